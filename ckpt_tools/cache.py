@@ -1,8 +1,8 @@
-"""What was seen of a file, kept between runs: one SQLite file per user and host, and locks so that many
+"""The cache of reports on files between runs: one SQLite file per user and host, and locks so that many
 processes read a file once.
 
-Nothing here interprets what is kept. Whatever is wrong with the cache is a note, never a failure: the caller
-then reads for itself.
+Nothing here interprets the entries. A damaged or unusable cache is a note, never a failure: the caller then
+reads the file itself.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ Note = Callable[[str], object]
 """Called with a sentence for the user."""
 
 UNUSED = 30 * 86400
-"""Seconds after which an entry that nobody asked for is dropped."""
+"""Seconds without use after which an entry is dropped."""
 ROWS, BYTES, ENTRY = 100_000, 256 << 20, 4 << 20
-"""Entries, bytes of the file, and bytes of one entry, at most."""
+"""Entries, bytes of all pages in use, and bytes of one entry, at most."""
 _LARGEST = 4 * BYTES
-"""Bytes of a file that is opened at all: what is dropped from one leaves room in it."""
+"""Bytes of a cache file that is opened, at most: it does not shrink when entries are dropped."""
 _FILE, _ENDS = "verdicts.sqlite", ("", "-journal", "-wal", "-shm")
-_BUSY = 30.0
-_DAY = 86400 * 10**9
+_BUSY = 30.0  # seconds to wait for another process
+_DAY = 86400 * 10**9  # nanoseconds
 _VERSION = 1
 _SCHEMA = (
     (
@@ -53,13 +53,12 @@ _SCHEMA = (
     "CREATE TABLE pruned (ns INTEGER)",
     f"PRAGMA user_version = {_VERSION}",
 )
-
 _TYPES = (bytes, int, int, int, int, str, bytes)
-"""Of what is read of an entry: any column of SQLite holds anything."""
+"""The types of the columns that ``get`` reads: SQLite itself allows any type in any column."""
 
 
 class Entry(NamedTuple):
-    """``data``, the ``depth`` it answers up to, when its look began (ns), and if the file is ``bad``."""
+    """One entry: ``data``, the ``depth`` of the check, its start (``seen_ns``), if the file is ``bad``."""
 
     data: bytes
     depth: int
@@ -68,7 +67,7 @@ class Entry(NamedTuple):
 
 
 class Cache:
-    """Opened when first needed. With ``max_age`` 0 no entry is used; ``note`` hears one sentence."""
+    """The cache, opened at first use. With ``max_age`` 0 (s) no entry is used; ``note`` is called once."""
 
     def __init__(
         self,
@@ -87,19 +86,19 @@ class Cache:
         self._written = 0
         self.usable = True
         if not self.directory:
-            self._off("no verdicts are kept between runs: there is no home directory; set CKPT_CACHE_DIR")
+            self._disable("no verdicts are kept between runs: there is no home directory; set CKPT_CACHE_DIR")
         elif inside(self.directory, root):
-            self._off(
+            self._disable(
                 f"no verdicts are kept between runs: {self.directory} lies in the tree that is scanned; set"
                 " CKPT_CACHE_DIR"
             )
 
     @property
     def locks(self) -> str | None:
-        """Where the locks are; None where other processes cannot see what this one saw."""
+        """The directory of the locks; None if the cache is off, so no other process sees the entries."""
         return self.directory if self.usable else None
 
-    def _off(self, why: str) -> None:
+    def _disable(self, why: str) -> None:
         self.usable = False
         self.close()
         self._say(why)
@@ -114,13 +113,13 @@ class Cache:
     def get(
         self, path: str, question: bytes, depth: int, identity: Identity, *, ever: bool = False
     ) -> Entry | None:
-        """What was seen of this very file, as deep as ``depth`` or deeper; a bad one only if it was looked at
-        after this cache was made: by one who ran beside us.
+        """Return the entry of a file with this identity, of ``depth`` or deeper; None if there is none. A bad
+        file has one only if a process that runs beside this one has checked it since this cache was made.
 
-        ``ever``: however long ago that was, because it is the time itself that is asked for.
+        ``ever``: of any age, for callers that want the time itself.
         """
 
-        def ask(db: sqlite3.Connection) -> Entry | None:
+        def look_up(db: sqlite3.Connection) -> Entry | None:
             key = os.fsencode(path), question
             row = db.execute(
                 "SELECT entry, depth, seen_ns, bad, used_ns, identity, digest FROM seen WHERE path = ? AND"
@@ -130,19 +129,18 @@ class Cache:
             is_ours = row is not None and tuple(map(type, row)) == _TYPES
             if not is_ours or row[6] != _digest(*key, *row[:4], row[5]):
                 return None
-            now = time.time_ns()
-            if not -60e9 <= now - row[2] <= (math.inf if ever else self.max_age * 1e9) or (
-                row[3] and row[2] < self.began_ns and not ever
-            ):
+            now, max_age = time.time_ns(), math.inf if ever else self.max_age * 1e9
+            is_old_bad = row[3] and row[2] < self.began_ns and not ever
+            if not -60e9 <= now - row[2] <= max_age or is_old_bad:
                 return None
             if now - row[4] > _DAY:  # once a day, because most runs only read
                 db.execute("UPDATE seen SET used_ns = ? WHERE path = ? AND question = ?", (now, *key))
             return Entry(row[0], row[1], row[2], bool(row[3]))
 
-        return self._try(ask) if ever or self.max_age > 0 else None
+        return self._try(look_up) if ever or self.max_age > 0 else None
 
     def put(self, path: str, question: bytes, identity: Identity, entry: Entry) -> None:
-        """Keep an entry; no shallower one replaces a deeper one, but a bad one all of the path."""
+        """Keep an entry, unless a deeper one is there. A bad one replaces all entries of the path."""
 
         def store(db: sqlite3.Connection) -> None:
             key, text = (os.fsencode(path), question), _text(identity)
@@ -165,7 +163,7 @@ class Cache:
             self._try(store)
 
     def forget(self, path: str) -> None:
-        """Drop all that is known of a path."""
+        """Drop all entries of a path."""
 
         def drop(db: sqlite3.Connection) -> None:
             if db.execute("SELECT 1 FROM seen WHERE path = ?", (os.fsencode(path),)).fetchone():
@@ -176,29 +174,30 @@ class Cache:
     # ---- the file
 
     def _try(self, do: Callable[[sqlite3.Connection], Any]) -> Any:
-        """What ``do`` returns; None when the cache cannot be used, which is said once."""
+        """Return the result of ``do``; None if the cache cannot be used, which ``note`` is told once."""
         if not self.usable:
             return None
         try:
             import sqlite3
         except ImportError:  # some builds of Python are without it
-            self._off("no verdicts are kept between runs: this Python has no sqlite3")
+            self._disable("no verdicts are kept between runs: this Python has no sqlite3")
             return None
         try:
             if self._db is None:
                 self._db = self._open()
             return do(self._db)
         except sqlite3.OperationalError as e:
-            self._off(f"no verdicts are kept in {self.path}: {e}")
+            self._disable(f"no verdicts are kept in {self.path}: {e}")
         except sqlite3.DatabaseError as e:
-            self._off(f"no verdicts are kept in {self.path}, which is damaged ({e}): remove it")
+            self._disable(f"no verdicts are kept in {self.path}, which is damaged ({e}): remove it")
         except OSError as e:
-            self._off(f"no verdicts are kept in {self.directory}: {e.strerror or e}")
+            self._disable(f"no verdicts are kept in {self.directory}: {e.strerror or e}")
         except Untrusted as e:  # whoever can write there can say that a broken file is good
-            self._off(f"no verdicts are used from or kept in {self.directory}: {e}; {e.hint}")
+            self._disable(f"no verdicts are used from or kept in {self.directory}: {e}; {e.hint}")
         return None
 
     def _open(self) -> sqlite3.Connection:
+        """Open the cache, made if needed. Raises Untrusted, OSError and sqlite3.DatabaseError."""
         import sqlite3
 
         orders.make(os.path.dirname(self.directory))
@@ -221,30 +220,31 @@ class Cache:
         return db
 
     def _prepare(self, db: sqlite3.Connection) -> None:
-        """Make the tables where there are none. Raises sqlite3.DatabaseError where they are not ours."""
+        """Make the tables of a new file. Raises sqlite3.DatabaseError if it is of another version."""
         import sqlite3
 
-        # One file and no shared memory: homes often lie on a network. Not waiting for the disk can lose or
-        # tear entries when the machine itself goes down, which their digests show; a killed process leaves a
-        # journal that the next one rolls back.
+        # One file and no shared memory: homes often lie on a network. No waiting for the disk: a crash of the
+        # machine may lose or tear entries, which their digests show; a killed process leaves a journal that
+        # the next one rolls back.
         db.execute("PRAGMA journal_mode = TRUNCATE").close()
         db.execute("PRAGMA synchronous = OFF")
-        if self._version(db) == 0:
+        if self._read_version(db) == 0:
             db.execute("BEGIN IMMEDIATE")
-            if self._version(db) == 0:
+            if self._read_version(db) == 0:
                 for statement in _SCHEMA:
                     db.execute(statement)
             db.execute("COMMIT")
-        if self._version(db) != _VERSION:
+        if self._read_version(db) != _VERSION:
             raise sqlite3.DatabaseError("it is not a cache of this version")
 
-    def _version(self, db: sqlite3.Connection) -> int:
+    def _read_version(self, db: sqlite3.Connection) -> int:
+        """Return the version of the tables; 0 for a new file, -1 for tables that are not a cache's."""
         version = db.execute("PRAGMA user_version").fetchone()[0]
         tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         return -1 if (version == 0) != (tables == 0) else int(version)
 
     def close(self) -> None:
-        """Let go of everything, and drop old entries once a day."""
+        """Close the file; once a day, drop old entries first."""
         if self._db is not None and self._written:
             self._try(self._prune)
         if self._db is not None:
@@ -252,6 +252,7 @@ class Cache:
             self._db = None
 
     def _prune(self, db: sqlite3.Connection) -> None:
+        """Drop old entries, and half of all if the file is too large; daily, or after 1,000 entries."""
         now, last = time.time_ns(), db.execute("SELECT max(ns) FROM pruned").fetchone()[0] or 0
         if isinstance(last, int) and 0 <= now - last < _DAY and self._written < 1000:
             return
@@ -277,7 +278,7 @@ class Cache:
 def remembering(
     root: str, wanted: bool, max_age: float, note: Note | None, trust: Trust = OURS
 ) -> Iterator[Cache | None]:
-    """The cache of verdicts for questions about ``root``, None unless ``wanted``; as in ``Cache``."""
+    """Yield the cache for a scan of ``root``, None unless ``wanted``; all else as in ``Cache``."""
     cache = Cache(absolute(root), max_age, note, trust=trust) if wanted else None
     try:
         yield cache
@@ -300,7 +301,7 @@ Places = Mapping[str, Box]
 
 
 class Seen(NamedTuple):
-    """A report made ahead of the question; ``identity`` is None when it may not be kept."""
+    """One report that was made before anybody asked for it; ``identity`` is None if it may not be kept."""
 
     report: Report
     places: Places
@@ -308,7 +309,7 @@ class Seen(NamedTuple):
 
 
 def pack(report: Report, places: Places) -> bytes | None:
-    """Return all of a report but its path and the map of its bytes; None when it cannot be kept."""
+    """Return a report, without its path and the map of bytes, as bytes; None if it cannot be packed."""
     try:
         return msgpack.encode((replace(report, path="", regions=()), places))
     except (TypeError, ValueError, OverflowError):  # a name that is no UTF-8, an integer of more than 64 bits
@@ -316,14 +317,14 @@ def pack(report: Report, places: Places) -> bytes | None:
 
 
 def unpack(path: str, data: bytes) -> tuple[Report, Places] | None:
-    """Return what was packed, as a report on ``path``; None when it is not what ``pack`` writes."""
+    """Return the report that ``pack`` packed, as one on ``path``; None for any other bytes."""
     try:
         report, places = _decoder().decode(data)
     except (DecodeError, ValueError, RecursionError):
         return None
-    # the words that 100,000 reports have in common are kept once
-    of = None if report.format is None else sys.intern(report.format)
-    return replace(report, path=path, format=of, metadata=report.metadata or NO_METADATA), places
+    # texts that 100,000 reports have in common are in memory once
+    fmt = None if report.format is None else sys.intern(report.format)
+    return replace(report, path=path, format=fmt, metadata=report.metadata or NO_METADATA), places
 
 
 @cache
@@ -332,11 +333,11 @@ def _decoder() -> msgpack.Decoder[tuple[Report, Places]]:
 
 
 _LOCKS = 64
-"""Lock files of each kind: files that share one wait for each other in vain, but none is left over."""
+"""Lock files of each kind: few, as they are never removed; files with the same one wait for each other."""
 
 
 def inside(path: str, root: str) -> bool:
-    """Return True if ``path`` lies in the tree at ``root``, or beside it where that is a prefix."""
+    """Return True if ``path`` lies in the tree at ``root``, or begins with ``root`` if that is a prefix."""
     path, real = real_path(path), real_path(root)
     if is_url(root):
         return f"{path}/".startswith(f"{real}/")
@@ -345,11 +346,11 @@ def inside(path: str, root: str) -> bool:
 
 @contextmanager
 def turn(home: str | None, path: str, deep: bool, kind: str = "") -> Iterator[Callable[[], bool]]:
-    """A function that says whether it is our turn to read ``path``; ask again until it is. Never hold two
-    turns of one ``kind``. A turn ends with its process, however that ends.
+    """Yield a function that returns True once it is this process's turn to read ``path``: call it until then.
+    Never hold two turns of one ``kind``. A turn ends with its process, however the process ends.
 
-    Deep looks have locks of their own, so that a look at a header never waits for somebody who reads a whole
-    file. Where nothing can be locked, and without a ``home``, it is always our turn.
+    Deep checks have locks of their own, so that a check of a header never waits for a process that reads a
+    whole file. If locks are impossible, or ``home`` is None, it is always this process's turn.
     """
     fd, flags = None, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     name = f"{kind}{'deep' if deep else 'quick'}-{zlib.crc32(os.fsencode(path)) % _LOCKS:02d}.lock"
@@ -362,7 +363,7 @@ def turn(home: str | None, path: str, deep: bool, kind: str = "") -> Iterator[Ca
     def is_ours() -> bool:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as e:  # else it is a file system without locks
+        except OSError as e:  # any other error: a file system without locks
             return not isinstance(e, BlockingIOError)
         return True
 

@@ -1,8 +1,8 @@
-"""Stored checksums against the bytes they cover: every byte is read once however many sums it is in, by
+"""Compare stored checksums with the bytes they cover: every byte is read once however many sums cover it, by
 several threads, in bounded memory.
 
-What is to be read is cut into batches. CRCs are cut with them and joined again, so that one huge range keeps
-all threads busy; any other checksum, and what is deflated, is fed from its first byte to its last within one.
+The bytes are cut into batches. CRCs are cut at the same places and combined again, so that one huge range
+keeps all threads busy; any other checksum, and a deflated piece, is fed from first byte to last in one batch.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ MIB = 1 << 20
 UNIT = 64 * MIB
 """Bytes of a batch at most, where it can be cut."""
 GAP = 4096
-"""Bytes between sums that are not worth a read of their own: headers, which the structure level has read."""
+"""Shorter gaps between sums are not read: they are headers, which the structure level has read."""
 INLINE = 2 * MIB
 """Below this many bytes threads cost more than they save."""
 STEP = 1 << 18
-"""Bytes that are digested in each way while the CPU has them at hand."""
+"""Bytes that go to every sum that covers them while they are in the CPU's cache."""
 
 Progress = Callable[[int], None]
 """Called with the number of bytes just read, from any thread."""
 Watch = Callable[[int, "memoryview | bytes"], object]
-"""Called with (offset, bytes) of what no sum covers, from any thread; the bytes are only valid during the
-call.
+"""Called with (offset, bytes) of each part that no sum covers, from any thread; the bytes are valid until the
+call returns.
 """
 
 
 class InflateError(Exception):
-    """A deflated piece is damaged, or inflates to another size than its directory says."""
+    """A deflated piece that is damaged, or inflates to another size than its directory says."""
 
 
 Outcome = int | bytes | InflateError
 
 
 class _Inflating:
-    """A running CRC of what a deflated piece inflates to; a bomb stops at the size that it declares."""
+    """A running CRC of the inflated bytes of a deflated piece; inflates no more than the declared size."""
 
     def __init__(self, crc: Crc, piece: Deflated) -> None:
         self._crc, self._size = RunningCrc(crc), piece.size
@@ -80,8 +80,9 @@ class _Inflating:
 
 
 class _Feed(Struct, frozen=True):
-    """Who wants bytes: a piece of a sum, or who watches (``sum`` -1). ``fixed``: all of them in one batch.
-    One of ``piece`` -1, behind the file's end, stands for a sum whose pieces are read one after the other.
+    """Bytes from ``start`` to ``stop`` for piece number ``piece`` of sum number ``sum`` (-1: the watcher),
+    ``fixed`` if they must be in one batch. With ``piece`` -1 the feed stands for all pieces of the sum, which
+    are read one after the other; its offsets lie behind the file's end.
     """
 
     start: int
@@ -93,8 +94,8 @@ class _Feed(Struct, frozen=True):
 
 Outcomes = list[tuple[_Feed, Outcome]]
 _Values = tuple[Sequence[Outcome | None], int, Stopped | None]
-"""What each sum comes to, None where it was stopped before its end; how many bytes were read of which nobody
-was told yet; what stopped it.
+"""The value of each sum, None if it was stopped before its end; the count of bytes that were read and not yet
+given to ``progress``; the Stopped that ended the pass, if any.
 """
 
 
@@ -107,19 +108,19 @@ def mismatches(
     gaps: bool = False,
     watch: Watch | None = None,
 ) -> Iterator[tuple[Sum, Outcome]]:
-    """The sums whose bytes do not match, with the value computed or the InflateError met. ``jobs`` 0 means
-    one thread per core.
+    """Yield the sums that do not match, each with the computed value or an InflateError. ``jobs`` 0 means one
+    thread per core.
 
-    Every covered byte is read once, whatever the number of threads; with ``gaps`` those between the sums are
-    read as well, so that a medium that cannot deliver them shows. Raises ShortRead and OSError, and Stopped
-    when ``progress`` does, after the mismatches found until then; no thread is left behind.
+    Every covered byte is read once, whatever the number of threads. With ``gaps`` the bytes between the sums
+    are read as well, to detect a medium that cannot deliver them. Raises ShortRead and OSError; Stopped if
+    ``progress`` does, after the mismatches found until then. No thread is left behind.
     """
     share = getattr(source, "share", None)  # a store has other limits than this machine
     jobs = int(share(jobs)) if share is not None else jobs or default_jobs()
     reader, size = _Reader(source, sums, watch or (lambda *_: None)), source.size if gaps else 0
-    values, read, stopped = reader.sum_up_held(size) or reader.sum_up(size, jobs, progress)
+    values, read, stopped = reader.compute_held(size) or reader.compute(size, jobs, progress)
     for s, value in zip(sums, values, strict=True):
-        if value not in (None, s.expected) and not _reads_otherwise(source, s, jobs):
+        if value not in (None, s.expected) and not _matches_otherwise(source, s, jobs):
             yield s, value
     if stopped is not None:
         raise stopped
@@ -134,22 +135,22 @@ def digests(
     jobs: int = 0,
     progress: Progress | None = None,
 ) -> list[bytes]:
-    """The XXH3-128 of each list of (offset, length), joined in this order. Raises as ``mismatches``."""
+    """Return an XXH3-128 for each list of (offset, length), joined in order. Raises as ``mismatches``."""
     sums = [Sum("", ASKED, tuple(Extent(*at) for at in ranges), 0, hash=xxh3) for ranges in wanted]
     found = mismatches(source, sums, jobs=jobs, progress=progress)
     return [got for _, got in found if isinstance(got, bytes)]
 
 
-def _reads_otherwise(source: Source, s: Sum, jobs: int) -> bool:
-    """Whether a sum matches by its second reading; by one of nothing none does."""
+def _matches_otherwise(source: Source, s: Sum, jobs: int) -> bool:
+    """Return True if a sum matches the pieces in ``otherwise``; False if there are none."""
     if not s.otherwise:
         return False
     second = replace(s, pieces=s.otherwise, otherwise=None)
     return next(iter(mismatches(source, [second], jobs=jobs)), None) is None
 
 
-def _sum_up(s: Sum, whole: memoryview) -> Outcome:
-    """What a sum comes to over a file in memory."""
+def _compute_in_memory(s: Sum, whole: memoryview) -> Outcome:
+    """Return the value of a sum over a file in memory."""
     value, running = 0, None if isinstance(s.hash, Crc) else s.hash()
     for p in s.pieces:
         part = p if isinstance(p, bytes) else whole[p.offset : p.offset + p.length]
@@ -160,14 +161,14 @@ def _sum_up(s: Sum, whole: memoryview) -> Outcome:
     return value if running is None else running.digest()
 
 
-def _join(s: Sum, came: Outcomes, *, whole: bool) -> Outcome | None:
-    """What a sum comes to from its feeds, in any order; None where one was stopped before its end."""
-    wrong = next((got for _, got in came if isinstance(got, InflateError)), None)
-    if wrong is not None or not whole:
-        return wrong
+def _combine_feeds(s: Sum, outcomes: Outcomes, *, complete: bool) -> Outcome | None:
+    """Return the value of a sum from those of its feeds, in any order; None if a feed was stopped."""
+    error = next((got for _, got in outcomes if isinstance(got, InflateError)), None)
+    if error is not None or not complete:
+        return error
     if not isinstance(s.hash, Crc):
-        return came[0][1]
-    total, rest = 0, deque(sorted(came, key=lambda one: (one[0].piece, one[0].start)))
+        return outcomes[0][1]
+    total, rest = 0, deque(sorted(outcomes, key=lambda one: (one[0].piece, one[0].start)))
     for j, piece in enumerate(s.pieces):
         if isinstance(piece, bytes):
             total = s.hash.update(piece, total)
@@ -179,11 +180,11 @@ def _join(s: Sum, came: Outcomes, *, whole: bool) -> Outcome | None:
     return total
 
 
-# ---- what is read in one go
+# ---- feeds and batches: which bytes are read together
 
 
 def _list_feeds(sums: Sequence[Sum], size: int, gaps: int) -> list[_Feed]:
-    """All that is to be read of ``size`` bytes: what the sums cover, and the gaps below ``gaps``."""
+    """Return the feeds of a file of ``size`` bytes: the pieces of all sums, and gaps below byte ``gaps``."""
     feeds, behind = list[_Feed](_list_gaps(sums, gaps)), size
     for i, s in enumerate(sums):
         pieces = [(j, p) for j, p in enumerate(s.pieces) if not isinstance(p, bytes)]
@@ -199,7 +200,7 @@ def _list_feeds(sums: Sequence[Sum], size: int, gaps: int) -> list[_Feed]:
 
 
 def _list_batches(feeds: Iterable[_Feed], most: int) -> list[list[_Feed]]:
-    """The feeds in file order, cut at pages where nothing is fixed; no byte is in two batches."""
+    """Return the feeds in file order, cut at pages unless they are fixed; no byte is in two batches."""
     waiting, batches, page = deque(sorted(feeds, key=attrgetter("start"))), [], min(ALIGNED, most)
     while waiting:
         batch, end = list[_Feed](), -(-(waiting[0].start + most) // page) * page
@@ -212,6 +213,7 @@ def _list_batches(feeds: Iterable[_Feed], most: int) -> list[list[_Feed]]:
 
 
 def _list_gaps(sums: Sequence[Sum], size: int) -> Iterator[_Feed]:
+    """Yield a feed for each range of at least GAP bytes below ``size`` that no stored checksum covers."""
     end, stored = 0, [s for s in sums if s.expected != ASKED]
     for start, stop, _ in [*covered(stored, certain=False), (size, size, None)] if size else ():
         if start - end >= GAP:
@@ -219,8 +221,8 @@ def _list_gaps(sums: Sequence[Sum], size: int) -> Iterator[_Feed]:
         end = stop
 
 
-def _unite(feeds: Iterable[_Feed]) -> list[tuple[int, int]]:
-    """(start, stop) of the bytes of feeds that overlap, or touch."""
+def _join_ranges(feeds: Iterable[_Feed]) -> list[tuple[int, int]]:
+    """Return the (start, stop) ranges of the feeds, joined if they overlap or touch."""
     out = list[tuple[int, int]]()
     for f in feeds:
         if out and f.start <= out[-1][1]:
@@ -233,11 +235,11 @@ def _unite(feeds: Iterable[_Feed]) -> list[tuple[int, int]]:
 def read_parts(
     source: Source, offset: int, length: int, progress: Progress | None
 ) -> Iterator[memoryview | bytes]:
-    """Yield ``length`` bytes from ``offset`` on, each part valid until the next one is asked for. All reads
-    but the first begin with a page of the file. Raises ShortRead and OSError.
+    """Yield ``length`` bytes from ``offset`` on, in parts, each valid until the next one is asked for. All
+    reads but the first begin at a page of the file. Raises ShortRead and OSError.
     """
     end, views = offset + length, getattr(source, "views", None)
-    if views is not None:  # what has come is in memory
+    if views is not None:  # the source has the bytes in memory
         for part in views(offset, length):
             yield part
             if progress:
@@ -254,16 +256,14 @@ def read_parts(
 
 
 class _Reader(NamedTuple):
-    """Reads what sums cover of a file, and the gaps below a size."""
+    """The pass over one file: reads the bytes that ``sums`` cover, and gives those of gaps to ``watch``."""
 
     source: Source
     sums: Sequence[Sum]
     watch: Watch
 
-    def sum_up_held(self, gaps: int) -> _Values | None:
-        """One sum after the other of a file in memory; None where that has not all that they cover, and where
-        something is deflated.
-        """
+    def compute_held(self, gaps: int) -> _Values | None:
+        """Return the values for a file in memory; None for any other, a cut one, or a deflated piece."""
         source, values = self.source, list[Outcome]()
         if not isinstance(source, HeldSource) or not (whole := memoryview(source.whole())):
             return None
@@ -274,31 +274,31 @@ class _Reader(NamedTuple):
         for s in self.sums:
             if Deflated in map(type, s.pieces):
                 return None
-            values.append(_sum_up(s, whole))
+            values.append(_compute_in_memory(s, whole))
         for e in lost:
             self.watch(e.offset, whole[e.offset : e.offset + e.length])
         source.count(read := sum([stop - start for start, stop, _ in ranges]))
         return values, read, None
 
-    def sum_up(self, gaps: int, jobs: int, progress: Progress | None) -> _Values:
-        """By this thread or by several."""
+    def compute(self, gaps: int, jobs: int, progress: Progress | None) -> _Values:
+        """Return the values, read by this thread or by several; gaps count below byte ``gaps``."""
         size = self.source.size
-        # little enough for all threads to end at about the same time
+        # small batches, so that all threads end at about the same time
         most = min(UNIT, max(MIB, size // (8 * jobs)))
         batches = _list_batches(_list_feeds(self.sums, size, gaps), most)
-        left, came = Counter(feed.sum for batch in batches for feed in batch), dict[int, Outcomes]()
+        left, by_sum = Counter(feed.sum for batch in batches for feed in batch), dict[int, Outcomes]()
         stopped = None
         for outcomes, stopped in self.read_all(batches, jobs, progress):  # noqa: B007 - the last one's
             for feed, got in outcomes:
                 left[feed.sum] -= 1
-                came.setdefault(feed.sum, []).append((feed, got))
-        values = [_join(s, came.get(i, []), whole=not left[i]) for i, s in enumerate(self.sums)]
+                by_sum.setdefault(feed.sum, []).append((feed, got))
+        values = [_combine_feeds(s, by_sum.get(i, []), complete=not left[i]) for i, s in enumerate(self.sums)]
         return values, 0, stopped
 
     def read_all(
         self, batches: Sequence[Sequence[_Feed]], jobs: int, progress: Progress | None
     ) -> Iterator[tuple[Outcomes, Stopped | None]]:
-        """Yield what comes of each batch, until one was stopped."""
+        """Yield the outcomes of each batch, and the Stopped that ended it, if any."""
         if jobs < 2 or sum(batch[-1].stop - batch[0].start for batch in batches) < INLINE:
             for batch in batches:
                 yield (done := self.read_batch(batch, progress))
@@ -323,12 +323,12 @@ class _Reader(NamedTuple):
                 if not waiting:
                     return
                 future = waiting.popleft()
-                if stopped is None or not future.cancel():  # those under way see the end of time themselves
+                if stopped is None or not future.cancel():  # a batch that is being read stops by itself
                     outcomes, one = future.result()
                     stopped = stopped or one
                     yield outcomes, stopped
         except BaseException as e:
-            # not on Ctrl-C: one of the reads under way may be the one that hangs
+            # on Ctrl-C do not wait: a read may hang
             wait = isinstance(e, (Exception, GeneratorExit))
             raise
         finally:
@@ -338,7 +338,7 @@ class _Reader(NamedTuple):
     def read_batch(
         self, feeds: Sequence[_Feed], progress: Progress | None
     ) -> tuple[Outcomes, Stopped | None]:
-        """What comes of some feeds, and what ended them early."""
+        """Return the outcomes of the feeds of a batch, and the Stopped that ended it early, if any."""
         out, plain = Outcomes(), [f for f in feeds if f.piece >= 0 and f.start < f.stop]
         try:
             for feed in feeds if len(plain) < len(feeds) else ():
@@ -350,8 +350,9 @@ class _Reader(NamedTuple):
         return out, None
 
     def _read_plain(self, feeds: Sequence[_Feed], progress: Progress | None, out: Outcomes) -> None:
+        """Read the ranges of the feeds once, and feed each part to all; adds to ``out``."""
         waiting, fed = deque(feeds), list[tuple[_Feed, Hash | None]]()
-        for start, stop in _unite(feeds):
+        for start, stop in _join_ranges(feeds):
             at = start
             for part in read_parts(self.source, start, stop - start, progress):
                 done = 0
@@ -359,12 +360,13 @@ class _Reader(NamedTuple):
                     data = part[done : done + STEP - at % STEP]
                     while waiting and waiting[0].start < at + len(data):
                         feed = waiting.popleft()
-                        fed.append((feed, None if feed.sum < 0 else self._begin(feed)))
+                        fed.append((feed, None if feed.sum < 0 else self._make_hash(feed)))
                     fed = [one for one in fed if self._feed(*one, at, data, out)]
                     done, at = done + len(data), at + len(data)
 
     def _read_pieces(self, feed: _Feed, progress: Progress | None, out: Outcomes) -> None:
-        running = self._begin(feed)
+        """Read the pieces of one sum one after the other, each in a read of its own; adds to ``out``."""
+        running = self._make_hash(feed)
         for piece in self.sums[feed.sum].pieces if feed.piece < 0 else ():
             if isinstance(piece, Deflated):
                 raise TypeError("deflated data is only ever covered by a CRC")
@@ -375,7 +377,7 @@ class _Reader(NamedTuple):
                     running.update(part)
         self._feed(feed, running, feed.stop, b"", out)
 
-    def _begin(self, feed: _Feed) -> Hash:
+    def _make_hash(self, feed: _Feed) -> Hash:
         s = self.sums[feed.sum]
         if not isinstance(s.hash, Crc):
             return s.hash()
@@ -385,8 +387,8 @@ class _Reader(NamedTuple):
     def _feed(
         self, feed: _Feed, running: Hash | None, at: int, data: memoryview | bytes, out: Outcomes
     ) -> bool:
-        """Whether more is wanted than ``data``, which lies at ``at``; else what came of it is in ``out``.
-        Without a sum that is ``running`` the bytes are for who watches.
+        """Feed ``data``, which lies at byte ``at``, to ``running``, or to the watcher if that is None. Return
+        True if the feed needs more data; else add its outcome to ``out``.
         """
         part, more = data[max(0, feed.start - at) : feed.stop - at], feed.stop > at + len(data)
         if running is None:

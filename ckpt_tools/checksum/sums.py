@@ -1,12 +1,12 @@
-"""What a stored checksum is: which bytes it covers, and how it is worked out.
+"""Stored checksums: the bytes that each covers, and its algorithm.
 
-A file in chunks of 64 MiB, so that every thread has one to work on and damage has a place; and the digest
-of the file that follows from theirs.
+Chunks of 64 MiB of a file, so that every thread has one to work on and damage has a place; and the digest of
+the file that follows from the digests of its chunks.
 
-An empty file has no chunk, the last chunk of any other is what is left. The digest of a file is XXH3-128 over
+An empty file has no chunk; the last chunk of any other may be shorter. The digest of a file is XXH3-128 over
 a text: a line with its size and the size of a chunk in decimal digits, one blank between them, then a line
-for the XXH3-128 of each chunk in 32 lower-case hexadecimal digits; each line ends with a line feed. Anybody
-can make it:
+with the XXH3-128 of each chunk in 32 lower-case hexadecimal digits; each line ends with a line feed. The
+command to compute it:
 
     { stat -c '%s 67108864' FILE; split -b 64M --filter='xxhsum -H2 - | cut -c -32' FILE; } | xxhsum -H2 -
 """
@@ -42,14 +42,14 @@ Piece = Extent | Deflated | bytes
 
 
 class Hash(Protocol):
-    """A running checksum, as hashlib has them, fed in order by one thread."""
+    """A running checksum like those of hashlib, fed in order by one thread."""
 
     def update(self, data: memoryview | bytes, /) -> object: ...
     def digest(self) -> int | bytes: ...
 
 
 class RunningCrc:
-    """A CRC that one thread feeds."""
+    """A running CRC, fed in order by one thread."""
 
     def __init__(self, crc: Crc) -> None:
         self._crc, self._value = crc, 0
@@ -62,31 +62,31 @@ class RunningCrc:
 
 
 class Crc32c(RunningCrc):
-    """A running CRC-32C, for formats that feed it other bytes than the file has."""
+    """A running CRC-32C, for formats whose checksum covers other bytes than the file has."""
 
     def __init__(self) -> None:
         super().__init__(CRC32C)
 
 
 def xxh3() -> Hash:
-    """XXH3-128, whose digest is 16 bytes."""
+    """Return a running XXH3-128, whose digest has 16 bytes."""
     from xxhash import xxh3_128
 
     return xxh3_128()
 
 
 ASKED = b""
-"""What no checksum is equal to."""
+"""The expected value of a sum without a stored one: no checksum is equal to it."""
 
 
 class Sum(Struct, frozen=True):
-    """A stored checksum: it covers ``pieces``, joined in this order, and lies at ``offset``. ``otherwise`` is
-    a second reading that is right as well.
+    """One stored checksum: it covers ``pieces``, joined in this order, and lies at ``offset``. It is right as
+    well if it matches the pieces in ``otherwise``.
 
-    ``hash`` is what it is worked out with: a Crc, whose pieces are split over threads and joined again, or
-    what makes a Hash, which one thread feeds.
-    ``code`` is the finding that a difference leads to. Where ``expected`` is ASKED nothing is stored: what
-    the bytes give is what somebody wants to know.
+    ``hash`` computes it: a Crc, whose pieces are split over threads and combined again, or a function that
+    makes a Hash, which one thread feeds.
+    ``code`` is the finding of a mismatch. If ``expected`` is ASKED, no checksum is stored: the computed value
+    is reported as a mismatch, because a caller wants to know it.
     """
 
     what: str
@@ -99,20 +99,19 @@ class Sum(Struct, frozen=True):
 
 
 def shifted(s: Sum, by: int) -> Sum:
-    """The same sum in a file where everything lies ``by`` bytes further on."""
+    """Return the same sum for a file in which all bytes lie ``by`` bytes further on."""
 
-    def moved(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
+    def shift(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
         return tuple(p if isinstance(p, bytes) else replace(p, offset=p.offset + by) for p in pieces)
 
-    return replace(
-        s, pieces=moved(s.pieces), offset=s.offset + by, otherwise=s.otherwise and moved(s.otherwise)
-    )
+    otherwise = s.otherwise and shift(s.otherwise)
+    return replace(s, pieces=shift(s.pieces), offset=s.offset + by, otherwise=otherwise)
 
 
 def covered(sums: Iterable[Sum], *, certain: bool = True) -> list[tuple[int, int, Sum]]:
-    """(start, stop, sum) of every byte range that a sum covers, in file order and without overlap.
+    """Return (start, stop, sum) of every byte range that a sum covers, in file order and without overlap.
 
-    With ``certain``, bytes that only one of a sum's two readings covers do not count.
+    With ``certain``, bytes that only ``pieces`` cover, and not ``otherwise``, do not count.
     """
     ranges = [
         (p.offset, p.offset + p.length, s)
@@ -131,13 +130,13 @@ def covered(sums: Iterable[Sum], *, certain: bool = True) -> list[tuple[int, int
 
 
 CHUNK = 64 << 20
-"""Bytes of a chunk of a file; its digest depends on it, so this never changes."""
+"""Bytes of a chunk; this never changes, as the digests of all files depend on it."""
 DIGITS = 32
 """Hexadecimal digits of an XXH3-128."""
 
 
 class ChunkDigests:
-    """The digests of a chunk that is sealed: XXH3-128, CRC-32 and CRC-32C, joined to 24 bytes."""
+    """The running digests of a chunk for a seal: XXH3-128, CRC-32 and CRC-32C, joined to 24 bytes."""
 
     def __init__(self) -> None:
         self._xxh3, self._crc32, self._crc32c = xxh3(), 0, 0
@@ -154,17 +153,17 @@ class ChunkDigests:
 
 
 def chunks(size: int) -> Iterator[Extent]:
-    """The chunks of a file of ``size`` bytes."""
+    """Yield the chunks of a file of ``size`` bytes."""
     return (Extent(at, min(CHUNK, size - at)) for at in range(0, size, CHUNK))
 
 
 def count(size: int) -> int:
-    """How many chunks a file of ``size`` bytes has."""
+    """Return the number of chunks of a file of ``size`` bytes."""
     return -(-size // CHUNK)
 
 
 def join_digests(size: int, digests: Sequence[str]) -> str:
-    """The digest of a file of ``size`` bytes, from those of its chunks."""
+    """Return the digest of a file of ``size`` bytes, from the hexadecimal digests of its chunks."""
     import xxhash
 
     lines = (f"{size} {CHUNK}", *digests)

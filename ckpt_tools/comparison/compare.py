@@ -48,7 +48,7 @@ from ckpt_tools.storage.urls import absolute, is_url
 
 
 class _Reader:
-    """Reads the files of both sides and counts their bytes: both at once, each with half of the threads."""
+    """The pass over both sides, at the same time, each with half of the threads; counts the bytes read."""
 
     def __init__(
         self,
@@ -72,9 +72,9 @@ class _Reader:
             self.progress(self.done, max(self.total, self.done))
 
     def compare_all(self, pairs: Sequence[Pair], *, several: bool) -> tuple[FileDifference, ...]:
-        """Return what differs between the files of each pair. ``several``: a side has more than one."""
-        both = [pair for pair in pairs if None not in pair] if self.level >= Level.CONTENT else []
-        self.total = sum(max(0, f.size) for pair in both for f in pair if f is not None)
+        """Return the difference of each pair. ``several``: a side has more than one file."""
+        complete = [pair for pair in pairs if None not in pair] if self.level >= Level.CONTENT else []
+        self.total = sum(max(0, f.size) for pair in complete for f in pair if f is not None)
         self.files = len({f.path for pair in pairs for f in pair if f is not None})
         return tuple(self.compare_pair(*pair, several) for pair in pairs)
 
@@ -85,32 +85,33 @@ class _Reader:
             return lone(in_a.name, Change.REMOVED, self.inspect(first, in_a))
         if in_a is None:
             return lone(in_b.name, Change.ADDED, self.inspect(second, in_b))
-        told: Agreement | None = None
+        by_store: Agreement | None = None
         if is_url(in_a.path) or is_url(in_b.path):
-            told = agreement(self.sessions, (in_a, in_b), self.jobs, self.advance)
-        if told is not None and told.same:
+            by_store = agreement(self.sessions, (in_a, in_b), self.jobs, self.advance)
+        if by_store is not None and by_store.same:
             a, b = self.inspect_either(in_a, in_b)
-            a.whole = b.whole = a.by_store = b.by_store = told.checksum.algorithm
+            a.whole = b.whole = a.by_store = b.by_store = by_store.checksum.algorithm
             self.total -= max(0, in_a.size) + max(0, in_b.size) if self.level >= Level.CONTENT else 0
             return compare(in_a.name, a, b, self.level)
         a, b = self.inspect(first, in_a), self.inspect(second, in_b)
-        if told is not None:
-            a.whole, b.whole, a.by_store = "one", "other", told.checksum.algorithm
+        if by_store is not None:  # they differ: any two texts do
+            a.whole, b.whole, a.by_store = "one", "other", by_store.checksum.algorithm
         if self.level >= Level.CONTENT:
             self.digest(a, b)
         return compare(in_a.name, a, b, self.level, described=several and is_index(a) and is_index(b))
 
     def inspect_either(self, in_a: File, in_b: File) -> tuple[Side, Side]:
-        """Look at one of two files of the same bytes, a local one if there is one."""
+        """Return both sides of two files with the same bytes; only one is read, a local one if possible."""
         (first, second), is_a = self.sessions, is_url(in_b.path) or not is_url(in_a.path)
-        here = self.inspect(first, in_a) if is_a else self.inspect(second, in_b)
-        if here.report.verdict is Verdict.UNKNOWN:
-            there = self.inspect(second, in_b) if is_a else self.inspect(first, in_a)
+        one = self.inspect(first, in_a) if is_a else self.inspect(second, in_b)
+        if one.report.verdict is Verdict.UNKNOWN:
+            other = self.inspect(second, in_b) if is_a else self.inspect(first, in_a)
         else:
-            there = replace(here, report=replace(here.report, path=in_b.path if is_a else in_a.path))
-        return (here, there) if is_a else (there, here)
+            other = replace(one, report=replace(one.report, path=in_b.path if is_a else in_a.path))
+        return (one, other) if is_a else (other, one)
 
     def inspect(self, s: Session, f: File) -> Side:
+        """Read the structure of a file; add its seal's entry, unless the file is damaged or changed since."""
         piece = s.layouts.piece_of(f.part) if f.part else None
         expect = () if piece is None or piece.claim is Claim.WEAK else piece.formats
         if self.hear is not None:
@@ -122,7 +123,7 @@ class _Reader:
         return Side(report, anatomy, seals.unchanged(f.path, report.size, report.mtime_ns) if seals else None)
 
     def digest(self, a: Side, b: Side) -> None:
-        """Digest the tensors, or whole files if no tensor has a place; not what seals say."""
+        """Digest the tensors, or whole files if no tensor has a known place; use the digests in seals."""
         sizes = a.report.size, b.report.size
         if a.sealed is not None and b.sealed is not None and a.sealed.chunks == b.sealed.chunks:
             a.digests, b.digests = dict(a.sealed.tensors), dict(b.sealed.tensors)
@@ -136,7 +137,7 @@ class _Reader:
             a.whole, b.whole = (f"{size} bytes" for size in sizes)
 
     def digest_side(self, side: Side, is_whole: bool) -> None:
-        """Digest the whole file or its tensors; of one that changed nothing is known."""
+        """Digest the whole file or its tensors; the verdict on a file that changed meanwhile is unknown."""
         report, sealed = side.report, side.sealed
         if sealed is not None and (is_whole or sealed.tensors):
             side.whole = _whole_digest(sealed) if is_whole else side.whole
@@ -162,13 +163,13 @@ class _Reader:
 
 
 def _whole_digest(sealed: SealedFile) -> str:
-    """Return what ``file_digest`` would say."""
+    """Return the digest that ``file_digest`` would give."""
     n = DIGITS
     return join_digests(sealed.size, [sealed.chunks[i : i + n] for i in range(0, len(sealed.chunks), n)])
 
 
 def _require_alike(a: str, b: str) -> None:
-    """Raise UsageError for a file beside a directory, CannotLook for what is not there."""
+    """Raise UsageError if one side is a file and the other a directory, CannotLook if a side is missing."""
     try:
         kinds = [_is_file(p) for p in (a, b)]
         if kinds[0] == kinds[1]:
@@ -185,6 +186,7 @@ def _require_alike(a: str, b: str) -> None:
 
 
 def _is_file(path: str) -> bool:
+    """Return False for a directory or a prefix. Raises CannotLook if the path has just appeared."""
     if there(path):
         return not is_directory(path)
     if absolute(path) in roots(path):
@@ -249,7 +251,7 @@ def diff(
 
 
 def _with_roots(pairs: list[Pair], a: str, b: str) -> list[Pair]:
-    """Pair the two files that were asked for, whatever they are called."""
+    """Pair the two files that the caller named, whatever their names."""
     first = next((f for f, _ in pairs if f and f.path == a), None)
     roots = first, next((f for _, f in pairs if f and f.path == b), None)
     if roots in pairs:
@@ -261,29 +263,30 @@ def _with_roots(pairs: list[Pair], a: str, b: str) -> list[Pair]:
 def agreement(
     sides: tuple[Session, Session], pair: tuple[File, File], jobs: int, progress: Advance
 ) -> Agreement | None:
-    """Return what the store says; None where it says nothing that could be compared."""
+    """Return whether two files agree by the checksums of stores; None if no checksum is comparable."""
     a, b = pair
     if a.size != b.size or a.size <= 0:
         return None
     try:
         if is_url(a.path) and is_url(b.path):
-            sums = _told(sides[1], b).sums
+            sums = _stored_sums(sides[1], b).sums
             known = {s.algorithm: s.value for s in sums if s.whole and not s.claimed and not s.weak}
-            return compared(_told(sides[0], a), known)
+            return compared(_stored_sums(sides[0], a), known)
         local, other = (1, 0) if is_url(a.path) else (0, 1)
-        told, file, seals = _told(sides[other], pair[other]), pair[local], sides[local].indexes.seals
+        told, file, seals = _stored_sums(sides[other], pair[other]), pair[local], sides[local].indexes.seals
         if not told.sums:
             return None
-        if seals is not None:  # of a local file that was not written since it was sealed, by its times
+        if seals is not None:  # the digests of a local file that was not written after its seal
             sealed = seals.unchanged(file.path, file.size, status(file.path).st_mtime_ns)
             if sealed is not None and (found := compared(told, known_digests(sealed))):
                 return found
-        return _work_out(told, file.path, jobs, progress)
+        return _compare_bytes(told, file.path, jobs, progress)
     except (OSError, ShortRead):
         return None
 
 
-def _work_out(told: StoreChecksums, path: str, jobs: int, progress: Advance) -> Agreement | None:
+def _compare_bytes(told: StoreChecksums, path: str, jobs: int, progress: Advance) -> Agreement | None:
+    """Read a local file and compare its checksum with the store's; None if that proves nothing."""
     of = to_work_out(told, to_prove=True)
     if of is None:
         return None
@@ -295,5 +298,6 @@ def _work_out(told: StoreChecksums, path: str, jobs: int, progress: Advance) -> 
     return Agreement(same, of, value) if same or not of.weak else None
 
 
-def _told(s: Session, f: File) -> StoreChecksums:
+def _stored_sums(s: Session, f: File) -> StoreChecksums:
+    """Return the checksums that the store keeps of a file. Raises OSError."""
     return StoreChecksums(f.path, f.size) if s.evidence is None else s.evidence.told(f.path)

@@ -1,4 +1,4 @@
-"""What differs between two files, and the values of that answer. Nothing is read here."""
+"""Find the differences between two files that were read; the values of the answer. Nothing is read here."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from ckpt_tools.model.seal import SealedFile
 from ckpt_tools.reading.session import Session
 
 _PATH_NAMES = frozenset({"archive_name", "save_id"})
-"""Metadata that only repeats the name under which the file was first saved."""
+"""Metadata keys whose value only repeats the name under which the file was first saved."""
 _HIDES = frozenset({"needs-key", "wrong-key", "needs-extra", "too-complex"})
-"""Findings that say that part of the file was not seen."""
+"""Findings with which part of the file was not read."""
 
 
 class Change(str, Enum):
-    """What happened to an item between A and B. ``not-compared`` is never the same as ``same``."""
+    """The change of an item from A to B. ``not-compared`` is never counted as ``same``."""
 
     SAME = "same"
     ADDED = "added"
@@ -41,8 +41,8 @@ class Change(str, Enum):
 
 
 class TensorSide(Struct, frozen=True):
-    """A tensor on one side; ``digest`` (XXH3-128, hex) is None when its bytes were not read. A name that
-    occurs more than once has the type and shape of the first, and the bytes of all.
+    """One tensor name on one side; ``digest`` (XXH3-128, hex) is None if its bytes were not read. If several
+    tensors have the name, dtype and shape are those of the first, the bytes those of all.
     """
 
     dtype: str
@@ -52,7 +52,7 @@ class TensorSide(Struct, frozen=True):
 
 
 class TensorDifference(Struct, frozen=True):
-    """One tensor, and what it is on either side (None: it is not there)."""
+    """One tensor and its two sides; None for a side without it."""
 
     name: str
     change: Change
@@ -61,7 +61,7 @@ class TensorDifference(Struct, frozen=True):
 
 
 class MetadataDifference(Struct, frozen=True):
-    """One metadata value that is not the same. Only ``change`` tells an absent value from a None."""
+    """One metadata value that differs. Only ``change`` tells a missing value (None) from a stored None."""
 
     key: str
     change: Change
@@ -70,12 +70,11 @@ class MetadataDifference(Struct, frozen=True):
 
 
 class FileDifference(Struct, frozen=True):
-    """A file of A and its counterpart in B, None if there is none. ``name`` is its path below A, else below
-    B.
+    """One file of A and its counterpart in B; the report is None on a side without it. ``name`` is its path
+    below A, or below B if A has no such file.
 
-    ``bytes_same`` compares the whole files if no tensor in them has a known place, or if seals or the
-    checksum of a store say whether they are the same; otherwise it is None. ``by_store`` is the algorithm of
-    that checksum, "" if there is none.
+    ``bytes_same`` compares the whole files if no tensor in them has a known place, or if seals or a store's
+    checksum tell it; else it is None. ``by_store`` is the algorithm of that checksum, "" if there is none.
     """
 
     name: str
@@ -89,7 +88,7 @@ class FileDifference(Struct, frozen=True):
 
 
 class Difference(Struct, frozen=True):
-    """The answer of ``diff``. ``findings`` are those of directories, ``bytes_read`` of both sides."""
+    """The answer of ``diff``. ``findings`` are on directories, ``bytes_read`` counts both sides."""
 
     a: str
     b: str
@@ -106,25 +105,25 @@ class Difference(Struct, frozen=True):
 
     @property
     def tensors(self) -> Mapping[Change, int]:
-        """How many tensors there are of each change."""
+        """The number of tensors with each change."""
         return Counter(t.change for f in self.files for t in f.tensors)
 
     @property
     def differs(self) -> bool:
-        """Whether any file, tensor or metadata value is not the same."""
+        """True if any file, tensor or metadata value is not the same."""
         return any(f.change not in (Change.SAME, Change.NOT_COMPARED) for f in self.files)
 
     @property
     def complete(self) -> bool:
-        """Whether everything was compared that the level asks for."""
+        """True if all was compared that the level asks for."""
         unknown = any(f.change is Change.NOT_COMPARED for f in self.files)
         return not unknown and not self.tensors[Change.NOT_COMPARED]
 
 
 class Side(Struct):
-    """One file while it is compared: ``digests`` of its tensors, or of the ``whole`` file where no tensor has
-    a place, or seals of both sides say it; ``sealed`` is what a seal says of a file that was not written
-    since. ``by_store`` is the algorithm of the store's checksum that says what ``whole`` does.
+    """One file while it is compared. ``digests`` are those of its tensors by name; ``whole`` is the digest of
+    the file, if no tensor has a known place or both seals have one. ``sealed`` is its entry in a seal, if it
+    was not written since. ``by_store`` is the algorithm of the store's checksum that set ``whole``.
     """
 
     report: Report
@@ -136,20 +135,20 @@ class Side(Struct):
 
     @property
     def legible(self) -> bool:
-        """Whether what is not seen in the file is not there."""
+        """True if the file was read completely: an item that was not found is not in the file."""
         return self.report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN) and not any(
             f.code in _HIDES for f in self.report.findings
         )
 
     @property
     def stored(self) -> dict[str, int]:
-        """Bytes that the file holds of each tensor with a place: fewer than its shape needs if expanded."""
+        """Bytes in the file by tensor name, if the place is known: fewer than the shape needs if expanded."""
         where = runs_by_name(self.anatomy.tensors, self.report.size)
         return {name: sum(n for _, n in at) for name, at in where.items()}
 
     @property
     def forms(self) -> dict[str, list[Tensor]]:
-        """The tensors of each name, in file order."""
+        """The tensors by name, in file order; several may have one name."""
         out: dict[str, list[Tensor]] = defaultdict(list)
         for t in self.anatomy.tensors:
             out[t.name].append(t)
@@ -157,13 +156,13 @@ class Side(Struct):
 
 
 def compare(name: str, a: Side, b: Side, level: Level, *, described: bool = False) -> FileDifference:
-    """Compare a file and its counterpart; of a ``described`` index only the shapes count."""
+    """Compare a file and its counterpart. For indexes of other files (``described``) only shapes count."""
     bytes_same = a.whole == b.whole if a.whole and b.whole else None
     tensors = tuple(_tensors(a, b, level < Level.CONTENT or described or bool(bytes_same)))
     metadata = tuple(_metadata(a, b))
-    ids = _names_its_save(a.report) and _names_its_save(b.report)
+    have_id = _names_its_save(a.report) and _names_its_save(b.report)
     changes = {t.change for t in tensors}
-    if metadata or (bytes_same is False and not ids) or not changes <= {Change.SAME, Change.NOT_COMPARED}:
+    if metadata or (bytes_same is False and not have_id) or not changes <= {Change.SAME, Change.NOT_COMPARED}:
         change = Change.CHANGED
     elif bytes_same or (a.legible and b.legible and Change.NOT_COMPARED not in changes):
         change = Change.SAME
@@ -173,16 +172,16 @@ def compare(name: str, a: Side, b: Side, level: Level, *, described: bool = Fals
 
 
 def _names_its_save(report: Report) -> bool:
-    """Return True if a file holds an id or the path of its save: its bytes always differ."""
+    """Return True if a format stores an id or the path of the save, so that bytes always differ."""
     return report.format is not None and format_of(report.format).names_its_save
 
 
 def lone(name: str, change: Change, side: Side) -> FileDifference:
-    """A file without a counterpart."""
+    """Return the difference of a file without a counterpart, ``side``: added or removed."""
     new = change is Change.ADDED
     tensors = []
     for tensor, forms in side.forms.items():
-        here = _side(forms, None)
+        here = _make_side(forms, None)
         tensors.append(TensorDifference(tensor, change, None if new else here, here if new else None))
     return FileDifference(
         name, change, None if new else side.report, side.report if new else None, tuple(tensors)
@@ -190,12 +189,12 @@ def lone(name: str, change: Change, side: Side) -> FileDifference:
 
 
 def is_index(side: Side) -> bool:
-    """Whether the bytes of the tensors that the file tells of lie in files beside it."""
+    """Return True if the bytes of all tensors in a file lie in other files."""
     fmt, tensors = side.report.format, side.anatomy.tensors
     return fmt is not None and format_of(fmt).index and all(t.offset is None for t in tensors)
 
 
-def _side(forms: Sequence[Tensor], digest: str | None) -> TensorSide:
+def _make_side(forms: Sequence[Tensor], digest: str | None) -> TensorSide:
     return TensorSide(forms[0].dtype, forms[0].shape, sum(t.nbytes for t in forms), digest)
 
 
@@ -204,11 +203,11 @@ def _shapes(forms: Sequence[Tensor]) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def _tensors(a: Side, b: Side, shapes_say_all: bool) -> Iterator[TensorDifference]:
-    """Yield every tensor of A, then those that only B has."""
+    """Yield the difference of every tensor of A, then of the tensors that only B has."""
     in_a, in_b, stored_a, stored_b = a.forms, b.forms, a.stored, b.stored
     for name in dict.fromkeys([*in_a, *in_b]):
-        one = _side(in_a[name], a.digests.get(name)) if name in in_a else None
-        other = _side(in_b[name], b.digests.get(name)) if name in in_b else None
+        one = _make_side(in_a[name], a.digests.get(name)) if name in in_a else None
+        other = _make_side(in_b[name], b.digests.get(name)) if name in in_b else None
         if one is None:
             change = Change.ADDED if a.legible else Change.NOT_COMPARED
         elif other is None:
@@ -241,7 +240,7 @@ def _metadata(a: Side, b: Side) -> Iterator[MetadataDifference]:
 
 
 def same_value(x: Scalar, y: Scalar) -> bool:
-    """Whether two values are the same; True is not 1, and NaN is NaN."""
+    """Return True if two values are the same; True is not 1, and NaN is NaN."""
     if isinstance(x, bool) != isinstance(y, bool):
         return False
     return x == y or (x != x and y != y)  # noqa: PLR0124 - only NaN differs from itself
@@ -251,8 +250,8 @@ _NUMBER = re.compile(r"[0-9]+")
 
 
 class File(NamedTuple):
-    """One file of a side. ``name`` is its path below the directory or behind the prefix that was asked for,
-    ``size`` in bytes (-1 when there is none to read).
+    """One file of a side. ``name`` is its path below the directory or behind the prefix that the caller gave,
+    ``size`` is in bytes, -1 if it cannot be read; ``part`` is None outside a known layout.
     """
 
     path: str
@@ -268,7 +267,7 @@ class File(NamedTuple):
 
     @property
     def whose(self) -> Hashable:
-        """Without the piece: a dying gasp beside a periodic save of the same rank."""
+        """``what`` without layout and piece: pairs a dying gasp with a periodic save of the same rank."""
         return self.part and (self.part.role, self.part.rank, self.part.coords)
 
     @property
@@ -287,7 +286,7 @@ Key = Callable[[File], Hashable]
 
 
 def files(s: Session) -> list[File]:
-    """Every checkpoint file of a session, those included that only an index names, by name."""
+    """Return every checkpoint file of a session by name, also files that only an index names."""
     s.add_members()
 
     def name(path: str) -> str:
@@ -296,7 +295,7 @@ def files(s: Session) -> list[File]:
         return os.path.relpath(path, os.path.dirname(s.root)) if s.found.alone else path[len(s.root) :]
 
     found = [File(p.path, name(p.path), p.size, p, p.findings) for p in s.parts]
-    # a seal only where it is itself what was asked about
+    # a seal only if the caller named the seal itself
     bare = [*s.found.bare, *(seal for seal in s.found.seals if seal.path == s.root)]
     found += (File(path, name(path), size, None, seen) for path, size, _, seen in bare)
     return sorted(found, key=lambda f: f.name)
@@ -308,21 +307,21 @@ _KEYS: tuple[tuple[bool, Key], ...] = (
     (True, lambda f: (f.what, f.when)),
     (True, lambda f: (f.what, f.when, f.part and f.part.prefix)),
 )
-"""What tells the parts of one side apart, and whether that takes several checkpoints."""
+"""Keys that tell the parts of one side apart, simplest first; True: they hold for several checkpoints."""
 
 
 def match(a: Sequence[File], b: Sequence[File]) -> list[Pair]:
     """Return pairs in the order of names; a file without a counterpart is paired with None.
 
-    Parts of a layout are matched by piece, role, rank and coordinates; where a side holds several
-    checkpoints, by step too. All others by name.
+    Parts of a layout are matched by piece, role, rank and coordinates, and by step if a side holds several
+    checkpoints; all other files by name.
     """
     several, key = next((row for row in _KEYS if all(_is_unique(row[1], side) for side in (a, b))), _KEYS[-1])
     pairs = list[Pair]()
     _match_by(key, _only_parts(a), _only_parts(b), pairs)
-    left = _match_by(lambda f: f.name, *_find_left(a, b, pairs), pairs)
+    left = _match_by(lambda f: f.name, *_list_left(a, b, pairs), pairs)
     _match_by(lambda f: (f.whose, several and f.when), _only_parts(left[0]), _only_parts(left[1]), pairs)
-    left = _find_left(a, b, pairs)
+    left = _list_left(a, b, pairs)
     if not several:
         left = _match_by(_drop_steps(*left), *left, pairs)
     pairs += [*((f, None) for f in left[0]), *((None, f) for f in left[1])]
@@ -338,7 +337,7 @@ def _is_unique(key: Key, side: Sequence[File]) -> bool:
     return len(keys) == len(set(keys))
 
 
-def _find_left(a: Sequence[File], b: Sequence[File], pairs: Sequence[Pair]) -> tuple[list[File], list[File]]:
+def _list_left(a: Sequence[File], b: Sequence[File], pairs: Sequence[Pair]) -> tuple[list[File], list[File]]:
     paired_a, paired_b = ({id(pair[i]) for pair in pairs} for i in (0, 1))
     return [f for f in a if id(f) not in paired_a], [f for f in b if id(f) not in paired_b]
 
@@ -346,17 +345,17 @@ def _find_left(a: Sequence[File], b: Sequence[File], pairs: Sequence[Pair]) -> t
 def _match_by(
     key: Key, a: Sequence[File], b: Sequence[File], pairs: list[Pair]
 ) -> tuple[list[File], list[File]]:
-    """Pair the files whose key is that of exactly one file of each side, and return the others."""
+    """Add a pair for each key that exactly one file of each side has; return the files left over."""
     places: dict[Hashable, tuple[list[File], list[File]]] = defaultdict(lambda: ([], []))
     for i, side in enumerate((a, b)):
         for f in side:
             places[key(f)][i].append(f)
     pairs += ((one[0], two[0]) for one, two in places.values() if len(one) == len(two) == 1)
-    return _find_left(a, b, pairs)
+    return _list_left(a, b, pairs)
 
 
 def _drop_steps(a: Sequence[File], b: Sequence[File]) -> Key:
-    """Return as key the name without the numbers that each side has one value of, and not the same."""
+    """Return a key: the name without numbers that are equal on all of a side, but differ between sides."""
     numbers: dict[str, tuple[list[list[str]], list[list[str]]]] = defaultdict(lambda: ([], []))
     for i, side in enumerate((a, b)):
         for f in side:
@@ -364,7 +363,7 @@ def _drop_steps(a: Sequence[File], b: Sequence[File]) -> Key:
     dropped = dict[str, set[int]]()
     for shape, sides in numbers.items():
         one, two = ([set(map(int, column)) for column in zip(*rows, strict=True)] for rows in sides)
-        columns = enumerate(zip(one, two, strict=False))  # nothing where a side has no such names
+        columns = enumerate(zip(one, two, strict=False))  # a side without such names has no columns
         dropped[shape] = {i for i, (x, y) in columns if len(x) == len(y) == 1 and x != y}
 
     def key(f: File) -> Hashable:

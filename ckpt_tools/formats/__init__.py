@@ -1,8 +1,8 @@
-"""What the bytes are. A format's module is imported when a file may have that format: most runs meet one or
-two.
+"""The formats of files. The module of a format is imported when a file may have the format: most runs meet
+one or two.
 
-``FORMATS``, all of them in the order in which magics are tried, and ``BY_NAME`` import all. Those of plug-ins
-(settings/plugins.py) go before those of this package.
+``FORMATS`` (all formats, in the order in which magics are tried) and ``BY_NAME`` import all. Formats of
+plug-ins (settings/plugins.py) go before those of this package.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _loaded: dict[str, Format] = {}
 
 
-def _of_plugins() -> tuple[Named, ...]:
-    """What the formats and manifests of installed packages say about names."""
+def _list_plugins() -> tuple[Named, ...]:
+    """Return a row for each format and manifest of installed packages; reject unsound ones."""
     taken = {row.name for row in NAMED}
     rows = list[Named]()
     for group in ("formats", MANIFESTS):
@@ -42,7 +42,7 @@ def _of_plugins() -> tuple[Named, ...]:
 
 
 def _why_unsound(found: Format) -> str:
-    """Why no name can be looked up in it; "" where one can."""
+    """Return why a format of a plug-in cannot be used, "" if it can."""
     if Level.STRUCTURE not in found.checks:
         return "it has no check of the structure"
     if not all(s and type(s) is str for s in found.suffixes):
@@ -54,7 +54,7 @@ def _why_unsound(found: Format) -> str:
     return ""
 
 
-names = Names(NAMED, _of_plugins)
+names = Names(NAMED, _list_plugins)
 
 
 def _forget() -> None:
@@ -66,12 +66,12 @@ plugins.kept_by(_forget)
 
 
 def format_of(name: str) -> Format:
-    """The format of that name. Raises KeyError."""
+    """Return the format of that name. Raises KeyError."""
     found = _loaded.get(name)
     if found is None:
         if name not in names.family:
             raise KeyError(name)
-        found = _loaded.get(name)  # that of a plug-in is there once its name is known
+        found = _loaded.get(name)  # ``names.family`` has loaded the plug-ins
     if found is None:
         module = import_module(f"ckpt_tools.formats.{names.family[name]}.{name}")
         found = _loaded[name] = module.FORMAT
@@ -79,13 +79,13 @@ def format_of(name: str) -> Format:
 
 
 def package_of(name: str) -> str | None:
-    """The package that adds a format, None for one of ours."""
+    """Return the package that adds a format; None for a format of this package."""
     every = {**plugins.added(MANIFESTS), **plugins.added("formats")}
     return str(every[name].package) if name in every else None
 
 
 def hides_cuts(name: str | None) -> bool:
-    """Whether a file of that format, cut between two of its records, looks whole."""
+    """Return True if a file of that format looks whole when it is cut between two records."""
     return name is not None and format_of(name).hides_cuts
 
 

@@ -1,4 +1,4 @@
-"""The index of a sharded model, written from its shards: ``model.safetensors.index.json`` beside all of
+"""Restore the lost index of a sharded model from its shards: ``model.safetensors.index.json`` beside all
 ``model-0000i-of-0000n.safetensors``.
 
 Facts: huggingface_hub/serialization/_torch.py (``save_torch_state_dict``): sorted keys, two blanks of
@@ -19,7 +19,7 @@ _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<of>\d{5})\.safetenso
 
 
 def names_of_whole(index: str) -> tuple[str, ...]:
-    """What a model is called in one file, by the name of an index: ``model.safetensors`` …"""
+    """Return the names of a model in a single file, by the name of an index; () if there are none."""
     stem, ending = os.path.splitext(index.partition(".index.")[0])
     if stem in ("model", "pytorch_model"):
         return "model.safetensors", "pytorch_model.bin"
@@ -27,7 +27,7 @@ def names_of_whole(index: str) -> tuple[str, ...]:
 
 
 def whole_sets(paths: Iterable[str]) -> dict[str, list[str]]:
-    """The path that an index would have -> its shards in order, where none of them is missing."""
+    """Map the path of an index to its shards in order, for each complete set of shards in ``paths``."""
     found: dict[tuple[str, int], dict[int, str]] = defaultdict(dict)
     for path in paths:
         home, name = os.path.split(path)
@@ -42,7 +42,7 @@ def whole_sets(paths: Iterable[str]) -> dict[str, list[str]]:
 
 
 def text_of(shards: Mapping[str, Sequence[Tensor]]) -> bytes | None:
-    """The index of shards by their names; None where two hold one tensor."""
+    """Return the text of the index of shards by name; None if two shards hold the same tensor."""
     where = [(t.name, shard) for shard, tensors in shards.items() for t in tensors]
     if len(dict(where)) != len(where):
         return None

@@ -1,4 +1,4 @@
-"""What each format says about names, so that a name can be looked up without importing any format."""
+"""The file names of each format, so that a name can be looked up without importing any format."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 
 class Named(NamedTuple):
-    """A format's name, the folder of its family, its suffixes, an expression for whole names ("" without
-    one), whether it describes files beside it (an index), and whether only a training run writes it (else it
-    lies beside code and models as well).
+    """One format: its name, the folder of its family, its suffixes, an expression for whole names ("" for
+    none), whether it describes files beside it (an index), and whether only a training run writes it (if not,
+    it lies beside code and models as well).
     """
 
     name: str
@@ -28,14 +28,14 @@ TORCH_SUFFIXES = (
     *("optimizer.bin", "scheduler.bin", "training_args.bin", "pytorch_model.bin", "adapter_model.bin"),
     "scaler.bin",
 )
-"""Names that torch.save's files have. ``.bin`` alone is used by too many other programs."""
+"""Suffixes of files of torch.save. ``.bin`` alone is used by too many other programs."""
 JOBLIB_SUFFIXES = (".pkl", *(f".joblib{end}" for end in ("", ".z", ".gz", ".bz2", ".xz", ".lzma", ".lz4")))
-"""Names of joblib's compressed pickles; .pkl.gz is a data set as often."""
+"""Suffixes of joblib's compressed pickles; .pkl.gz is left out: it is a data set as often."""
 PICKLE_SUFFIXES = (
     *(".pkl", ".pdparams", ".pdparam", ".pdz", ".pdopt", ".pdckpt", ".pdstates", ".states", ".pdema"),
     *(".joblib", "training_args.bin"),
 )
-"""Names of plain pickles, most of them of paddle.save. Its .distcp files begin with a number, torch's
+"""Suffixes of plain pickles, most of them of paddle.save. Paddle's .distcp files begin with a number, torch's
 with two underlines.
 """
 _STATES = (
@@ -74,15 +74,15 @@ CHECKSUM_NAMES = (
 )
 """Names of files with a digest for each of several files, or with the one of the file beside them: those of
 coreutils, Node.js (SHASUMS256.txt), BagIt (RFC 8493: manifest-sha256.txt), Meta's Llama (checklist.chk), and
-what people call them.
+names that people choose.
 """
 MANIFESTS = "manifests"
 TEXTS = "texts"
-"""The family of formats that are plain text, as what else is not: only a name or a place says that it is."""
+"""The family of plain text formats: only the name or place of a file tells them from any other text."""
 LISTS = frozenset({MANIFESTS, "seals"})
-"""Families that know digests of files, and not what these are."""
+"""Families that know the digests of files, but not their formats."""
 CALLED_SO = frozenset({"nemo", "joblib"})
-"""Formats that begin as any tar or any compressed file does: only a name says that a file is one."""
+"""Formats that begin like any tar or compressed file: only the name of a file tells them."""
 NAMED = (
     Named("torch_zip", "torch", TORCH_SUFFIXES),
     Named("npz", "numpy", (".npz",), state=False),
@@ -136,19 +136,18 @@ NAMED = (
 """In the order in which magics are tried, most specific first."""
 ROWS = {row.name: row for row in NAMED}
 
-
 _KEPT_ELSEWHERE = (
     r"(?i:.*\.(?:pt|pth|bin|ckpt|safetensors|pkl|h5|keras|msgpack|onnx|gguf)"
     r"|.*(?:checkpoint|ckpt|epoch|step|iter|weights).*|.*[-_]state|\d+)\.dvc"
 )
 _STATE = rf"(?:{_STATES}|pygrain_states)\.json|{_SAVES}|{_KEPT_ELSEWHERE}"
-"""JSON members that are written with a checkpoint only, and what stands for one that DVC keeps; the others
-lie beside code and pretrained models as well.
+"""JSON members that are only written with a checkpoint, and the .dvc files of checkpoints; other members lie
+beside code and pretrained models as well.
 """
 
 
 class Placed(NamedTuple):
-    """An index that its place tells: its format, and the directory that its paths count from."""
+    """One index that is known by its place: its format, and the directory that its paths are relative to."""
 
     format: str
     base: str
@@ -165,17 +164,17 @@ _DIRECTORIES = r"checkpoint_\d+"
 
 
 class Names:
-    """Formats by file names."""
+    """The formats by file name."""
 
     def __init__(self, named: tuple[Named, ...], more: Callable[[], tuple[Named, ...]] = lambda: ()) -> None:
-        """``more`` are tried before ``named``, and asked for when the first name is looked up."""
+        """``more`` returns rows that go before ``named``; it is called when the first name is looked up."""
         self._own, self._more = named, more
         self.forget()
 
     def forget(self) -> None:
-        """Ask for ``more`` again."""
-        for made in [key for key in vars(self) if key not in ("_own", "_more")]:
-            del vars(self)[made]
+        """Clear all caches, so that ``more`` is called again."""
+        for cached in [key for key in vars(self) if key not in ("_own", "_more")]:
+            del vars(self)[cached]
         self._allowed = lru_cache(1000)(self._look_up)
         self._find_whole = lru_cache(100)(self._match_whole)  # a name is asked about several times in a row
 
@@ -193,8 +192,8 @@ class Names:
 
     @cached_property
     def told_by_magic(self) -> tuple[str, ...]:
-        aside = (MANIFESTS, TEXTS)
-        return tuple(r.name for r in self.named if r.family not in aside and r.name not in CALLED_SO)
+        any_text = (MANIFESTS, TEXTS)
+        return tuple(r.name for r in self.named if r.family not in any_text and r.name not in CALLED_SO)
 
     @cached_property
     def _stateless(self) -> frozenset[str]:
@@ -202,7 +201,7 @@ class Names:
 
     @cached_property
     def _suffixes(self) -> dict[str, list[str]]:
-        """The formats of each suffix in small letters, the longest suffix first."""
+        """Lower-case suffix -> formats, the longest suffix first."""
         found: dict[str, list[str]] = {}
         for row in self.named:
             for suffix in row.suffixes:
@@ -214,7 +213,7 @@ class Names:
         return tuple(s for row in self.named if row.describes for s in row.suffixes)
 
     def allowed(self, name: str) -> tuple[str, ...]:
-        """The formats whose whole names match, then those by suffix in any case, the longest first."""
+        """Return the formats of the whole name, then those of its suffixes in any case, longest first."""
         return self._allowed(name)
 
     def _look_up(self, name: str) -> tuple[str, ...]:
@@ -225,74 +224,74 @@ class Names:
         return tuple(dict.fromkeys(found))
 
     def known(self, name: str) -> bool:
-        """Whether a name says that a file has one of the formats."""
+        """Return True if a name is that of a format."""
         return name.lower().endswith(tuple(self._suffixes)) or bool(self._find_whole(name))
 
     def state(self, name: str) -> bool:
-        """Whether a name is that of what a save writes, and no configuration or vocabulary."""
+        """Return True if a name is that of a file with state: no configuration, vocabulary or manifest."""
         known = any(of != "json_member" and self.family[of] != MANIFESTS for of in self.allowed(name))
         return known or re.fullmatch(_STATE, name) is not None or self._kept_elsewhere(name)
 
     def beside(self, name: str) -> bool:
-        """Whether a file within a checkpoint was written by its save: a state, or how far training is."""
+        """Return True if a file in a checkpoint was written by its save: state or training progress."""
         return self.state(name) or re.fullmatch(rf"(?:{_PROGRESS})\.json", name) is not None
 
     def only_state(self, name: str) -> bool:
-        """Whether a name says that only a training run writes such a file, whatever is in it."""
+        """Return True if only a training run writes files of this name, whatever their content."""
         formats = self.allowed(name)
         known = bool(formats) and all(map(self.holds_state, formats))
         return known or re.fullmatch(_STATE, name) is not None or self._kept_elsewhere(name)
 
     def _kept_elsewhere(self, name: str) -> bool:
-        """Whether it stands for a file that DVC keeps, and that only a training run writes."""
+        """Return True for a .dvc file of a file that only a training run writes."""
         return name.endswith(".dvc") and self.only_state(name.removesuffix(".dvc"))
 
     def holds_state(self, format_name: str) -> bool:
-        """Whether only a training run writes files of a format."""
+        """Return True if only a training run writes files of a format."""
         return format_name not in self._stateless
 
     def is_text(self, format_name: str | None) -> bool:
-        """Whether files of a format are plain text that nothing tells from other text."""
+        """Return True if files of a format are plain text, which only their names tell from other text."""
         return format_name is not None and self.family.get(format_name) == TEXTS
 
     def is_manifest(self, name: str) -> bool:
-        """Whether a file of this name only says what others held, and is a part of none of their layouts."""
+        """Return True if a name is that of a manifest, which is a part of no layout."""
         return any(self.family[of] == MANIFESTS for of in self.allowed(name))
 
     def of_directories(self, name: str) -> bool:
-        """Whether a name of a file is as often that of a directory: ``checkpoint_5``."""
+        """Return True for a file name that directories have as often, such as ``checkpoint_5``."""
         return re.fullmatch(_DIRECTORIES, name) is not None
 
     def may_be_index(self, name: str) -> bool:
-        """Whether a file of this name may describe the files beside it."""
+        """Return True if a file of this name may describe the files beside it."""
         return name.endswith(self.index_suffixes) or any(row.describes for row in self._find_whole(name))
 
     def near_placed(self, path: str) -> bool:
-        """Whether there may be such an index in the directory, or below it."""
+        """Return True if a directory, or one below it, may have an index that its place tells."""
         return "/.cache/huggingface/" in path or "/manifests/" in path
 
     def placed(self, path: str) -> Placed | None:
-        """What a path says to be an index: metadata that Hugging Face keeps of a download, and a manifest of
-        Ollama, whose last part may be anything but a name of a checkpoint file.
+        """Return the index that a path tells: Hugging Face's metadata of a download, or a manifest of Ollama,
+        whose name may be anything but that of a checkpoint file. None for all other paths.
         """
         if not self.near_placed(path):
             return None
-        found = ((re.fullmatch(pattern, path), of) for pattern, of in _PLACED)
-        placed = next((Placed(of, match[1]) for match, of in found if match), None)
-        hides = placed and placed.format == "ollama" and self.known(path.rpartition("/")[2])
-        return None if hides else placed
+        found = ((re.fullmatch(pattern, path), fmt) for pattern, fmt in _PLACED)
+        placed = next((Placed(fmt, match[1]) for match, fmt in found if match), None)
+        is_other = placed and placed.format == "ollama" and self.known(path.rpartition("/")[2])
+        return None if is_other else placed
 
     def addressed(self, path: str) -> bool:
-        """Whether a path lies in Hugging Face's cache, where blobs are called by their digests."""
+        """Return True for a path in Hugging Face's cache, where the name of a blob is its digest."""
         return "s--" in path and re.fullmatch(_ADDRESSED, path) is not None
 
     @cached_property
     def _own_whole(self) -> re.Pattern[str]:
-        """One expression for the whole names of all formats but those of plug-ins: most names are none."""
+        """One expression for the whole names of all formats but plug-ins: most names match none of them."""
         return re.compile("|".join(f"(?:{row.names})" for row in self._own if row.names))
 
     def _match_whole(self, name: str) -> list[Named]:
-        """The formats whose whole names match."""
+        """Return the rows of the formats whose whole names match."""
         count = len(self.named) - (0 if self._own_whole.fullmatch(name) else len(self._own))
         return [row for row in self.named[:count] if row.names and re.fullmatch(row.names, name)]
 
@@ -301,7 +300,7 @@ UNREAD = re.compile(
     r".*\.(ubj|xgb|lgb|cbm|bst|cbsnapshot|snapshot_iter_\d+|memmap|tdz|tdc|mpk(\.gz)?|solverstate|dill)",
     re.IGNORECASE,
 )
-"""Names of formats that hold a state, and that nothing here reads: XGBoost, LightGBM (which calls what it
-saves on the way ``model.txt.snapshot_iter_100``), CatBoost, TensorDict (a ``.memmap`` for each tensor,
+"""Names of files with state in formats that nothing here reads: XGBoost, LightGBM (which names its snapshots
+``model.txt.snapshot_iter_100``), CatBoost, TensorDict (a ``.memmap`` for each tensor,
 archives ``.tdz``, ``.tdc``), Burn, Caffe.
 """

@@ -337,10 +337,9 @@ def _check_names(name: str, anatomy: Anatomy, require: Sequence[str]) -> Iterato
     for key in require:
         if key not in anatomy.keys and key not in anatomy.metadata:
             yield finding("missing-key", f"there is no entry {key!r}")
-    role, saved_as = _ROLE.match(name), _ROLE.match(str(anatomy.metadata.get("archive_name", "")))
-    if role and saved_as and role[0] != saved_as[0]:
-        why = f"the name says {role[0]}, the archive was saved as {saved_as[0]}"
-        yield finding("wrong-role", why, offset=0)
+    role, saved = _ROLE.match(name), _ROLE.match(str(anatomy.metadata.get("archive_name", "")))
+    if role and saved and role[0] != saved[0]:
+        yield finding("wrong-role", f"the name says {role[0]}, the archive was saved as {saved[0]}", offset=0)
 
 
 def _is_hidden(t: Tensor) -> bool:

@@ -36,9 +36,7 @@ _NO_TIME = (
 
 
 class KeptChecksum:
-    """The comparison of one object with its store's checksum. ``sums`` are to be read: the ``given`` ones and
-    those that the store's checksum follows from.
-    """
+    """A store's checksum of one object. ``sums`` are to be read: the ``given`` ones, and those it needs."""
 
     def __init__(self, given: Sequence[Sum], out: WorkedOut) -> None:
         self._out, self.sums = out, [*given, *out.sums]

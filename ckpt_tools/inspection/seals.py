@@ -350,9 +350,7 @@ def _list_other_counters(known: Known, same: Same) -> list[str]:
 
 
 def _say_gone(names: Sequence[str], stateless: str) -> Iterator[Finding]:
-    """Yield findings on missing sealed files. ``stateless`` is the path of their seal if they hold no state,
-    else "": such a loss is a warning.
-    """
+    """Yield findings on missing sealed files; ``stateless`` is their seal if they hold no state, else ""."""
     missing = partial(finding, "seal-missing")
     if stateless:
         hint = f"bring it back; if it was removed on purpose, remove its seal, {stateless}, as well"

@@ -1,1 +1,1 @@
-"""Formats that models are exported to, for those that run them."""
+"""Formats that models are exported to, for inference programs."""

@@ -1,7 +1,7 @@
 """GGUF, the format of llama.cpp: metadata, a description of each tensor, then the tensors, each aligned.
 
-Facts: docs/gguf.md and src/gguf.cpp (``gguf_init_from_reader``) of ggml, which refuses what is called damage
-here; gguf-py 0.19 (constants.py ``GGML_QUANT_SIZES``, gguf_writer.py).
+Facts: docs/gguf.md and src/gguf.cpp (``gguf_init_from_reader``) of ggml, which refuses all files that
+are called damaged here; gguf-py 0.19 (constants.py ``GGML_QUANT_SIZES``, gguf_writer.py).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ckpt_tools.storage import ShortRead, Source
 MAGIC = b"GGUF"
 _WINDOW = 1 << 18
 _MAX_STRINGS = 4_000_000
-"""In the arrays of a file: vocabulary and merges of the largest tokenizers are 800,000."""
+"""Texts in arrays of a file; the largest tokenizers have 800,000 in vocabulary and merges."""
 _MAX_DIMS = 4
 _NUMBERS = dict(enumerate(["B", "b", "H", "h", "I", "i", "f", "?"])) | {10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 _LEAST_PAIR, _LEAST_TENSOR = 13, 24
-"""Bytes that the shortest metadata and the shortest description of a tensor take."""
+"""Bytes of the shortest pair of metadata and of the shortest description of a tensor."""
 _ROWS = (
     "0 float32 1 4,1 float16 1 2,24 int8 1 1,25 int16 1 2,26 int32 1 4,27 int64 1 8,28 float64 1 8,"
     "30 bfloat16 1 2,2 q4_0 32 18,3 q4_1 32 20,6 q5_0 32 22,7 q5_1 32 24,8 q8_0 32 34,9 q8_1 32 40,"
@@ -37,11 +37,11 @@ _ROWS = (
     "40 nvfp4 64 36,41 q1_0 128 18"
 )
 TYPES = {int(n): (name, int(size), int(nbytes)) for n, name, size, nbytes in map(str.split, _ROWS.split(","))}
-"""An element type by its number: its name, and how many elements make a block of how many bytes."""
+"""Number of an element type -> (name, elements per block, bytes per block)."""
 
 
 class _Header:
-    """Numbers and texts one after another. ``at`` is where the next one begins."""
+    """The numbers and texts before the tensors, read one by one; the next one begins at byte ``at``."""
 
     def __init__(self, source: Source) -> None:
         self.reader, self.at, self.order, self.strings = Reader(source, _WINDOW), 0, "<", 0
@@ -64,7 +64,7 @@ class _Header:
         return value  # type: ignore[no-any-return]  # struct's types are not known to the checker
 
     def name(self, what: str) -> str:
-        """A text that names something: short, of UTF-8 and without control characters."""
+        """Read a name: a short UTF-8 text without control characters. Raises Damage for any other."""
         start, length = self.at, self.number()
         if length > MAX_NAME:
             raise Damage("bad-header", f"a {what} of {length} bytes", start)
@@ -77,7 +77,7 @@ class _Header:
         return text
 
     def value(self, kind: int) -> Scalar | None:
-        """A value of metadata; None for one that is too long to show."""
+        """Read a value of metadata; return None for an array, or a text that is too long to show."""
         if kind in _NUMBERS:
             value = self.number(_NUMBERS[kind])
             return value if abs(value) < math.inf else str(value)
@@ -108,21 +108,21 @@ class _Header:
 
 
 def _read_counts(header: _Header, anatomy: Anatomy) -> tuple[int, int]:
-    """How many tensors and pairs of metadata follow."""
+    """Read the beginning of the file; return the number of tensors and of pairs of metadata."""
     size = header.reader.size
     if header.take(min(len(MAGIC), size)) != MAGIC:
         raise Damage("bad-header", "the file does not begin with GGUF's signature", 0)
     version = int.from_bytes(header.take(4), "little")
-    if not version & 0xFFFF:  # as the reader does: written by a machine of the other byte order
+    if not version & 0xFFFF:  # as llama.cpp does: a big-endian machine wrote it
         header.order, version = ">", version >> 24
     if version not in (2, 3):
         raise Damage("too-complex", f"version {version} of GGUF is not read", 4)
     tensors, pairs = header.number(), header.number()
-    many = max(tensors, pairs) > MAX_TENSORS
+    is_too_many = max(tensors, pairs) > MAX_TENSORS
     if tensors > header.left // _LEAST_TENSOR or pairs > header.left // _LEAST_PAIR:
         why = f"{tensors} tensors and {pairs} pairs of metadata do not fit into {header.left} bytes"
-        raise Damage("bad-header", why, 8) if many else Damage("truncated", why, size)
-    if many:
+        raise Damage("bad-header", why, 8) if is_too_many else Damage("truncated", why, size)
+    if is_too_many:
         raise Damage("too-complex", f"more than {MAX_TENSORS} tensors or pairs of metadata", 8)
     anatomy.metadata |= {"gguf_version": version, "byte_order": "little" if header.order == "<" else "big"}
     anatomy.explain(0, 4, "GGUF's signature")
@@ -132,7 +132,7 @@ def _read_counts(header: _Header, anatomy: Anatomy) -> tuple[int, int]:
 
 
 def _read_metadata(header: _Header, count: int, anatomy: Anatomy) -> int:
-    """Read all pairs; returns the alignment of the tensors."""
+    """Read all pairs of metadata; return the alignment of the tensors in bytes."""
     alignment = 32
     for _ in range(count):
         start = header.at
@@ -158,7 +158,7 @@ def _read_metadata(header: _Header, count: int, anatomy: Anatomy) -> int:
 
 
 class _Tensor(NamedTuple):
-    """A tensor as described at byte ``at``; ``offset`` counts from where the data begins."""
+    """One tensor, described at byte ``at``. ``offset`` counts from the data; ``nbytes``: None if unknown."""
 
     name: str
     dtype: str
@@ -197,15 +197,15 @@ def _pad(at: int, alignment: int) -> int:
 
 
 def _place_tensors(tensors: list[_Tensor], data: int, alignment: int, anatomy: Anatomy) -> int:
-    """Fill ``anatomy.tensors``: each begins behind the one before, padded. Returns where the last ends."""
-    end, free = data, False
+    """Fill ``anatomy.tensors``, each behind the padded one before; return the end of the last one."""
+    end, is_free = data, False  # free: behind a tensor of unknown size
     for t in tensors:
         wanted, begin = _pad(end, alignment), data + t.offset
-        if t.offset % alignment or begin < wanted or (begin > wanted and not free):
+        if t.offset % alignment or begin < wanted or (begin > wanted and not is_free):
             why = f"tensor {t.name[:200]!r} begins at byte {begin} instead of {wanted}"
             raise Damage("bad-header", why, t.at)
         anatomy.explain(end, begin - end, "padding", Guard.UNPROTECTED)
-        end, free = begin + (t.nbytes or 0), t.nbytes is None
+        end, is_free = begin + (t.nbytes or 0), t.nbytes is None
         anatomy.explain(begin, end - begin, "a tensor without a checksum", Guard.UNPROTECTED)
         anatomy.tensors.append(Tensor(t.name, t.dtype, t.shape, t.nbytes or 0, begin))
     return end

@@ -1,4 +1,4 @@
-"""ONNX: a graph as one protobuf message, its tensors inside or in files beside it ("external data").
+"""ONNX: a graph as one protobuf message, with its tensors inside, or in files beside it ("external data").
 
 Facts: onnx/onnx.proto and external_data_helper.py of onnx 1.23.
 """
@@ -22,7 +22,7 @@ from ckpt_tools.storage import Source
 
 _WINDOW = 4096
 _DEEP, _MAX_DIMS, _MAX_ENTRIES, _BEGINNING = 200, 64, 16, 64
-_NUMBER, _BYTES = 0, 2
+_NUMBER, _BYTES = 0, 2  # wire types of protobuf
 _MESSAGES: Mapping[str, Mapping[int, str]] = {
     "model": {7: "graph", 20: "training", 25: "function"},
     "graph": {1: "node", 5: "tensor", 15: "sparse"},
@@ -32,10 +32,10 @@ _MESSAGES: Mapping[str, Mapping[int, str]] = {
     "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
     "sparse": {1: "tensor", 2: "tensor"},
 }
-"""Where tensors are: the fields of each message that lead to one."""
-_DIMS, _KIND, _NAME, _RAW, _EXTERNAL, _PLACE = 1, 2, 8, 9, 13, 14
+"""Message -> its fields that lead to a tensor, and the messages in them."""
+_DIMS, _KIND, _NAME, _RAW, _EXTERNAL, _PLACE = 1, 2, 8, 9, 13, 14  # fields of TensorProto
 _VALUES = {4: 32, 5: 0, 6: 0, 7: 0, 10: 64, 11: 0}
-"""Fields that hold numbers one by one, and how many bits each takes; 0 where that varies."""
+"""Fields of TensorProto with numbers one by one -> bits of each number; 0 if its length varies."""
 _ROWS = (
     "1 float32 32,2 uint8 8,3 int8 8,4 uint16 16,5 int16 16,6 int32 32,7 int64 64,8 string 0,9 bool 8,"
     "10 float16 16,11 float64 64,12 uint32 32,13 uint64 64,14 complex64 64,15 complex128 128,16 bfloat16 16,"
@@ -47,10 +47,9 @@ _TYPES = {int(n): (name, int(bits)) for n, name, bits in map(str.split, _ROWS.sp
 _BEGIN = re.compile(
     rb"\x08[\x01-\x20](?:[\x12\x1a\x22][\x01-\x7f][ -\x7f]|\x22\x00|[\x28\x32\x3a\x42])", re.DOTALL
 )
-"""Its version, then a text or the field of another kind: MindSpore's graphs have their graph where ONNX has
-the text of its domain (anf_ir.proto).
+"""``ir_version``, then the name of the producer or another field of a model. MindSpore's graphs have their
+graph where ONNX has the text of its domain (anf_ir.proto).
 """
-"""``ir_version``, then the name of the producer or another field of a model."""
 _DATA = re.compile(r"(.+)\.onnx(?:\.data|_data(?:_\d+)?)", re.DOTALL)
 
 
@@ -60,7 +59,7 @@ def _index_of(name: str) -> tuple[str, ...]:
 
 
 class _Tensor(NamedTuple):
-    """A tensor as the model describes it. ``nbytes`` is None where its type does not tell it."""
+    """One tensor, described at byte ``at`` of the model. ``nbytes`` is None if the type does not tell it."""
 
     name: str
     dtype: str
@@ -74,7 +73,7 @@ class _Tensor(NamedTuple):
 
 
 class _Extent(NamedTuple):
-    """Where a tensor lies in a file beside the model."""
+    """The bytes of one tensor in a file beside the model."""
 
     tensor: _Tensor
     offset: int
@@ -88,7 +87,7 @@ def _read_text(reader: Reader, f: Field) -> str:
 
 
 def _read_numbers(reader: Reader, f: Field) -> Iterator[int]:
-    """The numbers of a repeated field, written one by one or together."""
+    """Yield the numbers of a repeated field, written one by one or packed."""
     if f.packed == _NUMBER:
         yield f.value
     at, end = f.start, f.start + f.value
@@ -98,7 +97,7 @@ def _read_numbers(reader: Reader, f: Field) -> Iterator[int]:
 
 
 class _Message:
-    """A TensorProto: its dimensions, where it lies outside, and the last of each other field."""
+    """One TensorProto: its dimensions, its entries of external data, and the last of each other field."""
 
     def __init__(self, reader: Reader, at: int, size: int) -> None:
         self.dims, self.external, self.last = list[int](), dict[str, str](), dict[int, Field]()
@@ -126,14 +125,14 @@ class _Message:
 
 
 class _Model:
-    """What is found on the walk through a model."""
+    """One model during the walk: ``beside`` maps files of external data to the tensors in them."""
 
     def __init__(self, anatomy: Anatomy) -> None:
         self.anatomy, self.count = anatomy, 0
         self.beside: defaultdict[str, list[_Extent]] = defaultdict(list)
 
-    def take(self, reader: Reader, f: Field) -> Iterator[Finding]:
-        """A tensor: its bytes must be as many as its type and shape say."""
+    def add_tensor(self, reader: Reader, f: Field) -> Iterator[Finding]:
+        """Add a tensor; yield a finding unless it has as many bytes as its type and shape need."""
         message = _Message(reader, f.start, f.value)
         tensor = message.tensor
         self.count += 1
@@ -144,7 +143,7 @@ class _Model:
             why = f"tensor {tensor.name[:200]!r} is of {tensor.dtype}, of which this version knows nothing"
             yield finding("unknown-dtype", why, offset=tensor.at)
         if message.number(_PLACE) == 1:
-            yield from self._take_outside(message, tensor)
+            yield from self._add_external(message, tensor)
             return
         raw = message.last.get(_RAW)
         held, offset = (raw.value, raw.start) if raw else (0, None)
@@ -156,14 +155,14 @@ class _Model:
             yield tensor.differs(held)
         self.anatomy.tensors.append(Tensor(*tensor[:3], tensor.nbytes or 0, offset))
 
-    def _take_outside(self, message: _Message, tensor: _Tensor) -> Iterator[Finding]:
-        said = message.external
-        where, numbers = said.get("location", ""), [said.get(key, "0") for key in ("offset", "length")]
+    def _add_external(self, message: _Message, tensor: _Tensor) -> Iterator[Finding]:
+        entries = message.external
+        where, numbers = entries.get("location", ""), [entries.get(key, "0") for key in ("offset", "length")]
         if not where or not all(n.isascii() and n.isdigit() and len(n) <= 18 for n in numbers):
             why = f"tensor {tensor.name[:200]!r} has no valid place in another file"
             raise Damage("bad-header", why, tensor.at)
         offset, length = map(int, numbers)
-        if "length" not in said:
+        if "length" not in entries:
             length = tensor.nbytes or 0
         if tensor.nbytes not in (None, length):
             yield tensor.differs(length)
@@ -171,7 +170,7 @@ class _Model:
         self.anatomy.tensors.append(Tensor(*tensor[:3], length, storage=where))
 
 
-def _remember(reader: Reader, f: Field, anatomy: Anatomy) -> None:
+def _keep_metadata(reader: Reader, f: Field, anatomy: Anatomy) -> None:
     if f.number in (1, 5) and f.packed == _NUMBER:
         anatomy.metadata["ir_version" if f.number == 1 else "model_version"] = f.value
     elif f.number in (2, 3) and f.packed == _BYTES and f.value <= MAX_TEXT:
@@ -179,7 +178,7 @@ def _remember(reader: Reader, f: Field, anatomy: Anatomy) -> None:
 
 
 def _walk(reader: Reader, model: _Model) -> Iterator[Finding]:
-    """Go through all messages that lead to a tensor, however deep."""
+    """Walk through all messages that lead to a tensor, to a depth of _DEEP. Raises Damage."""
     seen = set[int]()
     levels = [("model", reader.every(0, reader.size, "truncated"))]
     while levels:
@@ -190,12 +189,12 @@ def _walk(reader: Reader, model: _Model) -> Iterator[Finding]:
             continue
         if message == "model":
             seen.add(f.number)
-            _remember(reader, f, model.anatomy)
+            _keep_metadata(reader, f, model.anatomy)
         within = _MESSAGES[message].get(f.number)
         if within is None or f.packed != _BYTES:
             continue
         if within == "tensor":
-            yield from model.take(reader, f)
+            yield from model.add_tensor(reader, f)
         elif len(levels) < _DEEP:
             levels.append((within, reader.every(f.start, f.start + f.value)))
         else:
@@ -219,7 +218,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 @limited
 def _check_beside(extents: Sequence[_Extent], source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """A file of external data: all that the model places there must be there."""
+    """Check a file of external data: it must reach to the end of the last of ``extents``."""
     end = max(e.offset + e.length for e in extents)
     if source.size < end:
         code, size = "truncated", f"ends at byte {source.size}"
@@ -232,7 +231,7 @@ def _check_beside(extents: Sequence[_Extent], source: Source, anatomy: Anatomy) 
     anatomy.explain(0, source.size, "tensors without a checksum, and what lies between", Guard.UNPROTECTED)
     if not 0 < end <= source.size:
         return
-    # several matrices that all begin with zeros: the file was given its size, and its bytes were lost
+    # several matrices that all begin with zeros: the file got its size, but not its bytes
     matrices = [t for t in anatomy.tensors if len(t.shape) > 1 and t.nbytes >= _BEGINNING][:_MAX_ENTRIES]
     if lost := zero_tail(source, anatomy.tensors, 0):
         yield lost

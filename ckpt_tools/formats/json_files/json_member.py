@@ -1,4 +1,4 @@
-"""JSON files that checkpoints consist of: trainer_state.json, config.json, tokenizer.json, metadata.json,
+"""JSON files of a checkpoint: trainer_state.json, config.json, tokenizer.json, metadata.json,
 Orbax's _CHECKPOINT_METADATA and their like.
 
 Facts: transformers 5.23 (trainer_callback.py, configuration_utils.py), peft 0.19, megatron-core 0.16
@@ -18,7 +18,7 @@ from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import Source
 
-_SCALARS = (
+_SCALARS = (  # top-level keys that are kept as metadata
     *("global_step", "epoch", "max_steps", "save_steps", "iteration", "step", "last_epoch", "last_step"),
     *("sharded_backend", "sharded_backend_version", "common_backend"),
     "cur_step",  # XTuner's
@@ -28,12 +28,12 @@ _SCALARS = (
     *("init_timestamp_nsecs", "commit_timestamp_nsecs"),
 )
 _PATHS = ("best_model_checkpoint", "base_model_name_or_path")
-"""Of transformers' Trainer, and of peft's adapters."""
+"""Keys whose value is a path: of transformers' Trainer, and of peft's adapters."""
 _MAX_KEYS = 10_000
 _MAX_STEPS = 32
-"""Of a processor; most have five."""
+"""Steps of a LeRobot processor, at most; most have five."""
 _MAX_ITEMS = 64
-"""Of a save; most have one to four."""
+"""Items of an Orbax save, at most; most have one to four."""
 
 
 def _magic(head: bytes) -> bool:
@@ -43,7 +43,7 @@ def _magic(head: bytes) -> bool:
 
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """Well-formed as Python's json reads it, and the few scalars that tell progress. Reads the whole file."""
+    """Check the form as Python's json does; keep the few scalars that tell progress. Reads the whole file."""
     text = read_json(source)
     yield from text.odd
     top = mapping(text.value)
@@ -69,19 +69,19 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _find_scalars(value: object, top: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    """What is worth showing of a file, and what it tells of others."""
+    """Yield (name, value) of all that is kept of a file: scalars, paths, and names of other files."""
     yield from ((name, top.get(name)) for name in _SCALARS)
     for name in _PATHS:
         yield name, path[-MAX_TEXT:] if isinstance(path := top.get(name), str) else None
-    # LeRobot's: the steps of a processor with a state of their own, the learning rate of an optimizer, the
-    # one that it had before a schedule set it, and the one that the schedule has set
+    # LeRobot: the state files of a processor's steps; an optimizer's learning rate, the one before any
+    # schedule, and the last one that the schedule has set
     for i, step in enumerate(sequence(top.get("steps"))[:_MAX_STEPS]):
         yield f"state_file.{i}", mapping(step).get("state_file")
     rows = sequence(value)
     for group in map(mapping, rows[:1]):
         yield from ((name, group.get(name)) for name in ("lr", "initial_lr"))
     yield from (("lr", rate) for rate in sequence(top.get("_last_lr"))[:1])
-    # AXLearn's list of a save: its step, and how many arrays were saved with it, each a pair of its path and
+    # AXLearn's list of a save: its step, and the number of arrays saved with it, each a pair of its path and
     # {"dtype", "shape"} (axlearn/common/checkpointer.py, TensorStoreStateStorage)
     pairs = [row for row in map(sequence, rows) if len(row) == 2]
     if pairs and len(pairs) == len(rows) and pairs[0][0] == "step":
@@ -91,7 +91,7 @@ def _find_scalars(value: object, top: Mapping[str, object]) -> Iterator[tuple[st
 
 
 def _find_items(top: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    """Orbax's items, the first of each kind of MindFormers' files, and nanotron's step."""
+    """Yield Orbax's items, the first file of each kind of MindFormers, and nanotron's step."""
     handlers = mapping(top.get("item_handlers"))
     yield from ((f"item_handlers.{name}", handlers[name]) for name in list(handlers)[:_MAX_ITEMS])
     kinds = dict[str, str]()

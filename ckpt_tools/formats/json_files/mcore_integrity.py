@@ -1,9 +1,9 @@
-"""Megatron-core's ``integrity.json``: the SHA-256 of every regular file beside it, written last when a save
+"""Megatron-core's ``integrity.json``: the SHA-256 of every regular file beside it, written last, if the save
 asks for it.
 
 Facts: Megatron-LM of 2026-04 and later, megatron/core/dist_checkpointing/integrity.py: ``{"algorithm":
-"sha256", "files": {name: hex}}``, indented by two; the reader hashes each file that is listed and refuses a
-missing one, another digest, or another algorithm. Files that are not listed are not its business.
+"sha256", "files": {name: hex}}``, indented by two; the reader hashes each listed file and refuses a missing
+one, another digest, or another algorithm. It ignores files that are not listed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ckpt_tools.storage import Source
 _NAME, _KEYS, _ALGORITHM = "integrity.json", ("algorithm", "files"), "sha256"
 _HEX = re.compile("[0-9a-f]{64}")
 _EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # SHA-256 of no bytes
-_INDENTS = (2, 4, None)
+_INDENTS = (2, 4, None)  # of json.dumps: any of these is taken for Megatron-core's text
 
 
 @limited
@@ -51,11 +51,11 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if not any(text.data.strip() == json.dumps(value, indent=i).encode() for i in _INDENTS):
         yield finding("odd-header", "the text is spelled otherwise than Megatron-core writes it", offset=0)
     if algorithm != _ALGORITHM and not flipped:
-        raise _refuse(str(algorithm), text.data)
+        raise _refuse_algorithm(str(algorithm), text.data)
     yield from _claim_files(files, text.data, anatomy)
 
 
-def _refuse(algorithm: str, data: bytes) -> Damage:
+def _refuse_algorithm(algorithm: str, data: bytes) -> Damage:
     shown = repr(algorithm[:40])
     if near_miss(algorithm, (_ALGORITHM,)):
         why = f"the algorithm {shown} is 'sha256' with a flipped bit"
@@ -65,11 +65,11 @@ def _refuse(algorithm: str, data: bytes) -> Damage:
 
 
 def _claim_files(files: Mapping[str, object], data: bytes, anatomy: Anatomy) -> Iterator[Finding]:
-    said = at = 0
+    count = at = 0
     for name, digest in files.items():
         if not isinstance(digest, str) or not _HEX.fullmatch(digest):
-            said += 1
-            if said <= MANY:  # no more are shown: one that is spelled otherwise is searched for to the end
+            count += 1
+            if count <= MANY:  # no more are shown: a search for an escaped name reads to the end
                 at = max(at, data.find(json.dumps(name).encode(), at))
             why = f"the digest of {name[:200]!r} is not 64 lower-case hexadecimal digits"
             yield finding("bad-header", why, offset=at)
@@ -77,12 +77,12 @@ def _claim_files(files: Mapping[str, object], data: bytes, anatomy: Anatomy) -> 
         elif digest == _EMPTY:  # an unused writer leaves an empty .distcp, which is whole
             anatomy.members[name] = Claim("mcore_integrity", _check_empty, whole=True)
         else:
-            anatomy.members[name] = Claim("mcore_integrity", partial(_compare, digest=bytes.fromhex(digest)))
+            anatomy.members[name] = Claim("mcore_integrity", partial(_add_sum, digest=bytes.fromhex(digest)))
     if not files:
         yield finding("bad-header", "integrity.json lists no file", offset=0)
 
 
-def _compare(source: Source, anatomy: Anatomy, digest: bytes) -> Iterator[Finding]:
+def _add_sum(source: Source, anatomy: Anatomy, digest: bytes) -> Iterator[Finding]:
     from hashlib import sha256
 
     anatomy.sums.append(Sum(f"SHA-256 in {_NAME}", digest, (Extent(0, source.size),), 0, hash=sha256))

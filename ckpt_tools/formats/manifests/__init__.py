@@ -1,1 +1,1 @@
-"""Files that say what other files held when they were written: digests, names and sizes."""
+"""Manifests: files with the names, sizes and digests of other files."""

@@ -33,7 +33,7 @@ from ckpt_tools.storage import Source
 
 MAX_SIZE = 16 << 20
 MAX_LINES = 200_000
-_FIRST = 1 << 16
+_FIRST = 1 << 16  # bytes that are searched for a digest in a file without the magic
 _HEX = "[0-9a-fA-F]{32,128}"
 _TAG = r"[A-Z][\w/-]{1,15}"
 _PLAIN = re.compile(rf"[ \t]*(?P<escaped>\\?)(?P<hex>{_HEX})[ \t][ *]?(?P<name>.+)", re.DOTALL)
@@ -41,7 +41,7 @@ _TAGGED = re.compile(
     rf"[ \t]*(?P<escaped>\\?)(?P<tag>{_TAG}) ?\((?P<name>.+)\) ?= (?P<hex>{_HEX})", re.DOTALL
 )
 _TABLE = re.compile(rf"(?P<tag>{_TAG}) +(?P<hex>{_HEX}) +(?P<name>[A-Za-z]:\\.*[^. ]) *")
-"""A row of what Get-FileHash shows, of which the path was not cut at the edge of a window."""
+"""A row of Get-FileHash's table, if the path was not cut at the edge of a window."""
 _CSV = re.compile(rf'"?(?P<tag>{_TAG})"?[,;]"?(?P<hex>{_HEX})"?[,;]"?(?P<name>[A-Za-z]:\\[^"]*)"?')
 _RULES = (_TAGGED, _TABLE, _CSV, _PLAIN)
 _HEADING = re.compile(r'\s*(?:Algorithm +Hash +Path|-+ +-+ +-+|"?Algorithm"?[,;]"?Hash"?[,;]"?Path"?)\s*')
@@ -51,14 +51,14 @@ _AS_LIST = re.compile(
 """Three lines of Format-List."""
 _UTF_16 = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 _OTHERWISE = re.compile(rf"(?P<tag>{_TAG}) ?\((?P<name>.+)\) ?= .+")
-"""A line with a digest of whatever algorithm, or a size, as BSD's distinfo has them."""
+"""A line with a digest of any algorithm, or a size, as in BSD's distinfo."""
 _IN_THE_CLEAR = re.compile(
     rb"-----BEGIN PGP SIGNED MESSAGE-----\r?\n(?:[^\r\n]+\r?\n)*\r?\n(.*?)-----BEGIN PGP SIGNATURE-----.*",
     re.DOTALL,
 )
-"""Lines that are signed, and their signature."""
+"""A text signed in the clear, and its signature."""
 _ALONE = re.compile(_HEX)
-_BEGUN = re.compile(r"[ \t]*\\?[0-9a-fA-F]{16}")
+_BEGUN = re.compile(r"[ \t]*\\?[0-9a-fA-F]{16}")  # the beginning of a damaged line
 _ESCAPES = {r"\n": "\n", r"\r": "\r", r"\\": "\\"}
 _SIDECAR = re.compile(
     r"(.+)\.(?:md5|sha1|sha224|sha256|sha384|sha512|b2|b3|blake3)(?:sums?)?(?:\.txt)?", re.IGNORECASE
@@ -68,25 +68,25 @@ ANEW = (
     "write it again from sound files ('sha256sum FILES > SHA256SUMS'), or seal them ('ckpt seal CHECKPOINT')"
 )
 _STDIN = ("-", "stdin")
-"""How coreutils and OpenSSL call what they were given without a name."""
+"""Names that coreutils and OpenSSL write for their standard input."""
 _NAMED = {"b2": "blake2b", "blake2": "blake2b", "b3": "blake3"}
 _BY_LENGTH = {LENGTHS[a]: a for a in ("md5", "sha1", "sha224", "sha256", "sha384", "sha512")}
 
 
 class _Entry(NamedTuple):
-    """One line: the file as it is spelled, "" for a digest alone."""
+    """One line: the file's name as it is spelled, "" for a digest without a name."""
 
     name: str
     digest: Digest
 
 
 def _magic(head: bytes) -> bool:
-    """Any text: its lines tell whether they are checksums, and the first may be none."""
+    """Return True for any text: its first line may be no checksum."""
     return head[:2] in _UTF_16 or re.fullmatch(rb"[\t\r\n\x20-\x7e\x80-\xff]+", head) is not None
 
 
 def _is_ours(source: Source) -> bool:
-    """Whether a file that begins otherwise holds a digest all the same: its first line may be damaged."""
+    """Return True if a file without the magic has a digest, or only zeros: it is a damaged manifest."""
     data = source.read(0, min(source.size, _FIRST))
     return not data.strip(b"\0") or re.search(rb"(?m)^[ \t]*\\?[0-9a-fA-F]{32,128}[ \t]", data) is not None
 
@@ -114,22 +114,22 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _report_nothing(source: Source) -> Finding:
-    """What to say of a list that nobody can check a file with: a warning where its name is that of one."""
-    called_so = "checksums" in names.allowed(basename(source.path))
-    severity = Severity.WARNING if called_so else None
-    why, instead = "no file is compared with it", stands_for(source)
-    if instead is not None and called_so:
-        return replace(instead, message=f"{instead.message}: {why}", severity=Severity.WARNING)
+    """Return the finding on a file without any digest: a warning if its name is that of a manifest."""
+    is_named = "checksums" in names.allowed(basename(source.path))
+    severity = Severity.WARNING if is_named else None
+    why, pointer = "no file is compared with it", stands_for(source)
+    if pointer is not None and is_named:
+        return replace(pointer, message=f"{pointer.message}: {why}", severity=Severity.WARNING)
     return finding("not-checksummed", f"no line of it is a checksum: {why}", severity=severity, hint=ANEW)
 
 
 def _join_rows(found: re.Match[bytes]) -> bytes:
-    """Three lines of a list as a row of a table, and blank lines, so that what follows stays where it is."""
+    """Return three lines of Format-List as one row and blank lines, of the same length in bytes."""
     return b" ".join(found.groups()).ljust(len(found[0]), b"\n")
 
 
 def _read_lines(data: bytes, own: str) -> tuple[list[_Entry], list[Finding]]:
-    """The lines that are checksums; each other one as a finding."""
+    """Return the entries of the lines that are checksums, and a finding on each other line."""
     entries, unread, at = list[_Entry](), list[Finding](), 0
     hint = _HINT.search(own)
     if signed := _IN_THE_CLEAR.fullmatch(data):
@@ -144,7 +144,7 @@ def _read_lines(data: bytes, own: str) -> tuple[list[_Entry], list[Finding]]:
             else:
                 unread.append(finding("bad-header", text[:200], offset=at, severity=Severity.WARNING))
         at += len(raw) + 1
-    # a line may say more of a file than the digest that is compared: another algorithm's, its size
+    # a line may have an unknown algorithm's digest of a file that is listed, or the file's size
     listed = {e.name for e in entries}
     others = ((f, _OTHERWISE.fullmatch(f.message)) for f in unread)
     return entries, [
@@ -153,7 +153,7 @@ def _read_lines(data: bytes, own: str) -> tuple[list[_Entry], list[Finding]]:
 
 
 def _read_line(line: str, hint: str) -> _Entry | None:
-    """What one line says; ``hint`` is the algorithm that the manifest's own name tells, or ""."""
+    """Return the entry of a line, None if it has none; ``hint`` is the algorithm in the file name, or ""."""
     name, text, algorithm = "", line.strip(), hint
     if not _ALONE.fullmatch(text):
         found = next((m for rule in _RULES if (m := rule.fullmatch(line))), None)
@@ -167,29 +167,29 @@ def _read_line(line: str, hint: str) -> _Entry | None:
             name = re.sub(r"\\[nr\\]", lambda m: _ESCAPES[m[0]], name)
     value = bytes.fromhex(text) if len(text) % 2 == 0 else b""
     algorithm = _name_algorithm(algorithm) or _BY_LENGTH.get(len(value), "")
-    shorter = algorithm == "blake2b" and 0 < len(value) < LENGTHS[algorithm]
-    fits = shorter or LENGTHS.get(algorithm) == len(value)
+    is_short_blake = algorithm == "blake2b" and 0 < len(value) < LENGTHS[algorithm]
+    fits = is_short_blake or LENGTHS.get(algorithm) == len(value)
     return _Entry(name, Digest(algorithm, value)) if fits else None
 
 
 def _name_algorithm(tag: str) -> str:
-    """What we call an algorithm that others spell otherwise."""
+    """Return our name of an algorithm, from any common spelling."""
     name = re.sub(r"^(sha)2-(?=\d)|^(blake2b)-\d+$", r"\1\2", tag.lower())
     return _NAMED.get(name, name)
 
 
 def _claim_files(entries: list[_Entry], path: str, anatomy: Anatomy) -> Iterator[Finding]:
-    """Claims on the files that are listed, those apart that lie elsewhere, and the manifest itself."""
+    """Add a claim for each listed file to ``anatomy.members``, but for the manifest and files elsewhere."""
     entries, guessed = _strip_windows(entries)
     prefix = f"{basename(dirname(path))}/"  # the command may have run in the directory above: sha256sum run/*
-    above = prefix if prefix != "/" and all(e.name.startswith(prefix) for e in entries) else ""
-    place = partial(_place, path=path, whole_below=above)
+    whole_below = prefix if prefix != "/" and all(e.name.startswith(prefix) for e in entries) else ""
+    place = partial(_place, path=path, whole_below=whole_below)
     yield from _report_nameless(entries, place("") is None)
     digests, outside = _sort_digests(entries, place, basename(path))
-    nowhere = all(not e.name for e in entries)
+    is_nameless = all(not e.name for e in entries)
     for name, known in digests.items():
         made = claim("checksums", basename(path), name, known, optional=guessed)
-        anatomy.members[name] = made._replace(stem=nowhere and not names.known(name))
+        anatomy.members[name] = made._replace(stem=is_nameless and not names.known(name))
     if outside:
         why = f"{len(outside):,} of the files that it lists lie outside its directory: {outside[0][:80]!r}"
         yield finding("path-escape", f"{why}: they were not compared", severity=Severity.WARNING)
@@ -197,8 +197,8 @@ def _claim_files(entries: list[_Entry], path: str, anatomy: Anatomy) -> Iterator
         yield needs_blake3(unread)
 
 
-def _report_nameless(entries: list[_Entry], unknown: bool) -> Iterator[Finding]:
-    if count := sum(not e.name for e in entries) if unknown else 0:
+def _report_nameless(entries: list[_Entry], is_unknown: bool) -> Iterator[Finding]:
+    if count := sum(not e.name for e in entries) if is_unknown else 0:
         why = f"{count:,} of its digests have no name: nothing says which files they are of"
         useless = Severity.WARNING if count == len(entries) else None
         yield finding("not-checksummed", why, severity=useless, hint=ANEW)
@@ -207,7 +207,7 @@ def _report_nameless(entries: list[_Entry], unknown: bool) -> Iterator[Finding]:
 def _sort_digests(
     entries: list[_Entry], place: Callable[[str], str | None], own: str
 ) -> tuple[dict[str, list[Digest]], list[str]]:
-    """The digests of each file but the manifest itself, and the names that lie elsewhere."""
+    """Return the digests by file, without the manifest itself, and the names of files elsewhere."""
     digests, outside = dict[str, list[Digest]](), list[str]()
     for e in entries:
         name = place(e.name)
@@ -215,14 +215,14 @@ def _sort_digests(
             outside += [e.name] if e.name else []
         elif name != own:
             known = digests.setdefault(name, [])
-            # of two by the same algorithm that differ one is wrong, whatever a third says
+            # two digests by one algorithm differ: one is wrong, and a third adds nothing
             if e.digest not in known and sum(d.algorithm == e.digest.algorithm for d in known) < 2:
                 known.append(e.digest)
     return digests, outside
 
 
 def _strip_windows(entries: list[_Entry]) -> tuple[list[_Entry], bool]:
-    """Absolute paths of Windows below the directory that all lie in, and whether these are such paths."""
+    """Return the entries, Windows paths made relative to their common directory, and True for such paths."""
     if not entries or not all(_ON_WINDOWS.match(e.name) for e in entries):
         return entries, False
     try:
@@ -236,11 +236,11 @@ _ON_WINDOWS = re.compile(r"[A-Za-z]:\\")
 
 
 def _place(name: str, path: str, whole_below: str) -> str | None:
-    """Where the file lies that a line names, from the manifest's directory; None elsewhere."""
+    """Return the path of a named file, relative to the manifest's directory; None if it lies elsewhere."""
     own, home = basename(path), dirname(path)
-    beside = _SIDECAR.fullmatch(own)
-    if beside and (not name or basename(name) == beside[1]):
-        return beside[1]
+    sidecar = _SIDECAR.fullmatch(own)
+    if sidecar and (not name or basename(name) == sidecar[1]):
+        return sidecar[1]
     name = name.removeprefix(whole_below)
     if isabs(name) and home and name.startswith(f"{home}/"):
         name = name[len(home) + 1 :]

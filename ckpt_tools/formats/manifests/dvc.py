@@ -1,7 +1,7 @@
-"""DVC's ``NAME.dvc``: the MD5 and the size of a file, or of every file in a directory, kept elsewhere.
+"""DVC's ``NAME.dvc``: the MD5 and size of a file, or of every file of a directory, that DVC keeps elsewhere.
 
-Facts: dvc 3, dvc/schema.py and dvc_data/hashfile/tree.py: YAML with ``outs``; that of a directory has the MD5
-of a JSON list ``[{md5, relpath}]``, which lies in the cache as ``files/md5/xx/yyyy.dir``. Without ``hash:
+Facts: dvc 3, dvc/schema.py and dvc_data/hashfile/tree.py: YAML with ``outs``; a directory's entry has the
+MD5 of a JSON list ``[{md5, relpath}]``, which lies in the cache as ``files/md5/xx/yyyy.dir``. Without ``hash:
 md5`` (DVC before 3) the MD5 is that of a text with other line ends, and is not compared.
 """
 
@@ -20,8 +20,8 @@ from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import Source
 
-_LONGEST = 1 << 20
-_LONGEST_LIST = 32 << 20
+_LONGEST = 1 << 20  # bytes of a .dvc file
+_LONGEST_LIST = 32 << 20  # bytes of the list of a directory's files
 _FIELD = re.compile(r"""(- |  )(\w+): *("[^"]*"|'[^']*'|.*?)(?: +#.*)? *""")
 _FETCH = "dvc pull"
 
@@ -56,23 +56,23 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _read_outs(text: str) -> list[dict[str, str]]:
-    """The fields of each output, as far as they are plain."""
-    outs, inside, above = list[dict[str, str]](), False, ""
+    """Return the fields of each output; fields that are no plain texts are left out."""
+    outs, is_outs, wdir = list[dict[str, str]](), False, ""
     for line in text.splitlines():
         if line[:1] not in ("-", " ", ""):
-            inside = line.rstrip() == "outs:"
-            above = line.removeprefix("wdir:").strip(" '\"") if line.startswith("wdir:") else above
-        elif inside and (field := _FIELD.fullmatch(line)):
+            is_outs = line.rstrip() == "outs:"
+            wdir = line.removeprefix("wdir:").strip(" '\"") if line.startswith("wdir:") else wdir
+        elif is_outs and (field := _FIELD.fullmatch(line)):
             if field[1] == "- ":
                 outs.append({})
             if outs:
                 outs[-1][field[2]] = field[3].strip("'\"")
-    lead = f"{above}/" if above else ""
+    lead = f"{wdir}/" if wdir else ""
     return [{**out, "path": lead + out["path"]} for out in outs if "path" in out]
 
 
 def _check_list(source: Source, anatomy: Anatomy, out: str, own: str) -> Iterator[Finding]:
-    """What the list of a directory's files says about each of them."""
+    """Add a claim for each file in the JSON list of a directory; ``out`` is the path of the directory."""
     if source.size > _LONGEST_LIST:
         raise Damage("too-complex", f"{source.size:,} bytes of names are not read", 0)
     found: list[Finding] = []

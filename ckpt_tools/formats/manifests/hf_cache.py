@@ -1,7 +1,7 @@
-"""Hugging Face's cache: a file of a snapshot is a link to a blob that is called by its digest.
+"""Hugging Face's cache: a file of a snapshot is a link to a blob, whose name is its digest.
 
 Facts: huggingface_hub 0.x to 2.x, file_download.py: ``models--OWNER--NAME/snapshots/REVISION/FILE`` leads to
-``../../blobs/ETAG``; the etag of a large file is its SHA-256, that of any other git's SHA-1 of the blob, over
+``../../blobs/ETAG``; the etag of a large file is its SHA-256, of any other file git's SHA-1, over
 ``blob SIZE``, a zero byte and the content.
 """
 
@@ -17,14 +17,14 @@ _BLOB = re.compile(r"(?:.*/)?blobs/([0-9a-f]{40}|[0-9a-f]{64})")
 
 
 def digest_of(etag: str) -> Digest | None:
-    """The digest that an etag is; None for one of another server."""
+    """Return the digest that an etag is; None for an etag of another server."""
     if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", etag) is None:
         return None
     return Digest("sha256" if len(etag) == 64 else "git-sha1", bytes.fromhex(etag))
 
 
 def claims_on(path: str, target: str) -> tuple[Claim, ...]:
-    """What the name of a blob says about it; ``target`` is the blob's path, or what a link holds."""
+    """Return the claim of a blob's name on its content, or (); ``target`` is the path of the blob."""
     blob = _BLOB.fullmatch(target)
     digest = digest_of(blob[1]) if blob else None
     return (claim("hf_cache", "the name of its blob", path, [digest]),) if digest else ()

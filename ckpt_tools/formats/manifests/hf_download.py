@@ -1,7 +1,7 @@
-"""What Hugging Face keeps of a file that was downloaded into a directory: commit, etag and time.
+"""Hugging Face's metadata of a file that was downloaded into a directory: commit, etag and time.
 
 Facts: huggingface_hub 0.23 to 2.x, _local_folder.py: ``DIR/.cache/huggingface/download/PATH.metadata`` has
-three lines; it counts while the file was changed no later than a second after that time.
+three lines; it is valid unless the file was changed more than a second after the time in it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ckpt_tools.storage import Source
 
 _DIRECTORY = ".cache/huggingface/download/"
 _LINES = re.compile(rb"([0-9a-f]{40})\r?\n([^\r\n]{1,200})\r?\n(\d{1,12}(?:\.\d{1,12})?)\s*")
-_LONGEST = 1024
+_LONGEST = 1024  # bytes
 
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     found = _LINES.fullmatch(source.read(0, min(source.size, _LONGEST)))
     anatomy.explain(0, source.size, "commit, etag and time", Guard.UNPROTECTED)
     digest = digest_of(found[2].decode("ascii", "replace")) if found else None
-    if found is None or digest is None:  # its own library removes it, and downloads anew
+    if found is None or digest is None:  # huggingface_hub removes it, and downloads again
         yield finding("not-checksummed", "no metadata of a download: its file is not compared with it")
         return
     name = source.path.rpartition(_DIRECTORY)[2].removesuffix(".metadata")
@@ -37,7 +37,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _unless_changed(source: Source, anatomy: Anatomy, since: float, compare: Check) -> Iterator[Finding]:
-    """Compare a file that is still the one that was downloaded."""
+    """Run ``compare`` unless the file was changed after the download, at ``since`` (seconds)."""
     stat = getattr(source, "stat", None)
     if stat is not None and stat.st_mtime - 1 > since:
         yield finding("not-checksummed", "it was changed after it was downloaded: nothing says what it held")

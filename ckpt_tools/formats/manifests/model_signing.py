@@ -4,7 +4,7 @@ statement.
 Facts: model_signing 1.1 (_signing/signing.py, manifest.py): a Sigstore bundle whose DSSE payload is an
 in-toto statement; ``predicate.resources`` are ``{name, algorithm, digest}``, the subject's digest is the
 SHA-256 of all digests in this order; shards are ``name:start:end`` and ``sha256-sharded-SIZE``. The signature
-itself is not looked at here but in inspection/seals.py: it proves who signed, the digests prove what.
+itself is checked in inspection/seals.py: it proves who signed; the digests prove the content.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from ckpt_tools.storage import Source
 _PREDICATE = "https://model_signing/signature/v1.0"
 _PREDICATE_V02 = "https://model_signing/Digests/v0.1"
 _OF_GIT = (".git", ".gitattributes", ".github", ".gitignore")
-"""What is left out unless it is asked for."""
+"""Files that the signer leaves out by default."""
 _FILES_V02 = {"method": "files", "hash_type": "sha256", "allow_symlinks": False}
 
 
 class Statement(NamedTuple):
-    """The name of the model, how its digests were made, and the row of each file or shard."""
+    """One signed statement. ``resources`` are (name, algorithm, digest) of each file or shard."""
 
     model: str
     serialization: Mapping[str, object]
@@ -44,36 +44,36 @@ class Statement(NamedTuple):
 
     @property
     def names(self) -> set[str]:
-        """The files."""
+        """The names of the files."""
         return {str(name).rsplit(":", 2)[0] if self.sharded else str(name) for name, _, _ in self.resources}
 
     def beside(self, path: str) -> str:
-        """The directory of the model, where the signature lies beside it; "" where it lies inside."""
+        """Return "MODEL/" if the signature at ``path`` lies beside the model's directory, "" if inside."""
         model = self.model
         ignored = [str(p).rpartition("/")[2] for p in sequence(self.serialization.get("ignore_paths"))]
         inside = basename(path) in ignored or model in ("", ".", basename(dirname(path))) or "/" in model
         return "" if inside else f"{model}/"
 
     def home(self, path: str) -> str:
-        """The directory of the model whose signature lies at ``path``; "" where it is of one file."""
+        """Return the directory of the model whose signature lies at ``path``; "" if the model is one file."""
         return "" if self.names == {"."} else f"{dirname(path)}/{self.beside(path)}".rstrip("/")
 
     def ignores(self, name: str) -> bool:
-        """Whether a file of the model is left out on purpose."""
-        said = (normpath(str(p)) for p in sequence(self.serialization.get("ignore_paths")))
-        return any(f"{name}/".startswith(f"{p}/") for p in (*said, *_OF_GIT))
+        """Return True if the signer left out a file of the model on purpose."""
+        ignored = (normpath(str(p)) for p in sequence(self.serialization.get("ignore_paths")))
+        return any(f"{name}/".startswith(f"{p}/") for p in (*ignored, *_OF_GIT))
 
 
 def read_statement(source: Source) -> Statement:
-    """The statement in a signature. Raises Damage where it is none."""
-    said = _read_payload(read_json(source))
-    if said.get("predicateType") not in (_PREDICATE, _PREDICATE_V02):
+    """Return the statement in a signature. Raises Damage if there is none."""
+    payload = _read_payload(read_json(source))
+    if payload.get("predicateType") not in (_PREDICATE, _PREDICATE_V02):
         raise Damage("bad-header", "this is not a signature of a model", 0)
-    return _statement_of(said)
+    return _make_statement(payload)
 
 
 def _read_payload(bundle: Text) -> Mapping[str, object]:
-    """The value that was signed. Raises Damage."""
+    """Return the JSON object that was signed, {} if there is none. Raises Damage."""
     payload = mapping(mapping(bundle.value).get("dsseEnvelope")).get("payload")
     if not isinstance(payload, str):
         return {}
@@ -84,7 +84,7 @@ def _read_payload(bundle: Text) -> Mapping[str, object]:
     return mapping(parse(data, bundle.odd)) if data else {}
 
 
-def _statement_of(said: Mapping[str, object]) -> Statement:
+def _make_statement(said: Mapping[str, object]) -> Statement:
     subjects, predicate = list(map(mapping, sequence(said.get("subject")))), mapping(said.get("predicate"))
     model = str((subjects or [{}])[0].get("name") or "")
     listed = map(mapping, sequence(predicate.get("resources")))
@@ -104,7 +104,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         why = "this is not a signature of a model: nothing is known about its content"
         yield finding("not-checksummed", why)
         return
-    statement = _statement_of(said)
+    statement = _make_statement(said)
     if not statement.resources:
         raise Damage("bad-header", "the statement lists no file", 0)
     if said.get("predicateType") == _PREDICATE:
@@ -113,7 +113,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _check_own_digest(said: Mapping[str, object], statement: Statement) -> Iterator[Finding]:
-    """Whether the digests are those that were signed: their own digest stands in the statement."""
+    """Yield a finding unless the digest of all digests is the one that was signed."""
     from hashlib import sha256
 
     subject = mapping(next(iter(sequence(said.get("subject"))), None))
@@ -126,7 +126,7 @@ def _check_own_digest(said: Mapping[str, object], statement: Statement) -> Itera
 
 
 def _claim_files(statement: Statement, path: str, anatomy: Anatomy) -> Iterator[Finding]:
-    """Claims on the files of the model, from the digests of each."""
+    """Add a claim for each file of the model to ``anatomy.members``."""
     own, digests = basename(path), defaultdict[str, list[Digest]](list)
     for name, algorithm, digest in statement.resources:
         row = _read_row(name, algorithm, digest, statement.sharded)
@@ -147,7 +147,7 @@ def _claim_files(statement: Statement, path: str, anatomy: Anatomy) -> Iterator[
 
 
 def _read_row(name: object, algorithm: object, digest: object, sharded: bool) -> tuple[str, Digest] | None:
-    """A file and its digest, or that of its bytes in ``name:start:end``."""
+    """Return a file and its digest, or the digest of a shard ``name:start:end``; None for a bad row."""
     if not sharded:
         found = read_digest(algorithm, digest)
         return (name, found) if isinstance(name, str) and name and found else None

@@ -1,4 +1,4 @@
-"""Ollama's manifest of a model: the digests and sizes of its blobs, as registries of containers write them.
+"""Ollama's manifest of a model: the digests and sizes of its blobs, in the format of container registries.
 
 Facts: ollama manifest/manifest.go, manifest/layer.go: ``models/manifests/HOST/NAMESPACE/MODEL/TAG`` is
 ``{schemaVersion, config, layers}``; a layer ``{digest: sha256:HEX, size}`` is ``models/blobs/sha256-HEX``.

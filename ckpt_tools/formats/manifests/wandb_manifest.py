@@ -32,14 +32,14 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         return
     yield from text.odd
     for name, entry in mapping(value["contents"]).items():
-        if (of := mapping(entry)).get("ref") or name == own:
+        if (row := mapping(entry)).get("ref") or name == own:
             continue
-        said, size = of.get("digest"), of.get("size")
-        if not (isinstance(said, str) and _MD5.fullmatch(said)):
+        md5, size = row.get("digest"), row.get("size")
+        if not (isinstance(md5, str) and _MD5.fullmatch(md5)):
             yield finding("bad-header", f"the digest of {name[:80]!r} is no MD5 in base64")
             continue
-        digest, known = Digest("md5", b64decode(said)), size if type(size) is int and size >= 0 else -1
-        anatomy.members[name] = claim("wandb_manifest", own, name, [digest], size=known)
+        digest, length = Digest("md5", b64decode(md5)), size if type(size) is int and size >= 0 else -1
+        anatomy.members[name] = claim("wandb_manifest", own, name, [digest], size=length)
 
 
 FORMAT = own_format(

@@ -1,5 +1,5 @@
-"""Leaves of a model as equinox' tree_serialise_leaves writes them: NumPy's arrays one after the other, in
-some files behind a line of JSON with its settings.
+"""The leaves of a model as equinox' tree_serialise_leaves writes them: NumPy arrays one after the other, in
+some files behind a line of JSON with the settings of the model.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LINE = 1 << 20
 
 
 def magic(head: bytes) -> bool:
-    """NumPy's mark at the beginning, or behind a line of JSON that may be longer than what is seen of it."""
+    """Return True for NumPy's magic, or for a line of JSON before it, which may be longer than ``head``."""
     if head[:1] != b"{":
         return npy.magic(head)
     _, line, behind = head.partition(b"\n")

@@ -1,4 +1,4 @@
-"""The header of an array as numpy.save writes it: a Python literal that says type, order and shape. Read, and
+"""The header of an array as numpy.save writes it: a Python literal of type, order and shape. It is parsed and
 never evaluated.
 
 Facts: numpy/lib/_format_impl.py of NumPy 2.4 (``_write_array_header``, ``_read_array_header``).
@@ -28,12 +28,12 @@ _NUMBERS = {
     **{f"{kind[0]}{n}": f"{kind}{8 * n}" for kind, sizes in _SIZES.items() for n in sizes},
 }
 _TEXTS = {"S": 1, "a": 1, "V": 1, "U": 4}
-"""Bytes of a character."""
+"""Kinds of text, and their bytes for each character."""
 _TYPE = re.compile(r"([<>=|]?)([a-zA-Z])(\d{0,18})(\[\w+(?:/\d+)?\])?")
 
 
 class Element(NamedTuple):
-    """The type of an array's elements: its name, bytes of each, and whether they are Python objects."""
+    """The type of an array's elements: ``size`` is in bytes, ``objects`` is True for Python objects."""
 
     name: str
     size: int
@@ -41,7 +41,7 @@ class Element(NamedTuple):
 
 
 class Header(NamedTuple):
-    """``usual``: the text is NumPy's own, with ``descr`` in the columns from ``start`` to ``stop``."""
+    """One header. ``usual``: its text is exactly as NumPy writes it. ``descr`` is text[start:stop]."""
 
     element: Element
     fortran: bool
@@ -52,7 +52,7 @@ class Header(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the elements take; HUGE for more than any file has."""
+        """Bytes of all elements; HUGE for more than any file has."""
         total = self.element.size
         for n in self.shape:
             total = min(total * n, HUGE)
@@ -60,7 +60,7 @@ class Header(NamedTuple):
 
 
 class _Literal:
-    """A Python literal, taken token by token."""
+    """A Python literal, read token by token; ``offset`` is the place of ``text`` in the file."""
 
     def __init__(self, text: str, offset: int) -> None:
         self.text, self.at, self.offset = text, 0, offset
@@ -69,7 +69,7 @@ class _Literal:
         return Damage("bad-header", f"the header of an array {why}", self.offset + self.at)
 
     def skip(self, mark: str) -> bool:
-        """Go over a mark if it is the next token."""
+        """Skip a mark if it is the next token; return True if it was."""
         found = _TOKEN.match(self.text, self.at)
         if found is None or found["mark"] != mark:
             return False
@@ -81,7 +81,7 @@ class _Literal:
             raise self.bad(f"has no {mark!r} where one belongs")
 
     def value(self, depth: int = 0) -> Any:
-        """The next text, number, truth value, tuple or list; of at most ``_DEEP`` levels."""
+        """Read a text, number, truth value, tuple or list of at most ``_DEEP`` levels. Raises Damage."""
         found = _TOKEN.match(self.text, self.at)
         if found is None:
             raise self.bad("is no Python literal")
@@ -107,30 +107,30 @@ class _Literal:
 
 
 def read_header(text: str, offset: int) -> Header:
-    """What the text of a header says, which lies at ``offset`` of the file. Raises Damage."""
+    """Parse the text of a header, which lies at ``offset`` of the file. Raises Damage."""
     literal = _Literal(text, offset)
-    said: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     literal.expect("{")
     start = stop = 0
     while not literal.skip("}"):
         key = literal.value()
-        if type(key) is not str or key not in _KEYS or key in said:
+        if type(key) is not str or key not in _KEYS or key in entries:
             raise literal.bad("has a key that is not one of descr, fortran_order and shape, or one twice")
         literal.expect(":")
         begins = literal.at
-        said[key] = literal.value()
+        entries[key] = literal.value()
         if key == "descr":
             start, stop = begins, literal.at
         if not literal.skip(",") and text[literal.at : literal.at + 1] != "}":
             raise literal.bad("has no comma between two entries")
     rest = text[literal.at :]
-    if rest.strip(" ") not in ("", "\n") or said.keys() != _KEYS:
+    if rest.strip(" ") not in ("", "\n") or entries.keys() != _KEYS:
         raise literal.bad("does not end after descr, fortran_order and shape")
-    shape, fortran = said["shape"], said["fortran_order"]
+    shape, fortran = entries["shape"], entries["fortran_order"]
     if type(fortran) is not bool or not _is_shape(shape):
         raise literal.bad("gives no order or no shape")
-    element = _read_element(said["descr"], literal)
-    own = "{" + "".join(f"{key!r}: {said[key]!r}, " for key in sorted(said)) + "}"
+    element = _read_element(entries["descr"], literal)
+    own = "{" + "".join(f"{key!r}: {entries[key]!r}, " for key in sorted(entries)) + "}"
     usual = own == text[: literal.at] and rest.endswith("\n")
     return Header(element, fortran, shape, usual, start, stop)
 
@@ -141,7 +141,7 @@ def _is_shape(value: Any) -> bool:
 
 
 def _read_element(descr: Any, literal: _Literal) -> Element:
-    """The type that a ``descr`` stands for: a text, or the fields of a record, whose sizes add up."""
+    """Return the type that a ``descr`` gives: a text, or the list of a record's fields. Raises Damage."""
     if type(descr) is str:
         if (element := element_of(descr)) is None:
             raise literal.bad(f"has the type {descr[:40]!r}, which NumPy does not have")
@@ -163,7 +163,7 @@ def _read_element(descr: Any, literal: _Literal) -> Element:
 
 
 def element_of(descr: str) -> Element | None:
-    """The type that a text such as ``<f4`` stands for; None for one that NumPy does not have."""
+    """Return the type of a text such as ``<f4``; None if NumPy has no such type."""
     found = _TYPE.fullmatch(descr)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""NumPy's arrays as numpy.save writes them: a header, then the raw elements, or a pickle of them if they are
+"""NumPy arrays as numpy.save writes them: a header, then the raw elements, or a pickle if they are Python
 objects; one array, or several one after the other.
 """
 
@@ -22,11 +22,11 @@ MAGIC = b"\x93NUMPY"
 _FIRST = 256
 """Bytes read at once: most headers have 128."""
 _MOST = 1 << 20
-"""Bytes of a header at most: those of NumPy's own reader are 10,000."""
+"""Bytes of a header at most; NumPy's own reader takes 10,000."""
 
 
 class Array(NamedTuple):
-    """An array's header, where its elements begin, and the bytes before the text of the header."""
+    """One array: its header, the offset of its elements, and the length of all before the header's text."""
 
     header: Header
     data: int
@@ -34,12 +34,12 @@ class Array(NamedTuple):
 
 
 def magic(head: bytes) -> bool:
-    """NumPy's mark."""
+    """Return True for NumPy's magic."""
     return head.startswith(MAGIC)
 
 
 def read_array_header(source: Source, at: int) -> Array:
-    """The header of the array that begins at ``at``. Raises Damage."""
+    """Read the header of the array that begins at byte ``at``. Raises Damage."""
     first = source.read(at, min(_FIRST, source.size - at))
     begins = 10 if first[6:7] == b"\1" else 12
     if len(first) < begins:
@@ -62,7 +62,7 @@ def read_array_header(source: Source, at: int) -> Array:
 
 
 def read_array(source: Source, at: int, name: str, anatomy: Anatomy) -> Generator[Finding, None, int]:
-    """Check the array that begins at ``at``, list it, and return where it ends. Raises Damage."""
+    """Check the array that begins at byte ``at``, add it to ``anatomy``; return its end. Raises Damage."""
     array = read_array_header(source, at)
     _explain(at, array, anatomy)
     if array.header.element.objects:
@@ -87,13 +87,13 @@ def read_array(source: Source, at: int, name: str, anatomy: Anatomy) -> Generato
 
 
 def tensor_of(header: Header, name: str, offset: int | None) -> Tensor:
-    """An array as a tensor; one in Fortran's order as the transposed, whose rows lie one after the other."""
+    """Return an array as a tensor; in Fortran order it is transposed, so that the rows are contiguous."""
     shape = header.shape[::-1] if header.fortran else header.shape
     return Tensor(name, header.element.name, shape, header.nbytes, offset)
 
 
 def _explain(at: int, array: Array, anatomy: Anatomy) -> None:
-    """All flips of the header contradict something, but for another version, or a type of the same size."""
+    """Explain the header: any flipped bit shows, but for another version or a type of the same size."""
     header, begins = array.header, at + array.begins
     anatomy.explain(at, 6, "NumPy's mark")
     only = Guard.STRUCTURE if array.begins == 10 else Guard.UNPROTECTED
@@ -109,7 +109,7 @@ def _explain(at: int, array: Array, anatomy: Anatomy) -> None:
 
 
 def read_arrays(source: Source, at: int, anatomy: Anatomy) -> Iterator[Finding]:
-    """Check arrays one after the other, from ``at`` to the end of the file. Raises Damage."""
+    """Check arrays one after the other, from byte ``at`` to the end of the file. Raises Damage."""
     yield finding("not-checksummed", "NumPy's format has no checksum")
     for name in map(str, range(MAX_TENSORS)):
         at = yield from read_array(source, at, name, anatomy)

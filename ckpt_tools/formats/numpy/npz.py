@@ -21,13 +21,13 @@ from ckpt_tools.storage import BytesSource, Source, Window
 
 _SUFFIX = ".npy"
 _INFLATED = 16 << 10
-"""Bytes of a deflated array that are inflated for its header: more than NumPy's own reader takes."""
+"""Bytes of a deflated array that are inflated for its header: NumPy's own reader takes fewer."""
 _OBJECTS = 64 << 20
 """Bytes that the deflated pickles of one file may inflate into."""
 
 
 def magic(head: bytes) -> bool:
-    """A zip whose first member is an array; of a name that does not end here, as NumPy's writer makes it."""
+    """Return True for a zip whose first member is an array, or one of NumPy's if that name is cut."""
     if not head.startswith(b"PK\3\4"):
         return False
     n = int.from_bytes(head[26:28], "little")
@@ -37,8 +37,8 @@ def magic(head: bytes) -> bool:
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     records = yield from read_zip(source, anatomy, torch=False)
-    off = unsummed(records)
-    if off:
+    no_sums = unsummed(records)
+    if no_sums:
         yield finding("checksum-off", "every record has the checksum 0")
         yield finding("not-checksummed", "nothing in this file is protected by a checksum")
     others = list[Record]()
@@ -46,31 +46,31 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         name = r.name.removesuffix(_SUFFIX)
         anatomy.keys.add(name)
         if r.payload >= 0 and (name != r.name or torch_zip.begins(source, r, len(MAGIC)) == MAGIC):
-            yield from _member(source, r, name, anatomy)
+            yield from _check_member(source, r, name, anatomy)
         else:
             others.append(r)
     yield from torch_zip.other_pickles(source, others, anatomy)
-    protect(records, anatomy, frozenset(records) if off else ())
+    protect(records, anatomy, frozenset(records) if no_sums else ())
 
 
 def object_arrays(source: Source, records: Sequence[Record], anatomy: Anatomy) -> Iterator[Finding]:
-    """What the arrays of objects in another archive would run: numpy.load reads those of any zip."""
+    """Yield findings on code that object arrays in any zip would run: numpy.load unpickles them, too."""
     for r in records:
         if r.payload >= 0 and torch_zip.begins(source, r, len(MAGIC)) == MAGIC:
             inner = Anatomy()
-            yield from (f for f in _member(source, r, r.name, inner) if f.code in RUNS)
+            yield from (f for f in _check_member(source, r, r.name, inner) if f.code in RUNS)
             anatomy.named(inner)
 
 
-def _member(source: Source, r: Record, name: str, anatomy: Anatomy) -> Iterator[Finding]:
-    """One array: its header against its size, and what a pickle of objects names."""
+def _check_member(source: Source, r: Record, name: str, anatomy: Anatomy) -> Iterator[Finding]:
+    """Check one array: its header against its size, and the names in a pickle of objects."""
     inner = Anatomy(decoded=anatomy.decoded)
     if r.method == STORED:
         whole = Window(source, r.payload, r.stored)
-        for f in structure(whole, inner, lambda inside, of: _array(inside, name, of)):
+        for f in structure(whole, inner, lambda inside, of: _check_array(inside, name, of)):
             yield replace(f, offset=r.payload + (f.offset or 0))
     elif r.method == DEFLATED:
-        for f in structure(source, inner, lambda outer, of: _deflated(outer, r, name, of)):
+        for f in structure(source, inner, lambda outer, of: _check_deflated(outer, r, name, of)):
             yield replace(f, offset=r.payload)
     anatomy.named(inner)
     anatomy.keys |= inner.keys
@@ -83,8 +83,8 @@ def _member(source: Source, r: Record, name: str, anatomy: Anatomy) -> Iterator[
     )
 
 
-def _array(source: Source, name: str, anatomy: Anatomy) -> Iterator[Finding]:
-    """An array that takes the whole of a source. Raises Damage."""
+def _check_array(source: Source, name: str, anatomy: Anatomy) -> Iterator[Finding]:
+    """Check an array that takes the whole of a source. Raises Damage."""
     end = yield from read_array(source, 0, name, anatomy)
     if end != source.size:
         raise Damage("trailing-data", f"{source.size - end:,} bytes follow array {name[:200]!r}", end)
@@ -93,8 +93,8 @@ def _array(source: Source, name: str, anatomy: Anatomy) -> Iterator[Finding]:
             anatomy.metadata[name] = scalar(source.read(t.offset or 0, t.nbytes), t.dtype)
 
 
-def _deflated(source: Source, r: Record, name: str, anatomy: Anatomy) -> Iterator[Finding]:
-    """A deflated array: the header of a large one, all of a small one and of a pickle. Raises Damage."""
+def _check_deflated(source: Source, r: Record, name: str, anatomy: Anatomy) -> Iterator[Finding]:
+    """Check a deflated array: the header of a large one, all of a small one or a pickle. Raises Damage."""
     beginning = source.read(r.payload, min(r.stored, _INFLATED))
     try:
         head = zlib.decompressobj(-15).decompress(beginning, _INFLATED)
@@ -108,7 +108,7 @@ def _deflated(source: Source, r: Record, name: str, anatomy: Anatomy) -> Iterato
             raise Damage("unread-pickle", why)
         head = torch_zip.inflate(source, r)
     if len(head) == r.size:
-        yield from _array(BytesSource(head), name, anatomy)
+        yield from _check_array(BytesSource(head), name, anatomy)
         return
     need = array.data + array.header.nbytes
     if need != r.size:

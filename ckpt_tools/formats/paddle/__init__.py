@@ -1,1 +1,1 @@
-"""What PaddlePaddle writes that is no plain pickle."""
+"""The files of PaddlePaddle that are no plain pickles."""

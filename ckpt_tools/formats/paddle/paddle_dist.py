@@ -1,5 +1,5 @@
-"""PaddlePaddle's distributed checkpoints: ``<id>.metadata``, a pickle that says which piece of which tensor
-each ``<rank>_<id>.distcp`` beside it holds.
+"""PaddlePaddle's distributed checkpoints: ``<id>.metadata``, a pickle that lists the pieces of tensors in
+each ``<rank>_<id>.distcp`` beside it.
 
 Facts: paddle/distributed/flex_checkpoint/dcp/{metadata,save_state_dict,load_state_dict}.py of Paddle 3.3;
 until 3.1 they lay in distributed/checkpoint, and the metadata had neither global_shape nor flattened ranges.
@@ -28,17 +28,16 @@ _MODULES = (
     "paddle.distributed.checkpoint.metadata",  # until 3.1
 )
 _STORED = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
-"""Types that numpy does not have, and what paddle.save writes for them."""
-
-
+"""Types that numpy does not have -> the types that paddle.save writes instead."""
 _Place = tuple[tuple[int, ...], tuple[int, ...] | None]
-"""What tells one piece of a tensor from another: its offsets, and the range of a flattened one."""
+"""The key of one piece of a tensor: its offsets, and the range of a flattened piece, else None."""
 
 
 class Piece(NamedTuple):
-    """One piece of a tensor: its place in the whole, what its file holds of it, and where that is said.
+    """One piece of a tensor: its box in the whole tensor, its dtype and shape in the file, and the shape of
+    the ``whole``, if known. ``at`` is the offset of its description in the metadata file.
 
-    ``flat`` pieces are a range of the elements of their box, so boxes of several may be the same.
+    A ``flat`` piece is a range of the elements of its box, so several pieces may have the same box.
     """
 
     box: Box
@@ -50,7 +49,7 @@ class Piece(NamedTuple):
 
 
 def _magic(head: bytes) -> bool:
-    """A pickle whose first name is that of the module of Paddle's Metadata."""
+    """Return True for a pickle whose first global is in the module of Paddle's Metadata."""
     return head[:1] == b"\x80" and any(2 < head.find(m.encode()) < 16 for m in _MODULES)
 
 
@@ -64,15 +63,15 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if pickled.end < source.size:
         why = f"{source.size - pickled.end:,} bytes follow the pickle"
         yield finding("trailing-data", why, offset=pickled.end)
-    root = _state_of(pickled.value, "Metadata")
+    root = _read_state(pickled.value, "Metadata")
     pieces = yield from _read_pieces(root.get("state_dict_metadata"))
     for key, held in pieces.items():
         yield from _check_tiles(key, list(held.values()), anatomy)
     yield from _claim_files(root.get("storage_metadata"), pieces, anatomy)
 
 
-def _state_of(value: Any, name: str) -> dict[Any, Any]:
-    """The attributes of one of Paddle's own objects. Raises Damage."""
+def _read_state(value: Any, name: str) -> dict[Any, Any]:
+    """Return the attributes of an object of Paddle's class ``name``. Raises Damage for any other."""
     ours = type(value) is Call and value.func in {Global(m, name) for m in _MODULES}
     if not ours or not isinstance(value.state, dict):
         raise Damage("bad-header", f"there is something else than a {name}", getattr(value, "offset", None))
@@ -80,7 +79,7 @@ def _state_of(value: Any, name: str) -> dict[Any, Any]:
 
 
 def _read_pieces(values: Any) -> Generator[Finding, None, dict[str, dict[_Place, Piece]]]:
-    """``state_dict_metadata``: the pieces of each tensor by their places, without those that are damaged."""
+    """Read ``state_dict_metadata``: the pieces of each tensor by place; a damaged piece is a finding."""
     if not isinstance(values, dict):
         raise Damage("bad-header", "state_dict_metadata is not a dict", 0)
     out: dict[str, dict[_Place, Piece]] = {}
@@ -88,11 +87,11 @@ def _read_pieces(values: Any) -> Generator[Finding, None, dict[str, dict[_Place,
         if type(key) is not str or type(held) is not list:
             yield finding("bad-header", "state_dict_metadata names no list of chunks")
             continue
-        of = out[key] = {}
+        by_place = out[key] = {}
         for value in held:
             try:
-                s = _state_of(value, "LocalTensorMetadata")
-                of[_read_place(s, value.offset)] = _read_piece(s, value.offset)
+                s = _read_state(value, "LocalTensorMetadata")
+                by_place[_read_place(s, value.offset)] = _read_piece(s, value.offset)
             except Damage as e:
                 yield e.finding
     return out
@@ -119,7 +118,7 @@ def _read_piece(s: Mapping[Any, Any], at: int) -> Piece:
 
 
 def _check_tiles(key: str, pieces: list[Piece], anatomy: Anatomy) -> Iterator[Finding]:
-    """The pieces of a tensor must fill it: what no file holds stays as the model was made."""
+    """Yield a finding unless the pieces fill their tensor: a gap keeps the values of a new model."""
     shown = repr(key[:200])
     if not pieces or len({(p.dtype, p.whole, len(p.box.start)) for p in pieces}) > 1:
         yield finding("bad-header", f"{shown} has no chunks, or of several types or shapes")
@@ -138,14 +137,14 @@ def _check_tiles(key: str, pieces: list[Piece], anatomy: Anatomy) -> Iterator[Fi
 def _claim_files(
     values: Any, pieces: Mapping[str, Mapping[_Place, Piece]], anatomy: Anatomy
 ) -> Iterator[Finding]:
-    """``storage_metadata``: one claim for each data file. Of a piece that several files hold each has it."""
+    """Read ``storage_metadata``: a claim for each data file. A piece may be in several files."""
     if not isinstance(values, dict):
         raise Damage("bad-header", "storage_metadata is not a dict", 0)
     wanted: dict[str, dict[str, Piece]] = defaultdict(dict)
     placed = set[tuple[str, _Place]]()
     for index, name in values.items():
         try:
-            s = _state_of(index, "LocalTensorIndex")
+            s = _read_state(index, "LocalTensorIndex")
             key, place = s.get("tensor_key"), _read_place(s, index.offset)
         except Damage as e:
             yield e.finding
@@ -164,7 +163,7 @@ def _claim_files(
 
 
 def _compare(wanted: Mapping[str, Piece], _source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """What the metadata says about a data file against the tensors in it."""
+    """Compare the pieces that the metadata lists for a data file with the tensors in the file."""
     held = {t.name: t for t in anatomy.tensors}
     missing = [key for key in wanted if key not in held]
     if missing:

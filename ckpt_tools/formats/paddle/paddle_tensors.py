@@ -1,8 +1,8 @@
 """Paddle's own stream of tensors: ``.pdiparams`` of exported models, ``.pdparams`` with use_binary_format.
 
 Facts: paddle/fluid/framework/dense_tensor_serialize.cc, tensor_util.cc (TensorToStream), framework.proto of
-Paddle 3.3: for each tensor uint32 0; uint64 number of LoD levels, each with its bytes behind their number;
-uint32 0; int32 length of a TensorDesc; that; the elements. The names are in the program, not here.
+Paddle 3.3: for each tensor uint32 0; uint64 number of LoD levels, each a byte count and as many bytes;
+uint32 0; int32 length of a TensorDesc; the TensorDesc; the elements. The names are in the program, not here.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from ckpt_tools.storage import Source
 _NAMES = "bool int16 int32 int64 float16 float32 float64"
 _TYPES = dict(enumerate(_NAMES.split())) | {20: "uint8", 21: "int8", 22: "bfloat16", 23: "complex64"}
 _TYPES |= {24: "complex128", 32: "float8_e4m3fn", 33: "float8_e5m2", 36: "uint16", 37: "uint32", 38: "uint64"}
-"""VarType.Type of framework.proto, those of tensors."""
+"""VarType.Type of framework.proto -> dtype, for the types of tensors."""
 _LEVELS, _DIMENSIONS, _HUGE = 8, 64, 1 << 62
-_DESCRIPTION = 1024
+_DESCRIPTION = 1024  # bytes of a TensorDesc, at most
 _HEAD = 20
 """Bytes before the description of a tensor without LoD levels."""
 
 
 def _magic(head: bytes) -> bool:
-    """A tensor without LoD levels, whose description begins with its type."""
+    """Return True for a tensor without LoD levels, whose description begins with its type."""
     length = int.from_bytes(head[16:_HEAD], "little")
     return head[:16] == bytes(16) and 2 <= length <= _DESCRIPTION and head[_HEAD : _HEAD + 1] == b"\x08"
 
@@ -52,7 +52,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _read_tensor(reader: Reader, at: int, name: str) -> Tensor:
-    """The tensor at ``at``. Raises Damage and ShortRead."""
+    """Read the description of the tensor at byte ``at``. Raises Damage and ShortRead."""
     if reader.get(at, 4) != bytes(4):
         raise Damage("bad-header", "no tensor begins here: its version is not 0", at)
     levels, start = int.from_bytes(reader.get(at + 4, 8), "little"), at + 12

@@ -31,7 +31,7 @@ from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Guard, Level, Tensor
 from ckpt_tools.storage import Source
 
-# ---- The JSON header of safetensors: what an entry and the metadata may say.
+# ---- The JSON header of safetensors: its entries and its metadata.
 #
 # Facts: safetensors/src/tensor.rs (``HashMetadata``, ``TensorInfo``, ``Dtype``) of 0.5.3 to 0.8.0.
 
@@ -61,18 +61,18 @@ DTYPES = {
     "F6_E3M2": ("float6_e3m2fn", 6),
 }
 """Name in the file -> (dtype, bits per element); safetensors/src/tensor.rs, ``enum Dtype``."""
-META_KEYS = ("format", "crc_num", "remove_redundancy")
+META_KEYS = ("format", "crc_num", "remove_redundancy")  # the metadata keys that loaders act on
 FORMAT_NAMES = ("pt", "ms", "np", "tf", "flax", "mlx", "paddle")
 BOOLEANS = ("True", "False")
 INT4 = "Int4"
-"""MindSpore's word for the dtype of a tensor of int4 pairs, stored as I8 under the tensor's own name in
-``__metadata__``.
+"""The dtype that MindSpore gives a tensor of int4 pairs, which is stored as I8: ``__metadata__`` has it under
+the tensor's name.
 """
 
 
 def _read_metadata(header: Cursor, anatomy: Anatomy) -> Iterator[Finding]:
-    """``__metadata__``: texts only."""
-    if header.token("{n") == "n":  # null: the reader takes it for nothing
+    """Read ``__metadata__``, whose values are texts only, into ``header.texts`` and ``anatomy.metadata``."""
+    if header.token("{n") == "n":  # null: safetensors reads it as no metadata
         if not header.text.startswith("ull", header.at):
             raise header.bad("__metadata__ is not an object")
         header.at += 3
@@ -92,16 +92,16 @@ def _read_metadata(header: Cursor, anatomy: Anatomy) -> Iterator[Finding]:
         if why := _find_flip(key, text):
             yield finding("bad-header", why, offset=header.byte(start))
         seen.add(key)
-        kept = text if len(text) <= MAX_TEXT or key == safetensors_index.KEY else ""
-        header.texts[key] = (kept, start, header.at)
-        if key in META_KEYS:  # they decide what is checked: kept whatever else there is
+        kept_text = text if len(text) <= MAX_TEXT or key == safetensors_index.KEY else ""
+        header.texts[key] = (kept_text, start, header.at)
+        if key in META_KEYS:  # kept, however many others there are: the checks depend on these
             anatomy.metadata[key] = text[:MAX_TEXT]
         else:
             remember(anatomy.metadata, key, text)
 
 
 def _find_flip(key: str, text: str) -> str:
-    """What is wrong with an item of the metadata: a word of ours that lost one bit changes what loaders do"""
+    """Return why a metadata item is damaged, "" if not: a flipped bit in it can change how it is loaded."""
     if meant := near_miss(key, META_KEYS):
         return f"the metadata key {key!r} is one bit away from {meant!r}"
     if key == "format" and text not in FORMAT_NAMES and (meant := near_miss(text, FORMAT_NAMES)):
@@ -112,7 +112,7 @@ def _find_flip(key: str, text: str) -> str:
 
 
 def _compare_texts(header: Cursor, anatomy: Anatomy) -> Iterator[Finding]:
-    """Metadata that names tensors, as MindSpore writes it. Notes which texts may change unseen."""
+    """Check metadata that gives tensors a type, as MindSpore writes it. Marks texts that nothing checks."""
     of_mindspore = anatomy.metadata.get("format") == "ms"
     checked = {"format": FORMAT_NAMES, "remove_redundancy": BOOLEANS}
     for key, (text, start, stop) in header.texts.items():
@@ -130,8 +130,8 @@ def _compare_texts(header: Cursor, anatomy: Anatomy) -> Iterator[Finding]:
             yield finding("bad-header", why, offset=header.byte(start))
 
 
-def _counts(value: object) -> TypeGuard[list[int]]:
-    """Whether a JSON value is a list of unsigned 64-bit integers."""
+def _are_uint64(value: object) -> TypeGuard[list[int]]:
+    """Return True if a JSON value is a list of unsigned 64-bit integers."""
     return isinstance(value, list) and all(type(n) is int and 0 <= n < 1 << 64 for n in value)
 
 
@@ -140,12 +140,12 @@ def _list_some(keys: Iterable[str]) -> str:
 
 
 def _is_range(value: object) -> TypeGuard[list[int]]:
-    """Whether a JSON value is the offsets of a first byte and behind a last one."""
-    return _counts(value) and len(value) == 2 and value[0] <= value[1]
+    """Return True if a JSON value is [begin, end], in bytes of the data."""
+    return _are_uint64(value) and len(value) == 2 and value[0] <= value[1]
 
 
 def _explain_unknown(dtype: str, shown: str, at: int) -> Finding:
-    """What to say of a tensor whose dtype is not known. Raises Damage when it is one that lost a bit."""
+    """Return the finding on an unknown dtype. Raises Damage if it is a known one with a flipped bit."""
     if meant := near_miss(dtype, DTYPES):
         why = f"tensor {shown} has dtype {dtype!r}, one bit away from {meant!r}"
         raise Damage("bad-header", why, at)
@@ -153,12 +153,12 @@ def _explain_unknown(dtype: str, shown: str, at: int) -> Finding:
 
 
 def _read_tensor(header: Cursor, name: str, data: int) -> Iterator[Tensor | Finding]:
-    """The next entry as a Tensor, after what is odd about it; ``data`` is where the tensors begin."""
+    """Yield the findings on the next entry, then its Tensor; ``data`` is the offset of the first tensor."""
     start = header.key
     entry = header.entry(name)
     dtype, shape, offsets = (entry.pop(key, None) for key in ("dtype", "shape", "data_offsets"))
     shown = repr(name[:200])
-    if not isinstance(dtype, str) or not _counts(shape) or not _is_range(offsets):
+    if not isinstance(dtype, str) or not _are_uint64(shape) or not _is_range(offsets):
         why = f"tensor {shown} has no valid dtype, shape and data_offsets"
         raise Damage("bad-header", why, header.byte(start))
     if entry:
@@ -168,7 +168,7 @@ def _read_tensor(header: Cursor, name: str, data: int) -> Iterator[Tensor | Find
     known = DTYPES.get(dtype)
     if known:
         bits = known[1]
-        for n in shape:  # a product beyond 64 bits is refused by the reader, also when a later factor is zero
+        for n in shape:  # safetensors refuses a product beyond 64 bits, also if a later factor is zero
             if (bits := bits * n) >> 67:
                 raise Damage("bad-header", f"the shape of tensor {shown} overflows", header.byte(start))
         if bits != 8 * (end - begin):
@@ -182,12 +182,12 @@ def _read_tensor(header: Cursor, name: str, data: int) -> Iterator[Tensor | Find
 
 
 MAX_HEADER = 100_000_000
-"""Bytes; the reader refuses more (MAX_HEADER_SIZE), which no writer heeds."""
+"""Bytes; safetensors reads no larger header (MAX_HEADER_SIZE), but no writer checks that."""
 _LONGEST_HEADER = 1 << 40
-"""Bytes; a longer one is no length."""
+"""Bytes; a larger number in the first 8 bytes is no length of a header."""
 _LAST_END = re.compile(rb"\[\s*\d+\s*,\s*(\d+)\s*\]\s*\}\s*\}\s*$")
-"""Where the last tensor ends, at the end of a header."""
-MAX_ZEROS, ABSURD = 1 << 34, 1 << 40
+"""The end offset of the last tensor, at the end of a header."""
+MAX_ZEROS, ABSURD = 1 << 34, 1 << 40  # zero bytes in all that crc_num covers, and the value of one integer
 _ZEROS = bytes(1 << 20)
 _BLANK = " \t\r\n"
 
@@ -202,7 +202,7 @@ def _magic(head: bytes) -> bool:
 
 
 def _read_header(source: Source, *, mapped: bool) -> tuple[Cursor, int]:
-    """The header, bounded by the reader's own limit and the file, and where the data begins."""
+    """Return the header and the offset of the data. Raises Damage for a header that is too long."""
     if source.size < 8:
         raise Damage("truncated", f"{source.size} of the 8 bytes of the header's length", source.size)
     length = int.from_bytes(source.read(0, 8), "little")
@@ -220,7 +220,7 @@ def _read_header(source: Source, *, mapped: bool) -> tuple[Cursor, int]:
 
 
 def _explain_too_large(source: Source, length: int) -> Damage:
-    """What to say of a header that the reader refuses, and of the rest of the file, as its end tells."""
+    """Return the Damage of a header over MAX_HEADER; the end of the header tells if the file is whole."""
     tail = source.read(max(0, length - 4096), 4096) if length < source.size else b""
     last = _LAST_END.search(tail + source.read(length, 8) if length + 8 <= source.size else b"")
     is_whole = last is not None and int(last[1]) == source.size - length - 8
@@ -232,7 +232,7 @@ def _explain_too_large(source: Source, length: int) -> Damage:
 
 
 def _read_entries(header: Cursor, data: int, anatomy: Anatomy) -> Iterator[Finding]:
-    """Fill the tensors, in the data's order, and the metadata; of a name twice the last entry counts."""
+    """Fill the anatomy with the tensors, in file order, and the metadata. The last entry of a name counts."""
     tensors: dict[str, Tensor] = {}
     twice = False
     for count, name in enumerate(header.members()):
@@ -265,7 +265,7 @@ def _read_entries(header: Cursor, data: int, anatomy: Anatomy) -> Iterator[Findi
 
 
 def _check_tiling(tensors: list[Tensor], data: int, size: int) -> None:
-    """The tensors must fill the data without hole or overlap."""
+    """Raise Damage unless the tensors fill the data without hole or overlap, to the end of the file."""
     at = data
     for t in tensors:
         if t.offset != at:
@@ -282,8 +282,8 @@ def _check_tiling(tensors: list[Tensor], data: int, size: int) -> None:
 
 
 def _add_checksum(source: Source, anatomy: Anatomy, text: str, at: int) -> Iterator[Finding]:
-    """MindSpore's ``crc_num``: CRC-32 over name and ``bytes(array)`` of every tensor, by name. Of a rank-0
-    integer that makes as many zeros: an absurd value is damage in itself.
+    """Add MindSpore's ``crc_num``: CRC-32 over name and ``bytes(array)`` of every tensor, by name. For a
+    rank-0 integer bytes(array) is as many zeros as its value: an absurd value is damage in itself.
     """
     if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) < 1 << 32):
         raise Damage("bad-header", f"crc_num is {text[:40]!r}, which is no CRC-32", at)
@@ -312,7 +312,7 @@ def _add_checksum(source: Source, anatomy: Anatomy, text: str, at: int) -> Itera
 
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """Header, tiling, checksum. Reads the header, a few scalars of MindSpore files, and the last page."""
+    """Check header and tiling. Reads the header, a few scalars of MindSpore files, and the last page."""
     if not source.size:
         raise Damage("empty-file", "the file has no bytes", 0)
     header, data = _read_header(source, mapped=anatomy.regions is not None)

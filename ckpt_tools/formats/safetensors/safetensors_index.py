@@ -6,13 +6,13 @@ Facts: huggingface_hub/serialization/_torch.py (``save_torch_state_dict``), tran
 mlx_lm/utils.py (``save_model``), colossalai/checkpoint_io/utils.py (``save_param_groups``: the loader of an
 optimizer raises without the file that ``metadata.param_groups`` names).
 
-DCP_SHARDING_INFO: where in the whole tensor each piece of a safetensors file begins, as DCP's Hugging Face
-writer says.
+DCP_SHARDING_INFO: the place in the whole tensor at which each piece in a safetensors file begins, as DCP's
+Hugging Face writer stores it.
 
 Facts: torch/distributed/checkpoint/{_hf_utils,filesystem,hf_storage}.py of torch 2.13: a JSON text among the
-safetensors metadata, ``{name: {"saved_offsets": [...]}}``, one entry for each tensor of the file. Nobody
-writes down the whole tensors' shapes: the reader takes the furthest end of all pieces for them, so a lost
-last shard looks like a smaller tensor.
+safetensors metadata, ``{name: {"saved_offsets": [...]}}``, one entry for each tensor of the file. The
+shapes of whole tensors are stored nowhere: the reader takes the furthest end of all pieces for the shape, so
+a lost last shard looks like a smaller tensor.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Box, Level, Tensor
 from ckpt_tools.storage import Source
 
-# ---- What an index of a sharded model says about its shards, and whether they agree.
+# ---- The entries of an index of a sharded model, and their comparison with the shards.
 
 
 class Map(Struct):
-    """What an index says, shared by its claims: tensor -> shard, shard -> tensors, the text of total_size.
-    ``sizes`` collects what each shard holds, None where that cannot be told; ``last`` completed them and
-    reports on their sum.
+    """The content of an index, shared by its claims: ``where`` maps tensors to shards, ``shards`` shards to
+    tensors, ``total`` is the text of total_size. ``sizes`` collects the bytes that each shard holds, None if
+    unknown; ``last`` is the shard that came last and reports on their sum.
     """
 
     where: dict[str, str] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Map(Struct):
     last: str = ""
 
     def note(self, shard: str, sizes: tuple[int, ...] | None) -> None:
-        """Keep what a shard holds; None when that cannot be told."""
+        """Keep the byte counts of a shard; None if they are unknown."""
         self.sizes[shard] = sizes
         if len(self.sizes) == len(self.shards) and None not in self.sizes.values():
             self.last = self.last or shard
@@ -62,43 +62,43 @@ def _list_some(names: Sequence[str]) -> str:
     return f"{len(names)} tensors, the first {first}" if len(names) > 1 else f"tensor {first}"
 
 
-def compare(said: Map, shard: str, source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """What the index says about a shard against what the shard holds."""
+def compare(index: Map, shard: str, source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """Compare the tensors that the index maps to a shard with the tensors in the shard."""
     have = anatomy.keys
-    missing = _find_missing(said.shards[shard], anatomy)
-    extra = sorted(n for n in have if n not in said.where)
-    double = sorted(n for n in have if said.where.get(n, shard) != shard)
+    missing = _find_missing(index.shards[shard], anatomy)
+    extra = sorted(n for n in have if n not in index.where)
+    double = sorted(n for n in have if index.where.get(n, shard) != shard)
     if missing:
         them = "them" if len(missing) > 1 else "it"
         why = f"the index maps {_list_some(missing)} to this file, which does not hold {them}"
         yield finding("missing-tensor", why)
     if double:
-        other = repr(said.where[double[0]][:200])
+        other = repr(index.where[double[0]][:200])
         why = f"{_list_some(double)}: the index maps what this file holds to {other}"
         yield finding("duplicate-tensor", why)
     if extra:
         yield finding("extra-tensor", f"the index does not name {_list_some(extra)} of this file")
     agree = not (missing or double or extra)
-    said.note(shard, (*_add_up(anatomy.tensors), source.size) if agree else None)
-    if said.last == shard and said.total:
-        yield from _compare_total(said.total, list(said.sizes.values()))
+    index.note(shard, (*_add_up(anatomy.tensors), source.size) if agree else None)
+    if index.last == shard and index.total:
+        yield from _compare_total(index.total, list(index.sizes.values()))
 
 
 def _find_missing(named: Sequence[str], anatomy: Anatomy) -> list[str]:
-    """Tensors that a shard lacks; a tied one is named in its metadata."""
+    """Return the tensors that a shard lacks. A tied tensor is not missing: the metadata names its twin."""
     have = anatomy.keys
     return [n for n in named if n not in have and anatomy.metadata.get(n) not in have]
 
 
 def _add_up(tensors: Sequence[Tensor]) -> tuple[int, int]:
-    """Bytes of the tensors, each for itself, and with those counted once that share their first byte."""
+    """Return the bytes of all tensors, and the bytes with tensors of the same first byte counted once."""
     shared = {(t.storage, t.offset): t.nbytes for t in sorted(tensors, key=attrgetter("nbytes"))}
     return sum(t.nbytes for t in tensors), sum(shared.values())
 
 
 def _compare_total(text: str, sizes: Sequence[tuple[int, ...] | None]) -> Iterator[Finding]:
-    """``total_size`` is the sum of the tensors' bytes (tied ones once or each; ColossalAI: MiB) or of the
-    files' (mlx). Readers ignore it, and others are everyday, but not the right one with one bit changed.
+    """Compare ``total_size`` with the bytes of all tensors (tied ones once or each; ColossalAI: in MiB) or of
+    all files (mlx). Readers ignore it and wrong ones are common: a note, unless one bit is flipped.
     """
     bytes_of = {sum(column) for column in zip(*(s for s in sizes if s is not None), strict=True)}
     sums = {str(n) for n in bytes_of}
@@ -113,22 +113,21 @@ def _compare_total(text: str, sizes: Sequence[tuple[int, ...] | None]) -> Iterat
 
 
 MAX_INDEX = 64 << 20
-"""Bytes; the largest models have indexes of about 20 MB."""
+"""Bytes of an index at most; the largest models have about 20 MB."""
 MAX_SHARDS = 100_000
 _SECTIONS = ("metadata", "weight_map")
 _TOTALS = ("total_size", "total_parameters")
 _BLANK = " \t\r\n"
 _START = re.compile(rb"[ \t\r\n]*\{[ \t\r\n]*\"(?:metadata|weight_map)\"[ \t\r\n]*:[ \t\r\n]*\{")
 _PAIR = re.compile(r'[ \t\r\n]*"([^"\\\x00-\x1f]*)"[ \t\r\n]*:[ \t\r\n]*"([^"\\\x00-\x1f]*)"[ \t\r\n]*([,}])')
-"""An entry without escapes, which nearly all are: ten times faster than reading it token by token."""
-
+"""An entry without escapes, as nearly all are: ten times faster than to read it token by token."""
 
 Weights = Callable[[Cursor], Iterator[Finding]]
 """Reads the ``weight_map`` at the cursor."""
 
 
 class Said(Protocol):
-    """What an index maps (``where``), and the text of its total_size."""
+    """The content of an index: ``where`` has an item for each tensor, ``total`` is the text of total_size."""
 
     total: str
 
@@ -137,12 +136,12 @@ class Said(Protocol):
 
 
 def begins_so(head: bytes) -> bool:
-    """Whether a file begins like an index."""
+    """Return True if a file begins like an index."""
     return _START.match(head) is not None
 
 
 def _read_pairs(cursor: Cursor) -> Iterator[tuple[str, str]]:
-    """(tensor, shard) of the object at the cursor, which holds texts only."""
+    """Yield (tensor, shard) from the JSON object at the cursor, which holds texts only."""
     cursor.token("{")
     start, more = cursor.at, cursor.token('"}')
     if more == "}":
@@ -160,26 +159,26 @@ def _read_pairs(cursor: Cursor) -> Iterator[tuple[str, str]]:
         yield key, value
 
 
-def _read_weights(cursor: Cursor, said: Map) -> Iterator[Finding]:
-    """``weight_map``. A tensor named twice counts as its last entry, as in every reader."""
+def _read_weights(cursor: Cursor, index: Map) -> Iterator[Finding]:
+    """Read ``weight_map``. Of a tensor named twice the last entry counts, as in every reader."""
     spelt: dict[str, str] = {}
     for name, shard in _read_pairs(cursor):
         if len(name) > MAX_NAME or len(shard) > MAX_NAME:
             raise Damage("too-complex", f"a name of {max(len(name), len(shard))} characters", cursor.offset)
-        if name in said.where:
+        if name in index.where:
             why = f"tensor {name[:200]!r} is mapped twice; readers take the last entry"
             yield finding("duplicate-key", why, offset=cursor.offset)
-        elif len(said.where) >= MAX_TENSORS:
+        elif len(index.where) >= MAX_TENSORS:
             raise Damage("too-complex", f"more than {MAX_TENSORS} tensors", cursor.offset)
-        said.where[name] = spelt.setdefault(shard, shard)  # one text for all entries of a shard
+        index.where[name] = spelt.setdefault(shard, shard)  # one text for all entries of a shard
         if len(spelt) > MAX_SHARDS:
             raise Damage("too-complex", f"more than {MAX_SHARDS} shards", cursor.offset)
-    for name, shard in said.where.items():
-        said.shards.setdefault(shard, []).append(name)
+    for name, shard in index.where.items():
+        index.shards.setdefault(shard, []).append(name)
 
 
-def _read_metadata(cursor: Cursor, said: Said, anatomy: Anatomy) -> Iterator[Finding]:
-    """Free entries, of which some may tell progress; ``total_size`` is kept for the shards."""
+def _read_metadata(cursor: Cursor, index: Said, anatomy: Anatomy) -> Iterator[Finding]:
+    """Read the metadata, which may have any keys; ``total_size`` is kept to compare it with the shards."""
     seen = set[str]()
     start = cursor.at
     for key in cursor.members():
@@ -194,7 +193,7 @@ def _read_metadata(cursor: Cursor, said: Said, anatomy: Anatomy) -> Iterator[Fin
             why = f"the metadata key {key!r} is one bit away from {meant!r}"
             yield finding("bad-header", why, offset=cursor.byte(at))
         if key == "total_size":
-            said.total = text
+            index.total = text
         if len(text) <= 300 and not text.startswith(("{", "[")):
             value = cursor.decoder.decode(text)
             value = str(value) if isinstance(value, float) and not isfinite(value) else value
@@ -202,7 +201,7 @@ def _read_metadata(cursor: Cursor, said: Said, anatomy: Anatomy) -> Iterator[Fin
     cursor.mark(start, cursor.at, "metadata: total_size is compared with the shards, nothing checks the rest")
 
 
-def read_index(source: Source, anatomy: Anatomy, said: Said, weights: Weights) -> Iterator[Finding]:
+def read_index(source: Source, anatomy: Anatomy, index: Said, weights: Weights) -> Iterator[Finding]:
     """Read a whole index; ``weights`` reads its ``weight_map``, which must not be empty. Raises Damage."""
     if not source.size:
         raise Damage("empty-file", "the file has no bytes", 0)
@@ -215,36 +214,36 @@ def read_index(source: Source, anatomy: Anatomy, said: Said, weights: Weights) -
         raise Damage("bad-header", "the index is not UTF-8", e.start) from None
     del data
     try:
-        yield from _read_sections(cursor, said, anatomy, weights)
+        yield from _read_sections(cursor, index, anatomy, weights)
     except Damage as e:
         rest = cursor.text[cursor.at :].strip(_BLANK)
-        cut = not rest or ("}" not in rest and not cursor.text.rstrip(_BLANK).endswith("}"))
-        if e.finding.code == "bad-header" and cut:
+        is_cut = not rest or ("}" not in rest and not cursor.text.rstrip(_BLANK).endswith("}"))
+        if e.finding.code == "bad-header" and is_cut:
             why = f"the index ends at byte {source.size} in the middle ({e.finding.message[:200]})"
             raise Damage("truncated", why, source.size) from None
         raise
     if rest := cursor.text[cursor.at :].strip(_BLANK):
         raise Damage("trailing-data", f"{len(rest)} characters follow the end of the index", cursor.offset)
-    if not said.where:
+    if not index.where:
         raise Damage("bad-header", "there is no weight_map, or it maps no tensor to a shard", 0)
     cursor.explain(anatomy, "the map of tensors to shards")
 
 
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """Read the whole index; what it says about its shards becomes their claims."""
-    said = Map()
-    yield from read_index(source, anatomy, said, partial(_read_weights, said=said))
-    anatomy.keys.update(said.where)
+    """Read the whole index; add a claim for each shard to ``anatomy.members``."""
+    index = Map()
+    yield from read_index(source, anatomy, index, partial(_read_weights, index=index))
+    anatomy.keys.update(index.where)
     anatomy.members.update(
-        (shard, Claim(FORMAT.name, partial(compare, said, shard), joint=True)) for shard in said.shards
+        (shard, Claim(FORMAT.name, partial(compare, index, shard), joint=True)) for shard in index.shards
     )
-    groups = anatomy.metadata.get("param_groups")  # an optimizer's, in a file of their own
+    groups = anatomy.metadata.get("param_groups")  # the file with an optimizer's param_groups
     if isinstance(groups, str) and groups.endswith(".bin"):
         anatomy.members.setdefault(groups, Claim(FORMAT.name, nothing))
 
 
-def _read_sections(cursor: Cursor, said: Said, anatomy: Anatomy, weights: Weights) -> Iterator[Finding]:
+def _read_sections(cursor: Cursor, index: Said, anatomy: Anatomy, weights: Weights) -> Iterator[Finding]:
     seen = set[str]()
     for section in cursor.members():
         if section in seen:
@@ -256,7 +255,7 @@ def _read_sections(cursor: Cursor, said: Said, anatomy: Anatomy, weights: Weight
         if section == "weight_map":
             yield from weights(cursor)
         elif section == "metadata":
-            yield from _read_metadata(cursor, said, anatomy)
+            yield from _read_metadata(cursor, index, anatomy)
         else:
             if meant := near_miss(section, _SECTIONS):
                 raise cursor.bad(f"{section!r} is one bit away from {meant!r}")
@@ -268,13 +267,12 @@ FORMAT = own_format(
     name="safetensors_index", magic=begins_so, checks={Level.STRUCTURE: _structure}, loader=None
 )
 
-
 KEY = "DCP_SHARDING_INFO"
 _OFFSETS = "saved_offsets"
 
 
 def read_places(text: str, anatomy: Anatomy, at: int) -> Iterator[Finding]:
-    """Fill ``anatomy.places`` with the place of every tensor in its whole; ``at`` is where the text is."""
+    """Fill ``anatomy.places``: the box of each piece in its whole tensor; ``text`` lies at byte ``at``."""
     found: list[Finding] = []
     try:
         info = mapping(parse(text.encode("utf-8", "surrogatepass"), found))
@@ -283,8 +281,8 @@ def read_places(text: str, anatomy: Anatomy, at: int) -> Iterator[Finding]:
         return
     yield from found
     for t in anatomy.tensors:
-        said = mapping(info.get(t.name))
-        start = integers(said.get(_OFFSETS))
+        entry = mapping(info.get(t.name))
+        start = integers(entry.get(_OFFSETS))
         if start is None or len(start) != len(t.shape):
             why = f"{KEY} does not say where tensor {t.name[:200]!r} of shape {list(t.shape)} begins"
             yield finding("bad-header", why, offset=at)

@@ -1,1 +1,1 @@
-"""Seals: what ``ckpt seal`` writes."""
+"""Seals: the files that ``ckpt seal`` writes."""

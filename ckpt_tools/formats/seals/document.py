@@ -38,13 +38,13 @@ class Crc64Nvme:
 
 
 def known_digests(file: SealedFile, algorithm: str = "") -> dict[str, bytes]:
-    """The digests of a whole file that stores keep as well; ``algorithm`` is that of the seal's own."""
-    told = {"crc32": file.crc32, "crc32c": file.crc32c, **file.also, algorithm: file.digest}
-    return {name: bytes.fromhex(text) for name, text in told.items() if name in NAMES}
+    """Return a file's digests that stores may keep as well, by algorithm; ``algorithm`` is the seal's."""
+    digests = {"crc32": file.crc32, "crc32c": file.crc32c, **file.also, algorithm: file.digest}
+    return {name: bytes.fromhex(text) for name, text in digests.items() if name in NAMES}
 
 
 def hash_of(name: str) -> Callable[[], Hash] | None:
-    """What makes a running digest of that name; None where its package is not installed."""
+    """Return a function that makes a running digest; None if its package is not installed."""
     if name == "crc64nvme":
         return Crc64Nvme if find_spec("awscrt") else None
     return partial(make_digest, Digest(name, b""), 0) if can_compare(name) else None
@@ -52,35 +52,35 @@ def hash_of(name: str) -> Callable[[], Hash] | None:
 
 SCHEMA = "ckpt-tools/seal/v1"
 ALGORITHMS = {"xxh3": 32, "sha256": 64, "blake3": 64}
-"""What the digest of a whole file may be, and how many hexadecimal digits it has. That of xxh3 follows from
-the chunks (checksum/sums.py); the others are what sha256sum and b3sum say.
+"""The algorithms of a seal, and the hexadecimal digits of their digests. The digest by xxh3 follows from the
+chunks (checksum/sums.py); the others are as sha256sum and b3sum compute them.
 """
-_END = re.compile(rb'"self":"([0-9a-f]{32})"}\n')
+_END = re.compile(rb'"self":"([0-9a-f]{32})"}\n')  # the last line: the digest of the text
 _ZEROS = b"0" * sums.DIGITS
 _BLANK = b'"self":"' + _ZEROS + b'"}\n'
 _TAIL = len(_BLANK)
 _OPEN, _CLOSE = b'"files":[', b"\n],\n"
-"""How the line before those of the files ends, and what comes between them and the last one."""
+"""The end of the line before the lines of files, and the text between them and the last line."""
 _BATCH = 1 << 20
-"""Bytes of lines that are parsed at once: the text of a seal takes eight times its size when it is."""
+"""Bytes of lines that are parsed at once: parsed JSON takes eight times the size of its text."""
 _MEMORY = 240_000_000
-"""Bytes of memory that what a seal says may take, estimated: that of 200,000 files, or of 600,000 tensors."""
+"""Bytes of memory that a seal may take, estimated: enough for 200,000 files, or 600,000 tensors."""
 _OF_FILE, _OF_DIGEST = 1200, 400
-"""Bytes of memory for a file and for a further digest of it, where each is read for two purposes."""
+"""Bytes of memory for a file, and for each further digest or counter: both are read for two purposes."""
 MOST_FILES = _MEMORY // _OF_FILE
-"""Files of one seal."""
+"""Files of one seal, at most."""
 SHARED = "let ranks each seal some of its files: ckpt_tools.seal(path, rank=…, world_size=…, files=…)"
-"""What to do with more of them."""
+"""The hint for more files."""
 _LONGEST = 4096
-"""Characters of a text."""
+"""Characters of a text in a seal, at most."""
 
 
 class NotASeal(ValueError):
-    """Why a value is no seal of this version."""
+    """Raised for a value that is no seal of this version; the message says why."""
 
 
 def misplaced(name: str, seal: Seal) -> str:
-    """Why a seal cannot have the name of its file; "" where it can."""
+    """Return why the seal in the file ``name`` does not belong there, "" if it does."""
     own = of_one_file(name)
     if own and [f.path for f in seal.files] != [own]:
         return f"it is not the seal of {own!r}, as its name says"
@@ -93,21 +93,21 @@ def misplaced(name: str, seal: Seal) -> str:
 
 
 def text(seal: Seal) -> bytes:
-    """The seal as bytes. Raises CannotLook for one that would be too large to be read."""
+    """Return the text of a seal. Raises CannotLook if the seal would be too large to be read."""
     from json import JSONEncoder
 
     line = JSONEncoder(separators=(",", ":"), ensure_ascii=True).encode
     head = {
         "schema": SCHEMA,
         "tool_version": seal.tool_version,
-        "checkpoint": _object(seal.checkpoint),
+        "checkpoint": _as_dict(seal.checkpoint),
         "algorithm": seal.algorithm,
         "chunk_size": sums.CHUNK,
-        "fragment": _object(seal.fragment) if seal.fragment else None,
+        "fragment": _as_dict(seal.fragment) if seal.fragment else None,
         "beside": list(seal.beside),
     }
     body = bytearray(line(head)[:-1].encode() + b',"files":[\n')
-    for n, f in enumerate(seal.files):  # one after the other: the text of 100,000 files is in memory twice
+    for n, f in enumerate(seal.files):  # one by one: else 100,000 files are in memory twice
         body += b",\n" if n else b""
         body += line(_row(f)).encode()
     body += _CLOSE
@@ -119,25 +119,25 @@ def text(seal: Seal) -> bytes:
 
 
 def _weight(file: SealedFile) -> int:
-    """About how much memory a file takes."""
+    """Return about how many bytes of memory the entry of a file takes."""
     return _OF_FILE + _OF_DIGEST * (len(file.counters) + len(file.also) + len(file.tensors))
 
 
 def closed(body: bytes | bytearray) -> bytes:
-    """A text without its last line, closed with the digest over all of it."""
+    """Return a text without a last line, and the last line with the digest of all."""
     return b"".join((body, _BLANK.replace(_ZEROS, _digest(body, _BLANK).encode())))
 
 
-def _object(value: Any) -> dict[str, Any]:
+def _as_dict(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__struct_fields__}
 
 
 def _row(file: SealedFile) -> dict[str, Any]:
-    """A file without what it has nothing of."""
-    return {name: value for name, value in _object(file).items() if value or name in _ALWAYS}
+    """Return the entry of a file, without empty fields that may be left out."""
+    return {name: value for name, value in _as_dict(file).items() if value or name in _ALWAYS}
 
 
-_ALWAYS = ("path", "size", "digest", "crc32", "crc32c")
+_ALWAYS = ("path", "size", "digest", "crc32", "crc32c")  # fields that are written even if empty
 
 
 def _digest(*pieces: bytes | bytearray | memoryview) -> str:
@@ -150,7 +150,7 @@ def _digest(*pieces: bytes | bytearray | memoryview) -> str:
 
 
 def is_whole(data: bytes) -> bool:
-    """Whether the digest at the end is that of the text, with zeros in its own place."""
+    """Return True if the digest at the end is that of the text, with zeros in place of the digest."""
     tail = _END.fullmatch(data[-_TAIL:])
     return tail is not None and _digest(memoryview(data)[:-_TAIL], _BLANK) == tail[1].decode()
 
@@ -162,7 +162,7 @@ _Kind = TypeVar("_Kind", bound=Struct)
 
 
 def _convert(value: object, kind: type[_Kind], what: str) -> _Kind:
-    """The value that an object is, each of its members of its type. Raises NotASeal."""
+    """Convert a JSON object to a struct, and check the type of each field. Raises NotASeal."""
     if not isinstance(value, dict):
         raise NotASeal(f"{what} is not an object")
     known = {name: value[name] for name in kind.__struct_fields__ if name in value}
@@ -174,12 +174,12 @@ def _convert(value: object, kind: type[_Kind], what: str) -> _Kind:
         raise NotASeal(f"{what}: {said}") from None
 
 
-_MEMBER = re.compile(r"(?:\$\.|field `)(\w+)")
-_CRC = 8
+_MEMBER = re.compile(r"(?:\$\.|field `)(\w+)")  # the field in a message of msgspec
+_CRC = 8  # hexadecimal digits
 
 
 def parsed(data: bytes) -> Seal:
-    """The seal that a text is, read by lines if it has one for each file. Raises NotASeal and Damage."""
+    """Parse a seal, line by line if each file has a line of its own. Raises NotASeal and Damage."""
     start, end = data.find(b"\n"), len(data) - _TAIL - len(_CLOSE)
     own = _END.fullmatch(data[-_TAIL:])
     digest = own[1].decode() if own else ""
@@ -191,7 +191,7 @@ def parsed(data: bytes) -> Seal:
 
 
 def _read_lines(data: bytes, at: int, end: int) -> Iterator[Any]:
-    """The values of the lines from ``at`` to ``end``, each but the last with a comma at its end."""
+    """Yield the JSON values of the lines from byte ``at`` to ``end``; all but the last end with a comma."""
     while at < end:
         stop = end if at + _BATCH >= end else data.rfind(b",\n", at, at + _BATCH)
         if stop < 0 and (stop := data.find(b",\n", at, end)) < 0:
@@ -202,7 +202,7 @@ def _read_lines(data: bytes, at: int, end: int) -> Iterator[Any]:
 
 
 def seal_of(value: object) -> Seal:
-    """The seal that a JSON value is. Raises NotASeal."""
+    """Return a JSON value as a seal. Raises NotASeal."""
     if not isinstance(value, dict) or not isinstance(value.get("schema"), str):
         raise NotASeal("it is not an object with a schema")
     if value["schema"] != SCHEMA:
@@ -230,18 +230,19 @@ def seal_of(value: object) -> Seal:
 
 
 def _take_each(rows: list[Any]) -> Iterator[Any]:
-    """Each, which the list then has no more: a seal may name 100,000 files, and none is held twice."""
+    """Yield each row and drop it from the list, so that none of 100,000 files is in memory twice."""
     for i, row in enumerate(rows):
         rows[i] = None
         yield row
 
 
 def _read_files(rows: Iterable[Any], digits: int) -> Iterator[SealedFile]:
+    """Yield the entries of files; ``digits`` is the length of the digest of a file. Raises NotASeal."""
     seen, memory = set[str](), 0
     for i, row in enumerate(rows):
         for whole, chunk in (("crc32", "chunk_crc32"), ("crc32c", "chunk_crc32c")):
             if isinstance(row, dict) and chunk in row and row[chunk] == row.get(whole):
-                row[chunk] = row[whole]  # one text, where that of its only chunk is that of the whole
+                row[chunk] = row[whole]  # equal for a file of one chunk: in memory once
         file = _convert(row, SealedFile, f"file {i}")
         memory += _weight(file)
         if memory > _MEMORY:
@@ -258,55 +259,55 @@ def _read_files(rows: Iterable[Any], digits: int) -> Iterator[SealedFile]:
 
 NAME = ".ckpt-seal.json"
 FRAGMENTS = ".ckpt-seal.d"
-"""The directory of what each rank has sealed."""
+"""The directory of the fragments, one for each rank."""
 SIGNATURE = "model.sig"
-"""What ``--sign-key`` writes beside a seal, for it and for model_signing."""
+"""The signature that ``--sign-key`` writes beside a seal, also for model_signing."""
 _FRAGMENT = re.compile(r"rank-\d{5,9}\.json")
 _ASIDE = re.compile(rf"(\..*{re.escape(NAME[1:])}|{_FRAGMENT.pattern})\.\d+\.[0-9a-f]{{8}}\.tmp")
 
 
 def beside(name: str) -> str:
-    """The name of the seal of one file that lies among those of other checkpoints."""
+    """Return the name of the seal of a single file, in a directory with files of other checkpoints."""
     return f".{name}{NAME}"
 
 
 def signature_beside(name: str) -> str:
-    """The name of the signature of one file that lies among those of other checkpoints."""
+    """Return the name of the signature of a single file, in a directory with files of other checkpoints."""
     return f".{name}.{SIGNATURE}"
 
 
 def is_apart(name: str) -> bool:
-    """Whether a file is a seal or a signature, which no seal names."""
+    """Return True if a file is a seal or a signature; no seal names these."""
     return NAME in name or name == SIGNATURE or (name.startswith(".") and name.endswith(f".{SIGNATURE}"))
 
 
 def of_one_file(name: str) -> str:
-    """The file whose own seal has this name; "" where it is that of a directory."""
+    """Return the name of the single file whose seal has this name; "" for the seal of a directory."""
     return name[1 : -len(NAME)] if name.endswith(NAME) and len(name) > len(NAME) + 1 else ""
 
 
 def fragment_name(rank: int) -> str:
-    """The name of one rank's share, in FRAGMENTS."""
+    """Return the name of the fragment of one rank, in FRAGMENTS."""
     return f"rank-{rank:05d}.json"
 
 
 def is_fragment(name: str) -> bool:
-    """Whether a file in FRAGMENTS has the name of a fragment; others are being written."""
+    """Return True if a file in FRAGMENTS is a fragment by name; other names are of unfinished ones."""
     return _FRAGMENT.fullmatch(name) is not None
 
 
 def is_aside(name: str) -> bool:
-    """Whether a name is that of a seal that is being written, or whose writer died."""
+    """Return True for the name of an unfinished seal; its writer may have died."""
     return _ASIDE.fullmatch(name) is not None
 
 
 def aside(name: str) -> str:
-    """A name of its own for a seal that is being written."""
+    """Return a unique temporary name for a seal that is being written."""
     return f"{name}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
 
 
 def is_seal(path: str) -> bool:
-    """Whether a path is that of a seal or a fragment."""
+    """Return True for the path of a seal or a fragment."""
     if path.endswith(NAME):
         return True
     home, _, name = path.rpartition("/")
@@ -314,6 +315,6 @@ def is_seal(path: str) -> bool:
 
 
 def base_of(path: str) -> str:
-    """The directory that the names in the seal at ``path`` are relative to."""
+    """Return the directory that the names in the seal at ``path`` are relative to."""
     home = os.path.dirname(path)
     return os.path.dirname(home) if os.path.basename(home) == FRAGMENTS else home

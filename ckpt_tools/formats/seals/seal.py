@@ -26,16 +26,16 @@ def _magic(head: bytes) -> bool:
 
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """A seal of this version whose own digest is right; what it says of each file."""
+    """Check that a seal is of this version and its own digest is right; keep its entries."""
     seal = read(source)
     anatomy.explain(0, source.size, "the seal: any changed bit contradicts the digest at its end")
-    anatomy.metadata.update(_described(seal))
+    anatomy.metadata.update(_describe(seal))
     anatomy.files += seal.files
     yield from ()
 
 
-def _described(seal: Seal) -> dict[str, Scalar]:
-    """What the seal is of, and what it holds, a name and a value for each."""
+def _describe(seal: Seal) -> dict[str, Scalar]:
+    """Return the metadata of a seal: the fields of its checkpoint, and the counts of its content."""
     c, f = seal.checkpoint, seal.fragment
     known = {name: getattr(c, name) for name in c.__struct_fields__ if name != "parallel"}
     return {
@@ -51,7 +51,7 @@ def _described(seal: Seal) -> dict[str, Scalar]:
 
 
 def read(source: Source) -> Seal:
-    """The seal in a file. Raises Damage."""
+    """Return the seal in a file. Raises Damage."""
     try:
         data = read_text(source)
         if not document.is_whole(data):
@@ -67,14 +67,14 @@ def read(source: Source) -> Seal:
 
 
 class Whole(NamedTuple):
-    """A digest of a whole file that other tools know."""
+    """The digest of a whole file by an algorithm that other tools have."""
 
     algorithm: str
     digest: str
 
 
 def whole_of(file: SealedFile, algorithm: str) -> Whole | None:
-    """None where the digest of the whole says no more than those of the chunks."""
+    """Return the digest of a whole file; None if it says no more than the digests of the chunks."""
     return Whole(algorithm, file.digest) if algorithm != "xxh3" and file.size else None
 
 
@@ -87,8 +87,8 @@ def compare(
     whole: Whole | None,
     tensors: tuple[tuple[str, str], ...] = (),
 ) -> Iterator[Finding]:
-    """A file against what was sealed: its size now, its content as checksums for the level that reads it.
-    ``chunked`` are the digests of its chunks, joined, ``tensors`` the names and digests of its tensors.
+    """Compare the size of a file with the sealed size, and add the digests to ``anatomy.sums`` for the level
+    content. ``chunked`` are the digests of all chunks, joined; ``tensors`` are (name, digest) pairs.
     """
     if source.size != size:
         yield finding(CODE, f"the file has {source.size:,} bytes; {size:,} were sealed", offset=0)
@@ -106,8 +106,8 @@ def compare(
             missing = f"{whole.algorithm} needs the package {whole.algorithm}"
             yield finding("needs-extra", missing, hint=f"pip install 'ckpt-tools[{whole.algorithm}]'")
         else:
-            sworn, expected = f"{whole.algorithm} of the file", bytes.fromhex(whole.digest)
-            anatomy.sums.append(Sum(sworn, expected, (Extent(0, size),), 0, hash=made, code=CODE))
+            what, expected = f"{whole.algorithm} of the file", bytes.fromhex(whole.digest)
+            anatomy.sums.append(Sum(what, expected, (Extent(0, size),), 0, hash=made, code=CODE))
 
 
 FORMAT = own_format(name="seal", magic=_magic, checks={Level.STRUCTURE: _structure}, loader=None)

@@ -1,5 +1,5 @@
-"""Plain text that checkpoints consist of: a number, a word, labels, or YAML of one value a line, as
-SpeechBrain keeps its counters and ``CKPT.yaml``.
+"""Plain text files of a checkpoint: a number, a word, labels, or YAML with one value a line, as SpeechBrain
+keeps its counters and ``CKPT.yaml``.
 
 Facts: speechbrain 1.1.2 (utils/checkpoints.py _save_checkpoint_metafile, core.py Brain._save,
 utils/epoch_loop.py EpochCounter, dataio/dataloader.py, dataio/encoder.py); PyYAML writes a line end after the
@@ -20,29 +20,27 @@ from ckpt_tools.storage import Source
 
 _MAX_SIZE = 64 << 20
 _MAX_LINES = 10_000
-"""Lines of which the values are kept; labels may be many more."""
+"""Lines whose values are kept; files of labels may have more lines."""
 _BINARY = re.compile(rb"[\0-\x08\x0e-\x1f\x7f]")
 _VALUE = re.compile(r"([A-Za-z_][\w.-]{0,99}): ([^\s#'\"\[{&*!|>][^\n]{0,200})")
 _WHOLE = re.compile(r"-?\d{1,18}")
 _WORD = re.compile(r"[A-Za-z][\w-]{0,99}", re.ASCII)
 _REAL = re.compile(r"-?\d{1,30}(?:\.\d{0,30})?(?:e[+-]?\d{1,3})?")
 _META = "# yamllint disable\n"
-"""How each CKPT.yaml begins."""
+"""The first line of each CKPT.yaml."""
 _NEEDED = {"CKPT.yaml": ("end-of-epoch", "unixtime"), "brain.ckpt": ("step",)}
-"""Without these SpeechBrain finds no checkpoint, or does not load it; by the name of the file."""
-
-
+"""File name -> keys without which SpeechBrain does not find the checkpoint, or does not load it."""
 _LABEL = re.compile(r"[^\n]{1,200} => ")
-"""How the labels of an encoder begin."""
+"""The beginning of an encoder's labels."""
 
 
 def _magic(head: bytes) -> bool:
-    """No page of HTML, and nothing that a pickle or an archive of torch begins with, however short."""
+    """Return True for text, but not for HTML or the first bytes of a pickle or a torch archive."""
     return bool(head) and not head.startswith((b"<", b"PK", b"\x80")) and _BINARY.search(head) is None
 
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """Text from the first byte to the last, and the values that tell progress. Reads the whole file."""
+    """Check that all bytes are text; keep the values that tell progress. Reads the whole file."""
     text = _read_text(source)
     top = dict[str, Scalar]()
     for line in text.split("\n", _MAX_LINES)[:_MAX_LINES]:
@@ -57,8 +55,8 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         remember(anatomy.metadata, key, value)
     name = "CKPT.yaml" if text.startswith(_META) else source.path.rpartition("/")[2]
     needed = _NEEDED.get(name, ())
-    if gone := [key for key in needed if key not in top]:
-        why = f"there is no {' and no '.join(gone)}, which SpeechBrain writes"
+    if missing := [key for key in needed if key not in top]:
+        why = f"there is no {' and no '.join(missing)}, which SpeechBrain writes"
         yield finding("bad-header" if text.endswith("\n") else "truncated", why, offset=source.size)
     elif (needed or _LABEL.match(text)) and not text.endswith("\n"):
         why = "the text does not end with the line end that SpeechBrain always writes"
@@ -68,7 +66,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _read_text(source: Source) -> str:
-    """The whole file, of which every byte must be text."""
+    """Return the text of the whole file. Raises Damage if a byte is no text."""
     if source.size > _MAX_SIZE:
         raise Damage("too-complex", f"a text of {source.size} bytes: none that is kept so is so long", 0)
     data = source.read(0, source.size)
@@ -83,7 +81,7 @@ def _read_text(source: Source) -> str:
 
 
 def _read_scalar(text: str) -> Scalar:
-    """A value as YAML has it, where it is a number or a truth; else the text."""
+    """Return a number or a truth value as YAML reads it; else the text."""
     if _WHOLE.fullmatch(text):
         return int(text)
     if _REAL.fullmatch(text):
