@@ -15,7 +15,7 @@ from typing import Any
 
 from _scene import ATTACKER, HOME, MARK, Answer, Scene
 
-from ckpt_tools.cache import _digest, _text
+from ckpt_tools.cache import _digest, _identity_text
 from ckpt_tools.storage import Identity
 
 Told = tuple[Answer, str]
@@ -491,6 +491,6 @@ def forge(scene: Scene, caches: Path, entry: bytes | None = None) -> None:
         columns = "rowid, path, question, entry, depth, seen_ns, bad"
         for rowid, path, question, known, *rest in db.execute(f"SELECT {columns} FROM seen").fetchall():
             data = known if entry is None else entry
-            text = _text(Identity.of(os.stat(path)))
+            text = _identity_text(Identity.of(os.stat(path)))
             new = text, data, _digest(path, question, data, *rest, text)
             db.execute("UPDATE seen SET identity = ?, entry = ?, digest = ? WHERE rowid = ?", (*new, rowid))

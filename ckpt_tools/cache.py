@@ -99,6 +99,7 @@ class Cache:
         return self.directory if self.usable else None
 
     def _disable(self, why: str) -> None:
+        """Use the cache no more in this run, and note why."""
         self.usable = False
         self.close()
         self._say(why)
@@ -124,7 +125,7 @@ class Cache:
             row = db.execute(
                 "SELECT entry, depth, seen_ns, bad, used_ns, identity, digest FROM seen WHERE path = ? AND"
                 " question = ? AND depth >= ? AND identity = ?",
-                (*key, depth, _text(identity)),
+                (*key, depth, _identity_text(identity)),
             ).fetchone()
             is_ours = row is not None and tuple(map(type, row)) == _TYPES
             if not is_ours or row[6] != _digest(*key, *row[:4], row[5]):
@@ -143,7 +144,7 @@ class Cache:
         """Keep an entry, unless a deeper one is there. A bad one replaces all entries of the path."""
 
         def store(db: sqlite3.Connection) -> None:
-            key, text = (os.fsencode(path), question), _text(identity)
+            key, text = (os.fsencode(path), question), _identity_text(identity)
             row = (*key, entry.depth, text, entry.seen_ns, int(entry.bad), time.time_ns(), entry.data)
             digest = _digest(*key, entry.data, entry.depth, entry.seen_ns, int(entry.bad), text)
             db.execute("BEGIN IMMEDIATE")
@@ -267,10 +268,8 @@ class Cache:
             for name in ("page_count", "freelist_count", "page_size")
         )
         keep = min(ROWS, count if (pages - free) * size <= BYTES else count // 2)
-        db.execute(
-            "DELETE FROM seen WHERE rowid IN (SELECT rowid FROM seen ORDER BY used_ns LIMIT ?)",
-            (max(0, count - keep),),
-        )
+        drop_least_used = "DELETE FROM seen WHERE rowid IN (SELECT rowid FROM seen ORDER BY used_ns LIMIT ?)"
+        db.execute(drop_least_used, (max(0, count - keep),))
         db.execute("COMMIT")
 
 
@@ -287,7 +286,7 @@ def remembering(
             cache.close()
 
 
-def _text(identity: Identity) -> str:
+def _identity_text(identity: Identity) -> str:
     return " ".join(map(str, identity))
 
 

@@ -37,9 +37,7 @@ STEP = 1 << 18
 Progress = Callable[[int], None]
 """Called with the number of bytes just read, from any thread."""
 Watch = Callable[[int, "memoryview | bytes"], object]
-"""Called with (offset, bytes) of each part that no sum covers, from any thread; the bytes are valid until the
-call returns.
-"""
+"""Called from any thread with (offset, bytes) that no sum covers; the bytes are valid during the call."""
 
 
 class InflateError(Exception):

@@ -79,6 +79,7 @@ class _Reader:
         return tuple(self.compare_pair(*pair, several) for pair in pairs)
 
     def compare_pair(self, in_a: File | None, in_b: File | None, several: bool) -> FileDifference:
+        """Read both files as far as stores and seals do not tell their digests; return their difference."""
         first, second = self.sessions
         if in_b is None:
             assert in_a is not None  # noqa: S101 - a pair has at least one file; for the type checker
@@ -179,10 +180,8 @@ def _require_alike(a: str, b: str) -> None:
             require_file(one)
     except OSError as e:
         raise CannotLook(f"cannot look at {e.filename}: {e.strerror}") from e
-    raise UsageError(
-        f"{one} is a file and {other} is none",
-        "compare two files, or two directories (or prefixes) of checkpoints",
-    )
+    hint = "compare two files, or two directories (or prefixes) of checkpoints"
+    raise UsageError(f"{one} is a file and {other} is none", hint)
 
 
 def _is_file(path: str) -> bool:

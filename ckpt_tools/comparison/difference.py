@@ -136,9 +136,8 @@ class Side(Struct):
     @property
     def legible(self) -> bool:
         """True if the file was read completely: an item that was not found is not in the file."""
-        return self.report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN) and not any(
-            f.code in _HIDES for f in self.report.findings
-        )
+        is_sound = self.report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN)
+        return is_sound and not any(f.code in _HIDES for f in self.report.findings)
 
     @property
     def stored(self) -> dict[str, int]:
@@ -158,8 +157,8 @@ class Side(Struct):
 def compare(name: str, a: Side, b: Side, level: Level, *, described: bool = False) -> FileDifference:
     """Compare a file and its counterpart. For indexes of other files (``described``) only shapes count."""
     bytes_same = a.whole == b.whole if a.whole and b.whole else None
-    tensors = tuple(_tensors(a, b, level < Level.CONTENT or described or bool(bytes_same)))
-    metadata = tuple(_metadata(a, b))
+    tensors = tuple(_compare_tensors(a, b, level < Level.CONTENT or described or bool(bytes_same)))
+    metadata = tuple(_compare_metadata(a, b))
     have_id = _names_its_save(a.report) and _names_its_save(b.report)
     changes = {t.change for t in tensors}
     if metadata or (bytes_same is False and not have_id) or not changes <= {Change.SAME, Change.NOT_COMPARED}:
@@ -183,9 +182,8 @@ def lone(name: str, change: Change, side: Side) -> FileDifference:
     for tensor, forms in side.forms.items():
         here = _make_side(forms, None)
         tensors.append(TensorDifference(tensor, change, None if new else here, here if new else None))
-    return FileDifference(
-        name, change, None if new else side.report, side.report if new else None, tuple(tensors)
-    )
+    a, b = (None, side.report) if new else (side.report, None)
+    return FileDifference(name, change, a, b, tuple(tensors))
 
 
 def is_index(side: Side) -> bool:
@@ -195,6 +193,7 @@ def is_index(side: Side) -> bool:
 
 
 def _make_side(forms: Sequence[Tensor], digest: str | None) -> TensorSide:
+    """Return the side of a name; ``forms`` are the tensors that have it."""
     return TensorSide(forms[0].dtype, forms[0].shape, sum(t.nbytes for t in forms), digest)
 
 
@@ -202,7 +201,7 @@ def _shapes(forms: Sequence[Tensor]) -> list[tuple[str, tuple[int, ...]]]:
     return [(t.dtype, t.shape) for t in forms]
 
 
-def _tensors(a: Side, b: Side, shapes_say_all: bool) -> Iterator[TensorDifference]:
+def _compare_tensors(a: Side, b: Side, shapes_say_all: bool) -> Iterator[TensorDifference]:
     """Yield the difference of every tensor of A, then of the tensors that only B has."""
     in_a, in_b, stored_a, stored_b = a.forms, b.forms, a.stored, b.stored
     for name in dict.fromkeys([*in_a, *in_b]):
@@ -223,7 +222,8 @@ def _tensors(a: Side, b: Side, shapes_say_all: bool) -> Iterator[TensorDifferenc
         yield TensorDifference(name, change, one, other)
 
 
-def _metadata(a: Side, b: Side) -> Iterator[MetadataDifference]:
+def _compare_metadata(a: Side, b: Side) -> Iterator[MetadataDifference]:
+    """Yield a difference for each key whose values are not the same, but for keys in _PATH_NAMES."""
     in_a, in_b = a.report.metadata, b.report.metadata
     for key in dict.fromkeys([*in_a, *in_b]):
         x, y = in_a.get(key), in_b.get(key)
@@ -262,6 +262,7 @@ class File(NamedTuple):
 
     @property
     def what(self) -> Hashable:
+        """The place of a part in its layout; None for other files."""
         p = self.part
         return p and (p.layout, p.piece, p.role, p.rank, p.coords)
 
@@ -333,11 +334,13 @@ def _only_parts(side: Sequence[File]) -> list[File]:
 
 
 def _is_unique(key: Key, side: Sequence[File]) -> bool:
+    """Return True if no two parts of a side have the same key."""
     keys = [key(f) for f in _only_parts(side)]
     return len(keys) == len(set(keys))
 
 
 def _list_left(a: Sequence[File], b: Sequence[File], pairs: Sequence[Pair]) -> tuple[list[File], list[File]]:
+    """Return the files of each side that are in no pair."""
     paired_a, paired_b = ({id(pair[i]) for pair in pairs} for i in (0, 1))
     return [f for f in a if id(f) not in paired_a], [f for f in b if id(f) not in paired_b]
 

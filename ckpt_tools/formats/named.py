@@ -35,9 +35,7 @@ PICKLE_SUFFIXES = (
     *(".pkl", ".pdparams", ".pdparam", ".pdz", ".pdopt", ".pdckpt", ".pdstates", ".states", ".pdema"),
     *(".joblib", "training_args.bin"),
 )
-"""Suffixes of plain pickles, most of them of paddle.save. Paddle's .distcp files begin with a number, torch's
-with two underlines.
-"""
+"""Suffixes of plain pickles, most of paddle.save. Its .distcp begin with a number, torch's with "__"."""
 _STATES = (
     "trainer_state|train_state|running_states|checkpoint_metadata|sampler_state|scheduler_state|"
     "dataloader_state|data_state|optimizer_state|rng_state|optimizer_param_groups|training_step"
@@ -192,6 +190,7 @@ class Names:
 
     @cached_property
     def told_by_magic(self) -> tuple[str, ...]:
+        """The formats that the first bytes of a file tell, without its name."""
         any_text = (MANIFESTS, TEXTS)
         return tuple(r.name for r in self.named if r.family not in any_text and r.name not in CALLED_SO)
 

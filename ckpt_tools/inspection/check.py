@@ -234,9 +234,8 @@ class Inspection(Struct):
             found.append(finding("needs-extra", "looking at values needs numpy", hint=hint))
             return Level.CONTENT
         found += values(source, anatomy, self.progress)
-        if (not fmt.index and any(map(_is_hidden, anatomy.tensors))) or any(
-            f.code in _SHALLOW for f in found
-        ):
+        has_hidden = not fmt.index and any(map(_is_hidden, anatomy.tensors))
+        if has_hidden or any(f.code in _SHALLOW for f in found):
             return Level.CONTENT
         if self.level < Level.LOAD:
             return Level.VALUES
@@ -366,6 +365,7 @@ def _describe_hit(
 
 
 def _say_hit(inside: list[str], now: Mapping[str, str], sealed: Mapping[str, str]) -> str:
+    """Say which tensors ``inside`` a chunk differ, from their digests ``now`` and the ``sealed`` ones."""
     hit = [name for name in inside if name in sealed and now.get(name) not in (None, sealed[name])]
     if hit:
         return f"{len(hit):,} of {len(sealed):,} tensors hit: {ranges.names(hit)}"
@@ -438,7 +438,7 @@ def _set_limits(memory: int, seconds: int) -> None:  # pragma: no cover - runs i
     lower(resource.RLIMIT_DATA, memory)
 
 
-def _text() -> str:
+def _loader_script() -> str:
     return (importlib.resources.files("ckpt_tools") / "inspection" / "load_child.py").read_text()
 
 
@@ -453,7 +453,7 @@ def load(
     seconds = _SECONDS + _PER_GIB * (size >> 30)
     try:
         done = subprocess.run(  # noqa: S603  # our own interpreter with our own text
-            [sys.executable, "-c", _text(), loader, absolute(path), json.dumps(list(windows))],
+            [sys.executable, "-c", _loader_script(), loader, absolute(path), json.dumps(list(windows))],
             cwd="/",  # python -c looks for modules where it starts: not among somebody's files
             env={**os.environ, **_ENVIRONMENT},
             stdin=subprocess.DEVNULL,

@@ -151,9 +151,8 @@ class _Digests:
         for name in names:
             made = hash_of(name)
             if made is None:
-                raise UsageError(
-                    f"{name} needs a package that is not installed", f"pip install 'ckpt-tools[{name}]'"
-                )
+                hint = f"pip install 'ckpt-tools[{name}]'"
+                raise UsageError(f"{name} needs a package that is not installed", hint)
             if size:
                 self._whole.append(name)
                 self.sums.append(Sum(name, ASKED, (Extent(0, size),), 0, hash=made))

@@ -157,14 +157,10 @@ class Indexes:
             said = f"{wanted[0]} is damaged, so nothing says what belongs in this file"
             return finding("unreadable", said, hint="restore the index first")
         if any(os.path.join(directory, w) in self.known for w in wanted):
-            return finding(
-                "extra-file", f"{wanted[0]} does not name this file: it is left over from another save"
-            )
-        return finding(
-            "unfinished-save",
-            f"there is no {wanted[0]} beside it: the save never finished, or its index was lost"
-            " or lies on another node's disk",
-        )
+            why = f"{wanted[0]} does not name this file: it is left over from another save"
+            return finding("extra-file", why)
+        why = f"there is no {wanted[0]} beside it: the save never finished, or its index was lost"
+        return finding("unfinished-save", f"{why} or lies on another node's disk")
 
     def hidden(self, path: str) -> bool:
         """Return True if a file cannot be judged because the index that it needs is damaged."""
@@ -227,6 +223,7 @@ class Indexes:
             yield finding("missing-part", why)
 
     def _list(self, home: str) -> list[str]:
+        """Return the names in a directory; [] if it cannot be read, which is noted in ``unseen``."""
         try:
             return sorted(names_of(home))
         except OSError as e:
@@ -293,6 +290,7 @@ class Indexes:
 
 
 def _say_missing(missing: Sequence[str]) -> Iterator[Finding]:
+    """Yield a finding for each missing member, and one for all beyond _LISTED."""
     for name in missing[:_LISTED]:
         yield finding("missing-part", f"{name[:200]!r}, which this file describes, is not there")
     if more := missing[_LISTED:]:
@@ -302,6 +300,7 @@ def _say_missing(missing: Sequence[str]) -> Iterator[Finding]:
 
 
 def _say_unfetched(commands: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield one finding on members that are kept elsewhere; ``commands`` maps each to its command."""
     if commands:
         name, command = next(iter(commands.items()))
         more = f" and {len(commands) - 1:,} more" if len(commands) > 1 else ""

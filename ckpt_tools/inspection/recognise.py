@@ -49,6 +49,7 @@ def recognise(
 
 
 def _say_empty(source: OpenFile, named: Sequence[Format]) -> list[Finding]:
+    """Return the finding on an empty file, unless its name is that of other software, too."""
     if named and not any(f.ours(source) for f in named):  # other software uses such names as well
         return []
     return [finding("empty-file", "the file has no bytes", offset=0)]

@@ -112,13 +112,10 @@ class _Counts:
         """Count the NaN and infinities of a chunk at byte ``offset``; return all other patterns."""
         kind = self.kind
         magnitudes = patterns & (self.sign - 1)
-        nan = (
-            patterns == self.sign
-            if kind.fnuz
-            else magnitudes > kind.special
-            if kind.inf
-            else magnitudes >= kind.special
-        )
+        if kind.fnuz:
+            nan: npt.NDArray[np.bool_] = patterns == self.sign
+        else:
+            nan = magnitudes > kind.special if kind.inf else magnitudes >= kind.special
         inf = magnitudes == kind.special if kind.inf else nan & False
         if (n := _count(nan)) and self.first_nan < 0:
             self.first_nan = offset + int(nan.argmax()) * kind.width
@@ -133,6 +130,7 @@ class _Counts:
         return max(self.high, self.low)
 
     def stats(self, t: Tensor, absurd: int) -> Stats:
+        """Return the counts of a tensor with ``absurd`` absurd numbers, and its extremes and distribution."""
         low = self.low | self.sign if self.low >= 0 else self.high_end if self.high >= 0 else None
         high = self.high if self.high >= 0 else self.low_end | self.sign if self.low >= 0 else None
         least, most = (None if p is None else value(p, self.kind) for p in (low, high))

@@ -90,7 +90,9 @@ def test_a_module_beside_the_file_is_not_imported(tmp_path: Path, monkeypatch: p
 
 
 def test_the_loader_cannot_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "_text", lambda: f"open({str(tmp_path / 'written')!r}, 'w').write('x' * 9)")
+    monkeypatch.setattr(
+        loading, "_loader_script", lambda: f"open({str(tmp_path / 'written')!r}, 'w').write('x' * 9)"
+    )
     assert codes(FORMAT_FILES / "torch_zip/good/tiny.pt")[1] in (["load-failed"], ["not-loaded"])
     assert not (tmp_path / "written").exists() or not (tmp_path / "written").stat().st_size
 
@@ -107,7 +109,7 @@ def test_the_loader_cannot_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_a_loader_that_misbehaves(text: str, answer: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "_text", lambda: text)
+    monkeypatch.setattr(loading, "_loader_script", lambda: text)
     monkeypatch.setattr(loading, "_SECONDS", 2)
     assert codes(FORMAT_FILES / "torch_zip/good/tiny.pt") == answer
 
@@ -116,7 +118,7 @@ def test_a_loader_that_is_not_installed_is_a_note_and_the_level_is_not_reached(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     missing = """print('{"outcome": "missing", "message": "No module named torch"}')"""
-    monkeypatch.setattr(loading, "_text", lambda: missing)
+    monkeypatch.setattr(loading, "_loader_script", lambda: missing)
     seen = verify([str(FORMAT_FILES / "torch_zip/good/tiny.pt")], Level.LOAD)
     report = seen.files[0].report
     assert (report.verdict, report.level, seen.summary.below_level) == (Verdict.OK, Level.VALUES, 1)

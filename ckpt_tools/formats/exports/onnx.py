@@ -54,6 +54,7 @@ _DATA = re.compile(r"(.+)\.onnx(?:\.data|_data(?:_\d+)?)", re.DOTALL)
 
 
 def _index_of(name: str) -> tuple[str, ...]:
+    """Return the name of the model of a file of external data; () for other names."""
     m = _DATA.fullmatch(name)
     return (f"{m[1]}.onnx",) if m else ()
 
@@ -156,6 +157,7 @@ class _Model:
         self.anatomy.tensors.append(Tensor(*tensor[:3], tensor.nbytes or 0, offset))
 
     def _add_external(self, message: _Message, tensor: _Tensor) -> Iterator[Finding]:
+        """Add a tensor whose bytes lie in a file of external data. Raises Damage if its place is bad."""
         entries = message.external
         where, numbers = entries.get("location", ""), [entries.get(key, "0") for key in ("offset", "length")]
         if not where or not all(n.isascii() and n.isdigit() and len(n) <= 18 for n in numbers):
@@ -171,6 +173,7 @@ class _Model:
 
 
 def _keep_metadata(reader: Reader, f: Field, anatomy: Anatomy) -> None:
+    """Keep a field of the model if it is a version of the model or the name or version of its producer."""
     if f.number in (1, 5) and f.packed == _NUMBER:
         anatomy.metadata["ir_version" if f.number == 1 else "model_version"] = f.value
     elif f.number in (2, 3) and f.packed == _BYTES and f.value <= MAX_TEXT:

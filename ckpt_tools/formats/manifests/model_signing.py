@@ -40,6 +40,7 @@ class Statement(NamedTuple):
 
     @property
     def sharded(self) -> bool:
+        """True if the digests are of shards of files."""
         return self.serialization.get("method") == "shards"
 
     @property
@@ -84,12 +85,13 @@ def _read_payload(bundle: Text) -> Mapping[str, object]:
     return mapping(parse(data, bundle.odd)) if data else {}
 
 
-def _make_statement(said: Mapping[str, object]) -> Statement:
-    subjects, predicate = list(map(mapping, sequence(said.get("subject")))), mapping(said.get("predicate"))
+def _make_statement(payload: Mapping[str, object]) -> Statement:
+    subjects = list(map(mapping, sequence(payload.get("subject"))))
+    predicate = mapping(payload.get("predicate"))
     model = str((subjects or [{}])[0].get("name") or "")
     listed = map(mapping, sequence(predicate.get("resources")))
     resources = tuple((row.get("name"), row.get("algorithm"), row.get("digest")) for row in listed)
-    if said.get("predicateType") == _PREDICATE_V02:
+    if payload.get("predicateType") == _PREDICATE_V02:
         resources = tuple((s.get("name"), "sha256", mapping(s.get("digest")).get("sha256")) for s in subjects)
     return Statement(model, mapping(predicate.get("serialization")) or _FILES_V02, resources)
 

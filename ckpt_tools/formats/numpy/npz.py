@@ -78,9 +78,8 @@ def _check_member(source: Source, r: Record, name: str, anatomy: Anatomy) -> Ite
     for key, value in inner.metadata.items():
         remember(anatomy.metadata, key, value)
     base = r.payload if r.method == STORED else None
-    anatomy.tensors += (
-        replace(t, offset=None if base is None else base + (t.offset or 0)) for t in inner.tensors
-    )
+    for t in inner.tensors:
+        anatomy.tensors.append(replace(t, offset=None if base is None else base + (t.offset or 0)))
 
 
 def _check_array(source: Source, name: str, anatomy: Anatomy) -> Iterator[Finding]:

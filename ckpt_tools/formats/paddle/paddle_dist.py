@@ -104,6 +104,7 @@ def _read_place(s: Mapping[Any, Any], at: int) -> _Place:
 
 
 def _read_piece(s: Mapping[Any, Any], at: int) -> Piece:
+    """Return the piece of a LocalTensorMetadata, whose attributes are ``s``. Raises Damage."""
     shape, whole = lengths_of(s.get("local_shape"), "local_shape", at), s.get("global_shape")
     (start, flat), dtype = _read_place(s, at), s.get("dtype", "")
     if len(start) != len(shape) or type(dtype) is not str:

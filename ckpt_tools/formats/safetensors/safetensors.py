@@ -65,9 +65,7 @@ META_KEYS = ("format", "crc_num", "remove_redundancy")  # the metadata keys that
 FORMAT_NAMES = ("pt", "ms", "np", "tf", "flax", "mlx", "paddle")
 BOOLEANS = ("True", "False")
 INT4 = "Int4"
-"""The dtype that MindSpore gives a tensor of int4 pairs, which is stored as I8: ``__metadata__`` has it under
-the tensor's name.
-"""
+"""MindSpore's dtype of a tensor of int4 pairs, stored as I8: ``__metadata__`` has it under its name."""
 
 
 def _read_metadata(header: Cursor, anatomy: Anatomy) -> Iterator[Finding]:
@@ -193,6 +191,7 @@ _BLANK = " \t\r\n"
 
 
 def _magic(head: bytes) -> bool:
+    """Return True for a plausible length, "{", and the beginning of a JSON object behind it."""
     start = head[8:].lstrip(b" \t\r\n")
     return (
         2 <= int.from_bytes(head[:8], "little") <= _LONGEST_HEADER

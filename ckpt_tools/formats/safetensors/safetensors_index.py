@@ -235,15 +235,15 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     index = Map()
     yield from read_index(source, anatomy, index, partial(_read_weights, index=index))
     anatomy.keys.update(index.where)
-    anatomy.members.update(
-        (shard, Claim(FORMAT.name, partial(compare, index, shard), joint=True)) for shard in index.shards
-    )
+    for shard in index.shards:
+        anatomy.members[shard] = Claim(FORMAT.name, partial(compare, index, shard), joint=True)
     groups = anatomy.metadata.get("param_groups")  # the file with an optimizer's param_groups
     if isinstance(groups, str) and groups.endswith(".bin"):
         anatomy.members.setdefault(groups, Claim(FORMAT.name, nothing))
 
 
 def _read_sections(cursor: Cursor, index: Said, anatomy: Anatomy, weights: Weights) -> Iterator[Finding]:
+    """Read the entries of the index: its weight_map, its metadata, and others, which are skipped."""
     seen = set[str]()
     for section in cursor.members():
         if section in seen:
