@@ -163,8 +163,8 @@ def flipped_bit(crc: Crc, difference: int, length: int) -> Flip | None:
     exponent = _logarithm(crc.name, difference, 8 * length + _WIDTH)
     if exponent is None or exponent < _WIDTH:
         return None
-    behind = exponent - _WIDTH
-    return Flip(length - 1 - behind // 8, 7 - behind % 8)
+    bits_behind = exponent - _WIDTH
+    return Flip(length - 1 - bits_behind // 8, 7 - bits_behind % 8)
 
 
 def odds(length: int) -> float:

@@ -183,7 +183,7 @@ def _combine_feeds(s: Sum, outcomes: Outcomes, *, complete: bool) -> Outcome | N
 
 def _list_feeds(sums: Sequence[Sum], size: int, gaps: int) -> list[_Feed]:
     """Return the feeds of a file of ``size`` bytes: the pieces of all sums, and gaps below byte ``gaps``."""
-    feeds, behind = list[_Feed](_list_gaps(sums, gaps)), size
+    feeds, next_at = list[_Feed](_list_gaps(sums, gaps)), size
     for i, s in enumerate(sums):
         pieces = [(j, p) for j, p in enumerate(s.pieces) if not isinstance(p, bytes)]
         if isinstance(s.hash, Crc) or (len(s.pieces) == len(pieces) == 1 and pieces[0][1].length):
@@ -192,8 +192,8 @@ def _list_feeds(sums: Sequence[Sum], size: int, gaps: int) -> list[_Feed]:
                 if p.length or fixed:
                     feeds.append(_Feed(p.offset, p.offset + p.length, i, j, fixed))
         else:
-            feeds.append(_Feed(behind, behind + sum(p.length for _, p in pieces), i, -1, fixed=True))
-            behind = feeds[-1].stop
+            feeds.append(_Feed(next_at, next_at + sum(p.length for _, p in pieces), i, -1, fixed=True))
+            next_at = feeds[-1].stop
     return feeds
 
 
@@ -265,15 +265,15 @@ class _Reader(NamedTuple):
         source, values = self.source, list[Outcome]()
         if not isinstance(source, HeldSource) or not (whole := memoryview(source.whole())):
             return None
-        lost = [Extent(feed.start, feed.stop - feed.start) for feed in _list_gaps(self.sums, gaps)]
-        ranges = covered([*self.sums, Sum("", ASKED, tuple(lost), 0)], certain=False)
+        uncovered = [Extent(feed.start, feed.stop - feed.start) for feed in _list_gaps(self.sums, gaps)]
+        ranges = covered([*self.sums, Sum("", ASKED, tuple(uncovered), 0)], certain=False)
         if max([stop for _, stop, _ in ranges], default=0) > len(whole):
             return None
         for s in self.sums:
             if Deflated in map(type, s.pieces):
                 return None
             values.append(_compute_in_memory(s, whole))
-        for e in lost:
+        for e in uncovered:
             self.watch(e.offset, whole[e.offset : e.offset + e.length])
         source.count(read := sum([stop - start for start, stop, _ in ranges]))
         return values, read, None

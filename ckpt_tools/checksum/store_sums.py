@@ -54,17 +54,17 @@ def composite(algorithm: str, values: Iterable[bytes]) -> bytes:
     return hashlib.new(algorithm, data, usedforsecurity=False).digest()
 
 
-def add_whole_checksums(told: StoreChecksums) -> StoreChecksums:
+def add_whole_checksums(stored: StoreChecksums) -> StoreChecksums:
     """Return the checksums and the CRC of the whole object, if the CRCs of all parts fit their composite."""
-    have, more = {s.algorithm for s in told.sums if s.whole}, list[StoreChecksum]()
-    for s in told.sums:
-        combines = s.algorithm in CRCS and s.algorithm not in have and can_work_out(s.algorithm)
-        if not combines or s.whole or len(s.part_values) != len(s.parts) or sum(s.parts) != told.size:
+    algorithms, of_whole = {s.algorithm for s in stored.sums if s.whole}, list[StoreChecksum]()
+    for s in stored.sums:
+        combines = s.algorithm in CRCS and s.algorithm not in algorithms and can_work_out(s.algorithm)
+        if not combines or s.whole or len(s.part_values) != len(s.parts) or sum(s.parts) != stored.size:
             continue
         if composite(s.algorithm, s.part_values) == s.value:
             value = combined(s.algorithm, zip(s.part_values, s.parts, strict=True))
-            more.append(StoreChecksum(s.algorithm, value))
-    return StoreChecksums(told.url, told.size, (*told.sums, *more))
+            of_whole.append(StoreChecksum(s.algorithm, value))
+    return StoreChecksums(stored.url, stored.size, (*stored.sums, *of_whole))
 
 
 class Agreement(Struct, frozen=True):
@@ -75,9 +75,9 @@ class Agreement(Struct, frozen=True):
     known: bytes
 
 
-def compared(told: StoreChecksums, known: Mapping[str, bytes]) -> Agreement | None:
+def compared(stored: StoreChecksums, known: Mapping[str, bytes]) -> Agreement | None:
     """Compare checksums of a whole object with known digests: a difference wins, None if none proves."""
-    pairs = [(s, known[s.algorithm]) for s in told.sums if s.whole and s.algorithm in known]
+    pairs = [(s, known[s.algorithm]) for s in stored.sums if s.whole and s.algorithm in known]
     for s, digest in pairs:
         if s.value != digest and not s.weak:
             return Agreement(False, s, digest)
@@ -156,15 +156,15 @@ class WorkedOut:
 _WHAT = "the checksum that the store keeps, from byte"
 
 
-def to_work_out(told: StoreChecksums, *, to_prove: bool) -> StoreChecksum | None:
+def to_work_out(stored: StoreChecksums, *, to_prove: bool) -> StoreChecksum | None:
     """Return the cheapest checksum whose difference is damage (``to_prove``: whose equality is proof)."""
     usable = [
         s
-        for s in told.sums
+        for s in stored.sums
         if can_work_out(s.algorithm)
         and not (s.claimed if to_prove else s.weak)
-        and told.size > 0
-        and (s.whole or (sum(s.parts) == told.size and min(s.parts) > 0))
+        and stored.size > 0
+        and (s.whole or (sum(s.parts) == stored.size and min(s.parts) > 0))
     ]
     return min(usable, key=lambda s: (s.weak, not s.whole, CHEAPEST.index(s.algorithm)), default=None)
 

@@ -272,25 +272,25 @@ def agreement(
             known = {s.algorithm: s.value for s in sums if s.whole and not s.claimed and not s.weak}
             return compared(_stored_sums(sides[0], a), known)
         local, other = (1, 0) if is_url(a.path) else (0, 1)
-        told, file, seals = _stored_sums(sides[other], pair[other]), pair[local], sides[local].indexes.seals
-        if not told.sums:
+        stored, file, seals = _stored_sums(sides[other], pair[other]), pair[local], sides[local].indexes.seals
+        if not stored.sums:
             return None
         if seals is not None:  # the digests of a local file that was not written after its seal
             sealed = seals.unchanged(file.path, file.size, status(file.path).st_mtime_ns)
-            if sealed is not None and (found := compared(told, known_digests(sealed))):
+            if sealed is not None and (found := compared(stored, known_digests(sealed))):
                 return found
-        return _compare_bytes(told, file.path, jobs, progress)
+        return _compare_bytes(stored, file.path, jobs, progress)
     except (OSError, ShortRead):
         return None
 
 
-def _compare_bytes(told: StoreChecksums, path: str, jobs: int, progress: Advance) -> Agreement | None:
+def _compare_bytes(stored: StoreChecksums, path: str, jobs: int, progress: Advance) -> Agreement | None:
     """Read a local file and compare its checksum with the store's; None if that proves nothing."""
-    of = to_work_out(told, to_prove=True)
+    of = to_work_out(stored, to_prove=True)
     if of is None:
         return None
     with opened(path) as source:
-        value = None if source.size != told.size else work_out(source, of, jobs=jobs, progress=progress)
+        value = None if source.size != stored.size else work_out(source, of, jobs=jobs, progress=progress)
         if value is None or source.changed():
             return None
     same = value == of.value

@@ -180,8 +180,8 @@ def lone(name: str, change: Change, side: Side) -> FileDifference:
     new = change is Change.ADDED
     tensors = []
     for tensor, forms in side.forms.items():
-        here = _make_side(forms, None)
-        tensors.append(TensorDifference(tensor, change, None if new else here, here if new else None))
+        own = _make_side(forms, None)
+        tensors.append(TensorDifference(tensor, change, None if new else own, own if new else None))
     a, b = (None, side.report) if new else (side.report, None)
     return FileDifference(name, change, a, b, tuple(tensors))
 

@@ -25,15 +25,15 @@ _loaded: dict[str, Format] = {}
 
 def _list_plugins() -> tuple[Named, ...]:
     """Return a row for each format and manifest of installed packages; reject unsound ones."""
-    taken = {row.name for row in NAMED}
+    names_taken = {row.name for row in NAMED}
     rows = list[Named]()
     for group in ("formats", MANIFESTS):
-        for name, plugin in plugins.added(group, taken).items():
+        for name, plugin in plugins.added(group, names_taken).items():
             found: Format = plugin.value
             if why := _why_unsound(found):
                 plugins.reject(group, name, why)
                 continue
-            taken.add(name)
+            names_taken.add(name)
             _loaded[name] = found
             family = MANIFESTS if group == MANIFESTS else "plugins"
             state = found.state and group != MANIFESTS

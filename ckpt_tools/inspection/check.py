@@ -202,22 +202,22 @@ class Inspection(Struct):
     def _check_content(self, source: OpenFile, read: Read) -> None:
         """Read the content: add a finding for each checksum that does not match, and for lost pages."""
         zero_pages, sealed_sums = list[tuple[int, int]](), dict[int, Sum]()
-        kept: KeptChecksum | None = None
+        checksum: KeptChecksum | None = None
         if self.asks_store and is_url(self.path):
             from ckpt_tools.inspection.kept_checksum import kept_checksum, say_not_kept
 
-            kept = kept_checksum(source, self.anatomy.sums)
+            checksum = kept_checksum(source, self.anatomy.sums)
         is_sound = worst(self.found) is not Verdict.BROKEN
-        differing = read(source, self.anatomy.sums if kept is None else kept.sums, zero_pages)
-        for s, actual in differing if kept is None else kept.collect(differing):
+        differing = read(source, self.anatomy.sums if checksum is None else checksum.sums, zero_pages)
+        for s, actual in differing if checksum is None else checksum.collect(differing):
             if s.code == "seal-mismatch":
                 sealed_sums[len(self.found)] = s
             self.found.append(finding(s.code, f"{s.what}: {difference(s, actual)}", offset=s.offset))
-        if kept is not None:
-            if (not_kept := kept.finding()) is not None:
+        if checksum is not None:
+            if (not_kept := checksum.finding()) is not None:
                 self.found[:] = say_not_kept(not_kept)  # the others are about bytes that the store has not
                 return
-            self.as_kept, self.proven = kept.same, is_sound and kept.same
+            self.as_kept, self.proven = checksum.same, is_sound and checksum.same
         if sealed_sums and self.anatomy.sealed:
             for i, text in _describe_hit(source, self.anatomy, sealed_sums, self.progress).items():
                 self.found[i] = replace(self.found[i], message=f"{self.found[i].message}; {text}")
@@ -359,17 +359,17 @@ def _describe_hit(
             start, stop = chunk.offset, chunk.offset + chunk.length
             overlaps = (t for t, runs in where.items() if any(at < stop and start < at + n for at, n in runs))
             in_chunk[i] = list(overlaps)
-    asked = {name for inside in in_chunk.values() for name in inside}
-    now = digests_of(source, [t for t in anatomy.tensors if t.name in asked], progress, jobs=1)
-    return {i: _say_hit(inside, now, anatomy.sealed) for i, inside in in_chunk.items()}
+    in_any = {name for in_one in in_chunk.values() for name in in_one}
+    current = digests_of(source, [t for t in anatomy.tensors if t.name in in_any], progress, jobs=1)
+    return {i: _say_hit(in_one, current, anatomy.sealed) for i, in_one in in_chunk.items()}
 
 
-def _say_hit(inside: list[str], now: Mapping[str, str], sealed: Mapping[str, str]) -> str:
-    """Say which tensors ``inside`` a chunk differ, from their digests ``now`` and the ``sealed`` ones."""
-    hit = [name for name in inside if name in sealed and now.get(name) not in (None, sealed[name])]
+def _say_hit(inside: list[str], current: Mapping[str, str], sealed: Mapping[str, str]) -> str:
+    """Say which tensors ``inside`` a chunk differ, from their digests ``current`` and the ``sealed`` ones."""
+    hit = [name for name in inside if name in sealed and current.get(name) not in (None, sealed[name])]
     if hit:
         return f"{len(hit):,} of {len(sealed):,} tensors hit: {ranges.names(hit)}"
-    if all(name in sealed and name in now for name in inside):
+    if all(name in sealed and name in current for name in inside):
         return "no tensor is hit"
     return "which tensors are hit is not known"
 

@@ -118,15 +118,15 @@ class DigestPass(NamedTuple):
         with opened(path, self.io) as source:
             digests, wrong = self._make_digests(source.size), None
             if source.size:
-                kept: KeptChecksum | None = None
+                checksum: KeptChecksum | None = None
                 if is_url(path):
                     from ckpt_tools.inspection.kept_checksum import kept_checksum
 
-                    kept = kept_checksum(source, digests.sums)
-                differing = self._compare(source, digests.sums if kept is None else kept.sums, None)
-                for _ in digests.collect(differing if kept is None else kept.collect(differing)):
+                    checksum = kept_checksum(source, digests.sums)
+                differing = self._compare(source, digests.sums if checksum is None else checksum.sums, None)
+                for _ in digests.collect(differing if checksum is None else checksum.collect(differing)):
                     raise AssertionError("nothing is stored that could differ")
-                wrong = None if kept is None else kept.finding()
+                wrong = None if checksum is None else checksum.finding()
             if source.changed():
                 raise OSError(errno.ESTALE, "size or modification time changed while the file was read", path)
             if wrong is not None:
@@ -149,15 +149,15 @@ class _Digests:
         ]
         self._whole, self._empty = list[str](), dict[str, str]()
         for name in names:
-            made = hash_of(name)
-            if made is None:
+            make_hash = hash_of(name)
+            if make_hash is None:
                 hint = f"pip install 'ckpt-tools[{name}]'"
                 raise UsageError(f"{name} needs a package that is not installed", hint)
             if size:
                 self._whole.append(name)
-                self.sums.append(Sum(name, ASKED, (Extent(0, size),), 0, hash=made))
+                self.sums.append(Sum(name, ASKED, (Extent(0, size),), 0, hash=make_hash))
             else:
-                digest = made().digest()
+                digest = make_hash().digest()
                 self._empty[name] = digest.hex() if isinstance(digest, bytes) else ""
 
     def collect(self, mismatched: Iterator[tuple[Sum, Outcome]]) -> Iterator[tuple[Sum, Outcome]]:

@@ -91,8 +91,8 @@ def file_digest(path: str, progress: Progress | None = None, *, jobs: int = 0, i
     the one that ``xxhsum`` gives for the whole. Raises as ``tensor_digests`` does.
     """
     with opened(path, io) as source:
-        wanted = [((c.offset, c.length),) for c in chunks(source.size)]
-        found = digests(source, wanted, jobs=jobs, progress=progress)
+        ranges = [((c.offset, c.length),) for c in chunks(source.size)]
+        found = digests(source, ranges, jobs=jobs, progress=progress)
         _require_unchanged(source)
         return join_digests(source.size, [d.hex() for d in found])
 
@@ -105,13 +105,13 @@ def digests_of(
     names: Mapping[Runs, list[str]] = defaultdict(list)
     for name, at in where.items():
         names[at].append(name)
-    left, wanted = SHARED * source.size, list[Runs]()
+    budget, selected = SHARED * source.size, list[Runs]()
     for at in sorted(names):
-        left -= sum(n for _, n in at)
-        if left < 0:
+        budget -= sum(n for _, n in at)
+        if budget < 0:
             break
-        wanted.append(at)
-    done = zip(wanted, digests(source, wanted, jobs=jobs, progress=progress), strict=True)
+        selected.append(at)
+    done = zip(selected, digests(source, selected, jobs=jobs, progress=progress), strict=True)
     found = {name: digest.hex() for at, digest in done for name in names[at]}
     return {name: found[name] for name in where if name in found}
 

@@ -149,17 +149,17 @@ class Indexes:
 
     def find_undescribed(self, path: str) -> Finding | None:
         """Return a finding if a file needs an index and none describes it. Call after ``claims``."""
-        wanted = self._list_needed(path)
-        if not wanted or any(map(gives_format, self._claims.get(path, ()))):
+        needed = self._list_needed(path)
+        if not needed or any(map(gives_format, self._claims.get(path, ()))):
             return None
         directory = os.path.dirname(path)
         if self.hidden(path):
-            said = f"{wanted[0]} is damaged, so nothing says what belongs in this file"
-            return finding("unreadable", said, hint="restore the index first")
-        if any(os.path.join(directory, w) in self.known for w in wanted):
-            why = f"{wanted[0]} does not name this file: it is left over from another save"
+            why_hidden = f"{needed[0]} is damaged, so nothing says what belongs in this file"
+            return finding("unreadable", why_hidden, hint="restore the index first")
+        if any(os.path.join(directory, w) in self.known for w in needed):
+            why = f"{needed[0]} does not name this file: it is left over from another save"
             return finding("extra-file", why)
-        why = f"there is no {wanted[0]} beside it: the save never finished, or its index was lost"
+        why = f"there is no {needed[0]} beside it: the save never finished, or its index was lost"
         return finding("unfinished-save", f"{why} or lies on another node's disk")
 
     def hidden(self, path: str) -> bool:
@@ -268,8 +268,8 @@ class Indexes:
             found.append(finding("path-escape", why))
         elif claim.stem and not self._there(path, found):
             home, stem = os.path.split(path)
-            named = [n for n in self._list(home) if os.path.splitext(n)[0] == stem]
-            candidates = [n for n in named if not formats.names.is_manifest(n)]
+            matches = [n for n in self._list(home) if os.path.splitext(n)[0] == stem]
+            candidates = [n for n in matches if not formats.names.is_manifest(n)]
             if len(candidates) > 1:
                 why = f"it has the digest of {name[:200]!r}, and nothing says of which of"
                 why = f"{why} {ranges.names(n[:200] for n in candidates)}: it was not compared"

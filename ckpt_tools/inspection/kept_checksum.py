@@ -69,13 +69,13 @@ def kept_checksum(source: OpenFile, given: Sequence[Sum]) -> KeptChecksum | None
     if not isinstance(source, StoreSource):
         return None
     try:
-        told = source.kept_checksums()
+        stored = source.kept_checksums()
     except Replaced:
         raise
     except OSError:  # without the store's checksum
         return None
-    of = to_work_out(add_whole_checksums(told), to_prove=False)
-    return None if of is None else KeptChecksum(given, WorkedOut(of, source.size))
+    checksum = to_work_out(add_whole_checksums(stored), to_prove=False)
+    return None if checksum is None else KeptChecksum(given, WorkedOut(checksum, source.size))
 
 
 def say_not_kept(other: Finding) -> tuple[Finding, Finding]:
@@ -97,8 +97,8 @@ def weigh_again(
     ``again`` is None if the second reading has no report; ``stopped``: it ended before all was checked.
     A cache in between may give the same wrong bytes each time, although the object is good.
     """
-    before, now = set(first.findings), set(again.findings) if again else set()
-    is_alike = now <= before if stopped else now == before
+    first_findings, later_findings = set(first.findings), set(again.findings) if again else set()
+    is_alike = later_findings <= first_findings if stopped else later_findings == first_findings
     if again is None or not (is_alike or again.verdict is Verdict.UNKNOWN):
         doubt = finding("unreadable", store.DIFFERENTLY, hint=_HINT)
         return replace(again or first, verdict=Verdict.UNKNOWN, findings=(doubt,))
@@ -123,18 +123,18 @@ def _find_difference(url: str, progress: Progress | None) -> Finding | None:
     """
     with StoreSource(url) as source:
         try:
-            told = add_whole_checksums(source.kept_checksums())
+            stored = add_whole_checksums(source.kept_checksums())
         except Replaced:
             raise
         except OSError:  # as above
             return None
-        of = to_work_out(told, to_prove=False) or to_work_out(told, to_prove=True)
-        if of is None:
+        checksum = to_work_out(stored, to_prove=False) or to_work_out(stored, to_prove=True)
+        if checksum is None:
             return None
-        kept = KeptChecksum((), WorkedOut(of, source.size))
-        for _ in kept.collect(mismatches(source, kept.sums, progress=progress)):
+        comparison = KeptChecksum((), WorkedOut(checksum, source.size))
+        for _ in comparison.collect(mismatches(source, comparison.sums, progress=progress)):
             raise AssertionError("nothing is stored that could differ")
-        return kept.finding()
+        return comparison.finding()
 
 
 class Evidence:
@@ -147,20 +147,20 @@ class Evidence:
     def told(self, url: str) -> StoreChecksums:
         """Return all checksums that the store keeps of an object. Raises OSError."""
         with self._lock:
-            if (have := self._told.get(url)) is not None:
-                return have
+            if (cached := self._told.get(url)) is not None:
+                return cached
         tree, key = mounts.tree_of(url)
-        told = add_whole_checksums(stored_checksums(tree.store, tree.object(key)))
+        stored = add_whole_checksums(stored_checksums(tree.store, tree.object(key)))
         with self._lock:
-            return self._told.setdefault(url, told)
+            return self._told.setdefault(url, stored)
 
     def same(self, path: str, sealed: SealedFile, algorithm: str) -> bool:
         """Return True if a store's checksum shows that a file is the one that was sealed."""
         try:
-            told = self.told(path)
+            stored = self.told(path)
         except OSError:
             return False
-        found = compare_with_seal(told, sealed, algorithm)
+        found = compare_with_seal(stored, sealed, algorithm)
         return found is not None and found.same
 
 
@@ -171,21 +171,21 @@ class Judged(NamedTuple):
     what: str
 
 
-def compare_with_digests(told: StoreChecksums, known: Mapping[str, bytes]) -> Judged | None:
+def compare_with_digests(stored: StoreChecksums, known: Mapping[str, bytes]) -> Judged | None:
     """Return whether an object has the ``known`` digests, by algorithm; None if none is comparable."""
-    found = compared(told, known)
+    found = compared(stored, known)
     if found is None:
         return None
     return Judged(found.same, _differs(found.checksum.algorithm, found.checksum.value, found.known))
 
 
-def compare_with_seal(told: StoreChecksums, sealed: SealedFile, algorithm: str) -> Judged | None:
+def compare_with_seal(stored: StoreChecksums, sealed: SealedFile, algorithm: str) -> Judged | None:
     """Return whether an object is the sealed file; None if its store keeps no comparable checksum."""
-    if told.size != sealed.size:
-        return Judged(False, f"it has {told.size:,} bytes; {sealed.size:,} were sealed")
-    if (found := compare_with_digests(told, known_digests(sealed, algorithm))) is not None:
+    if stored.size != sealed.size:
+        return Judged(False, f"it has {stored.size:,} bytes; {sealed.size:,} were sealed")
+    if (found := compare_with_digests(stored, known_digests(sealed, algorithm))) is not None:
         return found
-    for s in told.sums:
+    for s in stored.sums:
         crcs = {"crc32": sealed.chunk_crc32, "crc32c": sealed.chunk_crc32c}.get(s.algorithm, "")
         chunks = [bytes.fromhex(crcs[i : i + 8]) for i in range(0, len(crcs), 8)]
         value = None if s.whole or s.weak else of_chunks(s, sealed.size, chunks)

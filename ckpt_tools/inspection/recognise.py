@@ -48,9 +48,9 @@ def recognise(
     return format_of(claims[0].format) if fmt is None and not wrong and claims else fmt, wrong
 
 
-def _say_empty(source: OpenFile, named: Sequence[Format]) -> list[Finding]:
+def _say_empty(source: OpenFile, candidates: Sequence[Format]) -> list[Finding]:
     """Return the finding on an empty file, unless its name is that of other software, too."""
-    if named and not any(f.ours(source) for f in named):  # other software uses such names as well
+    if candidates and not any(f.ours(source) for f in candidates):  # other software uses such names as well
         return []
     return [finding("empty-file", "the file has no bytes", offset=0)]
 
@@ -65,12 +65,12 @@ def _recognise_content(
         return None, [finding("unreadable", text)]
     head = source.read(0, min(HEAD, source.size))
     # One list after the other: most files have a format of the first, and no other need be imported.
-    wanted = tuple(expect) or formats.names.allowed(name)
-    if found := _match_magic(head, wanted):
+    candidates = tuple(expect) or formats.names.allowed(name)
+    if found := _match_magic(head, candidates):
         return found, []
     actual = _match_magic(head, formats.names.told_by_magic)
     # the formats that a damaged file of this name may have had; one that the layout allows, if it names any
-    allowed = [f for f in map(format_of, wanted) if expect or f.ours(source)]
+    allowed = [f for f in map(format_of, candidates) if expect or f.ours(source)]
     if not allowed:
         return _recognise_head(source, name, actual, head)
     if zeros := _find_zeros(source, head, allowed):

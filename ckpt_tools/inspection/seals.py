@@ -226,13 +226,13 @@ class Seals:
         size, first = max(sizes), min(fragments.items())[1]
         missing = [rank for rank in range(size) if rank not in fragments] if size <= _MOST else []
         if len(sizes) > 1:
-            said = f"its fragments are of jobs of {' and '.join(map(str, sorted(sizes)))} ranks"
+            why = f"its fragments are of jobs of {' and '.join(map(str, sorted(sizes)))} ranks"
         elif missing or size > _MOST:
             ranks = ranges.names(map(str, missing)) or "too many to list"
-            said = f"{len(fragments):,} of {size:,} ranks have sealed their files: missing are {ranks}"
+            why = f"{len(fragments):,} of {size:,} ranks have sealed their files: missing are {ranks}"
         else:
             return
-        self._note(first, finding("seal-incomplete", said), _list_paths(first))
+        self._note(first, finding("seal-incomplete", why), _list_paths(first))
 
     def _keep(self, known: Known) -> None:
         """Keep the entry of each existing file of a seal; note a finding on missing files and bad paths."""

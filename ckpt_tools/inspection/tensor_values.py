@@ -84,7 +84,7 @@ class _Counts:
             self.denormal += _count(doubled < 2 << kind.mantissa) - zeros
 
     def _sample(self, patterns: Patterns) -> None:
-        """Count the exponents of a sample of a chunk: those of all take longer than all other work."""
+        """Count the exponents of a sample of a chunk: to count all takes longer than all other work."""
         some = patterns[:: max(1, patterns.size // SAMPLED)] & (self.sign - 1)
         size = 1 << (8 * self.kind.width - 1 - self.kind.mantissa)
         counts = np.bincount((some >> self.kind.mantissa).astype(np.intp), minlength=size)
@@ -206,7 +206,7 @@ def _find_absurd(source: Source, kind: Kind, ranges: Ranges, buffer: memoryview)
     bins[-1] = 0
     middle = int(np.searchsorted(np.cumsum(bins), (int(bins.sum()) + 1) // 2))
     least = min(max(kind.absurd + kind.bias, middle + kind.apart) << kind.mantissa, kind.special)
-    count, first, seen, kinds = 0, -1, 0, set[int]()
+    count, first, first_pattern, kinds = 0, -1, 0, set[int]()
     on_purpose = np.array(sorted(chosen(kind)), f"<u{kind.width}")
     for at, patterns in _chunks(source, kind, ranges, buffer, None):
         magnitudes = patterns & (sign - 1)
@@ -216,13 +216,13 @@ def _find_absurd(source: Source, kind: Kind, ranges: Ranges, buffer: memoryview)
         hit &= ~np.isin(magnitudes, on_purpose)
         found = patterns[hit]
         if found.size and first < 0:
-            first, seen = at + int(hit.argmax()) * kind.width, int(found[0])
+            first, first_pattern = at + int(hit.argmax()) * kind.width, int(found[0])
         count += found.size
         if len(kinds) < 2:
             kinds.update(map(int, np.unique(found)[:2]))
     if count > 1 and len(kinds) == 1:
         return _Absurd()
-    return _Absurd(count, first, value(seen, kind))
+    return _Absurd(count, first, value(first_pattern, kind))
 
 
 def values(source: Source, anatomy: Anatomy, progress: Progress | None = None) -> Iterator[Finding]:

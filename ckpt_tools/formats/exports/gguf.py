@@ -200,9 +200,9 @@ def _place_tensors(tensors: list[_Tensor], data: int, alignment: int, anatomy: A
     """Fill ``anatomy.tensors``, each behind the padded one before; return the end of the last one."""
     end, is_free = data, False  # free: behind a tensor of unknown size
     for t in tensors:
-        wanted, begin = _pad(end, alignment), data + t.offset
-        if t.offset % alignment or begin < wanted or (begin > wanted and not is_free):
-            why = f"tensor {t.name[:200]!r} begins at byte {begin} instead of {wanted}"
+        expected, begin = _pad(end, alignment), data + t.offset
+        if t.offset % alignment or begin < expected or (begin > expected and not is_free):
+            why = f"tensor {t.name[:200]!r} begins at byte {begin} instead of {expected}"
             raise Damage("bad-header", why, t.at)
         anatomy.explain(end, begin - end, "padding", Guard.UNPROTECTED)
         end, is_free = begin + (t.nbytes or 0), t.nbytes is None

@@ -188,8 +188,8 @@ def _claim_files(entries: list[_Entry], path: str, anatomy: Anatomy) -> Iterator
     digests, outside = _sort_digests(entries, place, basename(path))
     is_nameless = all(not e.name for e in entries)
     for name, known in digests.items():
-        made = claim("checksums", basename(path), name, known, optional=guessed)
-        anatomy.members[name] = made._replace(stem=is_nameless and not names.known(name))
+        file_claim = claim("checksums", basename(path), name, known, optional=guessed)
+        anatomy.members[name] = file_claim._replace(stem=is_nameless and not names.known(name))
     if outside:
         why = f"{len(outside):,} of the files that it lists lie outside its directory: {outside[0][:80]!r}"
         yield finding("path-escape", f"{why}: they were not compared", severity=Severity.WARNING)
@@ -226,10 +226,10 @@ def _strip_windows(entries: list[_Entry]) -> tuple[list[_Entry], bool]:
     if not entries or not all(_ON_WINDOWS.match(e.name) for e in entries):
         return entries, False
     try:
-        above = commonpath([directory_on_windows(e.name) for e in entries]).rstrip("\\")
+        common = commonpath([directory_on_windows(e.name) for e in entries]).rstrip("\\")
     except ValueError:  # of two drives
         return entries, False
-    return [e._replace(name=e.name[len(above) + 1 :].replace("\\", "/")) for e in entries], True
+    return [e._replace(name=e.name[len(common) + 1 :].replace("\\", "/")) for e in entries], True
 
 
 _ON_WINDOWS = re.compile(r"[A-Za-z]:\\")

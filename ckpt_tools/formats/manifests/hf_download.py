@@ -31,9 +31,9 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield finding("not-checksummed", "no metadata of a download: its file is not compared with it")
         return
     name = source.path.rpartition(_DIRECTORY)[2].removesuffix(".metadata")
-    made = claim("hf_download", ".cache/huggingface", name, [digest], optional=True)
-    check = partial(_unless_changed, since=float(found[3]), compare=made.check)
-    anatomy.members[name] = made._replace(check=check)
+    file_claim = claim("hf_download", ".cache/huggingface", name, [digest], optional=True)
+    check = partial(_unless_changed, since=float(found[3]), compare=file_claim.check)
+    anatomy.members[name] = file_claim._replace(check=check)
 
 
 def _unless_changed(source: Source, anatomy: Anatomy, since: float, compare: Check) -> Iterator[Finding]:

@@ -52,8 +52,8 @@ class Statement(NamedTuple):
         """Return "MODEL/" if the signature at ``path`` lies beside the model's directory, "" if inside."""
         model = self.model
         ignored = [str(p).rpartition("/")[2] for p in sequence(self.serialization.get("ignore_paths"))]
-        inside = basename(path) in ignored or model in ("", ".", basename(dirname(path))) or "/" in model
-        return "" if inside else f"{model}/"
+        is_inside = basename(path) in ignored or model in ("", ".", basename(dirname(path))) or "/" in model
+        return "" if is_inside else f"{model}/"
 
     def home(self, path: str) -> str:
         """Return the directory of the model whose signature lies at ``path``; "" if the model is one file."""
@@ -89,8 +89,8 @@ def _make_statement(payload: Mapping[str, object]) -> Statement:
     subjects = list(map(mapping, sequence(payload.get("subject"))))
     predicate = mapping(payload.get("predicate"))
     model = str((subjects or [{}])[0].get("name") or "")
-    listed = map(mapping, sequence(predicate.get("resources")))
-    resources = tuple((row.get("name"), row.get("algorithm"), row.get("digest")) for row in listed)
+    rows = map(mapping, sequence(predicate.get("resources")))
+    resources = tuple((row.get("name"), row.get("algorithm"), row.get("digest")) for row in rows)
     if payload.get("predicateType") == _PREDICATE_V02:
         resources = tuple((s.get("name"), "sha256", mapping(s.get("digest")).get("sha256")) for s in subjects)
     return Statement(model, mapping(predicate.get("serialization")) or _FILES_V02, resources)
@@ -100,25 +100,25 @@ def _make_statement(payload: Mapping[str, object]) -> Statement:
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     bundle = read_json(source)
     anatomy.explain(0, source.size, "names, digests and their signature", Guard.UNPROTECTED)
-    said = _read_payload(bundle)
+    payload = _read_payload(bundle)
     yield from bundle.odd
-    if said.get("predicateType") not in (_PREDICATE, _PREDICATE_V02):
+    if payload.get("predicateType") not in (_PREDICATE, _PREDICATE_V02):
         why = "this is not a signature of a model: nothing is known about its content"
         yield finding("not-checksummed", why)
         return
-    statement = _make_statement(said)
+    statement = _make_statement(payload)
     if not statement.resources:
         raise Damage("bad-header", "the statement lists no file", 0)
-    if said.get("predicateType") == _PREDICATE:
-        yield from _check_own_digest(said, statement)
+    if payload.get("predicateType") == _PREDICATE:
+        yield from _check_own_digest(payload, statement)
     yield from _claim_files(statement, source.path, anatomy)
 
 
-def _check_own_digest(said: Mapping[str, object], statement: Statement) -> Iterator[Finding]:
+def _check_own_digest(payload: Mapping[str, object], statement: Statement) -> Iterator[Finding]:
     """Yield a finding unless the digest of all digests is the one that was signed."""
     from hashlib import sha256
 
-    subject = mapping(next(iter(sequence(said.get("subject"))), None))
+    subject = mapping(next(iter(sequence(payload.get("subject"))), None))
     try:
         joined = b"".join(bytes.fromhex(str(digest)) for _, _, digest in statement.resources)
     except ValueError:

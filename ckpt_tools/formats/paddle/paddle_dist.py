@@ -83,12 +83,12 @@ def _read_pieces(values: Any) -> Generator[Finding, None, dict[str, dict[_Place,
     if not isinstance(values, dict):
         raise Damage("bad-header", "state_dict_metadata is not a dict", 0)
     out: dict[str, dict[_Place, Piece]] = {}
-    for key, held in values.items():
-        if type(key) is not str or type(held) is not list:
+    for key, chunks in values.items():
+        if type(key) is not str or type(chunks) is not list:
             yield finding("bad-header", "state_dict_metadata names no list of chunks")
             continue
         by_place = out[key] = {}
-        for value in held:
+        for value in chunks:
             try:
                 s = _read_state(value, "LocalTensorMetadata")
                 by_place[_read_place(s, value.offset)] = _read_piece(s, value.offset)
@@ -141,8 +141,8 @@ def _claim_files(
     """Read ``storage_metadata``: a claim for each data file. A piece may be in several files."""
     if not isinstance(values, dict):
         raise Damage("bad-header", "storage_metadata is not a dict", 0)
-    wanted: dict[str, dict[str, Piece]] = defaultdict(dict)
-    placed = set[tuple[str, _Place]]()
+    by_file: dict[str, dict[str, Piece]] = defaultdict(dict)
+    in_files = set[tuple[str, _Place]]()
     for index, name in values.items():
         try:
             s = _read_state(index, "LocalTensorIndex")
@@ -154,28 +154,28 @@ def _claim_files(
             why = f"storage_metadata names a chunk of {text(key)!r} that state_dict_metadata does not have"
             yield finding("bad-header", why, offset=index.offset)
             continue
-        wanted[name][key] = pieces[key][place]
-        placed.add((key, place))
+        by_file[name][key] = pieces[key][place]
+        in_files.add((key, place))
     for key, held in pieces.items():
-        if lost := [p for place, p in held.items() if (key, place) not in placed]:
-            yield finding("bad-header", f"no file holds a chunk of {key[:200]!r}", offset=lost[0].at)
-    for name, here in wanted.items():
-        anatomy.members[name] = Claim("paddle_dist", partial(_compare, here))
+        if unplaced := [p for place, p in held.items() if (key, place) not in in_files]:
+            yield finding("bad-header", f"no file holds a chunk of {key[:200]!r}", offset=unplaced[0].at)
+    for name, file_pieces in by_file.items():
+        anatomy.members[name] = Claim("paddle_dist", partial(_compare, file_pieces))
 
 
-def _compare(wanted: Mapping[str, Piece], _source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+def _compare(pieces: Mapping[str, Piece], _source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Compare the pieces that the metadata lists for a data file with the tensors in the file."""
     held = {t.name: t for t in anatomy.tensors}
-    missing = [key for key in wanted if key not in held]
+    missing = [key for key in pieces if key not in held]
     if missing:
         more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
         why = f"the metadata says that {missing[0][:200]!r}{more} is in this file, which does not hold it"
         yield finding("missing-tensor", why)
-    for key, p in wanted.items():
+    for key, p in pieces.items():
         t = held.get(key)
         if t and (t.shape != p.shape or (p.dtype and t.dtype not in (p.dtype, _STORED.get(p.dtype)))):
-            said = f"the metadata says {p.dtype} {list(p.shape)}"
-            why = f"{key[:200]!r} is {t.dtype} {list(t.shape)} here, {said}"
+            expected = f"the metadata says {p.dtype} {list(p.shape)}"
+            why = f"{key[:200]!r} is {t.dtype} {list(t.shape)} here, {expected}"
             yield finding("tensor-size", why, offset=t.offset)
 
 

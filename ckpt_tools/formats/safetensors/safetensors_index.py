@@ -161,7 +161,7 @@ def _read_pairs(cursor: Cursor) -> Iterator[tuple[str, str]]:
 
 def _read_weights(cursor: Cursor, index: Map) -> Iterator[Finding]:
     """Read ``weight_map``. Of a tensor named twice the last entry counts, as in every reader."""
-    spelt: dict[str, str] = {}
+    shard_names: dict[str, str] = {}
     for name, shard in _read_pairs(cursor):
         if len(name) > MAX_NAME or len(shard) > MAX_NAME:
             raise Damage("too-complex", f"a name of {max(len(name), len(shard))} characters", cursor.offset)
@@ -170,8 +170,8 @@ def _read_weights(cursor: Cursor, index: Map) -> Iterator[Finding]:
             yield finding("duplicate-key", why, offset=cursor.offset)
         elif len(index.where) >= MAX_TENSORS:
             raise Damage("too-complex", f"more than {MAX_TENSORS} tensors", cursor.offset)
-        index.where[name] = spelt.setdefault(shard, shard)  # one text for all entries of a shard
-        if len(spelt) > MAX_SHARDS:
+        index.where[name] = shard_names.setdefault(shard, shard)  # one text for all entries of a shard
+        if len(shard_names) > MAX_SHARDS:
             raise Damage("too-complex", f"more than {MAX_SHARDS} shards", cursor.offset)
     for name, shard in index.where.items():
         index.shards.setdefault(shard, []).append(name)

@@ -143,10 +143,10 @@ _ALWAYS = ("path", "size", "digest", "crc32", "crc32c")  # fields that are writt
 def _digest(*pieces: bytes | bytearray | memoryview) -> str:
     import xxhash
 
-    made = xxhash.xxh3_128()
+    running = xxhash.xxh3_128()
     for data in pieces:
-        made.update(data)
-    return made.hexdigest()
+        running.update(data)
+    return running.hexdigest()
 
 
 def is_whole(data: bytes) -> bool:
@@ -170,8 +170,8 @@ def _convert(value: object, kind: type[_Kind], what: str) -> _Kind:
         return convert(known, kind)
     except (ValidationError, UnicodeEncodeError) as e:  # the latter: half a pair of UTF-16 for a number
         found = _MEMBER.search(str(e))
-        said = f"{found[1]} is {str(value.get(found[1]))[:60]!r}" if found else str(e)
-        raise NotASeal(f"{what}: {said}") from None
+        why = f"{found[1]} is {str(value.get(found[1]))[:60]!r}" if found else str(e)
+        raise NotASeal(f"{what}: {why}") from None
 
 
 _MEMBER = re.compile(r"(?:\$\.|field `)(\w+)")  # the field in a message of msgspec

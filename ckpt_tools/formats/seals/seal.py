@@ -101,13 +101,13 @@ def compare(
         what = f"bytes {extent.offset:,} to {last:,} are not those that were sealed"
         anatomy.sums.append(Sum(what, expected, (extent,), extent.offset, hash=xxh3, code=CODE))
     if whole is not None:
-        made = hash_of(whole.algorithm)
-        if made is None:
+        make_hash = hash_of(whole.algorithm)
+        if make_hash is None:
             missing = f"{whole.algorithm} needs the package {whole.algorithm}"
             yield finding("needs-extra", missing, hint=f"pip install 'ckpt-tools[{whole.algorithm}]'")
         else:
             what, expected = f"{whole.algorithm} of the file", bytes.fromhex(whole.digest)
-            anatomy.sums.append(Sum(what, expected, (Extent(0, size),), 0, hash=made, code=CODE))
+            anatomy.sums.append(Sum(what, expected, (Extent(0, size),), 0, hash=make_hash, code=CODE))
 
 
 FORMAT = own_format(name="seal", magic=_magic, checks={Level.STRUCTURE: _structure}, loader=None)
