@@ -48,7 +48,7 @@ class Digested(NamedTuple):
 
 
 class DigestPass(NamedTuple):
-    """The options of a pass: the seal's ``algorithm``, further ones (``also``), digests of ``tensors``."""
+    """The options of a pass: the seal's ``algorithm``, further ones (``also``), and if ``tensors`` count."""
 
     algorithm: str
     also: tuple[str, ...] = ()
@@ -60,14 +60,14 @@ class DigestPass(NamedTuple):
     progress: Progress | None = None
 
     def read(self, path: str, name: str, expect: Sequence[str], claims: Sequence[Claim]) -> Digested:
-        """Read the file that the seal calls ``name``, twice if in doubt. Raises OSError if it cannot."""
-        seen = self._attempt_read(path, name, expect, claims)
-        if seen.report is None or not is_in_doubt(seen.report):
-            return seen
+        """Read the file that the seal calls ``name``, twice if in doubt. Raises OSError if unreadable."""
+        first = self._attempt_read(path, name, expect, claims)
+        if first.report is None or not is_in_doubt(first.report):
+            return first
         from ckpt_tools.inspection.kept_checksum import weigh_again  # a file on a disk is read once
 
-        again = self._attempt_read(path, name, expect, claims)
-        return Digested(weigh_again(seen.report, again.report, self.progress), None, again.identity)
+        second = self._attempt_read(path, name, expect, claims)
+        return Digested(weigh_again(first.report, second.report, self.progress), None, second.identity)
 
     def _compare(self, source: OpenFile, sums: list[Sum], runs: list[tuple[int, int]] | None) -> Mismatches:
         """Yield the sums that do not match; add the ranges of zero pages to ``runs``, unless it is None."""
@@ -75,7 +75,7 @@ class DigestPass(NamedTuple):
         return mismatches(source, sums, jobs=self.jobs, progress=self.progress, gaps=gaps, watch=watch)
 
     def _attempt_read(self, path: str, name: str, expect: Sequence[str], claims: Sequence[Claim]) -> Digested:
-        """Return one attempt, in one pass: ``file`` is None if it is damaged or was not read to its end."""
+        """Return one attempt, in one pass: ``file`` is None if damaged, or not read to its end."""
         if not (expect or claims or formats.names.known(os.path.basename(path))):
             return self.read_plain(path, name)  # many files of other kinds begin like JSON
         inspection = Inspection(

@@ -77,17 +77,17 @@ class Indexes:
         self._same = same
         if seals:
             self._make_seals(seals)
-        self._waiting: dict[str, list[str]] = defaultdict(list)
+        self._unread: dict[str, list[str]] = defaultdict(list)  # directory -> indexes
         for path in paths:
             if placed := formats.names.placed(path):
-                self._waiting[placed.base].append(path)
+                self._unread[placed.base].append(path)
             elif is_index(os.path.basename(path)):
-                self._waiting[os.path.dirname(path)].append(path)
-        self.known = {path for paths in self._waiting.values() for path in paths}
-        self._named: dict[str, list[str]] = defaultdict(list)
+                self._unread[os.path.dirname(path)].append(path)
+        self.known = {path for paths in self._unread.values() for path in paths}
+        self._member_paths: dict[str, list[str]] = defaultdict(list)
         self._claims: dict[str, list[Claim]] = defaultdict(list)
         self._sources: dict[str, set[tuple[str, str]]] = defaultdict(set)
-        self._said: set[tuple[str, Claim]] = set()
+        self._claim_keys: set[tuple[str, Claim]] = set()  # of all in _claims
         self._broken: set[str] = set()
         self.findings: dict[str, list[Finding]] = {}
         self.left_out: dict[str, list[str]] = {}
@@ -111,10 +111,10 @@ class Indexes:
 
     def described(self, path: str) -> tuple[Claim, ...]:
         """Return the claims on a file by indexes alone. Reads those in its directory and above."""
-        if self._waiting:
+        if self._unread:
             directory = os.path.dirname(path)
             for _ in range(_ABOVE):
-                for index in self._waiting.pop(directory, ()):
+                for index in self._unread.pop(directory, ()):
                     self._read(index)
                 directory = os.path.dirname(directory)
         return (*self._claims.get(path, ()), *claims_by_path(path))
@@ -141,9 +141,9 @@ class Indexes:
 
     def members(self, of: Container[str] | None = None) -> Iterator[str]:
         """Yield every existing file that an index (if given, one of ``of``) names. Reads all indexes."""
-        for directory in list(self._waiting):
+        for directory in list(self._unread):
             self.claims(os.path.join(directory, ""))
-        for index, named in self._named.items():
+        for index, named in self._member_paths.items():
             if of is None or index in of:
                 yield from named
 
@@ -232,7 +232,7 @@ class Indexes:
 
     def names_no_file(self, index: str) -> bool:
         """Return True if none of the files that an index describes is there."""
-        return not self._named.get(index) and formats.names.placed(index) is None
+        return not self._member_paths.get(index) and formats.names.placed(index) is None
 
     def _inspect(self, index: str, part: _Part) -> tuple[Anatomy, tuple[_Seen, ...]]:
         """Return the anatomy of one file of an index, and the files that its claims rest on."""
@@ -254,11 +254,11 @@ class Indexes:
 
     def _keep(self, index: str, path: str, claim: Claim, sources: tuple[_Seen, ...]) -> None:
         """Keep a claim of an index on a file, once, and the files that the claim was read from."""
-        if (path, claim) not in self._said:
-            self._said.add((path, claim))
+        if (path, claim) not in self._claim_keys:
+            self._claim_keys.add((path, claim))
             self._claims[path].append(claim)
         self._sources[path].update(sources)
-        self._named[index].append(path)
+        self._member_paths[index].append(path)
 
     def _place(self, base: str, name: str, claim: Claim, found: list[Finding]) -> str | None:
         """Return the path of a member of an index; None, and add to ``found``, if it is not clear."""

@@ -36,7 +36,7 @@ _NO_TIME = (
 
 
 class KeptChecksum:
-    """A store's checksum of one object. ``sums`` are to be read: the ``given`` ones, and those it needs."""
+    """A store's checksum of one object. ``sums`` are to be read: the ``given`` ones, and its own."""
 
     def __init__(self, given: Sequence[Sum], out: WorkedOut) -> None:
         self._out, self.sums = out, [*given, *out.sums]
@@ -72,7 +72,7 @@ def kept_checksum(source: OpenFile, given: Sequence[Sum]) -> KeptChecksum | None
         stored = source.kept_checksums()
     except Replaced:
         raise
-    except OSError:  # without the store's checksum
+    except OSError:  # then only the checksums in the file judge it
         return None
     checksum = to_work_out(add_whole_checksums(stored), to_prove=False)
     return None if checksum is None else KeptChecksum(given, WorkedOut(checksum, source.size))

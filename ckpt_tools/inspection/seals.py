@@ -86,9 +86,9 @@ class Seals:
         self, bases: Mapping[str, str], unseen: dict[str, str], same: Same = lambda *_: False
     ) -> None:
         self._same = same
-        self._waiting: dict[str, list[str]] = defaultdict(list)
+        self._unread: dict[str, list[str]] = defaultdict(list)  # directory -> seals
         for path, base in bases.items():
-            self._waiting[base].append(path)
+            self._unread[base].append(path)
         self._climbed = set[str]()  # directories: seals in them and above them have been read
         self._entries: dict[str, tuple[_Entry, ...]] = {}
         self._whole = set[str]()  # directories of which a valid seal names every file
@@ -103,7 +103,7 @@ class Seals:
     def claims(self, path: str) -> tuple[Claim, ...]:
         """Return the claims on a file by the seals in its directory and above; reads these seals."""
         home = directory = os.path.dirname(path)
-        if self._waiting and home not in self._climbed:
+        if self._unread and home not in self._climbed:
             self._climbed.add(home)
             for _ in range(_ABOVE):
                 self._read_of(directory)
@@ -126,7 +126,7 @@ class Seals:
 
     def add(self, path: str, base: str) -> None:
         """Add a seal that was written after the tree was listed."""
-        self._waiting[base].append(path)
+        self._unread[base].append(path)
         self._climbed = {home for home in self._climbed if not f"{home}/".startswith(f"{base}/")}
 
     def unchanged(self, path: str, size: int, mtime_ns: int) -> SealedFile | None:
@@ -159,7 +159,7 @@ class Seals:
 
     def read_all(self, besides: Container[str] = ()) -> None:
         """Read all seals that were not read yet, except those of the directories ``besides``."""
-        for base in [base for base in self._waiting if base not in besides]:
+        for base in [base for base in self._unread if base not in besides]:
             self._read_of(base)
 
     def forget(self) -> None:
@@ -170,7 +170,7 @@ class Seals:
 
     def _read_of(self, base: str) -> None:
         """Read the seals of one directory, and check them: fragments together, then the counters of each."""
-        paths = self._waiting.pop(base, ())
+        paths = self._unread.pop(base, ())
         found = [known for path in paths if (known := self._read(path, base)) is not None]
         self._check_fragments(found)
         for known in found:
