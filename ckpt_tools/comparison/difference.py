@@ -349,16 +349,17 @@ def _match_by(
     key: Key, a: Sequence[File], b: Sequence[File], pairs: list[Pair]
 ) -> tuple[list[File], list[File]]:
     """Add a pair for each key that exactly one file of each side has; return the files left over."""
-    places: dict[Hashable, tuple[list[File], list[File]]] = defaultdict(lambda: ([], []))
+    by_key: dict[Hashable, tuple[list[File], list[File]]] = defaultdict(lambda: ([], []))
     for i, side in enumerate((a, b)):
         for f in side:
-            places[key(f)][i].append(f)
-    pairs += ((one[0], two[0]) for one, two in places.values() if len(one) == len(two) == 1)
+            by_key[key(f)][i].append(f)
+    pairs += ((one[0], two[0]) for one, two in by_key.values() if len(one) == len(two) == 1)
     return _list_left(a, b, pairs)
 
 
 def _drop_steps(a: Sequence[File], b: Sequence[File]) -> Key:
     """Return a key: the name without numbers that are equal on all of a side, but differ between sides."""
+    # shape of a name -> the numbers in each name of either side
     numbers: dict[str, tuple[list[list[str]], list[list[str]]]] = defaultdict(lambda: ([], []))
     for i, side in enumerate((a, b)):
         for f in side:

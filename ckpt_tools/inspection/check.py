@@ -379,9 +379,9 @@ def _say_hit(inside: list[str], current: Mapping[str, str], sealed: Mapping[str,
 
 def regions_of(anatomy: Anatomy, size: int) -> tuple[Region, ...]:
     """Return the map of all bytes, in file order: ranges with a checksum, explained ranges, and the rest."""
-    spans = [Region(a, b - a, s.what, Guard.CHECKSUM) for a, b, s in covered(anatomy.sums)]
+    spans = [Region(start, stop - start, s.what, Guard.CHECKSUM) for start, stop, s in covered(anatomy.sums)]
     for layer in (sorted(anatomy.regions or ()), [Region(0, size, "unexplained", Guard.UNPROTECTED)]):
-        gaps, at = list[tuple[int, int]](), 0
+        gaps, at = list[tuple[int, int]](), 0  # each layer fills the gaps that the earlier ones left
         for r in [*spans, Region(size, 0, "", Guard.UNPROTECTED)]:
             if min(r.offset, size) > at:
                 gaps.append((at, min(r.offset, size)))

@@ -152,8 +152,8 @@ def _find_own_bytes(tensors: Sequence[Tensor], size: int) -> Iterator[tuple[Tens
     runs_of = (
         (i, t.pieces or ((t.offset, t.nbytes),)) for i, t in enumerate(tensors) if t.offset is not None
     )
-    placed = sorted((at, -length, i) for i, runs in runs_of for at, length in runs if length > 0)
-    for i, runs in groupby(placed, key=itemgetter(2)):
+    ranges_by_offset = sorted((at, -length, i) for i, runs in runs_of for at, length in runs if length > 0)
+    for i, runs in groupby(ranges_by_offset, key=itemgetter(2)):
         kind, ranges = KINDS.get(tensors[i].dtype), Ranges()
         for offset, length, _ in runs:
             start, stop = max(offset, end), offset - length
