@@ -305,7 +305,7 @@ class Sealer:
         """Read and digest one file of a target, and hold it to what indexes, layouts and seals say."""
         s, part, options = self.session, self._parts.get(path), self.options
         s.reader.opened(path)
-        if options.fragment and s.indexes.lone(path) is not None:
+        if options.fragment and s.indexes.find_undescribed(path) is not None:
             return self._pass.read_plain(path, _find_name(target, path))  # its index is another rank's
         expect = formats_allowed(part, s.layouts.piece_of(part)) if part else ()
         ignores_seals = options.again or options.fragment is not None

@@ -123,7 +123,7 @@ def _is_ready(s: Session, request: Request) -> bool:
 
 def _knows(s: Session, request: Request) -> bool:
     """Return True if an earlier run's report answers the same question."""
-    return s.reader.knows(request.path, request.level, request.expect, s.indexes.based(request.path))
+    return s.reader.knows(request.path, request.level, request.expect, s.indexes.sources_digest(request.path))
 
 
 def _is_small(request: Request) -> bool:

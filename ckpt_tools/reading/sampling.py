@@ -149,7 +149,7 @@ class Sampling:
                 own = known[0]
                 f.damaged, f.tried = own.data == _DAMAGED, own.seen_ns
                 f.checked = int(own.data) if own.data.isdigit() else 0
-            question = self.reader.question(r.expect, s.indexes.based(r.path))
+            question = self.reader.question(r.expect, s.indexes.sources_digest(r.path))
             if known := recall(self.cache, r.path, question, Level.CONTENT, ever=True):
                 whole = known[0]
                 f.checked, f.tried = max(f.checked, whole.seen_ns), max(f.tried, whole.seen_ns)

@@ -80,7 +80,7 @@ class Bench:
         )
         wrong = list[Sum]()
 
-        def read(source: OpenFile, sums: list[Sum], empty: list[tuple[int, int]]) -> Told:
+        def read(source: OpenFile, sums: list[Sum], empty: list[tuple[int, int]]) -> Mismatches:
             watch = watching(empty)
             for misfit in mismatches(source, sums, jobs=s.options.jobs, gaps=True, watch=watch):
                 wrong.append(misfit[0])
