@@ -1,4 +1,4 @@
-"""A checkpoint and the replica groups of a job in, the file that every rank would load out. Pure."""
+"""Assign to every rank of a job the files of a checkpoint that it would load. Pure: reads nothing itself."""
 
 from __future__ import annotations
 
@@ -18,16 +18,11 @@ from ckpt_tools.model.plan import Assignment, Load
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.facts import Evidence, Gap, StandIn
 from ckpt_tools.planning.rules.rule import finding_of
-from ckpt_tools.planning.rules.save import (
-    groups_needed,
-    missing_part,
-    missing_rank,
-    replica_mismatch,
-)
+from ckpt_tools.planning.rules.save import groups_needed, missing_part, missing_rank, replica_mismatch
 
 
 class Group(NamedTuple):
-    """Ranks that hold the same state of one role, and who says so."""
+    """Ranks that hold the same state of one role, and the flag, file or layout that says so."""
 
     ranks: Sequence[int]
     source: str
@@ -61,7 +56,7 @@ class Groups:
         return Group(everyone, "--replica-groups all") if self.selection.replicas_all else None
 
     def _find_peers(self, rank: int, over: tuple[str, ...]) -> Sequence[int]:
-        """Return the ranks at the place of ``rank`` on all other axes; the grid is laid out once per set."""
+        """Return ranks with the coordinates of ``rank`` on all axes but ``over``; cached by these axes."""
         axes = self.topology.apart(over)
 
         def place(r: int) -> tuple[int, ...]:
@@ -80,20 +75,20 @@ Bad = Mapping[str, Sequence[Finding]]
 
 
 def assign(checkpoint: Checkpoint, groups: Groups, bad: Bad, evidence: Evidence) -> Assignment:
-    """Return for every rank and role one eligible part: its own, else a proven member of its replica group.
-    Those of fault ranks are never eligible in dying-gasp checkpoints; elsewhere a replica is preferred.
+    """Return for every rank and role one part: the rank's own, else a proven one of its replica group. Parts
+    of fault ranks never count in dying-gasp checkpoints; in others a replica is preferred to them.
     """
     work = _Work(checkpoint, groups, bad, evidence)
     work.assign_shared()
     work.assign_roles()
-    gaps = [replace(gap, ranks=ranges.ranges(some)) for gap, some in work.gaps.items()]
-    asked = [finding_of(groups_needed.RULE, hit) for hit in groups_needed.check(gaps)]
+    gaps = [replace(gap, ranks=ranges.ranges(ranks)) for gap, ranks in work.gaps.items()]
+    ungrouped = [finding_of(groups_needed.RULE, hit) for hit in groups_needed.check(gaps)]
     lost = [finding_of(missing_rank.RULE, hit) for hit in missing_rank.find_unusable(gaps)]
-    found = (*asked, *dict.fromkeys(work.findings), *lost)
+    found = (*ungrouped, *dict.fromkeys(work.findings), *lost)
     if not (work.shared or work.loads or found):
         unknown = [p for p in checkpoint.parts if p.path in bad]
         found = (missing_part.describe_nothing_loaded(checkpoint, unknown),)
-    groupless = sorted(rank for gap, some in work.gaps.items() if gap.asked for rank in some)
+    groupless = sorted(rank for gap, ranks in work.gaps.items() if gap.asked for rank in ranks)
     return Assignment(work.loads, work.shared, found, tuple(groupless))
 
 
@@ -113,7 +108,7 @@ class _Role:
         self.anywhere = [p for p in parts if p.rank is None and not p.coords]
 
     def of(self, rank: int, topology: Topology) -> list[Part]:
-        """Return a rank's own files, the best first: by its number, else by its place in the grid."""
+        """Return files that name a rank, else those that name its place in the grid, the best first."""
 
         def precedence(p: Part) -> tuple[int, bool, int]:
             coords = dict(p.coords)
@@ -130,7 +125,7 @@ class _Role:
 
 
 class _Work:
-    """One assignment under way: what ranks load, what was found, and the ranks without a file by reason."""
+    """One assignment in progress: files that ranks load, findings, and ranks without a file (``gaps``)."""
 
     def __init__(self, checkpoint: Checkpoint, groups: Groups, bad: Bad, evidence: Evidence) -> None:
         self.checkpoint, self.groups, self.bad, self.evidence = checkpoint, groups, bad, evidence
@@ -147,21 +142,21 @@ class _Work:
         self.gaps: dict[Gap, list[int]] = defaultdict(list)
 
     def _add_findings(self, parts: Iterable[Part]) -> None:
-        """Say what is wrong with files, each finding with its path."""
+        """Add the findings on the bad ones of these files, each with its path."""
         for p in parts:
             self.findings += (f.at(p.path) for f in self.bad.get(p.path, ()))
 
     def assign_shared(self) -> None:
-        """Assign what all ranks load: every such file must be good, of copies of each other one is enough.
-        What each rank has of its own in a shared set (random numbers) only that rank opens.
+        """Assign the files that all ranks load: each must be good, but of several copies one is enough. In a
+        shared set only its own rank opens a rank's random state.
         """
         world = self.topology.provenance.get("world_size")
         own = [] if world is None or world.provenance == ALONE else self._find_files_of_single_ranks()
-        others = {p.path for p in own}.union(self.layout.unread(self.checkpoint))
+        left_out = {p.path for p in own}.union(self.layout.unread(self.checkpoint))
         copies = dict[str, list[Part]]()
         for p in sorted(self.checkpoint.parts, key=lambda p: (self.order[p.piece], p.path)):
             piece = self.layout.piece(p.piece)
-            if not (piece.readers.shared and piece.loaded) or p.path in others:
+            if not (piece.readers.shared and piece.loaded) or p.path in left_out:
                 continue
             if piece.readers.single:
                 copies.setdefault(p.role, []).append(p)
@@ -175,6 +170,7 @@ class _Work:
             self._assign_own(own)
 
     def _assign_one_of(self, copies: Sequence[Part]) -> None:
+        """Assign to all ranks the first good file of several copies; add the findings if none is good."""
         good = next((p for p in copies if p.path not in self.bad), None)
         if good is None:
             self._add_findings(copies)
@@ -183,12 +179,13 @@ class _Work:
             self.shared.append(Load(good, reason="" if good is copies[0] else why))
 
     def _find_files_of_single_ranks(self) -> list[Part]:
+        """Return files of a shared set that hold a rank's own state and that resuming can do without."""
         pieces = [piece for piece in self.layout.pieces if piece.readers.shared and piece.readers.sharded]
         roles = {piece.role for piece in pieces if piece.readers.survivable}
         return [p for p in self.checkpoint.parts if p.role in roles]
 
     def _assign_own(self, parts: Sequence[Part]) -> None:
-        """Assign to each rank its own file of a shared set. Ranks beyond those that saved it have none."""
+        """Assign to each rank its own file of a shared set. Ranks that the saving job lacked have none."""
         world, by_rank = self.topology.world_size, dict[int, list[Part]]()
         for p in parts:
             if p.rank is not None or world == 1:
@@ -215,6 +212,7 @@ class _Work:
                 self._assign(rank, name, role)
 
     def _assign(self, rank: int, name: str, role: _Role) -> None:
+        """Assign to a rank its file of the role ``name``; else note the gap, and what is wrong."""
         own = role.of(rank, self.topology)
         piece = self.layout.piece((own or role.parts)[0].piece)
         group = self.groups.of(rank, piece)
@@ -242,7 +240,7 @@ class _Work:
         return Load(mine[0]) if mine else None
 
     def _find_members(self, rank: int, role: _Role, own: Sequence[Part], group: Group) -> list[Part]:
-        """Return good files of the other ranks of a group, the nearest first, then those of no rank."""
+        """Return good files of the group's other ranks, nearest first, then files that name no rank."""
         fewer, more = sorted([group.ranks, role.by_rank], key=len)  # the group may be a whole large job
         others = [r for r in fewer if r in more and r != rank and not (self.dying and r in self.faults)]
         others.sort(key=lambda r: (r in self.faults, abs(r - rank), r))
@@ -253,25 +251,21 @@ class _Work:
     def _find_substitute(
         self, rank: int, group: Group, mine: Sequence[Part], parts: Sequence[Part]
     ) -> Load | None:
-        """Return a proven file of the group that nothing contradicts; ``mine`` are good ones of the rank."""
-        told = bool(self.selection.replica_groups or self.topology.strategy)
+        """Return the first of ``parts`` that may stand in for the rank; ``mine`` are its own good files."""
+        groups_named = bool(self.selection.replica_groups or self.topology.strategy)
         for part in parts:
             piece = self.layouts.piece_of(part)
-            facts = StandIn(
-                rank=rank,
-                part=part,
-                piece=piece,
-                source=group.source,
-                topology=self.topology,
-                evidence=self.evidence,
-                by_layout=bool(piece.readers.replicated_over) and not told,
-                strict=self.selection.strict,
+            by_layout, strict = (
+                bool(piece.readers.replicated_over) and not groups_named,
+                self.selection.strict,
             )
-            reason, said = replica_mismatch.weigh(facts)
-            self.findings += [said] if said else []
+            source = group.source
+            facts = StandIn(rank, part, piece, source, self.topology, self.evidence, by_layout, strict)
+            reason, finding = replica_mismatch.weigh(facts)
+            self.findings += [finding] if finding else []
             if reason:
                 others = [p for p in (*mine, *parts) if p is not part and p.piece == part.piece]
-                reason, said = replica_mismatch.compare_bytes(facts, reason, others)
-                self.findings += [said] if said else []
+                reason, finding = replica_mismatch.compare_bytes(facts, reason, others)
+                self.findings += [finding] if finding else []
                 return Load(part, True, reason) if reason else None
         return None

@@ -1,4 +1,4 @@
-"""Which checkpoints a question is about, in which order, and which of them is the choice."""
+"""Find the checkpoints that a question is about, order them, and choose one of them."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class Candidates:
 
     ``find_candidates()`` raises CkptError as docs/exit-codes.md lists it, and fills in ``session``,
     ``checkpoints`` (the finished ones of the run), ``exports`` (left out beside them), ``unfinished``,
-    ``lost`` (what a tracker names and is gone), ``expected``, ``ranked`` (best first), ``topology``,
-    ``saved`` (the world size that wrote the files) and ``judge``.
+    ``lost`` (saves that a tracker names and that do not exist any more), ``expected``, ``ranked`` (best
+    first), ``topology``, ``saved`` (the world size that wrote the files) and ``judge``.
     """
 
     session: Session
@@ -79,22 +79,20 @@ class Candidates:
         self.ranked: list[Checkpoint] = []
         self.order = "mtime"
         self.places: order.Places = {}
-        self.names = min(Level.STRUCTURE, selection.level)  # at presence the names must do
+        self.names = min(Level.STRUCTURE, selection.level)  # at level presence names must do
 
     def find_candidates(self) -> list[Checkpoint]:
-        """The finished checkpoints of the run, best first; none where there may be none and none exists."""
+        """Return the finished checkpoints of the run, best first; [] if none exists and none has to."""
         try:
-            self.session = open_session(
-                self.root, self.selection.read_options(self.progress), cache=self.cache
-            )
+            options = self.selection.read_options(self.progress)
+            self.session = open_session(self.root, options, cache=self.cache)
         except CannotLook as error:
             self._require_leave_for_no_root(error)
             return []
         self.warnings += self.session.notes
         self.warnings += unfetched(bare.path for bare in self.session.found.bare)
-        everything = self._leave_out_exports(
-            grouping.group(self.session.parts, self.session.layouts, self.selection.save_interval)
-        )
+        saves = grouping.group(self.session.parts, self.session.layouts, self.selection.save_interval)
+        everything = self._leave_out_exports(saves)
         self.arranged = frozenset(c.layout for c in (*everything, *self.exports))
         requested = [c for c in everything if is_requested(c, self.selection)]
         self.unfinished = [c for c in requested if c.unfinished]
@@ -103,7 +101,7 @@ class Candidates:
             self._require_first_launch(everything)
             return []
         self.checkpoints = self._keep_one_run(finished)
-        named = trackers.find_lost(self.session, self.checkpoints, self.unfinished)  # and gone
+        named = trackers.find_lost(self.session, self.checkpoints, self.unfinished)  # and that are gone
         self.lost = [r for r in named if allows(self.selection, r.checkpoint)]
         self.unfinished = self._find_unfinished_of_run()
         self._settle_steps_and_places()
@@ -111,16 +109,16 @@ class Candidates:
         return self.ranked
 
     def _leave_out_exports(self, everything: list[Checkpoint]) -> list[Checkpoint]:
-        """Without those of layouts that hold exports alone, where anything else was asked for."""
+        """Return saves without layouts of exports, if others were asked for; fill in ``exports``."""
         saves = [c for c in everything if not self.layouts.of(c).of_exports]
-        asked = any(is_requested(c, self.selection) for c in saves)
-        if not asked or self.selection.kind is Kind.RELEASE:
+        wanted = any(is_requested(c, self.selection) for c in saves)
+        if not wanted or self.selection.kind is Kind.RELEASE:
             return everything
         self.exports = [c for c in everything if self.layouts.of(c).of_exports]
         return saves
 
     def _find_unfinished_of_run(self) -> list[Checkpoint]:
-        """Return saves of the run that never finished; only the mark in a name may set their run apart."""
+        """Return unfinished saves of the run; a mark in their names may make them look like another run."""
         saves = [c for c in self.unfinished if trackers.find_tracker_of(self.session, c) is None]
         runs = {c.run for c in self.checkpoints}
         gasps = {c.run for c in saves if c.kind is Kind.DYING_GASP} - runs
@@ -134,7 +132,7 @@ class Candidates:
         ]
 
     def _settle_steps_and_places(self) -> None:
-        """Steps where names count them differently, and coordinates, as the contents tell them."""
+        """Set steps and coordinates from contents where names are ambiguous, and ``places``. Reads."""
         both = order.count_steps_in_epochs([*self.checkpoints, *self.unfinished], self.layouts)
         finished = len(self.checkpoints)
         self.checkpoints, self.unfinished = both[:finished], both[finished:]
@@ -171,20 +169,14 @@ class Candidates:
             self.ranked = order.order_saves(candidates, self.order, selection.prefer, self.places)
         self.topology, self.saved, notes = topology.find_topology(s, self.ranked, self.expected, selection)
         self.warnings += notes
-        run = Run(
-            checkpoints=self.checkpoints,
-            candidates=candidates,
-            expected=self.expected,
-            topology=self.topology,
-            saved=self.saved,
-        )
+        run = Run(self.checkpoints, candidates, self.expected, self.topology, self.saved)
         self.judge = judging.Judge(s, selection, run)
 
     def _require_leave_for_no_root(self, error: CannotLook) -> None:
-        """Raise CannotLook for a ROOT that is not there, unless the caller says that it may be missing."""
+        """Raise CannotLook for a ROOT that does not exist, unless --allow none,missing says it may."""
         cause = error.__cause__
-        told = isinstance(cause, (FileNotFoundError, NotADirectoryError, PermissionError))
-        if (isinstance(cause, OSError) and not told) or not absent(self.root):
+        known = isinstance(cause, (FileNotFoundError, NotADirectoryError, PermissionError))
+        if (isinstance(cause, OSError) and not known) or not absent(self.root):
             raise error
         if self.selection.allow_none and self.selection.allow_missing:
             self.warnings.append(could_not_look.describe_first_launch(self.root))
@@ -200,40 +192,39 @@ class Candidates:
         raise could_not_look.stop(str(error), hint) from error
 
     def _require_first_launch(self, everything: Sequence[Checkpoint]) -> None:
-        """Raise CkptError if nothing was finished, unless that is allowed and nothing speaks against it."""
+        """Raise CkptError if no save was finished and this may be no first launch. Adds warnings."""
         if not everything and self.session.found.alone:
             name = os.path.basename(self.root)
             unpack = "unpack it, and " if unpacked(name) != name else ""
             text = f"{self.root} is a file, and not a checkpoint that ckpt knows"
             raise could_not_look.stop(text, f"{unpack}name the directory of the checkpoints")
-        from ckpt_tools.planning import first_launch  # most questions are about a run that is there
+        from ckpt_tools.planning import first_launch  # most questions are about a run that exists
 
-        error, reasons = first_launch.find_objections(
-            self.session, self.selection, everything, self.unfinished
-        )
+        s, begun = self.session, self.unfinished
+        error, reasons = first_launch.find_objections(s, self.selection, everything, begun)
         self.warnings += reasons
         if error is not None:
-            if left := ", ".join(map(str, plugins.left_out())):  # what is there may be theirs
+            if left := ", ".join(map(str, plugins.left_out())):  # files there may be of their layouts
                 error.args = (f"{error} (left out by CKPT_NO_PLUGINS: {left})",)
             error.plan = self.nothing()
             raise error
 
     def _keep_one_run(self, finished: list[Checkpoint]) -> list[Checkpoint]:
-        """Those that were asked for. Raises UsageError for several runs."""
+        """Return the saves of the run that is meant. Raises UsageError if it may be several."""
         runs = self._find_runs_asked_for(finished)
         own = several_runs.find_runs(runs, self.layouts)
         if question := several_runs.ask_which(own, runs, self.layouts, self.root):
             raise question
         if not own:
             raise none_usable.stop_without_state(self.root, completeness.listed(runs), self.nothing())
-        kept = [c for c in finished if (c.layout, c.run) in own]
-        self.warnings += export_newer.find_newer_models(finished, kept)
-        return kept
+        saves = [c for c in finished if (c.layout, c.run) in own]
+        self.warnings += export_newer.find_newer_models(finished, saves)
+        return saves
 
     def _find_runs_asked_for(
         self, finished: list[Checkpoint]
     ) -> Mapping[tuple[str, str], Sequence[Checkpoint]]:
-        """The saves of each run that --prefix and --run leave, without those that links lead to."""
+        """Return saves by run, as --prefix and --run leave them; runs of links alone are left out."""
         if (prefix := self.selection.prefix) is not None:
             finished = [c for c in finished if is_whole_prefix(c, prefix)] or finished
         runs = self.session.runs(finished)
@@ -250,16 +241,16 @@ class Candidates:
         return c.step if c.step is not None else read_step(self.session, c, self.checkpoints, self.names)
 
     def place(self, c: Checkpoint) -> Order:
-        """Where in training it was saved."""
+        """Return where in training the checkpoint was saved: step, epoch, step in the epoch."""
         return self.places.get(c.key, c.order)
 
     @property
     def ordered(self) -> bool:
-        """Whether the caller has said which checkpoint is the newest."""
+        """Whether the caller has said how to find the newest checkpoint (a flag or CKPT_PREFER)."""
         return (self.selection.resume_from or self.selection.order or self.selection.prefer) is not None
 
     def settle_order(self) -> None:
-        """Settle the order for who judges in one order only. Raises UsageError in doubt."""
+        """Rank as if complete saves were usable, for callers that judge later. Raises UsageError."""
         if self.ranked:
             self.choose(self.ranked, lambda c: Judgement(not find_gaps(c, self.expected)))
 
@@ -272,7 +263,7 @@ class Candidates:
                 judged[c.key] = judge_one(c)
             return judged[c.key]
 
-        def at_best(c: Checkpoint) -> Judgement:
+        def judge_at_best(c: Checkpoint) -> Judgement:
             try:
                 return judge(c)
             except (UsageError, CannotLook):  # a doubt about it counts once it is the choice
@@ -280,31 +271,31 @@ class Candidates:
 
         choice = self.choose_first(ranked, judge)
         if self.ordered:
-            self._require_told_apart(choice, ranked, at_best)
+            self._require_told_apart(choice, ranked, judge_at_best)
             return choice
-        one = choice.checkpoint or ranked[0]
+        latest = choice.checkpoint or ranked[0]
         by_step = order.order_saves(self.ranked, "step", self.selection.prefer, self.places)
-        place = self.place(one)
-        alike = [c for c in by_step if c is one or comparable(self.place(c), place)]
-        other = self.choose_first(alike, at_best)
-        two = other.checkpoint or alike[0]
-        facts = self._make_order_facts(one, two)
-        if choice.checkpoint is other.checkpoint is None and not facts.why_mute:
+        place = self.place(latest)
+        comparables = [c for c in by_step if c is latest or comparable(self.place(c), place)]
+        by_place = self.choose_first(comparables, judge_at_best)
+        furthest = by_place.checkpoint or comparables[0]
+        facts = self._make_order_facts(latest, furthest)
+        if choice.checkpoint is by_place.checkpoint is None and not facts.why_mute:
             return choice  # no order makes one of them usable
-        flag = self.choose_first(by_step, at_best).checkpoint or by_step[0]
-        facts = replace(facts, step_flag=flag.key == two.key)
+        flagged = self.choose_first(by_step, judge_at_best).checkpoint or by_step[0]
+        facts = replace(facts, step_flag=flagged.key == furthest.key)
         if not facts.differ:
-            choice = _add_rejected(choice, other.rejected)
-            later = trackers.find_later_trackers(self.session, one, ranked)
-            path, tracked = next(((path, c) for path, c in later if at_best(c).usable), ("", None))
+            choice = _add_rejected(choice, by_place.rejected)
+            later = trackers.find_later_trackers(self.session, latest, ranked)
+            path, tracked = next(((path, c) for path, c in later if judge_at_best(c).usable), ("", None))
             facts = replace(facts, named=path, tracked=tracked) if tracked else facts
-        if facts.newest is two is not one:
+        if facts.newest is furthest is not latest:
             choice = self.choose_first(by_step, judge)
             self.order, self.ranked = "step", by_step
         return self._add_others(choice, facts, ranked, judge)
 
     def _require_told_apart(self, choice: Choice, ranked: Sequence[Checkpoint], at_best: Judge) -> None:
-        """Raise UsageError where neither step nor time tells which save is the newest in the named order."""
+        """Raise UsageError if neither step nor time tells which of two usable saves is the newest."""
         c = choice.checkpoint
         if c is None or self.selection.order not in ("step", "mtime"):
             return
@@ -316,20 +307,16 @@ class Candidates:
                 raise error_of(times_mute.RULE, hit)
 
     def _add_others(
-        self,
-        choice: Choice,
-        facts: order.OrderFacts,
-        ranked: Sequence[Checkpoint],
-        judge: Judge,
+        self, choice: Choice, facts: order.OrderFacts, ranked: Sequence[Checkpoint], judge: Judge
     ) -> Choice:
-        """Add candidates that may be later and cannot be used. Raises UsageError if one of them can be."""
+        """Reject unusable saves that may be later. Raises UsageError if such a save is usable."""
         chosen = choice.checkpoint
         others = list(self.find_untold(chosen, ranked)) if chosen else []
         usable = next((c for c in others if judge(c).usable), None)
         facts = replace(facts, others=[usable] if usable else ())
         for rule in (times_contradict_steps, times_mute):
             for hit in rule.check(facts):
-                if hit.effect is None:  # as much as the rule does at most
+                if hit.effect is None:  # the effect of the rule itself: ask
                     raise error_of(rule.RULE, hit)
                 self.warnings.append(finding_of(rule.RULE, hit))
         known = {r.checkpoint.key for r in choice.rejected}
@@ -339,7 +326,7 @@ class Candidates:
     def choose_first(
         self, ranked: Sequence[Checkpoint], judge: Judge, step_of: StepOf | None = None
     ) -> Choice:
-        """The first of those ranked that is usable."""
+        """Return the choice of the first usable one of the ranked checkpoints."""
         selection = self.selection
         return choose(
             ranked,
@@ -351,15 +338,15 @@ class Candidates:
         )
 
     def _make_order_facts(self, by_time: Checkpoint, by_step: Checkpoint) -> order.OrderFacts:
-        """What the rules of the order see of the newest by time and by step."""
+        """Return the facts for the rules of the order: the newest saves by time and by step."""
         s = self.session
 
         def exclude(kept: Checkpoint, other: Checkpoint) -> str:
             same, path = kept.label == other.label, os.path.relpath(kept.path, s.root)
-            said = without(s.root, kept, other.path, label=path if same else kept.label)
-            # what counts nothing and is no known state may be one item of a save, beside the others
+            clause = without(s.root, kept, other.path, label=path if same else kept.label)
+            # without a step or a known state it may be one item of a save, beside the others
             whole = self.place(kept) != order.UNKNOWN or choice_warnings.describe_state(kept.parts, s)
-            return said if whole and said.startswith("--") else ""
+            return clause if whole and clause.startswith("--") else ""
 
         made = order.OrderFacts(s.root, s.now_ns, self.ranked, by_time, by_step, self.places, exclude)
         if not made.differ:
@@ -369,21 +356,21 @@ class Candidates:
         return replace(made, named=named or "")
 
     def find_untold(self, chosen: Checkpoint, candidates: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
-        """Candidates that may be later than the one chosen, where the caller has not said what tells."""
+        """Yield candidates that may be later than the chosen one, unless the caller gave the order."""
         if not self.ordered:
             models = choice_warnings.describe_state(chosen.parts, self.session) == "weights-only"
             found = self._make_order_facts(chosen, chosen).find_unplaced(candidates, models=models)
             yield from (c for c in found if not choice_warnings.are_one_file(c, chosen, self.session))
 
     def require_best(self, choice: Choice, lost: Sequence[Rejected]) -> Choice:
-        """The choice; raises NotNewest where something better is lost, and the caller wants no older one."""
+        """Return the choice. Raises NotNewest if a better save is ``lost`` and --no-fallback is given."""
         if lost and self.selection.no_fallback:
             plan = self.nothing(replace(choice, checkpoint=None))
             raise none_usable.stop_without_newest(lost[0].findings[0].message, plan)
         return choice
 
     def find_other_writers(self, chosen: Checkpoint | None = None) -> Iterator[Finding]:
-        """What somebody else wrote in the run while this question was answered."""
+        """Yield which files of the run others wrote while this question was answered."""
         if session := getattr(self, "session", None):
             run = [*self.checkpoints, *self.unfinished]
             yield from other_writers.find_other_writers(run, session, chosen)
@@ -404,7 +391,7 @@ class Candidates:
         yield from unfinished.describe_newer(begun, chosen, self.layouts, self.root)
 
     def nothing(self, choice: Choice = Choice(None)) -> LoadPlan:  # noqa: B008 - it is frozen
-        """A plan that loads nothing, with what was found on the way to it."""
+        """Return a plan without a checkpoint, with the warnings and rejected saves until now."""
         session = getattr(self, "session", None)
         torn: Iterable[Finding] = ()
         if session and choice.rejected:
@@ -424,7 +411,7 @@ class Candidates:
 
 
 def _add_rejected(choice: Choice, rejected: Sequence[Rejected]) -> Choice:
+    """Return the choice with more ``rejected`` saves, each save once."""
     known = {r.checkpoint.key for r in choice.rejected}
-    return replace(
-        choice, rejected=(*choice.rejected, *(r for r in rejected if r.checkpoint.key not in known))
-    )
+    more = (r for r in rejected if r.checkpoint.key not in known)
+    return replace(choice, rejected=(*choice.rejected, *more))

@@ -1,4 +1,4 @@
-"""Warnings about a choice whose files are sound: depth, links, and state beside the weights."""
+"""Warnings about a choice whose files are sound: unread contents, links, and state beside the weights."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ from ckpt_tools.storage.stalls import away
 from ckpt_tools.storage.urls import is_url, real_path
 
 _LINKED = 64
-"""Files at most of which is asked whether they are links: of a save that was made of links all are."""
+"""How many files at most are asked whether they are links: if a save was made of links, all are."""
 
 
 def find_below_level(parts: Sequence[Part], s: Session, selection: Selection) -> list[Part]:
-    """The files that were not looked at as deeply as asked. An empty mark has nothing in it."""
+    """Return files that were read less deeply than --level asks. Empty marker files do not count."""
     return [p for p in parts if p.size and s.known(p).level < selection.level]
 
 
 def describe_state(parts: Sequence[Part], s: Session) -> str:
-    """Return what a job finds in the files that it loads; "" where their formats do not tell."""
+    """Return which states the loaded files hold (weights, optimizer); "" if their formats do not tell."""
     loaded = (p for p in parts if s.layouts.piece_of(p).loaded)
     return find_state([("model" if (held_by(p) or Holds()).weights else p.role, s.known(p)) for p in loaded])
 
 
 def find_warnings_of_files(parts: Sequence[Part], s: Session) -> Iterator[Finding]:
-    """What their own reports warn of."""
+    """Yield the warnings of the files' own reports, with their paths."""
     for p in parts:
         found = (f for f in s.known(p).findings if f.severity is Severity.WARNING)
         yield from (f.at(p.path) for f in found)
 
 
 def find_unread(parts: Sequence[Part], s: Session, selection: Selection) -> Iterator[Finding]:
-    """What the level or the budget left out."""
+    """Yield warnings about files that were not read as --level asks, for want of budget or format."""
     level, not_read, root = selection.level, s.reader.unread, s.root
     if unread := [p for p in parts if p.path in not_read]:
         size = sum(p.size for p in unread)
@@ -76,29 +76,29 @@ def find_odd_links(s: Session, c: Checkpoint, step: int | None) -> Iterator[Find
         if not other and (get_time_written(path) >= c.mtime_ns or is_called_alike(path, c)):
             yield missing_part.describe_lost_link(path)
     directories = dict(chain(*((links.inside | links.outside).items() for links in s.found.links)))
-    told = [n for n in (step, c.step, c.epoch) if n is not None]
+    own = [n for n in (step, c.step, c.epoch) if n is not None]
     for path, to in sorted(directories.items()):
         # an earlier save lies where a later one was, or belongs
-        if _are_two_saves(path, to) and max(find_numbers(path)) >= max(told, default=0):
+        if _are_two_saves(path, to) and max(find_numbers(path)) >= max(own, default=0):
             yield step_mismatch.describe_led_elsewhere(path, os.path.basename(to))
     files = [p.path for p in c.parts[:_LINKED] if not is_url(p.path) and is_link(p.path)]
-    yield from _find_led_elsewhere(files, told)
+    yield from _find_led_elsewhere(files, own)
 
 
-def _find_led_elsewhere(files: Iterable[str], told: Collection[int]) -> Iterator[Finding]:
-    """Yield those ``files`` of the choice that are links to another save, by name or directory."""
+def _find_led_elsewhere(files: Iterable[str], own: Collection[int]) -> Iterator[Finding]:
+    """Yield findings on files of the choice that are links into another save, by name or directory."""
     for path in files:
         to = real_path(path)
         mine, theirs = path.split("/"), to.split("/")
         while mine and theirs and mine[-1] == theirs[-1]:
             mine, theirs = mine[:-1], theirs[:-1]
         two = mine and theirs and _are_two_saves(mine[-1], theirs[-1])
-        if two and not {*find_numbers(mine[-1])}.isdisjoint(told):  # and not those of a rank or a part
+        if two and not {*find_numbers(mine[-1])}.isdisjoint(own):  # else numbers of ranks or parts
             yield step_mismatch.describe_led_elsewhere(path, "/".join(to.split("/")[len(theirs) - 1 :]))
 
 
 def are_one_file(c: Checkpoint, other: Checkpoint, s: Session) -> bool:
-    """Whether both are one file under two names: a link, or a copy as far as pages of both tell."""
+    """Return True if both are one file under two names: a link, or a copy as far as pages were read."""
     if len(c.parts) != 1 or len(other.parts) != 1 or is_url(s.root):
         return False
     one, two = c.parts[0], other.parts[0]
@@ -110,14 +110,14 @@ def are_one_file(c: Checkpoint, other: Checkpoint, s: Session) -> bool:
 
 
 def find_linked_runs(runs: Mapping[tuple[str, str], Sequence[Checkpoint]]) -> set[tuple[str, str]]:
-    """Those of which every file is a link to one of another run (``wandb/run-1/files/model.pt``)."""
+    """Return runs whose every file is a link to a file of another run (``wandb/run-1/files/model.pt``)."""
     linked = {run for run, members in runs.items() if all(is_link(p.path) for c in members for p in c.parts)}
     others = {real_path(p.path) for run in runs.keys() - linked for c in runs[run] for p in c.parts if linked}
     return {run for run in linked if others.issuperset(real_path(p.path) for c in runs[run] for p in c.parts)}
 
 
 def _are_two_saves(name: str, of: str) -> bool:
-    """Whether two names are the same but for their numbers."""
+    """Return True if two names differ in their numbers alone."""
     return make_pattern(name) == make_pattern(of) and find_numbers(name) != find_numbers(of)
 
 
@@ -125,19 +125,19 @@ def _are_two_saves(name: str, of: str) -> bool:
 
 
 def find_odd_companions(s: Session, c: Checkpoint, saves: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """Return warnings about companions of another save, damaged or gone: a loop would load them."""
+    """Yield warnings about companion files, of another save or of none, which a loop would load."""
     others = [o for o in saves if o.key != c.key and (o.layout, o.run) == (c.layout, c.run)]
     yield from _find_left(s, c, others)
-    if others and all(map(is_weights_alone, others)):  # of a lone save its layout says it
+    if others and all(map(is_weights_alone, others)):  # a lone save's layout says it
         yield from map(make_finding, weights_of_a_trainer(c, ()))
 
 
 def _find_left(s: Session, c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """Return a warning for each companion of another save or of none, if the choice lacks its role."""
+    """Yield a warning for each companion of another save or of none, if the choice lacks its role."""
     mine = {p.role for p in c.parts}
     for o in others:
-        over = [p for p in o.parts if s.layouts.piece_of(p).changes is Changes.ROLLING]
-        for p in over if len(over) < len(o.parts) else ():
+        rolling = [p for p in o.parts if s.layouts.piece_of(p).changes is Changes.ROLLING]
+        for p in rolling if len(rolling) < len(o.parts) else ():
             if p.role not in mine:
                 yield export_newer.describe_left(p, f"it is of {label(o)}")
     for p in s.companions:
@@ -149,33 +149,33 @@ def _find_left(s: Session, c: Checkpoint, others: Sequence[Checkpoint]) -> Itera
             )
 
 
-# ---- what it names as the best of its run: its framework loads that when training ends
+# ---- the best save of the run, as the choice names it: its framework loads it when training ends
 
 
 def find_named_as_best(s: Session, c: Checkpoint) -> dict[str, str]:
-    """Return the paths that its files name, as they were when it was saved, and the file that names each."""
+    """Return paths of best saves that the checkpoint's files name, each with the file that names it."""
     entry, found = s.layouts.of(c).beside.best, dict[str, str]()
     for part in [p for p in c.parts if s.layouts.piece_of(p).loaded] if entry else ():
         metadata = s.report(part, Level.STRUCTURE).metadata
-        told = (value for key, value in metadata.items() if key.partition(":")[0] == entry)
-        found |= {path.rstrip("/"): part.path for path in told if isinstance(path, str) and path}
+        paths = (value for key, value in metadata.items() if key.partition(":")[0] == entry)
+        found |= {path.rstrip("/"): part.path for path in paths if isinstance(path, str) and path}
     return found
 
 
 def find_lost_best(s: Session, c: Checkpoint) -> Iterator[Finding]:
-    """Yield a note for each path that it names as its best and that is not there."""
+    """Yield a note for each best save that the checkpoint names and that does not exist."""
     above = os.path.dirname(c.path)
     for named, by in find_named_as_best(s, c).items():
         beside, absolute = os.path.join(above, os.path.basename(named)), os.path.isabs(named)
         try:
             here = beside == c.path or there(beside)
-            # a name means what lies beside the checkpoint, or the checkpoint itself
+            # the path means a save beside the checkpoint, or the checkpoint itself
             moved = absolute and beside != c.path and not is_url(beside)
             meant = here and (not moved or os.path.dirname(named) in (above, real_path(above)))
             if meant or (absolute and away(there, named)):
                 continue
         except OSError:
-            continue  # nothing that is loaded depends on it
+            continue  # no loaded file depends on it
         hit = tracker_stale.find_lost_best(s.layouts.of(c).beside.best, named, by, beside=here)
         yield finding_of(tracker_stale.RULE, hit)
 
@@ -185,7 +185,7 @@ _DIGITS = re.compile("[0-9]+")
 
 
 def require_trust(parts: Sequence[Part], session: Session) -> None:
-    """Whose code a file names that its framework would unpickle unasked, where no list has the name."""
+    """Raise UsageError if a pickle names code that no list has: its framework would run it unasked."""
     for part in parts:
         report = session.known(part)
         if any(f.code == "unknown-global" for f in report.findings):
@@ -193,23 +193,23 @@ def require_trust(parts: Sequence[Part], session: Session) -> None:
 
 
 def require_one_name(c: Checkpoint, session: Session) -> None:
-    """Raise if trackers of equal rank name different checkpoints: a job would load both."""
+    """Raise UsageError if trackers of equal rank name different checkpoints: a job would load both."""
     layout, base = session.layouts.of(c), c.parts[0].base
     if not layout.tracker.file and len(layout.tracker.others) > 1:
-        said = session.trackers(layout.name, base)
-        told = {path: says for path, says in said if isinstance(says, int | str)}
-        if len({*told.values()}) > 1:
-            raise tracker_stale.ask_which_is_meant(c, layout.tracker.name(c), told)
+        read = session.trackers(layout.name, base)
+        targets = {path: says for path, says in read if isinstance(says, int | str)}
+        if len({*targets.values()}) > 1:
+            raise tracker_stale.ask_which_is_meant(c, layout.tracker.name(c), targets)
 
 
 def require_no_share(c: Checkpoint, loaded: Sequence[Part], session: Session) -> None:
-    """Raise if a loaded file is one rank's share: without a layout all ranks would load it."""
+    """Raise UsageError if a loaded file without a layout is one rank's share: all ranks would load it."""
     if not session.layouts.of(c).is_last_resort:
         return
     ranks = defaultdict[str, set[str]](set)
     for p in session.parts:
-        if (p.layout, p.run) == (c.layout, c.run) and (said := _RANK.search(p.name)):
-            ranks[_DIGITS.sub("", p.name)].add(said[1])
+        if (p.layout, p.run) == (c.layout, c.run) and (rank := _RANK.search(p.name)):
+            ranks[_DIGITS.sub("", p.name)].add(rank[1])
     for p in loaded:
         if len(ranks.get(_DIGITS.sub("", p.name), ())) > 1:
             raise unplaced_newer.ask_whose_share(c, p.path, session.root)
@@ -218,9 +218,9 @@ def require_no_share(c: Checkpoint, loaded: Sequence[Part], session: Session) ->
 def require_one_model(
     c: Checkpoint, loaded: Sequence[Part], bad: Collection[str], session: Session, level: Level
 ) -> Iterator[Finding]:
-    """Which of several files of one step is meant, where one is loaded and another is no copy of it. Weights
-    alone beside a whole state are no other one: they may be smoothed, and are named otherwise inside. One
-    that is damaged is told of: what is loaded is not.
+    """Yield errors of other files of the step, as warnings: what is loaded is sound. Raises UsageError if a
+    sound one holds another model than the loaded file. Weights alone beside a whole state do not count: they
+    may be smoothed, and have other tensor names.
     """
 
     def is_state(p: Part) -> bool:
@@ -238,7 +238,7 @@ def require_one_model(
 
 
 def _pair(loaded: Sequence[Part], good: Sequence[Part]) -> Iterator[tuple[Part, Part]]:
-    """Yield each loaded file with every other good one of its role, rank and place."""
+    """Yield each loaded file with every other good file of its role, rank and coordinates."""
     alike = defaultdict[tuple[object, ...], list[Part]](list)
     for p in good:
         alike[p.role, p.rank, p.coords].append(p)

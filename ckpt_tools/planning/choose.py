@@ -1,4 +1,4 @@
-"""Checkpoints and a judge in, a choice out.
+"""Choose among ranked checkpoints with a judge.
 
 Pure: the judge is called lazily, newest candidate first, and nothing older than the winner is judged.
 """
@@ -18,7 +18,7 @@ from ckpt_tools.model.selection import Selection
 
 
 class Judgement(Struct, frozen=True):
-    """What the judge says of a candidate, whether bodies were read for it, and what each rank would load."""
+    """What the judge says of a candidate; whether file contents were read for it; the files for each rank."""
 
     usable: bool
     findings: tuple[Finding, ...] = ()
@@ -32,8 +32,8 @@ _KINDS = {Kind.PERIODIC: 0, Kind.BEST: 1, Kind.DYING_GASP: 2, Kind.RELEASE: 3}
 
 
 def _step(c: Checkpoint) -> tuple[Order, str, str]:
-    """Return what tells a step of the one run whose checkpoints are ranked: a global step alone, as its dying
-    gasps may be of another layout. Checkpoints whose step nothing tells have none in common.
+    """Return a key that checkpoints of one step of a run share: the global step alone if it is known, as
+    dying gasps may be of another layout; else order and layout. Without both every checkpoint has its own.
     """
     if c.step is not None:
         return (c.step, -1, -1), "", ""
@@ -46,9 +46,10 @@ def rank(
     prefer: Kind | None = None,
     place: Callable[[Checkpoint], Order] = attrgetter("order"),
 ) -> list[Checkpoint]:
-    """Best first: by modification time (``order`` "mtime") or by step, ties by the other; ``place`` is where
-    in training each was saved. The kind ``prefer`` goes before all others, a release after every iteration.
-    At the same step periodic goes before dying-gasp, and is as new as it is, and before best.
+    """Return candidates, best first: by modification time (``order`` "mtime") or by step, ties by the other;
+    ``place`` is where in training each was saved. The kind ``prefer`` goes before all others, a release after
+    all. At the same step a periodic save goes before a dying gasp, of which it takes the time, and before
+    best.
     """
     saved_at = saved(candidates)
 
@@ -68,7 +69,7 @@ def rank(
 
 
 def saved(candidates: Sequence[Checkpoint]) -> Callable[[Checkpoint], int]:
-    """Return when each was saved (ns), as the dying gasps and regular saves of its step show."""
+    """Return a function for when each was saved (ns), by the dying gasps and regular saves of its step."""
     gasps, regular = dict[object, int](), dict[object, int]()
     for c in candidates:
         if c.kind in (Kind.DYING_GASP, Kind.PERIODIC):
@@ -92,11 +93,11 @@ def choose(
     step_of: StepOf = lambda c: c.step,
     fallback: bool = True,
 ) -> Choice:
-    """The first candidate that the judge accepts, and why every better one lost.
+    """Return the first candidate that the judge accepts, and why every better one was rejected.
 
-    ``max_attempts`` bounds the candidates whose bodies are read. When a dying-gasp candidate at step s is not
-    usable and ``save_interval`` N is given, only other dying-gasp candidates and periodic ones at or below
-    s // N * N follow. Without ``fallback`` only the best is judged.
+    ``max_attempts`` bounds the candidates whose contents are read. When a dying-gasp candidate at step s is
+    not usable and ``save_interval`` N is given, only other dying-gasp candidates and periodic ones at or
+    below s // N * N follow. Without ``fallback`` only the best is judged.
     """
     rejected, left_out = list[Rejected](), list[Checkpoint]()
     gasps, attempts = list[tuple[int, Rejected]](), 0
@@ -131,7 +132,7 @@ def choose(
 def _roll_back(
     gasps: Sequence[tuple[int, Rejected]], step: int | None, save_interval: int | None
 ) -> Rollback | None:
-    """Return the rollback that resuming from a step means; None if no dying gasp lost."""
+    """Return the rollback that resuming from ``step`` means; None if no dying gasp was rejected."""
     if not gasps or step is None or not save_interval:
         return None
     origin, lost = gasps[0]
@@ -141,11 +142,11 @@ def _roll_back(
 
 
 named_step: StepOf = attrgetter("step")
-"""The step as a checkpoint's name tells it; None where only its contents do."""
+"""The step in a checkpoint's name; None if only its contents tell it."""
 
 
 def belongs(c: Checkpoint, selection: Selection) -> bool:
-    """Whether a checkpoint is of the layout, the run and the prefix that were asked for."""
+    """Return True if a checkpoint is of the layout, the run and the prefix that the selection names."""
     run, prefix = selection.run, selection.prefix or ""
     if run is not None and run.rstrip("/") not in (c.run, c.parts[0].base, c.run.rpartition("/")[2]):
         return False
@@ -154,7 +155,7 @@ def belongs(c: Checkpoint, selection: Selection) -> bool:
 
 
 def is_whole_prefix(c: Checkpoint, prefix: str) -> bool:
-    """Whether a prefix is all that keeps the checkpoint's run apart: ``bert`` is not ``bert_large``."""
+    """Return True if ``prefix`` is the whole prefix of the file names: ``bert`` is not ``bert_large``."""
     return prefix in (c.parts[0].prefix, f"{c.parts[0].prefix}_{c.parts[0].generation}")
 
 
@@ -166,5 +167,5 @@ def allows(selection: Selection, c: Checkpoint, step_of: StepOf = named_step) ->
 
 
 def is_requested(c: Checkpoint, selection: Selection) -> bool:
-    """Return True if a checkpoint was asked for; of an unfinished save its name alone must tell."""
+    """Return True if the selection asks for a checkpoint; of an unfinished save only its name counts."""
     return belongs(c, selection) and (not c.unfinished or allows(selection, c))

@@ -1,4 +1,4 @@
-"""The one engine: makes facts of a run, asks the rules, and joins what they hit to the reports on files."""
+"""The one engine: collects the facts of a run, asks the rules, and adds their findings to file reports."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ BESIDE: tuple[Rule, ...] = (
     signature_changed.RULE,
     replica_mismatch.RULE,
 )
-"""What is wrong with files beside their names and each other."""
+"""Rules that compare files with their names and with each other."""
 GAPS: tuple[Rule, ...] = (missing_rank.RULE, missing_part.RULE, unfinished.RULE)
-"""What a save lacks beside the others of its run."""
+"""Rules that compare a save with the other saves of its run, and find files that it lacks."""
 
 
 def make_facts(
@@ -72,14 +72,14 @@ def make_facts(
     files: Sequence[Part],
     first: Order | None = None,
 ) -> SavesFacts:
-    """Return the facts of saves and of ``files``, which are looked into where a rule asks for tensors."""
+    """Return the facts of saves and their ``files``. Tensors of a file are read once a rule asks for them."""
 
     def tensors(part: Part) -> dict[str, Tensor]:
         anatomy = s.inspect(part.path, Level.STRUCTURE, expect=s.layouts.piece_of(part).formats)[1]
         return {t.name: t for t in anatomy.tensors}
 
     def begins_with(whole: Part, cut: Report) -> bool:
-        from ckpt_tools.inspection.check import prefix_signature  # few files may be cut and look whole
+        from ckpt_tools.inspection.check import prefix_signature  # most formats show that a file was cut
 
         return prefix_signature(whole.path, s.layouts.piece_of(whole).formats, cut.tensors) == cut.signature
 
@@ -87,7 +87,7 @@ def make_facts(
 
 
 def find_hits(facts: SavesFacts, rules: Iterable[Rule] = BESIDE) -> Iterator[tuple[Hit, Finding]]:
-    """Yield where the rules hold, and what is said there: of a hit on a file without its path."""
+    """Yield each hit of the rules with its finding. The finding has no path if the hit is on a file."""
     for rule in rules:
         for hit in list(rule.check(facts)) if rule.check else ():
             yield hit, finding_of(rule, hit)
@@ -96,7 +96,7 @@ def find_hits(facts: SavesFacts, rules: Iterable[Rule] = BESIDE) -> Iterator[tup
 def find_gaps(
     c: Checkpoint, expected: completeness.Expected, rules: Iterable[Rule] = GAPS, *, spared: bool = False
 ) -> list[Finding]:
-    """Return what a save lacks beside its run; with ``spared`` what resuming can do without."""
+    """Return findings on files that a save lacks; with ``spared`` only those that resuming can do without."""
     hits = find_hits(SavesFacts(expected.layouts, (c,), expected), rules)
     return [f for hit, f in hits if (hit.effect is Effect.WARN) is spared]
 
@@ -104,37 +104,38 @@ def find_gaps(
 def check_together(
     s: Session, whole_tree: bool, level: Level = Level.STRUCTURE, saves: Iterable[Checkpoint] | None = None
 ) -> list[Finding]:
-    """Return findings over several files, run by run, of all or of ``saves``; add others to the reports."""
+    """Return findings on the run's saves and directories; add those on single files to their reports."""
     parts = s.parts if saves is None else [p for c in saves for p in c.parts]
-    asked = set(s.found.indexes) if saves is None else {p.path for p in parts}
-    out = _check_outside_runs(s, asked) if whole_tree else []
-    judged = {f.path for f in out}
+    index_paths = set(s.found.indexes) if saves is None else {p.path for p in parts}
+    out = _check_directories(s, index_paths) if whole_tree else []
+    reported = {f.path for f in out}
     for checkpoints in s.runs(grouping.group(parts, s.layouts)).values():
         run = _Run(s, checkpoints, whole_tree)
         out += run.check(level)
         if whole_tree and run.finished:
             found = find_tracker_findings(s, run.finished, run.incomplete.copy)
-            out += (f for f in found if f.path not in judged)
+            out += (f for f in found if f.path not in reported)
     return out
 
 
-def _check_outside_runs(s: Session, asked: Container[str]) -> list[Finding]:
-    """Return what is wrong with what is no run's; of indexes only those among the ``asked`` paths."""
+def _check_directories(s: Session, index_paths: Container[str]) -> list[Finding]:
+    """Return findings on directories: tensors with holes, texts that are gone, indexes at ``index_paths``."""
     out = [replace(f, path=home) for home, files in s.places.items() for f in incomplete(files.values())]
-    indexes = [os.path.split(path) for path in s.found.indexes if path in asked]
-    formats = ((home, name, of) for home, name in indexes for of in format_names.allowed(name))
-    for home, of in sorted({(h, of) for h, name, of in formats if name.endswith(format_of(of).suffixes)}):
-        out += format_of(of).beside(home, NOTES)
+    indexes = [os.path.split(path) for path in s.found.indexes if path in index_paths]
+    allowed = ((home, name, of) for home, name in indexes for of in format_names.allowed(name))
+    ending = {(home, of) for home, name, of in allowed if name.endswith(format_of(of).suffixes)}
+    for home, of in sorted(ending):
+        out += format_of(of).beside(home, NOTES)  # which opens small files for the format
     return [*out, *find_lost_texts(s)]
 
 
 def add_finding(s: Session, path: str, f: Finding) -> None:
-    """Add a finding to the report on a file."""
+    """Add a finding to the session's report on the file at ``path``, which is read if there is no report."""
     s.reports[path] = with_findings(s.reports.get(path) or s.report_file(path, Level.STRUCTURE), [f])
 
 
 class _Run:
-    """The checkpoints of one run, and which are ``incomplete``. ``tree``: several files were asked for."""
+    """The checkpoints of one run; ``incomplete`` ones lack files. ``tree``: a whole directory is checked."""
 
     def __init__(self, session: Session, checkpoints: Sequence[Checkpoint], tree: bool) -> None:
         self.session, self.checkpoints, self.tree = session, checkpoints, tree
@@ -144,7 +145,7 @@ class _Run:
 
     @cached_property
     def expected(self) -> completeness.Expected:
-        """What its saves lead to expect of each."""
+        """What the saves of the run lead to expect of each save: ranks, roles, parallel sizes."""
         s = self.session
         return completeness.expected(
             self.finished,
@@ -153,17 +154,17 @@ class _Run:
         )
 
     def check(self, level: Level) -> list[Finding]:
-        """Add to the reports what is said of the files, and return what is said of the saves."""
+        """Return findings on saves and directories; add those on files to the session's reports."""
         s, newest = self.session, max(self.finished, key=lambda c: (c.order, c.mtime_ns), default=None)
         out = self._check_files(level)
         for c in self.checkpoints:
             out += self._check_completeness(c)
         if newest is not None and self.tree:
             for c in self.finished:
-                gone = list(find_lost(s, c, self.siblings.find_beside(c), level))
-                if any(f.is_error for f in gone):
+                lost = list(find_lost(s, c, self.siblings.find_beside(c), level))
+                if any(f.is_error for f in lost):
                     self.incomplete.add(c.key)
-                out += gone
+                out += lost
             # directories that were checkpoints until their indexes were lost, or before they had one
             out += find_headless(s, s.members(newest)) if s.found.strange else ()
             out += find_begun_later(s, self.finished[-1])
@@ -171,9 +172,9 @@ class _Run:
         return out
 
     def _check_files(self, level: Level) -> list[Finding]:
-        """Add to the reports what is wrong with files beside others; return what the rules say of saves."""
+        """Add to the reports which files contradict others; return the rules' findings on saves."""
         s, of_saves, contradicted = self.session, list[Finding](), set[str]()
-        parts = [p for c in self.finished for p in c.parts]  # what a save left half written proves nothing
+        parts = [p for c in self.finished for p in c.parts]  # unfinished saves prove nothing
         for hit, f in find_hits(make_facts(s, self.finished, self.expected, parts)):
             if not hit.of_file:
                 of_saves.append(f)
@@ -187,21 +188,21 @@ class _Run:
         return of_saves
 
     def _check_contents(self, level: Level, contradicted: Container[str]) -> None:
-        """Add to the reports which files are copies, hold only zeros, or hold nothing."""
+        """Add to reports which files are copies, zeros or empty; ``contradicted`` ones are no copies."""
         s = self.session
-        beside, wholes = self.siblings.find_beside, [s.members(c) for c in self.finished]
+        find_beside, wholes = self.siblings.find_beside, [s.members(c) for c in self.finished]
         if self.tree and level >= Level.CONTENT:
             members = chain.from_iterable(c.parts for c in wholes)
             sound = [p for p in members if p.path in s.reports and p.path not in contradicted]
             for copy in list(EqualFiles(s).find_copies(sound)):
                 add_finding(s, copy.path, copy.finding)
-        for f in list(chain.from_iterable(find_zeroed(s, c, beside(c)) for c in wholes if self.tree)):
+        for f in list(chain.from_iterable(find_zeroed(s, c, find_beside(c)) for c in wholes if self.tree)):
             add_finding(s, f.path, f)
-        for f in list(chain.from_iterable(find_hollow(s, c, beside(c)) for c in self.finished)):
+        for f in list(chain.from_iterable(find_hollow(s, c, find_beside(c)) for c in self.finished)):
             add_finding(s, f.path, f)
 
     def _check_completeness(self, c: Checkpoint) -> Iterator[Finding]:
-        """Yield what a checkpoint lacks or has twice; its tracker tells whether it ever finished."""
+        """Yield files that a checkpoint lacks or has twice. A save that a tracker names was finished."""
         s, layout = self.session, self.session.layouts.of(c)
         if declared := find_declared(s, c):
             yield declared
@@ -219,13 +220,12 @@ class _Run:
                 yield from mixed_counters.find_leftovers(c, layout, self.expected.sizes_in_files(c))
 
     def _find_gaps(self, c: Checkpoint) -> list[Finding]:
-        """What a checkpoint lacks: one finding that says so where it may still be written."""
+        """Return the files that a checkpoint lacks, as one finding if the save may still be under way."""
         s = self.session
         gaps = find_gaps(c, self.expected) or [*find_no_model(s, c)]
         torn = [p for p in c.parts if any(f.code in TORN and f.is_error for f in s.known(p).findings)]
-        if not (torn or any(f.severity is not Severity.NOTE for f in gaps)) or not s.unfinished(
-            c, self.finished
-        ):
+        looks_torn = torn or any(f.severity is not Severity.NOTE for f in gaps)
+        if not looks_torn or not s.unfinished(c, self.finished):
             return gaps
         self._soften(torn)
         text = "; ".join(f.message for f in gaps) or "it ends early, or a file of it does"
@@ -233,12 +233,13 @@ class _Run:
         return [unfinished.describe_written(c.path, text, find_hint(s, c), ranks)]
 
     def _soften(self, torn: Iterable[Part]) -> None:
-        """What a save that never finished left half written is no damage of a checkpoint."""
+        """Turn errors into warnings in the reports of half-written files: an unfinished save is no damage."""
         reports = self.session.reports
         for p in torn:
             report = reports.get(p.path)
             if report and report.verdict is Verdict.BROKEN:
-                softer = tuple(
+                warned = (
                     replace(f, severity=Severity.WARNING) if f.code in TORN else f for f in report.findings
                 )
+                softer = tuple(warned)
                 reports[p.path] = replace(report, findings=softer, verdict=worst(softer))

@@ -1,4 +1,4 @@
-"""Which files of a run are equal: digests of a few pages of each, then all bytes."""
+"""Which files of a run are equal: by digests of a few pages of each, then by all bytes."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 _WRITERS = 4
 """Files that a rank writes at the same time, at most (DCP's thread_count, 2 in Megatron-core)."""
 _FEW = 32
-"""Bytes of a file that may hold no more than a number."""
+"""Bytes of a file, at most, that may hold no more than a number."""
 _NO_STATE = ("rng", "scheduler", "metadata", "index", "data")
 _COUNTED = re.compile(r"/(?:iter|iteration|step|global_step|checkpoint)[_-]?([0-9]{1,18})(?=/)")
 _ASKED = 64
-"""Tensors of a file in a store that are compared at most: each is a request."""
+"""How many tensors of a file in a store are compared at most: each is a request."""
 _BLOCK = 1 << 20
 _LEAST = 512
-"""How many of the others are read at least; twice as many as there are parts where that is more."""
+"""How many other files are read for digests, or twice as many as there are parts if that is more."""
 
 
 class Contradiction(NamedTuple):
-    """What is wrong with a file beside others; ``twin``: one of another step that may as well be the copy."""
+    """What is wrong with a file beside others; ``twin`` is the equal file if either may be the copy."""
 
     path: str
     finding: Finding
@@ -52,7 +52,7 @@ class Contradiction(NamedTuple):
 
 
 class EqualFiles:
-    """The files of one run that are equal. Each is opened once for its digest, however often it is asked."""
+    """Finds equal files of one run. Each file is opened once for its digest, however often it is asked."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -62,8 +62,7 @@ class EqualFiles:
     def find_copies(self, parts: Sequence[Part], others: Sequence[Part] = ()) -> Iterator[Contradiction]:
         """Yield those of ``parts`` that are byte for byte a file of another step, rank or role.
 
-        ``others`` are files of the run's other saves, nearest first: only what is equal to one of ``parts``
-        is asked of them.
+        ``others`` are files of the run's other saves, nearest first: they are only compared with ``parts``.
         """
         read = [p for p in parts if p.path in self.session.reports]
         if not any(is_compared(p, self.session) for p in read):
@@ -100,7 +99,7 @@ class EqualFiles:
         ]
 
     def _make_fact(self, p: Part, content: bytes, mine: bool, *, shared: bool) -> StateFile:
-        """Of a file that is equal to none only its content matters."""
+        """Return the facts of a file. If no other one equals it (not ``shared``), only ``content`` counts."""
         s, report = self.session, self.session.reports.get(p.path)
         asked = shared and mine and is_compared(p, s)
         dated = s.layouts.of(p).counting.dated
@@ -125,23 +124,23 @@ class EqualFiles:
         )
 
     def _is_trained(self, p: Part) -> bool:
-        """Return whether a file is an optimizer's state, or has one among its tensors."""
+        """Return True if a file is an optimizer's state, or has one among its tensors."""
         moves = self.session.layouts.piece_of(p).changes is Changes.MOVES
         named = p.role == "optimizer" or is_optimizer_state(p.name)
         return moves or named or self.session.known(p).held.moments
 
     def _fits(self, p: Part) -> bool:
-        """Return whether a file tells the name or the step that it goes by."""
+        """Return True if a file's content tells the name or the step that its path has."""
         metadata = self.session.known(p).metadata
         name = metadata.get("archive_name")
         return bool(name and p.name.startswith(f"{name}.")) or (p.step in steps_told(metadata))
 
 
 def is_compared(p: Part, s: Session) -> bool:
-    """Return whether a file holds a model or an optimizer's state that would be loaded and may change.
+    """Return True if a file holds a model or an optimizer's state that would be loaded and may change.
 
-    Metadata and indexes may be the same in every save: what they say is compared with names instead. So may
-    files that only an index names (``data``): many hold a setting, or one tensor that is frozen.
+    Metadata and indexes may be equal in all saves: they are compared with names instead. So may files that
+    only an index names (``data``): many hold a setting, or one tensor that is frozen.
     """
     piece, report = s.layouts.piece_of(p), s.reports.get(p.path)
     if report is None or report.verdict is Verdict.BROKEN or p.size <= _FEW:
@@ -161,7 +160,7 @@ def is_indexed(p: Part, s: Session) -> bool:
 
 
 def find_files_of_one_tensor(parts: Sequence[Part], s: Session) -> set[str]:
-    """Return files that an index names and of which a rank has many, with one tensor each."""
+    """Return paths of files that an index names, one tensor in each, of which a rank has many."""
     of_rank = defaultdict[tuple[str, int | None], list[Part]](list)
     for p in parts:
         if is_indexed(p, s):
@@ -172,13 +171,13 @@ def find_files_of_one_tensor(parts: Sequence[Part], s: Session) -> set[str]:
 
 
 def find_when(p: Part) -> tuple[int, ...]:
-    """Return when in training a file was saved; restarts count only where nothing else tells it."""
+    """Return when a file was saved: ``When`` without date. Restarts count if no step or epoch is known."""
     generation = p.generation if p.step is None and p.epoch is None else None
     return tuple(-1 if v is None else v for v in (p.step, p.epoch, p.step_in_epoch, generation))
 
 
 def place(p: Part) -> tuple[object, ...]:
-    """Return what is the same for a file at all steps, without a second count of its own step."""
+    """Return what a file has in common at all steps: role, rank, coordinates, name without its own step."""
     aside = p.kind if p.kind in (Kind.BEST, Kind.RELEASE) else None
     name = p.path.removeprefix(p.home) if p.home else ""
     if name.count("/") > 1 and (m := _COUNTED.match(name)) and int(m[1]) == p.step:
@@ -192,11 +191,10 @@ def place(p: Part) -> tuple[object, ...]:
 def digest_pages(
     parts: Sequence[Part], others: Sequence[Part], s: Session, known: dict[str, bytes]
 ) -> dict[str, bytes]:
-    """Return digests of pages of each file whose size another has too; those that were read are added to
-    ``known``, and not read again.
+    """Return by path digests of pages of files; the size stands for a file whose size no other one has, or
+    that is damaged and only compared with. Digests that are read are added to ``known``, and not read again.
 
-    Of the others, which are only compared with, the first ones that count. A file of a size of its own is
-    known by that, and so is one of the others that is damaged.
+    Of the ``others``, which are only compared with, the first ones of equal size are read, a limited number.
     """
     mine, all_sizes = {p.size for p in parts}, Counter(p.size for p in (*parts, *others))
     broken = {path for path, report in s.reports.items() if report.verdict is Verdict.BROKEN}
@@ -226,11 +224,11 @@ def _read_pages(wanted: Sequence[Part], s: Session) -> Iterator[tuple[str, bytes
 
 
 class _Unknown(Exception):
-    """No earlier run has kept it."""
+    """No earlier run has kept the digest."""
 
 
 def _ask_store(parts: Sequence[Part], s: Session) -> dict[str, Future[tuple[bytes, Identity | None]]]:
-    """What no earlier run has kept of files in a store, asked for many at a time."""
+    """Return requests, all done, for digests of files in a store that no earlier run has kept."""
 
     def unknown() -> tuple[bytes, Identity | None]:
         raise _Unknown
@@ -244,7 +242,7 @@ def _ask_store(parts: Sequence[Part], s: Session) -> dict[str, Future[tuple[byte
     pool = Threads(s.options.jobs or FILES_OF_STORE)
     asked = {p.path: pool.submit(_digest_file, p.path) for p in missing}
     for future in asked.values():
-        future.exception()  # waits; who asks for the result meets it
+        future.exception()  # waits; ``result`` raises it later
     pool.close(wait=False)
     return asked
 
@@ -255,7 +253,7 @@ def _digest_file(path: str) -> tuple[bytes, Identity | None]:
 
 
 def are_equal(a: Part, b: Part, s: Session) -> bool:
-    """Whether two files of one size have the same bytes, by comparing them until they differ.
+    """Return True if two files of one size have the same bytes; they are compared until they differ.
 
     When the budget ends first, both count as unread. A link to another file is no copy: somebody meant it.
     """
@@ -277,8 +275,8 @@ def are_equal(a: Part, b: Part, s: Session) -> bool:
 
 
 def are_other_models(a: Part, b: Part, s: Session) -> bool:
-    """Whether two files hold other weights, as far as the beginnings of their tensors tell. What only one of
-    the two has beside all that the other has (an optimizer's state) makes no other model.
+    """Return True if two files hold other weights, as far as the beginnings of their tensors tell. Tensors
+    that one file has besides all of the other (an optimizer's state) make no other model.
     """
     of_a, of_b = _find_weights(a, s), _find_weights(b, s)
     both = [(t, of_b[name]) for name, t in of_a.items() if name in of_b]
@@ -297,16 +295,18 @@ def are_other_models(a: Part, b: Part, s: Session) -> bool:
 
 
 def _find_weights(p: Part, s: Session) -> dict[str, Tensor]:
-    """What training changes: no counters or scores, which are scalars, and no random numbers."""
+    """Return tensors that training changes: no scalars (counters, scores) and no random states."""
     tensors = s.inspect(p.path, Level.STRUCTURE)[1].tensors
     return {t.name: t for t in tensors if t.shape and "float" in t.dtype}
 
 
 def _begin(source: Source, t: Tensor) -> bytes:
+    """Return the first page of a tensor's bytes."""
     return source.read(t.offset or 0, min(t.nbytes, PAGE))
 
 
 def _note_unread(a: Part, b: Part, e: OSError | ShortRead, s: Session) -> bool:
+    """Add both files to ``s.unread`` and return False."""
     why = f"cannot be compared: {getattr(e, 'strerror', None) or e}"
     s.unread.update(dict.fromkeys((a.path, b.path), why))
     return False

@@ -1,4 +1,4 @@
-"""What rules see of a tree and of a save: values, made once from what was listed and read."""
+"""The facts that rules see of a tree and of a save: values made once from listed and read files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ckpt_tools.model.report import Report, Tensor
 
 class UnplacedFile(Struct, frozen=True):
     """A file below ROOT that no layout recognises. ``state``: its format can hold a training state;
-    ``optimizer``: an optimizer's state is in it, None if that cannot be read; ``inside`` the directory of the
+    ``optimizer``: it holds an optimizer's state, None if it cannot be read; ``inside`` the directory of the
     choice.
     """
 
@@ -40,17 +40,17 @@ class UnplacedFile(Struct, frozen=True):
 
 
 When = tuple[int, ...]
-"""When in training: step, epoch, step in the epoch, else restart; date of the save. -1 is unknown."""
+"""When in training: step, epoch, step in the epoch, restart (if no step is known), date. -1: unknown."""
 
 
 class StateFile(Struct, frozen=True):
-    """One file of a save, for what is compared between the saves of a run. ``home`` is the directory of its
-    save, "" where it lies among the files of others. ``place`` is what is the same for it at all steps: its
-    role, rank, coordinates and name. Files of one ``content`` are equal as far as was looked.
+    """One file of a save, as it is compared between the saves of a run. ``home`` is the directory of its
+    save, "" if it lies among files of other saves. ``place`` is the same at all steps: role, rank,
+    coordinates, name. Files with the same ``content`` (a digest or size) are equal as far as they were read.
 
-    ``state``: it holds a model or an optimizer's state. ``compared``: it does, would be loaded, and is not
-    the same in every save by its layout. ``trained``: it holds what every step changes. ``indexed``: an index
-    says what it holds. ``fits``: it tells the name or the step that it goes by.
+    ``state``: it holds a model or an optimizer's state. ``compared``: it is a state, would be loaded, and its
+    layout lets it change. ``trained``: every step changes it. ``indexed``: an index lists its tensors.
+    ``fits``: its content tells the same name or step as its path.
     """
 
     path: str
@@ -69,13 +69,13 @@ class StateFile(Struct, frozen=True):
 
 
 class SavesFacts(Struct, frozen=True):
-    """Saves of one run beside each other: all that save rules see.
+    """Saves of one run: all that save rules see.
 
-    ``saves`` are those that are judged; ``files`` are theirs, and those that they are compared with, with the
-    deepest of their ``reports`` by path. ``expected`` is what the run's saves lead to expect of each.
-    ``first`` is the order of the run's first save, None where ``files`` are those of the whole run.
-    ``tensors`` are those of a file by their names; a file of a format that ``hides_cuts`` may end after any
-    record and look whole; ``begins_with`` asks whether one begins with all the tensors of another.
+    ``saves`` are judged; ``files`` are theirs, and files that they are compared with; ``reports`` are the
+    deepest ones by path. ``expected`` is what the run's saves lead to expect of each. ``first`` is the order
+    of the run's first save, None if ``files`` are those of the whole run. ``tensors`` returns a file's
+    tensors by name. A file whose format ``hides_cuts`` may end after any record and look whole;
+    ``begins_with`` asks whether a file begins with all tensors of another.
     """
 
     layouts: Layouts
@@ -101,8 +101,8 @@ class SavesFacts(Struct, frozen=True):
 
 
 class Tensors(NamedTuple):
-    """What a file says about its tensors: ``signature`` is "" if it has none or cannot be read. ``partial``
-    says why it holds less than its rank had, so that it is no replica; ``sizes`` are those of its job.
+    """What a file says about its tensors. ``signature`` is "" if it cannot be read; ``partial`` says why the
+    file holds less than its rank had, so that it is no replica; ``sizes`` are the parallel sizes of its job.
     """
 
     signature: str
@@ -111,15 +111,15 @@ class Tensors(NamedTuple):
 
 
 class OwnFile(NamedTuple):
-    """A file that a rank itself wrote, in words, and the signature of its tensors."""
+    """A file that a rank itself wrote: its name for messages, and the signature of its tensors."""
 
     name: str
     signature: str
 
 
 class Evidence(Struct, frozen=True):
-    """What files tell about replicas; each of these may read them. ``own_files`` are those that a rank itself
-    wrote in the place of a part, nearest first; ``differences`` the tensors whose bytes differ, if asked.
+    """Functions that tell about replicas; each may read files. ``own_files`` yields files that a rank itself
+    wrote in the role of a part, nearest first; ``differences`` the unequal tensors, None if not asked for.
     """
 
     tensors: Callable[[Part], Tensors]
@@ -128,7 +128,7 @@ class Evidence(Struct, frozen=True):
 
 
 class StandIn(Struct, frozen=True):
-    """A file in place of one that a rank lacks, and whether the layout alone says that both are equal."""
+    """A file that may replace one that a rank lacks. ``by_layout``: the layout calls them equal."""
 
     rank: int
     part: Part
@@ -141,9 +141,9 @@ class StandIn(Struct, frozen=True):
 
 
 class Gap(Struct, frozen=True):
-    """Ranks, of a job of ``world``, without a file of a role that they can load. ``group`` says who holds the
-    same state, "" if nobody does; ``damaged`` that files of their own are there. Of those ``asked`` for only
-    the caller knows a group.
+    """Ranks, of a job of ``world``, that have no usable file of a role. ``group`` says who holds the same
+    state, "" if nobody does; ``damaged``: they have files of their own. ``asked``: only the caller can tell
+    their group.
     """
 
     path: str
@@ -156,7 +156,7 @@ class Gap(Struct, frozen=True):
 
 
 _EACH_WAY = 2
-"""How many saves before it, and after it, a checkpoint is compared with."""
+"""How many saves before, and how many after it, a checkpoint is compared with."""
 
 
 class Siblings:
@@ -168,7 +168,7 @@ class Siblings:
         self._keys = [(c.order, c.mtime_ns) for c in self._rows]
 
     def find_beside(self, c: Checkpoint) -> list[Checkpoint]:
-        """The saves of its run next to it, of the same kind: some may be damaged, too, but hardly all."""
+        """Return the saves next to it, before and after, of its layout, run and kind. Few can be damaged."""
 
         def is_alike(o: Checkpoint) -> bool:
             return (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind) and o.key != c.key
@@ -190,7 +190,7 @@ class Run(Struct, frozen=True, dict=True):
 
     @cached_property
     def beside(self) -> Siblings:
-        """The candidates in their order, to find those before and after each."""
+        """The candidates in their order, to find the neighbours of each."""
         return Siblings(self.candidates)
 
     @cached_property
@@ -203,7 +203,7 @@ class Run(Struct, frozen=True, dict=True):
         return {(o.layout, o.run): o.order for o in sorted(self.checkpoints, key=lambda o: o.order)[::-1]}
 
     def find_nearest(self, c: Checkpoint) -> Iterator[Checkpoint]:
-        """Yield its other finished checkpoints, the nearest in time first."""
+        """Yield the run's other finished checkpoints, the nearest in time to ``c`` first."""
         at = bisect_left(self._by_time, c.mtime_ns, key=attrgetter("mtime_ns"))
         sides = reversed(self._by_time[:at]), self._by_time[at:]
         near = merge(*sides, key=lambda o: abs(o.mtime_ns - c.mtime_ns))

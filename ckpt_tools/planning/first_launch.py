@@ -1,8 +1,7 @@
-"""Is this a first launch? Looks, where nothing was finished, at what speaks against a start from nothing.
+"""Decide whether this is a first launch: look for anything that speaks against a start from nothing.
 
-What earlier starts resumed from, as the log of decisions tells.
-
-Every command that chooses reads it; those that decide for a job write it (job/decisions.py).
+Reads what earlier starts resumed from in the log of decisions. Every command that chooses reads the log;
+commands that decide for a job write it (job/decisions.py).
 """
 
 from __future__ import annotations
@@ -52,23 +51,23 @@ from ckpt_tools.storage.urls import absolute, is_url, real_path
 _DESCRIBES = (".json", ".yaml", ".yml", ".toml")
 """Endings of texts that are saved beside a model."""
 _Reader = tuple[str, Callable[..., int | str | None], Sequence[str]]
-"""The name of a tracker, what reads its bytes, and what else that is given."""
+"""The name of a tracker, the function that reads its bytes, and further arguments of that function."""
 Scope = Callable[[str], bool]
-"""Whether a path matters to the question."""
+"""A test whether a path matters to the question."""
 Outcome = tuple[CkptError | None, list[Finding]]
 """The error that keeps a job from starting fresh (None where it may), and findings with the reasons."""
 Asked = Iterator[tuple[Rule, Iterable[Hit]]]
-"""Rules, and where each holds, in the order in which they are asked."""
+"""Rules with their hits, in the order in which the rules are asked."""
 _LEFT, _UNSEEN = first_launch_leftovers.RULE, could_not_look.RULE
 
 
 def find_objections(
     s: Session, selection: Selection, everything: Sequence[Checkpoint], unfinished: Sequence[Checkpoint]
 ) -> Outcome:
-    """Return whether a job may start fresh where nothing that was asked for was ever finished.
+    """Return whether a job may start fresh if no save that was asked for was ever finished.
 
-    ``everything`` are the checkpoints and saves of the root, ``unfinished`` the saves among them that were
-    asked for. The first rule that holds ends it: what cannot be read must not hide what was seen before.
+    ``everything`` are all checkpoints and saves below the root, ``unfinished`` the unfinished ones that were
+    asked for. The first rule that holds ends the search: an unreadable file must not hide an earlier hit.
     """
     one_run = selection.run is not None or selection.prefix is not None
     inside, reasons = _make_scope(s.root, selection) if one_run else bool, list(plugins.findings())
@@ -90,8 +89,8 @@ def find_objections(
 
 
 def _find_first(asked: Asked) -> list[tuple[Rule, Hit]]:
-    """Return where the first of the rules holds that does."""
-    return next((said for rule, found in asked if (said := [(rule, hit) for hit in found])), [])
+    """Return the hits of the first rule that has any, each with the rule; [] if none has."""
+    return next((rows for rule, found in asked if (rows := [(rule, hit) for hit in found])), [])
 
 
 def _look_at_saves(
@@ -101,6 +100,7 @@ def _look_at_saves(
     unfinished: Sequence[Checkpoint],
     broken: Sequence[Finding],
 ) -> Asked:
+    """Yield rules with their hits on plug-ins, layouts and unfinished saves."""
     yield _UNSEEN, could_not_look.find_broken_plugin(s.root, broken)
     names = [layout.name for layout in s.layouts]
     meant = None if asked.layout in (None, *names) else nearest(str(asked.layout), names)
@@ -114,7 +114,7 @@ def _look_at_saves(
 def _look_around(
     s: Session, everything: Sequence[Checkpoint], inside: Scope, reasons: list[Finding]
 ) -> Asked:
-    """Yield the same of what lies outside of saves. Copies that were put aside are added to the reasons."""
+    """Yield rules with their hits on files outside of saves. Adds hand-made copies to ``reasons``."""
     outside, found, root = _make_outside(s, everything, inside), s.found, s.root
     yield _LEFT, first_launch_leftovers.find_trackers(root, list(_read_trackers(s, inside)))
     links = [p for p in found.dangling if outside(p) and not is_other(os.path.basename(p))]
@@ -122,10 +122,8 @@ def _look_around(
     yield _LEFT, first_launch_leftovers.find_seals(root, list(filter(inside, find_only_seals(s))))
     aside = [f for f in s.aside if _is_aside_inside(f, inside)]
     reasons += aside
-    yield (
-        _UNSEEN,
-        could_not_look.find_unseen([Unseen(f.path, f.message) for f in aside if f.code == "unreadable"]),
-    )
+    unreadable = [Unseen(f.path, f.message) for f in aside if f.code == "unreadable"]
+    yield _UNSEEN, could_not_look.find_unseen(unreadable)
     yield _LEFT, first_launch_leftovers.find_aside(root, aside)
     unplaced = tuple(find_unplaced_files(s, 0, outside))
     yield _UNSEEN, could_not_look.find_unseen(s.unplaced)
@@ -141,12 +139,13 @@ def _look_around(
 
 
 def _look_again(s: Session, unfinished: Sequence[Checkpoint]) -> Asked:
+    """Yield rules with their hits on unfinished saves and temporary files, which are read for it."""
     yield _LEFT, first_launch_leftovers.find_headless(unfinished, s.layouts)
     yield _LEFT, first_launch_leftovers.find_whole(find_whole_temporary(s), save=False)
 
 
 def _find_temporary(s: Session) -> dict[str, None]:
-    """Return the files and directories of saves that were not given their names, and so are none."""
+    """Return temporary files and directories of saves, which were never renamed: they are no saves."""
     begun = {path: None for path in s.found.unfinished if tells_of_a_state(os.path.basename(path))}
     for path, *_ in s.found.bare:
         while (path := os.path.dirname(path)) != s.root and len(path) > len(s.root):
@@ -156,7 +155,7 @@ def _find_temporary(s: Session) -> dict[str, None]:
 
 
 def _is_aside_inside(aside: Finding, inside: Scope) -> bool:
-    """Return True if it matters to the question: by where it lay, if it was put into quarantine."""
+    """Return True if a copy that was put aside matters: a quarantined one by where it lay before."""
     if aside.code == "set-aside":
         return inside(aside.path)
     with suppress(OSError):
@@ -165,30 +164,30 @@ def _is_aside_inside(aside: Finding, inside: Scope) -> bool:
 
 
 def _read_trackers(s: Session, inside: Scope) -> Iterator[Hit]:
-    """Yield what the trackers of any layout say."""
+    """Yield a hit for each tracker of any layout."""
     readers, own_names = list(_find_readers(s.layouts)), {layout.tracker.file for layout in s.layouts}
     known = {name for name, *_ in readers}
     for (name, directory), path in s.found.trackers.items():
         if name not in known or not inside(os.path.join(directory, name)):
             continue
-        with suppress(OSError):  # whoever reads it learns why
+        with suppress(OSError):  # reading it tells why
             if is_directory(path):
                 continue
         own, target = s.found.placed.get(path), _find_lost_target(path)
         says = None if target else _read_tracker(path, [row for row in readers if row[0] == name])
         writer = own if own and own.tracker.file != name else None
         sure = name in own_names
-        if hit := first_launch_leftovers.say_tracker(path, target, says, writer, sure=sure):
+        if hit := first_launch_leftovers.describe_tracker(path, target, says, writer, sure=sure):
             yield hit
 
 
 def _read_tracker(path: str, readers: Iterable[_Reader]) -> int | str | Finding | None:
-    """Return what the first of the readers that understands a tracker reads in it."""
+    """Return what the first reader that understands a tracker reads; None if none does."""
     data = read_tracker(path, TRACKER_LIMIT)
     if isinstance(data, Finding):
         return data
-    told = (read(data, *more) for _, read, more in readers)
-    return next((said for said in told if said is not None), None)
+    targets = (read(data, *more) for _, read, more in readers)
+    return next((target for target in targets if target is not None), None)
 
 
 def _find_readers(layouts: Layouts) -> Iterator[_Reader]:
@@ -199,7 +198,7 @@ def _find_readers(layouts: Layouts) -> Iterator[_Reader]:
 
 
 def _find_lost_target(link: str) -> str:
-    """Return what a link leads to if that is not there; "" if it is, and of no link."""
+    """Return the target of a link that leads nowhere; "" for other links and files."""
     try:
         if is_link(link):
             status(link)
@@ -209,10 +208,10 @@ def _find_lost_target(link: str) -> str:
 
 
 def _find_homes(s: Session, outside: Scope) -> Iterator[str]:
-    """Yield the directories that a layout's template calls those of a step or an epoch, of which nothing is
-    left but files that no layout places: texts that describe a model, and files of no known kind; in one that
-    is called by a number alone only the latter. Templates that take any word are none: ``version_0``. Yield
-    empty ones if there are several: a job that dies in its first save leaves one. Raises OSError.
+    """Yield directories named like those of a step or an epoch by a layout's template, with nothing left but
+    texts that describe a model, or files of unknown kinds (these alone if the name is a number). Templates
+    that take any word do not count: ``version_0``. Yield empty directories if there are several: a job that
+    dies in its first save leaves one. Raises OSError.
     """
     found, root, templates = s.found, s.root, s.layouts.templates()
 
@@ -240,14 +239,14 @@ def _list_strange(s: Session) -> Iterator[str]:
 
 
 def describe_unplaced(session: Session) -> str:
-    """Return what to add to a hint if no checkpoint is usable, and other files of checkpoints are there."""
+    """Return what to add to a hint if no checkpoint is usable, but files without a layout may be states."""
     rows = [f.path for f in find_unplaced_files(session, 0, bool) if f.state]
     names = first_launch_leftovers.name_paths(session.root, rows)
     return f"; beside them lie {names}: if they are saves, {say_how_to_describe(session)}" if rows else ""
 
 
 def _make_outside(s: Session, everything: Sequence[Checkpoint], inside: Scope) -> Scope:
-    """Return which paths matter, without the parts of unfinished saves and what lies in their directories."""
+    """Return a test for paths that matter: no parts, and nothing in directories of unfinished saves."""
     homes = {p.home for c in everything if c.unfinished for p in c.parts if p.home}
     parts = {p.path for p in s.parts}
 
@@ -262,7 +261,7 @@ def _make_outside(s: Session, everything: Sequence[Checkpoint], inside: Scope) -
 
 
 def _make_scope(root: str, selection: Selection) -> Scope:
-    """Return a test for paths of a run: below its directory, or with its prefix."""
+    """Return a test for paths of the run that was asked for: below its directory, or with its prefix."""
     run, prefix = (selection.run or "").rstrip("/"), selection.prefix or ""
     run = os.path.relpath(run, root) if os.path.isabs(run) or is_url(run) else run
     directory, _, start = run.rpartition("/")
@@ -281,16 +280,16 @@ LAST = "last.json"
 """The last start of a root that had a checkpoint."""
 FLAG = "--plan-dir"
 MOST = 256 << 20
-"""Bytes of one file below it: the decision for 100,000 ranks has 50 MB."""
+"""Bytes of one file below --plan-dir at most: the decision for 100,000 ranks has 50 MB."""
 
 
 def safe(name: str) -> str:
-    """A name as a single path component."""
+    """Return a name as a single path component of at most 80 characters."""
     return re.sub(r"[^A-Za-z0-9_.=-]", "_", name)[:80].lstrip(".") or "_"
 
 
 def place(plan_dir: str, root: str) -> str:
-    """The directory of the decisions about one root. Raises UsageError where it would lie inside the root."""
+    """Return the directory of the decisions about one root. Raises UsageError if it lies inside the root."""
     import xxhash
 
     root, plan_dir = absolute(root), absolute(plan_dir)
@@ -305,14 +304,14 @@ def place(plan_dir: str, root: str) -> str:
 
 
 def place_of(root: str, selection: Selection) -> str:
-    """As ``place``, in the directory that the caller named, else in this user's own."""
+    """Return the ``place`` of a root in --plan-dir, else in this user's own directory of decisions."""
     return place(selection.plan_dir or directories.decisions(), root)
 
 
 def read_last_start(directory: str, trusted: Trust = OURS) -> EarlierStart | None:
-    """Return the last start that had a checkpoint, from the ``place`` of a root; None when there was none.
+    """Return the last start that had a checkpoint, from the ``place`` of a root; None if there was none.
 
-    Raises CannotLook when that cannot be read, Untrusted when others could have written it, or taken it away.
+    Raises CannotLook if the log cannot be read, Untrusted if others could have written or removed it.
     """
     path = os.path.join(directory, LAST)
     what = f"{path}, which tells whether an earlier start had a checkpoint,"
@@ -325,7 +324,7 @@ def read_last_start(directory: str, trusted: Trust = OURS) -> EarlierStart | Non
 
 
 def read_below(path: str, what: str, trusted: Trust = OURS) -> bytes | None:
-    """Return the bytes of a file below --plan-dir, None without one. Raises CannotLook, and Untrusted."""
+    """Return the bytes of a file below --plan-dir, None without one. Raises CannotLook or Untrusted."""
     try:
         with trust.named(FLAG):
             try:
@@ -338,7 +337,7 @@ def read_below(path: str, what: str, trusted: Trust = OURS) -> bytes | None:
 
 
 class _Note(Struct, frozen=True):
-    """What ``Decisions.save`` writes there."""
+    """The content of ``last.json``, as ``Decisions.save`` writes it."""
 
     path: fault_file.Path
     step: int | None = None
@@ -346,15 +345,15 @@ class _Note(Struct, frozen=True):
 
 
 def find_earlier_start(root: str, selection: Selection) -> EarlierStart | None:
-    """Return the start that forbids to take this one for the first, None without. Raises CannotLook."""
+    """Return an earlier start that had a checkpoint, None without or if allowed. Raises CannotLook."""
     before = None if selection.allow_fresh else read_last_start(place_of(root, selection), selection.trust)
     if before and (selection.run, selection.prefix, selection.layout) != (None, None, None):
-        with suppress(OSError):  # nobody can say so
+        with suppress(OSError):  # if nobody can tell, it counts
             return None if there(before.path) else before
     return before
 
 
 def require_first_launch(root: str, selection: Selection, plan: LoadPlan | None) -> None:
-    """Raise NoneUsable unless this may be the first launch."""
+    """Raise NoneUsable if an earlier start of this root had a checkpoint."""
     if before := find_earlier_start(root, selection):
         raise first_launch_leftovers.stop_without_earlier(before, root, plan)

@@ -1,4 +1,4 @@
-"""One candidate in, a judgement out: complete, consistent and sound? Only what would be loaded is read."""
+"""Judge a candidate: is it complete, consistent and sound? Only the files that would be loaded are read."""
 
 from __future__ import annotations
 
@@ -49,31 +49,31 @@ from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import HINT, why_unseen
 
 _CUT = frozenset({"truncated", "bad-header", "bad-pickle", "trailing-data"})
-"""Findings of a file whose list of tensors may have lost its end."""
+"""Codes of findings on a file whose list of tensors may have lost its end."""
 _is_error = attrgetter("is_error")
 _UNUSABLE = (Verdict.BROKEN, Verdict.UNKNOWN)
 _NEAR = 3
-"""Checkpoints, nearest in time, to compare steps and tensors with."""
+"""How many checkpoints, the nearest in time, a candidate's steps and tensors are compared with."""
 _NEAR_FILES = 64
-"""Structure passes spent at most on their files."""
+"""How many of their files are read at most, to level structure."""
 _SIZES_COMPARED = 4096
-"""Files of other checkpoints, at least, whose sizes are compared with those of the planned files."""
+"""How many files of other checkpoints, at least, are compared in size with the planned files."""
 
 
 class Judge:
-    """Judges the candidates of one run. To ``level`` files are inspected for what they tell of each other."""
+    """The judge of the candidates of one run. It reads files to ``level`` to compare them with each other."""
 
     def __init__(self, session: Session, selection: Selection, run: Run) -> None:
         self.session, self.selection, self.run = session, selection, run
-        self.level = min(Level.STRUCTURE, selection.level)  # at presence the names must do
+        self.level = min(Level.STRUCTURE, selection.level)  # at level presence only names are compared
         self.groups, self._equal = Groups(run.topology, selection), EqualFiles(session)
 
     def judge(self, c: Checkpoint) -> Judgement:
-        """Whether a checkpoint can be used, and what each rank would load of it."""
+        """Return whether a checkpoint can be used, and which of its files each rank would load."""
         return Review(self, c).make_judgement()
 
     def are_replicas(self, c: Checkpoint, assignment: Assignment) -> bool:
-        """Return True if any rank may load what another does: one file, or proven files of one group."""
+        """Return True if any rank may load any other's file: it is one, or proven replicas of one group."""
         loads, parts, layout = assignment.loads, assignment.parts, self.session.layouts.of(c)
         if len({p.path for p in parts}) == 1:
             return True
@@ -83,21 +83,21 @@ class Judge:
         if group is None or not loads.keys() <= set(group.ranks):
             return False
         reports = [self.session.report(p, self.level) for p in parts]
-        told = {(r.signature, layout.steps(p, r.metadata)) for p, r in zip(parts, reports, strict=True)}
-        if len(told) > 1 or not reports[0].signature or self.tensors(parts[0]).partial:
+        states = {(r.signature, layout.steps(p, r.metadata)) for p, r in zip(parts, reports, strict=True)}
+        if len(states) > 1 or not reports[0].signature or self.tensors(parts[0]).partial:
             return False
-        asked = parts[1:] if self.selection.prove_replicas else ()
-        return not any(self.find_differences(parts[0], other) for other in asked)
+        others = parts[1:] if self.selection.prove_replicas else ()
+        return not any(self.find_differences(parts[0], other) for other in others)
 
-    # ---- what the files of the run tell of each other
+    # ---- the files of the run, compared with each other
 
     def tensors(self, part: Part) -> Tensors:
-        """Return what a file says about its tensors."""
+        """Return a file's tensor signature, the parallel sizes in it, and why it is only a part."""
         report = self.session.report(part, self.level)
         return Tensors(report.signature, why_partial(report.metadata), saved_sizes([report]))
 
     def find_differences(self, a: Part, b: Part) -> list[str]:
-        """Return tensors that differ between two replicas, but no random numbers: each rank has its own."""
+        """Return names of tensors that differ between two replicas. Random states (``rng``) may differ."""
         from ckpt_tools.inspection.digests import tensor_digests  # only before a replica stands in
 
         s = self.session
@@ -114,7 +114,9 @@ class Judge:
     def find_own_files(
         self, c: Checkpoint, parts: Sequence[Part], bad: Bad, rank: int, part: Part
     ) -> Iterator[OwnFile]:
-        """Yield what a rank wrote in place of a part: in the candidate (``parts``), else the nearest."""
+        """Yield files that a rank itself wrote in the role of ``part``: in the candidate (``parts``), then in
+        the nearest checkpoints. Those whose list of tensors is doubtful (``bad``, cut) are left out.
+        """
         others = (other.parts for other in self.run.find_nearest(c) if other.run == c.run)
         for p in chain(parts, chain.from_iterable(others)):
             if p.rank != rank or p.role != part.role or p.size <= 0 or p.path == part.path:
@@ -129,8 +131,8 @@ class Judge:
     def find_contradictions(
         self, c: Checkpoint, whole: Checkpoint, planned: Sequence[Part], bad: Collection[str]
     ) -> list[Contradiction]:
-        """Return what contradicts the planned files, or all of a save that is complete by its names. Copies
-        are looked for once none of the planned files is ``bad`` for another reason.
+        """Return contradictions about the ``planned`` files, or all files if the layout counts them by name.
+        Copies are looked for only once no planned file is ``bad`` for another reason.
         """
         parts = whole.parts if self.session.layouts.of(c).complete.by_name else planned
         mine = {p.path for p in parts}
@@ -148,14 +150,14 @@ class Judge:
         return [row for row in found if row.path in mine]
 
     def _find_hits(self, facts: SavesFacts) -> Iterator[Contradiction]:
-        """Yield what rules say of files; what a rank lacks may be on another node if only some ask."""
-        elsewhere = "" if self.selection.ranks is None else "missing-rank"
+        """Yield rules' findings on files. If only some ranks ask, lost files may be on other nodes."""
+        left_out = "" if self.selection.ranks is None else "missing-rank"
         for hit, f in find_hits(facts):
-            if hit.of_file and f.code != elsewhere:
+            if hit.of_file and f.code != left_out:
                 yield Contradiction(hit.path, f)
 
     def _find_compared(self, c: Checkpoint, parts: Sequence[Part]) -> list[Part]:
-        """The files themselves, and the sound ones of the same ranks in checkpoints near in time."""
+        """Return the ``parts`` and, of checkpoints near in time, sound files of the same ranks. Reads."""
         ranks, near = {p.rank for p in parts}, list[Part]()
         for kind in (c.kind, Kind.PERIODIC) if c.kind is Kind.DYING_GASP else (c.kind,):
             saves = self.run.find_nearest(c)
@@ -169,18 +171,18 @@ class Judge:
     def _find_copies(
         self, c: Checkpoint, compared: Sequence[Part], wrong: Collection[str]
     ) -> list[Contradiction]:
-        """Return files with the bytes of another one, nearest first; one that is ``wrong`` is the copy."""
+        """Return which ``compared`` files equal another one, nearest first; ``wrong`` ones are skipped."""
         elsewhere = self._list_other_files(c, compared)
         asked = [self._place(p) for p in compared if p.path not in wrong]
         found = list(self._equal.find_copies(asked, elsewhere))
         copies = {row.path for row in found if row.finding.severity is not Severity.NOTE}
         places = {place(p) for p in asked if p.path in copies}
-        for p in (p for p in asked if place(p) in places):  # what differs as it is damaged shows nothing
+        for p in (p for p in asked if place(p) in places):  # a damaged file differs, and shows nothing
             self.session.report(p, self.selection.level)
         return list(self._equal.find_copies(asked, elsewhere)) if places else found
 
     def _list_other_files(self, c: Checkpoint, compared: Sequence[Part]) -> list[Part]:
-        """Return the files of its run's other saves that are not ``compared`` already, nearest first."""
+        """Return files of the run's other saves that are not yet ``compared``, nearest first."""
         enough, elsewhere = max(_SIZES_COMPARED, 4 * len(c.parts)), list[Part]()
         known = {p.path for p in compared}
         for other in self.run.find_nearest(c):
@@ -192,30 +194,30 @@ class Judge:
 
     @cached_property
     def _told_inside(self) -> dict[str, int]:
-        """By their paths, the steps of directories whose names tell none."""
+        """Maps directories whose names have no step to the step that a file in them tells."""
         saves = (c for c in self.run.checkpoints if c.step is not None and c.epoch is None and c.parts)
         return {c.parts[0].home: c.step for c in saves if c.step is not None and c.parts[0].step is None}
 
     def _place(self, p: Part) -> Part:
-        """A file in a directory whose name tells no step, with the one that another file there tells."""
+        """Return a file with the step of ``_told_inside`` if its own name, epoch and directory have none."""
         step = self._told_inside.get(p.home) if p.home and p.step is None and p.epoch is None else None
         return p if step is None else p._replace(step=step)
 
     def _find_unlike_replicas(self, c: Checkpoint) -> Iterator[tuple[Part, Part]]:
-        """Yield replicas with other tensors than most, each with one that holds the usual ones: some files
-        cut at a record's end show nothing else. Groups are those that the caller or the strategy files tell,
-        and not those that a layout implies.
+        """Yield pairs: a replica with other tensors than most of its group, and one with the usual tensors.
+        Some files cut at a record's end show no other damage. Groups come from --replica-groups or the
+        strategy files; those that a layout implies do not count.
         """
         flags, topology = self.selection.replica_groups, self.run.topology
         everyone = (range(topology.world_size),) if self.selection.replicas_all else ()
         whole = (p for p in c.parts if p.size > 0 and not self.session.layouts.piece_of(p).readers.sharded)
-        of = {(p.role, p.rank): p for p in whole}
+        by_rank = {(p.role, p.rank): p for p in whole}
         for role in {p.role for p in c.parts}:
             for group in flags.get(role, flags.get("", ())) or topology.strategy or everyone:
-                yield from self._find_unlike([p for rank in group if (p := of.get((role, rank)))])
+                yield from self._find_unlike([p for rank in group if (p := by_rank.get((role, rank)))])
 
     def _find_unlike(self, replicas: Sequence[Part]) -> Iterator[tuple[Part, Part]]:
-        """Yield those with other tensors than most; where as many have either, than the one with most."""
+        """Yield (odd, typical) replicas. Of equally frequent signatures that with most tensors is usual."""
         told = ((p, self.tensors(p)) for p in replicas)
         known = [(p, t.signature) for p, t in told if t.signature and not t.partial]
         count = Counter(signature for _, signature in known)
@@ -226,11 +228,11 @@ class Judge:
 
 
 class Review:
-    """One candidate under judgement: as its files' names show it, and ``whole``, with what indexes add.
+    """One candidate under judgement: ``named`` has the files that names show, ``whole`` those of indexes too.
 
-    ``bad`` are files that must not be loaded, with why; of these ``concluded`` are wrong only beside
-    others, ``doubts`` may not be copies but what they equal is one, and ``unseen`` could not be read when
-    they were judged, even if they can be by now.
+    ``bad`` maps paths of files that must not be loaded to the reasons. Of them, ``concluded`` were only
+    contradicted by other files, ``doubts`` equal another file (the value) that may be the copy instead, and
+    ``unseen`` could not be read when they were judged, even if they can be by now.
     """
 
     def __init__(self, judge: Judge, c: Checkpoint) -> None:
@@ -240,7 +242,7 @@ class Review:
         self.named, self.whole = c, self.session.members(c)
         self.beside = self.run.beside.find_beside(c)
         self.names = judge.level
-        self.looks_inside = self.names > Level.PRESENCE  # at presence the names must do
+        self.looks_inside = self.names > Level.PRESENCE  # at level presence only names are compared
         self.bad: dict[str, Sequence[Finding]] = {}
         self.concluded: set[str] = set()
         self.doubts: dict[str, Part] = {}
@@ -248,13 +250,13 @@ class Review:
         self.read = False
 
     def make_judgement(self) -> Judgement:
-        """Replaces files that are wrong by replicas, until nothing is wrong or a rank has no file left."""
+        """Return the judgement: bad files are replaced until all are good, or a rank has none left."""
         c = self.whole
         if absent := self._find_absent():
             return Judgement(False, tuple(absent))
         while True:
             assigned = self._assign(self.bad, compare_bytes=self.selection.prove_replicas)
-            if self.selection.ranks is None and assigned.groupless:  # else another node may have their files
+            if self.selection.ranks is None and assigned.groupless:  # other nodes may have their files
                 raise groups_needed.ask(c, assigned.findings)
             if not self.bad:
                 for hit in topology_mismatch.check(c, assigned, self.run, self.selection):
@@ -268,11 +270,11 @@ class Review:
                 return Judgement(False, gaps, self.read)
             self.bad.update(wrong)
             if self.bad.keys().isdisjoint(part.path for part in parts):
-                # what is wrong, if anything, lies in files that nobody loads
+                # all bad files, if any, are files that nobody loads
                 return self._judge_sound(replace(assigned, findings=(*assigned.findings, *warnings)))
 
     def _judge_sound(self, assigned: Assignment) -> Judgement:
-        """The judgement when the files to load are good. Raises UsageError where the caller must say more."""
+        """Return the judgement if all files to load are good. Raises UsageError if the caller must choose."""
         parts, named, selection = assigned.parts, self.named, self.selection
         require_trust(parts, self.session)
         require_one_name(named, self.session)
@@ -288,17 +290,17 @@ class Review:
 
     @cached_property
     def lost(self) -> list[Finding]:
-        """What is gone of it beside the other saves of its run, and its own list."""
+        """Findings on lost files, which other saves of the run have or the candidate's own list names."""
         return list(find_lost(self.session, self.named, self.beside, self.names))
 
     def _find_absent(self) -> list[Finding]:
-        """Return what the candidate lacks as a whole; files of single ranks only if nobody may do without."""
+        """Return why the candidate as a whole is unusable; a lost file of a rank counts if all load all."""
         c, s = self.whole, self.session
         layout, gaps = s.layouts.of(c), find_gaps(c, self.run.expected)
         if self.selection.ranks is None and missing_rank.find_first_ranks(c, layout):
             return gaps[:1]
-        nobody_asks = all(layout.piece(p.piece).readers.shared for p in c.parts)
-        absent = [f for f in gaps if f.code == "missing-part" or (nobody_asks and f.is_error)]
+        all_shared = all(layout.piece(p.piece).readers.shared for p in c.parts)
+        absent = [f for f in gaps if f.code == "missing-part" or (all_shared and f.is_error)]
         absent = absent or [*filter(_is_error, self._find_seal_findings()), *find_no_model(s, c)]
         absent += [*filter(_is_error, self.lost), *self._find_mixed()]
         known = {(f.code, f.path) for f in absent}
@@ -307,20 +309,21 @@ class Review:
         return absent or self._find_unlisted(c.parts[0].home)
 
     def _find_unlisted(self, home: str) -> list[Finding]:
+        """Return entries below ``home`` that could not be listed, if --allow unreadable goes on without."""
         unseen = self.session.found.unseen if home and self.selection.skip_unreadable else ()
         rows = (row for row in unseen if row.path.startswith(f"{home}/"))
         return [could_not_look.describe_unseen(row.path, row.why) for row in rows]
 
     def _find_mixed(self) -> Iterator[Finding]:
-        """That the names of its files are of several attempts or runs, where other saves tell so."""
+        """Yield errors: its names are of several attempts or runs; a lone save shows it less surely."""
         facts = SavesFacts(self.session.layouts, (self.whole,), self.run.expected)
-        told = (Severity.ERROR, Severity.WARNING) if self.run.checkpoints[1:] else (Severity.ERROR,)
+        counted = (Severity.ERROR, Severity.WARNING) if self.run.checkpoints[1:] else (Severity.ERROR,)
         for hit, f in find_hits(facts, (mixed_counters.RULE,)):
-            if f.severity in told and hit.effect is not Effect.WARN:
+            if f.severity in counted and hit.effect is not Effect.WARN:
                 yield replace(f, severity=Severity.ERROR)
 
     def _find_seal_findings(self) -> list[Finding]:
-        """What is wrong with the seals of the candidate's files, each said once."""
+        """Return findings on the seals of the candidate's files, each once; [] without seals."""
         seals, parts = self.session.indexes.seals, self.whole.parts
         if seals is None:
             return []
@@ -330,7 +333,7 @@ class Review:
         return list(dict.fromkeys(f for place in places for f in seals.about.get(place, ())))
 
     def _assign(self, bad: Bad, *, compare_bytes: bool) -> Assignment:
-        """What each rank would load, without the files that are ``bad``."""
+        """Return which files each rank would load; never one whose path is in ``bad``."""
         evidence = Evidence(
             self.judge.tensors,
             partial(self.judge.find_own_files, self.named, self.whole.parts, bad),
@@ -341,16 +344,16 @@ class Review:
     # ---- is it sound, and consistent
 
     def _inspect(self, parts: Sequence[Part], warnings: list[Finding]) -> dict[str, list[Finding]]:
-        """Return why files to load must not be loaded, by path; add what is less to ``warnings``."""
+        """Read files to load. Return by path why some must not be loaded; add the rest to ``warnings``."""
         self._read_ahead(parts)
         wrong = {p.path: why for p in parts if (why := self._find_wrong(p)) is not None}
         warnings += (f for f in (*self._find_seal_findings(), *self.lost) if f.severity is Severity.WARNING)
         s, whole, seals = self.session, self.whole, self.session.indexes.seals
         if seals and (unsealed := [p.path for p in parts if seals.leaves_out(p.path, p.home)]):
             warnings.append(seal_mismatch.describe_loaded(unsealed))
-        empty = [*find_zeroed(s, whole, self.beside)]
-        empty += find_hollow(s, whole, self.beside) if self.looks_inside else ()
-        for f in empty:
+        hollow = [*find_zeroed(s, whole, self.beside)]
+        hollow += find_hollow(s, whole, self.beside) if self.looks_inside else ()
+        for f in hollow:
             (wrong.setdefault(f.path, []) if f.is_error else warnings).append(f)
         self._add_contradictions(parts, wrong, warnings)
         return wrong
@@ -358,11 +361,13 @@ class Review:
     def _add_contradictions(
         self, parts: Sequence[Part], wrong: dict[str, list[Finding]], warnings: list[Finding]
     ) -> None:
-        """Add what contradicts files. Raises UsageError if one to load may be a copy or the original."""
+        """Add contradictions to ``wrong`` and ``warnings``. Raises UsageError if it is unclear which is the
+        copy.
+        """
         loaded, step = {p.path: p for p in parts}, self.selection.max_step
-        as_it_is = step is not None and step == self.named.step
+        accepted = step is not None and step == self.named.step  # --max-step is the answer to the question
         for path, f, twin in self.judge.find_contradictions(self.named, self.whole, parts, wrong):
-            if f.severity is Severity.NOTE and twin is not None and path in loaded and not as_it_is:
+            if f.severity is Severity.NOTE and twin is not None and path in loaded and not accepted:
                 raise self._ask_which_is_the_copy(loaded[path], twin)
             if not f.is_error:
                 warnings.append(replace(f, path=path))
@@ -375,7 +380,7 @@ class Review:
             wrong.setdefault(path, []).append(f)
 
     def _find_wrong(self, part: Part) -> list[Finding] | None:
-        """Return why a file must not be loaded, None if it may be. Its warnings are errors then."""
+        """Return why a file must not be loaded, with warnings as errors; None if it may be. Reads it."""
         report, piece = self.session.report(part, self.names), self.session.layouts.piece_of(part)
         if report.verdict not in _UNUSABLE and self.selection.level > Level.STRUCTURE:
             report, self.read = self.session.report(part, self.selection.level), True
@@ -384,11 +389,11 @@ class Review:
             return None
         if report.verdict is Verdict.UNKNOWN and (why := why_unseen(part, self.session)) is not None:
             self.unseen[part.path] = why
-        found = sorted(report.findings, key=lambda f: -f.severity)  # the cause is said first
+        found = sorted(report.findings, key=lambda f: -f.severity)  # the cause comes first
         return [replace(f, severity=Severity.ERROR) for f in found if f.severity is not Severity.NOTE]
 
     def _read_ahead(self, parts: Sequence[Part]) -> None:
-        """Many files are read by several processes at once, the contents only if the structure is sound."""
+        """Read many files in several processes; contents only of files whose structure is sound."""
         s, level = self.session, self.selection.level
         prefetch(s, parts, self.names)
         if level <= Level.STRUCTURE:
@@ -399,7 +404,7 @@ class Review:
             prefetch(s, good, level)
 
     def _find_holes(self, parts: Sequence[Part]) -> tuple[Finding, ...]:
-        """Tensors of which the files to load hold only some pieces."""
+        """Return tensors of which the files to load hold only some pieces; () if they are complete."""
         places, path = self.session.places, self.whole.path
         pieces = [places[home] for home in {os.path.dirname(p.path) for p in parts} if home in places]
         return tuple(replace(f, path=path) for files in pieces for f in incomplete(files.values()))
@@ -407,7 +412,7 @@ class Review:
     # ---- is it known
 
     def _require_known(self, assigned: Assignment) -> None:
-        """Raise CkptError if the candidate loses only for files that are unread, or may be no copies."""
+        """Raise CkptError if only unread files, or copies that may be originals, speak against it."""
         if not self.selection.skip_unreadable:
             self._require_inspected(assigned)
         if self.doubts and self._assign_but_for(self.doubts):
@@ -415,8 +420,8 @@ class Review:
             raise self._ask_which_is_the_copy(part, self.doubts[part.path])
 
     def _require_inspected(self, assigned: Assignment) -> None:
-        """Raises CannotLook when the candidate could be used if the files that could not be read are whole:
-        not having looked is no reason to go back. What several files showed may be so for want of those.
+        """Raise CannotLook if the candidate could be used, were the unread files whole: this is no reason to
+        go back. Files ``concluded`` to be wrong from others count as whole: those may be the unread ones.
         """
         now = {p.path: f for p in self.whole.parts if (f := why_unseen(p, self.session)) is not None}
         unseen = {**now, **self.unseen}
@@ -427,24 +432,19 @@ class Review:
             return
         path = next((p.path for p in at_best.parts if p.path in unseen), next(iter(unseen)))
         why = unseen[path]
-        empty = LoadPlan(
-            root=self.session.root,
-            checkpoint=None,
-            resume=Resume(None),
-            rejected=(Rejected(self.whole, assigned.findings),),
-            bytes_verified=self.session.reader.bytes_verified,
-        )
-        raise could_not_look.stop(f"{why.path or path}: {why.message}", HINT, empty)
+        rejected, verified = (Rejected(self.whole, assigned.findings),), self.session.reader.bytes_verified
+        no_plan = LoadPlan(self.session.root, None, Resume(None), rejected=rejected, bytes_verified=verified)
+        raise could_not_look.stop(f"{why.path or path}: {why.message}", HINT, no_plan)
 
     def _assign_but_for(self, paths: Collection[str]) -> Assignment | None:
-        """What would be loaded if these files were good; None if the candidate would lose all the same."""
+        """Return what ranks would load if the files at ``paths`` were good; None if some still had none."""
         worse = {path: findings for path, findings in self.bad.items() if path not in paths}
         at_best = self._assign(worse, compare_bytes=False)
         lost = any(f.is_error and f.code != "replica-unproven" for f in at_best.findings)
         return None if lost else at_best
 
     def _ask_which_is_the_copy(self, mine: Part, twin: Part) -> CkptError:
-        """Return the question whether ``mine``, a file of the candidate, is the copy or its ``twin``."""
+        """Return the question which file is the copy: ``mine``, of the candidate, or its ``twin``."""
         c, first, second = self.named, *sorted((mine, twin), key=find_when)
         steps = [o.step for o in self.run.candidates if o.step is not None and o.step < (c.step or 0)]
         limit = c.step if mine is first else max(steps, default=None)

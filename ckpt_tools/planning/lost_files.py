@@ -1,4 +1,4 @@
-"""Files of a checkpoint that are gone, as saves beside it tell, or well-formed and empty."""
+"""Files of a checkpoint that are gone, as saves beside it show, or that are well-formed and empty."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from ckpt_tools.storage.retry import there
 from ckpt_tools.storage.urls import inside
 
 _ALIKE = 8
-"""Files that a directory has in common with a checkpoint, to be called one that lost its index."""
+"""How many files of a checkpoint are looked for in a directory that may be one without its index."""
 _CHUNK = re.compile(r"\d+(?:\.\d+)*")
 _OTHERS = 2
-"""Other saves that have a text: one alone may have it by chance."""
+"""How many other saves must have a text: one alone may have it by chance."""
 _ZEROED = r"(?i:(?:^|[/._])(?:opt|optim|optimizer|param_states)(?:[/._]|_?state))"
-"""States of optimizers: gradients that are collected over several steps are zeros again after them."""
+"""Names of optimizer states: gradients accumulated over several steps are zeros again after them."""
 _PARTS = ("adapter", "ema", "export", "module", "parameter", "sharded", "controlnet")
 _NETWORKS = ("prior", "prior_ema", "transformer", "transformer_ema", "unet", "unet_ema")
 _KINDS = ("model", "layer", "expert")
@@ -47,7 +47,7 @@ Find = Callable[[Source, Sequence[Tensor]], Iterable[Tensor]]
 
 
 def find_lost(s: Session, c: Checkpoint, beside: Sequence[Checkpoint], level: Level) -> Iterator[Finding]:
-    """What is gone of a checkpoint, beside others of its run and, deeper than by names, its own list."""
+    """Yield files that a save lost, as others of its run or (deeper than presence) its own list tell."""
     if not c.unfinished:
         yield from map(make_finding, s.layouts.of(c).lost(c, beside))
         yield from _find_left_out(s, c, beside)
@@ -56,7 +56,7 @@ def find_lost(s: Session, c: Checkpoint, beside: Sequence[Checkpoint], level: Le
 
 
 def _find_unlisted(s: Session, c: Checkpoint) -> Iterator[Finding]:
-    """What a checkpoint's own list names, and of which nothing is there that could be loaded."""
+    """Yield entries of a checkpoint's own list that do not exist, or hold nothing that is loaded."""
     lists = s.layouts.of(c).beside.listed
     if lists is None:
         return
@@ -80,7 +80,7 @@ def _find_unlisted(s: Session, c: Checkpoint) -> Iterator[Finding]:
 
 
 def _look(s: Session, path: str, see: Callable[[str], bool]) -> bool:
-    """Return what is seen at a path; False where nobody can look, which is noted."""
+    """Return what ``see`` sees at a path; False if it cannot be read, which is added to ``s.unread``."""
     try:
         return see(path)
     except OSError as e:
@@ -89,12 +89,14 @@ def _look(s: Session, path: str, see: Callable[[str], bool]) -> bool:
 
 
 def _rate(name: str) -> Severity:
+    """Return WARNING for the name of an optimizer state, which may be zeros; else ERROR."""
     return Severity.WARNING if re.search(_ZEROED, name) else Severity.ERROR
 
 
 def _find_left_out(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """Yield files that their index does not ask for (a chunk that only holds zeros), although its framework
-    writes them all the same (at step 0 a counter is zero, too), or all the other saves have them.
+    """Yield files that their index need not name (chunks of zeros alone) and that are gone. It shows as the
+    framework writes them all the same (after step 0; there a counter is zero, too), or all other saves have
+    them.
     """
     written, above = s.layouts.of(c).beside.written, f"{c.path}/"
     for index in [p.path for p in c.parts if p.path in s.indexes.left_out]:
@@ -108,7 +110,7 @@ def _find_left_out(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> I
 
 
 def _find_undescribed(s: Session, c: Checkpoint) -> Iterator[Finding]:
-    """Chunks of an array of which the file that describes them is gone."""
+    """Yield directories with chunks of an array whose description file is gone."""
     described = {os.path.dirname(p.path) for p in c.parts if lost_files.is_array(s.layouts.piece_of(p))}
     for home in s.found.strange if described else ():
         above = home
@@ -119,11 +121,13 @@ def _find_undescribed(s: Session, c: Checkpoint) -> Iterator[Finding]:
 
 
 def find_headless(s: Session, c: Checkpoint) -> Iterator[Finding]:
-    """Yield directories beside a checkpoint with such data files, and nothing that describes them."""
+    """Yield directories beside a checkpoint with the same data files, and nothing that describes them."""
     above, base = f"{c.path}/", f"{os.path.dirname(c.path)}/"
     data = [p.path.removeprefix(above) for p in c.parts if p.role == "data" and p.path.startswith(above)]
     known = {p.home for p in s.parts}
-    known |= {f"{base}{f.path.removeprefix(base).partition('/')[0]}" for f in s.aside}  # a copy is no save
+    known |= {
+        f"{base}{f.path.removeprefix(base).partition('/')[0]}" for f in s.aside
+    }  # a hand-made copy is no save
     below = {os.path.dirname(name) for name in data}
     for path in s.found.strange:
         name, _, rest = path.removeprefix(base).partition("/")
@@ -137,7 +141,7 @@ def find_headless(s: Session, c: Checkpoint) -> Iterator[Finding]:
 
 
 def find_lost_texts(s: Session) -> Iterator[Finding]:
-    """Return warnings about directories of saves without a file that each other one of their run has."""
+    """Yield warnings about directories of saves that lack a file which all others of their run have."""
     runs = defaultdict[str, set[str]](set)
     for p in s.parts:
         if p.home and s.layouts.of(p).is_last_resort:
@@ -154,7 +158,7 @@ def find_lost_texts(s: Session) -> Iterator[Finding]:
 
 
 def find_no_model(s: Session, c: Checkpoint) -> Iterator[Finding]:
-    """Nothing where other files lie in its directory: a script's own hooks save models under any name."""
+    """Yield that a save has no file of a model, nor others: hooks save models under any name."""
     layout, home, mine = s.layouts.of(c), c.parts[0].home, {p.path for p in c.parts}
     roles = layout.complete.needs_any
     if not c.unfinished and home and roles and not any(p.role in roles for p in c.parts):
@@ -165,7 +169,7 @@ def find_no_model(s: Session, c: Checkpoint) -> Iterator[Finding]:
 
 
 def find_unlike_run(rows: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
-    """Yield (path, finding) for files that most others of their run show to be odd."""
+    """Yield (path, finding) for files whose content or mode differs from most others of their run."""
     of_format = defaultdict[str, list[tuple[Part, Report]]](list)
     for part, report in rows:
         if report.format is not None:
@@ -186,7 +190,7 @@ def find_unlike_run(rows: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, 
 
 
 def find_zeroed(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """Yield raw tensors that are zeros from end to end, and not in the saves before and after."""
+    """Yield raw tensor files of zeros alone, which are not zeros in the saves before and after."""
 
     def may_be_zeros(path: str) -> bool:
         report = s.report_file(path, Level.STRUCTURE)
@@ -208,7 +212,7 @@ def find_zeroed(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iter
 
 
 def find_hollow(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """Yield what files of a model lack; of an optimizer only what an older save has."""
+    """Yield models' files without tensors or numbers; optimizers' only if an older save has some."""
     older = [o for o in beside if (o.order, o.mtime_ns) < (c.order, c.mtime_ns)]
     for p in () if c.unfinished else c.parts:
         report, piece = s.reports.get(p.path), s.layouts.piece_of(p)
@@ -226,7 +230,7 @@ def find_hollow(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iter
 def _find_lacking_model(
     s: Session, c: Checkpoint, p: Part, report: Report, beside: Sequence[Checkpoint]
 ) -> Iterator[Finding]:
-    """Return what a file lacks if its role or its name is that of a model."""
+    """Yield what a file lacks if its role or its name is that of a model."""
     piece = s.layouts.piece_of(p)
     if (named := piece.claim is Claim.WEAK and p.name in _find_export_names(s)) or p.role in MODELS:
         elsewhere = any(o.role in piece.content.tensors_in for o in c.parts)
@@ -237,7 +241,7 @@ def _find_lacking_model(
 
 
 def find_hollow_exports(s: Session) -> Iterator[Finding]:
-    """Yield the same of models' files that belong to no checkpoint: their names say what they are."""
+    """Yield findings on empty models' files of no checkpoint, whose names only exports have."""
     for path in [file.path for file in s.found.bare]:
         report = s.reports.get(path)
         zeros = report is not None and report.tensors and not report.blank.empty
@@ -249,7 +253,7 @@ def find_hollow_exports(s: Session) -> Iterator[Finding]:
 
 
 def _may_be_hollow(report: Report) -> bool:
-    """Whether a file that could be looked into seems to lack something; an index is another's table."""
+    """Return True if a file that was read seems to lack tensors or elements; False for an index."""
     if report.format is None or (report.signature and not any(report.blank)):
         return False
     return report.level >= Level.STRUCTURE and _is_sound(report) and not format_of(report.format).index
@@ -267,16 +271,16 @@ def _find_export_names(s: Session) -> set[str]:
 
 
 def _find_same_place(p: Part, saves: Iterable[Checkpoint]) -> list[Part]:
-    """The files of other saves in the place of this one."""
+    """Return the files of other saves that have this one's role, rank, coordinates and name."""
     mine = place(p)
     return [o for save in saves for o in save.parts if o.role == p.role and place(o) == mine]
 
 
 def _find_lacking_beside(s: Session, p: Part, others: Sequence[Part], *, alone: bool) -> Iterator[Finding]:
-    """Yield what a file lacks beside those of other saves in its place."""
+    """Yield what a file lacks that files of other saves in its place have."""
     if (mine := _read_tensors(s, p)) is not None:
         filled = [(o, _find_filled(of)) for o in others if (of := _read_tensors(s, o))]
-        # a rank may have none of a tensor: not so a whole file, nor one of the shards of a model
+        # a rank may hold no element of a tensor, but a whole file or a shard of a model must
         whole = p.rank is None and all(axis == "shard" for axis, _ in p.coords)
         yield from _find_lacking(p.path, mine, filled, alone=alone, whole=whole)
 
@@ -284,7 +288,7 @@ def _find_lacking_beside(s: Session, p: Part, others: Sequence[Part], *, alone: 
 def _find_lacking(
     path: str, mine: Tensors, filled: Sequence[tuple[Part, set[str]]], *, alone: bool, whole: bool
 ) -> Iterator[Finding]:
-    """No tensors, where others are ``filled`` or the file ``alone`` must; else weights without elements."""
+    """Yield that a file has no tensors, but the ``filled`` or it ``alone`` must; else empty weights."""
     empty = mine.keys() - _find_filled(mine)
     full = next((o for o, names in filled if not mine or names), None)
     if len(empty) == len(mine) and full:
@@ -303,7 +307,7 @@ def _find_filled(tensors: Tensors) -> set[str]:
 
 
 def _find_zeros(s: Session, p: Part, others: Sequence[Part]) -> Iterator[Finding]:
-    """Weights that are nothing but zeros, and in none of the ``others``."""
+    """Yield weights that are nothing but zeros here, and in none of the ``others``."""
     sound = [(o, tensors) for o in others if (tensors := _read_tensors(s, o))]
     zeros = _read_zero_names(s, p, zero_tensors, _read_tensors(s, p) or {}) if sound else set[str]()
     for o, tensors in sound:
@@ -314,6 +318,7 @@ def _find_zeros(s: Session, p: Part, others: Sequence[Part]) -> Iterator[Finding
 
 
 def _read_zero_names(s: Session, p: Part, find: Find, tensors: Tensors) -> set[str]:
+    """Return names of tensors that ``find`` finds to be zeros; notes a file that cannot be read."""
     try:
         with closing(opened(p.path)) as source:
             return {t.name for t in find(source, list(tensors.values()))}
@@ -323,6 +328,6 @@ def _read_zero_names(s: Session, p: Part, find: Find, tensors: Tensors) -> set[s
 
 
 def _read_tensors(s: Session, p: Part) -> Tensors | None:
-    """The tensors of a file by their names; None where it is damaged."""
+    """Return the tensors of a file by name; None if it is damaged."""
     report, anatomy = s.inspect(p.path, Level.STRUCTURE, expect=s.layouts.piece_of(p).formats)
     return {t.name: t for t in anatomy.tensors} if _is_sound(report) else None

@@ -1,7 +1,7 @@
-"""Which save is the newest: that by modification time, and what may correct it (docs/how-it-chooses.md).
+"""Which save is the newest: the last by modification time, and what corrects it (docs/how-it-chooses.md).
 
-Pure: checkpoints in, an order and the facts for the rules of planning/rules/order out. Times are nanoseconds
-since 1970.
+Pure: takes checkpoints, returns an order and the facts for the rules of planning/rules/order. Times are
+nanoseconds since 1970.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from ckpt_tools.planning.choose import rank
 
 UNKNOWN: Order = (-1, -1, -1)
 FIRST_NS = 3_655 * 86_400 * 10**9
-"""1980-01-04: what archives write that keep no times."""
+"""1980-01-04: archives that keep no times give files a date before it."""
 SKEW_NS = 600 * 10**9
-"""How far a clock may be ahead before its times count for nothing."""
+"""How far a time may lie in the future before it counts for nothing (ns)."""
 _COPY_NS, _NS_PER_BYTE = 10**9, 20
-"""What a copy takes for each save, and for each byte of it (50 MB/s)."""
+"""How long a copy takes for each save, and for each byte of it (50 MB/s)."""
 _END = 10**17
-"""The step in the epoch of a save that was made at its end, beside some that were made within epochs."""
+"""Step in the epoch of a save from an epoch's end, in runs that also save within epochs."""
 _REGULAR = (Kind.PERIODIC, Kind.DYING_GASP)
 Places = Mapping[CheckpointKey, Order]
-"""Where in training each save was made, as far as it is known; ``Checkpoint.order`` for those not named."""
+"""Where in training each save was made. ``Checkpoint.order`` holds for saves that have no entry."""
 
 
 def find_places(
     saves: Sequence[Checkpoint], layouts: Layouts, count_told: Callable[[Checkpoint], int | None]
 ) -> dict[CheckpointKey, Order]:
-    """Return the places of saves whose own order tells less than is known: those of runs whose names restart
-    or count in several units, by what their files count on (``count_told``), those whose names are dates, and
-    those made at the end of an epoch.
+    """Return where in training saves were made, for those whose names do not tell it: of runs whose step
+    restarts or is counted in several units (by ``count_told``, a count from files), with dates as names, or
+    saved at the end of an epoch.
     """
     runs: dict[tuple[str, str], list[Checkpoint]] = defaultdict(list)
     for c in saves:
@@ -48,7 +48,7 @@ def find_places(
 
 
 def step_at(told: int | None, c: Checkpoint, places: Places) -> int | None:
-    """Return the step that a save tells, else that of its place."""
+    """Return the step that a save tells itself, else the step of its place; None if neither is known."""
     counted = places.get(c.key, UNKNOWN)[0]
     return counted if told is None and counted >= 0 else told
 
@@ -68,6 +68,7 @@ def _find_places_in(
 
 
 def _place_ends_of_epochs(run: Sequence[Checkpoint]) -> dict[CheckpointKey, Order]:
+    """Return the places of saves that name an epoch and no step: behind all steps of that epoch."""
     ends = (c for c in run if c.step is None and c.step_in_epoch is None)
     return {c.key: (-1, c.epoch, _END) for c in ends if c.epoch is not None}
 
@@ -75,19 +76,19 @@ def _place_ends_of_epochs(run: Sequence[Checkpoint]) -> dict[CheckpointKey, Orde
 def _place_by_counts(
     regular: Sequence[Checkpoint], count_told: Callable[[Checkpoint], int | None]
 ) -> dict[CheckpointKey, Order]:
-    """The places of saves whose names count in several units, where all files count."""
+    """Return places if names count in several units and all files tell a count, else {}."""
     counts = {c.key: count_told(c) for c in regular} if len({c.unit for c in regular}) > 1 else {}
     return {} if None in counts.values() else _place_by_steps(counts)
 
 
 def _place_by_steps(steps: Mapping[CheckpointKey, int | None]) -> dict[CheckpointKey, Order]:
     if all(step is None for step in steps.values()):
-        return {}  # then names tell which restart was the last
+        return {}  # without steps the numbers of restarts in names decide
     return {key: UNKNOWN if step is None else (step, -1, -1) for key, step in steps.items()}
 
 
 def _place_by_dates(run: Sequence[Checkpoint], dated: re.Pattern[str]) -> dict[CheckpointKey, Order]:
-    """The dates in names, where each of a run has its own: they count saves as numbers do."""
+    """Return places by the dates in names, if each save of a run has its own date; else {}."""
     found = {c.key: dated.fullmatch(c.path.rpartition("/")[2]) for c in run if c.order == UNKNOWN}
     dates = {key: int(re.sub(r"\D", "", m[1])) for key, m in found.items() if m}
     if len({*dates.values()}) < len(run):
@@ -96,22 +97,22 @@ def _place_by_dates(run: Sequence[Checkpoint], dated: re.Pattern[str]) -> dict[C
 
 
 def count_steps_in_epochs(saves: Sequence[Checkpoint], layouts: Layouts) -> list[Checkpoint]:
-    """Return the saves with steps counted from the start of each epoch, in runs that count so."""
+    """Return the saves; in runs whose step restarts with each epoch it is their ``step_in_epoch``."""
     runs: dict[tuple[str, str], list[Checkpoint]] = defaultdict(list)
     for c in saves:
         if layouts.of(c).counting.by_epoch and c.step is not None and c.epoch is not None:
             runs[c.layout, c.run].append(c)
 
     def begins_anew(run: Sequence[Checkpoint]) -> bool:
-        again = len({c.step for c in run}) < len({(c.epoch, c.step) for c in run})
-        return _do_epochs_go_first(run) and (again or _follow(_sort_by_epoch(run)))
+        repeats = len({c.step for c in run}) < len({(c.epoch, c.step) for c in run})
+        return _do_epochs_go_first(run) and (repeats or _follow(_sort_by_epoch(run)))
 
     anew = {c.key for run in runs.values() if begins_anew(run) for c in run}
     return [replace(c, step=None, step_in_epoch=c.step) if c.key in anew else c for c in saves]
 
 
 def _do_epochs_go_first(run: Sequence[Checkpoint]) -> bool:
-    """Whether a later epoch has no higher step than an earlier one, and times do not follow the steps."""
+    """Return True if sorting by epoch differs from sorting by step, and times do not follow the steps."""
     by_step = sorted(run, key=lambda c: (c.step or 0, c.epoch or 0))
     return by_step != _sort_by_epoch(run) and not _follow(by_step)
 
@@ -121,14 +122,14 @@ def _sort_by_epoch(run: Sequence[Checkpoint]) -> list[Checkpoint]:
 
 
 def _follow(saves: Sequence[Checkpoint]) -> bool:
-    """Whether each was written after the one before."""
+    """Return True if each save was written after the one before it."""
     return all(a.mtime_ns < b.mtime_ns for a, b in pairwise(saves))
 
 
 def add_told_steps(
     saves: Sequence[Checkpoint], step_of: Callable[[Checkpoint], int | None]
 ) -> list[Checkpoint]:
-    """Return the saves with the steps that their files tell, where their names do not count alike."""
+    """Return saves; periodic ones without a step take their files' step, if names count differently."""
     regular = [c for c in saves if c.kind is Kind.PERIODIC]
     units = {c.unit for c in regular}
     if len(units) < 2 and (units != {""} or len(regular) < 2):
@@ -145,25 +146,25 @@ def order_saves(
     ranked = rank(saves, by, prefer, lambda c: known.get(c.key, c.order))
     if prefer is Kind.BEST or all(c.kind not in _REGULAR for c in saves):
         return ranked
-    behind = {c.key for c in saves if c.kind is Kind.BEST and known.get(c.key, c.order) == UNKNOWN}
-    return sorted(ranked, key=lambda c: c.key in behind) if behind else ranked
+    unplaced = {c.key for c in saves if c.kind is Kind.BEST and known.get(c.key, c.order) == UNKNOWN}
+    return sorted(ranked, key=lambda c: c.key in unplaced) if unplaced else ranked
 
 
 def start_from_named(
     ranked: Sequence[Checkpoint], named: Sequence[Checkpoint], places: Places
 ) -> list[Checkpoint]:
-    """Return what a tracker has ``named``, then the saves of no later place in training."""
-    most = places.get(named[0].key, named[0].order)
+    """Return the saves that a tracker has ``named``, then saves of no later place in training."""
+    latest = places.get(named[0].key, named[0].order)
     keys = {c.key for c in named}
-    return [*named, *(c for c in ranked if c.key not in keys and places.get(c.key, c.order) <= most)]
+    return [*named, *(c for c in ranked if c.key not in keys and places.get(c.key, c.order) <= latest)]
 
 
 class OrderFacts(Struct, frozen=True):
     """What the rules of the order see. ``by_time`` and ``by_step`` are the newest usable ones of ``saves``,
-    in comparable places. ``named`` is the tracker that names that one of the two which loses or, where
-    both are one, ``tracked``, and was written later. ``step_flag``: --order step leads to ``by_step``.
-    ``others`` are usable saves that may be later than the one that wins. ``exclude`` says which flag leads to
-    the first of two saves by leaving out the other; nothing where none does.
+    in comparable places. ``named`` is a tracker: it names the one of these two that is not chosen or, if both
+    are one, a third save (``tracked``), and was written later. ``step_flag``: --order step leads to
+    ``by_step``. ``others`` are usable saves that may be later than the chosen one. ``exclude`` returns the
+    flag that leads to the first of two saves by leaving out the other, "" if there is none.
     """
 
     root: str
@@ -189,12 +190,12 @@ class OrderFacts(Struct, frozen=True):
 
     @property
     def newest(self) -> Checkpoint:
-        """The one that wins."""
+        """The save that is chosen."""
         return self.by_step if self.differ and self.why_mute else self.by_time
 
     @property
     def why_mute(self) -> str | None:
-        """Why the times cannot be those of training; None if they can."""
+        """Why modification times cannot be those of training (a word); None if they can."""
         saves = [c for c in self.saves if c.kind is not Kind.RELEASE]
         times = [c.mtime_ns for c in saves]
         known = {self.place(c) for c in saves} - {UNKNOWN}
@@ -212,7 +213,7 @@ class OrderFacts(Struct, frozen=True):
 
     @property
     def goes_back(self) -> bool:
-        """Return True if a save of a lower place was written before the newest by time."""
+        """Return True if a save of a lower place was written before the newest by time: a rollback."""
         newest, place = self.by_time, self.place(self.by_time)
         return any(
             c.mtime_ns < newest.mtime_ns and self.place(c) < place and comparable(self.place(c), place)
@@ -220,7 +221,7 @@ class OrderFacts(Struct, frozen=True):
         )
 
     def find_unplaced(self, saves: Sequence[Checkpoint], *, models: bool = False) -> Iterator[Checkpoint]:
-        """Yield saves that may be later: neither times nor steps tell; exports too if all are ``models``."""
+        """Yield saves that may be later, as neither times nor steps tell; exports too beside ``models``."""
         newest, mute, place = self.newest, bool(self.why_mute), self.place(self.newest)
         for c in saves:
             export = models and c.kind is Kind.RELEASE is not newest.kind and c.mtime_ns >= newest.mtime_ns

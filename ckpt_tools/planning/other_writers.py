@@ -1,4 +1,4 @@
-"""Whether somebody else writes below ROOT meanwhile, and whether a store's list was whole."""
+"""Whether another process writes below ROOT meanwhile, and whether a store's list was whole."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from ckpt_tools.storage.retry import refresh, status
 from ckpt_tools.storage.urls import is_url
 
 STATS = 256
-"""Files and directory entries, the newest, that are asked about a second time at most."""
+"""How many files and directory entries, the newest, are asked a second time at most."""
 DIRECTORIES = 64
 SKEW_NS = 5_000_000_000
-"""How far a file server's clock may be ahead; times beyond it tell of no writer."""
+"""How far a file server's clock may be ahead; later times do not show a writer."""
 _RELISTED = 8
-"""Checkpoints at most that are listed again."""
+"""How many checkpoints are listed again at most."""
 
 
 def require_unchanged(planned: Iterable[FileLoad]) -> None:
-    """Raise CannotLook unless what is to be loaded is what was verified, by a stat of each file."""
+    """Raise CannotLook if a planned file is not as it was verified, by a stat of each."""
     files = {f.path: f for f in planned}
     failed = refresh(files)
     for path, seen in stat_all(list(files)):
@@ -40,9 +40,9 @@ def require_unchanged(planned: Iterable[FileLoad]) -> None:
 
 
 def require_whole(root: str, started_ns: int, rejected: Sequence[Rejected], *, chosen: bool) -> None:
-    """Raise CannotLook if something is there that the first list of a store lacked, and that nobody has
-    written meanwhile: without it an older checkpoint is the choice, or a first launch. What lost because a
-    file was missing is listed again, and all of ``root`` where nothing was ``chosen``.
+    """Raise CannotLook if a file exists that a store's first list lacked and that nobody has written
+    meanwhile: without it an older checkpoint is the choice, or a first launch. Saves rejected for missing
+    files are listed again; all of ``root`` if none was ``chosen``.
     """
     from ckpt_tools.storage.stores.mounts import late
 
@@ -58,12 +58,12 @@ def require_whole(root: str, started_ns: int, rejected: Sequence[Rejected], *, c
 
 
 def get_etag(path: str) -> str:
-    """Return the ETag of an object as it was asked for last; "" of a file, and where there is none."""
+    """Return the ETag of an object as it was last asked; "" for a file, and if there is none."""
     return get_versions(path)[0]
 
 
 def get_versions(path: str) -> tuple[str, str]:
-    """Return the ETag and the version that an object had when it was judged; nothing of a file."""
+    """Return the ETag and the version that an object had when it was judged; "" and "" for a file."""
     if is_url(path):
         from ckpt_tools.storage.stores.mounts import object_of
 
@@ -75,7 +75,8 @@ def get_versions(path: str) -> tuple[str, str]:
 def find_other_writers(
     checkpoints: Sequence[Checkpoint], s: Session, chosen: Checkpoint | None = None
 ) -> Iterator[Finding]:
-    """Yield what was written in the run of ``checkpoints``, unfinished ones too, since a session began.
+    """Yield paths of the run of ``checkpoints``, unfinished ones too, that were written since the session
+    began.
 
     Asks again about the files of the newest checkpoints, temporary files, and the directories that hold them
     or the chosen one: at most ``2 * STATS + DIRECTORIES`` calls while nothing changes.
@@ -108,7 +109,7 @@ def find_other_writers(
 
 
 def _find_changed(files: Sequence[Part]) -> tuple[list[str], dict[str, str]]:
-    """Return the files that are not as they were listed, and why that is unknown of others."""
+    """Return files whose size or time is no longer as listed, and by path why others cannot be asked."""
     changed, unknown = list[str](), dict[str, str]()
     for (path, now), p in zip(stat_all([p.path for p in files]), files, strict=True):
         if isinstance(now, OSError) and not isinstance(now, FileNotFoundError):
@@ -119,7 +120,7 @@ def _find_changed(files: Sequence[Part]) -> tuple[list[str], dict[str, str]]:
 
 
 def _find_times(checkpoints: Iterable[Checkpoint], temporary: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Yield the files of checkpoints, and temporary ones, with their times."""
+    """Yield paths and modification times of checkpoints' files, and of temporary ones."""
     yield from ((p.path, p.mtime_ns) for c in checkpoints for p in c.parts)
     yield from ((path, now[1]) for path, now in stat_all(temporary) if not isinstance(now, OSError))
 
@@ -133,21 +134,21 @@ def _find_newest_files(checkpoints: Sequence[Checkpoint]) -> list[Part]:
 
 
 def _find_directories(checkpoints: Sequence[Checkpoint], parts: Sequence[Part], root: str) -> list[str]:
-    """Return the directories in which the next file of the run would appear: its own, and those of files."""
+    """Return directories in which the run's next file would appear: the run's own, and those of files."""
     bases = [c.parts[0].base for c in checkpoints if c.parts] or [root]
     homes = [at for p in parts for at in (p.home, os.path.dirname(p.path))]
     return [d for d in dict.fromkeys((*bases, *homes)) if d][:DIRECTORIES]
 
 
 def _list_files(directory: str) -> Iterator[tuple[str, int]]:
-    """Yield the last of the files in a directory, with their times. Raises OSError."""
+    """Yield the last ``STATS`` files of a directory with their modification times. Raises OSError."""
     for e in [e for e in entries_of(directory) if not e.is_dir(follow_symlinks=False)][-STATS:]:
         with suppress(FileNotFoundError):  # going, while we look
             yield e.path, e.stat(follow_symlinks=False).st_mtime_ns
 
 
 def stat_all(paths: Sequence[str]) -> Iterator[tuple[str, tuple[int, int] | OSError]]:
-    """Yield each path with its size and time, or why it has none: many at a time, as a network answers."""
+    """Yield each path with its size and time, or its error. Many are asked at a time: networks are slow."""
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(THREADS) as pool:

@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     from ckpt_tools.launchers.launcher import Started
 
 _TELLING = 8
-"""Files at most that are asked for the step and the epoch."""
+"""How many files at most are read for the step and the epoch."""
 
 
 class Planner(Candidates):
     """One plan. ``plan()`` raises CkptError subclasses as docs/exit-codes.md lists them."""
 
     def plan(self) -> LoadPlan:
-        """Return the plan, with what could not be looked at; ``allow_fresh`` takes one without checkpoint."""
+        """Return the plan with its warnings. With ``allow_fresh`` it may have no checkpoint."""
         try:
             made = self._plan()
             self._require_whole_list(made)
@@ -64,19 +64,21 @@ class Planner(Candidates):
         return self.weigh(made, "")
 
     def _require_whole_list(self, made: LoadPlan | None) -> None:
-        """Raises CannotLook where the list of a store is shown to have lacked something."""
+        """Raise CannotLook if a store's list of files is shown to have lacked some."""
         if is_url(self.root) and hasattr(self, "session"):
             rejected, chosen = (made.rejected, made.checkpoint is not None) if made else ((), False)
             other_writers.require_whole(self.root, self.session.started_ns, rejected, chosen=chosen)
 
     def weigh(self, made: LoadPlan | None, otherwise: str) -> LoadPlan:
-        """The plan with what could not be looked at on the way to it. Raises CannotLook."""
+        """Return the plan with warnings about unread files. Raises CannotLook, and says what was found
+        (``otherwise``).
+        """
         unseen = self._find_unseen(made, otherwise)
         made = made or self.nothing()
         return replace(made, warnings=_join_findings(made.warnings, unseen))
 
     def _find_unseen(self, made: LoadPlan | None, otherwise: str) -> list[Finding]:
-        """Return warnings about what could not be looked at. Raises CannotLook where it may matter."""
+        """Return warnings about files that could not be read. Raises CannotLook if one may matter."""
         selection = self.selection
         if not hasattr(self, "session"):
             return []
@@ -93,8 +95,8 @@ class Planner(Candidates):
         more = f" (and {len(blocking) - 1} more)" if len(blocking) > 1 else ""
         text = f"{blocking[0].path}{more}: {blocking[0].why}"
         text += f"; without it: {otherwise}" if otherwise else ""
-        told, made = made.warnings if made else (), made or self.nothing()
-        unseen = _join_findings(told, (as_finding(row, self.root) for row in blocking))
+        known, made = made.warnings if made else (), made or self.nothing()
+        unseen = _join_findings(known, (as_finding(row, self.root) for row in blocking))
         plan = replace(made, warnings=unseen, checkpoint=None, resume=Resume(None), by_rank=(), shared=())
         raise could_not_look.stop(text, "make it readable" if selection.skip_unreadable else HINT, plan)
 
@@ -121,7 +123,7 @@ class Planner(Candidates):
         return self.finish(choice, c)
 
     def _ask_how_many(self, choice: Choice) -> None:
-        """Raises UsageError where the choice is older only because a still older save had more ranks."""
+        """Raise UsageError if newer saves were rejected only because an older one had more ranks."""
         world = self.topology.provenance["world_size"]
         if choice.checkpoint is None or not choice.rejected or world.provenance != HIGHEST:
             return
@@ -132,15 +134,15 @@ class Planner(Candidates):
             raise ask_how_many(job[0], self.topology.world_size, job[1], choice.checkpoint)
 
     def _add_lost(self, choice: Choice) -> Choice:
-        """Add what would have gone before the choice. Raises NotNewest if the caller wants no older one."""
+        """Reject lost saves that are newer than the choice. Raises NotNewest with --no-fallback."""
         c = choice.checkpoint
-        told = None if c is None or c.counted else replace(c, step=self.step(c))
-        before = [r for r in self.lost if c is None or _goes_before(r.checkpoint, told or c)]
+        with_step = None if c is None or c.counted else replace(c, step=self.step(c))
+        before = [r for r in self.lost if c is None or _goes_before(r.checkpoint, with_step or c)]
         choice = replace(choice, rejected=(*before, *choice.rejected))
         return choice if c is None else self.require_best(choice, before)
 
     def explain_failure(self, choice: Choice, ranked: Sequence[Checkpoint]) -> CkptError:
-        """Why there is no checkpoint to resume from, although some exist."""
+        """Return the error that checkpoints exist and none of them is usable."""
         asked, plan, layouts = self.selection, self.nothing(choice), self.layouts
         unplaced = partial(describe_unplaced, self.session)
         return none_usable.explain_failure(choice, ranked, asked, plan, layouts, unplaced=unplaced)
@@ -153,9 +155,8 @@ class Planner(Candidates):
             from ckpt_tools.storage.stores.mounts import learn_versions  # most roots lie on a disk
 
             learn_versions([part.path for part in assignment.parts])
-        ranks = tuple(
-            RankLoad(r, self._make_file_loads(loads)) for r, loads in sorted(assignment.loads.items())
-        )
+        by_rank = sorted(assignment.loads.items())
+        ranks = tuple(RankLoad(r, self._make_file_loads(loads)) for r, loads in by_rank)
         shared = self._make_file_loads(assignment.shared)
         loaded = [*shared, *(f for r in ranks for f in r.files)]
         chosen = self._tell_step(c, assignment.parts)
@@ -163,7 +164,7 @@ class Planner(Candidates):
         one = loaded[0].path if self.judge.are_replicas(c, assignment) else None
         counted = bool(ranks) or self.topology.provenance["world_size"].provenance != ALONE
         known = dict(self.topology.provenance)
-        if not counted:  # any number of ranks may load such a set
+        if not counted:  # any number of ranks may load files that all share
             del known["world_size"]
         warnings = tuple(dict.fromkeys(self._find_warnings(choice, c, assignment)))
         return LoadPlan(
@@ -190,7 +191,7 @@ class Planner(Candidates):
         )
 
     def _make_file_loads(self, loads: Iterable[Load]) -> tuple[FileLoad, ...]:
-        """Return what verification saw of files, by paths without links, which could lead elsewhere later."""
+        """Return what was verified of each file; its path has no links, which may change later."""
         found, rows = self.session.found, list[FileLoad]()
         linked = any(links.outside or links.followed for links in found.links)
         for load in loads:
@@ -217,10 +218,10 @@ class Planner(Candidates):
         step, epoch = c.step if c.parts[0].step is not None else None, c.epoch
         layout = self.layouts.of(c)
         for p in parts[:_TELLING]:
-            told = layout.steps(p, self.session.known(p).metadata)
-            step = told[0] if step is None else step
-            epoch = told[1] if epoch is None else epoch
-        # where its path is one of its files, and another one is loaded in its place, that of this one
+            told_step, told_epoch, _ = layout.steps(p, self.session.known(p).metadata)
+            step = told_step if step is None else step
+            epoch = told_epoch if epoch is None else epoch
+        # if its path is a file for which another one is loaded, the path of that one
         named = next((p for p in c.parts if p.path == c.path and p not in parts), None)
         path = next((p.path for p in parts if named and p.role == named.role), c.path)
         path = self.session.found.resolved(path)
@@ -228,13 +229,13 @@ class Planner(Candidates):
         return replace(c, step=step, epoch=epoch, path=path)
 
     def _find_warnings(self, choice: Choice, c: Checkpoint, assignment: Assignment) -> Iterator[Finding]:
-        """What the caller should know about the choice, although it can be used."""
+        """Yield warnings about a choice that can be used: its files, other saves, trackers, writers."""
         parts, run = assignment.parts, [o for o in self.checkpoints if (o.layout, o.run) == (c.layout, c.run)]
         yield from self.warnings
         yield from self._find_passed_over(choice, c)
         yield from assignment.findings
         yield from choice_warnings.find_warnings_of_files(parts, self.session)
-        grown = any(f.code == "missing-rank" for f in assignment.findings)  # ranks without random numbers
+        grown = any(f.code == "missing-rank" for f in assignment.findings)  # new ranks lack random states
         gaps = find_gaps(c, self.expected, (*GAPS, mixed_counters.RULE), spared=True)
         spared = ("missing-rank", Severity.NOTE) if grown else None
         yield from (f for f in gaps if (f.code, f.severity) != spared)
@@ -244,9 +245,9 @@ class Planner(Candidates):
         yield from topology.find_leftovers_beside(self.session, c, self.expected)
         if self.session.found.strange:
             yield from find_headless(self.session, self.session.members(c))
-        told = trackers.find_tracker_findings(self.session, run, lambda: self._find_unusable(choice, run))
-        meant = self.selection.resume_from != "tracker" and trackers.find_tracker_of(self.session, c)
-        yield from (f for f in told if not (f.path == meant and f.code == "stale-tracker"))
+        found = trackers.find_tracker_findings(self.session, run, lambda: self._find_unusable(choice, run))
+        tracker = self.selection.resume_from != "tracker" and trackers.find_tracker_of(self.session, c)
+        yield from (f for f in found if not (f.path == tracker and f.code == "stale-tracker"))
         yield from choice_warnings.find_odd_links(self.session, c, self.step(c))
         yield from self.find_unfinished(c)
         yield from under_way.find_later_temporary(self.session, c)
@@ -256,7 +257,7 @@ class Planner(Candidates):
         yield from choice_warnings.find_unread(parts, self.session, self.selection)
 
     def _find_passed_over(self, choice: Choice, c: Checkpoint) -> Iterator[Finding]:
-        """Exports that were written after the choice, and what --save-interval leaves out."""
+        """Yield exports written after the choice, and saves that --save-interval leaves out."""
         lost = {r.checkpoint.key for r in choice.rejected}
         exports = (o for o in (*self.ranked, *self.exports) if o.key not in lost)
         yield from export_newer.find_exports(c, exports, {f.path for f in self.warnings})
@@ -264,28 +265,28 @@ class Planner(Candidates):
             yield export_newer.describe_left_out(choice.left_out, self.selection.save_interval)
 
     def _require_newest(self, c: Checkpoint) -> None:
-        """Raises NotNewest where the caller wants the newest or nothing, and what a link led to may be it."""
+        """Raise NotNewest if --no-fallback is given and a link may have led to a newer save."""
         if self.selection.no_fallback and self.selection.max_step is None:
             for f in choice_warnings.find_odd_links(self.session, c, self.step(c)):
                 raise none_usable.stop_without_newest(f"{f.path}: {f.message}", self.nothing())
 
     def _find_unusable(self, choice: Choice, run: Sequence[Checkpoint]) -> set[CheckpointKey]:
-        """The checkpoints that cannot be resumed from, as far as that is known."""
+        """Return keys of checkpoints that cannot be resumed from, as far as this is known."""
         lost = {r.checkpoint.key for r in choice.rejected if r.checkpoint.parts}
         lost.update(o.key for o in run if find_gaps(o, self.expected))
-        if self.selection.ranks is not None and choice.checkpoint:  # other nodes have the rest of it
+        if self.selection.ranks is not None and choice.checkpoint:  # other nodes have its other files
             lost.discard(choice.checkpoint.key)
         return lost
 
 
 def _goes_before(gone: Checkpoint, chosen: Checkpoint) -> bool:
-    """Return True if what a tracker names was saved later; it is the latest where only a date tells."""
+    """Return True if a save that only a tracker names is later than the choice; True if only a date tells."""
     unplaced = (gone.step, gone.epoch, gone.generation) == (None, None, None)
     return unplaced or gone.order > chosen.order
 
 
 def _join_findings(warnings: Sequence[Finding], more: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Both, and what is said of a file already not once more."""
+    """Return both without those of ``more`` that repeat a code on the same path."""
     known = {(f.code, f.path) for f in warnings}
     return tuple(dict.fromkeys((*warnings, *(f for f in more if (f.code, f.path) not in known))))
 
@@ -309,10 +310,10 @@ def make_fingerprint(root: str, ranks: Sequence[RankLoad], shared: Sequence[File
 
 
 def load_plan(root: str, selection: Selection, progress: Progress | None, cache: Cache | None) -> LoadPlan:
-    """Return the plan; one without a checkpoint only where that is allowed and no earlier start had one."""
+    """Return the plan. One without a checkpoint is returned only if no earlier start resumed from one."""
     try:
         made = Planner(root, selection, progress, cache).plan()
-    except NoCheckpoint as error:  # that something is gone says more
+    except NoCheckpoint as error:  # that an earlier checkpoint is gone says more
         first_launch.require_first_launch(root, selection, error.plan)
         raise
     if made.checkpoint is None:
@@ -326,7 +327,7 @@ def load_plan(root: str, selection: Selection, progress: Progress | None, cache:
 
 
 def find_asking_rank(full: LoadPlan, selection: Selection, started: Started | None) -> int:
-    """Return the rank that was named, else the launcher's. Raises UsageError if it is unknown and matters."""
+    """Return the rank of --rank, else the launcher's. Raises UsageError if it is unknown and matters."""
     if selection.rank is not None:
         return selection.rank
     if started and started.rank:

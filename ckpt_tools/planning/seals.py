@@ -1,5 +1,5 @@
-"""Seals below a root: whether each can be used, which files of a sealed checkpoint it does not name, and of
-which saves only the seal is left: where one was later than the choice, that is never passed over in silence.
+"""Seals below a root: whether each can be used, files that a seal does not name, and saves that left only a
+seal: if such a save was later than the choice, it is never passed over in silence.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from ckpt_tools.reading.session import Session, with_findings
 
 
 def check(s: Session, level: Level) -> tuple[list[FileReport], list[Finding]]:
-    """Return reports on all seals, and the files that none names. Last, as fragments fill the memory."""
+    """Return reports on all seals, and files that none names. Runs last: fragments fill the memory."""
     seals, lost, out = s.indexes.seals, list[Finding](), list[FileReport]()
     if s.found.tree:
-        lost += _find_newest_gone(s)  # before the reports forget what seals say
+        lost += _find_newest_gone(s)  # before ``forget`` drops what seals say
     if seals is not None:
         seals.forget()
         for seal in s.found.seals:
@@ -35,7 +35,7 @@ def check(s: Session, level: Level) -> tuple[list[FileReport], list[Finding]]:
 
 
 def _find_unnamed(s: Session) -> Iterator[Finding]:
-    """Yield files in a sealed directory that no seal names. Fragments do not say what is missing."""
+    """Yield files in a sealed directory that no seal names. Fragments of a seal are not complete lists."""
     whole = defaultdict[str, list[Known]](list)
     for k in s.indexes.seals.known if s.indexes.seals else ():
         if os.path.basename(k.path) == NAME:
@@ -47,7 +47,7 @@ def _find_unnamed(s: Session) -> Iterator[Finding]:
 
 
 def _find_unsigned(s: Session) -> Iterator[Finding]:
-    """Files of a directory that was signed, of which its signature says nothing."""
+    """Yield files of a signed directory that its signature does not name."""
     if s.signatures is None:
         return
     for path in sorted(s.indexes.known):
@@ -61,11 +61,11 @@ def _find_unsigned(s: Session) -> Iterator[Finding]:
 
 
 def _list_files(base: str) -> Iterator[str]:
-    """Yield the files at and below a directory that its own seal should name."""
+    """Yield the files in and below a directory that its own seal should name."""
     below = set[str]()
     for directory, entries in directories(base):
         if isinstance(entries, OSError):
-            continue  # who listed the tree has said so
+            continue  # the walk of the tree has reported it
         if directory != base and (entries.has_seal or os.path.dirname(directory) in below):
             below.add(directory)
             continue
@@ -78,7 +78,7 @@ def _list_files(base: str) -> Iterator[str]:
 def find_later_and_gone(
     s: Session, chosen: Checkpoint, step: int | None, others: Sequence[Checkpoint]
 ) -> Iterator[Finding]:
-    """Yield warnings about later sealed checkpoints beside the chosen one of which only the seal is left."""
+    """Yield warnings about saves beside the chosen one, but later, of which only the seal is left."""
     seals = s.indexes.seals
     if seals is None:
         return
@@ -87,7 +87,7 @@ def find_later_and_gone(
 
 
 def _find_newest_gone(s: Session) -> Iterator[Finding]:
-    """Yield the same of the newest checkpoint of each run, if it alone is gone: pruning takes others."""
+    """Yield a warning per run if only its newest save left a seal alone: pruning removes older ones."""
     seals = s.indexes.seals
     if seals is None or not seals.absent:
         return
@@ -107,7 +107,7 @@ def _find_newest_gone(s: Session) -> Iterator[Finding]:
 def _find_later(
     s: Session, gone: Iterable[Known], than: Checkpoint, step: int | None, others: Sequence[Checkpoint]
 ) -> Iterator[Known]:
-    """Yield seals of what is ``gone``, beside a checkpoint at ``step`` and of later saves."""
+    """Yield seals of ``gone`` saves beside a checkpoint at ``step`` that were later than it."""
     there = {(c.layout, c.step, c.epoch, c.step_in_epoch) for c in others}
     homes = {p.home for p in than.parts if p.home}
     inside, above = {os.path.dirname(p.path) for p in than.parts}, {os.path.dirname(home) for home in homes}
@@ -126,7 +126,7 @@ def _describe(known: Known) -> Finding:
 
 
 def find_only_seals(s: Session) -> list[str]:
-    """What was sealed and is not there, where there is no checkpoint."""
+    """Return paths that were sealed and do not exist, if there is no checkpoint."""
     seals = s.indexes.seals
     if seals is None:
         return []
@@ -135,18 +135,18 @@ def find_only_seals(s: Session) -> list[str]:
 
 
 def _find_without_files(seals: Seals) -> Iterator[Known]:
-    """The seals that name a file that is not there."""
+    """Yield the seals that name a file that does not exist."""
     return (known for known in seals.known if known.path in seals.absent)
 
 
 def _place(known: Known) -> str:
-    """The file or directory that a seal is of."""
+    """Return the file or directory that a seal is for."""
     own = of_one_file(os.path.basename(known.path))
     return f"{known.base}/{own}" if own else known.base
 
 
 def _is_of_its_run(known: Known, chosen: Checkpoint) -> bool:
-    """Whether a seal is of the chosen one's run, as far as it tells."""
+    """Return True if a seal is of the chosen save's run, or does not tell."""
     was = known.seal.checkpoint
     if was.layout not in (None, chosen.layout) or was.kind in (Kind.RELEASE.value, Kind.BEST.value):
         return False
@@ -154,7 +154,7 @@ def _is_of_its_run(known: Known, chosen: Checkpoint) -> bool:
 
 
 def _is_later(known: Known, chosen: Checkpoint, step: int | None) -> bool:
-    """Whether it was saved after the chosen one; so it is taken where nothing tells."""
+    """Return True if a sealed save is later than the chosen one, or neither step nor epoch tells."""
     was = known.seal.checkpoint
     if was.step is not None and step is not None:
         return was.step > step

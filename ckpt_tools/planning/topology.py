@@ -1,4 +1,4 @@
-"""How many ranks there are and how they are arranged, with the source of every number."""
+"""How many ranks there are and how they are arranged, with the source of each number."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ _GRID = ("tp", "cp", "dp", "pp")
 _PLACED = ("tp", "cp", "ep", "dp", "pp")
 """Axes that the rank order has to place."""
 _FILES = 256
-"""Files of one checkpoint at most that are asked."""
+"""How many files of one checkpoint are read at most."""
 _NEIGHBOURS = 64
-"""Files of other checkpoints at most that are asked for the rank order; the judge compares with as many."""
+"""How many files of other checkpoints are read at most for the rank order, as many as the judge reads."""
 _ASKED = 4
-"""Checkpoints at most whose files are asked how many ranks there are."""
+"""How many checkpoints are read at most for the number of ranks."""
 _Places = frozenset[tuple[tuple[str, int], ...]]
 """The places of a grid that the names of a checkpoint's files show."""
 
@@ -54,8 +54,8 @@ def settle_expert_names(
     session: Session, checkpoints: list[Checkpoint], level: Level = Level.STRUCTURE
 ) -> list[Checkpoint]:
     """Return checkpoints with the axis ``ep`` in place of ``pp`` where names count experts, not stages: the
-    last number of mp_rank_00_001 is an expert if there is one stage, as the file of a model tells. A job may
-    have had other sizes before: saves with other places are asked themselves.
+    last number of mp_rank_00_001 is an expert if there is one stage, as a model's file tells. Saves with
+    other places are read themselves, as an earlier job may have had other sizes.
     """
     if not any(dict(p.coords)["pp"] for c in checkpoints for p in _find_ambiguous(c.parts)):
         return checkpoints
@@ -66,8 +66,8 @@ def settle_expert_names(
         places.append(named)
         if len(named) > 1 and told.get(named) is None:
             told[named] = _do_count_experts(session.report(p, level) for p in parts[:_NEIGHBOURS])
-    usual = next((said for said in told.values() if said is not None), False)
-    known = {named: usual if said is None else said for named, said in told.items()}
+    usual = next((experts for experts in told.values() if experts is not None), False)
+    known = {named: usual if experts is None else experts for named, experts in told.items()}
     return [
         _name_experts(c) if known.get(named, usual) else c
         for c, named in zip(checkpoints, places, strict=True)
@@ -75,7 +75,7 @@ def settle_expert_names(
 
 
 def _find_ambiguous(parts: Sequence[Part]) -> Iterator[Part]:
-    """Yield those whose names may count experts where they seem to count stages."""
+    """Yield parts whose names may count experts as "pp", which looks like pipeline stages."""
     for p in parts:
         axes = [axis for axis, _ in p.coords]
         if "pp" in axes and "ep" not in axes:
@@ -83,7 +83,7 @@ def _find_ambiguous(parts: Sequence[Part]) -> Iterator[Part]:
 
 
 def _do_count_experts(reports: Iterator[Report]) -> bool | None:
-    """Return True if the first of the files that tells says so, None if none tells."""
+    """Return True if the first report with sizes has experts and one stage; None if none has sizes."""
     sizes = next(filter(None, (in_files.saved_sizes([r]) for r in reports)), None)
     return None if sizes is None else sizes.get("pp") == 1 and sizes.get("ep", 1) > 1
 
@@ -97,7 +97,7 @@ def _name_experts(c: Checkpoint) -> Checkpoint:
 
 
 def read_saved_sizes(session: Session, checkpoint: Checkpoint, level: Level) -> Mapping[str, int]:
-    """Return what the files of a checkpoint say about the job that saved it; some of them are read for it."""
+    """Return parallel sizes of the job that saved a checkpoint, as its files tell; reads some of them."""
     telling = _find_telling(checkpoint, session.layouts)[:_ASKED]
     return in_files.saved_sizes(session.report(p, level) for p in telling)
 
@@ -105,7 +105,7 @@ def read_saved_sizes(session: Session, checkpoint: Checkpoint, level: Level) -> 
 def leave_out_leftovers(
     session: Session, checkpoints: Sequence[Checkpoint], level: Level = Level.STRUCTURE
 ) -> list[Checkpoint]:
-    """Return checkpoints without older files of ranks that only a larger job before had."""
+    """Return checkpoints without older files of ranks that only a larger job before had. Reads."""
     settled = list(checkpoints)
     for i, c in enumerate(settled):
         if not _has_older_ranks(c.parts):
@@ -120,7 +120,7 @@ def leave_out_leftovers(
 
 
 def _has_older_ranks(parts: Sequence[Part]) -> bool:
-    """Return True if all files from some data parallel rank on are older than all of those before it."""
+    """Return True if, from some data parallel rank on, all files are older than those of lower ranks."""
     rows = sorted((dict(p.coords).get("dp", 0), p.mtime_ns) for p in parts)
     oldest = list(accumulate((at for _, at in rows), min))
     newest = list(accumulate((at for _, at in reversed(rows)), max))[::-1]
@@ -130,7 +130,7 @@ def _has_older_ranks(parts: Sequence[Part]) -> bool:
 def find_leftovers_beside(
     session: Session, c: Checkpoint, expected: completeness.Expected
 ) -> Iterator[Finding]:
-    """Yield that files of a larger job lie in the directory of a checkpoint."""
+    """Yield findings on files of a larger job in the directory of a checkpoint."""
     if any(axis == "dp" for p in c.parts for axis, _ in p.coords):
         there = replace(c, parts=tuple(p for p in session.parts if p.home == c.parts[0].home))
         yield from mixed_counters.find_leftovers(there, session.layouts.of(c), expected.sizes_in_files(c))
@@ -139,9 +139,9 @@ def find_leftovers_beside(
 def find_topology(
     session: Session, ranked: Sequence[Checkpoint], expected: completeness.Expected, selection: Selection
 ) -> tuple[Topology, int | None, list[Finding]]:
-    """Return how many ranks there are and how they are arranged, how many wrote the files if anything tells,
-    and warnings. Order of trust: flag, launcher, file content, names on disk (docs/design.md section 5); but
-    of contents that contradict the names, or each other, the names are right.
+    """Return the topology, how many ranks wrote the files (None if nothing tells), and warnings. Order of
+    trust: flag, launcher, file content, names on disk (docs/design.md section 5); but if contents contradict
+    the names, or each other, the names are right.
     """
     first = next((c for c in ranked if c.kind is not Kind.RELEASE), ranked[0])
     like = (c for c in ranked if (c.kind, c.layout, c.run) == (first.kind, first.layout, first.run))
@@ -166,28 +166,29 @@ def find_topology(
     return Topology(world.value, sizes, order, known, strategy), saved, warnings
 
 
-# ---- which files are asked
+# ---- which files are read
 
 
 def _ask_files(
     session: Session, ranked: Sequence[Checkpoint], first: Checkpoint, selection: Selection
 ) -> tuple[Rows, int | None]:
-    """Return the newest files that can tell how many ranks there were, and that number. Of each piece one
-    sound file is asked, further pieces only if names show places of a grid: a save may have lost them.
+    """Return the newest files that may tell how many ranks saved them, and that number, None if none does.
+    One sound file per piece is read; more pieces only if names show places of a grid, of which a save may
+    have lost some.
     """
-    silent, asked = list[tuple[Part, Report]](), set[str]()
+    without_world, pieces = list[tuple[Part, Report]](), set[str]()
     for c in ranked[:_ASKED]:
         if c.kind is Kind.RELEASE and c is not first:
             continue
         telling = _find_telling(c, session.layouts)
-        rows = _read(session, [p for p in telling if p.piece not in asked][:_FILES], selection)
+        rows = _read(session, [p for p in telling if p.piece not in pieces][:_FILES], selection)
         if world := _find_world_told(rows, session.layouts.of(c).ranks.told_by):
             return rows, world
-        silent = silent or rows
-        asked.update(p.piece for p, r in rows if r.verdict is not Verdict.BROKEN)
-        if asked and not any(axis in COORDS for p in first.parts for axis, _ in p.coords):
-            break  # it could have told
-    return silent, None
+        without_world = without_world or rows
+        pieces.update(p.piece for p, r in rows if r.verdict is not Verdict.BROKEN)
+        if pieces and not any(axis in COORDS for p in first.parts for axis, _ in p.coords):
+            break  # this file could have told
+    return without_world, None
 
 
 def _find_world_told(rows: Rows, sizing: str) -> int | None:
@@ -202,7 +203,7 @@ def _read(session: Session, parts: Sequence[Part], selection: Selection) -> list
 
 
 def _find_telling(c: Checkpoint, layouts: Layouts) -> list[Part]:
-    """Return the files that may say how many ranks saved them, first what is there for that."""
+    """Return the files that may tell how many ranks saved them; a file that is there for it goes first."""
     sizing = layouts.of(c).ranks.told_by
     telling = [p for p in c.parts if p.role == "model" or p.piece == sizing]
     return sorted(telling, key=lambda p: p.piece != sizing)
@@ -214,7 +215,7 @@ def _find_telling(c: Checkpoint, layouts: Layouts) -> list[Part]:
 def _find_sizes(
     newest: Sequence[Checkpoint], reports: Sequence[Report], selection: Selection
 ) -> dict[str, Known]:
-    """Return the sizes of all parallel axes that anything tells; the data parallel one only a flag."""
+    """Return the sizes of all parallel axes that anything tells; of the data parallel axis only by flag."""
 
     def sizes_of(saves: Sequence[Checkpoint]) -> dict[str, Known]:
         sizes = {axis: _find_size(axis, saves, reports, selection.sizes.get(axis)) for axis in _SIZED}
@@ -222,14 +223,14 @@ def _find_sizes(
 
     world, sizes = _find_told_world(selection), sizes_of(newest)
     if world and world.value % prod(size.value for axis, size in sizes.items() if axis in _GRID):
-        sizes = sizes_of(newest[:1])  # this job has not as many places as the save before
+        sizes = sizes_of(newest[:1])  # this job has fewer places than the save before
     if dp := selection.sizes.get("dp"):
         sizes["dp"] = Known(dp, "--parallel dp")
     return sizes
 
 
 def _find_size(axis: str, newest: Sequence[Checkpoint], reports: Sequence[Report], flag: int | None) -> Known:
-    """Return the size of one axis, 0 if nothing tells it. Names of a second save count if no file tells."""
+    """Return the size of an axis, 0 if unknown. Names of a second save count only if no file tells it."""
     if flag:
         return Known(flag, f"--parallel {axis}")
     told, shards = in_files.told_size(axis, reports), in_files.told_shards(axis, reports)
@@ -240,14 +241,14 @@ def _find_size(axis: str, newest: Sequence[Checkpoint], reports: Sequence[Report
 
 
 def _find_named_size(axis: str, saves: Sequence[Checkpoint]) -> int:
-    """Return how many places of an axis the names of files show, 0 where they show none."""
+    """Return how many places of an axis the names of files show, 0 if they show none."""
     return 1 + max((at for c in saves for p in c.parts for a, at in p.coords if a == axis), default=-1)
 
 
 def _find_rank_order(session: Session, ranked: Sequence[Checkpoint], rows: Rows, selection: Selection) -> str:
-    """Return the rank order that most files show; the newest save may have been swapped."""
+    """Return the rank order that most files show. Files of the newest save may have been swapped."""
     known = list(find_placed(rows))
-    # of a save that has lost files, one may be left, which stands where every order has it
+    # the one file left of a save may stand where every order has it
     places = max((prod(n for axis, n in row.sizes if axis in in_files.PLACES) for row in known), default=1)
     if places > 1 or len({row.rank for row in known}) > 1:
         asked = {p.path for p, _ in rows}
@@ -261,7 +262,7 @@ def _find_rank_order(session: Session, ranked: Sequence[Checkpoint], rows: Rows,
 
 
 class _Worlds(NamedTuple):
-    """How many ranks there are, as each of these tells it: None or 0 when it says nothing."""
+    """The number of ranks by each source: contents, names, highest rank, grid. None or 0: it tells none."""
 
     in_files: Known | None
     in_names: int | None
@@ -276,22 +277,22 @@ def _find_worlds(
     sizes: Mapping[str, int],
     selection: Selection,
 ) -> _Worlds:
-    """Return what the files, their names and the parallel sizes tell of the first of the ``newest`` saves."""
+    """Return the number of ranks of the first of the ``newest`` saves, by each source."""
     first = newest[0]
     grid = prod(sizes.get(axis, 1) for axis in _GRID) if sizes else 0
     told = Known(in_contents, "world_size in the files") if in_contents else None
     if told and grid and not selection.sizes and told.value % grid:
-        told = Known(grid, "parallel sizes")  # places that are there were saved by ranks
+        told = Known(grid, "parallel sizes")  # each place with files had a rank that saved it
     if grid and "dp" not in sizes:
         grid *= _find_named_size("dp", newest) or 1
     shared = all(expected.layouts.of(first).piece(p.piece).readers.shared for p in first.parts)
-    # what all of them share was written by as many as its own names tell
+    # a shared set was written by as many ranks as its own names tell
     highest = completeness.expected_ranks([first], expected.layouts) if shared else expected.named
     return _Worlds(told, completeness.named_world(first), highest, grid)
 
 
 def _count_ranks(selection: Selection, worlds: _Worlds) -> Known:
-    """Return how many ranks there are: by a flag, by the launcher, or as the checkpoint tells."""
+    """Return the number of ranks of this job: by a flag, the launcher, else as the checkpoint tells."""
     if told := _find_told_world(selection):
         return told
     in_files, in_names, highest, grid = worlds
@@ -303,19 +304,19 @@ def _count_ranks(selection: Selection, worlds: _Worlds) -> Known:
 
 
 def _find_saved_world(first: Checkpoint, worlds: _Worlds, layout: Layout) -> int | None:
-    """Return how many ranks wrote the files, as far as they or their names tell."""
+    """Return how many ranks wrote the files, None if neither contents nor names tell it."""
     if worlds.in_files:
         return worlds.in_files.value
     if layout.complete.by_name:
         return None
     named = worlds.in_names or worlds.highest
     if any(layout.piece(p.piece).readers.sharded for p in first.parts):
-        return named  # how many ranks shared them cannot be seen from the grid of their names
+        return named  # the grid of their names does not show how many ranks shared them
     return named or worlds.grid or 1
 
 
 def _find_told_world(selection: Selection) -> Known | None:
-    """Return the number of ranks by a flag or by the launcher."""
+    """Return the number of ranks by a flag or by the launcher; None without either."""
     if selection.world_size:
         return Known(selection.world_size, selection.world_from)
     started = launchers.current()
@@ -325,7 +326,7 @@ def _find_told_world(selection: Selection) -> Known | None:
 
 
 def read_groups(selection: Selection, root: str, world_size: int) -> RankGroups:
-    """Return groups of equal ranks from --strategy-dir. Raises UsageError, and CannotLook if unreadable."""
+    """Return groups of equal ranks from --strategy-dir, else (). Raises UsageError or CannotLook."""
     directory = selection.strategy_dir
     if directory is None:
         return ()
@@ -337,7 +338,7 @@ def read_groups(selection: Selection, root: str, world_size: int) -> RankGroups:
 
 
 def require_trusted(directory: str, root: str, trusted: Trust) -> None:
-    """Raise Untrusted where strategy files lie outside ROOT and others could have written them."""
+    """Raise Untrusted if strategy files lie outside ROOT and others could have written them."""
     if inside(directory, root):
         return
     if is_url(directory):
@@ -351,4 +352,4 @@ def require_trusted(directory: str, root: str, trusted: Trust) -> None:
             for entry in entries_of(directory):
                 trust.check(entry.path, trusted)
     except OSError:
-        return  # read_groups says what cannot be read
+        return  # read_groups raises CannotLook for it

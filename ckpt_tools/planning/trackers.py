@@ -1,7 +1,7 @@
 """Trackers: the files beside checkpoints that name the latest one.
 
-What a tracker names was finished. Where its pieces are gone, that is damage, and neither a save that never
-finished nor a first launch.
+A save that a tracker names was finished. If its files are gone, that is damage: it is neither an unfinished
+save nor a first launch.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _OTHER_ORDERS = "add --order mtime or --order step"
 def find_tracker_findings(
     s: Session, saves: Sequence[Checkpoint], incomplete: Callable[[], set[CheckpointKey]]
 ) -> Iterator[Finding]:
-    """Return what trackers get wrong about finished saves; ``incomplete`` is called if there is one."""
+    """Yield findings on trackers beside finished saves; ``incomplete`` (keys) is called if there is one."""
     layout, base = s.layouts.of(saves[0]), saves[0].parts[0].base
     if not (layout.tracker.file or layout.tracker.others):
         return
     found = list(s.trackers(layout.name, base))
     if not found and layout.tracker.file and layout.tracker.always:
-        here = f"{base}/".startswith(f"{s.root}/")  # above ROOT nobody looked
+        here = f"{base}/".startswith(f"{s.root}/")  # directories above ROOT are not listed
         numbered = len(saves) > 1 or {saves[0].step, saves[0].epoch, saves[0].generation} != {None}
         if here and numbered and not any(find_tracker_of(s, c) for c in saves):
             yield finding_of(RULE, Hit(base, f"there is no {layout.tracker.file}", code="missing-tracker"))
@@ -60,7 +60,7 @@ def find_tracker_findings(
 
 
 def get_time_written(path: str) -> int:
-    """When a tracker or a link was written, in nanoseconds; 0 where that cannot be asked any more."""
+    """Return when a tracker or a link was written, in nanoseconds; 0 if it cannot be asked any more."""
     try:
         return lstat(path).st_mtime_ns
     except OSError:
@@ -68,7 +68,7 @@ def get_time_written(path: str) -> int:
 
 
 def find_trackers(s: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[Tracker]:
-    """What each tracker beside these checkpoints says, and which of them that is."""
+    """Yield each tracker beside these checkpoints, what it says, and which of them it names."""
     seen = set[str]()
     for name, base in dict.fromkeys((c.layout, p.base) for c in checkpoints for p in c.parts[:1]):
         for path, target in s.trackers(name, base):
@@ -81,7 +81,7 @@ def find_trackers(s: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[Tra
 
 
 def find_tracker_of(s: Session, c: Checkpoint) -> str | None:
-    """Return the tracker, of any layout, that names a checkpoint; None without one."""
+    """Return the path of a tracker, of any layout, that names a checkpoint; None without one."""
     if any(p.unfinished for p in c.parts):
         return None
     base = c.parts[0].base
@@ -95,7 +95,7 @@ def find_tracker_of(s: Session, c: Checkpoint) -> str | None:
 
 
 def _is_named(layout: Layout, c: Checkpoint, target: int | str | None) -> bool:
-    """Whether the tracker of a layout names a checkpoint, which need not be of that layout."""
+    """Return True if the layout's tracker names a checkpoint, which may be of another layout."""
     try:
         return layout.tracker.names(c, target)
     except (KeyError, IndexError):  # it has none of the pieces that the name is made from
@@ -103,7 +103,7 @@ def _is_named(layout: Layout, c: Checkpoint, target: int | str | None) -> bool:
 
 
 def find_lost(s: Session, chosen: Sequence[Checkpoint], begun: Sequence[Checkpoint]) -> Iterator[Rejected]:
-    """Yield what trackers name and nothing has; ``begun`` saves lack what is written last."""
+    """Yield saves that trackers name and that do not exist, or are ``begun`` and lack their last file."""
     for name, base in dict.fromkeys((c.layout, c.parts[0].base) for c in chosen):
         layout, here = s.layouts[name], [c for c in chosen if c.parts[0].base == base]
         torn = [c for c in begun if c.parts[0].base == base and not any(p.unfinished for p in c.parts)]
@@ -120,7 +120,7 @@ def find_lost(s: Session, chosen: Sequence[Checkpoint], begun: Sequence[Checkpoi
 
 
 def _is_here(s: Session, target: int | str, here: Sequence[Checkpoint], torn: Sequence[Checkpoint]) -> bool:
-    """Return True if a tracker names a checkpoint, or something of a run beside it that is not ``torn``."""
+    """Return True if a tracker's target is a checkpoint or another path of the run that is not ``torn``."""
     if _find_named(target, here, s.layouts.of(here[0])) is not None:
         return True
     path, homes = f"{here[0].parts[0].base}/{target}", {c.path for c in torn}
@@ -129,7 +129,7 @@ def _is_here(s: Session, target: int | str, here: Sequence[Checkpoint], torn: Se
 
 
 def _find_of_others(s: Session, own: Layout, here: Sequence[Checkpoint]) -> Iterator[Told]:
-    """Yield what other layouts' trackers say, if it is a later step that nothing there has."""
+    """Yield what other layouts' trackers say, if it is a later step than any file beside them has."""
     base, steps = here[0].parts[0].base, {c.step for c in here}
     newest = max((step for step in steps if step is not None), default=None)
     if None in steps or newest is None:
@@ -149,7 +149,7 @@ def _read_others(s: Session, own: Layout, base: str) -> Iterator[Told]:
 
 
 def _find_named(target: int | str, checkpoints: Sequence[Checkpoint], layout: Layout) -> Checkpoint | None:
-    """The first checkpoint that a tracker of the layout names."""
+    """Return the first checkpoint that a tracker of the layout names; None without one."""
     return next((c for c in checkpoints if _is_named(layout, c, target)), None)
 
 
@@ -159,19 +159,19 @@ def _describe_damage(tracker: str, target: int | str, what: str, path: str) -> F
 
 
 def find_declared(s: Session, c: Checkpoint) -> Finding | None:
-    """Return what an unfinished save lacks that a tracker names, so that it was finished."""
+    """Return a finding that an unfinished save lost files, if a tracker names it; else None."""
     tracker = find_tracker_of(s, c) if c.unfinished else None
     return _describe_damage(tracker, c.label, _describe_missing(s.layouts.of(c)), c.path) if tracker else None
 
 
 def _describe_missing(layout: Layout) -> str:
-    """What a checkpoint lacks that was finished: the second half of a sentence about it."""
+    """Return which file a finished checkpoint lacks: the second half of a sentence about it."""
     commit = layout.complete.commit
     return f"but its {commit} file is gone" if commit else "but files of it are gone"
 
 
 def _find_number(name: str, layout: Layout) -> int | None:
-    """The last number in a name, unless it belongs to a date."""
+    """Return the last number in a name; None without one, or if it belongs to a date."""
     digits = re.search(r"(\d{1,18})\D*$", name)
     dated = layout.counting.dated
     date = dated.fullmatch(name) if dated else re.search(r"(\d{4}-\d\d-\d\d.*)", name)
@@ -179,7 +179,7 @@ def _find_number(name: str, layout: Layout) -> int | None:
 
 
 def _make_gone(sibling: Checkpoint, target: int | str, layout: Layout) -> Checkpoint:
-    """Return a checkpoint of which only the name is left; its last number is its step, unless in a date."""
+    """Return a checkpoint without files, named ``target``; a last number that is no date's is its step."""
     number = _find_number(str(target), layout)
     base = sibling.parts[0].base
     return Checkpoint(
@@ -195,12 +195,12 @@ def _make_gone(sibling: Checkpoint, target: int | str, layout: Layout) -> Checkp
     )
 
 
-# ---- a choice by what a tracker names
+# ---- the choice that a tracker names
 
 
 def find_tracked(s: Session, ranked: Sequence[Checkpoint], run: Sequence[Checkpoint]) -> list[Checkpoint]:
     """Return the candidates that the tracker names. Raises UsageError if none, CannotLook if unreadable."""
-    # a dying gasp may lie beside the run, and have no tracker
+    # a dying gasp beside the run may have no tracker
     first = next((c for c in ranked if s.layouts.of(c).tracker.file), ranked[0])
     layout, base = s.layouts.of(first), first.parts[0].base
     tracker = s.tracker(layout.name, base)
@@ -225,11 +225,11 @@ def find_tracked(s: Session, ranked: Sequence[Checkpoint], run: Sequence[Checkpo
 def find_later_trackers(
     s: Session, newest: Checkpoint, others: Iterable[Checkpoint]
 ) -> Iterator[tuple[str, Checkpoint]]:
-    """Yield the trackers that were written after the newest checkpoint, and which of the others they name."""
+    """Yield trackers that were written after the newest checkpoint, each with the other one that it names."""
     if not s.found.trackers:
         return
-    told = (path for path, _ in s.trackers(newest.layout, newest.parts[0].base))
-    late = {path for path in told if get_time_written(path) > newest.mtime_ns}
+    paths = (path for path, _ in s.trackers(newest.layout, newest.parts[0].base))
+    late = {path for path in paths if get_time_written(path) > newest.mtime_ns}
     if not late or find_tracker_of(s, newest):
         return
     for c in others:
@@ -238,23 +238,23 @@ def find_later_trackers(
 
 
 TORN = frozenset({"truncated", "empty-file", "zero-filled", "missing-rank", "missing-part"})
-"""What a save that is still under way looks like: too short, or not there.
+"""Codes of files that a save under way leaves: too short, or not there yet.
 
-A header that contradicts another was not left by any cut save.
+A header that contradicts another one is not among them: no interrupted save leaves it.
 """
 _MOST = 16
-"""Temporary files that are looked into."""
+"""How many temporary files are read at most."""
 
 _NUMBER = re.compile(r"[0-9]+")
 
 
 def is_marked(c: Checkpoint) -> bool:
-    """Whether the name of its directory says so, as any framework's may."""
+    """Return True if the name of its directory marks it as unfinished, in any framework's way."""
     return templates.is_marked(c.parts[0].home)
 
 
 def find_not_renamed(s: Session, saves: Sequence[Checkpoint]) -> Checkpoint | None:
-    """Return the first whole save that only a foreign mark in its name calls unfinished."""
+    """Return the first whole save that only another framework's mark calls unfinished; None without one."""
     for c in saves:
         commit = s.layouts.of(c).complete.commit
         done = not commit or any(p.role == commit for p in c.parts)
@@ -267,21 +267,21 @@ def find_not_renamed(s: Session, saves: Sequence[Checkpoint]) -> Checkpoint | No
 
 
 def find_torn_lately(s: Session, rejected: Iterable[Rejected]) -> Iterator[Finding]:
-    """Yield candidates that lost for missing or short files, and were written seconds ago."""
+    """Yield rejected candidates that lack files or their ends, and were written to seconds ago."""
     for c, findings in ((r.checkpoint, r.findings) for r in rejected if r.checkpoint.parts):
         torn = {f.code in TORN for f in findings if f.is_error} == {True}
         declared = not s.layouts.of(c).tracker.early and find_tracker_of(s, c)
-        if torn and not declared and (told := state(s, c)):
-            yield unfinished.describe_torn(c, told)
+        if torn and not declared and (progress := state(s, c)):
+            yield unfinished.describe_torn(c, progress)
 
 
 def find_hint(s: Session, c: Checkpoint) -> str:
-    """Return what to do about a save that may still be written; "" where it is older than --settle."""
+    """Return the hint to wait for a save that may still be written; "" if it is older than --settle."""
     return WAIT if state(s, c) else ""
 
 
 def state(s: Session, c: Checkpoint) -> str:
-    """Return ``3 files, the last written 4 s ago``; "" if older than --settle."""
+    """Return text like ``3 files, the last written 4 s ago``; "" if it is older than --settle."""
     written = [p.mtime_ns for p in c.parts if p.size >= 0]
     age = (s.now_ns - max(written)) / 1e9 if written else -1
     if not 0 <= age < s.options.settle:
@@ -291,12 +291,12 @@ def state(s: Session, c: Checkpoint) -> str:
 
 
 def _find_temporary(s: Session) -> Iterator[str]:
-    called = (path for path in s.found.unfinished if tells_of_a_state(os.path.basename(path)))
-    return islice(called, _MOST)
+    paths = (path for path in s.found.unfinished if tells_of_a_state(os.path.basename(path)))
+    return islice(paths, _MOST)
 
 
 def find_whole_temporary(s: Session) -> str | None:
-    """The first temporary file that no layout has and that holds a whole state: it only was not renamed."""
+    """Return the first temporary file that no layout has and that holds a whole state; None without one."""
     for path in _find_temporary(s):
         report = s.report_file(path, Level.STRUCTURE)
         sound = report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN)
@@ -311,11 +311,11 @@ def find_later_temporary(s: Session, c: Checkpoint) -> Iterator[Finding]:
     yield from map(unfinished.describe_temporary, later)
 
 
-# ---- directories beside saves, called as these are but for a higher number, with nothing of one in them
+# ---- directories beside saves, named like them with a higher number, and with nothing of a save in them
 
 
 def find_begun_later(s: Session, c: Checkpoint) -> Iterator[Finding]:
-    """Return warnings about such directories, and about unfinished ones that were written since ``c``."""
+    """Yield warnings about emptied directories, and unfinished ones with files written since ``c``."""
     base = os.path.dirname(where(c))
     there = (*s.found.empty, *s.found.strange, *(os.path.dirname(f.path) for f in s.found.bare))
     taken = _find_taken(s)
@@ -329,9 +329,9 @@ def find_begun_later(s: Session, c: Checkpoint) -> Iterator[Finding]:
 
 
 def _find_emptied(s: Session, c: Checkpoint, below: Iterable[str]) -> Iterator[str]:
-    """Return the directories of a higher number than those of all saves, with nothing of one in them."""
-    own, told = where(c), {c.step, c.epoch, c.generation} - {None}
-    if told and told.isdisjoint(find_numbers(own)):
+    """Yield directories with a higher number than all saves, and nothing of a save in them."""
+    own, numbers = where(c), {c.step, c.epoch, c.generation} - {None}
+    if numbers and numbers.isdisjoint(find_numbers(own)):
         return
     base, pattern = os.path.dirname(own), make_pattern(own)
     beside = {at for p in s.parts if p.size >= 0 and os.path.dirname(at := p.home or p.path) == base}
@@ -350,32 +350,32 @@ def is_called_alike(path: str, c: Checkpoint) -> bool:
 
 
 def is_tracked(s: Session, c: Checkpoint, top: str) -> bool:
-    """Return True if a tracker beside ``c`` names the directory, its last number, or the end of its name."""
+    """Return True if a tracker beside ``c`` names ``top``, its last number, or what its name ends on."""
     name, numbers = os.path.basename(top), find_numbers(top)
-    said = {says for _, says in s.trackers(c.layout, os.path.dirname(top))}
-    ends = (name.endswith(f"-{says}") for says in said if isinstance(says, str))
-    return not said.isdisjoint((name, *numbers[-1:])) or any(ends)
+    targets = {says for _, says in s.trackers(c.layout, os.path.dirname(top))}
+    ends = (name.endswith(f"-{says}") for says in targets if isinstance(says, str))
+    return not targets.isdisjoint((name, *numbers[-1:])) or any(ends)
 
 
 def make_pattern(path: str) -> str:
-    """Return the name at the end of a path, without its numbers."""
+    """Return the last name of a path with ``#`` for each number."""
     return _NUMBER.sub("#", os.path.basename(path))
 
 
 def find_numbers(path: str) -> tuple[int, ...]:
-    """Return the numbers in the name at the end of a path."""
+    """Return the numbers in the last name of a path."""
     return tuple(int(n[:18]) for n in _NUMBER.findall(os.path.basename(path)))
 
 
 def _find_below(directories: Iterable[str], base: str) -> Iterator[str]:
-    """The directories in ``base`` that are, or hold, one of these."""
+    """Yield the entries of ``base`` that are one of the directories, or hold one; some more than once."""
     for directory in directories:
         if directory.startswith(f"{base}/"):
             yield f"{base}/{directory[len(base) + 1 :].partition('/')[0]}"
 
 
 def _find_taken(s: Session) -> set[str]:
-    """All directories in which something of a checkpoint lies, or that were set aside."""
+    """Return all directories that hold files of a checkpoint, or copies that somebody put aside."""
     above = set[str]()
     for path in (*(p.path for p in s.parts), *(f"{f.path}/" for f in s.aside), *s.found.unfinished):
         while (path := os.path.dirname(path)) and path not in above and path != s.root:

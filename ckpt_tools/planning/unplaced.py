@@ -1,4 +1,4 @@
-"""Files that no layout recognises, as facts: what rule ``choice/unplaced-newer`` asks about."""
+"""Files that no layout recognises, as the facts of rule ``choice/unplaced-newer``."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import ABSENT, there
 
 _MAY_BE_DATA = frozenset(("npz", "npy")) | NO_STATE
-"""Formats of which most files are data sets and results."""
+"""Formats whose files are mostly data sets and results."""
 _NAMED = 8
-"""Files that a hint names one by one."""
+"""How many files a hint names one by one."""
 _MOST = 512
-"""Files that are opened, the newest ones: a directory of more that nothing places is a data set."""
+"""How many files are opened, the newest first: a directory of more without a layout is a data set."""
 
 
 def require_none_newer(s: Session, c: Checkpoint, asked: Selection) -> None:
     """Raise UsageError if an unplaced file may be later than ``c``; none if the caller chose the files."""
-    told = (asked.layout, asked.prefix, asked.kind, asked.max_step) != (None,) * 4
-    if told or asked.resume_from == "tracker" or asked.level is Level.PRESENCE:
+    flags_given = (asked.layout, asked.prefix, asked.kind, asked.max_step) != (None,) * 4
+    if flags_given or asked.resume_from == "tracker" or asked.level is Level.PRESENCE:
         return
     above = c.parts[0].base if asked.run is not None else s.root
     optimizer = _has_optimizer(s, c)
@@ -69,7 +69,7 @@ def require_none_newer(s: Session, c: Checkpoint, asked: Selection) -> None:
 
 
 def require_fetched(s: Session, c: Checkpoint, rejected: Sequence[Rejected]) -> None:
-    """Raises UsageError where only a pointer to the data is here of a save that goes before the choice."""
+    """Raise UsageError if a rejected, newer save has only a pointer in place of its data (Git LFS, DVC)."""
     found = (f for r in rejected if r.checkpoint.order != c.order for f in r.findings)
     if f := next((f for f in found if f.code == "pointer-not-data" and f.severity is Severity.ERROR), None):
         name = os.path.relpath(f.path, s.root)
@@ -77,28 +77,29 @@ def require_fetched(s: Session, c: Checkpoint, rejected: Sequence[Rejected]) -> 
 
 
 def require_no_stranger(s: Session, c: Checkpoint, asked: Selection) -> None:
-    """Raise UsageError if another layout loads a file in the save's directory: nobody would load it."""
+    """Raise UsageError if another layout loads a file in the save's directory, which no rank would load."""
     homes = {p.home for p in c.parts if p.home}
     above = tuple(f"{home}/" for home in homes) if all(p.role != "model" for p in c.parts) else ()
     for p in s.parts if homes and asked.layout is None else ():
         here = p.layout != c.layout and (p.home in homes or p.home.startswith(above))
         if here and s.layouts.piece_of(p).loaded:
             name = os.path.relpath(p.path, s.root)
-            hint = (
-                f"{describe_how_to_place(s)}; if it has nothing to do with it, {without(s.root, c, p.path)}"
-            )
+            place, leave_out = describe_how_to_place(s), without(s.root, c, p.path)
+            hint = f"{place}; if it has nothing to do with it, {leave_out}"
             raise unplaced_newer.ask_whose_part(c, p.path, name, hint)
 
 
 def describe_how_to_place(s: Session, path: str = "") -> str:
-    """Return what to do about a file that no layout recognises and that is a save's."""
-    if any(path.startswith(f"{p.home}/") for p in s.parts if p.home):  # guessed is what lies outside of saves
+    """Return what to do about a file that no layout recognises and that may belong to a save."""
+    if any(
+        path.startswith(f"{p.home}/") for p in s.parts if p.home
+    ):  # layouts are guessed only for files outside of saves
         return f"if it is a part of this save, {unplaced_newer.how_to_describe(s.root, sure=False)}"
     return f"if it is a save of this run, {say_how_to_describe(s)}"
 
 
 def say_how_to_describe(s: Session) -> str:
-    """Return what to do to describe files that no layout recognises."""
+    """Return the hint how to describe files that no layout recognises (``ckpt layouts --guess``)."""
     files = find_undescribed(s)
     alone = all(s.layouts.of(p).is_last_resort for p in s.parts)
     placed = {os.path.relpath(p.path, s.root) for p in s.parts} - files.keys()
@@ -107,7 +108,7 @@ def say_how_to_describe(s: Session) -> str:
 
 
 def find_undescribed(s: Session) -> dict[str, int]:
-    """Return sizes, by path below ROOT, of files that need a layout of their own: they may be states."""
+    """Return sizes, by path below ROOT, of files that may be states and need a layout of their own."""
     known = {p.path: p.size for p in s.parts if s.layouts.of(p).is_last_resort}
     known |= {f.path: f.size for f in find_unplaced_files(s, 0, bool) if f.state}
     places = set(map(_place, known))
@@ -119,7 +120,9 @@ def find_undescribed(s: Session) -> dict[str, int]:
 
 
 def look_inside(s: Session, path: str) -> tuple[str, str]:
-    """Return ``optimizer`` of a file below ROOT that is one alone; the signature of one with its model."""
+    """Return ("optimizer", "") for a file below ROOT with an optimizer's state alone, ("", signature) if its
+    model is in it too, else ("", "").
+    """
     report = s.report_file(os.path.join(s.root, path), Level.STRUCTURE)
     if not report.held.optimizer:
         return "", ""
@@ -127,7 +130,7 @@ def look_inside(s: Session, path: str) -> tuple[str, str]:
 
 
 def _find_mixed_layouts(parts: Sequence[Part]) -> set[str]:
-    """Return the layouts of which one has files in a save of another."""
+    """Return layouts of which a save's directory lies in that of a save of another layout, and the other."""
     homes = {(f"{p.home}/", p.layout) for p in parts if p.home}
     inside = [{one, two} for a, one in homes for b, two in homes if one != two and b.startswith(a)]
     return set().union(*inside)
@@ -140,9 +143,10 @@ def _place(path: str) -> tuple[str, str]:
 def find_unplaced_files(
     s: Session, since_ns: int, inside: Callable[[str], bool], own: tuple[str, ...] = (), beside: str = ""
 ) -> Iterator[UnplacedFile]:
-    """Return the files ``inside`` that no layout recognises and no index explains, written at ``since_ns`` or
-    later and outside of the directories of saves, the newest first; those below the choice's ``own``
-    directories, and ``beside`` its files, whatever their time. ``s.unplaced`` notes what cannot be read.
+    """Yield files that no layout recognises and no index explains, newest first, of those ``inside`` that
+    were written at ``since_ns`` or later, outside of the directories of saves. Files below the choice's
+    ``own`` directories, and in ``beside``, count whatever their time. Adds what cannot be read to
+    ``s.unplaced``.
     """
 
     def may_count(f: BareFile) -> bool:
@@ -155,28 +159,29 @@ def find_unplaced_files(
     explained = _find_explained(s)
     homes = {p.home for p in s.parts if not f"{p.home}/".startswith(own)}
     left = {f.path: f for f in rows if f.path not in explained and not _is_in(f.path, homes, s.root)}
-    unsaid = (f for f in left.values() if not s.indexes.hidden(f.path))  # what is wrong is its index
-    for file in sorted(unsaid, key=lambda f: (-f.mtime_ns, f.path))[:_MOST]:
+    unhidden = (f for f in left.values() if not s.indexes.hidden(f.path))  # else its index is wrong
+    for file in sorted(unhidden, key=lambda f: (-f.mtime_ns, f.path))[:_MOST]:
         yield _read(s, file, inside=file.path.startswith(own) or file.mtime_ns < since_ns)
 
 
 def _find_explained(s: Session) -> set[str]:
-    """Return the files that a layout, an index or a tracker of a known format accounts for."""
+    """Return paths of files that a layout, an index or a tracker of a known format accounts for."""
     parts = {p.path for p in s.parts}
     known = {*parts, *s.indexes.members(parts), *(f.path for f in s.found.lone)}
     trackers = {(name, p.base) for p in s.parts if (name := s.layouts.of(p).tracker.state_copy)}
-    known |= {told[0] for row in trackers if (told := s.state_tracker(*row)) is not None}
+    known |= {found[0] for row in trackers if (found := s.state_tracker(*row)) is not None}
     return known | {p.path for p in s.companions if not s.layouts.piece_of(p).loaded}
 
 
 def _has_optimizer(s: Session, c: Checkpoint) -> bool:
+    """Return True if a file of the checkpoint holds an optimizer's state."""
     if any("optim" in p.role for p in c.parts):
         return True
     return any(s.known(p).held.trained for p in c.parts[:_MOST])
 
 
 def _is_in(path: str, homes: set[str], root: str) -> bool:
-    """Return True if a file lies in one of the directories, or in one of a save that is not done."""
+    """Return True if a file lies in one of the directories, or in that of an unfinished save."""
     while len(path := os.path.dirname(path)) > len(root):
         if path in homes or templates.is_begun(os.path.basename(path)):
             return True
@@ -184,7 +189,7 @@ def _is_in(path: str, homes: set[str], root: str) -> bool:
 
 
 def _find_bare(s: Session) -> Iterator[BareFile]:
-    """Files whose names tell a format that can hold a state, or none."""
+    """Yield files whose names tell a format that can hold a state, or no format at all."""
     for f in s.found.bare:
         name = f.path.rpartition("/")[2]
         allowed = formats.names.allowed(name)
@@ -196,19 +201,19 @@ def _find_bare(s: Session) -> Iterator[BareFile]:
 
 
 def _is_directory_elsewhere(path: str) -> bool:
-    """Return True if a file stands for a directory that DVC keeps here. Raises CannotLook."""
+    """Return True if a ``.dvc`` file stands for a directory that is not here. Raises CannotLook."""
     whole = path.removesuffix(DVC)
     return whole != path and "." not in os.path.basename(whole) and stands_for_nothing_here(whole)
 
 
 def _find_strange(s: Session) -> Iterator[BareFile]:
-    """Files of names that no format has."""
+    """Yield files whose names no format has. Adds directories that cannot be listed to ``s.unplaced``."""
     keep = partial(s.found.excluded.keep, s.root)
     for directory in s.found.strange:
         try:
             for entry in entries_of(directory, keep):
                 if is_set_aside(entry.name) or templates.TEMPORARY.search(entry.name):
-                    continue  # the latter are warned of
+                    continue  # temporary files have warnings of their own
                 if is_other(entry.name) and not unpacked_state(entry.name):
                     continue
                 st = _get_status(entry)
@@ -219,7 +224,7 @@ def _find_strange(s: Session) -> Iterator[BareFile]:
 
 
 def _get_status(entry: os.DirEntry[str]) -> os.stat_result | None:
-    """Return what is known of an entry; None of one that is gone, and of a link that leads nowhere."""
+    """Return the stat result of an entry; None if it is gone, or a link that leads nowhere."""
     try:
         return patiently(entry.stat)
     except OSError as e:
@@ -229,10 +234,10 @@ def _get_status(entry: os.DirEntry[str]) -> os.stat_result | None:
 
 
 def _read(s: Session, file: BareFile, *, inside: bool) -> UnplacedFile:
-    """Return what the content of a file tells; the format of its name where its content has none."""
+    """Return what a file's content tells; its format is that of its name if the content shows none."""
     name = os.path.basename(file.path)
     known = UnplacedFile(file.path, file.size, file.mtime_ns, None, state=True, inside=inside)
-    if name.endswith(DVC):  # what it stands for is not here
+    if name.endswith(DVC):  # the data itself is not here
         return replace(known, format="kept by DVC", broken=True)
     if unpacked_state(name):
         return replace(known, format="packed or encrypted")
@@ -241,7 +246,7 @@ def _read(s: Session, file: BareFile, *, inside: bool) -> UnplacedFile:
     if allowed := formats.names.allowed(name):
         return _read_named(s, known, file, allowed[0])
     known = _read_unnamed(s, known)
-    # it may be of another kind, so that what it does not show may be there
+    # it may be of another kind, so an optimizer's state that it does not show may be there
     trained = inside and _holds_state(known.format) and _read_named(s, known, file, "").optimizer
     return replace(known, optimizer=trained or None)
 
@@ -264,10 +269,10 @@ def _read_unnamed(s: Session, file: UnplacedFile) -> UnplacedFile:
         s.unplaced.append(Unseen(file.path, e.strerror or str(e)))
         of_content = None
     loop, _ = numbers_named(file.path)
-    called = of_content is None and loop is not None and "/" not in loop.templates[0]
+    is_named_so = of_content is None and loop is not None and "/" not in loop.templates[0]
     if of_content is None and there(f"{file.path.removesuffix('.bin')}.idx"):
         of_content = "data"  # megatron/core/datasets/indexed_dataset.py, fairseq: x.bin and x.idx
-    return replace(file, format=of_content, state=called or _holds_state(of_content))
+    return replace(file, format=of_content, state=is_named_so or _holds_state(of_content))
 
 
 def _holds_state(of: str | None) -> bool:

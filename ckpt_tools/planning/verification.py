@@ -1,4 +1,4 @@
-"""One verification: every file below some roots read to a level, and compared with the others beside it."""
+"""One verification: every file below some roots is read to a level, and compared with others of its run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class Interrupted(KeyboardInterrupt):
-    """SIGINT arrived: the files that were read to their ends until then, of how many."""
+    """SIGINT arrived: ``files`` are the reports on files that were read to their ends, ``of`` so many."""
 
     def __init__(self, root: str, files: Sequence[FileReport], of: int) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Verifier(NamedTuple):
-    """How to verify: the ``level``, a sample of the files (None: all), and the workers (None: here)."""
+    """How to verify: the ``level``, a ``sample`` of the files (None: all), and workers (None: here)."""
 
     level: Level
     options: ReadOptions
@@ -63,7 +63,7 @@ class Verifier(NamedTuple):
     engine: Engine | None = None
 
     def verify(self, roots: Sequence[str]) -> Verification:
-        """Every file at or below the roots, which are absolute paths."""
+        """Return the verification of all files at or below the roots, which are absolute paths."""
         started = time.perf_counter()
         found = [self._verify_root(root) for root in dict.fromkeys(roots)]
         files = tuple({f.report.path: f for one in found for f in one.files}.values())
@@ -84,7 +84,7 @@ class Verifier(NamedTuple):
 
     def _verify_root(self, root: str) -> _Root:
         seconds, options = self.sample.seconds if self.sample else None, self.options
-        # What stores say of contents stands for reading these.
+        # If stores vouch for contents, these are not read.
         depth = Level.STRUCTURE if options.by_store else self.level
         with (
             limited(seconds),
@@ -102,10 +102,10 @@ class Verifier(NamedTuple):
             bare = _read_bare(s, depth)
             unrecognised = len(s.found.bare) - len(bare) + s.found.unrecognised
             if s.indexes.seals is not None:
-                s.indexes.seals.read_all()  # before it is said what could not be looked at
+                s.indexes.seals.read_all()  # before unread files are reported
             findings = [*not_seen(s), *s.notes, *map(unfinished.describe_temporary, s.found.unfinished)]
             findings += map(file_verdict.describe_unneeded, s.found.unneeded)
-            # Of what is read in part, copies are compared to their ends all the same.
+            # Files that are read in part are still compared to their ends, to find copies.
             deep = depth if self.sample is None else Level.STRUCTURE
             findings += check_together(s, s.found.tree, deep)
             for f in list(find_hollow_exports(s)):
@@ -113,18 +113,18 @@ class Verifier(NamedTuple):
             findings += _find_nothing_to_load(s, findings, bare)
             of_seals, about_seals = seals.check(s, self.level)
             findings += about_seals
-        # what lies beside others may show something about a file that only its index names
+        # comparisons may have added findings to the reports on files that no layout has
         bare = [replace(f, report=s.reports.get(f.report.path, f.report)) for f in (*bare, *of_seals)]
         files = [*(FileReport(p, s.known(p)) for p in s.parts), *bare]
         findings += missed(s, _find_unseen(files, findings))
         if not files and worst(findings) is not Verdict.BROKEN:
-            # beside others that were it would be lost in their good news
+            # else the good verdicts of other roots would hide it
             name = os.path.basename(root)
             findings.append(nothing_there.describe_nothing(root, packed=unpacked(name) != name))
         return _Root(files, findings, frozenset(s.reader.partial), unrecognised, read.bytes)
 
     def _read(self, s: Session, cache: Cache | None, depth: Level) -> None:
-        """Have a report on every part: a sample is drawn over all files, else many are read at once."""
+        """Read every part, so that it has a report: by sample, else many at once. Stores' seals go first."""
         if self.options.by_store:
             from ckpt_tools.reading.by_store import prove  # few stores have seals
 
@@ -139,7 +139,7 @@ class Verifier(NamedTuple):
             s.report(part, depth)
 
     def _read_so_far(self, s: Session) -> list[FileReport]:
-        """What is known of files that were looked at as deeply as was asked, or far enough to find damage."""
+        """Return reports on files that were read to the level, or far enough to find damage."""
         found = [FileReport(p, s.known(p)) for p in s.parts if p.path in s.reports]
         return [f for f in found if f.report.level >= self.level or f.report.verdict is Verdict.BROKEN]
 
@@ -162,7 +162,7 @@ class Verifier(NamedTuple):
 
 
 class _Root(NamedTuple):
-    """What came of one root: ``partial`` are the files of which a part of the contents was asked for."""
+    """The result of one root. ``partial`` are paths of files whose contents were read in part only."""
 
     files: list[FileReport]
     findings: list[Finding]
@@ -172,16 +172,16 @@ class _Root(NamedTuple):
 
 
 def _find_unseen(files: Sequence[FileReport], findings: Sequence[Finding]) -> set[str]:
-    """The paths of which it is said that they could not be looked at."""
+    """Return paths of files with a finding, or a verdict, that they could not be read."""
     unknown = {f.report.path for f in files if f.report.verdict is Verdict.UNKNOWN}
     return unknown | {f.path for f in findings if f.path and f.code in NOT_SEEN}
 
 
 def _read_bare(s: Session, level: Level) -> list[FileReport]:
-    """Reports on the files outside every layout that may be a checkpoint's."""
+    """Return reports on files outside every layout that may be a checkpoint's, by format or finding."""
     out = list[FileReport]()
     for bare in s.found.bare:
-        # What a store has said of it stands, also where that is not good news.
+        # What a store has said of the file stands, good or bad.
         have = None if s.evidence is None else s.reports.get(bare.path)
         report = have or s.report_file(bare.path, level, bare.findings)
         if report.format is not None or report.findings or report.level > level:
@@ -193,7 +193,7 @@ def _read_bare(s: Session, level: Level) -> list[FileReport]:
 def _find_nothing_to_load(
     s: Session, findings: Sequence[Finding], bare: Sequence[FileReport]
 ) -> Iterator[Finding]:
-    """Yield that no job could load anything below ROOT, where no damage says so."""
+    """Yield that no job could load anything below ROOT, if no damage says so already."""
     held = (f.report.format for f in bare if f.report.format)
     damaged = Verdict.BROKEN in {worst(list(findings)), *(s.known(p).verdict for p in s.parts)}
     if not s.found.tree or damaged or any(map(formats.names.holds_state, held)):
@@ -221,7 +221,7 @@ def _lacks_index(s: Session, c: Checkpoint) -> bool:
 
 
 def _find_worst(files: Sequence[FileReport], findings: tuple[Finding, ...]) -> Verdict:
-    """The worst of all; unknown wins, for what was not inspected may be anything."""
+    """Return the worst verdict; UNKNOWN goes before all, as a file that was not read may be broken."""
     verdicts = {f.report.verdict for f in files}
     unseen = blind(findings) or any(f.code == "not-inspected" for f in findings)
     nothing = not files and worst(findings) is not Verdict.BROKEN
@@ -232,11 +232,11 @@ def _find_worst(files: Sequence[FileReport], findings: tuple[Finding, ...]) -> V
 
 
 _LOOKED_INTO = 32
-"""Checkpoints of a listing whose files are asked for their step, the newest ones."""
+"""How many checkpoints of a listing, the newest ones, are read for their step."""
 _READ = 8
-"""Files, and siblings, that are asked at most."""
+"""How many files of a checkpoint, or sibling checkpoints, are read at most."""
 _COUNTERS = {"optimizer": "optimizer_step", "scheduler": "last_epoch"}
-"""By the role of a file: what in it every step of training counts on, in one unit over all of a run."""
+"""By role of a file: its entry that counts every step of training, in one unit over the whole run."""
 
 
 def scan_root(
@@ -281,7 +281,7 @@ def scan_root(
 def _describe_states(
     s: Session, saves: Sequence[Checkpoint], expected: Mapping[str, int]
 ) -> dict[CheckpointKey, str]:
-    """Return what a job finds in each save, as roles tell; the newest ones on a disk are read."""
+    """Return by save which state a job finds in it, by roles; reads the newest saves on a disk."""
     newest, states = {c.key for c in sorted(saves, key=lambda c: -c.mtime_ns)[:_LOOKED_INTO]}, {}
     for c in saves:
         parts = list({p.role: p for p in c.parts}.values())
@@ -299,7 +299,7 @@ def _describe_states(
 
 
 def _find_unfinished(s: Session) -> Iterator[Finding]:
-    """What saves and downloads have not finished."""
+    """Yield findings on unfinished saves and downloads."""
     yield from map(unfinished.describe_temporary, s.found.unfinished)
     for part in s.parts:
         yield from (replace(f, path=part.path) for f in part.findings if f.code == "unfinished-save")
@@ -319,14 +319,14 @@ def _list_saves(s: Session, selection: Selection) -> list[Checkpoint]:
 
 
 def _find_trackers(s: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[Told]:
-    """Those beside the checkpoints that are files of a known format."""
+    """Yield trackers beside the checkpoints that are files of a known format, with what they say."""
     for name, base in dict.fromkeys((c.layout, p.base) for c in checkpoints for p in c.parts[:1]):
         if s.layouts[name].tracker.state_copy:
             yield from s.trackers(name, base)
 
 
 def _add_numbers_inside(s: Session, listed: list[Checkpoint]) -> list[Checkpoint]:
-    """Add to the newest saves the steps and epochs that only contents tell."""
+    """Return the saves, the newest with the steps and epochs that only contents tell. Reads them."""
     asked = [c for c in listed if c.parts and not c.unfinished]
     asked = [c for c in asked if c.step is None or "{step" not in s.layouts.piece_of(c.parts[0]).template]
     newest = {c.key for c in sorted(asked, key=lambda c: -c.mtime_ns)[:_LOOKED_INTO]}
@@ -345,13 +345,13 @@ def _add_numbers_inside(s: Session, listed: list[Checkpoint]) -> list[Checkpoint
     return [numbered(c) if c.key in newest else c for c in listed]
 
 
-# ---- what contents tell of the step
+# ---- the step that contents tell
 
 
 def read_step(
     session: Session, c: Checkpoint, checkpoints: Sequence[Checkpoint], level: Level = Level.STRUCTURE
 ) -> int | None:
-    """Return the step that most of its files tell; a breakpoint counts in the epoch of its siblings."""
+    """Return the step that most files tell, else None; a dying gasp counts in its siblings' epoch."""
     layout = session.layouts.of(c)
     read = [(p, session.report(p, level).metadata) for p in c.parts[:_READ]]
     steps = [step for p, m in read if (step := layout.steps(p, m)[0]) is not None]
@@ -364,7 +364,7 @@ def read_step(
 
 
 def read_epoch(session: Session, c: Checkpoint, level: Level = Level.STRUCTURE) -> int | None:
-    """The epoch that the first of its files tells that tells one."""
+    """Return the epoch of the first file of a checkpoint that tells one; None if none does."""
     layout = session.layouts.of(c)
     told = (layout.steps(p, session.report(p, level).metadata)[1] for p in c.parts[:_READ])
     return next((epoch for epoch in told if epoch is not None), None)
@@ -373,7 +373,7 @@ def read_epoch(session: Session, c: Checkpoint, level: Level = Level.STRUCTURE) 
 def read_count(
     session: Session, c: Checkpoint, checkpoints: Sequence[Checkpoint], level: Level
 ) -> int | None:
-    """Return what its files count over the whole run: the layout's entry, else the optimizer's steps."""
+    """Return what a checkpoint's files count over the whole run: the layout's entry, else optimizer steps."""
     if c.kind is Kind.DYING_GASP:
         return read_step(session, c, checkpoints, level)
     if key := session.layouts.of(c).counting.restarts:

@@ -162,7 +162,7 @@ def test_the_rules_of_first_launches_need_no_files() -> None:
     def ask(found: Iterable[Hit]) -> list[type[errors.CkptError] | str]:
         return [hit.error or hit.code for hit in found]
 
-    tracker = leftovers.say_tracker("/runs/latest", "", 20, None, sure=True)
+    tracker = leftovers.describe_tracker("/runs/latest", "", 20, None, sure=True)
     assert tracker
     assert ask(nothing_there.find_nothing("/runs", Selection(), (), 0, 0)) == [errors.NoCheckpoint]
     assert ask(leftovers.find_trackers("/runs", [tracker])) == [errors.NoneUsable, "dangling-tracker"]

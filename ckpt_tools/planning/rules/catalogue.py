@@ -1,4 +1,4 @@
-"""All rules by their id, and which of them a finding is of."""
+"""All rules by their id, and the rule that each finding belongs to."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BY_CODE: dict[str, str] = {code: r.id for r in RULES.values() for code in r.code
 
 
 def find_rule(finding: Finding) -> str:
-    """Return the id of the rule that a finding is of, "" for one of a newer version's codes."""
+    """Return the id of the rule that made a finding; "" for a code of a newer version."""
     return finding.rule or BY_CODE.get(finding.code, "")
 
 

@@ -1,4 +1,4 @@
-"""A rule is a named reason to lower the trust in a tree, a save or a choice. Rules never read."""
+"""A rule is a named reason to trust a tree, a save or a choice less. Rules never read files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DOUBT = "it is unclear which checkpoint is the newest: "
 
 
 class Scope(str, Enum):
-    """What a rule looks at."""
+    """What a rule looks at: ROOT, the order of saves, one save, two saves, or the choice."""
 
     TREE = "tree"
     ORDER = "order"
@@ -40,7 +40,7 @@ MEANING = {
 
 
 class Effect(IntEnum):
-    """What a hit does, at most: rules only lower trust, and none cancels another."""
+    """What a hit does at most. Rules only lower trust: no hit cancels another one."""
 
     NOTE = 0
     WARN = 1
@@ -56,11 +56,11 @@ class Effect(IntEnum):
 
 
 class Hit(Struct, frozen=True):
-    """One place where a rule holds: ``path`` is what it is about, ``hint`` what to do next where that is not
-    the rule's ``answer``. ``severity`` is that of the code and ``effect`` that of the rule unless they are
-    given, ``code`` the first of the rule. With ``of_file`` it belongs to the report on the file at ``path``.
-    ``ranks``, ``offset`` and ``follows`` are those of a finding. Of a pair ``other`` is the other file.
-    ``error`` is the class of the error if the hit asks or stops.
+    """One place where a rule holds: ``path`` is the file or directory, ``hint`` the next step if that is not
+    the rule's ``answer``. ``severity``, ``effect`` and ``code`` are given where they are not those of the
+    code, of the rule, and its first code. ``of_file``: the finding goes to the report on the file at
+    ``path``; ``ranks``, ``offset`` and ``follows`` are its fields. ``other`` is the second file of a pair,
+    ``error`` the class of the error if the hit asks or stops.
     """
 
     path: str
@@ -78,7 +78,7 @@ class Hit(Struct, frozen=True):
 
 
 def finding_of(rule: Rule, hit: Hit) -> Finding:
-    """Return what a hit says: of one on a file without its path, which is that of the report it goes to."""
+    """Return the finding of a hit. It has no path if it goes to the report on a file, which has one."""
     code = hit.code or rule.codes[0]
     return finding(
         code,
@@ -94,7 +94,7 @@ def finding_of(rule: Rule, hit: Hit) -> Finding:
 
 
 def make_finding(flaw: Flaw | Finding) -> Finding:
-    """Return the finding of what a layout finds wrong; what a plug-in gives as a finding stays one."""
+    """Return the finding of a layout's flaw; a plug-in may give a finding, which is returned as it is."""
     if isinstance(flaw, Finding):
         return flaw
     return finding(**{name: getattr(flaw, name) for name in Flaw.__match_args__})
@@ -103,15 +103,16 @@ def make_finding(flaw: Flaw | Finding) -> Finding:
 def error_of(
     rule: Rule, hit: Hit, of: type[CkptError] = UsageError, plan: LoadPlan | None = None
 ) -> CkptError:
-    """Return the error that asks (exit 2), or stops, for a hit."""
+    """Return the error that asks (exit 2) or stops for a hit, of the hit's class, else of class ``of``."""
     return (hit.error or of)(hit.message, hit.hint, plan, rule=rule.id)
 
 
 class Rule(Struct, frozen=True):
-    """``id`` is ``scope/name``, stable, and the path of its file below planning/rules; ``codes`` are those of
-    its findings, first that of a hit that names none; a rule without only asks or stops. ``answer`` is the
-    flag or the lines of ckpt.toml that settle it, ``why`` its page: what it says, and the incident or line of
-    a framework's source that it exists for, in at most ten lines. Without ``check`` others find what it says.
+    """One rule. ``id`` is ``scope/name``: stable, and its file below planning/rules. ``codes`` are its
+    findings' codes; a hit without a code has the first, a rule without codes only asks or stops. ``answer``
+    is the flag or the lines of ckpt.toml that settle it. ``why`` is its page: what it says, and the incident
+    or line of a framework's source that it exists for, in at most ten lines. Without ``check`` other modules
+    find its hits.
     """
 
     id: str

@@ -9,7 +9,7 @@ _NAMED = 8
 
 
 def describe(root: str, written: Sequence[str], unknown: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield which paths were written while ckpt looked, and why that is unknown of others."""
+    """Yield findings on paths ``written`` while ckpt looked, and on ``unknown`` ones with the reason."""
     text = "it was written, renamed or removed while ckpt looked"
     yield from (finding_of(RULE, Hit(path, text)) for path in written[:_NAMED])
     if more := written[_NAMED:]:

@@ -10,10 +10,10 @@ from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 
 
-def find_exports(chosen: Checkpoint, saves: Iterable[Checkpoint], said: Collection[str]) -> Iterator[Finding]:
-    """Yield exports that were written after the choice, but those of which something is ``said``."""
+def find_exports(chosen: Checkpoint, saves: Iterable[Checkpoint], omit: Collection[str]) -> Iterator[Finding]:
+    """Yield exports that were written after the choice, but none with a path in ``omit``."""
     for c in saves:
-        known = any(path in said for path in (c.path, *(p.path for p in c.parts)))
+        known = any(path in omit for path in (c.path, *(p.path for p in c.parts)))
         if c.kind is Kind.RELEASE is not chosen.kind and c.mtime_ns >= chosen.mtime_ns and not known:
             text = f"it was written no earlier than {chosen.label}, but is an export"
             severity = Severity.WARNING if c.order > chosen.order else None
@@ -21,20 +21,20 @@ def find_exports(chosen: Checkpoint, saves: Iterable[Checkpoint], said: Collecti
 
 
 def find_newer_models(finished: Sequence[Checkpoint], kept: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """Yield what no training can go on from, and is later than all that it can."""
+    """Yield saves that no training can go on from, and that are later than all ``kept`` ones."""
     furthest, last = max(c.order for c in kept), max(c.mtime_ns for c in kept)
     keys = {c.key for c in kept}
     for c in finished:
-        untold = max(c.order) < 0 and c.mtime_ns > last
-        if c.key not in keys and (c.order > furthest or untold):
+        by_time_alone = max(c.order) < 0 and c.mtime_ns > last
+        if c.key not in keys and (c.order > furthest or by_time_alone):
             what = "only the best so far" if c.kind is Kind.BEST else "it holds a model alone"
             text = f"it is later than the run's regular saves, but {what}"
-            severity = Severity.NOTE if untold else Severity.WARNING
+            severity = Severity.NOTE if by_time_alone else Severity.WARNING
             yield finding_of(RULE, Hit(c.path, text, severity=severity))
 
 
 def describe_left_out(saves: Sequence[Checkpoint], save_interval: int | None) -> Finding:
-    """Return the regular saves that --save-interval leaves out behind an unusable dying gasp."""
+    """Return the finding on regular saves that --save-interval leaves out after an unusable dying gasp."""
     more = f" and {len(saves) - 1} more" if saves[1:] else ""
     text = f"--save-interval {save_interval} leaves out {saves[0].label}{more}"
     text += ", not known to be of the last multiple of it before the emergency save, or of an earlier step"
@@ -42,7 +42,7 @@ def describe_left_out(saves: Sequence[Checkpoint], save_interval: int | None) ->
 
 
 def describe_left(p: Part, why: str) -> Finding:
-    """Return that the state beside the weights of the choice is of another save, or of none."""
+    """Return the finding that a state beside the choice's weights is not loaded, and ``why``."""
     text = f"{why}, and is not loaded: the state of the {p.role} would start from scratch"
     hint = "move it away where the job would load it by itself: it is not of the model's save"
     return finding_of(RULE, Hit(p.path, text, hint, Severity.WARNING))

@@ -21,7 +21,7 @@ from ckpt_tools.planning.rules.choice import export_newer
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of, finding_of
 
 _NAMED = 4
-"""Saves of which it is said what they lack."""
+"""How many saves a message names with the ranks that they lack."""
 
 
 def count_checkpoints(checkpoints: Sequence[Checkpoint]) -> str:
@@ -37,7 +37,7 @@ def explain_failure(
     *,
     unplaced: Callable[[], str],
 ) -> CkptError:
-    """Return why nothing can be resumed from; ``plan`` is the one without a checkpoint."""
+    """Return why no save can be resumed from, as an error; ``plan`` is the one without a checkpoint."""
     errors = [f for r in choice.rejected for f in _find_errors(r)]
     reasons = "; ".join(dict.fromkeys(f.code for f in errors))
     if choice.exhausted:
@@ -58,7 +58,7 @@ def explain_failure(
 
 
 def _stop_search(choice: Choice, most: int, plan: LoadPlan) -> CkptError:
-    """Return that none of the saves that were read is usable, and that the search ended there."""
+    """Return the error that no save that was read is usable, and that CKPT_MAX_ATTEMPTS ended the search."""
     read = f"none of {choice.attempts} checkpoints that were read is usable"
     if choice.attempts == 1:
         read = "the one checkpoint that was read is not usable"
@@ -69,7 +69,7 @@ def _stop_search(choice: Choice, most: int, plan: LoadPlan) -> CkptError:
 
 
 def _describe_ranks(choice: Choice, layouts: Layouts) -> str:
-    """Return which ranks each save lacks, and what to do; "" if something else is wrong with one."""
+    """Return which ranks each save lacks, and a hint; "" if a save has other errors."""
     lacks, todo = [], ""
     for rejected in choice.rejected:
         errors = _find_errors(rejected)
@@ -88,7 +88,7 @@ def _describe_ranks(choice: Choice, layouts: Layouts) -> str:
 
 
 def find_smaller_job(choice: Choice, layouts: Layouts, world: int) -> tuple[int, Checkpoint] | None:
-    """Return the ranks of a smaller job of which at least two newer saves lack nothing, and the newest."""
+    """Return the ranks of a smaller job for which several newer saves are whole, and the newest; or None."""
     saves: dict[int, list[Checkpoint]] = defaultdict(list)
     for rejected in choice.rejected:
         c = rejected.checkpoint
@@ -105,17 +105,17 @@ def _find_errors(rejected: Rejected) -> list[Finding]:
 
 
 def _names_ranks(f: Finding) -> bool:
-    """Return True if the finding says which ranks have no file, and follows from no other one."""
+    """Return True if a finding names ranks without a file, and does not follow from another finding."""
     return f.code == "missing-rank" and not f.follows and bool(f.ranks)
 
 
 def stop_without_newest(why: str, plan: LoadPlan) -> CkptError:
-    """Return that what would go before the choice cannot be used, and the caller wants no older one."""
+    """Return the error that a newer save is unusable, and --no-fallback wants no older one (exit 6)."""
     return error_of(RULE, Hit("", why), NotNewest, plan)
 
 
 def stop_without_state(root: str, runs: str, plan: LoadPlan) -> CkptError:
-    """Return that only what replicas keep for themselves is left of the runs below ROOT (exit 4)."""
+    """Return the error that only files that replicas keep for themselves are left below ROOT (exit 4)."""
     text = f"{root} holds {runs}: only what replicas keep for themselves"
     hint = "bring back the saves of all of them, which lay beside it"
     return error_of(RULE, Hit(root, text, hint), NoneUsable, plan)

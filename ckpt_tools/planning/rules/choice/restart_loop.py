@@ -9,7 +9,7 @@ LOOP = 3
 
 
 def check(facts: tuple[int, str]) -> Iterator[Hit]:
-    """Yield that a save is resumed from once more, after so many starts in a row."""
+    """Yield a hit if the last starts all resumed from one save; ``facts``: how many, and its path."""
     repeats, path = facts
     if repeats >= LOOP - 1:
         yield Hit(path, f"{repeats} starts in a row have resumed from it, and none has saved anything later")

@@ -20,8 +20,8 @@ _MAY_BE_RIGHT = "it was written after that save, so it may be right: check which
 
 
 class TrackerFacts(Struct, frozen=True):
-    """A tracker beside the finished ``saves`` of a run: what it says (None for garbage), and when it was
-    written. ``incomplete`` are saves that lack parts. ``repaired``: ckpt repair writes this one.
+    """A tracker beside the finished ``saves`` of a run. ``says`` is the step or name in it, None for garbage.
+    ``incomplete`` are saves that lack files. ``repaired``: ckpt repair writes this tracker.
     """
 
     path: str
@@ -34,7 +34,7 @@ class TrackerFacts(Struct, frozen=True):
 
 
 def check(facts: TrackerFacts) -> Iterator[Hit]:
-    """Yield what a tracker gets wrong. None is to be corrected to a save from before it was written."""
+    """Yield what is wrong with a tracker. The hint never corrects it to a save older than itself."""
     says, path = facts.says, facts.path
     if says is None:
         hint = "" if facts.repaired else _WRITE_IT
@@ -53,7 +53,7 @@ def check(facts: TrackerFacts) -> Iterator[Hit]:
 
 
 def _find_newest(whole: Sequence[Checkpoint], named: Sequence[Checkpoint]) -> Checkpoint | None:
-    """Return the newest save that is newer than what the tracker names; a release is beside the order."""
+    """Return the newest save that is newer than the ``named`` ones; None without, or beside a release."""
     if any(c.kind is Kind.RELEASE for c in named):
         return None
     highest = max(c.order for c in named)
@@ -62,17 +62,17 @@ def _find_newest(whole: Sequence[Checkpoint], named: Sequence[Checkpoint]) -> Ch
 
 
 def find_lost_best(entry: str, named: str, by: str, *, beside: bool) -> Hit:
-    """Return that the best save of the run is gone; ``beside`` it may lie one of its name."""
+    """Return the hit that the best save is gone; ``beside`` the choice lies another of its name."""
     text = f"{entry} is {named!r}, which is not there"
     text += f" ({named.rstrip('/').rpartition('/')[2]} lies beside it)" if beside else ""
     hint = "a job that loads its best when it ends (load_best_model_at_end) fails then, or does without"
     return Hit(by, text, hint, Severity.NOTE, code="dangling-tracker")
 
 
-def ask_which_is_meant(c: Checkpoint, name: object, told: dict[str, int | str]) -> CkptError:
-    """Return the question which of several trackers is right that name different saves."""
-    each = " and ".join(f"{path} names {said}" for path, said in told.items())
-    write = f"printf %s {quote(str(name))} | tee {' '.join(map(quote, told))}"
+def ask_which_is_meant(c: Checkpoint, name: object, targets: dict[str, int | str]) -> CkptError:
+    """Return the question which of several trackers (``targets``: target by path) is right."""
+    each = " and ".join(f"{path} names {target}" for path, target in targets.items())
+    write = f"printf %s {quote(str(name))} | tee {' '.join(map(quote, targets))}"
     hint = f"write {name} into each of them to resume from {label(c)}: {write}"
     return error_of(RULE, Hit(c.path, f"{each}: a job that follows them loads files of both", hint))
 

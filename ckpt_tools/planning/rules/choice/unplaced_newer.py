@@ -19,10 +19,10 @@ _LARGE = 64 << 20
 def find_unplaced(
     root: str, files: Iterable[UnplacedFile], chosen: Checkpoint | None = None, *, optimizer: bool = False
 ) -> Iterator[Hit]:
-    """Return the files that may hold a training state, and are not older than the choice; where there is
-    none all of them, and large ones in no known format. Weights alone are none where the choice has an
-    ``optimizer``'s state, unless they tell a later step; in the directory of the choice a file with an
-    optimizer's state is one whatever its time.
+    """Yield files that may hold a training state and are not older than the choice; without a choice all of
+    them, and large ones in no known format. Weights alone do not count if the choice has an ``optimizer``'s
+    state, unless they tell a later step. In the directory of the choice a file with an optimizer's state
+    counts whatever its time.
     """
     for file in files:
         large = file.format is None and file.size >= _LARGE
@@ -38,7 +38,7 @@ def find_unplaced(
 
 
 def find_at_launch(root: str, unplaced: Sequence[UnplacedFile], describe: str) -> Iterator[Hit]:
-    """Yield that there is no save, and files that may be one: exit 4 if all of them are damaged."""
+    """Yield that there is no save, and files that may be one (exit 4 if all of them are damaged)."""
     paths = [hit.path for hit in find_unplaced(root, unplaced)]
     if paths:
         broken = all(file.broken for file in unplaced if file.path in paths)
@@ -58,14 +58,14 @@ def _may_be_later(file: UnplacedFile, chosen: Checkpoint, optimizer: bool) -> bo
 
 
 def how_to_describe(root: str, *, sure: bool) -> str:
-    """Return how to describe files; unless ``sure`` only where to read it, as lines could mix saves."""
+    """Return how to describe files; if not ``sure`` only where to read it: guessed lines may mix saves."""
     if not sure:
         return "describe the layout in ckpt.toml: docs/adding-a-layout.md"
     return f"'ckpt layouts --guess {quote(root)}' prints the lines for ckpt.toml that describe its files"
 
 
 def ask_whose_share(c: Checkpoint, path: str, root: str) -> CkptError:
-    """Return the question which rank loads a file that is called as the share of one."""
+    """Return the question which rank loads a file that is named like one rank's share."""
     text = f"{path} of {label(c)} is named like the file of one rank, and no layout says of which"
     return error_of(RULE, Hit(path, text, how_to_describe(root, sure=True)))
 

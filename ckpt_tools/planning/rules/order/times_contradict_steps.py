@@ -12,7 +12,7 @@ from ckpt_tools.planning.rules.rule import DOUBT, Effect, Hit, Rule
 
 
 def check(f: OrderFacts) -> Iterator[Hit]:
-    """Yield that time, steps or a tracker that was written later name different saves."""
+    """Yield hits if time, step or a tracker that was written later name different saves as the newest."""
     if not f.differ and f.tracked is not None:
         newest, other = f.newest, f.tracked
         written = f"{DOUBT}{f.named} was written after {newest.path} ({newest.label})"
@@ -22,7 +22,7 @@ def check(f: OrderFacts) -> Iterator[Hit]:
     if not f.differ:
         return
     if not f.named and f.why_mute:
-        return  # times-mute tells of it
+        return  # a hit of times-mute
     if not f.named and f.goes_back:
         text = f"newest by time is {label(f.by_time)}, by step {label(f.by_step)}"
         yield Hit(f.by_time.path, text, effect=Effect.WARN)

@@ -20,7 +20,7 @@ _UPLOADED = "a store has the times of the uploads; add --order step if the highe
 
 
 def check(f: OrderFacts) -> Iterator[Hit]:
-    """Yield that times cannot be those of training, and saves of a time that has not come yet."""
+    """Yield hits if times cannot be those of training, and on saves dated in the future."""
     why, base = f.why_mute, f.by_time.parts[0].base if f.by_time.parts else f.root
     if why and (why in ("equal", "lost") or f.differ) and not f.named:
         hint = _UPLOADED if "://" in base else ""

@@ -13,16 +13,17 @@ from ckpt_tools.planning.facts import StateFile
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
 
 _MOST = 4
-"""Files of other places that each file is compared with: equal replicas may be thousands."""
+"""How many other places a file is compared with: equal replicas may be thousands."""
 _STEPS = 3
-"""A file that is equal in so many saves, and in all, is not trained."""
+"""In how many saves a file must be, and be equal in all, to count as not trained."""
 _SEVERAL = 2
-"""Saves that show something which one alone may show because a file of it is damaged."""
+"""How many saves must show a difference: one alone may show it by a damaged file."""
 _DATE = -1
-"""Where in ``when`` the date is."""
+"""The index of the date in ``when``."""
 
 
 def _save(f: StateFile) -> tuple[str, tuple[int, ...]]:
+    """Return a key of the save that a file belongs to."""
     return f.home, f.when
 
 
@@ -40,7 +41,7 @@ def check(files: Sequence[StateFile]) -> Iterator[Hit]:
 
 
 def _find_others(f: StateFile, same: Sequence[StateFile]) -> list[StateFile]:
-    """Return the first equal file of the same place, else some of other places, those of its save first."""
+    """Return files to compare with: the first equal one of the same place, else some of other places."""
     if of_place := [o for o in same if o.place == f.place]:
         return [next((o for o in of_place if are_apart(o, f)), of_place[0])]  # a link tells no step
     others: dict[object, StateFile] = {}
@@ -59,17 +60,17 @@ class _Run:
             self.places[f.place][_save(f)] = f
 
     def compare(self, older: StateFile, f: StateFile) -> Severity | None:
-        """Return how bad it is that two files are equal; None if it is not."""
+        """Return how bad it is that two files are equal; None if they may be."""
         # the best so far, and an export, are meant to be copies
-        aside = older.kind is not f.kind and bool({older.kind, f.kind} & {Kind.BEST, Kind.RELEASE})
-        if aside or not (older.compared or f.compared):
+        meant = older.kind is not f.kind and bool({older.kind, f.kind} & {Kind.BEST, Kind.RELEASE})
+        if meant or not (older.compared or f.compared):
             return None
         if older.place == f.place:
             return self._compare_saves(older, f)
         return None if self._may_be_equal(older, f) else self._compare_places(older, f)
 
     def _compare_saves(self, older: StateFile, f: StateFile) -> Severity | None:
-        """Return how bad it is that one place holds the same in two saves."""
+        """Return how bad it is that the same place is equal in two saves; None if it may be."""
         if not are_apart(older, f) and (older.when == f.when or not self._moved_on(older, f)):
             return None  # one state under two names
         if older.when[:_DATE] == f.when[:_DATE]:
@@ -80,15 +81,15 @@ class _Run:
         return None if len(here) >= _STEPS else self._compare_two(older, f)
 
     def _compare_two(self, older: StateFile, f: StateFile) -> Severity | None:
-        """Return how bad it is where no third save shows whether the file is trained."""
+        """Return how bad it is if no third save shows whether the file is trained; None if unknown."""
         states, moved = self._find_states(f), self._moved_on(older, f)
         if not moved and any(o.broken for o in (*self._find_states(older), *states)):
-            return None  # what would show that training moved on cannot be read
+            return None  # a broken file may be the one that differs
         models = sum(o.role != "optimizer" for o in states)
         return Severity.ERROR if models == 1 or not moved else Severity.WARNING
 
     def _compare_places(self, older: StateFile, f: StateFile) -> Severity | None:
-        """Return how bad it is that two places hold the same, in one save or two."""
+        """Return how bad it is that two places are equal, in one save or two; None if they may be."""
         of_one_save = _save(older) == _save(f)
         differ = self._find_pairs_that_differ(older, f)
         if older.role != f.role:
@@ -100,37 +101,38 @@ class _Run:
         return severity if differ and (older.state or f.state) else None
 
     def _may_be_equal(self, a: StateFile, b: StateFile) -> bool:
-        """Return whether one place holds more than once what the other does: replicas, or a model that
-        follows another. Or an index names what is in two files of a save: some tensors may be equal.
+        """Return True if a place has, more than once, contents of the other: replicas, or a model that
+        follows another. True also if an index lists the tensors of both in one save: some may be equal.
         """
         contents = {o.content for o in self.places[a.place].values() if not o.broken}
         often = sum(o.content in contents for o in self.places[b.place].values() if not o.broken) > 1
         return often or (_save(a) == _save(b) and a.indexed and b.indexed)
 
     def _find_pairs_that_differ(self, a: StateFile, b: StateFile) -> list[StateFile]:
-        """Return of the saves in which two places hold other things what the first of them holds."""
+        """Return the files at the place of ``a`` in all saves where the place of ``b`` differs from it."""
         one, other = self.places[a.place], self.places[b.place]
         pairs = [(one[save], other[save]) for save in one.keys() & other.keys()]
         return [x for x, y in pairs if x.content != y.content and not (x.broken or y.broken)]
 
     def _find_states(self, f: StateFile) -> list[StateFile]:
+        """Return the files of the save of ``f`` that hold a model or an optimizer's state."""
         of_save = (steps[_save(f)] for steps in self.places.values() if _save(f) in steps)
         return [o for o in of_save if o.state]
 
     def _moved_on(self, older: StateFile, f: StateFile) -> bool:
-        """Return whether any of the models and optimizers that two saves hold differs."""
+        """Return True if any model's or optimizer's file differs between the saves of two files."""
         one, other = _save(older), _save(f)
         pairs = ((at[one], at[other]) for at in self.places.values() if one in at and other in at)
         return any(b.state and not (a.broken or b.broken) and a.content != b.content for a, b in pairs)
 
 
 def are_apart(a: StateFile, b: StateFile) -> bool:
-    """Return whether something that is known of both says that they are of different progress."""
+    """Return True if a step, epoch or date that both files have shows different progress."""
     return any(x >= 0 and y >= 0 and x != y for x, y in zip(a.when, b.when, strict=True))
 
 
 def _find_hits(older: StateFile, f: StateFile, severity: Severity) -> Iterator[Hit]:
-    """Yield what is said of the copy; of both where nothing tells which of them it is."""
+    """Yield a hit on the copy of two equal files; on both if nothing tells which one it is."""
     of_one_save = _save(older) == _save(f)
     effect = Effect.REJECT if of_one_save or older.fits != f.fits else Effect.ASK
     if f.compared and (older.fits or not f.fits):
@@ -151,7 +153,7 @@ def _make_hit(copy: StateFile, original: StateFile, severity: Severity, effect: 
 
 
 def ask_which_is_the_copy(first: str, second: str, homes: Sequence[str], answers: Sequence[str]) -> CkptError:
-    """Return the question which of two files is the copy: either answer may lose or mix steps."""
+    """Return the question which of two files is the copy: a wrong answer may lose or mix steps."""
     text = f"{first} and {second} are byte for byte the same, although training went on between them"
     compare = f"'ckpt diff {' '.join(map(quote, homes))}' compares the two"
     hint = f"restore whichever is the copy, or {', or '.join(answers)}; {compare}"

@@ -14,13 +14,13 @@ from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of, finding_
 
 
 def ask(c: Checkpoint, findings: Sequence[Finding]) -> CkptError:
-    """Return the question whose state ranks need that have neither a file nor a replica group."""
+    """Return the question which ranks hold the state of ranks without a file and a replica group."""
     text = "; ".join(f.message for f in findings if f.code == RULE.codes[0])
     return error_of(RULE, Hit(c.path, f"{text} ({c.path})", CODES[RULE.codes[0]].hint))
 
 
 def check(gaps: Iterable[Gap]) -> Iterator[Hit]:
-    """Yield ranks without a file of which nobody knows a replica group."""
+    """Yield ranks without a file whose replica group nobody has told."""
     unknown = "and no rank is known to hold the same state"
     for gap in gaps:
         if gap.asked:
@@ -32,7 +32,7 @@ def check(gaps: Iterable[Gap]) -> Iterator[Hit]:
 
 
 def describe_failed(rank: int, path: str) -> Finding:
-    """Return that a rank failed while it saved a file of a dying gasp."""
+    """Return the finding that a rank failed while it saved its file of a dying gasp."""
     text = f"rank {rank} failed while this checkpoint was saved, so its file is not trusted"
     return finding_of(RULE, Hit(path, text, code="fault-rank"))
 

@@ -37,7 +37,7 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
 
 
 def _list_needed(c: Checkpoint, facts: SavesFacts, gone: list[str], usual: Sequence[Piece]) -> list[str]:
-    """Return what is ``gone`` and what is usual; if nothing is, what is saved with something."""
+    """Return texts on missing roles: ``gone`` and usual ones; else roles that others are saved with."""
     layout = facts.layouts.of(c)
     if layout.complete.by_name:
         return []
@@ -49,59 +49,59 @@ def _list_needed(c: Checkpoint, facts: SavesFacts, gone: list[str], usual: Seque
 
 
 def _list_spared(c: Checkpoint, layout: Layout, usual: Sequence[Piece]) -> list[str]:
-    """Return what resuming can do without."""
+    """Return texts on missing roles that resuming can do without, such as random states."""
     spared = saved_with(c, layout, survivable=True)
     more = sorted({p.role for p in usual if p.readers.survivable} - spared.keys())
     return [*spared.values(), *(f"no {role} file, {_THEIRS}" for role in more)]
 
 
 def describe_no_text(name: str, home: str) -> Finding:
-    """Return that a save lacks a text that the directory of each other save has."""
+    """Return the finding that a save lacks a text file that each other save's directory has."""
     text = f"it has no {name}, which the directory of each other save has"
     return finding_of(RULE, Hit(home, text, severity=Severity.WARNING))
 
 
 def describe_declared(says: str, what: str, path: str, hint: str = "") -> Finding:
-    """Return that a save which a tracker names has lost something: it was finished."""
+    """Return the finding that a save which a tracker names, so that it was finished, has lost files."""
     severity = Severity.ERROR if hint else None
     return finding_of(RULE, Hit(path, f"{says}, so it was finished, {what}", hint, severity))
 
 
 def describe_unlisted(name: str, by: str, path: str) -> Finding:
-    """Return that of what the list ``by`` of a save names nothing is there that could be loaded."""
+    """Return the finding that an entry of a save's list (``by``) does not exist or holds nothing."""
     text = f"{name}, with which {by} was saved, is not there, or nothing is in it"
     return finding_of(RULE, Hit(path, text))
 
 
 def describe_gone(names: Sequence[str], path: str, why: str, severity: Severity | None = None) -> Finding:
-    """Return that files are not there which the index at ``path`` need not name, and what shows that."""
+    """Return the finding that files are gone which their index need not name, and ``why`` they must exist."""
     return finding_of(RULE, Hit(path, f"{ranges.names(names)} is not there, {why}", severity=severity))
 
 
 def describe_undescribed(home: str) -> Finding:
-    """Return that the file is gone that describes the chunks of an array."""
+    """Return the finding that a directory has chunks of an array, but no file that describes them."""
     return finding_of(RULE, Hit(home, "chunks of an array are in it, and nothing that describes them"))
 
 
 def describe_no_role(c: Checkpoint, role: str, home: str) -> Finding:
-    """Return that a save has no file of any of the roles of which its layout needs one."""
+    """Return the finding that a save has no file of any role of which its layout needs one."""
     return finding_of(RULE, Hit(home, f"{label(c)} has no {role} file"))
 
 
 def describe_lost_link(path: str) -> Finding:
-    """Return that a link beside the choice leads nowhere, and may have led to a newer save."""
+    """Return the finding that a link beside the choice leads nowhere, and may have led to a newer save."""
     text = "its target is not there, and may be newer than the choice"
     return finding_of(RULE, Hit(path, text, severity=Severity.WARNING, code="dangling-link"))
 
 
 def describe_remains(title: str, root: str, hint: str) -> Finding:
-    """Return that only files are left that a framework writes beside those of a save."""
+    """Return the finding that only files are left that a framework writes beside those of a save."""
     text = f"files as {title} writes them, without the rest of a checkpoint: no job could load anything"
     return finding_of(RULE, Hit(root, text, hint))
 
 
 def describe_nothing_loaded(c: Checkpoint, unknown: Sequence[Part]) -> Finding:
-    """Return why a save has no file for any rank, although nothing is wrong with those of a known format."""
+    """Return the finding that no rank loads any file of a save: ``unknown`` are of no known format."""
     if not unknown:
         return finding_of(RULE, Hit(c.path, "it has no file that is loaded"))
     name = unknown[0].path.rpartition("/")[2]

@@ -24,11 +24,11 @@ from ckpt_tools.planning.facts import Gap, SavesFacts
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 
 _GATHER = "it may lie on another node's disk: gather all nodes' files in one directory that every node sees"
-"""What to do about files of a set that every rank loads: no node can do with its own."""
+"""The hint for a set of files that every rank loads: a node's own files are not enough."""
 
 
 def check(facts: SavesFacts) -> Iterator[Hit]:
-    """Yield the ranks without a file, and the places of the parallel grid that other saves have."""
+    """Yield the ranks without a file, and places of the parallel grid that only other saves have."""
     run = facts.expected
     for c in facts.saves:
         layout = facts.layouts.of(c)
@@ -46,7 +46,7 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
 
 
 def find_first_ranks(checkpoint: Checkpoint, layout: Layout) -> Hit | None:
-    """Return the ranks up to the first that has a file, if rank 0 has none."""
+    """Return a hit on the ranks below the first one that has a file; None if rank 0 has one."""
     if layout.complete.by_name or checkpoint.unfinished or not is_of_later_ranks(checkpoint.parts, layout):
         return None
     there = ranges.ranges(p.rank for p in checkpoint.parts if p.rank is not None)
@@ -62,14 +62,14 @@ def _spell(of: ranges.Ranges) -> str:
 
 
 def _find_ranks(checkpoint: Checkpoint, run: Expected, severity: Severity) -> Iterator[Hit]:
-    """Yield ranks of its own save without a file, if the pieces that are there are of every rank."""
+    """Yield ranks without any file, if the save has files of pieces that every rank writes."""
     layout = run.layouts.of(checkpoint)
     named = {p.piece for p in checkpoint.parts if p.rank is not None}
     pieces = [piece for piece in map(layout.piece, named) if piece.required and is_per_rank(piece)]
     if all("dp" in piece.readers.replicated_over and not piece.readers.everyone_saves for piece in pieces):
         return
-    free = survivable_pieces(layout)
-    present = {p.rank for p in checkpoint.parts if p.rank is not None and p.piece not in free}
+    optional = survivable_pieces(layout)
+    present = {p.rank for p in checkpoint.parts if p.rank is not None and p.piece not in optional}
     world = named_world(checkpoint) or run.ranks
     if len(present) < world:
         world = run.sizes_in_files(checkpoint).get("world", world)
@@ -81,7 +81,7 @@ def _find_ranks(checkpoint: Checkpoint, run: Expected, severity: Severity) -> It
 
 
 def _find_roles_of_ranks(checkpoint: Checkpoint, run: Expected, severity: Severity) -> Iterator[Hit]:
-    """Yield ranks that have files, and none of a role of which every rank has its own."""
+    """Yield ranks that have files, but none of a role of which every rank has its own."""
     layout = run.layouts.of(checkpoint)
     by_role = defaultdict[str, set[int | None]](set)
     own = dict[str, bool]()
@@ -100,7 +100,7 @@ def _find_roles_of_ranks(checkpoint: Checkpoint, run: Expected, severity: Severi
 
 
 def _excuse(checkpoint: Checkpoint, gone: ranges.Ranges, run: Expected, severity: Severity) -> Severity:
-    """Return the severity of ranks without a file: a lesser one if something explains them."""
+    """Return the severity of ranks without a file: a lower one if restarts or pruning explain them."""
     generation = checkpoint.generation
     if generation and len(run.writers[checkpoint.kind, generation]) == 1:
         return Severity.NOTE  # a single rank ran on alone: the others never took part in that generation
@@ -119,7 +119,7 @@ def _is_pruned(checkpoint: Checkpoint, rank: int, run: Expected) -> bool:
 
 
 def _find_places(checkpoint: Checkpoint, run: Expected, severity: Severity) -> Iterator[Hit]:
-    """Yield places of this save's own grid that other saves have files for, and it has not."""
+    """Yield places of this save's own grid for which only other saves have files."""
     layout = run.layouts.of(checkpoint)
     present: dict[str, set[Coordinates]] = defaultdict(set)
     for p in checkpoint.parts:
@@ -137,7 +137,7 @@ def _find_places(checkpoint: Checkpoint, run: Expected, severity: Severity) -> I
 
 
 def _find_lost_random_numbers(checkpoint: Checkpoint, run: Expected) -> Iterator[Hit]:
-    """Yield ranks of the run without random numbers; a note if the job may have had fewer ranks then."""
+    """Yield ranks without a random state; as a note if the job may have had fewer ranks then."""
     layout, ranks = run.layouts.of(checkpoint), defaultdict[str, set[int]](set)
     for p in checkpoint.parts:
         if p.rank is not None and layout.piece(p.piece).readers.survivable:
@@ -154,7 +154,7 @@ def _find_lost_random_numbers(checkpoint: Checkpoint, run: Expected) -> Iterator
 
 
 def find_unusable(gaps: Iterable[Gap]) -> Iterator[Hit]:
-    """Yield ranks without a file that they can load; what follows from damaged files is last."""
+    """Yield ranks without a file that they can load; ranks whose own files are damaged come last."""
     for gap in sorted((gap for gap in gaps if not gap.asked), key=lambda gap: gap.damaged):
         count, names = ranges.size(gap.ranks), ranges.words(gap.ranks)
         who = f"rank {names} has" if count == 1 else f"ranks {names} ({count:,} of {gap.world:,}) have"
@@ -163,7 +163,7 @@ def find_unusable(gaps: Iterable[Gap]) -> Iterator[Hit]:
 
 
 def describe_new_ranks(gap: Gap) -> Finding:
-    """Return ranks beyond those of the job that saved the random numbers of each."""
+    """Return the finding that ranks have no random state, as the job that saved it had fewer ranks."""
     without = ranges.ranks(gap.ranks, gap.world)
     text = f"there is no {gap.role} file of {without}: their random numbers start over"
     hint = "nothing has to be done if the job has more ranks than the one that saved it"

@@ -21,12 +21,12 @@ from ckpt_tools.planning.facts import SavesFacts
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of, finding_of
 
 _SIZES = ("world", "tp", "pp")
-"""Sizes of a job that all its files tell alike."""
+"""Sizes that all files of a job tell alike."""
 _DOUBTFUL = ("step-mismatch", "epoch-mismatch")
 
 
 def check(facts: SavesFacts) -> Iterator[Hit]:
-    """Yield files of one save that several jobs, or several attempts of one, wrote."""
+    """Yield files of one save that several jobs, or several attempts of one job, wrote."""
     run = facts.expected
     for c in facts.saves:
         layout = facts.layouts.of(c)
@@ -43,9 +43,7 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
 
 
 def _find_unlike_counters(parts: Sequence[Part], reports: Mapping[str, Report]) -> Iterator[Hit]:
-    """Yield files whose shared counter, or size of the job, is not that of most; all of them where nobody has
-    most.
-    """
+    """Yield files whose shared counter, or job size, differs from most; all files if no value has most."""
     told: dict[tuple[str, str], dict[int, list[Part]]] = defaultdict(lambda: defaultdict(list))
     for p in parts:
         if report := reports.get(p.path):
@@ -56,7 +54,7 @@ def _find_unlike_counters(parts: Sequence[Part], reports: Mapping[str, Report]) 
 
 
 def _find_counters(p: Part, report: Report) -> Iterator[tuple[str, str, int]]:
-    """Yield what a file counts that all files of its save tell alike, or (of a piece) those of its piece."""
+    """Yield (piece, counter, value) of a file; "" as the piece if all files of the save share the value."""
     sizes = saved_sizes([report]) if p.home and p.coords and report.format else {}
     yield from (("", f"{axis} size", sizes.get(axis, 1)) for axis in (_SIZES if "world" in sizes else ()))
     if report.verdict is not Verdict.BROKEN and not any(f.code in _DOUBTFUL for f in report.findings):
@@ -66,7 +64,7 @@ def _find_counters(p: Part, report: Report) -> Iterator[tuple[str, str, int]]:
 
 
 def _find_minority(key: str, values: Mapping[int, Sequence[Part]]) -> Iterator[Hit]:
-    """The files whose counter is not the one that most have; ``values`` maps what it is to the files."""
+    """Yield files whose counter ``key`` is not that of most; ``values`` maps each value to its files."""
     (first, most), (second, next_most) = Counter({n: len(ps) for n, ps in values.items()}).most_common(2)
     for n, odd in values.items():
         other = second if n == first else first
@@ -76,7 +74,7 @@ def _find_minority(key: str, values: Mapping[int, Sequence[Part]]) -> Iterator[H
 
 
 def _find_restarts(c: Checkpoint, others: Sequence[Checkpoint], layout: Layout, doubt: bool) -> Iterator[Hit]:
-    """Yield that names count different restarts, or may where in ``doubt``: a note if written together."""
+    """Yield that files count different restarts, or may (``doubt``); a note if written together."""
     alike = len({p.generation for p in c.parts}) < 2
     single = all(layout.piece(p.piece).readers.single for p in c.parts)
     if single or (alike and not doubt):
@@ -91,8 +89,8 @@ def _find_restarts(c: Checkpoint, others: Sequence[Checkpoint], layout: Layout, 
 
 
 def _find_two_times(c: Checkpoint, others: Sequence[Checkpoint], layout: Layout) -> Iterator[Hit]:
-    """Yield that files were saved further apart than the save is from the one before it, and than those of
-    that: a job that went back and died as it saved the step again leaves some of either attempt.
+    """Yield that files were saved further apart than this save and the one before it, and than the files of
+    that one: a job that went back and died as it saved the step again leaves files of both attempts.
     """
     files = _list_renewed(c, layout)
     if were_written_together(*files):
@@ -111,7 +109,7 @@ def _find_two_times(c: Checkpoint, others: Sequence[Checkpoint], layout: Layout)
 
 
 def _list_renewed(c: Checkpoint, layout: Layout) -> list[Part]:
-    """Return the states that each save has anew, or all that it writes over, the last ones at the end."""
+    """Return the states that every save writes anew (else all states), the last written at the end."""
     states = [p for p in c.parts if p.size >= 0 and p.role not in ("config", "index")]
     stays = Changes.CONSTANT, Changes.ROLLING
     renewed = [p for p in states if layout.piece(p.piece).changes not in stays]
@@ -119,7 +117,7 @@ def _list_renewed(c: Checkpoint, layout: Layout) -> list[Part]:
 
 
 def _find_two_forms(checkpoint: Checkpoint, layout: Layout) -> Iterator[Hit]:
-    """Files of pieces of which a save has only one: those of another run lie in the directory as well."""
+    """Yield that a save has pieces of which a save writes only one: another run's files are among them."""
     present = {p.piece for p in checkpoint.parts}
     for group in layout.complete.one_of:
         if len(forms := [name for name in group if name in present]) > 1:
@@ -129,7 +127,7 @@ def _find_two_forms(checkpoint: Checkpoint, layout: Layout) -> Iterator[Hit]:
 
 
 def find_leftovers(c: Checkpoint, layout: Layout, sizes: Mapping[str, int]) -> Iterator[Finding]:
-    """Yield that files of a larger job lie in the directory of a save, by the ``sizes`` its files tell."""
+    """Yield that a save's directory has files of a larger job, by the ``sizes`` that its files tell."""
     if lost := left_over(c, layout, sizes):
         of = ranges.words(ranges.ranges({dict(p.coords)["dp"] for p in lost}))
         job = f"its files say that there were {sizes['dp']} data parallel ranks"

@@ -17,11 +17,11 @@ from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of, finding_
 from ckpt_tools.planning.rules.save.rank_mismatch import count_of_one_model, counts_experts
 
 HIGHEST = "highest rank on disk"
-"""Where a number of ranks comes from that a lost file would have made larger."""
+"""The source of a number of ranks that is too small if the file of the highest rank is lost."""
 
 
 def check(facts: SavesFacts) -> Iterator[Hit]:
-    """Yield parallel sizes that contradict each other or the names: once for each save."""
+    """Yield one hit per save whose files tell sizes that contradict each other or their paths."""
     doubtful: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for p, report in facts.rows:
         said = saved_sizes([report]) if p.home and p.coords and report.format else {}
@@ -33,7 +33,7 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
 
 
 def _find_contradiction(part: Part, said: Mapping[str, int], piece: Piece) -> str:
-    """Return how one file's parallel sizes contradict each other or its path; "" when they do not."""
+    """Return how one file's parallel sizes contradict each other or its path; "" if they do not."""
     model, world = count_of_one_model(said), said["world"]
     if "tp" in said and world % model:
         sizes = " ".join(f"{axis}={said[axis]}" for axis in ("tp", "pp", "cp") if said.get(axis, 1) > 1)
@@ -48,7 +48,7 @@ def _find_contradiction(part: Part, said: Mapping[str, int], piece: Piece) -> st
 
 
 def ask_how_many(size: int, world: int, newest: Checkpoint, chosen: Checkpoint) -> CkptError:
-    """Return the question how many ranks there are: several newer saves are of ``size``, not ``world``."""
+    """Return the question how many ranks there are: several newer saves have ``size``, not ``world``."""
     text = f"it is unclear how many ranks the job has: newer saves, such as {newest.path} ({newest.label}),"
     text += f" have files of {size} ranks, and {world} is only the highest rank on disk"
     hint = f"add --world-size {size} if the job has {size} ranks now, or --world-size {world}"
@@ -56,13 +56,13 @@ def ask_how_many(size: int, world: int, newest: Checkpoint, chosen: Checkpoint) 
 
 
 def ask_where(axis: str, size: int, order: str) -> CkptError:
-    """Return that a rank order leaves out an axis on which there are several places."""
+    """Return the question where a rank order places an axis that has several places and is not in it."""
     text = f"--parallel order={order} does not say where {axis} is, whose size is {size}"
     return error_of(RULE, Hit("", text, "name every axis whose size is above 1, fastest first"))
 
 
 def warn_of_inferred(world: Known, pieces: Iterable[Piece], root: str) -> Iterator[Finding]:
-    """Yield that only names tell the number of ranks, where some rank has a required file of its own."""
+    """Yield that only names tell the number of ranks, if each rank has required files of its own."""
     if world.provenance == HIGHEST and any(piece.required and not piece.readers.shared for piece in pieces):
         text = f"{world.value} ranks, from the highest rank on disk"
         yield finding_of(RULE, Hit(root, text, code="world-size-inferred"))

@@ -19,14 +19,14 @@ from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 
 
 def check(facts: SavesFacts) -> Iterator[Hit]:
-    """Yield files that another rank wrote than the one whose place they have, each once."""
+    """Yield files that were written by another rank than the one in their path, each once."""
     rows = [(part, report) for part, report in facts.rows if report.format and report.metadata]
     hits = (*_find_by_name(rows, facts.layouts), *_find_by_grid(rows))
     yield from {hit.path: hit for hit in reversed(hits)}.values()
 
 
 def _find_by_grid(rows: Rows) -> Iterator[Hit]:
-    """Yield writers whose rank has other coordinates. Replicas may be written by any rank of their group."""
+    """Yield files whose writer has other coordinates; a replica may be of any rank of its group."""
     known = list(find_placed(rows))
     order = rank_order(known)
     for row in known:
@@ -42,7 +42,7 @@ def _spell(coordinates: Iterable[tuple[str, int | None]]) -> str:
 
 
 def _find_by_name(rows: Rows, layouts: Layouts) -> Iterator[Hit]:
-    """Yield writers that name other coordinates, or another rank where each file has only one writer."""
+    """Yield files that tell other coordinates than their path, or another rank if each has one writer."""
     own = [(p, r) for p, r in rows if p.rank is not None and _is_of_one_rank(layouts.piece_of(p))]
     trusted, of_one = _is_trusted(own), {p.path for p, _ in own}
     for part, report in rows:
@@ -73,26 +73,25 @@ def _is_trusted(rows: Rows) -> bool:
 
 
 def _is_of_one_rank(piece: Piece) -> bool:
-    """Return True if only that rank writes the file: not a set that all share, nor one for its group."""
+    """Return True if only one rank writes the file: not a set that all share, nor one for its group."""
     of = piece.readers
     return (not of.shared or of.sharded) and (not of.replicated_over or of.everyone_saves)
 
 
 def describe_other_order(order: str, path: str) -> Finding:
-    """Return that the files of a save are in another order of ranks than the usual one."""
+    """Return the note that the files of a save are in another order of ranks than the usual one."""
     text = f"the files were written in rank order {order}, which the plan follows"
     hint = f"nothing is wrong with them; --parallel order={order} says it without a note"
     return finding_of(RULE, Hit(path, text, hint, Severity.NOTE))
 
 
 def find_doubled(c: Checkpoint, layout: Layout) -> Iterator[Finding]:
-    """Yield files in a save's own directory that share rank and place with another of their piece."""
+    """Yield files in a save's own directory with the piece, rank and coordinates of another file."""
     first_at: dict[tuple[str, int | None, Coordinates], str] = {}
     for p in c.parts:
         if not layout.piece(p.piece).readers.shared:
-            place = tuple(
-                at for at in p.coords if at[0] != "world"
-            )  # of -of-2 and -of-4 one set is a leftover
+            # without "world": of -of-2 and -of-4 one set is a leftover
+            place = tuple(at for at in p.coords if at[0] != "world")
             first = first_at.setdefault((p.piece, p.rank, place), p.path)
             if p.home and first != p.path:
                 text = f"{first.rpartition('/')[2]} is there as well for the same rank"
@@ -120,11 +119,11 @@ ORDERS = tuple(
 )
 """Megatron-LM's default order, that of --use-tp-pp-dp-mapping, and all others."""
 _MOST = 512
-"""Files at most that an order is worked out from."""
+"""How many files an order is worked out from at most."""
 
 
 class Placed(NamedTuple):
-    """A file in a parallel grid: who wrote it, where it lies, and the sizes of that grid as it says."""
+    """A file of a parallel grid: the rank that wrote it, its coordinates, and the sizes that it tells."""
 
     part: Part
     rank: int
@@ -132,13 +131,13 @@ class Placed(NamedTuple):
     sizes: tuple[tuple[str, int], ...]
 
     def stands(self, order: str) -> tuple[tuple[str, int | None], ...]:
-        """Return the coordinates of that rank when ranks are laid out in this order."""
+        """Return the coordinates of the writing rank if ranks are laid out in this order."""
         known = dict(self.sizes)
         there = Topology(known.pop("world"), known, order).coordinates(self.rank)
         return tuple((axis, there.get(axis)) for axis, _ in self.coords)
 
     def fits(self, order: str) -> bool:
-        """Return True if that rank belongs where the file lies."""
+        """Return True if the writing rank has the file's coordinates in this order."""
         return self.stands(order) == self.coords
 
 
@@ -158,12 +157,12 @@ def find_placed(rows: Rows) -> Iterator[Placed]:
 
 
 def counts_experts(sizes: Mapping[str, int]) -> bool:
-    """Return True if what a name gives as the pipeline stage is that of the experts: there are no stages."""
+    """Return True if "pp" in a name counts experts: there is one stage, and there are several experts."""
     return sizes.get("pp", 1) == 1 and sizes.get("ep", 1) > 1
 
 
 def rank_order(rows: Sequence[Placed]) -> str:
-    """Return the order that explains most files of a run; Megatron-LM's own goes first where several do."""
+    """Return the order that explains most files of a run; Megatron-LM's own order wins a tie."""
     some = rows[:_MOST]
     if all(row.fits(DEFAULT) for row in some):
         return DEFAULT

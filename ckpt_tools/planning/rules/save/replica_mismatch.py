@@ -12,11 +12,11 @@ from ckpt_tools.planning.facts import SavesFacts, StandIn
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 
 _NAMED = 5
-"""Tensors that a message names."""
+"""How many tensors a message names."""
 
 
 def check(facts: SavesFacts) -> Iterator[Hit]:
-    """Yield files that the layout says hold the same, with other tensors than most, or of another size."""
+    """Yield replicas, by layout, with other tensors than most of them, or of another size."""
     for c in facts.saves:
         groups: dict[object, list[Part]] = defaultdict(list)
         for p in c.parts:
@@ -44,7 +44,7 @@ def _describe_typical(typical: Part) -> str:
 
 
 def _find_minority(same: Sequence[Part], values: Sequence[str | int]) -> Iterator[tuple[Part, Part]]:
-    """Yield parts of another value than more than half of them, each with one of these; "" is none."""
+    """Yield (part, typical part) for values other than that of more than half of them; "" counts as none."""
     usual, n = Counter(values).most_common(1)[0]
     if 2 * n <= len(same) or not usual:
         return
@@ -55,7 +55,7 @@ def _find_minority(same: Sequence[Part], values: Sequence[str | int]) -> Iterato
 
 
 def weigh(facts: StandIn) -> tuple[str, Finding | None]:
-    """Return why a file may stand in for another, "" where it may not, and what is said of it."""
+    """Return why a file may stand in for another, "" if it may not, and a finding on it or None."""
     part, rank, source = facts.part, facts.rank, facts.source
     if why := _find_other_place(facts):
         text = f"{part.path.rpartition('/')[2]} cannot stand in for rank {rank}: {why}"
@@ -76,7 +76,7 @@ def weigh(facts: StandIn) -> tuple[str, Finding | None]:
 
 
 def _find_other_place(facts: StandIn) -> str:
-    """Return why a file is not of the place of the rank that it would stand in for; "" where it may be."""
+    """Return why a file does not fit the place of the rank that lacks one; "" if it may."""
     part, topology = facts.part, facts.topology
     at, own = topology.coordinates(facts.rank), topology.coordinates(part.rank or 0)
     if elsewhere := [f"{axis}={n}" for axis, n in part.coords if at.get(axis, n) != n]:
@@ -92,7 +92,7 @@ def _find_other_place(facts: StandIn) -> str:
 
 
 def compare_bytes(facts: StandIn, reason: str, others: Sequence[Part]) -> tuple[str, Finding | None]:
-    """Return the reason with its proof by another member, "" if that one differs, and what is said."""
+    """Return the reason, proven by another replica, "" if that one differs; and a finding or None."""
     part, differences = facts.part, facts.evidence.differences
     if differences is None:
         return reason, None
@@ -110,6 +110,7 @@ def compare_bytes(facts: StandIn, reason: str, others: Sequence[Part]) -> tuple[
 
 
 def _take_unproven(facts: StandIn, reason: str, text: str) -> tuple[str, Finding]:
+    """Return the reason, "" with --strict, and the finding that the replica is unproven."""
     severity = Severity.WARNING if facts.strict else None
     hit = Hit(facts.part.path, text, severity=severity, code="replica-unproven")
     return "" if facts.strict else reason, finding_of(RULE, hit)

@@ -9,11 +9,11 @@ from ckpt_tools.model.seal import SealedCheckpoint
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 
 _LISTED = 16
-"""Files said by name that neither a seal nor a signature names."""
+"""How many files that neither a seal nor a signature names have a finding of their own."""
 
 
 def describe_lost_save(was: SealedCheckpoint, path: str, seal: str) -> Finding:
-    """Return that of a save that was sealed only the seal is left."""
+    """Return the finding that of a sealed save only the seal is left."""
     if was.step is not None:
         when = f"step {was.step:,}"
     elif was.epoch is None:
@@ -27,14 +27,14 @@ def describe_lost_save(was: SealedCheckpoint, path: str, seal: str) -> Finding:
 
 
 def describe_loaded(paths: Sequence[str]) -> Finding:
-    """Return that the seal of a save does not name files to load: they may be of another save."""
+    """Return the finding that files to load are not in the save's seal: they may be of another save."""
     more = f", nor {len(paths) - 1:,} more of the files to load" if paths[1:] else ""
     why = f"the seal of its checkpoint does not name it{more}"
     return finding_of(RULE, Hit(paths[0], why, code="seal-extra", severity=Severity.WARNING))
 
 
 def describe_unnamed(paths: Sequence[str], base: str, signature: str = "") -> Iterator[Finding]:
-    """Yield the files of a sealed, or signed, directory that no seal of it names, or its signature."""
+    """Yield findings on files of a sealed or signed directory that no seal, or no signature, names."""
     code, each = "seal-extra", "the seal of its checkpoint does not name it"
     all_others = "more files that its seal does not name"
     if signature:

@@ -21,7 +21,7 @@ _COUNTS = re.compile(r"[./]state[./]\d+[./]step$")
 
 
 def check(facts: SavesFacts) -> Iterator[Hit]:
-    """Yield files with other tensors than most of their place; only cuts where saves may differ."""
+    """Yield files with other tensors than most of their series; only cut files where saves may differ."""
     first = {p.path for c in facts.saves for p in c.parts if facts.first in (None, c.order)}
     for row in find_changed(facts):
         hit = compare(row.odd, row.typical, facts)
@@ -32,7 +32,7 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
 
 
 class Changed(NamedTuple):
-    """A file with other tensors than most of its place, a typical one, and whether it is the first."""
+    """A file with other tensors than most of its series, a typical file, and whether it is the first one."""
 
     odd: Part
     typical: Part
@@ -40,7 +40,7 @@ class Changed(NamedTuple):
 
 
 def find_changed(facts: SavesFacts) -> Iterator[Changed]:
-    """Yield where a rank's tensors differ from those of most of its files in the run.
+    """Yield files of a rank whose tensors differ from most of the rank's files in the run.
 
     Of two signatures that are equally frequent the one of the older file counts as usual. Files of a format
     that hides cuts are compared in every layout.
@@ -59,31 +59,31 @@ def find_changed(facts: SavesFacts) -> Iterator[Changed]:
 
 
 def _is_comparable(report: Report) -> bool:
-    """Whether a file has tensors, all of which could be read."""
+    """Return True if a file has tensors, all of which could be read."""
     return report.tensors > 0 and not any(f.code in ("truncated", "bad-header") for f in report.findings)
 
 
 def _has_same_tensors(p: Part, layout: Layout) -> bool:
-    """Whether all saves of a part have the same tensors, as far as its layout knows."""
+    """Return True if all saves of a part have the same tensors, as far as its layout knows."""
     return layout.same_tensors is not Compared.NONE and layout.piece(p.piece).claim is not Claim.WEAK
 
 
 def _find_series(p: Part, report: Report, layout: Layout) -> object:
-    """What files have in common whose tensors are compared."""
+    """Return a key that files share whose tensors are compared: layout, run, role or piece, rank, place."""
     what = p.role if layout.same_tensors is Compared.BY_ROLE else p.piece
     release = p.kind is Kind.RELEASE
     return p.layout, p.run, what, p.rank, p.coords, p.generation, report.format, release
 
 
 def _is_before_first_update(row: Changed, facts: SavesFacts) -> bool:
-    """Return True if it lacks what an optimizer's first step makes (torch/optim/optimizer.py)."""
+    """Return True if it lacks only what an optimizer's first step makes (torch/optim/optimizer.py)."""
     mine, theirs = (facts.tensors(p).keys() for p in (row.odd, row.typical))
     made = all(is_optimizer_state(name) or _COUNTS.search(name) for name in theirs - mine)
     return mine < theirs and made
 
 
 def compare(odd: Part, typical: Part, facts: SavesFacts) -> Hit:
-    """Return how tensors differ; an error if the file is its sibling, cut after some record."""
+    """Return a hit on how tensors differ; an error if the file is the typical one cut after some record."""
     a, b = facts.report(odd), facts.report(typical)
     fewer = a.tensors < b.tensors and facts.hides_cuts(a.format)
     if fewer and facts.begins_with(typical, a):
@@ -95,7 +95,7 @@ def compare(odd: Part, typical: Part, facts: SavesFacts) -> Hit:
 
 
 def _describe_differences(odd: Part, typical: Part, facts: SavesFacts) -> str:
-    """Return which tensors are others, in words."""
+    """Return in words which tensors differ in name, shape or type."""
     mine, theirs = (facts.tensors(p) for p in (odd, typical))
     same = mine.keys() & theirs.keys()
     rows = (

@@ -12,7 +12,7 @@ from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 
 
 def check(facts: SavesFacts) -> Iterator[Hit]:
-    """Yield where a layout's names contradict contents, and schedulers' states of other saves."""
+    """Yield files whose names contradict their contents, by layout, and schedulers' states of other saves."""
     if not facts.files:
         return
     rows = [(p, r) for p, r in facts.rows if r.format or facts.layouts.piece_of(p).changes is Changes.MARK]
@@ -23,7 +23,7 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
 
 
 def describe_led_elsewhere(path: str, to: str) -> Finding:
-    """Return that a link is called as a save, and leads to another one."""
+    """Return the finding that a link is named like one save and leads to another."""
     text = f"it leads to {to}: a save of its own name may be lost, or was never there"
     return finding_of(RULE, Hit(path, text, severity=Severity.WARNING))
 

@@ -22,11 +22,11 @@ from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
 _MODEL_PARALLEL = ("tp", "pp", "cp")
 """The axes along which one copy of a model is cut."""
 _PLACES = ("tp", "pp")
-"""Those of them that names of files show."""
+"""Axes of a model that names of files show."""
 
 
 def check(c: Checkpoint, assignment: Assignment, run: Run, selection: Selection) -> Iterator[Hit]:
-    """Yield why the job would leave state of the save unread: only the first hit counts."""
+    """Yield why the job would leave state of the save unread; only the first hit counts."""
     layout = run.expected.layouts.of(c)
     yield from _find_lone_place(c, assignment, run)
     reshardable = _is_reshardable(c, layout)
@@ -43,7 +43,7 @@ def check(c: Checkpoint, assignment: Assignment, run: Run, selection: Selection)
 
 
 def _find_lone_place(c: Checkpoint, assignment: Assignment, run: Run) -> Iterator[Hit]:
-    """Yield one file that is the model for all ranks, and is told to be that of one place."""
+    """Yield a hit if one file is the model for all ranks, but tells that it is of one place."""
     models = [load.part for load in assignment.shared if load.part.role == "model"]
     if len(models) != 1:
         return  # a set, of which each rank takes what it needs
@@ -51,13 +51,12 @@ def _find_lone_place(c: Checkpoint, assignment: Assignment, run: Run) -> Iterato
     sizes = run.expected.sizes_in_files(replace(c, parts=(models[0],)))
     if place := told_place(path, sizes):
         text = f"topology-mismatch: {path} holds the state of {place}, and its name names no rank or place"
-        yield Hit(
-            path, text, "name the file of each place with {tp} and {pp} in ckpt.toml: docs/adding-a-layout.md"
-        )
+        hint = "name the file of each place with {tp} and {pp} in ckpt.toml: docs/adding-a-layout.md"
+        yield Hit(path, text, hint)
 
 
 def _is_reshardable(c: Checkpoint, layout: Layout) -> bool:
-    """Return True if its layout lets other sizes load it, and no piece is of one rank or place."""
+    """Return True if the layout lets other sizes load it, and no piece is of one rank or place."""
     pieces = {layout.piece(p.piece) for p in c.parts}
     return layout.reshardable and all(
         piece.readers.survivable or not (piece.readers.sharded or piece.readers.replicated_over)
@@ -66,7 +65,7 @@ def _is_reshardable(c: Checkpoint, layout: Layout) -> bool:
 
 
 def _tells_replicas(c: Checkpoint, run: Run, selection: Selection) -> bool:
-    """Return True if the caller says which ranks hold the same state, also those that the job lacks."""
+    """Return True if the caller says which ranks hold the same state, also for ranks beyond the job's."""
     world = run.topology.world_size
     grouped = set(chain.from_iterable(chain.from_iterable(selection.replica_groups.values())))
     beyond = {p.rank for p in c.parts if p.rank is not None and p.rank >= world}
@@ -75,7 +74,7 @@ def _tells_replicas(c: Checkpoint, run: Run, selection: Selection) -> bool:
 
 
 def _find_larger_gasp(c: Checkpoint, run: Run) -> Iterator[Hit]:
-    """Yield a dying gasp that may hold state of ranks that the job lacks, as the save before it tells."""
+    """Yield a dying gasp that may hold state of ranks that the job lacks, by it or the save before it."""
     layouts, world = run.expected.layouts, run.topology.world_size
     if not all(layouts.of(c).piece(p.piece).kind is Kind.DYING_GASP for p in c.parts):
         return
@@ -91,7 +90,7 @@ def _find_larger_gasp(c: Checkpoint, run: Run) -> Iterator[Hit]:
 
 
 def _find_own_sizes(c: Checkpoint, run: Run) -> dict[str, int]:
-    """Return what files and names tell of the job that saved them; few places alone may be lost ones."""
+    """Return the sizes of the job that saved it; fewer places in names alone may be lost files."""
     own, now = dict(run.expected.sizes_in_files(c)), run.topology.sizes
     told = bool(own)
     for axis in _PLACES:
@@ -102,13 +101,13 @@ def _find_own_sizes(c: Checkpoint, run: Run) -> dict[str, int]:
 
 
 def _find_world(own: Mapping[str, int]) -> int | None:
-    """Return how many ranks there were; if parallel sizes do not divide their number, these are right."""
+    """Return the saved number of ranks; if it is no multiple of the parallel sizes, their product."""
     grid = prod(max(1, own.get(axis, 1)) for axis in _MODEL_PARALLEL)
     return grid if own.get("world", 0) % grid else own.get("world")
 
 
 def _find_saved_world(c: Checkpoint, run: Run) -> int | None:
-    """Return how many ranks saved it, where other saves tell; an older, larger one does not."""
+    """Return how many ranks saved it, as other saves tell; None if they may be of an older, larger job."""
     world = run.topology.world_size
     own = completeness.ranks_of_its_own(c, run.expected.layouts.of(c))
     highest = max(own, default=world)
@@ -118,6 +117,7 @@ def _find_saved_world(c: Checkpoint, run: Run) -> int | None:
 
 
 def _find_other_size(own: Mapping[str, int], now: Mapping[str, int], given: Mapping[str, int]) -> str:
+    """Return which parallel size differs from the saved one, and how; "" if none does."""
     for axis in _PLACES:
         size = own.get(axis)
         if size and axis not in given and now.get(axis, size) != size:
@@ -128,26 +128,26 @@ def _find_other_size(own: Mapping[str, int], now: Mapping[str, int], given: Mapp
 def find_mismatch(
     c: Checkpoint, assignment: Assignment, topology: Topology, saved: int | None, layout: Layout
 ) -> str:
-    """Return how many ranks saved it and would load it, if that leaves state unread or loads it wrongly."""
+    """Return the saved and the job's number of ranks, in words, if state is unread or misread; else ""."""
     world = topology.world_size
     if saved is None or saved == world or _is_reshardable(c, layout):
         return ""
     short = any(f.code == "missing-rank" for f in assignment.findings)
     ragged = world % max(1, prod(topology.sizes.get(axis, 1) for axis in _MODEL_PARALLEL))
-    gone = saved > world and _is_shared_out(c, layout)  # of what ranks share the last file may be lost
+    gone = saved > world and _is_shared_out(c, layout)  # the last shared file may be lost
     if short or ragged or gone or _is_left_unread(c, assignment, world, layout):
         return f"saved by {saved} ranks, to be loaded by {world}"
     return ""
 
 
 def _is_shared_out(c: Checkpoint, layout: Layout) -> bool:
-    """Return True if ranks share some of its state, each in a file of its own."""
+    """Return True if ranks share some of its state, each with a file of its own."""
     of_ranks = (layout.piece(p.piece) for p in c.parts if p.rank is not None or "dp" in dict(p.coords))
     return any(piece.readers.sharded and not piece.readers.survivable for piece in of_ranks)
 
 
 def _is_left_unread(c: Checkpoint, assignment: Assignment, world: int, layout: Layout) -> bool:
-    """Return True if ranks that the job does not have hold state of their own."""
+    """Return True if a file that nobody loads holds state of a rank that the job lacks."""
     used = {p.path for p in assignment.parts}
     idle = (p for p in c.parts if p.path not in used and (p.rank is None or p.rank >= world))
     return any(not layout.piece(p.piece).readers.replicated_over for p in idle)

@@ -17,12 +17,12 @@ from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 from ckpt_tools.planning.rules.save.missing_rank import find_first_ranks
 
 _SAVES = 5
-"""Unfinished saves that are named, the newest ones: a job that dies in every save leaves hundreds."""
+"""How many unfinished saves are named, the newest ones: a job that dies in every save leaves hundreds."""
 _LOST = "bring back what was removed; if nothing was saved there, move the directory away"
 
 
 def check(facts: SavesFacts) -> Iterator[Hit]:
-    """Yield finished saves without a mark that each other one of their run has."""
+    """Yield finished saves without a marker file that each other save of their run has."""
     for c in facts.saves:
         layout, run = facts.layouts.of(c), facts.expected
         if c.unfinished or find_first_ranks(c, layout):
@@ -38,7 +38,7 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
 def describe_newer(
     saves: Sequence[tuple[Checkpoint, str, bool]], chosen: Checkpoint | None, layouts: Layouts, root: str
 ) -> Iterator[Finding]:
-    """Yield saves that would go before the ``chosen`` one had they been finished, the newest first."""
+    """Yield findings on unfinished saves that would go before the ``chosen`` one, the newest first."""
     for c, progress, doubtful in saves[:_SAVES]:
         than = f" {'may be' if doubtful else 'is'} newer than the choice, but" if chosen else ""
         text = f"{label(c)}{than} {why_unfinished(c, layouts.of(c))}"
@@ -51,52 +51,52 @@ def describe_newer(
 
 
 def describe_begun(c: Checkpoint, layout: Layout, hint: str) -> Finding:
-    """Return what shows that a save never finished."""
+    """Return the finding that a save never finished, and what shows it."""
     return finding_of(RULE, Hit(c.parts[0].home or c.path, f"this save {why_unfinished(c, layout)}", hint))
 
 
 def describe_written(path: str, text: str, hint: str, of: Ranges = ()) -> Finding:
-    """Return what a save lacks that may still be written."""
+    """Return the finding that a save lacks files and may still be written."""
     return finding_of(RULE, Hit(path, text, hint, ranks=of))
 
 
 def describe_temporary(path: str) -> Finding:
-    """Return that a file is called as one that was never finished."""
+    """Return the finding that a file has the name of a temporary one: its save never finished."""
     if path.endswith(DOWNLOADS):
         return finding_of(RULE, Hit(path, "a download that never finished", AGAIN))
     return finding_of(RULE, Hit(path, "a temporary file of a save that never finished"))
 
 
 def describe_mode(path: str, mode: int, final: int) -> Finding:
-    """Return that a file lacks the mode that its framework gives a finished one: it was copied, or cut."""
+    """Return the finding that a file lacks the mode of a finished one: it was copied, or cut off."""
     text = f"its mode is {mode:04o}, that of the run's other files {final:04o}"
     return finding_of(RULE, Hit(path, text, code="mode-not-final", of_file=True))
 
 
 def describe_none_whole(count: int, root: str, hint: str) -> Finding:
-    """Return that none of the saves below ROOT is whole."""
+    """Return the finding that none of the saves below ROOT is whole."""
     text = f"none of the saves here ({count:,}) is whole: no job could load anything"
     return finding_of(RULE, Hit(root, text, hint, Severity.ERROR))
 
 
 def describe_empty(path: str, last: str) -> Finding:
-    """Return that a directory is called as a later save than the ``last``, with nothing of one in it."""
+    """Return the finding that a directory is named like a later save than ``last``, and holds none."""
     return finding_of(RULE, Hit(path, f"it is named like a later save than {last}, and holds none", _LOST))
 
 
 def describe_marked(path: str, c: Checkpoint) -> Finding:
-    """Return that something was written since into what is called as a save that is not done."""
+    """Return the finding that a directory named like an unfinished save was written to after ``c``."""
     text = f"its name is that of an unfinished save, and it was written no earlier than {c.label}"
     return finding_of(RULE, Hit(path, text))
 
 
 def describe_torn(c: Checkpoint, told: str) -> Finding:
-    """Return that a save lacks files, or the ends of some, and was written to seconds ago."""
+    """Return the finding that a save lacks files or their ends, and was written to seconds ago (``told``)."""
     return finding_of(RULE, Hit(c.path, f"{label(c)} looks unfinished: {told}", WAIT))
 
 
 def describe_headless(home: str, c: Checkpoint) -> Finding:
-    """Return that a directory holds data files as those of a save, and nothing that describes them."""
+    """Return the finding that a directory has the same data files as ``c``, but no index of them."""
     name = c.path.rpartition("/")[2]
     text = f"it holds such files as {name} does, and nothing that describes them"
     return finding_of(RULE, Hit(home, text))

@@ -11,26 +11,26 @@ from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 
 
 def describe_zero_file(path: str, severity: Severity) -> Finding:
-    """Return that no byte of a file is anything but zero, unlike those of the saves beside it."""
+    """Return the finding that all bytes of a file are zeros, unlike the file in other saves."""
     text = "all of its bytes are zero, and in the run's other checkpoints they are not"
     return finding_of(RULE, Hit(path, text, severity=severity, offset=0))
 
 
 def describe_zeros(names: Collection[str], path: str, other: Part) -> Finding:
-    """Return which weights are nothing but zeros, unlike those of an ``other`` file."""
+    """Return the finding that weights are nothing but zeros, unlike those of the ``other`` file."""
     text = f"nothing but zeros: {tensor_names(names)}, and in {shown(other)} there are numbers"
     return finding_of(RULE, Hit(path, text))
 
 
 def describe_no_tensors(path: str, full: Part | None = None, *, elements: bool = False) -> Finding:
-    """Return that a model's file has no tensors, or none with ``elements``, and that the ``full`` one has."""
+    """Return the finding that a model's file has no tensors, or none with ``elements``; ``full`` has some."""
     text = f"it holds no tensors{' with elements' if elements else ''}"
     text = f"{text}, and {shown(full)} does" if full else f"it is a file of a model, and {text}"
     return finding_of(RULE, Hit(path, text, code="missing-tensor"))
 
 
 def describe_without_elements(path: str, names: Collection[str]) -> Finding:
-    """Return which tensors have no elements although they should."""
+    """Return the finding that tensors which should have elements have none."""
     why = "ZeRO-3 leaves this of weights that it did not gather"
     text = f"tensors without elements: {tensor_names(names)} ({why})"
     return finding_of(RULE, Hit(path, text, code="missing-tensor"))

@@ -14,19 +14,19 @@ from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of, finding_
 
 
 def find_broken_plugin(root: str, broken: Sequence[Finding]) -> Iterator[Hit]:
-    """Yield that what only a plug-in knows may be there when the plug-in is broken."""
+    """Yield that a broken plug-in may be the only one that knows files here (exit 5)."""
     for f in broken[:1]:
         yield Hit(root, f"whether there is a checkpoint is not known: {f.message}", f.hint, error=CannotLook)
 
 
 def find_unseen(unseen: Sequence[Unseen]) -> Iterator[Hit]:
-    """Yield that something is there of which nobody knows what it is."""
+    """Yield that a file could not be read, so that nobody knows what it is (exit 5)."""
     for row in unseen[:1]:
         yield Hit(row.path, f"{row.path}: {row.why}; nobody knows what lies there", error=CannotLook)
 
 
 def find_unknown(below: int, level: Level, plugins: Sequence[Finding]) -> Iterator[Hit]:
-    """Yield what --strict does not take: files that were not looked at as deeply as asked, and plug-ins."""
+    """Yield what --strict refuses: files not read as deeply as asked, and broken plug-ins."""
     if below:
         text = f"{below} of the files to load could not be looked at as deeply as --level {level} asks"
         hint = "the plan without --strict says which, and how deeply; --budget gives it more time"
@@ -36,12 +36,12 @@ def find_unknown(below: int, level: Level, plugins: Sequence[Finding]) -> Iterat
 
 
 def stop(text: str, hint: str, plan: LoadPlan | None = None) -> CkptError:
-    """Return that something that may matter could not be looked at (exit 5)."""
+    """Return the error that a file or directory that may matter could not be read (exit 5)."""
     return error_of(RULE, Hit("", text, hint), CannotLook, plan)
 
 
 def stop_changed(path: str, why: str | None) -> CkptError:
-    """Return that a chosen file has changed, or ``why`` it cannot be looked at any more."""
+    """Return the error that a chosen file has changed, or ``why`` it cannot be read any more."""
     names = "" if "://" in path else f" ('fuser -v {path}' names one of this machine)"
     hint = f"another process writes there{names}: end it, then start again"
     if why is None:
@@ -50,7 +50,7 @@ def stop_changed(path: str, why: str | None) -> CkptError:
 
 
 def stop_late(path: str, why: str | None) -> CkptError:
-    """Return that a store's first list was not whole, or ``why`` nobody can say so."""
+    """Return the error that a store's first list was not whole, or ``why`` it cannot be listed again."""
     hint = "run it again: a list was not whole, or a cache between here and the store gave an old one"
     if why is None:
         return stop(f"{path} is there, but the store's first list did not have it", hint)
@@ -58,25 +58,24 @@ def stop_late(path: str, why: str | None) -> CkptError:
 
 
 def stop_unread_log(what: str, why: str) -> CkptError:
-    """Return that a log cannot be read: taken for none, a lost mount would look like a first launch."""
-    return stop(
-        f"{what} cannot be read: {why}", "make it readable, or name another directory with --plan-dir"
-    )
+    """Return the error that a log cannot be read: without it a lost mount looks like a first launch."""
+    hint = "make it readable, or name another directory with --plan-dir"
+    return stop(f"{what} cannot be read: {why}", hint)
 
 
 def stop_damaged_log(what: str, path: str, why: str) -> CkptError:
-    """Return that a log says nothing."""
+    """Return the error that a log is damaged."""
     hint = f"to start from nothing anyway add --allow fresh; to forget what it said: rm {quote(path)}"
     return stop(f"{what} is damaged: {why}", hint)
 
 
 def describe_unseen(path: str, why: str) -> Finding:
-    """Return that something in the directory of a save could not be looked at."""
+    """Return the finding that an entry in the directory of a save could not be read."""
     return finding_of(RULE, Hit(path, why, severity=Severity.ERROR))
 
 
 def describe_first_launch(root: str) -> Finding:
-    """Return that ROOT does not exist, which the caller takes for a first launch."""
+    """Return the finding that ROOT does not exist, which the caller takes for a first launch."""
     text = "it does not exist: this is taken for a first launch (--allow missing)"
     return finding_of(RULE, Hit(root, text, code="missing-root"))
 

@@ -16,7 +16,7 @@ from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
 
 
 def find_others(root: str, asked: Selection, saves: Sequence[Checkpoint], meant: str | None) -> Iterator[Hit]:
-    """Yield that there are saves of other layouts than the one that was asked for."""
+    """Yield that ROOT has saves of other layouts than --layout; ``meant`` is the likely spelling of it."""
     finished = [c for c in saves if not c.unfinished]
     if any(belongs(c, replace(asked, layout=None)) for c in finished):
         runs = listed(dict.fromkeys((c.layout, c.run) for c in finished))
@@ -25,7 +25,7 @@ def find_others(root: str, asked: Selection, saves: Sequence[Checkpoint], meant:
 
 
 def stop(count: str, plan: LoadPlan) -> CkptError:
-    """Return that the filters leave none of the saves (exit 4)."""
+    """Return the error that --kind and --max-step leave none of the saves (exit 4)."""
     text = f"{count}, but --kind or --max-step hides them all"
     return error_of(RULE, Hit("", text, "relax the filters"), NoneUsable, plan)
 

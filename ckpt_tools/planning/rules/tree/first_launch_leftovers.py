@@ -19,18 +19,18 @@ from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
 FRESH = "to start from nothing anyway add --allow fresh"
 BYSTANDERS = "if the files have nothing to do with checkpoints add --exclude GLOB"
 _LISTED = 16
-"""Files that have a finding of their own; one more finding counts the others."""
+"""How many files have a finding of their own; one more finding counts the others."""
 _NUMBER = re.compile(r"\d+")
 
 
 def find_interrupted(
     root: str, layouts: Layouts, begun: Sequence[Checkpoint], young: Collection[str]
 ) -> Iterator[Hit]:
-    """Yield saves of one run that lack what is written last, although their names are those of finished ones.
-    Runs that a number alone tells apart may be directories of one run's steps.
+    """Yield saves of one run that lack the file written last, although they are named like finished saves.
+    Runs that differ in a number alone are taken for one run: they may be the directories of its steps.
 
-    A job that dies in its first save leaves one. Where there are several, training went on after the earlier:
-    they were finished, and have lost it.
+    A job that dies in its first save leaves one such save. Of several the earlier ones were finished, as
+    training went on, and have lost the file since. ``young`` are paths that may still be written.
     """
     runs: dict[tuple[str, str], list[Checkpoint]] = {}
     for c in begun:
@@ -40,10 +40,8 @@ def find_interrupted(
     if several:
         layout = layouts.of(several[0])
         why, names = why_unfinished(several[0], layout), name_paths(root, [c.path for c in several])
-        text = (
-            f"{root} holds {len(several)} saves and none is whole ({names}: each {why}), which is more than"
-        )
-        text += " a first launch leaves: some of them may have been whole, and have lost files"
+        text = f"{root} holds {len(several)} saves and none is whole ({names}: each {why}), which is more"
+        text += " than a first launch leaves: some of them may have been whole, and have lost files"
         lost = say_hidden(layout, layout.complete.commit) or "bring the lost files back"
         yield Hit(root, text, f"{lost}; {FRESH}", error=NotRecognised)
         for c in several[:_LISTED]:
@@ -51,7 +49,7 @@ def find_interrupted(
 
 
 def find_trackers(root: str, hits: Sequence[Hit]) -> Iterator[Hit]:
-    """Yield what trackers say: each was written because there was a checkpoint."""
+    """Yield one hit that stops, then the ``hits`` on trackers: each was written after a checkpoint."""
     dangling = [hit for hit in hits if hit.code == "dangling-tracker"]
     text = "; ".join(f"{hit.path}: {hit.message}" for hit in dangling or hits)
     if dangling:
@@ -62,12 +60,12 @@ def find_trackers(root: str, hits: Sequence[Hit]) -> Iterator[Hit]:
     yield from hits
 
 
-def say_tracker(
+def describe_tracker(
     path: str, target: str, says: int | str | Finding | None, writer: Layout | None, *, sure: bool
 ) -> Hit | None:
-    """Return what a tracker says, or where a link leads whose ``target`` is lost; None if it says nothing,
-    and may be another file. ``sure``: only trackers are called so. ``writer`` is the layout that writes the
-    file, if it is no tracker there.
+    """Return the hit on a tracker: ``target`` is where it leads if it is a dangling link, ``says`` what was
+    read in it. None if that makes no sense and other files have this name too (not ``sure``). ``writer`` is
+    the layout that writes such files as a part of a checkpoint, and not as its tracker.
     """
     if target:
         return Hit(path, f"it leads to {target}, which is not there", code="dangling-tracker")
@@ -84,7 +82,7 @@ def say_tracker(
 
 
 def find_links(root: str, dangling: Sequence[str]) -> Iterator[Hit]:
-    """Yield links that lead nowhere, maybe to a mount that is lost."""
+    """Yield hits on links whose targets do not exist: they may lie on a lost mount."""
     if dangling:
         text = f"{root} holds links whose targets are not there: {name_paths(root, dangling)}"
         yield Hit(root, text, f"bring that back, or mount it; {BYSTANDERS}; {FRESH}", error=NoneUsable)
@@ -92,7 +90,7 @@ def find_links(root: str, dangling: Sequence[str]) -> Iterator[Hit]:
 
 
 def find_seals(root: str, sealed: Sequence[str]) -> Iterator[Hit]:
-    """Yield seals of what is not there."""
+    """Yield hits on the ``sealed`` paths that do not exist any more."""
     if sealed:
         text = f"{root} holds seals of files that are not there: {name_paths(root, sealed)}"
         yield Hit(root, text, f"bring it back; {FRESH}", error=NoneUsable)
@@ -100,7 +98,7 @@ def find_seals(root: str, sealed: Sequence[str]) -> Iterator[Hit]:
 
 
 def find_aside(root: str, aside: Sequence[Finding]) -> Iterator[Hit]:
-    """Yield that nothing but copies is there, which somebody put aside."""
+    """Yield a hit if ROOT holds only copies that somebody put aside (``aside``: a finding on each)."""
     if aside:
         put_away = {f.code for f in aside} == {"in-quarantine"}
         what = "what was put into quarantine" if put_away else "copies that somebody made by hand"
@@ -109,7 +107,7 @@ def find_aside(root: str, aside: Sequence[Finding]) -> Iterator[Hit]:
 
 
 def find_remains(root: str, layout: Layout | None, homes: Sequence[str]) -> Iterator[Hit]:
-    """Yield one framework's files without a checkpoint, or directories named like saves and empty."""
+    """Yield hits on files that ``layout`` writes beside saves, else on ``homes``: empty save directories."""
     if layout:
         what = f"files as {layout.title} writes them, without the rest of a checkpoint"
         todo = say_hidden(layout) or "bring the rest back"
@@ -124,11 +122,11 @@ def find_remains(root: str, layout: Layout | None, homes: Sequence[str]) -> Iter
 
 
 def find_headless(begun: Sequence[Checkpoint], layouts: Layouts) -> Iterator[Hit]:
-    """Yield a save of which nothing is left that its framework writes before what is there."""
+    """Yield hits on the first save that has later files, but none that its framework writes first."""
     for c in begun:
         first = layouts.of(c).complete.first
         roles = {p.role for p in c.parts if not layouts.piece_of(p).readers.survivable}
-        if first and roles and roles.isdisjoint(first):  # each rank saves random numbers at once
+        if first and roles and roles.isdisjoint(first):  # random states are written without an order
             why = f"it has no {first[0]} file, which is written before the others"
             text = f"{c.path}: {why}: no job that dies in its first save leaves that"
             yield Hit(c.path, text, f"bring the lost files back; {FRESH}", error=NotRecognised)
@@ -137,7 +135,7 @@ def find_headless(begun: Sequence[Checkpoint], layouts: Layouts) -> Iterator[Hit
 
 
 def find_whole(path: str | None, *, save: bool) -> Iterator[Hit]:
-    """Yield a save, or a file of one, that has all that it needs but its name."""
+    """Yield hits on a whole save (``save``), or a whole file, with a temporary name; nothing for None."""
     if path is not None and save:
         text = f"{path} has all files of a save, and the name of one that was not finished"
         yield Hit(path, text, f"rename it if it is whole; {FRESH}", error=NotRecognised)
@@ -149,7 +147,7 @@ def find_whole(path: str | None, *, save: bool) -> Iterator[Hit]:
 
 
 def say_hidden(layout: Layout, *roles: str) -> str:
-    """Return what to do where hidden files that a layout or ``roles`` need are gone; else ""."""
+    """Return the hint to copy again if all files that a layout or ``roles`` need are hidden; else ""."""
     hidden = list[str]()
     for role in roles or (*layout.complete.needs, layout.complete.commit):
         pieces = (p for p in layout.pieces if p.role == role and p.required)
@@ -158,20 +156,18 @@ def say_hidden(layout: Layout, *roles: str) -> str:
         hidden += own if all(name.endswith(own) for name in names) else ()
     if not hidden:
         return ""
-    return (
-        f"no {' or '.join(hidden)} is there: a copy may have left hidden files out;"
-        " copy again with 'cp -a' or 'rsync -a'"
-    )
+    again = "a copy may have left hidden files out; copy again with 'cp -a' or 'rsync -a'"
+    return f"no {' or '.join(hidden)} is there: {again}"
 
 
 def name_paths(root: str, paths: Sequence[str]) -> str:
-    """Return the first of the paths as they are below ROOT, and how many more there are."""
+    """Return the first four paths, relative to ROOT, and how many more there are, as text."""
     shown = ", ".join(relpath(p, root) if p != root else p for p in paths[:4])
     return f"{shown} and {len(paths) - 4:,} more" if len(paths) > 4 else shown
 
 
 def say_each(code: str, text: str, paths: Sequence[str]) -> Iterator[Hit]:
-    """Yield a hit on each of the paths; one for all that are too many."""
+    """Yield a hit on each path; one hit on their common directory counts those beyond ``_LISTED``."""
     yield from (Hit(path, text, code=code) for path in paths[:_LISTED])
     if len(paths) > _LISTED:
         above = commonpath(paths).replace(":/", "://" if "://" in paths[0] else ":/", 1)
@@ -179,12 +175,11 @@ def say_each(code: str, text: str, paths: Sequence[str]) -> Iterator[Hit]:
 
 
 def stop_without_earlier(before: EarlierStart, root: str, plan: LoadPlan | None = None) -> CkptError:
-    """Return that an earlier start had a checkpoint: its file system may not be mounted (exit 4)."""
+    """Return the error that an earlier start had a checkpoint: its mount may be lost (exit 4)."""
     earlier = f"an earlier start resumed from step {before.step} ({before.path})"
     hint = f"is the file system mounted? {FRESH[0].upper()}{FRESH[1:]}"
-    return error_of(
-        RULE, Hit(root, f"there is no checkpoint in {root}, but {earlier}", hint), NoneUsable, plan
-    )
+    text = f"there is no checkpoint in {root}, but {earlier}"
+    return error_of(RULE, Hit(root, text, hint), NoneUsable, plan)
 
 
 RULE = Rule(

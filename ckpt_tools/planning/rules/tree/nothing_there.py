@@ -18,7 +18,7 @@ _AFRESH = "for a first launch add --allow none; else check the path"
 def find_nothing(
     root: str, asked: Selection, temporary: Sequence[str], unfinished: int, excluded: int
 ) -> Iterator[Hit]:
-    """Yield what saves that never finished have left, and, without --allow none, that nothing is there."""
+    """Yield hits on leftovers of unfinished saves and, without --allow none, that there is no checkpoint."""
     yield from say_each("unfinished-save", "what a save that never finished was writing", temporary)
     if not asked.allow_none:
         text = f"there is no checkpoint in {root}"
@@ -30,7 +30,7 @@ def find_nothing(
 
 
 def describe_nothing(root: str, *, packed: bool) -> Finding:
-    """Return that nothing was inspected, and whether a packed file is why."""
+    """Return the finding that no file was inspected; ``packed``: the path is a packed or encrypted file."""
     text = "no checkpoint file that ckpt knows is there: nothing was inspected"
     if packed:
         text = "a packed or encrypted file, which ckpt does not look into: nothing was inspected"

@@ -16,13 +16,13 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
 
 _FEW = 8
-"""Runs of which the flags that name them are printed."""
+"""How many runs a hint names one by one."""
 Runs = Mapping[tuple[str, str], Sequence[Checkpoint]]
 """The finished saves of each run, by its layout and its path below ROOT with the prefix of its files."""
 
 
 def find_runs(runs: Runs, layouts: Layouts) -> list[tuple[str, str]]:
-    """Return the runs that training can go on from: no exports, and nothing kept beside a state."""
+    """Return runs that training can go on from: no exports, and no files kept beside another's state."""
 
     def holds_state(run: tuple[str, str]) -> bool:
         pieces = (layouts.piece_of(p) for c in runs[run] for p in c.parts)
@@ -38,7 +38,7 @@ def find_runs(runs: Runs, layouts: Layouts) -> list[tuple[str, str]]:
         later = max(c.mtime_ns for c in runs[run]) > max(c.mtime_ns for c in runs[framework])
         return not later and places <= {*beside, *map(dirname, beside)}
 
-    # a replica keeps in a directory of its own what only it needs
+    # a replica has a directory of its own for files that only it needs
     shares = {run: layouts[run[0]].beside.shares for run in runs}
     own = [run for run, share in shares.items() if not (share and share.fullmatch(basename(run[1])))]
     states = list(filter(holds_state, own))
@@ -47,7 +47,7 @@ def find_runs(runs: Runs, layouts: Layouts) -> list[tuple[str, str]]:
 
 
 def ask_which(own: Sequence[tuple[str, str]], runs: Runs, layouts: Layouts, root: str) -> CkptError | None:
-    """Return the question which run is meant; None for one run and the dying gasps beside it."""
+    """Return the question which run is meant; None for one run, or one and a run of dying gasps."""
     gasps = [run for run in own if {c.kind for c in runs[run]} == {Kind.DYING_GASP}]
     if len(own) < 2 or (len(own) == 2 and len(gasps) == 1):
         return None
@@ -55,7 +55,7 @@ def ask_which(own: Sequence[tuple[str, str]], runs: Runs, layouts: Layouts, root
 
 
 def find_no_run(root: str, asked: Selection, saves: Sequence[Checkpoint]) -> Iterator[Hit]:
-    """Yield that a run is not there that was named: a misspelt one looks like one that is new."""
+    """Yield that the named run does not exist: a misspelt name looks like that of a new run."""
     flags = {"--run": asked.run, "--prefix": asked.prefix, "--layout": asked.layout}
     requested = " ".join(f"{flag} {value}" for flag, value in flags.items() if value is not None)
     if asked.allow_none and asked.allow_missing:
@@ -70,7 +70,7 @@ def find_no_run(root: str, asked: Selection, saves: Sequence[Checkpoint]) -> Ite
 
 
 def name_one(runs: Sequence[tuple[str, str]], layouts: Layouts) -> str:
-    """Return the flags that name each run; none by name if those may be parts of one save."""
+    """Return a hint with the flags that name each run; without names if runs may be parts of one save."""
     names, of = sorted({name or "." for _, name in runs}), {layout for layout, _ in runs}
     alike = len({re.sub("[0-9]+", "", name) for name in names}) < len(names)
     flags = ["--run RUN"] * (len(names) > 1) + ["--layout LAYOUT"] * (len(of) > 1)
@@ -78,8 +78,8 @@ def name_one(runs: Sequence[tuple[str, str]], layouts: Layouts) -> str:
         return f"choose one with {' and '.join(flags)}"
     each = []
     for layout, name in sorted(runs, key=lambda run: run[::-1]):
-        said = [f"--run {quote(name or '.')}"] * (len(names) > 1)
-        each.append(" ".join([*said, *([f"--layout {layout}"] * (len(of) > 1))]))
+        by_name = [f"--run {quote(name or '.')}"] * (len(names) > 1)
+        each.append(" ".join([*by_name, *([f"--layout {layout}"] * (len(of) > 1))]))
     return f"choose one: {', '.join(each)}"
 
 
