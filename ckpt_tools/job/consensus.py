@@ -247,7 +247,7 @@ class _Node(Struct):
     def plan(self) -> LoadPlan:
         ranked = self._candidates()
         if not ranked:  # no node has anything
-            return self.planner.nothing()
+            return self.planner.plan_nothing()
         choice = self.planner.choose_first(ranked, self._judge, lambda c: self.entries[c.key].step)
         plan = self._find(lambda: self._weigh(choice, ranked))
         host = self.hosts[self.meeting.me]
@@ -393,7 +393,7 @@ class _Node(Struct):
         """Return this node's plan. Raises CannotLook where what was not looked at may change the answer."""
         if choice.checkpoint is None:
             error = self._failure(choice, ranked)
-            return self.planner.weigh(error.plan or self.planner.nothing(), str(error))
+            return self.planner.weigh(error.plan or self.planner.plan_nothing(), str(error))
         made = replace(self.planner.finish(choice, choice.checkpoint), candidates=tuple(ranked))
         return self.planner.weigh(made, "")
 

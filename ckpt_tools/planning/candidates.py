@@ -152,7 +152,7 @@ class Candidates:
         s, selection = self.session, self.selection
         candidates = [c for c in self.checkpoints if allows(selection, c, self.step)]
         if not candidates:
-            raise filters_hide_all.stop(none_usable.count_checkpoints(self.checkpoints), self.nothing())
+            raise filters_hide_all.stop(none_usable.count_checkpoints(self.checkpoints), self.plan_nothing())
         self.expected = completeness.expected(
             self.checkpoints,
             s.layouts,
@@ -206,7 +206,7 @@ class Candidates:
         if error is not None:
             if left := ", ".join(map(str, plugins.left_out())):  # files there may be of their layouts
                 error.args = (f"{error} (left out by CKPT_NO_PLUGINS: {left})",)
-            error.plan = self.nothing()
+            error.plan = self.plan_nothing()
             raise error
 
     def _keep_one_run(self, finished: list[Checkpoint]) -> list[Checkpoint]:
@@ -216,7 +216,7 @@ class Candidates:
         if question := several_runs.ask_which(own, runs, self.layouts, self.root):
             raise question
         if not own:
-            raise none_usable.stop_without_state(self.root, completeness.listed(runs), self.nothing())
+            raise none_usable.stop_without_state(self.root, completeness.listed(runs), self.plan_nothing())
         saves = [c for c in finished if (c.layout, c.run) in own]
         self.warnings += export_newer.find_newer_models(finished, saves)
         return saves
@@ -311,7 +311,7 @@ class Candidates:
     ) -> Choice:
         """Reject unusable saves that may be later. Raises UsageError if such a save is usable."""
         chosen = choice.checkpoint
-        others = list(self.find_untold(chosen, ranked)) if chosen else []
+        others = list(self.find_maybe_newer(chosen, ranked)) if chosen else []
         usable = next((c for c in others if judge(c).usable), None)
         facts = replace(facts, others=[usable] if usable else ())
         for rule in (times_contradict_steps, times_mute):
@@ -355,7 +355,7 @@ class Candidates:
         named = None if trackers.find_tracker_of(s, made.newest) else trackers.find_tracker_of(s, loser)
         return replace(made, named=named or "")
 
-    def find_untold(self, chosen: Checkpoint, candidates: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
+    def find_maybe_newer(self, chosen: Checkpoint, candidates: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
         """Yield candidates that may be later than the chosen one, unless the caller gave the order."""
         if not self.ordered:
             models = choice_warnings.describe_state(chosen.parts, self.session) == "weights-only"
@@ -365,7 +365,7 @@ class Candidates:
     def require_best(self, choice: Choice, lost: Sequence[Rejected]) -> Choice:
         """Return the choice. Raises NotNewest if a better save is ``lost`` and --no-fallback is given."""
         if lost and self.selection.no_fallback:
-            plan = self.nothing(replace(choice, checkpoint=None))
+            plan = self.plan_nothing(replace(choice, checkpoint=None))
             raise none_usable.stop_without_newest(lost[0].findings[0].message, plan)
         return choice
 
@@ -385,12 +385,12 @@ class Candidates:
             later = c.layout == chosen.layout and c.order > chosen.order
             return later or rank([chosen, c], by)[0] is c
 
-        doubtful = {c.key for c in self.find_untold(chosen, self.unfinished)} if chosen else set()
+        doubtful = {c.key for c in self.find_maybe_newer(chosen, self.unfinished)} if chosen else set()
         newer = (c for c in self.unfinished if not chosen or c.key in doubtful or goes_before(c, chosen))
-        begun = [(c, under_way.state(self.session, c), c.key in doubtful) for c in rank([*newer], by)]
+        begun = [(c, under_way.describe_age(self.session, c), c.key in doubtful) for c in rank([*newer], by)]
         yield from unfinished.describe_newer(begun, chosen, self.layouts, self.root)
 
-    def nothing(self, choice: Choice = Choice(None)) -> LoadPlan:  # noqa: B008 - it is frozen
+    def plan_nothing(self, choice: Choice = Choice(None)) -> LoadPlan:  # noqa: B008 - it is frozen
         """Return a plan without a checkpoint, with the warnings and rejected saves until now."""
         session = getattr(self, "session", None)
         torn: Iterable[Finding] = ()

@@ -82,10 +82,10 @@ def find_odd_links(s: Session, c: Checkpoint, step: int | None) -> Iterator[Find
         if _are_two_saves(path, to) and max(find_numbers(path)) >= max(own, default=0):
             yield step_mismatch.describe_led_elsewhere(path, os.path.basename(to))
     files = [p.path for p in c.parts[:_LINKED] if not is_url(p.path) and is_link(p.path)]
-    yield from _find_led_elsewhere(files, own)
+    yield from _find_links_to_other_saves(files, own)
 
 
-def _find_led_elsewhere(files: Iterable[str], own: Collection[int]) -> Iterator[Finding]:
+def _find_links_to_other_saves(files: Iterable[str], own: Collection[int]) -> Iterator[Finding]:
     """Yield findings on files of the choice that are links into another save, by name or directory."""
     for path in files:
         to = real_path(path)
@@ -127,12 +127,12 @@ def _are_two_saves(name: str, of: str) -> bool:
 def find_odd_companions(s: Session, c: Checkpoint, saves: Sequence[Checkpoint]) -> Iterator[Finding]:
     """Yield warnings about companion files, of another save or of none, which a loop would load."""
     others = [o for o in saves if o.key != c.key and (o.layout, o.run) == (c.layout, c.run)]
-    yield from _find_left(s, c, others)
+    yield from _find_foreign_companions(s, c, others)
     if others and all(map(is_weights_alone, others)):  # a lone save's layout says it
         yield from map(make_finding, weights_of_a_trainer(c, ()))
 
 
-def _find_left(s: Session, c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _find_foreign_companions(s: Session, c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
     """Yield a warning for each companion of another save or of none, if the choice lacks its role."""
     mine = {p.role for p in c.parts}
     for o in others:

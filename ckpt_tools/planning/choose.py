@@ -51,7 +51,7 @@ def rank(
     all. At the same step a periodic save goes before a dying gasp, of which it takes the time, and before
     best.
     """
-    saved_at = saved(candidates)
+    saved_at = find_save_times(candidates)
 
     def key(c: Checkpoint) -> tuple[object, ...]:
         latest, furthest = -saved_at(c), tuple(-n for n in place(c))
@@ -68,7 +68,7 @@ def rank(
     return sorted(candidates, key=key)
 
 
-def saved(candidates: Sequence[Checkpoint]) -> Callable[[Checkpoint], int]:
+def find_save_times(candidates: Sequence[Checkpoint]) -> Callable[[Checkpoint], int]:
     """Return a function for when each was saved (ns), by the dying gasps and regular saves of its step."""
     gasps, regular = dict[object, int](), dict[object, int]()
     for c in candidates:

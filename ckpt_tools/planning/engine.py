@@ -161,7 +161,7 @@ class _Run:
             out += self._check_completeness(c)
         if newest is not None and self.tree:
             for c in self.finished:
-                lost = list(find_lost(s, c, self.siblings.find_beside(c), level))
+                lost = list(find_lost(s, c, self.siblings.find_neighbours(c), level))
                 if any(f.is_error for f in lost):
                     self.incomplete.add(c.key)
                 out += lost
@@ -190,15 +190,15 @@ class _Run:
     def _check_contents(self, level: Level, contradicted: Container[str]) -> None:
         """Add to reports which files are copies, zeros or empty; ``contradicted`` ones are no copies."""
         s = self.session
-        find_beside, wholes = self.siblings.find_beside, [s.members(c) for c in self.finished]
+        near, wholes = self.siblings.find_neighbours, [s.members(c) for c in self.finished]
         if self.tree and level >= Level.CONTENT:
             members = chain.from_iterable(c.parts for c in wholes)
             sound = [p for p in members if p.path in s.reports and p.path not in contradicted]
             for copy in list(EqualFiles(s).find_copies(sound)):
                 add_finding(s, copy.path, copy.finding)
-        for f in list(chain.from_iterable(find_zeroed(s, c, find_beside(c)) for c in wholes if self.tree)):
+        for f in list(chain.from_iterable(find_zeroed(s, c, near(c)) for c in wholes if self.tree)):
             add_finding(s, f.path, f)
-        for f in list(chain.from_iterable(find_hollow(s, c, find_beside(c)) for c in self.finished)):
+        for f in list(chain.from_iterable(find_hollow(s, c, near(c)) for c in self.finished)):
             add_finding(s, f.path, f)
 
     def _check_completeness(self, c: Checkpoint) -> Iterator[Finding]:

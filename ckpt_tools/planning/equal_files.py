@@ -289,7 +289,7 @@ def are_other_models(a: Part, b: Part, s: Session) -> bool:
     every = len(pairs) // _ASKED + 1 if is_url(s.root) else 1
     try:
         with opened(a.path) as one, opened(b.path) as other:
-            return any(_begin(one, t) != _begin(other, u) for t, u in pairs[::every])
+            return any(_read_beginning(one, t) != _read_beginning(other, u) for t, u in pairs[::every])
     except (OSError, ShortRead) as e:
         return _note_unread(a, b, e, s)
 
@@ -300,7 +300,7 @@ def _find_weights(p: Part, s: Session) -> dict[str, Tensor]:
     return {t.name: t for t in tensors if t.shape and "float" in t.dtype}
 
 
-def _begin(source: Source, t: Tensor) -> bytes:
+def _read_beginning(source: Source, t: Tensor) -> bytes:
     """Return the first page of a tensor's bytes."""
     return source.read(t.offset or 0, min(t.nbytes, PAGE))
 

@@ -167,7 +167,7 @@ class Siblings:
         self._rows = sorted(finished, key=lambda c: (c.order, c.mtime_ns))
         self._keys = [(c.order, c.mtime_ns) for c in self._rows]
 
-    def find_beside(self, c: Checkpoint) -> list[Checkpoint]:
+    def find_neighbours(self, c: Checkpoint) -> list[Checkpoint]:
         """Return the saves next to it, before and after, of its layout, run and kind. Few can be damaged."""
 
         def is_alike(o: Checkpoint) -> bool:
@@ -189,7 +189,7 @@ class Run(Struct, frozen=True, dict=True):
     saved: int | None
 
     @cached_property
-    def beside(self) -> Siblings:
+    def siblings(self) -> Siblings:
         """The candidates in their order, to find the neighbours of each."""
         return Siblings(self.candidates)
 

@@ -72,13 +72,13 @@ def find_objections(
     one_run = selection.run is not None or selection.prefix is not None
     inside, reasons = _make_scope(s.root, selection) if one_run else bool, list(plugins.findings())
     objections = chain(
-        _look_at_saves(s, selection, everything, unfinished, tuple(reasons)),
-        _look_around(s, everything, inside, reasons),
-        _look_again(s, unfinished),
+        _ask_about_saves(s, selection, everything, unfinished, tuple(reasons)),
+        _ask_outside(s, everything, inside, reasons),
+        _ask_about_temporary(s, unfinished),
     )
     hits = _find_first(objections)
     if not hits:
-        if one_run and not unfinished and (everything or _find_first(_look_around(s, everything, bool, []))):
+        if one_run and not unfinished and (everything or _find_first(_ask_outside(s, everything, bool, []))):
             no_run = several_runs.find_no_run(s.root, selection, everything)
             hits += ((several_runs.RULE, hit) for hit in no_run)
         count, hidden = len(unfinished) + len(s.found.unfinished), len(s.found.excluded.paths)
@@ -93,7 +93,7 @@ def _find_first(asked: Asked) -> list[tuple[Rule, Hit]]:
     return next((rows for rule, found in asked if (rows := [(rule, hit) for hit in found])), [])
 
 
-def _look_at_saves(
+def _ask_about_saves(
     s: Session,
     asked: Selection,
     everything: Sequence[Checkpoint],
@@ -111,7 +111,7 @@ def _look_at_saves(
     yield _LEFT, first_launch_leftovers.find_whole(whole.path if whole else None, save=True)
 
 
-def _look_around(
+def _ask_outside(
     s: Session, everything: Sequence[Checkpoint], inside: Scope, reasons: list[Finding]
 ) -> Asked:
     """Yield rules with their hits on files outside of saves. Adds hand-made copies to ``reasons``."""
@@ -138,7 +138,7 @@ def _look_around(
         yield _LEFT, first_launch_leftovers.find_remains(root, layout, homes)
 
 
-def _look_again(s: Session, unfinished: Sequence[Checkpoint]) -> Asked:
+def _ask_about_temporary(s: Session, unfinished: Sequence[Checkpoint]) -> Asked:
     """Yield rules with their hits on unfinished saves and temporary files, which are read for it."""
     yield _LEFT, first_launch_leftovers.find_headless(unfinished, s.layouts)
     yield _LEFT, first_launch_leftovers.find_whole(find_whole_temporary(s), save=False)

@@ -136,7 +136,7 @@ class Judge:
         """
         parts = whole.parts if self.session.layouts.of(c).complete.by_name else planned
         mine = {p.path for p in parts}
-        compared = self._find_compared(c, parts)
+        compared = self._collect_compared_files(c, parts)
         first = min(c.order, self.run.first.get((c.layout, c.run), c.order))
         facts = make_facts(self.session, (whole,), self.run.expected, compared, first)
         found = [*self._find_hits(facts)]
@@ -144,7 +144,7 @@ class Judge:
         deep = self.selection.level > Level.STRUCTURE or self.selection.compare_only
         if deep and {p.path for p in planned}.isdisjoint({*bad, *wrong}):
             found += self._find_copies(c, compared, wrong)
-        for odd, typical in self._find_unlike_replicas(whole):
+        for odd, typical in self._find_odd_replicas(whole):
             hit = signature_changed.compare(odd, typical, facts)
             found.append(Contradiction(odd.path, finding_of(signature_changed.RULE, hit)))
         return [row for row in found if row.path in mine]
@@ -156,7 +156,7 @@ class Judge:
             if hit.of_file and f.code != left_out:
                 yield Contradiction(hit.path, f)
 
-    def _find_compared(self, c: Checkpoint, parts: Sequence[Part]) -> list[Part]:
+    def _collect_compared_files(self, c: Checkpoint, parts: Sequence[Part]) -> list[Part]:
         """Return the ``parts`` and, of checkpoints near in time, sound files of the same ranks. Reads."""
         ranks, near = {p.rank for p in parts}, list[Part]()
         for kind in (c.kind, Kind.PERIODIC) if c.kind is Kind.DYING_GASP else (c.kind,):
@@ -173,7 +173,7 @@ class Judge:
     ) -> list[Contradiction]:
         """Return which ``compared`` files equal another one, nearest first; ``wrong`` ones are skipped."""
         elsewhere = self._list_other_files(c, compared)
-        asked = [self._place(p) for p in compared if p.path not in wrong]
+        asked = [self._add_step(p) for p in compared if p.path not in wrong]
         found = list(self._equal.find_copies(asked, elsewhere))
         copies = {row.path for row in found if row.finding.severity is not Severity.NOTE}
         places = {place(p) for p in asked if p.path in copies}
@@ -190,20 +190,20 @@ class Judge:
                 elsewhere += (p for p in other.parts if p.path not in known and p.size >= 0)
             if len(elsewhere) > enough:
                 break
-        return list(map(self._place, elsewhere))
+        return list(map(self._add_step, elsewhere))
 
     @cached_property
-    def _told_inside(self) -> dict[str, int]:
+    def _steps_in_files(self) -> dict[str, int]:
         """Maps directories whose names have no step to the step that a file in them tells."""
         saves = (c for c in self.run.checkpoints if c.step is not None and c.epoch is None and c.parts)
         return {c.parts[0].home: c.step for c in saves if c.step is not None and c.parts[0].step is None}
 
-    def _place(self, p: Part) -> Part:
-        """Return a file with the step of ``_told_inside`` if its own name, epoch and directory have none."""
-        step = self._told_inside.get(p.home) if p.home and p.step is None and p.epoch is None else None
+    def _add_step(self, p: Part) -> Part:
+        """Return a file with the step of ``_steps_in_files`` if neither name nor directory has a step."""
+        step = self._steps_in_files.get(p.home) if p.home and p.step is None and p.epoch is None else None
         return p if step is None else p._replace(step=step)
 
-    def _find_unlike_replicas(self, c: Checkpoint) -> Iterator[tuple[Part, Part]]:
+    def _find_odd_replicas(self, c: Checkpoint) -> Iterator[tuple[Part, Part]]:
         """Yield pairs: a replica with other tensors than most of its group, and one with the usual tensors.
         Some files cut at a record's end show no other damage. Groups come from --replica-groups or the
         strategy files; those that a layout implies do not count.
@@ -214,9 +214,9 @@ class Judge:
         by_rank = {(p.role, p.rank): p for p in whole}
         for role in {p.role for p in c.parts}:
             for group in flags.get(role, flags.get("", ())) or topology.strategy or everyone:
-                yield from self._find_unlike([p for rank in group if (p := by_rank.get((role, rank)))])
+                yield from self._compare_replicas([p for rank in group if (p := by_rank.get((role, rank)))])
 
-    def _find_unlike(self, replicas: Sequence[Part]) -> Iterator[tuple[Part, Part]]:
+    def _compare_replicas(self, replicas: Sequence[Part]) -> Iterator[tuple[Part, Part]]:
         """Yield (odd, typical) replicas. Of equally frequent signatures that with most tensors is usual."""
         told = ((p, self.tensors(p)) for p in replicas)
         known = [(p, t.signature) for p, t in told if t.signature and not t.partial]
@@ -240,7 +240,7 @@ class Review:
         self.judge = judge
         self._verified_before = self.session.reader.bytes_verified
         self.named, self.whole = c, self.session.members(c)
-        self.beside = self.run.beside.find_beside(c)
+        self.beside = self.run.siblings.find_neighbours(c)
         self.names = judge.level
         self.looks_inside = self.names > Level.PRESENCE  # at level presence only names are compared
         self.bad: dict[str, Sequence[Finding]] = {}
@@ -262,7 +262,7 @@ class Review:
                 for hit in topology_mismatch.check(c, assigned, self.run, self.selection):
                     raise error_of(topology_mismatch.RULE, hit)
             if any(f.is_error for f in assigned.findings):
-                self._require_known(assigned)
+                self._require_certainty(assigned)
                 return Judgement(False, assigned.findings, self.read)
             parts, warnings = assigned.parts, list[Finding]()
             wrong = self._inspect(parts, warnings)
@@ -302,19 +302,19 @@ class Review:
         all_shared = all(layout.piece(p.piece).readers.shared for p in c.parts)
         absent = [f for f in gaps if f.code == "missing-part" or (all_shared and f.is_error)]
         absent = absent or [*filter(_is_error, self._find_seal_findings()), *find_no_model(s, c)]
-        absent += [*filter(_is_error, self.lost), *self._find_mixed()]
+        absent += [*filter(_is_error, self.lost), *self._find_mixed_attempts()]
         known = {(f.code, f.path) for f in absent}
         more = map(make_finding, layout.lacks(self.named, self.run.candidates))
         absent += [f for f in more if (f.code, f.path) not in known]
-        return absent or self._find_unlisted(c.parts[0].home)
+        return absent or self._find_unreadable_entries(c.parts[0].home)
 
-    def _find_unlisted(self, home: str) -> list[Finding]:
+    def _find_unreadable_entries(self, home: str) -> list[Finding]:
         """Return entries below ``home`` that could not be listed, if --allow unreadable goes on without."""
         unseen = self.session.found.unseen if home and self.selection.skip_unreadable else ()
         rows = (row for row in unseen if row.path.startswith(f"{home}/"))
         return [could_not_look.describe_unseen(row.path, row.why) for row in rows]
 
-    def _find_mixed(self) -> Iterator[Finding]:
+    def _find_mixed_attempts(self) -> Iterator[Finding]:
         """Yield errors: its names are of several attempts or runs; a lone save shows it less surely."""
         facts = SavesFacts(self.session.layouts, (self.whole,), self.run.expected)
         counted = (Severity.ERROR, Severity.WARNING) if self.run.checkpoints[1:] else (Severity.ERROR,)
@@ -346,7 +346,7 @@ class Review:
     def _inspect(self, parts: Sequence[Part], warnings: list[Finding]) -> dict[str, list[Finding]]:
         """Read files to load. Return by path why some must not be loaded; add the rest to ``warnings``."""
         self._read_ahead(parts)
-        wrong = {p.path: why for p in parts if (why := self._find_wrong(p)) is not None}
+        wrong = {p.path: why for p in parts if (why := self._explain_rejection(p)) is not None}
         warnings += (f for f in (*self._find_seal_findings(), *self.lost) if f.severity is Severity.WARNING)
         s, whole, seals = self.session, self.whole, self.session.indexes.seals
         if seals and (unsealed := [p.path for p in parts if seals.leaves_out(p.path, p.home)]):
@@ -379,7 +379,7 @@ class Review:
                 self.doubts.pop(path, None)
             wrong.setdefault(path, []).append(f)
 
-    def _find_wrong(self, part: Part) -> list[Finding] | None:
+    def _explain_rejection(self, part: Part) -> list[Finding] | None:
         """Return why a file must not be loaded, with warnings as errors; None if it may be. Reads it."""
         report, piece = self.session.report(part, self.names), self.session.layouts.piece_of(part)
         if report.verdict not in _UNUSABLE and self.selection.level > Level.STRUCTURE:
@@ -411,11 +411,11 @@ class Review:
 
     # ---- is it known
 
-    def _require_known(self, assigned: Assignment) -> None:
+    def _require_certainty(self, assigned: Assignment) -> None:
         """Raise CkptError if only unread files, or copies that may be originals, speak against it."""
         if not self.selection.skip_unreadable:
             self._require_inspected(assigned)
-        if self.doubts and self._assign_but_for(self.doubts):
+        if self.doubts and self._assign_as_if_good(self.doubts):
             part = next(p for p in self.whole.parts if p.path in self.doubts)
             raise self._ask_which_is_the_copy(part, self.doubts[part.path])
 
@@ -427,7 +427,7 @@ class Review:
         unseen = {**now, **self.unseen}
         if not unseen:
             return
-        at_best = self._assign_but_for({*unseen, *self.concluded})
+        at_best = self._assign_as_if_good({*unseen, *self.concluded})
         if at_best is None:
             return
         path = next((p.path for p in at_best.parts if p.path in unseen), next(iter(unseen)))
@@ -436,7 +436,7 @@ class Review:
         no_plan = LoadPlan(self.session.root, None, Resume(None), rejected=rejected, bytes_verified=verified)
         raise could_not_look.stop(f"{why.path or path}: {why.message}", HINT, no_plan)
 
-    def _assign_but_for(self, paths: Collection[str]) -> Assignment | None:
+    def _assign_as_if_good(self, paths: Collection[str]) -> Assignment | None:
         """Return what ranks would load if the files at ``paths`` were good; None if some still had none."""
         worse = {path: findings for path, findings in self.bad.items() if path not in paths}
         at_best = self._assign(worse, compare_bytes=False)

@@ -50,12 +50,12 @@ def find_lost(s: Session, c: Checkpoint, beside: Sequence[Checkpoint], level: Le
     """Yield files that a save lost, as others of its run or (deeper than presence) its own list tell."""
     if not c.unfinished:
         yield from map(make_finding, s.layouts.of(c).lost(c, beside))
-        yield from _find_left_out(s, c, beside)
-        yield from _find_undescribed(s, c) if s.found.strange else ()
-        yield from _find_unlisted(s, c) if level > Level.PRESENCE else ()
+        yield from _find_lost_chunks(s, c, beside)
+        yield from _find_orphaned_chunks(s, c) if s.found.strange else ()
+        yield from _find_lost_entries(s, c) if level > Level.PRESENCE else ()
 
 
-def _find_unlisted(s: Session, c: Checkpoint) -> Iterator[Finding]:
+def _find_lost_entries(s: Session, c: Checkpoint) -> Iterator[Finding]:
     """Yield entries of a checkpoint's own list that do not exist, or hold nothing that is loaded."""
     lists = s.layouts.of(c).beside.listed
     if lists is None:
@@ -88,12 +88,12 @@ def _look(s: Session, path: str, see: Callable[[str], bool]) -> bool:
         return False
 
 
-def _rate(name: str) -> Severity:
+def _rate_zeros(name: str) -> Severity:
     """Return WARNING for the name of an optimizer state, which may be zeros; else ERROR."""
     return Severity.WARNING if re.search(_ZEROED, name) else Severity.ERROR
 
 
-def _find_left_out(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _find_lost_chunks(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     """Yield files that their index need not name (chunks of zeros alone) and that are gone. It shows as the
     framework writes them all the same (after step 0; there a counter is zero, too), or all other saves have
     them.
@@ -106,10 +106,10 @@ def _find_left_out(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> I
             yield missing_part.describe_gone(names, index, "and its framework writes all of this array")
         elif beside and (gone := [n for n in names if all(_look(s, f"{o.path}/{n}", there) for o in beside)]):
             why = "which the run's other checkpoints have, and would be read as zeros"
-            yield missing_part.describe_gone(gone, index, why, _rate(gone[0]))
+            yield missing_part.describe_gone(gone, index, why, _rate_zeros(gone[0]))
 
 
-def _find_undescribed(s: Session, c: Checkpoint) -> Iterator[Finding]:
+def _find_orphaned_chunks(s: Session, c: Checkpoint) -> Iterator[Finding]:
     """Yield directories with chunks of an array whose description file is gone."""
     described = {os.path.dirname(p.path) for p in c.parts if lost_files.is_array(s.layouts.piece_of(p))}
     for home in s.found.strange if described else ():
@@ -208,7 +208,7 @@ def find_zeroed(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iter
         others = [os.path.join(o.path, name) for o in beside]
         unlike = all(_look(s, path, there) for path in others) and not any(map(may_be_zeros, others))
         if unlike and _look(s, part.path, is_all_zero):
-            yield values.describe_zero_file(part.path, _rate(name))
+            yield values.describe_zero_file(part.path, _rate_zeros(name))
 
 
 def find_hollow(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
@@ -220,14 +220,14 @@ def find_hollow(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iter
             continue
         if report.tensors and not report.blank.empty:
             if p.role in MODELS:
-                yield from _find_zeros(s, p, _find_same_place(p, older or (beside if c.step else ())))
+                yield from _find_zeros(s, p, _find_counterparts(p, older or (beside if c.step else ())))
         elif p.role in OPTIMIZERS:
-            yield from _find_lacking_beside(s, p, _find_same_place(p, older), alone=False)
+            yield from _find_missing_beside(s, p, _find_counterparts(p, older), alone=False)
         else:
-            yield from _find_lacking_model(s, c, p, report, beside)
+            yield from _find_missing_in_model(s, c, p, report, beside)
 
 
-def _find_lacking_model(
+def _find_missing_in_model(
     s: Session, c: Checkpoint, p: Part, report: Report, beside: Sequence[Checkpoint]
 ) -> Iterator[Finding]:
     """Yield what a file lacks if its role or its name is that of a model."""
@@ -237,7 +237,7 @@ def _find_lacking_model(
         of_it = piece.claim is not Claim.WEAK and not elsewhere
         # a GGUF file may hold a vocabulary alone, a pickle anything
         alone = named or (of_it and bool(format_of(report.format or "").loader))
-        yield from _find_lacking_beside(s, p, _find_same_place(p, beside), alone=alone)
+        yield from _find_missing_beside(s, p, _find_counterparts(p, beside), alone=alone)
 
 
 def find_hollow_exports(s: Session) -> Iterator[Finding]:
@@ -249,7 +249,7 @@ def find_hollow_exports(s: Session) -> Iterator[Finding]:
             continue
         if path.rpartition("/")[2] in _find_export_names(s):
             mine = {t.name: t for t in s.inspect(path, Level.STRUCTURE)[1].tensors}
-            yield from _find_lacking(path, mine, (), alone=True, whole=True)
+            yield from _find_missing_tensors(path, mine, (), alone=True, whole=True)
 
 
 def _may_be_hollow(report: Report) -> bool:
@@ -270,26 +270,26 @@ def _find_export_names(s: Session) -> set[str]:
     return {p.file_template for p in models if p.claim is not Claim.WEAK}
 
 
-def _find_same_place(p: Part, saves: Iterable[Checkpoint]) -> list[Part]:
+def _find_counterparts(p: Part, saves: Iterable[Checkpoint]) -> list[Part]:
     """Return the files of other saves that have this one's role, rank, coordinates and name."""
     mine = place(p)
     return [o for save in saves for o in save.parts if o.role == p.role and place(o) == mine]
 
 
-def _find_lacking_beside(s: Session, p: Part, others: Sequence[Part], *, alone: bool) -> Iterator[Finding]:
+def _find_missing_beside(s: Session, p: Part, others: Sequence[Part], *, alone: bool) -> Iterator[Finding]:
     """Yield what a file lacks that files of other saves in its place have."""
     if (mine := _read_tensors(s, p)) is not None:
-        filled = [(o, _find_filled(of)) for o in others if (of := _read_tensors(s, o))]
+        filled = [(o, _find_filled_names(of)) for o in others if (of := _read_tensors(s, o))]
         # a rank may hold no element of a tensor, but a whole file or a shard of a model must
         whole = p.rank is None and all(axis == "shard" for axis, _ in p.coords)
-        yield from _find_lacking(p.path, mine, filled, alone=alone, whole=whole)
+        yield from _find_missing_tensors(p.path, mine, filled, alone=alone, whole=whole)
 
 
-def _find_lacking(
+def _find_missing_tensors(
     path: str, mine: Tensors, filled: Sequence[tuple[Part, set[str]]], *, alone: bool, whole: bool
 ) -> Iterator[Finding]:
     """Yield that a file has no tensors, but the ``filled`` or it ``alone`` must; else empty weights."""
-    empty = mine.keys() - _find_filled(mine)
+    empty = mine.keys() - _find_filled_names(mine)
     full = next((o for o, names in filled if not mine or names), None)
     if len(empty) == len(mine) and full:
         yield values.describe_no_tensors(path, full, elements=bool(mine))
@@ -301,7 +301,7 @@ def _find_lacking(
         yield values.describe_without_elements(path, lost)
 
 
-def _find_filled(tensors: Tensors) -> set[str]:
+def _find_filled_names(tensors: Tensors) -> set[str]:
     """Return the names of the tensors that have elements."""
     return {name for name, t in tensors.items() if 0 not in t.shape}
 

@@ -105,7 +105,7 @@ def count_steps_in_epochs(saves: Sequence[Checkpoint], layouts: Layouts) -> list
 
     def begins_anew(run: Sequence[Checkpoint]) -> bool:
         repeats = len({c.step for c in run}) < len({(c.epoch, c.step) for c in run})
-        return _do_epochs_go_first(run) and (repeats or _follow(_sort_by_epoch(run)))
+        return _do_epochs_go_first(run) and (repeats or _are_in_time_order(_sort_by_epoch(run)))
 
     anew = {c.key for run in runs.values() if begins_anew(run) for c in run}
     return [replace(c, step=None, step_in_epoch=c.step) if c.key in anew else c for c in saves]
@@ -114,14 +114,14 @@ def count_steps_in_epochs(saves: Sequence[Checkpoint], layouts: Layouts) -> list
 def _do_epochs_go_first(run: Sequence[Checkpoint]) -> bool:
     """Return True if sorting by epoch differs from sorting by step, and times do not follow the steps."""
     by_step = sorted(run, key=lambda c: (c.step or 0, c.epoch or 0))
-    return by_step != _sort_by_epoch(run) and not _follow(by_step)
+    return by_step != _sort_by_epoch(run) and not _are_in_time_order(by_step)
 
 
 def _sort_by_epoch(run: Sequence[Checkpoint]) -> list[Checkpoint]:
     return sorted(run, key=lambda c: (c.epoch or 0, c.step or 0))
 
 
-def _follow(saves: Sequence[Checkpoint]) -> bool:
+def _are_in_time_order(saves: Sequence[Checkpoint]) -> bool:
     """Return True if each save was written after the one before it."""
     return all(a.mtime_ns < b.mtime_ns for a, b in pairwise(saves))
 

@@ -74,7 +74,7 @@ class Planner(Candidates):
         (``otherwise``).
         """
         unseen = self._find_unseen(made, otherwise)
-        made = made or self.nothing()
+        made = made or self.plan_nothing()
         return replace(made, warnings=_join_findings(made.warnings, unseen))
 
     def _find_unseen(self, made: LoadPlan | None, otherwise: str) -> list[Finding]:
@@ -95,7 +95,7 @@ class Planner(Candidates):
         more = f" (and {len(blocking) - 1} more)" if len(blocking) > 1 else ""
         text = f"{blocking[0].path}{more}: {blocking[0].why}"
         text += f"; without it: {otherwise}" if otherwise else ""
-        known, made = made.warnings if made else (), made or self.nothing()
+        known, made = made.warnings if made else (), made or self.plan_nothing()
         unseen = _join_findings(known, (as_finding(row, self.root) for row in blocking))
         plan = replace(made, warnings=unseen, checkpoint=None, resume=Resume(None), by_rank=(), shared=())
         raise could_not_look.stop(text, "make it readable" if selection.skip_unreadable else HINT, plan)
@@ -103,7 +103,7 @@ class Planner(Candidates):
     def _plan(self) -> LoadPlan:
         ranked = self.find_candidates()
         if not ranked:
-            return self.nothing()
+            return self.plan_nothing()
         choice = self.choose(ranked, self.judge.judge)
         self._ask_how_many(choice)
         choice = self._add_lost(choice)
@@ -143,7 +143,7 @@ class Planner(Candidates):
 
     def explain_failure(self, choice: Choice, ranked: Sequence[Checkpoint]) -> CkptError:
         """Return the error that checkpoints exist and none of them is usable."""
-        asked, plan, layouts = self.selection, self.nothing(choice), self.layouts
+        asked, plan, layouts = self.selection, self.plan_nothing(choice), self.layouts
         unplaced = partial(describe_unplaced, self.session)
         return none_usable.explain_failure(choice, ranked, asked, plan, layouts, unplaced=unplaced)
 
@@ -268,7 +268,7 @@ class Planner(Candidates):
         """Raise NotNewest if --no-fallback is given and a link may have led to a newer save."""
         if self.selection.no_fallback and self.selection.max_step is None:
             for f in choice_warnings.find_odd_links(self.session, c, self.step(c)):
-                raise none_usable.stop_without_newest(f"{f.path}: {f.message}", self.nothing())
+                raise none_usable.stop_without_newest(f"{f.path}: {f.message}", self.plan_nothing())
 
     def _find_unusable(self, choice: Choice, run: Sequence[Checkpoint]) -> set[CheckpointKey]:
         """Return keys of checkpoints that cannot be resumed from, as far as this is known."""

@@ -57,11 +57,11 @@ def settle_expert_names(
     last number of mp_rank_00_001 is an expert if there is one stage, as a model's file tells. Saves with
     other places are read themselves, as an earlier job may have had other sizes.
     """
-    if not any(dict(p.coords)["pp"] for c in checkpoints for p in _find_ambiguous(c.parts)):
+    if not any(dict(p.coords)["pp"] for c in checkpoints for p in _find_ambiguous_parts(c.parts)):
         return checkpoints
     places, told = list[_Places](), dict[_Places, bool | None]()
     for c in checkpoints:
-        parts = list(_find_ambiguous(_find_telling(c, session.layouts)))
+        parts = list(_find_ambiguous_parts(_find_sizing_files(c, session.layouts)))
         named = frozenset(p.coords for p in parts)
         places.append(named)
         if len(named) > 1 and told.get(named) is None:
@@ -74,7 +74,7 @@ def settle_expert_names(
     ]
 
 
-def _find_ambiguous(parts: Sequence[Part]) -> Iterator[Part]:
+def _find_ambiguous_parts(parts: Sequence[Part]) -> Iterator[Part]:
     """Yield parts whose names may count experts as "pp", which looks like pipeline stages."""
     for p in parts:
         axes = [axis for axis, _ in p.coords]
@@ -98,7 +98,7 @@ def _name_experts(c: Checkpoint) -> Checkpoint:
 
 def read_saved_sizes(session: Session, checkpoint: Checkpoint, level: Level) -> Mapping[str, int]:
     """Return parallel sizes of the job that saved a checkpoint, as its files tell; reads some of them."""
-    telling = _find_telling(checkpoint, session.layouts)[:_ASKED]
+    telling = _find_sizing_files(checkpoint, session.layouts)[:_ASKED]
     return in_files.saved_sizes(session.report(p, level) for p in telling)
 
 
@@ -180,7 +180,7 @@ def _ask_files(
     for c in ranked[:_ASKED]:
         if c.kind is Kind.RELEASE and c is not first:
             continue
-        telling = _find_telling(c, session.layouts)
+        telling = _find_sizing_files(c, session.layouts)
         rows = _read(session, [p for p in telling if p.piece not in pieces][:_FILES], selection)
         if world := _find_world_told(rows, session.layouts.of(c).ranks.told_by):
             return rows, world
@@ -202,7 +202,7 @@ def _read(session: Session, parts: Sequence[Part], selection: Selection) -> list
     return [(p, session.report(p, level)) for p in parts]
 
 
-def _find_telling(c: Checkpoint, layouts: Layouts) -> list[Part]:
+def _find_sizing_files(c: Checkpoint, layouts: Layouts) -> list[Part]:
     """Return the files that may tell how many ranks saved them; a file that is there for it goes first."""
     sizing = layouts.of(c).ranks.told_by
     telling = [p for p in c.parts if p.role == "model" or p.piece == sizing]
@@ -221,7 +221,7 @@ def _find_sizes(
         sizes = {axis: _find_size(axis, saves, reports, selection.sizes.get(axis)) for axis in _SIZED}
         return {axis: size for axis, size in sizes.items() if size.value}
 
-    world, sizes = _find_told_world(selection), sizes_of(newest)
+    world, sizes = _find_given_world(selection), sizes_of(newest)
     if world and world.value % prod(size.value for axis, size in sizes.items() if axis in _GRID):
         sizes = sizes_of(newest[:1])  # this job has fewer places than the save before
     if dp := selection.sizes.get("dp"):
@@ -252,7 +252,7 @@ def _find_rank_order(session: Session, ranked: Sequence[Checkpoint], rows: Rows,
     places = max((prod(n for axis, n in row.sizes if axis in in_files.PLACES) for row in known), default=1)
     if places > 1 or len({row.rank for row in known}) > 1:
         asked = {p.path for p, _ in rows}
-        telling = (p for c in ranked[:_ASKED] for p in _find_telling(c, session.layouts))
+        telling = (p for c in ranked[:_ASKED] for p in _find_sizing_files(c, session.layouts))
         others = list(islice((p for p in telling if p.path not in asked), _NEIGHBOURS))
         known += find_placed(_read(session, others, selection))
     return rank_order(known)
@@ -293,7 +293,7 @@ def _find_worlds(
 
 def _count_ranks(selection: Selection, worlds: _Worlds) -> Known:
     """Return the number of ranks of this job: by a flag, the launcher, else as the checkpoint tells."""
-    if told := _find_told_world(selection):
+    if told := _find_given_world(selection):
         return told
     in_files, in_names, highest, grid = worlds
     sources = {"names on disk": in_names, HIGHEST: highest, "parallel sizes": grid, ALONE: 1}
@@ -315,7 +315,7 @@ def _find_saved_world(first: Checkpoint, worlds: _Worlds, layout: Layout) -> int
     return named or worlds.grid or 1
 
 
-def _find_told_world(selection: Selection) -> Known | None:
+def _find_given_world(selection: Selection) -> Known | None:
     """Return the number of ranks by a flag or by the launcher; None without either."""
     if selection.world_size:
         return Known(selection.world_size, selection.world_from)

@@ -77,7 +77,7 @@ def find_trackers(s: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[Tra
             seen.add(path)
             says = None if isinstance(target, Finding) else target
             here = [c for c in checkpoints if c.layout == name and c.parts and c.parts[0].base == base]
-            yield Tracker(path, says, None if says is None else _find_named(says, here, s.layouts[name]))
+            yield Tracker(path, says, None if says is None else _find_target(says, here, s.layouts[name]))
 
 
 def find_tracker_of(s: Session, c: Checkpoint) -> str | None:
@@ -108,27 +108,27 @@ def find_lost(s: Session, chosen: Sequence[Checkpoint], begun: Sequence[Checkpoi
         layout, here = s.layouts[name], [c for c in chosen if c.parts[0].base == base]
         torn = [c for c in begun if c.parts[0].base == base and not any(p.unfinished for p in c.parts)]
         seen: set[int | str] = {"release"}
-        for path, target in (*s.trackers(name, base), *_find_of_others(s, layout, here)):
+        for path, target in (*s.trackers(name, base), *_find_later_targets(s, layout, here)):
             if not isinstance(target, int | str) or target in seen:
                 continue
             seen.add(target)
-            if not _is_here(s, target, here, torn):
-                c, what, at = _make_gone(here[0], target, layout), f"but {missing_part.GONE}", base
-                if rest := _find_named(target, torn, layout):
+            if not _exists(s, target, here, torn):
+                c, what, at = _make_lost(here[0], target, layout), f"but {missing_part.GONE}", base
+                if rest := _find_target(target, torn, layout):
                     c, what, at = replace(rest, unfinished=False), _describe_missing(layout), rest.path
                 yield Rejected(c, (_describe_damage(path, target, what, at),))
 
 
-def _is_here(s: Session, target: int | str, here: Sequence[Checkpoint], torn: Sequence[Checkpoint]) -> bool:
+def _exists(s: Session, target: int | str, here: Sequence[Checkpoint], torn: Sequence[Checkpoint]) -> bool:
     """Return True if a tracker's target is a checkpoint or another path of the run that is not ``torn``."""
-    if _find_named(target, here, s.layouts.of(here[0])) is not None:
+    if _find_target(target, here, s.layouts.of(here[0])) is not None:
         return True
     path, homes = f"{here[0].parts[0].base}/{target}", {c.path for c in torn}
     whole = (p for p in s.parts if p.home not in homes)
     return isinstance(target, str) and any(path in (p.home, p.path) for p in whole)
 
 
-def _find_of_others(s: Session, own: Layout, here: Sequence[Checkpoint]) -> Iterator[Told]:
+def _find_later_targets(s: Session, own: Layout, here: Sequence[Checkpoint]) -> Iterator[Told]:
     """Yield what other layouts' trackers say, if it is a later step than any file beside them has."""
     base, steps = here[0].parts[0].base, {c.step for c in here}
     newest = max((step for step in steps if step is not None), default=None)
@@ -148,7 +148,7 @@ def _read_others(s: Session, own: Layout, base: str) -> Iterator[Told]:
             yield from s.trackers(other.name, base)
 
 
-def _find_named(target: int | str, checkpoints: Sequence[Checkpoint], layout: Layout) -> Checkpoint | None:
+def _find_target(target: int | str, checkpoints: Sequence[Checkpoint], layout: Layout) -> Checkpoint | None:
     """Return the first checkpoint that a tracker of the layout names; None without one."""
     return next((c for c in checkpoints if _is_named(layout, c, target)), None)
 
@@ -178,7 +178,7 @@ def _find_number(name: str, layout: Layout) -> int | None:
     return int(digits[1]) if digits and not (date and digits.start() < date.end(1)) else None
 
 
-def _make_gone(sibling: Checkpoint, target: int | str, layout: Layout) -> Checkpoint:
+def _make_lost(sibling: Checkpoint, target: int | str, layout: Layout) -> Checkpoint:
     """Return a checkpoint without files, named ``target``; a last number that is no date's is its step."""
     number = _find_number(str(target), layout)
     base = sibling.parts[0].base
@@ -271,16 +271,16 @@ def find_torn_lately(s: Session, rejected: Iterable[Rejected]) -> Iterator[Findi
     for c, findings in ((r.checkpoint, r.findings) for r in rejected if r.checkpoint.parts):
         torn = {f.code in TORN for f in findings if f.is_error} == {True}
         declared = not s.layouts.of(c).tracker.early and find_tracker_of(s, c)
-        if torn and not declared and (progress := state(s, c)):
+        if torn and not declared and (progress := describe_age(s, c)):
             yield unfinished.describe_torn(c, progress)
 
 
 def find_hint(s: Session, c: Checkpoint) -> str:
     """Return the hint to wait for a save that may still be written; "" if it is older than --settle."""
-    return WAIT if state(s, c) else ""
+    return WAIT if describe_age(s, c) else ""
 
 
-def state(s: Session, c: Checkpoint) -> str:
+def describe_age(s: Session, c: Checkpoint) -> str:
     """Return text like ``3 files, the last written 4 s ago``; "" if it is older than --settle."""
     written = [p.mtime_ns for p in c.parts if p.size >= 0]
     age = (s.now_ns - max(written)) / 1e9 if written else -1
@@ -318,11 +318,11 @@ def find_begun_later(s: Session, c: Checkpoint) -> Iterator[Finding]:
     """Yield warnings about emptied directories, and unfinished ones with files written since ``c``."""
     base = os.path.dirname(where(c))
     there = (*s.found.empty, *s.found.strange, *(os.path.dirname(f.path) for f in s.found.bare))
-    taken = _find_taken(s)
-    below = [top for top in dict.fromkeys(_find_below(there, base)) if top not in taken]
+    taken = _find_used_directories(s)
+    below = [top for top in dict.fromkeys(_find_entries_of(there, base)) if top not in taken]
     for top in _find_emptied(s, c, below):
         yield unfinished.describe_empty(top, os.path.basename(where(c)))
-    late = set(_find_below((f.path for f in s.found.bare if f.mtime_ns >= c.mtime_ns), base))
+    late = set(_find_entries_of((f.path for f in s.found.bare if f.mtime_ns >= c.mtime_ns), base))
     for top in below:
         if templates.is_begun(os.path.basename(top)) and top in late:
             yield unfinished.describe_marked(top, c)
@@ -367,14 +367,14 @@ def find_numbers(path: str) -> tuple[int, ...]:
     return tuple(int(n[:18]) for n in _NUMBER.findall(os.path.basename(path)))
 
 
-def _find_below(directories: Iterable[str], base: str) -> Iterator[str]:
+def _find_entries_of(directories: Iterable[str], base: str) -> Iterator[str]:
     """Yield the entries of ``base`` that are one of the directories, or hold one; some more than once."""
     for directory in directories:
         if directory.startswith(f"{base}/"):
             yield f"{base}/{directory[len(base) + 1 :].partition('/')[0]}"
 
 
-def _find_taken(s: Session) -> set[str]:
+def _find_used_directories(s: Session) -> set[str]:
     """Return all directories that hold files of a checkpoint, or copies that somebody put aside."""
     above = set[str]()
     for path in (*(p.path for p in s.parts), *(f"{f.path}/" for f in s.aside), *s.found.unfinished):

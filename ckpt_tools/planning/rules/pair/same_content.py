@@ -22,7 +22,7 @@ _DATE = -1
 """The index of the date in ``when``."""
 
 
-def _save(f: StateFile) -> tuple[str, tuple[int, ...]]:
+def _get_save(f: StateFile) -> tuple[str, tuple[int, ...]]:
     """Return a key of the save that a file belongs to."""
     return f.home, f.when
 
@@ -35,17 +35,17 @@ def check(files: Sequence[StateFile]) -> Iterator[Hit]:
         equal[f.content].append(f)
     for same in equal.values():
         for i, f in enumerate(same[1:], 1):
-            for older in _find_others(f, same[:i]):
+            for older in _choose_equal_files(f, same[:i]):
                 if (severity := run.compare(older, f)) is not None:
                     yield from _find_hits(older, f, severity)
 
 
-def _find_others(f: StateFile, same: Sequence[StateFile]) -> list[StateFile]:
+def _choose_equal_files(f: StateFile, same: Sequence[StateFile]) -> list[StateFile]:
     """Return files to compare with: the first equal one of the same place, else some of other places."""
     if of_place := [o for o in same if o.place == f.place]:
         return [next((o for o in of_place if are_apart(o, f)), of_place[0])]  # a link tells no step
     others: dict[object, StateFile] = {}
-    for o in (*(o for o in same if _save(o) == _save(f)), *same):
+    for o in (*(o for o in same if _get_save(o) == _get_save(f)), *same):
         others.setdefault(o.place, o)
     return list(others.values())[:_MOST]
 
@@ -57,7 +57,7 @@ class _Run:
         self.files = sorted(files, key=lambda f: (f.when, f.path))
         self.places = defaultdict[object, dict[object, StateFile]](dict)
         for f in self.files:
-            self.places[f.place][_save(f)] = f
+            self.places[f.place][_get_save(f)] = f
 
     def compare(self, older: StateFile, f: StateFile) -> Severity | None:
         """Return how bad it is that two files are equal; None if they may be."""
@@ -90,7 +90,7 @@ class _Run:
 
     def _compare_places(self, older: StateFile, f: StateFile) -> Severity | None:
         """Return how bad it is that two places are equal, in one save or two; None if they may be."""
-        of_one_save = _save(older) == _save(f)
+        of_one_save = _get_save(older) == _get_save(f)
         differ = self._find_pairs_that_differ(older, f)
         if older.role != f.role:
             of_optimizer = "optimizer" in (older.role, f.role) and (older.state or f.state)
@@ -106,7 +106,7 @@ class _Run:
         """
         contents = {o.content for o in self.places[a.place].values() if not o.broken}
         often = sum(o.content in contents for o in self.places[b.place].values() if not o.broken) > 1
-        return often or (_save(a) == _save(b) and a.indexed and b.indexed)
+        return often or (_get_save(a) == _get_save(b) and a.indexed and b.indexed)
 
     def _find_pairs_that_differ(self, a: StateFile, b: StateFile) -> list[StateFile]:
         """Return the files at the place of ``a`` in all saves where the place of ``b`` differs from it."""
@@ -116,12 +116,12 @@ class _Run:
 
     def _find_states(self, f: StateFile) -> list[StateFile]:
         """Return the files of the save of ``f`` that hold a model or an optimizer's state."""
-        of_save = (steps[_save(f)] for steps in self.places.values() if _save(f) in steps)
+        of_save = (steps[_get_save(f)] for steps in self.places.values() if _get_save(f) in steps)
         return [o for o in of_save if o.state]
 
     def _moved_on(self, older: StateFile, f: StateFile) -> bool:
         """Return True if any model's or optimizer's file differs between the saves of two files."""
-        one, other = _save(older), _save(f)
+        one, other = _get_save(older), _get_save(f)
         pairs = ((at[one], at[other]) for at in self.places.values() if one in at and other in at)
         return any(b.state and not (a.broken or b.broken) and a.content != b.content for a, b in pairs)
 
@@ -133,7 +133,7 @@ def are_apart(a: StateFile, b: StateFile) -> bool:
 
 def _find_hits(older: StateFile, f: StateFile, severity: Severity) -> Iterator[Hit]:
     """Yield a hit on the copy of two equal files; on both if nothing tells which one it is."""
-    of_one_save = _save(older) == _save(f)
+    of_one_save = _get_save(older) == _get_save(f)
     effect = Effect.REJECT if of_one_save or older.fits != f.fits else Effect.ASK
     if f.compared and (older.fits or not f.fits):
         yield _make_hit(f, older, severity, effect)
@@ -145,7 +145,7 @@ def _find_hits(older: StateFile, f: StateFile, severity: Severity) -> Iterator[H
 def _make_hit(copy: StateFile, original: StateFile, severity: Severity, effect: Effect) -> Hit:
     a, b = original.path.split("/"), copy.path.split("/")
     fork = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), 0)
-    which = "the same" if _save(original) == _save(copy) else "another"
+    which = "the same" if _get_save(original) == _get_save(copy) else "another"
     text = f"byte for byte the {original.role} file of {which} checkpoint, {'/'.join(a[fork:])}"
     text += ": either is the copy" if severity is Severity.NOTE else ""
     ask = effect if severity is not Severity.WARNING else Effect.WARN

@@ -77,7 +77,7 @@ def _find_ranks(checkpoint: Checkpoint, run: Expected, severity: Severity) -> It
     if not gone:
         return
     text = f"{label(checkpoint)} has no file of {ranges.ranks(gone, world)}"
-    yield Hit(where(checkpoint), text, severity=_excuse(checkpoint, gone, run, severity), ranks=gone)
+    yield Hit(where(checkpoint), text, severity=_soften(checkpoint, gone, run, severity), ranks=gone)
 
 
 def _find_roles_of_ranks(checkpoint: Checkpoint, run: Expected, severity: Severity) -> Iterator[Hit]:
@@ -99,7 +99,7 @@ def _find_roles_of_ranks(checkpoint: Checkpoint, run: Expected, severity: Severi
             yield Hit(where(checkpoint), text, severity=severity, ranks=gone)
 
 
-def _excuse(checkpoint: Checkpoint, gone: ranges.Ranges, run: Expected, severity: Severity) -> Severity:
+def _soften(checkpoint: Checkpoint, gone: ranges.Ranges, run: Expected, severity: Severity) -> Severity:
     """Return the severity of ranks without a file: a lower one if restarts or pruning explain them."""
     generation = checkpoint.generation
     if generation and len(run.writers[checkpoint.kind, generation]) == 1:

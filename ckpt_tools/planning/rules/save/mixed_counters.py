@@ -92,13 +92,13 @@ def _find_two_times(c: Checkpoint, others: Sequence[Checkpoint], layout: Layout)
     """Yield that files were saved further apart than this save and the one before it, and than the files of
     that one: a job that went back and died as it saved the step again leaves files of both attempts.
     """
-    files = _list_renewed(c, layout)
+    files = _list_renewed_files(c, layout)
     if were_written_together(*files):
         return
     first, last = files[0], files[-1]
     alike = (o for o in others if (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind))
     older = [o for o in alike if o.mtime_ns < c.mtime_ns]
-    before = _list_renewed(max(older, key=attrgetter("mtime_ns")), layout) if older else []
+    before = _list_renewed_files(max(older, key=attrgetter("mtime_ns")), layout) if older else []
     halves = {held[:2] for p in files if (held := held_by(p))}  # a model, and what trains it
     since = first.mtime_ns - before[-1].mtime_ns if before else int(halves >= {(True, False), (False, True)})
     took = before[-1].mtime_ns - before[0].mtime_ns if before else 0
@@ -108,7 +108,7 @@ def _find_two_times(c: Checkpoint, others: Sequence[Checkpoint], layout: Layout)
         yield Hit(c.path, text, "", Severity.WARNING, Effect.WARN, "mixed-attempts")
 
 
-def _list_renewed(c: Checkpoint, layout: Layout) -> list[Part]:
+def _list_renewed_files(c: Checkpoint, layout: Layout) -> list[Part]:
     """Return the states that every save writes anew (else all states), the last written at the end."""
     states = [p for p in c.parts if p.size >= 0 and p.role not in ("config", "index")]
     stays = Changes.CONSTANT, Changes.ROLLING

@@ -31,7 +31,7 @@ def _find_by_grid(rows: Rows) -> Iterator[Hit]:
     order = rank_order(known)
     for row in known:
         if not row.fits(order):
-            here, there = _spell(row.coords), _spell(row.stands(order))
+            here, there = _spell(row.coords), _spell(row.find_coordinates(order))
             writer = f"rank {row.rank}, which is {there} (rank order {order})"
             text = f"the path says {here}, the file was written by {writer}"
             yield Hit(row.part.path, text, of_file=True)
@@ -130,7 +130,7 @@ class Placed(NamedTuple):
     coords: tuple[tuple[str, int], ...]
     sizes: tuple[tuple[str, int], ...]
 
-    def stands(self, order: str) -> tuple[tuple[str, int | None], ...]:
+    def find_coordinates(self, order: str) -> tuple[tuple[str, int | None], ...]:
         """Return the coordinates of the writing rank if ranks are laid out in this order."""
         known = dict(self.sizes)
         there = Topology(known.pop("world"), known, order).coordinates(self.rank)
@@ -138,7 +138,7 @@ class Placed(NamedTuple):
 
     def fits(self, order: str) -> bool:
         """Return True if the writing rank has the file's coordinates in this order."""
-        return self.stands(order) == self.coords
+        return self.find_coordinates(order) == self.coords
 
 
 def find_placed(rows: Rows) -> Iterator[Placed]:
