@@ -93,7 +93,7 @@ def assign(checkpoint: Checkpoint, groups: Groups, bad: Bad, evidence: Evidence)
 
 
 class _Role:
-    """The files of one role: those that name a rank, and those that stand at a place of the grid."""
+    """The files of one role: files that name a rank, and files that name coordinates of the grid."""
 
     def __init__(self, parts: Sequence[Part], order: Mapping[str, int]) -> None:
         self.parts, self._order = parts, order
@@ -108,7 +108,7 @@ class _Role:
         self.anywhere = [p for p in parts if p.rank is None and not p.coords]
 
     def of(self, rank: int, topology: Topology) -> list[Part]:
-        """Return files that name a rank, else those that name its place in the grid, the best first."""
+        """Return the files that name a rank, else the files that name its coordinates, the best first."""
 
         def precedence(p: Part) -> tuple[int, bool, int]:
             coords = dict(p.coords)
@@ -219,9 +219,9 @@ class _Work:
         if load := self._find_load(rank, role, own, group):
             self.loads.setdefault(rank, []).append(load)
         elif piece.required or own:
-            asked = self.layout.complete.by_name and not own and group is None
+            must_ask = self.layout.complete.by_name and not own and group is None
             source, world = group.source if group else "", self.topology.world_size
-            self.gaps[Gap(self.checkpoint.path, name, world, source, bool(own), asked)].append(rank)
+            self.gaps[Gap(self.checkpoint.path, name, world, source, bool(own), must_ask)].append(rank)
             for p in own:
                 if self.dying and rank in self.faults:
                     self.findings.append(groups_needed.describe_failed(rank, p.path))

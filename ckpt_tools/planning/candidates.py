@@ -237,7 +237,7 @@ class Candidates:
         return {key: saves for key, saves in runs.items() if key not in linked}
 
     def step(self, c: Checkpoint) -> int | None:
-        """The checkpoint's global step: from its name, else what most of its files tell."""
+        """Return the checkpoint's global step: from its name, else what most of its files tell."""
         return c.step if c.step is not None else read_step(self.session, c, self.checkpoints, self.names)
 
     def place(self, c: Checkpoint) -> Order:

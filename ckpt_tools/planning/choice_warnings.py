@@ -92,8 +92,8 @@ def _find_links_to_other_saves(files: Iterable[str], own: Collection[int]) -> It
         mine, theirs = path.split("/"), to.split("/")
         while mine and theirs and mine[-1] == theirs[-1]:
             mine, theirs = mine[:-1], theirs[:-1]
-        two = mine and theirs and _are_two_saves(mine[-1], theirs[-1])
-        if two and not {*find_numbers(mine[-1])}.isdisjoint(own):  # else numbers of ranks or parts
+        are_two = mine and theirs and _are_two_saves(mine[-1], theirs[-1])
+        if are_two and not {*find_numbers(mine[-1])}.isdisjoint(own):  # else numbers of ranks or parts
             yield step_mismatch.describe_led_elsewhere(path, "/".join(to.split("/")[len(theirs) - 1 :]))
 
 
@@ -111,9 +111,10 @@ def are_one_file(c: Checkpoint, other: Checkpoint, s: Session) -> bool:
 
 def find_linked_runs(runs: Mapping[tuple[str, str], Sequence[Checkpoint]]) -> set[tuple[str, str]]:
     """Return runs whose every file is a link to a file of another run (``wandb/run-1/files/model.pt``)."""
-    linked = {run for run, members in runs.items() if all(is_link(p.path) for c in members for p in c.parts)}
-    others = {real_path(p.path) for run in runs.keys() - linked for c in runs[run] for p in c.parts if linked}
-    return {run for run in linked if others.issuperset(real_path(p.path) for c in runs[run] for p in c.parts)}
+    paths = {run: [p.path for c in saves for p in c.parts] for run, saves in runs.items()}
+    links = {run for run in runs if all(map(is_link, paths[run]))}
+    targets = {real_path(path) for run in runs.keys() - links for path in paths[run] if links}
+    return {run for run in links if targets.issuperset(map(real_path, paths[run]))}
 
 
 def _are_two_saves(name: str, of: str) -> bool:

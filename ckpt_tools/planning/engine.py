@@ -96,7 +96,7 @@ def find_hits(facts: SavesFacts, rules: Iterable[Rule] = BESIDE) -> Iterator[tup
 def find_gaps(
     c: Checkpoint, expected: completeness.Expected, rules: Iterable[Rule] = GAPS, *, spared: bool = False
 ) -> list[Finding]:
-    """Return findings on files that a save lacks; with ``spared`` only those that resuming can do without."""
+    """Return findings on files that a save lacks: needed ones, or with ``spared`` the dispensable ones."""
     hits = find_hits(SavesFacts(expected.layouts, (c,), expected), rules)
     return [f for hit, f in hits if (hit.effect is Effect.WARN) is spared]
 
@@ -104,7 +104,7 @@ def find_gaps(
 def check_together(
     s: Session, whole_tree: bool, level: Level = Level.STRUCTURE, saves: Iterable[Checkpoint] | None = None
 ) -> list[Finding]:
-    """Return findings on the run's saves and directories; add those on single files to their reports."""
+    """Return findings on the run's saves and directories; findings on files are added to their reports."""
     parts = s.parts if saves is None else [p for c in saves for p in c.parts]
     index_paths = set(s.found.indexes) if saves is None else {p.path for p in parts}
     out = _check_directories(s, index_paths) if whole_tree else []
@@ -154,7 +154,7 @@ class _Run:
         )
 
     def check(self, level: Level) -> list[Finding]:
-        """Return findings on saves and directories; add those on files to the session's reports."""
+        """Return findings on saves and directories; findings on files are added to their reports."""
         s, newest = self.session, max(self.finished, key=lambda c: (c.order, c.mtime_ns), default=None)
         out = self._check_files(level)
         for c in self.checkpoints:

@@ -67,12 +67,12 @@ class EqualFiles:
         read = [p for p in parts if p.path in self.session.reports]
         if not any(is_compared(p, self.session) for p in read):
             return
-        known, said = {p.path: p for p in (*read, *others)}, set[tuple[str, Severity]]()
+        known, done = {p.path: p for p in (*read, *others)}, set[tuple[str, Severity]]()
         for hit in check(self._make_facts(read, others)):
             severity = Severity.ERROR if hit.severity is None else hit.severity
-            if (hit.path, severity) in said or not self._are_equal(known[hit.path], known[hit.other]):
+            if (hit.path, severity) in done or not self._are_equal(known[hit.path], known[hit.other]):
                 continue
-            said.add((hit.path, severity))
+            done.add((hit.path, severity))
             twin = known[hit.other] if hit.effect is Effect.ASK else None
             found = finding_of(RULE, replace(hit, severity=severity, of_file=True))
             yield Contradiction(hit.path, found, twin)
@@ -87,13 +87,13 @@ class EqualFiles:
         reports = [self.session.reports.get(p.path) for p in (*parts, *others)]
         self._pages |= {r.path: r.pages for r in reports if r is not None and r.pages}
         contents = digest_pages(parts, others, self.session, self._pages)
-        each, mine = find_files_of_one_tensor(parts, self.session), {p.path for p in parts}
+        mine = {p.path for p in parts} - find_files_of_one_tensor(parts, self.session)
         files = defaultdict[bytes, list[Part]](list)
         for p in (*parts, *others):
             if p.path in contents:
                 files[contents[p.path]].append(p)
         return [
-            self._make_fact(p, content, p.path in mine and p.path not in each, shared=len(same) > 1)
+            self._make_fact(p, content, p.path in mine, shared=len(same) > 1)
             for content, same in files.items()
             for p in same
         ]
@@ -101,7 +101,7 @@ class EqualFiles:
     def _make_fact(self, p: Part, content: bytes, mine: bool, *, shared: bool) -> StateFile:
         """Return the facts of a file. If no other one equals it (not ``shared``), only ``content`` counts."""
         s, report = self.session, self.session.reports.get(p.path)
-        asked = shared and mine and is_compared(p, s)
+        compared = shared and mine and is_compared(p, s)
         dated = s.layouts.of(p).counting.dated
         date = dated.fullmatch(p.home.rpartition("/")[2]) if dated is not None else None
         has_tensors = report is not None and report.tensors > 0
@@ -113,12 +113,12 @@ class EqualFiles:
             when=(*find_when(p), int("".join(filter(str.isdigit, date[1]))) if date else -1),
             place=place(p),
             content=content,
-            compared=asked,
+            compared=compared,
             broken=not p.size or (report is not None and report.verdict is Verdict.BROKEN),
-            trained=asked and self._is_trained(p),
+            trained=compared and self._is_trained(p),
             indexed=is_indexed(p, s),
             fits=shared and p.size > 0 and self._fits(p),
-            state=asked
+            state=compared
             or p.role in ("model", "optimizer")
             or (has_tensors and p.role not in _NO_STATE and p.path not in s.indexes.known),
         )
@@ -165,9 +165,9 @@ def find_files_of_one_tensor(parts: Sequence[Part], s: Session) -> set[str]:
     for p in parts:
         if is_indexed(p, s):
             of_rank[p.home, p.rank].append(p)
-    many = (rows for rows in of_rank.values() if len(rows) > _WRITERS)
-    each = (rows for rows in many if all((r := s.reports.get(p.path)) is None or r.tensors < 2 for p in rows))
-    return {p.path for rows in each for p in rows}
+    many = (files for files in of_rank.values() if len(files) > _WRITERS)
+    with_several = {path for path, report in s.reports.items() if report.tensors > 1}
+    return {p.path for files in many if with_several.isdisjoint(p.path for p in files) for p in files}
 
 
 def find_when(p: Part) -> tuple[int, ...]:
@@ -198,10 +198,10 @@ def digest_pages(
     """
     mine, all_sizes = {p.size for p in parts}, Counter(p.size for p in (*parts, *others))
     broken = {path for path, report in s.reports.items() if report.verdict is Verdict.BROKEN}
-    sized = {size for size, n in all_sizes.items() if size <= 0 or n < 2 or size not in mine}
+    unique = {size for size, n in all_sizes.items() if size <= 0 or n < 2 or size not in mine}
     out, wanted, more = dict[str, bytes](), list[Part](), list[Part]()
     for i, p in enumerate((*parts, *others)):
-        if p.size in sized or (i >= len(parts) and p.path in broken):
+        if p.size in unique or (i >= len(parts) and p.path in broken):
             out[p.path] = b"%d" % p.size
         elif p.path in known:
             out[p.path] = known[p.path]
@@ -240,11 +240,11 @@ def _ask_store(parts: Sequence[Part], s: Session) -> dict[str, Future[tuple[byte
         except _Unknown:
             missing.append(p)
     pool = Threads(s.options.jobs or FILES_OF_STORE)
-    asked = {p.path: pool.submit(_digest_file, p.path) for p in missing}
-    for future in asked.values():
+    requests = {p.path: pool.submit(_digest_file, p.path) for p in missing}
+    for future in requests.values():
         future.exception()  # waits; ``result`` raises it later
     pool.close(wait=False)
-    return asked
+    return requests
 
 
 def _digest_file(path: str) -> tuple[bytes, Identity | None]:
@@ -282,14 +282,14 @@ def are_other_models(a: Part, b: Part, s: Session) -> bool:
     both = [(t, of_b[name]) for name, t in of_a.items() if name in of_b]
     if not (of_a and of_b):
         return False
-    fewer = len(both) < min(len(of_a), len(of_b))
-    if fewer or any((t.dtype, t.shape, t.nbytes) != (u.dtype, u.shape, u.nbytes) for t, u in both):
+    names_differ = len(both) < min(len(of_a), len(of_b))
+    if names_differ or any((t.dtype, t.shape, t.nbytes) != (u.dtype, u.shape, u.nbytes) for t, u in both):
         return True
     pairs = [(t, u) for t, u in both if None not in (t.offset, u.offset) and not (t.pieces or u.pieces)]
-    every = len(pairs) // _ASKED + 1 if is_url(s.root) else 1
+    stride = len(pairs) // _ASKED + 1 if is_url(s.root) else 1
     try:
         with opened(a.path) as one, opened(b.path) as other:
-            return any(_read_beginning(one, t) != _read_beginning(other, u) for t, u in pairs[::every])
+            return any(_read_beginning(one, t) != _read_beginning(other, u) for t, u in pairs[::stride])
     except (OSError, ShortRead) as e:
         return _note_unread(a, b, e, s)
 

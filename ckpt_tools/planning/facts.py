@@ -89,7 +89,7 @@ class SavesFacts(Struct, frozen=True):
     first: Order | None = None
 
     def report(self, part: Part) -> Report:
-        """The report on a file. Raises KeyError if it was not read."""
+        """Return the report on a file. Raises KeyError if it was not read."""
         if (report := self.reports.get(part.path)) is None:
             raise KeyError(part.path)
         return report
@@ -180,7 +180,7 @@ class Siblings:
 
 
 class Run(Struct, frozen=True, dict=True):
-    """The finished ``checkpoints`` of a run, those no filter hides, and how many ranks ``saved`` them."""
+    """One run: finished ``checkpoints``, ``candidates`` that no filter hides, how many ranks ``saved``."""
 
     checkpoints: Sequence[Checkpoint]
     candidates: Sequence[Checkpoint]

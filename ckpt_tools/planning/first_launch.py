@@ -191,6 +191,7 @@ def _read_tracker(path: str, readers: Iterable[_Reader]) -> int | str | Finding 
 
 
 def _find_readers(layouts: Layouts) -> Iterator[_Reader]:
+    """Yield the trackers that layouts know, each with the function that reads it."""
     for layout in layouts:
         if layout.tracker.file and layout.tracker.read:
             yield layout.tracker.file, layout.tracker.read, ()
@@ -208,10 +209,10 @@ def _find_lost_target(link: str) -> str:
 
 
 def _find_homes(s: Session, outside: Scope) -> Iterator[str]:
-    """Yield directories named like those of a step or an epoch by a layout's template, with nothing left but
-    texts that describe a model, or files of unknown kinds (these alone if the name is a number). Templates
-    that take any word do not count: ``version_0``. Yield empty directories if there are several: a job that
-    dies in its first save leaves one. Raises OSError.
+    """Yield directories that a layout's template calls a step's or an epoch's, with nothing left but texts
+    that describe a model, or files of unknown kinds (only such files if the name is a number). Templates that
+    take any word do not count: ``version_0``. Yield empty directories if there are several: a job that dies
+    in its first save leaves one. Raises OSError.
     """
     found, root, templates = s.found, s.root, s.layouts.templates()
 

@@ -115,7 +115,7 @@ class Judge:
         self, c: Checkpoint, parts: Sequence[Part], bad: Bad, rank: int, part: Part
     ) -> Iterator[OwnFile]:
         """Yield files that a rank itself wrote in the role of ``part``: in the candidate (``parts``), then in
-        the nearest checkpoints. Those whose list of tensors is doubtful (``bad``, cut) are left out.
+        the nearest checkpoints. Files with a doubtful list of tensors (``bad``, or cut) are left out.
         """
         others = (other.parts for other in self.run.find_nearest(c) if other.run == c.run)
         for p in chain(parts, chain.from_iterable(others)):
@@ -205,8 +205,8 @@ class Judge:
 
     def _find_odd_replicas(self, c: Checkpoint) -> Iterator[tuple[Part, Part]]:
         """Yield pairs: a replica with other tensors than most of its group, and one with the usual tensors.
-        Some files cut at a record's end show no other damage. Groups come from --replica-groups or the
-        strategy files; those that a layout implies do not count.
+        Some files cut at a record's end show no other damage. Groups are told by --replica-groups or the
+        strategy files: groups that a layout implies do not count.
         """
         flags, topology = self.selection.replica_groups, self.run.topology
         everyone = (range(topology.world_size),) if self.selection.replicas_all else ()

@@ -128,11 +128,11 @@ def find_headless(s: Session, c: Checkpoint) -> Iterator[Finding]:
     known |= {
         f"{base}{f.path.removeprefix(base).partition('/')[0]}" for f in s.aside
     }  # a hand-made copy is no save
-    below = {os.path.dirname(name) for name in data}
+    data_directories = {os.path.dirname(name) for name in data}
     for path in s.found.strange:
         name, _, rest = path.removeprefix(base).partition("/")
         home = f"{base}{name}"
-        if not path.startswith(base) or rest not in below or home in known:
+        if not path.startswith(base) or rest not in data_directories or home in known:
             continue
         known.add(home)
         alike = all(_look(s, os.path.join(home, name), there) for name in data[:_ALIKE])

@@ -36,9 +36,9 @@ Places = Mapping[CheckpointKey, Order]
 def find_places(
     saves: Sequence[Checkpoint], layouts: Layouts, count_told: Callable[[Checkpoint], int | None]
 ) -> dict[CheckpointKey, Order]:
-    """Return where in training saves were made, for those whose names do not tell it: of runs whose step
-    restarts or is counted in several units (by ``count_told``, a count from files), with dates as names, or
-    saved at the end of an epoch.
+    """Return where in training saves were made, if their names do not tell it: in runs whose step restarts or
+    is counted in several units (by ``count_told``, a count from files), with dates as names, or with saves at
+    the end of an epoch.
     """
     runs: dict[tuple[str, str], list[Checkpoint]] = defaultdict(list)
     for c in saves:
@@ -198,8 +198,8 @@ class OrderFacts(Struct, frozen=True):
         """Why modification times cannot be those of training (a word); None if they can."""
         saves = [c for c in self.saves if c.kind is not Kind.RELEASE]
         times = [c.mtime_ns for c in saves]
-        known = {self.place(c) for c in saves} - {UNKNOWN}
-        if len(known) + sum(self.place(c) == UNKNOWN for c in saves) < 2:
+        places = [self.place(c) for c in saves]
+        if len({*places} - {UNKNOWN}) + places.count(UNKNOWN) < 2:
             return None
         if min(self.by_time.mtime_ns, self.by_step.mtime_ns) < FIRST_NS:
             return "lost"
@@ -208,8 +208,8 @@ class OrderFacts(Struct, frozen=True):
         if self.by_time.mtime_ns > self.now_ns + SKEW_NS:
             return "future"
         size = sum(max(p.size, 0) for c in saves for p in c.parts)
-        took = _COPY_NS * len(saves) + _NS_PER_BYTE * size
-        return "copied" if max(times) - min(times) <= took else None
+        copy_ns = _COPY_NS * len(saves) + _NS_PER_BYTE * size
+        return "copied" if max(times) - min(times) <= copy_ns else None
 
     @property
     def goes_back(self) -> bool:
@@ -225,8 +225,8 @@ class OrderFacts(Struct, frozen=True):
         newest, mute, place = self.newest, bool(self.why_mute), self.place(self.newest)
         for c in saves:
             export = models and c.kind is Kind.RELEASE is not newest.kind and c.mtime_ns >= newest.mtime_ns
-            silent = export or mute or c.mtime_ns == newest.mtime_ns or c.mtime_ns < FIRST_NS
-            if silent and c.key != newest.key and (export or c.kind in _REGULAR):
-                later = c.order > newest.order and comparable(c.order, newest.order)
-                if (later and self.place(c) < place) or not comparable(self.place(c), place):
+            times_mute = export or mute or c.mtime_ns == newest.mtime_ns or c.mtime_ns < FIRST_NS
+            if times_mute and c.key != newest.key and (export or c.kind in _REGULAR):
+                later_by_name = c.order > newest.order and comparable(c.order, newest.order)
+                if (later_by_name and self.place(c) < place) or not comparable(self.place(c), place):
                     yield c

@@ -134,7 +134,7 @@ def _find_newest_files(checkpoints: Sequence[Checkpoint]) -> list[Part]:
 
 
 def _find_directories(checkpoints: Sequence[Checkpoint], parts: Sequence[Part], root: str) -> list[str]:
-    """Return directories in which the run's next file would appear: the run's own, and those of files."""
+    """Return directories where the run's next file would appear: the run's, and its files' own."""
     bases = [c.parts[0].base for c in checkpoints if c.parts] or [root]
     homes = [at for p in parts for at in (p.home, os.path.dirname(p.path))]
     return [d for d in dict.fromkeys((*bases, *homes)) if d][:DIRECTORIES]

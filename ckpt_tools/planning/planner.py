@@ -101,6 +101,7 @@ class Planner(Candidates):
         raise could_not_look.stop(text, "make it readable" if selection.skip_unreadable else HINT, plan)
 
     def _plan(self) -> LoadPlan:
+        """Return the plan that loads the choice; one without a checkpoint if none has to exist."""
         ranked = self.find_candidates()
         if not ranked:
             return self.plan_nothing()
@@ -286,7 +287,7 @@ def _goes_before(gone: Checkpoint, chosen: Checkpoint) -> bool:
 
 
 def _join_findings(warnings: Sequence[Finding], more: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return both without those of ``more`` that repeat a code on the same path."""
+    """Return both without findings of ``more`` whose code and path ``warnings`` have already."""
     known = {(f.code, f.path) for f in warnings}
     return tuple(dict.fromkeys((*warnings, *(f for f in more if (f.code, f.path) not in known))))
 

@@ -99,25 +99,25 @@ def _find_newest_gone(s: Session) -> Iterator[Finding]:
         in_order = sorted(checkpoints, key=lambda c: (c.order, c.path))
         oldest, newest = in_order[0], in_order[-1]
         near = {known.path: known for p in oldest.parts for known in below[os.path.dirname(p.home or p.path)]}
-        gone = list(_find_later(s, near.values(), oldest, oldest.step, checkpoints))
-        if len(gone) == 1 and _is_later(gone[0], newest, newest.step):
-            yield _describe(gone[0])
+        later = list(_find_later(s, near.values(), oldest, oldest.step, checkpoints))
+        if len(later) == 1 and _is_later(later[0], newest, newest.step):
+            yield _describe(later[0])
 
 
 def _find_later(
     s: Session, gone: Iterable[Known], than: Checkpoint, step: int | None, others: Sequence[Checkpoint]
 ) -> Iterator[Known]:
     """Yield seals of ``gone`` saves beside a checkpoint at ``step`` that were later than it."""
-    there = {(c.layout, c.step, c.epoch, c.step_in_epoch) for c in others}
+    present = {(c.layout, c.step, c.epoch, c.step_in_epoch) for c in others}
     homes = {p.home for p in than.parts if p.home}
     inside, above = {os.path.dirname(p.path) for p in than.parts}, {os.path.dirname(home) for home in homes}
     for known in gone:
         was = known.seal.checkpoint
         if was.layout is None and _place(known).endswith(s.layouts.unneeded_endings):
             continue  # a graph
-        same = (was.layout, was.step, was.epoch, was.step_in_epoch) in there
+        saved_again = (was.layout, was.step, was.epoch, was.step_in_epoch) in present
         beside = known.base in inside or (os.path.dirname(known.base) in above and known.base not in homes)
-        if not same and beside and _is_of_its_run(known, than) and _is_later(known, than, step):
+        if not saved_again and beside and _is_of_its_run(known, than) and _is_later(known, than, step):
             yield known
 
 

@@ -59,15 +59,15 @@ def settle_expert_names(
     """
     if not any(dict(p.coords)["pp"] for c in checkpoints for p in _find_ambiguous_parts(c.parts)):
         return checkpoints
-    places, told = list[_Places](), dict[_Places, bool | None]()
+    places, experts_at = list[_Places](), dict[_Places, bool | None]()
     for c in checkpoints:
         parts = list(_find_ambiguous_parts(_find_sizing_files(c, session.layouts)))
         named = frozenset(p.coords for p in parts)
         places.append(named)
-        if len(named) > 1 and told.get(named) is None:
-            told[named] = _do_count_experts(session.report(p, level) for p in parts[:_NEIGHBOURS])
-    usual = next((experts for experts in told.values() if experts is not None), False)
-    known = {named: usual if experts is None else experts for named, experts in told.items()}
+        if len(named) > 1 and experts_at.get(named) is None:
+            experts_at[named] = _do_count_experts(session.report(p, level) for p in parts[:_NEIGHBOURS])
+    usual = next((experts for experts in experts_at.values() if experts is not None), False)
+    known = {named: usual if experts is None else experts for named, experts in experts_at.items()}
     return [
         _name_experts(c) if known.get(named, usual) else c
         for c, named in zip(checkpoints, places, strict=True)
@@ -120,11 +120,12 @@ def leave_out_leftovers(
 
 
 def _has_older_ranks(parts: Sequence[Part]) -> bool:
-    """Return True if, from some data parallel rank on, all files are older than those of lower ranks."""
+    """Return True if all files from some data parallel rank on are older than all of lower ranks."""
     rows = sorted((dict(p.coords).get("dp", 0), p.mtime_ns) for p in parts)
-    oldest = list(accumulate((at for _, at in rows), min))
-    newest = list(accumulate((at for _, at in reversed(rows)), max))[::-1]
-    return any(a[0] < b[0] and newest[i] < oldest[i - 1] for i, (a, b) in enumerate(pairwise(rows), 1))
+    oldest_until = list(accumulate((ns for _, ns in rows), min))
+    newest_from = list(accumulate((ns for _, ns in reversed(rows)), max))[::-1]
+    starts = [i for i, ((rank, _), (following, _)) in enumerate(pairwise(rows), 1) if rank < following]
+    return any(newest_from[i] < oldest_until[i - 1] for i in starts)
 
 
 def find_leftovers_beside(
@@ -192,8 +193,8 @@ def _ask_files(
 
 
 def _find_world_told(rows: Rows, sizing: str) -> int | None:
-    told = in_files.saved_world_size(r for _, r in rows)
-    return told or in_files.said_world_size(r for p, r in rows if p.piece == sizing)
+    world = in_files.saved_world_size(r for _, r in rows)
+    return world or in_files.said_world_size(r for p, r in rows if p.piece == sizing)
 
 
 def _read(session: Session, parts: Sequence[Part], selection: Selection) -> list[tuple[Part, Report]]:
@@ -233,11 +234,11 @@ def _find_size(axis: str, newest: Sequence[Checkpoint], reports: Sequence[Report
     """Return the size of an axis, 0 if unknown. Names of a second save count only if no file tells it."""
     if flag:
         return Known(flag, f"--parallel {axis}")
-    told, shards = in_files.told_size(axis, reports), in_files.told_shards(axis, reports)
-    on_disk = Known(_find_named_size(axis, newest[:1] if told or shards else newest), "directory names")
+    in_file, shards = in_files.told_size(axis, reports), in_files.told_shards(axis, reports)
+    on_disk = Known(_find_named_size(axis, newest[:1] if in_file or shards else newest), "directory names")
     if shards and shards.value > on_disk.value:
         on_disk = shards
-    return told if told and told.value >= on_disk.value else on_disk
+    return in_file if in_file and in_file.value >= on_disk.value else on_disk
 
 
 def _find_named_size(axis: str, saves: Sequence[Checkpoint]) -> int:
@@ -251,9 +252,9 @@ def _find_rank_order(session: Session, ranked: Sequence[Checkpoint], rows: Rows,
     # the one file left of a save may stand where every order has it
     places = max((prod(n for axis, n in row.sizes if axis in in_files.PLACES) for row in known), default=1)
     if places > 1 or len({row.rank for row in known}) > 1:
-        asked = {p.path for p, _ in rows}
-        telling = (p for c in ranked[:_ASKED] for p in _find_sizing_files(c, session.layouts))
-        others = list(islice((p for p in telling if p.path not in asked), _NEIGHBOURS))
+        read = {p.path for p, _ in rows}
+        files = (p for c in ranked[:_ASKED] for p in _find_sizing_files(c, session.layouts))
+        others = list(islice((p for p in files if p.path not in read), _NEIGHBOURS))
         known += find_placed(_read(session, others, selection))
     return rank_order(known)
 
@@ -280,21 +281,21 @@ def _find_worlds(
     """Return the number of ranks of the first of the ``newest`` saves, by each source."""
     first = newest[0]
     grid = prod(sizes.get(axis, 1) for axis in _GRID) if sizes else 0
-    told = Known(in_contents, "world_size in the files") if in_contents else None
-    if told and grid and not selection.sizes and told.value % grid:
-        told = Known(grid, "parallel sizes")  # each place with files had a rank that saved it
+    world = Known(in_contents, "world_size in the files") if in_contents else None
+    if world and grid and not selection.sizes and world.value % grid:
+        world = Known(grid, "parallel sizes")  # each place with files had a rank that saved it
     if grid and "dp" not in sizes:
         grid *= _find_named_size("dp", newest) or 1
     shared = all(expected.layouts.of(first).piece(p.piece).readers.shared for p in first.parts)
     # a shared set was written by as many ranks as its own names tell
     highest = completeness.expected_ranks([first], expected.layouts) if shared else expected.named
-    return _Worlds(told, completeness.named_world(first), highest, grid)
+    return _Worlds(world, completeness.named_world(first), highest, grid)
 
 
 def _count_ranks(selection: Selection, worlds: _Worlds) -> Known:
     """Return the number of ranks of this job: by a flag, the launcher, else as the checkpoint tells."""
-    if told := _find_given_world(selection):
-        return told
+    if given := _find_given_world(selection):
+        return given
     in_files, in_names, highest, grid = worlds
     sources = {"names on disk": in_names, HIGHEST: highest, "parallel sizes": grid, ALONE: 1}
     world = in_files or next(Known(n, source) for source, n in sources.items() if n)

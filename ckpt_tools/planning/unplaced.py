@@ -109,14 +109,14 @@ def say_how_to_describe(s: Session) -> str:
 
 def find_undescribed(s: Session) -> dict[str, int]:
     """Return sizes, by path below ROOT, of files that may be states and need a layout of their own."""
-    known = {p.path: p.size for p in s.parts if s.layouts.of(p).is_last_resort}
-    known |= {f.path: f.size for f in find_unplaced_files(s, 0, bool) if f.state}
-    places = set(map(_place, known))
-    known |= {f.path: f.size for f in s.found.bare if _place(f.path) in places}
-    if not known:
+    sizes = {p.path: p.size for p in s.parts if s.layouts.of(p).is_last_resort}
+    sizes |= {f.path: f.size for f in find_unplaced_files(s, 0, bool) if f.state}
+    places = set(map(_place, sizes))
+    sizes |= {f.path: f.size for f in s.found.bare if _place(f.path) in places}
+    if not sizes:
         mixed = _find_mixed_layouts(s.parts)
-        known = {p.path: p.size for p in s.parts if p.layout in mixed}
-    return {os.path.relpath(path, s.root): known[path] for path in sorted(known)}
+        sizes = {p.path: p.size for p in s.parts if p.layout in mixed}
+    return {os.path.relpath(path, s.root): sizes[path] for path in sorted(sizes)}
 
 
 def look_inside(s: Session, path: str) -> tuple[str, str]:
@@ -132,21 +132,21 @@ def look_inside(s: Session, path: str) -> tuple[str, str]:
 def _find_mixed_layouts(parts: Sequence[Part]) -> set[str]:
     """Return layouts of which a save's directory lies in that of a save of another layout, and the other."""
     homes = {(f"{p.home}/", p.layout) for p in parts if p.home}
-    inside = [{one, two} for a, one in homes for b, two in homes if one != two and b.startswith(a)]
-    return set().union(*inside)
+    pairs = ((outer, inner) for outer in homes for inner in homes if inner[0].startswith(outer[0]))
+    return {layout for (_, one), (_, two) in pairs if one != two for layout in (one, two)}
 
 
 def _place(path: str) -> tuple[str, str]:
+    """Return the directory and the suffix of a path."""
     return os.path.dirname(path), os.path.splitext(path)[1]
 
 
 def find_unplaced_files(
     s: Session, since_ns: int, inside: Callable[[str], bool], own: tuple[str, ...] = (), beside: str = ""
 ) -> Iterator[UnplacedFile]:
-    """Yield files that no layout recognises and no index explains, newest first, of those ``inside`` that
-    were written at ``since_ns`` or later, outside of the directories of saves. Files below the choice's
-    ``own`` directories, and in ``beside``, count whatever their time. Adds what cannot be read to
-    ``s.unplaced``.
+    """Yield files that no layout recognises and no index explains, newest first: files ``inside``, written at
+    ``since_ns`` or later, outside of the directories of saves. Files below the choice's ``own`` directories,
+    and in ``beside``, count whatever their time. Adds unreadable files to ``s.unplaced``.
     """
 
     def may_count(f: BareFile) -> bool:

@@ -209,6 +209,7 @@ def _find_nothing_to_load(
 
 
 def _find_remains(s: Session) -> Layout | None:
+    """Return the layout whose files are left without a checkpoint; None without, or if unreadable."""
     try:
         return remains(s.found, s.root, s.layouts)
     except OSError as e:
@@ -286,8 +287,8 @@ def _describe_states(
     for c in saves:
         parts = list({p.role: p for p in c.parts}.values())
         present = completeness.ranks_present(c, s.layouts.of(c))
-        gone = any(p.size < 0 for p in c.parts)
-        if c.unfinished or gone or (present is not None and present < expected.get(c.run, present)):
+        lost = any(p.size < 0 for p in c.parts)
+        if c.unfinished or lost or (present is not None and present < expected.get(c.run, present)):
             states[c.key] = "partial"
         elif any(p.role == "optimizer" and p.size > 0 for p in parts):
             states[c.key] = "resumable"
@@ -327,9 +328,9 @@ def _find_trackers(s: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[To
 
 def _add_numbers_inside(s: Session, listed: list[Checkpoint]) -> list[Checkpoint]:
     """Return the saves, the newest with the steps and epochs that only contents tell. Reads them."""
-    asked = [c for c in listed if c.parts and not c.unfinished]
-    asked = [c for c in asked if c.step is None or "{step" not in s.layouts.piece_of(c.parts[0]).template]
-    newest = {c.key for c in sorted(asked, key=lambda c: -c.mtime_ns)[:_LOOKED_INTO]}
+    saves = [c for c in listed if c.parts and not c.unfinished]
+    saves = [c for c in saves if c.step is None or "{step" not in s.layouts.piece_of(c.parts[0]).template]
+    newest = {c.key for c in sorted(saves, key=lambda c: -c.mtime_ns)[:_LOOKED_INTO]}
 
     def count(c: Checkpoint) -> int | None:
         few = len(listed) <= _LOOKED_INTO and c.parts and not c.unfinished
@@ -366,8 +367,8 @@ def read_step(
 def read_epoch(session: Session, c: Checkpoint, level: Level = Level.STRUCTURE) -> int | None:
     """Return the epoch of the first file of a checkpoint that tells one; None if none does."""
     layout = session.layouts.of(c)
-    told = (layout.steps(p, session.report(p, level).metadata)[1] for p in c.parts[:_READ])
-    return next((epoch for epoch in told if epoch is not None), None)
+    epochs = (layout.steps(p, session.report(p, level).metadata)[1] for p in c.parts[:_READ])
+    return next((epoch for epoch in epochs if epoch is not None), None)
 
 
 def read_count(
@@ -377,8 +378,8 @@ def read_count(
     if c.kind is Kind.DYING_GASP:
         return read_step(session, c, checkpoints, level)
     if key := session.layouts.of(c).counting.restarts:
-        told = (whole(session.report(p, level).metadata.get(key)) for p in c.parts[:_READ])
-        steps = [step for step in told if step is not None]
+        counts = (whole(session.report(p, level).metadata.get(key)) for p in c.parts[:_READ])
+        steps = [count for count in counts if count is not None]
         return max(steps, key=steps.count, default=None)
     for role, counter in _COUNTERS.items():
         part = next((p for p in c.parts if p.role == role), c.parts[0] if len(c.parts) == 1 else None)

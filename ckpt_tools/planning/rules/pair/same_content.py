@@ -41,7 +41,7 @@ def check(files: Sequence[StateFile]) -> Iterator[Hit]:
 
 
 def _choose_equal_files(f: StateFile, same: Sequence[StateFile]) -> list[StateFile]:
-    """Return files to compare with: the first equal one of the same place, else some of other places."""
+    """Return files to compare with: the first equal one of the same place, else a few of other places."""
     if of_place := [o for o in same if o.place == f.place]:
         return [next((o for o in of_place if are_apart(o, f)), of_place[0])]  # a link tells no step
     others: dict[object, StateFile] = {}
@@ -105,19 +105,19 @@ class _Run:
         follows another. True also if an index lists the tensors of both in one save: some may be equal.
         """
         contents = {o.content for o in self.places[a.place].values() if not o.broken}
-        often = sum(o.content in contents for o in self.places[b.place].values() if not o.broken) > 1
-        return often or (_get_save(a) == _get_save(b) and a.indexed and b.indexed)
+        equal = sum(o.content in contents for o in self.places[b.place].values() if not o.broken)
+        return equal > 1 or (_get_save(a) == _get_save(b) and a.indexed and b.indexed)
 
     def _find_pairs_that_differ(self, a: StateFile, b: StateFile) -> list[StateFile]:
         """Return the files at the place of ``a`` in all saves where the place of ``b`` differs from it."""
-        one, other = self.places[a.place], self.places[b.place]
-        pairs = [(one[save], other[save]) for save in one.keys() & other.keys()]
+        at_a, at_b = self.places[a.place], self.places[b.place]
+        pairs = [(at_a[save], at_b[save]) for save in at_a.keys() & at_b.keys()]
         return [x for x, y in pairs if x.content != y.content and not (x.broken or y.broken)]
 
     def _find_states(self, f: StateFile) -> list[StateFile]:
         """Return the files of the save of ``f`` that hold a model or an optimizer's state."""
-        of_save = (steps[_get_save(f)] for steps in self.places.values() if _get_save(f) in steps)
-        return [o for o in of_save if o.state]
+        save = _get_save(f)
+        return [saves[save] for saves in self.places.values() if save in saves and saves[save].state]
 
     def _moved_on(self, older: StateFile, f: StateFile) -> bool:
         """Return True if any model's or optimizer's file differs between the saves of two files."""
@@ -143,6 +143,7 @@ def _find_hits(older: StateFile, f: StateFile, severity: Severity) -> Iterator[H
 
 
 def _make_hit(copy: StateFile, original: StateFile, severity: Severity, effect: Effect) -> Hit:
+    """Return the hit on a copy. With severity NOTE the text says that either file may be the copy."""
     a, b = original.path.split("/"), copy.path.split("/")
     fork = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), 0)
     which = "the same" if _get_save(original) == _get_save(copy) else "another"

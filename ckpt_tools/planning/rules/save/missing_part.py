@@ -95,7 +95,7 @@ def describe_lost_link(path: str) -> Finding:
 
 
 def describe_remains(title: str, root: str, hint: str) -> Finding:
-    """Return the finding that only files are left that a framework writes beside those of a save."""
+    """Return the finding that only files are left that a framework writes beside a save."""
     text = f"files as {title} writes them, without the rest of a checkpoint: no job could load anything"
     return finding_of(RULE, Hit(root, text, hint))
 

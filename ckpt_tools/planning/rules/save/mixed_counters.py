@@ -81,8 +81,8 @@ def _find_restarts(c: Checkpoint, others: Sequence[Checkpoint], layout: Layout, 
         return
     times = sorted(p.mtime_ns for p in c.parts)
     spread = times[-1] - times[0]
-    apart = (abs(o.mtime_ns - c.mtime_ns) for o in others if o.key != c.key and not o.unfinished)
-    together = spread < min(apart, default=0) or (alike and not spread)
+    distances = (abs(o.mtime_ns - c.mtime_ns) for o in others if o.key != c.key and not o.unfinished)
+    together = spread < min(distances, default=0) or (alike and not spread)
     if not (alike and together):
         severity = Severity.NOTE if together else Severity.WARNING
         yield Hit(c.path, f"{label(c)} mixes files of different restarts", severity=severity)
@@ -99,12 +99,12 @@ def _find_two_times(c: Checkpoint, others: Sequence[Checkpoint], layout: Layout)
     alike = (o for o in others if (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind))
     older = [o for o in alike if o.mtime_ns < c.mtime_ns]
     before = _list_renewed_files(max(older, key=attrgetter("mtime_ns")), layout) if older else []
-    halves = {held[:2] for p in files if (held := held_by(p))}  # a model, and what trains it
+    halves = {held[:2] for p in files if (held := held_by(p))}  # (holds weights, holds an optimizer)
     since = first.mtime_ns - before[-1].mtime_ns if before else int(halves >= {(True, False), (False, True)})
     took = before[-1].mtime_ns - before[0].mtime_ns if before else 0
-    apart = last.mtime_ns - first.mtime_ns
-    if 0 < since < apart > 3 * took:  # a save may take longer than the one before it
-        text = f"{label(c)} was written at two times: {last.name} {apart // 10**9:,} s after {first.name}"
+    spread = last.mtime_ns - first.mtime_ns
+    if 0 < since < spread > 3 * took:  # a save may take longer than the one before it
+        text = f"{label(c)} was written at two times: {last.name} {spread // 10**9:,} s after {first.name}"
         yield Hit(c.path, text, "", Severity.WARNING, Effect.WARN, "mixed-attempts")
 
 

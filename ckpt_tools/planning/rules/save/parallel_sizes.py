@@ -24,26 +24,26 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
     """Yield one hit per save whose files tell sizes that contradict each other or their paths."""
     doubtful: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for p, report in facts.rows:
-        said = saved_sizes([report]) if p.home and p.coords and report.format else {}
-        if "world" in said and (why := _find_contradiction(p, said, facts.layouts.piece_of(p))):
+        sizes = saved_sizes([report]) if p.home and p.coords and report.format else {}
+        if "world" in sizes and (why := _find_contradiction(p, sizes, facts.layouts.piece_of(p))):
             doubtful[p.home].append((p.path, why))
     for (path, why), *others in doubtful.values():
         more = f" (so do {len(others)} more of its checkpoint)" if others else ""
         yield Hit(path, why + more, of_file=True)
 
 
-def _find_contradiction(part: Part, said: Mapping[str, int], piece: Piece) -> str:
+def _find_contradiction(part: Part, sizes: Mapping[str, int], piece: Piece) -> str:
     """Return how one file's parallel sizes contradict each other or its path; "" if they do not."""
-    model, world = count_of_one_model(said), said["world"]
-    if "tp" in said and world % model:
-        sizes = " ".join(f"{axis}={said[axis]}" for axis in ("tp", "pp", "cp") if said.get(axis, 1) > 1)
-        return f"the file says {sizes}, {model} ranks, and that {world} ranks saved it"
+    model, world = count_of_one_model(sizes), sizes["world"]
+    if "tp" in sizes and world % model:
+        cut = " ".join(f"{axis}={sizes[axis]}" for axis in ("tp", "pp", "cp") if sizes.get(axis, 1) > 1)
+        return f"the file says {cut}, {model} ranks, and that {world} ranks saved it"
     for axis, at in part.coords:
-        if at >= said.get(axis, at + 1) and not (axis == "pp" and counts_experts(said)):
-            return f"the path says {axis}={at}, the file that there are {said[axis]}"
+        if at >= sizes.get(axis, at + 1) and not (axis == "pp" and counts_experts(sizes)):
+            return f"the path says {axis}={at}, the file that there are {sizes[axis]}"
     for axis in ("tp", "pp"):
-        if f"{{{axis}" in piece.template and axis not in dict(part.coords) and said.get(axis, 1) > 1:
-            return f"the path names no {axis}, the file says that there are {said[axis]}"
+        if f"{{{axis}" in piece.template and axis not in dict(part.coords) and sizes.get(axis, 1) > 1:
+            return f"the path names no {axis}, the file says that there are {sizes[axis]}"
     return ""
 
 

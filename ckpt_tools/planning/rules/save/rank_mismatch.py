@@ -63,12 +63,12 @@ def _is_trusted(rows: Rows) -> bool:
     for part, report in rows:
         if part.rank is not None and (maybe := likely_rank(report.metadata)) is not None:
             saves[part.home or str(part.step)].append((part.rank, maybe))
-    agree = [rank == said for pairs in saves.values() for rank, said in pairs]
+    agree = [named == likely for pairs in saves.values() for named, likely in pairs]
     if 2 * sum(agree) > len(agree):
         return True
     several = [pairs for pairs in saves.values() if len(pairs) > 1]
     return bool(several) and all(
-        sorted(a for a, _ in pairs) == sorted(b for _, b in pairs) for pairs in several
+        sorted(named for named, _ in pairs) == sorted(likely for _, likely in pairs) for pairs in several
     )
 
 
@@ -163,10 +163,10 @@ def counts_experts(sizes: Mapping[str, int]) -> bool:
 
 def rank_order(rows: Sequence[Placed]) -> str:
     """Return the order that explains most files of a run; Megatron-LM's own order wins a tie."""
-    some = rows[:_MOST]
-    if all(row.fits(DEFAULT) for row in some):
+    rows = rows[:_MOST]
+    if all(row.fits(DEFAULT) for row in rows):
         return DEFAULT
-    return max(ORDERS, key=lambda order: (sum(row.fits(order) for row in some), -ORDERS.index(order)))
+    return max(ORDERS, key=lambda order: (sum(row.fits(order) for row in rows), -ORDERS.index(order)))
 
 
 def count_of_one_model(sizes: Mapping[str, int]) -> int:

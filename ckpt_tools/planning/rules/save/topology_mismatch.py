@@ -31,10 +31,10 @@ def check(c: Checkpoint, assignment: Assignment, run: Run, selection: Selection)
     yield from _find_lone_place(c, assignment, run)
     reshardable = _is_reshardable(c, layout)
     own = {} if reshardable else _find_own_sizes(c, run)
-    told = completeness.named_world(c) or _find_world(own)
-    if not (told or reshardable or _tells_replicas(c, run, selection)):
+    world = completeness.named_world(c) or _find_world(own)
+    if not (world or reshardable or _tells_replicas(c, run, selection)):
         yield from _find_larger_gasp(c, run)
-    text = find_mismatch(c, assignment, run.topology, told or _find_saved_world(c, run), layout)
+    text = find_mismatch(c, assignment, run.topology, world or _find_saved_world(c, run), layout)
     if text := text or _find_other_size(own, run.topology.sizes, selection.sizes):
         hint = "start with the saved world size"
         if not (selection.replicas_all or selection.replica_groups):
@@ -69,8 +69,8 @@ def _tells_replicas(c: Checkpoint, run: Run, selection: Selection) -> bool:
     world = run.topology.world_size
     grouped = set(chain.from_iterable(chain.from_iterable(selection.replica_groups.values())))
     beyond = {p.rank for p in c.parts if p.rank is not None and p.rank >= world}
-    told = grouped and beyond <= grouped
-    return bool(selection.replicas_all or told or selection.strategy_dir or selection.sizes)
+    covered = grouped and beyond <= grouped
+    return bool(selection.replicas_all or covered or selection.strategy_dir or selection.sizes)
 
 
 def _find_larger_gasp(c: Checkpoint, run: Run) -> Iterator[Hit]:
@@ -79,8 +79,8 @@ def _find_larger_gasp(c: Checkpoint, run: Run) -> Iterator[Hit]:
     if not all(layouts.of(c).piece(p.piece).kind is Kind.DYING_GASP for p in c.parts):
         return
     before = [o for o in run.checkpoints if o.kind is Kind.PERIODIC and o.order <= c.order]
-    asked = [c, *sorted(before, key=lambda o: o.order)[-1:]]
-    highest = [completeness.highest_rank(o, layouts.of(o)) for o in asked]
+    both = [c, *sorted(before, key=lambda o: o.order)[-1:]]
+    highest = [completeness.highest_rank(o, layouts.of(o)) for o in both]
     saved = max(highest) + 1
     if saved > world:
         who = "it has" if saved == highest[0] + 1 else "the save before it has"
@@ -134,8 +134,8 @@ def find_mismatch(
         return ""
     short = any(f.code == "missing-rank" for f in assignment.findings)
     ragged = world % max(1, prod(topology.sizes.get(axis, 1) for axis in _MODEL_PARALLEL))
-    gone = saved > world and _is_shared_out(c, layout)  # the last shared file may be lost
-    if short or ragged or gone or _is_left_unread(c, assignment, world, layout):
+    shared_out = saved > world and _is_shared_out(c, layout)  # the last shared file may be lost
+    if short or ragged or shared_out or _is_left_unread(c, assignment, world, layout):
         return f"saved by {saved} ranks, to be loaded by {world}"
     return ""
 

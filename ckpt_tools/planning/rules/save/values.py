@@ -17,7 +17,7 @@ def describe_zero_file(path: str, severity: Severity) -> Finding:
 
 
 def describe_zeros(names: Collection[str], path: str, other: Part) -> Finding:
-    """Return the finding that weights are nothing but zeros, unlike those of the ``other`` file."""
+    """Return the finding that weights are nothing but zeros, and not so in the ``other`` file."""
     text = f"nothing but zeros: {tensor_names(names)}, and in {shown(other)} there are numbers"
     return finding_of(RULE, Hit(path, text))
 
