@@ -35,8 +35,8 @@ __all__ = [
 
 
 def opened(path: str, io: str = "auto", *, hold: bool = False, certain: bool = False) -> OpenFile:
-    """A file, open for reading: past the page cache where ``io`` is "direct". ``hold``: all of it will be
-    read; what is ``certain`` was not changed on its way from a store. Raises OSError.
+    """Return a file opened for reading, past the page cache if ``io`` is "direct". ``hold``: the caller will
+    read the whole file. ``certain``: reads detect bytes changed on the way from a store. Raises OSError.
     """
     if is_url(path):
         from ckpt_tools.storage.stores.source import StoreSource
@@ -71,7 +71,7 @@ class BytesSource:
 
 
 class Window:
-    """``size`` bytes of another Source, from ``start``; a ShortRead carries offsets of the other one."""
+    """The ``size`` bytes of ``source`` from ``start`` on. A ShortRead carries offsets in ``source``."""
 
     def __init__(self, source: Source, start: int, size: int) -> None:
         self.source, self.start, self.size, self.path = source, start, size, source.path
@@ -80,13 +80,13 @@ class Window:
     def bytes_read(self) -> int:
         return self.source.bytes_read
 
-    def _within(self, offset: int, length: int) -> int:
+    def _translate(self, offset: int, length: int) -> int:
         if offset < 0 or offset + length > self.size:
             raise ShortRead(self.start + offset, length, max(0, self.size - offset))
         return self.start + offset
 
     def read(self, offset: int, length: int) -> bytes:
-        return self.source.read(self._within(offset, length), length)
+        return self.source.read(self._translate(offset, length), length)
 
     def readinto(self, offset: int, buffer: memoryview) -> None:
-        self.source.readinto(self._within(offset, len(buffer)), buffer)
+        self.source.readinto(self._translate(offset, len(buffer)), buffer)

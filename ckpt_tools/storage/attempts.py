@@ -14,28 +14,28 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 TRANSIENT = frozenset({errno.ESTALE, errno.EINTR, errno.ETIMEDOUT, errno.ECONNRESET})
-"""What a network file system answers while a server restarts or a handle is renewed, and what an answer of a
-store that broke off is: the next one may be whole.
+"""Errors worth another attempt: of a network file system while a server restarts or a handle is renewed, and
+ECONNRESET of a store's answer that broke off.
 """
 PAUSES = (0.001, 0.01, 0.05)
-"""Seconds before each further attempt: long enough for a handle to be renewed, too short to be felt."""
-OF_A_STORE = (0.1, 0.4, 1.6)
-"""The same of a request. What the store refused, or what never reached it, the library repeats itself
-(RetryConfig of obstore: ten times, with growing and random pauses).
+"""Seconds before each further system call: long enough to renew a handle, too short to be felt."""
+STORE_PAUSES = (0.1, 0.4, 1.6)
+"""Seconds before each further request whose answer broke off. Requests that a store refused, or that never
+reached it, obstore itself repeats (RetryConfig: ten times, with growing and random pauses).
 """
 pause: Callable[[float], None] = time.sleep
 
 
 def wait_for_another(e: OSError, pauses: Iterator[float]) -> None:
-    """Wait before the next attempt after one of ``TRANSIENT``; else, and in the end, raise the error."""
+    """Wait for the next of ``pauses``. Raise ``e`` if it is not ``TRANSIENT``, or no pause is left."""
     seconds = next(pauses, None) if e.errno in TRANSIENT else None
     if seconds is None:
         raise e
     pause(seconds * random.uniform(0.5, 1.5))  # noqa: S311 - not to be in step with others
 
 
-def ask_again(ask: Callable[[], T], each: Sequence[float] = OF_A_STORE) -> T:
-    """What a request answers, made again while its answer breaks off. Raises OSError."""
+def ask_again(ask: Callable[[], T], each: Sequence[float] = STORE_PAUSES) -> T:
+    """Return ``ask()``, called again after each of the pauses ``each`` while it fails with ``TRANSIENT``."""
     pauses = iter(each)
     while True:
         try:
@@ -45,5 +45,5 @@ def ask_again(ask: Callable[[], T], each: Sequence[float] = OF_A_STORE) -> T:
 
 
 def patiently(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """``call(*args)``, made up to three times more while it fails with one of ``TRANSIENT``."""
+    """Return ``call(*args)``, one system call, repeated up to three times on a ``TRANSIENT`` error."""
     return ask_again(lambda: watched(call, *args, **kwargs), PAUSES)

@@ -21,11 +21,11 @@ from ckpt_tools.storage.urls import is_url
 
 Entries = list[os.DirEntry[str]]
 EntryFilter = Callable[[Entries], Entries]
-"""The entries of a directory that are looked at."""
+"""Returns the entries of a directory that a caller looks at."""
 
 
 class Inspected(Protocol):
-    """What a walk's caller makes of a directory; ``to_stat`` are the entries whose stat it will use."""
+    """The result of an ``Inspect`` call; ``to_stat`` yields the entries whose stat the caller will use."""
 
     def to_stat(self) -> Iterable[os.DirEntry[str]]: ...
 
@@ -35,7 +35,7 @@ Inspect = Callable[[str, Entries], T]
 
 
 class Names(Entries):
-    """The entries of a directory of which only the names count."""
+    """The entries of a directory for a caller of ``walk`` that uses no stat."""
 
     def __init__(self, _path: str, entries: Entries) -> None:
         super().__init__(entries)
@@ -45,35 +45,35 @@ class Names(Entries):
 
 
 def entries_of(path: str, keep: EntryFilter = list) -> Entries:
-    """A directory's entries, sorted by name. Raises OSError."""
-    return keep(_in_store(path) if is_url(path) else patiently(_listed, path))
+    """Return the entries of a directory that ``keep`` leaves, sorted by name. Raise OSError."""
+    return keep(_list_store(path) if is_url(path) else patiently(_list_directory, path))
 
 
 def names_of(path: str) -> list[str]:
-    """The names in a directory, in any order. Raises OSError."""
-    return [e.name for e in _in_store(path)] if is_url(path) else patiently(os.listdir, path or ".")
+    """Return the names in a directory, in any order. Raise OSError."""
+    return [e.name for e in _list_store(path)] if is_url(path) else patiently(os.listdir, path or ".")
 
 
-def _in_store(url: str) -> Entries:
+def _list_store(url: str) -> Entries:
     from ckpt_tools.storage.stores.mounts import tree_of
 
     tree, key = tree_of(url)
-    return cast("Entries", tree.entries(key))  # they answer what those of the system do
+    return cast("Entries", tree.entries(key))  # they have the methods of os.DirEntry
 
 
-def _listed(path: str) -> Entries:
+def _list_directory(path: str) -> Entries:
     with os.scandir(path) as it:
         return sorted(it, key=lambda e: e.name)
 
 
 def stat(entry: os.DirEntry[str]) -> None:
-    """Ask for what the entry then remembers; an error is raised again to whoever asks next."""
+    """Make ``entry`` cache its stat. An error is ignored: the next ``entry.stat()`` raises it again."""
     with suppress(OSError):
         patiently(entry.stat)
 
 
-def below(entries: Entries) -> list[str]:
-    """The directories among entries, and what may be one: who goes there learns why it cannot be seen."""
+def subdirectories(entries: Entries) -> list[str]:
+    """Return the paths of directories, and of entries of unknown type: listing those raises the reason."""
     out = []
     for entry in entries:
         try:
@@ -87,20 +87,20 @@ def below(entries: Entries) -> list[str]:
 # ---- a tree of directories, each listed once
 
 THREADS = 16
-"""Calls under way at a time; what a metadata server sees of one such process."""
+"""Stat calls at a time: the load of one process on a metadata server."""
 _CHUNK = 32
-"""Files that one thread asks about in a row."""
+"""Entries that one thread stats in a row."""
 
 
 def walk(
     root: str, inspect: Inspect[T], threads: int = THREADS, keep: EntryFilter = list
 ) -> Iterator[tuple[str, T | OSError]]:
-    """Every directory at and below ``root`` with what ``inspect`` makes of its sorted entries, parents first,
-    in the order of names; a directory that cannot be listed comes with its OSError. Of entries that ``keep``
-    leaves out nothing is seen.
+    """Yield each directory at and below ``root`` with ``inspect(path, entries)``, parents first, in order of
+    names; one that cannot be listed comes with its OSError. Entries that ``keep`` drops are neither inspected
+    nor entered.
 
     Links to directories are followed, each real directory once, so loops end. In a large directory up to
-    ``threads`` calls ask for the stats that will be used: on a network each takes a while.
+    ``threads`` threads stat the entries of ``to_stat`` beforehand: on a network each stat takes a while.
     """
     if is_url(root):
         from ckpt_tools.storage.stores.mounts import tree_of
@@ -111,7 +111,7 @@ def walk(
         except OSError as e:
             yield root, e
             return
-        threads = 1  # all of it is in memory now
+        threads = 1  # all stats are in memory now
     seen, stack, pool = set[tuple[int, int]](), [root], Threads(threads)
     try:
         while stack:
@@ -126,11 +126,11 @@ def walk(
                 continue
             seen.add((st.st_dev, st.st_ino))
             contents = inspect(path, entries)
-            asked = list(contents.to_stat()) if threads > 1 and len(entries) > _CHUNK else []
-            for done in [pool.submit(_stat_all, asked[i : i + _CHUNK]) for i in range(0, len(asked), _CHUNK)]:
-                done.result()
+            due = list(contents.to_stat()) if threads > 1 and len(entries) > _CHUNK else []
+            for future in [pool.submit(_stat_all, due[i : i + _CHUNK]) for i in range(0, len(due), _CHUNK)]:
+                future.result()
             yield path, contents
-            stack.extend(reversed(below(entries)))
+            stack.extend(reversed(subdirectories(entries)))
     finally:
         pool.close(wait=False)
 
@@ -141,16 +141,16 @@ def _stat_all(entries: Entries) -> None:
 
 
 class Links(Struct):
-    """``inside`` maps links to the directories below ``root`` that they lead to, spelled as ``root`` is;
-    ``outside`` those that lead elsewhere. ``followed`` are those that say more than the names of what they
-    lead to, ``unseen`` those of which nobody can say where they lead; ``met`` those that ``follow`` met.
-    ``above`` are those to a directory that the root lies in, such as /: they are loops, and nobody follows
-    them. ``real`` is the root after every link.
+    """The links to directories below ``root``, whose real path is ``real``. ``inside`` maps links to their
+    targets below ``root``, spelled as ``root`` is, ``outside`` the other links to their real targets.
+    ``followed`` are links whose names say more than their targets' names, ``met`` the links that ``follow``
+    left in. ``unseen`` maps links without a known target to the error. ``above`` are links to a directory
+    that the root lies in, such as /: loops, which nobody follows.
     """
 
     root: str
     real: str
-    inside: dict[str, str] = field(default_factory=dict)  # of several threads: adding is one step
+    inside: dict[str, str] = field(default_factory=dict)  # threads share it: adding is one step
     outside: dict[str, str] = field(default_factory=dict)
     followed: set[str] = field(default_factory=set)
     unseen: dict[str, OSError] = field(default_factory=dict)
@@ -158,21 +158,20 @@ class Links(Struct):
     above: set[str] = field(default_factory=set)
 
     def keep(self, entries: list[os.DirEntry[str]]) -> list[os.DirEntry[str]]:
-        """The entries of one directory without the links to directories that lie below the root anyway."""
+        """Return the entries without links to directories, unless they lead out of the root."""
         gone = {e.path for e in entries if self._is_link(e) and e.path not in self.outside}
         return [e for e in entries if e.path not in gone] if gone else entries
 
     def follow(self, entries: list[os.DirEntry[str]]) -> list[os.DirEntry[str]]:
-        """The entries of one directory behind a link, without the links that lead back or above it."""
+        """Return the entries of a directory behind a link, without links that lead up. Extends ``met``."""
         links = [e.path for e in entries if self._is_link(e)]
         gone = {path for path in links if path in self.unseen or self._leads_up(path)}
         self.met += [path for path in links if path not in gone]
         return [e for e in entries if e.path not in gone] if gone else entries
 
     def ambiguous(self) -> list[str]:
-        """The links whose names may have gone unused, since each directory is listed once: those to one
-        below the root, and of those that lead elsewhere the ones that lead to the same as,
-        below or above another.
+        """Return the links whose names a walk may not have used, since it lists each directory once: all of
+        ``inside``, and links of ``outside`` whose target equals, contains or lies in another link's target.
         """
         times = Counter(self.outside.values())
         shared = {real for real, n in times.items() if n > 1}
@@ -182,7 +181,7 @@ class Links(Struct):
         return sorted((*self.inside, *(link for link, real in self.outside.items() if real in shared)))
 
     def resolved(self, path: str) -> str:
-        """The path without a link to a directory below the root."""
+        """Return the path with the deepest link of ``outside`` or ``inside`` in it replaced by its target."""
         for here in (path, *_parents(path)):
             if len(here) <= len(self.root):
                 break
@@ -192,12 +191,12 @@ class Links(Struct):
         return path
 
     def _is_link(self, entry: os.DirEntry[str]) -> bool:
-        """Whether the entry is a link to a directory; from then on it is known where it leads."""
+        """Return True if the entry is a link to a directory; adds it to the field for its kind of target."""
         try:
             if not (patiently(entry.is_symlink) and is_directory(entry)):
                 return False
         except OSError:
-            return False  # who goes there learns why it cannot be seen
+            return False  # the walk lists it, and raises the reason
         try:
             real = patiently(os.path.realpath, entry.path, strict=True)
         except OSError as e:
@@ -212,7 +211,7 @@ class Links(Struct):
         return True
 
     def _leads_up(self, link: str) -> bool:
-        """Whether a link leads to a directory on the way to it, or above one."""
+        """Return True if a link leads to a directory on its own path, or to one above such a directory."""
         if link in self.above:
             return True
         to = self.resolved(link)
@@ -221,12 +220,12 @@ class Links(Struct):
 
 
 def within(path: str, directory: str) -> bool:
-    """Whether the path is the directory or lies below it, by their names."""
+    """Return True if the path is the directory or lies below it, by their names alone."""
     return path == directory or path.startswith(f"{directory.rstrip('/')}/")
 
 
 def _parents(path: str) -> Iterator[str]:
-    """The directories that the path names on the way to it, the nearest first."""
+    """Yield the directories above a path, the nearest first."""
     while (above := os.path.dirname(path)) != path:
         yield above
         path = above

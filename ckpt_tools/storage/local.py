@@ -1,4 +1,4 @@
-"""A file of the local file system as a Source, and what reading it can meet."""
+"""A file of the local file system as a Source, and the errors and counters of reading it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 BUFFER = 2 * 1024 * 1024
-"""Bytes per read: the kernel copies out of its cache faster in long runs; from 1 to 2 MiB a tenth."""
+"""Bytes per read: the kernel copies long runs out of its cache faster; 2 MiB beat 1 MiB by a tenth."""
 
 _local = threading.local()
 
 
 def own_buffer(name: str = "first") -> memoryview:
-    """This thread's buffer of a name: "second" is for who fills the first one from a buffer of its own. It
-    begins with a page: the kernel copies at half the speed to an address that is no multiple of 64.
+    """Return this thread's buffer called ``name``; "second" is for code that copies from it into "first". A
+    buffer begins at a page: the kernel copies at half the speed to an address that is no multiple of 64.
     """
     view: memoryview | None = getattr(_local, name, None)
     if view is None:
@@ -39,7 +39,7 @@ def own_buffer(name: str = "first") -> memoryview:
 
 
 class ShortRead(Exception):
-    """A read got less than it wanted: the file ends there, or shrank while it was read."""
+    """A read got fewer bytes than it wanted: the file ends there, or shrank during the read."""
 
     def __init__(self, offset: int, wanted: int, got: int) -> None:
         super().__init__(f"wanted {wanted} bytes at offset {offset}, got {got}")
@@ -47,12 +47,12 @@ class ShortRead(Exception):
 
 
 class Stopped(Exception):
-    """Raised by a progress callback to end a read early: what was found until then counts."""
+    """Raised by a progress callback to end a read early; findings made before it count."""
 
 
 class Identity(NamedTuple):
-    """What tells that a file is still the one that was read: ``size`` in bytes, times in ns since 1970.
-    Unlike mtime, ctime cannot be set back by a program.
+    """The stat fields that show whether a file changed: ``size`` in bytes, times in ns since 1970. Unlike
+    mtime, ctime cannot be set back by a program.
     """
 
     size: int
@@ -66,16 +66,16 @@ class Identity(NamedTuple):
         return cls(stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_dev)
 
     def settled(self, opened_ns: int) -> bool:
-        """Whether a later change must show in the identity of a file that was opened at ``opened_ns``.
+        """Return True if any change after ``opened_ns``, when the file was opened, must alter its identity.
 
-        Not when it had just been changed, within one tick of the file system's clock (git calls such files
-        racily clean). A time without digits below a second may come from a clock of two seconds (FAT).
+        False for a file changed within one tick of the file system's clock before (git: "racily clean"). A
+        time in whole seconds may come from a clock that ticks every two seconds (FAT).
         """
         return opened_ns - self.ctime_ns > (100_000_000 if self.ctime_ns % 10**9 else 2_000_000_000)
 
 
 class Counter:
-    """Bytes that were read within ``counted()``."""
+    """The number of bytes read in one ``counted()`` block."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -85,13 +85,13 @@ _counting: ContextVar[tuple[Counter, ...]] = ContextVar("ckpt_tools_counting", d
 
 
 def counting() -> tuple[Counter, ...]:
-    """Who counts what is read now."""
+    """Return the counters of the ``counted()`` blocks that this code runs in."""
     return _counting.get()
 
 
 @contextmanager
 def counted() -> Iterator[Counter]:
-    """Count what every file that is opened and closed in the block delivers, whoever opens it."""
+    """Yield a counter of the bytes read from all files that are opened and closed in the block."""
     counter = Counter()
     token = _counting.set((*_counting.get(), counter))
     try:
@@ -101,13 +101,13 @@ def counted() -> Iterator[Counter]:
 
 
 def count(n: int) -> None:
-    """Count bytes that another process has read for us."""
+    """Add ``n`` bytes, which another process has read for this one, to the active counters."""
     for counter in _counting.get():
         counter.bytes += n
 
 
 class Source(Protocol):
-    """One file, read by ranges. ``path`` is "" for bytes that lie in no file; ``size`` in bytes when opened;
+    """One file, read by ranges. ``path`` is "" for bytes in memory; ``size`` is in bytes, at the opening;
     ``bytes_read`` counts every byte delivered. Safe for several threads.
     """
 
@@ -119,23 +119,23 @@ class Source(Protocol):
     def bytes_read(self) -> int: ...
 
     def read(self, offset: int, length: int) -> bytes:
-        """Exactly ``length`` bytes at ``offset``; raises ShortRead past the end and OSError as the system
-        does.
+        """Return exactly ``length`` bytes at ``offset``. Raise ShortRead past the end, and OSError as the
+        system does.
         """
         ...
 
     def readinto(self, offset: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from ``offset`` without a copy, releasing the GIL; raises as ``read`` does."""
+        """Fill ``buffer`` from ``offset`` without a copy, releasing the GIL. Raise as ``read`` does."""
         ...
 
 
 class OpenFile(ABC):
-    """A Source that is a file which is open, wherever it lies. ``stat`` is what it was when it was opened."""
+    """One open file, local or in a store, as a Source. ``stat`` is its stat at the opening."""
 
     def __init__(self, path: str, stat: os.stat_result) -> None:
         self.path, self.stat, self.size = path, stat, stat.st_size
         self.bytes_read = 0
-        self._counters = counting()  # here, because other threads do not see it
+        self._counters = counting()  # now: other threads do not see the context variable
         self._lock = threading.Lock()  # += from several threads loses counts without it
 
     @abstractmethod
@@ -146,14 +146,14 @@ class OpenFile(ABC):
 
     @abstractmethod
     def changed(self) -> bool:
-        """Whether it is another file now, or was written since it was opened. Raises OSError."""
+        """Return True if the file was replaced or written since the opening. Raise OSError."""
 
     @abstractmethod
     def identity(self) -> Identity | None:
-        """What was read, None when it changed meanwhile."""
+        """Return the identity of the bytes read; None if the file has changed since the opening."""
 
     def count(self, n: int) -> None:
-        """Count bytes that were delivered, or that somebody else read from this file for us."""
+        """Add ``n`` to ``bytes_read``: bytes delivered, or read from this file by another process for us."""
         with self._lock:
             self.bytes_read += n
 
@@ -169,7 +169,7 @@ class OpenFile(ABC):
 
 
 class LocalSource(OpenFile):
-    """A file of the local file system, by pread: no shared position, so threads do not disturb each other."""
+    """One local file, read by pread: threads share no file position, and do not disturb each other."""
 
     def __init__(self, path: str) -> None:
         # O_NONBLOCK: opening a FIFO that lies in place of a file must not hang; it changes nothing for
@@ -201,7 +201,7 @@ class LocalSource(OpenFile):
         self.count(wanted)
 
     def end_of_file(self, offset: int, wanted: int, got: int) -> ShortRead | OSError:
-        """What too little means: the end of the file, or a file system that does not deliver what it has."""
+        """Return ShortRead if the file ends at ``offset + got``, OSError if the system says it is longer."""
         size, end = patiently(os.fstat, self.fd).st_size, offset + got
         if end < size:
             return OSError(errno.EIO, f"the file has {size} bytes, but reading it ends at {end}", self.path)
@@ -222,14 +222,14 @@ class LocalSource(OpenFile):
 
 
 class HeldSource(LocalSource):
-    """A file of which all will be read. A small one is in memory from its first read on, because a call for
-    each of its headers takes longer; where that fails it is read as any other, which meets the error.
+    """One local file that will be read whole. Up to ``BUFFER`` bytes are kept in memory from the first read
+    on, which beats a call per header; if that fails, ranged reads go to the file and raise the error.
     """
 
     _whole: bytes | None = None
 
     def whole(self) -> bytes:
-        """All of it; nothing where it is not in memory. Raises Stalled."""
+        """Return the bytes of the whole file; b"" if it is too large or cannot be read. Raise Stalled."""
         if self._whole is None:
             data = b""
             try:
@@ -250,18 +250,18 @@ class HeldSource(LocalSource):
 
 
 ALIGNED = 4096
-"""Offsets, lengths and addresses that every device takes."""
+"""Every device takes O_DIRECT offsets, lengths and addresses that are multiples of this."""
 _REFUSED = (errno.EINVAL, errno.EOPNOTSUPP)
 
 
 class DirectSource(LocalSource):
-    """A file read past the page cache, a page or more at a time: what is compared is what lies on the medium,
-    and what others have in the cache stays there. Where O_DIRECT is refused it is read as any other.
+    """One local file, read past the page cache in whole pages, so that checks see the bytes on the medium and
+    evict nobody's cached pages. If the file system refuses O_DIRECT, reads go through the cache.
     """
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
-        with suppress(OSError):  # refused
+        with suppress(OSError):  # the file system refuses O_DIRECT
             self._set_direct(True)
 
     def _set_direct(self, on: bool) -> None:
@@ -279,7 +279,7 @@ class DirectSource(LocalSource):
             start = (offset + done) // ALIGNED * ALIGNED
             skip = offset + done - start
             n = min(BUFFER, -(-(skip + wanted - done) // ALIGNED) * ALIGNED)
-            got = self._pages(bounce[:n], start) - skip
+            got = self._read_pages(bounce[:n], start) - skip
             if got <= 0:
                 raise self.end_of_file(offset, wanted, done)
             got = min(got, wanted - done)
@@ -287,8 +287,8 @@ class DirectSource(LocalSource):
             done += got
         self.count(wanted)
 
-    def _pages(self, view: memoryview, start: int) -> int:
-        """Read whole pages. A read that ends within a page has met the end of the file."""
+    def _read_pages(self, view: memoryview, start: int) -> int:
+        """Fill ``view`` from the page at ``start``. Return the bytes read, fewer at the end of the file."""
         try:
             return patiently(os.preadv, self.fd, [view], start)
         except OSError as e:
@@ -303,7 +303,7 @@ _BLOCK = 8 << 20
 
 @contextmanager
 def on_this_machine(source: Source) -> Iterator[str]:
-    """The path of a file, or of a copy of an object that is gone afterwards. Raises OSError."""
+    """Yield the path of a local file; for an object, of a temporary local copy. Raise OSError."""
     if not is_url(source.path):
         yield source.path
         return

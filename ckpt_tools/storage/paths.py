@@ -14,7 +14,7 @@ Paths = Path | Iterable[Path]
 
 
 def one(path: Path, what: str = "root") -> str:
-    """The path as a text, of a presigned URL its name. Raises UsageError for none, and the empty one."""
+    """Return a path as str; a presigned URL without its query. Raise UsageError if it is no path or empty."""
     if not isinstance(path, (str, bytes, os.PathLike)):
         raise UsageError(f"{what} {path!r} is not a path", "give a text or a path object")
     text = os.fsdecode(path)
@@ -28,7 +28,7 @@ def one(path: Path, what: str = "root") -> str:
 
 
 def several(paths: Paths) -> list[str]:
-    """A list of paths; one path is a list of one, never its letters. Raises UsageError for none at all."""
+    """Return the paths as a list of str, for a single path of one. Raise UsageError if there is none."""
     if isinstance(paths, (str, bytes, os.PathLike)):
         return [one(paths, "path")]
     if not isinstance(paths, Iterable):
@@ -40,5 +40,5 @@ def several(paths: Paths) -> list[str]:
 
 
 def names(given: Iterable[str]) -> tuple[str, ...]:
-    """A list of names; a text is a list of one, never its letters."""
+    """Return the names as a tuple; a single str becomes a tuple of one."""
     return (given,) if isinstance(given, str) else tuple(given)

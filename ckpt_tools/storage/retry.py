@@ -1,4 +1,4 @@
-"""What has a name: "not there" told from "could not look"."""
+"""Stats and file types of paths and URLs; "not there" is kept apart from "could not look"."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from ckpt_tools.storage.attempts import patiently
 from ckpt_tools.storage.urls import is_url
 
 ABSENT = (FileNotFoundError, NotADirectoryError)
-"""The only errors that say that nothing of this name is there."""
+"""The only errors that prove that no file has the name."""
 _NAME_MAX = 255  # bytes of one name on every Linux file system
 
 
 def status(path: str) -> os.stat_result:
-    """As ``os.stat`` for a path, and the same for what a URL names. Raises OSError."""
-    return _in_store(path) if is_url(path) else _of_name(os.stat, path)
+    """Return ``os.stat`` of a path, or its equivalent for a URL. Raise OSError."""
+    return _stat_object(path) if is_url(path) else _stat_path(os.stat, path)
 
 
 def lstat(path: str) -> os.stat_result:
-    """As ``os.lstat``; a store has no links."""
-    return _in_store(path) if is_url(path) else _of_name(os.lstat, path)
+    """Return ``os.lstat`` of a path; for a URL ``status``, since a store has no links. Raise OSError."""
+    return _stat_object(path) if is_url(path) else _stat_path(os.lstat, path)
 
 
-def _of_name(call: Callable[[str], os.stat_result], path: str) -> os.stat_result:
+def _stat_path(call: Callable[[str], os.stat_result], path: str) -> os.stat_result:
     try:
         return patiently(call, path)
-    except ValueError as e:  # a text in a file may hold a NUL, or half of a pair of surrogates
+    except ValueError as e:  # the path holds a NUL or a lone surrogate: texts in files may
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from e
 
 
-def _in_store(url: str) -> os.stat_result:
+def _stat_object(url: str) -> os.stat_result:
     from ckpt_tools.storage.stores.mounts import tree_of
 
     tree, key = tree_of(url)
@@ -40,8 +40,8 @@ def _in_store(url: str) -> os.stat_result:
 
 
 def refresh(paths: Iterable[str]) -> dict[str, OSError]:
-    """See that what is asked about these next is as it is now, in a store too; what could not be asked there,
-    and why.
+    """Ask the stores anew about the URLs among ``paths``, so that the next ``status`` of each is current.
+    Return the errors of URLs that could not be asked about.
     """
     urls = [path for path in paths if is_url(path)]
     if not urls:
@@ -52,7 +52,7 @@ def refresh(paths: Iterable[str]) -> dict[str, OSError]:
 
 
 def there(path: str) -> bool:
-    """Whether anything has this name, also a link that leads nowhere. Raises OSError if nobody can see."""
+    """Return True if the name exists, also as a broken link. Raise OSError if that cannot be seen."""
     try:
         lstat(path)
     except ABSENT:
@@ -67,12 +67,12 @@ def there(path: str) -> bool:
 
 
 def is_file(path: str | os.DirEntry[str]) -> bool:
-    """Whether a regular file has this name, or a link there leads to one. Raises OSError."""
+    """Return True if the path is a regular file, or a link to one. Raise OSError if that cannot be seen."""
     return _leads_to(path, stat.S_ISREG, "is_file")
 
 
 def is_link(path: str | os.DirEntry[str]) -> bool:
-    """Whether it surely is a symbolic link."""
+    """Return True if the path is a symbolic link; False also if that cannot be seen."""
     try:
         return stat.S_ISLNK(lstat(os.fspath(path)).st_mode)
     except OSError:
@@ -80,7 +80,7 @@ def is_link(path: str | os.DirEntry[str]) -> bool:
 
 
 def is_directory(path: str | os.DirEntry[str]) -> bool:
-    """Whether a directory has this name, or a link there leads to one. Raises OSError if nobody can see."""
+    """Return True if the path is a directory, or a link to one. Raise OSError if that cannot be seen."""
     if _leads_to(path, stat.S_ISDIR, "is_dir"):
         return True
     if not isinstance(path, str) or not is_url(path):
@@ -88,13 +88,13 @@ def is_directory(path: str | os.DirEntry[str]) -> bool:
     from ckpt_tools.storage.stores.mounts import tree_of
 
     tree, key = tree_of(path)
-    return tree.is_directory(key)  # other keys lie below the one of an object
+    return tree.is_directory(key)  # a key of an object may be a directory of further keys too
 
 
-def _leads_to(path: str | os.DirEntry[str], kind: Callable[[int], bool], asked: str) -> bool:
-    """``asked`` is the question that a directory entry may answer without a call."""
+def _leads_to(path: str | os.DirEntry[str], kind: Callable[[int], bool], method: str) -> bool:
+    """Return True if the mode satisfies ``kind``; a directory entry is asked by its own ``method``."""
     try:
-        return kind(status(path).st_mode) if isinstance(path, str) else patiently(getattr(path, asked))
+        return kind(status(path).st_mode) if isinstance(path, str) else patiently(getattr(path, method))
     except ABSENT:
         return False
     except OSError as e:

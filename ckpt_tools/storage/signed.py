@@ -1,9 +1,8 @@
-"""URLs that carry a secret: a presigned URL is known by its name, without the query that signs it.
+"""URLs that carry a secret: a presigned URL is known by its name, the URL without the query that signs it.
 
-A query of http(s) may let whoever reads it in a log, a report or a cache fetch the object too. So what a
-caller gives is cut in two where it enters: the name goes everywhere, and the query stays here, where nothing
-but the client that sends it asks for it. Passwords and keys within a URL are refused: libraries read those
-from the environment, from profiles and from files.
+Whoever reads the query of an http(s) URL in a log, a report or a cache may fetch the object too. So each URL
+is cut in two where it enters: the name goes everywhere, the query only to the client that sends it. Passwords
+and keys within a URL are refused: libraries read them from the environment, from profiles and from files.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from ckpt_tools.storage.urls import absolute
 _WEB = re.compile(r"https?://", re.IGNORECASE)
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://([^/?#]*)", re.IGNORECASE)
 _CUT_PASSWORD = re.compile(r"(?!arn:)[^:@]*:(?!\d*$)[^@]*")
-"""What stands before the first slash where that is one of a password: no port follows the colon."""
+"""Matches the text before the first slash if it begins a password, because no port follows its colon."""
 _SIGNS = re.compile(
     r"x-(?:amz|goog)-.*"  # AWS Signature Version 4, and Google's of the same kind
     r"|awsaccesskeyid|googleaccessid|ossaccesskeyid|signature|expires|security-token|policy|key-pair-id"
     r"|sv|ss|srt|sp|se|st|spr|sig|sr|si|sip|sdd|ses|skoid|sktid|skt|ske|sks|skv|skdutid|saoid|suoid|scid",
     re.IGNORECASE,
 )
-"""Names of what signs a request: AWS and Google, version 4 and before, CloudFront, and the shared access
-signatures of Azure (learn.microsoft.com, "Create a service SAS" and "Create a user delegation SAS").
-Whatever else is in a query says what is asked for.
+"""Query parameters that sign a request: AWS and Google, version 4 and before, CloudFront, and the shared
+access signatures of Azure (learn.microsoft.com, "Create a service SAS" and "Create a user delegation SAS").
+All other parameters say which content is asked for.
 """
 _SURE = re.compile(r"[?&](?:x-amz-signature|x-amz-credential|x-goog-signature|signature|sig)=", re.IGNORECASE)
 
@@ -37,18 +36,18 @@ _SECRET = re.compile(
     r"SECRET|TOKEN|PASSW|CREDENTIAL|(ACCESS|ACCOUNT|API|SAS|_)_?KEY|CONNECTION_STRING", re.IGNORECASE
 )
 _SHORT = 8
-"""Characters of a value that may stand in a text for something else."""
+"""Shorter values are not redacted: the same characters may stand in a text for something else."""
 
 _lock = Lock()
 _queries: dict[str, str] = {}
 
 
 def named(url: str) -> str:
-    """The name of what a caller means, which anybody may see; what is no URL of http(s) is its own name, and
-    ``file://`` a path of this machine.
+    """Return the name of a URL, which anybody may see: an http(s) URL without its query, a local path for
+    ``file://``, any other text unchanged. Keeps the query for ``query_of``.
 
-    Raises UsageError for a URL with a password in it, for a signature where only http(s) takes one, and for
-    two URLs that differ in what their queries ask for: they would have one name.
+    Raise UsageError for a URL with a password in it, for a signature in a scheme that takes none, and for two
+    URLs of one name whose queries ask for different content.
     """
     m = _URL.match(url)
     if m is None:
@@ -98,24 +97,24 @@ def _has_password(of: str) -> UsageError:
 
 
 def asked(query: str) -> tuple[tuple[str, str], ...]:
-    """What a query asks for, without what signs it."""
+    """Return the parameters of a query that select content, sorted, without those that sign the request."""
     pairs = parse_qsl(query, keep_blank_values=True)
     return tuple(sorted(pair for pair in pairs if not _SIGNS.fullmatch(pair[0])))
 
 
 def asked_of(name: str) -> str:
-    """What the query of a name asks for, as a text that may be secret: only for digests."""
+    """Return the parameters of a name's query that select content, or "". May be secret: only for digests."""
     query = _queries.get(name)
     return repr(asked(query)) if query and asked(query) else ""
 
 
 def query_of(name: str) -> str:
-    """The query to send with the name of an object; "" for none. Secret: not for messages, nor for files."""
+    """Return the query to send with the name of an object, or "". Secret: for no message, for no file."""
     return _queries.get(name, "")
 
 
 def redacted(text: str, env: Mapping[str, str]) -> str:
-    """An unexpected text without the queries of URLs, and without what secret variables hold."""
+    """Return an unexpected text without the queries of URLs and without the values of secret variables."""
     text = _QUERY.sub(r"\1?…", text)
     queries = [value for query in _queries.values() for _, value in parse_qsl(query)]
     secret = [value for name, value in env.items() if _SECRET.search(name)]
@@ -126,7 +125,7 @@ def redacted(text: str, env: Mapping[str, str]) -> str:
 
 
 def words(argv: Sequence[str]) -> list[str]:
-    """A command line in which every URL is a name; what follows ``--`` is another command, and stays."""
+    """Return a command line with URLs replaced by names; words after ``--`` are another command's."""
     own = list(argv).index("--") if "--" in argv else len(argv)
     out = list(argv)
     for i, word in enumerate(argv[:own]):

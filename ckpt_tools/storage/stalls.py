@@ -1,9 +1,9 @@
-"""System calls that never return: made where they can be left behind, so that whoever asked goes on without
-the answer.
+"""System calls that never return: each runs in a thread that can be left behind, so that the caller goes on
+without its result.
 
-A call that hangs in the kernel cannot be broken off: neither a signal nor another thread ends it. So with a
-time limit a file is read by a thread that nobody has to wait for. In such a thread every call is noted while
-it is under way; elsewhere each call is handed to one. Without a limit calls are made as they stand.
+A call that hangs in the kernel cannot be broken off: neither a signal nor another thread ends it. So under a
+time limit a file is read by a thread that nobody has to wait for, and each call in such a thread is noted
+while it runs; a call from any other thread is handed to one. Without a limit calls are made directly.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 GRACE = 30.0
-"""Seconds after the time limit, or after its own begin, that a single system call has to return."""
+"""Seconds that a system call has to return, from its begin or the time limit, whichever is later."""
 MOST = 3
-"""Calls that stall before no further one is waited for: a file system that is gone would cost ``GRACE`` for
-every file.
+"""Stalled calls after which no further call is waited for: a file system that is gone would cost ``GRACE``
+for every file.
 """
 _AGAIN = 1.0
-"""Seconds after which a call that is overdue is looked at once more: the whole process may have been stopped
-meanwhile.
+"""Seconds until an overdue call is looked at a second time: the whole process may have been stopped in
+between.
 """
 
 
 Call = tuple[float, tuple[Any, ...]]
-"""When a call began (``time.monotonic()``), and what it was given."""
+"""The time at which a call began (``time.monotonic()``), and its arguments."""
 
 
 class Stalled(OSError):
-    """A system call has not returned in time; whether it ever will is not known."""
+    """A system call has not returned in time; whether it ever will is unknown."""
 
     def __init__(self, path: str = "") -> None:
         super().__init__(
@@ -52,44 +52,44 @@ class Stalled(OSError):
 
 
 class Limit:
-    """The time limit of one question, ``seconds`` from now."""
+    """One time limit, ``seconds`` from now, for all calls of a question."""
 
     def __init__(self, seconds: float) -> None:
         self.ends = time.monotonic() + seconds
         self.stalled = 0
-        self.lost: list[str] = []  # paths that are not asked about again; calls are given lists as well
+        self.lost: list[str] = []  # paths not to be tried again; no set: arguments may be lists
 
     def is_overdue(self, since: float) -> bool:
         return time.monotonic() - max(self.ends, since) >= GRACE
 
     def away(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """``work(*args)`` by a thread that may be left behind. Raises Stalled when a call of it, or of a
-        thread that it starts, is overdue.
+        """Return ``work(*args)`` from a thread that may be left behind. Raise Stalled if one of its system
+        calls, or of a thread that it starts, is overdue.
         """
         if self.stalled >= MOST:
             raise Stalled
-        hand, calls = Threads(1), dict[int, Call]()
+        thread, calls = Threads(1), dict[int, Call]()
 
         def begin() -> T:
             _calls.set(calls)
             return work(*args, **kwargs)
 
         try:
-            future = hand.submit(begin)
+            future = thread.submit(begin)
             self._wait(future, calls)
         except BaseException:
-            hand.close(wait=False)  # should it ever come back
+            thread.close(wait=False)  # the thread ends if its call ever returns
             raise
-        hand.close(wait=True)  # so that this process may make copies of itself
+        thread.close(wait=True)  # no thread is left: this process may fork
         return future.result()
 
     def _wait(self, future: Future[Any], calls: dict[int, Call]) -> None:
-        """Wait for the work. Raises Stalled when the same call is overdue at two looks."""
+        """Wait for ``future``. Raise Stalled if the same call of ``calls`` is overdue at two looks."""
         seen: Call | None = None
         while not wait([future], min(max(_AGAIN, self.ends + GRACE - time.monotonic()), TIMEOUT_MAX)).done:
             before, seen = seen, next((c for c in list(calls.values()) if self.is_overdue(c[0])), None)
             if seen is not None and seen is before:
-                path = _path(seen[1])
+                path = _path_of(seen[1])
                 self.stalled += 1
                 self.lost.append(path)
                 raise Stalled(path)
@@ -97,11 +97,11 @@ class Limit:
 
 _limit: ContextVar[Limit | None] = ContextVar("ckpt_tools_limit", default=None)
 _calls: ContextVar[dict[int, Call] | None] = ContextVar("ckpt_tools_calls", default=None)
-"""Those under way in a thread that may be left behind, by thread; None elsewhere."""
+"""The calls under way in a thread that may be left behind, by thread id; None in other threads."""
 
 
-def _path(args: tuple[Any, ...]) -> str:
-    """The path that a call was about: it was given one, the entry of a directory, or a file that is open."""
+def _path_of(args: tuple[Any, ...]) -> str:
+    """Return the path that a call is about, or ""; its first argument is a path, entry or descriptor."""
     what = getattr(args[0], "path", args[0]) if args else ""
     if isinstance(what, int):
         try:
@@ -112,12 +112,12 @@ def _path(args: tuple[Any, ...]) -> str:
 
 
 def watched(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """``call(*args)``, one system call. Raises Stalled when there is a time limit and it does not return."""
+    """Return ``call(*args)``, one system call. Raise Stalled if it is not back within the time limit."""
     limit, calls = _limit.get(), _calls.get()
     if limit is None:
         return call(*args, **kwargs)
     if calls is None:
-        return limit.away(watched, call, *args, **kwargs)  # type: ignore[arg-type]  # which takes any call
+        return limit.away(watched, call, *args, **kwargs)  # type: ignore[arg-type]  # watched takes any call
     if args and args[0] in limit.lost:
         raise Stalled(str(args[0]))
     me = get_ident()
@@ -129,8 +129,8 @@ def watched(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
 
 def interruptible(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """``watched``, of a call of foreign code that looks at no signals: Python handles one in the main thread,
-    and there Ctrl-C would wait as long as the call does.
+    """Return ``watched(call)`` for foreign code that ignores signals. In the main thread Python could not
+    handle Ctrl-C before the call ends, so another thread makes it.
     """
     if _limit.get() is None and current_thread() is main_thread():
         with limited(math.inf):
@@ -139,7 +139,7 @@ def interruptible(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
 
 def away(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """``work(*args)``, which makes many calls. Raises Stalled when one of them is overdue."""
+    """Return ``work(*args)``, which makes many system calls. Raise Stalled if one of them is overdue."""
     limit = _limit.get()
     return (
         work(*args, **kwargs)
@@ -149,19 +149,19 @@ def away(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
 
 def overdue(since: float) -> bool:
-    """Whether an answer that is awaited since then (``time.monotonic()``) should have come."""
+    """Return True if an answer awaited since ``since`` (``time.monotonic()``) should have come by now."""
     limit = _limit.get()
     return limit is not None and limit.is_overdue(since)
 
 
 def unlimited() -> None:
-    """For a copy of this process: who asked it watches over it, and it makes its calls as they stand."""
+    """Drop the limit in a forked copy of this process: its parent watches it, and it makes calls directly."""
     _limit.set(None)
 
 
 @contextmanager
 def limited(seconds: float | None) -> Iterator[None]:
-    """A time limit for the calls in this block; None for none."""
+    """Set a time limit in ``seconds`` for the calls in this block; None sets no limit."""
     limit, calls = _limit.set(None if seconds is None else Limit(seconds)), _calls.set(None)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Threads for one caller that keep no process from ending: one may hang in a read for ever."""
+"""Daemon threads for one caller: they never keep the process from ending, though one may hang in a read."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 MOST = 32
-"""Threads at most, unless somebody asks for more: memory and its bus bear no more."""
+"""The default number of threads at most: memory and its bus bear no more."""
 
 
 def count_cpus() -> int:
-    """CPUs that this process may use."""
+    """Return the number of CPUs that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def default_jobs() -> int:
-    """Threads that read when nobody says how many."""
+    """Return the number of reading threads if no option sets it."""
     return min(MOST, count_cpus())
 
 
 class Threads(Executor):
-    """Up to ``count`` daemon threads, started as there is work for them; each piece of work sees the caller's
-    context variables. Where no thread can be started the caller does the work.
+    """An executor of up to ``count`` daemon threads, started as work comes; work sees the caller's context
+    variables. If no thread can be started, the caller's thread does the work.
     """
 
     def __init__(self, count: int) -> None:
@@ -42,38 +42,38 @@ class Threads(Executor):
     def submit(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         future: Future[T] = Future()
         context = copy_context()
-        self._work.put((future, lambda: context.run(work, *args, **kwargs)))  # type: ignore[arg-type]  # a future of any kind
+        self._work.put((future, lambda: context.run(work, *args, **kwargs)))  # type: ignore[arg-type]  # a future of any type
         if len(self._threads) < self.width:
-            thread = Thread(target=self._serve, daemon=True, name=f"ckpt-work-{len(self._threads)}")
+            thread = Thread(target=self._run_tasks, daemon=True, name=f"ckpt-work-{len(self._threads)}")
             try:
                 thread.start()
-            except RuntimeError:  # a process that ends, or has as many as it may, starts none
+            except RuntimeError:  # the process is ending, or has as many threads as it may
                 if not self._threads:
                     self._work.put(None)
-                    self._serve()
+                    self._run_tasks()
             else:
                 self._threads.append(thread)
         return future
 
-    def _serve(self) -> None:
-        while (todo := self._work.get()) is not None:
-            future, work = todo
+    def _run_tasks(self) -> None:
+        while (task := self._work.get()) is not None:
+            future, work = task
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(work())
                 except BaseException as e:  # whoever asks for the result raises it
                     future.set_exception(e)
-            del todo, future, work
+            del task, future, work
 
     def close(self, *, wait: bool) -> None:
-        """Drop what has not begun; with ``wait`` until what is under way is finished."""
+        """Cancel the work that has not begun; with ``wait``, wait until running work is finished."""
         while True:
             try:
-                todo = self._work.get_nowait()
+                task = self._work.get_nowait()
             except Empty:
                 break
-            if todo is not None:
-                todo[0].cancel()
+            if task is not None:
+                task[0].cancel()
         for _ in self._threads:
             self._work.put(None)
         for thread in self._threads if wait else ():
@@ -81,7 +81,7 @@ class Threads(Executor):
 
 
 def do_each(work: Callable[[S], T], items: Iterable[S], count: int) -> list[T]:
-    """What some work makes of each, up to ``count`` of them at a time. Raises the first error of it."""
+    """Return ``work(item)`` for each item in order, up to ``count`` at a time. Raise its first error."""
     pool = Threads(count)
     try:
         return [future.result() for future in [pool.submit(work, item) for item in items]]
@@ -90,9 +90,10 @@ def do_each(work: Callable[[S], T], items: Iterable[S], count: int) -> list[T]:
 
 
 class Rate:
-    """Bytes per second that all threads share: whoever has read some waits until their time is over.
+    """A limit in bytes per second for all threads together: each read is followed by a sleep that keeps to
+    it.
 
-    Time in which nobody read is not saved up. ``clock`` and ``sleep`` are those of ``time``.
+    Idle time is not saved up. ``clock`` and ``sleep`` default to those of ``time``.
     """
 
     def __init__(
@@ -102,12 +103,13 @@ class Rate:
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         self.limit, self._clock, self._sleep = limit, clock, sleep
-        self._paid = clock()  # until then the bytes that were read are paid for
+        self._paid_until = clock()  # the time at which all bytes read so far are within the limit
         self._lock = Lock()
 
     def took(self, n: int) -> None:
+        """Note ``n`` bytes as read, and sleep until they are within the limit."""
         with self._lock:
             now = self._clock()
-            self._paid = max(self._paid, now) + n / self.limit
-            wait = self._paid - now
+            self._paid_until = max(self._paid_until, now) + n / self.limit
+            wait = self._paid_until - now
         self._sleep(wait)

@@ -1,8 +1,9 @@
-"""Whose orders count, as ssh has it: what tells ckpt what to do is mine or root's, and only we can write it.
+"""Whose files give orders, as ssh has it: a file that steers ckpt is ours or root's, and only we can write
+it.
 
-So is each directory above it, up to the first that others cannot write or that is sticky (there, others
-cannot replace what is ours), and each link on the way. What was opened is judged, and then the way to it: in
-directories that others cannot write nothing is exchanged meanwhile.
+The same holds for each directory above it, up to the first that others cannot write or that is sticky (there,
+others cannot replace our files), and for each link on the way. The opened file is judged first, then the way
+to it: in directories that others cannot write nobody exchanges anything meanwhile.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from ckpt_tools.model.selection import Trust
 __all__ = ["OURS", "Trust", "Untrusted", "absent", "check", "create", "directory", "make", "named", "read"]
 
 _LINKS = 40
-"""Links on one path, as Linux counts them."""
-_TO_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
+"""The most links on one path, as in Linux."""
+_READ_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
 _KUBERNETES = "..data"
 """The link through which the kubelet exchanges all files of a ConfigMap or Secret at once
 (pkg/volume/util/atomic_writer.go).
 """
 OURS = Trust()
-"""Nobody else."""
+"""Trusts the caller and root alone."""
 
 
 class Untrusted(UsageError):
-    """Somebody else could have written this: only the caller can say whether that is meant (exit 2).
-    ``unfit``: it is ours, and nothing that can be read: no file, or far too large.
+    """Somebody else could have written a file that steers ckpt; only the caller can say whether it is meant
+    (exit 2). ``unfit``: the file is ours, but cannot be read as one: a pipe, a device, or far too large.
     """
 
     def __init__(self, message: str, hint: str = "", *, unfit: bool = False) -> None:
@@ -44,15 +45,15 @@ class Untrusted(UsageError):
 
 @contextmanager
 def named(what: str) -> Iterator[None]:
-    """Whatever is not to be trusted within is reported under the name of the setting that led to it."""
+    """Put ``what``, the setting that named a file, before the message of Untrusted raised in the block."""
     try:
         yield
     except Untrusted as e:
         raise Untrusted(f"{what}: {e}", e.hint) from e
 
 
-def owner(info: os.stat_result, trust: Trust) -> str:
-    """Return why its owner is not believed; "" where it is ours, root's or of a trusted owner."""
+def name_foreign_owner(info: os.stat_result, trust: Trust) -> str:
+    """Return why the owner of a file is not trusted; "" if it is ours, root's or of a trusted owner."""
     if info.st_uid in (0, os.geteuid()) or info.st_uid in trust.owners:
         return ""
     import pwd
@@ -63,8 +64,8 @@ def owner(info: os.stat_result, trust: Trust) -> str:
         return f"belongs to uid {info.st_uid}"
 
 
-def _writers(path: str, info: os.stat_result, trust: Trust) -> str:
-    """Return who else may write it; "" when nobody."""
+def _name_writers(path: str, info: os.stat_result, trust: Trust) -> str:
+    """Return who else may write a file, as the end of a message; "" if nobody."""
     mode, who = info.st_mode, ""
     if mode & stat.S_IWOTH:
         who = "everybody"
@@ -81,7 +82,7 @@ def _writers(path: str, info: os.stat_result, trust: Trust) -> str:
 
 
 def is_own_group(info: os.stat_result) -> bool:
-    """Return whether its group is this user's own, of the same name, with nobody else in it."""
+    """Return True if a file's group is this user's own: of the same name, with nobody else in it."""
     import grp
     import pwd
 
@@ -93,9 +94,9 @@ def is_own_group(info: os.stat_result) -> bool:
     return same and not set(group.gr_mem) - {user.pw_name}
 
 
-class _Way:
-    """The directories on the way to ``path`` from "/" on, after every link was followed, and last what it
-    leads to. ``mounted``: a Kubernetes volume lies on it.
+class _PathWalk:
+    """The ``steps`` from "/" to ``path``, (path, lstat) of each directory and last of the target, all links
+    followed. ``mounted``: one link on the way belongs to a Kubernetes volume.
     """
 
     def __init__(self, path: str, trust: Trust) -> None:
@@ -103,8 +104,8 @@ class _Way:
         self.steps: list[tuple[str, os.stat_result]] = []
 
     def walk(self) -> os.stat_result:
-        """Return what it leads to. Raises Untrusted for a link that somebody else put there, or could have,
-        and OSError.
+        """Fill ``steps``, and return the lstat of the target. Raise OSError, and Untrusted for a link that
+        somebody else made or could have made.
         """
         path = self.path if os.path.isabs(self.path) else os.path.join(os.getcwd(), self.path)
         names, links = deque(["/", *path.split("/")]), 0
@@ -120,7 +121,7 @@ class _Way:
                     info = os.lstat(here)
                     to = os.readlink(here) if stat.S_ISLNK(info.st_mode) else ""
                 except OSError as e:
-                    e.filename = self.path  # not the last name alone
+                    e.filename = self.path  # the whole path, not the component that failed
                     raise
                 if stat.S_ISDIR(info.st_mode) or stat.S_ISREG(info.st_mode):
                     self.steps.append((here, info))
@@ -133,10 +134,10 @@ class _Way:
         return self.steps[-1][1]
 
     def _check_link(self, here: str, to: str, info: os.stat_result) -> None:
-        """Raises Untrusted unless it is a link of ours to a file; what is none of these is never opened: that
-        alone may wait for ever, or rewind a tape.
+        """Raise Untrusted unless ``here`` is our link to a path. A device or pipe is never opened: the mere
+        opening may wait for ever, or rewind a tape.
         """
-        self._require(owner(info, self.trust), f"the link {here}" if to else here, info)
+        self._require(name_foreign_owner(info, self.trust), f"the link {here}" if to else here, info)
         self.check_places(self.steps[-1:])
         if not to:
             raise Untrusted(f"{here} is not a regular file", "name a file of your own", unfit=True)
@@ -147,30 +148,32 @@ class _Way:
         self.mounted = self.mounted or is_volume
 
     def check(self, info: os.stat_result) -> None:
-        """Raises Untrusted unless only we and root can change it, and what it lies in."""
+        """Raise Untrusted unless only we and root can change the target and the directories above it."""
         path, above = self.steps[-1][0], self.steps[-2::-1]
-        self._require(owner(info, self.trust) or _writers(path, info, self.trust), path, info)
+        self._require(
+            name_foreign_owner(info, self.trust) or _name_writers(path, info, self.trust), path, info
+        )
         self.check_places(above)
         if stat.S_ISREG(info.st_mode) and info.st_nlink > 1 and above[0][1].st_mode & stat.S_ISVTX:
             why = f"has {info.st_nlink} hard links, in a directory where anybody can make one"
             self._require(why, path, info, f"copy it: cp {path} FILE")
 
     def check_places(self, above: Iterable[tuple[str, os.stat_result]]) -> None:
-        """Raises Untrusted where others can exchange what lies in them, directories from the inside out."""
+        """Raise Untrusted if others can exchange entries of these directories, given from the inside out."""
         for path, info in above:
-            strange = owner(info, self.trust)
-            reason = strange or _writers(path, info, self.trust)
-            if not strange and (not reason or info.st_mode & stat.S_ISVTX):
+            foreign = name_foreign_owner(info, self.trust)
+            reason = foreign or _name_writers(path, info, self.trust)
+            if not foreign and (not reason or info.st_mode & stat.S_ISVTX):
                 return
             self._require(reason, path, info)
 
     def _require(self, reason: str, what: str, info: os.stat_result, hint: str = "") -> None:
-        """Raises Untrusted for a reason, unless the way leads through a trusted directory."""
-        if reason and not any((step.st_dev, step.st_ino) in self._trusted for _, step in self.steps):
+        """Raise Untrusted if there is a ``reason``, unless the way leads through a trusted directory."""
+        if reason and not any((step.st_dev, step.st_ino) in self._trusted_ids for _, step in self.steps):
             raise Untrusted(f"{what} {reason}", hint or self._hint(what, info))
 
     @cached_property
-    def _trusted(self) -> set[tuple[int, int]]:
+    def _trusted_ids(self) -> set[tuple[int, int]]:
         found = set()
         for path in self.trust.directories:
             with suppress(OSError):
@@ -179,8 +182,8 @@ class _Way:
         return found
 
     def _hint(self, path: str, info: os.stat_result) -> str:
-        """Return what makes it trusted, the narrowest first."""
-        if owner(info, self.trust):
+        """Return how to make ``path`` trusted, the narrowest way first."""
+        if name_foreign_owner(info, self.trust):
             uid = info.st_uid
             return f"use one of your own; or, if you trust all that uid {uid} writes, add --trust owner={uid}"
         place = shlex.quote(path if stat.S_ISDIR(info.st_mode) else os.path.dirname(path))
@@ -193,25 +196,25 @@ class _Way:
 
 
 def check(path: str, trust: Trust = OURS) -> None:
-    """Raises Untrusted unless a file or directory is such a one, and OSError. For what is only looked at."""
-    way = _Way(path, trust)
+    """Raise Untrusted if others could change a file or directory, and OSError. Nothing is opened."""
+    way = _PathWalk(path, trust)
     way.check(way.walk())
 
 
 def read(path: str, limit: int, trust: Trust = OURS, *, private: bool = False) -> bytes:
-    """Return the bytes of a regular file that only we or root could have written. ``private``: nobody else
-    may read it either, as ssh wants its keys.
+    """Return the bytes of a regular file that only we or root could have written. ``private``: only its owner
+    may read it, as ssh wants its keys.
 
-    Raises Untrusted, also for more than ``limit`` bytes, and OSError.
+    Raise Untrusted, also for more than ``limit`` bytes, and OSError.
     """
-    way = _Way(path, trust)
+    way = _PathWalk(path, trust)
     if stat.S_ISDIR(way.walk().st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    with open(os.open(way.steps[-1][0], _TO_READ), "rb", buffering=0) as file:
+    with open(os.open(way.steps[-1][0], _READ_FLAGS), "rb", buffering=0) as file:
         info = os.fstat(file.fileno())
         way.check(info)
-        given = info.st_uid == 0 and (way.mounted or os.geteuid() != 0)
-        if private and info.st_mode & 0o077 and not given:  # what root gave to us is not ours to change
+        from_root = info.st_uid == 0 and (way.mounted or os.geteuid() != 0)  # we cannot change its mode
+        if private and info.st_mode & 0o077 and not from_root:
             text = f"{path} may be used by others than its owner (mode {stat.S_IMODE(info.st_mode):04o})"
             raise Untrusted(text, f"chmod 600 {path}")
         data = b""
@@ -224,8 +227,8 @@ def read(path: str, limit: int, trust: Trust = OURS, *, private: bool = False) -
 
 @contextmanager
 def directory(path: str, trust: Trust = OURS) -> Iterator[int]:
-    """A descriptor of a directory that only we or root can write. Raises Untrusted and OSError."""
-    way = _Way(path, trust)
+    """Yield a descriptor of a directory that only we or root can write. Raise Untrusted and OSError."""
+    way = _PathWalk(path, trust)
     if not stat.S_ISDIR(way.walk().st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
     fd = os.open(way.steps[-1][0], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -237,8 +240,8 @@ def directory(path: str, trust: Trust = OURS) -> Iterator[int]:
 
 
 def absent(path: str, trust: Trust = OURS) -> None:
-    """Nothing is at ``path``: raises Untrusted where somebody else could have taken it away, and OSError."""
-    way = _Way(path, trust)
+    """If nothing is at ``path``, raise Untrusted if somebody else could have removed it. Raise OSError."""
+    way = _PathWalk(path, trust)
     try:
         way.walk()
     except FileNotFoundError:
@@ -246,7 +249,7 @@ def absent(path: str, trust: Trust = OURS) -> None:
 
 
 def make(path: str, trust: Trust = OURS) -> None:
-    """Make a directory, and those above, that others cannot write whatever the umask. Raises OSError."""
+    """Make a directory and its parents, not writable by others whatever the umask. Raise OSError."""
     mode, above = 0o775 if trust.group else 0o755, os.path.dirname(path)
     try:
         os.mkdir(path, mode)
@@ -261,7 +264,7 @@ def make(path: str, trust: Trust = OURS) -> None:
 
 
 def create(name: str, flags: int, at: int, trust: Trust = OURS) -> int:
-    """Open a file for writing in an open directory; no planted link or pipe is followed. Raises OSError."""
+    """Open a file for writing in the directory ``at``, through no planted link or pipe. Raise OSError."""
     safe = os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     fd = os.open(name, flags | safe, 0o664 if trust.group else 0o644, dir_fd=at)
     if not stat.S_ISREG(os.fstat(fd).st_mode):

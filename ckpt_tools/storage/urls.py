@@ -1,7 +1,7 @@
-"""Names of what lies in a store: URLs, which stand wherever an absolute path of this machine may stand.
+"""Names of files and directories in a store: URLs, which stand wherever an absolute local path may stand.
 
-A URL is kept as its store writes it but for slashes at its end and names ``.``: keys are texts, so nothing
-else between two slashes is folded, decoded or followed. ``file://`` names a path of this machine.
+A URL is kept as its store writes it, except for trailing slashes and names ``.``: keys are plain texts, so
+nothing else between two slashes is folded, decoded or followed. ``file://`` names a local path.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ import os
 import re
 from collections.abc import Sequence
 
-_URL = r"[A-Za-z][A-Za-z0-9+.-]*://"  # RFC 3986, section 3.1; compiled where a text is no path at first sight
+_URL = r"[A-Za-z][A-Za-z0-9+.-]*://"  # RFC 3986, section 3.1; compiled by re at the first "://"
 _WITHOUT_HOST = frozenset({"memory", "hf"})
-"""Schemes in which the first name is no server or bucket: all that they have is one store."""
+"""Schemes whose first name is no server or bucket: the whole scheme is one store."""
 
 READ_ONLY = frozenset({"hf"})
-"""Schemes in which nothing is ever written: there each write is a commit that others see."""
+"""Schemes to which nothing is ever written: each write would be a commit that others see."""
 
 
 def is_url(path: str) -> bool:
-    """Whether a text names something in a store. What begins with "/" or "." is a path of this machine."""
+    """Return True if a text names a file in a store. A text that begins with "/" or "." is a local path."""
     return not path.startswith("/") and "://" in path and re.match(_URL, path) is not None
 
 
 def absolute(path: str) -> str:
-    """The path from the root, or the URL without slashes at its end and names ``.`` (RFC 3986, 5.2.4)."""
+    """Return the absolute path, or the URL without trailing slashes and names ``.`` (RFC 3986, 5.2.4)."""
     if not is_url(path):
         return os.path.abspath(path)
     scheme, _, rest = path.partition("://")
@@ -37,29 +37,29 @@ def absolute(path: str) -> str:
 
 
 def real_path(path: str) -> str:
-    """Where a path leads when all links are followed; a store has none."""
+    """Return the path with all links followed; a URL as it is, since a store has no links."""
     return path if is_url(path) else os.path.realpath(path)
 
 
 def mirror_path(path: str) -> str:
-    """The absolute path that stands for one below another directory: ``/s3:/bucket/key`` of a URL."""
+    """Return the absolute path that stands for ``path`` below another directory, as ``/s3:/bucket/key``."""
     return f"/{path.replace('://', ':/', 1)}" if is_url(path) else os.path.realpath(path)
 
 
 def inside(base: str, name: str) -> str | None:
-    """The path of ``name`` from the directory ``base``; None when that lies elsewhere."""
+    """Return the path of ``name`` relative to the directory ``base``; None if it leads out of ``base``."""
     if "\0" in name or os.path.isabs(name) or is_url(name):
         return None
     if is_url(base):
         store, key = split(base)
-        path = inside(f"/store/{key}", name)  # "/.." is "/", but above a store there is nothing of it
+        path = inside(f"/store/{key}", name)  # on "/" alone ".." would have no effect
         return None if path is None else joined(store, path.removeprefix("/store/"))
     path = os.path.normpath(os.path.join(base, name))
     return path if path.startswith(base.rstrip("/") + "/") else None
 
 
 def common(paths: Sequence[str]) -> str:
-    """The directory that all of these lie in; "/" where only that, or no store, is common to them."""
+    """Return the deepest directory above all paths; "/" if only that, or no store, is common to them."""
     stores = {split(path)[0] if is_url(path) else "" for path in paths}
     if stores == {""}:
         return os.path.commonpath(paths)
@@ -70,19 +70,19 @@ def common(paths: Sequence[str]) -> str:
 
 
 def is_normal(path: str) -> bool:
-    """Whether nothing in a path or URL leads up or nowhere, such as ``..`` and ``//``."""
+    """Return True if a path or URL has no redundant part, such as ``..`` and ``//``."""
     rest = f"/{path.partition('://')[2]}" if is_url(path) else path
     return rest == os.path.normpath(rest)
 
 
 def normal(path: str) -> str:
-    """A path without ``..`` and ``//``; of a URL what follows the scheme."""
+    """Return a path or URL without ``..`` and ``//``; the scheme of a URL stays."""
     store, separator, rest = path.partition("://")
     return f"{store}{separator}{os.path.normpath(rest)}" if is_url(path) else os.path.normpath(path)
 
 
 def split(url: str) -> tuple[str, str]:
-    """(the store, the key in it): ``s3://bucket`` and ``run/file``."""
+    """Return (store, key) of a URL, such as ``s3://bucket`` and ``run/file``."""
     scheme, _, rest = url.partition("://")
     if scheme in _WITHOUT_HOST:
         return f"{scheme}://", rest
@@ -91,5 +91,5 @@ def split(url: str) -> tuple[str, str]:
 
 
 def joined(store: str, key: str) -> str:
-    """The URL of a key."""
+    """Return the URL of ``key`` in ``store``."""
     return f"{store}{key}" if store.endswith("/") or not key else f"{store}/{key}"

@@ -17,7 +17,7 @@ from ckpt_tools.storage.trust import OURS, Trust
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write all of it. Raises OSError."""
+    """Write all of ``data`` to ``fd``, in several calls if need be. Raise OSError."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
@@ -25,8 +25,8 @@ def write_all(fd: int, data: bytes) -> None:
 
 @contextmanager
 def written_aside(fd: int, data: bytes, aside: str, name: str, at: int | None = None) -> Iterator[None]:
-    """A new file that is open and called ``aside`` in the directory ``at``, whole on the disk within; when
-    that ends well it takes the place of ``name``. Closes ``fd``, and else leaves no file. Raises OSError.
+    """Write ``data`` to ``fd``, a new file ``aside`` in directory ``at``, and sync it; rename it to ``name``
+    if the block ends well, else remove it. Closes ``fd``. Raise OSError.
     """
     try:
         try:
@@ -46,7 +46,7 @@ def written_aside(fd: int, data: bytes, aside: str, name: str, at: int | None = 
 
 @contextmanager
 def written(at: int, name: str, data: bytes, trusted: Trust = OURS) -> Iterator[None]:
-    """The same, of a file that only those who are trusted can write. Raises Untrusted and OSError."""
+    """Do as ``written_aside`` with a new file only ``trusted`` can write. Raise Untrusted and OSError."""
     aside = f"{name}.{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
     fd = trust.create(aside, os.O_WRONLY | os.O_EXCL, at, trusted)
     with written_aside(fd, data, aside, name, at):
@@ -54,7 +54,7 @@ def written(at: int, name: str, data: bytes, trusted: Trust = OURS) -> Iterator[
 
 
 def replace_file(directory: str, name: str, data: bytes, trusted: Trust = OURS) -> None:
-    """Put a file in its place, whole or not at all. Raises OSError and Untrusted."""
+    """Write ``data`` to a file whole or not at all, replacing any other. Raise OSError and Untrusted."""
     with trust.directory(directory, trusted) as at, written(at, name, data, trusted):
         pass
 
@@ -62,8 +62,8 @@ def replace_file(directory: str, name: str, data: bytes, trusted: Trust = OURS) 
 def take_lock(
     path: str, trusted: Trust = OURS, how: int = fcntl.LOCK_EX, wait: Callable[[], bool] | None = None
 ) -> int | None:
-    """Return the file, open and locked (flock) until it is closed, by this process or what inherits it; None
-    if somebody else has it and ``wait``, which is called meanwhile, ends. Raises OSError and Untrusted.
+    """Return a file locked with flock until it is closed, by this process or one that inherits it. None if
+    another process holds it and ``wait``, called between attempts, is False. Raise OSError, Untrusted.
     """
     home, name = os.path.split(path)
     while True:
@@ -78,7 +78,7 @@ def take_lock(
                 except BlockingIOError:
                     if wait is None or not wait():
                         return None
-            with suppress(FileNotFoundError):  # else somebody has removed it meanwhile
+            with suppress(FileNotFoundError):  # else another process has removed the file meanwhile
                 if os.path.samestat(os.fstat(fd), os.stat(path)):
                     files.pop_all()
                     return fd
@@ -86,8 +86,8 @@ def take_lock(
 
 @contextmanager
 def hold_lock(directory: str, name: str, trusted: Trust, busy: Callable[[str], CkptError]) -> Iterator[None]:
-    """Hold a lock that one process has at a time. The directory is made where it is not there. Raises
-    CannotLook, Untrusted, and what is ``busy`` for who holds it.
+    """Hold a lock that one process has at a time, and make its directory if missing. Raise CannotLook,
+    Untrusted, and ``busy(holder)`` if another process holds it.
     """
     path = os.path.join(directory, name)
     hint = "name a directory that can be written, on a file system with flock, with CKPT_STATE_DIR"
@@ -98,7 +98,7 @@ def hold_lock(directory: str, name: str, trusted: Trust, busy: Callable[[str], C
     if fd is None:
         raise busy(who or "another process")
     try:
-        with suppress(OSError):  # only for the message of the next one
+        with suppress(OSError):  # the text is only for the message of a process that finds it locked
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"process {os.getpid()} on {os.uname().nodename}".encode(), 0)
         yield
@@ -113,33 +113,34 @@ _HINT = "name another FILE with -o, or make room"
 
 
 def check_writable(path: str) -> None:
-    """Raise CannotLook where no file could be written at ``path``, before the work for it."""
+    """Raise CannotLook if no file could be written at ``path``: called before the work for that file."""
     with explain_refusal(f"{path} cannot be written", _HINT):
-        if _special(path):
+        if _is_special(path):
             if not os.access(path, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             return
-        fd, aside = _aside(path)
+        fd, aside = _create_aside(path)
         os.close(fd)
         os.unlink(aside)
 
 
 def write_whole(path: str, data: bytes) -> None:
-    """Put a file at ``path``: written aside, synced, renamed. Raises CannotLook."""
+    """Replace the file at ``path``: write a new file, sync and rename it. Raise CannotLook."""
     with explain_refusal(f"{path} cannot be written", _HINT):
-        if _special(path):  # a pipe or a terminal holds nothing that could be half of a file
+        if _is_special(path):  # a pipe or a terminal holds nothing that could be half of a file
             with open(path, "wb", buffering=0) as stream:
                 write_all(stream.fileno(), data)
             return
         target = os.path.realpath(path)  # a link stays, and leads to the new file
-        fd, aside = _aside(target)
-        with suppress(OSError):  # whoever could not read the old one cannot read it either
+        fd, aside = _create_aside(target)
+        with suppress(OSError):  # keep the mode: who could not read the old file cannot read the new one
             os.fchmod(fd, stat.S_IMODE(os.stat(target).st_mode) & 0o777)
         with written_aside(fd, data, aside, target):
             pass
 
 
-def _special(path: str) -> bool:
+def _is_special(path: str) -> bool:
+    """Return True if ``path`` exists and is neither a file nor a directory, such as a pipe."""
     try:
         kind = os.stat(path).st_mode
     except FileNotFoundError:
@@ -147,13 +148,13 @@ def _special(path: str) -> bool:
     return not (stat.S_ISREG(kind) or stat.S_ISDIR(kind))
 
 
-def _aside(path: str) -> tuple[int, str]:
-    """A new file beside ``path``, open. The caller's umask gives its mode."""
+def _create_aside(path: str) -> tuple[int, str]:
+    """Return (descriptor, path) of a new file beside ``path``, whose mode is the umask's."""
     target = os.path.realpath(path)
-    with suppress(FileNotFoundError):  # a name that is too long is said before the work, too
+    with suppress(FileNotFoundError):  # any other error, such as a name too long, is raised
         if stat.S_ISDIR(os.lstat(target).st_mode):
             raise IsADirectoryError(errno.EISDIR, "it is a directory")
-    if os.path.exists(target) and not os.access(target, os.W_OK):  # a rename would not ask
+    if os.path.exists(target) and not os.access(target, os.W_OK):  # a rename ignores this permission
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     home, name = os.path.split(target)
     aside = os.path.join(home, f".{name[:100]}.{os.getpid()}.{secrets.token_hex(4)}.tmp")

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from ckpt_tools.storage.attempts import OF_A_STORE, ask_again, wait_for_another
+from ckpt_tools.storage.attempts import STORE_PAUSES, ask_again, wait_for_another
 from ckpt_tools.storage.signed import query_of
 from ckpt_tools.storage.stalls import interruptible
 from ckpt_tools.storage.stores.refused import NO_URL, code_of, refused
@@ -56,7 +56,7 @@ class ObjectStore:
 
     def objects(self, prefix: str) -> Iterator[Object]:
         self._must_list(prefix)
-        last, count, pauses = "", 0, iter(OF_A_STORE)
+        last, count, pauses = "", 0, iter(STORE_PAUSES)
         while True:
             before = count
             try:
