@@ -52,7 +52,7 @@ def named(what: str) -> Iterator[None]:
         raise Untrusted(f"{what}: {e}", e.hint) from e
 
 
-def name_foreign_owner(info: os.stat_result, trust: Trust) -> str:
+def name_other_owner(info: os.stat_result, trust: Trust) -> str:
     """Return why the owner of a file is not trusted; "" if it is ours, root's or of a trusted owner."""
     if info.st_uid in (0, os.geteuid()) or info.st_uid in trust.owners:
         return ""
@@ -137,7 +137,7 @@ class _PathWalk:
         """Raise Untrusted unless ``here`` is our link to a path. A device or pipe is never opened: the mere
         opening may wait for ever, or rewind a tape.
         """
-        self._require(name_foreign_owner(info, self.trust), f"the link {here}" if to else here, info)
+        self._require(name_other_owner(info, self.trust), f"the link {here}" if to else here, info)
         self.check_places(self.steps[-1:])
         if not to:
             raise Untrusted(f"{here} is not a regular file", "name a file of your own", unfit=True)
@@ -150,9 +150,7 @@ class _PathWalk:
     def check(self, info: os.stat_result) -> None:
         """Raise Untrusted unless only we and root can change the target and the directories above it."""
         path, above = self.steps[-1][0], self.steps[-2::-1]
-        self._require(
-            name_foreign_owner(info, self.trust) or _name_writers(path, info, self.trust), path, info
-        )
+        self._require(name_other_owner(info, self.trust) or _name_writers(path, info, self.trust), path, info)
         self.check_places(above)
         if stat.S_ISREG(info.st_mode) and info.st_nlink > 1 and above[0][1].st_mode & stat.S_ISVTX:
             why = f"has {info.st_nlink} hard links, in a directory where anybody can make one"
@@ -161,7 +159,7 @@ class _PathWalk:
     def check_places(self, above: Iterable[tuple[str, os.stat_result]]) -> None:
         """Raise Untrusted if others can exchange entries of these directories, given from the inside out."""
         for path, info in above:
-            foreign = name_foreign_owner(info, self.trust)
+            foreign = name_other_owner(info, self.trust)
             reason = foreign or _name_writers(path, info, self.trust)
             if not foreign and (not reason or info.st_mode & stat.S_ISVTX):
                 return
@@ -183,7 +181,7 @@ class _PathWalk:
 
     def _hint(self, path: str, info: os.stat_result) -> str:
         """Return how to make ``path`` trusted, the narrowest way first."""
-        if name_foreign_owner(info, self.trust):
+        if name_other_owner(info, self.trust):
             uid = info.st_uid
             return f"use one of your own; or, if you trust all that uid {uid} writes, add --trust owner={uid}"
         place = shlex.quote(path if stat.S_ISDIR(info.st_mode) else os.path.dirname(path))

@@ -111,7 +111,7 @@ def test_odd_answers_are_no_checksums(odd: dict[str, Any]) -> None:
     ],
 )
 def test_sizes_of_parts(first: dict[str, int], size: int, sizes: list[int], guess: bool) -> None:
-    found = told.guessed(first, size)
+    found = told.guess_parts(first, size)
     assert [row["Size"] for row in found.get("Parts", ())] == sizes
     assert bool(found.get("Guessed")) is guess
 

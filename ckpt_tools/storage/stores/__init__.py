@@ -1,3 +1,3 @@
-"""Object stores and other file systems with a URL: what lies there is listed once, named as files are, and
-read by ranges of one version.
+"""Object stores and other file systems with a URL: each listed once, its objects named as files are, and read
+by ranges of one version.
 """

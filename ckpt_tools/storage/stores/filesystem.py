@@ -13,8 +13,8 @@ from threading import Lock
 from typing import Any, ParamSpec, TypeVar
 
 from ckpt_tools.storage.stalls import Stalled, watched
-from ckpt_tools.storage.stores.refused import NO_RANGES, refused
-from ckpt_tools.storage.stores.store import Object, Replaced, require_seen, written
+from ckpt_tools.storage.stores.refused import NO_RANGES, to_os_error
+from ckpt_tools.storage.stores.store import Object, Replaced, check_written, require_seen
 from ckpt_tools.storage.urls import READ_ONLY, joined
 
 P = ParamSpec("P")
@@ -36,7 +36,7 @@ def open_filesystem(url: str, options: Mapping[str, Any]) -> FileSystem:
         text = "no such kind of store is known to fsspec, or not these options of it"
         raise OSError(errno.EPROTONOSUPPORT, text, url) from None
     except Exception as e:
-        raise refused(e, url) from None
+        raise to_os_error(e, url) from None
     return FileSystem(url, fs, top)
 
 
@@ -124,7 +124,7 @@ class FileSystem:
         require_seen(self, key, replacing)
         self.requests["put"] += 1
         self._asked(key, self.fs.pipe_file, self._path(key), data)
-        return written(self, key, data)
+        return check_written(self, key, data)
 
     def delete(self, keys: Sequence[str]) -> dict[str, OSError]:
         failed: dict[str, OSError] = {}
@@ -154,7 +154,7 @@ class FileSystem:
             if isinstance(e, OSError) and e.errno and not isinstance(e, (Replaced, Stalled)):
                 # not in its own words, which may hold what was sent
                 raise OSError(e.errno, os.strerror(e.errno), joined(self.url, key)) from None
-            raise refused(e, joined(self.url, key)) from None
+            raise to_os_error(e, joined(self.url, key)) from None
 
 
 def _anew(call: Callable[..., Any]) -> dict[str, bool]:

@@ -23,35 +23,35 @@ if TYPE_CHECKING:
 
 _lock = RLock()
 _trees: dict[tuple[str, tuple[tuple[str, str], ...]], Tree] = {}
-_told = [StoreOptions()]
+_options = [StoreOptions()]
 
 
 def configure(options: StoreOptions = StoreOptions()) -> None:  # noqa: B008 - a frozen value
-    """Options for every store that is opened from now on."""
+    """Set the options of every store opened from now on; other options than before close all stores."""
     with _lock:
-        if options != _told[0]:
-            _told[0] = options
+        if options != _options[0]:
+            _options[0] = options
             _trees.clear()
 
 
 def forget() -> None:
-    """Open every store anew: the environment may say something else by now."""
+    """Open every store anew at its next use: the environment may have changed."""
     with _lock:
         _trees.clear()
 
 
 def configured() -> StoreOptions:
-    """The options that stores are opened with."""
-    return _told[0]
+    """Return the options that stores are opened with."""
+    return _options[0]
 
 
 def tree_of(url: str) -> tuple[Tree, str]:
-    """The tree of a URL's store, and its key there. Raises OSError, UsageError and CannotLook."""
+    """Return the tree of a URL's store, and the URL's key in it. Raise OSError, UsageError and CannotLook."""
     from ckpt_tools.storage.stores.tree import Tree
 
     name, key = split(url)
     with _lock:
-        options = _told[0]
+        options = _options[0]
         place = (name, tuple(sorted(options.of(url).items())))
         tree = _trees.get(place)
         if tree is None:
@@ -60,20 +60,20 @@ def tree_of(url: str) -> tuple[Tree, str]:
 
 
 def refresh(url: str) -> None:
-    """Forget what the store of a URL has, and list what lies below it now. Raises OSError."""
+    """Forget the listings and late keys of a URL's store, and list all keys below the URL. Raise OSError."""
     tree, key = tree_of(url)
     tree.late.clear()
     tree.refresh(key)
 
 
 def store_of(url: str) -> tuple[Store, str]:
-    """The store of a URL, and the key of the URL in it. Raises OSError."""
+    """Return the store of a URL, and the URL's key in it. Raise OSError."""
     tree, key = tree_of(url)
     return tree.store, key
 
 
 def opened(name: str, options: StoreOptions, url: str = "") -> Store:
-    """A store with the options for what lies at ``url``. Raises OSError, and as ``open_options``."""
+    """Return a store with the options that hold for ``url``. Raise OSError, and as ``open_options``."""
     scheme = name.partition("://")[0]
     given = open_options(url or name, options, os.environ)
     try:
@@ -81,13 +81,13 @@ def opened(name: str, options: StoreOptions, url: str = "") -> Store:
             import obstore.store
 
             from ckpt_tools.storage.stores.object_store import ObjectStore
-            from ckpt_tools.storage.stores.refused import not_opened
+            from ckpt_tools.storage.stores.refused import client_error
 
             def client(address: str) -> Any:
                 try:
                     return obstore.store.from_url(address, **given)  # {} would hide the environment
                 except Exception as e:
-                    raise not_opened(e, address.partition("?")[0].rstrip("/"), given) from None
+                    raise client_error(e, address.partition("?")[0].rstrip("/"), given) from None
 
             return ObjectStore(name, client(name), client if scheme in ("http", "https") else None)
         from ckpt_tools.storage.stores.filesystem import open_filesystem
@@ -96,33 +96,33 @@ def opened(name: str, options: StoreOptions, url: str = "") -> Store:
     except ImportError as e:
         extra = "cloud" if scheme in OBJECT_STORES else "fsspec"
         text = f"{e.name} is not installed: pip install 'ckpt-tools[{extra}]'"
-        if e.name is None:  # what fsspec says of a package that one of its file systems needs
+        if e.name is None:  # fsspec names the package that a file system of its needs
             text = f"a package that {scheme}:// needs is not installed: {e}"
         raise OSError(errno.ENOPKG, text, name) from None
 
 
 FEW = 8
-"""Objects that are asked for one by one where nobody knows how many others lie beside them."""
+"""Up to so many objects are asked for one by one if nobody knows how many others their directory has."""
 _THREADS = 16
 Asked = tuple[Sequence[str], Callable[[], None]]
-"""The objects that a request is about, and the request."""
+"""The URLs that a request is about, and the function that makes the request."""
 
 
 def refresh_objects(urls: Iterable[str]) -> dict[str, OSError]:
-    """Ask the stores what they have under these names now. What could not be asked about, and why; who asks
-    for the others then is told what they are now.
+    """Ask the stores for the objects of these URLs anew, so that later questions get current answers. Return
+    the errors of URLs that could not be asked about.
     """
     return _refresh(urls, are_directories=False)
 
 
 def refresh_directories(directories: Iterable[str]) -> dict[str, OSError]:
-    """List directories of stores anew; what could not be listed, and why."""
+    """List directories of stores anew. Return the errors of those that could not be listed."""
     return _refresh(directories, are_directories=True)
 
 
 def _refresh(urls: Iterable[str], *, are_directories: bool) -> dict[str, OSError]:
-    """By one list of all that lies below the directory that they have in common, or by one request for each
-    object or directory, whatever is least.
+    """Refresh URLs by one list of all keys below their common directory, or by one request for each object or
+    directory, whichever takes fewer requests.
     """
     stores: dict[Tree, dict[str, str]] = defaultdict(dict)
     failed: dict[str, OSError] = {}
@@ -133,27 +133,27 @@ def _refresh(urls: Iterable[str], *, are_directories: bool) -> dict[str, OSError
             failed[url] = e
         else:
             stores[tree][key] = url
-    asked = list[Asked]()
+    due = list[Asked]()
     for tree, keys in stores.items():
         homes = defaultdict(list)
         for key, url in keys.items():
             homes[key if are_directories else key.rpartition("/")[0]].append(url)
         top = os.path.commonpath([f"/{home}" for home in homes])[1:]
         known = tree.count(top)
-        # of a single directory its own list tells as much
+        # a single directory costs one list either way, and its own list is shorter
         if known is not None and known // PAGE < len(keys) - are_directories:
-            asked.append(([*keys.values()], partial(tree.refresh_and_compare, top)))
+            due.append(([*keys.values()], partial(tree.refresh_and_compare, top)))
         elif are_directories or (known is None and len(keys) > FEW):
-            asked += [(here, partial(tree.refresh_directory, home)) for home, here in homes.items()]
+            due += [(here, partial(tree.refresh_directory, home)) for home, here in homes.items()]
         else:
-            asked += [([url], partial(tree.refresh_object, key)) for key, url in keys.items()]
-    return failed | _ask(asked)
+            due += [([url], partial(tree.refresh_object, key)) for key, url in keys.items()]
+    return failed | _request_all(due)
 
 
 def late(root: str, below: Iterable[str], written: Callable[[int], bool]) -> str | None:
-    """Something that lies below ``root`` and was missing in an earlier list, although nobody has ``written``
-    it meanwhile, by its time; all that lies below the directories ``below`` is listed again for that, and
-    what lies beside the files among them. Raises OSError.
+    """Return the URL of a key below ``root`` that an earlier list lacked and whose time is not ``written``
+    meanwhile, None if there is none: a list had lost it. Lists the directories ``below`` anew, and those of
+    files in ``below``. Raise OSError.
     """
     tree, top = tree_of(root)
     keys = dict.fromkeys(tree_of(url)[1] for url in below)
@@ -172,32 +172,33 @@ def late(root: str, below: Iterable[str], written: Callable[[int], bool]) -> str
 
 
 def learn_versions(urls: Sequence[str]) -> None:
-    """See that the versions of these objects are known, where their store keeps any."""
-    rest = list[str]()
+    """Ask for the versions of these objects that are unknown, if their store keeps versions."""
+    unknown = list[str]()
     for url in dict.fromkeys(urls):
         with suppress(OSError):
             if not object_of(url).version:
-                rest.append(url)
-    first = 1 if rest and tree_of(rest[0])[0].versioned is None else 0  # it tells of all others
-    asked = [([url], partial(_hear, url)) for url in rest]
-    _ask(asked[:first])
-    if rest and tree_of(rest[0])[0].versioned is not False:
-        _ask(asked[first:])
+                unknown.append(url)
+    first = 1 if unknown and tree_of(unknown[0])[0].versioned is None else 0  # it shows if there are any
+    heads = [([url], partial(_learn_version, url)) for url in unknown]
+    _request_all(heads[:first])
+    if unknown and tree_of(unknown[0])[0].versioned is not False:
+        _request_all(heads[first:])
 
 
 def object_of(url: str) -> Object:
-    """An object as it was listed, with its version where that is known. Raises OSError."""
+    """Return an object as it was listed, with its version if known. Raise OSError."""
     tree, key = tree_of(url)
     return tree.object(key)._replace(version=tree.version(key))
 
 
-def _hear(url: str) -> None:
+def _learn_version(url: str) -> None:
+    """Ask for an object by HEAD: the answer tells its version."""
     tree, key = tree_of(url)
     tree.heard(tree.store.head(key))
 
 
-def _ask(asked: Iterable[Asked]) -> dict[str, OSError]:
-    """Make requests, many at a time; what failed, by URL."""
+def _request_all(asked: Iterable[Asked]) -> dict[str, OSError]:
+    """Make requests, up to ``_THREADS`` at a time. Return the errors of the failed ones, by URL."""
     failed: dict[str, OSError] = {}
 
     def answer(one: Asked) -> None:

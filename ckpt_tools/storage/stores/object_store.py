@@ -10,16 +10,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from ckpt_tools.storage.attempts import STORE_PAUSES, ask_again, wait_for_another
 from ckpt_tools.storage.signed import query_of
 from ckpt_tools.storage.stalls import interruptible
-from ckpt_tools.storage.stores.refused import NO_URL, code_of, refused
-from ckpt_tools.storage.stores.store import (
-    ANOTHER,
-    PAGE,
-    WEAK,
-    Object,
-    Replaced,
-    require_seen,
-    written,
-)
+from ckpt_tools.storage.stores.refused import NO_URL, code_of, to_os_error
+from ckpt_tools.storage.stores.store import ANOTHER, PAGE, WEAK, Object, Replaced, check_written, require_seen
 from ckpt_tools.storage.urls import joined
 
 if TYPE_CHECKING:
@@ -102,7 +94,7 @@ class ObjectStore:
         try:
             interruptible(self.client.get, f"{prefix}/{_NOBODY}" if prefix else _NOBODY)
         except Exception as e:
-            error, code = refused(e, joined(self.url, prefix)), code_of(e)
+            error, code = to_os_error(e, joined(self.url, prefix)), code_of(e)
             if isinstance(error, FileNotFoundError):
                 if code in _NO_SUCH_KEY:
                     return
@@ -177,7 +169,7 @@ class ObjectStore:
             if e.errno != errno.EOPNOTSUPP:
                 raise
             self._write(key, data, "overwrite")  # a server that knows no conditions, and says so
-        return written(self, key, data)
+        return check_written(self, key, data)
 
     def _write(self, key: str, data: bytes, mode: Any) -> None:
         self.requests["put"] += 1
@@ -227,7 +219,7 @@ class ObjectStore:
         except Replaced:
             raise
         except Exception as e:  # obstore's own errors have Exception in common
-            raise refused(e, joined(self.url, key)) from None
+            raise to_os_error(e, joined(self.url, key)) from None
         except BaseException as e:
             if type(e).__name__ != "PanicException":  # of Rust: no Exception, so that nobody goes on as if
                 raise

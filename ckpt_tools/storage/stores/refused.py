@@ -27,7 +27,7 @@ _NAMES = {
 """Errors of the libraries, by their names: nothing here needs their import."""
 
 
-def refused(e: Exception, url: str) -> OSError:
+def to_os_error(e: Exception, url: str) -> OSError:
     """The OSError that says the same, without what was sent; ECONNRESET where an answer broke off."""
     if isinstance(e, Stalled):
         return e
@@ -42,7 +42,7 @@ def refused(e: Exception, url: str) -> OSError:
     broken_off = any(sign in text for sign in BROKEN_OFF) and _LATE not in text
     if number == errno.EIO and not status and broken_off:
         number = errno.ECONNRESET
-    return OSError(number, _words(kind, text, code, status), url)
+    return OSError(number, _describe_cause(kind, text, code, status), url)
 
 
 BROKEN_OFF = ("error decoding response body", "response body error", "connection closed", "Connection reset")
@@ -58,7 +58,7 @@ def code_of(e: Exception) -> str:
     return next(iter(_CODE.findall(str(e))), "")
 
 
-def untold(e: Exception, url: str) -> OSError:
+def checksum_error(e: Exception, url: str) -> OSError:
     """The same of a request for checksums, by boto3 or urllib."""
     if isinstance(e, Stalled):
         return e
@@ -82,7 +82,7 @@ def untold(e: Exception, url: str) -> OSError:
     return OSError(number, f"asked for checksums, the store answers {said}", url)
 
 
-def not_opened(e: Exception, url: str, given: Mapping[str, Any]) -> OSError | UsageError:
+def client_error(e: Exception, url: str, given: Mapping[str, Any]) -> OSError | UsageError:
     """The same of a client that could not be made: what it was told is wrong, or is missing."""
     text, scheme = str(e), url.partition("://")[0]
     unknown = re.search(r"Configuration key: '([^']*)'", text)
@@ -120,37 +120,37 @@ NO_URL = "it has an empty name, '..' or a control character in it, which no path
 """What is said of a URL that was asked about."""
 
 
-def _words(kind: str, text: str, code: str, status: str) -> str:
+def _describe_cause(kind: str, text: str, code: str, status: str) -> str:
     """The cause, as far as it is known without quoting what was sent, and what to do."""
     if any(sign in text for sign in _NO_CREDENTIALS):
-        return _NOBODY
+        return _NO_LOGIN
     answer = "the store answers " + " ".join(filter(None, (status, code)))
     if code in _CODES:
         return f"{answer}: {_CODES[code]}"
     if kind in _KINDS:
         return _KINDS[kind]
     if status in ("401", "403"):
-        return f"{answer}: {_right(text)}"
+        return f"{answer}: {_describe_right(text)}"
     if status in ("301", "307") or "without LOCATION" in text:
         return f"the store sends us elsewhere: {_REGION}"
     if code or status:
         return answer
     if kind == "InvalidPathError":
-        return _no_path(text)
+        return _describe_bad_key(text)
     if kind == "ValueError" and "Could not parse path" in text:  # of what was asked about
         return NO_URL
     known = (words for sign, words in _SIGNS.items() if sign in text)
     return next(known, f"the store did not answer as it should ({kind})")
 
 
-def _no_path(text: str) -> str:
+def _describe_bad_key(text: str) -> str:
     m = _KEY.search(text)
     key = f"the key {m[1][:200]!r}" if m else "a key"
     what = f"{key} holds an empty name, '.', '..' or a control character, and hides what is listed with it"
     return f"{what}: rename or delete it, or ask about a directory that does not hold it"
 
 
-def _right(text: str) -> str:
+def _describe_right(text: str) -> str:
     """Which right is missing, if that is it."""
     what = next((what for sign, what in _RIGHTS.items() if sign in text), _RIGHTS[""])
     return f"these credentials must not {what}), or they are not valid any more"
@@ -168,14 +168,14 @@ _RIGHTS = {
 
 
 _REGION = "the bucket is in another region: set CKPT_STORE_OPTION=region=REGION"
-_NEW = "renew the credentials ('aws sso login', or where the variables come from), then run it again"
+_RENEW = "renew the credentials ('aws sso login', or where the variables come from), then run it again"
 _CODES = {
     "NoSuchBucket": "there is no such bucket: check its name, and the endpoint",
     "ContainerNotFound": "there is no such container: check its name, and account_name",
     "InvalidBucketName": "no bucket can have this name",
-    "ExpiredToken": f"the session token has expired: {_NEW}",
-    "TokenRefreshRequired": f"the session token has expired: {_NEW}",
-    "InvalidToken": f"the session token is not valid: {_NEW}",
+    "ExpiredToken": f"the session token has expired: {_RENEW}",
+    "TokenRefreshRequired": f"the session token has expired: {_RENEW}",
+    "InvalidToken": f"the session token is not valid: {_RENEW}",
     "RequestTimeTooSkewed": "the clock of this machine is wrong: set it (chronyc tracking, timedatectl)",
     "InvalidAccessKeyId": "the store does not know this access key: check AWS_PROFILE or AWS_ACCESS_KEY_ID,"
     " and the endpoint",
@@ -193,7 +193,7 @@ _NO_CREDENTIALS = (
     *("169.254.169.254", "/latest/api/token", "computeMetadata", "metadata.google", "token request"),
 )
 """Signs that a machine was asked for a role that it does not have: all else has been tried before."""
-_NOBODY = (
+_NO_LOGIN = (
     "there are no credentials: log in ('aws sso login', 'gcloud auth application-default login'), or set the"
     " library's variables (docs/stores.md); for a public bucket set CKPT_STORE_OPTION=skip_signature=true"
 )

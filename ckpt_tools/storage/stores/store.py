@@ -1,4 +1,4 @@
-"""What a store can do: list, describe, read a range of one version, write whole, delete."""
+"""The operations of a store: list, describe, read a range of one version, write whole, delete."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ CLOUDS = frozenset({"s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss"})
 OBJECT_STORES = CLOUDS | {"http", "https"}
 """Schemes that obstore serves."""
 PAGE = 1000
-"""Keys that one list request of S3, GCS or Azure answers at most."""
+"""The most keys in one page of a list of S3, GCS or Azure."""
 WEAK = "W/"
-"""What the ETag begins with of which HTTP says that it may stay the same when some bytes change."""
+"""The beginning of a weak ETag, which by HTTP may stay the same when some bytes change."""
 FOLDER = "_$folder$"
-"""How the name ends of the empty object that Hadoop's S3 file systems (s3n, EMRFS) write for a directory."""
+"""The end of the name of the empty object that Hadoop (s3n, EMRFS) writes for a directory."""
 
 
 class Object(NamedTuple):
-    """One object, as a listing or a HEAD tells it: ``size`` in bytes, ``mtime_ns`` its LastModified in ns
-    since 1970. ``etag`` is "" where the store has none, ``version`` where it keeps none or does not tell.
+    """One object, from a listing or a HEAD: ``size`` in bytes, ``mtime_ns`` its LastModified in ns since
+    1970. ``etag`` is "" if the store has none, ``version`` is "" if the store keeps none or does not tell it.
     """
 
     key: str
@@ -34,12 +34,12 @@ class Object(NamedTuple):
 
     @property
     def is_folder(self) -> bool:
-        """Whether it is no file, but stands for a directory."""
+        """Return True if the object is no file, but a Hadoop marker that stands for a directory."""
         return self.size == 0 and self.key.endswith(FOLDER)
 
 
 class Replaced(OSError):
-    """An object is not the one any more that was to be read."""
+    """An object was replaced by another one before or while it was read."""
 
     def __init__(self, url: str) -> None:
         super().__init__(errno.EBUSY, "it was replaced while it was looked at", url)
@@ -53,7 +53,7 @@ ANOTHER = "somebody else has written it meanwhile"
 
 
 def require_seen(store: Store, key: str, seen: Object | None) -> None:
-    """Raises FileExistsError where another object has a key than the one that was seen, if any was."""
+    """Raise FileExistsError if ``key`` has another object now than ``seen``; having none is no error."""
     try:
         now = store.head(key)
     except FileNotFoundError:
@@ -62,8 +62,8 @@ def require_seen(store: Store, key: str, seen: Object | None) -> None:
         raise FileExistsError(errno.EEXIST, ANOTHER, joined(store.url, key))
 
 
-def written(store: Store, key: str, data: bytes) -> Object:
-    """The object that lies there after a write. Raises OSError where it is not what was written."""
+def check_written(store: Store, key: str, data: bytes) -> Object:
+    """Return the object at ``key`` after a write. Raise OSError if its size is not that of ``data``."""
     now = store.head(key)
     if now.size != len(data):
         text = "what lies there is not what was written: something between here and there answers wrongly"
@@ -72,18 +72,18 @@ def written(store: Store, key: str, data: bytes) -> Object:
 
 
 def other_than(of: Object, now: Object) -> bool:
-    """Whether two answers are of different objects, by what both of them tell."""
-    told = zip(of[1:], now[1:], strict=True)
-    return of.size != now.size or any(was and is_ and was != is_ for was, is_ in told)
+    """Return True if two answers describe different objects, by the fields that both have."""
+    pairs = zip(of[1:], now[1:], strict=True)
+    return of.size != now.size or any(old and new and old != new for old, new in pairs)
 
 
 class Store(Protocol):
-    """Keys are relative to ``url``, without a slash at either end. ``requests`` counts those made: "list",
-    "head", "get", "put", "delete". Safe for several threads. ``pins``: a read of another object than the one
-    that is named raises; else who has read looks again whether it is still the one.
+    """One store. Keys are relative to ``url``, without a slash at either end. ``requests`` counts requests by
+    kind: "list", "head", "get", "put", "delete". ``pins``: reading an object that was replaced raises
+    Replaced; in other stores the reader must check with ``head`` afterwards. Safe for several threads.
 
-    Every method raises FileNotFoundError for what certainly is not there, PermissionError for what may not be
-    seen, and OSError for everything else, with the URL as its file name and without anything secret.
+    Every method raises FileNotFoundError for objects that certainly do not exist, PermissionError for those
+    that may not be seen, and OSError for all other failures, with the URL as file name and nothing secret.
     """
 
     url: str
@@ -91,35 +91,36 @@ class Store(Protocol):
     pins: bool
 
     def objects(self, prefix: str) -> Iterator[Object]:
-        """All objects whose keys are below ``prefix``; nothing of that name is no error. An empty object with
-        the name of the prefix and a slash at its end, which stands for the directory, comes as ``prefix``.
+        """Yield all objects whose keys are below ``prefix``; there may be none. An empty object that stands
+        for the directory, named as ``prefix`` with a slash at its end, has the key ``prefix``.
         """
         ...
 
     def confirm_nothing(self, prefix: str) -> None:
-        """Raises OSError unless ``objects`` and ``head`` can be believed that have found nothing there."""
+        """Raise OSError unless the empty answers of ``objects`` and ``head`` can be believed."""
         ...
 
     def directory(self, prefix: str) -> tuple[list[Object], list[str]]:
-        """(the objects directly below ``prefix``, the names that have others below them)."""
+        """Return (objects directly below ``prefix``, names that have other keys below them)."""
         ...
 
     def head(self, key: str) -> Object: ...
 
     def read(self, of: Object, start: int, length: int) -> tuple[memoryview, Object]:
-        """Up to ``length`` bytes at ``start``, and the object that they were read of, which has the ETag and
-        version of ``of``. Raises Replaced when there is another one now, where the store ``pins``.
+        """Return up to ``length`` bytes at ``start``, and the object they belong to, with the ETag and
+        version of ``of``. Raise Replaced if the object is another one now and the store ``pins``.
         """
         ...
 
     def put(self, key: str, data: bytes, replacing: Object | None = None) -> Object:
-        """Write a whole object in one request: a new one, or in the place of the one that was seen there.
+        """Write a whole object in one request: a new one, or in place of ``replacing``, the object seen
+        before.
 
-        Raises FileExistsError where there is one, or another one: as far as the server can tell in the same
-        step, else as of a moment ago.
+        Raise FileExistsError if another object is there: checked by the server in the same step if it can,
+        else by a HEAD a moment before.
         """
         ...
 
     def delete(self, keys: Sequence[str]) -> dict[str, OSError]:
-        """Delete objects in batches; what could not be deleted, and why. What is not there is no error."""
+        """Delete objects in batches. Return the errors by key; a missing object is no error."""
         ...

@@ -28,7 +28,7 @@ from weakref import finalize
 
 from ckpt_tools.model.seal import StoreChecksum, StoreChecksums
 from ckpt_tools.storage.stalls import Stalled, watched
-from ckpt_tools.storage.stores.refused import untold
+from ckpt_tools.storage.stores.refused import checksum_error
 from ckpt_tools.storage.stores.store import CLOUDS, Object, Replaced
 from ckpt_tools.storage.urls import joined
 
@@ -123,7 +123,7 @@ def _ask_s3(store: ObjectStore, of: Object, url: str) -> Iterator[StoreChecksum]
                 call, Bucket=store.url.partition("://")[2], Key=of.key, **version, **more
             )
         except Exception as e:
-            raise untold(e, url) from None
+            raise checksum_error(e, url) from None
         return answer
 
     same = {"IfMatch": of.etag} if of.etag else {}
@@ -134,7 +134,7 @@ def _ask_s3(store: ObjectStore, of: Object, url: str) -> Iterator[StoreChecksum]
     if not _has_parts(head):
         return sums_of(head, {}, of.size)
     found = _ask_parts(partial(asked, client.get_object_attributes, ObjectAttributes=["ObjectParts"]))
-    parts = {"Parts": found} if found else guessed(asked(client.head_object, PartNumber=1), of.size)
+    parts = {"Parts": found} if found else guess_parts(asked(client.head_object, PartNumber=1), of.size)
     return sums_of(head, parts, of.size)
 
 
@@ -153,7 +153,7 @@ def _ask_parts(ask: Callable[..., dict[str, Any]]) -> list[Any]:
     return found
 
 
-def guessed(first: Mapping[str, Any], size: int) -> dict[str, Any]:
+def guess_parts(first: Mapping[str, Any], size: int) -> dict[str, Any]:
     """The parts of an object of ``size`` bytes from the size of its first one and their number: all but the
     last are taken for equally long, as every client makes them. Of two it is no guess.
     """
@@ -273,7 +273,7 @@ def _ask_signed(store: ObjectStore, of: Object, url: str) -> Iterator[StoreCheck
     try:
         headers = watched(_head, *_question(store, of.key))
     except (Stalled, OSError) as e:
-        raise untold(e, url) from None
+        raise checksum_error(e, url) from None
     except Exception as e:  # obstore's own errors have Exception in common
         store.cannot_sign = (
             f"its checksums could not be asked for: no address could be signed ({type(e).__name__})"

@@ -1,7 +1,7 @@
-"""The keys of a store as the names of a tree: listed once, page by page, and answered from memory until
-somebody asks anew.
+"""The keys of a store as a tree of names: listed once, page by page, and answered from memory until a
+refresh.
 
-A store has no directories: one is there as long as a key lies below its name.
+A store has no directories: a directory exists as long as a key lies below its name.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ckpt_tools.storage.stalls import watched
 from ckpt_tools.storage.stores.store import CLOUDS, FOLDER, WEAK, Object, Store
 from ckpt_tools.storage.urls import joined
 
-_FILE, _DIRECTORY = modes.S_IFREG | 0o644, modes.S_IFDIR | 0o755
+_FILE_MODE, _DIRECTORY_MODE = modes.S_IFREG | 0o644, modes.S_IFDIR | 0o755
 
 
 class _Directory(Struct):
-    """The objects in one directory, and the directories; ``whole`` when that is all it has."""
+    """The ``objects`` of one directory and the directories ``below`` it; ``whole`` if none is missing."""
 
     objects: dict[str, Object] = field(default_factory=dict)
     below: dict[str, None] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class _Directory(Struct):
     mtime_ns: int = -1
 
     def add(self, of: Object) -> None:
-        """What Hadoop writes for a directory is an empty object of its name, as consoles write one."""
+        """Add an object; Hadoop's marker as an empty object with the directory's name, as consoles write."""
         name = of.key.rpartition("/")[2]
         if not of.is_folder:
             self.objects[name] = of
@@ -40,12 +40,12 @@ class _Directory(Struct):
 
 
 class Entry:
-    """One name in a directory of a store, with what ``os.DirEntry`` answers."""
+    """One name in a directory of a store, with the methods of ``os.DirEntry``."""
 
     __slots__ = ("_home", "_of", "_tree", "name")
 
     def __init__(self, tree: Tree, home: str, name: str, of: Object | None) -> None:
-        """``of`` is None of a directory. A million entries are kept: what can be worked out is not."""
+        """``of`` is None for a directory. A million entries are kept, so no derived value is stored."""
         self._tree, self._home, self.name, self._of = tree, home, name, of
 
     @property
@@ -71,117 +71,119 @@ class Entry:
 
 
 class Tree:
-    """A store as a tree. Methods take keys, and raise as those of the store do. Safe for several threads."""
+    """One store as a tree. Methods take keys, and raise as those of ``Store``. Safe for several threads."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._lock = RLock()  # held for no request: one that hangs is left behind, with all that it holds
+        self._lock = RLock()  # held during no request: a thread that hangs in one never releases it
         self._listing = RLock()
         self._whole: set[str] = set()  # keys below which everything was listed
         self._directories: dict[str, _Directory] = {}
         self.late: dict[str, int | None] = {}
-        """Keys that a later list has and an earlier one had not -> LastModified; of directories None."""
-        self._versions: dict[str, tuple[str, str]] = {}  # key -> (ETag, version), as answers have told them
-        self.versioned: bool | None = None  # whether the store keeps versions, as far as it was heard
+        """Keys that a later list has and an earlier one lacked -> LastModified in ns, None for directories.
+        """
+        self._versions: dict[str, tuple[str, str]] = {}  # key -> (ETag, version), from answers
+        self.versioned: bool | None = None  # whether the store keeps versions; None until an answer
 
-    # ---- what was listed
+    # ---- listing
 
     def refresh(self, key: str) -> None:
-        """Forget what was listed by itself, and list all that lies below a key; what is no directory is asked
-        for. What lies nowhere is no error; of a web server, which cannot list, one file may be asked for.
+        """Forget the listings below a key, list all below it anew, and ask for an object at the key itself. A
+        missing key is no error; a web server, which cannot list, is asked for the one file.
         """
         with self._lock:
-            self._whole = {k for k in self._whole if not _within(k, key)}
-            deep = {k: here for k, here in self._directories.items() if self._has(k)}
+            self._whole = {k for k in self._whole if not _is_at_or_below(k, key)}
+            deep = {k: here for k, here in self._directories.items() if self._is_listed(k)}
             alone = key not in self._directories and key.rpartition("/")[0] in deep
-            self._directories = {k: here for k, here in deep.items() if not _within(k, key)}
+            self._directories = {k: here for k, here in deep.items() if not _is_at_or_below(k, key)}
         if alone and key:
             self.refresh_object(key)
         self._list(key)
 
     def refresh_and_compare(self, key: str) -> None:
-        """List all that lies below a key once more, and note in ``late`` what the list before had not. That
-        stays known meanwhile: another thread may compare what lies within.
+        """List all below a key anew, and note objects that the list before lacked in ``late``. The old
+        listing stays until then: another thread may compare a part of it.
         """
         with self._lock:
-            before = {k: here for k, here in self._directories.items() if _within(k, key)}
-            known = self._has(key)
+            before = {k: here for k, here in self._directories.items() if _is_at_or_below(k, key)}
+            known = self._is_listed(key)
         self._list(key)
         with self._lock:
-            now = [(k, here) for k, here in self._directories.items() if _within(k, key)]
+            now = [(k, here) for k, here in self._directories.items() if _is_at_or_below(k, key)]
             for home, here in now if known else ():
-                self._compare(home, before.get(home), here)
+                self._note_late(home, before.get(home), here)
 
-    def _compare(self, home: str, was: _Directory | None, here: _Directory) -> None:
+    def _note_late(self, home: str, was: _Directory | None, here: _Directory) -> None:
+        """Add the objects of ``here`` that ``was`` lacks to ``late``."""
         for name in here.objects.keys() - (was.objects.keys() if was is not None else ()):
-            self.late[_inside(home, name)] = here.objects[name].mtime_ns
+            self.late[_join(home, name)] = here.objects[name].mtime_ns
 
     def list_below(self, key: str) -> None:
-        """List all that lies below a key, unless that is known."""
-        if self._has(key):
+        """List all keys below a key, unless they are known."""
+        if self._is_listed(key):
             return
-        watched(self._listing.acquire)  # by one thread, which may hang
+        watched(self._listing.acquire)  # the thread that holds it may hang in a list
         try:
-            if not self._has(key):
+            if not self._is_listed(key):
                 self._list(key)
         finally:
             self._listing.release()
 
-    def _has(self, key: str) -> bool:
-        """Whether all that lies below a key is known."""
+    def _is_listed(self, key: str) -> bool:
+        """Return True if all keys below a key were listed."""
         with self._lock:
-            return any(_within(key, top) for top in self._whole)
+            return any(_is_at_or_below(key, top) for top in self._whole)
 
     def named(self, key: str, start: str) -> list[Object]:
-        """The objects whose names begin with ``start``, there and in the directories of such names."""
+        """Return a directory's objects whose names begin with ``start``, and those of directories so named."""
         found = []
         for entry in self.entries(key):
             if entry.name.startswith(start):
-                within = self.entries(self._key(entry.path)) if entry.is_dir() else [entry]
-                found += [self.object(self._key(e.path)) for e in within if e.is_file()]
+                files = self.entries(self._key(entry.path)) if entry.is_dir() else [entry]
+                found += [self.object(self._key(e.path)) for e in files if e.is_file()]
         return found
 
     def _key(self, url: str) -> str:
         return url[len(self.store.url) :].lstrip("/")
 
     def _list(self, key: str) -> None:
-        """See that all that lies below a key is known from now on."""
+        """List all keys below a key, and replace the listings of its directories."""
         found: dict[str, _Directory] = {}
         try:
             for of in self.store.objects(key):
-                if of.key == key:  # somebody has made the directory, as consoles do
+                if of.key == key:  # an object that stands for the directory, as consoles make them
                     found.setdefault(key, _Directory(whole=True))
                 else:
-                    _add(found, key, of)
+                    _add_object(found, key, of)
         except OSError as e:
-            if e.errno != errno.EOPNOTSUPP or not key or self._file(key) is None:
+            if e.errno != errno.EOPNOTSUPP or not key or self._find_object(key) is None:
                 raise
             return
-        if not found and (not key or self._file(key) is None):
+        if not found and (not key or self._find_object(key) is None):
             self.store.confirm_nothing(key)
-        self._replace(key, found)
+        self._replace_listings(key, found)
 
-    def _replace(self, key: str, found: dict[str, _Directory]) -> None:
+    def _replace_listings(self, key: str, found: dict[str, _Directory]) -> None:
         with self._lock:
-            others = {k: here for k, here in self._directories.items() if not _within(k, key)}
+            others = {k: here for k, here in self._directories.items() if not _is_at_or_below(k, key)}
             self._directories = others | found
             home, _, name = key.rpartition("/")
             if key and (above := self._directories.get(home)) is not None:
                 above.below.pop(name, None)
                 above.below.update(dict.fromkeys([name] if found else []))
-            elif key and found and self._has(home):  # a new directory in a new one
-                self._whole = {k for k in self._whole if not _within(home, k)}
+            elif key and found and self._is_listed(home):  # a new directory in a new one
+                self._whole = {k for k in self._whole if not _is_at_or_below(home, k)}
             self._whole.add(key)
 
     def refresh_directory(self, key: str) -> None:
-        """List one directory anew, and nothing below it; ``late`` gets what the list before had not."""
+        """List one directory anew, nothing below it; ``late`` gets names that the list before lacked."""
         objects, names = self.store.directory(key)
-        here = _directory(objects, names)
+        here = _make_directory(objects, names)
         with self._lock:
             was = self._directories.get(key)
             if was is not None and was.whole:
-                self._compare(key, was, here)
-                self.late.update((_inside(key, name), None) for name in here.below.keys() - was.below.keys())
+                self._note_late(key, was, here)
+                self.late.update((_join(key, name), None) for name in here.below.keys() - was.below.keys())
             if objects or names or not key:
                 self._directories[key] = here
             else:
@@ -189,7 +191,7 @@ class Tree:
                 self._whole.discard(key)
 
     def refresh_object(self, key: str) -> None:
-        """Ask for one object anew. What is not there is none any more, and no error."""
+        """Ask for one object anew; a missing one is removed from its directory, and no error."""
         home, _, name = key.rpartition("/")
         try:
             of = self.store.head(key)
@@ -203,58 +205,58 @@ class Tree:
         self.heard(of)
 
     def count(self, key: str) -> int | None:
-        """How many objects lie below a directory; None where that is not known."""
+        """Return how many objects lie below a directory; None if it was not listed whole."""
         with self._lock:
             here = self._directories.get(key)
             if here is None or not here.whole:
                 return None
-            inner = [self.count(_inside(key, name)) for name in here.below]
+            inner = [self.count(_join(key, name)) for name in here.below]
             return None if None in inner else len(here.objects) + sum(filter(None, inner))
 
     # ---- versions, which no listing tells
 
     def heard(self, of: Object) -> None:
-        """What an answer has told of an object, and so of its store."""
+        """Note the version of an object from an answer, and thus whether the store keeps versions."""
         with self._lock:
             self.versioned = bool(of.version)
             if of.version:
                 self._versions[of.key] = of.etag, of.version
 
     def version(self, key: str) -> str:
-        """The version of an object that has the ETag that was listed; "" where nobody has told it."""
-        of = self._file(key)
+        """Return the version of an object with the listed ETag; "" if no answer has told it."""
+        of = self._find_object(key)
         etag, version = self._versions.get(key, ("", ""))
         return version if of is not None and etag == of.etag else ""
 
-    def _listed(self, key: str) -> _Directory | None:
-        """A directory with all that is in it; None where there is none."""
+    def _get_directory(self, key: str) -> _Directory | None:
+        """Return a whole directory, listed now if need be; None if there is no such directory."""
         with self._lock:
             here = self._directories.get(key)
             if here is not None and here.whole:
                 return here
-            if self._has(key):
+            if self._is_listed(key):
                 return None
         try:
             objects, names = self.store.directory(key)
         except OSError as e:
-            if e.errno == errno.EOPNOTSUPP and here is not None:  # a web server: what it was asked for
+            if e.errno == errno.EOPNOTSUPP and here is not None:  # a web server: known one by one
                 return here
             raise
         if not objects and not names and key:
             return None
-        here = _directory(objects, names)
+        here = _make_directory(objects, names)
         with self._lock:
             self._directories[key] = here
         return here
 
-    # ---- what is asked
+    # ---- answers from the listings
 
     def entries(self, key: str) -> list[Entry]:
-        """A directory's entries, sorted by name."""
-        here = self._listed(key)
+        """Return the entries of a directory, sorted by name."""
+        here = self._get_directory(key)
         url = joined(self.store.url, key)
         if here is None:
-            if key and (of := self._file(key)) is not None:
+            if key and (of := self._find_object(key)) is not None:
                 if not of.size:  # it may stand for a directory
                     return []
                 raise NotADirectoryError(errno.ENOTDIR, "it is an object, not a directory", url)
@@ -269,31 +271,31 @@ class Tree:
         return sorted(out, key=lambda e: e.name)
 
     def stat(self, key: str) -> os.stat_result:
-        """As of a file with this name, or else of a directory. A key may be both."""
+        """Return the stat of the object at a key, else of the directory. A key may be both."""
         url = joined(self.store.url, key)
         if self.is_directory(key):
-            both = self._known(key)
-            return stat_of(url, both) if both is not None and both.size else self.stat_directory(url)
-        if (of := self._file(key)) is not None:
+            of = self._get_listed(key)
+            return stat_of(url, of) if of is not None and of.size else self.stat_directory(url)
+        if (of := self._find_object(key)) is not None:
             return stat_of(url, of)
-        if not self._has(key):
+        if not self._is_listed(key):
             try:
                 if next(iter(self.store.objects(key)), None) is not None:  # one page tells
                     return self.stat_directory(url)
             except OSError as e:
-                if e.errno != errno.EOPNOTSUPP:  # a web server: what is no object there is nothing
+                if e.errno != errno.EOPNOTSUPP:  # a web server: without an object there is nothing
                     raise
         raise FileNotFoundError(errno.ENOENT, "nothing there has such a name", url)
 
     def stat_directory(self, url: str) -> os.stat_result:
-        """Its time is that of the newest object that is known below it."""
+        """Return the stat of a directory; its time is that of the newest known object below it."""
         with self._lock:
-            newest = max(self._newest(self._key(url)), 0)
-        return _result(_DIRECTORY, url, Object("", 0, newest, ""))
+            newest = max(self._newest_ns(self._key(url)), 0)
+        return _make_stat(_DIRECTORY_MODE, url, Object("", 0, newest, ""))
 
     def object(self, key: str) -> Object:
-        """The object of a key, as it was listed if it was."""
-        of = self._file(key)
+        """Return the object of a key, as it was listed; one not listed is asked for."""
+        of = self._find_object(key)
         if of is None:
             url = joined(self.store.url, key)
             if self.is_directory(key):
@@ -302,7 +304,7 @@ class Tree:
         return of
 
     def is_directory(self, key: str) -> bool:
-        """Whether a directory was listed under this key, or in the one above it."""
+        """Return True if a list had a directory at this key."""
         with self._lock:
             if key in self._directories:
                 return True
@@ -311,39 +313,41 @@ class Tree:
             return not key or (here is not None and name in here.below)
 
     def is_file(self, key: str) -> bool:
-        """Whether an object was listed under this key, and nothing below it."""
-        return self._known(key) is not None and not self.is_directory(key)
+        """Return True if a list had an object at this key, and nothing below it."""
+        return self._get_listed(key) is not None and not self.is_directory(key)
 
-    def _known(self, key: str) -> Object | None:
-        """The object that was listed under this key."""
+    def _get_listed(self, key: str) -> Object | None:
+        """Return the object that a list had at this key, or None."""
         home, _, name = key.rpartition("/")
         with self._lock:
             here = self._directories.get(home)
             return here.objects.get(name) if here is not None else None
 
-    def _file(self, key: str) -> Object | None:
-        if (of := self._known(key)) is not None:
+    def _find_object(self, key: str) -> Object | None:
+        """Return the object at this key, None if there is none; asks the store unless a list tells."""
+        if (of := self._get_listed(key)) is not None:
             return of
         with self._lock:
             here = self._directories.get(key.rpartition("/")[0])
-            if (here is not None and here.whole) or any(_below(key, top) for top in self._whole):
+            if (here is not None and here.whole) or any(_is_below(key, top) for top in self._whole):
                 return None
         self.refresh_object(key)
-        return self._known(key)
+        return self._get_listed(key)
 
-    def _newest(self, key: str) -> int:
+    def _newest_ns(self, key: str) -> int:
+        """Return the time in ns of the newest known object below a directory; -1 if there is none."""
         here = self._directories.get(key)
         if here is None:
             return -1
         if here.mtime_ns < 0 or not here.whole:
             times: Iterable[int] = (of.mtime_ns for of in here.objects.values())
-            below = (self._newest(_inside(key, name)) for name in here.below)
+            below = (self._newest_ns(_join(key, name)) for name in here.below)
             here.mtime_ns = max((*times, *below), default=-1)
         return here.mtime_ns
 
 
-def _add(found: dict[str, _Directory], top: str, of: Object) -> None:
-    """Put an object into its directory, and that into those up to ``top``."""
+def _add_object(found: dict[str, _Directory], top: str, of: Object) -> None:
+    """Put an object into its directory in ``found``, and each directory into the one above, up to ``top``."""
     home = of.key.rpartition("/")[0]
     here = found.get(home)
     if here is None:
@@ -356,43 +360,43 @@ def _add(found: dict[str, _Directory], top: str, of: Object) -> None:
     here.add(of)
 
 
-def _directory(objects: Sequence[Object], names: Sequence[str]) -> _Directory:
+def _make_directory(objects: Sequence[Object], names: Sequence[str]) -> _Directory:
     here = _Directory({}, dict.fromkeys(names), whole=True)
     for of in objects:
         here.add(of)
     return here
 
 
-def _inside(home: str, name: str) -> str:
+def _join(home: str, name: str) -> str:
     return f"{home}/{name}" if home else name
 
 
-def _within(key: str, top: str) -> bool:
-    """Whether a key is another one, or below it."""
-    return key == top or _below(key, top)
+def _is_at_or_below(key: str, top: str) -> bool:
+    """Return True if ``key`` is ``top`` or lies below it."""
+    return key == top or _is_below(key, top)
 
 
-def _below(key: str, top: str) -> bool:
+def _is_below(key: str, top: str) -> bool:
     return not top or key.startswith(f"{top}/")
 
 
 def stat_of(url: str, of: Object) -> os.stat_result:
-    """What ``os.stat`` would say of an object."""
-    return _result(_FILE, url, of)
+    """Return an object's stat, as ``os.stat`` would of a file."""
+    return _make_stat(_FILE_MODE, url, of)
 
 
-def _result(mode: int, url: str, of: Object) -> os.stat_result:
-    """Device and inode together are a digest of name and ETag, or else version, and of what a query asks for
-    beside the name: another object has others. Listings tell no versions, so an object would be another one
-    as soon as it is asked for.
+def _make_stat(mode: int, url: str, of: Object) -> os.stat_result:
+    """Return a stat whose device and inode are a digest of URL, ETag (else version) and the query's content
+    parameters: another object has others. Listings tell no versions, so adding a version to an ETag would
+    change the digest when the object is asked for.
     """
     from xxhash import xxh3_128_intdigest
 
-    said = f"{url}\0{of.etag or of.version}{signed.asked_of(url)}"
-    digest = xxh3_128_intdigest(said.encode("utf-8", "surrogatepass"))
+    text = f"{url}\0{of.etag or of.version}{signed.asked_of(url)}"
+    digest = xxh3_128_intdigest(text.encode("utf-8", "surrogatepass"))
     device, inode = digest >> 65, digest & (1 << 63) - 1
     ns = of.mtime_ns
-    # An ETag of a cloud store shows each change. That of a web server is often made of size and second.
+    # The ETag of a cloud store shows each change; that of a web server is often made of size and second.
     changed_ns = 0 if of.etag and not of.etag.startswith(WEAK) and url.partition(":")[0] in CLOUDS else ns
     nanoseconds = (ns, ns, changed_ns)
     times = (*(t // 10**9 for t in nanoseconds), *(t / 1e9 for t in nanoseconds), *nanoseconds)
