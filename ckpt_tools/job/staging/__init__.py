@@ -26,15 +26,7 @@ from ckpt_tools.job.decision import Decision, Stage, StagedFile, body_of
 from ckpt_tools.job.files import Backoff, boot, create
 from ckpt_tools.job.membership import of_worker
 from ckpt_tools.job.staging.fetching import Damaged, Fetch, describe, is_there, wanted_of
-from ckpt_tools.job.staging.records import (
-    ASIDE,
-    NOTE,
-    Record,
-    find_whole,
-    read_note,
-    seen,
-    write_note,
-)
+from ckpt_tools.job.staging.records import ASIDE, NOTE, Record, find_whole, read_note, seen, write_note
 from ckpt_tools.layouts import layouts_of
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def open_filesystem(url: str, options: Mapping[str, Any]) -> FileSystem:
-    """Raises ImportError where fsspec is not installed, and OSError where it cannot open this one."""
+    """Return a store opened by fsspec. Raise ImportError if fsspec is missing, OSError if it fails."""
     from fsspec.core import url_to_fs
     from fsspec.registry import known_implementations
 
@@ -41,7 +41,7 @@ def open_filesystem(url: str, options: Mapping[str, Any]) -> FileSystem:
 
 
 class FileSystem:
-    """``fs`` is fsspec's, ``top`` the path there that ``url`` stands for."""
+    """One store by fsspec: ``fs`` is its file system, ``top`` the path there that ``url`` stands for."""
 
     pins = False
 
@@ -49,13 +49,13 @@ class FileSystem:
         self.url, self.fs, self.top = url, fs, top.rstrip("/")
         self.requests: Counter[str] = Counter()
         fs.use_listings_cache = False
-        kept: Any = getattr(fs, "dircache", None)
-        if hasattr(kept, "use_listings_cache"):
-            kept.use_listings_cache = False  # of those that no call tells to ask anew
-        # one connection: a thread takes another one's answer for its own, and that one then waits for ever
+        cache: Any = getattr(fs, "dircache", None)
+        if hasattr(cache, "use_listings_cache"):
+            cache.use_listings_cache = False  # for calls without a ``refresh`` argument
+        # one connection: a thread would take another's answer for its own, and the other wait for ever
         self._scheme = url.partition("://")[0].lower()
         alone = self._scheme in ("sftp", "ssh", "ftp")
-        self._turn: AbstractContextManager[Any] = Lock() if alone else nullcontext()
+        self._connection_lock: AbstractContextManager[Any] = Lock() if alone else nullcontext()
 
     def _path(self, key: str) -> str:
         return f"{self.top}/{key}" if key else self.top or "/"
@@ -74,12 +74,12 @@ class FileSystem:
             left += (f"{key}/{name}" if key else name for name in reversed(names))
 
     def confirm_nothing(self, prefix: str) -> None:
-        """Its protocols tell nothing from no answer."""
+        """Do nothing: the protocols of fsspec tell an empty answer from none."""
 
     def directory(self, prefix: str) -> tuple[list[Object], list[str]]:
         self.requests["list"] += 1
         try:
-            found = self._asked(prefix, self.fs.ls, self._path(prefix), detail=True, **_anew(self.fs.ls))
+            found = self._call(prefix, self.fs.ls, self._path(prefix), detail=True, **_uncached(self.fs.ls))
         except (FileNotFoundError, NotADirectoryError):
             return [], []
         if not found and self._scheme == "ftp":
@@ -88,13 +88,13 @@ class FileSystem:
         objects, names = [], []
         for info in found:
             key = self._key(info["name"])
-            if key == prefix:  # some list a file as if it were in itself
+            if key == prefix:  # some file systems list a file as its own entry
                 continue
             if info["type"] == "directory":
                 names.append(key.rpartition("/")[2])
             else:
                 of = _object(key, info)
-                if info["type"] == "link":  # one that leads to no file is an object that cannot be read
+                if info["type"] == "link":  # a broken link is an object that cannot be read
                     with suppress(FileNotFoundError):
                         of = self.head(key)
                 objects.append(of)
@@ -102,9 +102,9 @@ class FileSystem:
 
     def head(self, key: str) -> Object:
         self.requests["head"] += 1
-        # Hugging Face's tells the name of a blob only with all that it knows of it
+        # Hugging Face tells the name of a blob only in the expanded info
         more = {"expand_info": True} if self._scheme == "hf" else {}
-        info = self._asked(key, self.fs.info, self._path(key), **_anew(self.fs.info), **more)
+        info = self._call(key, self.fs.info, self._path(key), **_uncached(self.fs.info), **more)
         if info["type"] == "directory":
             raise FileNotFoundError(errno.ENOENT, "it is a directory", joined(self.url, key))
         return _object(key, info)
@@ -112,9 +112,9 @@ class FileSystem:
     def read(self, of: Object, start: int, length: int) -> tuple[memoryview, Object]:
         self.requests["get"] += 1
         path = self._path(of.key)
-        # nothing read ahead, of which a part would be cut out though the server began elsewhere
+        # no read-ahead: fsspec would cut a range out of it, even if the server began elsewhere
         more = {"cache_type": "none"} if self._scheme == "hf" else {}
-        data = self._asked(of.key, self.fs.cat_file, path, start, start + length, **more)
+        data = self._call(of.key, self.fs.cat_file, path, start, start + length, **more)
         if len(data) > length:
             raise OSError(errno.EIO, NO_RANGES, joined(self.url, of.key))
         return memoryview(data), of
@@ -123,7 +123,7 @@ class FileSystem:
         self._require_writable(key)
         require_seen(self, key, replacing)
         self.requests["put"] += 1
-        self._asked(key, self.fs.pipe_file, self._path(key), data)
+        self._call(key, self.fs.pipe_file, self._path(key), data)
         return check_written(self, key, data)
 
     def delete(self, keys: Sequence[str]) -> dict[str, OSError]:
@@ -132,7 +132,7 @@ class FileSystem:
             try:
                 self._require_writable(key)
                 self.requests["delete"] += 1
-                self._asked(key, self.fs.rm_file, self._path(key))
+                self._call(key, self.fs.rm_file, self._path(key))
             except FileNotFoundError:
                 continue
             except OSError as e:
@@ -140,37 +140,37 @@ class FileSystem:
         return failed
 
     def _require_writable(self, key: str) -> None:
-        if self._scheme in READ_ONLY:  # whatever the user may do
+        if self._scheme in READ_ONLY:  # even if the user has the right
             raise OSError(errno.EROFS, "ckpt writes nothing to this kind of store", joined(self.url, key))
 
-    def _asked(self, key: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def _call(self, key: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         def in_turn() -> T:
-            with self._turn:
+            with self._connection_lock:
                 return call(*args, **kwargs)
 
         try:
             return watched(in_turn)
-        except Exception as e:  # each of its file systems has errors of its own
+        except Exception as e:  # each file system of fsspec has errors of its own
             if isinstance(e, OSError) and e.errno and not isinstance(e, (Replaced, Stalled)):
-                # not in its own words, which may hold what was sent
+                # not the library's text, which may hold secrets that were sent
                 raise OSError(e.errno, os.strerror(e.errno), joined(self.url, key)) from None
             raise to_os_error(e, joined(self.url, key)) from None
 
 
-def _anew(call: Callable[..., Any]) -> dict[str, bool]:
-    """That nothing is answered from memory, for those that can be told. SFTP's remembers nothing."""
+def _uncached(call: Callable[..., Any]) -> dict[str, bool]:
+    """Return the argument that bypasses fsspec's cache, {} if ``call`` takes none, as SFTP's."""
     known = signature(call).parameters.values()
     takes = any(p.name == "refresh" or p.kind is p.VAR_KEYWORD for p in known)
     return {"refresh": True} if takes else {}
 
 
 _TIMES = ("mtime", "LastModified", "last_modified", "modify", "created")
-"""What they call the last change."""
+"""Names that file systems give the time of the last change."""
 _TAGS = ("ETag", "etag", "blob_id", "oid", "xet_hash", "sha")
 
 
 def _object(key: str, info: Mapping[str, Any]) -> Object:
-    """Facts have many names. Of the time whole microseconds: a number in a list has no more."""
+    """Return an object from fsspec's ``info``. Times count in whole microseconds: a float holds no more."""
     at: Any = next((info[k] for k in _TIMES if k in info), 0)
     if isinstance(at, str):  # RFC 3659, of FTP
         dated = at[:14].isdecimal() and len(at) >= 14

@@ -21,21 +21,21 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 BATCH = 1000
-"""Keys that one delete request of S3 takes at most."""
+"""The most keys in one delete request of S3."""
 _ROUND = 100
-"""Lists that end at a multiple of so many keys may have lost a page: those of all stores are multiples."""
-_AGAIN = "its list begins again in the middle: a proxy, or a server without ListObjectsV2, answers wrongly"
+"""A list that ends at a multiple of so many keys may lack a page: every page size is a multiple of it."""
+_RESTARTS = "its list begins again in the middle: a proxy, or a server without ListObjectsV2, answers wrongly"
 _CANNOT_TELL = (
     "nothing is listed, and the store answers 403 AccessDenied: these credentials lack the right to read it"
     " (s3:GetObject) or to list the whole bucket (s3:ListBucket), so nobody can tell what is there"
 )
-_NOBODY = ".ckpt-no-such-object"
-"""A name that nobody gives."""
+_MISSING_KEY = ".ckpt-no-such-object"
+"""The name of an object that nobody creates."""
 _NO_SUCH_KEY = frozenset({"NoSuchKey", "BlobNotFound", "PathNotFound"})
 
 
 class ObjectStore:
-    """``client`` is obstore's; of a web server ``single`` makes one for the address of one object."""
+    """One store by obstore's ``client``. For a web server, ``single`` makes a client for one URL."""
 
     pins = True
 
@@ -43,11 +43,11 @@ class ObjectStore:
         self.url, self.client, self._single = url, client, single
         self.requests: Counter[str] = Counter()
         self._singles: dict[str, Any] = {}
-        self.boto: Any = None  # which asks S3 for checksums
+        self.boto: Any = None  # boto3's client, which asks S3 for checksums
         self.cannot_sign = ""
 
     def objects(self, prefix: str) -> Iterator[Object]:
-        self._must_list(prefix)
+        self._require_lists(prefix)
         last, count, pauses = "", 0, iter(STORE_PAUSES)
         while True:
             before = count
@@ -61,38 +61,38 @@ class ObjectStore:
             if count == before or count % _ROUND:
                 break
         if count and count == before:
-            self._prove(prefix, more=True)
+            self._require_store(prefix, more=True)
 
     def _pages(self, prefix: str, after: str) -> Iterator[ObjectMeta]:
-        """What lies below a prefix, after a key in the order of the list."""
-        pages = self._asked(prefix, self.client.list, prefix or None, chunk_size=PAGE, offset=after or None)
+        """Yield the objects below a prefix whose keys come after ``after`` in the order of the list."""
+        pages = self._call(prefix, self.client.list, prefix or None, chunk_size=PAGE, offset=after or None)
         whole, begun = True, set[str]()
-        while whole:  # a page that is not full is the last
+        while whole:  # a page with fewer keys is the last
             self.requests["list"] += 1
-            page = self._asked(prefix, next, pages, ())
+            page = self._call(prefix, next, pages, ())
             whole = len(page) == PAGE
-            # a cache that knows no pages would never end; a server of ListObjects alone ends after the first
+            # a cache that ignores page tokens would never end; a server of ListObjects ends after page 1
             first = page[0]["path"] if page else ""
             again = first in begun or any(meta["path"] == first for meta in page[1:])
             if page and (again or first < after):
-                raise OSError(errno.EREMOTEIO, _AGAIN, joined(self.url, prefix))
+                raise OSError(errno.EREMOTEIO, _RESTARTS, joined(self.url, prefix))
             begun.add(first)
             yield from (meta for meta in page if meta["path"] > after)
 
     def confirm_nothing(self, prefix: str) -> None:
-        self._prove(prefix)
+        self._require_store(prefix)
         if next(self._pages(prefix, ""), None) is not None:
             text = "the store answers a question in two ways: run it again"
             raise OSError(errno.EREMOTEIO, text, joined(self.url, prefix))
 
-    def _prove(self, prefix: str, *, more: bool = False) -> None:
-        """Raises OSError unless it is a store that answered that there is nothing (more): the library takes
-        every page of HTML for an empty list. To read what nobody has leads to an error that only a store
-        writes. Whoever may not list the whole bucket is denied it: then there is no ``more`` than was listed.
+    def _require_store(self, prefix: str, *, more: bool = False) -> None:
+        """Raise OSError unless the answer "no (more) objects" is a store's: obstore takes any page of HTML
+        for an empty list. Reading a key that nobody has gives an error that only a store writes. Without the
+        right to list the whole bucket it is AccessDenied: then ``more`` objects than listed are ruled out.
         """
         self.requests["get"] += 1
         try:
-            interruptible(self.client.get, f"{prefix}/{_NOBODY}" if prefix else _NOBODY)
+            interruptible(self.client.get, f"{prefix}/{_MISSING_KEY}" if prefix else _MISSING_KEY)
         except Exception as e:
             error, code = to_os_error(e, joined(self.url, prefix)), code_of(e)
             if isinstance(error, FileNotFoundError):
@@ -108,25 +108,24 @@ class ObjectStore:
         raise OSError(errno.EREMOTEIO, text, joined(self.url, prefix))
 
     def directory(self, prefix: str) -> tuple[list[Object], list[str]]:
-        self._must_list(prefix)
-
+        self._require_lists(prefix)
         self.requests["list"] += 1
-        found = ask_again(lambda: self._asked(prefix, self.client.list_with_delimiter, prefix or None))
+        found = ask_again(lambda: self._call(prefix, self.client.list_with_delimiter, prefix or None))
         objects = [_object(meta) for meta in found["objects"] if meta["path"] != prefix]
         if not objects and not found["common_prefixes"]:
-            self._prove(prefix)
+            self._require_store(prefix)
         return objects, [path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"]]
 
     def head(self, key: str) -> Object:
         self.requests["head"] += 1
-        client, path = self._of(key)
+        client, path = self._client_for(key)
         if client is not self.client:
-            return self._asked(key, _beginning, client, path)._replace(key=key)
+            return self._call(key, _head_by_get, client, path)._replace(key=key)
         try:
-            return _object(self._asked(key, client.head, path))._replace(key=key)
+            return _object(self._call(key, client.head, path))._replace(key=key)
         except PermissionError as e:
-            # S3 refuses (403) what is not there unless the whole bucket may be listed (API reference,
-            # HeadObject, "Permissions"): then a list says it, as far as it may be asked for
+            # without the right to list the bucket, S3 answers 403 for a missing key (API reference,
+            # HeadObject, "Permissions"): a list of its directory, if allowed, shows if it is missing
             is_directory = next(self._pages(key, ""), None) is not None
             try:
                 listed = () if is_directory else self.directory(key.rpartition("/")[0])[0]
@@ -139,24 +138,24 @@ class ObjectStore:
     def read(self, of: Object, start: int, length: int) -> tuple[memoryview, Object]:
         self.requests["get"] += 1
         options: dict[str, Any] = {"range": (start, start + length)}
-        if of.etag and not of.etag.startswith(WEAK):  # a weak one never matches: RFC 9110, section 13.1.1
+        if of.etag and not of.etag.startswith(WEAK):  # a weak ETag never matches: RFC 9110, section 13.1.1
             options["if_match"] = of.etag
         if of.version:
             options["version"] = of.version
-        return self._asked(of.key, self._body, of, options)
+        return self._call(of.key, self._body, of, options)
 
     def _body(self, of: Object, options: Mapping[str, Any]) -> tuple[memoryview, Object]:
-        client, path = self._of(of.key)
+        client, path = self._client_for(of.key)
         got = client.get(path, options=options)
         now = _object(got.meta)._replace(key=of.key)
-        tags = of.etag and now.etag  # some servers know no If-Match, and some no ETag
+        tags = of.etag and now.etag  # some servers ignore If-Match, and some have no ETag
         is_same = now.etag == of.etag if tags else now.mtime_ns == of.mtime_ns
         if now.size != of.size or not is_same:
             raise Replaced(joined(self.url, of.key))
         return memoryview(got.bytes()), now
 
     def put(self, key: str, data: bytes, replacing: Object | None = None) -> Object:
-        require_seen(self, key, replacing)  # there are servers that know no conditions, and say nothing
+        require_seen(self, key, replacing)  # some servers ignore conditions silently
         mode: Any = "create"
         if replacing is not None:
             seen = {"e_tag": replacing.etag, "version": replacing.version}
@@ -168,18 +167,18 @@ class ObjectStore:
         except OSError as e:
             if e.errno != errno.EOPNOTSUPP:
                 raise
-            self._write(key, data, "overwrite")  # a server that knows no conditions, and says so
+            self._write(key, data, "overwrite")  # the server refuses conditions
         return check_written(self, key, data)
 
     def _write(self, key: str, data: bytes, mode: Any) -> None:
         self.requests["put"] += 1
-        self._asked(key, lambda _: self.client.put(key, data, mode=mode, use_multipart=False), key)
+        self._call(key, lambda _: self.client.put(key, data, mode=mode, use_multipart=False), key)
 
     def delete(self, keys: Sequence[str]) -> dict[str, OSError]:
         failed: dict[str, OSError] = {}
         for at in range(0, len(keys), BATCH):
             batch = list(keys[at : at + BATCH])
-            # one by one where a batch failed: which are still there, and why
+            # after a failed batch one by one: which keys are still there, and why
             if self._delete(batch[0], batch) is not None:
                 each = {key: self._delete(key, key) for key in batch}
                 failed |= {key: e for key, e in each.items() if e is not None}
@@ -188,15 +187,15 @@ class ObjectStore:
     def _delete(self, key: str, what: str | list[str]) -> OSError | None:
         self.requests["delete"] += 1
         try:
-            self._asked(key, self.client.delete, what)
+            self._call(key, self.client.delete, what)
         except FileNotFoundError:
             return None
         except OSError as e:
             return e
         return None
 
-    def _of(self, key: str) -> tuple[Any, str]:
-        """The client to ask, and its path there; an address with a query or escapes goes as it was given."""
+    def _client_for(self, key: str) -> tuple[Any, str]:
+        """Return (client, path) for a key; a URL with a query or escapes has a client of its own."""
         query = "" if self._single is None else query_of(joined(self.url, key))
         if self._single is None or (not query and "%" not in key):
             return self.client, key
@@ -205,14 +204,14 @@ class ObjectStore:
             self._singles[address] = self._single(address)
         return self._singles[address], ""
 
-    def _must_list(self, prefix: str) -> None:
+    def _require_lists(self, prefix: str) -> None:
         if self._single is not None:
             text = "a web server cannot list what it has: name each file, or the store behind it"
             raise OSError(errno.EOPNOTSUPP, text, joined(self.url, prefix))
 
-    def _asked(self, key: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What a call of the client returns. Raises OSError."""
-        if key.startswith("/") and self._single is None:  # the client would ask about another key
+    def _call(self, key: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return ``call(*args)``, a call of the client. Raise OSError."""
+        if key.startswith("/") and self._single is None:  # obstore would ask for another key
             raise OSError(errno.EINVAL, NO_URL, joined(self.url, key))
         try:
             return interruptible(call, *args, **kwargs)
@@ -221,13 +220,13 @@ class ObjectStore:
         except Exception as e:  # obstore's own errors have Exception in common
             raise to_os_error(e, joined(self.url, key)) from None
         except BaseException as e:
-            if type(e).__name__ != "PanicException":  # of Rust: no Exception, so that nobody goes on as if
+            if type(e).__name__ != "PanicException":  # of Rust: no Exception, so that nobody goes on
                 raise
             raise OSError(errno.EIO, "the store's library failed (obstore)", joined(self.url, key)) from None
 
 
-def _beginning(client: Any, path: str) -> Object:
-    """By a GET, which is what addresses are signed for. Of an empty object there is no first byte."""
+def _head_by_get(client: Any, path: str) -> Object:
+    """Return an object by GET, the method that presigned URLs allow. An empty object has no first byte."""
     try:
         return _object(client.get(path, options={"range": (0, 1)}).meta)
     except Exception as e:
@@ -240,11 +239,11 @@ def _beginning(client: Any, path: str) -> Object:
 
 
 def _object(meta: ObjectMeta) -> Object:
-    """Of its last change the second alone: lists of some stores have more digits than headers."""
+    """Return an Object. Its time is cut to seconds: lists of some stores have more digits than headers."""
     modified = int(meta["last_modified"].timestamp()) * 10**9
-    return Object(meta["path"], meta["size"], modified, _tag(meta["e_tag"] or ""), meta["version"] or "")
+    return Object(meta["path"], meta["size"], modified, _quote(meta["e_tag"] or ""), meta["version"] or "")
 
 
-def _tag(said: str) -> str:
-    """An ETag as a header has it. Lists of Azure and of some servers of S3 have it without its quotes."""
-    return said if not said or said.startswith(('"', WEAK)) else f'"{said}"'
+def _quote(etag: str) -> str:
+    """Return an ETag with quotes, as in a header; lists of Azure and some S3 servers leave them out."""
+    return etag if not etag or etag.startswith(('"', WEAK)) else f'"{etag}"'

@@ -1,12 +1,12 @@
 """Which options a store takes, and which are refused: names and values as obstore and fsspec have them.
 
-What is secret is no option. A command line is seen by everybody on the machine and kept by shells, and a
-ckpt.toml is copied and committed; each library has its own variables, profiles and files for that. Nothing
-here keeps, prints or passes on a secret but to the client that signs with it.
+No secret is an option. A command line is seen by everybody on the machine and kept by shells, and a ckpt.toml
+is copied and committed; each library has its own variables, profiles and files for secrets. Nothing here
+keeps, prints or passes on a secret, except to the client that signs with it.
 
-obstore itself reads the environment, containers' credentials, and for Google and Azure all that these have.
-Profiles of AWS (``~/.aws``, SSO, assumed roles, programs), web identities and machines' roles are asked of
-botocore, as every AWS tool does; without it obstore tries the latter two.
+obstore itself reads the environment, credentials of containers, and every source of Google's and Azure's.
+Profiles of AWS (``~/.aws``, SSO, assumed roles, programs), web identities and roles of machines are asked of
+botocore, as every AWS tool does; without botocore, obstore tries the latter two.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ckpt_tools.model.selection import StoreOptions
 
     Provider = Callable[[], Any]
-    """What obstore calls for credentials, and again when they have expired."""
+    """The function that obstore calls for credentials, and again when they have expired."""
 
 
 def _words(text: str) -> frozenset[str]:
@@ -40,10 +40,10 @@ CLIENT = _words(
 )
 """Options of the HTTP client under every store (obstore's ClientConfig)."""
 RETRY = frozenset({"max_retries", "retry_timeout", "init_backoff", "max_backoff", "backoff_base"})
-"""Of how a request is made again (RetryConfig and BackoffConfig)."""
+"""Options of how requests are repeated (RetryConfig and BackoffConfig)."""
 _AZ = ("az", "adl", "azure", "abfs", "abfss")
 _VARIABLES = {"s3": "AWS_", "s3a": "AWS_", "gs": "GOOGLE_", **dict.fromkeys(_AZ, "AZURE_")}
-"""How the variables of a scheme begin."""
+"""The prefix of a scheme's environment variables."""
 _PREFIX = re.compile(r"^(?:aws|google|azure_storage|azure)_")
 _SECRET = re.compile(
     r"secret|token|passw|passphrase|pwd|key|signature|credential|auth(?!ority)|bearer|cookie|header"
@@ -53,24 +53,24 @@ _NO_SECRET = _words(
     "application_credentials container_credentials_full_uri container_credentials_relative_uri"
     " fabric_token_service_url skip_signature sse_bucket_key_enabled sse_kms_key_id"
 )
-_OWN_WAY = {
+_HINTS = {
     "s3": "AWS_PROFILE and ~/.aws, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS, or 'gcloud auth application-default login'",
     "az": "AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN in the environment, or 'az login' and"
     " use_azure_cli=true",
 }
-"""How the libraries are given credentials."""
+"""How to give the libraries credentials."""
 
 
 def checked(key: str, value: str) -> tuple[str, str]:
-    """An option under its library's name. Raises ValueError, which quotes no value, for a secret."""
+    """Return an option under its library's name. Raise ValueError, which quotes no value, for a secret."""
     name = _PREFIX.sub("", key.strip().lower().replace("-", "_"))
     name = "endpoint" if name == "endpoint_url" else name
     if not re.fullmatch(r"[a-z0-9_]+(?:\.[a-z0-9_]+)*", name):
         raise ValueError("an option is KEY=VALUE, such as region=eu-west-1")
     if secret(name):
         raise ValueError(
-            f"{name} is a credential, which others can see here: use {'; '.join(_OWN_WAY.values())}"
+            f"{name} is a credential, which others can see here: use {'; '.join(_HINTS.values())}"
         )
     if re.search(r"://[^/?#]*@", value) or re.search(
         r"[?&][^=&]*(?:sig|signature|token)=", value, re.IGNORECASE
@@ -82,9 +82,8 @@ def checked(key: str, value: str) -> tuple[str, str]:
 
 
 def secret(name: str) -> bool:
-    """Whether an option holds what nobody else may see, or what only belongs to such a thing. A file or the
-    id of a key may be named. An access key's id is no secret, but alone it would be paired with another's
-    secret key: credentials come from one place.
+    """Return True if an option holds a secret, or a value that belongs to one. A file or the id of a key may
+    be named; an access key's id is no secret, but would be paired with a secret key of another source.
     """
     if name in _NO_SECRET or re.search(r"(?:file|filename|path)$", name):
         return False
@@ -92,51 +91,51 @@ def secret(name: str) -> bool:
 
 
 def open_options(url: str, options: StoreOptions, env: Mapping[str, str]) -> dict[str, Any]:
-    """The keyword arguments with which a store is opened: those of ``obstore.store.from_url`` for its
-    schemes, else those of the file system of fsspec. ``env`` is what the library sees as well.
+    """Return the keyword arguments that open a store: of ``obstore.store.from_url`` for its schemes, else of
+    the fsspec file system. ``env`` is the environment that the library sees.
 
-    Raises UsageError for options that the store does not have, and CannotLook where its credentials are
-    missing or expired.
+    Raise UsageError for options that the store does not have, and CannotLook if its credentials are missing
+    or expired.
     """
     scheme, given = url.partition("://")[0], options.of(url)
     if scheme not in OBJECT_STORES:
-        return _nested(given)
+        return _nest_options(given)
     if known := next(filter(secret, given), None):
         raise UsageError(
-            f"the option {known} is a credential, which no option may be", "; ".join(_OWN_WAY.values())
+            f"the option {known} is a credential, which no option may be", "; ".join(_HINTS.values())
         )
     own, made = {key: value for key, value in given.items() if key not in CLIENT | RETRY}, dict[str, Any]()
     if scheme in ("s3", "s3a"):
         own, made["credential_provider"] = aws(own, env)
-    client = _client(given)
+    client = _client_options(given)
     if scheme == "http" or _endpoint(scheme, own, env).startswith("http://"):
-        client.setdefault("allow_http", "true")  # it was asked for by its name
-    if client and scheme in _VARIABLES:  # else obstore reads them; what it is given replaces all of them
-        said = {key: env.get(f"{_VARIABLES[scheme]}{key.upper()}", "") for key in sorted(CLIENT)}
-        client = {**{key: value for key, value in said.items() if value}, **client}
-    made |= {"config": own, "client_options": client, "retry_config": _retry(given)}
+        client.setdefault("allow_http", "true")  # the URL says http
+    if client and scheme in _VARIABLES:  # client options replace all of obstore's variables: add those
+        found = {key: env.get(f"{_VARIABLES[scheme]}{key.upper()}", "") for key in sorted(CLIENT)}
+        client = {**{key: value for key, value in found.items() if value}, **client}
+    made |= {"config": own, "client_options": client, "retry_config": _retry_options(given)}
     return {name: value for name, value in made.items() if value}
 
 
 def _endpoint(scheme: str, own: Mapping[str, str], env: Mapping[str, str]) -> str:
-    """Where requests go, if anybody says; "" for the cloud itself. As obstore chooses it."""
+    """Return the address that requests go to, as obstore chooses it; "" for the cloud itself."""
     variables = {
         "AWS_": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
         "GOOGLE_": ("GOOGLE_BASE_URL",),
         "AZURE_": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
     }.get(_VARIABLES.get(scheme, ""), ())
-    said = [own.get("endpoint", ""), own.get("base_url", ""), *(env.get(name, "") for name in variables)]
-    return next(filter(None, said), "")
+    addresses = [own.get("endpoint", ""), own.get("base_url", ""), *(env.get(name, "") for name in variables)]
+    return next(filter(None, addresses), "")
 
 
-def _client(given: Mapping[str, str]) -> dict[str, Any]:
+def _client_options(given: Mapping[str, str]) -> dict[str, Any]:
     out: dict[str, Any] = {key: value for key, value in given.items() if key in CLIENT}
     for key in ("connect_timeout", "read_timeout", "timeout", "pool_idle_timeout"):
         if key in out:
             out[key] = f"{_seconds(key, out[key]) * 1000:.0f}ms"
-    for key in ("proxy_ca_certificate", "root_certificate"):  # a file, or what is in it
+    for key in ("proxy_ca_certificate", "root_certificate"):  # a file, or its contents
         if key in out and not out[key].startswith("-----BEGIN"):
-            from ckpt_tools.storage import trust  # whoever could write it would say whom to believe
+            from ckpt_tools.storage import trust  # who can write the file decides which servers are believed
 
             try:
                 with trust.named(key):
@@ -147,7 +146,7 @@ def _client(given: Mapping[str, str]) -> dict[str, Any]:
     return out
 
 
-def _retry(given: Mapping[str, str]) -> dict[str, Any]:
+def _retry_options(given: Mapping[str, str]) -> dict[str, Any]:
     out, backoff = dict[str, Any](), dict[str, Any]()
     for key, text in given.items():
         is_number = key in ("max_retries", "backoff_base")
@@ -169,8 +168,8 @@ def _seconds(key: str, text: str) -> float:
     return float(m[1]) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600}[m[2] or "s"]
 
 
-def _nested(given: Mapping[str, str]) -> dict[str, Any]:
-    """Options of fsspec: a dot leads into another one, and numbers and truths are such."""
+def _nest_options(given: Mapping[str, str]) -> dict[str, Any]:
+    """Return fsspec's options as nested dicts: a dot in a key is a level; numbers and booleans are parsed."""
     out: dict[str, Any] = {}
     for key, text in given.items():
         *above, name = key.split(".")
@@ -184,34 +183,34 @@ def _nested(given: Mapping[str, str]) -> dict[str, Any]:
     return out
 
 
-_KEEP = timedelta(minutes=9)
-"""How long one answer of botocore's is used: it renews what expires within 10 minutes."""
+_LIFETIME = timedelta(minutes=9)
+"""How long one answer of botocore is used: it renews credentials that expire within 10 minutes."""
 _NATIVE = (
     "AWS_ACCESS_KEY_ID",
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )
 """Variables by which obstore gets credentials itself."""
-_OWN = _words(
+_NATIVE_OPTIONS = _words(
     "container_credentials_full_uri container_credentials_relative_uri metadata_endpoint"
     " web_identity_token_file"
 )
-"""Options that say the same."""
+"""Options by which obstore gets credentials itself."""
 
 
 def aws(own: Mapping[str, str], env: Mapping[str, str]) -> tuple[dict[str, str], Provider | None]:
-    """The options of a store on S3 without ``profile``, with what the profile says of region and endpoint,
-    and what is asked for credentials; None where obstore finds them itself.
+    """Return the options of an S3 store with ``profile`` replaced by its region and endpoint, and the
+    credentials provider; None if obstore finds credentials itself.
 
-    As with AWS' own tools a profile that is named as an option goes before the environment, and
-    ``AWS_PROFILE`` after it. Raises CannotLook where there are none, and UsageError for no such profile.
+    As in AWS' own tools a profile given as an option goes before the environment, and ``AWS_PROFILE`` after
+    it. Raise CannotLook if there are no credentials, and UsageError if there is no such profile.
     """
     given = {key: value for key, value in own.items() if key != "profile"}
     profile = own.get("profile")
     skip = own.get("skip_signature", env.get("AWS_SKIP_SIGNATURE", "")).lower()
     if skip in ("1", "true", "yes", "on"):
         return given, None
-    if profile is None and (any(env.get(name) for name in _NATIVE) or _OWN & given.keys()):
+    if profile is None and (any(env.get(name) for name in _NATIVE) or _NATIVE_OPTIONS & given.keys()):
         return given, None
     try:
         import botocore.session
@@ -223,11 +222,11 @@ def aws(own: Mapping[str, str], env: Mapping[str, str]) -> tuple[dict[str, str],
         ) from None
     session = botocore.session.Session(profile=profile)
     found = _credentials(session, profile or env.get("AWS_PROFILE", ""))
-    return {**_of_profile(session, env), **given}, found
+    return {**_read_profile(session, env), **given}, found
 
 
 def _credentials(session: Any, profile: str) -> Provider:
-    """Asked once now, so that what is wrong with them is said in one place. Raises as ``aws`` does."""
+    """Return a provider of credentials, tried once now to report errors in one place. Raise as ``aws``."""
     import botocore.exceptions as wrong
 
     try:
@@ -239,7 +238,7 @@ def _credentials(session: Any, profile: str) -> Provider:
             f"there is no profile {profile!r} in ~/.aws",
             "'aws configure list-profiles' lists them",
         ) from None
-    except Exception as e:  # by the name of its error: its text may hold what was sent
+    except Exception as e:  # its class name alone: its text may hold secrets
         name, of = type(e).__name__, f" of the profile {profile!r}" if profile else ""
         login = f"'aws sso login{f' --profile {profile}' if profile else ''}', then run it again"
         if "SSO" in name or "Token" in name or "Login" in name:
@@ -256,11 +255,11 @@ def _credentials(session: Any, profile: str) -> Provider:
         )
     from obstore.auth.boto3 import Boto3CredentialProvider
 
-    return Boto3CredentialProvider(session, ttl=_KEEP)
+    return Boto3CredentialProvider(session, ttl=_LIFETIME)
 
 
-def _of_profile(session: Any, env: Mapping[str, str]) -> dict[str, str]:
-    """The region and the endpoint in a profile (SDKs guide, "Service-specific endpoints")."""
+def _read_profile(session: Any, env: Mapping[str, str]) -> dict[str, str]:
+    """Return the region and endpoint in a profile (SDKs guide, "Service-specific endpoints")."""
     profile: Mapping[str, Any] = session.get_scoped_config()
     out = {}
     if not (env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION")) and profile.get("region"):

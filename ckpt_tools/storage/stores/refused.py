@@ -1,4 +1,4 @@
-"""Translates an error of a store's library into the error that the same failure would be on this machine."""
+"""Translates an error of a store's library into the OSError that the same failure of a local file gives."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _NAMES = {
     "InvalidPathError": errno.EINVAL,
     "GatedRepoError": errno.EACCES,
 }
-"""Errors of the libraries, by their names: nothing here needs their import."""
+"""Errors of the libraries, by class name, so that no library is imported here."""
 
 
 def to_os_error(e: Exception, url: str) -> OSError:
-    """The OSError that says the same, without what was sent; ECONNRESET where an answer broke off."""
+    """Return the OSError for a library's error, quoting nothing sent; ECONNRESET if an answer broke off."""
     if isinstance(e, Stalled):
         return e
     kind, text = type(e).__name__, str(e)
     code = code_of(e)
     status = next(("".join(found) for found in _STATUS.findall(text)), "")
     if kind == "PreconditionError" or status == "416" or getattr(e, "errno", None) == errno.EBUSY:
-        return Replaced(url)  # all that is asked for lay within it
+        return Replaced(url)  # 416: every range asked for lay within the old object
     if isinstance(e, FileNotFoundError) and code not in _NO_STORE:
         return FileNotFoundError(errno.ENOENT, "there is no such object", url)
     number = _NAMES.get(kind) or {"401": errno.EACCES, "403": errno.EACCES}.get(status, errno.EIO)
@@ -46,30 +46,30 @@ def to_os_error(e: Exception, url: str) -> OSError:
 
 
 BROKEN_OFF = ("error decoding response body", "response body error", "connection closed", "Connection reset")
-"""Signs of an answer that had begun: the library does not ask again for what was to follow."""
+"""Signs of an answer that had begun: the library does not request its rest."""
 _LATE = "kind: Timeout"
-"""Of one that nothing follows: the library has waited and asked again for minutes (``retry_timeout``)."""
+"""Sign of an answer that never came: the library has waited and tried for minutes (``retry_timeout``)."""
 _KEY = re.compile(r'[Pp]ath "(.*?)"(?:: Encountered| contained)', re.DOTALL)
 _NO_STORE = frozenset({"NoSuchBucket", "ContainerNotFound", "ResourceNotFound"})
 
 
 def code_of(e: Exception) -> str:
-    """The code in the XML of a store's answer; "" for answers without."""
+    """Return the code in the XML of a store's answer; "" if it has none."""
     return next(iter(_CODE.findall(str(e))), "")
 
 
 def checksum_error(e: Exception, url: str) -> OSError:
-    """The same of a request for checksums, by boto3 or urllib."""
+    """Return the OSError for a failed request for checksums, by boto3 or urllib."""
     if isinstance(e, Stalled):
         return e
-    said: Any = getattr(e, "response", None)
-    answer = said if isinstance(said, dict) else {}
+    response: Any = getattr(e, "response", None)
+    answer = response if isinstance(response, dict) else {}
     status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode") or getattr(
         e, "code", 0 if answer else None
     )
     code = re.sub(r"[^A-Za-z0-9]", "", str(answer.get("Error", {}).get("Code") or ""))[:80]
     if isinstance(e, HTTPError):
-        e.close()  # it is an answer, with its connection
+        e.close()  # the error holds an open connection
     if not isinstance(status, int):
         text = f"the store did not tell its checksums ({type(e).__name__})"
         return OSError(errno.EACCES if type(e).__name__ == "NoCredentialsError" else errno.EIO, text, url)
@@ -77,13 +77,13 @@ def checksum_error(e: Exception, url: str) -> OSError:
         return Replaced(url)
     if status == 404:
         return FileNotFoundError(errno.ENOENT, "there is no such object", url)
-    said = f"{status} {code}" if code not in ("", str(status)) else str(status)
+    words = f"{status} {code}" if code not in ("", str(status)) else str(status)
     number = errno.EACCES if status in (401, 403) else errno.EIO
-    return OSError(number, f"asked for checksums, the store answers {said}", url)
+    return OSError(number, f"asked for checksums, the store answers {words}", url)
 
 
 def client_error(e: Exception, url: str, given: Mapping[str, Any]) -> OSError | UsageError:
-    """The same of a client that could not be made: what it was told is wrong, or is missing."""
+    """Return the error for a client that could not be made: its options are wrong, or one is missing."""
     text, scheme = str(e), url.partition("://")[0]
     unknown = re.search(r"Configuration key: '([^']*)'", text)
     if unknown or "does not accept any configuration" in text:
@@ -113,15 +113,15 @@ _MISSING = {
     "Invalid Access Key": "the account's key is none: see AZURE_STORAGE_ACCOUNT_KEY",
     "SAS query pair": "the shared access signature is none: see AZURE_STORAGE_SAS_TOKEN",
 }
-"""What clients say that cannot be made, and what to do."""
+"""By a sign in the message of a client that cannot be made: the cause, and what to do."""
 
 
 NO_URL = "it has an empty name, '..' or a control character in it, which no path can have: correct the URL"
-"""What is said of a URL that was asked about."""
+"""The message about a URL that cannot be a path."""
 
 
 def _describe_cause(kind: str, text: str, code: str, status: str) -> str:
-    """The cause, as far as it is known without quoting what was sent, and what to do."""
+    """Return the cause as far as it is known, and what to do; nothing that was sent is quoted."""
     if any(sign in text for sign in _NO_CREDENTIALS):
         return _NO_LOGIN
     answer = "the store answers " + " ".join(filter(None, (status, code)))
@@ -137,7 +137,7 @@ def _describe_cause(kind: str, text: str, code: str, status: str) -> str:
         return answer
     if kind == "InvalidPathError":
         return _describe_bad_key(text)
-    if kind == "ValueError" and "Could not parse path" in text:  # of what was asked about
+    if kind == "ValueError" and "Could not parse path" in text:  # about the caller's URL
         return NO_URL
     known = (words for sign, words in _SIGNS.items() if sign in text)
     return next(known, f"the store did not answer as it should ({kind})")
@@ -151,7 +151,7 @@ def _describe_bad_key(text: str) -> str:
 
 
 def _describe_right(text: str) -> str:
-    """Which right is missing, if that is it."""
+    """Return which right is missing, if the library's text shows it."""
     what = next((what for sign, what in _RIGHTS.items() if sign in text), _RIGHTS[""])
     return f"these credentials must not {what}), or they are not valid any more"
 
@@ -164,7 +164,7 @@ _RIGHTS = {
     "?versionId=": "read a version of it (s3:GetObjectVersion, storage.objects.get",
     "": "read it (s3:GetObject, storage.objects.get, Storage Blob Data Reader",
 }
-"""By what is in the library's text, the right that a request needs."""
+"""By a sign in the library's text: the right that the request needs."""
 
 
 _REGION = "the bucket is in another region: set CKPT_STORE_OPTION=region=REGION"
@@ -192,7 +192,7 @@ _CODES = {
 _NO_CREDENTIALS = (
     *("169.254.169.254", "/latest/api/token", "computeMetadata", "metadata.google", "token request"),
 )
-"""Signs that a machine was asked for a role that it does not have: all else has been tried before."""
+"""Signs that the machine was asked for a role that it lacks, after all other ways to log in."""
 _NO_LOGIN = (
     "there are no credentials: log in ('aws sso login', 'gcloud auth application-default login'), or set the"
     " library's variables (docs/stores.md); for a public bucket set CKPT_STORE_OPTION=skip_signature=true"
@@ -205,7 +205,7 @@ _KINDS = {
     "RevisionNotFoundError": "the repository has no such branch, tag or commit",
     "GatedRepoError": "the repository is gated: ask for access on its page on the Hub, and set HF_TOKEN",
 }
-"""Errors that say it all by their names."""
+"""Errors whose class name tells the cause."""
 _SIGNS = {
     _LATE: "the store did not answer in time: --budget ends such waits, and CKPT_STORE_OPTION"
     " timeout=SECONDS each of them",

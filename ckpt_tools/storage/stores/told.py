@@ -1,12 +1,12 @@
-"""What a store says about the bytes of an object, asked for without any of them: one request, or two where
-it was uploaded in parts. S3 is asked by boto3, Google Cloud Storage and Azure by a HEAD that obstore has
-signed: its own HEAD tells no checksums.
+"""The checksums that a store keeps of an object, asked for without its bytes: one request, or two for an
+upload in parts. S3 is asked by boto3, Google Cloud Storage and Azure by a HEAD of a URL that obstore has
+signed: obstore's own HEAD tells no checksums.
 
 Sources: HeadObject and GetObjectAttributes of S3's API, and its user guide, "Checking object integrity": a
-composite checksum has "-" and the number of parts behind it. "Hashes and ETags" of Google's documentation
-(``x-goog-hash``: CRC-32C of every object, MD5 of those that were not composed, both worked out by the
-service). "Get Blob Properties" of Azure's, which keeps the Content-MD5 of a blob of blocks as the uploader
-gave it and compares it with nothing; its CRC-64 is CRC-64/NVME, with the lowest byte first.
+composite checksum ends with "-" and the number of parts. "Hashes and ETags" of Google's documentation
+(``x-goog-hash``: CRC-32C of every object, MD5 of objects that were not composed, both computed by the
+service). "Get Blob Properties" of Azure's, which keeps the Content-MD5 of a block blob as the uploader gave
+it and compares it with nothing; its CRC-64 is CRC-64/NVME, lowest byte first.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from ckpt_tools.storage.stores.store import Store
 
 LENGTHS = {"crc32": 4, "crc32c": 4, "crc64nvme": 8, "sha1": 20, "sha256": 32, "sha512": 64, "md5": 16}
-"""Bytes of each."""
+"""Bytes of a checksum, by algorithm."""
 _ETAG = re.compile(r'"?([0-9a-f]{32})(?:-([1-9]\d{0,4}))?"?')
 _PAGES = 10
-"""Pages of a thousand parts: an upload has ten thousand at most."""
+"""Pages of a thousand parts: an upload has at most ten thousand."""
 _CREDENTIALS = {
     "access_key_id": "aws_access_key_id",
     "secret_access_key": "aws_secret_access_key",
@@ -59,31 +59,31 @@ _lock = threading.Lock()
 
 
 def keeps_checksums(url: str) -> bool:
-    """Whether a store of this kind keeps any that it tells."""
+    """Return True if stores of this kind keep checksums and tell them."""
     return url.partition("://")[0] in CLOUDS
 
 
 def stored_checksums(store: Store, of: Object) -> StoreChecksums:
-    """Raises FileNotFoundError, PermissionError, Replaced and OSError, all without anything secret."""
+    """Return checksums. Raise FileNotFoundError, PermissionError, Replaced, OSError, all without secrets."""
     url = joined(store.url, of.key)
     if not keeps_checksums(url) or not of.size:
         return StoreChecksums(url, of.size)
-    client: ObjectStore = store  # type: ignore[assignment]  # of these schemes it is (mounts.py)
+    client: ObjectStore = store  # type: ignore[assignment]  # mounts.py opens these schemes so
     ask = _ask_s3 if url.startswith("s3") else _ask_signed
     return StoreChecksums(url, of.size, tuple(ask(client, of, url)))
 
 
 def contradicts(store: Store, of: Object, data: memoryview) -> bool:
-    """Whether a store says that an object has other bytes than these, all of them. Raises Replaced."""
+    """Return True if a store's checksums deny that ``data`` is the whole object. Raise Replaced."""
     if of.etag.strip('"') == hashlib.md5(data, usedforsecurity=False).hexdigest():
         return False
     try:
-        told = stored_checksums(store, of).sums
+        sums = stored_checksums(store, of).sums
     except Replaced:
         raise
-    except OSError:  # nobody can say
+    except OSError:  # the store does not tell
         return False
-    known = [(s, s.value == value) for s in told if s.whole and (value := _digest(s.algorithm, data))]
+    known = [(s, s.value == value) for s in sums if s.whole and (value := _digest(s.algorithm, data))]
     for s, same in known:
         if not s.weak and not (same and s.claimed):
             return not same
@@ -91,7 +91,7 @@ def contradicts(store: Store, of: Object, data: memoryview) -> bool:
 
 
 def _digest(algorithm: str, data: memoryview) -> bytes | None:
-    """None for those that need a package."""
+    """Return the checksum of ``data``; None for an algorithm that needs a package."""
     if algorithm == "crc32":
         return zlib.crc32(data).to_bytes(4, "big")
     if algorithm in ("md5", "sha1", "sha256", "sha512"):
@@ -100,7 +100,7 @@ def _digest(algorithm: str, data: memoryview) -> bytes | None:
 
 
 def decoded(text: str, length: int) -> bytes | None:
-    """Base64 of so many bytes, or None."""
+    """Return the bytes of a base64 text; None if it is none, or not of ``length`` bytes."""
     try:
         value = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -115,7 +115,7 @@ def _ask_s3(store: ObjectStore, of: Object, url: str) -> Iterator[StoreChecksum]
     with _lock:
         client = store.boto = store.boto or _make_client(store)
 
-    def asked(call: Callable[..., Any], **more: Any) -> dict[str, Any]:
+    def request(call: Callable[..., Any], **more: Any) -> dict[str, Any]:
         version = {"VersionId": of.version} if of.version else {}
         store.requests["head"] += 1
         try:
@@ -127,19 +127,19 @@ def _ask_s3(store: ObjectStore, of: Object, url: str) -> Iterator[StoreChecksum]
         return answer
 
     same = {"IfMatch": of.etag} if of.etag else {}
-    head = asked(client.head_object, ChecksumMode="ENABLED", **same)
+    head = request(client.head_object, ChecksumMode="ENABLED", **same)
     tags = [str(tag or "").removeprefix("W/").strip('"') for tag in (head.get("ETag"), of.etag or None)]
     if head.get("ContentLength") != of.size or (of.etag and tags[0] != tags[1]):
         raise Replaced(url)
     if not _has_parts(head):
         return sums_of(head, {}, of.size)
-    found = _ask_parts(partial(asked, client.get_object_attributes, ObjectAttributes=["ObjectParts"]))
-    parts = {"Parts": found} if found else guess_parts(asked(client.head_object, PartNumber=1), of.size)
+    found = _ask_parts(partial(request, client.get_object_attributes, ObjectAttributes=["ObjectParts"]))
+    parts = {"Parts": found} if found else guess_parts(request(client.head_object, PartNumber=1), of.size)
     return sums_of(head, parts, of.size)
 
 
 def _ask_parts(ask: Callable[..., dict[str, Any]]) -> list[Any]:
-    """All pages of ``Parts``; nothing for who may not ask this, and of a server that does not know it."""
+    """Return all pages of ``Parts``; [] if the server does not know the request, or refuses it."""
     found, more = list[Any](), dict[str, Any]()
     for _ in range(_PAGES):
         try:
@@ -154,8 +154,8 @@ def _ask_parts(ask: Callable[..., dict[str, Any]]) -> list[Any]:
 
 
 def guess_parts(first: Mapping[str, Any], size: int) -> dict[str, Any]:
-    """The parts of an object of ``size`` bytes from the size of its first one and their number: all but the
-    last are taken for equally long, as every client makes them. Of two it is no guess.
+    """Return the parts of an object of ``size`` bytes by the size of its first part and their number: every
+    client makes all but the last equally long. Two parts are no guess.
     """
     count, length = first.get("PartsCount") or 0, first.get("ContentLength") or 0
     last = size - (count - 1) * length
@@ -166,21 +166,21 @@ def guess_parts(first: Mapping[str, Any], size: int) -> dict[str, Any]:
 
 
 def _has_parts(head: Mapping[str, Any]) -> bool:
-    """Whether any checksum in an answer to HEAD is of the checksums of parts, and nothing else is usable."""
-    values = [str(head[name]) for _, name in _names(head)]
+    """Return True if an answer to HEAD has checksums of the parts' checksums alone, none of the object."""
+    values = [str(head[name]) for _, name in _members(head)]
     if any("-" not in value for value in values) and head.get("ChecksumType") != "COMPOSITE":
         return False
     return bool(values) or "-" in str(head.get("ETag"))
 
 
 def sums_of(head: Mapping[str, Any], parts: Mapping[str, Any], size: int) -> Iterator[StoreChecksum]:
-    """The checksums in an answer to HeadObject; ``parts`` is what is known of the parts of the upload."""
+    """Yield the checksums in an answer to HeadObject; ``parts`` are the known parts of the upload."""
     rows = parts.get("Parts") or ()
     sizes = tuple(int(row.get("Size") or 0) for row in rows)
     if sum(sizes) != size or (sizes and min(sizes) < 1):
         rows, sizes = (), ()
     weak = bool(parts.get("Guessed"))
-    for algorithm, name in _names(head):
+    for algorithm, name in _members(head):
         text, _, count = str(head[name]).partition("-")
         value = decoded(text, LENGTHS[algorithm])
         if value is None:
@@ -188,38 +188,38 @@ def sums_of(head: Mapping[str, Any], parts: Mapping[str, Any], size: int) -> Ite
         if not count and head.get("ChecksumType") != "COMPOSITE":
             yield StoreChecksum(algorithm, value)
         elif sizes and (not count or count == str(len(sizes))):
-            yield StoreChecksum(algorithm, value, sizes, _values(rows, name, LENGTHS[algorithm]), weak=weak)
-    yield from _of_etag(head, sizes)
+            yield StoreChecksum(algorithm, value, sizes, _digests(rows, name, LENGTHS[algorithm]), weak=weak)
+    yield from _read_etag(head, sizes)
 
 
-def _of_etag(head: Mapping[str, Any], sizes: tuple[int, ...]) -> Iterator[StoreChecksum]:
-    """The ETag, where it may be an MD5: with keys of KMS or of the client it is not."""
+def _read_etag(head: Mapping[str, Any], sizes: tuple[int, ...]) -> Iterator[StoreChecksum]:
+    """Yield the ETag if it may be an MD5: with keys of KMS or of the client it is none."""
     found = _ETAG.fullmatch(str(head.get("ETag") or ""))
     other = "kms" in str(head.get("ServerSideEncryption") or "") or head.get("SSECustomerAlgorithm")
     if found is None or other:
         return
     value = bytes.fromhex(found[1])
     if found[2] is None:
-        # SSE-S3 leaves the ETag an MD5 (API reference, "Object"); who encrypts otherwise often says nothing
+        # SSE-S3 leaves the ETag an MD5 (API reference, "Object"); other encryption is often not told
         yield StoreChecksum("md5", value, weak=True, of_content=head.get("ServerSideEncryption") == "AES256")
     elif str(len(sizes)) == found[2]:
         yield StoreChecksum("md5", value, sizes, weak=True)
 
 
-def _names(head: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(algorithm, member) of the checksums in an answer."""
+def _members(head: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return (algorithm, member name) of the checksums in an answer."""
     known = ((algorithm, f"Checksum{algorithm.upper()}") for algorithm in LENGTHS)
     return [(algorithm, name) for algorithm, name in known if head.get(name)]
 
 
-def _values(rows: Any, name: str, length: int) -> tuple[bytes, ...]:
-    """The checksum of every part; () where one is not told."""
+def _digests(rows: Any, name: str, length: int) -> tuple[bytes, ...]:
+    """Return the checksum of each part; () if one is missing."""
     values = [decoded(str(row.get(name) or ""), length) for row in rows]
     return tuple(v for v in values if v is not None) if all(values) else ()
 
 
 def _make_client(store: ObjectStore) -> Any:
-    """A client of boto3 for the same endpoint, with the same credentials."""
+    """Return a boto3 client for the store's endpoint and credentials."""
     try:
         from boto3.session import Session
         from botocore import UNSIGNED
@@ -231,7 +231,7 @@ def _make_client(store: ObjectStore) -> Any:
     given = {name: own[k] for k, name in _CREDENTIALS.items() if own.get(k)}
     virtual = own.get("virtual_hosted_style_request", "").lower() in _TRUE
     endpoint = own.get("endpoint") or own.get("endpoint_url")
-    if virtual and endpoint:  # obstore wants the bucket in it
+    if virtual and endpoint:  # obstore wants the bucket in its host name
         endpoint = endpoint.replace(f"://{store.url.partition('://')[2]}.", "://", 1)
     options: dict[str, Any] = {
         "s3": {"addressing_style": "virtual" if virtual else "path" if endpoint else "auto"},
@@ -253,7 +253,7 @@ def _make_client(store: ObjectStore) -> Any:
 
 
 def _read_config(store: ObjectStore) -> dict[str, str]:
-    """What obstore was told and reads in the environment, with credentials of whoever provides them."""
+    """Return obstore's options, own or from the environment, with its provider's credentials."""
     found: dict[Any, Any] = {k: os.environ[k] for k in _ENVIRONMENT if k in os.environ}
     found |= dict(store.client.config)
     provider = getattr(store.client, "credential_provider", None)
@@ -267,11 +267,11 @@ def _read_config(store: ObjectStore) -> dict[str, str]:
 
 
 def _ask_signed(store: ObjectStore, of: Object, url: str) -> Iterator[StoreChecksum]:
-    if store.cannot_sign:  # who may not sign is told so after many attempts: once is enough
+    if store.cannot_sign:  # obstore tries long before it says so: once is enough
         raise OSError(errno.EACCES, store.cannot_sign, url)
     store.requests["head"] += 1
     try:
-        headers = watched(_head, *_question(store, of.key))
+        headers = watched(_request_headers, *_make_question(store, of.key))
     except (Stalled, OSError) as e:
         raise checksum_error(e, url) from None
     except Exception as e:  # obstore's own errors have Exception in common
@@ -286,7 +286,7 @@ def _ask_signed(store: ObjectStore, of: Object, url: str) -> Iterator[StoreCheck
 
 
 def google(headers: Mapping[str, str]) -> Iterator[StoreChecksum]:
-    """Those of Google Cloud Storage. What is kept compressed is delivered otherwise: then there are none."""
+    """Yield Google Cloud Storage's checksums; none of an object kept compressed, delivered as other bytes."""
     if headers.get("x-goog-stored-content-encoding", "identity") not in ("identity", ""):
         return
     for algorithm, text in _GOOGLE.findall(headers.get("x-goog-hash", "")):
@@ -295,7 +295,7 @@ def google(headers: Mapping[str, str]) -> Iterator[StoreChecksum]:
 
 
 def azure(headers: Mapping[str, str]) -> Iterator[StoreChecksum]:
-    """Those of Azure. Only a blob of blocks is written anew as a whole, so that they are of all of it."""
+    """Yield Azure's checksums; only block blobs are always written whole, so others have none here."""
     if headers.get("x-ms-blob-type", "BlockBlob") != "BlockBlob":
         return
     if (value := decoded(headers.get("x-ms-content-crc64", ""), 8)) is not None:
@@ -312,16 +312,16 @@ def _is_other(headers: HTTPMessage, of: Object) -> bool:
     return moved or (all(bare) and bare[0] != bare[1]) or (length.isdigit() and int(length) != of.size)
 
 
-def _question(store: ObjectStore, key: str) -> tuple[str, dict[str, str]]:
-    """Where to ask, and with which headers, which both may be secret: signed, unless the store was given a
-    token, or told to sign nothing.
+def _make_question(store: ObjectStore, key: str) -> tuple[str, dict[str, str]]:
+    """Return (URL, headers) of the HEAD request, both possibly secret. The URL is signed, unless the store
+    was given a token, or told to sign nothing.
     """
-    own = _options(store)
+    own = _read_options(store)
     token = own.get("bearer_token", "") if store.url.startswith("gs://") else ""
     if token:
-        return _public(own, store, key), {"Authorization": f"Bearer {token}"}
+        return _public_url(own, store, key), {"Authorization": f"Bearer {token}"}
     if own.get("skip_signature", "").lower() in _TRUE:
-        return _public(own, store, key), {}
+        return _public_url(own, store, key), {}
     from obstore import sign
 
     # Azure signs rights instead of methods, and obstore 0.12 signs none of them for HEAD.
@@ -329,8 +329,8 @@ def _question(store: ObjectStore, key: str) -> tuple[str, dict[str, str]]:
     return str(sign(store.client, method, key, _VALID)), {}  # type: ignore[call-overload]
 
 
-def _options(store: ObjectStore) -> dict[str, str]:
-    """What a store was given, and what obstore reads in the environment, which its ``config`` leaves out."""
+def _read_options(store: ObjectStore) -> dict[str, str]:
+    """Return a store's own options, and those in the environment, which obstore's ``config`` leaves out."""
     prefix = "GOOGLE_" if store.url.startswith("gs://") else "AZURE_"
     said = {name: value for name, value in os.environ.items() if value and name.startswith(prefix)}
     said |= {str(name): str(value) for name, value in dict(store.client.config).items()}
@@ -338,7 +338,7 @@ def _options(store: ObjectStore) -> dict[str, str]:
     return {name.removeprefix("storage_"): value for name, value in short}
 
 
-def _public(own: Mapping[str, str], store: ObjectStore, key: str) -> str:
+def _public_url(own: Mapping[str, str], store: ObjectStore, key: str) -> str:
     scheme, _, bucket = store.url.partition("://")
     if scheme == "gs":
         top = own.get("base_url") or "https://storage.googleapis.com"
@@ -349,8 +349,8 @@ def _public(own: Mapping[str, str], store: ObjectStore, key: str) -> str:
     return f"{top.rstrip('/')}/{quote(container)}/{quote(key)}"
 
 
-def _head(address: str, headers: dict[str, str]) -> HTTPMessage:
-    """The headers of an answer. Raises OSError, whose text may hold the address."""
+def _request_headers(address: str, headers: dict[str, str]) -> HTTPMessage:
+    """Return the headers of an answer, no redirect followed. Raise OSError, whose text may hold the URL."""
     from urllib.request import HTTPRedirectHandler, Request, build_opener
 
     class Here(HTTPRedirectHandler):

@@ -80,8 +80,7 @@ class Tree:
         self._whole: set[str] = set()  # keys below which everything was listed
         self._directories: dict[str, _Directory] = {}
         self.late: dict[str, int | None] = {}
-        """Keys that a later list has and an earlier one lacked -> LastModified in ns, None for directories.
-        """
+        """Keys that a later list has and an earlier one lacked -> LastModified in ns, of directories None."""
         self._versions: dict[str, tuple[str, str]] = {}  # key -> (ETag, version), from answers
         self.versioned: bool | None = None  # whether the store keeps versions; None until an answer
 
@@ -135,7 +134,7 @@ class Tree:
             return any(_is_at_or_below(key, top) for top in self._whole)
 
     def named(self, key: str, start: str) -> list[Object]:
-        """Return a directory's objects whose names begin with ``start``, and those of directories so named."""
+        """Return the objects that begin with ``start`` in a directory, or lie in directories so named."""
         found = []
         for entry in self.entries(key):
             if entry.name.startswith(start):
