@@ -120,7 +120,7 @@ def listen(asked: options.Asked) -> Iterator[Listener]:
 def _say_what(taken: Taken, command: Sequence[str]) -> None:
     from ckpt_tools.output.shell import FLAG, name_example
 
-    decision, chosen = taken.decision, taken.decision.said.checkpoint
+    decision, chosen = taken.decision, taken.decision.document.checkpoint
     what = "nothing" if chosen is None else decision.resume.path or chosen.path
     console.problem("note", f"the job starts from {what} (decision: {decision.path})")
     if chosen is not None and not any("{ckpt." in word or "CKPT_" in word for word in command):

@@ -103,7 +103,7 @@ def resume(
     selection = Selection(**given, allow_none=allow_none, plan_dir=plan_dir)
     root, group = os.path.abspath(one(root)), find_group()
     taken = _take_among(group, root, selection) if group else _take_alone(root, selection)
-    chosen, told = taken.decision.said.checkpoint, taken.decision.resume
+    chosen, told = taken.decision.document.checkpoint, taken.decision.resume
     if chosen is None:
         return None
     return Resumed(

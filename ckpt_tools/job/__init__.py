@@ -1,5 +1,5 @@
-"""Once per job: who decides, where the decision is written, and how every process of the job gets the same
-one.
+"""Once per job: which process decides, where the decision is written, and how every process of the job gets
+the same one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.settings import directories
 from ckpt_tools.storage.urls import is_url
 
-_GONE = {
+_REMOVED = {
     "CKPT_TRANSFER": "copy the files before the start (rsync, scp), and unset it",
     "CKPT_SECRET_FILE": "unset it: nodes trust the network of the job, as torch does; or add --meet DIR",
 }
@@ -31,10 +31,10 @@ __all__ = ["Listener", "Options", "Taken", "decide", "take"]
 
 
 def take(decision: Decision, rank: int | None, wanted: Sequence[str] = (), *, needed: bool = True) -> Taken:
-    """Return a decision that was made before, for ``rank`` or the rank that the launcher gave this process.
+    """Return a decision made before, for ``rank``, or else the rank that the launcher gave this process.
 
-    Raises CannotLook when it is not true any more, UsageError when the rank is unknown, ``needed``, and ranks
-    load different files.
+    Raise CannotLook if files have changed since the decision, UsageError if the rank is unknown, although
+    ``needed`` because ranks load different files.
     """
     if rank is None:
         started = launchers.current()
@@ -51,7 +51,7 @@ def take(decision: Decision, rank: int | None, wanted: Sequence[str] = (), *, ne
 
 
 def _require_files_for(rank: int | None, decision: Decision) -> None:
-    """Raise UsageError for a rank that would start from nothing beside the others."""
+    """Raise UsageError for a rank that the decision has no files for: it would start from nothing."""
     if rank is not None and decision.ranks and rank not in decision.ranks:
         raise UsageError(
             f"rank {rank} is not among the {len(decision.ranks)} ranks that {decision.path} is for",
@@ -68,11 +68,11 @@ def decide(
     *,
     listener: Listener = SILENT,
 ) -> Taken:
-    """Return this start's decision: made here, or by the process of the job that was first. Raises CkptError
-    subclasses, the same ones in every process.
+    """Return this start's decision: made here, or by the process of the job that came first. Raise CkptError
+    subclasses, the same in every process.
     """
     env = os.environ if env is None else env
-    for name, instead in _GONE.items():
+    for name, instead in _REMOVED.items():
         if options.agree and env.get(name):
             raise UsageError(f"nothing reads {name} any more", instead)
     _require_fitting_root(root, options)
@@ -86,28 +86,29 @@ def decide(
             "add --plan-dir DIR on a file system that all of them see, or --agree when each has its own disk",
         )
     selection = replace(
-        _with_world_of(line, selection, options), plan_dir=options.plan_dir or directories.decisions(env)
+        _add_world_size(line, selection, options), plan_dir=options.plan_dir or directories.decisions(env)
     )
-    # what is staged and came damaged is decided about anew, at the level of the caller
-    about = {digest(selection)} if options.stage else set[str]()
+    # after damaged files were staged, a new decision is made at the level of the caller's selection
+    digests = {digest(selection)} if options.stage else set[str]()
 
-    def attempt(asked: Selection) -> Taken:
-        made = Decider(root, asked, of, options, line, env, listener).decide()
-        at = os.path.dirname(made.said.stage.root) if made.said.stage else ""
-        if made.about.asked not in about | {digest(asked)} or (made.found and at != options.stage):
+    def attempt(question: Selection) -> Taken:
+        decision = Decider(root, question, of, options, line, env, listener).decide()
+        stage = decision.document.stage
+        is_elsewhere = decision.found and (os.path.dirname(stage.root) if stage else "") != options.stage
+        if decision.about.asked not in digests | {digest(question)} or is_elsewhere:
             raise UsageError(
-                f"the decision {made.path} was made with other options or plug-ins than this process has",
+                f"the decision {decision.path} was made with other options or plug-ins than this process has",
                 "start all processes of the job with the same options, and install the same plug-ins for all",
             )
-        _require_files_for(selection.rank if of.rank is None else of.rank, made)
+        _require_files_for(selection.rank if of.rank is None else of.rank, decision)
         staged = None
-        if options.stage and made.found:
+        if options.stage and decision.found:
             from ckpt_tools.job.staging import bring
 
-            staged = bring(made, selection, ranks=of.ranks, keep=options.keep, progress=listener.progress)
+            staged = bring(decision, selection, ranks=of.ranks, keep=options.keep, progress=listener.progress)
         mine = of.ranks if options.agree or options.stage else None
-        made.check(mine if of.rank is None else [of.rank])
-        return Taken(made, of.rank, options.resume_args, staged)
+        decision.check(mine if of.rank is None else [of.rank])
+        return Taken(decision, of.rank, options.resume_args, staged)
 
     if not options.stage:
         return attempt(selection)
@@ -116,7 +117,7 @@ def decide(
     return until_whole(attempt, selection, listener, "deciding", alone=of.nodes == 1)
 
 
-def _with_world_of(line: LaunchLine | None, selection: Selection, options: Options) -> Selection:
+def _add_world_size(line: LaunchLine | None, selection: Selection, options: Options) -> Selection:
     if options.worker or selection.world_size is not None or not (line and line.nodes and line.per_node):
         return selection
     world = line.nodes * line.per_node
@@ -145,8 +146,8 @@ def _find_membership(
 
 
 def _require_to_be_alone(started: Started | None) -> None:
-    """Raise UsageError in one of several ranks, which would each decide for itself, and not all at one time.
-    The first may decide for all, as in scripts that ask for its number.
+    """Raise UsageError in any rank but the first: each rank would decide alone, at another time. Rank 0 may
+    decide for all, as in scripts that ask for their rank.
     """
     rank = started.rank if started else None
     if rank and rank.value > 0:
@@ -157,8 +158,8 @@ def _require_to_be_alone(started: Started | None) -> None:
 
 
 def _require_common_root(root: str, rank: int | None) -> None:
-    """Raise UsageError where each rank of a job gives the directory of its own: they would decide apart. That
-    of the first rank may be meant for all: replicas hold the same.
+    """Raise UsageError if ``root`` is this rank's own directory, as each rank would then decide alone. The
+    directory of rank 0 may be meant for all: replicas hold the same.
     """
     name = os.path.basename(root.rstrip("/"))
     own = re.fullmatch(r"rank[-_=]?0*([0-9]+)", name, re.IGNORECASE)
@@ -170,6 +171,7 @@ def _require_common_root(root: str, rank: int | None) -> None:
 
 
 def _require_fitting_root(root: str, options: Options) -> None:
+    """Raise UsageError if the options do not fit each other, or ROOT in a store."""
     if options.stage and (options.agree or options.view):
         other = "--agree" if options.agree else "--view"
         raise UsageError(f"--stage and {other} contradict each other", "use one of them")

@@ -1,5 +1,5 @@
-"""A decision as one process follows it: what it puts into the words and the environment of the command that
-the job starts with, and becoming that command.
+"""A decision as one process follows it: it fills the words and the environment of the job's command, and
+becomes that command.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ if TYPE_CHECKING:
     from ckpt_tools.job.staging import Staged
 
 _OURS = ("PYTHONSAFEPATH",)
-"""What is set for ckpt alone: with it a training script would not find the modules beside it."""
+"""Variables set for ckpt alone: with PYTHONSAFEPATH a training script would not find the modules beside it.
+"""
 _FIELD = re.compile(r"\{ckpt\.(\w+)\}")
 _PATH_WORD = re.compile(r"[^\s'\"();|&$]*\{ckpt\.path\}[^\s'\"();|&$]*")
-"""An argument that holds the path; a whole line of a script is none."""
+"""Matches an argument that holds the path, but no line of a script."""
 
 
 class Taken(Struct, frozen=True):
-    """A decision and whose it is: ``rank`` is None for a launcher, which starts them all. ``wanted`` are the
-    words of --resume-args, ``staged`` is what was brought to this machine for it.
+    """A decision taken by one process: ``rank`` is None for a launcher, which starts all ranks. ``wanted``
+    are the words of --resume-args, ``staged`` is the copy on this machine.
     """
 
     decision: Decision
@@ -39,24 +40,24 @@ class Taken(Struct, frozen=True):
 
     @property
     def path(self) -> str | None:
-        """What CKPT_PATH says."""
+        """The value of CKPT_PATH."""
         return self.decision.path_of(self.rank)
 
     @property
     def links(self) -> list[str]:
-        """Where this process opens the entries of its files."""
+        """The paths at which this process opens its files."""
         return self.decision.links(self.rank)
 
     @property
     def paths(self) -> list[str]:
-        """The files that this rank loads; of a set that all load what the framework is given; nothing when
-        there is no checkpoint.
+        """The files that this rank loads. If all ranks open the same set, the one path that the framework
+        gets; empty if there is no checkpoint.
         """
-        said, told = self.decision.said, self.decision.resume.path
-        own = {f.role for r in said.ranks or () for f in r.files}
-        if said.checkpoint and told and said.shared and own <= OPENED_BY_RANKS:
-            path = said.view.checkpoint if said.view else said.checkpoint.path
-            return [path if path.startswith(f"{told}/") else told]
+        plan, resume_path = self.decision.document, self.decision.resume.path
+        own = {f.role for r in plan.ranks or () for f in r.files}
+        if plan.checkpoint and resume_path and plan.shared and own <= OPENED_BY_RANKS:
+            path = plan.view.checkpoint if plan.view else plan.checkpoint.path
+            return [path if path.startswith(f"{resume_path}/") else resume_path]
         return list(dict.fromkeys(self.links))
 
     @property
@@ -76,20 +77,20 @@ class Taken(Struct, frozen=True):
             return ()
         if not self.wanted:
             return self.decision.resume.args or ()
-        chosen = self.decision.said.checkpoint
+        chosen = self.decision.document.checkpoint
         known = {"path": self.path, "step": self.decision.step, "epoch": chosen and chosen.epoch}
         return fill_arguments(self.wanted, known, self.links)
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables of one process: of a worker when its rank is known, else of the whole job.
+        """The variables of one process: of a worker if its rank is known, else of the whole job.
 
-        Every start sets all of them; what is unknown is empty, so that no value of an outer shell shines
-        through. CKPT_ARGS are the words of {ckpt.args}, quoted for a shell's eval; CKPT_RESUME_ARGS are for
-        what reads the decision later.
+        Every start sets all of them, unknown ones to "", so that no value of an outer shell remains.
+        CKPT_ARGS are the words of {ckpt.args}, quoted for a shell's eval; CKPT_RESUME_ARGS are for programs
+        that read the decision later.
         """
-        decision, chosen = self.decision, self.decision.said.checkpoint
-        told: dict[str, object] = {
+        decision, chosen = self.decision, self.decision.document.checkpoint
+        variables: dict[str, object] = {
             "CKPT_PATH": self.path,
             "CKPT_STEP": decision.step,
             "CKPT_EPOCH": chosen and chosen.epoch,
@@ -97,36 +98,36 @@ class Taken(Struct, frozen=True):
             "CKPT_PLAN": decision.path,
             "CKPT_RESUME": 1 if chosen else 0,
             "CKPT_ARGS": words(self.arguments),
-            "CKPT_FINGERPRINT": decision.said.fingerprint,
+            "CKPT_FINGERPRINT": decision.document.fingerprint,
         }
         if self.wanted:
-            told["CKPT_RESUME_ARGS"] = words(self.wanted)
+            variables["CKPT_RESUME_ARGS"] = words(self.wanted)
         if chosen:
-            told |= decision.resume.env or {}
-        return {name: "" if value is None else str(value) for name, value in told.items()}
+            variables |= decision.resume.env or {}
+        return {name: "" if value is None else str(value) for name, value in variables.items()}
 
     def is_told(self, command: Sequence[str]) -> bool:
-        """Return whether a placeholder or a variable tells the command which checkpoint was chosen."""
-        held = {name for word in command for name in _FIELD.findall(word)}
-        if not self.decision.found or "path" in held:
+        """Return True if a placeholder or a variable tells the command which checkpoint was chosen."""
+        fields = {name for word in command for name in _FIELD.findall(word)}
+        if not self.decision.found or "path" in fields:
             return True
-        if held:
-            by_step = "step" in held and self.decision.step is not None
-            return bool("args" in held and self.arguments) or by_step
-        if self.wanted:  # its words lie in CKPT_ARGS, which a script reads, or a command that names it
+        if fields:
+            by_step = "step" in fields and self.decision.step is not None
+            return bool("args" in fields and self.arguments) or by_step
+        if self.wanted:  # CKPT_ARGS holds them, for a script or a command that names a CKPT_ variable
             return bool(self.arguments) and (not command or any("CKPT_" in word for word in command))
         return bool(self.arguments or self.path or self.decision.resume.env)
 
     def explain_untold(self) -> str:
-        chosen = self.decision.said.checkpoint
+        chosen = self.decision.document.checkpoint
         return explain_silence(chosen.layout if chosen else "", self.path, self.wanted, self.arguments)
 
     def fill(self, command: Sequence[str]) -> list[str]:
-        """The command with ``{ckpt.path}``, ``{ckpt.step}`` and ``{ckpt.args}`` replaced; the last one is a
-        word of its own and becomes as many as there are.
+        """Return the command with ``{ckpt.path}``, ``{ckpt.step}`` and ``{ckpt.args}`` replaced;
+        ``{ckpt.args}`` must be a word of its own, and becomes one word per argument.
 
         Without a checkpoint ``{ckpt.args}`` vanishes, and so does a word with ``{ckpt.path}`` and the flag
-        before it; what is left is empty. Raises UsageError for an unknown name, and for a path where each
+        before it; other placeholders become "". Raise UsageError for an unknown name, and for a path if each
         rank has another.
         """
         known, found = {"path": self.path, "step": self.decision.step}, self.decision.found
@@ -159,14 +160,14 @@ class Taken(Struct, frozen=True):
 
 
 def become(command: Sequence[str], env: Mapping[str, str]) -> NoReturn:
-    """Replace this process by the command: its signals and its exit code are then its own. Raises OSError
-    when it cannot be started.
+    """Replace this process by the command, which gets its signals and sets its exit code. Raise OSError if it
+    cannot be started.
     """
     inherited = {name: value for name, value in env.items() if name not in _OURS}
-    # Python ignores these two, and what is ignored stays so across exec.
+    # Python ignores these two signals, and exec keeps a signal ignored.
     before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGPIPE, signal.SIGXFSZ)}
     try:
         os.execvpe(command[0], list(command), inherited)  # noqa: S606 - starting the user's command is what this is for
-    finally:  # it could not be started
+    finally:  # reached if execvpe fails
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -1,5 +1,5 @@
-"""Nodes with disks of their own agree on the newest checkpoint of which each has a sound part for every rank
-that runs on it.
+"""Nodes with disks of their own agree on the newest checkpoint of which each node has a sound part for every
+rank that runs on it.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 LISTED = 32
-"""Candidates that a node names, at most: the newest ones."""
-_STRANGE, _NAMED = 256, 4
-"""Files for ranks of other nodes that a node tells of, and that findings name, at most."""
+"""The most candidates that a node names: the newest ones."""
+_FOREIGN, _NAMED = 256, 4
+"""The most files for ranks of other nodes that a node reports, and that findings name."""
 _UP = "^"
-"""What stands for .. in names: links may lead out of ROOT."""
+"""Stands for ".." in names of paths: links may lead out of ROOT."""
 
-# ---- what is said
+# ---- messages
 
 
 class Identity(Struct, frozen=True, array_like=True):
-    """A checkpoint on every node; ``base`` is the directory of its run below the root."""
+    """The name of a checkpoint on every node; ``base`` is the directory of its run below the root."""
 
     layout: str
     base: str
@@ -61,8 +61,9 @@ class Identity(Struct, frozen=True, array_like=True):
 
 
 class Candidate(Struct, frozen=True):
-    """A checkpoint as one node has it, or all; ``path`` is what it is called on every node. In the common
-    order ``without`` are the nodes that name no part of it, each with whether it has more than it named.
+    """A checkpoint as one node has it, or all; ``path`` is its name on every node. In the common order,
+    ``without`` are the nodes that named no part of it, each with True if it has more checkpoints than it
+    named.
     """
 
     id: Identity
@@ -74,9 +75,9 @@ class Candidate(Struct, frozen=True):
 
 
 class Listing(Struct, frozen=True):
-    """What a node puts up first: what it was ``asked``, the ``ranks`` from and up to which it runs, and its
-    newest ``candidates``; whether it has ``more`` than it names, and the ``earlier`` start that forbids to
-    take this one for a first launch.
+    """A node's first message: ``asked``, a digest of the question, first and end of its ``ranks``, and its
+    newest ``candidates``; ``more``: it has more of them. ``earlier`` is an earlier start, after which this
+    one is no first launch.
     """
 
     host: str
@@ -88,15 +89,15 @@ class Listing(Struct, frozen=True):
 
 
 class Order(Struct, frozen=True):
-    """What the first node concludes of all listings."""
+    """The conclusion of the first node from all listings."""
 
     order: list[Candidate]
     hosts: list[str]
 
 
 class Judged(Struct, frozen=True):
-    """What a node, or the first one for all, says of a checkpoint: the ranks that a node ``lacks`` files of,
-    and (role, ranks, path) of those that it has and that ranks of other nodes load.
+    """The judgement of a checkpoint by one node, or by the first node for all. ``lacks``: ranks whose files
+    the node lacks; ``strange``: (role, ranks, path) of files it has for ranks of other nodes.
     """
 
     ok: bool
@@ -107,34 +108,36 @@ class Judged(Struct, frozen=True):
 
 
 class Loads(Struct, frozen=True):
-    """What ranks load, of one node or of all."""
+    """The files that ranks load, of one node or of all."""
 
     ranks: list[RankLoad]
     fingerprint: str
 
 
-# ---- what the first node concludes
+# ---- conclusions of the first node
 
 
 def top(root: str) -> str:
-    """Return the directory that all of a root lies in: a root may be a prefix of several, or a file."""
+    """Return the directory that contains a root, which may be a file or a prefix of several names; or the
+    root.
+    """
     return root if is_directory(root) else os.path.dirname(root)
 
 
 def name_of(path: str, root: str) -> str:
-    """Return what a path is called on every node, wherever each has mounted its disk."""
+    """Return the name of a path that is the same on every node, wherever each has mounted its disk."""
     return "/".join(_UP if word == ".." else word for word in os.path.relpath(path, top(root)).split("/"))
 
 
 def identify(c: Checkpoint, root: str) -> Identity:
-    """Return what names a checkpoint on every node."""
+    """Return the identity of a checkpoint, the same on every node."""
     base, prefix = name_of(c.parts[0].base, root), c.parts[0].prefix
     return Identity(c.layout, base, prefix, c.step, c.epoch, c.step_in_epoch, c.generation)
 
 
 def merge(values: Sequence[Listing], planner: Planner) -> Order:
-    """Return the common order. Raises UsageError unless all ask the same and run each rank once, NoneUsable
-    and NoCheckpoint where there is nothing that all could resume from.
+    """Return the common order of all nodes' candidates. Raise UsageError unless all nodes ask the same and
+    run each rank once, NoneUsable or NoCheckpoint if there is nothing that all could resume from.
     """
     _require_one_job(values)
     names = [v.host for v in values]
@@ -144,8 +147,8 @@ def merge(values: Sequence[Listing], planner: Planner) -> Order:
         for row in value.candidates:
             listed.setdefault(row.id, {})[node] = row
     if all(len(rows) < len(values) for rows in listed.values()):
-        _require_leave_for_nothing(values, hosts, planner)
-    found = {repr(of): _join(rows, values) for of, rows in listed.items()}
+        _require_fresh_start(values, hosts, planner)
+    found = {repr(of): _merge_rows(rows, values) for of, rows in listed.items()}
     seen = list[Checkpoint]()
     for name, row in found.items():
         layout, of = planner.layouts.get(row.id.layout), row.id
@@ -168,8 +171,8 @@ def _require_one_job(values: Sequence[Listing]) -> None:
         end = stop
 
 
-def _require_leave_for_nothing(values: Sequence[Listing], hosts: Sequence[str], planner: Planner) -> None:
-    """Raise CkptError unless no node has a checkpoint, and the question allows it."""
+def _require_fresh_start(values: Sequence[Listing], hosts: Sequence[str], planner: Planner) -> None:
+    """Raise CkptError unless no node has a checkpoint, and the question allows to start from nothing."""
     empty = [host for host, v in zip(hosts, values, strict=True) if not v.candidates]
     if len(empty) < len(values):
         what = "no two nodes have files of the same checkpoint"
@@ -185,9 +188,9 @@ def _require_leave_for_nothing(values: Sequence[Listing], hosts: Sequence[str], 
         raise NoCheckpoint("there is no checkpoint on any node")
 
 
-def _join(rows: Mapping[int, Candidate], values: Sequence[Listing]) -> Candidate:
-    """Return a candidate as all nodes together date it: each clock may be off by its own amount, which
-    cancels out over the same nodes.
+def _merge_rows(rows: Mapping[int, Candidate], values: Sequence[Listing]) -> Candidate:
+    """Return one candidate from the ``rows`` of nodes that have it, with their mean time: each clock may be
+    off by its own amount, which cancels out over the same nodes.
     """
     mtime = sum(row.mtime for row in rows.values()) // len(rows)
     without = [(i, v.more) for i, v in enumerate(values) if i not in rows]
@@ -195,11 +198,11 @@ def _join(rows: Mapping[int, Candidate], values: Sequence[Listing]) -> Candidate
 
 
 def _without_parts(row: Candidate, path: str) -> Checkpoint:
-    """Return a candidate as a checkpoint of a node that may have none of its files."""
+    """Return a candidate as a checkpoint without files, for a node that may have none of them."""
     of = row.id
     return Checkpoint(
         layout=of.layout,
-        run=repr(of),  # no run of this node; it tells apart what differs by its prefix alone
+        run=repr(of),  # not a run of this node, but distinct for each identity
         kind=row.kind,
         parts=(),
         path=path,
@@ -216,25 +219,25 @@ def _merge_loads(values: Sequence[Loads]) -> Loads:
     return Loads([r for v in values for r in v.ranks], digest)
 
 
-# ---- what each node does
+# ---- each node's part
 
 
 def agree(
     root: str, selection: Selection, ranks: range, meeting: Meeting, *, asked: str, listener: Listener
 ) -> LoadPlan:
-    """Return the plan that all nodes have come to, of which this one runs ``ranks``: the choice and the ranks
-    are the same on each, paths and arguments are the node's own. ``asked`` is a digest of the question.
+    """Return the plan that all nodes have agreed on, with this node's paths and arguments; this node runs
+    ``ranks``. The choice and the ranks are the same on each. ``asked`` is a digest of the question.
 
-    Raises on every node what one of them raises; NoneUsable when no checkpoint is sound on all.
+    Raise on every node the error of any node; NoneUsable if no checkpoint is sound on all.
     """
-    kept = remembering(root, selection.cache, selection.max_age, listener.note, selection.trust)
-    with limited(selection.budget), kept as cache, counted() as read:
+    verdicts = remembering(root, selection.cache, selection.max_age, listener.note, selection.trust)
+    with limited(selection.budget), verdicts as cache, counted() as read:
         planner = Planner(root, replace(selection, ranks=ranks), listener.progress, cache)
         return replace(_Node(planner, meeting, ranks, asked).plan(), bytes_read=read.bytes)
 
 
 class _Node(Struct):
-    """This node's side of the agreement; every node goes through the same exchanges in the same order."""
+    """This node's side of the agreement; every node makes the same exchanges in the same order."""
 
     planner: Planner
     meeting: Meeting
@@ -249,53 +252,53 @@ class _Node(Struct):
         if not ranked:  # no node has anything
             return self.planner.plan_nothing()
         choice = self.planner.choose_first(ranked, self._judge, lambda c: self.entries[c.key].step)
-        plan = self._find(lambda: self._weigh(choice, ranked))
+        plan = self._fail_together(lambda: self._weigh(choice, ranked))
         host = self.hosts[self.meeting.me]
         mine = [replace(r, files=tuple(replace(f, node=host) for f in r.files)) for r in plan.by_rank]
         answer = self.meeting.exchange(Loads(mine, plan.fingerprint), _merge_loads, Loads)
         if choice.checkpoint is None:
             if self.planner.selection.allow_fresh:
                 return plan
-            raise self._failure(choice, ranked)  # on every node alike: the judgements were common
+            raise self._explain_failure(choice, ranked)  # on every node alike: the judgements were common
         others = [r for r in answer.ranks if r.rank not in self.ranks]
         loads = tuple(sorted((*mine, *others), key=lambda r: r.rank))
         return replace(plan, by_rank=loads, fingerprint=answer.fingerprint)
 
-    def _find(self, work: Callable[[], _T]) -> _T:
-        """Return what this node works out for an exchange; what goes wrong here goes wrong everywhere."""
+    def _fail_together(self, work: Callable[[], _T]) -> _T:
+        """Return ``work()``. Its error is raised on every node: they wait for an exchange."""
         try:
             return work()
         except CkptError as error:
             self.meeting.exchange(failure(error), lambda _: {})
             raise
 
-    # ---- which candidates there are
+    # ---- candidates
 
-    def _candidates(self) -> list[Checkpoint]:
-        """Return what any node has, in the common order; without parts where this one has none of it. Raises
-        CannotLook where that has not all that this node has: without it all would start from an older
-        checkpoint, or from nothing.
+    def _exchange_candidates(self) -> list[Checkpoint]:
+        """Return the candidates of all nodes in the common order, without parts if this node has none. Raise
+        CannotLook if the order lacks one of this node's: all would start from an older checkpoint, or from
+        nothing.
         """
-        listing, ranked = self._find(self._list), list[Checkpoint]()
-        said = self.meeting.exchange(listing, lambda values: merge(values, self.planner), Order)
-        self.hosts = said.hosts
+        listing, ranked = self._fail_together(self._list), list[Checkpoint]()
+        answer = self.meeting.exchange(listing, lambda values: merge(values, self.planner), Order)
+        self.hosts = answer.hosts
         me, size = self.meeting.me, self.meeting.size
 
         def require_mine() -> None:
-            strange = any(not 0 <= i < size for e in said.order for i, _ in e.without)
-            strange = strange or any(self.planner.layouts.get(e.id.layout) is None for e in said.order)
-            if strange or len(said.hosts) != size:
+            strange = any(not 0 <= i < size for e in answer.order for i, _ in e.without)
+            strange = strange or any(self.planner.layouts.get(e.id.layout) is None for e in answer.order)
+            if strange or len(answer.hosts) != size:
                 raise CannotLook("node 0 tells of nodes or layouts that there are not", SAME)
-            known = {e.id for e in said.order if all(i != me for i, _ in e.without)}
+            known = {e.id for e in answer.order if all(i != me for i, _ in e.without)}
             if lost := next((c for i, c in self.mine.items() if i not in known), None):
                 raise CannotLook(
                     f"the first node leaves out {lost.label}, which this node has",
                     "start again; if it stays so, add --meet DIR, a directory that only you can write",
                 )
 
-        self._find(require_mine)
+        self._fail_together(require_mine)
         root = self.planner.root
-        for row in said.order:
+        for row in answer.order:
             mine = self.mine.get(row.id)
             path = normal(os.path.join(top(root), row.path))
             c = replace(mine, kind=row.kind) if mine else _without_parts(row, path)
@@ -304,7 +307,7 @@ class _Node(Struct):
         return ranked
 
     def _list(self) -> Listing:
-        """Return this node's own candidates, best first. None is no error: another node may have some."""
+        """Return this node's own candidates, best first. Having none is no error: other nodes may have some."""
         root, ranked = self.planner.root, list[Checkpoint]()
         try:
             ranked = self.planner.find_candidates()
@@ -332,7 +335,7 @@ class _Node(Struct):
             earlier=None if rows else first_launch.find_earlier_start(root, self.planner.selection),
         )
 
-    # ---- is it sound everywhere
+    # ---- judgements
 
     def _judge(self, c: Checkpoint) -> Judgement:
         without = self.entries[c.key].without
@@ -342,14 +345,14 @@ class _Node(Struct):
                 for i, more in without
             )
             return Judgement(False, tuple(finding("missing-part", text, path=c.path) for text in texts))
-        mine = self._find(lambda: self.planner.judge.judge(c))
+        mine = self._fail_together(lambda: self.planner.judge.judge(c))
         lacks = set[int]()
-        if not mine.usable:  # the ranks of this node that have no sound file of their own here
+        if not mine.usable:  # find this node's ranks without a sound file here
             bad, reports = (Verdict.BROKEN, Verdict.UNKNOWN), self.planner.session.reports
             sound = [p for p in c.parts if p.path not in reports or reports[p.path].verdict not in bad]
             lacks = set(self.ranks) - {r for p in sound for r in self._ranks_of(p)}
-        said = Judged(mine.usable, mine.read, list(mine.findings), sorted(lacks), self._find_strange(c))
-        answer = self.meeting.exchange(said, self._conclude, Judged)
+        judged = Judged(mine.usable, mine.read, list(mine.findings), sorted(lacks), self._find_foreign(c))
+        answer = self.meeting.exchange(judged, self._conclude, Judged)
         if answer.ok:
             return replace(mine, read=answer.read)
         return Judgement(False, tuple(answer.findings), answer.read)
@@ -376,28 +379,28 @@ class _Node(Struct):
         return Judged(all(v.ok for v in values), any(v.read for v in values), rows)
 
     def _ranks_of(self, p: Part) -> Sequence[int]:
-        """Return the ranks that load a part: the one in its name, or those at its coordinates."""
+        """Return the ranks that load a part: the rank in its name, or the ranks at its coordinates."""
         if p.rank is not None or not p.coords:
             return [] if p.rank is None else [p.rank]
         place, topology = set(p.coords), self.planner.topology
         return [r for r in range(topology.world_size) if place <= topology.coordinates(r).items()]
 
-    def _find_strange(self, c: Checkpoint) -> list[tuple[str, list[int], str]]:
+    def _find_foreign(self, c: Checkpoint) -> list[tuple[str, list[int], str]]:
         own, parts = {*self.ranks}, (p for p in c.parts if p.size > 0)
         rows = ((p.role, sorted({*self._ranks_of(p)} - own), p.path) for p in parts)
-        return list(islice((row for row in rows if row[1]), _STRANGE))
+        return list(islice((row for row in rows if row[1]), _FOREIGN))
 
-    # ---- what all ranks load
+    # ---- the plan
 
     def _weigh(self, choice: Choice, ranked: Sequence[Checkpoint]) -> LoadPlan:
-        """Return this node's plan. Raises CannotLook where what was not looked at may change the answer."""
+        """Return this node's plan. Raise CannotLook if files that were not looked at may change the answer."""
         if choice.checkpoint is None:
             error = self._failure(choice, ranked)
             return self.planner.weigh(error.plan or self.planner.plan_nothing(), str(error))
         made = replace(self.planner.finish(choice, choice.checkpoint), candidates=tuple(ranked))
         return self.planner.weigh(made, "")
 
-    def _failure(self, choice: Choice, ranked: Sequence[Checkpoint]) -> CkptError:
+    def _explain_failure(self, choice: Choice, ranked: Sequence[Checkpoint]) -> CkptError:
         error = self.planner.explain_failure(choice, ranked)
         error.plan = replace(error.plan, candidates=tuple(ranked)) if error.plan else None
         return error

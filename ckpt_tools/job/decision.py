@@ -1,8 +1,8 @@
-"""One job, one decision: a load plan in a file, written once by whoever holds the lock, read and re-checked
-by everyone else. Each field that anything follows is checked before it is followed.
+"""One job, one decision: a load plan in a file, written once by the process that holds the lock, read and
+re-checked by all others. Each field that a process acts on is checked first.
 
-Fields that nothing here names are let through, because a later version may add some. They are finite and
-shallow all the same: ``ckpt latest --json`` prints a decision again.
+Unknown fields are let through, because a later version may add some. They must be finite and shallow all the
+same: ``ckpt latest --json`` prints a decision again.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from ckpt_tools.storage.urls import is_url, split
 
 Body = dict[str, Any]
 MEANT = "ckpt-tools/plan/v1"
-"""What the fields mean. A version that means something else by them says another number."""
+"""The schema: the meaning of the fields. A version that changes a meaning writes another number."""
 AGAIN = "start again: a new start decides again"
 
-# ---- what the file may say
+# ---- the fields of the file
 
 Rank = Annotated[str, Meta(pattern=r"\A[0-9]{1,18}\Z")]
 Variable = Annotated[str, Meta(pattern=rf"\A(?:{'|'.join(sorted(RESUME_VARIABLES))})\Z")]
-"""A name that some layout sets: any other, such as LD_PRELOAD, would be an order to the job."""
+"""A variable that some layout sets: any other, such as LD_PRELOAD, would be an order to the job."""
 
 
 class File(Struct, frozen=True):
@@ -50,14 +50,14 @@ class File(Struct, frozen=True):
 
 
 class Ranked(Struct, frozen=True):
-    """What one rank loads."""
+    """The files that one rank loads, beside the shared ones."""
 
     rank: Count
     files: tuple[File, ...]
 
 
 class Chosen(Struct, frozen=True):
-    """A checkpoint."""
+    """One checkpoint: the chosen one, or one that lies ahead of it."""
 
     path: Path
     step: Whole | None = None
@@ -69,7 +69,7 @@ class Chosen(Struct, frozen=True):
 
 
 class Resumed(Struct, frozen=True):
-    """What a framework is told."""
+    """The path, arguments and variables by which a framework resumes."""
 
     path: Path | None = None
     args: tuple[Text, ...] | None = None
@@ -77,7 +77,7 @@ class Resumed(Struct, frozen=True):
 
 
 class View(Struct, frozen=True):
-    """Where each file is to be opened."""
+    """One view: the links through which ranks open their files."""
 
     root: Path
     checkpoint: Path
@@ -86,7 +86,7 @@ class View(Struct, frozen=True):
 
 
 class StagedFile(Struct, frozen=True):
-    """One file that is brought to this machine."""
+    """One file of a store to bring to this machine; ``ranks`` is None if all need it."""
 
     path: Path
     url: Text
@@ -98,7 +98,7 @@ class StagedFile(Struct, frozen=True):
 
 
 class Stage(Struct, frozen=True):
-    """What is brought to this machine."""
+    """The files to bring to this machine, below ``root``; ``texts`` are small files to write there."""
 
     root: Path
     files: tuple[StagedFile, ...]
@@ -106,7 +106,7 @@ class Stage(Struct, frozen=True):
 
 
 class About(Struct, frozen=True):
-    """Who decided, when and for what."""
+    """Which process decided, when, and for which question."""
 
     root: Path
     decided_at: Number
@@ -118,14 +118,14 @@ class About(Struct, frozen=True):
 
 
 class Failed(Struct, frozen=True):
-    """Why nothing could be decided."""
+    """The error of a decision that could not be made."""
 
     message: Text
     hint: Text
     exit_code: Whole
 
     def as_error(self, who: str = "") -> CkptError:
-        """Return the error, without anything that could steer a terminal."""
+        """Return the error, without control characters, which could steer a terminal."""
         message, hint = ("\n".join(map(printable, text.split("\n"))) for text in (self.message, self.hint))
         return BY_EXIT_CODE.get(self.exit_code, CannotLook)(f"{who}{message}", hint)
 
@@ -135,7 +135,7 @@ def failure(error: CkptError) -> Failed:
 
 
 class Document(Struct, frozen=True):
-    """The body of a decision."""
+    """The body of one decision, as JSON."""
 
     schema: Literal["ckpt-tools/plan/v1"]
     checkpoint: Chosen | None
@@ -156,49 +156,49 @@ class Document(Struct, frozen=True):
         return self.decision.root or self.root
 
     def files(self, rank: int | None = None) -> list[File]:
-        """The file entries of one rank, or of all; files that every rank loads are among both."""
+        """Return the files of ``rank`` (None: of all ranks), after the files that every rank loads."""
         mine = [f for r in self.ranks or () if rank in (None, r.rank) for f in r.files]
         return [*(self.shared or ()), *mine]
 
 
 def check(body: Mapping[str, object]) -> Document:
-    """Return what a decision's body says. Raises Invalid unless every field is of its type, within its
+    """Return a decision's body as a Document. Raise Invalid unless every field is of its type, within its
     bounds, and in agreement with the others.
     """
     fault_file.shallow(body)
     if body.get("schema") != MEANT:
         raise Invalid(f"its schema is {body.get('schema')!r}, and not {MEANT!r}: another version wrote it")
-    said = fault_file.checked(body, Document)
-    if said.error is not None:
-        return said  # nobody starts by it
-    _require_files(said)
-    if said.view is not None:
-        _require_links(said, said.view)
-    if said.stage is not None:
-        _require_staged(said, said.stage)
-    if said.checkpoint is not None and said.resume is not None:
-        _require_told(said, said.checkpoint, said.resume)
-    return said
+    document = fault_file.checked(body, Document)
+    if document.error is not None:
+        return document  # no process starts by it
+    _require_files(document)
+    if document.view is not None:
+        _require_links(document, document.view)
+    if document.stage is not None:
+        _require_staged(document, document.stage)
+    if document.checkpoint is not None and document.resume is not None:
+        _require_resume_paths(document, document.checkpoint, document.resume)
+    return document
 
 
-def _require_files(said: Document) -> None:
-    """A start has files exactly where it has a checkpoint: each other way some rank would begin from nothing,
-    and nobody would say so.
+def _require_files(document: Document) -> None:
+    """Raise Invalid unless there are files to load exactly if there is a checkpoint: else some rank would
+    start from nothing, unnoticed.
     """
-    ranks = said.ranks or ()
+    ranks = document.ranks or ()
     if len({r.rank for r in ranks}) != len(ranks):
         raise Invalid("ranks names a rank twice")
-    if said.checkpoint is None and (ranks or said.shared):
+    if document.checkpoint is None and (ranks or document.shared):
         raise Invalid("there are files to load, and no checkpoint")
-    if said.checkpoint is not None and not said.shared:
+    if document.checkpoint is not None and not document.shared:
         if not ranks:
             raise Invalid("there is a checkpoint, and no files to load")
         if without := [r.rank for r in ranks if not r.files]:
             raise Invalid(f"rank {without[0]} has no files to load")
 
 
-def _require_links(said: Document, view: View) -> None:
-    loads = {str(r.rank): len(r.files) for r in said.ranks or ()}
+def _require_links(document: Document, view: View) -> None:
+    loads = {str(r.rank): len(r.files) for r in document.ranks or ()}
     for rank, links in view.ranks.items():
         if len(links) != (n := loads.get(rank, 0)):
             raise Invalid(f"the view has {len(links)} links for rank {rank}, and the plan {n} files")
@@ -207,43 +207,43 @@ def _require_links(said: Document, view: View) -> None:
             raise Invalid(f"{link} leaves the view {view.root}")
 
 
-def _require_staged(said: Document, stage: Stage) -> None:
-    """What is staged lies below one directory, and comes from below ROOT: all that a view of it has."""
-    if said.view is None or said.view.root != stage.root:
+def _require_staged(document: Document, stage: Stage) -> None:
+    """Raise Invalid unless staged files go below one directory, the view, and come from ROOT's store."""
+    if document.view is None or document.view.root != stage.root:
         raise Invalid("stage.root is not where the view is")
     for name in (*(f.path for f in stage.files), *(f"{stage.root}/{n}" for n in stage.texts)):
         if not _is_below(name, stage.root) or "/./" in name or "//" in name:
             raise Invalid(f"stage: {name} leaves {stage.root}")
-    if not is_url(said.top) or any(not _is_below(f.url, split(said.top)[0]) for f in stage.files):
-        raise Invalid(f"stage: there are files of another store than that of {said.top}")
+    if not is_url(document.top) or any(not _is_below(f.url, split(document.top)[0]) for f in stage.files):
+        raise Invalid(f"stage: there are files of another store than that of {document.top}")
 
 
-def _require_told(said: Document, chosen: Chosen, resume: Resumed) -> None:
-    """What the framework is given leads to the planned files: it is one of them, lies in ROOT or the view, or
-    is a directory above a file. Arguments are those that a layout would say; those of the user's own layouts
-    are for ckpt.toml.
+def _require_resume_paths(document: Document, chosen: Chosen, resume: Resumed) -> None:
+    """Raise Invalid unless each path for the framework is a planned file, lies in ROOT or the view, or is
+    above a planned file. Arguments must be ones that a layout sets; those of the user's own layouts come from
+    ckpt.toml.
     """
     from ckpt_tools.layouts import LAYOUTS
 
     load_dir = (resume.env or {}).get("CKPT_LOAD_DIR")
-    told = [("resume.path", resume.path), ("resume.env.CKPT_LOAD_DIR", load_dir)]
+    paths = [("resume.path", resume.path), ("resume.env.CKPT_LOAD_DIR", load_dir)]
     if chosen.layout in {known.name for known in LAYOUTS}:
         args = resume.args or ()
         for before, word in zip(("", *args), args, strict=False):
-            # a directory may have such a name
+            # the word after --tag is a directory, whose name may begin with a dash
             if word.startswith("-") and word not in RESUME_WORDS and before != "--tag":
                 raise Invalid(f"resume.args holds {word!r}, which no layout says")
             if word.startswith("/") or is_url(word):
-                told.append(("resume.args:", word))
-    for where, path in told:
-        if path is not None and not _is_near(path, said, chosen):
+                paths.append(("resume.args:", word))
+    for where, path in paths:
+        if path is not None and not _leads_to_plan(path, document, chosen):
             raise Invalid(f"{where} {path} leads to nothing that was planned")
 
 
-def _is_near(path: str, said: Document, chosen: Chosen) -> bool:
-    """Return whether a path lies in ROOT or the view, or is a directory above a planned file."""
-    tops = (said.top, chosen.path, *([said.view.root] if said.view else []))
-    near = any(_is_below(path, top) for top in tops) or any(f.path.startswith(path) for f in said.files())
+def _leads_to_plan(path: str, document: Document, chosen: Chosen) -> bool:
+    """Return True if a path lies in ROOT or the view, or is a directory above a planned file."""
+    tops = (document.top, chosen.path, *([document.view.root] if document.view else []))
+    near = any(_is_below(path, top) for top in tops) or any(f.path.startswith(path) for f in document.files())
     return near and bool(path.strip("/")) and ".." not in path.split("/")
 
 
@@ -253,12 +253,12 @@ def _is_below(link: str, root: str) -> bool:
     return link.startswith(top) and (not rest or rest.startswith("/")) and ".." not in rest.split("/")
 
 
-# ---- one of them
+# ---- one decision
 
 
 class Decision(Struct, frozen=True, dict=True):
-    """A decision as it stands in the file at ``path``: ``body`` is the JSON of the plan, and under "decision"
-    who made it, when and for what. ``trusted`` is whom its reader believes: its view must be theirs, too.
+    """One decision, in the file at ``path``: ``body`` is the JSON of the plan, whose field "decision" says
+    who made it, when and for what. ``trusted`` are the owners that its reader trusts, for its view too.
     """
 
     path: str
@@ -266,58 +266,58 @@ class Decision(Struct, frozen=True, dict=True):
     trusted: Trust = OURS
 
     @cached_property
-    def said(self) -> Document:
+    def document(self) -> Document:
         return check(self.body)
 
     @property
     def about(self) -> About:
-        return self.said.decision
+        return self.document.decision
 
     @property
     def step(self) -> int | None:
-        return self.said.resume_step
+        return self.document.resume_step
 
     @property
     def found(self) -> bool:
-        return self.said.checkpoint is not None
+        return self.document.checkpoint is not None
 
     @property
     def resume(self) -> Resumed:
-        return self.said.resume or Resumed()
+        return self.document.resume or Resumed()
 
     @property
     def ranks(self) -> list[int]:
-        """The ranks that load files of their own."""
-        return [r.rank for r in self.said.ranks or ()]
+        """The ranks that load files beside the shared ones."""
+        return [r.rank for r in self.document.ranks or ()]
 
     def files(self, rank: int | None = None) -> list[File]:
-        return self.said.files(rank)
+        return self.document.files(rank)
 
     def links(self, rank: int | None = None) -> list[str]:
-        """Where the entries of ``files`` are to be opened: links in the view where there is one; what lies on
-        other nodes has none.
+        """Return the paths at which to open the entries of ``files``: links in the view if there is one.
+        Files of other nodes have no link.
         """
-        view = self.said.view
+        view = self.document.view
         if not view:
             return [f.path for f in self.files(rank)]
         numbers = [str(number) for number in self.ranks if rank in (None, number)]
         return [*view.shared, *(link for number in numbers for link in view.ranks.get(number, ()))]
 
     def path_of(self, rank: int | None) -> str | None:
-        """What CKPT_PATH says: what the framework is given, else the one file that this rank loads, else of a
-        view the checkpoint in it.
+        """Return the value of CKPT_PATH: the framework's path, else the one file that this rank loads, else
+        the checkpoint in the view; None if there is none.
         """
-        told, view = self.resume.path, self.said.view
-        own = not told and rank is not None and not (self.said.shared and not self.said.ranks)
+        resume_path, view = self.resume.path, self.document.view
+        own = not resume_path and rank is not None and not (self.document.shared and not self.document.ranks)
         files = self.links(rank) if own else []
-        return files[0] if len(files) == 1 else told or (view.checkpoint if view else None)
+        return files[0] if len(files) == 1 else resume_path or (view.checkpoint if view else None)
 
     def check(self, ranks: Iterable[int] | None = None) -> None:
-        """Raise CannotLook unless the planned files of ``ranks`` (None: all) are still what was verified:
-        size, modification time and, in a store, ETag, by one stat each; and links and copies what they were.
+        """Raise CannotLook unless the planned files of ``ranks`` (None: all) have the verified size,
+        modification time and, in a store, ETag, by one stat each, and links and copies are unchanged.
         """
         asked = (None,) if ranks is None else tuple(ranks)
-        view, stage = self.said.view, self.said.stage
+        view, stage = self.document.view, self.document.stage
         if not stage:
             self._check_files(asked)
         if view:
@@ -325,25 +325,25 @@ class Decision(Struct, frozen=True, dict=True):
             what = f"the view {view.root} that was built cannot be looked at"
             with explain_refusal(what, hint), trust.named("the view"):
                 trust.check(view.root, self.trusted)
-        if stage:  # what the copies are copies of does not count any more
-            for link, f in self._pairs(asked):
+        if stage:  # the objects that were copied do not count any more
+            for link, f in self._pair_links(asked):
                 _check_copy(link, f.size)
         elif view:
-            for link, f in self._pairs(asked):
+            for link, f in self._pair_links(asked):
                 with explain_refusal(f"{link} of the view that was built cannot be looked at", hint):
                     to = os.readlink(link)
                 if to != f.path:
                     why = f"the view has been replaced by another start: {link} leads to {to}"
                     raise CannotLook(why, "start again, and give each job a --view of its own")
 
-    def _pairs(self, ranks: tuple[int | None, ...]) -> Iterator[tuple[str, File]]:
-        """Yield links or copies and what each stands for; a rank of another node has none here."""
+    def _pair_links(self, ranks: tuple[int | None, ...]) -> Iterator[tuple[str, File]]:
+        """Yield each link or copy with its planned file; files of ranks on other nodes have none here."""
         for rank in self.ranks or (None,) if ranks == (None,) else ranks or (None,):
             yield from zip(self.links(rank), self.files(rank), strict=False)
 
     def _check_files(self, ranks: Iterable[int | None]) -> None:
         files = {f.path: f for r in ranks for f in self.files(r)}
-        files |= {f.path: f for f in self.files() if f.path == self.resume.path}  # told to all ranks
+        files |= {f.path: f for f in self.files() if f.path == self.resume.path}  # every rank gets this path
         failed = refresh(files)
         for path, f in files.items():
             with explain_refusal(f"{path}, which was chosen, cannot be looked at any more", AGAIN):
@@ -362,12 +362,12 @@ def _check_copy(path: str, planned: int) -> None:
         raise CannotLook(f"{path} has changed since it was staged", hint)
 
 
-# ---- reading and making them
+# ---- reading and making decisions
 
 
 def read(path: str, trusted: Trust = OURS, named: str = "CKPT_PLAN") -> Decision:
-    """Return the decision in a file. Raises CannotLook when there is none or it is not one, UsageError when
-    it says what no decision says, Untrusted when others could have written it; ``named`` led there.
+    """Return the decision in a file. Raise CannotLook if there is none, UsageError if its content is invalid,
+    Untrusted if others could have written it; ``named`` is the setting that led there.
     """
     hint = "is --plan-dir on a file system that every process of the job sees?"
     with explain_refusal(f"the decision {path} cannot be read", hint), trust.named(named):
@@ -376,13 +376,13 @@ def read(path: str, trusted: Trust = OURS, named: str = "CKPT_PLAN") -> Decision
 
 
 def parse(path: str, data: bytes, trusted: Trust = OURS) -> Decision:
-    """Return the decision that the bytes of the file at ``path`` are. Raises as ``read`` does."""
+    """Return the decision in ``data``, the bytes of the file at ``path``. Raise as ``read`` does."""
     try:
         body = fault_file.parsed(data)
         if not isinstance(body, dict) or not isinstance(body.get("decision"), dict):
             raise NoJson("it holds no decision")
         decision = Decision(path, body, trusted)
-        decision.said  # noqa: B018 - checked before anybody follows it
+        decision.document  # noqa: B018 - checks it before any process acts on it
     except NoJson as e:
         raise CannotLook(
             f"{path} is not a decision of ckpt: {e}",
@@ -395,12 +395,12 @@ def parse(path: str, data: bytes, trusted: Trust = OURS) -> Decision:
 
 
 def body_of(plan: LoadPlan) -> Body:
-    """Return the JSON of a plan as a value."""
+    """Return the JSON of a plan as a dict."""
     body: Body = json.loads(as_json.render(plan))
     return body
 
 
 def describe_failure(error: CkptError) -> Body:
-    """Return the body of a decision that could not be made, so that nobody who waited has to fail alone."""
+    """Return the body of a decision that failed: processes that wait for it raise the same error."""
     empty = body_of(error.plan) if error.plan else {"schema": MEANT, "checkpoint": None}
     return {**empty, "error": to_builtins(failure(error))}

@@ -1,4 +1,4 @@
-"""The decisions about one root: who comes first makes one, under a lock; every other member of the job reads
+"""The decisions about one root: the first member of a job makes one, under a lock; every other member reads
 it.
 """
 
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 
 _ROOM = "make room, or name another directory with --plan-dir"
 KEPT_DAYS = 90
-"""Days for which a decision stays that nobody takes any more."""
+"""Days after which a decision that no member takes any more is removed."""
 _GONE = ".gone."
-"""How the name of a directory that is being removed begins: no key does."""
+"""The beginning of the name of a directory that is being removed; no key begins so."""
 _MOST = 8 << 20
-"""Bytes of the history of starts: some 20,000. Then the older half is forgotten."""
+"""Bytes of the history of starts, some 20,000 starts; a longer history loses its older half."""
 _NUMBERED = re.compile(r"(\d{1,9})\.(json|taken)")
 
 
 class Decisions:
-    """The decisions about one root, below ``plan_dir``: a directory for each key (job and generation), in it
-    numbered attempts.
+    """The decisions about one root, below ``plan_dir``: a directory for each key (job and generation), with
+    numbered decisions in it.
     """
 
     def __init__(self, plan_dir: str, root: str, trusted: Trust = OURS) -> None:
@@ -54,12 +54,12 @@ class Decisions:
         make_own(self.directory, trusted, "name a writable directory with --plan-dir")
 
     def once(self, asker: Decider) -> Decision:
-        """The decision for the key of ``asker``: read when another member has made it, else made here, under
-        a lock. Raises what deciding raised, in every member.
+        """Return the decision for the key of ``asker``: read if another member has made it, else made here,
+        under a lock. Raise in every member the error of making it.
 
-        Each member takes a decision once: who asks again is of a later generation. Unless it is unique, the
-        key alone does not tell launches apart, and a decision whose launcher is gone is not followed; nor is
-        one that was made from something else than the digest of saves tells.
+        Each member takes a decision once: a member that asks again is of a later generation. A key that is
+        not unique does not tell launches apart: then a decision is not followed if its launcher is gone, or
+        if the digest of saves has changed since.
         """
         started, member = time.time(), asker.membership.member
         with asker.reporting():
@@ -67,16 +67,16 @@ class Decisions:
             make_own(place, self.trusted, _ROOM)
         with hold_lock(os.path.join(place, "lock"), asker.options.timeout, self.trusted):
             with asker.reporting():
-                names = _names(place)
+                names = _list_names(place)
                 numbers = [int(m[1]) for name in names if (m := _NUMBERED.fullmatch(name))]
                 last = max((n for n in numbers if f"{n}.json" in names), default=0)
                 newest = os.path.join(place, f"{last}.json")
-                decision = self._usable(newest, asker.membership, started) if last else None
+                decision = self._find_usable(newest, asker.membership, started) if last else None
             if decision is None:
                 self._prune(asker.key)
                 path = os.path.join(place, f"{max(numbers, default=0) + 1}.json")
-                decision = self._made(path, asker)
-            elif not decision.said.error and decision.about.saves != asker.saves:
+                decision = self._make(path, asker)
+            elif not decision.document.error and decision.about.saves != asker.saves:
                 raise CannotLook(
                     f"the decision {newest} may be of an earlier start with this job id: its ranks or"
                     f" checkpoints are not those of {self.root} now",
@@ -84,34 +84,36 @@ class Decisions:
                 )
             else:
                 self._claim(decision.path, member)
-        if error := decision.said.error:
+        if error := decision.document.error:
             raise error.as_error()
         return decision
 
-    def _made(self, path: str, asker: Decider) -> Decision:
-        def stamped(body: Body) -> Decision:
+    def _make(self, path: str, asker: Decider) -> Decision:
+        """Make the decision, or write the error of making it for the members that wait."""
+
+        def add_origin(body: Body) -> Decision:
             stamp = {"root": self.root, "decided_at": time.time(), **asdict(Process.here()), **asker.about}
             return Decision(path, {**body, "decision": stamp}, self.trusted)
 
         try:
-            decision = stamped(asker.make(self))
-            with self._written(decision):
-                self._claim(path, asker.membership.member)  # before others hear that this node can start
+            decision = add_origin(asker.make(self))
+            with self._publish(decision):
+                self._claim(path, asker.membership.member)  # before other nodes hear that this one can start
                 asker.wait(decision)
-            self._remember(decision)
+            self._log_start(decision)
         except CkptError as e:
-            with suppress(CkptError), self._written(stamped(describe_failure(e))):
-                pass  # the reason that counts is the first one
+            with suppress(CkptError), self._publish(add_origin(describe_failure(e))):
+                pass  # raise the first error, not one of writing it
             raise
         return decision
 
     @contextmanager
-    def _written(self, decision: Decision) -> Iterator[None]:
-        """A decision that is on the disk within, and appears when that ends well. A later start learns from
-        it that there was a checkpoint here (planning/first_launch.py).
+    def _publish(self, decision: Decision) -> Iterator[None]:
+        """Write a decision to the disk; it appears at its path when the block ends well. A later start learns
+        from it that there was a checkpoint here (planning/first_launch.py).
         """
         files = {decision.path: decision.body}
-        if chosen := decision.said.checkpoint:
+        if chosen := decision.document.checkpoint:
             files[os.path.join(self.directory, first_launch.LAST)] = {
                 "step": decision.step,
                 "path": chosen.path,
@@ -123,9 +125,9 @@ class Decisions:
                 opened.enter_context(write_first(path, as_json.dump(body).encode(), self.trusted))
             yield
 
-    def _remember(self, decision: Decision) -> None:
-        """Add the decision to the history of starts, which is told and never asked: where it cannot be
-        written, the job starts all the same.
+    def _log_start(self, decision: Decision) -> None:
+        """Add the decision to the history of starts, which no decision depends on: if it cannot be written,
+        the job starts all the same.
         """
         with suppress(OSError, CkptError), trust.directory(self.directory, self.trusted) as at:
             fd = trust.create(starts.NAME, os.O_WRONLY | os.O_APPEND, at, self.trusted)
@@ -137,30 +139,30 @@ class Decisions:
                 path = os.path.join(self.directory, starts.NAME)
                 with open(path, "rb") as file:
                     file.seek(size - _MOST // 2)
-                    kept = file.read().partition(b"\n")[2]
-                write(path, b"\n" + kept, self.trusted)
+                    newer = file.read().partition(b"\n")[2]
+                write(path, b"\n" + newer, self.trusted)
 
-    def _usable(self, path: str, of: Membership, started: float) -> Decision | None:
-        """The newest decision where this member may follow it; None where it has to be made anew. Raises
-        CannotLook when that cannot be known.
+    def _find_usable(self, path: str, of: Membership, started: float) -> Decision | None:
+        """Return the newest decision if this member may follow it; None if a new one is due. Raise CannotLook
+        if neither can be known.
         """
-        takers = _names(f"{path.removesuffix('.json')}.taken")
+        takers = _list_names(f"{path.removesuffix('.json')}.taken")
         if safe(of.member) in takers:
             return None
         try:
             decision = read(path, self.trusted, FLAG)
         except CannotLook as e:
-            if isinstance(e.__cause__, OSError) or takers:  # a new one would mix with it
+            if isinstance(e.__cause__, OSError) or takers:  # two decisions could be followed at once
                 who = f", and {', '.join(sorted(takers)[:4])} may have started by it" if takers else ""
                 hint = (
                     "make it readable; or end all processes of that start, then rm -r"
                     f" {shlex.quote(os.path.dirname(path))}"
                 )
                 raise CannotLook(f"{e}{who}", hint) from e
-            return None  # cut off by a full disk or a power failure, and nobody has started by it
+            return None  # cut off by a full disk or a power failure, and no member has taken it
         about, here = decision.about, Process.here()
-        if decision.said.error and about.decided_at < started:
-            return None  # it failed those who waited for it; whoever comes later may have better luck
+        if decision.document.error and about.decided_at < started:
+            return None  # a failure counts for the members that waited for it; later ones try again
         ended = about.host == here.host and about.agent != here.agent and not Process.alive(about.agent)
         return decision if (of.unique and of.key) or not ended else None
 
@@ -172,8 +174,8 @@ class Decisions:
                 os.close(trust.create(os.path.basename(taken), os.O_WRONLY, at, self.trusted))
 
     def _prune(self, keep: str) -> None:
-        """Remove what nobody has decided or taken for long, but for the key ``keep``: each moved aside first,
-        and none under which somebody is deciding. What cannot be removed stays.
+        """Remove the directories of keys older than ``KEPT_DAYS``, except ``keep``: each is moved aside
+        first, none while a process decides in it. Errors are ignored.
         """
         oldest = time.time() - KEPT_DAYS * 86400
         with suppress(OSError):
@@ -197,7 +199,7 @@ class Decisions:
                     shutil.rmtree(path, ignore_errors=True)
 
 
-def _names(directory: str) -> list[str]:
+def _list_names(directory: str) -> list[str]:
     hint = "make it readable, or name another directory with --plan-dir"
     with explain_refusal(f"{directory} cannot be listed", hint), suppress(FileNotFoundError):
         return os.listdir(directory)

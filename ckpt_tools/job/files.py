@@ -1,5 +1,5 @@
-"""Files that the processes of a job share, below the directory of decisions; and waiting for each other
-through them: ever longer pauses, bounded by what is waited already.
+"""Files that the processes of a job share, below the directory of decisions, and the ever longer pauses with
+which a process waits for one.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ckpt_tools.storage.trust import OURS, Trust
 
 FIRST, MOST = 0.01, 2.0
 """Seconds of the shortest and the longest pause."""
-_SHARE = 8
+_FRACTION = 8
 
 
 class Backoff:
-    """Pauses between two looks: an eighth of the time waited so far, so that an answer is seen at most an
-    eighth later than it came, in some 50 looks for 10 s and 350 for 10 minutes.
+    """Pauses between two looks, each an eighth of the time waited so far: an answer is seen at most an eighth
+    late, in some 50 looks for 10 s and 350 for 10 minutes.
     """
 
     def __init__(self, timeout: float) -> None:
@@ -29,23 +29,23 @@ class Backoff:
         self.ends = self.started + timeout
 
     def pause(self) -> bool:
-        """Wait a little; False, and no pause, when the time is over."""
+        """Wait a little. Return False, without a pause, if the time is over."""
         now = time.monotonic()
         if now >= self.ends:
             return False
-        time.sleep(min(MOST, max(FIRST, (now - self.started) / _SHARE), self.ends - now))
+        time.sleep(min(MOST, max(FIRST, (now - self.started) / _FRACTION), self.ends - now))
         return True
 
 
 def boot() -> str:
-    """Return what tells this boot of this machine from all others; "" where nothing does."""
+    """Return the id of this boot of this machine; "" if the kernel tells none."""
     with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as f:
         return f.read().strip()
     return ""
 
 
 def create(path: str, data: bytes) -> None:
-    """Write a new file, which others cannot write whatever the umask. Raises OSError."""
+    """Write a new file that others cannot write, whatever the umask. Raise OSError."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with open(os.open(path, flags, 0o644), "wb") as file:
         file.write(data)
@@ -54,15 +54,15 @@ def create(path: str, data: bytes) -> None:
 
 
 def make_own(path: str, trusted: Trust, hint: str, flag: str = FLAG) -> None:
-    """Make a directory where it is not there. Raises CannotLook, and Untrusted where others can write it."""
+    """Make a directory if it is missing. Raise CannotLook, and Untrusted if others can write it."""
     with explain_refusal(f"{path} cannot be made", hint), trust.named(flag):
         trust.make(path, trusted)
         trust.check(path, trusted)
 
 
 def write(path: str, data: bytes, trusted: Trust = OURS) -> None:
-    """Put a whole file at ``path`` or nothing: written aside, synced, renamed. Raises CannotLook, and
-    Untrusted as all of these do.
+    """Write a file whole or not at all: written aside, synced, renamed. Raise CannotLook, and Untrusted as
+    ``write_first`` does.
     """
     with write_first(path, data, trusted):
         pass
@@ -70,7 +70,7 @@ def write(path: str, data: bytes, trusted: Trust = OURS) -> None:
 
 @contextmanager
 def write_first(path: str, data: bytes, trusted: Trust = OURS) -> Iterator[None]:
-    """Open a file that appears at ``path``, whole, when the block ends. Raises CannotLook."""
+    """Write ``data`` to the disk; the file appears at ``path`` when the block ends. Raise CannotLook."""
     home, name = os.path.split(path)
     hint = "make room, or name another directory with --plan-dir"
     with explain_refusal(f"the decision could not be written to {path}", hint), ExitStack() as files:
@@ -82,7 +82,7 @@ def write_first(path: str, data: bytes, trusted: Trust = OURS) -> Iterator[None]
 
 @contextmanager
 def hold_lock(path: str, timeout: float, trusted: Trust = OURS) -> Iterator[None]:
-    """Hold a lock; the kernel frees it when the holder dies. Raises CannotLook after ``timeout`` s."""
+    """Hold a lock; the kernel frees it when the holder dies. Raise CannotLook after ``timeout`` s."""
     hint = "name a writable directory with --plan-dir, on a file system with flock"
     with explain_refusal(f"{path} cannot be locked", hint), trust.named(FLAG):
         fd = writes.take_lock(path, trusted, wait=Backoff(timeout).pause)

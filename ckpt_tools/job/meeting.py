@@ -1,7 +1,7 @@
-"""Nodes of one job come to one conclusion: each puts up a value, the first one concludes, and all follow it.
-All get it, or all fail as the first that failed.
+"""Nodes of one job come to one conclusion: each puts up a value, the first node concludes, and all follow.
+All get the conclusion, or all fail with the error of the first that failed.
 
-Where they meet is trusted: a directory that others cannot write, or a store on the job's own network.
+They meet in a trusted place: a directory that others cannot write, or a store on the job's own network.
 """
 
 from __future__ import annotations
@@ -39,32 +39,32 @@ A = TypeVar("A")
 SAME = "run the same version of ckpt with the same options on every node"
 _DAY = 86400
 _FAREWELL = 5.0
-"""Seconds that nodes wait longer than the first one, to hear from it who is missing; and that the first one
-keeps a store after it has failed.
+"""Seconds that nodes wait longer than the first one, to hear from it which node is missing; and that the
+first one keeps a store after its failure.
 """
 _MOST = (8 << 20) - 64
-"""Bytes that torch's store takes (torch/csrc/distributed/c10d/TCPStoreLibUvBackend.cpp, MAX_PAYLOAD_LEN): at
-more it drops the connection.
+"""The most bytes of a value in torch's store (torch/csrc/distributed/c10d/TCPStoreLibUvBackend.cpp,
+MAX_PAYLOAD_LEN): for longer ones it drops the connection.
 """
 
 
 class Hello(Struct, frozen=True):
-    """How a node answers an offer."""
+    """A node's answer to an offer."""
 
     version: str
     nodes: int
 
 
 class Offer(Struct, frozen=True):
-    """A session, and the names of those who are in it."""
+    """A session, and the names of the processes in it."""
 
     session: str
     members: list[str]
 
 
 class Files:
-    """A board, on which values are put up for the others: a key holds one, a later one replaces it. It is a
-    directory that all nodes see, with one file per key, replaced by rename; ``flag`` named it.
+    """A board, on which nodes put up values for the others, one per key, the latest. It is a directory that
+    all nodes see, with a file per key, replaced by rename; ``flag`` is the option that names it.
     """
 
     keeper = False
@@ -80,7 +80,7 @@ class Files:
     def get(self, key: str) -> bytes | None:
         path = os.path.join(self.directory, safe(key))
         try:
-            with trust.named(self.flag):  # NFS says ESTALE of a file that was replaced while we opened it
+            with trust.named(self.flag):  # NFS answers ESTALE if the file was replaced while we opened it
                 return patiently(trust.read, path, first_launch.MOST, self.trusted)
         except FileNotFoundError:
             return None
@@ -89,7 +89,7 @@ class Files:
             raise CannotLook(f"{path} cannot be read: {e.strerror}", hint) from e
 
     def drop(self, prefix: str) -> None:
-        """Forget a session, and what killed nodes left a day ago."""
+        """Remove the files of a session, and files that killed nodes left a day ago."""
         with suppress(OSError):
             for entry in os.scandir(self.directory):
                 with suppress(OSError):
@@ -99,13 +99,13 @@ class Files:
 
 
 class Store:
-    """A board in torch's TCPStore; ``host`` is of the node that keeps it, ``keeper`` that node itself."""
+    """A board in torch's TCPStore, kept by the node ``host``; ``keeper``: this is that node."""
 
     def __init__(self, host: str, port: int, keeper: bool, *, timeout: float, prefix: str) -> None:
         try:
             import torch.distributed
 
-            dist: Any = torch.distributed  # its types say nothing of the stores
+            dist: Any = torch.distributed  # torch's type stubs lack the stores
         except ImportError as e:
             raise UsageError(
                 "--agree needs torch, or a directory that all nodes share",
@@ -130,16 +130,16 @@ class Store:
                 f"the message of this node has {len(value):,} bytes, and torch's store takes {_MOST:,}",
                 "add --meet DIR on a shared file system",
             )
-        with _answering():
+        with _explain_errors():
             self.store.set(key, value)
 
     def get(self, key: str) -> bytes | None:
-        with _answering():
+        with _explain_errors():
             return bytes(self.store.get(key)) if self.store.check([key]) else None
 
 
 @contextmanager
-def _answering() -> Iterator[None]:
+def _explain_errors() -> Iterator[None]:
     try:
         yield
     except Exception as e:
@@ -156,20 +156,21 @@ Board = Files | Store
 
 
 class Meeting:
-    """``me`` of ``size`` nodes, the first of which concludes. Every wait ends after ``timeout`` seconds with
-    CannotLook, which says who is missing.
+    """One of ``size`` nodes, number ``me``; node 0 concludes. Every wait ends after ``timeout`` seconds with
+    CannotLook, which names the missing nodes.
 
-    What an earlier start left on the board is not followed: each process brings a name that was never used,
-    and a session is the list of them.
+    Values that an earlier start left on the board have no effect: each process brings a new random name, and
+    a session is the list of these names.
     """
 
     def __init__(self, board: Board, me: int, size: int, timeout: float) -> None:
         self.board, self.me, self.size, self.timeout = board, me, size, timeout
         self.name, self.session, self.round = secrets.token_hex(16), "", 0
         self.members = [""] * size
-        self.told = False  # all know how it ended
+        self.told = False  # whether all nodes know the outcome
 
-    def _waiting(self, missing: Callable[[], str]) -> Iterator[None]:
+    def _poll(self, missing: Callable[[], str]) -> Iterator[None]:
+        """Yield once per look at the board. Raise CannotLook with ``missing()`` if the time is over."""
         backoff = Backoff(self.timeout + (_FAREWELL if self.me else 0))
         while True:
             yield
@@ -179,22 +180,21 @@ class Meeting:
                     "see why on that node, or wait longer with --timeout",
                 )
 
-    def _unheard(self) -> str:
+    def _explain_silence(self) -> str:
         return f"node {self.me} did not hear from the first node"
 
     def join(self) -> None:
-        """Wait until all are there: the round before the first exchange, in which nodes say which they are.
-        The first one offers a session to those it sees; who is not in it (an earlier start was) makes it
-        offer another.
+        """Wait until all nodes are there, in a round before the first exchange. Node 0 offers a session to
+        the names it sees; if one of them (of an earlier start) is replaced, it makes another offer.
         """
         mine = Hello(__version__, self.size)
         self.board.put(f"join.{self.me}", self.name.encode())
         if self.me == 0:
             self._conclude_with(mine, _require_one_version)
             return
-        for _ in self._waiting(self._unheard):
+        for _ in self._poll(self._explain_silence):
             offer = None
-            with suppress(CkptError):  # one of another version, as it was left here, is none of ours
+            with suppress(CkptError):  # an old offer by another version is not for us
                 offer = self._read("offer", 0, Offer)
             if offer is None or self.name not in offer.members:
                 continue
@@ -208,19 +208,19 @@ class Meeting:
         self,
         value: V | Failed,
         conclude: Callable[[Sequence[V]], A],
-        kind: type[A] = dict,  # type: ignore[assignment]  # a mapping of anything, where nothing is declared
+        kind: type[A] = dict,  # type: ignore[assignment]  # by default any mapping
     ) -> A:
-        """Every node's value to the first, its conclusion, of that ``kind``, to every node. What one node
-        raised (``failure``), or concluding raises, is raised on all.
+        """Send every node's ``value`` to node 0, and return its conclusion, of type ``kind``, on every node.
+        An error of one node (a ``Failed`` value), or of ``conclude``, is raised on all.
         """
         self.round += 1
         if self.me == 0:
             return self._conclude_with(value, conclude)
         self._put(f"{self.round}.{self.me}", value)
-        for _ in self._waiting(self._unheard):
+        for _ in self._poll(self._explain_silence):
             if (answer := self._read(f"{self.session}.{self.round}.all", 0, kind)) is not None:
                 return answer
-        raise AssertionError  # waiting ends by an error
+        raise AssertionError  # _poll ends by an error
 
     def _conclude_with(self, mine: V | Failed, conclude: Callable[[Sequence[V]], A]) -> A:
         try:
@@ -235,7 +235,7 @@ class Meeting:
 
     def _gather(self, mine: V) -> list[V]:
         found, missing, offered = {0: mine}, list[int](), list[str]()
-        for _ in self._waiting(lambda: f"{_nodes(missing)} did not {'answer' if self.round else 'come'}"):
+        for _ in self._poll(lambda: f"{_name_nodes(missing)} did not {'answer' if self.round else 'come'}"):
             if self.round == 0:
                 others = (self.board.get(f"join.{i}") or b"" for i in range(1, self.size))
                 self.members = [self.name, *(name.decode("ascii", "replace") for name in others)]
@@ -261,8 +261,8 @@ class Meeting:
         self.board.put(f"{self.session}.{key}", json.dumps(to_builtins(value)).encode())
 
     def _read(self, key: str, of: int, kind: type[V]) -> V | None:
-        """What a node has put up, None while there is nothing. Raises what it raised, UsageError for what is
-        no message, and CannotLook for one that says what none says.
+        """Return the value that node ``of`` has put up, None if there is none yet. Raise its error if it
+        failed, UsageError if the value is no message, CannotLook if it is not of type ``kind``.
         """
         data = self.board.get(key)
         if data is None:
@@ -286,20 +286,20 @@ class Meeting:
 
     # ---- leaving
 
-    def tell(self, told: Failed) -> None:
-        """Let the others fail where they wait, now or next, instead of waiting for this node."""
+    def tell(self, failed: Failed) -> None:
+        """Make the other nodes fail with this error at once, instead of waiting for this node."""
         if self.me == 0 and not self.session:
-            self._offer()  # to those that have come
+            self._offer()  # to the nodes that have come
         who = str(self.me) if self.me else "all"
         for number in (self.round, self.round + 1):
             concluded = self.me == 0 and self.board.get(f"{self.session}.{number}.all") is not None
             if self.session and not concluded:
-                self._put(f"{number}.{who}", told)
+                self._put(f"{number}.{who}", failed)
         self.told = True
 
     def leave(self) -> None:
-        """Say good-bye; the first node keeps the board until the others have read everything. Raises
-        CannotLook where one of them does not say that it has.
+        """Say good-bye; the first node keeps the board until the others have read everything. Raise
+        CannotLook if a node does not say good-bye.
         """
         if self.me:
             if self.session:
@@ -315,12 +315,12 @@ class Meeting:
             return False
 
         backoff = Backoff(_FAREWELL if self.told else self.timeout)
-        away = list(range(1, self.size))
-        while away := [i for i in away if not has_left(i)]:
+        absent = list(range(1, self.size))
+        while absent := [i for i in absent if not has_left(i)]:
             if not backoff.pause():
                 if self.told:
                     return
-                raise CannotLook(f"{_nodes(away)} did not start", "see why on that node")
+                raise CannotLook(f"{_name_nodes(absent)} did not start", "see why on that node")
         if isinstance(self.board, Files):  # a store ends with the launcher that keeps it
             self.board.drop(f"{self.session}.")
 
@@ -339,7 +339,7 @@ def _require_one_version(values: Sequence[Hello]) -> dict[str, object]:
 
 @contextmanager
 def meeting(board: Board, me: int, size: int, timeout: float) -> Iterator[Meeting]:
-    """A meeting that all have joined. What ends it early on this node, a signal too, the others are told."""
+    """Yield a meeting that all nodes have joined; tell them of an error or a signal that ends it early here."""
     m = Meeting(board, me, size, timeout)
     try:
         m.join()
@@ -348,7 +348,7 @@ def meeting(board: Board, me: int, size: int, timeout: float) -> Iterator[Meetin
         if not m.told:
             with suppress(CkptError):
                 m.tell(failure(_explain(error)))
-        if isinstance(error, Exception):  # not a signal: whoever sent it waits
+        if isinstance(error, Exception):  # not after a signal: its sender waits
             with suppress(CkptError):
                 m.leave()
         raise
@@ -365,7 +365,7 @@ def _explain(error: BaseException) -> CkptError:
     return CannotLook("it was interrupted or terminated by a signal", "start again when all nodes are up")
 
 
-def _nodes(numbers: Sequence[int]) -> str:
+def _name_nodes(numbers: Sequence[int]) -> str:
     return f"node{'s' if len(numbers) > 1 else ''} {ranges.words(ranges.ranges(numbers))}"
 
 
@@ -379,7 +379,7 @@ def _is_port(text: str) -> bool:
 def find_board(
     of: Membership, options: Options, line: LaunchLine | None, env: Mapping[str, str], trusted: Trust
 ) -> Board:
-    """Return the board of the nodes of this job. Raises UsageError when nothing tells where they meet."""
+    """Return the board of the job's nodes. Raise UsageError if nothing tells where they meet."""
     if is_address(options.meet) or (not options.meet and options.plan_dir is None):
         host, port, keeper = _find_endpoint(of, options, line, env)
         return Store(host, port, keeper, timeout=options.timeout, prefix=of.place or "job")
@@ -388,7 +388,7 @@ def find_board(
             "nothing names this job, so its nodes cannot find each other",
             "give torchrun --rdzv-id, or add --job ID, the same on every node",
         )
-    # not below the root's own place: nodes may mount it elsewhere
+    # not in the root's directory of decisions, whose name differs if nodes mount the root elsewhere
     place = os.path.join(options.meet or options.plan_dir or "", f"{of.place}.meeting")
     return Files(place, trusted, "--meet" if options.meet else first_launch.FLAG)
 
@@ -396,8 +396,8 @@ def find_board(
 def _find_endpoint(
     of: Membership, options: Options, line: LaunchLine | None, env: Mapping[str, str]
 ) -> tuple[str, int, bool]:
-    """Return the host and the port of the agreement's store, and whether this node keeps it. Raises
-    UsageError when nothing tells.
+    """Return (host, port, keeper) of the store for the agreement; ``keeper``: this node keeps it. Raise
+    UsageError if no option or launcher tells.
     """
     first, master, master_port = of.node == 0, env.get("MASTER_ADDR"), env.get("MASTER_PORT", "")
     agents = options.worker and env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
@@ -415,7 +415,7 @@ def _find_endpoint(
                 f"{line.endpoint!r}: there is no other port beside {line.port}", "add --meet HOST:PORT"
             )
         host, number = line.host, int(line.port) + 1
-    elif slurm := _find_slurms(env):
+    elif slurm := _find_slurm_endpoint(env):
         host, number = slurm
     else:
         raise UsageError(
@@ -425,12 +425,12 @@ def _find_endpoint(
     return host.removeprefix("[").removesuffix("]"), number, first
 
 
-def _find_slurms(env: Mapping[str, str]) -> tuple[str, int] | None:
+def _find_slurm_endpoint(env: Mapping[str, str]) -> tuple[str, int] | None:
     nodes, job = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST"), env.get("SLURM_JOB_ID", "")
     return (first_host(nodes), 20000 + int(job) % 20000) if nodes and job.isdigit() else None
 
 
 def first_host(nodes: str) -> str:
-    """Return the first of Slurm's ``node[03-05,9],other`` (scontrol(1) show hostnames)."""
+    """Return the first host of Slurm's ``node[03-05,9],other`` (scontrol(1) show hostnames)."""
     # the first number of every bracket: a name may have several
     return re.sub(r"\[(\d+)[^\]]*\]", r"\1", nodes).partition(",")[0]

@@ -1,4 +1,4 @@
-"""Who decides together: the processes that one start of a job consists of, as its launcher tells."""
+"""Which processes decide together: the members of one start of a job, as its launcher tells."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ckpt_tools.launchers import LaunchLine, Started
 from ckpt_tools.model.plan import Known
 from ckpt_tools.planning.first_launch import safe
 
-_ONCE = frozenset({"slurm", "mpi"})
+_UNIQUE = frozenset({"slurm", "mpi"})
 """Launchers that give every start an id of its own, as far as they know."""
 
 
 class Process(Struct, frozen=True):
-    """What a decision records of who made it: ``host`` is this boot of this machine; ``process`` and
-    ``agent``, who started it, are pid and start time, so that each means one process only.
+    """The process that made a decision, as recorded in it: ``host`` is this boot of this machine; ``process``
+    and ``agent``, its parent, are pid and start time, so that each names one process only.
     """
 
     host: str
@@ -40,18 +40,18 @@ class Process(Struct, frozen=True):
         with suppress(OSError):  # containers of one machine share the boot id and not their pids
             space = os.readlink("/proc/self/ns/pid")
         host = f"{socket.gethostname()}/{boot()}/{space}"
-        return Process(host, os.getpid(), _identity(os.getpid()), _identity(os.getppid()))
+        return Process(host, os.getpid(), _identify(os.getpid()), _identify(os.getppid()))
 
     @staticmethod
     def alive(identity: str) -> bool:
-        """Whether the process of that identity still runs on this host."""
+        """Return True if the process of that identity still runs on this host."""
         pid = identity.partition(".")[0]
-        return pid.isdigit() and _identity(int(pid)) == identity
+        return pid.isdigit() and _identify(int(pid)) == identity
 
 
-def _identity(pid: int) -> str:
-    """``pid.starttime``, in clock ticks since boot (proc(5), stat field 22); the pid alone where there is no
-    /proc; "" for a process that is not there.
+def _identify(pid: int) -> str:
+    """Return ``pid.starttime``, in clock ticks since boot (proc(5), stat field 22), the pid alone without a
+    /proc; "" if there is no such process.
     """
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as f:
@@ -65,13 +65,13 @@ def _identity(pid: int) -> str:
     except ProcessLookupError:
         return ""
     except OSError:
-        pass  # somebody else's, and so it runs
+        pass  # another user's process: it runs
     return str(pid)
 
 
 class Options(Struct, frozen=True):
-    """How a job comes to its one decision; the defaults are the command's. ``timeout`` in seconds;
-    ``plan_dir`` None: this user's own, on this machine. ``words`` are what starts us, for messages.
+    """How a job comes to its one decision, by default as in ``ckpt run``. ``timeout`` is in seconds;
+    ``plan_dir`` None means this user's own, on this machine. ``words`` are our command, for messages.
     """
 
     words: Sequence[str] = ("ckpt", "run")
@@ -92,13 +92,13 @@ class Options(Struct, frozen=True):
 
 
 class Membership(Struct, frozen=True):
-    """``key`` names the decision, ``member`` this process in it. ``unique``: the key is of this start and no
-    other. ``start`` is what makes it so; "" where only the word of whoever gave the id does.
+    """One process in the group that decides: ``key`` names the decision, ``member`` the process. ``unique``:
+    no other start has the key. ``start`` is the part of the key that makes it so, "" if only the user's word
+    does.
 
-    ``nodes`` is 1 where all members share a machine. ``ranks`` are those that run on this node, None when
-    that is not known.
-    ``place`` names where the nodes of the job meet; "" when the launcher gives the job no id.
-    ``job`` and ``generation`` are what the decision records of the start.
+    ``nodes`` is 1 if all members share a machine. ``ranks`` are those of this node, None if unknown.
+    ``place`` names where the nodes of the job meet, "" if the launcher gives the job no id. ``job`` and
+    ``generation`` are recorded in the decision.
     """
 
     key: str
@@ -115,7 +115,7 @@ class Membership(Struct, frozen=True):
 
 
 def of_worker(started: Started | None, env: Mapping[str, str], *, job: str, rank: int | None) -> Membership:
-    """Return the membership of one rank. Raises UsageError when nothing says which rank this is."""
+    """Return the membership of one rank. Raise UsageError if its rank is unknown."""
     if started is None or (started.rank is None and not started.skip and rank is None):
         seen = (started.unclear if started else "") or "no launcher's variables are set"
         hint = (
@@ -126,32 +126,32 @@ def of_worker(started: Started | None, env: Mapping[str, str], *, job: str, rank
             f"the rank of this worker is unknown: {seen}", (started.hint if started else "") or hint
         )
     if rank is None:
-        rank = _value(started.rank)
-    elif job:  # several launchers may start the ranks of a job that somebody else numbers
+        rank = _known_value(started.rank)
+    elif job:  # the user numbers the ranks, which several launchers may start
         started = replace(started, start="")
     process = Membership(
         key="",
         member="scheduler" if rank is None else f"rank-{rank}",
         unique=False,
         rank=rank,
-        node=_value(started.node),
+        node=_known_value(started.node),
         nodes=(nodes := _count_nodes(started)),
         ranks=_ranks_beside(started, rank, nodes),
         generation=_count_restarts(started),
     )
-    return _by_launcher(process, started, env, job)
+    return _add_key(process, started, env, job)
 
 
 def _count_nodes(started: Started) -> int:
-    if nodes := _value(started.nodes):
+    if nodes := _known_value(started.nodes):
         return nodes
-    world, local = _value(started.world_size), _value(started.local_world_size)
+    world, local = _known_value(started.world_size), _known_value(started.local_world_size)
     return 1 if local is None or world is None or local == world else -(-world // local)
 
 
 def _ranks_beside(started: Started, rank: int | None, nodes: int) -> range | None:
-    world, local = _value(started.world_size), _value(started.local_world_size)
-    at = _value(started.local_rank)
+    world, local = _known_value(started.world_size), _known_value(started.local_world_size)
+    at = _known_value(started.local_rank)
     if rank is not None and at is not None and local:
         return range(rank - at, rank - at + local)
     return range(world) if nodes == 1 and world else None
@@ -164,36 +164,36 @@ def of_node(
     options: Options,
     world: int | None = None,
 ) -> Membership:
-    """Return the membership of one launcher: alone, or one of several nodes. Raises UsageError when it is not
-    known how many.
+    """Return the membership of one launcher, alone or on one of several nodes. Raise UsageError if their
+    number is unknown.
     """
     started = started or Started("")
     nodes = _find_nodes(started, line, options.nodes)
-    world = _value(started.world_size) if world is None else world
-    if nodes == 1 and not options.job:  # it shares its decision with nobody: no start has its key
+    world = _known_value(started.world_size) if world is None else world
+    if nodes == 1 and not options.job:  # it shares its decision with no process: no other start has its key
         ranks, key = range(world) if world else None, f"{time.time_ns()}-{os.getpid()}"
         return Membership(key, "launcher", True, start="launcher", node=0, ranks=ranks)
-    told = (options.node, line.node if line else None, _value(started.node))
-    node = next((number for number in told if number is not None), None)
+    numbers = (options.node, line.node if line else None, _known_value(started.node))
+    node = next((number for number in numbers if number is not None), None)
     process = Membership(
         key="",
         member=f"node-{node}" if node is not None else f"host-{Process.here().host}",
         unique=False,
         node=node,
         nodes=nodes,
-        ranks=_ranks_of(node, line.per_node if line else _share(world, nodes)),
+        ranks=_ranks_of(node, line.per_node if line else _split_ranks(world, nodes)),
         generation=_count_restarts(started),
     )
     if job := options.job:  # an id of this start alone is a key for all nodes
         key = safe(f"{job}.{process.generation}")
         return replace(process, key=key, unique=True, place=safe(job), job=job)
-    if line and line.job:  # under any other id each node has a key of its own, and they meet
+    if line and line.job:  # an id of several starts: each node has its own key, and the nodes meet
         key = safe(f"{line.job}.{process.generation}.{process.member}")
         return replace(process, key=key, place=safe(line.job), job=line.job)
-    return _by_launcher(process, started, env, "") if started.launcher else process
+    return _add_key(process, started, env, "") if started.launcher else process
 
 
-def _share(world: int | None, nodes: int) -> int | None:
+def _split_ranks(world: int | None, nodes: int) -> int | None:
     return world // nodes if world and world % nodes == 0 else None
 
 
@@ -202,8 +202,8 @@ def _ranks_of(node: int | None, per_node: int | None) -> range | None:
 
 
 def _find_nodes(started: Started, line: LaunchLine | None, said: int | None) -> int:
-    """Return how many nodes the job has, as far as it is said, or the command line or the launcher of this
-    process tells.
+    """Return the job's number of nodes: ``said`` by the user, else from the command line or this process's
+    launcher. Raise UsageError if this is one of an unknown number.
     """
     if said is not None:
         return said or 1
@@ -220,11 +220,11 @@ def _find_nodes(started: Started, line: LaunchLine | None, said: int | None) -> 
     return started.nodes.value or 1
 
 
-def _by_launcher(process: Membership, started: Started, env: Mapping[str, str], job: str) -> Membership:
-    """Return the membership of a process under the id that its launcher gives the job, or ``job``."""
-    # torchrun's agents start their workers again under the same id, and may count that differently: --job
-    # names the job there, and no single start
-    unique = started.launcher in _ONCE or (bool(job) and started.launcher != "torchrun")
+def _add_key(process: Membership, started: Started, env: Mapping[str, str], job: str) -> Membership:
+    """Return ``process`` with the key under which its launcher's id, or ``job``, names the decision."""
+    # torchrun's agents restart their workers under the same id, and may count restarts differently: there
+    # --job names the job, and no single start
+    unique = started.launcher in _UNIQUE or (bool(job) and started.launcher != "torchrun")
     name, generation = job or started.job, process.generation
     step = env.get("SLURM_STEP_ID", "") if started.launcher == "slurm" and not job else ""
     if step and (cluster := env.get("SLURM_CLUSTER_NAME")):
@@ -233,18 +233,18 @@ def _by_launcher(process: Membership, started: Started, env: Mapping[str, str], 
     if not name and process.nodes != 1:
         return process
     host, start = hashlib.sha256(here.host.encode()).hexdigest()[:12], started.start
-    if not name:  # the launcher is our parent: its pid and start time tell two of the same name apart
+    if not name:  # the launcher is our parent: its pid and start time distinguish it
         name, start = f"{started.launcher}-{here.agent}", host
     key = ".".join(safe(w) for w in (started.launcher, name, step, start, str(generation)) if w)
-    if not unique:  # each node's processes decide under a key of their own, and the nodes meet
+    if not unique:  # each node has its own key, and the nodes meet
         key += f".{process.node}.{host}"
     place = safe(f"{started.launcher}.{name}")
     return replace(process, key=key, unique=unique, start=start, place=place, job=name)
 
 
 def _count_restarts(started: Started) -> int:
-    return _value(started.restart) or 0
+    return _known_value(started.restart) or 0
 
 
-def _value(known: Known | None) -> int | None:
+def _known_value(known: Known | None) -> int | None:
     return known.value if known else None

@@ -87,7 +87,7 @@ def history(root: str, directory: str, trusted: Trust = OURS) -> History:
 
 def line(decision: Decision) -> bytes:
     """The line for a decision (docs/json.md), and a line feed before it: what was cut ends there."""
-    about, chosen, ahead = decision.about, decision.said.checkpoint, decision.said.ahead or ()
+    about, chosen, ahead = decision.about, decision.document.checkpoint, decision.document.ahead or ()
     passed = [
         {"path": r["path"], "step": r.get("step"), "codes": sorted({f["code"] for f in r["findings"]})}
         for r in (decision.body.get("rejected") or ())[:_LISTED]

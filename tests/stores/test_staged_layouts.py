@@ -37,7 +37,7 @@ def test_copies_are_planned_as_the_store_is(
             stage(f"local://{store}", Selection(), ssd)
         return
     copied = stage(f"local://{store}", Selection(), ssd)
-    assert copied is not None and copied.decision.said.stage is not None
+    assert copied is not None and copied.decision.document.stage is not None
     ours = api.plan(copied.directory, Selection())
     assert ours.resume_step == theirs.resume_step
     assert ours.checkpoint is not None
@@ -47,7 +47,7 @@ def test_copies_are_planned_as_the_store_is(
         assert any(f.url == load.path for f in copied.files), below
     own = BUILT_IN[ours.checkpoint.layout].ranks.own_files
     for rank in {r.rank for r in theirs.by_rank}:
-        here = {f.url for f in wanted_of(copied.decision.said.stage, [rank]).values()}
+        here = {f.url for f in wanted_of(copied.decision.document.stage, [rank]).values()}
         mine = {f.path for r in theirs.by_rank if r.rank in (0, rank) for f in r.files}
         others = {f.path for r in theirs.by_rank for f in r.files} - mine
         assert mine <= here
@@ -109,10 +109,10 @@ def test_the_only_copy_lies_where_its_rank_looks_for_it(
     (tmp_path / "nvrx/session/1/iter_0000020_1_local.pt").unlink()
     monkeypatch.chdir(tmp_path)
     copied = stage("local://nvrx", Selection(), str(tmp_path / "ssd"))
-    assert copied is not None and copied.decision.said.stage is not None
+    assert copied is not None and copied.decision.document.stage is not None
     (path,) = Path(copied.directory).rglob("iter_0000020_1_local.pt")
     assert path.parent.name == "1"
-    here = wanted_of(copied.decision.said.stage, [1])
+    here = wanted_of(copied.decision.document.stage, [1])
     files = [["0", "iter_0000020_0_local.pt"], ["1", "iter_0000020_1_local.pt"]]
     assert [name.split("/")[-2:] for name in here] == files
 

@@ -259,14 +259,14 @@ def bring(
     in the way.
     """
     try:
-        stage = decision.said.stage
+        stage = decision.document.stage
     except Invalid as e:
         raise UsageError(f"it cannot be staged: {e}", "start without --stage") from e
     assert stage is not None  # noqa: S101 - for the type checker: it was decided so
     home, name = os.path.split(stage.root)
-    place, read = Place(home, name, selection.trust), selection.read_options()
-    planned = {f.path for f in decision.files()}
-    fetch = Fetch(decision.said.top, place.part, planned, replace(read, budget=None, cache=False), progress)
+    place, planned = Place(home, name, selection.trust), {f.path for f in decision.files()}
+    options = replace(selection.read_options(), budget=None, cache=False)
+    fetch = Fetch(decision.document.top, place.part, planned, options, progress)
     wanted = wanted_of(stage, ranks)
     try:
         place.prepare()
