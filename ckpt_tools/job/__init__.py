@@ -118,6 +118,7 @@ def decide(
 
 
 def _add_world_size(line: LaunchLine | None, selection: Selection, options: Options) -> Selection:
+    """Return the selection with the world size of the launcher's command line, if it has none."""
     if options.worker or selection.world_size is not None or not (line and line.nodes and line.per_node):
         return selection
     world = line.nodes * line.per_node
@@ -127,6 +128,7 @@ def _add_world_size(line: LaunchLine | None, selection: Selection, options: Opti
 def _find_membership(
     selection: Selection, options: Options, line: LaunchLine | None, env: Mapping[str, str]
 ) -> Membership:
+    """Return this process's membership. Raise UsageError if its launcher restarts workers by itself."""
     started = launchers.detect(env)
     if options.worker:
         return of_worker(started, env, job=options.job, rank=selection.rank)

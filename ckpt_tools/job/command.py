@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from ckpt_tools.job.staging import Staged
 
 _OURS = ("PYTHONSAFEPATH",)
-"""Variables set for ckpt alone: with PYTHONSAFEPATH a training script would not find the modules beside it.
-"""
+"""Set for ckpt alone: with it a training script would not find the modules beside it."""
 _FIELD = re.compile(r"\{ckpt\.(\w+)\}")
 _PATH_WORD = re.compile(r"[^\s'\"();|&$]*\{ckpt\.path\}[^\s'\"();|&$]*")
 """Matches an argument that holds the path, but no line of a script."""

@@ -118,9 +118,7 @@ class Loads(Struct, frozen=True):
 
 
 def top(root: str) -> str:
-    """Return the directory that contains a root, which may be a file or a prefix of several names; or the
-    root.
-    """
+    """Return the directory of a root that is a file or a prefix of names, else the root."""
     return root if is_directory(root) else os.path.dirname(root)
 
 
@@ -215,6 +213,7 @@ def _without_parts(row: Candidate, path: str) -> Checkpoint:
 
 
 def _merge_loads(values: Sequence[Loads]) -> Loads:
+    """Return the loads of all nodes together, with a digest of their fingerprints."""
     digest = xxh3_128_hexdigest("\n".join(v.fingerprint for v in values).encode("utf-8", "surrogatepass"))
     return Loads([r for v in values for r in v.ranks], digest)
 
@@ -307,7 +306,7 @@ class _Node(Struct):
         return ranked
 
     def _list(self) -> Listing:
-        """Return this node's own candidates, best first. Having none is no error: other nodes may have some."""
+        """Return this node's own candidates, best first; [] is no error, as other nodes may have some."""
         root, ranked = self.planner.root, list[Checkpoint]()
         try:
             ranked = self.planner.find_candidates()
@@ -338,6 +337,7 @@ class _Node(Struct):
     # ---- judgements
 
     def _judge(self, c: Checkpoint) -> Judgement:
+        """Return the common judgement of a checkpoint, after an exchange if every node has files of it."""
         without = self.entries[c.key].without
         if without:
             texts = (
@@ -358,6 +358,7 @@ class _Node(Struct):
         return Judgement(False, tuple(answer.findings), answer.read)
 
     def _conclude(self, values: Sequence[Judged]) -> Judged:
+        """Return the judgement of all nodes, with the findings of each node that says no."""
         rows = [
             replace(f, message=f"{self.hosts[i]}: {f.message}")
             for i, v in enumerate(values)
@@ -386,6 +387,7 @@ class _Node(Struct):
         return [r for r in range(topology.world_size) if place <= topology.coordinates(r).items()]
 
     def _find_foreign(self, c: Checkpoint) -> list[tuple[str, list[int], str]]:
+        """Return (role, ranks, path) of files here for ranks of other nodes, at most ``_FOREIGN``."""
         own, parts = {*self.ranks}, (p for p in c.parts if p.size > 0)
         rows = ((p.role, sorted({*self._ranks_of(p)} - own), p.path) for p in parts)
         return list(islice((row for row in rows if row[1]), _FOREIGN))
@@ -393,7 +395,7 @@ class _Node(Struct):
     # ---- the plan
 
     def _weigh(self, choice: Choice, ranked: Sequence[Checkpoint]) -> LoadPlan:
-        """Return this node's plan. Raise CannotLook if files that were not looked at may change the answer."""
+        """Return this node's plan. Raise CannotLook if files not looked at may change the answer."""
         if choice.checkpoint is None:
             error = self._failure(choice, ranked)
             return self.planner.weigh(error.plan or self.planner.plan_nothing(), str(error))

@@ -1,6 +1,4 @@
-"""Makes a job's decision in the process that is the one to make it: plan, build the view, or meet the other
-nodes.
-"""
+"""Makes a job's decision in the process whose turn it is: plan, build the view, or meet the other nodes."""
 
 from __future__ import annotations
 
@@ -35,8 +33,8 @@ from ckpt_tools.storage.trust import OURS
 
 
 class Listener(Struct, frozen=True):
-    """What the process that decides calls meanwhile: ``made`` with the plan, for its warnings to be shown
-    once per job, ``progress`` while it reads, ``note`` with what it has to say of kept verdicts.
+    """Callbacks of the process that decides: ``made`` gets the plan, to show its warnings once per job,
+    ``progress`` is called while it reads, ``note`` gets messages about cached verdicts.
     """
 
     made: Callable[[LoadPlan], None] | None = None
@@ -48,7 +46,7 @@ SILENT = Listener()
 
 
 def make_plan(root: str, selection: Selection, to: Listener) -> LoadPlan:
-    """Return the plan. A question about names is asked only if contents do not answer it."""
+    """Return the plan. If names alone cannot decide, which raises UsageError, contents are compared."""
     try:
         return api.plan(root, selection, progress=to.progress, note=to.note)
     except UsageError:
@@ -59,7 +57,7 @@ def make_plan(root: str, selection: Selection, to: Listener) -> LoadPlan:
 
 
 def digest(selection: Selection) -> str:
-    """Return a digest of the question, without what differs from rank to rank."""
+    """Return a digest of the selection, without options that differ from rank to rank."""
     same = replace(
         selection,
         rank=None,
@@ -73,9 +71,9 @@ def digest(selection: Selection) -> str:
         max_age=0,
         plan_dir=None,
         trust=OURS,
-        layouts=None,  # functions, which every process has at another address
+        layouts=None,  # functions, whose addresses differ in every process
     )
-    others = plugins.packages()  # what they know of files, another process must know as well
+    others = plugins.packages()  # every process must have the same plug-ins
     return xxh3_64_hexdigest(
         f"{same} {sorted(selection.fault_ranks)}{others}".encode("utf-8", "surrogatepass")
     )
@@ -94,10 +92,10 @@ def _require_mount(root: str) -> None:
 
 
 class Decider(Struct):
-    """Makes the decision of a start where this process is the one to make it. Nobody starts before all nodes
-    can, and one that fails tells the others. ``joined`` is their meeting, once this process has come to it;
-    None where the job needs none, or another process of this node decides. ``saves`` is a digest of what it
-    decides from, "" where the key is of this start alone.
+    """Makes the decision of a start in this process. No node starts before all can, and a failing node tells
+    the others. ``joined`` is the meeting once this process is in it; None if the job needs none, or another
+    process of this node decides. ``saves`` is a digest of the input of the decision, "" if the key is of this
+    start alone.
     """
 
     root: str
@@ -117,8 +115,8 @@ class Decider(Struct):
         return started.world_size.value if started and started.world_size else None
 
     def decide(self) -> Decision:
-        """Return the decision of this start, before it is known whether this process may follow it. Raises
-        CkptError when there is nothing to decide for; with several nodes then all of them do.
+        """Return the decision of this start, before a check that this process may follow it. Raise CkptError
+        if nothing can be decided; with several nodes all raise it.
         """
         with self._open:  # the meeting tells the others how this node ended
             with self.reporting():
@@ -132,21 +130,21 @@ class Decider(Struct):
 
     @property
     def key(self) -> str:
-        """The name of the decision: those who meet have their own, or one would wait for the lock of the
-        other.
+        """The name of the decision. Nodes that meet have a key each: else one would wait for the other's
+        lock.
         """
         of = self.membership
         return f"{of.key}.node-{of.node}" if self.options.agree or not of.key else of.key
 
     @property
     def about(self) -> dict[str, object]:
-        """What the decision records of this start."""
+        """The fields that the decision records of this start."""
         of = self.membership
         start = {"job": of.job, "generation": of.generation, "nodes": of.nodes}
         return {**start, "asked": digest(self.selection), "saves": self.saves}
 
     def digest_saves(self) -> str:
-        """Return a digest of candidates' files, of what trackers say, and of the number of ranks."""
+        """Return a digest of candidates' files, of tracker files' contents, and of the number of ranks."""
         ranks = self.membership.nodes
         if self.options.worker:
             ranks = self.selection.world_size or self.world or 0
@@ -166,16 +164,14 @@ class Decider(Struct):
 
     @property
     def _meets(self) -> bool:
-        """Whether the nodes of this job come together: they look at disks of their own, or no id of this
-        start alone lets them share one decision.
+        """Whether the nodes of this job meet: they look at disks of their own, or no id of this start alone
+        lets them share one decision.
         """
         of = self.membership
         return self.options.agree or (of.nodes > 1 and not (of.unique and of.key))
 
     def _join(self) -> Meeting:
-        """Wait until all nodes are there. Raises UsageError when it is not known who they are, and where they
-        meet.
-        """
+        """Wait until all nodes are there. Raise UsageError if this node's index or the place is unknown."""
         of, timeout = self.membership, self.options.timeout
         if of.node is None or of.node >= of.nodes:
             raise UsageError(
@@ -188,21 +184,19 @@ class Decider(Struct):
 
     @contextmanager
     def reporting(self) -> Iterator[None]:
-        """Tell the others, who wait, what keeps this node from taking part."""
+        """Tell the other nodes, which wait, an error that keeps this node from taking part."""
         try:
             yield
         except CkptError as error:
             rank, ranks = self.membership.rank, self.membership.ranks
             first = rank is None or (ranks is not None and rank == ranks.start)
             if self._meets and first and self.joined is None:
-                with suppress(CkptError):  # the reason that counts is the one to be told
+                with suppress(CkptError):  # raise the error itself, not one of telling it
                     self._join().exchange(failure(error), lambda _: {})
             raise
 
     def wait(self, decision: Decision) -> None:
-        """Wait until every node has what it needs to start, after a last look at its files. Raises what keeps
-        one of them.
-        """
+        """Check the files a last time, and wait until every node can start. Raise the error of any node."""
         if self.joined:
             decision.check(self.membership.ranks if self.options.agree else None)
             self.joined.exchange({}, lambda _: {})
@@ -243,7 +237,7 @@ class Decider(Struct):
         return agree(self.root, asked, ranks, joined, asked=question, listener=self.listener)
 
     def _describe(self, plan: LoadPlan) -> Body:
-        """Return the body of the decision for a plan, with its view or what is to be staged."""
+        """Return the body of the decision for a plan, with its view or the files to be staged."""
         selection, options = self.selection, self.options
         if self.listener.made:
             self.listener.made(plan)

@@ -355,6 +355,7 @@ class Decision(Struct, frozen=True, dict=True):
 
 
 def _check_copy(path: str, planned: int) -> None:
+    """Raise CannotLook unless a staged file has the planned size."""
     hint = "start again: what is not there as it was is brought again"
     with explain_refusal(f"{path}, which was staged, cannot be looked at any more", hint):
         size = os.stat(path, follow_symlinks=False).st_size

@@ -339,7 +339,7 @@ def _require_one_version(values: Sequence[Hello]) -> dict[str, object]:
 
 @contextmanager
 def meeting(board: Board, me: int, size: int, timeout: float) -> Iterator[Meeting]:
-    """Yield a meeting that all nodes have joined; tell them of an error or a signal that ends it early here."""
+    """Yield a meeting that all nodes have joined; tell them of an error or signal that ends it here."""
     m = Meeting(board, me, size, timeout)
     try:
         m.join()

@@ -1,7 +1,8 @@
-"""The history of a root: what each start of a job resumed from, and what was lost on the way.
+"""The history of a root: the checkpoint that each start of a job resumed from, and the training lost in
+between.
 
-One line of JSON for each decision, in the directory of the log of decisions (``decision_log.place``). It is
-told, and never asked for an answer: a line that was cut is counted, and a history that is lost stops nobody.
+One line of JSON for each decision, in the directory of the log of decisions (``decision_log.place``). No
+decision depends on the history: a line that was cut is counted, and a lost history stops no start.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _GONE = "bring it back from a copy if nobody meant to remove it; 'ckpt plan ROOT
 
 
 class Passed(Struct, frozen=True):
-    """A checkpoint that was there and was not resumed from: the codes of what was against it."""
+    """A checkpoint that was not resumed from; ``codes`` are of the findings against it."""
 
     path: str
     step: int | None
@@ -42,8 +43,8 @@ class Passed(Struct, frozen=True):
 class Start(Struct, frozen=True):
     """One decision. ``path`` is None for a start from nothing; ``decided_at`` is in seconds since the epoch.
 
-    ``passed`` are the better checkpoints that were given up, ``lost_steps`` and ``lost_seconds`` how far the
-    furthest of them, or of what lies ahead, was beyond the one that was chosen (None where it is not known).
+    ``passed`` are better checkpoints that were given up. ``lost_steps`` and ``lost_seconds`` are how far the
+    furthest of them, or of checkpoints ahead, was beyond the chosen one (None if unknown).
     """
 
     decided_at: float
@@ -58,7 +59,7 @@ class Start(Struct, frozen=True):
 
 
 class History(Struct, frozen=True):
-    """The starts of a root, the last one first; ``damaged`` lines say nothing."""
+    """The starts of a root, the last one first; ``damaged`` is the number of unreadable lines."""
 
     root: str
     starts: tuple[Start, ...] = ()
@@ -74,7 +75,7 @@ class History(Struct, frozen=True):
 
 
 def history(root: str, directory: str, trusted: Trust = OURS) -> History:
-    """Return what the log in ``directory`` tells. Raises CannotLook, and Untrusted."""
+    """Return the history in the log in ``directory``. Raise CannotLook and Untrusted."""
     path = f"{directory}/{NAME}"
     data = first_launch.read_below(path, f"the history of starts {path}", trusted)
     rows = [line for line in (data or b"").split(b"\n") if line.strip()]
@@ -86,7 +87,7 @@ def history(root: str, directory: str, trusted: Trust = OURS) -> History:
 
 
 def line(decision: Decision) -> bytes:
-    """The line for a decision (docs/json.md), and a line feed before it: what was cut ends there."""
+    """Return the line of a decision (docs/json.md), after a line feed, which ends a line that was cut."""
     about, chosen, ahead = decision.about, decision.document.checkpoint, decision.document.ahead or ()
     passed = [
         {"path": r["path"], "step": r.get("step"), "codes": sorted({f["code"] for f in r["findings"]})}
@@ -107,14 +108,14 @@ def _beyond(here: float | None, others: Sequence[float | None]) -> float | None:
 
 
 def with_loop(plan: LoadPlan, root: str, directory: str, trusted: Trust = OURS) -> LoadPlan:
-    """The plan, with a warning where it resumes at least for the third time in a row from one checkpoint, and
-    where the last start resumed from a later one, of which nothing is left.
+    """Return the plan with warnings: if it resumes at least for the third time in a row from one checkpoint,
+    and if the last start resumed from a later one that is gone.
     """
     if plan.checkpoint is None:
         return plan
     try:
         before = history(root, directory, trusted)
-    except CkptError:  # it is told, and never asked
+    except CkptError:  # no decision depends on the history
         return plan
     same = [start.path for start in before.starts[:1]] == [plan.checkpoint.path]
     hits = restart_loop.check((before.repeats if same else 0, plan.checkpoint.path))

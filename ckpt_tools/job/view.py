@@ -1,8 +1,8 @@
-"""A plan that the framework obeys: a directory of links in its own layout, in which only the chosen
-checkpoint is, and its tracker names it.
+"""A view: a directory of links in the framework's own layout, with the chosen checkpoint alone, and a tracker
+file that names it.
 
 Each view is built in a fresh directory, and DIR is a link to it that is exchanged in one step. A view that
-was replaced stays for a day: a job that found it may still look into it.
+was replaced stays for a day: a job that opened it may still read it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FRESH = r"\.view-[0-9a-f]{16}"
 
 
 class _Note(Struct, frozen=True):
-    """What the note in a view says: the small files that it holds."""
+    """The note in a view; ``files`` are the names of its small files."""
 
     schema: Literal["ckpt-tools/view/v1"]
     files: list[str]
@@ -44,11 +44,11 @@ class _Note(Struct, frozen=True):
 def build(
     plan: LoadPlan, directory: str, trusted: Trust = OURS, layouts: Layouts = BUILT_IN
 ) -> dict[str, Any]:
-    """Build the view of a plan at ``directory`` and return how the framework is told: "resume" in the view,
-    and in "view" the links of every file entry.
+    """Build the view of a plan at ``directory``. Return the fields of a decision that describe it: "resume"
+    with paths in the view, and "view" with the link of every file entry.
 
-    Raises UsageError where it cannot be: inside the scanned tree, in place of something else, or of a layout
-    whose names tell no rank, or where others can write; CannotLook when it cannot be written.
+    Raise UsageError if ``directory`` is inside the scanned tree, is not a view of ours or can be written by
+    others, or if the layout's names tell no rank; CannotLook if it cannot be written.
     """
     directory = os.path.abspath(directory)
     _require_outside(plan.root, directory)
@@ -64,7 +64,7 @@ def build(
         new = f"{directory}.view-{secrets.token_hex(8)}"
         try:
             _fill(new, tree)
-            _link(new, directory)
+            _exchange_link(new, directory)
         except BaseException:
             shutil.rmtree(new, ignore_errors=True)
             raise
@@ -94,12 +94,12 @@ def _not_ours(directory: str) -> UsageError:
 
 
 def _require_ours(at: str, directory: str) -> None:
-    """Raise UsageError where there is no note of ours, or anything that ckpt has not put there, so that no
-    file of anybody is lost.
+    """Raise UsageError if a view has no note of ours, or any file that ckpt did not put there: no file of a
+    user may be lost.
     """
     try:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with open(os.open(f"{at}/{MARKER}", flags), "rb") as f:  # nothing, of a pipe
+        with open(os.open(f"{at}/{MARKER}", flags), "rb") as f:  # a pipe reads as empty
             note = fault_file.checked(fault_file.parsed(f.read(fault_file.MOST + 1) or b""), _Note)
     except (OSError, ValueError):
         raise _not_ours(directory) from None
@@ -115,8 +115,8 @@ def _require_ours(at: str, directory: str) -> None:
 
 
 def _fill(new: str, tree: Tree) -> None:
-    """Make a fresh directory that holds exactly these links and small files. The note comes first, so that
-    what a killed builder leaves is known as ours. Raises OSError.
+    """Make the directory ``new`` with the links and small files of ``tree``. The note is written first, so
+    that the remains of a killed builder are known as ours. Raise OSError.
     """
     os.mkdir(new, 0o755)
     note = {"schema": SCHEMA, "checkpoint": tree.checkpoint.path, "files": sorted(tree.texts)}
@@ -129,14 +129,14 @@ def _fill(new: str, tree: Tree) -> None:
         os.symlink(path, f"{new}/{name}")
 
 
-def _link(new: str, directory: str) -> None:
-    """Put a link to ``new`` where nothing is, an empty directory, or a view of ours in which nothing was
-    saved. Raises OSError; UsageError for anything else, and at a mount point.
+def _exchange_link(new: str, directory: str) -> None:
+    """Make ``directory`` a link to ``new``, in place of nothing, an empty directory, or a view of ours
+    without other files. Raise OSError, and UsageError for anything else, such as a mount point.
     """
     aside = f"{new}.link"
     try:
         with suppress(FileNotFoundError, NotADirectoryError):
-            os.rmdir(directory)  # an empty one is nobody's
+            os.rmdir(directory)  # an empty directory belongs to no view
         if os.path.islink(directory):
             to = os.readlink(directory)
             if not re.fullmatch(re.escape(os.path.basename(directory)) + _FRESH, to):
@@ -145,7 +145,7 @@ def _link(new: str, directory: str) -> None:
             if os.path.isdir(at):
                 _require_ours(at, directory)
             with suppress(OSError):
-                os.utime(directory)  # it has been replaced now
+                os.utime(directory)  # its time is when it was replaced
         elif os.path.lexists(directory):
             raise UsageError(f"--view {directory} is a file", "name a directory that is not there yet")
         os.symlink(os.path.basename(new), aside)
@@ -165,7 +165,7 @@ def _link(new: str, directory: str) -> None:
 
 
 def _sweep(directory: str) -> None:
-    """Remove views that were replaced a day ago, and what killed builders left: what is ours, and no more."""
+    """Remove our views that were replaced a day ago or more, and the remains of killed builders."""
     parent, name = os.path.split(directory)
     for entry in os.listdir(parent):
         path = os.path.join(parent, entry)

@@ -1,5 +1,5 @@
-"""What a view holds: each planned file under the name that its framework looks for, the files that go with
-them, and a tracker that names this checkpoint.
+"""The contents of a view: each planned file under the name that its framework looks for, companion files, and
+a tracker file that names the checkpoint.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _PLACES = frozenset((*COORDS, "node"))
 
 
 def find_name_for(piece: Piece, part: Part, rank: int, coords: Mapping[str, int] | None = None) -> str | None:
-    """Return the end of the path (as many components as the template has) that ``piece`` gives to ``rank``,
-    made from that of ``part``; None when no rank is in it. ``coords`` are those of that rank if known.
+    """Return the end of the path that ``piece`` gives to ``rank`` (as many components as the template has),
+    made from the path of ``part``; None if it has no rank in it. ``coords`` are the rank's, if known.
     """
     below = part.path.split("/")[-piece.depth - 1 :]
     wanted = {**{a: n for a, n in (coords or {}).items() if a in _PLACES}, "rank": rank}
@@ -43,8 +43,8 @@ def find_name_for(piece: Piece, part: Part, rank: int, coords: Mapping[str, int]
 
 
 def _rename(template: str, name: str, part: Part, wanted: Mapping[str, int]) -> tuple[str, int] | None:
-    """Return what another rank calls a file or its directories, and how often its rank stands there."""
-    pattern, widths = _every_field(template)
+    """Return (another rank's name for a file or its directories, times it has the rank), or None."""
+    pattern, widths = _group_fields(template)
     m = re.fullmatch(pattern, name)
     if m is None:
         return None
@@ -72,9 +72,9 @@ def _rename(template: str, name: str, part: Part, wanted: Mapping[str, int]) -> 
 
 
 @lru_cache(64)
-def _every_field(template: str) -> tuple[str, dict[str, int]]:
-    """Return the template's expression with a group for every place where a field stands, and how many digits
-    each field has at least.
+def _group_fields(template: str) -> tuple[str, dict[str, int]]:
+    """Return the template's regular expression with a group for every occurrence of a field, and the minimal
+    digits of each field.
     """
     number = count(1)
     pattern = re.sub(
@@ -84,12 +84,13 @@ def _every_field(template: str) -> tuple[str, dict[str, int]]:
 
 
 MARKER = ".ckpt-view.json"
-"""The file that says that ckpt has built a view, and what is in it."""
+"""The file that marks a view built by ckpt, and lists its small files."""
 
 
 class Tree(Struct, dict=True):
-    """``links`` map paths below the view to absolute paths of files, ``texts`` to the bytes of small files;
-    ``ranks`` and ``shared`` are the links of the plan's file entries, in their order.
+    """The contents of one view: ``links`` map paths in it to absolute paths, ``texts`` to bytes of small
+    files. ``ranks`` and ``shared`` are the links of the plan's file entries, in order; ``moved`` maps paths
+    to parts.
     """
 
     plan: LoadPlan
@@ -117,24 +118,24 @@ class Tree(Struct, dict=True):
         return {p.path: p for p in self.checkpoint.parts}
 
     def part_of(self, path: str) -> Part | None:
-        """The part at a planned path; behind a link to a directory it is planned where it really lies."""
-        return self.parts.get(path) or self._placed.get(_place(path))
+        """Return the part at a planned path; behind a link to a directory, plans have the real path."""
+        return self.parts.get(path) or self._by_place.get(_real_place(path))
 
     @cached_property
-    def _placed(self) -> dict[str, Part]:
-        return {_place(path): part for path, part in self.parts.items()}
+    def _by_place(self) -> dict[str, Part]:
+        return {_real_place(path): part for path, part in self.parts.items()}
 
     @cached_property
     def above(self) -> str:
-        """The directory that the view stands for: above everything that the templates match, and above those
+        """The directory that the view stands for: above all that the templates match, and above directories
         that each hold one rank.
         """
         part = self.checkpoint.parts[0]
         return os.path.dirname(part.base) if self.base_of(part) else part.base
 
     def base_of(self, part: Part, rank: int | None = None) -> str:
-        """Where the files of a rank lie: "" or, where ``<dir>_R`` beside each other hold one rank each
-        (discovery/names.py, _numbered_siblings), that directory's name.
+        """Return the directory of a rank's files with a slash if each rank has a ``<dir>_R`` of its own
+        (discovery/names.py, _numbered_siblings), else "".
         """
         directory = "/".join(part.path.split("/")[: -self.layout.piece(part.piece).depth - 1])
         if directory != f"{part.base}_{part.rank}":
@@ -142,11 +143,11 @@ class Tree(Struct, dict=True):
         return f"{os.path.basename(part.base)}_{part.rank if rank is None else rank}/"
 
     def name_of(self, part: Part) -> str:
-        """Return where the template says a file lies: one from another node lies elsewhere here."""
+        """Return the path of a part in the view, by its template: a file of another node lies elsewhere."""
         return self.base_of(part) + "/".join(part.path.split("/")[-self.layout.piece(part.piece).depth - 1 :])
 
     @cached_property
-    def _of_rank(self) -> Mapping[tuple[str, int], list[Part]]:
+    def _by_rank(self) -> Mapping[tuple[str, int], list[Part]]:
         out: dict[tuple[str, int], list[Part]] = {}
         for p in self.checkpoint.parts:
             if p.rank is not None:
@@ -155,7 +156,7 @@ class Tree(Struct, dict=True):
 
     @cached_property
     def _coords(self) -> Mapping[int, Mapping[str, int]]:
-        """Return the coordinates of ranks with a file in the run, this checkpoint's first."""
+        """The coordinates of the ranks that have a file in the run; this checkpoint's go before others'."""
         run = [
             c
             for c in self.plan.candidates
@@ -168,17 +169,17 @@ class Tree(Struct, dict=True):
             if p.rank is not None
         }
 
-    def named(self, part: Part, rank: int | None) -> str:
-        """What the framework calls the file that ``rank`` loads, whosever it is. Raises UsageError where no
-        name is known.
+    def find_name(self, part: Part, rank: int | None) -> str:
+        """Return the path in the view at which ``rank`` looks for ``part``, which may be another rank's file.
+        Raise UsageError if no name is known.
         """
         if rank is None or part.rank is None:
             return self.name_of(part)
-        own = self._of_rank.get((part.piece, rank), [])
-        # even where it is broken: several are copies, of which the rank keeps the one in its own directory
+        own = self._by_rank.get((part.piece, rank), [])
+        # even a broken file; of several copies, the rank's is the one in its own directory
         if own:
             nearest = min(own, key=lambda p: (dict(p.coords).get("node", rank) != rank, p is not part))
-            home = None  # what it calls its file where it looks for it, though another keeps the only copy
+            home = None  # the name in the rank's own directory, though another rank keeps the only copy
             if self.layout.ranks.keepers:
                 home = find_name_for(self.layout.piece(nearest.piece), nearest, rank, {"node": rank})
             return home or self.name_of(nearest)
@@ -194,7 +195,7 @@ class Tree(Struct, dict=True):
     # ---- filling it
 
     def link(self, name: str, path: str) -> str:
-        """Put a link in, and say where it will be. Raises UsageError when another file has that name."""
+        """Add a link, and return its future path. Raise UsageError if another file has the name."""
         if ".." in name.split("/") or self.links.setdefault(name, path) != path:
             raise UsageError(
                 f"no view can be made: {self.links.get(name)} and {path} would both be {name} in it",
@@ -203,13 +204,14 @@ class Tree(Struct, dict=True):
         return f"{self.directory}/{name}"
 
     def load(self, f: FileLoad, rank: int | None) -> str | None:
-        """The link to a planned file; None for one that lies on another node."""
+        """Add a planned file, and return its link; None if the file lies on another node."""
         part = self.part_of(f.path)
         if part is None:
             if f.node is not None and rank is not None:
                 return None
-            return self.link(_below(f.path, self.above).rstrip("/"), f.path)  # data that an index names
-        name = self.named(part, rank)
+            # a data file that an index names
+            return self.link(_relative(f.path, self.above).rstrip("/"), f.path)
+        name = self.find_name(part, rank)
         link = self.link(name, f.path)
         piece = self.layout.piece(part.piece)
         base = link.rsplit("/", piece.depth + 1)[0]
@@ -222,30 +224,28 @@ class Tree(Struct, dict=True):
         return link
 
     def fill(self) -> None:
-        """Everything: what the plan loads, copies that one name stands for, what is not loaded but goes with
-        it, the tracker.
-        """
+        """Add everything: planned files, copies that one name stands for, companion files, tracker files."""
         for f in self.plan.shared:
             self.shared += filter(None, [self.load(f, None)])
         for r in self.plan.by_rank:
             links = [link for f in r.files if (link := self.load(f, r.rank))]
             if len(links) == len(r.files):
                 self.ranks[r.rank] = links
-        for name, path in self._rest():
+        for name, path in self._list_rest():
             self.links.setdefault(name, path)
-        self._tracker()
+        self._add_trackers()
 
-    def _rest(self) -> Iterator[tuple[str, str]]:
+    def _list_rest(self) -> Iterator[tuple[str, str]]:
         yield from self._other_parts()
         for home in sorted({p.home for p in self.checkpoint.parts if p.home and is_directory(p.home)}):
-            above = _below(home, self.above)
-            yield from ((f"{above}{name}", path) for name, path in self._others(home, ""))
+            above = _relative(home, self.above)
+            yield from ((f"{above}{name}", path) for name, path in self._companions(home, ""))
         for name in self.layout.beside.asked(self.checkpoint):
             if is_file(path := os.path.join(self.above, name)):
                 yield name, path
 
     def _other_parts(self) -> Iterator[tuple[str, str]]:
-        """Parts that are not loaded; and of those of which one is loaded for all, it under every name."""
+        """Yield (name, path) of parts that no rank loads, and the loaded copy under each copy's name."""
         loaded = [(f.path, part) for f in self.plan.shared if (part := self.part_of(f.path))]
         good = {part.role: path for path, part in loaded if self.layout.piece(part.piece).readers.single}
         for part in self.checkpoint.parts:
@@ -255,9 +255,9 @@ class Tree(Struct, dict=True):
             elif not piece.loaded and part.size >= 0:
                 yield self.name_of(part), part.path
 
-    def _others(self, directory: str, above: str) -> Iterator[tuple[str, str]]:
-        """Files of a checkpoint's own directory that are no parts: configurations, tokenizers, scripts, data
-        that only an index describes.
+    def _companions(self, directory: str, above: str) -> Iterator[tuple[str, str]]:
+        """Yield (name, path) of files in a checkpoint's directory that are no parts: configurations,
+        tokenizers, scripts, data that only an index describes.
         """
         own, notes = directory == self.above, (self.layout.tracker.file, *self.layout.records.names)
         for e in entries_of(directory):
@@ -265,27 +265,28 @@ class Tree(Struct, dict=True):
             if e.name == MARKER or TEMPORARY.search(e.name) or (own and e.name in notes):
                 continue
             if not is_directory(e):
-                if e.path not in self.parts and is_file(e) and not self._of_another(e.name):
+                if e.path not in self.parts and is_file(e) and not self._is_foreign(e.name):
                     yield name, e.path
             elif e.is_symlink() and not any(p.startswith(f"{e.path}/") for p in self.parts):
                 yield name, e.path
-            elif not (self._scattered and _holds_checkpoints(e.path)):
-                yield from self._others(e.path, f"{name}/")
+            elif not (self._may_hold_others and _holds_checkpoints(e.path)):
+                yield from self._companions(e.path, f"{name}/")
 
-    def _of_another(self, name: str) -> bool:
-        return self._scattered and any(
+    def _is_foreign(self, name: str) -> bool:
+        """Return True if a file's name is that of a part of another checkpoint in the same directory."""
+        return self._may_hold_others and any(
             p.file.fullmatch(name) for p in self.layout.pieces if p.depth == 0 and p.where is not Where.HERE
         )
 
     @cached_property
-    def _scattered(self) -> bool:
-        """Whether the checkpoint's directory may have others in it: a model's own one is often that of the
-        whole training.
+    def _may_hold_others(self) -> bool:
+        """Whether other checkpoints may lie in this one's directory, as a model's directory is often that of
+        the whole training.
         """
         return any(self.layout.piece(p.piece).where is Where.HERE for p in self.checkpoint.parts)
 
-    def _tracker(self) -> None:
-        """The notes in which a framework looks up what to load, as they must be in the view."""
+    def _add_trackers(self) -> None:
+        """Add the tracker and record files in which a framework looks up the checkpoint to load."""
         tracker, records = self.layout.tracker, self.layout.records
         latest = tracker.name(self.checkpoint)
         there = tracker.file and (tracker.always or is_file(os.path.join(self.above, tracker.file)))
@@ -311,11 +312,11 @@ class Tree(Struct, dict=True):
         at = {
             of.path: part.path for name, part in self.moved.items() if (of := self.part_of(self.links[name]))
         }
-        apart = len({tuple(links) for links in self.ranks.values()}) > 1
-        if apart or not c.path.startswith(f"{self.above.rstrip('/')}/"):
+        ranks_differ = len({tuple(links) for links in self.ranks.values()}) > 1
+        if ranks_differ or not c.path.startswith(f"{self.above.rstrip('/')}/"):
             path = parts[0].home or self.directory
         else:
-            path = at.get(c.path) or f"{self.directory}/{_below(c.path, self.above)}".rstrip("/")
+            path = at.get(c.path) or f"{self.directory}/{_relative(c.path, self.above)}".rstrip("/")
         return replace(c, parts=parts, path=path)
 
     @cached_property
@@ -324,7 +325,7 @@ class Tree(Struct, dict=True):
         return self.layout.resume(self.rebased, paths.pop() if len(paths) == 1 else None)
 
     def describe(self) -> dict[str, Any]:
-        """What a decision says of it: "resume" for the files in it, "view" with those of the file entries."""
+        """Return a decision's fields about the view: "resume" for its files, "view" with its links."""
         resume = self.resume
         return {
             "resume": {"path": resume.path, "args": list(resume.args), "env": dict(resume.env)},
@@ -338,8 +339,8 @@ class Tree(Struct, dict=True):
 
 
 def fill(plan: LoadPlan, directory: str, layouts: Layouts) -> Tree:
-    """Return what a view at ``directory`` holds. Raises UsageError where names cannot be made, and CannotLook
-    where something cannot be looked at.
+    """Return the contents of a view at ``directory``. Raise UsageError if names cannot be made, and
+    CannotLook if a file cannot be looked at.
     """
     tree = Tree(plan, directory, layouts)
     try:
@@ -350,19 +351,18 @@ def fill(plan: LoadPlan, directory: str, layouts: Layouts) -> Tree:
 
 
 def _holds_checkpoints(directory: str) -> bool:
-    """Whether a directory is another checkpoint's. Raises CannotLook where something in it could not be seen
-    that may show it.
-    """
+    """Return True if a directory holds other checkpoints. Raise CannotLook if an unseen entry may be one."""
     found = discover(directory)
     if not found.parts and (row := next(iter(found.unseen), None)):
         raise CannotLook(f"{row.path}: {row.why}", _UNSEEN)
     return bool(found.parts)
 
 
-def _below(path: str, above: str) -> str:
+def _relative(path: str, above: str) -> str:
     name = os.path.relpath(path, above)
     return "" if name == "." else f"{name}/"
 
 
-def _place(path: str) -> str:
+def _real_place(path: str) -> str:
+    """Return a path with the links in its directories followed."""
     return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))

@@ -1,6 +1,6 @@
 """A checkpoint of a store brought to a disk of this machine, whole or not at all: once for all processes of a
-node, and kept for the starts to come. It is verified on its way; what comes damaged is decided about anew,
-where nobody can have started by it.
+node, and kept for later starts. Files are verified on the way; if one comes damaged, a new decision is made
+before any process can have started.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["Damaged", "Staged", "bring", "ranks_here", "stage", "until_whole"]
 
 _T = TypeVar("_T")
 OWN = ".ckpt-stage"
-"""The directory of locks, and of what is on its way out."""
+"""The directory of locks, and of checkpoints that are being removed."""
 PART = ".part"
 """The end of the name of a checkpoint that is not whole yet."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]+-[0-9a-f]{16}")
@@ -48,7 +48,7 @@ _GONE = "gone."
 _FOREVER = float(1 << 40)
 
 
-def _not_ours(path: str) -> UsageError:
+def _explain_foreign(path: str) -> UsageError:
     return UsageError(
         f"{path} was not put there by ckpt: the staged checkpoint is not used",
         "move it, and let the job save elsewhere",
@@ -56,7 +56,7 @@ def _not_ours(path: str) -> UsageError:
 
 
 class Place(Struct, frozen=True):
-    """The directory ``home``, and in it the checkpoint ``name``."""
+    """The place of one staged checkpoint: ``name`` in the directory ``home``."""
 
     home: str
     name: str
@@ -64,29 +64,28 @@ class Place(Struct, frozen=True):
 
     @property
     def whole(self) -> str:
-        """Where the checkpoint lies once it is whole."""
+        """The directory of the checkpoint once it is whole."""
         return os.path.join(self.home, self.name)
 
     @property
     def part(self) -> str:
-        """Where its files lie until then."""
+        """The directory of its files until then."""
         return self.whole + PART
 
     def lock(self, what: str, how: int = fcntl.LOCK_EX) -> int:
-        """Return a lock, open and taken, once it is free: ``use`` is shared by those who use the checkpoint,
-        ``work`` held by the one who brings its files. Raises OSError.
+        """Return the descriptor of a lock, waiting for it: "use" is shared by processes that use the
+        checkpoint, "work" exclusive for the one that brings its files. Raise OSError.
         """
         fd = take_lock(self.lock_at(what), self.trusted, how, Backoff(_FOREVER).pause)
         assert fd is not None  # noqa: S101 - for the type checker: who waits for ever gets it
         return fd
 
     def lock_at(self, what: str) -> str:
+        """Return the path of the lock ``what``."""
         return os.path.join(self.home, OWN, f"{self.name}.{what}")
 
     def prepare(self) -> None:
-        """Make the directory where it is not there. Raises OSError, and Untrusted where others can write
-        it.
-        """
+        """Make the directory ``home`` if missing. Raise OSError, and Untrusted if others can write it."""
         with trust.named("--stage"):
             trust.make(os.path.join(self.home, OWN), self.trusted)
             for path in (self.home, os.path.join(self.home, OWN)):
@@ -99,40 +98,39 @@ class Place(Struct, frozen=True):
                 shutil.rmtree(os.path.join(self.home, OWN, name), ignore_errors=True)
 
     def require_ours(self, known: Collection[str]) -> None:
-        """Raises UsageError where the staged checkpoint, or what of it is not whole yet, has files, links or
-        directories that ckpt did not bring: a framework might load them, and nobody else has them; Untrusted
-        where others can write in it. Raises OSError.
+        """Raise UsageError if the checkpoint, whole or in part, has a file, link or directory that ckpt did
+        not bring, as a framework might load it; Untrusted if others can write in it. Raise OSError.
         """
         homes = {ASIDE, *(str(home) for file in known for home in PurePath(file).parents)}
         for directory in (self.whole, self.part):
             if os.path.islink(directory):
-                raise _not_ours(directory)
+                raise _explain_foreign(directory)
             for above, below, files in os.walk(directory):
                 at = os.path.relpath(above, directory)
-                for file in files if at != ASIDE else ():  # there they have names of their own
+                for file in files if at != ASIDE else ():  # files in ASIDE have temporary names
                     if not file.startswith((".nfs", NOTE)) and os.path.normpath(f"{at}/{file}") not in known:
-                        raise _not_ours(os.path.join(above, file))
+                        raise _explain_foreign(os.path.join(above, file))
                 for home in below:
                     path = os.path.join(above, home)
                     if os.path.normpath(f"{at}/{home}") not in homes or os.path.islink(path):
-                        raise _not_ours(path)
+                        raise _explain_foreign(path)
                     with trust.named("--stage"):
                         trust.check(path, self.trusted)
 
     def find_whole(self, *, anew: bool) -> tuple[dict[str, Record], bool]:
-        """Return the files that are whole, and whether all there is to know of them is written down."""
+        """Return the records of whole files, and True if the checkpoint's note has all."""
         note, part_note = read_note(self.whole, self.trusted), read_note(self.part, self.trusted)
         have = find_whole(note, self.whole, anew=anew)
-        if part_note is None or part_note.boot != boot():  # what was not on the disk yet may be lost
+        if part_note is None or part_note.boot != boot():  # bytes not yet on the disk may be lost
             shutil.rmtree(self.part, ignore_errors=True)
         else:
             have = find_whole(part_note, self.part) | have
         return have, (note is None or note.boot == boot()) and not os.path.isdir(self.part)
 
-    # ---- putting it there
+    # ---- putting files in place
 
     def write_text(self, name: str, data: bytes) -> Record:
-        """Write a small file that is a copy of no object. Raises OSError."""
+        """Write a small file that is a copy of no object. Raise OSError."""
         path = os.path.join(self.part, name)
         os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
         with suppress(FileNotFoundError):
@@ -142,9 +140,9 @@ class Place(Struct, frozen=True):
         return Record(name, size=len(data), digest=digest, seen=seen(os.stat(path)))
 
     def put(self, have: dict[str, Record]) -> None:
-        """Give what is whole its place: the directory at once, or where there is one, each file and then the
-        note about all. Raises UsageError where the file system takes two names for one, such as A and a: the
-        last file to come would be both.
+        """Move the brought files to ``whole``: the directory in one step or, if there is one, each file, and
+        then the note. Raise UsageError if the file system takes two names for one, such as A and a: the later
+        file would be both.
         """
         directory = self.part
         if os.path.isdir(self.whole):
@@ -173,8 +171,8 @@ class Place(Struct, frozen=True):
     # ---- room
 
     def make_room(self, needed: int, keep: int | None) -> list[str]:
-        """Look whether so many bytes fit; where they do not and ``keep`` allows it, remove what was used
-        least recently. Returns what was removed. Raises CannotLook, and OSError.
+        """Free space for ``needed`` bytes: unless ``keep`` is None, remove least recently used checkpoints.
+        Return the removed names. Raise CannotLook if that is not enough, and OSError.
         """
         removed: list[str] = []
         while needed > (free := shutil.disk_usage(self.home).free):
@@ -189,23 +187,23 @@ class Place(Struct, frozen=True):
         return removed
 
     def remove_idle(self, keep: int | None) -> Iterator[str]:
-        """Remove the least recently used one, but for ``keep`` checkpoints with this one and those in use,
-        and say which, as often as somebody asks. Raises OSError.
+        """Remove least recently used checkpoints one by one, and yield the name of each. ``keep`` of them
+        stay, this one included, and all in use. Raise OSError.
         """
         found = {e.name.removesuffix(PART) for e in os.scandir(self.home) if e.is_dir(follow_symlinks=False)}
         others = list[tuple[int, Place]]()
         for name in filter(_NAME.fullmatch, found - {self.name}):
             other = replace(self, name=name)
-            with suppress(FileNotFoundError):  # nobody else than us makes such a lock
+            with suppress(FileNotFoundError):  # a directory without our lock is not a staged checkpoint
                 others.append((os.stat(other.lock_at("use")).st_mtime_ns, other))
         others.sort(key=lambda row: (row[0], row[1].name))
         for _, other in others[: max(0, len(others) - max(0, (keep or 1) - 1))]:
-            with suppress(OSError):  # what cannot be removed stays, and stops no job
+            with suppress(OSError):  # a failure to remove stops no job
                 if other.remove():
                     yield other.name
 
     def remove(self) -> bool:
-        """Remove a checkpoint that nobody uses or brings, and that holds nothing but what was brought."""
+        """Remove the checkpoint; False if it is in use, being brought, or holds files of others."""
         with ExitStack() as held:
             for what in ("use", "work"):
                 if (fd := take_lock(self.lock_at(what), self.trusted)) is None:
@@ -217,7 +215,7 @@ class Place(Struct, frozen=True):
             except UsageError:
                 return False
             gone = list[str]()
-            # in one step: nobody meets a half of it
+            # renamed in one step, so that no process meets a half of it
             for path in filter(os.path.isdir, (self.whole, self.part)):
                 gone.append(os.path.join(self.home, OWN, f"{_GONE}{secrets.token_hex(8)}"))
                 os.rename(path, gone[-1])
@@ -229,9 +227,9 @@ class Place(Struct, frozen=True):
 
 
 class Staged(Struct, frozen=True):
-    """What lies there now by a ``decision``: ``fetched`` files of ``bytes`` bytes were brought for it,
-    ``files`` it has for this node. ``removed`` are names of others that went. ``lock`` is open: as long as it
-    is, nobody removes this one.
+    """A staged checkpoint: ``fetched`` files of ``bytes`` bytes were brought for ``decision``, this node
+    needs ``files``. ``removed`` are names of removed checkpoints. While ``lock`` is open, no process removes
+    this one.
     """
 
     decision: Decision
@@ -251,12 +249,12 @@ def bring(
     keep: int | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> Staged:
-    """Have the files that a decision says to stage for ``ranks`` (None: for all); with --no-cache what lies
-    there already counts by its bytes, not by its times. Of staged checkpoints ``keep`` may stay, with this
-    one (None: all). ``progress`` is called with bytes that came, and those of all.
+    """Stage the files of a decision for ``ranks`` (None: for all). With --no-cache, files already here are
+    checked by bytes, not by times. ``keep`` staged checkpoints stay, this one included (None: all).
+    ``progress`` gets the bytes that came, and those of all files.
 
-    Raises Damaged, CannotLook where the store or this machine fails, and UsageError where something else is
-    in the way.
+    Raise Damaged, CannotLook if the store or this machine fails, and UsageError if other files are in the
+    way.
     """
     try:
         stage = decision.document.stage
@@ -277,7 +275,7 @@ def bring(
             held.callback(os.close, place.lock("work"))
             place.require_ours({*wanted_of(stage), *stage.texts})
             have, fetched, removed = _bring(place, stage, wanted, fetch, keep, anew=not selection.cache)
-            used.pop_all()  # whoever uses it keeps the lock
+            used.pop_all()  # the caller keeps this lock while it uses the checkpoint
     except OSError as e:
         raise CannotLook(
             f"the checkpoint could not be staged in {home}: {e.strerror}"
@@ -297,8 +295,8 @@ def _bring(
     *,
     anew: bool,
 ) -> tuple[dict[str, Record], list[int], list[str]]:
-    """By this process alone: return all that is there then, the sizes of what was fetched, and what was
-    removed.
+    """Bring missing files, in this process alone. Return the records of all files, the sizes of fetched ones,
+    and the names of removed checkpoints.
     """
     have, current = place.find_whole(anew=anew)
     missing = {name: f for name, f in wanted.items() if not have.get(name, Record("")).is_copy_of(f)}
@@ -308,7 +306,7 @@ def _bring(
     if missing or texts or not current:
         os.makedirs(place.part, 0o755, exist_ok=True)
         removed += place.make_room(sum(fetched), keep)
-        # so that what a kill leaves is known to be ckpt's
+        # written first, so that the remains after a kill are known as ckpt's
         write_note(place.part, {name: Record(name) for name in (*missing, *texts)} | have)
         have |= {r.name: r for r in fetch.files(missing)}
         have |= {name: place.write_text(name, data) for name, data in texts.items()}
@@ -319,7 +317,7 @@ def _bring(
 
 
 def _find_stale(texts: Mapping[str, str], have: Mapping[str, Record]) -> dict[str, bytes]:
-    """Return the small files that are not there as they must be."""
+    """Return the small files that are missing or have other bytes."""
     encoded = {name: text.encode("utf-8", "surrogateescape") for name, text in texts.items()}
     known = {(name, record.digest) for name, record in have.items()}
     return {n: data for n, data in encoded.items() if (n, xxh3_128_hexdigest(data)) not in known}
@@ -337,8 +335,8 @@ def stage(
     keep: int | None = None,
     to: Listener = SILENT,
 ) -> Staged | None:
-    """Plan, and bring what is planned below the directory ``home``, as ``bring`` does; None where there is no
-    checkpoint and that is allowed. Raises as ``api.plan`` does, and CannotLook.
+    """Plan, and bring the planned files below the directory ``home``, as ``bring`` does. Return None if there
+    is no checkpoint and that is allowed. Raise as ``api.plan`` does, and CannotLook.
     """
 
     def attempt(asked: Selection) -> Staged | None:
@@ -356,11 +354,11 @@ def stage(
 def until_whole(
     attempt: Callable[[Selection], _T], selection: Selection, to: Listener, doing: str, *, alone: bool = True
 ) -> _T:
-    """Ask without contents, which are verified once they are here and need not come twice; and where
-    something comes damaged, once more, with every content read, however long it takes.
+    """Return ``attempt()``, made without reading contents, as these are verified once they are here; if a
+    file comes damaged, once more with all contents read, however long it takes.
 
-    Where several nodes start by one decision, its contents are looked at before it is made, because nobody
-    can take it back; what comes damaged all the same stops this node. Raises as ``attempt``, and CannotLook.
+    If several nodes start by one decision (not ``alone``), contents are read before it is made, because it
+    cannot be taken back; a damaged file then stops this node. Raise as ``attempt``, and CannotLook.
     """
     damaged: Damaged | None = None
     questions = [selection]
@@ -381,7 +379,7 @@ def until_whole(
 
 
 def ranks_here(env: Mapping[str, str]) -> range | None:
-    """Return the ranks of this node, as the launcher of this process tells; None where none does."""
+    """Return the ranks of this node, as this process's launcher tells; None if it does not."""
     started = launchers.detect(env)
     if started is None or started.rank is None:
         return None

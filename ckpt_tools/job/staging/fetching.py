@@ -1,8 +1,7 @@
-"""Files of a store brought to this machine: in parallel, each verified from the copy as it lies here, and
-named when it is whole.
+"""Files of a store brought to this machine: in parallel, each verified from its local copy, and renamed into
+place when whole.
 
-Which files of a plan have to lie on this machine, and where: those that a view of it would hold, with the
-version of each that was judged.
+A view of the plan would hold the same files: these are staged, in the versions that were judged.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
 FILES = 4
 """Files under way at a time, unless --jobs says otherwise."""
 REQUESTS = 4
-"""Requests under way at a time for each of them: together as many as fill a fast network, in 80 MiB."""
+"""Requests under way at a time for each file: together enough to fill a fast network, in 80 MiB."""
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -60,8 +59,8 @@ class Damaged(Exception):
         super().__init__(f"{url} came damaged twice: {found[0].code}: {found[0].message}")
 
 
-class _WithCopies:
-    """A store of which some objects are read from their ``copies`` on this machine (key -> open file)."""
+class _StoreWithCopies:
+    """A store that reads objects with a local copy from the copy; ``copies`` maps keys to descriptors."""
 
     def __init__(self, store: Store, copies: Mapping[str, int]) -> None:
         self.store, self.copies = store, copies
@@ -78,10 +77,10 @@ class _WithCopies:
 
 @contextmanager
 def _reading_copies(url: str) -> Iterator[dict[str, int]]:
-    """Within, the objects of a store with a key in the mapping (empty at first) are read from these files."""
+    """Yield a dict of keys and descriptors, empty at first: reads of its objects use these files."""
     tree, _ = tree_of(url)
     before, copies = tree.store, dict[str, int]()
-    tree.store = cast("Store", _WithCopies(before, copies))
+    tree.store = cast("Store", _StoreWithCopies(before, copies))
     try:
         yield copies
     finally:
@@ -89,7 +88,7 @@ def _reading_copies(url: str) -> Iterator[dict[str, int]]:
 
 
 def is_there(path: str, size: int) -> bool:
-    """Return whether an earlier attempt has left a file that may be the one of that size."""
+    """Return True if an earlier attempt left a regular file of that size, which may be the one."""
     try:
         st = os.lstat(path)
     except OSError:
@@ -98,9 +97,9 @@ def is_there(path: str, size: int) -> bool:
 
 
 class Fetch:
-    """Brings files of the store of ``root`` to the directory ``part``. ``planned`` are URLs of files that are
-    loaded: those must be whole by what is stored about them. ``progress`` is called with the bytes that are
-    here, and those of all.
+    """Brings files of the store of ``root`` to the directory ``part``. ``planned`` are URLs of files to load,
+    which must be whole by what is stored about them. ``progress`` gets the bytes here, and the bytes of all
+    files.
     """
 
     def __init__(
@@ -115,41 +114,41 @@ class Fetch:
         self.progress = progress
         self.rate = Rate(options.limit_rate) if options.limit_rate else None
         self._width = options.jobs or FILES
-        self._slots = Semaphore(self._width)  # others are verified meanwhile
-        self._joint = Lock()
+        self._slots = Semaphore(self._width)  # of downloads, while other files are verified
+        self._joint_lock = Lock()
         self._key: bytes | None = None
         self._copies: dict[str, int] = {}
         self._stopped = False
-        self._came = self._total = 0
+        self._bytes_here = self._total = 0
 
     def files(self, wanted: Mapping[str, StagedFile]) -> list[Record]:
-        """Bring them, each to its name below ``part``. Raises Damaged, CannotLook, and OSError where this
-        machine cannot write them.
+        """Bring the ``wanted`` files, each to its name below ``part``. Raise Damaged, CannotLook, and OSError
+        if this machine cannot write them.
         """
         if not wanted:
             return []
         session = open_session(self.root, self.options)
-        requests = _requests(session, {f.url: f for f in wanted.values()})
+        requests = _make_requests(session, {f.url: f for f in wanted.values()})
         self._total = sum(f.size for f in wanted.values())
         self._key = session.reader.key
         aside = os.path.join(self.part, ASIDE)
         shutil.rmtree(aside, ignore_errors=True)
         os.makedirs(aside, 0o755, exist_ok=True)
         names: dict[str, list[str]] = {}
-        for name, f in wanted.items():  # a rank that stands in for others has a name for each of them
+        for name, f in wanted.items():  # a file may have the names of several ranks
             names.setdefault(f.url, []).append(name)
         pool = Threads(min(self._width + 2, len(names)))
         with _reading_copies(self.root) as self._copies:
             waiting: list[Future[list[Record]]] = []
             try:
-                for n, (url, some) in enumerate(names.items()):
-                    asked = wanted[some[0]], requests[url], some, os.path.join(aside, str(n))
+                for n, (url, local_names) in enumerate(names.items()):
+                    asked = wanted[local_names[0]], requests[url], local_names, os.path.join(aside, str(n))
                     waiting.append(pool.submit(self._bring, *asked))
                 out = [record for future in waiting for record in future.result()]
             except BaseException as e:
-                self._stopped = True  # and let what is under way end soon
+                self._stopped = True  # running downloads end soon
                 pool.close(wait=isinstance(e, Exception))
-                if isinstance(e, Damaged):  # nobody will load any of it
+                if isinstance(e, Damaged):  # nothing will load these files
                     shutil.rmtree(self.part, ignore_errors=True)
                 raise
         pool.close(wait=True)
@@ -157,19 +156,19 @@ class Fetch:
         return out
 
     def _bring(self, wanted: StagedFile, request: Request, names: Sequence[str], aside: str) -> list[Record]:
-        """Return the records of one object under all its names, whole and verified; what came damaged is
-        asked for once more.
+        """Return the records of one object under all its names, whole and verified; a damaged copy is fetched
+        once more.
         """
         path = os.path.join(self.part, names[0])
         wrong: Sequence[Finding] = ()
         for at in (path, aside, aside):
             if at is aside:
                 with self._slots:
-                    self._fetch(wanted, aside)
+                    self._download(wanted, aside)
             elif not is_there(path, wanted.size):
                 continue
             else:
-                self._arrived(wanted.size)
+                self._report(wanted.size)
             record, wrong = self._verify(wanted, at, request)
             if not wrong:
                 break
@@ -184,12 +183,12 @@ class Fetch:
             copy = os.path.join(self.part, name)
             os.makedirs(os.path.dirname(copy), 0o755, exist_ok=True)
             shutil.copy2(path, copy)
-            self._arrived(record.size)
+            self._report(record.size)
             records.append(replace(record, name=name, seen=seen(os.stat(copy))))
         return records
 
-    def _fetch(self, wanted: StagedFile, path: str) -> None:
-        """Bring the bytes of one object into a new file. Raises CannotLook, and OSError where they cannot be
+    def _download(self, wanted: StagedFile, path: str) -> None:
+        """Bring the bytes of one object into a new file. Raise CannotLook, and OSError if they cannot be
         written.
         """
         starts = range(0, wanted.size, CHUNK)
@@ -201,14 +200,14 @@ class Fetch:
                 try:
                     data = source.fetch(start, min(CHUNK, wanted.size - start))
                 except Replaced:
-                    raise _replaced(wanted.url) from None
+                    raise _explain_replaced(wanted.url) from None
                 except OSError as e:
                     raise CannotLook(f"{wanted.url}: {e.strerror}", AGAIN) from e
                 count = len(data)
                 while data:
                     done = os.pwrite(file.fileno(), data, start)
                     data, start = data[done:], start + done
-                self._arrived(count)
+                self._report(count)
                 if self.rate is not None:
                     self.rate.took(count)
 
@@ -219,22 +218,21 @@ class Fetch:
             finally:
                 pool.close(wait=True)
 
-    def _arrived(self, count: int) -> None:
-        self._came += count
+    def _report(self, count: int) -> None:
+        self._bytes_here += count
         if self.progress is not None:
-            self.progress(self._came, self._total)
+            self.progress(self._bytes_here, self._total)
 
     def _verify(self, wanted: StagedFile, path: str, request: Request) -> tuple[Record, Sequence[Finding]]:
-        """Return the record of a file that was brought, and what is wrong with it. Raises CannotLook where
-        the store has another object by now.
+        """Return the record of a file that was brought, and the findings against it. Raise CannotLook if the
+        store has another object by now.
         """
         (_, key), joint = split(wanted.url), any(c.joint for c in request.claims)
         fd = os.open(path, _READ)
         try:
             self._copies[key] = fd
-            with (
-                self._joint if joint else nullcontext()
-            ):  # such checks add up what they find in several files
+            # joint checks add up values of several files
+            with self._joint_lock if joint else nullcontext():
                 report, _ = inspect(
                     wanted.url,
                     Level.CONTENT,
@@ -243,7 +241,7 @@ class Fetch:
                     jobs=1,
                     require=self.options.require if wanted.url in self.planned else (),
                     key=self._key,
-                    again=False,  # what differs is fetched once more
+                    again=False,  # a file that differs is fetched once more
                 )
             del self._copies[key]
             _require_same(wanted, report)
@@ -259,10 +257,10 @@ class Fetch:
 
 
 def _require_same(wanted: StagedFile, report: Report) -> None:
-    """Raise CannotLook where the store does not answer, or has another object by now."""
+    """Raise CannotLook if the store does not answer, or has another object by now."""
     codes = {f.code: f for f in report.findings}
     if "in-use" in codes:
-        raise _replaced(wanted.url)
+        raise _explain_replaced(wanted.url)
     if "unreadable" in codes and NOT_KEPT not in codes:
         raise CannotLook(f"{wanted.url}: {codes['unreadable'].message}", AGAIN)
     store, key = store_of(wanted.url)
@@ -270,22 +268,22 @@ def _require_same(wanted: StagedFile, report: Report) -> None:
         with explain_refusal(wanted.url, AGAIN):
             now = store.head(key)
         if other_than(Object(key, wanted.size, wanted.mtime_ns, wanted.etag, wanted.version), now):
-            raise _replaced(wanted.url)
+            raise _explain_replaced(wanted.url)
 
 
 def put_in_place(aside: str, path: str) -> None:
-    """Give a file that is whole its name. Raises OSError."""
+    """Give a whole file its name. Raise OSError."""
     os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
     os.rename(aside, path)
 
 
-def _replaced(url: str) -> CannotLook:
+def _explain_replaced(url: str) -> CannotLook:
     return CannotLook(f"{url} was replaced while it was brought", AGAIN)
 
 
-def _requests(session: Session, wanted: Mapping[str, StagedFile]) -> dict[str, Request]:
-    """Return how each file is verified: by what its layout, the indexes and the seals say. Raises CannotLook
-    where the store has another object by now.
+def _make_requests(session: Session, wanted: Mapping[str, StagedFile]) -> dict[str, Request]:
+    """Return by URL how each file is verified: by its layout, the indexes and the seals. Raise CannotLook if
+    the store has another object by now.
     """
     parts = {p.path: p for p in session.parts}
     out: dict[str, Request] = {}
@@ -305,14 +303,14 @@ def _requests(session: Session, wanted: Mapping[str, StagedFile]) -> dict[str, R
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 _LABEL = 40
 _LONGEST = 255
-"""Bytes that a name may have on a disk; a key may have 1,024, and slashes anywhere."""
+"""The most bytes of a name on a disk; a key may have 1,024, with slashes anywhere."""
 _NOWHERE = "/-"
-"""Where a tree is said to lie until its name is known."""
+"""The place of a tree whose directory has no name yet."""
 
 
 def wanted_of(stage: Stage, ranks: Collection[int] | None = None) -> dict[str, StagedFile]:
-    """Return the files that a decision says to stage, for these ranks (None: for all), by their names below
-    the staged checkpoint.
+    """Return the files that a decision stages for these ranks (None: for all), by their names below the
+    staged checkpoint.
     """
     return {
         f.path.removeprefix(f"{stage.root}/"): f
@@ -322,11 +320,11 @@ def wanted_of(stage: Stage, ranks: Collection[int] | None = None) -> dict[str, S
 
 
 def describe(plan: LoadPlan, home: str, layouts: Layouts) -> dict[str, Any]:
-    """What a decision says of a plan whose files are to be brought below the directory ``home``: "resume" for
-    the local files, "view" with the local path of every file entry, "stage" with all that is brought.
+    """Return the fields of a decision whose files go below the directory ``home``: "resume" for the local
+    files, "view" with the local path of every file entry, "stage" with all files to bring.
 
-    Raises UsageError where ROOT is no URL, or a layout's names cannot be made, CannotLook where the store
-    does not answer or has another object by now.
+    Raise UsageError if ROOT is no URL, or a layout's names cannot be made; CannotLook if the store does not
+    answer or has another object by now.
     """
     if not is_url(plan.root):
         raise UsageError(
@@ -338,7 +336,7 @@ def describe(plan: LoadPlan, home: str, layouts: Layouts) -> dict[str, Any]:
         files = list(_find_files(tree))
     except OSError as e:
         raise CannotLook(f"{e.filename} cannot be looked at: {e.strerror}", AGAIN) from e
-    directory = f"{home.rstrip('/')}/{_name(tree, files)}"
+    directory = f"{home.rstrip('/')}/{_name_directory(tree, files)}"
     tree = fill(plan, directory, layouts)
     rows = tuple(replace(f, path=f"{directory}/{f.path}") for f in files)
     texts = {name: data.decode("utf-8", "surrogateescape") for name, data in tree.texts.items()}
@@ -346,14 +344,14 @@ def describe(plan: LoadPlan, home: str, layouts: Layouts) -> dict[str, Any]:
 
 
 def _find_files(tree: Tree) -> Iterator[StagedFile]:
-    """Yield everything that the tree would link to, by its name there. Raises OSError, and UsageError for
-    names that are none here.
+    """Yield a StagedFile for each link of the tree, with its name there. Raise OSError, and UsageError for
+    names that no local file can have.
     """
     planned = {f.path: f for f in (*tree.plan.shared, *(f for r in tree.plan.by_rank for f in r.files))}
     learn_versions(list(tree.links.values()))
-    only = _of_some_ranks(tree)
+    only = _list_ranks(tree)
     for name, url in sorted(tree.links.items()):
-        if name.partition("/")[0] in OWN_NAMES:  # of an upload of what was staged
+        if name.partition("/")[0] in OWN_NAMES:  # the upload of a staged directory
             continue
         _require_name(tree, name, url)
         of = object_of(url)
@@ -364,7 +362,7 @@ def _find_files(tree: Tree) -> Iterator[StagedFile]:
 
 
 def _require_name(tree: Tree, name: str, url: str) -> None:
-    """Raises UsageError where a file cannot have this name here."""
+    """Raise UsageError if no local file can have this name."""
     parts = name.split("/")
     wrong = any(
         part in ("", ".", "..") or len(part.encode("utf-8", "surrogatepass")) > _LONGEST for part in parts
@@ -381,9 +379,9 @@ def _require_name(tree: Tree, name: str, url: str) -> None:
         )
 
 
-def _of_some_ranks(tree: Tree) -> dict[str, tuple[int, ...]]:
-    """The files that no node needs but those of some ranks. Nothing where a rank's loader looks for the files
-    of others; rank 0's are asked for by all (Megatron-LM reads arguments from them).
+def _list_ranks(tree: Tree) -> dict[str, tuple[int, ...]]:
+    """Return the ranks that load a file, for files that no other rank needs; {} if loaders look for other
+    ranks' files. Rank 0's are left out, as all ranks open them (Megatron-LM reads arguments from them).
     """
     if not tree.layout.ranks.own_files:
         return {}
@@ -395,9 +393,9 @@ def _of_some_ranks(tree: Tree) -> dict[str, tuple[int, ...]]:
     return {name: tuple(mine) for name, mine in ranks.items() if 0 not in mine}
 
 
-def _name(tree: Tree, files: Sequence[StagedFile]) -> str:
-    """What the directory is called: one name for the same versions of the same files, and for no others."""
-    # not every listing tells versions
+def _name_directory(tree: Tree, files: Sequence[StagedFile]) -> str:
+    """Return the directory's name: the same for the same versions of the same files, and for no others."""
+    # without versions, which not every listing tells
     rows = [f"{f.path}\0{f.url}\0{f.size}\0{f.mtime_ns}\0{f.etag}" for f in files]
     texts = [f"{name}\0{data!r}" for name, data in sorted(tree.texts.items())]
     digest = xxh3_128_hexdigest("\n".join((*rows, *texts)).encode("utf-8", "surrogatepass"))

@@ -1,9 +1,9 @@
-"""What is known of the files of a staged checkpoint: a note beside them names each before it comes, and has
-the digest of each once all are whole.
+"""What is known of the files of a staged checkpoint: a note beside them has the name of each before it comes,
+and the digest of each once all are whole.
 
-A file counts as whole where its size, times and inode are those that were written down in the same boot of
-this machine. After another boot, which may have lost what was not on the disk yet, and with --no-cache, its
-bytes are digested.
+A file counts as whole if its size, times and inode are those in the note, written in the same boot of this
+machine. After another boot, which may have lost bytes not yet on the disk, and with --no-cache, its bytes are
+digested.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ NOTE = ".ckpt-stage.json"
 ASIDE = ".ckpt-aside"
 """The directory in which files wait until they are whole."""
 OWN_NAMES = frozenset({NOTE, f"{NOTE}.tmp", ASIDE})
-"""What ckpt has in a staged checkpoint for itself."""
+"""Names in a staged checkpoint that ckpt uses for itself."""
 SCHEMA = "ckpt-tools/staged/v1"
 _BUFFER = 4 << 20
 
 
 class Record(Struct, frozen=True):
-    """One file. ``level`` is how deeply it was verified, "" where nothing is stored that its bytes could be
-    held against; ``seen`` are size, mtime, ctime (ns) and inode. Until it is whole only its name is known.
+    """One file. ``level`` is how deeply it was verified, "" if nothing stored could verify its bytes;
+    ``seen`` is size, mtime, ctime (ns) and inode. Until it is whole only ``name`` is set.
     """
 
     name: Text
@@ -52,12 +52,12 @@ class Record(Struct, frozen=True):
     seen: tuple[Whole, ...] = ()
 
     def is_copy_of(self, f: StagedFile) -> bool:
-        """Return whether it is a copy of the very object."""
+        """Return True if the file is a copy of this object."""
         return (self.url, self.size, self.etag) == (f.url, f.size, f.etag)
 
 
 class Note(Struct, frozen=True):
-    """What the note says; ``boot`` is the one in which the files were seen."""
+    """The contents of the note; ``boot`` is the boot in which the files were seen."""
 
     schema: Literal["ckpt-tools/staged/v1"]
     boot: Text
@@ -65,7 +65,7 @@ class Note(Struct, frozen=True):
 
 
 def seen(st: os.stat_result) -> tuple[int, ...]:
-    """Return what tells that a file is still the same."""
+    """Return the fields of a stat that change with the file."""
     return st.st_size, st.st_mtime_ns, st.st_ctime_ns, st.st_ino
 
 
@@ -79,8 +79,8 @@ def digest_of(fd: int) -> str:
 
 
 def read_note(directory: str, trusted: Trust) -> Note | None:
-    """Return the note in a directory, None without one. Raises OSError, Untrusted, and UsageError where
-    something else has its name.
+    """Return the note in a directory, None if there is none. Raise OSError, Untrusted, and UsageError if
+    another file has its name.
     """
     try:
         data = trust.read(os.path.join(directory, NOTE), fault_file.MOST, trusted)
@@ -96,8 +96,8 @@ def read_note(directory: str, trusted: Trust) -> Note | None:
 
 
 def find_whole(note: Note | None, directory: str, *, anew: bool = False) -> dict[str, Record]:
-    """Return the records of files in a directory that are those that were written; if that is to be seen
-    ``anew``, by their bytes.
+    """Return the records of files that are still as they were written: checked by their bytes if ``anew`` or
+    after another boot, else by stat.
     """
     same_boot = note is not None and note.boot == boot() != ""
     found = dict[str, Record]()
@@ -120,7 +120,7 @@ def find_whole(note: Note | None, directory: str, *, anew: bool = False) -> dict
 
 
 def write_note(directory: str, records: Mapping[str, Record]) -> None:
-    """Put the note about all files in its place. Raises OSError."""
+    """Write the note about all files. Raise OSError."""
     rows = [to_builtins(record) for _, record in sorted(records.items())]
     said = {"schema": SCHEMA, "boot": boot(), "files": rows}
     path = os.path.join(directory, NOTE)

@@ -305,6 +305,7 @@ def azure(headers: Mapping[str, str]) -> Iterator[StoreChecksum]:
 
 
 def _is_other(headers: HTTPMessage, of: Object) -> bool:
+    """Return True if the headers are of another object than ``of``."""
     etag, length = headers.get("ETag") or "", headers.get("Content-Length") or ""
     bare = [x.removeprefix("W/").strip('"') for x in (etag, of.etag)]
     generation = headers.get("x-goog-generation") or ""
