@@ -35,7 +35,7 @@ def wait_for_another(e: OSError, pauses: Iterator[float]) -> None:
 
 
 def ask_again(ask: Callable[[], T], each: Sequence[float] = STORE_PAUSES) -> T:
-    """Return ``ask()``, called again after each of the pauses ``each`` while it fails with ``TRANSIENT``."""
+    """Return ``ask()``, repeated after each pause of ``each`` on a ``TRANSIENT`` error. Raise OSError."""
     pauses = iter(each)
     while True:
         try:

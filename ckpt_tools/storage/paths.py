@@ -28,7 +28,7 @@ def one(path: Path, what: str = "root") -> str:
 
 
 def several(paths: Paths) -> list[str]:
-    """Return the paths as a list of str, for a single path of one. Raise UsageError if there is none."""
+    """Return a list of paths; one path is a list of one, never its letters. Raise UsageError for none."""
     if isinstance(paths, (str, bytes, os.PathLike)):
         return [one(paths, "path")]
     if not isinstance(paths, Iterable):

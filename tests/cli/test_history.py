@@ -135,7 +135,7 @@ def test_it_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = decisions.Decisions(str(tmp_path / "plans"), str(tmp_path / "run"))
     for step in range(60):
         body = decided_body("/x", step) | {"decision": {"root": "/", "decided_at": float(step)}}
-        made._remember(decisions.Decision("", body))
+        made._log_start(decisions.Decision("", body))
     kept = starts.history(str(tmp_path / "run"), made.directory)
     assert kept.starts[0].step == 59 and 5 < len(kept.starts) < 40 and not kept.damaged
     assert os.path.getsize(f"{made.directory}/{starts.NAME}") <= 2200

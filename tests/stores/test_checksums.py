@@ -218,7 +218,7 @@ def test_who_may_not_sign_is_asked_once(gcs: Bucket, monkeypatch: pytest.MonkeyP
     for key in ("a", "b"):
         gcs.put(key, DATA)
     store = store_of(gcs)
-    monkeypatch.setattr(answers, "_options", lambda _: {})
+    monkeypatch.setattr(answers, "_read_options", lambda _: {})
     for key in ("a", "b"):
         with pytest.raises(PermissionError, match="could be signed"):
             stored_checksums(store, store.head(key))

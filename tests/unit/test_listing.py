@@ -103,8 +103,8 @@ def test_an_entry_that_does_not_say_what_it_is_comes_with_its_error(
             raise OSError(5, "Input/output error")
         return real(path, *args, **kwargs)  # type: ignore[arg-type]
 
-    entries = listing._listed
-    monkeypatch.setattr(listing, "_listed", lambda path: [Entry(e) for e in entries(path)])
+    entries = listing._list_directory
+    monkeypatch.setattr(listing, "_list_directory", lambda path: [Entry(e) for e in entries(path)])
     monkeypatch.setattr(os, "stat", failing)
     told = dict(names(tmp_path / "root"))
     assert told.pop(link) == 5

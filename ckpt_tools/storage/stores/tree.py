@@ -87,8 +87,8 @@ class Tree:
     # ---- listing
 
     def refresh(self, key: str) -> None:
-        """Forget the listings below a key, list all below it anew, and ask for an object at the key itself. A
-        missing key is no error; a web server, which cannot list, is asked for the one file.
+        """Forget directories listed one by one, and list all below a key anew; a key that is no directory is
+        asked for. A missing key is no error; a web server, which cannot list, is asked for the one file.
         """
         with self._lock:
             self._whole = {k for k in self._whole if not _is_at_or_below(k, key)}
