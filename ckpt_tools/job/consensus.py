@@ -247,7 +247,7 @@ class _Node(Struct):
     entries: dict[CheckpointKey, Candidate] = {}
 
     def plan(self) -> LoadPlan:
-        ranked = self._candidates()
+        ranked = self._exchange_candidates()
         if not ranked:  # no node has anything
             return self.planner.plan_nothing()
         choice = self.planner.choose_first(ranked, self._judge, lambda c: self.entries[c.key].step)
@@ -397,7 +397,7 @@ class _Node(Struct):
     def _weigh(self, choice: Choice, ranked: Sequence[Checkpoint]) -> LoadPlan:
         """Return this node's plan. Raise CannotLook if files not looked at may change the answer."""
         if choice.checkpoint is None:
-            error = self._failure(choice, ranked)
+            error = self._explain_failure(choice, ranked)
             return self.planner.weigh(error.plan or self.planner.plan_nothing(), str(error))
         made = replace(self.planner.finish(choice, choice.checkpoint), candidates=tuple(ranked))
         return self.planner.weigh(made, "")
