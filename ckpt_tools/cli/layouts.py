@@ -17,7 +17,7 @@ from ckpt_tools.cli.output import read_settings
 from ckpt_tools.discovery.walk import discover
 from ckpt_tools.errors import CannotLook, NoCheckpoint, UsageError
 from ckpt_tools.layouts import Layout, Layouts
-from ckpt_tools.layouts.guess import Miss, near_miss
+from ckpt_tools.layouts.guess import Guess, Miss, guess, near_miss
 from ckpt_tools.settings.resolve import Settings, require_known
 from ckpt_tools.storage.listing import Names, walk
 from ckpt_tools.storage.retry import ABSENT, is_directory
@@ -26,6 +26,7 @@ from ckpt_tools.storage.urls import absolute
 if TYPE_CHECKING:
     from ckpt_tools.layouts import Layout, Layouts
     from ckpt_tools.output.page import View
+    from ckpt_tools.reading.session import Session
 
 _TRUSTED = options.TRUST.split()
 EXAMPLES = """
@@ -128,17 +129,11 @@ def _shorten(words: re.Match[str]) -> str:
     return f"{'|'.join(first[:4])}|… {len(first) - 4} more>"
 
 
-def _guess(found: Settings, known: Layouts, to: output.Output, *, write: bool) -> int:
-    from ckpt_tools.discovery.seals import small_texts
-    from ckpt_tools.layouts.guess import find_tracker, guess
-    from ckpt_tools.model.selection import ReadOptions
-    from ckpt_tools.output.catalogue import render
+def _guess_layouts(session: Session) -> Guess:
+    """Return the layouts of files below ROOT that need one. Raises NoCheckpoint, and UsageError of odd names."""
     from ckpt_tools.planning.unplaced import find_undescribed, look_inside
-    from ckpt_tools.reading.opening import open_session
 
-    session = open_session(found.root, ReadOptions(layouts=known))
-    root = session.root
-    files = find_undescribed(session)
+    root, files = session.root, find_undescribed(session)
     if not files:
         text = f"no file in {root} is in a checkpoint format and in no layout"
         raise NoCheckpoint(text, f"'ckpt ls {quote(root)}' shows what is there")
@@ -147,6 +142,18 @@ def _guess(found: Settings, known: Layouts, to: output.Output, *, write: bool) -
     if not guessed.layouts:
         text = f"no template can spell {guessed.left_out[0]} in {root}"
         raise UsageError(text, "rename it, or write its table by hand: docs/adding-a-layout.md")
+    return guessed
+
+
+def _guess(found: Settings, known: Layouts, to: output.Output, *, write: bool) -> int:
+    from ckpt_tools.discovery.seals import small_texts
+    from ckpt_tools.layouts.guess import find_tracker
+    from ckpt_tools.model.selection import ReadOptions
+    from ckpt_tools.output.catalogue import render
+    from ckpt_tools.reading.opening import open_session
+
+    session = open_session(found.root, ReadOptions(layouts=known))
+    root, guessed = session.root, _guess_layouts(session)
     free = (name for n in itertools.count(1) if (name := f"guessed{n if n > 1 else ''}") not in known)
     names = list(itertools.islice(free, len(guessed.layouts)))
     read = cache(lambda run: small_texts(os.path.join(root, run)))
