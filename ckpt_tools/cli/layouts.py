@@ -130,7 +130,7 @@ def _shorten(words: re.Match[str]) -> str:
 
 
 def _guess_layouts(session: Session) -> Guess:
-    """Return the layouts of files below ROOT that need one. Raises NoCheckpoint, and UsageError of odd names."""
+    """Return the layouts of files below ROOT that need one. Raises NoCheckpoint, UsageError for odd names."""
     from ckpt_tools.planning.unplaced import find_undescribed, look_inside
 
     root, files = session.root, find_undescribed(session)
