@@ -23,7 +23,7 @@ from msgspec import DecodeError, msgpack
 from msgspec.structs import replace
 
 from ckpt_tools.model.report import NO_METADATA, Box, Report
-from ckpt_tools.settings.directories import verdicts as directory
+from ckpt_tools.settings.resolve import verdicts as directory
 from ckpt_tools.storage import Identity
 from ckpt_tools.storage import trust as orders
 from ckpt_tools.storage.trust import OURS, Trust, Untrusted

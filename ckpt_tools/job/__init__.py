@@ -19,7 +19,7 @@ from ckpt_tools.job.decision import Decision
 from ckpt_tools.job.membership import Membership, Options, of_node, of_worker
 from ckpt_tools.launchers import LaunchLine, Started
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.settings import directories
+from ckpt_tools.settings import resolve
 from ckpt_tools.storage.urls import is_url
 
 _REMOVED = {
@@ -86,7 +86,7 @@ def decide(
             "add --plan-dir DIR on a file system that all of them see, or --agree when each has its own disk",
         )
     selection = replace(
-        _add_world_size(line, selection, options), plan_dir=options.plan_dir or directories.decisions(env)
+        _add_world_size(line, selection, options), plan_dir=options.plan_dir or resolve.decisions(env)
     )
     # after damaged files were staged, a new decision is made at the level of the caller's selection
     digests = {digest(selection)} if options.stage else set[str]()

@@ -26,7 +26,7 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import trackers
 from ckpt_tools.planning.planner import Planner
 from ckpt_tools.reading.session import Progress
-from ckpt_tools.settings import directories, plugins
+from ckpt_tools.settings import plugins, resolve
 from ckpt_tools.settings.fault_file import Invalid
 from ckpt_tools.storage.stalls import limited
 from ckpt_tools.storage.trust import OURS
@@ -122,7 +122,7 @@ class Decider(Struct):
             with self.reporting():
                 if self.options.require_mount:
                     _require_mount(self.root)
-                plan_dir = self.options.plan_dir or directories.decisions(self.env)
+                plan_dir = self.options.plan_dir or resolve.decisions(self.env)
                 decisions = Decisions(plan_dir, self.root, self.selection.trust)
                 if self.membership.unique and not self.membership.start:
                     self.saves = self.digest_saves()

@@ -40,7 +40,7 @@ from ckpt_tools.planning.seals import find_only_seals
 from ckpt_tools.planning.trackers import find_hint, find_not_renamed, find_whole_temporary
 from ckpt_tools.planning.unplaced import find_unplaced_files, say_how_to_describe
 from ckpt_tools.reading.session import TRACKER_LIMIT, Session
-from ckpt_tools.settings import directories, fault_file, plugins
+from ckpt_tools.settings import fault_file, plugins, resolve
 from ckpt_tools.settings.resolve import nearest
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.listing import entries_of
@@ -306,7 +306,7 @@ def place(plan_dir: str, root: str) -> str:
 
 def place_of(root: str, selection: Selection) -> str:
     """Return the ``place`` of a root in --plan-dir, else in this user's own directory of decisions."""
-    return place(selection.plan_dir or directories.decisions(), root)
+    return place(selection.plan_dir or resolve.decisions(), root)
 
 
 def read_last_start(directory: str, trusted: Trust = OURS) -> EarlierStart | None:

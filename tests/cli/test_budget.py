@@ -216,7 +216,7 @@ def test_the_command_line(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_waiting_for_another_reader_ends_with_the_budget(tmp_path: Path) -> None:
     from ckpt_tools.cache import turn
-    from ckpt_tools.settings.directories import verdicts as directory
+    from ckpt_tools.settings.resolve import verdicts as directory
 
     root = megatron(tmp_path / "run")
     os.makedirs(directory(os.environ), 0o700)

@@ -35,7 +35,7 @@ from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Box, Level, Report, Stats
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading import reader
-from ckpt_tools.settings.directories import verdicts as directory
+from ckpt_tools.settings.resolve import verdicts as directory
 from ckpt_tools.storage import Identity
 
 CACHED = Selection(cache=True, settle=0.0)
@@ -607,7 +607,7 @@ def test_who_gets_the_lock_looks_again(known: Path, monkeypatch: pytest.MonkeyPa
 HOLDER = """
 import os, sys
 from ckpt_tools.cache import turn
-from ckpt_tools.settings.directories import verdicts as directory
+from ckpt_tools.settings.resolve import verdicts as directory
 home = directory(os.environ)
 os.makedirs(home, 0o700, exist_ok=True)
 with turn(home, sys.argv[1], True) as ours:

@@ -18,7 +18,7 @@ from ckpt_tools.guard.prune.protected import find_stages
 from ckpt_tools.model.answers import Change
 from ckpt_tools.planning.first_launch import place
 from ckpt_tools.reading.session import Session
-from ckpt_tools.settings import directories, fault_file
+from ckpt_tools.settings import fault_file, resolve
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.retry import is_directory
 from ckpt_tools.storage.stores.mounts import object_of, refresh, refresh_objects, store_of
@@ -170,7 +170,7 @@ class Deleter(Struct, frozen=True):
 @contextmanager
 def opened(root: str, state_dir: str | None, trusted: Trust = OURS) -> Iterator[Deleter]:
     """Yield the Deleter of a root, to one process of a machine at a time. Raises CannotLook and Untrusted."""
-    directory = place(state_dir or directories.pruned(), root)
+    directory = place(state_dir or resolve.pruned(), root)
     why = f"{root}: another process of this machine removes checkpoints there"
     with hold_lock(directory, LOCK, trusted, lambda _: CannotLook(why, "wait until it has ended")):
         yield Deleter(root, directory, trusted)

@@ -22,7 +22,7 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import first_launch
 from ckpt_tools.planning.choice_warnings import find_named_as_best
 from ckpt_tools.reading.session import Session
-from ckpt_tools.settings import directories, fault_file
+from ckpt_tools.settings import fault_file, resolve
 from ckpt_tools.storage import opened, trust
 from ckpt_tools.storage.listing import within
 from ckpt_tools.storage.retry import is_directory, is_file
@@ -41,7 +41,7 @@ def find_decided(plan_dir: str | None, trusted: Trust = OURS) -> frozenset[str]:
 
     Raises CannotLook if decisions cannot be read, or ``plan_dir`` is named and missing; and Untrusted.
     """
-    home, out = plan_dir or directories.decisions(), set[str]()
+    home, out = plan_dir or resolve.decisions(), set[str]()
     if not os.path.isdir(home):
         if plan_dir is not None:
             text = f"{plan_dir}, which holds the decisions of other nodes, is not there"

@@ -24,7 +24,7 @@ from ckpt_tools.planning.first_launch import place
 from ckpt_tools.planning.other_writers import get_etag
 from ckpt_tools.planning.trackers import find_declared
 from ckpt_tools.reading.session import Session
-from ckpt_tools.settings import directories, fault_file
+from ckpt_tools.settings import fault_file, resolve
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.retry import refresh, status, there
 from ckpt_tools.storage.trust import Trust
@@ -208,7 +208,7 @@ class Records:
     """
 
     def __init__(self, root: str, state_dir: str | None, trusted: Trust) -> None:
-        home = state_dir or directories.watched()
+        home = state_dir or resolve.watched()
         try:
             self.directory = place(home, root)
         except UsageError as e:
