@@ -31,9 +31,9 @@ from ckpt_tools.formats.mindspore.strategy_groups import (
     Strategy,
     from_json,
     make_layout,
+    read,
     stage_groups,
 )
-from ckpt_tools.formats.mindspore.strategy_proto import read
 from ckpt_tools.inspection.recognise import allowed_by_name
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Kind

@@ -18,8 +18,17 @@ from ckpt_tools.formats import HEAD, format_of, names
 from ckpt_tools.formats.common.format import Anatomy, Damage, RankGroups, own_format
 from ckpt_tools.formats.common.json_text import mapping, parse
 from ckpt_tools.formats.common.tensors import near_miss
-from ckpt_tools.formats.mindspore.strategy_groups import KEYS, Strategy, find_uneven, from_json, stage_groups
-from ckpt_tools.formats.mindspore.strategy_proto import MAX_SIZE, begins_like_groups, read, read_groups
+from ckpt_tools.formats.mindspore.strategy_groups import (
+    KEYS,
+    MAX_SIZE,
+    Strategy,
+    begins_like_groups,
+    find_uneven,
+    from_json,
+    read,
+    read_groups,
+    stage_groups,
+)
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import BytesSource, OpenFile, ShortRead, Source, opened

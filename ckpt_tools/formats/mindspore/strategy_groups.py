@@ -3,6 +3,13 @@
 Facts: mindspore/train/_utils.py (``get_parameter_redundancy``, ``_get_strategy_opt_shard``) and
 mindspore/train/serialization.py (``_get_cur_rank_dp``) of MindSpore 2.10. MindSpore ignores a parameter that
 it cannot place; here all ranks of such a parameter count as different.
+
+MindSpore's strategy and group files as protobuf, read without protobuf.
+
+Facts: node_strategy.proto and parallel_strategy_checkpoint.cc of MindSpore 1.1 to 2.10 (1.1 wrote no
+optimizer shards, before 2.0 a group file had no list of ranks at its end),
+mindspore/parallel/_parallel_serialization.py. This reader is stricter than protobuf's own: MindSpore writes
+fields in one order and a fixed number of times, so any other order or number is damage.
 """
 
 from __future__ import annotations
@@ -14,7 +21,12 @@ from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple
 
-from ckpt_tools.formats.common.tensors import near_miss
+from ckpt_tools.formats.common.format import Anatomy, Damage
+from ckpt_tools.formats.common.protobuf import Reader
+from ckpt_tools.formats.common.tensors import MAX_NAME, MAX_TENSORS, near_miss
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.report import Guard
+from ckpt_tools.storage import BytesSource, ShortRead, Source
 
 MAX_DEVICES, MAX_DIMS = 1 << 24, 64
 IGNORED = ("accu_grads", "inputs")
@@ -178,3 +190,233 @@ def stage_groups(layouts: Iterable[Layout]) -> tuple[tuple[int, ...], ...]:
             is_grouped[member] = True
         groups.append(group)
     return tuple(groups)
+
+
+MAX_SIZE = 1 << 24
+"""Bytes; a stage with fifteen thousand operators takes about two million."""
+_MAX_NUMBERS = 4096
+_RANKS_IN_HEAD = 7
+"""So many different numbers in a row are ranks of a group: they are no tensor's dims."""
+_SHARDS = {0x30, 0x38}
+
+
+class Walk:
+    """One walk over a file; ``free`` has the bytes that may change unseen, None if no regions are wanted."""
+
+    def __init__(self, source: Source, *, mapped: bool = False) -> None:
+        if not source.size:
+            raise Damage("empty-file", "the file has no bytes", 0)
+        if source.size > MAX_SIZE:
+            raise Damage("too-complex", f"a strategy file of {source.size} bytes", 0)
+        self.reader = Reader(source)
+        self.reader.step = source.size  # every byte is looked at, so all are read at once
+        self.free: list[tuple[int, int, str]] | None = [] if mapped else None
+
+    def mark_free(self, at: int, end: int, what: str) -> None:
+        if self.free is not None:
+            self.free.append((at, end, what))
+
+    def explain(self, anatomy: Anatomy) -> None:
+        """Explain free bytes as unprotected, all others as protected: keys, lengths and order are fixed."""
+        at = 0
+        for start, end, what in sorted(self.free or ()):
+            anatomy.explain(at, start - at, "fields and lengths")
+            anatomy.explain(start, end - start, what, Guard.UNPROTECTED)
+            at = end
+        anatomy.explain(at, self.reader.size - at, "fields and lengths")
+
+    def fields(
+        self, at: int, limit: int, once: bytes, repeated: bytes = b"", optional: bytes = b""
+    ) -> Iterator[tuple[int, int, int]]:
+        """Yield a message's fields in order; a key of ``once`` occurs once, of ``optional`` at most once."""
+        last, start = 0, at
+        seen: set[int] = set()
+        for key, value, inner in self.reader.fields(at, limit, once + repeated + optional):
+            if key < last or (key in seen and key not in repeated):
+                raise Damage("bad-header", "a field out of place", inner)
+            last = key
+            seen.add(key)
+            yield key, value, inner
+        if len(seen.intersection(once)) < len(once):
+            raise Damage("bad-header", "a record without all of its fields", start)
+
+    def numbers(self, at: int, limit: int, bits: int, signed: bool, what: str) -> tuple[int, ...]:
+        """Return the numbers of a message that holds nothing else; each has at most ``bits`` bits."""
+        numbers: list[int] = []
+        for _, value, end in self.fields(at, limit, b"", b"\x08"):
+            if len(numbers) == _MAX_NUMBERS:
+                raise Damage("too-complex", f"more than {_MAX_NUMBERS} numbers in a list", at)
+            numbers.append(self.number(value, at + 1, end, bits, signed=signed, what=what))
+            at = end
+        return tuple(numbers)
+
+    def number(self, value: int, at: int, end: int, bits: int, *, signed: bool, what: str) -> int:
+        """Return a varint's value; a negative one takes ten bytes. Raise Damage if it needs more bits."""
+        if signed and value >> 63:
+            value -= 1 << 64
+        low, high = (-(1 << bits - 1), 1 << bits - 1) if signed else (0, 1 << bits)
+        if not low <= value < high:
+            raise Damage("bad-header", f"{value} does not fit into {bits} bits", at)
+        if what:
+            self.mark_free(at, end, what)
+        return value
+
+    def name(self, at: int, length: int, what: str) -> str:
+        self.mark_free(at, at + length, f"{what}: only that it is plain text is checked")
+        return self.reader.text(at, length, MAX_NAME, what)
+
+    def records(self, at: int, keys: bytes) -> Iterator[tuple[int, int, int]]:
+        """Yield (key, start, end) of each record from ``at`` on. Raise Damage if keys do not rise."""
+        last = 0
+        for _ in range(MAX_TENSORS):
+            if at == self.reader.size:
+                return
+            key = self.reader.byte(at)
+            if key not in keys or key < last:
+                raise Damage("bad-header", f"{key:#04x} is none of the fields that may stand here", at)
+            length, start = self.reader.varint(at + 1, self.reader.size + 1)
+            if start + length > self.reader.size:
+                raise Damage("truncated", f"a record should end at byte {start + length}", self.reader.size)
+            last, at = key, start + length
+            yield key, start, at
+        raise Damage("too-complex", f"more than {MAX_TENSORS} records", at)
+
+
+def _read_operator(walk: Walk, at: int, limit: int) -> int:
+    """Return the pipeline stage of an operator; its cut is read but not needed to load a checkpoint."""
+    stage = 0
+    for key, value, inner in walk.fields(at, limit, b"\x0a\x12"):
+        if key == 0x0A:
+            walk.name(inner, value, "operator name")
+            continue
+        for field, number, start in walk.fields(inner, inner + value, b"\x08", b"\x12"):
+            if field == 0x08:
+                stage = walk.number(number, inner + 1, start, 32, signed=False, what="stage of an operator")
+            else:
+                walk.numbers(start, start + number, 32, signed=False, what="how an operator is cut")
+    return stage
+
+
+def _read_layout(walk: Walk, at: int, limit: int) -> tuple[Layout, int]:
+    """Return one parameter's Layout, and where its grid of devices begins. A tensor axis cut along several
+    axes of the grid has a tensor_map of its own; a param_split_shape mostly is empty.
+    """
+    name, devices, maps, shards, grid = "", tuple[int, ...](), list[tuple[int, ...]](), dict[int, int](), at
+    for outer, size, start in walk.fields(at, limit, b"\x0a\x12"):
+        if outer == 0x0A:
+            name = walk.name(start, size, "parameter name")
+            continue
+        before = start
+        for key, value, inner in walk.fields(start, start + size, b"\x0a\x1a\x28", b"\x12", b"\x22\x30\x38"):
+            if not key & 7:  # a number
+                what = "field, step or number of optimizer shards"
+                shards[key] = walk.number(value, before + 1, inner, 32, signed=True, what=what)
+                before = inner
+                continue
+            before = inner + value
+            if key == 0x0A:
+                devices, grid = walk.numbers(inner, before, 32, signed=False, what=""), inner
+            elif key == 0x12:
+                what = "axes along which a parameter is cut"
+                maps.append(walk.numbers(inner, before, 32, signed=True, what=what))
+            else:
+                walk.numbers(inner, before, 64, signed=True, what="manual split of a parameter")
+    if not maps or len(_SHARDS & shards.keys()) == 1:
+        raise Damage("bad-header", "a layout without all of its fields", at)
+    try:
+        return make_layout(name, devices, maps, shards.get(0x30, 0), shards.get(0x38, 0)), grid
+    except ValueError as e:
+        raise Damage("bad-header", str(e), at) from None
+
+
+def _compare_grids(walk: Walk, strategy: Strategy, places: list[int]) -> None:
+    """Check that the grids of a stage have the same number of devices; mark a stage's only grid as free."""
+    if text := find_uneven(strategy):
+        raise Damage("bad-header", text, places[0], Severity.WARNING)
+    if walk.free is None:
+        return
+    stages = strategy.by_stage()
+    is_merged = stages.get(strategy.stage) is not strategy.layouts
+    for layout, at in zip(strategy.layouts, places, strict=True):
+        siblings = stages[int(layout.name.partition("-")[0])] if is_merged else strategy.layouts
+        if len(siblings) == 1:
+            start = at
+            for _ in layout.devices:
+                _, end = walk.reader.varint(start + 1, walk.reader.size)
+                walk.mark_free(start + 1, end, "grid of devices, which no other parameter confirms")
+                start = end
+
+
+def read(source: Source, operators: bool = True, anatomy: Anatomy | None = None) -> tuple[int, Strategy]:
+    """Return (current_stage, Strategy); the first operator tells the stage. Raise Damage and ShortRead."""
+    walk = Walk(source, mapped=anatomy is not None and anatomy.regions is not None)
+    layouts, places, stage = list[Layout](), list[int](), None
+    if walk.reader.byte(0) != 0x08:
+        raise Damage("bad-header", "the file does not begin with current_stage", 0)
+    value, at = walk.reader.varint(1, walk.reader.size + 1)
+    current = walk.number(value, 1, at, 32, signed=False, what="current_stage")
+    for key, start, end in walk.records(at, b"\x12\x1a"):
+        if key == 0x12 and (stage is None or operators):
+            operator_stage = _read_operator(walk, start, end)
+            stage = operator_stage if stage is None else stage
+        elif key == 0x1A:
+            layout, grid = _read_layout(walk, start, end)
+            layouts.append(layout)
+            places.append(grid)
+    if not layouts:
+        raise Damage("truncated", "the file holds no layout of a parameter", walk.reader.size)
+    strategy = Strategy(stage, tuple(layouts))
+    _compare_grids(walk, strategy, places)
+    if anatomy is not None:
+        walk.explain(anatomy)
+    return current, strategy
+
+
+def begins_like_groups(head: bytes) -> bool:
+    """Return whether a group comes first: like a .ckpt record, but only with a name, and ranks as dims."""
+    reader, ranks = Reader(BytesSource(head)), list[int]()
+    limit = None
+    try:
+        if reader.byte(0) != 0x0A:
+            return False
+        length, at = reader.varint(1, len(head))
+        limit = at + length
+        if reader.byte(at) != 0x0A:
+            return False
+        size, at = reader.varint(at + 1, len(head))
+        reader.text(at, size, MAX_NAME, "group name")
+        at += size
+        if reader.byte(at) != 0x12:
+            return False
+        size, at = reader.varint(at + 1, len(head))
+        if at + size != limit or not size:
+            return False
+        while at < limit:
+            if reader.byte(at) != 0x08:
+                return False
+            rank, at = reader.varint(at + 1, max(limit, len(head)))
+            ranks.append(rank)
+    except (Damage, ShortRead):
+        return limit is not None and limit > len(head) and len(set(ranks)) == len(ranks) >= _RANKS_IN_HEAD
+    return at == limit
+
+
+def read_groups(source: Source, anatomy: Anatomy) -> int:
+    """Return the number of communication groups in a group file. Raise Damage and ShortRead."""
+    walk, count = Walk(source, mapped=anatomy.regions is not None), 0
+    for key, start, end in walk.records(0, b"\x0a\x12"):
+        if key == 0x12:
+            if end != walk.reader.size:
+                raise Damage("bad-header", "something follows the list of ranks", end)
+            walk.numbers(start, end, 32, signed=False, what="ranks that restore the checkpoint")
+            continue
+        count += 1
+        for inner, value, at in walk.fields(start, end, b"\x0a\x12"):
+            if inner == 0x0A:
+                walk.name(at, value, "group name")
+                continue
+            ranks = walk.numbers(at, at + value, 32, signed=False, what="ranks of a group")
+            if len(set(ranks)) < len(ranks):
+                raise Damage("bad-header", "a rank occurs twice in a group", at)
+    walk.explain(anatomy)
+    return count
