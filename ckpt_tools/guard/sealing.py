@@ -34,8 +34,8 @@ from ckpt_tools.planning.engine import check_together, find_gaps
 from ckpt_tools.planning.lost_files import find_no_model
 from ckpt_tools.planning.trackers import TORN, find_hint
 from ckpt_tools.reading.opening import open_session
-from ckpt_tools.reading.prefetch import prefetch
 from ckpt_tools.reading.reader import place
+from ckpt_tools.reading.scheduler import prefetch
 from ckpt_tools.reading.session import Session, formats_allowed
 from ckpt_tools.reading.unseen import not_seen
 from ckpt_tools.storage import Identity, counted

@@ -27,7 +27,7 @@ from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.seal import SealedCheckpoint
 from ckpt_tools.planning.engine import check_together
-from ckpt_tools.reading.prefetch import prefetch
+from ckpt_tools.reading.scheduler import prefetch
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import not_seen
 from ckpt_tools.storage.retry import ABSENT, status, there

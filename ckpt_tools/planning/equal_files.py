@@ -21,7 +21,7 @@ from ckpt_tools.model.report import Level, Tensor
 from ckpt_tools.planning.facts import StateFile
 from ckpt_tools.planning.rules.pair.same_content import RULE, check
 from ckpt_tools.planning.rules.rule import Effect, finding_of
-from ckpt_tools.reading.prefetch import FILES_OF_STORE
+from ckpt_tools.reading.scheduler import FILES_OF_STORE
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage import Identity, ShortRead, Source, opened
 from ckpt_tools.storage.threads import Threads

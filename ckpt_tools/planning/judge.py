@@ -44,7 +44,7 @@ from ckpt_tools.planning.rules.save import (
     topology_mismatch,
 )
 from ckpt_tools.planning.rules.tree import could_not_look
-from ckpt_tools.reading.prefetch import LEAST, prefetch
+from ckpt_tools.reading.scheduler import LEAST, prefetch
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import HINT, why_unseen
 

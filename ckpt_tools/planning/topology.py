@@ -27,7 +27,7 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.rules.save import mixed_counters, parallel_sizes, rank_mismatch
 from ckpt_tools.planning.rules.save.parallel_sizes import HIGHEST
 from ckpt_tools.planning.rules.save.rank_mismatch import Rows, find_placed, rank_order
-from ckpt_tools.reading.prefetch import prefetch
+from ckpt_tools.reading.scheduler import prefetch
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.listing import entries_of

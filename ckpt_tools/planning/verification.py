@@ -34,7 +34,7 @@ from ckpt_tools.planning.rules.tree import nothing_there
 from ckpt_tools.planning.rules.tree.first_launch_leftovers import say_hidden
 from ckpt_tools.planning.trackers import find_declared, find_hint, find_trackers
 from ckpt_tools.reading.opening import open_session
-from ckpt_tools.reading.prefetch import prefetch
+from ckpt_tools.reading.scheduler import prefetch
 from ckpt_tools.reading.session import Progress, Session, Told
 from ckpt_tools.reading.unseen import missed, not_seen, unread_files
 from ckpt_tools.storage import counted

@@ -19,7 +19,7 @@ from ckpt_tools.model.part import Kind, Part, were_written_together
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.reading.loops import place_loops
-from ckpt_tools.reading.prefetch import prefetch
+from ckpt_tools.reading.scheduler import prefetch
 from ckpt_tools.reading.session import Session
 
 _LIMIT = 1 << 28

@@ -16,9 +16,8 @@ from ckpt_tools.errors import UsageError
 from ckpt_tools.model import answers
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level
-from ckpt_tools.reading.prefetch import unknown_requests
 from ckpt_tools.reading.reader import recall
-from ckpt_tools.reading.scheduler import Request
+from ckpt_tools.reading.scheduler import Request, unknown_requests
 from ckpt_tools.reading.session import Session
 from ckpt_tools.settings.parsers import Share
 from ckpt_tools.storage import Identity

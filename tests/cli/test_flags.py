@@ -36,7 +36,7 @@ from ckpt_tools.cli import app, options
 from ckpt_tools.cli.app import COMMANDS
 from ckpt_tools.guard.quarantine import quarantine
 from ckpt_tools.planning import first_launch
-from ckpt_tools.reading import engines, prefetch
+from ckpt_tools.reading import engines, scheduler
 from ckpt_tools.settings import plugins
 from ckpt_tools.storage import Stopped, trust
 from ckpt_tools.storage.threads import Rate
@@ -687,7 +687,7 @@ class Seen(Asker):
         self.patch, self.tmp, self.calls = monkeypatch, tmp, list[object]()
         monkeypatch.chdir(tmp)
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp / "state"))
-        monkeypatch.setattr(prefetch, "LEAST", 1)
+        monkeypatch.setattr(scheduler, "LEAST", 1)
         monkeypatch.setattr(engines, "copies_here", self._copies)
         monkeypatch.setattr(Rate, "took", lambda _, n: self.calls.append("paid"))
         real, threads = os.open, import_module("ckpt_tools.comparison.compare").ThreadPoolExecutor

@@ -30,7 +30,7 @@ from ckpt_tools.planning.choose import Judgement
 from ckpt_tools.planning.equal_files import Contradiction
 from ckpt_tools.planning.facts import Run
 from ckpt_tools.planning.judge import Judge
-from ckpt_tools.reading.prefetch import LEAST
+from ckpt_tools.reading.scheduler import LEAST
 from ckpt_tools.reading.session import Session
 
 CRC = finding("crc-mismatch", "flipped", offset=3)

@@ -23,7 +23,7 @@ from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading.opening import open_session
-from ckpt_tools.reading.prefetch import prefetch
+from ckpt_tools.reading.scheduler import prefetch
 from ckpt_tools.reading.session import Session
 
 _FICLONE = 0x40049409
