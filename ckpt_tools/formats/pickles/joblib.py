@@ -1,6 +1,4 @@
-"""Compressed pickles of joblib.dump(compress=…), the whole of which is decoded: what a pickle names shows
-only then.
-"""
+"""Compressed pickles of joblib.dump(compress=…), decoded as a whole: only then their names can be judged."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from msgspec.structs import replace
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.decode import decode
 from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, own_format, structure
-from ckpt_tools.formats.pickles.judged import read_otherwise
+from ckpt_tools.formats.pickles.judged import judge_without_joblib
 from ckpt_tools.formats.pickles.pickle_plain import magic as is_pickle
 from ckpt_tools.formats.pickles.pickle_plain import read_plain
 from ckpt_tools.model.finding import Finding
@@ -24,15 +22,15 @@ from ckpt_tools.storage import ShortRead, Source
 
 _PIECE = 1 << 18
 _RATIO, _FLOOR = 64, 64 << 20
-"""Bytes that a file may decode into: so many for each of its own, or so many if that is more."""
+"""The most bytes that a file may decode into: _RATIO for each byte of the file, but _FLOOR at least."""
 _MEMORY = 100 << 20
-"""Bytes that xz may ask for: its highest preset needs 65 MiB."""
+"""Bytes of memory that xz may use: its highest preset needs 65 MiB."""
 _ZFILE = 21
 """Bytes before the zlib data of joblib before 0.10: "ZF" and the decoded size as text."""
 
 
 class _Codec(NamedTuple):
-    """A compression: how its data begins, and what makes its decoder (None for one that is not read here)."""
+    """One compression: the first bytes of its data, and a function that makes its decoder (None: unread)."""
 
     name: str
     begins: bytes
@@ -55,12 +53,14 @@ def _find_codec(head: bytes) -> _Codec | None:
 
 
 def magic(head: bytes) -> bool:
-    """The beginning of one of the compressions that joblib knows."""
+    """Return whether ``head`` begins with the magic of a compression that joblib knows."""
     return _find_codec(head) is not None
 
 
-class _Walk:
-    """Decodes a file piece by piece; ``at`` is where in the file it stands, ``wrong`` what stopped it."""
+class _Decoding:
+    """An iterable over the decoded pieces of a file; ``at`` is the file offset reached, ``wrong`` the Damage
+    that ended it.
+    """
 
     def __init__(self, source: Source, codec: _Codec) -> None:
         self.source, self.codec = source, codec
@@ -86,15 +86,15 @@ class _Walk:
 
 
 class _Decoded:
-    """What a file decodes into, as a source that is read from its beginning on."""
+    """The decoded bytes of a file as a source, which must be read from its beginning on."""
 
-    def __init__(self, walk: _Walk, size: int) -> None:
-        self.walk, self.path, self.size = walk, walk.source.path, size
-        self.pieces, self.at, self.data = iter(walk), 0, bytearray()
+    def __init__(self, decoding: _Decoding, size: int) -> None:
+        self.decoding, self.path, self.size = decoding, decoding.source.path, size
+        self.pieces, self.at, self.data = iter(decoding), 0, bytearray()
 
     @property
     def bytes_read(self) -> int:
-        return self.walk.source.bytes_read
+        return self.decoding.source.bytes_read
 
     def read(self, offset: int, length: int) -> bytes:
         self._forget(offset)
@@ -110,6 +110,7 @@ class _Decoded:
         buffer[:] = self.read(offset, len(buffer))
 
     def _forget(self, offset: int) -> None:
+        """Drop the decoded bytes before ``offset``."""
         before = min(max(offset - self.at, 0), len(self.data))
         del self.data[:before]
         self.at += before
@@ -121,31 +122,31 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         raise Damage("bad-header", "the file does not begin like compressed data", 0)
     if codec.decoder is None:
         raise Damage("unread-pickle", f"{codec.name} data is not read here, so nobody knows what it names", 0)
-    walk = _Walk(source, codec)
+    decoding = _Decoding(source, codec)
     size, most = 0, max(_RATIO * source.size, _FLOOR)
-    for piece in walk:
+    for piece in decoding:
         size += len(piece)
         if size > most:
             why = f"{codec.name} data that decodes into more than {most:,} bytes is not read"
             raise Damage("unread-pickle", why, 0)
-    if walk.wrong:
-        yield walk.wrong.finding
-    elif walk.at < source.size:
-        why = f"{source.size - walk.at:,} bytes follow the {codec.name} data"
-        yield finding("trailing-data", why, offset=walk.at)
+    if decoding.wrong:
+        yield decoding.wrong.finding
+    elif decoding.at < source.size:
+        why = f"{source.size - decoding.at:,} bytes follow the {codec.name} data"
+        yield finding("trailing-data", why, offset=decoding.at)
     what = f"{codec.name} data: its checksum, if it has one, covers what it decodes into"
     anatomy.explain(0, source.size, what, Guard.UNPROTECTED)
-    if not is_pickle(_Decoded(_Walk(source, codec), size).read(0, min(HEAD, size))):
+    if not is_pickle(_Decoded(_Decoding(source, codec), size).read(0, min(HEAD, size))):
         yield finding("wrong-format", f"the {codec.name} data is not a pickle", offset=0)
         return
 
     def pickle(decoded: Source, inside: Anatomy) -> Iterator[Finding]:
         pickled = yield from read_plain(decoded, inside)
         if pickled.bare:
-            yield from read_otherwise(_Decoded(_Walk(source, codec), size))
+            yield from judge_without_joblib(_Decoded(_Decoding(source, codec), size))
 
     inner = Anatomy()
-    for f in structure(_Decoded(_Walk(source, codec), size), inner, pickle):
+    for f in structure(_Decoded(_Decoding(source, codec), size), inner, pickle):
         yield replace(f, offset=None)
     anatomy.named(inner)
     anatomy.keys |= inner.keys

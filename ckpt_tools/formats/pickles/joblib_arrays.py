@@ -16,27 +16,29 @@ from ckpt_tools.formats.pickles.stubs import Call, Filled, Global, NeedMore, Nes
 
 WRAPPER = Global("joblib.numpy_pickle", "NumpyArrayWrapper")
 ALIGNMENT = 16
-"""To so many bytes joblib aligns elements, by a byte that counts the bytes 0xff behind it. No opcode has a
-number as low, so an unpickler that does not know of arrays stops there.
+"""joblib aligns an array's elements to this many bytes: a byte counts the bytes 0xff that pad them. No opcode
+has a number as low, so an unpickler that does not know joblib's arrays stops there.
 """
 _DTYPE = Global("numpy", "dtype")
 _ODD = "the type of an array of joblib is none that NumPy writes"
 _HAS_OBJECTS = 1  # NPY_ITEM_REFCOUNT
 _ML_DTYPES = {"bfloat16": 2}
-"""Bytes of the types of ml_dtypes; all others take one."""
+"""Bytes per element of the types of ml_dtypes; a type that is not listed takes one."""
 
 
 class JoblibMachine(Machine):
-    """A machine that goes over the elements behind each array."""
+    """A machine that passes over the elements that lie behind the object of each array."""
 
     def build(self) -> None:
-        """Of an array the pickle goes on behind its elements. Raises Nested where these are a pickle."""
+        """Give an object its state; if it is an array, go on behind its elements. Raise Nested if these are a
+        pickle of their own.
+        """
         target = self.stack[-2]
         if type(target) is not Call or target.func != WRAPPER:
             super().build()
             return
         state, at = self.stack[-1], self.pos
-        nbytes, padded = _find_behind(state)
+        nbytes, padded = _measure_elements(state)
         if padded:
             at = self._find_end_of_padding()
         if self.frame not in (-1, self.pos):
@@ -51,7 +53,7 @@ class JoblibMachine(Machine):
         self.pos = at + nbytes
 
     def _find_end_of_padding(self) -> int:
-        """Where the elements begin: a byte says how many bytes 0xff come first."""
+        """Return where the elements begin: behind a byte that counts bytes 0xff, and these."""
         at, known = self.pos, len(self.data)
         end = at + 1 if at >= known else at + 1 + self.data[at]
         if end > known or at >= known:
@@ -62,30 +64,27 @@ class JoblibMachine(Machine):
         return end
 
 
-def _find_behind(state: Any) -> tuple[int, bool]:
-    """How many bytes follow joblib's object, -1 for a pickle of Python objects, and whether a padding comes
-    first. Raises ValueError where it is not as joblib writes it: then nobody knows where the pickle goes on.
+def _measure_elements(state: Any) -> tuple[int, bool]:
+    """Return the bytes of an array's elements (-1 for a pickle of Python objects), and whether padding comes
+    first. Raise ValueError for a state that joblib does not write: the pickle goes on at an unknown place.
     """
     if not isinstance(state, dict) or not {"shape", "dtype", "order"} <= state.keys():
         raise ValueError("an array of joblib has no shape or no type")
     shape, alignment = state["shape"], state.get("numpy_array_alignment_bytes")
-    if (
-        type(shape) is not tuple
-        or len(shape) > 64
-        or not all(type(n) is int and 0 <= n < HUGE for n in shape)
-    ):
+    valid = type(shape) is tuple and len(shape) <= 64 and all(type(n) is int and 0 <= n < HUGE for n in shape)
+    if not valid:
         raise ValueError("the shape of an array of joblib is not a tuple of lengths")
     if alignment not in (None, ALIGNMENT):
         raise ValueError("an array of joblib is aligned in a way that joblib does not know")
-    size = _find_size(state["dtype"])
+    size = _find_item_size(state["dtype"])
     return (-1, False) if size is None else (min(math.prod(shape) * size, HUGE), alignment is not None)
 
 
-def _find_size(dtype: Any) -> int | None:
-    """Bytes of an element, None of a Python object. Raises ValueError."""
+def _find_item_size(dtype: Any) -> int | None:
+    """Return the bytes of one element, None for a Python object. Raise ValueError for other types."""
     if not _is_dtype(dtype):
         raise ValueError(_ODD)
-    kind, flags, told = dtype.args[0], dtype.state[7], dtype.state[5]
+    kind, flags, stated_size = dtype.args[0], dtype.state[7], dtype.state[5]
     if type(kind) is Global and kind.module == "ml_dtypes":
         size = _ML_DTYPES.get(kind.name, 1)
     else:
@@ -96,13 +95,13 @@ def _find_size(dtype: Any) -> int | None:
         if has_objects:
             return None
         size = element.size
-    if told not in (-1, size):
+    if stated_size not in (-1, size):
         raise ValueError(_ODD)
     return size
 
 
 def _is_dtype(dtype: Any) -> bool:
-    """Whether it is a call and a state as dtypes are pickled, of no type with subarrays."""
+    """Return whether ``dtype`` is a call and a state as NumPy pickles dtypes, of a type without subarrays."""
     if type(dtype) is not Call or dtype.func != _DTYPE or not dtype.args or type(dtype.state) is not tuple:
         return False
     state = dtype.state

@@ -1,5 +1,5 @@
-"""Reads pickles from a file together with the verdict on what they name; the shared first step of every
-format that holds a pickle.
+"""Reads pickles from a file and judges the names in them: the shared first step of every format that holds a
+pickle.
 """
 
 from __future__ import annotations
@@ -45,28 +45,20 @@ _LOAD_FROM_BYTES = ("torch.storage", "_load_from_bytes")
 _MANY = 32
 _HOLDING = (dict, tuple, list, set, frozenset, Call, Key)
 _VALUES = 500_000
-"""Values given to calls that are gone through; of more it is taken that every name of the pickle is among
-them.
+"""The most containers in arguments of calls that are searched for names; if there are more, every name of the
+pickle counts as an argument.
 """
 RUNS = frozenset({"unsafe-pickle", "unread-pickle", "suspect-call"})
-"""What a pickle inside a file of another kind tells of."""
+"""Finding codes that are passed on from a pickle inside a file of another format."""
 _BUFFERS = frozenset({Global("_io", "BytesIO"), Global("io", "BytesIO")})
 _DEEP, _BUFFERED = 3, 16 << 20
-"""Files in BytesIO in files in BytesIO, and bytes of those in one pickle that are looked into."""
-_LEGACY = 5  # pickles of a legacy file
+"""Limits on files in BytesIO: levels of one inside another, and bytes of all files in one pickle."""
+_LEGACY = 5  # pickles of a legacy torch file
 _BUILTINS = ("builtins", "__builtin__")
 _RANGES = frozenset((module, name) for module in _BUILTINS for name in ("range", "xrange"))
-_MADE = frozenset(
-    [
-        *(
-            (module, n)
-            for module in _BUILTINS
-            for n in ("bytes", "bytearray", "list", "tuple", "set", "frozenset")
-        ),
-        ("collections", "deque"),
-    ]
-)
-"""What makes as many bytes or items as its argument says or has."""
+_FILLED_TYPES = ("bytes", "bytearray", "list", "tuple", "set", "frozenset")
+_FILLED = {("collections", "deque"), *((module, name) for module in _BUILTINS for name in _FILLED_TYPES)}
+"""Types whose call makes as many bytes or items as its argument, a number or a range, says."""
 
 
 def read_judged(
@@ -80,9 +72,9 @@ def read_judged(
     first: int = _FIRST,
     arrays: bool = False,
 ) -> Generator[Finding, None, Pickled]:
-    """Read the pickle between ``start`` and ``stop`` of a file, and judge what it names, also when it is
-    damaged further on. Reads ``first`` bytes first, or all that is kept if ``whole``; ``arrays`` are
-    joblib's. Raises Damage.
+    """Read the pickle between ``start`` and ``stop`` of a file, and judge its names, even if it is damaged
+    behind them. The first read has ``first`` bytes, or a WINDOW if ``whole``; ``arrays``: see ``read_from``.
+    Names that begin with ``harmless`` are not judged. Add names to ``anatomy``. Raise Damage.
     """
     names = _Names()
     head = source.read(start, min(stop - start, WINDOW if whole else first))
@@ -99,18 +91,18 @@ def read_judged(
     for name, at in pickled.twice:
         why = f"the pickle gives one dict the key {name!r} twice; the later value wins"
         yield finding("duplicate-key", why, offset=at)
-    told = names.find(head, pickled)
-    yield from _judge_nested(pickled, told, 3)
+    found = names.find(head, pickled)
+    yield from _judge_nested(pickled, found, 3)
     yield from _judge_buffered(pickled, anatomy)
-    yield from _judge(told, anatomy, harmless)
-    yield from _find_made_of_nothing(pickled, source.size)
+    yield from _judge(found, anatomy, harmless)
+    yield from _find_bombs(pickled, source.size)
     protocol = head[1] if head[:1] == b"\x80" else 0
     return pickled._replace(end=start + pickled.end, protocol=protocol)
 
 
-def read_otherwise(source: Source) -> Iterator[Finding]:
-    """What somebody would run who unpickles a file of joblib's and does not know of the arrays in it: their
-    bytes are opcodes then, and mean something else.
+def judge_without_joblib(source: Source) -> Iterator[Finding]:
+    """Yield ``unsafe-pickle`` for what another unpickler than joblib's would run: it takes the bytes of the
+    arrays in the file for opcodes.
     """
     names = _Names()
     head = source.read(0, min(source.size, _FIRST))
@@ -121,49 +113,48 @@ def read_otherwise(source: Source) -> Iterator[Finding]:
 
 
 class _Names:
-    """The names in one pickle as written, and those that it calls, with their first offsets."""
+    """The names in one pickle as written (``seen``) and the names that it calls, with their first offsets."""
 
     def __init__(self) -> None:
         self.seen: dict[Global, int] = {}
         self.called: dict[Global, int] = {}
 
     def find(self, data: bytes, pickled: Pickled | None = None, at: int | None = None) -> list[Named]:
-        """The same as Python 3 knows them; all at the offset ``at`` where those of their own would mislead"""
+        """Return the names as Python 3 knows them. ``data`` begins the pickle; ``at`` is the offset to report
+        for all of them where their own offsets would mislead.
+        """
         protocol = data[1] if data[:1] == b"\x80" and len(data) > 1 else 0
-        given = set[Global]() if pickled is None else self._find_handed(pickled, protocol)
+        handed = set[Global]() if pickled is None else self._find_handed(pickled, protocol)
         offsets = {**self.called, **self.seen}
+        offsets = offsets if at is None else dict.fromkeys(offsets, at)
         return [
-            Named(
-                python3(g, protocol),
-                o if at is None else at,
-                g in self.called,
-                g in given,
-                g if g in self.seen else None,
-            )
-            for g, o in offsets.items()
+            Named(python3(g, protocol), offset, g in self.called, g in handed, g if g in self.seen else None)
+            for g, offset in offsets.items()
         ]
 
     def _find_handed(self, pickled: Pickled, protocol: int) -> set[Global]:
-        """What calls that call their arguments are given; of what is followed, what anything is given."""
+        """Return the names that are arguments of functions which call their arguments, and the FOLLOWED names
+        that are arguments of any call.
+        """
         names = {g: python3(g, protocol) for g in (*self.seen, *self.called)}
         followed = {g for g, name in names.items() if name in FOLLOWED}
         if not followed and not any(self._matters(g, name) for g, name in names.items()):
             return set()
-        calling = {g for g in self.called if calls_arguments(str(names[g]))}
-        found = _find_given([c for c in pickled.calls if c.named in calling]) if calling else set()
+        callers = {g for g in self.called if calls_arguments(str(names[g]))}
+        found = _find_arguments([c for c in pickled.calls if c.named in callers]) if callers else set()
         if found is None:
             return {*self.seen, *self.called}
-        others = _find_given([*pickled.calls, pickled.value]) if followed else None
-        return found | (followed & (others or set()))
+        arguments = _find_arguments([*pickled.calls, pickled.value]) if followed else None
+        return found | (followed & (arguments or set()))
 
     def _matters(self, name: Global, known_as: Global) -> bool:
-        """Whether it makes a difference if something else calls a name."""
+        """Return whether the verdict on a name changes if other code calls it."""
         unlisted = name not in self.called and trust(known_as) is Trust.UNLISTED
         return unlisted or called_unsafely(known_as)
 
 
-def _find_given(values: list[Any]) -> set[Global] | None:
-    """The names in what calls were given and in plain values, each once; None if there are too many."""
+def _find_arguments(values: list[Any]) -> set[Global] | None:
+    """Return the names in the arguments of calls and in plain values; None if these are more than _VALUES."""
     found, visited = set[Global](), set[int]()
     while values:
         value = values.pop()
@@ -185,45 +176,41 @@ def _find_given(values: list[Any]) -> set[Global] | None:
 
 
 def _judge(names: list[Named], anatomy: Anatomy, harmless: tuple[str, ...]) -> Iterator[Finding]:
+    """Yield the findings for names, and add the names to ``anatomy``; ``harmless``: prefixes of modules."""
     known = set(anatomy.globals)
     written = (f"{g.module[:256]} {g.name[:256]}" for g in (one.written for one in names) if g is not None)
     anatomy.globals.extend(n for n in dict.fromkeys(written) if n not in known)
     yield from judge((one for one in names if not one.name.module.startswith(harmless)), anatomy.unlisted)
 
 
-def _find_made_of_nothing(pickled: Pickled, size: int) -> Iterator[Finding]:
-    """What to say of a call that makes more bytes or items than the file has: ``bytearray(2 ** 40)``,
-    ``list(range(2 ** 40))``. Picklers write the contents of both (copyreg, Objects/bytearrayobject.c).
+def _find_bombs(pickled: Pickled, size: int) -> Iterator[Finding]:
+    """Yield a warning for the first call that makes more bytes or items than the file has: ``bytearray(2 **
+    40)``, ``list(range(2 ** 40))``. Picklers write the contents of both (copyreg, Objects/bytearrayobject.c).
     """
     for call in pickled.calls:
-        first = call.args[0] if call.func in _MADE and call.args else None
-        made = first if type(first) is int else 0
+        first = call.args[0] if call.func in _FILLED and call.args else None
+        count = first if type(first) is int else 0
         if type(first) is Call and first.func in _RANGES and all(type(a) is int for a in first.args):
             with suppress(TypeError, ValueError):
                 numbers = range(*first.args)
-                made = max(0, (numbers.stop - numbers.start) // numbers.step)
-        if made > size:
-            text = (
-                f"it makes {made:,} bytes or items of nothing, which no pickler writes: loading it may take"
-            )
-            yield finding(
-                "bad-pickle",
-                f"{text} all memory",
-                offset=call.offset,
-                severity=Severity.WARNING,
-                hint="find out who wrote it before anything loads it",
-            )
+                count = max(0, (numbers.stop - numbers.start) // numbers.step)
+        if count > size:
+            text = f"it makes {count:,} bytes or items of nothing, which no pickler writes: loading it"
+            text, hint = f"{text} may take all memory", "find out who wrote it before anything loads it"
+            yield finding("bad-pickle", text, offset=call.offset, severity=Severity.WARNING, hint=hint)
             return
 
 
 def _judge_nested(pickled: Pickled, names: list[Named], depth: int) -> Iterator[Finding]:
-    """Judge what a pickle hides: ``_load_from_bytes`` (torch/storage.py) has a whole legacy file in bytes."""
+    """Judge the files that a pickle hides: ``_load_from_bytes`` (torch/storage.py) loads a legacy torch file
+    from bytes. Add the names in them to ``names``; ``depth`` is how many levels may still follow.
+    """
     calls = [c for c in pickled.calls if c.func == _LOAD_FROM_BYTES]
     odd = next((c for c in calls if not _hands_legacy(c)), None)
     if odd is not None:
         why = "the pickle hands torch.load something else than a legacy torch file"
         yield finding("unsafe-pickle", why, offset=odd.offset)
-    # Each bytes object once: a stream may hand out the same one again and again.
+    # each bytes object once: a stream may use one in many calls
     hidden = list({id(c.args[0]): c for c in calls if c.args and isinstance(c.args[0], bytes)}.values())
     most = _MANY if depth else 0
     for call in hidden[:most]:
@@ -238,9 +225,9 @@ def _judge_nested(pickled: Pickled, names: list[Named], depth: int) -> Iterator[
 
 
 def _judge_buffered(pickled: Pickled, anatomy: Anatomy) -> Iterator[Finding]:
-    """What files in BytesIO would run, which frameworks unpickle (Transformer Engine's ``_extra_state``)."""
-    left, held = _BUFFERED, (c for c in pickled.calls if c.named in _BUFFERS)
-    for call in held:
+    """Judge files in BytesIO, which frameworks unpickle in turn (Transformer Engine's ``_extra_state``)."""
+    left = _BUFFERED
+    for call in (c for c in pickled.calls if c.named in _BUFFERS):
         state = call.state if type(call.state) is tuple and call.state else call.args
         data = state[0] if state else None
         if not isinstance(data, bytes) or not (is_proto(data) or data.startswith(b"PK\3\4")):
@@ -254,25 +241,27 @@ def _judge_buffered(pickled: Pickled, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _judge_inner(data: bytes, anatomy: Anatomy, offset: int) -> Iterator[Finding]:
-    """What a file inside a pickle would run."""
-    from ckpt_tools.formats import BY_NAME  # which reads its pickles by this module
+    """Yield the findings RUNS of a file inside a pickle; add the names in it to ``anatomy``."""
+    from ckpt_tools.formats import BY_NAME  # not at the top: the formats import this module
 
     inner = Anatomy(depth=anatomy.depth + 1)
-    zipped, old = data.startswith(b"PK\3\4"), legacy_magic(data[:HEAD])
-    form = BY_NAME["torch_zip" if zipped else "torch_legacy" if old else "pickle_plain"]
-    for f in structure(BytesSource(data), inner, form.checks[Level.STRUCTURE]):
+    zipped, legacy = data.startswith(b"PK\3\4"), legacy_magic(data[:HEAD])
+    fmt = BY_NAME["torch_zip" if zipped else "torch_legacy" if legacy else "pickle_plain"]
+    for f in structure(BytesSource(data), inner, fmt.checks[Level.STRUCTURE]):
         if f.code in RUNS:
             yield replace(f, offset=offset)
     anatomy.named(inner)
 
 
 def _hands_legacy(call: Call) -> bool:
-    """Whether the first argument of a call is a legacy torch file."""
+    """Return whether the first argument of a call is a legacy torch file."""
     return bool(call.args) and isinstance(call.args[0], bytes) and legacy_magic(call.args[0][:HEAD])
 
 
 def _read_legacy(data: bytes, names: list[Named], offset: int) -> Iterable[Pickled | Finding]:
-    """The pickles that ``torch.load`` reads of a legacy file; what those before some damage name is seen."""
+    """Yield the pickles that ``torch.load`` reads of a legacy file, or a Finding for an unread one; add their
+    names to ``names``, also the names before damage.
+    """
     at = 0
     for _ in range(_LEGACY):
         found = _Names()

@@ -1,13 +1,11 @@
-"""Names that frameworks write into their checkpoints, and that do no more than build plain values, whatever
-they are called with (``globals.toml``); CALLING and ONLY_MADE name those of which that is not so.
-``torch.load(weights_only=True)`` refuses most of them; loaders that unpickle without asking need no question
-for them.
+"""The names of ``globals.toml``: known ones and dangerous ones.
 
-Names whose call runs commands or code, imports, opens, writes or deletes files, talks to other machines,
-or unpickles something else.
+Frameworks write known names into their checkpoints. Whatever they are called with, they do no more than build
+plain values; CALLING and ONLY_MADE list the exceptions. ``torch.load(weights_only=True)`` refuses most known
+names; loaders that unpickle without asking need no question for them.
 
-``globals.toml`` lists them. A name that is in no list is not taken for harmless: globals.py says what happens
-to it.
+A call of a dangerous name runs commands or code, imports, opens, writes or deletes files, talks to other
+machines, or unpickles something else. A name in no list is not taken for harmless: see globals.py.
 """
 
 from __future__ import annotations
@@ -20,13 +18,15 @@ from ckpt_tools.model.tables import read_table
 
 
 def read_names(table: str) -> frozenset[str]:
-    """Return the names of a text of ``globals.toml``."""
+    """Return the names in a table: the word ``a.{b,c}.:`` puts ``a.b.`` and ``a.c.`` before each name behind
+    it, up to the next word with a colon.
+    """
     found, beginnings = set[str](), [""]
     for word in re.sub(r"#.*", "", table).split():
         if word.endswith(":"):
             before, _, rest = word[:-1].partition("{")
-            either, _, after = rest.partition("}")
-            beginnings = [before + one + after for one in either.split(",")]
+            choices, _, after = rest.partition("}")
+            beginnings = [before + choice + after for choice in choices.split(",")]
         else:
             found.update(beginning + word for beginning in beginnings)
     return frozenset(found)
@@ -36,15 +36,15 @@ NAMES = {name: read_names(text) for name, text in read_table(__package__, "globa
 EXACT = NAMES["lightning"] | NAMES["exact"]
 _ENUMERATIONS = NAMES["enumerations"]
 _ARGUMENTS = (
-    # what is derived from the Trainer's arguments, which it pickles with every save
+    # classes derived from the arguments of a Trainer, which it pickles with every save
     r"trl\.(trainer|experimental\.[a-z0-9_]+)\.[a-z0-9_]+_config\.[A-Z]\w*Config"
     r"|sentence_transformers(\.[a-z_]+)?\.training_args\.[A-Z]\w*TrainingArguments"
     r"|axolotl\.core\.(training_args|trainers\.[a-z0-9_]+\.args)\.Axolotl\w*(Config|Arguments)"
     r"|swift\.(trainers|rlhf_trainers)\.arguments\.[A-Z]\w*(Config|Arguments)"
-    # what RLlib keeps beside each state, to make its algorithm from: attributes, and no more
+    # classes that RLlib keeps beside each state, to make its algorithm from: attributes, and no more
     r"|ray\.rllib\.algorithms\.([a-z0-9_]+\.[a-z0-9_]+|algorithm_config)\.[A-Z]\w*Config"
 )
-_PREFIXES = re.compile(
+_KNOWN_PATTERN = re.compile(
     r"numpy\.dtypes\.\w+DType"
     # a whole model: layers are built without a call, their attributes set
     r"|torch\.nn\.modules\.[a-z_]+\.[A-Z]\w*"
@@ -58,24 +58,24 @@ ONLY_MADE = NAMES["only_made"] | {name for name in NAMES["lightning"] if name.en
 
 
 def calls_arguments(full: str) -> bool:
-    """Whether a name that is allowed or known calls what it is given, as a scheduler does when it is made."""
+    """Return whether an allowed or known name calls its arguments, as a scheduler does when it is made."""
     return full in CALLING or full.startswith("torch.optim.lr_scheduler.")
 
 
 @lru_cache(1024)
 def only_made(module: str, name: str) -> bool:
-    """Whether that is a class which picklers make without a call, and whose call reaches further."""
+    """Return whether a name is a class that picklers make without a call, and whose call does more."""
     full = f"{module[:1000]}.{name[:1000]}"
     return full in ONLY_MADE or re.fullmatch(_ARGUMENTS, full) is not None
 
 
 def known(full: str) -> bool:
-    """Whether a dotted name is one that frameworks write."""
-    of, _, member = full.rpartition(".")
+    """Return whether frameworks write a dotted name."""
+    owner, _, member = full.rpartition(".")
     return (
         full in EXACT
-        or (of in _ENUMERATIONS and not member.startswith("_"))
-        or _PREFIXES.fullmatch(full) is not None
+        or (owner in _ENUMERATIONS and not member.startswith("_"))
+        or _KNOWN_PATTERN.fullmatch(full) is not None
     )
 
 
@@ -93,31 +93,32 @@ _LONGEST = 16
 
 
 def dangerous(modules: list[str], names: list[str]) -> bool:
-    """Whether a name of a module is one of these, or reaches one of these through another module."""
+    """Return whether a name of a module is dangerous, or reaches a dangerous one through another module."""
     return (
         _runs([*modules, *names])
         or not DEEP.isdisjoint(modules[modules[0] == "builtins" :])
         or not _BARE.isdisjoint(names)
-        or "__main__" in modules[1:]  # a package's program: importing it runs it
+        or "__main__" in modules[1:]  # importing the program of a package runs it
         or (len(names) > 1 and any(map(DUNDER.fullmatch, names)))
-        # a method of what is known: it opens, writes or deletes
+        # a method of a known class: it opens, writes or deletes files
         or (modules[0] in ("pathlib", "_io", "io") and len(names) > 1)
         or _reaches(names)
     )
 
 
 def _runs(parts: list[str]) -> bool:
+    """Return whether a dotted name, or a prefix of it, is in a list of dangerous names."""
     full = ".".join(parts[:_LONGEST])
     if full in PLAIN:
         return False
     prefixes = {".".join(parts[:n]) for n in range(1, min(len(parts), _LONGEST) + 1)}
-    if parts[0] == "builtins":  # its classes and plain functions are harmless by themselves
+    if parts[0] == "builtins":  # other classes and functions of it are harmless
         return not prefixes.isdisjoint(RUNNING)
     return parts[0] in MODULES or full.startswith("pandas.read_") or not prefixes.isdisjoint(_BEGINNINGS)
 
 
 def _reaches(names: list[str]) -> bool:
-    """Whether an attribute is a module that runs code or leads to one (``random._os``)."""
+    """Return whether one of the attributes is a module that runs code or leads to one (``random._os``)."""
     for i, name in enumerate(names[:_LONGEST]):
         bare = name.lstrip("_")
         module = _ALIASES.get(bare, bare)

@@ -1,9 +1,8 @@
-"""The state of our restricted pickle machine and what its opcodes do to it; reader.py holds the opcodes
-themselves.
+"""The state of our restricted pickle machine, and a method for each change of that state; reader.py maps
+opcodes to these methods.
 
-The stack discipline is that of CPython's Lib/pickle.py (_Unpickler). Nothing here recurses, and nothing is
-hashed, copied or converted whose cost a stream could inflate, so time and memory are linear in the stream's
-length.
+The stack discipline is that of CPython's Lib/pickle.py (_Unpickler). No method recurses, or hashes, copies or
+converts a value at a cost that a hostile stream could inflate: time and memory are linear in its length.
 """
 
 from __future__ import annotations
@@ -28,20 +27,20 @@ from ckpt_tools.formats.pickles.stubs import (
 )
 
 LIMIT = 512 << 20
-"""Bytes of one frame at most."""
+"""The most bytes of one frame."""
 MAX_OPS = 5_000_000
-"""Opcodes of one pickle read at most. A tensor in a state_dict takes about 35."""
+"""The most opcodes that are read of one pickle. A tensor in a state_dict takes about 35."""
 MAX_MADE = 4_000_000
-"""What one pickle may make and copy at most, in units of about 40 bytes of memory: one byte may buy an object
-of 200.
+"""The budget of one pickle for the objects that it makes and copies, in units of about 40 bytes of memory:
+one byte of the stream may make an object of 200 bytes.
 """
 LONG, BEGINNING = 1 << 20, 4096
-"""Bytes of a text from which on it is passed over, and how many of them are kept: a legacy torch file that is
-hidden in one needs less than 1000.
+"""Of a text or bytes object of more than LONG bytes, only the first BEGINNING bytes are kept: a legacy torch
+file that is hidden in one needs less than 1000.
 """
-_LINE = 16 << 20
-_DEEP = 100_000
-"""Levels of marks. Picklers recurse, so they end at a few thousand."""
+_MAX_LINE = 16 << 20  # bytes
+_MAX_MARKS = 100_000
+"""The most MARKs that may be open at a time. Picklers recurse, so they end at a few thousand."""
 
 _MAPPINGS = {("collections", "OrderedDict"), ("collections", "defaultdict"), ("collections", "Counter")}
 _BUILTIN = ("builtins", "__builtin__")
@@ -53,35 +52,36 @@ _ENCODE = ("_codecs", "encode")
 _SIZE = ("torch", "Size")
 _PLAIN = {*_MAPPINGS, *_SETS, *_BYTES, _ENCODE, _SIZE}
 _CONSTANTS: dict[int, Any] = {0x4E: None, 0x88: True, 0x89: False, 0x29: ()}
-_REDUCE, _OLD = 0x52, b"io"
-"""Opcodes that call: INST and OBJ make an object of no arguments as NEWOBJ does."""
-_MANY = 16  # arguments of a call
-_SMALL = 4096  # ints below are few enough to hash to themselves
-_HOLE: Any = object()
+_REDUCE, _INST_OBJ = 0x52, b"io"
+"""Opcodes that call; INST and OBJ without arguments only make an object, as NEWOBJ does."""
+_MANY = 16  # arguments of a call that cost nothing extra; also: keys given twice that are reported
+_SMALL = 4096  # ints below it may be dict keys as they are: too few to collide on purpose
+_HOLE: Any = object()  # in the memo: a number without an entry; as a result: no plain value
 _GAP, _HOLES = 1024, 1 << 16
-"""How far beyond the memo's end an entry may be put, and how many may be left out: picklers number them one
-by one.
+"""How far beyond the end of ``memo`` an entry may lie, and how many numbers may have no entry; all other
+entries go to ``far``. Picklers number entries one by one.
 """
 
 
 def key(value: Any) -> Any:
-    """``value`` as a dict key whose hash and search cost nothing that the stream could inflate."""
+    """Return ``value``, or a stub for it, as a dict key that no stream can make slow to hash or to find."""
     kind = type(value)
-    if kind is str:
+    if kind is str or (kind is int and 0 <= value < _SMALL):
         return value
     if kind is int:
-        return value if 0 <= value < _SMALL else Number(value) if value.bit_length() <= 64 else Key(value)
+        return Number(value) if value.bit_length() <= 64 else Key(value)
     if kind is float:
         return key(int(value)) if value.is_integer() and abs(value) < 1 << 63 else Number(value)
-    return (
-        Key(value)
-        if isinstance(value, (tuple, list, dict, set, frozenset, Long)) and kind is not Global
-        else value
-    )
+    slow = isinstance(value, (tuple, list, dict, set, frozenset, Long)) and kind is not Global
+    return Key(value) if slow else value
 
 
 class Machine:
-    """One run over one pickle."""
+    """One reading of one pickle. In ``data``, the bytes at hand, the current opcode is at index ``op``, the
+    next byte at ``pos``; ``base`` is the file offset of ``data[0]``.
+
+    ``seen`` and ``called`` collect the globals named and called, each with the file offset of its first time.
+    """
 
     def __init__(
         self,
@@ -94,27 +94,27 @@ class Machine:
         self.data, self.start, self.pos, self.op, self.base, self.seen = data, start, start, start, base, seen
         self.stack: list[Any] = []
         self.metastack: list[list[Any]] = []
-        # A list: a stream could choose numbers that a dict searches for ever. What is far off lies apart.
+        # A list: a stream could choose numbers that a dict searches for ever. Entries far off go to ``far``.
         self.memo: list[Any] = []
-        self.holes, self.far = 0, dict[str, Any]()
+        self.holes, self.far = 0, dict[str, Any]()  # holes: how often ``memo`` has _HOLE
         self.ticks = iter(range(MAX_OPS))
         self.left = MAX_MADE
-        self.first = base
-        self.text = len(data)  # bytes that _codecs.encode may still make: every str of the stream once
+        self.first = base  # as it is at first: feed() raises ``base``
+        self.text = len(data)  # characters that _codecs.encode may still encode: each of the stream once
         self.frame = -1  # where the current frame ends
         self.persistents: list[Persistent] = []
         self.calls: list[Call] = []
-        self.called: dict[Global, int] = {} if called is None else called  # what is called, and where first
-        self.twice: list[tuple[str, int]] = []
-        self.bare = 0  # arrays of joblib without padding: see joblib_machine
-        self.last = (b"", 0, 0)  # the bytes read last, and where in the file
+        self.called: dict[Global, int] = {} if called is None else called
+        self.twice: list[tuple[str, int]] = []  # keys that one dict is given twice, and where
+        self.bare = 0  # arrays of joblib without padding: see joblib_arrays.py
+        self.last = (b"", 0, 0)  # what binary() read last, its file offset and its length
         self.filled: list[Filled] = []
 
     def run(self, steps: Sequence[Step | None]) -> Pickled:  # noqa: C901, PLR0912, PLR0915 - a branch for each frequent opcode: a call would take three times as long
-        """Read to STOP, the one opcode without a step; ``steps`` maps the other opcodes. Raises Damage, and
-        IndexError, KeyError or ValueError for a damaged stream.
+        """Run opcodes up to STOP; ``steps`` has a function for each opcode but STOP and unknown ones. Raise
+        Damage, or IndexError, KeyError or ValueError for a damaged stream.
 
-        After NeedMore it goes on where it was, once it was fed.
+        After NeedMore, feed() the machine and call this again: it goes on at the opcode that needed more.
         """
         data, size, memo, metastack, at = self.data, len(self.data), self.memo, self.metastack, self.pos
         stack, frame = self.stack, self.frame
@@ -128,8 +128,8 @@ class Machine:
                         raise self.bad("an opcode crosses the end of its frame")
                     frame = self.frame = -1
                 op = data[at]
-                # Nine of ten opcodes of a state_dict are among these, the most frequent first; spelled out
-                # they take a third of the time of a call.
+                # Nine of ten opcodes of a state_dict have a branch here, the most frequent first: a branch
+                # takes a third of the time of a call.
                 if op == 0x72 and at + 4 < size:  # LONG_BINPUT
                     i = data[at + 1] | data[at + 2] << 8 | data[at + 3] << 16 | data[at + 4] << 24
                     memo.append(stack[-1]) if i == len(memo) else self.put(i, stack[-1])
@@ -143,7 +143,7 @@ class Machine:
                     at += 2
                 elif op == 0x28:  # MARK
                     metastack.append(stack)
-                    if len(metastack) > _DEEP:
+                    if len(metastack) > _MAX_MARKS:
                         raise self.complex()
                     stack = []
                     at += 1
@@ -193,24 +193,24 @@ class Machine:
         raise self.complex()
 
     def feed(self, data: bytes) -> None:
-        """Go on with the bytes from ``op`` on."""
+        """Replace the bytes at hand by ``data``, which begins at the current opcode; it is run again."""
         self.base, self.start = self.base + self.op, self.start - self.op
         self.frame = self.frame - self.op if self.frame >= 0 else -1
         self.data, self.pos, self.op = data, 0, 0
         self.text += len(data)
 
     def forget(self) -> None:
-        """Let go of all that was made: an exception that is kept keeps this machine."""
+        """Empty the stacks, the memo and the lists of stubs: an exception that is kept keeps this machine."""
         self.memo.clear()
         for made in (self.stack, self.metastack, self.far, self.persistents, self.calls, self.filled):
             made.clear()
 
     def put(self, i: int, value: Any) -> None:
-        """Into the memo."""
+        """Store a value as entry ``i`` of the memo."""
         gap = i - len(self.memo)
         if gap == 0:
             self.memo.append(value)
-        elif -gap <= len(self.memo) and gap < 0:
+        elif 0 <= i < len(self.memo):
             self.holes -= self.memo[i] is _HOLE
             self.memo[i] = value
         elif 0 < gap < _GAP and self.holes < _HOLES:
@@ -222,10 +222,11 @@ class Machine:
             self.far[salted(i)] = value
 
     def get(self, i: int) -> Any:
-        """From the memo. Raises KeyError."""
+        """Return entry ``i`` of the memo. Raise KeyError if nothing was stored there."""
         return self.memo[i] if 0 <= i < len(self.memo) and self.memo[i] is not _HOLE else self.far[salted(i)]
 
     def stop(self, op: int) -> Pickled:
+        """Return the result at STOP. Raise Damage for an unknown opcode, or if the pickle is not complete."""
         if op != 0x2E:
             raise self.bad(f"there is no opcode 0x{op:02x}")
         if self.metastack or len(self.stack) != 1 or self.frame not in (-1, self.pos):
@@ -234,30 +235,30 @@ class Machine:
         return Pickled(self.stack[0], end, self.persistents, self.calls, self.twice, self.filled, self.bare)
 
     def complex(self) -> Damage:
-        why = (
-            f"the pickle has more than {MAX_OPS:,} opcodes, or makes more than is kept; the rest was not read"
-        )
-        return Damage("unread-pickle", why, self.base + self.op)
+        """Return the error for a pickle that is beyond a limit."""
+        why = f"the pickle has more than {MAX_OPS:,} opcodes, or makes more than is kept"
+        return Damage("unread-pickle", f"{why}; the rest was not read", self.base + self.op)
 
     def bad(self, why: str) -> Damage:
         return Damage("bad-pickle", f"the pickle is damaged: {why}", self.base + self.op)
 
     def charge(self, n: int) -> None:
+        """Take ``n`` units from the budget (MAX_MADE). Raise Damage if it is used up."""
         self.left -= n
         if self.left < 0:
             raise self.complex()
 
     def string(self, raw: bytes) -> str:
-        """A text of at most LONG bytes."""
+        """Decode a text of at most LONG bytes, and charge its memory: in ASCII, a byte per character."""
         out = str(raw, "utf-8", "surrogatepass")
         self.charge(len(raw) // 32 + 2 if out.isascii() else len(raw) // 8 + 2)
         return out
 
     def binary(self, n: int) -> bytes:
-        """The next ``n`` bytes; of very many only the first."""
-        at, kept = self.pos, n if n <= LONG else BEGINNING
-        self.charge(kept // 32 + 2)
-        out = self.take(kept) if n <= LONG else Long(self.take(kept))
+        """Return the next ``n`` bytes; if they are more than LONG, the first of them as a ``Long``."""
+        at, count = self.pos, n if n <= LONG else BEGINNING
+        self.charge(count // 32 + 2)
+        out = self.take(count) if n <= LONG else Long(self.take(count))
         self.pos = at + n
         self.last = (out, self.base + at, n)
         return out
@@ -267,7 +268,7 @@ class Machine:
         return value
 
     def pop(self, n: int) -> list[Any]:
-        """The last ``n`` values. Raises IndexError."""
+        """Remove the last ``n`` values from the stack and return them. Raise IndexError if it has fewer."""
         out = self.stack[-n:]
         if len(out) < n:
             raise IndexError
@@ -275,6 +276,7 @@ class Machine:
         return out
 
     def take(self, n: int) -> bytes:
+        """Return the next ``n`` bytes. Raise NeedMore if they are not at hand."""
         at, end = self.pos, self.pos + n
         if n < 0:
             raise self.bad("a negative length")
@@ -287,8 +289,9 @@ class Machine:
         return int.from_bytes(self.take(n), "little")
 
     def line(self) -> bytes:
+        """Return the next bytes up to a newline. Raise NeedMore if none is at hand."""
         end = self.data.find(b"\n", self.pos)
-        if end < 0 and len(self.data) - self.pos > _LINE:
+        if end < 0 and len(self.data) - self.pos > _MAX_LINE:
             raise self.complex()
         if end < 0:
             raise NeedMore(len(self.data) + 1, self.base + self.op)
@@ -296,11 +299,13 @@ class Machine:
         out, self.pos = self.data[self.pos : end], end + 1
         return out
 
-    def marked(self) -> list[Any]:
+    def pop_mark(self) -> list[Any]:
+        """Remove the last MARK and the values above it; return these."""
         items, self.stack = self.stack, self.metastack.pop()
         return items
 
-    def name(self, module: Any, name: Any) -> Global:
+    def note_global(self, module: Any, name: Any) -> Global:
+        """Return the global of this name, and note it in ``seen``. Raise Damage if it is not two texts."""
         if type(module) is not str or type(name) is not str:
             if Call in (type(module), type(name)):
                 why = "the pickle names a global by what a call gives: it hides what it imports"
@@ -312,44 +317,45 @@ class Machine:
         return out
 
     def reduce(self, func: Any, args: Any, kwargs: Any = None) -> Any:
+        """Return the plain value of a call, or the stub that stands for it; note the name that is called."""
         if type(func) not in (Global, Call, Persistent) or type(args) is not tuple:
             raise self.bad("it calls something that cannot be called")
-        if len(args) > _MANY:  # copied below, and a stream may pass the same tuple again and again
+        if len(args) > _MANY:  # they are copied, and a stream may pass one tuple again and again
             self.charge(len(args))
-        named = self.find_origin(func)
+        origin = self.find_origin(func)
         if type(func) is Global:
             if func in _NEWOBJ and args and type(args[0]) is Global:
                 for base in args[1:2]:
                     if type(base) is Global:  # copyreg._reconstructor makes the object with this class
-                        self.call(base, outright=True)
+                        self.note_call(base, outright=True)
                 func, args = args[0], args[1:]
-                named = func
-                self.call(func, outright=False)
+                origin = func
+                self.note_call(func, outright=False)
             else:
-                self.call(func, outright=self.calls_outright(args))
-            if func in _PLAIN and (made := self.plain(func, args)) is not _HOLE:
-                return made
+                self.note_call(func, outright=self.calls_outright(args))
+            if func in _PLAIN and (value := self.make_plain(func, args)) is not _HOLE:
+                return value
             if func in GETATTR and len(args) > 1:
-                named = self.attribute(args)
+                origin = self.find_attribute(args)
         else:
-            self.called.setdefault(named, self.base + self.op)
+            self.called.setdefault(origin, self.base + self.op)
         self.charge(4)
-        call = Call(func, args, kwargs, self.base + self.op, named)
+        call = Call(func, args, kwargs, self.base + self.op, origin)
         self.calls.append(call)
         return call
 
     def calls_outright(self, args: tuple[Any, ...]) -> bool:
-        """Whether the opcode calls, and not only asks a class to make an object as NEWOBJ does."""
-        return self.data[self.op] == _REDUCE or (bool(args) and self.data[self.op] in _OLD)
+        """Return whether the current opcode calls: of a class, NEWOBJ makes an object without a call."""
+        return self.data[self.op] == _REDUCE or (bool(args) and self.data[self.op] in _INST_OBJ)
 
-    def call(self, func: Global, *, outright: bool) -> None:
-        """Note a name that is called."""
+    def note_call(self, func: Global, *, outright: bool) -> None:
+        """Note a global in ``called``, and the ``__init__`` of an ``only_made`` class called outright."""
         self.called.setdefault(func, self.base + self.op)
         if outright and only_made(*func):
             self.called.setdefault(Global(func.module, f"{func.name}.__init__"), self.base + self.op)
 
-    def plain(self, func: Global, args: tuple[Any, ...]) -> Any:
-        """The plain value of a call in ``_PLAIN``; _HOLE where its arguments are no pickler's."""
+    def make_plain(self, func: Global, args: tuple[Any, ...]) -> Any:
+        """Return the plain value of a call of ``_PLAIN``, _HOLE if no pickler writes such arguments."""
         if func in _MAPPINGS:
             return self.make_mapping(func, args)
         if func in _SETS and len(args) <= 1 and all(type(a) is list for a in args):
@@ -364,7 +370,7 @@ class Machine:
         return _HOLE
 
     def encode(self, text: Any, how: tuple[Any, ...]) -> Any:
-        """The bytes of a text as protocol 2 writes them; _HOLE where the arguments are no pickler's."""
+        """Return the bytes that protocol 2 writes as a text, _HOLE if no pickler writes such arguments."""
         if type(text) is Long:
             return text
         if how not in (("latin1",), ("latin-1",)) or type(text) is not str or len(text) > self.text:
@@ -373,39 +379,45 @@ class Machine:
         return text.encode("latin-1")
 
     def find_origin(self, func: Global | Call | Persistent) -> Global:
-        """What to call what is called by: a global, an attribute that getattr gave, or what a call gave."""
+        """Return the name by which a callable is reported: that of a global, of the attribute that getattr
+        gave, or ``f()`` if a call of ``f`` gave it.
+        """
         if type(func) is Global:
             return func
         if type(func) is Call:
             self.charge(len(func.named.name[:500]) // 32 + 8)
-            of = func.named
-            return of if func.func in GETATTR else Global(of.module, f"{of.name[:500].removesuffix('()')}()")
+            f = func.named
+            return f if func.func in GETATTR else Global(f.module, f"{f.name[:500].removesuffix('()')}()")
         pid = func.pid if type(func) is Persistent else None
         if type(pid) is tuple and len(pid) > 1 and type(pid[1]) is Global:
             return pid[1]  # torch.load answers with the class itself
         return Global("", "a persistent object")
 
-    def attribute(self, args: tuple[Any, ...]) -> Global:
-        """The name that getattr reaches; a computed one, or one with a default, reaches everything."""
-        of = args[0].named if type(args[0]) is Call else args[0]
-        of = of if type(of) is Global else Global("builtins", "getattr")
+    def find_attribute(self, args: tuple[Any, ...]) -> Global:
+        """Return the name that getattr reaches. If it is computed or has a default, it may be any attribute:
+        ``__getattribute__``.
+        """
+        owner = args[0].named if type(args[0]) is Call else args[0]
+        owner = owner if type(owner) is Global else Global("builtins", "getattr")
         attribute = args[1] if type(args[1]) is str and len(args) == 2 else "__getattribute__"
-        return self.name(of.module, f"{of.name[:500]}.{attribute[:500]}")
+        return self.note_global(owner.module, f"{owner.name[:500]}.{attribute[:500]}")
 
-    def touch(self, target: Call) -> None:
-        """An attribute of something that is named is changed: as much as a call."""
+    def note_change(self, target: Call) -> None:
+        """Note in ``called`` an object that getattr gave and the pickle changes: as grave as a call of it."""
         if target.func in GETATTR:
             self.called.setdefault(target.named, self.base + self.op)
 
     def make_mapping(self, func: Global, args: tuple[Any, ...]) -> Dict:
         self.charge(4)
-        out = Dict(func, args[0] if func.name == "defaultdict" and args else None)
-        for a in args[func.name == "defaultdict" :][:1]:
+        skip = 1 if func.name == "defaultdict" else 0  # its first argument makes missing values
+        out = Dict(func, args[0] if skip and args else None)
+        for a in args[skip : skip + 1]:
             self.charge(len(a) if isinstance(a, (list, dict)) else 0)
             if isinstance(a, dict):
                 out.update(a)
-            elif type(a) is list:  # Python 2 wrote the items as arguments
-                self.setitems(out, [v for p in a if type(p) in (list, tuple) and len(p) == 2 for v in p])
+            elif type(a) is list:  # Python 2 wrote the items as an argument: a list of pairs
+                pairs = (p for p in a if type(p) in (list, tuple) and len(p) == 2)
+                self.setitems(out, [v for p in pairs for v in p])
         return out
 
     def persistent(self, pid: Any) -> Persistent:
@@ -414,14 +426,14 @@ class Machine:
         return self.persistents[-1]
 
     def append(self, items: list[Any]) -> None:
-        """Put some more into the list, the set or what stands for one on top of the stack."""
+        """Add items to the list or set on top of the stack, or to the Call that stands for one."""
         target = self.stack[-1]
         if type(target) is list:
             target.extend(items)
         elif type(target) is set:
             self.add(target, items)
         elif type(target) is Call:  # a deque, a list's subclass …
-            self.touch(target)
+            self.note_change(target)
             target.items = target.items or []
             target.items.extend(items)
         else:
@@ -433,29 +445,30 @@ class Machine:
         return target
 
     def setitems(self, target: Any, items: list[Any]) -> Any:
-        """Put keys and values into a dict or what stands for one; returns it."""
-        into = target
+        """Put ``items``, keys and values by turns, into a dict or the Call that stands for one; return it."""
+        entries = target
         if type(target) is Call:
-            self.touch(target)
-            into = target.entries = target.entries or {}
-        if not isinstance(into, dict) or len(items) % 2:
+            self.note_change(target)
+            entries = target.entries = target.entries or {}
+        if not isinstance(entries, dict) or len(items) % 2:
             raise self.bad("it sets an item of something that is not a dict")
         self.charge(len(items))
         for i in range(0, len(items), 2):
             k = items[i]
             if type(k) is not str:
                 self.charge(4)
-            elif k in into and len(self.twice) < _MANY:
+            elif k in entries and len(self.twice) < _MANY:
                 self.twice.append((k[:200], self.base + self.op))
-            into[k if type(k) is str else key(k)] = items[i + 1]
+            entries[k if type(k) is str else key(k)] = items[i + 1]
         return target
 
     def build(self) -> None:
+        """Give the Call or Dict on the stack its state; note bytes that end this state in ``filled``."""
         state, target = self.stack.pop(), self.stack[-1]
         if type(target) not in (Call, Dict):
             raise self.bad("it gives a state to a plain value")
         if type(target) is Call:
-            self.touch(target)
+            self.note_change(target)
             if type(state) is tuple and state and state[-1] is self.last[0]:
                 self.charge(2)
                 self.filled.append(Filled(target, *self.last[1:]))

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, own_format
-from ckpt_tools.formats.pickles.judged import read_judged, read_otherwise
+from ckpt_tools.formats.pickles.judged import judge_without_joblib, read_judged
 from ckpt_tools.formats.pickles.machine import Machine
 from ckpt_tools.formats.pickles.reader import STEPS, NeedMore
 from ckpt_tools.formats.pickles.scalars import arrays, scalar, scalars
@@ -18,12 +18,12 @@ from ckpt_tools.storage import Source
 
 
 def magic(head: bytes) -> bool:
-    """Opcodes of any protocol that do not begin torch's old format."""
+    """Return whether ``head`` begins a pickle of any protocol that is not torch's legacy format."""
     if legacy_magic(head):
         return False
     if head[:1] == b"\x80":
         return head[1:2] in (b"\2", b"\3", b"\4", b"\5")
-    # protocols 0 and 1: opcodes must make sense throughout, and what may be shared is put into the memo
+    # protocols 0 and 1 have no magic: all opcodes must make sense, and picklers fill the memo
     machine = Machine(head, 0, 0, {})
     try:
         machine.run(STEPS)
@@ -35,7 +35,7 @@ def magic(head: bytes) -> bool:
 
 
 def begins_well(begins: bytes) -> bool:
-    """Whether the beginning of a file is one of opcodes that make sense, as far as it goes."""
+    """Return whether the beginning of a file consists of opcodes that make sense."""
     try:
         Machine(begins, 0, 0, {}).run(STEPS)
     except NeedMore:
@@ -50,13 +50,13 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     yield from also_tar(source)
     pickled = yield from read_plain(source, anatomy)
     if pickled.bare:
-        yield from read_otherwise(source)
+        yield from judge_without_joblib(source)
     if type(pickled.value) is int and (alone := scalar(pickled.value)):
-        anatomy.metadata["value"] = alone[0]  # all that it tells
+        anatomy.metadata["value"] = alone[0]  # the file has nothing else to list
 
 
 def read_plain(source: Source, anatomy: Anatomy) -> Generator[Finding, None, Pickled]:
-    """One pickle that takes the whole of a source, and joblib's arrays in it. Raises Damage."""
+    """Read the pickle that fills a source; add its scalars and arrays to ``anatomy``. Raise Damage."""
     pickled = yield from read_judged(source, 0, source.size, anatomy, arrays=True)
     anatomy.explain(
         0,
@@ -65,7 +65,7 @@ def read_plain(source: Source, anatomy: Anatomy) -> Generator[Finding, None, Pic
         Guard.UNPROTECTED,
     )
     if pickled.persistents:
-        # pickle.load raises for the first; whoever wrote it may have an Unpickler of their own
+        # pickle.load raises at the first; the program that wrote the file may have its own Unpickler
         yield finding(
             "bad-pickle",
             f"{len(pickled.persistents):,} of its objects are kept elsewhere (persistent ids, out-of-band"

@@ -48,9 +48,9 @@ __all__ = [
     "read_pickle",
 ]
 WINDOW = 4 << 20
-"""Bytes of a pickle in memory, unless a single line of it is longer."""
+"""The most bytes of a pickle that are in memory at a time, unless a single line is longer."""
 _NESTED = 4096
-"""Bytes that are read first of a pickle inside another one, and behind it."""
+"""Bytes that are read at first of a nested pickle, and of the outer pickle behind it."""
 
 
 def read_pickle(
@@ -61,9 +61,9 @@ def read_pickle(
     seen: dict[Global, int] | None = None,
     called: dict[Global, int] | None = None,
 ) -> Pickled:
-    """Read the pickle at ``data[start:]``, where ``data`` begins at ``base``. Raises Damage (NeedMore).
-    ``seen`` and ``called`` collect its globals with their first offsets, also before damage: calls come
-    before it.
+    """Read the pickle at ``data[start:]``, where ``data`` begins at file offset ``base``. Raise Damage
+    (NeedMore). ``seen`` and ``called`` collect the globals that it names and calls, with their first offsets,
+    also if it is damaged: an unpickler makes the calls that come before the damage.
     """
     return _run(Machine(data, start, base, {} if seen is None else seen, called))
 
@@ -78,40 +78,41 @@ def read_from(
     called: dict[Global, int] | None = None,
     arrays: bool = False,
 ) -> Pickled:
-    """The same for a pickle in a file up to ``stop``, of which ``head`` was read; with ``arrays`` joblib's
-    are gone over. One window at a time is in memory. Raises ShortRead, too.
+    """Read the pickle of a file from ``start`` to ``stop`` at most, one window at a time; ``head`` has its
+    first bytes. If ``arrays``, pass over the elements of joblib's arrays. Raise Damage (NeedMore), ShortRead.
     """
     kind = JoblibMachine if arrays else Machine
-    return _read_on(kind(head, 0, start, seen, called), source, stop)
+    return _read_to_stop(kind(head, 0, start, seen, called), source, stop)
 
 
-def _read_on(machine: Machine, source: Source, stop: int) -> Pickled:
+def _read_to_stop(machine: Machine, source: Source, stop: int) -> Pickled:
+    """Run a machine to STOP, and feed it from a file up to ``stop`` whenever it needs more bytes."""
     while True:
         try:
             return _run(machine)
         except Nested:
-            _go_over(machine, source, stop)
+            _read_nested(machine, source, stop)
         except NeedMore as e:
             at, need = machine.base + machine.op, machine.base + e.upto
             if need > stop:
                 machine.forget()
                 raise
-            known = len(machine.data) - machine.op
-            # what is known and not enough is a line
-            n = max(4 * known, min(4 * len(machine.data), WINDOW), need - at)
+            at_hand = len(machine.data) - machine.op
+            # if the bytes at hand were not enough, they are the beginning of a line of unknown length
+            n = max(4 * at_hand, min(4 * len(machine.data), WINDOW), need - at)
             machine.feed(source.read(at, min(n, stop - at)))
         except Damage:
             machine.forget()
             raise
 
 
-def _go_over(outer: Machine, source: Source, stop: int) -> None:
-    """Read the pickle of an array's objects where the machine stands, and let it go on behind that."""
+def _read_nested(outer: Machine, source: Source, stop: int) -> None:
+    """Read the pickle of an array's objects at the position of ``outer``, and move ``outer`` behind it."""
     at = outer.base + outer.pos
     head = source.read(at, min(_NESTED, stop - at))
     inner = Machine(head, 0, at, outer.seen, outer.called)
     inner.ticks, inner.left = outer.ticks, outer.left
-    pickled = _read_on(inner, source, stop)
+    pickled = _read_to_stop(inner, source, stop)
     outer.left = inner.left
     outer.calls += pickled.calls
     outer.stack[-1].items = [pickled.value]
@@ -121,8 +122,9 @@ def _go_over(outer: Machine, source: Source, stop: int) -> None:
 
 
 def _run(machine: Machine) -> Pickled:
+    """Run a machine, and turn the errors of a damaged stream into Damage."""
     collecting = gc.isenabled()
-    # everything made here stays: going through it again and again would take a third of the time
+    # all objects made here stay in use: collections would take a third of the time and free nothing
     gc.disable()
     try:
         return machine.run(STEPS)
@@ -131,7 +133,7 @@ def _run(machine: Machine) -> Pickled:
     except KeyError:
         raise machine.bad("it refers to a memo entry that was never stored") from None
     except ValueError as e:  # also UnicodeDecodeError
-        raise machine.bad(str(e)[:200]) from None  # it may quote all it was given
+        raise machine.bad(str(e)[:200]) from None  # the message may quote the whole stream
     finally:
         if collecting:
             gc.enable()
@@ -143,12 +145,12 @@ _ESCAPE = re.compile(rb"\\(x[0-9a-fA-F]{2}|[0-7]{1,3}|.)", re.DOTALL)
 _ESCAPES = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"a": b"\a", b"b": b"\b", b"f": b"\f", b"v": b"\v"}
 
 
-def _text(raw: bytes) -> str | bytes:
-    """A Python 2 ``str``: text if it is ASCII, as names are; bytes otherwise."""
+def _as_text(raw: bytes) -> str | bytes:
+    """Return a ``str`` of Python 2: as a text if it is ASCII, as names are, else as bytes."""
     return raw.decode("ascii") if raw.isascii() and type(raw) is bytes else raw
 
 
-def _long(m: Machine, n: int) -> int | bytes:
+def _read_long(m: Machine, n: int) -> int | bytes:
     raw = m.binary(n)
     return raw if type(raw) is Long else int.from_bytes(raw, "little", signed=True)
 
@@ -160,47 +162,52 @@ def _unescape(match: re.Match[bytes]) -> bytes:
     return _ESCAPES.get(what, what)
 
 
-def _quoted(m: Machine) -> str | bytes:
+def _read_quoted(m: Machine) -> str | bytes:
     raw = m.line().strip()
     if len(raw) < 2 or raw[0] != raw[-1] or raw[:1] not in (b"'", b'"'):
         raise m.bad("a string without quotes")
-    return _text(_ESCAPE.sub(_unescape, raw[1:-1]))
+    return _as_text(_ESCAPE.sub(_unescape, raw[1:-1]))
 
 
-def _slot(m: Machine) -> int:
-    """A memo entry in digits; read as another number, one with too many could hide what is named."""
+def _read_slot(m: Machine) -> int:
+    """Return the number of a memo entry from its digits. Raise Damage for too many digits: an unpickler that
+    reads another number there would find another global.
+    """
     raw = m.line()
     if len(raw) > _DIGITS:
         raise m.bad("the number of a memo entry has too many digits")
     return int(raw)
 
 
-def _decimal(m: Machine) -> int:
+def _read_decimal(m: Machine) -> int:
     raw = m.line()
-    if len(raw) > 4300:  # conversion is quadratic; newer Pythons draw the line here, too
+    if len(raw) > 4300:  # conversion takes quadratic time; newer Pythons have the same limit
         raise m.bad("a number of too many digits")
     return bool(int(raw)) if raw in (b"00", b"01") else int(raw.rstrip(b"L"))
 
 
-def _global(m: Machine) -> Global:
-    return m.name(str(m.line(), "utf-8"), str(m.line(), "utf-8"))
+def _read_global(m: Machine) -> Global:
+    return m.note_global(str(m.line(), "utf-8"), str(m.line(), "utf-8"))
 
 
 def _pushes(opcode: bytes, value: Callable[[Machine], Any]) -> None:
+    """Add a step for an opcode that pushes what ``value`` returns."""
+
     def step(m: Machine) -> None:
-        v = value(m)  # first: going back to a mark exchanges the stack
+        v = value(m)  # before m.stack is looked up: pop_mark() puts another list there
         m.stack.append(v)
 
     STEPS[opcode[0]] = step
 
 
-def _extension(m: Machine, code: int) -> Global:
+def _make_extension(m: Machine, code: int) -> Global:
     if not 0 < code < 1 << 31:  # signed, and refused by every unpickler
         raise m.bad("the number of an extension is below 1")
-    return m.name("copyreg", f"extension {code}")
+    return m.note_global("copyreg", f"extension {code}")
 
 
-def _fixed(opcode: bytes, layout: str) -> None:
+def _pushes_number(opcode: bytes, layout: str) -> None:
+    """Add a step for an opcode that pushes a number of this struct layout."""
     unpack, n = struct.Struct(layout).unpack_from, struct.calcsize(layout)
 
     def step(m: Machine) -> None:
@@ -218,43 +225,43 @@ def _read_text(m: Machine, n: int) -> str | bytes:
     return m.string(m.take(n)) if n <= LONG else m.binary(n)
 
 
-for _op, _layout in ((b"M", "<H"), (b"J", "<i"), (b"G", ">d")):
-    _fixed(_op, _layout)
-# BINUNICODE (here only when cut off), SHORT_BINUNICODE, BINUNICODE8
+for _op, _layout in ((b"M", "<H"), (b"J", "<i"), (b"G", ">d")):  # BININT2, BININT, BINFLOAT
+    _pushes_number(_op, _layout)
+# BINUNICODE (if Machine.run does not read it: long, or cut off), SHORT_BINUNICODE, BINUNICODE8
 for _op, _n in ((b"X", 4), (b"\x8c", 1), (b"\x8d", 8)):
     _pushes(_op, lambda m, n=_n: _read_text(m, m.uint(n)))  # type: ignore[misc]
 # BINBYTES, SHORT_BINBYTES, BINBYTES8, BYTEARRAY8
 for _op, _n in ((b"B", 4), (b"C", 1), (b"\x8e", 8), (b"\x96", 8)):
     _pushes(_op, lambda m, n=_n: m.binary(m.uint(n)))  # type: ignore[misc]
 for _op, _n in ((b"T", 4), (b"U", 1)):  # BINSTRING, SHORT_BINSTRING
-    _pushes(_op, lambda m, n=_n: _text(m.binary(m.uint(n))))  # type: ignore[misc]
+    _pushes(_op, lambda m, n=_n: _as_text(m.binary(m.uint(n))))  # type: ignore[misc]
 for _op, _n in ((b"\x8a", 1), (b"\x8b", 4)):  # LONG1, LONG4
-    _pushes(_op, lambda m, n=_n: _long(m, m.uint(n)))  # type: ignore[misc]
-# EXT: a number that the reader's copyreg maps to a global
+    _pushes(_op, lambda m, n=_n: _read_long(m, m.uint(n)))  # type: ignore[misc]
+# EXT1, EXT2, EXT4: a number that the loading program's copyreg maps to a global
 for _op, _n in ((b"\x82", 1), (b"\x83", 2), (b"\x84", 4)):
-    _pushes(_op, lambda m, n=_n: _extension(m, m.uint(n)))  # type: ignore[misc]
-for _op in (b"I", b"L"):
-    _pushes(_op, _decimal)
-_pushes(b"F", lambda m: float(m.line()))
-_pushes(b"S", _quoted)
-_pushes(b"V", lambda m: m.line().decode("raw-unicode-escape"))
-_pushes(b"]", lambda m: m.make(2, []))
-_pushes(b"}", lambda m: m.make(2, {}))
-_pushes(b"d", lambda m: m.setitems({}, m.marked()))
-_pushes(b"\x8f", lambda m: m.make(6, set()))
-_pushes(b"l", lambda m: m.make(2, m.marked()))
-_pushes(b"\x91", lambda m: frozenset(m.add(m.make(6, set()), m.marked())))
-_pushes(b"\x87", lambda m: m.make(1, tuple(m.pop(3))))
-_pushes(b"2", lambda m: m.stack[-1])
-_pushes(b"g", lambda m: m.get(_slot(m)))
-_pushes(b"j", lambda m: m.get(m.uint(4)))
-_pushes(b"c", _global)
-_pushes(b"\x93", lambda m: m.name(*m.pop(2)))
-_pushes(b"i", lambda m: m.reduce(_global(m), tuple(m.marked())))
-_pushes(b"\x92", lambda m: m.reduce(*m.pop(3)))
-_pushes(b"P", lambda m: m.persistent(str(m.line(), "utf-8")))
-_pushes(b"Q", lambda m: m.persistent(m.stack.pop()))
-_pushes(b"\x97", lambda m: m.persistent("out-of-band buffer"))
+    _pushes(_op, lambda m, n=_n: _make_extension(m, m.uint(n)))  # type: ignore[misc]
+for _op in (b"I", b"L"):  # INT, LONG
+    _pushes(_op, _read_decimal)
+_pushes(b"F", lambda m: float(m.line()))  # FLOAT
+_pushes(b"S", _read_quoted)  # STRING
+_pushes(b"V", lambda m: m.line().decode("raw-unicode-escape"))  # UNICODE
+_pushes(b"]", lambda m: m.make(2, []))  # EMPTY_LIST
+_pushes(b"}", lambda m: m.make(2, {}))  # EMPTY_DICT
+_pushes(b"d", lambda m: m.setitems({}, m.pop_mark()))  # DICT
+_pushes(b"\x8f", lambda m: m.make(6, set()))  # EMPTY_SET
+_pushes(b"l", lambda m: m.make(2, m.pop_mark()))  # LIST
+_pushes(b"\x91", lambda m: frozenset(m.add(m.make(6, set()), m.pop_mark())))  # FROZENSET
+_pushes(b"\x87", lambda m: m.make(1, tuple(m.pop(3))))  # TUPLE3
+_pushes(b"2", lambda m: m.stack[-1])  # DUP
+_pushes(b"g", lambda m: m.get(_read_slot(m)))  # GET
+_pushes(b"j", lambda m: m.get(m.uint(4)))  # LONG_BINGET
+_pushes(b"c", _read_global)  # GLOBAL
+_pushes(b"\x93", lambda m: m.note_global(*m.pop(2)))  # STACK_GLOBAL
+_pushes(b"i", lambda m: m.reduce(_read_global(m), tuple(m.pop_mark())))  # INST
+_pushes(b"\x92", lambda m: m.reduce(*m.pop(3)))  # NEWOBJ_EX
+_pushes(b"P", lambda m: m.persistent(str(m.line(), "utf-8")))  # PERSID
+_pushes(b"Q", lambda m: m.persistent(m.stack.pop()))  # BINPERSID
+_pushes(b"\x97", lambda m: m.persistent("out-of-band buffer"))  # NEXT_BUFFER
 
 
 def _reduce(m: Machine) -> None:
@@ -263,35 +270,35 @@ def _reduce(m: Machine) -> None:
 
 
 def _obj(m: Machine) -> None:
-    items = m.marked()
+    items = m.pop_mark()
     m.stack.append(m.reduce(items[0], tuple(items[1:])))
 
 
 def _setitems(m: Machine) -> None:
-    items = m.marked()
+    items = m.pop_mark()
     m.setitems(m.stack[-1], items)
 
 
 for _op, _step in (
-    (b"p", lambda m: m.put(_slot(m), m.stack[-1])),
-    (b"a", lambda m: m.append(m.pop(1))),
-    (b"e", lambda m: m.append(m.marked())),
-    (b"\x90", lambda m: m.append(m.marked())),
-    (b"s", lambda m: m.setitems(m.stack[-3], m.pop(2))),
-    (b"u", _setitems),
-    (b"R", _reduce),
-    (b"\x81", _reduce),
-    (b"o", _obj),
-    (b"0", lambda m: m.stack.pop() if m.stack else m.marked()),
-    (b"1", Machine.marked),
-    (b"b", lambda m: m.build()),  # joblib's machine has its own
-    (b"\x80", Machine.proto),
-    (b"\x95", Machine.open_frame),
-    (b"\x98", lambda m: m.stack[-1]),  # READONLY_BUFFER changes no value
-    # Machine.run does these itself, unless they are cut off
-    (b"h", lambda m: m.take(1)),
-    (b"q", lambda m: m.take(1)),
-    (b"K", lambda m: m.take(1)),
-    (b"r", lambda m: m.take(4)),
+    (b"p", lambda m: m.put(_read_slot(m), m.stack[-1])),  # PUT
+    (b"a", lambda m: m.append(m.pop(1))),  # APPEND
+    (b"e", lambda m: m.append(m.pop_mark())),  # APPENDS
+    (b"\x90", lambda m: m.append(m.pop_mark())),  # ADDITEMS
+    (b"s", lambda m: m.setitems(m.stack[-3], m.pop(2))),  # SETITEM
+    (b"u", _setitems),  # SETITEMS
+    (b"R", _reduce),  # REDUCE
+    (b"\x81", _reduce),  # NEWOBJ
+    (b"o", _obj),  # OBJ
+    (b"0", lambda m: m.stack.pop() if m.stack else m.pop_mark()),  # POP
+    (b"1", Machine.pop_mark),  # POP_MARK
+    (b"b", lambda m: m.build()),  # BUILD: a JoblibMachine has another
+    (b"\x80", Machine.proto),  # PROTO
+    (b"\x95", Machine.open_frame),  # FRAME
+    (b"\x98", lambda m: m.stack[-1]),  # READONLY_BUFFER: changes no value
+    # Machine.run reads these itself, unless ``data`` ends within them: take() raises NeedMore
+    (b"h", lambda m: m.take(1)),  # BINGET
+    (b"q", lambda m: m.take(1)),  # BINPUT
+    (b"K", lambda m: m.take(1)),  # BININT1
+    (b"r", lambda m: m.take(4)),  # LONG_BINPUT
 ):
     STEPS[_op[0]] = _step

@@ -1,7 +1,7 @@
-"""The scalars of an unpickled value that matter to a job: those of its top level, those of ``args``,
-and the counters that frameworks keep deeper.
+"""The scalars of an unpickled value that matter to a job, at its top level, in ``args`` and in the counters
+that frameworks keep deeper.
 
-NumPy arrays in a pickle: their names, types and shapes, and whether each has the bytes that it needs.
+Also its NumPy arrays: their names, types and shapes, and whether each has the bytes that it needs.
 
 Facts: numpy/_core/src/multiarray/methods.c (array_reduce: version, shape, dtype, order, data), descriptor.c
 (arraydescr_reduce) of numpy 2.4.
@@ -25,26 +25,15 @@ from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Scalar, Tensor
 
 _MANY = 5000  # entries of one level that are looked at
-_DIGITS = 7  # of the number of a layer, below
-_NUMPY = {
-    "i1": "b",
-    "i2": "h",
-    "i4": "i",
-    "i8": "q",
-    "u1": "B",
-    "u2": "H",
-    "u4": "I",
-    "u8": "Q",
-    "f2": "e",
-    "f4": "f",
-    "f8": "d",
-    "b1": "?",
-}
+_DIGITS = 7  # a layer's number has fewer
+_STRUCT_CODES = {"i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q"}
+_STRUCT_CODES |= {"f2": "e", "f4": "f", "f8": "d", "b1": "?"}
+"""The letter that the module struct has for each type of a NumPy scalar."""
 
 _BEST, _CALLBACKS = "best_model_path", 16
-"""What Lightning's ModelCheckpoint keeps of itself in each save."""
+"""The entry in which Lightning's ModelCheckpoint keeps its best save; the most callbacks looked at."""
 _PICKLED = "pickles"
-"""Where Diffusion Policy keeps what its workspace counts, each a pickle of its own."""
+"""The entry in which Diffusion Policy keeps the counters of its workspace, each as a pickle of its own."""
 _PICKLED_INT = re.compile(rb"\x80[\x02-\x05](?:\x95.{8})?(?:K(.)|M(..)|J(....))\.", re.DOTALL)
 _COUNTING = (
     "meta",  # MMEngine, MMCV
@@ -59,18 +48,18 @@ _COUNTING = (
     "variable_state",  # robomimic
     "_snapshot",  # torchdata's loaders
 )
-"""Where frameworks keep whole numbers that say how far training was, below the top level."""
+"""Paths below the top level where frameworks keep whole numbers that say how far training was."""
 
 
 def members(value: Any) -> dict[Any, Any]:
-    """What ``value`` holds by name: a dict's items, an object's attributes."""
+    """Return the items of a dict or the attributes of an object by name; empty for any other value."""
     if type(value) is Call:
         value = value.state if isinstance(value.state, dict) else value.entries
     return value if isinstance(value, dict) else {}
 
 
 def scalar(value: Any) -> tuple[Scalar] | None:
-    """The value in a tuple if it is a plain scalar or a numpy one, else None; a text has 256 characters."""
+    """Return ``(value,)`` for a plain or numpy scalar, else None; a text is cut to 256 characters."""
     if value is None or type(value) in (bool, float):
         return (value,)
     if type(value) is int:
@@ -83,12 +72,14 @@ def scalar(value: Any) -> tuple[Scalar] | None:
 
 
 def _read_numpy(args: tuple[Any, ...]) -> tuple[Scalar] | None:
-    """numpy._core.multiarray.scalar(dtype, bytes); the dtype is dtype("f8", …) with the state (3, "<", …)."""
+    """Return the number of ``numpy._core.multiarray.scalar(dtype, bytes)``, None if it is damaged; the dtype
+    is ``dtype("f8", …)`` with the state ``(3, "<", …)``.
+    """
     if len(args) != 2 or type(args[0]) is not Call or not args[0].args or type(args[1]) is not bytes:
         return None
     kind, state = args[0].args[0], args[0].state
     order = ">" if type(state) is tuple and len(state) > 1 and state[1] == ">" else "<"
-    code = _NUMPY.get(kind) if type(kind) is str else None
+    code = _STRUCT_CODES.get(kind) if type(kind) is str else None
     if code is None or struct.calcsize(order + code) != len(args[1]):
         return None
     out: Scalar = struct.unpack(order + code, args[1])[0]
@@ -96,67 +87,67 @@ def _read_numpy(args: tuple[Any, ...]) -> tuple[Scalar] | None:
 
 
 def scalars(value: Any, anatomy: Anatomy) -> None:
-    """Fill ``metadata`` and ``keys`` from the top level of ``value``; the attributes of ``args`` become
-    ``args.<name>``, whole numbers of ``_COUNTING`` likewise, the numbers of a stage's layers
-    ``param_shapes.layers``. ``lr`` is an optimizer's or a schedule's,
-    ``initial_lr`` the one that an optimizer had before a schedule set its own.
+    """Add the names at the top level of ``value`` to ``keys``, its scalars to ``metadata``; also attributes
+    of ``args`` as ``args.<name>``, whole numbers below ``_COUNTING`` likewise, numbers of a pipeline stage's
+    layers as ``param_shapes.layers``. ``lr`` is the learning rate of an optimizer or a schedule,
+    ``initial_lr`` the optimizer's before a schedule set another.
     """
     top = members(value)
     if not top and type(value) is list and len(value) == 1 and "iteration" in members(value[0]):
-        top = members(value[0])  # what Megatron-core keeps of all ranks, without a file of its own
+        top = members(value[0])  # Megatron-core's state common to all ranks, without a file of its own
     anatomy.keys.update(map(text, list(top)[:_MANY]))
-    _keep(top, "", anatomy)
-    _keep(members(top.get("args")), "args.", anatomy)
+    _add_scalars(top, "", anatomy)
+    _add_scalars(members(top.get("args")), "args.", anatomy)
     for home in _COUNTING:
         path = home.split(".")
         if path[0] in top:
-            _keep(members(_find_below(top, path)), f"{home}.", anatomy, whole=True)
-    _keep_pickled(members(_find_below(top, (_PICKLED,))), anatomy)
-    _keep_best(members(top.get("callbacks")), anatomy)
+            _add_scalars(members(_find_at(top, path)), f"{home}.", anatomy, whole=True)
+    _add_pickled(members(_find_at(top, (_PICKLED,))), anatomy)
+    _add_best_paths(members(top.get("callbacks")), anatomy)
     if layers := sorted(_find_stage_layers(top)):
         anatomy.metadata["param_shapes.layers"] = ",".join(map(str, layers))
-    for name, held in _find_rates(value, top).items():
+    for name, held in _find_learning_rates(value, top).items():
         rate = scalar(held)
         if rate and type(rate[0]) is float:
             anatomy.metadata.setdefault(name, rate[0])
 
 
-def _keep(held: dict[Any, Any], prefix: str, anatomy: Anatomy, *, whole: bool = False) -> None:
-    """Keep the scalars of one level, only ``whole`` numbers if that is asked for."""
-    for k, v in list(held.items())[:_MANY]:
-        got = scalar(v)
-        if got and (not whole or type(got[0]) is int):
-            anatomy.metadata[prefix + text(k)] = got[0]
+def _add_scalars(entries: dict[Any, Any], prefix: str, anatomy: Anatomy, *, whole: bool = False) -> None:
+    """Add the scalars among ``entries`` to ``metadata``; if ``whole``, only whole numbers."""
+    for k, v in list(entries.items())[:_MANY]:
+        found = scalar(v)
+        if found and (not whole or type(found[0]) is int):
+            anatomy.metadata[prefix + text(k)] = found[0]
 
 
-def _keep_pickled(held: dict[Any, Any], anatomy: Anatomy) -> None:
-    """Keep the whole numbers of which each is a pickle of its own."""
-    for k, v in list(held.items())[:_MANY]:
+def _add_pickled(entries: dict[Any, Any], anatomy: Anatomy) -> None:
+    """Add to ``metadata`` the whole numbers among ``entries`` that are each a pickle of its own."""
+    for k, v in list(entries.items())[:_MANY]:
         found = _PICKLED_INT.fullmatch(v) if type(v) is bytes else None
         if found and (number := next((n for n in found.groups() if n is not None), b"")):
-            anatomy.metadata[f"{_PICKLED}.{text(k)}"] = int.from_bytes(
-                number, "little", signed=len(number) > 2
-            )
+            signed = len(number) > 2  # BININT; BININT1 and BININT2 have no sign
+            anatomy.metadata[f"{_PICKLED}.{text(k)}"] = int.from_bytes(number, "little", signed=signed)
 
 
-def _keep_best(callbacks: dict[Any, Any], anatomy: Anatomy) -> None:
-    """The best save of each callback; a long path is known by its end."""
-    for i, held in enumerate(list(callbacks.values())[:_CALLBACKS]):
-        best = members(held).get(_BEST)
+def _add_best_paths(callbacks: dict[Any, Any], anatomy: Anatomy) -> None:
+    """Add to ``metadata`` the path of the best save that each callback knows; of a long path its end."""
+    for i, callback in enumerate(list(callbacks.values())[:_CALLBACKS]):
+        best = members(callback).get(_BEST)
         if type(best) is str and best:
             anatomy.metadata[f"{_BEST}:{i}" if i else _BEST] = text(best[-MAX_TEXT:])
 
 
-def _find_rates(value: Any, top: dict[Any, Any]) -> dict[str, Any]:
-    """The learning rates of an optimizer's first group (torch/optim/optimizer.py; ColossalAI: in a file
-    alone), or a schedule's (torch/optim/lr_scheduler.py). Where that is 0, the highest of all groups.
+def _find_learning_rates(value: Any, top: dict[Any, Any]) -> dict[str, Any]:
+    """Return ``lr`` and ``initial_lr`` of an optimizer's first group (torch/optim/optimizer.py; ColossalAI:
+    in a file alone), or a schedule's ``lr`` (torch/optim/lr_scheduler.py); {} if ``value`` is neither. Where
+    ``lr`` is 0, it is the highest of all groups.
     """
     groups, last = top.get("param_groups"), top.get("_last_lr")
     if type(value) is list and value and "params" in members(value[0]):
         groups = value
     if type(groups) is list and groups:
-        held = [members(group) for group in groups[:_MANY]]
-        rates, more = [g.get("lr") for g in held], {"initial_lr": held[0].get("initial_lr")}
+        groups = [members(group) for group in groups[:_MANY]]
+        rates, more = [g.get("lr") for g in groups], {"initial_lr": groups[0].get("initial_lr")}
     elif type(last) is list and last:
         rates, more = last[:_MANY], {}
     else:
@@ -165,8 +156,8 @@ def _find_rates(value: Any, top: dict[Any, Any]) -> dict[str, Any]:
 
 
 def _find_stage_layers(top: dict[Any, Any]) -> set[int]:
-    """The numbers before the names of a pipeline stage's parameters, as DeepSpeed keeps their shapes: its
-    PipelineEngine saves each layer in a file of its own, and None in place of the module
+    """Return the numbers of the layers of a pipeline stage, which begin the names in ``param_shapes``:
+    DeepSpeed's PipelineEngine saves each layer in a file of its own, and None in place of the module
     (runtime/engine.py _save_checkpoint; runtime/pipe/module.py _build calls each layer by its number).
     """
     groups = top.get("param_shapes") if top.get("module", 0) is None else None
@@ -179,8 +170,8 @@ def _find_stage_layers(top: dict[Any, Any]) -> set[int]:
     return found
 
 
-def _find_below(top: dict[Any, Any], path: Sequence[str]) -> Any:
-    """What lies at a path of names; of a list on the way its last entry counts."""
+def _find_at(top: dict[Any, Any], path: Sequence[str]) -> Any:
+    """Return the value at a path of names, None if there is none; a list on the way is its last entry."""
     value: Any = top
     for name in path:
         value = members(value).get(name)
@@ -198,12 +189,12 @@ _TYPES = {
     **{f"c{n}": f"complex{8 * n}" for n in (8, 16)},
     "b1": "bool",
 }
-"""Types of one number; arrays of others (texts, records, objects) are not listed."""
+"""Types of one number; arrays of other types (texts, records, objects) are not listed."""
 _DIMENSIONS, _HUGE = 64, 1 << 62
 
 
 def arrays(pickled: Pickled, anatomy: Anatomy) -> Iterator[Finding]:
-    """List the arrays that the value reaches, by dotted name; of a damaged one say what is wrong."""
+    """Add the arrays in the pickle's value to ``anatomy``, by dotted name; yield what damaged ones have."""
     filled = {id(f.call): f for f in pickled.filled}
     made: dict[int, Tensor] = {}
     for call in pickled.calls:
@@ -219,12 +210,14 @@ def arrays(pickled: Pickled, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _read_array(call: Call, filled: Filled | None) -> Tensor | Finding | None:
-    """The array that a call and its state describe; None for one whose type is not looked at."""
+    """Return the array that a call and its state describe, a Finding if it is damaged, None if its type is
+    not in _TYPES.
+    """
     state = _find_state(call, filled)
     if len(state) != 4:
         return finding("bad-pickle", "an array has no state as numpy writes it", offset=call.offset)
     shape, dtype, _, data = state
-    code = _find_code(dtype)
+    code = _find_type_code(dtype)
     if code is None:
         return finding("bad-pickle", "an array's type is none of numpy's", offset=call.offset)
     if code not in _TYPES or not isinstance(data, bytes):
@@ -233,16 +226,18 @@ def _read_array(call: Call, filled: Filled | None) -> Tensor | Finding | None:
         return finding("bad-pickle", "an array's shape is not a tuple of lengths", offset=call.offset)
     nbytes = min(math.prod(shape) * int(code[1:]), _HUGE)
     have = filled.nbytes if filled else len(data)
-    if have != nbytes and (filled or type(data) is not Long):  # of a long one the bytes were not kept
+    if have != nbytes and (filled or type(data) is not Long):  # a Long has lost its true length
         why = f"an array of {_TYPES[code]} {list(shape)} needs {nbytes:,} bytes and has {have:,}"
         return finding("tensor-size", why, offset=call.offset)
     order = dtype.state[1:2] if type(dtype.state) is tuple else ()
-    offset = filled.offset if filled and order in (("<",), ("|",)) else None  # as this machine has numbers
+    offset = filled.offset if filled and order in (("<",), ("|",)) else None  # in this machine's byte order
     return Tensor("", _TYPES[code], shape, nbytes, offset)
 
 
 def _find_state(call: Call, filled: Filled | None) -> tuple[Any, ...]:
-    """(shape, type, order, bytes) of an array; those of joblib, which the machine counted, without bytes."""
+    """Return (shape, type, order, bytes) of an array, () if it has none; for joblib's arrays, whose elements
+    ``filled`` counts, the bytes are b"".
+    """
     if call.func == WRAPPER and isinstance(call.state, dict):
         return call.state.get("shape"), call.state.get("dtype"), False, b"" if filled else None
     return call.state[-4:] if type(call.state) is tuple else ()
@@ -252,8 +247,8 @@ def _is_length(n: Any) -> bool:
     return type(n) is int and 0 <= n < _HUGE
 
 
-def _find_code(dtype: Any) -> str | None:
-    """What numpy calls an element type ("f4"), None where it is none."""
+def _find_type_code(dtype: Any) -> str | None:
+    """Return numpy's code of an element type ("f4"), None if ``dtype`` is no dtype."""
     if type(dtype) is not Call or dtype.func != _DTYPE or not dtype.args:
         return None
     kind = dtype.args[0]

@@ -1,8 +1,7 @@
-"""What our pickle machine puts in place of everything that it does not build: globals, calls, persistent
+"""The stubs that our pickle machine puts in place of all that it does not build: globals, calls, persistent
 references, unhashable keys.
 
-Names in pickles that are in no list: what is said of them, and whose the caller vouches for
-(``--trust global=PATTERN``). Pure.
+Also the findings and questions about names in no list, and how ``--trust global=PATTERN`` lifts them. Pure.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from ckpt_tools.model.report import Report, Unlisted
 
 
 class Global(NamedTuple):
-    """A name that an unpickler would import, as it is written: those of Python 2 stay."""
+    """A name that an unpickler would import, as the pickle spells it: names of Python 2 as they are."""
 
     module: str
     name: str
@@ -32,8 +31,8 @@ class Global(NamedTuple):
 
 
 class Call:
-    """What an unpickler would build by calling ``func`` at ``offset``, which comes from the global ``named``;
-    APPENDS fill ``items``, SETITEMS ``entries``, BUILD ``state``. Equal by identity.
+    """The object that an unpickler would build by calling ``func`` at ``offset``; ``named`` is the name for
+    ``func`` in reports. APPENDS fill ``items``, SETITEMS ``entries``, BUILD ``state``. Equal by identity.
     """
 
     __slots__ = ("args", "entries", "func", "items", "kwargs", "named", "offset", "state")
@@ -53,8 +52,8 @@ class Call:
 
 
 class Dict(dict[Any, Any]):
-    """An OrderedDict, defaultdict or Counter: a dict that remembers its class and what BUILD gave it
-    (``_metadata`` of a state_dict), and of a defaultdict what it calls for a missing key.
+    """An OrderedDict, defaultdict or Counter: a dict with its class (``func``), the state that BUILD gave it
+    (``_metadata`` of a state_dict), and the ``factory`` that a defaultdict calls for a missing key.
     """
 
     __slots__ = ("factory", "func", "state")
@@ -66,7 +65,7 @@ class Dict(dict[Any, Any]):
 
 
 class Persistent:
-    """A reference by persistent id, in torch files to a storage: its ``meaning``."""
+    """A reference by persistent id; in torch files ``meaning`` is the storage that it refers to."""
 
     __slots__ = ("meaning", "offset", "pid")
 
@@ -76,7 +75,7 @@ class Persistent:
 
 
 class Key:
-    """A dict key or set member that must not be hashed by value, which can take for ever."""
+    """A stub for a dict key or set member whose hash or search could take for ever: equal by identity."""
 
     __slots__ = ("value",)
 
@@ -88,12 +87,12 @@ _SALT = os.urandom(8).hex()
 
 
 def salted(value: float) -> str:
-    """A number as a text that no stream can foresee: many numbers of one hash are slow to search."""
+    """Return a number as a text whose hash no stream can foresee: keys of equal hash are slow to search."""
     return f"{_SALT}{value!r}"
 
 
 class Number(Key):
-    """A number as a dict key: as equal as its value, at a place in the dict that the stream cannot choose."""
+    """A number as a dict key: equal to the same number, at a place in the dict that no stream can choose."""
 
     __slots__ = ("mark",)
 
@@ -109,11 +108,11 @@ class Number(Key):
 
 
 class Long(bytes):
-    """The beginning of a long text or of many bytes; the rest was passed over."""
+    """The first bytes of a long text or bytes object, whose other bytes were not read."""
 
 
 class NeedMore(Damage):
-    """The bytes at hand end before the pickle: its next opcode needs ``upto`` bytes of data."""
+    """Raised if the bytes at hand end within an opcode, which needs the first ``upto`` bytes of ``data``."""
 
     def __init__(self, upto: int, offset: int) -> None:
         super().__init__("bad-pickle", "the pickle is cut off: its bytes end before its STOP", offset)
@@ -121,11 +120,11 @@ class NeedMore(Damage):
 
 
 class Nested(Exception):
-    """Where the machine stands, another pickle begins, which has a memo of its own."""
+    """Raised where another pickle begins inside the pickle that a machine reads: it has its own memo."""
 
 
 class Filled(NamedTuple):
-    """An object that was given bytes, as an array is given its elements, and where in the file they lie."""
+    """An object whose state is bytes, as an array's elements are, and where these bytes lie in the file."""
 
     call: Call
     offset: int
@@ -133,26 +132,26 @@ class Filled(NamedTuple):
 
 
 class Pickled(NamedTuple):
-    """One pickle, which ends before byte ``end``, and the stubs that it made."""
+    """One pickle, which ends before byte ``end``: its value, and the stubs that were made for it."""
 
     value: Any
     end: int
     persistents: list[Persistent]
     calls: list[Call]
     twice: Sequence[tuple[str, int]] = ()
-    """Keys that one dict was given twice, with the offset of the second time: the first few."""
+    """The first few keys that one dict is given twice, with the offset of the second time."""
     filled: Sequence[Filled] = ()
     bare: int = 0
-    """Arrays of joblib without a padding before them: another unpickler takes their bytes for opcodes."""
+    """How many arrays of joblib have no padding: other unpicklers take their bytes for opcodes."""
     protocol: int = 0
 
 
-_MOST = 8  # named one by one
+_MOST = 8  # findings for one name each
 _FLAG = "--trust global="
 
 
 def suspects(called: Sequence[Unlisted]) -> Iterator[Finding]:
-    """Warnings about names in no list that a pickle calls."""
+    """Yield ``suspect-call`` for names in no list that a pickle calls."""
     for u in called[:_MOST]:
         why = f"loading the pickle calls {u.name[:120]}, which ckpt does not know"
         yield finding("suspect-call", why, offset=u.offset)
@@ -162,7 +161,9 @@ def suspects(called: Sequence[Unlisted]) -> Iterator[Finding]:
 
 
 def strangers(named: Sequence[Unlisted]) -> Iterator[Finding]:
-    """Warn of names in no list in a file that is unpickled without asking: what they import then runs."""
+    """Yield ``unknown-global`` for names in no list in a file that its framework unpickles without asking:
+    the modules that they import then run.
+    """
     for u in named[:_MOST]:
         how = "calls" if u.called else "imports"
         why = f"loading the pickle {how} {u.name[:120]}, which ckpt does not know, and its framework"
@@ -174,8 +175,8 @@ def strangers(named: Sequence[Unlisted]) -> Iterator[Finding]:
 
 
 def vouched(report: Report, trusted: Sequence[str], unasked: bool) -> Report:
-    """The report as ``trusted`` patterns for whole dotted names leave it; they lift no error. ``unasked``:
-    the framework unpickles the file without asking, so that each name in no list is a question.
+    """Return the report without the warnings about names that ``trusted`` patterns match; errors stay.
+    ``unasked``: the framework unpickles the file without asking, so each other name in no list is a question.
     """
     if not report.unlisted or not (trusted or unasked):
         return report
@@ -192,17 +193,19 @@ def vouched(report: Report, trusted: Sequence[str], unasked: bool) -> Report:
 
 
 def pattern(name: str) -> str:
-    """What stands for a name and all others of its package."""
+    """Return the pattern for all names of a name's package, or the name itself if it has no package."""
     package = name.partition(".")[0]
     return f"{package}.*" if package.isidentifier() and package != name else name
 
 
 def question(path: str, left: Sequence[Unlisted]) -> tuple[str, str]:
-    """What to ask about a file whose framework would load these names: the text and the hint."""
-    some = ", ".join(u.name[:120] for u in left[:4]) + (f" and {len(left) - 4} more" if len(left) > 4 else "")
+    """Return the question about a file whose framework would load names in no list: text and hint."""
+    names = ", ".join(u.name[:120] for u in left[:4]) + (
+        f" and {len(left) - 4} more" if len(left) > 4 else ""
+    )
     patterns = " ".join(f"{_FLAG}{quote(p)}" for p in list(dict.fromkeys(pattern(u.name) for u in left))[:4])
     text = (
-        f"{path} names {some}, which ckpt does not know; its framework unpickles the file without"
+        f"{path} names {names}, which ckpt does not know; its framework unpickles the file without"
         " asking, and runs what it names"
     )
     hint = f"if that is your own code, add {patterns}; if not, do not load the file"
