@@ -93,7 +93,7 @@ def _judge(source: Source, m: Member, check: Check, anatomy: Anatomy) -> Generat
     for f in structure(Window(source, m.begin, m.end - m.begin), inner, check):
         if f.code in RUNS:
             yield replace(f, offset=m.begin)
-    anatomy.named(inner)
+    anatomy.add_names(inner)
     return inner
 
 
@@ -148,7 +148,7 @@ def _unpack(source: Source, begin: int, end: int, anatomy: Anatomy) -> Iterator[
     for f in structure(BytesSource(data), inner, _check_unpacked):
         if f.severity > Severity.NOTE:
             yield replace(f, offset=begin)
-    anatomy.named(inner)
+    anatomy.add_names(inner)
 
 
 def _check_unpacked(source: Source, anatomy: Anatomy) -> Iterator[Finding]:

@@ -23,7 +23,7 @@ _PAX = b"././@PaxHeader"
 _BLOCK = 512
 
 
-def of_people(source: Source, head: bytes) -> bool:
+def is_hand_made(source: Source, head: bytes) -> bool:
     """A zip whose first record is a directory, or a tar without a member of torch's at its beginning."""
     if not head.startswith((_ZIP, _PAX)):
         return False

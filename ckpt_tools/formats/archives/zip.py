@@ -250,7 +250,7 @@ def read_record(source: Source, record: Record, limit: int) -> bytes:
     return data
 
 
-def protect(records: Sequence[Record], anatomy: Anatomy, skipped: Collection[Record] = ()) -> None:
+def add_sums(records: Sequence[Record], anatomy: Anatomy, skipped: Collection[Record] = ()) -> None:
     """Put the CRCs of ``records`` with their bytes into the anatomy, but of those ``skipped``."""
     for r in records:
         if not r.stored or r.payload < 0:
@@ -267,12 +267,12 @@ def protect(records: Sequence[Record], anatomy: Anatomy, skipped: Collection[Rec
             anatomy.explain(r.payload, r.stored, what, Guard.UNPROTECTED)
 
 
-def of_numpy(head: bytes) -> bool:
+def is_numpy_zip(head: bytes) -> bool:
     """Whether the first header has 64-bit sizes in its extra field as numpy.savez writes, and torch not."""
     return head[4:6] == b"\x2d\0" and head[28:30] == b"\x14\0"
 
 
-def unsummed(records: Sequence[Record]) -> bool:
+def have_no_sums(records: Sequence[Record]) -> bool:
     """Whether no record has a CRC (torch's set_crc32_options); a single one without is damaged."""
     with_data = [r for r in records if r.size]
     return bool(with_data) and not any(r.crc for r in with_data)

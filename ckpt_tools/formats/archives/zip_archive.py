@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.archives.zip import protect, read_record, read_zip, unsummed
+from ckpt_tools.formats.archives.zip import add_sums, have_no_sums, read_record, read_zip
 from ckpt_tools.formats.archives.zip_directory import Record
 from ckpt_tools.formats.common.format import Anatomy, inside, limited, own_format
 from ckpt_tools.formats.common.keras_code import MOST, code_in_config
@@ -37,7 +37,7 @@ def magic(head: bytes) -> bool:
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     records = yield from read_zip(source, anatomy, torch=False)
     anatomy.keys.update(r.name for r in records)
-    if unsummed(records):
+    if have_no_sums(records):
         yield finding("checksum-off", "every record has the checksum 0")
         yield finding("not-checksummed", "nothing in this file is protected by a checksum")
     yield from torch_zip.other_pickles(source, records, anatomy)
@@ -53,7 +53,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         else:
             yield from code_in_config(read_record(source, config, MOST), anatomy, config.place)
     yield from _check_weights(source, records, anatomy)
-    protect(records, anatomy, frozenset(records) if unsummed(records) else ())
+    add_sums(records, anatomy, frozenset(records) if have_no_sums(records) else ())
 
 
 def _check_weights(source: Source, records: Sequence[Record], anatomy: Anatomy) -> Iterator[Finding]:

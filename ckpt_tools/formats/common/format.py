@@ -115,7 +115,7 @@ class Anatomy(Struct):
         if self.regions is not None and length > 0:
             self.regions.append(Region(offset, length, what, guard))
 
-    def named(self, inner: Anatomy) -> None:
+    def add_names(self, inner: Anatomy) -> None:
         """Take over what the pickles of something inside this file name."""
         self.globals += (g for g in inner.globals if g not in self.globals)
         have = {u.name for u in self.unlisted}
@@ -237,7 +237,7 @@ def inside(
         yield finding("truncated", why, offset=offset + length)
     anatomy.windows.append((offset, length))
     anatomy.keys |= inner.keys
-    anatomy.named(inner)
+    anatomy.add_names(inner)
     for t in inner.tensors:
         pieces = tuple((at + offset, length) for at, length in t.pieces)
         anatomy.tensors.append(

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.archives.zip import DEFLATED, STORED, of_numpy, protect, read_zip, unsummed
+from ckpt_tools.formats.archives.zip import DEFLATED, STORED, add_sums, have_no_sums, is_numpy_zip, read_zip
 from ckpt_tools.formats.archives.zip_directory import Record
 from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_format, structure
 from ckpt_tools.formats.common.tensors import is_single, remember, scalar
@@ -31,7 +31,7 @@ def magic(head: bytes) -> bool:
     if not head.startswith(b"PK\3\4"):
         return False
     n = int.from_bytes(head[26:28], "little")
-    return of_numpy(head) if n > len(head) - 30 else head[30 : 30 + n].endswith(b".npy")
+    return is_numpy_zip(head) if n > len(head) - 30 else head[30 : 30 + n].endswith(b".npy")
 
 
 @limited
@@ -72,7 +72,7 @@ def _check_member(source: Source, r: Record, name: str, anatomy: Anatomy) -> Ite
     elif r.method == DEFLATED:
         for f in structure(source, inner, lambda outer, of: _check_deflated(outer, r, name, of)):
             yield replace(f, offset=r.payload)
-    anatomy.named(inner)
+    anatomy.add_names(inner)
     anatomy.keys |= inner.keys
     anatomy.decoded = inner.decoded
     for key, value in inner.metadata.items():

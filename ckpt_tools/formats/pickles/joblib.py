@@ -148,7 +148,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     inner = Anatomy()
     for f in structure(_Decoded(_Decoding(source, codec), size), inner, pickle):
         yield replace(f, offset=None)
-    anatomy.named(inner)
+    anatomy.add_names(inner)
     anatomy.keys |= inner.keys
     anatomy.metadata.update(inner.metadata)
     anatomy.tensors += (replace(t, offset=None) for t in inner.tensors)

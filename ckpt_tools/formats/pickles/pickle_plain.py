@@ -11,7 +11,7 @@ from ckpt_tools.formats.pickles.machine import Machine
 from ckpt_tools.formats.pickles.reader import STEPS, NeedMore
 from ckpt_tools.formats.pickles.scalars import arrays, scalar, scalars
 from ckpt_tools.formats.pickles.stubs import Pickled
-from ckpt_tools.formats.torch.tensors import also_tar, legacy_magic, tensors
+from ckpt_tools.formats.torch.tensors import check_not_tar, legacy_magic, tensors
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import Source
@@ -47,7 +47,7 @@ def begins_well(begins: bytes) -> bool:
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     yield finding("not-checksummed", "a pickle has no checksum: only its own structure was checked")
-    yield from also_tar(source)
+    yield from check_not_tar(source)
     pickled = yield from read_plain(source, anatomy)
     if pickled.bare:
         yield from judge_without_joblib(source)

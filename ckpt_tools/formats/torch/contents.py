@@ -1,5 +1,5 @@
-"""What the pickle of a torch file says, read once for files whose pickles are equal byte for byte: the ranks
-of a job, and its saves, differ in their tensors, and seldom in what is said about them.
+"""The contents of a torch file's pickle, read once for all files whose pickles are equal byte for byte: files
+of a job's ranks and saves differ in their tensors' elements, seldom in their pickles.
 """
 
 from __future__ import annotations
@@ -18,34 +18,37 @@ from ckpt_tools.model.report import Tensor
 from ckpt_tools.storage import BytesSource, Source
 
 _SMALL = 256 << 10
-"""Bytes of a pickle that is kept, and of what may lie before it, at most."""
-_KEPT = 4
-"""Pickles kept at a time: the kinds of files that one directory holds."""
+"""The most bytes of a pickle that is remembered, and the most bytes before it in its file."""
+_REMEMBERED = 4
+"""Pickles remembered at a time: the kinds of files that one directory holds."""
 _FRAMED = 4
 """The first protocol that puts pickles into frames."""
 
 
 class Contents:
-    """A pickle with its storages and tensors. One that is ``kept`` for equal files has all that its reading
-    told; whoever is given it leaves it as it is.
+    """A pickle with its storages and tensors. If it is remembered for equal files, ``results`` has the
+    anatomy and the findings of its reading; all its users share it, and must not change it.
     """
 
-    def __init__(self, pickled: Pickled, kept: tuple[Anatomy, tuple[Finding, ...]] | None = None) -> None:
-        self.pickled, self.kept = pickled, kept
-        self._storages = None if kept is None else tuple(storages(pickled))
+    def __init__(self, pickled: Pickled, results: tuple[Anatomy, tuple[Finding, ...]] | None = None) -> None:
+        self.pickled, self.results = pickled, results
+        self._storages = None if results is None else tuple(storages(pickled))
         self._listed: tuple[Mapping[str, Place], str, list[Tensor], tuple[Finding, ...]] | None = None
 
     def storages(self) -> Iterator[Storage | Finding]:
-        """Every storage once per key, and a finding for each contradiction; asked for before the tensors."""
+        """Yield each storage once, and a finding for each contradiction; call it before ``tensors``."""
         return storages(self.pickled) if self._storages is None else iter(self._storages)
 
     def tensors(self, places: Mapping[str, Place], anatomy: Anatomy, root: str) -> Iterator[Finding]:
-        """List the tensors, with what is wrong with them where the storages lie at ``places``."""
-        if self.kept is None:
+        """Add the tensors to ``anatomy``; yield findings if they do not fit the storages at ``places``."""
+        if self.results is None:
             yield from tensors(self.pickled, places, anatomy, root)
             return
         listed = self._listed
-        if listed is None or listed[:2] != (places, root):  # equal files have their storages at equal places
+        if listed is None or listed[:2] != (
+            places,
+            root,
+        ):  # else: an equal file, with its storages at the same places
             inner = Anatomy()
             findings = tuple(tensors(self.pickled, places, inner, root))
             listed = self._listed = places, root, inner.tensors, findings
@@ -54,7 +57,7 @@ class Contents:
 
     @cached_property
     def scalars(self) -> Anatomy:
-        """The scalars of its value, and the keys of its top level."""
+        """An anatomy with nothing but the scalars of the value and the keys of its top level."""
         scalars(self.pickled.value, anatomy := Anatomy())
         return anatomy
 
@@ -62,16 +65,18 @@ class Contents:
 def read_contents(
     source: Source, start: int, stop: int, anatomy: Anatomy, harmless: tuple[str, ...] = ()
 ) -> Generator[Finding, None, Contents]:
-    """Read a pickle as ``read_judged`` does, unless an equal one at this place is known. Raises Damage."""
+    """Read a pickle as ``read_judged`` does, or take an equal one at the same offset that is remembered; add
+    its names to ``anatomy``. Raise Damage.
+    """
     known = None
     plain = not anatomy.globals and not anatomy.depth and anatomy.regions is None
     if start <= _SMALL and stop - start <= _SMALL and plain:
         known = _read_known(source.read(start, stop - start), start, harmless)
-    if known is None or known.kept is None:
+    if known is None or known.results is None:
         return Contents((yield from _read(source, start, stop, anatomy, harmless)))
-    told, findings = known.kept
-    anatomy.globals += told.globals
-    anatomy.unlisted += told.unlisted
+    learnt, findings = known.results
+    anatomy.globals += learnt.globals
+    anatomy.unlisted += learnt.unlisted
     yield from findings
     return known
 
@@ -80,22 +85,22 @@ def _read(
     source: Source, start: int, stop: int, anatomy: Anatomy, harmless: tuple[str, ...]
 ) -> Generator[Finding, None, Pickled]:
     pickled = yield from read_judged(source, start, stop, anatomy, whole=True, harmless=harmless)
-    yield from too_new(pickled, start)
+    yield from judge_protocol(pickled, start)
     return pickled
 
 
-def too_new(pickled: Pickled, start: int) -> Iterator[Finding]:
-    """What to say of a protocol that torch/_weights_only_unpickler.py does not read (FRAME)."""
+def judge_protocol(pickled: Pickled, start: int) -> Iterator[Finding]:
+    """Yield ``needs-trust`` for a protocol that torch/_weights_only_unpickler.py does not read (FRAME)."""
     if pickled.protocol >= _FRAMED:
         text = f"its protocol is {pickled.protocol}, and torch.load(weights_only=True) reads protocol 2"
         yield finding("needs-trust", text, offset=start)
 
 
-@lru_cache(_KEPT)
+@lru_cache(_REMEMBERED)
 def _read_known(data: bytes, start: int, harmless: tuple[str, ...]) -> Contents | None:
-    """What a pickle at ``start`` says; None for a damaged one, which tells on the way to its damage."""
+    """Return the contents of a pickle at ``start``, None for a damaged one, which is not remembered."""
     anatomy, findings = Anatomy(), list[Finding]()
-    source = BytesSource(bytes(start) + data + b"\0")  # what lies around it in its file is not read
+    source = BytesSource(bytes(start) + data + b"\0")  # stands for the file: only the pickle is read
     reading = _read(source, start, start + len(data), anatomy, harmless)
     try:
         while True:
@@ -107,4 +112,4 @@ def _read_known(data: bytes, start: int, harmless: tuple[str, ...]) -> Contents 
 
 
 forget = _read_known.cache_clear
-"""Read every pickle anew."""
+"""Forget all remembered pickles: each is read anew."""

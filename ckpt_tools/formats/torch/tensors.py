@@ -1,11 +1,11 @@
-"""What a torch pickle says: its storages, its tensors with their places in those storages, its scalars.
-Shared by all torch formats.
+"""The storages that a torch pickle describes, and its tensors with their places in these storages. Shared by
+all torch formats.
 
 Argument orders are those of torch/_utils.py (_rebuild_*), persistent ids those of torch/serialization.py
 (persistent_id), both read in torch 2.13; element sizes are c10/core/ScalarType.h's.
 
-The names of the tensors in an unpickled value: the path of keys, attributes and positions that leads to
-each, joined by dots.
+The name of a tensor is the path of keys, attributes and positions that leads to it in the unpickled value,
+joined by dots.
 """
 
 from __future__ import annotations
@@ -62,11 +62,13 @@ _META = "_rebuild_meta_tensor_no_storage"
 _FROM_BYTES = ("torch.storage", "_load_from_bytes")
 _HUGE = 1 << 62
 _DIMENSIONS = 64
-"""Dimensions of a tensor at most: torch's own operators take no more (aten/src/ATen/TensorIterator.h)."""
+"""The most dimensions of a tensor: torch's own operators take no more (aten/src/ATen/TensorIterator.h)."""
 
 
 class Storage(NamedTuple):
-    """A storage as the pickle has it: key, type, number of elements, and bytes to skip (``view``)."""
+    """A storage as the pickle describes it: ``numel`` elements, of which a view begins ``view`` bytes later;
+    ``offset`` is that of its persistent id.
+    """
 
     key: str
     dtype: str
@@ -80,14 +82,14 @@ class Storage(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where the file holds a storage, None for a compressed one, and the bytes that it really has."""
+    """The file offset of a storage, None if it is compressed, and the number of bytes that it really has."""
 
     offset: int | None
     nbytes: int
 
 
 def extent(shape: Sequence[int], stride: Sequence[int], start: int) -> int:
-    """How many elements a storage needs for a tensor; absurd numbers give a large, but bounded one."""
+    """Return how many elements a tensor needs its storage to have; about _HUGE for absurd shapes."""
     reach = start + 1
     for n, step in zip(shape, stride, strict=True):
         if not n:
@@ -97,12 +99,12 @@ def extent(shape: Sequence[int], stride: Sequence[int], start: int) -> int:
 
 
 def storage_of(ref: Persistent) -> Storage | Finding | None:
-    """The storage that a persistent id names, None for something else, a Finding for a damaged one."""
+    """Return the storage that a persistent id names, None for a module, a Finding if it is damaged."""
     pid = ref.pid
     if type(pid) is tuple and len(pid) == 4 and pid[0] == "module":
         return None
-    named = type(pid) is tuple and len(pid) in (5, 6) and pid[0] == "storage"
-    if not named or type(pid[1]) is not Global or type(pid[4]) is not int:
+    is_storage = type(pid) is tuple and len(pid) in (5, 6) and pid[0] == "storage"
+    if not is_storage or type(pid[1]) is not Global or type(pid[4]) is not int:
         why = "a persistent id is not the tuple that torch writes for a storage"
         return finding("bad-pickle", why, offset=ref.offset)
     _, cls, key, _, numel = pid[:5]
@@ -117,14 +119,16 @@ def storage_of(ref: Persistent) -> Storage | Finding | None:
 
 
 def _find_view_start(view: Any) -> int:
-    """The first element of a view; torch before 0.4 shared storages by views of a root."""
+    """Return the first element of a view, 0 for None: torch before 0.4 shared storages by views of a root."""
     if type(view) is not tuple or len(view) != 3 or type(view[1]) is not int:
         return 0
     return view[1] if 0 <= view[1] < _HUGE else 0
 
 
 def storages(pickled: Pickled) -> Iterator[Storage | Finding]:
-    """Every storage of a pickle, once per key, and a finding for each contradiction."""
+    """Yield the storages of a pickle, each key once, and a finding for each contradiction; set ``meaning`` of
+    each persistent reference.
+    """
     known: dict[str, Storage] = {}
     for ref in pickled.persistents:
         s = ref.meaning = storage_of(ref)
@@ -146,7 +150,7 @@ def storages(pickled: Pickled) -> Iterator[Storage | Finding]:
 
 
 def keys_of(pickled: Pickled) -> set[str]:
-    """The keys of all storages that a pickle names, also of those that are damaged otherwise."""
+    """Return the keys of all storages that a pickle names, also of damaged ones."""
     pids = [ref.pid for ref in pickled.persistents]
     return {pid[2] for pid in pids if type(pid) is tuple and len(pid) > 2 and type(pid[2]) is str}
 
@@ -154,18 +158,24 @@ def keys_of(pickled: Pickled) -> set[str]:
 def tensors(
     pickled: Pickled, places: Mapping[str, Place], anatomy: Anatomy, root: str = ""
 ) -> Iterator[Finding]:
-    """Check the tensors against their storages and list those that the value reaches; after ``storages``."""
+    """Yield a finding for each tensor that does not fit its storage, and add the tensors that the value
+    reaches to ``anatomy``. ``places`` maps keys of storages; call ``storages`` before: it sets what
+    references mean.
+    """
     made: dict[int, Tensor] = {}
     hidden: dict[int, Storage | None] = {}
     for call in pickled.calls:
         func, args, offset = call.func, call.args, call.offset
         if type(func) is Global and func.name in FROM_TYPE and len(args) > 2 and type(args[2]) is tuple:
-            func, args = args[0], args[2]  # a subclass of Tensor: built by the function it names first
+            func, args = (
+                args[0],
+                args[2],
+            )  # a subclass of Tensor: its first argument is the function that builds it
         if type(func) is not Global or func.module != "torch._utils":
             continue
         try:
-            out = _rebuild(func.name, args, places, hidden)
-        except _Bad as e:
+            out = _make_tensor(func.name, args, places, hidden)
+        except _BadTensor as e:
             yield finding(e.code, f"{func.name}: {e}", offset=offset)
             continue
         if out is not None:
@@ -173,37 +183,38 @@ def tensors(
     yield from list_tensors(pickled.value, made, anatomy, root)
 
 
-class _Bad(Exception):
+class _BadTensor(Exception):
+    """Raised for a tensor that cannot be as the pickle describes it; ``code`` is the finding's."""
+
     def __init__(self, why: str, code: str = "bad-pickle") -> None:
         super().__init__(why)
         self.code = code
 
 
-def _sizes(value: Any, what: str) -> tuple[int, ...]:
-    if (
-        type(value) is Call
-        and type(value.func) is Global
-        and value.func.module == "torch.jit._pickle"
-        and value.args
-    ):
+def _read_sizes(value: Any, what: str) -> tuple[int, ...]:
+    """Return the numbers of a shape or stride, which ``what`` names in errors. Raise _BadTensor."""
+    func = value.func if type(value) is Call else None
+    if type(func) is Global and func.module == "torch.jit._pickle" and value.args:
         value = value.args[0]  # TorchScript writes lists of ints as build_intlist([…])
     if type(value) not in (tuple, list) or len(value) > _DIMENSIONS:
-        raise _Bad(f"its {what} is not a tuple of at most {_DIMENSIONS} integers")
+        raise _BadTensor(f"its {what} is not a tuple of at most {_DIMENSIONS} integers")
     for v in value:
         if type(v) is not int:
-            raise _Bad(f"its {what} is not a tuple of integers")
+            raise _BadTensor(f"its {what} is not a tuple of integers")
         if not 0 <= v < _HUGE:
-            raise _Bad(f"its {what} is negative or absurdly large", "tensor-out-of-bounds")
+            raise _BadTensor(f"its {what} is negative or absurdly large", "tensor-out-of-bounds")
     return tuple(value)
 
 
-def _read_inside(call: Call, known: dict[int, Storage | None]) -> Storage | None:
-    """The storage in the bytes of a ``_load_from_bytes``, the fourth pickle in there; each is read once."""
+def _read_hidden_storage(call: Call, known: dict[int, Storage | None]) -> Storage | None:
+    """Return the storage that a call of ``_load_from_bytes`` has in its bytes, as their fourth pickle; None
+    if there is none. ``known`` maps the ids of bytes already read.
+    """
     data = call.args[0] if call.func == _FROM_BYTES and call.args else None
     if not isinstance(data, bytes):
         return None
     if id(data) not in known:
-        head, at, value = data[:4096], 0, None  # real ones need less than 1000
+        head, at, value = data[:4096], 0, None  # torch's pickles need less than 1000
         try:
             for _ in range(4):
                 pickled = read_pickle(head, at)
@@ -215,29 +226,31 @@ def _read_inside(call: Call, known: dict[int, Storage | None]) -> Storage | None
     return known[id(data)]
 
 
-def _rebuild(
+def _make_tensor(
     name: str, args: tuple[Any, ...], places: Mapping[str, Place], hidden: dict[int, Storage | None]
 ) -> Tensor | None:
-    """The tensor that a call of torch's ``_rebuild_…`` makes; None for other calls. Raises _Bad."""
+    """Return the tensor that a call of torch's ``_rebuild_…`` makes; None for other functions and for a
+    damaged storage. Raise _BadTensor.
+    """
     if name == _META and len(args) > 1 and type(args[0]) is Global:
-        return Tensor("", args[0].name, _sizes(args[1], "shape"), 0)
+        return Tensor("", args[0].name, _read_sizes(args[1], "shape"), 0)
     if name not in _REBUILD:
         return None
-    storage, own = _find_storage(name, args, hidden), type(args[0]) is Persistent
+    storage, in_file = _find_storage(name, args, hidden), type(args[0]) is Persistent
     if not isinstance(storage, Storage):
-        return None  # reported where the storages are
+        return None  # storages() yields a finding
     dtype = storage.dtype
-    if name == "_rebuild_tensor_v3" and type(args[6]) is Global:  # no other tells it apart from its storage's
+    if name == "_rebuild_tensor_v3" and type(args[6]) is Global:  # others have the storage's dtype
         dtype = args[6].name
-    shape, stride = _sizes(args[2], "shape"), _sizes(args[3], "stride")
-    (start,) = _sizes((args[1],), "offset")
+    shape, stride = _read_sizes(args[2], "shape"), _read_sizes(args[3], "stride")
+    (start,) = _read_sizes((args[1],), "offset")
     nbytes, need, span = _measure(dtype, shape, stride, start)
-    place, have = places.get(storage.key) if own else None, storage.nbytes
+    place, have = places.get(storage.key) if in_file else None, storage.nbytes
     have = (have if place is None else min(have, place.nbytes)) - storage.view
     if need > have:
         what = f"the tensor needs {need:,} bytes of storage {storage.key[:80]!r}, which has {have:,}"
-        raise _Bad(what, "tensor-out-of-bounds")
-    key = storage.key[:80] if own else ""
+        raise _BadTensor(what, "tensor-out-of-bounds")
+    key = storage.key[:80] if in_file else ""
     if place is None or place.offset is None:
         return Tensor("", dtype, shape, nbytes, None, key)
     at = place.offset + storage.view + start * ITEMSIZE[dtype]
@@ -245,15 +258,15 @@ def _rebuild(
 
 
 def _find_storage(name: str, args: tuple[Any, ...], hidden: dict[int, Storage | None]) -> object:
-    """What the first argument of a call of torch's ``_rebuild_…`` stands for. Raises _Bad."""
+    """Return the meaning of the first argument of torch's ``_rebuild_…``, a storage. Raise _BadTensor."""
     if len(args) < _REBUILD[name] or type(args[0]) not in (Persistent, Call):
-        raise _Bad("its first argument is not a storage, or arguments are missing")
-    return args[0].meaning if type(args[0]) is Persistent else _read_inside(args[0], hidden)
+        raise _BadTensor("its first argument is not a storage, or arguments are missing")
+    return args[0].meaning if type(args[0]) is Persistent else _read_hidden_storage(args[0], hidden)
 
 
 def _find_pieces(dtype: str, at: int, nbytes: int, span: int) -> tuple[tuple[int, int], ...]:
-    """Where the bytes of a tensor lie that is expanded, so that some stand for many elements, or strided, and
-    what lies between is not the tensor's; () for one that is contiguous.
+    """Return () for a contiguous tensor, else (offset, bytes) once: the few bytes of an expanded tensor,
+    which stand for many elements, or 0 bytes for a strided one, between whose elements other bytes lie.
     """
     if not nbytes or span == nbytes or dtype in _PACKED:
         return ()
@@ -261,54 +274,54 @@ def _find_pieces(dtype: str, at: int, nbytes: int, span: int) -> tuple[tuple[int
 
 
 def _measure(dtype: str, shape: tuple[int, ...], stride: tuple[int, ...], start: int) -> tuple[int, int, int]:
-    """Bytes that a tensor has, those that its storage must have, and those from its first to its last
-    element. Raises _Bad, also for a dtype that is not known.
+    """Return the bytes of a tensor, the bytes that its storage must have, and the bytes from its first
+    element to its last. Raise _BadTensor, also for an unknown dtype.
     """
     if len(shape) != len(stride):
-        raise _Bad("its shape and stride differ in length")
+        raise _BadTensor("its shape and stride differ in length")
     numel, reach = 1, start + 1
     for n, step in zip(shape, stride, strict=True):
         numel *= n
         reach += (n - 1) * step
         if not -_HUGE < reach < _HUGE or numel > _HUGE:  # keeps the numbers small, whatever the rank
-            raise _Bad("it is absurdly large", "tensor-out-of-bounds")
+            raise _BadTensor("it is absurdly large", "tensor-out-of-bounds")
     item = ITEMSIZE.get(dtype)
     if item is None:
-        raise _Bad(f"it has the unknown dtype {dtype[:80]}", "unknown-dtype")
+        raise _BadTensor(f"it has the unknown dtype {dtype[:80]}", "unknown-dtype")
     span = (reach - start) * item
     if dtype not in _PACKED:
         return numel * item, reach * item if numel else 0, span
-    per = _PACKED[dtype]
-    packed = numel // shape[-1] * (-(-shape[-1] // per)) if numel and shape else -(-numel // per)
+    row = shape[-1] if numel and shape else numel  # elements; its last byte need not be full
+    packed = numel // max(row, 1) * -(-row // _PACKED[dtype])
     return packed, packed, span
 
 
-# ---- How torch's old format begins, and what else such a beginning may be.
+# ---- How torch's legacy format begins, and a tar that may begin so as well.
 
 
 NUMBER = 0x1950A86A20F9469CFC6C
 _MAGIC = bytes.fromhex("8a0a6cfc9c46f9206aa850192e")  # LONG1 0x1950a86a20f9469cfc6c, STOP
 _BLOCK = 512
-_SUM = slice(148, 156)
+_SUM = slice(148, 156)  # the field of a tar header that has the sum of its bytes
 
 
 def legacy_magic(head: bytes) -> bool:
-    """A pickle of torch's magic number, as text or in binary, with a frame around it from protocol 4 on."""
+    """Return whether ``head`` begins with a pickle of torch's magic number, as text or in binary."""
     return head.startswith(b"L%dL\n." % NUMBER) or (is_proto(head) and head.find(_MAGIC) in (2, 11))
 
 
 def is_proto(head: bytes) -> bool:
-    """The opcode PROTO of protocol 2 to 5, with which their pickles begin."""
+    """Return whether ``head`` begins with the opcode PROTO, as pickles of protocols 2 to 5 do."""
     return head[:1] == b"\x80" and head[1:2] in (b"\2", b"\3", b"\4", b"\5")
 
 
-def also_tar(source: Source) -> Iterator[Finding]:
-    """What is wrong with a pickle that is a tar as well: torch.load would unpickle the tar's members."""
+def check_not_tar(source: Source) -> Iterator[Finding]:
+    """Yield ``unsafe-pickle`` if a pickle is a tar as well: torch.load would unpickle the tar's members."""
     block = source.read(0, _BLOCK) if source.size >= _BLOCK else b""
     others = block[: _SUM.start] + b" " * 8 + block[_SUM.stop :]
     unsigned = sum(others)
     signed = unsigned - 256 * sum(b > 127 for b in others)
-    if any(block) and _number(block[_SUM]) in (unsigned, signed):  # tarfile.calc_chksums, nti
+    if any(block) and _read_tar_number(block[_SUM]) in (unsigned, signed):  # tarfile.calc_chksums, nti
         why = (
             "the file is a tar archive as well: torch.load would unpickle its members instead of what was"
             " read here"
@@ -316,8 +329,8 @@ def also_tar(source: Source) -> Iterator[Finding]:
         yield finding("unsafe-pickle", why, offset=0)
 
 
-def _number(field: bytes) -> int | None:
-    """A number as tar writes it: octal digits, or binary behind a byte of 0x80 or 0xff."""
+def _read_tar_number(field: bytes) -> int | None:
+    """Return a number of a tar header, octal digits or binary behind 0x80 or 0xff; None if it is damaged."""
     if field[0] in (0x80, 0xFF):
         return int.from_bytes(field[1:], "big") - (256 ** (len(field) - 1) if field[0] == 0xFF else 0)
     try:
@@ -328,47 +341,45 @@ def _number(field: bytes) -> int | None:
 
 _V2 = ("torch._utils", "_rebuild_tensor_v2")
 _WRAPPERS = ("_rebuild_parameter", "_rebuild_parameter_with_state")
-_SPARSE = {
-    2: ("indices", "values"),
-    3: ("compressed_indices", "plain_indices", "values"),
-}  # COO; CSR and its kin
+_SPARSE = {2: ("indices", "values"), 3: ("compressed_indices", "plain_indices", "values")}
+"""Names of the tensors that make a sparse tensor, by their number: COO has 2, CSR and its kin 3."""
 _NESTED = ("buffer", "sizes", "strides", "storage_offsets")
-_DEEP = 256  # levels of containers below which tensors are not listed
+_DEEP = 256  # levels of containers; tensors below are not listed
 _MANY = 500_000  # containers that are walked: a tensor takes two or three
 _CONTAINERS = (dict, list, tuple, Call, Persistent)
 FROM_TYPE = ("_rebuild_from_type_v2", "_rebuild_from_type")
 
 
 def list_tensors(value: Any, made: Mapping[int, Tensor], anatomy: Anatomy, root: str) -> Iterator[Finding]:
-    """Walk the value, each container and edge once, bounded in names, depth and total length."""
+    """Add the tensors in ``value`` to ``anatomy``; ``made`` maps the ids of stubs to tensors, ``root`` begins
+    their names. Yield ``too-complex`` if there are too many names or levels. Each container is walked once.
+    """
     visited: set[int] = set()
-    left = 64 << 20  # characters of names: real files have a few megabytes
+    left = 64 << 20  # characters of all names: real files have a few millions
     levels: list[tuple[str, Iterator[tuple[str, Any]]]] = [(root, iter((("", value),)))]
     while levels:
-        above, inside = levels[-1]
-        found = next(inside, None)
-        if found is None:
+        parent, entries = levels[-1]
+        entry = next(entries, None)
+        if entry is None:
             levels.pop()
             continue
-        name, v = found
-        path = ".".join(filter(None, (above, name)))[:4096]
+        name, v = entry
+        path = ".".join(filter(None, (parent, name)))[:4096]
         left -= len(path)
         if left < 0 or len(visited) > _MANY:
             yield finding("too-complex", "the pickle's tensors have more names than are listed")
             return
         tensor = made.get(id(v))
         if tensor is not None:
-            t = tensor
-            anatomy.tensors.append(
-                Tensor(path, t.dtype, t.shape, t.nbytes, t.offset, t.storage, t.pieces)
-            )  # replace() takes five times as long
+            t = tensor  # replace() takes five times as long
+            anatomy.tensors.append(Tensor(path, t.dtype, t.shape, t.nbytes, t.offset, t.storage, t.pieces))
             if type(v) is not Call or v.func == _V2:
                 continue  # most tensors: nothing below them
         if id(v) in visited:
             continue
         visited.add(id(v))
-        below = _find_children(v) if tensor is None else _find_parts(v)
-        first = next(below, None)
+        children = _find_children(v) if tensor is None else _find_parts(v)
+        first = next(children, None)
         if first and len(levels) > _DEEP + 1:
             yield finding(
                 "too-complex",
@@ -377,22 +388,22 @@ def list_tensors(value: Any, made: Mapping[int, Tensor], anatomy: Anatomy, root:
             )
             return
         if first:
-            levels.append((path, chain((first,), below)))
+            levels.append((path, chain((first,), children)))
 
 
 def _find_children(v: Any) -> Iterator[tuple[str, Any]]:
-    """The containers and calls directly inside ``v``, with the last part of their names."""
+    """Yield the containers and calls directly inside ``v``, each behind the last part of its name."""
     if isinstance(v, dict):
         yield from ((text(k), c) for k, c in v.items() if isinstance(c, _CONTAINERS))
     elif isinstance(v, (list, tuple)):
         yield from ((str(i), c) for i, c in enumerate(v) if isinstance(c, _CONTAINERS))
     elif type(v) is Call:
-        yield from _find_in_call(v)
+        yield from _find_children_of_call(v)
 
 
-def _find_in_call(v: Call) -> Iterator[tuple[str, Any]]:
-    """The containers and calls directly inside a call: what torch's own functions take has names."""
-    name, args = _called(v.func), v.args
+def _find_children_of_call(v: Call) -> Iterator[tuple[str, Any]]:
+    """Yield the containers and calls in a call; arguments of torch's own functions have names."""
+    name, args = _find_function_name(v.func), v.args
     if name in _WRAPPERS:
         yield from (("", c) for c in args[:1] if isinstance(c, _CONTAINERS))
         yield from _find_parts(v)
@@ -400,7 +411,7 @@ def _find_in_call(v: Call) -> Iterator[tuple[str, Any]]:
         yield from _find_children(args[2][0] if len(args[2]) == 1 else args[2])
         yield from _find_parts(v)
     elif name == "_rebuild_sparse_tensor" and len(args) > 1 and type(args[1]) is tuple:
-        parts = _find_calls(args[1])  # the tensors that it is made of
+        parts = _find_calls(args[1])  # the tensors that make the sparse one
         yield from zip(_SPARSE.get(len(parts), ()), parts, strict=False)
     elif name == "_rebuild_nested_tensor":
         yield from zip(_NESTED, args, strict=False)
@@ -414,16 +425,16 @@ def _find_calls(values: tuple[Any, ...]) -> list[Call]:
     return [c for c in values if type(c) is Call]
 
 
-def _called(func: Any) -> str:
-    """The name of a function without its module; "" when no global names it."""
+def _find_function_name(func: Any) -> str:
+    """Return the name of a function without its module, "" if it is no global."""
     return func.name if type(func) is Global else ""
 
 
 def _find_parts(v: Call) -> Iterator[tuple[str, Any]]:
-    """What a tensor carries: scales of a quantized one, attributes of a subclass or a parameter."""
-    func, inner, state = _called(v.func), v.args, None
+    """Yield the named parts of a tensor: scales if it is quantized, attributes of a subclass or parameter."""
+    func, inner, state = _find_function_name(v.func), v.args, None
     if func in FROM_TYPE and len(v.args) > 3:
-        func, inner, state = _called(v.args[0]), v.args[2], v.args[3]
+        func, inner, state = _find_function_name(v.args[0]), v.args[2], v.args[3]
     elif func == "_rebuild_parameter_with_state" and len(v.args) > 3:
         state = v.args[3]
     if func == "_rebuild_qtensor" and type(inner) is tuple and len(inner) > 4 and type(inner[4]) is tuple:
@@ -434,7 +445,7 @@ def _find_parts(v: Call) -> Iterator[tuple[str, Any]]:
 
 
 def text(key: Any) -> str:
-    """A dict key as a printable name of at most 256 characters."""
+    """Return a dict key as a printable name of at most 256 characters."""
     if type(key) is Number:
         key = key.value
     if type(key) is Key and type(key.value) is tuple and len(key.value) < 10:
@@ -445,10 +456,8 @@ def text(key: Any) -> str:
 
 
 def _plain(value: Any) -> str:
+    """Return a text's repr, a number as digits, "?" for a value that is not plain."""
     if type(value) is str:
         return repr(value[:256])
-    return (
-        str(value)
-        if value is None or type(value) in (float, bool) or (type(value) is int and value.bit_length() <= 64)
-        else "?"
-    )
+    small = type(value) is int and value.bit_length() <= 64
+    return str(value) if value is None or type(value) in (float, bool) or small else "?"

@@ -1,5 +1,5 @@
-"""torch.save's old format: five pickles, then every storage as a count and raw elements, to the exact last
-byte. No checksum.
+"""torch.save's legacy format: five pickles, then each storage as a count and raw elements, checked to the
+last byte. It has no checksum.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_format
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.scalars import scalars
-from ckpt_tools.formats.torch.contents import too_new
+from ckpt_tools.formats.torch.contents import judge_protocol
 from ckpt_tools.formats.torch.tensors import NUMBER as _NUMBER
 from ckpt_tools.formats.torch.tensors import (
     Place,
     Storage,
-    also_tar,
+    check_not_tar,
     keys_of,
     legacy_magic,
     storages,
@@ -28,24 +28,24 @@ from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import Source
 
-# ---- The pickles of torch's old format that hold nothing of the user's, written again byte for byte as
-# CPython writes them.
+# ---- The pickles of the legacy format that hold nothing of the user's, encoded again byte for byte as
+# CPython encodes them.
 #
-# A pickle has no checksum, but of what is known only one encoding is usual: bytes that are one bit away
-# from it are damaged. Facts: CPython Lib/pickle.py and Modules/_pickle.c (save_*, batch_list_exact,
-# framing).
+# A pickle has no checksum, but a known value has only one usual encoding: bytes that are one bit away from it
+# are damaged. Facts: CPython Lib/pickle.py and Modules/_pickle.c (save_*, batch_list_exact, framing).
 
 
 _BATCH, _FRAME = 1000, 64 * 1024
 
 
 class _Encoder:
-    """Writes dicts, lists, strings, bools and ints as the pickler of one protocol does."""
+    """Appends dicts, lists, strings, bools and ints to ``out`` as the pickler of one protocol does."""
 
     def __init__(self, protocol: int) -> None:
         self.out, self.memo, self.framed = bytearray(), 0, protocol > 3
 
-    def put(self) -> None:
+    def memoize(self) -> None:
+        """Write the opcode that puts the last value into the memo."""
         if self.framed:
             self.out += b"\x94"
         else:
@@ -67,17 +67,17 @@ class _Encoder:
             raw = v.encode("utf-8", "surrogatepass")
             short = self.framed and len(raw) < 256
             self.out += (b"\x8c%c" % len(raw) if short else b"X" + struct.pack("<I", len(raw))) + raw
-            self.put()
+            self.memoize()
         elif isinstance(v, dict):
-            self.items([x for pair in v.items() for x in pair], 2, b"}su")
+            self.save_items([x for pair in v.items() for x in pair], 2, b"}su")
         else:
-            self.items(list(v), 1, b"]ae")
+            self.save_items(list(v), 1, b"]ae")
 
-    def items(self, flat: list[Any], n: int, opcodes: bytes) -> None:
-        """A container of items of ``n`` values; ``opcodes`` make it, add one item, add a batch of them."""
+    def save_items(self, flat: list[Any], n: int, opcodes: bytes) -> None:
+        """Write a container of items of ``n`` values; ``opcodes`` make it, add one item, add a batch of them."""
         empty, one, many = opcodes
         self.out.append(empty)
-        self.put()
+        self.memoize()
         for at in range(0, len(flat), n * _BATCH):
             self.out += b"" if len(flat) == n else b"("
             for x in flat[at : at + n * _BATCH]:
@@ -86,7 +86,7 @@ class _Encoder:
 
 
 def encode(value: Any, protocol: int) -> bytes | None:
-    """What pickle.dump writes in protocol 2 to 5; None where this is not known (several frames)."""
+    """Return the bytes that pickle.dump writes in protocol 2 to 5, None if they fill several frames."""
     encoder = _Encoder(protocol)
     encoder.save(value)
     out = bytes(encoder.out) + b"."
@@ -99,16 +99,18 @@ def encode(value: Any, protocol: int) -> bytes | None:
 def compare(
     source: Source, start: int, stop: int, usual: Iterable[bytes | None], what: str, *, anatomy: Anatomy
 ) -> Iterator[Finding]:
-    """Compare bytes with what is usual there, and explain them: usual to the last bit is ``structure``."""
+    """Explain the bytes from ``start`` to ``stop``: guarded by ``structure`` if they equal an encoding in
+    ``usual``. Yield ``odd-header`` if they are one bit away from one.
+    """
     data = source.read(start, stop - start)
     guard = Guard.UNPROTECTED
     for u in usual:
         if u == data:
             guard = Guard.STRUCTURE
         elif u is not None and len(u) == len(data):
-            off = int.from_bytes(u, "big") ^ int.from_bytes(data, "big")
-            if off.bit_count() == 1:
-                at = start + len(data) - (off.bit_length() + 7) // 8
+            flipped = int.from_bytes(u, "big") ^ int.from_bytes(data, "big")
+            if flipped.bit_count() == 1:
+                at = start + len(data) - (flipped.bit_length() + 7) // 8
                 yield finding("odd-header", f"{what}: one bit differs from what torch writes", offset=at)
                 break
     anatomy.explain(start, stop - start, what, guard)
@@ -122,10 +124,10 @@ _PROTOCOL = 1001
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     why = "torch's old format has no checksum: only lengths and the pickles' own structure were checked"
     yield finding("not-checksummed", why)
-    yield from also_tar(source)
+    yield from check_not_tar(source)
     at = yield from _read_preamble(source, anatomy)
     pickled = yield from read_judged(source, at, source.size, anatomy)
-    yield from too_new(pickled, at)
+    yield from judge_protocol(pickled, at)
     own = source.read(0, 2)
     binary = own[:1] == b"\x80"
     if source.read(at, 2) != own and binary:
@@ -158,17 +160,17 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     unknown = keys_of(pickled) - known.keys()
     places = yield from _walk_storages(source, order, known, unknown, keys.end, anatomy=anatomy)
     if order and order[-1] in places:
-        yield from _find_lost_tail(source, known[order[-1]].nbytes)
+        yield from _check_tail(source, known[order[-1]].nbytes)
     yield from tensors(pickled, places, anatomy)
 
 
 def _read_preamble(source: Source, anatomy: Anatomy) -> Generator[Finding, None, int]:
-    """The magic number, the protocol and the system's properties; returns where the object's pickle begins"""
+    """Check the pickles of the magic number, the protocol and the writer's system; return where they end."""
     number = yield from read_judged(source, 0, source.size, anatomy)
     protocol = yield from read_judged(source, number.end, source.size, anatomy)
     system = yield from read_judged(source, protocol.end, source.size, anatomy)
-    said = ((number.value, _NUMBER), (protocol.value, _PROTOCOL))
-    if any(type(value) is not int or value != wanted for value, wanted in said):
+    expected = ((number.value, _NUMBER), (protocol.value, _PROTOCOL))
+    if any(type(value) is not int or value != wanted for value, wanted in expected):
         yield finding("bad-header", "the magic number or the protocol is not torch's", offset=0)
     if not _is_system(system.value):
         yield finding("bad-header", "the record of the system's type sizes is damaged", offset=protocol.end)
@@ -179,19 +181,19 @@ def _read_preamble(source: Source, anatomy: Anatomy) -> Generator[Finding, None,
         info = {"protocol_version": _PROTOCOL, "little_endian": True, "type_sizes": sizes}
         usual.append(b"".join(encode(v, pickled_by) or b"" for v in (_NUMBER, _PROTOCOL, info)))
     usual = [u for u in usual if len(u) == end]
-    if not usual:  # of a protocol that torch does not use itself
+    if not usual:  # pickled in a protocol that torch does not use itself
         anatomy.explain(0, end, what, Guard.UNPROTECTED)
         return end
     order = usual[0].index(b"\x88")
     yield from compare(source, 0, order, [u[:order] for u in usual], what, anatomy=anatomy)
-    loose = "the byte order of the writer, which loaders ignore"
-    anatomy.explain(order, min(1, end - order), loose, Guard.UNPROTECTED)
+    unused = "the byte order of the writer, which loaders ignore"
+    anatomy.explain(order, min(1, end - order), unused, Guard.UNPROTECTED)
     yield from compare(source, order + 1, end, [u[order + 1 :] for u in usual], what, anatomy=anatomy)
     return end
 
 
 def _is_system(info: Any) -> bool:
-    """Whether a value is torch's record of the writer's protocol, byte order and sizes of types."""
+    """Return whether a value is torch's record of the writer's protocol, byte order and sizes of types."""
     if not isinstance(info, dict) or len(info) != 3:
         return False
     sizes = info.get("type_sizes")
@@ -214,7 +216,9 @@ def _walk_storages(
     *,
     anatomy: Anatomy,
 ) -> Generator[Finding, None, dict[str, Place]]:
-    """Walk the storages in the list's order: an int64 count (THPStorage_writeFileRaw), then the elements."""
+    """Check the storages from ``at`` on, in the order of the list of keys: each an int64 count
+    (THPStorage_writeFileRaw), then its elements. Return their places by key. Raise Damage.
+    """
     places: dict[str, Place] = {}
     end = at + sum(8 + (known[k].nbytes if k in known else 0) for k in order)
     short = f"the file has {source.size:,} bytes; its pickles describe"
@@ -223,7 +227,7 @@ def _walk_storages(
     for key in order:
         s, title = known.get(key), f"storage {key[:80]!r}"
         if s is None:
-            if key in unknown:  # reported already; without its element size nothing behind it can be found
+            if key in unknown:  # reported already; the next storage begins nobody knows where
                 return places
             why = f"{title} is in the file, but no tensor refers to it"  # torch.load stops here, too
             raise Damage("extra-storage", why, at, Severity.ERROR)
@@ -244,8 +248,8 @@ def _walk_storages(
     return places
 
 
-def _find_lost_tail(source: Source, nbytes: int) -> Iterator[Finding]:
-    """Zeros from a page border inside the last storage to the file's end: pages never written."""
+def _check_tail(source: Source, nbytes: int) -> Iterator[Finding]:
+    """Yield ``zero-tail`` for zeros from a page border in the last storage on: pages never written."""
     window = min(nbytes, _TAIL, source.size)
     data = source.read(source.size - window, window)
     run = window - len(data.rstrip(b"\0"))

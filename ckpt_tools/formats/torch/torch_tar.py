@@ -28,11 +28,11 @@ from ckpt_tools.storage import Source
 _HEADS = tuple(n.ljust(64, b"\0") for n in (b"././@PaxHeader", *(n.encode() for n in NAMES)))
 _PROTOCOL = 1000
 _HUGE = 1 << 62
-_SMALL = 512  # bytes of one of many pickles read first
+_SMALL = 512  # bytes of the first read of a small pickle
 
 
 def magic(head: bytes) -> bool:
-    """The name in the first tar header: of a pax header, or of torch's first member."""
+    """Return whether the first tar header has the name of a pax header or of a member of torch's."""
     return head in _HEADS
 
 
@@ -40,11 +40,11 @@ def magic(head: bytes) -> bool:
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     why = "torch's tar format has no checksum over its data: only headers, lengths and pickles were checked"
     yield finding("not-checksummed", why)
-    found = yield from members(source, anatomy)
+    ranges = yield from members(source, anatomy)
     for name in NAMES:
-        if name not in found:
+        if name not in ranges:
             raise Damage("bad-header", f"the archive has no member {name!r}", source.size)
-    at, stop = found["sys_info"]
+    at, stop = ranges["sys_info"]
     system = yield from read_judged(source, at, stop, anatomy, first=_SMALL)
     info = system.value if isinstance(system.value, dict) else {}
     if info.get("protocol_version") != _PROTOCOL or type(info.get("little_endian")) is not bool:
@@ -52,42 +52,42 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     yield from _check_end("sys_info", system, stop)
     what = "a pickle of the protocol and the system's type sizes: some of its values are checked"
     anatomy.explain(at, stop - at, what, Guard.UNPROTECTED)
-    places = yield from _walk_storages(source, *found["storages"], anatomy)
-    made = yield from _walk_tensors(source, *found["tensors"], places, anatomy)
-    at, stop = found["pickle"]
+    places = yield from _walk_storages(source, *ranges["storages"], anatomy)
+    tensors = yield from _walk_tensors(source, *ranges["tensors"], places, anatomy)
+    at, stop = ranges["pickle"]
     what = "the object's pickle: its opcodes and references are checked, not its names and numbers"
     anatomy.explain(at, stop - at, what, Guard.UNPROTECTED)
     pickled = yield from read_judged(source, at, stop, anatomy)
     yield from _check_end("pickle", pickled, stop)
     scalars(pickled.value, anatomy)
-    yield from _find_unlinked(pickled, places, made, found)
-    refs = [ref for ref in pickled.persistents if type(ref.pid) is str and ref.pid in made]
-    stubs = {id(ref): made[ref.pid] for ref in refs}
+    yield from _check_references(pickled, places, tensors, ranges)
+    refs = [ref for ref in pickled.persistents if type(ref.pid) is str and ref.pid in tensors]
+    stubs = {id(ref): tensors[ref.pid] for ref in refs}
     yield from list_tensors(pickled.value, stubs, anatomy, "")
 
 
-def _find_unlinked(
-    pickled: Pickled, places: Places, made: Mapping[str, Tensor], found: Mapping[str, tuple[int, int]]
+def _check_references(
+    pickled: Pickled, places: Places, tensors: Mapping[str, Tensor], ranges: Mapping[str, tuple[int, int]]
 ) -> Iterator[Finding]:
-    """References to what is not in the file, then what nothing refers to."""
+    """Yield findings for references to objects not in the file, then for objects that nothing refers to."""
     referred = set[str | None]()
     for ref in pickled.persistents:
         if type(ref.pid) is tuple and len(ref.pid) == 3:  # a module's class with its source
             continue
         key = ref.pid if type(ref.pid) is str else None
         referred.add(key)
-        if key is None or (key not in made and key not in places):
+        if key is None or (key not in tensors and key not in places):
             why = f"the pickle refers to {str(key)[:80]!r}, which is neither a tensor nor a storage"
             yield finding("missing-storage", why, offset=ref.offset)
-    for key in made:
+    for key in tensors:
         if key not in referred:
             why = f"nothing refers to tensor {key[:80]!r}"
-            yield finding("extra-storage", why, offset=found["tensors"][0])
-    used = referred | {t.storage for t in made.values()}
+            yield finding("extra-storage", why, offset=ranges["tensors"][0])
+    used = referred | {t.storage for t in tensors.values()}
     for key, storage in places.items():
         if key not in used and not storage.root:
             why = f"nothing refers to storage {key[:80]!r}"
-            yield finding("extra-storage", why, offset=found["storages"][0])
+            yield finding("extra-storage", why, offset=ranges["storages"][0])
 
 
 def _check_end(name: str, pickled: Pickled, stop: int) -> Iterator[Finding]:
@@ -99,7 +99,9 @@ def _check_end(name: str, pickled: Pickled, stop: int) -> Iterator[Finding]:
 def _read_count(
     source: Source, at: int, stop: int, least: int, name: str, *, anatomy: Anatomy
 ) -> Generator[Finding, None, tuple[int, int]]:
-    """A number of items of at least ``least`` bytes each, and where they begin."""
+    """Read the pickle of a member's number of items, of at least ``least`` bytes each. Return the number and
+    where the items begin. Raise Damage.
+    """
     pickled = yield from read_judged(source, at, stop, anatomy, first=_SMALL)
     n = pickled.value
     if type(n) is not int or not 0 <= n * least <= stop - pickled.end:
@@ -114,7 +116,9 @@ def _is_key(value: Any) -> bool:
 def _read_item(
     source: Source, at: int, stop: int, name: str, anatomy: Anatomy
 ) -> Generator[Finding, None, tuple[tuple[Any, Any, Any], int]]:
-    """A tuple of a key, a location or the key of a storage, and a class; and where it ends."""
+    """Read the pickle of an item. Return its tuple (key, location or key of a storage, class), and where it
+    ends. Raise Damage.
+    """
     pickled = yield from read_judged(source, at, stop, anatomy, first=_SMALL)
     v = pickled.value
     good = type(v) is tuple and len(v) == 3 and _is_key(v[0]) and type(v[2]) is Global
@@ -124,7 +128,7 @@ def _read_item(
 
 
 class _Storage(NamedTuple):
-    """A storage of the archive; a ``root`` is one that others are views of."""
+    """A storage of the archive; other storages are views of a ``root``."""
 
     dtype: str
     offset: int
@@ -133,18 +137,20 @@ class _Storage(NamedTuple):
 
 
 Places = dict[str, _Storage]
-"""Key of a storage -> its element type, its place, and whether others are views of it."""
+"""Key of a storage -> the storage."""
 
 
 def _walk_storages(source: Source, at: int, stop: int, anatomy: Anatomy) -> Generator[Finding, None, Places]:
-    """A count; per storage (key, location, class), an int64 count and the elements; then a list of views."""
+    """Read the member ``storages``: a count; for each storage (key, location, class), an int64 count and the
+    elements; then a list of views. Return all storages. Raise Damage.
+    """
     places: Places = {}
     n, end = yield from _read_count(source, at, stop, 20, "storages", anatomy=anatomy)
     anatomy.explain(at, end - at, "member 'storages': a pickle of the number of storages", Guard.UNPROTECTED)
     for _ in range(n):
         (key, _, cls), data = yield from _read_item(source, end, stop, "storages", anatomy)
         dtype = STORAGES.get(cls.name.removesuffix("Storage"))
-        if dtype is None:  # nothing behind it can be found
+        if dtype is None:  # then nobody knows where the next storage begins
             raise Damage("unknown-dtype", f"storage {key} has the unknown class {str(cls)[:120]}", end)
         what = f"storage {key}: a pickle of its key, location and class"
         anatomy.explain(end, data - end, what, Guard.UNPROTECTED)
@@ -169,7 +175,7 @@ def _walk_storages(source: Source, at: int, stop: int, anatomy: Anatomy) -> Gene
 
 
 def _add_views(views: Any, places: Places, at: int) -> Iterator[Finding]:
-    """Add the storages that are views of others: (key, key of the root, start, elements) each."""
+    """Add the storages that are views to ``places``: each a (key, key of the root, start, elements)."""
     for view in views if type(views) is list else (None,):
         if type(view) is not tuple or len(view) != 4 or not all(_is_key(v) for v in view):
             raise Damage("bad-pickle", "the list of storages that are views is damaged", at)
@@ -187,36 +193,40 @@ def _add_views(views: Any, places: Places, at: int) -> Iterator[Finding]:
 def _walk_tensors(
     source: Source, at: int, stop: int, places: Places, anatomy: Anatomy
 ) -> Generator[Finding, None, dict[str, Tensor]]:
-    """A count; per tensor (key, storage's key, class), dimensions, sizes, strides, first element."""
-    made: dict[str, Tensor] = {}
+    """Read the member ``tensors``: a count; for each tensor (key, storage's key, class), dimensions, sizes,
+    strides, first element. Return the tensors by key. Raise Damage.
+    """
+    tensors: dict[str, Tensor] = {}
     n, end = yield from _read_count(source, at, stop, 32, "tensors", anatomy=anatomy)
     what = "member 'tensors': keys, sizes and strides, checked against the storages' sizes only"
     anatomy.explain(at, stop - at, what, Guard.UNPROTECTED)
     for _ in range(n):
         (key, storage, _), here = yield from _read_item(source, end, stop, "tensors", anatomy)
-        # the other four bytes are whatever lay there
+        # the writer leaves the other four bytes undefined
         dims = struct.unpack("<i4x", source.read(here, 8))[0] if here + 8 <= stop else -1
         end = here + 16 + 16 * dims
         if not 0 <= dims <= 64 or end > stop:
             raise Damage("bad-header", f"tensor {key} says it has {dims} dimensions", here)
         numbers = struct.unpack(f"<{2 * dims + 1}q", source.read(here + 8, end - here - 8))
-        if str(key) in made or str(key) in places:
+        if str(key) in tensors or str(key) in places:
             yield finding("duplicate-tensor", f"tensor {key} is there twice", offset=here)
         if storage is None:  # a tensor that never had elements
-            made[str(key)] = Tensor("", "", (), 0)
+            tensors[str(key)] = Tensor("", "", (), 0)
             continue
         try:
-            made[str(key)] = _make_tensor(key, storage, numbers, places)
+            tensors[str(key)] = _make_tensor(key, storage, numbers, places)
         except Damage as e:
             yield replace(e.finding, offset=here)
     if end != stop:
         why = f"member 'tensors' has {stop - end:,} bytes after its last tensor"
         yield finding("trailing-data", why, offset=end)
-    return made
+    return tensors
 
 
 def _make_tensor(key: int, storage: Any, numbers: tuple[int, ...], places: Places) -> Tensor:
-    """A tensor by its sizes, its strides and its first element. Raises Damage when its storage lacks it."""
+    """Return a tensor; ``numbers`` are sizes, strides, first element. Raise Damage if it is not in its
+    storage.
+    """
     place = places.get(str(storage))
     if place is None:
         why = f"tensor {key} needs storage {str(storage)[:80]!r}, which is not there"

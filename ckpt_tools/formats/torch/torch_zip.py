@@ -1,12 +1,12 @@
 """torch.save's zip archives and TorchScript: directory, headers, pickle and storages must agree with each
 other to the last byte.
 
-``.data/serialization_id``: 20 digits that digest the names of a torch archive's records, then 20 that
-digest their stored CRCs.
+The record ``.data/serialization_id`` has 20 digits that digest the names of the archive's records, then 20
+digits that digest their stored CRCs.
 
-Facts: caffe2/serialize/inline_container.cc (writeSerializationId, combinedRecordCrc32). The names are folded
-in the order in which an ``unordered_set<string>`` of GNU's C++ library yields them, with its hash: other
-systems have others, so only Linux' can be worked out.
+Facts: caffe2/serialize/inline_container.cc (writeSerializationId, combinedRecordCrc32). The names are
+digested in the order in which an ``unordered_set<string>`` of GNU's C++ library yields them, with its hash:
+other systems have other orders and hashes, so only Linux' digest can be worked out.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.archives.zip import (
     DEFLATED,
     STORED,
-    of_numpy,
-    protect,
+    add_sums,
+    have_no_sums,
+    is_numpy_zip,
     read_record,
     read_zip,
-    unsummed,
 )
 from ckpt_tools.formats.archives.zip_directory import Record
 from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, inside, limited, own_format, structure
@@ -40,33 +40,35 @@ from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import BytesSource, Source
 
-# ---- The code of a TorchScript archive: text that torch.jit.load compiles, and of which it runs every
-# ``__setstate__``.
+# ---- The code of a TorchScript archive: text that torch.jit.load compiles, and whose ``__setstate__``
+# functions it runs.
 #
-# Facts: torch/csrc/jit/serialization/import_source.cpp (``torch`` and ``ops`` are what code reaches),
+# Facts: torch/csrc/jit/serialization/import_source.cpp (code reaches only ``torch`` and ``ops``),
 # frontend/lexer.cpp, and the operators of torch 2.13, torchvision and torchaudio that take a file's name.
 
 
-_MOST = 16 << 20
-"""Bytes of code of one archive that are searched."""
+_MAX_CODE = 16 << 20
+"""The most bytes of code of one archive that are searched."""
 _GAP = rb"(?:\s|\\|#[^\n]*\n)*"
-_FILES = re.compile(
+_FILE_CALL = re.compile(
     rb"\b(from_file|read_file|write_file|load_tensor|sox_io\w+|sox_effects_apply_effects_file"
     rb"|aten::save)\b|(?<!\bself)\." + _GAP + rb"(save)\b|\." + _GAP + rb"(save)" + _GAP + rb"\("
 )
-_HIDDEN = re.compile(
+_HIDDEN_CALL = re.compile(
     rb"[\"']save[\"']|," + _GAP + rb"[\"'][^\"'\n]{0,64}\\[^\"'\n]{0,64}[\"']" + _GAP + rb"\)"
     rb"|\w[\"']" + _GAP + rb"[\"']\w|\bself\s*=[^=]"
 )
-"""A name for getattr that is an operator's, has escapes or is in pieces, or another self: not torch's."""
+"""A name for getattr that is an operator's, has escapes or is in pieces, or another ``self``: torch writes
+none.
+"""
 
 
 def _judge_script(source: Source, records: Sequence[Record], anatomy: Anatomy) -> Iterator[Finding]:
-    """What is said of the code in the records of such an archive. Raises Damage."""
+    """Yield ``needs-trust``, and findings for code that opens files or hides its calls. Raise Damage."""
     anatomy.metadata["torchscript"] = True
     why = "a TorchScript archive: whoever loads it runs the code in it"
     yield finding("needs-trust", why, hint="load it only if you trust who wrote it")
-    left = _MOST
+    left = _MAX_CODE
     for r in records:
         if r.payload < 0 or not r.name.endswith((".py", "bytecode.pkl")):
             continue
@@ -74,12 +76,12 @@ def _judge_script(source: Source, records: Sequence[Record], anatomy: Anatomy) -
         if left < 0:
             yield finding("unread-pickle", "the archive has more code than is looked into", offset=r.place)
             break
-        code = read_record(source, r, _MOST)
-        if (found := _FILES.search(code)) is not None:
+        code = read_record(source, r, _MAX_CODE)
+        if (found := _FILE_CALL.search(code)) is not None:
             name = next(filter(None, found.groups())).decode()
             why = f"the code in {r.name[:100]!r} calls {name!r}, which opens or writes files"
             yield finding("unsafe-pickle", why, offset=r.place)
-        elif (b"getattr" in code or b".save" in code) and _HIDDEN.search(code):
+        elif (b"getattr" in code or b".save" in code) and _HIDDEN_CALL.search(code):
             why = f"the code in {r.name[:100]!r} hides what it calls"
             yield finding("unsafe-pickle", why, offset=r.place)
 
@@ -87,19 +89,22 @@ def _judge_script(source: Source, records: Sequence[Record], anatomy: Anatomy) -
 _ZIP = b"PK\3\4"
 PICKLES = (".pkl", ".pickle", ".pt", ".pth")
 _INFLATE, _FEW, _RATIO = 8 << 20, 1 << 20, 8
-"""Bytes of a compressed pickle at most, those that are always read, and how far more may inflate: one byte
-may buy an object of 64, and those of a state_dict deflate to a quarter. torch stores its pickles, so only
-repacked files have a compressed one."""
+"""Limits on a compressed pickle: its most bytes, the bytes that are always read, and the ratio by which more
+may inflate: one byte may make an object of 64 bytes, and pickles of state_dicts deflate to a quarter. torch
+stores its pickles, so only repacked files have a compressed one.
+"""
 
 
 def magic(head: bytes) -> bool:
-    """A zip whose first record lies in a top folder, or is one, as keras and numpy write none."""
+    """Return whether ``head`` begins a zip whose first record is or lies in a folder, unlike Keras' and
+    NumPy's.
+    """
     if not head.startswith(b"PK\3\4"):
         return False
     n = int.from_bytes(head[26:28], "little")
     name = head[30 : 30 + n]
     top, slash, _ = name.partition(b"/")
-    if n > len(name) and of_numpy(head):
+    if n > len(name) and is_numpy_zip(head):
         return False
     return bool(top) and (bool(slash) or n > len(name)) and not name.endswith(b".npy")
 
@@ -109,17 +114,17 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if not records:
         raise Damage("bad-header", "the archive has no records", 0)
     top = records[0].name.partition("/")[0] + "/"
-    anatomy.metadata["archive_name"] = top[:-1][:256]  # that of the file it was first saved to
+    anatomy.metadata["archive_name"] = top[:-1][:256]  # the name of the file that it was first saved to
     for r in records:
         if not r.name.startswith(top):
             what = f"record {r.name[:200]!r} lies outside the archive's folder {top[:100]!r}"
             yield finding("bad-header", what, offset=r.header)
     by_name = {r.name.removeprefix(top): r for r in records}
-    vouched = False
+    trusted = False
     if NAME in by_name:
-        vouched = yield from serialization_id(source, records, by_name[NAME], top, anatomy)
-    yield from _find_skipped(source, records, by_name, vouched, anatomy)
-    yield from _check_small(source, by_name, anatomy)
+        trusted = yield from serialization_id(source, records, by_name[NAME], top, anatomy)
+    yield from _add_checked_sums(source, records, by_name, trusted, anatomy)
+    yield from _check_small_records(source, by_name, anatomy)
     script = "constants.pkl" in by_name
     if script or "model.json" in by_name:
         yield from _judge_script(source, records, anatomy)
@@ -143,8 +148,8 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 def other_pickles(
     source: Source, records: Sequence[Record], anatomy: Anatomy, *, arrays: bool = False
 ) -> Iterator[Finding]:
-    """What pickles and torch files in an archive of another kind would run, and the tensors of those that lie
-    there as they are. With ``arrays`` also NumPy's arrays of objects.
+    """Yield the findings RUNS of pickles and torch files in any zip archive (if ``arrays``, also of NumPy's
+    arrays of objects); add their names in no list, and tensors that are not compressed, to ``anatomy``.
     """
     for r in records:
         head = begins(source, r, len(MAGIC)) if r.payload >= 0 else b""
@@ -167,7 +172,7 @@ def other_pickles(
 
 
 def begins(source: Source, record: Record, length: int) -> bytes:
-    """The first bytes of what a record holds, as far as they can be read."""
+    """Return the first bytes of a record, uncompressed; b"" if they cannot be read."""
     if record.method == STORED:
         return source.read(record.payload, min(length, record.stored))
     with suppress(zlib.error):
@@ -177,7 +182,7 @@ def begins(source: Source, record: Record, length: int) -> bytes:
 
 
 def judge_inner(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """A file inside another: a torch.save archive, one of torch's old format, or a pickle alone."""
+    """Check a file inside another: a zip or legacy file of torch.save, a NumPy array, or a plain pickle."""
     head = source.read(0, min(HEAD, source.size))
     if head.startswith(_ZIP):
         yield from _check(source, anatomy)
@@ -188,36 +193,39 @@ def judge_inner(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     else:
         try:
             yield from read_judged(source, 0, source.size, anatomy)
-        except Damage as e:  # what it names before was judged
+        except Damage as e:  # names before the damage were judged
             yield e.finding
 
 
-def _find_skipped(
-    source: Source, records: Sequence[Record], by_name: dict[str, Record], vouched: bool, anatomy: Anatomy
+def _add_checked_sums(
+    source: Source, records: Sequence[Record], by_name: dict[str, Record], trusted: bool, anatomy: Anatomy
 ) -> Iterator[Finding]:
-    """Which stored CRCs mean something (set_crc32_options, skip_data); ``vouched`` are torch's."""
+    """Add the stored CRCs to ``anatomy``, but those that torch never computed (set_crc32_options, skip_data);
+    say so. ``trusted``: the serialization id agrees with all CRCs.
+    """
     skipped: set[Record] = set()
     data = [r for name, r in by_name.items() if name.startswith("data/") and r.size]
     crcs = {r.crc for r in data}
-    if unsummed(records):
+    if have_no_sums(records):
         why = "every record has the checksum 0: it was switched off when this file was saved"
         yield finding("checksum-off", why)
         yield finding("not-checksummed", "nothing in this file is protected by a checksum")
         skipped.update(records)
     elif crcs == {0}:
-        # skip_data leaves room for the storages, and its user may fill them in later
+        # skip_data leaves room for the storages, whose bytes the user may write later
         empty = all(_is_blank(source, r) for r in data[:64])
         if empty:
             why = "all storages are zero and have no checksum: the file was saved with skip_data"
             yield finding("skeleton", why, offset=data[0].payload)
-        if empty or vouched or len(data) > 1:
+        if empty or trusted or len(data) > 1:
             yield finding("not-checksummed", "no storage in this file is protected by a checksum")
             skipped.update(data)
-    explained = (by_name.get(NAME), by_name.get("byteorder"))  # by what checks them
-    protect([r for r in records if r not in explained or r not in skipped], anatomy, skipped)
+    explained = (by_name.get(NAME), by_name.get("byteorder"))  # their own checks explain them
+    add_sums([r for r in records if r not in explained or r not in skipped], anatomy, skipped)
 
 
 def _is_blank(source: Source, r: Record) -> bool:
+    """Return whether a record begins and ends with zeros, in up to 4096 bytes each."""
     n = min(r.stored, 4096)
     return (
         r.payload >= 0
@@ -226,8 +234,10 @@ def _is_blank(source: Source, r: Record) -> bool:
     )
 
 
-def _check_small(source: Source, by_name: dict[str, Record], anatomy: Anatomy) -> Iterator[Finding]:
-    """The one-line records beside the pickle (caffe2/serialize/inline_container.cc: versions 1 to 10)."""
+def _check_small_records(source: Source, by_name: dict[str, Record], anatomy: Anatomy) -> Iterator[Finding]:
+    """Check the records of one line beside the pickle (caffe2/serialize/inline_container.cc: versions 1 to
+    10).
+    """
     versions = {"version", ".data/version"} & by_name.keys()
     if not versions:
         yield finding("bad-header", "the archive has no version record")
@@ -251,7 +261,7 @@ def _check_small(source: Source, by_name: dict[str, Record], anatomy: Anatomy) -
 
 
 def _find_unaligned(by_name: Mapping[str, Record], alignment: int, shown: str) -> Iterator[Finding]:
-    """Storages that do not begin where the archive says that they do. Other programs' zips have no bit 3."""
+    """Yield findings for storages not aligned as the archive says; only torch's records have flag bit 3."""
     for name, r in by_name.items():
         if name.startswith("data/") and r.flags & 8 and r.payload >= 0 and r.payload % alignment:
             why = f"record {name[:100]!r} is not aligned to {shown} bytes as the others are"
@@ -259,7 +269,7 @@ def _find_unaligned(by_name: Mapping[str, Record], alignment: int, shown: str) -
 
 
 def inflate(source: Source, record: Record) -> bytes:
-    """A compressed pickle, or one behind a damaged header. Raises Damage."""
+    """Return the bytes of a compressed pickle. Raise Damage if it is too large or its header is damaged."""
     limit = min(_INFLATE, max(_FEW, _RATIO * record.stored))
     if record.size > limit:
         why = (
@@ -273,7 +283,7 @@ def inflate(source: Source, record: Record) -> bytes:
 def _check_pickle(
     source: Source, by_name: dict[str, Record], name: str, folder: str, anatomy: Anatomy, *, script: bool
 ) -> Iterator[Finding]:
-    """One pickle against the records of its storages; ``folder`` is where those lie."""
+    """Check a pickle against the records of its storages in ``folder``; add its tensors to ``anatomy``."""
     record = by_name[name]
     if record.method == STORED and record.payload >= 0:
         start, stop, within = record.payload, record.payload + record.stored, source
@@ -285,12 +295,12 @@ def _check_pickle(
     if end != stop:
         yield finding("trailing-data", f"record {name!r} has {stop - end} bytes after its pickle", offset=end)
     places = yield from _find_places(contents, by_name, folder)
-    named = keys_of(contents.pickled)
+    keys = keys_of(contents.pickled)
     for other, r in by_name.items():
         key = other.removeprefix(folder)
-        if key == other or key in named or other.endswith("/"):
+        if key == other or key in keys or other.endswith("/"):
             continue
-        if not script or folder != "data/" or key.isdigit():  # the data/ of TorchScript has other files, too
+        if not script or folder != "data/" or key.isdigit():  # TorchScript has other files in data/, too
             yield finding("extra-storage", f"no tensor refers to record {other[:100]!r}", offset=r.header)
     yield from contents.tensors(places, anatomy, "constants" if name == "constants.pkl" else "")
     if name == "data.pkl":
@@ -301,7 +311,7 @@ def _check_pickle(
 def _find_places(
     contents: Contents, by_name: Mapping[str, Record], folder: str
 ) -> Generator[Finding, None, dict[str, Place]]:
-    """Where the storages of a pickle lie, by key."""
+    """Return the places of a pickle's storages by key; yield a finding for each missing or unfit record."""
     places: dict[str, Place] = {}
     for s in contents.storages():
         if not isinstance(s, Storage):
@@ -330,20 +340,20 @@ FORMAT = own_format(name="torch_zip", magic=magic, checks={Level.STRUCTURE: limi
 NAME = ".data/serialization_id"
 _MASK = (1 << 64) - 1
 _BUCKETS = (1, 13, 29, 59, 127, 257, 541, 1109, 2357, 5087, 10273, 20753, 42043, 85229, 172933, 351061)
-"""Numbers of buckets that the set grows through (libstdc++, _Prime_rehash_policy: the next prime of its list
-from twice the last on).
+"""The numbers of buckets that a growing set has (libstdc++, _Prime_rehash_policy: from twice the last number
+on the next prime of its list).
 """
 _MULTIPLIER, _SEED = 0xC6A4A7935BD1E995, 0xC70F6907
 _REMEMBERED = 1 << 16
-"""Characters of names at most whose digest is remembered: the files of a job have the same records."""
-_NAMES = 4096  # records whose names are digested though their own checksum already vouches for the digits
+"""The most characters of names whose digest is remembered: the files of a job have the same records."""
+_NAMES = 4096  # the most records whose names are digested if the id has a checksum, which proves the digits
 
 
 def serialization_id(
     source: Source, records: Sequence[Record], own: Record, top: str, anatomy: Anatomy
 ) -> Generator[Finding, None, bool]:
-    """Compare the digits with the records in the folder ``top``; returns whether the stored CRCs are those
-    that were digested. The half for the names only says who wrote the file.
+    """Compare the digits of the record ``own`` with the other records in the folder ``top``. Return whether
+    the digest of the stored CRCs agrees; the digest of the names only tells which system wrote the file.
     """
     digits = read_record(source, own, 64) if own.size <= 64 else b""
     if len(digits) != 40 or not digits.isdigit():
@@ -352,11 +362,11 @@ def serialization_id(
     others = [r for r in records if r is not own]
     want = int(digits[20:])
     agrees = _digest([r.crc for r in others if r.size]) == want
-    agrees = agrees or _digest(_find_folded(source, others)) == want
+    agrees = agrees or _digest(_find_folded_crcs(source, others)) == want
     if not agrees:
         why = "the serialization id does not agree with the records' stored checksums"
         yield finding("crc-mismatch", why, offset=own.payload + 20)
-    off = 20  # digits of the names' half that are not Linux'
+    off = 20  # digits for the names that are not Linux'
     if len(others) <= (_NAMES if own.crc else _BUCKETS[-1]):
         off = yield from _check_names([r.name.removeprefix(top) for r in others], digits[:20], own)
     guard = Guard.UNPROTECTED if off else Guard.STRUCTURE
@@ -366,7 +376,7 @@ def serialization_id(
 
 
 def _check_names(names: list[str], digits: bytes, own: Record) -> Generator[Finding, None, int]:
-    """How many digits of the half for the names are not those that Linux writes."""
+    """Return how many digits for the names differ from those that Linux writes; yield a finding if any do."""
     small = len(names) <= _NAMES and sum(map(len, names)) <= _REMEMBERED
     right = b"%020d" % (_digest_names if small else _digest_names.__wrapped__)(tuple(names))
     off = sum(a != b for a, b in zip(right, digits, strict=True)) if right != digits else 0
@@ -382,18 +392,22 @@ def _check_names(names: list[str], digits: bytes, own: Record) -> Generator[Find
 
 @lru_cache(8)
 def _digest_names(names: tuple[str, ...]) -> int:
+    """Return the digest of the names that Linux writes."""
     return _digest(in_order([name_hash(name.encode("utf-8", "surrogateescape")) for name in names]))
 
 
 def _digest(values: Iterable[int]) -> int:
+    """Fold hashes or CRCs, in their order, into 64 bits."""
     out = 0
     for v in values:
         out ^= (v + 0x9E3779B9 + (out << 6) + (out >> 2)) & _MASK
     return out
 
 
-def _find_folded(source: Source, records: Sequence[Record]) -> Iterator[int]:
-    """The CRCs as the writer folds them, with payloads that begin like a data descriptor."""
+def _find_folded_crcs(source: Source, records: Sequence[Record]) -> Iterator[int]:
+    """Yield the CRCs that the writer digests: it also takes payloads that begin like a data descriptor for
+    one.
+    """
     for r in records:
         if r.stored >= 8 and r.payload >= 0:
             head = source.read(r.payload, 8)
@@ -404,7 +418,7 @@ def _find_folded(source: Source, records: Sequence[Record]) -> Iterator[int]:
 
 
 def name_hash(data: bytes) -> int:
-    """MurmurHash64A with the seed of libstdc++ (hash_bytes.cc)."""
+    """Return the MurmurHash64A of a name with the seed of libstdc++ (hash_bytes.cc)."""
     out, whole = _SEED ^ (len(data) * _MULTIPLIER & _MASK), len(data) & ~7
     for i in range(0, whole, 8):
         k = int.from_bytes(data[i : i + 8], "little") * _MULTIPLIER & _MASK
@@ -416,8 +430,8 @@ def name_hash(data: bytes) -> int:
 
 
 def in_order(hashes: Sequence[int]) -> Iterator[int]:
-    """The hashes in the order of an unordered_set (libstdc++, hashtable.h): a node goes to the front of its
-    bucket, or of the list if that is empty; growing moves every node, in the list's order, by the same rule.
+    """Yield hashes in the order of an unordered_set (libstdc++, hashtable.h): a node goes to the front of its
+    bucket, or of the list if the bucket is empty. Growing moves all nodes, in the list's order, by this rule.
     """
     end = len(hashes)  # stands for the list's head: the node before the first
     after = [end] * (end + 1)  # node -> next node; the head again at the list's end
