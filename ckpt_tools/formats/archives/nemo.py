@@ -1,5 +1,5 @@
-"""NeMo 1's .nemo: a tar, of versions before 1.7 compressed by gzip, with model_config.yaml, the weights as
-torch archives or in a directory of DCP's files, and whatever the model needs beside them.
+"""NeMo 1's .nemo: a tar (compressed by gzip before version 1.7) with model_config.yaml, the weights as torch
+archives or as a directory of DCP files, and other files that the model needs.
 
 Facts: NeMo nemo/core/connectors/save_restore_connector.py (_make_nemo_file_from_folder, _unpack_nemo_file),
 nemo/collections/nlp/parts/nlp_overrides.py (NLPSaveRestoreConnector); RFC 1952.
@@ -27,22 +27,22 @@ from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import BytesSource, Source, Window
 
 _GZIP = b"\x1f\x8b\x08"
-_BEGINS = (b"././@PaxHeader", b"./", b".\0", b"././@LongLink", _GZIP)
+_BEGINNINGS = (b"././@PaxHeader", b"./", b".\0", b"././@LongLink", _GZIP)
 _HEAD = 10
 _TRAILER = 8
 _COUNTED = 3 << 30
-"""Compressed bytes up to which the length that gzip keeps, modulo 4 GiB, is that of what they hold."""
-_NAMED = 4096
+"""The most compressed bytes whose uncompressed length is sure: gzip stores it modulo 4 GiB."""
+_MAX_HEADER = 4096  # bytes of gzip's header, names included
 _MANY = 100_000
-"""Headers: an artifact has two, a checkpoint of DCP a few for each rank."""
+"""The most headers: an artifact has two, a checkpoint of DCP a few for each rank."""
 _CONFIG = "model_config.yaml"
 _INFLATED = 64 << 20
-"""Bytes of a compressed archive that are unpacked into memory."""
+"""The most bytes of a compressed archive, packed or unpacked, that are unpacked into memory."""
 
 
 def magic(head: bytes) -> bool:
-    """The first header of a directory that Python's tarfile added, or gzip's."""
-    return head.startswith(_BEGINS)
+    """Return whether ``head`` is gzip's, or the header of a directory that Python's tarfile added."""
+    return head.startswith(_BEGINNINGS)
 
 
 @limited
@@ -62,33 +62,35 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     for m in members:
         home = m.name.rpartition("/")[0]
         if m.name.endswith(".distcp") and home not in indexed:
-            indexed.add(home)  # said once
+            indexed.add(home)  # one finding for each directory
             yield finding("bad-header", f"{home[:100]!r} has data of DCP and no .metadata", offset=m.header)
     for m in members:
         yield from _check_member(source, m, anatomy)
 
 
 def _judge_distributed(source: Source, members: Sequence[Member], anatomy: Anatomy) -> Iterator[Finding]:
-    """What the pickles of DCP would run: of its index, and the objects that it names."""
+    """Yield the findings RUNS of DCP's pickles: those of each index, and of the objects that it describes."""
     by_name = {m.name.removeprefix("./"): m for m in members}
     for name, m in by_name.items():
         home, _, last = name.rpartition("/")
         if last == ".metadata":
-            index = yield from _judge(source, m, dcp.FORMAT.checks[Level.STRUCTURE], anatomy)
+            index = yield from _judge_one(source, m, dcp.FORMAT.checks[Level.STRUCTURE], anatomy)
             for path, claim in index.members.items():
-                if (of := by_name.get(f"{home}/{path}")) is not None:
-                    yield from _judge(source, of, claim.check, anatomy)
+                if (data := by_name.get(f"{home}/{path}")) is not None:
+                    yield from _judge_one(source, data, claim.check, anatomy)
 
 
 def _judge_pickles(source: Source, m: Member, anatomy: Anatomy) -> Iterator[Finding]:
-    """What the pickles in a member of any name would run."""
+    """Yield the findings RUNS of a member if it is a pickle, zip or NumPy array, or has the suffix of one."""
     head = source.read(m.begin, min(m.end - m.begin, 64))
     if is_proto(head) or head.startswith((b"PK\3\4", MAGIC)) or m.name.endswith(torch_zip.PICKLES):
-        yield from _judge(source, m, torch_zip.judge_inner, anatomy)
+        yield from _judge_one(source, m, torch_zip.judge_inner, anatomy)
 
 
-def _judge(source: Source, m: Member, check: Check, anatomy: Anatomy) -> Generator[Finding, None, Anatomy]:
-    """What the check of a member says about its pickles; returns what it learns."""
+def _judge_one(
+    source: Source, m: Member, check: Check, anatomy: Anatomy
+) -> Generator[Finding, None, Anatomy]:
+    """Yield the findings RUNS of a member's check; return the member's anatomy."""
     inner = Anatomy()
     for f in structure(Window(source, m.begin, m.end - m.begin), inner, check):
         if f.code in RUNS:
@@ -98,14 +100,14 @@ def _judge(source: Source, m: Member, check: Check, anatomy: Anatomy) -> Generat
 
 
 def _check_member(source: Source, m: Member, anatomy: Anatomy) -> Iterator[Finding]:
-    """Weights as torch.save writes them; of all else its place and length."""
+    """Check a member of torch.save; of any other member, judge pickles in it and explain its bytes."""
     length, title = m.end - m.begin, m.name.removeprefix("./")[:200]
     head = source.read(m.begin, min(length, 64))
     for fmt in (torch_zip.FORMAT, torch_legacy.FORMAT):
         if title.endswith((".ckpt", ".pt")) and fmt.magic(head):
             check, before = fmt.checks[Level.STRUCTURE], len(anatomy.tensors)
             yield from inside(source, m.begin, length, check, anatomy, prefix=f"{title}: ")
-            if home := title.rpartition("/")[0]:  # of a rank: the others have tensors of the same names
+            if home := title.rpartition("/")[0]:  # a rank's: other ranks have tensors of these names
                 own = anatomy.tensors[before:]
                 anatomy.tensors[before:] = [replace(t, name=f"{home}/{t.name}") for t in own]
             return
@@ -116,7 +118,7 @@ def _check_member(source: Source, m: Member, anatomy: Anatomy) -> Iterator[Findi
 
 
 def _check_compressed(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """One member of gzip: its CRC-32 is over all that is inside, of which nothing else is looked at."""
+    """Check a gzip archive by its one CRC-32, which covers all bytes inside; judge the pickles inside."""
     begin = _find_payload(source)
     end = source.size - _TRAILER
     yield from _unpack(source, begin, end, anatomy)
@@ -135,7 +137,7 @@ def _check_compressed(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _unpack(source: Source, begin: int, end: int, anatomy: Anatomy) -> Iterator[Finding]:
-    """What unpacking a compressed archive would write outside, and what its pickles would run."""
+    """Yield findings for members of a compressed archive that escape from it, and for its pickles."""
     data = b""
     if 0 < end - begin <= _INFLATED:
         with suppress(zlib.error):
@@ -159,8 +161,8 @@ def _check_unpacked(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _find_payload(source: Source) -> int:
-    """Where the compressed data begin (RFC 1952, 2.3). Raises Damage."""
-    head = source.read(0, min(source.size, _NAMED))
+    """Return where the compressed data begin (RFC 1952, 2.3). Raise Damage."""
+    head = source.read(0, min(source.size, _MAX_HEADER))
     if len(head) < _HEAD or head[3] & 0xE0:
         raise Damage("bad-header", "gzip's header is damaged", 0)
     flags, at = head[3], _HEAD

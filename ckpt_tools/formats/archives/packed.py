@@ -1,4 +1,4 @@
-"""Archives that people pack, which begin as those of frameworks do."""
+"""Archives that people pack by hand, which begin like the archives of frameworks."""
 
 from __future__ import annotations
 
@@ -9,50 +9,48 @@ from ckpt_tools.storage import Source
 
 BEGINNING = 4096
 ENDING = 1 << 16
-"""Bytes from the end on in which the names of a zip's members are looked for."""
+"""Bytes at the end of a zip in which the names of its members are looked for."""
 _NAME = 30
-"""Where a zip has the name of its first record, whose length is in the four bytes before that of an extra
-field (APPNOTE 4.3.7).
-"""
+"""The offset of the first record's name in a zip; its length is at offset 26 (APPNOTE 4.3.7)."""
 _ZIP = b"PK\3\4"
 _END = b"PK\5\6"
 _ENTRY = b"PK\1\2"
 _ENTRY_NAME = 46
-"""Where an entry of a zip's directory has its name, whose length is 18 bytes before (APPNOTE 4.3.12)."""
+"""The offset of the name in an entry of a zip's directory; its length is at offset 28 (APPNOTE 4.3.12)."""
 _PAX = b"././@PaxHeader"
 _BLOCK = 512
 
 
 def is_hand_made(source: Source, head: bytes) -> bool:
-    """A zip whose first record is a directory, or a tar without a member of torch's at its beginning."""
+    """Return whether a file is a zip that begins with a folder, or a tar without torch's members."""
     if not head.startswith((_ZIP, _PAX)):
         return False
-    begins = source.read(0, min(source.size, BEGINNING))
-    if begins.startswith(_ZIP):
-        return first_name(begins).endswith(b"/")
-    return not has_member_of_torch(begins)
+    beginning = source.read(0, min(source.size, BEGINNING))
+    if beginning.startswith(_ZIP):
+        return first_name(beginning).endswith(b"/")
+    return not has_member_of_torch(beginning)
 
 
-def first_name(begins: bytes) -> bytes:
-    """The name of a zip's first record."""
-    return begins[_NAME : _NAME + int.from_bytes(begins[26:28], "little")]
+def first_name(beginning: bytes) -> bytes:
+    """Return the name of a zip's first record."""
+    return beginning[_NAME : _NAME + int.from_bytes(beginning[26:28], "little")]
 
 
-def has_member_of_torch(begins: bytes) -> bool:
-    """Whether a tar begins with a member of torch's."""
-    blocks = (begins[at : at + 100].partition(b"\0")[0] for at in range(0, len(begins), _BLOCK))
-    return any(name.decode("latin-1") in NAMES for name in blocks)
+def has_member_of_torch(beginning: bytes) -> bool:
+    """Return whether one of a tar's first headers has the name of a member of torch's."""
+    names = (beginning[at : at + 100].partition(b"\0")[0] for at in range(0, len(beginning), _BLOCK))
+    return any(name.decode("latin-1") in NAMES for name in names)
 
 
-def names_at(ends: bytes) -> Iterator[str]:
-    """The names in what is there of a zip's directory, which is its end."""
-    at = ends.find(_ENTRY)
+def names_at(ending: bytes) -> Iterator[str]:
+    """Yield the names of the directory's entries in the last bytes of a zip."""
+    at = ending.find(_ENTRY)
     while at >= 0:
-        length = int.from_bytes(ends[at + 28 : at + 30], "little")
-        yield ends[at + _ENTRY_NAME : at + _ENTRY_NAME + length].decode("utf-8", "replace")
-        at = ends.find(_ENTRY, at + _ENTRY_NAME + length)
+        length = int.from_bytes(ending[at + 28 : at + 30], "little")
+        yield ending[at + _ENTRY_NAME : at + _ENTRY_NAME + length].decode("utf-8", "replace")
+        at = ending.find(_ENTRY, at + _ENTRY_NAME + length)
 
 
-def is_whole(ends: bytes) -> bool:
-    """Whether that is the end of a zip: of one that was cut nobody knows what was in it."""
-    return _END in ends
+def is_whole(ending: bytes) -> bool:
+    """Return whether the last bytes of a zip have its end record: nobody knows what a cut zip had."""
+    return _END in ending

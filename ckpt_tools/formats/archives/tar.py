@@ -1,5 +1,5 @@
-"""A tar archive as Python's tarfile writes it: every header's sum, every padding byte and the zeros at the
-end are checked.
+"""A tar archive as Python's tarfile writes it: each header's sum, each padding byte and the zeros at the end
+are checked.
 
 Facts: POSIX.1-2008 pax (ustar header, extended headers); CPython Lib/tarfile.py (TarInfo.tobuf,
 create_pax_header).
@@ -22,13 +22,13 @@ NAMES = ("sys_info", "pickle", "tensors", "storages")
 """The members of torch's tar, in the order in which it writes them."""
 _BLOCK, _RECORD = 512, 10240
 _LINKS, _DEVICES, _EMPTY = b"12", b"346", b"123456"
-"""Types of members: hard and symbolic links; devices and pipes; all that have no content, whatever size the
-header says: Python's tarfile reads the next header behind it.
+"""Types of members: hard and symbolic links; devices and pipes; all types without content, whatever size
+their header says, as Python's tarfile reads the next header right behind it.
 """
 _UP = re.compile(r"(\.{1,2}/)+")
-_LONGEST = 4096
-_MANY = 64  # headers: torch writes two per member
-_PAX = 64 * 1024  # bytes of an extended header read at most
+_MAX_PATH = 4096
+_MANY = 64  # headers of a torch file at most: torch writes two per member
+_PAX = 64 * 1024  # the most bytes of an extended header
 
 
 class Member(NamedTuple):
@@ -41,9 +41,9 @@ class Member(NamedTuple):
 
 
 def walk(source: Source, anatomy: Anatomy, most: int) -> Generator[Finding, None, list[Member]]:
-    """The regular members of an archive of at most ``most`` headers, in its order. Raises Damage."""
+    """Return the regular members in the archive's order. Raise Damage, also if headers exceed ``most``."""
     found, links = list[Member](), set[str]()
-    at, told, general = 0, _Told(), _Told()
+    at, info, defaults = 0, _MemberInfo(), _MemberInfo()
     for _ in range(most):
         if at + _BLOCK > source.size:
             why = "the archive ends before the blocks of zeros that mark its end"
@@ -52,27 +52,27 @@ def walk(source: Source, anatomy: Anatomy, most: int) -> Generator[Finding, None
         if not any(head):
             yield from _check_end(source, at, anatomy)
             return found
-        kind, length, own = _read_header(head, at)
-        title, begin = f"{own.name[:100]!r}", at + _BLOCK
+        kind, length, in_header = _read_header(head, at)
+        title, begin = f"{in_header.name[:100]!r}", at + _BLOCK
         anatomy.explain(at, _BLOCK, f"tar header of {title}")
         if kind in b"xXg":
-            said = _read_pax(source, begin, length, anatomy)
-            told, general = (told, said) if kind == b"g" else (said, general)
+            pax = _read_pax(source, begin, length, anatomy)
+            info, defaults = (info, pax) if kind == b"g" else (pax, defaults)
         elif kind == b"S":
             raise Damage("bad-header", f"a sparse member {title}, which no framework writes", at)
-        elif kind in b"LK":  # GNU tar's way to say a long name, and what a link leads to
+        elif kind in b"LK":  # GNU tar's record of a long name, or of a long target of a link
             if length > _PAX:
                 raise Damage("bad-header", f"a name of {length:,} bytes", begin)
             anatomy.explain(begin, length, "the name of the member behind it", Guard.UNPROTECTED)
             long = _text(source.read(begin, length))
-            told = told._replace(name=long) if kind == b"L" else told._replace(link=long)
+            info = info._replace(name=long) if kind == b"L" else info._replace(link=long)
         else:
-            told = told.over(general).over(own._replace(size=length))
-            yield from _check_path(told.name, kind, told.link, links, at)
-            length = 0 if kind in _EMPTY else told.size or 0
+            info = info.fill_from(defaults).fill_from(in_header._replace(size=length))
+            yield from _check_path(info.name, kind, info.link, links, at)
+            length = 0 if kind in _EMPTY else info.size or 0
             if kind not in _EMPTY:
-                found.append(Member(told.name, at, begin, begin + length))
-            told = _Told()
+                found.append(Member(info.name, at, begin, begin + length))
+            info = _MemberInfo()
         end = begin + length
         at = end + -end % _BLOCK
         if at > source.size:
@@ -87,14 +87,17 @@ def walk(source: Source, anatomy: Anatomy, most: int) -> Generator[Finding, None
 
 
 def _check_path(name: str, kind: bytes, link: str, links: set[str], at: int) -> Iterator[Finding]:
-    """What unpacking a member would write outside, or make that is no file; ``links`` so far."""
+    """Yield ``path-escape`` if unpacking a member writes outside of the directory, or makes a device.
+    ``links`` has the symbolic links before it; add the member if it is one.
+    """
     path, target = normpath(name), link if kind in _LINKS else ""
     leads = normpath(join(dirname(name), target) if kind == b"2" else target)
-    back = ".." in _UP.sub("", target).split("/")  # out of a directory, which may be a link
-    if ".." in name.split("/") or name.startswith("/") or not links.isdisjoint(_above(path)):
+    back = ".." in _UP.sub("", target).split("/")  # up from a directory, which may be a link
+    leaves = back or leads.startswith(("/", ".."))
+    if ".." in name.split("/") or name.startswith("/") or not links.isdisjoint(_find_parents(path)):
         why = f"the archive writes {name[:200]!r}, which is outside of its directory or goes through a link"
         yield finding("path-escape", why, offset=at)
-    if target and (back or leads.startswith(("/", "..")) or not links.isdisjoint((leads, *_above(leads)))):
+    if target and (leaves or not links.isdisjoint((leads, *_find_parents(leads)))):
         why = f"the archive makes {name[:200]!r} a link to {target[:200]!r}, out of its directory"
         yield finding("path-escape", why, offset=at)
     if kind in _DEVICES:
@@ -103,13 +106,13 @@ def _check_path(name: str, kind: bytes, link: str, links: set[str], at: int) -> 
         links.add(path)
 
 
-def _above(path: str) -> list[str]:
-    """The directories of a path."""
-    return [path[:i] for i, letter in enumerate(path[:_LONGEST]) if letter == "/"]
+def _find_parents(path: str) -> list[str]:
+    """Return all parent directories of a path."""
+    return [path[:i] for i, letter in enumerate(path[:_MAX_PATH]) if letter == "/"]
 
 
 def members(source: Source, anatomy: Anatomy) -> Generator[Finding, None, dict[str, tuple[int, int]]]:
-    """Where each regular member of torch's own archives begins and ends. Raises Damage."""
+    """Return where each regular member of torch's own archives begins and ends. Raise Damage."""
     found: dict[str, tuple[int, int]] = {}
     for m in (yield from walk(source, anatomy, _MANY)):
         title = f"{m.name[:100]!r}"
@@ -129,8 +132,8 @@ def members(source: Source, anatomy: Anatomy) -> Generator[Finding, None, dict[s
     return found
 
 
-def _read_header(head: bytes, at: int) -> tuple[bytes, int, _Told]:
-    """Type, size in bytes, and the names in one header. Raises Damage when its sum does not match."""
+def _read_header(head: bytes, at: int) -> tuple[bytes, int, _MemberInfo]:
+    """Return type, size in bytes and names of one header. Raise Damage if its sum does not match."""
     total = sum(head[:148]) + 8 * 32 + sum(head[156:])
     if head[148:156] != b"%06o\0 " % total:
         raise Damage(
@@ -142,31 +145,31 @@ def _read_header(head: bytes, at: int) -> tuple[bytes, int, _Told]:
     kind, name, link, prefix = head[156:157], head[:100], head[157:257], head[345:500].partition(b"\0")[0]
     if prefix and kind not in b"LKS":
         name = prefix + b"/" + name
-    return kind, int(digits, 8), _Told(None, _text(name), _text(link))
+    return kind, int(digits, 8), _MemberInfo(None, _text(name), _text(link))
 
 
 def _text(name: bytes) -> str:
     return name.partition(b"\0")[0].decode("utf-8", "backslashreplace")
 
 
-class _Told(NamedTuple):
-    """What headers say about a member: its size, and its names."""
+class _MemberInfo(NamedTuple):
+    """The size and the names of a member as one or more headers state them; None and "" if they do not."""
 
     size: int | None = None
     name: str = ""
     link: str = ""
 
-    def over(self, other: _Told) -> _Told:
-        """Both, of which this one counts."""
+    def fill_from(self, other: _MemberInfo) -> _MemberInfo:
+        """Return this, with gaps filled from ``other``."""
         size = other.size if self.size is None else self.size
-        return _Told(size, self.name or other.name, self.link or other.link)
+        return _MemberInfo(size, self.name or other.name, self.link or other.link)
 
 
-def _read_pax(source: Source, at: int, length: int, anatomy: Anatomy) -> _Told:
-    """Size and names in an extended header, of which each record is a line "length key=value"."""
+def _read_pax(source: Source, at: int, length: int, anatomy: Anatomy) -> _MemberInfo:
+    """Return size and names of an extended header, of lines "length key=value". Raise Damage."""
     if length > _PAX:
         raise Damage("bad-header", f"a pax header of {length:,} bytes", at)
-    data, told, done = source.read(at, length), _Told(), 0
+    data, info, done = source.read(at, length), _MemberInfo(), 0
     anatomy.explain(at, length, "pax header: times of the writer", Guard.UNPROTECTED)
     while done < length:
         digits, _, rest = data[done : done + 8].partition(b" ")
@@ -178,17 +181,17 @@ def _read_pax(source: Source, at: int, length: int, anatomy: Anatomy) -> _Told:
         if key == b"size":
             if not value.isdigit() or len(value) > 18:
                 raise Damage("bad-header", "a pax header's size is not a number", at + done)
-            told = told._replace(size=int(value))
+            info = info._replace(size=int(value))
         elif key in (b"path", b"linkpath"):
-            told = told._replace(name=_text(value)) if key == b"path" else told._replace(link=_text(value))
+            info = info._replace(name=_text(value)) if key == b"path" else info._replace(link=_text(value))
         elif key.startswith(b"GNU.sparse"):
             raise Damage("bad-header", "a sparse member, which no framework writes", at + done)
         done += n
-    return told
+    return info
 
 
 def _check_end(source: Source, at: int, anatomy: Anatomy) -> Generator[Finding, None, None]:
-    """Two blocks of zeros at least, then zeros up to a multiple of 10,240 bytes (tarfile.TarFile.close)."""
+    """Check the zeros at the end: two blocks or more, up to a multiple of 10,240 bytes (tarfile, close)."""
     length = source.size - at
     tail = source.read(at, min(length, 2 * _RECORD))
     if length < 2 * _BLOCK or source.size % _RECORD:

@@ -1,9 +1,9 @@
 """A strict zip reader: every byte of the archive must belong to a record, its header or the directory, and
 all three must agree.
 
-Facts: PKWARE APPNOTE 6.3.10 sections 4.3 to 4.5; what torch's archives look like is from
-caffe2/serialize/inline_container.cc and third_party/miniz-3.0.2. Offsets are relative to the source's
-beginning, so an archive inside another file needs only its own Source.
+Facts: PKWARE APPNOTE 6.3.10 sections 4.3 to 4.5; for torch's archives caffe2/serialize/inline_container.cc
+and third_party/miniz-3.0.2. Offsets are relative to the source's beginning, so an archive inside another file
+needs only its own Source.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _LOCAL = struct.Struct("<4s5H3I2H")  # APPNOTE 4.3.7
 _SHORT, _WIDE = struct.Struct("<3I"), struct.Struct("<I2Q")  # data descriptors, APPNOTE 4.3.9
 _FLAGS = 0x0001 | 0x0006 | 0x0008 | 0x0800  # encrypted, deflate's effort, data descriptor, UTF-8
 _TORCH_FLAGS = 0x0808
-_NEAR = 256
+_AT_ONCE = 256  # bytes
 _FIELD, _ALIGNED = 4, 64
-"""Torch puts a field before each payload, of these four bytes and as many more as begin the payload at a
-multiple of 64 (caffe2/serialize/inline_container.cc, getPadding).
+"""Torch ends each header by an extra field: a head of four bytes, and as much padding as lets the payload
+begin at a multiple of 64 (caffe2/serialize/inline_container.cc, getPadding).
 """
 
 
-class _Near:
-    """Reads a little more than asked: a descriptor and the next record's header lie side by side."""
+class _NearReader:
+    """Reads a little ahead: a record's descriptor and the header of the next record lie side by side."""
 
     def __init__(self, source: Source) -> None:
         self.source, self.at, self.data = source, 0, b""
@@ -44,45 +44,45 @@ class _Near:
         begin = offset - self.at
         if begin < 0 or begin + length > len(self.data):
             left = max(self.source.size - offset, length)
-            self.at, self.data = offset, self.source.read(offset, min(max(length, _NEAR), left))
+            self.at, self.data = offset, self.source.read(offset, min(max(length, _AT_ONCE), left))
             begin = 0
         return self.data[begin : begin + length]
 
 
 def read_zip(source: Source, anatomy: Anatomy, *, torch: bool) -> Generator[Finding, None, list[Record]]:
-    """Check the container and return its records in file order. With ``torch`` it must be as torch writes it:
-    no comments, no foreign fields, all entries alike. Raises Damage when there is no directory.
+    """Check an archive and return its records in file order. If ``torch``, it must be as torch writes
+    archives: no comments, no foreign fields, all entries alike. Raise Damage if it has no directory.
     """
     end = yield from read_end(source, anatomy, comment=not torch)
     records = yield from read_entries(source, end, torch, anatomy)
-    near, at = _Near(source), 0
+    reader, at = _NearReader(source), 0
     records.sort(key=attrgetter("header"))
-    borders = [*[r.header for r in records[1:]], end.directory][: len(records)]  # of none there is none
-    if (wait := getattr(source, "await_ranges", None)) is not None:  # a source far away
-        wait([(max(0, r.header - _WIDE.size - 4), _NEAR + len(r.raw)) for r in records])
+    borders = [*[r.header for r in records[1:]], end.directory][: len(records)]  # [] without records
+    if (wait := getattr(source, "await_ranges", None)) is not None:  # a remote source: fetch all at once
+        wait([(max(0, r.header - _WIDE.size - 4), _AT_ONCE + len(r.raw)) for r in records])
     for r, border in zip(records, borders, strict=True):
         if r.header != at:
-            yield _gap(near, at, r.header, f"record {r.name[:200]!r}", "two records overlap")
-        r.payload, at = _find_usual_payload(near, r, border, anatomy) if torch else -1, border
+            yield _describe_gap(reader, at, r.header, f"record {r.name[:200]!r}", "two records overlap")
+        r.payload, at = _match_torch_record(reader, r, border, anatomy) if torch else -1, border
         if r.payload >= 0:
             continue
         try:
-            r.payload = yield from _check_header(near, r, border, torch=torch, anatomy=anatomy)
+            r.payload = yield from _check_header(reader, r, border, torch=torch, anatomy=anatomy)
         except Damage as d:
             yield d.finding
         else:
             at = r.payload + r.stored
             if r.flags & 8:
-                at = yield from _check_descriptor(near, r, at, border, anatomy)
+                at = yield from _check_descriptor(reader, r, at, border, anatomy)
     if at != end.directory:
-        yield _gap(near, at, end.directory, "the directory", "a record overlaps the directory")
+        yield _describe_gap(reader, at, end.directory, "the directory", "a record overlaps the directory")
     yield from _check_names(records, torch)
     return records
 
 
-def _find_usual_payload(near: _Near, r: Record, border: int, anatomy: Anatomy) -> int:
-    """Where the payload of a stored record begins, if every byte from its header to ``border`` is as torch
-    writes it, so that nothing needs a closer look: a field pads the payload, a descriptor follows. Else -1.
+def _match_torch_record(reader: _NearReader, r: Record, border: int, anatomy: Anatomy) -> int:
+    """Return where the payload of a record begins if every byte from its header to ``border`` is as torch
+    writes stored records (padded header, payload, descriptor), else -1: then it needs a closer look.
     """
     name, end = len(r.raw), border - _SHORT.size - 4
     payload = end - r.stored
@@ -90,13 +90,13 @@ def _find_usual_payload(near: _Near, r: Record, border: int, anatomy: Anatomy) -
     usual = r.flags == _TORCH_FLAGS and r.method == STORED and not r.wide and r.stored == r.size
     if not usual or not _FIELD <= extra <= 0xFFFF:
         return -1
-    spares = near.spares if payload % _ALIGNED == 0 and extra < _FIELD + _ALIGNED else None
+    spares = reader.spares if payload % _ALIGNED == 0 and extra < _FIELD + _ALIGNED else None
     if spares is not None and (spares(r.header, payload - r.header) or spares(end, border - end)):
-        return payload  # to look would cost a request
+        return payload  # unread: reading would cost a request
     header = _LOCAL.pack(b"PK\3\4", r.need, r.flags, STORED, r.time, r.date, 0, 0, 0, name, extra)
     before = header + r.raw + b"FB" + (extra - _FIELD).to_bytes(2, "little") + b"Z" * (extra - _FIELD)
     behind = b"PK\7\x08" + _SHORT.pack(r.crc, r.stored, r.size)
-    if near.get(r.header, len(before)) != before or near.get(end, len(behind)) != behind:
+    if reader.get(r.header, len(before)) != before or reader.get(end, len(behind)) != behind:
         return -1
     if anatomy.regions is not None:
         anatomy.explain(r.header, len(before), f"header of {r.name[:200]!r}")
@@ -104,32 +104,32 @@ def _find_usual_payload(near: _Near, r: Record, border: int, anatomy: Anatomy) -
     return payload
 
 
-def _gap(near: _Near, at: int, begin: int, before: str, overlap: str) -> Finding:
-    """What is wrong when a record ends at ``at``, but what is next in the directory begins at ``begin``."""
+def _describe_gap(reader: _NearReader, at: int, begin: int, before: str, overlap: str) -> Finding:
+    """Return the finding for a record that ends at ``at``, not where the next begins (``begin``)."""
     what = overlap
     if begin > at:
-        hidden = near.get(at, 4) == b"PK\3\4"
+        hidden = reader.get(at, 4) == b"PK\3\4"
         what = f"{begin - at} bytes belong to no record"
         what += ", and begin like a record that the directory does not name" if hidden else ""
     return finding("bad-header", f"before {before}: {what}", offset=min(at, begin))
 
 
 def _check_header(
-    near: _Near, e: Record, border: int, *, torch: bool, anatomy: Anatomy
+    reader: _NearReader, e: Record, border: int, *, torch: bool, anatomy: Anatomy
 ) -> Generator[Finding, None, int]:
-    """Compare a local header (APPNOTE 4.3.7) with its entry; returns the payload's place. Raises Damage."""
-    raw = near.get(e.header, _LOCAL.size)
-    magic, need, flags, method, time, date, crc, stored, size, named, more = _LOCAL.unpack(raw)
-    record, payload = f"record {e.name[:200]!r}", int(e.header + 30 + named + more)
-    if magic != b"PK\3\4" or named != len(e.raw) or payload + e.stored > border:
+    """Compare a local header (APPNOTE 4.3.7) with its entry; return the payload's offset. Raise Damage."""
+    raw = reader.get(e.header, _LOCAL.size)
+    magic, need, flags, method, time, date, crc, stored, size, name_length, extra_length = _LOCAL.unpack(raw)
+    record, payload = f"record {e.name[:200]!r}", int(e.header + 30 + name_length + extra_length)
+    if magic != b"PK\3\4" or name_length != len(e.raw) or payload + e.stored > border:
         raise Damage("bad-header", f"{record}: its header is damaged", e.header)
-    texts = near.get(e.header + 30, named + more)
-    if (texts[:named], flags, method) != (e.raw, e.flags, e.method):
+    texts = reader.get(e.header + 30, name_length + extra_length)
+    if (texts[:name_length], flags, method) != (e.raw, e.flags, e.method):
         yield _disagree(e, "name, flags or method")
     if (need, time, date) != (e.need, e.time, e.date):
         what = f"{record}: header and directory disagree on version or time"
         yield finding("odd-header", what, offset=e.header)
-    wide, foreign = yield from _check_extras(e, texts[named:], torch)
+    wide, foreign = yield from _check_extras(e, texts[name_length:], torch)
     yield from _check_sizes(e, (crc, stored, size), wide=wide, torch=torch)
     if e.flags & 1 or e.flags & ~_FLAGS:
         what = f"{record} is encrypted or has unknown flags"
@@ -137,21 +137,22 @@ def _check_header(
     if e.method not in (STORED, DEFLATED) or (e.method == STORED and e.stored != e.size):
         what = f"{record}: method {e.method} does not fit its sizes or is not known"
         yield finding("bad-header", what, offset=e.header + 8)
-    anatomy.explain(e.header, 30 + named, f"header of {e.name[:200]!r}")
+    anatomy.explain(e.header, 30 + name_length, f"header of {e.name[:200]!r}")
     what = f"header of {e.name[:200]!r}: extra fields" + (" that nothing checks" if foreign else "")
     guard = Guard.UNPROTECTED if foreign else Guard.STRUCTURE
-    anatomy.explain(e.header + 30 + named, more, what, guard)
+    anatomy.explain(e.header + 30 + name_length, extra_length, what, guard)
     return payload
 
 
-def _check_sizes(e: Record, said: tuple[int, int, int], *, wide: bool, torch: bool) -> Iterator[Finding]:
-    """Whether checksum and sizes of a header are those of the directory. Where a descriptor follows the
-    payload miniz leaves all three zero, and other writers may know them.
+def _check_sizes(e: Record, in_header: tuple[int, int, int], *, wide: bool, torch: bool) -> Iterator[Finding]:
+    """Yield a finding for each of checksum, stored size and size that differs between header and directory.
+    If a descriptor follows the payload, miniz writes zeros in the header, other writers zeros or the numbers.
     """
-    late = bool(e.flags & 8)
-    whats = ("the checksum", "the size", "the size")
-    for here, there, what in zip(said, (e.crc, e.stored, e.size), whats, strict=True):
-        fits = here == 0 if late and torch else here == there or (late and here == 0)
+    has_descriptor = bool(e.flags & 8)
+    titles = ("the checksum", "the size", "the size")
+    for here, there, what in zip(in_header, (e.crc, e.stored, e.size), titles, strict=True):
+        may_be_zero = has_descriptor and here == 0
+        fits = may_be_zero if has_descriptor and torch else here == there or may_be_zero
         if not fits and not (here == 0xFFFFFFFF and wide and what == "the size"):
             yield _disagree(e, what)
 
@@ -162,14 +163,14 @@ def _disagree(e: Record, what: str) -> Finding:
 
 
 def _check_extras(e: Record, fields: bytes, torch: bool) -> Generator[Finding, None, tuple[bool, bool]]:
-    """Check a header's extra fields; returns whether they hold 64-bit sizes, and some that nothing checks."""
+    """Check a header's extra fields. Return whether there are 64-bit sizes, and whether foreign fields."""
     wide = foreign = False
     record, at = f"record {e.name[:200]!r}", e.header + 30 + len(e.raw)
     for kind, value in extras(fields):
         if kind == 1:
             wide = len(value) >= 16
-            # it repeats the sizes of the directory, or leaves them out: with a descriptor they need not be
-            # known yet; miniz knows one of them, and adds the header's own offset
+            # The field repeats the directory's sizes, or leaves them out: if a descriptor follows, they may
+            # not be known yet. miniz writes one of them, and adds the header's own offset.
             sizes: list[tuple[int, ...]] = [(), (e.size, e.stored)]
             if e.flags & 8:
                 sizes = [(), (e.size, 0)] if torch and not e.made else [*sizes, (e.size, 0), (0, 0)]
@@ -188,9 +189,9 @@ def _check_extras(e: Record, fields: bytes, torch: bool) -> Generator[Finding, N
 
 
 def _check_descriptor(
-    near: _Near, e: Record, at: int, border: int, anatomy: Anatomy
+    reader: _NearReader, e: Record, at: int, border: int, anatomy: Anatomy
 ) -> Generator[Finding, None, int]:
-    """Compare the data descriptor at ``at`` (APPNOTE 4.3.9) with the directory; returns its end."""
+    """Compare the data descriptor at ``at`` (APPNOTE 4.3.9) with the directory; return where it ends."""
     n = border - at
     if n not in (12, 16, 20, 24):
         n = 24 if e.wide else 16
@@ -202,8 +203,8 @@ def _check_descriptor(
         sizes = _SHORT.pack(e.crc, e.stored & 0xFFFFFFFF, e.size & 0xFFFFFFFF)
     else:
         sizes = _WIDE.pack(e.crc, e.stored, e.size)
-    # The signature is optional in the standard, and always there in practice.
-    if near.get(at, n) != (sizes if n in (12, 20) else b"PK\7\x08" + sizes):
+    # the signature is optional in the standard; writers never omit it
+    if reader.get(at, n) != (sizes if n in (12, 20) else b"PK\7\x08" + sizes):
         why = f"record {e.name[:200]!r}: its descriptor and the directory disagree"
         yield finding("bad-header", why, offset=at)
     anatomy.explain(at, n, f"data descriptor of {e.name[:200]!r}")
@@ -230,7 +231,7 @@ def _check_names(records: Sequence[Record], torch: bool) -> Iterator[Finding]:
 
 
 def read_record(source: Source, record: Record, limit: int) -> bytes:
-    """The uncompressed bytes of one record of at most ``limit`` bytes. Raises Damage."""
+    """Return the uncompressed bytes of a record. Raise Damage if they are more than ``limit``, or damaged."""
     name = f"record {record.name[:200]!r}"
     if max(record.size, record.stored) > limit:
         why = f"{name} has {record.size:,} bytes; more than {limit:,} are not read"
@@ -251,7 +252,7 @@ def read_record(source: Source, record: Record, limit: int) -> bytes:
 
 
 def add_sums(records: Sequence[Record], anatomy: Anatomy, skipped: Collection[Record] = ()) -> None:
-    """Put the CRCs of ``records`` with their bytes into the anatomy, but of those ``skipped``."""
+    """Add to ``anatomy`` the CRC of each record and the bytes that it covers, but not if ``skipped``."""
     for r in records:
         if not r.stored or r.payload < 0:
             continue
@@ -268,11 +269,11 @@ def add_sums(records: Sequence[Record], anatomy: Anatomy, skipped: Collection[Re
 
 
 def is_numpy_zip(head: bytes) -> bool:
-    """Whether the first header has 64-bit sizes in its extra field as numpy.savez writes, and torch not."""
+    """Return whether the first header has 64-bit sizes in an extra field, as only numpy.savez writes them."""
     return head[4:6] == b"\x2d\0" and head[28:30] == b"\x14\0"
 
 
 def have_no_sums(records: Sequence[Record]) -> bool:
-    """Whether no record has a CRC (torch's set_crc32_options); a single one without is damaged."""
+    """Return whether no record has a CRC (torch's set_crc32_options): a single one without is damaged."""
     with_data = [r for r in records if r.size]
     return bool(with_data) and not any(r.crc for r in with_data)

@@ -1,6 +1,4 @@
-"""Any other zip archive, such as Keras' .keras: the container and its checksums; of what is inside, Keras'
-arrays.
-"""
+"""Any other zip archive, such as Keras' .keras: the container and its checksums, and Keras' arrays inside."""
 
 from __future__ import annotations
 
@@ -21,15 +19,15 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.storage import Source
 
 _BASELINES = "_stable_baselines3_version"
-"""What marks the archives of Stable-Baselines3 (common/save_util.py, save_to_zip_file)."""
+"""The record that marks archives of Stable-Baselines3 (common/save_util.py, save_to_zip_file)."""
 _STEPS = re.compile(rb'"num_timesteps": (\d{1,18})\b')
 _DATA = 16 << 20
-"""Bytes of their JSON that are read at most."""
+"""The most bytes of their JSON, the record ``data``, that are read."""
 _WEIGHTS, _CONFIG = "model.weights.h5", "config.json"
 
 
 def magic(head: bytes) -> bool:
-    """A zip that is neither torch's nor NumPy's."""
+    """Return whether ``head`` begins a zip that is neither torch's nor NumPy's."""
     return head.startswith(b"PK\3\4") and not torch_zip.magic(head) and not npz.magic(head)
 
 
@@ -44,8 +42,8 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     yield from npz.object_arrays(source, records, anatomy)
     by_name = {r.name: r for r in records}
     if _BASELINES in by_name and "data" in by_name:
-        told = _STEPS.search(read_record(source, by_name["data"], _DATA))
-        anatomy.metadata["num_timesteps"] = int(told[1]) if told else None
+        steps = _STEPS.search(read_record(source, by_name["data"], _DATA))
+        anatomy.metadata["num_timesteps"] = int(steps[1]) if steps else None
     if _CONFIG in by_name:
         config = by_name[_CONFIG]
         if config.size > MOST:
@@ -57,16 +55,16 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _check_weights(source: Source, records: Sequence[Record], anatomy: Anatomy) -> Iterator[Finding]:
-    """The arrays of a Keras model, in its one record of HDF5, which is stored as it is."""
-    one = next((r for r in records if r.name == _WEIGHTS and r.payload >= 0 and not r.method), None)
-    if one is not None and source.read(one.payload, min(len(MAGIC), one.stored)) == MAGIC:
-        inner = yield from inside(source, one.payload, one.stored, _check_arrays, anatomy)
-        anatomy.windows.pop()  # there is nothing in it for a loader
+    """Check the arrays of a Keras model, in its one record of HDF5, which is not compressed."""
+    weights = next((r for r in records if r.name == _WEIGHTS and r.payload >= 0 and not r.method), None)
+    if weights is not None and source.read(weights.payload, min(len(MAGIC), weights.stored)) == MAGIC:
+        inner = yield from inside(source, weights.payload, weights.stored, _check_arrays, anatomy)
+        anatomy.windows.pop()  # no loader reads the record by itself
         anatomy.metadata |= inner.metadata
 
 
 def _check_arrays(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """The archive's checksum covers what HDF5 has none for, and says whether the record ever was HDF5."""
+    """Check HDF5, but for ``not-checksummed``: the archive's checksum covers all bytes of the record."""
     return (f for f in hdf5.structure(source, anatomy) if f.code != "not-checksummed")
 
 

@@ -1,5 +1,5 @@
-"""The end records of a zip archive, which must tile the file's last bytes exactly, and the central directory
-that they lead to: one entry per record (APPNOTE 4.3.12 to 4.3.16).
+"""The end records of a zip archive, which must fill the last bytes of the file exactly, and the central
+directory that they lead to: one entry per record (APPNOTE 4.3.12 to 4.3.16).
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 
 MAX_DIRECTORY = 64 << 20
-"""Bytes of central directory read at most."""
+"""The most bytes of a central directory that is read."""
 MAX_RECORDS = 300_000
-"""Records at most: each takes some 700 bytes of memory, and a state_dict has one for each tensor."""
+"""The most records: each takes some 700 bytes of memory, and a state_dict has one for each tensor."""
 _EOCD = struct.Struct("<4s4H2IH")  # APPNOTE 4.3.16
 _LOCATOR = struct.Struct("<4sIQI")  # APPNOTE 4.3.15
 _END64 = struct.Struct("<4sQ2H2I4Q")  # APPNOTE 4.3.14
-_TOPS = (0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF)
-_MADE = (798, 45)  # what miniz and Python's zipfile write as the version that made a ZIP64 end record
+_TOPS = (0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF)  # the highest values of an end record's numbers
+_MAKERS = (798, 45)  # "version made by" of a ZIP64 end record by miniz and by Python's zipfile
 _WINDOW = 22 + 0xFFFF  # how far from the end a comment may push the end record
 _CENTRAL = struct.Struct("<4s6H3I5H2I")
 _DISKS = (0, 1)
-"""Those on which torch (miniz) finds a record."""
-_TOP = 0xFFFFFFFF
-_PYTHON = (0x0314, 0x032D)  # zipfile's own version on Unix: 2.0, and 4.5 for ZIP64
-_MODE, _REGULAR = 0o600 << 16, 1 << 31
-"""The attributes it gives to a record that has none, and the bit that says "a regular file"."""
+"""The disk numbers with which torch (miniz) finds a record."""
+_TOP = 0xFFFFFFFF  # in an entry: the number is in the ZIP64 field
+_PYTHON_VERSIONS = (0x0314, 0x032D)  # "version made by" of zipfile on Unix: 2.0, and 4.5 for ZIP64
+_PYTHON_MODE, _REGULAR = 0o600 << 16, 1 << 31
+"""The attributes that zipfile gives to a record without any, and the bit that says "a regular file"."""
 KNOWN = frozenset({0x5455, 0x7875, 0x5855, 0x7855, 0x000A, 0x7075, 0x6375, 0xCAFE, 0xD935})
-"""Extra fields of other programs: times, owners and names that every reader may ignore (APPNOTE 4.5.2,
+"""Ids of other programs' extra fields: times, owners and names that every reader may ignore (APPNOTE 4.5.2,
 Info-ZIP's extrafld.txt).
 """
 
 
 class End(NamedTuple):
-    """What an end record says: entries on this disk and in all, the directory's bytes and beginning."""
+    """The numbers in an end record: entries on this disk and in all, the directory's bytes and offset."""
 
     here: int
     entries: int
@@ -50,9 +50,9 @@ class End(NamedTuple):
 
 
 class Record(Struct, eq=False, gc=False):
-    """One file of the archive, as its directory entry has it: ``where`` is the entry's own offset, ``header``
-    that of the record, ``wide`` counts its 64-bit numbers, ``comment`` is a length in bytes. Bytes of a name
-    that are no text are escaped in ``name``. Its ``payload`` is at -1 where its local header is damaged.
+    """One file of the archive, as its directory entry at ``where`` describes it. ``header`` and ``payload``
+    (-1 if the local header is damaged) are offsets, ``wide`` counts 64-bit numbers, ``comment`` bytes;
+    ``name`` has bytes that are no text escaped.
     """
 
     name: str
@@ -77,12 +77,12 @@ class Record(Struct, eq=False, gc=False):
 
     @property
     def place(self) -> int:
-        """Where to point at: the payload, or the header when that is all that is known."""
+        """The offset for findings: that of the payload, or of the header if the payload's is unknown."""
         return self.payload if self.payload >= 0 else self.header
 
 
 def read_end(source: Source, anatomy: Anatomy, *, comment: bool) -> Generator[Finding, None, End]:
-    """Find and check the end records; ``comment`` says whether there may be one. Raises Damage."""
+    """Find and check the end records; if ``comment``, the archive may have one. Raise Damage."""
     at = yield from _find_end(source, comment)
     base = max(0, at - 76)
     data = source.read(base, at + 22 - base)
@@ -117,7 +117,7 @@ def read_end(source: Source, anatomy: Anatomy, *, comment: bool) -> Generator[Fi
 
 
 def _find_end(source: Source, comment: bool) -> Generator[Finding, None, int]:
-    """Where the end record lies. Raises Damage where none is: it is written last."""
+    """Return the offset of the end record. Raise Damage if there is none: it is written last."""
     last = source.read(source.size - 22, 22) if source.size >= 22 else b""
     if last.startswith(b"PK\5\6") and last.endswith(b"\0\0"):
         return source.size - 22
@@ -148,8 +148,8 @@ def _find_end(source: Source, comment: bool) -> Generator[Finding, None, int]:
 def _read_zip64(
     source: Source, anatomy: Anatomy, data: bytes, at: int, short: End, *, comment: bool
 ) -> Generator[Finding, None, End]:
-    """Check the ZIP64 locator and its record, which counts for more than the ``short`` one. ``data`` ends
-    with the end record, which begins at ``at``.
+    """Check the ZIP64 locator and its end record, and return that record's numbers: they supersede ``short``.
+    ``data`` ends with the short end record, which begins at ``at``. Raise Damage.
     """
     _, disk64, where, disks = _LOCATOR.unpack(data[-42:-22])
     if where + 56 > at - 20:
@@ -159,15 +159,15 @@ def _read_zip64(
     end = End(*numbers)
     if sig != b"PK\6\6" or where + 12 + length != at - 20:
         raise Damage("bad-header", "the ZIP64 end record is damaged or not where its locator says", at - 20)
-    if _contradict(short, end, comment):
+    if _disagree(short, end, comment):
         yield finding("bad-header", "the two end records disagree on the directory", offset=at)
     if disk64 or disks != 1 or own or own_cd:
         yield finding("odd-header", "an end record names other disks than one", offset=where)
-    foreign = comment and all((made ^ m).bit_count() > 1 for m in _MADE)  # those set what they like
-    if need != 45 or not (made in _MADE or foreign):
+    foreign = comment and all((made ^ m).bit_count() > 1 for m in _MAKERS)  # another writer
+    if need != 45 or not (made in _MAKERS or foreign):
         yield finding("odd-header", "the ZIP64 end record has an unusual version", offset=where + 12)
     anatomy.explain(where, 12, "ZIP64 end record")
-    anatomy.explain(where + 12, 2, "ZIP64 end record: version of its writer", _guard(made in _MADE))
+    anatomy.explain(where + 12, 2, "ZIP64 end record: version of its writer", _guard(made in _MAKERS))
     anatomy.explain(where + 14, 42, "ZIP64 end record")
     rest = at - 20 - where - 56
     anatomy.explain(where + 56, rest, "ZIP64 end record: data that nothing checks", Guard.UNPROTECTED)
@@ -175,18 +175,18 @@ def _read_zip64(
     return end
 
 
-def _contradict(short: End, end: End, comment: bool) -> bool:
-    """Whether the short record says neither the same nor "see the ZIP64 record", its top value: miniz writes
-    that only where it must, others everywhere.
+def _disagree(short: End, end: End, comment: bool) -> bool:
+    """Return whether a number of the short record is neither that of the ZIP64 record nor the highest value,
+    which refers to it: miniz writes this only for larger numbers, other writers always.
     """
-    says = zip(short, end, _TOPS, strict=True)
-    return any(a != min(b, top) and not (comment and a == top) for a, b, top in says)
+    numbers = zip(short, end, _TOPS, strict=True)
+    return any(a != min(b, top) and not (comment and a == top) for a, b, top in numbers)
 
 
 def read_entries(
     source: Source, end: End, torch: bool, anatomy: Anatomy
 ) -> Generator[Finding, None, list[Record]]:
-    """All entries in the directory's order. Raises Damage when the directory cannot be followed to its end"""
+    """Return the entries in the directory's order. Raise Damage if an entry's end cannot be found."""
     data, at, out = source.read(end.directory, end.size), 0, list[Record]()
     for i in range(end.entries):
         where = end.directory + at
@@ -202,7 +202,7 @@ def read_entries(
             raise Damage("bad-header", f"directory entry {i} reaches beyond the directory", where)
         wide = (stored, size, header).count(_TOP)
         if extra:
-            size, stored, header = yield from _read_wide(extra, i, (size, stored, header), torch, where)
+            size, stored, header = yield from _read_wide_sizes(extra, i, (size, stored, header), torch, where)
         if header + 30 + n + stored > end.directory:
             raise Damage("bad-header", f"directory entry {i} places its record outside the file", where)
         if torch and disk not in _DISKS:
@@ -214,20 +214,20 @@ def read_entries(
             name = raw.decode("utf-8" if flags & 0x800 else "cp437")
         except UnicodeDecodeError:
             name = raw.decode("utf-8", "backslashreplace")
-        own, attributes = (name, header, -1, stored, size, crc, method, flags), (internal, external)
-        out.append(Record(*own, raw, made, need, time, date, *attributes, wide, where, extra, comment))
+        main, attributes = (name, header, -1, stored, size, crc, method, flags), (internal, external)
+        out.append(Record(*main, raw, made, need, time, date, *attributes, wide, where, extra, comment))
     if at != len(data):
         what = f"the directory has {len(data) - at} bytes after its last entry"
         raise Damage("bad-header", what, end.directory + at)
-    yield from _find_unlike(out, torch, anatomy)
+    yield from _check_unused_fields(out, torch, anatomy)
     return out
 
 
-def _read_wide(
+def _read_wide_sizes(
     extra: bytes, i: int, sizes: tuple[int, int, int], torch: bool, where: int
 ) -> Generator[Finding, None, tuple[int, int, int]]:
-    """Size, stored size and header offset of entry ``i``: its ZIP64 field holds those that the entry itself
-    has no room for (APPNOTE 4.5.3).
+    """Return size, stored size and header offset of entry ``i``: its ZIP64 field has the numbers that are
+    _TOP in the entry itself (APPNOTE 4.5.3). Raise Damage.
     """
     for kind, value in extras(extra):
         if kind == 1:
@@ -243,32 +243,32 @@ def _read_wide(
     return sizes
 
 
-def _find_unlike(out: Sequence[Record], torch: bool, anatomy: Anatomy) -> Iterator[Finding]:
-    """Three fields that no reader needs. The miniz of torch writes 0 in all of them. Python's zipfile writes
-    few values; one that is a single bit off is a flipped bit.
+def _check_unused_fields(out: Sequence[Record], torch: bool, anatomy: Anatomy) -> Iterator[Finding]:
+    """Check the fields made, internal and external, which no reader needs: torch's miniz writes 0 in each,
+    Python's zipfile few values, and one bit off is a flipped bit. Also explain all entries to ``anatomy``.
     """
     made = [e.made for e in out]
     miniz = torch and (not any(made) or not Counter(made).most_common(1)[0][0])
-    python = not miniz and len(out) > 1 and not set(made).isdisjoint(_PYTHON)
+    python = not miniz and len(out) > 1 and not set(made).isdisjoint(_PYTHON_VERSIONS)
     for e in out if miniz or python else ():
         odd = bool(e.made or e.internal or e.external) if miniz else _is_flipped(e)
         if odd:
             why = f"the directory entry of {e.name[:200]!r} is unlike the others"
             yield finding("odd-header", why, offset=e.where)
     for e in out if anatomy.regions is not None else ():
-        _explain(e, miniz, python, anatomy)
+        _explain_entry(e, miniz, python, anatomy)
 
 
 def _is_flipped(e: Record) -> bool:
-    """Whether a field is one bit away from what Python's zipfile writes."""
-    if any((e.made ^ m).bit_count() == 1 for m in _PYTHON) or e.internal.bit_count() == 1:
+    """Return whether a field that no reader needs is one bit away from a value of Python's zipfile."""
+    if any((e.made ^ m).bit_count() == 1 for m in _PYTHON_VERSIONS) or e.internal.bit_count() == 1:
         return True
-    off = e.external ^ _MODE
+    off = e.external ^ _PYTHON_MODE
     return off.bit_count() == 1 and off != _REGULAR
 
 
-def _explain(e: Record, miniz: bool, python: bool, anatomy: Anatomy) -> None:
-    """The bytes of an entry: nearly all repeat what the record's own header says."""
+def _explain_entry(e: Record, miniz: bool, python: bool, anatomy: Anatomy) -> None:
+    """Explain an entry's bytes to ``anatomy``: the record's own header repeats nearly all of them."""
     what = f"directory entry of {e.name[:200]!r}"
     stop = e.where + 46 + len(e.raw)
     if miniz and not e.extra:
@@ -277,14 +277,13 @@ def _explain(e: Record, miniz: bool, python: bool, anatomy: Anatomy) -> None:
     own = all(kind == 1 for kind, _ in extras(e.extra)) and len(e.extra) == 4 + 8 * e.wide
     fields = ": 64-bit sizes" if own else ": extra fields that nothing checks"
     anatomy.explain(e.where, 4, what)
-    anatomy.explain(
-        e.where + 4, 2, what + ": version of its writer", _guard(miniz or (python and e.made in _PYTHON))
-    )
+    guard = _guard(miniz or (python and e.made in _PYTHON_VERSIONS))
+    anatomy.explain(e.where + 4, 2, what + ": version of its writer", guard)
     anatomy.explain(e.where + 6, 30, what)
-    anatomy.explain(
-        e.where + 36, 2, what + ": internal attributes", _guard((miniz or python) and not e.internal)
-    )
-    anatomy.explain(e.where + 38, 3, what + ": attributes", _guard(miniz or (python and e.external == _MODE)))
+    guard = _guard((miniz or python) and not e.internal)
+    anatomy.explain(e.where + 36, 2, what + ": internal attributes", guard)
+    guard = _guard(miniz or (python and e.external == _PYTHON_MODE))
+    anatomy.explain(e.where + 38, 3, what + ": attributes", guard)
     anatomy.explain(e.where + 41, 1, what + ": attributes, type of file", _guard(miniz))
     anatomy.explain(e.where + 42, stop - e.where - 42, what)
     anatomy.explain(stop, len(e.extra), what + fields, _guard(own))
@@ -293,11 +292,12 @@ def _explain(e: Record, miniz: bool, python: bool, anatomy: Anatomy) -> None:
 
 
 def _guard(known: bool) -> Guard:
+    """Return what guards a field: structure if its only right values are ``known``."""
     return Guard.STRUCTURE if known else Guard.UNPROTECTED
 
 
 def extras(extra: bytes) -> Iterator[tuple[int, bytes]]:
-    """The (id, value) pairs of an extra field; id -1 for bytes that form no pair."""
+    """Yield the (id, value) pairs of an extra field; id -1 for bytes at its end that form no pair."""
     at = 0
     while at < len(extra):
         kind, n = struct.unpack_from("<2H", extra, at) if at + 4 <= len(extra) else (-1, 0)

@@ -74,7 +74,7 @@ class _Encoder:
             self.save_items(list(v), 1, b"]ae")
 
     def save_items(self, flat: list[Any], n: int, opcodes: bytes) -> None:
-        """Write a container of items of ``n`` values; ``opcodes`` make it, add one item, add a batch of them."""
+        """Write a container of items of ``n`` values; ``opcodes`` make it, add one item, add a batch."""
         empty, one, many = opcodes
         self.out.append(empty)
         self.memoize()
