@@ -1,5 +1,5 @@
-"""The count of updates that an optimizer keeps beside each parameter: the only thing in many optimizer files
-that says which step they are of.
+"""The count of updates that an optimizer keeps for each parameter: in many optimizer files, only this count
+says at which step they were saved.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ckpt_tools.model.report import Tensor
 if TYPE_CHECKING:
     from ckpt_tools.storage import Source
 
-_LOOKED_AT = 16
+_MANY = 16  # counters that are read at most
 _CODES = {("float32", 4): "<f", ("float64", 8): "<d", ("int64", 8): "<q", ("int32", 4): "<i"}
 _WHOLE = (("int64", 8), ("int32", 4))
 _MOST = 1 << 53
@@ -26,36 +26,32 @@ _PADDLE = r"_(moment\d?|beta\d_pow_acc|velocity|inf_norm|momentum|mean_square|me
 _KERAS = r"^optimizer/vars/\d+$"
 _OWN = r"^(opt|adamw?)\.state\.\d+\."
 STATE = re.compile(rf"(^|[./])({_WORDS})([./]|$)|{_PADDLE}|{_KERAS}|{_OWN}")
-"""What torch's optimizers (torch/optim/*.py), Megatron's, MindSpore's, optax, T5X', Paddle's
-(paddle/optimizer/*.py) and Keras' (keras/src/optimizers/base_optimizer.py) call their state of a parameter,
-and that of optimizers of one's own, as fastai saves them (fastai/optimizer.py), below a key called after one.
+"""Names of a parameter's optimizer state in torch (torch/optim/*.py), Megatron, MindSpore, optax, T5X, Paddle
+(paddle/optimizer/*.py) and Keras (keras/src/optimizers/base_optimizer.py), and in files of fastai
+(fastai/optimizer.py), which puts states of users' own optimizers below a key named after the optimizer.
 """
 
 
 def optimizer_step(source: Source, tensors: Iterable[Tensor]) -> int | None:
-    """The highest of the first counters (torch/optim/adam.py: ``step`` of each parameter), None without."""
+    """Return the highest of the first counters (torch/optim/adam.py: ``step`` of each parameter), or None."""
     counts = []
     for t in tensors:
-        if (
-            t.name.endswith(".step")
-            and t.offset is not None
-            and not t.pieces
-            and (code := _CODES.get((t.dtype, t.nbytes)))
-        ):
+        code = _CODES.get((t.dtype, t.nbytes))
+        if code and t.name.endswith(".step") and t.offset is not None and not t.pieces:
             (value,) = struct.unpack(code, source.read(t.offset, t.nbytes))
-            if 0 <= value < _MOST and value == int(value):  # not a NaN either
+            if 0 <= value < _MOST and value == int(value):  # a NaN fails as well
                 counts.append(int(value))
-            if len(counts) == _LOOKED_AT:
+            if len(counts) == _MANY:
                 break
     return max(counts, default=None)
 
 
 def scalar_counters(source: Source, tensors: Iterable[Tensor], keys: Collection[str]) -> dict[str, int]:
-    """Whole numbers that a file keeps as tensors without a dimension at its top level
-    (``{"step": tensor(5)}``), by its ``keys``; none of a state_dict, of which such a tensor is a buffer.
+    """Return the whole numbers that a file keeps as tensors without a dimension at its top level
+    (``{"step": tensor(5)}``), whose names are ``keys``; {} for a state_dict, where such a tensor is a buffer.
     """
     top = [t for t in tensors if t.name in keys]
-    if any(t.shape for t in top) or len(top) > _LOOKED_AT:
+    if any(t.shape for t in top) or len(top) > _MANY:
         return {}
     found = dict[str, int]()
     for t in top:
@@ -65,5 +61,5 @@ def scalar_counters(source: Source, tensors: Iterable[Tensor], keys: Collection[
 
 
 def is_optimizer_state(name: str) -> bool:
-    """Whether a name is that of what an optimizer keeps of a parameter, another at every step."""
+    """Return whether a name is that of a parameter's optimizer state, which changes at every step."""
     return STATE.search(name) is not None

@@ -21,11 +21,11 @@ from ckpt_tools.storage import ShortRead, Source
 UNIT = 16
 """Bytes of a cipher block of AES and SM4."""
 KEYS = {"AES": (16, 24, 32), "SM4": (16,)}
-"""Bytes that a key may have."""
+"""Numbers of bytes that a key may have."""
 
 
 class Block(NamedTuple):
-    """``size`` bytes of ciphertext at ``at`` that were encrypted in one go; the tag may be empty."""
+    """``size`` bytes of ciphertext at offset ``at``, encrypted as one message; the tag may be empty."""
 
     at: int
     size: int
@@ -36,7 +36,7 @@ class Block(NamedTuple):
 
 
 class Scheme(Struct, frozen=True):
-    """AES-GCM with a nonce of the first ``nonce`` bytes of the IV, AES-CBC or SM4-CBC; and the key."""
+    """A cipher and its key: AES-CBC, SM4-CBC, or AES-GCM with the IV's first ``nonce`` bytes as nonce."""
 
     mode: str
     key: bytes
@@ -47,12 +47,12 @@ class Scheme(Struct, frozen=True):
 
     @property
     def fits(self) -> bool:
-        """Whether the key is as long as the cipher wants it."""
+        """Return whether the key has a valid length for the cipher."""
         return len(self.key) in KEYS[self.mode[:3]]
 
 
-def _parts(scheme: Scheme) -> tuple[Any, Any, Any]:
-    """(Cipher, modes, the algorithm with its key) of cryptography. Raises ImportError without that package"""
+def _load_cipher(scheme: Scheme) -> tuple[Any, Any, Any]:
+    """Return (Cipher, modes, the algorithm with its key) of cryptography. Raise ImportError without it."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
     if scheme.mode.startswith("AES"):
@@ -66,11 +66,11 @@ def _parts(scheme: Scheme) -> tuple[Any, Any, Any]:
 
 
 def missing(scheme: Scheme) -> str:
-    """What is needed to decrypt and is not there, "" if nothing."""
+    """Return which package is missing to decrypt, "" if none."""
     try:
         from cryptography.exceptions import UnsupportedAlgorithm
 
-        cipher, modes, algorithm = _parts(scheme)
+        cipher, modes, algorithm = _load_cipher(scheme)
     except ImportError:
         return "the package cryptography (pip install 'ckpt-tools[encrypted]')"
     try:
@@ -81,17 +81,17 @@ def missing(scheme: Scheme) -> str:
 
 
 @lru_cache(maxsize=64)
-def _counter(scheme: Scheme, iv: bytes) -> int:
-    """The counter block of the first cipher block of a GCM message."""
-    cipher, modes, algorithm = _parts(scheme)
+def _find_first_counter(scheme: Scheme, iv: bytes) -> int:
+    """Return the counter for the first cipher block of a GCM message."""
+    cipher, modes, algorithm = _load_cipher(scheme)
     stream = cipher(algorithm, modes.GCM(iv[: scheme.nonce])).encryptor().update(bytes(UNIT))
     return int.from_bytes(cipher(algorithm, modes.ECB()).decryptor().update(stream), "big")
 
 
-def _ctr(scheme: Scheme, iv: bytes, first: int, data: bytes) -> bytes:
-    """Decrypt ``data`` from cipher block ``first`` of a GCM message; the counter has 32 bits."""
-    cipher, modes, algorithm = _parts(scheme)
-    start, out = _counter(scheme, iv), b""
+def _decrypt_gcm(scheme: Scheme, iv: bytes, first: int, data: bytes) -> bytes:
+    """Decrypt ``data``, which begins at cipher block ``first`` of a GCM message; its counter has 32 bits."""
+    cipher, modes, algorithm = _load_cipher(scheme)
+    start, out = _find_first_counter(scheme, iv), b""
     while data:
         low = (start + first) & 0xFFFFFFFF
         n = ((1 << 32) - low) * UNIT
@@ -102,30 +102,29 @@ def _ctr(scheme: Scheme, iv: bytes, first: int, data: bytes) -> bytes:
 
 
 def decrypt(source: Source, scheme: Scheme, block: Block, offset: int, length: int) -> bytes:
-    """``length`` bytes of plaintext and padding from ``offset`` of a block; reads 47 more at most."""
+    """Return ``length`` bytes of plaintext and padding from ``offset`` of a block; read 47 more at most."""
     first, stop = offset // UNIT, min(block.size, -(-(offset + length) // UNIT) * UNIT)
     at = first * UNIT
     if scheme.mode.endswith("GCM"):
-        plain = _ctr(scheme, block.iv, first, source.read(block.at + at, stop - at))
+        plain = _decrypt_gcm(scheme, block.iv, first, source.read(block.at + at, stop - at))
     else:
         before = UNIT if first else 0
         raw = source.read(block.at + at - before, stop - at + before)
-        cipher, modes, algorithm = _parts(scheme)
-        plain = (
-            cipher(algorithm, modes.CBC(raw[:UNIT] if first else block.iv)).decryptor().update(raw[before:])
-        )
+        cipher, modes, algorithm = _load_cipher(scheme)
+        iv = raw[:UNIT] if first else block.iv
+        plain = cipher(algorithm, modes.CBC(iv)).decryptor().update(raw[before:])
     return bytes(plain[offset - at : offset - at + length])
 
 
 def padding(source: Source, scheme: Scheme, block: Block) -> int:
-    """Bytes of PKCS#7 padding at the end of a CBC block; 0 if they are not such padding."""
+    """Return the number of bytes of PKCS#7 padding at the end of a CBC block, 0 if there is none."""
     last = decrypt(source, scheme, block, block.size - UNIT, UNIT)
     n = last[-1]
     return n if 1 <= n <= UNIT and last.endswith(bytes([n]) * n) else 0
 
 
 class Decrypted:
-    """Blocks as a Source of plaintext, each shorter by its ``paddings``; so are offsets of a ShortRead."""
+    """The plaintext of blocks as a Source, without their ``paddings``; a ShortRead counts so as well."""
 
     def __init__(
         self, source: Source, scheme: Scheme, blocks: Sequence[Block], paddings: Sequence[int]
@@ -140,7 +139,7 @@ class Decrypted:
         return self.source.bytes_read
 
     def place(self, offset: int) -> int:
-        """Where in the file the ciphertext of a plaintext byte lies."""
+        """Return the file offset of the ciphertext of a plaintext byte."""
         i = min(bisect_right(self.starts, offset) - 1, len(self.blocks) - 1)
         return self.blocks[i].at + offset - self.starts[i]
 
@@ -161,7 +160,7 @@ class Decrypted:
 
 
 class Tag:
-    """A GCM tag as a checksum of nonce and ciphertext; the digest is the tag, or b"" if it is wrong."""
+    """A GCM tag as a checksum of nonce and ciphertext; its digest is the tag, or b"" if the tag is wrong."""
 
     def __init__(self, scheme: Scheme, tag: bytes) -> None:
         self._scheme, self._tag, self._nonce = scheme, tag, b""
@@ -173,7 +172,7 @@ class Tag:
             self._nonce, data = self._nonce + bytes(data[:take]), data[take:]
             if len(self._nonce) < self._scheme.nonce:
                 return
-            cipher, modes, algorithm = _parts(self._scheme)
+            cipher, modes, algorithm = _load_cipher(self._scheme)
             self._decryptor = cipher(algorithm, modes.GCM(self._nonce)).decryptor()
         self._decryptor.update(data)
 
@@ -188,8 +187,6 @@ class Tag:
 
 
 def is_noise(sample: bytes) -> bool:
-    """Whether all byte values are about equally frequent, as a wrong key leaves them (chi-square test)."""
-    n = len(sample)
-    return (
-        n < UNIT or sum(c * c for c in Counter(sample).values()) * 256 / n - n < 255 + 10 * (2 * 255) ** 0.5
-    )
+    """Return whether all byte values are about equally frequent, as after decryption with a wrong key."""
+    n, squares = len(sample), sum(c * c for c in Counter(sample).values())
+    return n < UNIT or squares * 256 / n - n < 255 + 10 * (2 * 255) ** 0.5  # chi-square test

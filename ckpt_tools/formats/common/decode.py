@@ -1,5 +1,5 @@
-"""Compressed bytes decoded to see whether that works and how much comes out, in bounded memory and time;
-nothing that comes out is kept.
+"""Decodes compressed bytes to see whether they decode and into how many bytes, in bounded memory and time;
+the decoded bytes are dropped.
 
 Ratios: RFC 8878 (a zstd block of 4 bytes may stand for 128 KiB), zlib's technical details (deflate ends at
 1032:1); bzip2 goes beyond a million to one.
@@ -23,26 +23,26 @@ from ckpt_tools.model.finding import Finding
 from ckpt_tools.storage import Source
 
 RATIO, FLOOR = 1100, 4 << 30
-"""Bytes that the data of one file may decode into: so many for each of its own, which is more than deflate
-can make, or so many if that is more.
+"""The most bytes that the data of one file may decode into: RATIO for each byte of the file, which is more
+than deflate can make, but FLOOR at least.
 """
 _SLOW = {"bz2": 16}
-"""What a byte counts for where decoding is so many times slower."""
-_GUESS = 64 << 20
+"""How many times slower a codec decodes: each of its bytes counts as so many."""
+_GUESS = 64 << 20  # the least bytes that data of unknown size may decode into
 _PIECE = 1 << 17
 _GOOD = b"decodes"
 _Write = Callable[[bytes], int]
 _Decoder = tuple[Callable[[Any], object], Callable[[], bool]]
-"""Takes compressed bytes; says whether they have come to their end."""
-_Feed = Callable[[_Write], _Decoder]
+"""A function that takes compressed bytes, and one that returns whether their end was reached."""
+_MakeDecoder = Callable[[_Write], _Decoder]
 
 
-class _TooLong(Exception):
-    """More came out than belongs there, or than is decoded."""
+class _TooMuch(Exception):
+    """Raised if data decode into more bytes than they should or may, or bytes follow their end."""
 
 
-class _Count:
-    """Counts decoded bytes up to ``limit``; apart from the decoder's owner, to make no cycle with it."""
+class _Counter:
+    """Counts decoded bytes up to ``limit``; apart from _Decoding, to make no cycle with its decoder."""
 
     def __init__(self, limit: int) -> None:
         self.limit, self.count = limit, 0
@@ -50,27 +50,27 @@ class _Count:
     def write(self, data: bytes) -> int:
         self.count += len(data)
         if self.count > self.limit:
-            raise _TooLong
+            raise _TooMuch
         return len(data)
 
 
 class _Decoding:
-    """As a Hash its digest says whether everything decoded, to ``size`` bytes if that is known.
+    """A Hash whose digest is _GOOD if all data decode, to ``size`` bytes if that is known, else b"".
 
-    Of what goes beyond ``limit`` nothing is known unless there is a size; with ``short``, that there is no
-    such thing is all that the digest says.
+    Without a size, data that go beyond ``limit`` bytes count as good, and if ``bounded`` as the only bad
+    ones.
     """
 
-    def __init__(self, size: int | None, limit: int, feed: _Feed, short: bool = False) -> None:
-        self.size, self.limit, self.short, self.good = size, limit, short, True
-        self.out = _Count(limit)
-        self.push, self.ended = feed(self.out.write)
+    def __init__(self, size: int | None, limit: int, make: _MakeDecoder, bounded: bool = False) -> None:
+        self.size, self.limit, self.bounded, self.good = size, limit, bounded, True
+        self.out = _Counter(limit)
+        self.push, self.ended = make(self.out.write)
 
     def update(self, data: memoryview | bytes, /) -> None:
         if self.good:
             try:
                 self.push(data)
-            except (_TooLong, zlib.error, OSError, ValueError, EOFError):
+            except (_TooMuch, zlib.error, OSError, ValueError, EOFError):
                 self.good = False
             except Exception as e:
                 if type(e).__name__ != "ZstdError":
@@ -79,14 +79,14 @@ class _Decoding:
 
     def digest(self) -> bytes:
         open_ended = self.size is None and self.out.count > self.limit
-        if self.short:
+        if self.bounded:
             return b"" if open_ended else _GOOD
         whole = self.good and self.ended() and self.size in (None, self.out.count)
         return _GOOD if open_ended or whole else b""
 
 
 def decode(decoder: Any, raw: bytes, piece: int) -> Iterator[bytes]:
-    """What some bytes decode into, piece by piece; zlib hands back what it has not taken, others keep it."""
+    """Yield the decoded bytes of ``raw`` in pieces; zlib hands back the rest of its input, others keep it."""
     more = True
     while more:
         out = decoder.decompress(raw, piece)
@@ -97,43 +97,46 @@ def decode(decoder: Any, raw: bytes, piece: int) -> Iterator[bytes]:
 
 
 class _Sink:
-    """What zstandard's stream writer writes into."""
+    """The file object that zstandard's stream writer writes into."""
 
     def __init__(self, write: _Write) -> None:
         self.write = write
 
 
-def _feed_zstd(write: _Write) -> _Decoder:
-    return stream(_Sink(write), _PIECE), lambda: True  # the walk has seen the end of the frame
+def _make_zstd_decoder(write: _Write) -> _Decoder:
+    return stream(_Sink(write), _PIECE), lambda: True  # zstd.walk() has checked the end of the frame
 
 
-def _feed_zlib(write: _Write) -> _Decoder:
-    return _feed(zlib.decompressobj(15 + 32), write)  # the header says whether it is zlib or gzip
+def _make_zlib_decoder(write: _Write) -> _Decoder:
+    return _wrap_decoder(zlib.decompressobj(15 + 32), write)  # the header says whether it is zlib or gzip
 
 
-def _feed_bz2(write: _Write) -> _Decoder:
+def _make_bz2_decoder(write: _Write) -> _Decoder:
     import bz2
 
-    return _feed(bz2.BZ2Decompressor(), write)
+    return _wrap_decoder(bz2.BZ2Decompressor(), write)
 
 
-def _feed(decoder: Any, write: _Write) -> _Decoder:
+def _wrap_decoder(decoder: Any, write: _Write) -> _Decoder:
+    """Return a decoder that writes to ``write`` and refuses bytes behind the end of the data."""
+
     def push(data: Any) -> None:
         if data and decoder.eof:
-            raise _TooLong
+            raise _TooMuch
         for out in decode(decoder, bytes(data), _PIECE):
             write(out)
         if decoder.unused_data:
-            raise _TooLong
+            raise _TooMuch
 
     return push, lambda: bool(decoder.eof)
 
 
-_FEEDS = {"zstd": _feed_zstd, "zlib": _feed_zlib, "gzip": _feed_zlib, "bz2": _feed_bz2}
+_DECODERS = {"zstd": _make_zstd_decoder, "zlib": _make_zlib_decoder, "bz2": _make_bz2_decoder}
+_DECODERS["gzip"] = _make_zlib_decoder
 
 
 def most(source: Source) -> int:
-    """Bytes that the compressed data of a file may decode into."""
+    """Return how many bytes the compressed data of a file may decode into."""
     return max(RATIO * source.size, FLOOR)
 
 
@@ -147,9 +150,9 @@ def decoding(
     size: int | None,
     ceiling: int | None = None,
 ) -> Iterator[Finding]:
-    """The bytes of ``extent`` must decode at the content level, to ``size`` bytes or at most ``ceiling`` if
-    known. That is a Sum, so that bytes are read once, but covers nothing. Yields ``too-complex`` for too
-    much.
+    """Add a Sum to ``anatomy``: at the content level, the bytes of ``extent`` must decode, to ``size`` bytes
+    or at most ``ceiling`` if known. It covers no bytes; as a Sum it shares their reading. Yield
+    ``too-complex`` if a file's data decode into too much.
     """
     offset, length = extent.offset, extent.length
     weight, total = _SLOW.get(codec, 1), most(source)
@@ -164,28 +167,28 @@ def decoding(
         anatomy.decoded = total + 1
         return
     anatomy.decoded += weight * limit
-    made = partial(_Decoding, size, limit, _FEEDS[codec])
+    make = partial(_Decoding, size, limit, _DECODERS[codec])
     goal = f" into {size} bytes" if size is not None else ""
     why = f"{what}: {codec} data that must decode{goal}"
-    one = Sum(why, _GOOD, (extent,), offset, otherwise=(), hash=made, code="bad-compression")
+    one = Sum(why, _GOOD, (extent,), offset, otherwise=(), hash=make, code="bad-compression")
     anatomy.sums.append(one)
-    if sure is None:  # decoded once more, as a Sum leads to one code only
+    if sure is None:  # a second Sum, as each leads to one code only
         why = f"{what}: {codec} data within the {limit} bytes that are decoded of it"
-        anatomy.sums.append(replace(one, what=why, hash=partial(made, short=True), code="too-complex"))
+        anatomy.sums.append(replace(one, what=why, hash=partial(make, bounded=True), code="too-complex"))
 
 
 def decompress(data: bytes, limit: int) -> bytes:
-    """The content of a small frame. Raises Damage when it is broken or longer than ``limit``."""
+    """Return the content of a small zstd frame. Raise Damage if it is broken or exceeds ``limit`` bytes."""
     out = BytesIO()  # its value is its buffer, not a copy
 
-    def feed(count: _Write) -> _Decoder:
+    def make(count: _Write) -> _Decoder:
         def keep(piece: bytes) -> int:
             out.write(piece)
             return count(piece)
 
-        return _feed_zstd(keep)
+        return _make_zstd_decoder(keep)
 
-    running = _Decoding(None, limit, feed)
+    running = _Decoding(None, limit, make)
     running.update(data)
     if not running.good:
         raise Damage("bad-header", f"zstd data that does not decode, or into more than {limit} bytes")

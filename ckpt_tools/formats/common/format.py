@@ -1,4 +1,4 @@
-"""What a format is: a frozen value with a name, a magic, checks by level, and its limits said aloud."""
+"""Formats as frozen values: a name, a magic, checks by level, limits in words; and the results of checks."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from ckpt_tools.checksum import Sum
 
 HEAD = 64
-"""Bytes of the file's beginning that a magic sees."""
+"""Bytes at the file's beginning that a magic sees."""
 
 
 class Damage(Exception):
-    """Raised inside a check when nothing further can be read; verify turns it into its finding."""
+    """Raised in a check if nothing further can be read; the caller reports its ``finding``."""
 
     def __init__(
         self,
@@ -42,18 +42,15 @@ class Damage(Exception):
 
 
 class Claim(NamedTuple):
-    """What an index says about a file beside it: ``check`` compares the two. ``format`` names the index's
-    format.
+    """The claim of an index, in the format named ``format``, on a file beside it: ``check`` compares the two.
 
-    A ``whole`` claim describes every byte of the file, so the file needs no format of its own (DCP's
-    segments, TensorFlow's data shards, and a file may then be empty); any other is checked after the file's
-    own format. An ``optional`` file need not be there.
-    The check of a ``joint`` claim adds up what it finds in all files of its index, so one process must look
-    at them, one after the other.
-    With ``follow``, the check fills ``Anatomy.members`` in its turn, with paths relative to the index's
-    directory (an OCDBT tree). ``fetch`` is the command that brings a file which nobody has fetched yet.
-    ``spared`` says what can still be done without the file, where that is enough to resume: its loss is a
-    warning. Of a ``stem`` the index knows the name but for its suffix, where no file has the name itself.
+    A ``whole`` claim describes every byte of the file, so the file needs no format of its own and may be
+    empty (DCP's segments, TensorFlow's data shards); other claims are checked after the file's own format. An
+    ``optional`` file may be missing. The check of a ``joint`` claim adds up results over all files of its
+    index, so one process must check them, one after the other. With ``follow``, the check itself fills
+    ``Anatomy.members``, with paths relative to the index's directory (an OCDBT tree). ``fetch`` is the
+    command that fetches a missing file. ``spared`` says what works without the file, if that is enough to
+    resume: its loss is a warning. With ``stem``, the index may know the file's name without its suffix only.
     """
 
     format: str
@@ -68,23 +65,20 @@ class Claim(NamedTuple):
 
 
 class Anatomy(Struct):
-    """What a structure pass learns about one file; checks fill it in.
+    """The results of a structure pass over one file, which its checks fill in.
 
-    ``metadata`` holds the scalars that matter (``epoch``, ``step_num``, ``args.world_size`` …), ``keys``
-    every top-level name (``require``), ``sums`` the stored checksums with the bytes they cover (the content
-    level is to check them), ``globals`` every "module name" that a pickle in the file names, ``unlisted``
-    those that no list has. ``members`` is filled by indexes: a path relative to the file's own directory,
-    with "/" between components, exactly as the index spells it (whoever uses it keeps it inside that
-    directory) -> what is said about that file.
-    ``places`` says where each tensor that is a piece of a larger one lies in it.
-    ``end`` is where the last byte lies that a claim refers to, in files of which several claims each describe
-    a part; -1 elsewhere.
-    ``decoded`` counts the bytes that compressed data in the file may decode into, ``depth`` the pickles that
-    the file lies in. ``windows`` are (offset,
-    length) in bytes of whole files that lie inside this one. ``key`` decrypts, when the user gave one.
-    ``regions`` is None unless a map of the bytes was asked for, ``stats`` empty below the level values.
-    ``identity`` is that of the file that was read, None when it changed meanwhile.
-    ``sealed`` has the digests of its tensors that a seal gives, by their names, ``files`` what a seal names.
+    ``metadata`` has the scalars that matter (``epoch``, ``step_num``, ``args.world_size`` …), ``keys`` every
+    top-level name (``require``), ``sums`` the stored checksums with the bytes that they cover, for the
+    content level. ``globals`` has every "module name" that a pickle in the file names, ``unlisted`` the names
+    in no list. ``members`` has the claims of an index by the file's path: relative to the index's directory,
+    with "/" between components, exactly as the index spells it (its users must keep it inside that
+    directory). ``places`` has the box of each tensor that is a piece of a larger one. ``end`` is the offset
+    behind the last byte that a claim refers to, if several claims describe parts of the file; -1 for other
+    files. ``decoded`` counts the bytes that compressed data in the file may decode into, ``depth`` the
+    pickles around the file. ``windows`` are (offset, length) in bytes of whole files inside this one. ``key``
+    decrypts, if the user gave one. ``regions`` is None unless a map of the bytes is wanted, ``stats`` empty
+    below the level values. ``identity`` is that of the file that was read, None if it changed meanwhile.
+    ``sealed`` has a seal's digests of the file's tensors, by name, ``files`` the files that a seal names.
     """
 
     metadata: dict[str, Scalar] = field(default_factory=dict)
@@ -111,64 +105,60 @@ class Anatomy(Struct):
         return f"Anatomy({len(self.tensors)} tensors)"  # a key is for no log
 
     def explain(self, offset: int, length: int, what: str, guard: Guard = Guard.STRUCTURE) -> None:
-        """Say what some bytes are that no checksum in ``sums`` covers (those are explained by their sums)."""
+        """Add a region to the map, if one is wanted, for bytes that no checksum in ``sums`` covers."""
         if self.regions is not None and length > 0:
             self.regions.append(Region(offset, length, what, guard))
 
     def add_names(self, inner: Anatomy) -> None:
-        """Take over what the pickles of something inside this file name."""
+        """Add the names in pickles of a file inside this one to ``globals`` and ``unlisted``."""
         self.globals += (g for g in inner.globals if g not in self.globals)
-        have = {u.name for u in self.unlisted}
-        self.unlisted += (u for u in inner.unlisted if u.name not in have)
+        known = {u.name for u in self.unlisted}
+        self.unlisted += (u for u in inner.unlisted if u.name not in known)
 
 
 RankGroups = tuple[tuple[int, ...], ...]
 """Ranks that hold the same state, group by group; every rank is in exactly one."""
 
 Check = Callable[[Source, Anatomy], Iterator[Finding]]
-"""Yields findings and fills the anatomy. May raise Damage, ShortRead (a file that ends early) and OSError,
+"""Yields findings and fills in the anatomy. May raise Damage, ShortRead (the file ends early) and OSError,
 nothing else.
 """
 
 
 def nothing(_source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
-    """The claim on a file that only has to be there."""
+    """Yield nothing: the check for a file that only has to exist."""
     return iter(())
 
 
 def nothing_odd(_files: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
-    """A format whose files are compared by their tensors alone."""
+    """Yield nothing: the crosscheck of a format whose files are compared by their tensors alone."""
     return iter(())
 
 
 def nothing_beside(_home: str, _notes: Notes) -> Iterator[Finding]:
-    """A format without other files beside its indexes."""
+    """Yield nothing: for a format without other files beside its indexes."""
     return iter(())
 
 
 class Format(Struct, frozen=True):
-    """What some bytes are. ``magic`` sees the first HEAD bytes and the file's size; ``suffixes`` are the
-    names that may hold it.
+    """One file format. ``magic`` sees the first HEAD bytes; ``suffixes`` are those of its files' names.
 
-    ``protects`` says what protects what, ``limits`` what cannot be seen, ``reference`` where the facts come
-    from. ``names`` is a regular expression for whole names that no suffix describes. Without ``state`` such
-    files also lie beside code and pretrained models, or are made before the first step: they are no sign of a
-    training run. ``loader`` names the framework that loads such files (inspection/check.py), None says
-    that there is nothing to load in them, "" that nobody is asked. ``unasked``: whoever loads such files
-    unpickles what is in them without asking. An ``index`` describes files beside it (``Anatomy.members``).
-    ``distinct``: no other file begins so. ``misnamed`` is how grave it is that a name says another format.
-    ``index_of`` gives, for the name of a file that cannot be understood without its index, the names that
-    index may have, and nothing for all others.
-    ``ours`` is asked about a file that has the name but not the magic, where other software uses such names
-    as well: False leaves it alone.
-    ``crosscheck`` compares the files of this format in one run, and gives (path, finding). ``beside`` says
-    what is wrong with the other files that the format keeps in a directory of its index files. ``final_mode``
-    are the permission bits that the framework gives a finished file. ``hides_cuts``: a file cut between two
-    of its records looks whole.
-    ``names_its_save``: the bytes hold an id or the path of the save, so two saves of one state are never
-    equal.
-    ``rank_groups`` reads a directory of such files, which tell the ranks of a job of that size that hold the
-    same state. It raises CkptError.
+    ``protects`` says which checksum covers which bytes, ``limits`` which damage cannot be seen, ``reference``
+    where the facts come from. ``names`` is a regular expression for whole names that no suffix describes.
+    Without ``state``, such files are no sign of a training run: they also lie beside code and pretrained
+    models, or are made before the first step. ``loader`` names the framework that loads such files
+    (inspection/check.py), None if there is nothing to load in them, "" if no framework is tried. ``unasked``:
+    the framework unpickles such files without asking. An ``index`` describes files beside it
+    (``Anatomy.members``). ``distinct``: no other format has this magic. ``misnamed`` is the severity if a
+    file's name says another format. ``index_of`` returns, for the name of a file that cannot be understood
+    without its index, the names that index may have; () for other files. ``ours`` is asked about a file that
+    has the name but not the magic, if other software uses such names as well: False leaves it alone.
+    ``crosscheck`` compares the files of this format in one run, and yields (path, finding). ``beside`` yields
+    findings for other files that the format keeps in a directory of its index files. ``final_mode`` has the
+    permission bits that the framework gives a finished file. ``hides_cuts``: a file cut between two of its
+    records looks whole. ``names_its_save``: the bytes have an id or the path of the save, so two saves of one
+    state are never equal. ``rank_groups`` reads from a directory of such files, for a job of a given size,
+    which ranks hold the same state. It raises CkptError.
     """
 
     name: str
@@ -195,13 +185,13 @@ class Format(Struct, frozen=True):
     rank_groups: Callable[[str, int], RankGroups] | None = None
 
 
-def own_format(name: str, **told: Any) -> Format:
-    """A format of this package: the rest of it is in named.py, and in the formats.toml of its family."""
+def own_format(name: str, **fields: Any) -> Format:
+    """Return a format of this package; its other fields are in named.py and its family's formats.toml."""
     row = ROWS[name]
-    if "protects" not in told:
-        told |= _read_family(row.family)[name]
-        told["limits"] = tuple(told["limits"])
-    return Format(name, row.suffixes, names=row.names, state=row.state, index=row.describes, **told)
+    if "protects" not in fields:
+        fields |= _read_family(row.family)[name]
+        fields["limits"] = tuple(fields["limits"])
+    return Format(name, row.suffixes, names=row.names, state=row.state, index=row.describes, **fields)
 
 
 @cache
@@ -210,7 +200,7 @@ def _read_family(family: str) -> dict[str, Any]:
 
 
 def structure(source: Source, anatomy: Anatomy, check: Check) -> Iterator[Finding]:
-    """Run a check and turn Damage into its finding: what every caller of a structure check wants."""
+    """Run a check, and yield the finding of Damage as well."""
     try:
         yield from check(source, anatomy)
     except Damage as e:
@@ -220,11 +210,11 @@ def structure(source: Source, anatomy: Anatomy, check: Check) -> Iterator[Findin
 def inside(
     source: Source, offset: int, length: int, check: Check, anatomy: Anatomy, *, prefix: str = ""
 ) -> Generator[Finding, None, Anatomy]:
-    """Check a file that lies whole inside another; offsets are those of the outer file. What it learns is
-    added to ``anatomy``, not its metadata.
+    """Check a file that lies as a whole inside another, and return its own anatomy; add all but its metadata
+    to ``anatomy``, with offsets of the outer file.
 
-    ``prefix`` goes before the names of its regions. A read beyond ``length`` is the inner file's truncation.
-    Returns the inner anatomy.
+    ``prefix`` goes before the names of its regions. A read beyond ``length`` means that the inner file is
+    cut.
     """
     inner = Anatomy(key=anatomy.key, regions=None if anatomy.regions is None else [])
     try:
@@ -239,10 +229,8 @@ def inside(
     anatomy.keys |= inner.keys
     anatomy.add_names(inner)
     for t in inner.tensors:
-        pieces = tuple((at + offset, length) for at, length in t.pieces)
-        anatomy.tensors.append(
-            replace(t, offset=None if t.offset is None else t.offset + offset, pieces=pieces)
-        )
+        at, pieces = t.offset, tuple((start + offset, n) for start, n in t.pieces)
+        anatomy.tensors.append(replace(t, offset=None if at is None else at + offset, pieces=pieces))
     from ckpt_tools.checksum import shifted
 
     anatomy.sums += (shifted(s, offset) for s in inner.sums)
@@ -252,12 +240,12 @@ def inside(
 
 
 MANY = 20
-"""Findings of one code that are given in full."""
+"""The most findings of one code that are reported one by one."""
 _Arguments = ParamSpec("_Arguments")
 
 
 def limited(check: Callable[_Arguments, Iterable[Finding]]) -> Callable[_Arguments, Iterator[Finding]]:
-    """A check that gives MANY findings of each code and counts the rest; Damage comes after that."""
+    """Wrap a check to yield MANY findings of each code at most, then how many more there are, then Damage."""
 
     @wraps(check)
     def first_of_each(*args: _Arguments.args, **options: _Arguments.kwargs) -> Iterator[Finding]:
@@ -277,6 +265,6 @@ def limited(check: Callable[_Arguments, Iterable[Finding]]) -> Callable[_Argumen
             try:
                 raise damage
             finally:
-                del damage  # else it and this frame keep each other, and all that was read
+                del damage  # else the exception and this frame keep each other, and all data, in memory
 
     return first_of_each

@@ -1,4 +1,4 @@
-"""What one file holds of a training state, as its structure tells."""
+"""The parts of a training state that one file holds, as its structure tells."""
 
 from __future__ import annotations
 
@@ -13,53 +13,53 @@ from ckpt_tools.model.report import Held, Report, Tensor
 _OTHER_STATE = re.compile(r"optim|sched|rng|random|scaler", re.IGNORECASE)
 _SCHEDULER = frozenset({"base_lrs", "last_epoch", "_step_count", "_last_lr"})
 _CLASSES = frozenset({"needs-trust", "suspect-call", "unsafe-pickle"})
-"""What is said of a pickle that names classes."""
+"""Codes of findings for a pickle that names classes."""
 _ARRAYS = frozenset({"safetensors", "npz", "npy", "eqx", "pickle_plain", "joblib"})
 _OF_NAMED_TENSORS = frozenset(
     {"safetensors", "torch_zip", "torch_legacy", "pickle_plain", "gguf", "hdf5", "mindspore_ckpt"}
 )
-"""Formats in which an optimizer's tensors are told by their names."""
+"""Formats in which the names of tensors tell an optimizer's from others."""
 OF_ONE_ARRAY = frozenset({"zarr"})
-"""Formats of an array that has no name but its directory."""
+"""Formats of one array, whose only name is its directory's."""
 _MLX_COUNTERS = frozenset({"step", "learning_rate"})
 
 
 def find_held(path: str, format_name: str, anatomy: Anatomy, findings: Iterable[Finding]) -> Held:
-    """Return what a file holds, by its keys and the names of its tensors."""
+    """Return the parts of a training state in a file, by its keys and the names of its tensors."""
     keys, tensors = anatomy.keys, anatomy.tensors
     moments, groups = any(map(STATE.search, [t.name for t in tensors])), "param_groups" in keys
-    alone = path.lower().endswith(".pdopt") or (format_name in _ARRAYS and _is_of_mlx(tensors))
-    named = any("optim" in k.lower() and anatomy.metadata.get(k, k) is not None for k in keys)
+    only_optimizer = path.lower().endswith(".pdopt") or (format_name in _ARRAYS and _is_of_mlx(tensors))
+    has_key = any("optim" in k.lower() and anatomy.metadata.get(k, k) is not None for k in keys)
     weights = _is_model(path.lower(), tensors, findings) or (not groups and _are_weights(tensors))
     return Held(
-        weights=weights and not alone,
-        optimizer=alone or groups or moments or named,
+        weights=weights and not only_optimizer,
+        optimizer=only_optimizer or groups or moments or has_key,
         moments=moments,
-        settings=not (alone or tensors or groups),
+        settings=not (only_optimizer or tensors or groups),
         scheduler=not tensors and not keys.isdisjoint(_SCHEDULER),
     )
 
 
 def _is_model(name: str, tensors: Sequence[Tensor], findings: Iterable[Finding]) -> bool:
-    """Return True for a pickle that is a model as a whole, an object of a class."""
+    """Return True for a pickle that is a whole model, an object of a class, by its name and findings."""
     classes = not tensors and any(f.code in _CLASSES for f in findings)
     return name.endswith(".joblib") or (classes and name.endswith(".pkl"))
 
 
 def _are_weights(tensors: Sequence[Tensor]) -> bool:
-    """Return True if tensors are those of a network; one number is none: SAC keeps its temperature so."""
+    """Return True if tensors are a network's weights; a single number is not: it is SAC's temperature."""
     return any(map(_is_weight, tensors)) and (len(tensors) > 1 or bool(tensors[0].shape))
 
 
 def _is_of_mlx(tensors: Iterable[Tensor]) -> bool:
-    """Return True for arrays that MLX writes of an optimizer: a count, and values called by a letter."""
+    """Return True for an optimizer's arrays in MLX: a counter, and states whose names end in a letter."""
     names = {t.name for t in tensors}
-    counted = not names.isdisjoint(_MLX_COUNTERS) and len(names) > 1
-    return counted and all(n in _MLX_COUNTERS or n.endswith((".m", ".v", ".u")) for n in names)
+    has_counter = not names.isdisjoint(_MLX_COUNTERS) and len(names) > 1
+    return has_counter and all(n in _MLX_COUNTERS or n.endswith((".m", ".v", ".u")) for n in names)
 
 
 def _is_weight(t: Tensor) -> bool:
-    """Return False for an optimizer's tensors, counters and random numbers."""
+    """Return False for an optimizer's tensors, counters and states of random number generators."""
     counter = not t.shape and t.dtype.startswith(("int", "uint"))
     other = _OTHER_STATE.search(t.name.partition(".")[0]) or STATE.search(t.name)
     random = t.dtype == "uint8" and len(t.shape) == 1
@@ -67,13 +67,14 @@ def _is_weight(t: Tensor) -> bool:
 
 
 def find_state(files: Sequence[tuple[str, Report]]) -> str:
-    """Return ``resumable`` or ``weights-only`` of files and their roles; "" if their formats do not tell."""
+    """Return ``resumable`` or ``weights-only`` for files and their roles; "" if their formats do not tell."""
     reports = [report for _, report in files]
     if any(r.held.trained for r in reports):
         return "resumable"
     named = all(r.format in _OF_NAMED_TENSORS for r in reports if r.tensors)
-    alone = {of for of, _ in files} <= {"model", "index", "config"} and not any(map(_has_optimizer, reports))
-    return "weights-only" if named and alone and any(r.held.weights for r in reports) else ""
+    only_model = {role for role, _ in files} <= {"model", "index", "config"}
+    only_model = only_model and not any(map(_has_optimizer, reports))
+    return "weights-only" if named and only_model and any(r.held.weights for r in reports) else ""
 
 
 def _has_optimizer(r: Report) -> bool:

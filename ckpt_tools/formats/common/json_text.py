@@ -4,8 +4,8 @@ own ``json.load`` refuses it.
 Facts: Python 3.10 to 3.14, Lib/json/decoder.py and Modules/_json.c. ``NaN`` and ``Infinity`` are accepted, as
 Python writes and reads them.
 
-JSON text read piece by piece, so that neither the nesting nor the size of hostile JSON costs more than its
-text, and with a map of its bytes.
+Also a cursor that reads JSON text piece by piece, so that no nesting or size of hostile JSON costs more than
+its text, and that maps its bytes.
 """
 
 from __future__ import annotations
@@ -27,34 +27,35 @@ if TYPE_CHECKING:
     from json import JSONDecodeError
 
 MAX_SIZE = 64 << 20
-"""Bytes of text; the largest that real checkpoints hold are vocabularies of some 35 MB (tokenizer.json of
+"""The most bytes of a text; the largest in real checkpoints are vocabularies of some 35 MB (tokenizer.json of
 262k words).
 """
 MAX_MEMORY = 280 << 20
-"""Bytes that the text and its values may take in memory, estimated before they are made."""
+"""The most bytes of memory that the text and its values may take, estimated before they are made."""
 MAX_DEPTH = 500
-"""Levels of nesting; Python's own reader gives up at about 1000."""
+"""The most levels of nesting; Python's own reader gives up at about 1000."""
 MAX_DIGITS = 4300
-"""Digits of an integer; Python refuses more (sys.int_info.default_max_str_digits)."""
-_OTHER = bytes(set(range(256)) - set(b'[]{}"'))
+"""The most digits of an integer; Python refuses more (sys.int_info.default_max_str_digits)."""
+_NOT_BRACKETS = bytes(set(range(256)) - set(b'[]{}"'))
 _BLOCK = 1 << 16
-_STEP = tuple(1 if c in b"[{" else -1 for c in range(256))
+_NESTING = tuple(1 if c in b"[{" else -1 for c in range(256))
 _LITERALS = ("true", "false", "null", "NaN", "Infinity", "-Infinity")
 
 
 class Text(NamedTuple):
-    """What a file holds: ``value`` as Python has it, the bytes, and what is odd: a key that occurs twice."""
+    """The JSON of a file: its value in Python, its bytes, and the findings: a key that occurs twice."""
 
     value: object
     data: bytes
     odd: list[Finding]
 
 
-def _brackets(data: bytes) -> bytes:
-    """The brackets outside strings. Escapes go first, pair by pair, so that a quote is a quote; then strings
-    without brackets; of what is left every second piece is a string. In blocks: each piece costs memory.
+def _find_brackets(data: bytes) -> bytes:
+    """Return the brackets outside strings. First remove escapes, so that each quote is the border of a
+    string, then strings without brackets; then each second piece is a string. In blocks, as each piece costs
+    memory.
     """
-    clean = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _OTHER).replace(b'""', b"")
+    clean = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NOT_BRACKETS).replace(b'""', b"")
     out, inside = list[bytes](), 0
     for at in range(0, len(clean), _BLOCK):
         pieces = clean[at : at + _BLOCK].split(b'"')
@@ -64,30 +65,31 @@ def _brackets(data: bytes) -> bytes:
 
 
 def _refuse_costly(data: bytes) -> None:
-    """Refuse what would cost the reader gigabytes or too deep a recursion; counts brackets outside strings"""
+    """Raise Damage for text that would cost Python's reader gigabytes or too deep a recursion."""
     quotes = data.count(b'"')
     cost = 2 * len(data) + quotes * 30 + data.count(b",") * 40 + data.count(b"[") * 72
     if cost + data.count(b"{") * 72 > MAX_MEMORY:
         cost -= data.count(b"[") * 72  # brackets in strings cost nothing
-        bare = _brackets(data)
+        bare = _find_brackets(data)
         if cost + bare.count(b"[") * 72 + bare.count(b"{") * 72 > MAX_MEMORY:
             why = f"{len(data)} bytes of JSON would take more than {MAX_MEMORY >> 20} MiB of memory"
             raise Damage("too-complex", why, 0)
     if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
         return
-    depth = max(accumulate(map(_STEP.__getitem__, _brackets(data))), default=0)
+    depth = max(accumulate(map(_NESTING.__getitem__, _find_brackets(data))), default=0)
     if depth > MAX_DEPTH:
         raise Damage("bad-header", f"brackets nested {depth} levels deep, or never closed", 0)
 
 
-def _integer(digits: str) -> int:
+def _read_integer(digits: str) -> int:
+    """Return an integer. Raise Damage if it has more than MAX_DIGITS."""
     if len(digits) > MAX_DIGITS:
         raise Damage("bad-header", f"an integer of {len(digits)} digits, which Python refuses to read", 0)
     return int(digits)
 
 
-def _explain(e: JSONDecodeError, text: str) -> Damage:
-    """The reader's complaint as damage: cut short, continued with something else, or neither."""
+def _describe_error(e: JSONDecodeError, text: str) -> Damage:
+    """Return the Damage for an error of Python's reader: cut short, trailing data, zeros, or no JSON."""
     rest = text[e.pos :].strip(" \t\r\n")
     at, size = len(text[: e.pos].encode()), len(text.encode())
     unfinished = rest in ("", "-") or any(word.startswith(rest) for word in _LITERALS)
@@ -106,18 +108,18 @@ def _explain(e: JSONDecodeError, text: str) -> Damage:
 
 
 def opens_object(head: bytes) -> bool:
-    """Whether a JSON object may begin so; of which kind it is only its content tells."""
+    """Return whether ``head`` may begin a JSON object; only its content tells of which format."""
     return head.lstrip(b" \t\r\n")[:1] == b"{"
 
 
 def read_json(source: Source) -> Text:
-    """The whole file as one JSON value. Raises Damage."""
-    data, odd = read_text(source), list[Finding]()
-    return Text(parse(data, odd), data, odd)
+    """Read the whole file as one JSON value. Raise Damage."""
+    data, found = read_text(source), list[Finding]()
+    return Text(parse(data, found), data, found)
 
 
 def read_text(source: Source) -> bytes:
-    """The whole file, where it is no larger than JSON is read. Raises Damage."""
+    """Return the bytes of the whole file. Raise Damage if it is empty or larger than MAX_SIZE."""
     if not source.size:
         raise Damage("empty-file", "the file has no bytes", 0)
     if source.size > MAX_SIZE:
@@ -127,7 +129,9 @@ def read_text(source: Source) -> bytes:
 
 
 def parse(data: bytes, found: list[Finding]) -> object:
-    """JSON text as a value. Raises Damage, whose offsets count from the beginning of ``data``."""
+    """Return the value of JSON text; add a finding for a key that occurs twice. Raise Damage, whose offsets
+    count from the beginning of ``data``.
+    """
     if not data.strip(b"\0"):
         raise Damage("zero-filled", f"all {len(data)} bytes are zero", 0)
     try:
@@ -141,18 +145,18 @@ def parse(data: bytes, found: list[Finding]) -> object:
     twice: list[str] = []
 
     def members(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        made = dict(pairs)
-        if len(made) != len(pairs) and not twice:
+        entries = dict(pairs)
+        if len(entries) != len(pairs) and not twice:
             seen: set[str] = set()
             twice.extend(k for k, _ in pairs if k in seen or seen.add(k))  # type: ignore[func-returns-value]
-        return made
+        return entries
 
-    import json  # only when there is some: ckpt latest starts without
+    import json  # not at the top: ckpt latest starts faster without it
 
     try:
-        value: object = json.loads(text, object_pairs_hook=members, parse_int=_integer)
+        value: object = json.loads(text, object_pairs_hook=members, parse_int=_read_integer)
     except json.JSONDecodeError as e:
-        raise _explain(e, text) from None
+        raise _describe_error(e, text) from None
     except (RecursionError, MemoryError):
         why = "nested too deep, or too large, for this Python"
         raise Damage("too-complex", why, 0, Severity.ERROR) from None
@@ -164,47 +168,45 @@ def parse(data: bytes, found: list[Finding]) -> object:
 
 
 def mapping(value: object) -> Mapping[str, object]:
-    """The value if it is an object, else an empty one."""
+    """Return the value if it is an object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def sequence(value: object) -> Sequence[object]:
-    """The value if it is an array, else an empty one."""
+    """Return the value if it is an array, else an empty one."""
     return value if isinstance(value, list) else ()
 
 
 def integers(value: object, most: int = 64) -> tuple[int, ...] | None:
-    """An array of at most ``most`` integers from 0 to 2**63, or None."""
-    if (
-        not isinstance(value, list)
-        or len(value) > most
-        or not all(isinstance(v, int) and not isinstance(v, bool) and 0 <= v < 1 << 63 for v in value)
-    ):
+    """Return an array of at most ``most`` integers from 0 to 2**63 - 1 as a tuple, None for other values."""
+    if not isinstance(value, list) or len(value) > most:
         return None
-    return tuple(value)
+    fit = all(isinstance(v, int) and not isinstance(v, bool) and 0 <= v < 1 << 63 for v in value)
+    return tuple(value) if fit else None
 
 
 MAX_ENTRY = 4096
-"""Characters of one tensor's description; real ones have about 70."""
+"""The most characters of one tensor's description; real ones have about 70."""
 MAX_VALUE = 1 << 16
-"""Characters of one value that only has to be skipped."""
+"""The most characters of one value that is skipped."""
 
 _BLANK = re.compile(r"[ \t\r\n]*")
 _ESCAPE = re.compile(r"\\u([0-9A-Fa-f]{4})")
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _make_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the pairs as a dict. Raise ValueError if a key occurs twice."""
     if len(found := dict(pairs)) != len(pairs):
         raise ValueError("a key occurs twice")
     return found
 
 
-def _whole_number(text: str) -> int | float:
-    return -0.0 if text == "-0" else int(text)  # the reader takes "-0" for a fraction: it is no count
+def _read_whole_number(text: str) -> int | float:
+    return -0.0 if text == "-0" else int(text)  # as a float "-0" is no valid count
 
 
 class Span(NamedTuple):
-    """Characters that may change unseen, and what they are; ``summed`` if a checksum counts them in."""
+    """Characters whose change no check notices, and what they are; a checksum covers them if ``summed``."""
 
     start: int
     stop: int
@@ -213,27 +215,27 @@ class Span(NamedTuple):
 
 
 class Cursor:
-    """A cursor over JSON text that begins at byte ``base`` of the file. ``texts`` has the metadata, key ->
-    (text, where), ``free`` what may change unseen, if it is ``mapped``. Complaints are Damage.
+    """A cursor over JSON text that begins at byte ``base`` of the file; errors are Damage. ``texts`` has the
+    metadata (key -> text and its place), ``free``, if ``mapped``, the spans that may change unseen.
     """
 
     def __init__(self, text: str, base: int = 8, *, mapped: bool = False) -> None:
         import json
 
         self.text, self.at, self.base = text, 0, base
-        self.decoder = json.JSONDecoder(object_pairs_hook=_once, parse_int=_whole_number)
+        self.decoder = json.JSONDecoder(object_pairs_hook=_make_dict, parse_int=_read_whole_number)
         self.texts: dict[str, tuple[str, int, int]] = {}
         self.mapped, self.free = mapped, list[Span]()
-        self._near = (0, 0)
-        self.key = self.key_end = self.value = 0  # where the last key and the last description begin and end
+        self._last_byte = (0, 0)
+        self.key = self.key_end = self.value = 0  # of the last key and description
 
     def byte(self, at: int) -> int:
-        """The offset in the file of a character; cheap when asked in rising order."""
+        """Return the file offset of a character; cheap if asked in rising order."""
         if self.text.isascii():
             return self.base + at
-        have, offset = self._near if self._near[0] <= at else (0, 0)
-        self._near = at, offset + len(self.text[have:at].encode())
-        return self.base + self._near[1]
+        have, offset = self._last_byte if self._last_byte[0] <= at else (0, 0)
+        self._last_byte = at, offset + len(self.text[have:at].encode())
+        return self.base + self._last_byte[1]
 
     @property
     def offset(self) -> int:
@@ -244,15 +246,15 @@ class Cursor:
         return Damage("bad-header", why, self.offset)
 
     def mark(self, start: int, stop: int, what: str, *, summed: bool = False) -> None:
-        """These characters may change unseen."""
+        """Add a span to ``free``: no check notices if its characters change."""
         if self.mapped:
             self.free.append(Span(start, stop, what, summed))
 
     def explain(self, anatomy: Anatomy, what: str) -> None:
-        """The map of the text: ``free`` spans are unprotected, all else is noticed."""
+        """Explain the text's bytes to ``anatomy``: ``free`` spans are unprotected, all others structure."""
         if not self.mapped:
             return
-        if "\t" in self.text or "\r" in self.text:  # one bit turns one into the other; no writer uses either
+        if "\t" in self.text or "\r" in self.text:  # one bit apart; writers use neither
             self.free = [Span(0, len(self.text), f"{what}, of which tabs and carriage returns may change")]
         else:
             self._mark_escapes(what)
@@ -265,7 +267,7 @@ class Cursor:
         anatomy.explain(self.byte(at), self.byte(len(self.text)) - self.byte(at), what)
 
     def _mark_escapes(self, what: str) -> None:
-        """A hexadecimal digit of an escape in capitals is one bit away from the same in small letters."""
+        """Add the letters in escapes to ``free``: a flipped bit that changes their case changes no value."""
         free = sorted(self.free)
         for m in _ESCAPE.finditer(self.text):
             for at in (m.start(1) + i for i, digit in enumerate(m[1]) if digit.isalpha()):
@@ -275,7 +277,7 @@ class Cursor:
                     self.free.append(Span(at, at + 1, why))
 
     def token(self, wanted: str) -> str:
-        """The next character that is not blank, if it is one of ``wanted``."""
+        """Move behind the next character that is not blank, and return it. Raise Damage if not ``wanted``."""
         at = _BLANK.match(self.text, self.at).end()  # type: ignore[union-attr]  # it matches everywhere
         self.at, found = at, self.text[at : at + 1]
         if not found or found not in wanted:
@@ -284,7 +286,7 @@ class Cursor:
         return found
 
     def string(self, *, key: bool = False) -> str:
-        """The JSON string at the cursor."""
+        """Read the JSON string at the cursor. Raise Damage."""
         self.token('"')
         if key:
             self.key = self.at - 1
@@ -296,7 +298,7 @@ class Cursor:
         return str(text)
 
     def members(self) -> Iterator[str]:
-        """The keys of the object at the cursor; the consumer moves the cursor over each value."""
+        """Yield the keys of the object at the cursor; the caller must move the cursor over each value."""
         self.token("{")
         start, more = self.at, self.token('"}')
         if more == "}":
@@ -312,7 +314,7 @@ class Cursor:
             more = self.token(",}")
 
     def entry(self, name: str) -> dict[str, Any]:
-        """A tensor's description, which ends at its first closing brace, or at one of the next."""
+        """Read a tensor's description, which ends at the first closing brace, or at a later one."""
         self.token("{")
         self.at -= 1
         self.value = self.at
@@ -329,7 +331,7 @@ class Cursor:
         raise self.bad(f"the description of tensor {name[:200]!r} is invalid: {why}")
 
     def skip(self) -> str:
-        """Pass over a value of any kind and return its text. Refuses more than MAX_VALUE."""
+        """Pass over any value and return its text. Raise Damage if it has more than MAX_VALUE characters."""
         self.at = _BLANK.match(self.text, self.at).end()  # type: ignore[union-attr]  # it matches everywhere
         start, why = self.at, ""
         for length in (256, 4096, MAX_VALUE):  # short ones first: a piece of text is a copy

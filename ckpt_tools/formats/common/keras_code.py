@@ -15,19 +15,19 @@ from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Unlisted
 
 MOST = 8 << 20
-"""Bytes of a configuration that are read at most."""
+"""The most bytes of a configuration that are read."""
 _ESCAPE = re.compile(rb"\\u00([0-7][0-9a-fA-F])")
 _MARSHALLED = re.compile(rb'"__lambda__"|"function_type"\s*:\s*"lambda"')
 _LAMBDA = re.compile(rb'"class_name"\s*:\s*"Lambda"')
 
 
 def code_in_config(text: bytes, anatomy: Anatomy, offset: int) -> Iterator[Finding]:
-    """What a configuration would run. JSON may be of UTF-16, and may escape any letter."""
+    """Yield findings for code that a configuration runs. JSON may be UTF-16, and escape any letter."""
     plain = _ESCAPE.sub(lambda m: bytes([int(m[1], 16)]), text.replace(b"\0", b""))
     if _MARSHALLED.search(plain):
         why = "a Lambda layer of the model has a function as marshalled code, which loading the model runs"
         yield finding("unsafe-pickle", why, offset=offset)
     elif _LAMBDA.search(plain):
-        named = [Unlisted("keras.layers.Lambda", called=True, offset=offset)]
-        remember(named, anatomy.unlisted)
-        yield from suspects(named)
+        layer = [Unlisted("keras.layers.Lambda", called=True, offset=offset)]
+        remember(layer, anatomy.unlisted)
+        yield from suspects(layer)

@@ -1,8 +1,8 @@
-"""Files that only stand for others, and answers of servers that were saved under a file's name.
+"""Pointer files, which stand for the data, and servers' error pages that were saved under a data file's name.
 
 Facts: git-lfs docs/spec.md (a text of less than 1,024 bytes that begins with its version), git-annex
 doc/internals/pointer_file.mdwn, git-xet's pointer (``# xet version 0``), DVC's ``.dvc`` (YAML with ``outs``),
-what Hugging Face, GitHub, S3, Google Cloud Storage and Azure answer to who asks for what is not there.
+answers of Hugging Face, GitHub, S3, Google Cloud Storage and Azure to requests for missing files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _AGAIN = "the download failed: look at what the file says, then download it agai
 
 
 class _Kind(NamedTuple):
-    """What begins so, and what to do about it; ``{}`` is the file's name."""
+    """One kind of such files: its title, how it begins, and what to do; ``{}`` is the file's name."""
 
     what: str
     begins: re.Pattern[bytes]
@@ -28,6 +28,7 @@ class _Kind(NamedTuple):
 
 
 def _kind(what: str, begins: bytes, hint: str) -> _Kind:
+    """Return a kind that begins with a pattern, behind a byte order mark and blanks."""
     return _Kind(what, re.compile(rb"(?:\xef\xbb\xbf)?\s*" + begins, re.IGNORECASE | re.DOTALL), hint)
 
 
@@ -54,7 +55,7 @@ _SIZE = re.compile(rb"\nsize (\d{1,18})\r?(?:\n|$)")
 
 
 def instead(source: Source, found: list[Finding]) -> list[Finding]:
-    """What to say of a damaged file: that it is a pointer or an answer, where it is one, and nothing else."""
+    """Return the findings of a file; if it is damaged, and a pointer or error page, say only this."""
     grave = any(f.severity is Severity.ERROR or f.code in ("wrong-format", "unread-pickle") for f in found)
     if not grave or source.path.endswith(".dvc"):
         return found
@@ -66,7 +67,7 @@ def instead(source: Source, found: list[Finding]) -> list[Finding]:
 
 
 def stands_for(source: Source) -> Finding | None:
-    """That a file is a pointer or an answer, where it is one. Raises OSError and ShortRead."""
+    """Return a finding for a pointer file or an error page, None for others. Raise OSError, ShortRead."""
     head = source.read(0, min(source.size, _HEAD))
     kind = next((k for k in _KINDS if k.begins.match(head)), None)
     if kind is None or b"\0" in head:

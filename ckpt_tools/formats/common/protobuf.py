@@ -16,12 +16,12 @@ from ckpt_tools.storage import ShortRead, Source
 SMALL = 256 * 1024
 """Bytes; a file of at most this size is read at once."""
 WINDOW = 192
-"""Bytes per read of a larger file: they hold the head of a record with a name of usual length."""
+"""Bytes per read of a larger file: enough for the head of a record with a name of usual length."""
 
 
 class Field(NamedTuple):
-    """A field of a message: its number, and how it is packed: 0 is a number, 1 and 5 are eight and four
-    bytes, 2 has a length. ``value`` is the number, or how many bytes there are from ``start`` on.
+    """A field of a message: its number and its wire type ``packed`` (0 a varint, 1 eight bytes, 5 four bytes,
+    2 has a length). ``value`` is the varint, or how many bytes there are from ``start`` on.
     """
 
     number: int
@@ -31,7 +31,7 @@ class Field(NamedTuple):
 
 
 class Reader:
-    """Protobuf fields by position, read through one small window; contents are skipped, never read."""
+    """Reads the fields of messages at offsets of a file through one small window; skips contents unread."""
 
     def __init__(self, source: Source, window: int = WINDOW) -> None:
         self.source, self.size = source, source.size
@@ -39,7 +39,7 @@ class Reader:
         self.base, self.window = 0, b""
 
     def get(self, at: int, length: int) -> bytes:
-        """``length`` bytes at ``at``; raises ShortRead past the end of the file."""
+        """Return ``length`` bytes at ``at``. Raise ShortRead beyond the end of the file."""
         if not self.base <= at <= at + length <= self.base + len(self.window):
             if at + length > self.size:
                 raise ShortRead(at, length, max(0, self.size - at))
@@ -48,12 +48,12 @@ class Reader:
         return self.window[at - self.base : at - self.base + length]
 
     def byte(self, at: int) -> int:
-        """One byte; the walk asks for most of its bytes one by one."""
+        """Return one byte, faster than ``get``: most bytes are asked for one by one."""
         i = at - self.base
         return self.window[i] if 0 <= i < len(self.window) else self.get(at, 1)[0]
 
     def varint(self, at: int, limit: int) -> tuple[int, int]:
-        """An unsigned 64-bit varint as its writer packs it, and where it ends."""
+        """Return an unsigned 64-bit varint in its shortest form, and where it ends. Raise Damage."""
         value = 0
         for i in range(10):
             if at + i >= limit:
@@ -69,7 +69,9 @@ class Reader:
     def fields(
         self, at: int, limit: int, known: bytes = b"\x08\x0a\x12\x1a"
     ) -> Iterator[tuple[int, int, int]]:
-        """(key byte, value or length, where the content starts) of each field with a ``known`` key."""
+        """Yield (key byte, value or length, where the content starts) of each field. Raise Damage for a key
+        that is not ``known``.
+        """
         while at < limit:
             key = self.byte(at)
             if key not in known:
@@ -82,7 +84,7 @@ class Reader:
             at = start if number else start + value
 
     def every(self, at: int, limit: int, beyond: str = "bad-header") -> Iterator[Field]:
-        """Each field between ``at`` and ``limit``; ``beyond`` is the code for one that ends later."""
+        """Yield each field between ``at`` and ``limit``; ``beyond`` is the code for one that ends later."""
         while at < limit:
             key, start = self.varint(at, limit)
             number, packed = key >> 3, key & 7
@@ -102,7 +104,7 @@ class Reader:
             at = end
 
     def text(self, at: int, length: int, bound: int, what: str) -> str:
-        """A short UTF-8 text without control characters, which a flipped bit or a lost page makes."""
+        """Return a short UTF-8 text. Raise Damage if it has control characters, as flipped bits make them."""
         if not 0 < length <= bound:
             raise Damage("bad-header", f"a {what} of {length} bytes", at)
         raw = self.get(at, length)

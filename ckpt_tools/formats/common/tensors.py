@@ -1,13 +1,12 @@
-"""What MindSpore's and safetensors' files share: scalars worth showing, damaged words, and the zero tail of a
-file that was never filled.
+"""Helpers for the tensors of several formats: scalars worth showing, damaged words, and the zeros at the end
+of a file that was never filled.
 
-Whether boxes fill a shape without hole or overlap: the chunks of a sharded tensor.
-
-torch checks the same before it saves (torch/distributed/checkpoint/default_planner.py,
-_validate_global_plan): chunks in bounds, no two overlap, and their volumes add up to the tensor's.
+Chunks of a sharded tensor: whether boxes fill a shape without hole or overlap. torch checks the same before
+it saves (torch/distributed/checkpoint/default_planner.py, _validate_global_plan): chunks in bounds, no two
+overlap, and their volumes add up to the tensor's.
 
 Floating-point types as bit patterns: where their exponents are, which patterns are no numbers, and which
-numbers somebody chose.
+numbers programs write on purpose.
 """
 
 from __future__ import annotations
@@ -23,11 +22,13 @@ from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Box, Scalar, Tensor
 from ckpt_tools.storage import Source
 
-# ---- Tensors whose pieces lie in several files: whether all pieces of one save make up whole tensors.
+# ---- Tensors whose pieces lie in several files: whether all pieces in one save make up whole tensors.
 
 
 def incomplete(files: Iterable[Mapping[str, Box]]) -> Iterator[Finding]:
-    """Tensors that the pieces in all files of a save do not fill; replicated ones are in one file only."""
+    """Yield a finding for each tensor that the pieces in all files of a save do not fill exactly; of
+    replicated tensors, one file only has pieces.
+    """
     pieces: dict[str, list[Box]] = defaultdict(list)
     for file in files:
         for name, box in file.items():
@@ -51,14 +52,14 @@ _WORDS = (
     " last_step"
 )
 PROGRESS = frozenset(_WORDS.split())
-"""Entries that say how far training was (MindSpore's append_info, MindIO TTP, mindformers): always kept,
-whatever else there is.
+"""Entries that say how far training was (MindSpore's append_info, MindIO TTP, mindformers): metadata always
+has them, also beyond MAX_SCALARS.
 """
 MAX_SCALARS = 64
 MAX_TEXT = 256
 MAX_TENSORS, MAX_INDEXED, MAX_NAME = 150_000, 1_000_000, 4096
-"""More entries and longer names than any real file has; a hostile file stops here before it costs gigabytes
-of objects.
+"""More entries and longer names than any real file has: a hostile file is refused here, before it costs
+gigabytes of objects.
 """
 _PAGE = 4096
 _TYPES = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64"
@@ -66,7 +67,7 @@ _CODES = dict(zip(_TYPES.split(), "?bBhHiIqQefd", strict=True))
 
 
 def near_miss(word: str, known: Iterable[str]) -> str | None:
-    """The known word that differs from ``word`` in exactly one bit, which no new name does."""
+    """Return the known word that differs from ``word`` in one bit, a flipped one; None if there is none."""
     raw = word.encode("utf-8", "surrogatepass")
     for k in known:
         if len(k) == len(raw) and sum((a ^ b).bit_count() for a, b in zip(raw, k.encode(), strict=True)) == 1:
@@ -75,12 +76,12 @@ def near_miss(word: str, known: Iterable[str]) -> str | None:
 
 
 def is_single(dtype: str, shape: Sequence[int]) -> bool:
-    """Whether a tensor is one number that ``scalar`` can read."""
+    """Return whether a tensor is one number that ``scalar`` can read."""
     return (dtype in _CODES or dtype == "bfloat16") and tuple(shape) in ((), (1,))
 
 
 def scalar(raw: bytes, dtype: str) -> Scalar:
-    """One little-endian element as a Python value; a NaN or infinity as text, because JSON has none."""
+    """Return one little-endian element as a Python value; NaN and infinity as text, because JSON has none."""
     if dtype == "bfloat16":
         raw, dtype = b"\0\0" + raw, "float32"
     value: int | float | bool = struct.unpack("<" + _CODES[dtype], raw)[0]
@@ -88,7 +89,7 @@ def scalar(raw: bytes, dtype: str) -> Scalar:
 
 
 def remember(metadata: dict[str, Scalar], name: str, value: Scalar) -> None:
-    """Keep a scalar if it tells progress or there is room; long texts are left out."""
+    """Add a scalar to ``metadata`` if it is in PROGRESS or there is room, but no long text."""
     if isinstance(value, str) and len(value) > MAX_TEXT:
         return
     if name in PROGRESS or len(metadata) < MAX_SCALARS:
@@ -96,9 +97,9 @@ def remember(metadata: dict[str, Scalar], name: str, value: Scalar) -> None:
 
 
 def zero_tail(source: Source, tensors: Sequence[Tensor], start: int) -> Finding | None:
-    """The mark of lost pages: zeros from a page border inside a row of a matrix to the file's end; genuine
-    ones begin with a tensor or a row. The data begins at ``start``. Reads one page as a rule, at most about
-    40.
+    """Return ``zero-tail`` for zeros from a page border inside a row of a matrix to the file's end (lost
+    pages: genuine zeros begin with a tensor or a row), else None. The data begins at ``start``. Reads one
+    page as a rule, about 40 at most.
     """
     last = (source.size - 1) // _PAGE
 
@@ -125,28 +126,28 @@ def zero_tail(source: Source, tensors: Sequence[Tensor], start: int) -> Finding 
 
 
 def _cuts_row(t: Tensor, at: int) -> bool:
-    """Whether a byte of the file lies inside a row of a matrix."""
+    """Return whether a file offset lies inside a row of a matrix."""
     if t.offset is None or not t.offset < at < t.offset + t.nbytes or len(t.shape) < 2:
         return False
     return (at - t.offset) % (t.nbytes // t.shape[0]) != 0
 
 
 _FEW = 32
-"""Boxes that are compared pair by pair when nothing else separates them."""
+"""The most boxes that are compared pair by pair, if no plane separates them."""
 
 
 class Untiled(NamedTuple):
-    """How boxes fail ("bounds", "overlap", "hole", "complex"), and one that shows it or -1."""
+    """How boxes fail ("bounds", "overlap", "hole", "complex"), and the index of a box that does, or -1."""
 
     kind: str
     box: int
 
 
 def untiled(shape: tuple[int, ...], boxes: Sequence[Box]) -> Untiled | None:
-    """Why ``boxes`` do not fill ``shape`` exactly, None if they do; one without volume need only lie inside.
-    O(n log n) for grids and for cells that are cut again and again; else bounded by "complex".
+    """Return why ``boxes`` do not fill ``shape`` exactly, None if they do; boxes without volume must only lie
+    inside. O(n log n) for grids and for cells that are cut again and again; beyond a limit, "complex".
     """
-    dims = [d for d, n in enumerate(shape) if n]  # without elements it must be filled in its other dimensions
+    dims = [d for d, n in enumerate(shape) if n]  # a shape without elements must be filled in the others
     volume, solid = 0, []
     for i, b in enumerate(boxes):
         if not all(0 <= a <= z <= n for a, z, n in zip(b.start, b.stop, shape, strict=True)):
@@ -161,10 +162,12 @@ def untiled(shape: tuple[int, ...], boxes: Sequence[Box]) -> Untiled | None:
     return bad
 
 
-def _find_overlap(boxes: Sequence[Box], members: list[int], every: list[int]) -> Untiled | None:
-    """Divide the boxes into groups that cannot touch, until each is one box or has one dimension."""
-    stack = [(members, every)]
-    budget = 24 * (len(every) + 1) * (len(members) + 1)
+def _find_overlap(boxes: Sequence[Box], members: list[int], dimensions: list[int]) -> Untiled | None:
+    """Return an overlap of two of the boxes ``members`` in all of ``dimensions``, None if there is none:
+    divide the boxes into groups that cannot touch, until each is one box or has one dimension.
+    """
+    stack = [(members, dimensions)]
+    budget = 24 * (len(dimensions) + 1) * (len(members) + 1)
     while stack:
         group, dims = stack.pop()
         if len(group) < 2:
@@ -181,9 +184,9 @@ def _find_overlap(boxes: Sequence[Box], members: list[int], every: list[int]) ->
             continue
         if len(dims) == 1:
             return Untiled("overlap", runs[dims[0]].touching)
-        most = max(dims, key=lambda d: len(runs[d].groups))
-        if len(runs[most].groups) > 1:
-            stack.extend((g, dims) for g in runs[most].groups)
+        groups = max((runs[d].groups for d in dims), key=len)
+        if len(groups) > 1:
+            stack.extend((g, dims) for g in groups)
         elif len(group) > _FEW:
             return Untiled("complex", group[0])
         elif (pair := _find_pair(boxes, group, dims)) is not None:
@@ -194,7 +197,9 @@ def _find_overlap(boxes: Sequence[Box], members: list[int], every: list[int]) ->
 def _find_cells(
     boxes: Sequence[Box], group: list[int], dims: list[int], regular: list[int]
 ) -> list[tuple[list[int], list[int]]]:
-    """The boxes that are equal in all regular dimensions, so that no others overlap, and what is left."""
+    """Return cells: the boxes with equal extents in all regular dimensions (boxes of different cells cannot
+    overlap), each with the dimensions left to compare.
+    """
     cells = defaultdict[tuple[int, ...], list[int]](list)
     for i in group:
         cells[tuple(boxes[i].start[d] for d in regular)].append(i)
@@ -203,8 +208,8 @@ def _find_cells(
 
 
 class _Runs(NamedTuple):
-    """One dimension of a group, ``regular`` if any two extents are equal or disjoint, cut into ``groups``
-    where none reaches across; ``touching`` overlaps the one before it, or is -1.
+    """One dimension of a group of boxes, ``regular`` if any two extents are equal or disjoint. It is cut into
+    ``groups`` where no box reaches across; box ``touching`` overlaps the one before it, -1 if none does.
     """
 
     regular: bool
@@ -229,23 +234,22 @@ def _find_runs(boxes: Sequence[Box], group: list[int], d: int) -> _Runs:
 
 
 def _find_pair(boxes: Sequence[Box], group: list[int], dims: list[int]) -> int | None:
+    """Return the first box that overlaps an earlier one of the group, None if no two overlap."""
     for n, i in enumerate(group):
-        for j in group[:n]:
-            if all(
-                boxes[i].start[d] < boxes[j].stop[d] and boxes[j].start[d] < boxes[i].stop[d] for d in dims
-            ):
+        a = boxes[i]
+        for b in (boxes[j] for j in group[:n]):
+            if all(a.start[d] < b.stop[d] and b.start[d] < a.stop[d] for d in dims):
                 return i
     return None
 
 
 class Kind(NamedTuple):
-    """How a float is laid out: bytes, bits of its mantissa, exponent bias. ``special`` is the smallest
-    magnitude pattern that is no number.
+    """One type of float: its bytes, bits of mantissa, exponent bias. ``special`` is the smallest magnitude
+    pattern that is no number: infinity if ``inf``, else NaN as all above it. If ``fnuz``, the only NaN is the
+    pattern of -0.
 
-    ``inf`` says whether that one is infinity (all above it are NaN). With ``fnuz`` the pattern of -0 is the
-    only NaN.
-    ``absurd`` is the power of two from which a value is absurd if it is also 2**``apart`` times the middle
-    one; 0: such values are everyday.
+    A value from 2**``absurd`` on is absurd if it is also 2**``apart`` times the median; ``absurd`` 0: none
+    is.
     """
 
     width: int
@@ -272,32 +276,24 @@ KINDS |= {"complex64": KINDS["float32"], "complex128": KINDS["float64"]}
 
 
 def value(pattern: int, kind: Kind) -> float:
-    """The number that a bit pattern stands for, if it is finite."""
+    """Return the number that a bit pattern stands for, which must be finite."""
     sign = pattern >> (8 * kind.width - 1)
     magnitude = pattern & ((1 << (8 * kind.width - 1)) - 1)
     exponent, fraction = magnitude >> kind.mantissa, magnitude & ((1 << kind.mantissa) - 1)
     scale = max(exponent, 1) - kind.bias - kind.mantissa
-    number = (
-        float(fraction | (1 << kind.mantissa if exponent else 0))
-        * 2.0 ** max(scale, -1000)
-        * 2.0 ** min(scale + 1000, 0)
-    )
+    significand = float(fraction | (1 << kind.mantissa if exponent else 0))
+    number = significand * 2.0 ** max(scale, -1000) * 2.0 ** min(scale + 1000, 0)
     return -number if sign else number
 
 
 def chosen(kind: Kind) -> set[int]:
-    """Magnitude patterns that programs write on purpose: each type's largest (and parts), d * 10**k."""
-    largest = [
-        value(k.special - 1, k) for k in (KINDS[n] for n in ("float64", "float32", "bfloat16", "float16"))
-    ]
-    digits = (
-        range(1, 10) if kind.width > 2 else (1,)
-    )  # of the few numbers that two bytes hold, too many are round
-    numbers = [f * x for x in largest for f in (1.0, 0.5, 0.7)] + [
-        d * 10.0**k for k in range(3, 308) for d in digits
-    ]
+    """Return magnitudes that programs write on purpose: each type's largest (and parts), d * 10**k."""
+    kinds = [KINDS[n] for n in ("float64", "float32", "bfloat16", "float16")]
+    largest = [value(k.special - 1, k) for k in kinds]
+    digits = range(1, 10) if kind.width > 2 else (1,)  # of the few numbers in two bytes, too many are round
+    parts = [f * x for x in largest for f in (1.0, 0.5, 0.7)]
     out = set()
-    for x in numbers:
+    for x in parts + [d * 10.0**k for k in range(3, 308) for d in digits]:
         if x <= value(kind.special - 1, kind):
             code = {8: "<d", 4: "<f", 2: "<f" if kind.bias == 127 else "<e"}[kind.width]
             raw = int.from_bytes(struct.pack(code, x), "little")

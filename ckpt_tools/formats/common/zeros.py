@@ -1,12 +1,9 @@
-"""Files and tensors whose elements may all be zero.
+"""Files and tensors whose elements are all zero, and lost pages in the middle of numbers.
 
-Lost pages in the middle of numbers: zero from one page border to another, where neither is the border of a
-row.
-
-A disk, a file system or a network copy loses whole pages; whoever writes zeros writes whole rows, whole
-tensors or single numbers. So zeros that begin and end exactly at page borders, both inside rows, of which one
-is a matrix's, among numbers that are not zero, are an accident (by chance one in a million runs of genuine
-zeros lies so).
+A disk, a file system or a network copy loses whole pages; programs write zeros as whole rows, whole tensors
+or single numbers. So a run of zeros is an accident if it begins and ends exactly at page borders, both inside
+rows (one of a matrix), among numbers that are not zero: by chance, one in a million runs of genuine zeros
+lies so.
 """
 
 from __future__ import annotations
@@ -24,12 +21,12 @@ from ckpt_tools.model.report import Tensor
 from ckpt_tools.storage import Source
 
 ZEROS = "zeros"
-"""The name, among what is known of a file, of its first and last elements being zero."""
-_FIRST, _AT_ONCE = 64, 1 << 20
+"""The name of the fact about a file that its first and last elements are zero."""
+_FIRST, _AT_ONCE = 64, 1 << 20  # bytes of the first read and of later ones
 
 
 def all_zero(source: Source) -> bool:
-    """Whether no byte of a file is anything else; reads it up to the first that is. Raises OSError."""
+    """Return whether all bytes of a file are zero; read it up to the first other byte. Raise OSError."""
     for at in range(0, source.size, _AT_ONCE):
         if bytes(source.read(at, min(_AT_ONCE, source.size - at))).strip(b"\0"):
             return False
@@ -37,32 +34,32 @@ def all_zero(source: Source) -> bool:
 
 
 def is_weight(t: Tensor) -> bool:
-    """Whether a tensor has the name that torch and MindSpore give to the weights of a layer."""
+    """Return whether a tensor has the name that torch and MindSpore give to the weights of a layer."""
     return t.name.rpartition(".")[2] == "weight"
 
 
 def zero_tensors(source: Source, tensors: Sequence[Tensor], *, every: bool = True) -> Iterator[Tensor]:
-    """The tensors that hold nothing but zeros, if all do that have more than one number; else (of ``every``
-    one) those that are weights with two axes or more. Of most tensors the first bytes are read. Raises
+    """Yield the tensors of more than one number if all of these are zero; else, if ``every`` tensor is to be
+    looked at, zero weights with two axes or more. Of most tensors only the first bytes are read. Raise
     OSError.
     """
     several = [t for t in tensors if prod(t.shape) > 1]
     placed = _find_in_one_run(several, source.size)
-    filled = next((t for t in placed if not _is_zero(source, t)), None)
-    if filled is not None:
-        others = [t for t in placed if len(t.shape) > 1 and t is not filled and t.dtype in KINDS]
+    nonzero = next((t for t in placed if not _is_zero(source, t)), None)
+    if nonzero is not None:
+        others = [t for t in placed if len(t.shape) > 1 and t is not nonzero and t.dtype in KINDS]
         yield from all_zeros(source, filter(is_weight, others if every else ()))
     elif len(placed) == len(several) and any(t.dtype in KINDS for t in placed):
         yield from placed
 
 
 def all_zeros(source: Source, tensors: Iterable[Tensor]) -> Iterator[Tensor]:
-    """The tensors that lie in the file in one run and are nothing but zeros. Raises OSError."""
+    """Return the tensors that lie in the file in one run each and are all zero. Raise OSError."""
     return (t for t in _find_in_one_run(tensors, source.size) if _is_zero(source, t))
 
 
 def _find_in_one_run(tensors: Iterable[Tensor], size: int) -> list[Tensor]:
-    """The tensors whose bytes lie in the first ``size`` bytes of a file one after another."""
+    """Return the tensors whose bytes lie without gaps in the first ``size`` bytes of a file."""
     found = [t for t in tensors if t.offset is not None and not t.pieces]
     return [t for t in found if (t.offset or 0) + t.nbytes <= size]
 
@@ -79,24 +76,23 @@ def _is_zero(source: Source, t: Tensor) -> bool:
 
 PAGE = 4096
 MANY = 8
-"""Runs in one tensor beyond which they are taken for a pattern: somebody pruned it."""
+"""The most runs in one tensor that count as lost pages: more are a pattern, of a pruned tensor."""
 MOST = 4096
-"""Runs in one file that are looked at, two small reads each."""
+"""The most runs in one file that are looked at, with two small reads each."""
 BLOCK = 64
-"""Numbers; what cuts rows into blocks (heads, tiles) makes them multiples of this, as a rule."""
+"""Numbers in a block: programs that cut rows into blocks (heads, tiles) use multiples of it, as a rule."""
 _ZEROS = bytes(PAGE)
 _WIDTHS = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "complex64": 8, "complex128": 16}
 
 
 def zero_pages(offset: int, data: memoryview) -> Iterator[tuple[int, int]]:
-    """(start, stop) in the file of the runs of whole zero pages in ``data``, which begins at ``offset``."""
+    """Yield (start, stop) in the file of each run of zero pages in ``data``, which lies at ``offset``."""
     first = -offset % PAGE
     count = (len(data) - first) // PAGE
     if count < 1:
         return
-    heads = data[
-        first : first + count * PAGE : PAGE
-    ].tobytes()  # the first byte of each page: that is seldom zero, so few pages are looked at further
+    # the first byte of each page is seldom zero, so few pages are looked at further
+    heads = data[first : first + count * PAGE : PAGE].tobytes()
     run, i = -1, heads.find(0)
     while i >= 0:
         at = first + i * PAGE
@@ -115,7 +111,7 @@ def zero_pages(offset: int, data: memoryview) -> Iterator[tuple[int, int]]:
 
 
 def watching(runs: list[tuple[int, int]]) -> Watch:
-    """Adds the whole zero pages of what it is called with to ``runs``, unless these are too many."""
+    """Return a function that adds the zero pages in data to ``runs``, unless these are too many."""
 
     def watch(offset: int, data: memoryview | bytes) -> None:
         if len(runs) < MOST:
@@ -125,7 +121,7 @@ def watching(runs: list[tuple[int, int]]) -> Watch:
 
 
 def joined(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The runs in file order, those that touch as one."""
+    """Return the runs in file order, with touching runs joined."""
     out: list[tuple[int, int]] = []
     for start, stop in sorted(runs):
         if out and start <= out[-1][1]:
@@ -138,15 +134,15 @@ def joined(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 def lost_pages(
     source: Source, tensors: Sequence[Tensor], runs: Iterable[tuple[int, int]]
 ) -> Iterator[Finding]:
-    """The runs of zero pages that no writer leaves. Reads two pages for each that may be one."""
+    """Yield ``zero-pages`` for runs of zero pages that no writer leaves; read two pages for each."""
     placed = sorted([t for t in tensors if t.offset is not None and t.nbytes], key=attrgetter("offset"))
     starts = [t.offset or 0 for t in placed]
     found: dict[str, list[tuple[int, int]]] = {}
     for start, stop in joined(runs)[:MOST]:
-        left, right = _around(placed, starts, start), _around(placed, starts, stop)
-        if left is None or right is None or not _cut_rows(left, start, right, stop):
+        left, right = _find_tensor_across(placed, starts, start), _find_tensor_across(placed, starts, stop)
+        if left is None or right is None or not _do_cut_rows(left, start, right, stop):
             continue
-        if _dense(source, left, start, left=True) and _dense(source, right, stop, left=False):
+        if _is_dense(source, left, start, left=True) and _is_dense(source, right, stop, left=False):
             found.setdefault(left.name, []).append((start, stop))
     for name, lost in found.items():
         if len(lost) > MANY:
@@ -157,28 +153,28 @@ def lost_pages(
             yield finding("zero-pages", why, offset=start)
 
 
-def _cut_rows(left: Tensor, start: int, right: Tensor, stop: int) -> bool:
-    """Whether zeros from ``start`` to ``stop`` cut rows at both ends, of which one is a matrix's."""
+def _do_cut_rows(left: Tensor, start: int, right: Tensor, stop: int) -> bool:
+    """Return whether zeros from ``start`` to ``stop`` cut rows at both ends, one of them a matrix's."""
     if len(left.shape) < 2 and len(right.shape) < 2:
         return False
-    return _inside_row(left, start) and _inside_row(right, stop)
+    return _is_inside_row(left, start) and _is_inside_row(right, stop)
 
 
-def _around(placed: Sequence[Tensor], starts: Sequence[int], edge: int) -> Tensor | None:
-    """The tensor that has bytes on both sides of ``edge``."""
+def _find_tensor_across(placed: Sequence[Tensor], starts: Sequence[int], edge: int) -> Tensor | None:
+    """Return the tensor that has bytes on both sides of the offset ``edge``, None if there is none."""
     i = bisect_right(starts, edge - 1) - 1
     t = placed[i] if i >= 0 else None
     return t if t is not None and (t.offset or 0) + t.nbytes > edge else None
 
 
-def _inside_row(t: Tensor, edge: int) -> bool:
-    """Whether ``edge`` lies inside a row of floats and at no border of its blocks (heads, tiles)."""
+def _is_inside_row(t: Tensor, edge: int) -> bool:
+    """Return whether ``edge`` lies inside a row of floats and at no border of its blocks (heads, tiles)."""
     width, at = _WIDTHS.get(t.dtype, 0), edge - (t.offset or 0)
     return width > 0 and len(t.shape) > 0 and at % (t.shape[-1] * width) != 0 and at % (BLOCK * width) != 0
 
 
-def _dense(source: Source, t: Tensor, edge: int, *, left: bool) -> bool:
-    """Whether the number of ``t`` beside the run, and nearly all in the page beyond, are not zero."""
+def _is_dense(source: Source, t: Tensor, edge: int, *, left: bool) -> bool:
+    """Return whether the number of ``t`` next to the run is not zero, nor most numbers in the page beyond."""
     width, offset = _WIDTHS[t.dtype], t.offset or 0
     low, high = (max(edge - PAGE, offset), edge) if left else (edge, min(edge + PAGE, offset + t.nbytes))
     data = source.read(low, high - low)

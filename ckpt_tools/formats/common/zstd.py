@@ -1,5 +1,5 @@
-"""Zstandard frames, walked block by block without decoding them (decode.py does that), and the package that
-decodes them.
+"""Zstandard frames, checked block by block without decoding them (decode.py decodes), and the package
+zstandard.
 
 Facts: RFC 8878 (frame header, block headers, content checksum). One frame is one value; tensorstore and
 numcodecs never write two.
@@ -18,7 +18,7 @@ from ckpt_tools.storage import Source
 
 MAGIC = b"\x28\xb5\x2f\xfd"
 MAX_WINDOW = 1 << 27
-"""Bytes of history; zstd's own decoder refuses more unless told otherwise (ZSTD_WINDOWLOG_LIMIT_DEFAULT)."""
+"""The most bytes of history; zstd's own decoder has the same default limit (ZSTD_WINDOWLOG_LIMIT_DEFAULT)."""
 MAX_BLOCKS = 100_000
 _BLOCK = 1 << 17
 
@@ -34,7 +34,7 @@ def needs_zstd(offset: int, what: str) -> Finding:
 
 
 def stream(sink: Any, piece: int) -> Callable[[Any], object]:
-    """Takes compressed bytes and writes what comes out to ``sink``. Raises ZstdError."""
+    """Return a function that decodes compressed bytes into ``sink``, and raises ZstdError."""
     import zstandard
 
     decoder = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW)
@@ -43,7 +43,9 @@ def stream(sink: Any, piece: int) -> Callable[[Any], object]:
 
 
 def _read_header(source: Source, offset: int, length: int) -> tuple[int, int | None, int, bool]:
-    """Bytes of a frame header, size of the content if it says that, bytes of history, whether summed."""
+    """Return the bytes of a frame header, the content's size or None, the bytes of history, and whether the
+    frame ends in a checksum. Raise Damage.
+    """
     head = source.read(offset, min(18, length))
     if head[:4] != MAGIC[: len(head)]:
         why = f"a zstd frame begins with 28b52ffd, this one with {head[:4].hex()}"
@@ -68,20 +70,20 @@ def _read_header(source: Source, offset: int, length: int) -> tuple[int, int | N
 
 
 def walk(source: Source, offset: int, length: int, size: int | None) -> tuple[int | None, int | None]:
-    """Raise Damage unless these bytes are one frame of ``size`` bytes; reads 3 bytes for each block. Returns
-    its size if that is known, and what its blocks hold at most if they were counted.
+    """Raise Damage unless these bytes are one frame of ``size`` decoded bytes; read 3 bytes for each block.
+    Return the decoded size, and the most bytes that its blocks decode into; each None if unknown.
     """
-    at, said, window, summed = _read_header(source, offset, length)
-    if said is not None and size is not None and said != size:
-        raise Damage("bad-header", f"zstd data of {said} bytes, where {size} belong", offset + 4)
+    at, stated, window, has_checksum = _read_header(source, offset, length)
+    if stated is not None and size is not None and stated != size:
+        raise Damage("bad-header", f"zstd data of {stated} bytes, where {size} belong", offset + 4)
     if window > MAX_WINDOW:
         raise Damage("too-complex", f"a zstd window of {window} bytes", offset + 5)
-    size = said if size is None else size
+    size = stated if size is None else size
     counted = _count_blocks(source, offset, length, at)
     if counted is None:
         return size, None
     at, most = counted
-    at += 4 * summed
+    at += 4 * has_checksum
     if at > length:
         raise Damage("truncated", "the checksum of the zstd frame is cut", offset + length)
     if at < length:
@@ -90,7 +92,9 @@ def walk(source: Source, offset: int, length: int, size: int | None) -> tuple[in
 
 
 def _count_blocks(source: Source, offset: int, length: int, at: int) -> tuple[int, int] | None:
-    """Where a frame's blocks end, and their bytes at most; None if too many to read. Raises Damage."""
+    """Return where a frame's blocks end, and their most decoded bytes; None for too many blocks. Raise
+    Damage.
+    """
     most = 0
     for _ in range(MAX_BLOCKS):
         if at + 3 > length:
