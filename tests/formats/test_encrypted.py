@@ -178,7 +178,7 @@ def test_any_range_of_the_plaintext(plain: bytes, case: tuple[str, int, int], da
 
 def test_the_counter_wraps_in_its_low_32_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     high = 0x1234 << 32
-    monkeypatch.setattr(crypto, "_counter", lambda *_: high | 0xFFFFFFFE)
+    monkeypatch.setattr(crypto, "_find_first_counter", lambda *_: high | 0xFFFFFFFE)
     cipher = os.urandom(80)
     ecb = Cipher(algorithms.AES(KEY), modes.ECB()).encryptor()
     counted = (0xFFFFFFFE, 0xFFFFFFFF, 0, 1, 2)

@@ -267,13 +267,13 @@ def test_what_comes_out_of_a_frame_is_bounded(
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A list of one number: the bytes that came out of all decoders."""
-    came_out, write = [0], decode._Count.write
+    came_out, write = [0], decode._Counter.write
 
-    def counting(self: decode._Count, data: bytes) -> int:
+    def counting(self: decode._Counter, data: bytes) -> int:
         came_out[0] += len(data)
         return write(self, data)
 
-    monkeypatch.setattr(decode._Count, "write", counting)
+    monkeypatch.setattr(decode._Counter, "write", counting)
     return came_out
 
 

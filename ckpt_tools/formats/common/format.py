@@ -120,9 +120,7 @@ RankGroups = tuple[tuple[int, ...], ...]
 """Ranks that hold the same state, group by group; every rank is in exactly one."""
 
 Check = Callable[[Source, Anatomy], Iterator[Finding]]
-"""Yields findings and fills in the anatomy. May raise Damage, ShortRead (the file ends early) and OSError,
-nothing else.
-"""
+"""Yields findings, fills in the anatomy. May only raise Damage, ShortRead (the file ends early), OSError."""
 
 
 def nothing(_source: Source, _anatomy: Anatomy) -> Iterator[Finding]:

@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from json import JSONDecodeError
 
 MAX_SIZE = 64 << 20
-"""The most bytes of a text; the largest in real checkpoints are vocabularies of some 35 MB (tokenizer.json of
-262k words).
-"""
+"""The most bytes of a text; the largest are vocabularies of some 35 MB (tokenizer.json of 262k words)."""
 MAX_MEMORY = 280 << 20
 """The most bytes of memory that the text and its values may take, estimated before they are made."""
 MAX_DEPTH = 500

@@ -18,9 +18,7 @@ from ckpt_tools.storage import Source
 
 
 class Digest(NamedTuple):
-    """The digest of a file's bytes from ``start`` to ``end`` (-1: the file's end); LENGTHS has the
-    algorithms.
-    """
+    """The digest of a file's bytes from ``start`` to ``end`` (-1: the file's end) by one of LENGTHS."""
 
     algorithm: str
     value: bytes

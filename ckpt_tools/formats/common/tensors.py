@@ -58,9 +58,7 @@ has them, also beyond MAX_SCALARS.
 MAX_SCALARS = 64
 MAX_TEXT = 256
 MAX_TENSORS, MAX_INDEXED, MAX_NAME = 150_000, 1_000_000, 4096
-"""More entries and longer names than any real file has: a hostile file is refused here, before it costs
-gigabytes of objects.
-"""
+"""More entries and longer names than real files have: else a hostile file costs gigabytes of objects."""
 _PAGE = 4096
 _TYPES = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64"
 _CODES = dict(zip(_TYPES.split(), "?bBhHiIqQefd", strict=True))

@@ -92,9 +92,7 @@ def walk(source: Source, offset: int, length: int, size: int | None) -> tuple[in
 
 
 def _count_blocks(source: Source, offset: int, length: int, at: int) -> tuple[int, int] | None:
-    """Return where a frame's blocks end, and their most decoded bytes; None for too many blocks. Raise
-    Damage.
-    """
+    """Return where a frame's blocks end, and their most decoded bytes; None if too many. Raise Damage."""
     most = 0
     for _ in range(MAX_BLOCKS):
         if at + 3 > length:

@@ -58,9 +58,7 @@ def magic(head: bytes) -> bool:
 
 
 class _Decoding:
-    """An iterable over the decoded pieces of a file; ``at`` is the file offset reached, ``wrong`` the Damage
-    that ended it.
-    """
+    """Iterates over a file's decoded pieces; ``at`` is the file offset reached, ``wrong`` what stopped it."""
 
     def __init__(self, source: Source, codec: _Codec) -> None:
         self.source, self.codec = source, codec

@@ -1,6 +1,4 @@
-"""Reads pickles from a file and judges the names in them: the shared first step of every format that holds a
-pickle.
-"""
+"""Reads and judges pickles of a file: the shared first step of every format that holds a pickle."""
 
 from __future__ import annotations
 

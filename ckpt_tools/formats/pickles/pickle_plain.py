@@ -58,12 +58,8 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 def read_plain(source: Source, anatomy: Anatomy) -> Generator[Finding, None, Pickled]:
     """Read the pickle that fills a source; add its scalars and arrays to ``anatomy``. Raise Damage."""
     pickled = yield from read_judged(source, 0, source.size, anatomy, arrays=True)
-    anatomy.explain(
-        0,
-        pickled.end,
-        "a pickle: its opcodes and lengths are checked, not its names and numbers",
-        Guard.UNPROTECTED,
-    )
+    what = "a pickle: its opcodes and lengths are checked, not its names and numbers"
+    anatomy.explain(0, pickled.end, what, Guard.UNPROTECTED)
     if pickled.persistents:
         # pickle.load raises at the first; the program that wrote the file may have its own Unpickler
         yield finding(
@@ -78,9 +74,8 @@ def read_plain(source: Source, anatomy: Anatomy) -> Generator[Finding, None, Pic
     yield from tensors(pickled, {}, anatomy)
     yield from arrays(pickled, anatomy)
     if pickled.end < source.size:
-        yield finding(
-            "trailing-data", f"{source.size - pickled.end:,} bytes follow the pickle", offset=pickled.end
-        )
+        why = f"{source.size - pickled.end:,} bytes follow the pickle"
+        yield finding("trailing-data", why, offset=pickled.end)
     return pickled
 
 

@@ -210,9 +210,7 @@ def arrays(pickled: Pickled, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _read_array(call: Call, filled: Filled | None) -> Tensor | Finding | None:
-    """Return the array that a call and its state describe, a Finding if it is damaged, None if its type is
-    not in _TYPES.
-    """
+    """Return the array of a call and its state, a Finding if damaged, None if its type is not in _TYPES."""
     state = _find_state(call, filled)
     if len(state) != 4:
         return finding("bad-pickle", "an array has no state as numpy writes it", offset=call.offset)

@@ -183,13 +183,8 @@ def vouched(report: Report, trusted: Sequence[str], unasked: bool) -> Report:
     left = [u for u in report.unlisted if not any(fnmatchcase(u.name, p) for p in trusted)]
     others = [f for f in report.findings if f.code not in ("suspect-call", "unknown-global")]
     findings = (*others, *(strangers(left) if unasked else suspects([u for u in left if u.called])))
-    unknown = report.verdict is Verdict.UNKNOWN
-    return replace(
-        report,
-        findings=findings,
-        verdict=Verdict.UNKNOWN if unknown else worst(findings),
-        unlisted=tuple(left),
-    )
+    verdict = Verdict.UNKNOWN if report.verdict is Verdict.UNKNOWN else worst(findings)
+    return replace(report, findings=findings, verdict=verdict, unlisted=tuple(left))
 
 
 def pattern(name: str) -> str:

@@ -116,9 +116,7 @@ def _is_key(value: Any) -> bool:
 def _read_item(
     source: Source, at: int, stop: int, name: str, anatomy: Anatomy
 ) -> Generator[Finding, None, tuple[tuple[Any, Any, Any], int]]:
-    """Read the pickle of an item. Return its tuple (key, location or key of a storage, class), and where it
-    ends. Raise Damage.
-    """
+    """Read an item; return (key, location or key of a storage, class), and where it ends. Raise Damage."""
     pickled = yield from read_judged(source, at, stop, anatomy, first=_SMALL)
     v = pickled.value
     good = type(v) is tuple and len(v) == 3 and _is_key(v[0]) and type(v[2]) is Global
@@ -224,9 +222,7 @@ def _walk_tensors(
 
 
 def _make_tensor(key: int, storage: Any, numbers: tuple[int, ...], places: Places) -> Tensor:
-    """Return a tensor; ``numbers`` are sizes, strides, first element. Raise Damage if it is not in its
-    storage.
-    """
+    """Return a tensor; ``numbers``: sizes, strides, first element. Raise Damage if its storage lacks it."""
     place = places.get(str(storage))
     if place is None:
         why = f"tensor {key} needs storage {str(storage)[:80]!r}, which is not there"

@@ -58,9 +58,7 @@ _HIDDEN_CALL = re.compile(
     rb"[\"']save[\"']|," + _GAP + rb"[\"'][^\"'\n]{0,64}\\[^\"'\n]{0,64}[\"']" + _GAP + rb"\)"
     rb"|\w[\"']" + _GAP + rb"[\"']\w|\bself\s*=[^=]"
 )
-"""A name for getattr that is an operator's, has escapes or is in pieces, or another ``self``: torch writes
-none.
-"""
+"""A name for getattr that is an operator's, has escapes or is in pieces; another ``self``: not torch's."""
 
 
 def _judge_script(source: Source, records: Sequence[Record], anatomy: Anatomy) -> Iterator[Finding]:
@@ -96,9 +94,7 @@ stores its pickles, so only repacked files have a compressed one.
 
 
 def magic(head: bytes) -> bool:
-    """Return whether ``head`` begins a zip whose first record is or lies in a folder, unlike Keras' and
-    NumPy's.
-    """
+    """Return whether ``head`` begins a zip whose first record is or lies in a folder: torch's do."""
     if not head.startswith(b"PK\3\4"):
         return False
     n = int.from_bytes(head[26:28], "little")
@@ -235,9 +231,7 @@ def _is_blank(source: Source, r: Record) -> bool:
 
 
 def _check_small_records(source: Source, by_name: dict[str, Record], anatomy: Anatomy) -> Iterator[Finding]:
-    """Check the records of one line beside the pickle (caffe2/serialize/inline_container.cc: versions 1 to
-    10).
-    """
+    """Check the one-line records (caffe2/serialize/inline_container.cc: versions 1 to 10)."""
     versions = {"version", ".data/version"} & by_name.keys()
     if not versions:
         yield finding("bad-header", "the archive has no version record")
@@ -405,9 +399,7 @@ def _digest(values: Iterable[int]) -> int:
 
 
 def _find_folded_crcs(source: Source, records: Sequence[Record]) -> Iterator[int]:
-    """Yield the CRCs that the writer digests: it also takes payloads that begin like a data descriptor for
-    one.
-    """
+    """Yield the CRCs that the writer digests: also of payloads that begin like a data descriptor."""
     for r in records:
         if r.stored >= 8 and r.payload >= 0:
             head = source.read(r.payload, 8)
