@@ -104,7 +104,7 @@ class Reader:
             at = end
 
     def text(self, at: int, length: int, bound: int, what: str) -> str:
-        """Return a short UTF-8 text. Raise Damage if it has control characters, as flipped bits make them."""
+        """Return a short UTF-8 text. Raise Damage for control characters: a flipped bit or a lost page."""
         if not 0 < length <= bound:
             raise Damage("bad-header", f"a {what} of {length} bytes", at)
         raw = self.get(at, length)

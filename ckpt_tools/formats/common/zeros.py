@@ -140,7 +140,7 @@ def lost_pages(
     found: dict[str, list[tuple[int, int]]] = {}
     for start, stop in joined(runs)[:MOST]:
         left, right = _find_tensor_across(placed, starts, start), _find_tensor_across(placed, starts, stop)
-        if left is None or right is None or not _do_cut_rows(left, start, right, stop):
+        if left is None or right is None or not _are_rows_cut(left, start, right, stop):
             continue
         if _is_dense(source, left, start, left=True) and _is_dense(source, right, stop, left=False):
             found.setdefault(left.name, []).append((start, stop))
@@ -153,7 +153,7 @@ def lost_pages(
             yield finding("zero-pages", why, offset=start)
 
 
-def _do_cut_rows(left: Tensor, start: int, right: Tensor, stop: int) -> bool:
+def _are_rows_cut(left: Tensor, start: int, right: Tensor, stop: int) -> bool:
     """Return whether zeros from ``start`` to ``stop`` cut rows at both ends, one of them a matrix's."""
     if len(left.shape) < 2 and len(right.shape) < 2:
         return False

@@ -53,7 +53,7 @@ class JoblibMachine(Machine):
         self.pos = at + nbytes
 
     def _find_end_of_padding(self) -> int:
-        """Return where the elements begin: behind a byte that counts bytes 0xff, and these."""
+        """Return where the elements begin: behind a byte n, and n bytes 0xff of padding."""
         at, known = self.pos, len(self.data)
         end = at + 1 if at >= known else at + 1 + self.data[at]
         if end > known or at >= known:

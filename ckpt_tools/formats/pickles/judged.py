@@ -132,7 +132,7 @@ class _Names:
 
     def _find_handed(self, pickled: Pickled, protocol: int) -> set[Global]:
         """Return the names that are arguments of functions which call their arguments, and the FOLLOWED names
-        that are arguments of any call.
+        that any call is given, or that the value has.
         """
         names = {g: python3(g, protocol) for g in (*self.seen, *self.called)}
         followed = {g for g, name in names.items() if name in FOLLOWED}

@@ -345,7 +345,7 @@ class Machine:
         return call
 
     def calls_outright(self, args: tuple[Any, ...]) -> bool:
-        """Return whether the current opcode calls: of a class, NEWOBJ makes an object without a call."""
+        """Return whether the current opcode calls a class, not only makes an object of it as NEWOBJ does."""
         return self.data[self.op] == _REDUCE or (bool(args) and self.data[self.op] in _INST_OBJ)
 
     def note_call(self, func: Global, *, outright: bool) -> None:
@@ -403,7 +403,7 @@ class Machine:
         return self.note_global(owner.module, f"{owner.name[:500]}.{attribute[:500]}")
 
     def note_change(self, target: Call) -> None:
-        """Note in ``called`` an object that getattr gave and the pickle changes: as grave as a call of it."""
+        """Note in ``called`` the name of an object that getattr gave: a change of it is as grave as a call."""
         if target.func in GETATTR:
             self.called.setdefault(target.named, self.base + self.op)
 

@@ -194,7 +194,7 @@ _DIMENSIONS, _HUGE = 64, 1 << 62
 
 
 def arrays(pickled: Pickled, anatomy: Anatomy) -> Iterator[Finding]:
-    """Add the arrays in the pickle's value to ``anatomy``, by dotted name; yield what damaged ones have."""
+    """Add the arrays in the pickle's value to ``anatomy``, by dotted name; yield findings for bad ones."""
     filled = {id(f.call): f for f in pickled.filled}
     made: dict[int, Tensor] = {}
     for call in pickled.calls:

@@ -94,7 +94,7 @@ stores its pickles, so only repacked files have a compressed one.
 
 
 def magic(head: bytes) -> bool:
-    """Return whether ``head`` begins a zip whose first record is or lies in a folder: torch's do."""
+    """Return whether a zip's first record is or lies in a top folder, unlike Keras' and NumPy's."""
     if not head.startswith(b"PK\3\4"):
         return False
     n = int.from_bytes(head[26:28], "little")
@@ -277,7 +277,7 @@ def inflate(source: Source, record: Record) -> bytes:
 def _check_pickle(
     source: Source, by_name: dict[str, Record], name: str, folder: str, anatomy: Anatomy, *, script: bool
 ) -> Iterator[Finding]:
-    """Check a pickle against the records of its storages in ``folder``; add its tensors to ``anatomy``."""
+    """Check a pickle against the records of its storages in ``folder``; add tensors and scalars to ``anatomy``."""
     record = by_name[name]
     if record.method == STORED and record.payload >= 0:
         start, stop, within = record.payload, record.payload + record.stored, source
@@ -399,7 +399,7 @@ def _digest(values: Iterable[int]) -> int:
 
 
 def _find_folded_crcs(source: Source, records: Sequence[Record]) -> Iterator[int]:
-    """Yield the CRCs that the writer digests: also of payloads that begin like a data descriptor."""
+    """Yield the CRCs that the writer digests: also false ones, in payloads that look like a descriptor."""
     for r in records:
         if r.stored >= 8 and r.payload >= 0:
             head = source.read(r.payload, 8)
