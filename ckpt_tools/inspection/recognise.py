@@ -106,9 +106,9 @@ def _recognise_head(
     source: OpenFile, name: str, actual: Format | None, head: bytes
 ) -> tuple[Format | None, list[Finding]]:
     """Return the format of a file whose name tells none; a program may be named like a list of checksums."""
-    from ckpt_tools.formats.archives.packed import of_people  # imported late: most names tell a format
+    from ckpt_tools.formats.archives.packed import is_hand_made  # imported late: most names tell a format
 
-    if actual is not None and not of_people(source, head):  # else a person packed this archive
+    if actual is not None and not is_hand_made(source, head):  # else a person packed this archive
         return actual, []
     if "checksums" not in formats.names.allowed(name) or head.startswith(_PROGRAM):
         return None, []

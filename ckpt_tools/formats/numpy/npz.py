@@ -37,7 +37,7 @@ def magic(head: bytes) -> bool:
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     records = yield from read_zip(source, anatomy, torch=False)
-    no_sums = unsummed(records)
+    no_sums = have_no_sums(records)
     if no_sums:
         yield finding("checksum-off", "every record has the checksum 0")
         yield finding("not-checksummed", "nothing in this file is protected by a checksum")
@@ -50,7 +50,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         else:
             others.append(r)
     yield from torch_zip.other_pickles(source, others, anatomy)
-    protect(records, anatomy, frozenset(records) if no_sums else ())
+    add_sums(records, anatomy, frozenset(records) if no_sums else ())
 
 
 def object_arrays(source: Source, records: Sequence[Record], anatomy: Anatomy) -> Iterator[Finding]:
@@ -59,7 +59,7 @@ def object_arrays(source: Source, records: Sequence[Record], anatomy: Anatomy) -
         if r.payload >= 0 and torch_zip.begins(source, r, len(MAGIC)) == MAGIC:
             inner = Anatomy()
             yield from (f for f in _check_member(source, r, r.name, inner) if f.code in RUNS)
-            anatomy.named(inner)
+            anatomy.add_names(inner)
 
 
 def _check_member(source: Source, r: Record, name: str, anatomy: Anatomy) -> Iterator[Finding]:

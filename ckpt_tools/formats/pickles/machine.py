@@ -403,7 +403,7 @@ class Machine:
         return self.note_global(owner.module, f"{owner.name[:500]}.{attribute[:500]}")
 
     def note_change(self, target: Call) -> None:
-        """Note in ``called`` the name of an object that getattr gave: a change of it is as grave as a call."""
+        """Note in ``called`` the name of an object that getattr gave: its change is as grave as a call."""
         if target.func in GETATTR:
             self.called.setdefault(target.named, self.base + self.op)
 

@@ -277,7 +277,7 @@ def inflate(source: Source, record: Record) -> bytes:
 def _check_pickle(
     source: Source, by_name: dict[str, Record], name: str, folder: str, anatomy: Anatomy, *, script: bool
 ) -> Iterator[Finding]:
-    """Check a pickle against the records of its storages in ``folder``; add tensors and scalars to ``anatomy``."""
+    """Check a pickle against the records of its storages in ``folder``; add what it has to ``anatomy``."""
     record = by_name[name]
     if record.method == STORED and record.payload >= 0:
         start, stop, within = record.payload, record.payload + record.stored, source
