@@ -95,7 +95,7 @@ def _judge_one(
     for f in structure(Window(source, m.begin, m.end - m.begin), inner, check):
         if f.code in RUNS:
             yield replace(f, offset=m.begin)
-    anatomy.add_names(inner)
+    anatomy.named(inner)
     return inner
 
 
@@ -150,7 +150,7 @@ def _unpack(source: Source, begin: int, end: int, anatomy: Anatomy) -> Iterator[
     for f in structure(BytesSource(data), inner, _check_unpacked):
         if f.severity > Severity.NOTE:
             yield replace(f, offset=begin)
-    anatomy.add_names(inner)
+    anatomy.named(inner)
 
 
 def _check_unpacked(source: Source, anatomy: Anatomy) -> Iterator[Finding]:

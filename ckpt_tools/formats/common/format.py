@@ -109,7 +109,7 @@ class Anatomy(Struct):
         if self.regions is not None and length > 0:
             self.regions.append(Region(offset, length, what, guard))
 
-    def add_names(self, inner: Anatomy) -> None:
+    def named(self, inner: Anatomy) -> None:
         """Add the names in pickles of a file inside this one to ``globals`` and ``unlisted``."""
         self.globals += (g for g in inner.globals if g not in self.globals)
         known = {u.name for u in self.unlisted}
@@ -225,7 +225,7 @@ def inside(
         yield finding("truncated", why, offset=offset + length)
     anatomy.windows.append((offset, length))
     anatomy.keys |= inner.keys
-    anatomy.add_names(inner)
+    anatomy.named(inner)
     for t in inner.tensors:
         at, pieces = t.offset, tuple((start + offset, n) for start, n in t.pieces)
         anatomy.tensors.append(replace(t, offset=None if at is None else at + offset, pieces=pieces))

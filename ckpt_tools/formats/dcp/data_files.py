@@ -111,7 +111,7 @@ def _read_archive(
             break
         failed = failed or f.severity is Severity.ERROR
         yield f
-    anatomy.add_names(box)
+    anatomy.named(box)
     anatomy.windows += box.windows
     anatomy.sums += (replace(s, what=f"{name!r}: {s.what}") for s in box.sums)
     for r in box.regions or ():

@@ -72,7 +72,7 @@ def _check_member(source: Source, r: Record, name: str, anatomy: Anatomy) -> Ite
     elif r.method == DEFLATED:
         for f in structure(source, inner, lambda outer, of: _check_deflated(outer, r, name, of)):
             yield replace(f, offset=r.payload)
-    anatomy.add_names(inner)
+    anatomy.named(inner)
     anatomy.keys |= inner.keys
     anatomy.decoded = inner.decoded
     for key, value in inner.metadata.items():

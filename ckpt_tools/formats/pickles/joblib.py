@@ -146,7 +146,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     inner = Anatomy()
     for f in structure(_Decoded(_Decoding(source, codec), size), inner, pickle):
         yield replace(f, offset=None)
-    anatomy.add_names(inner)
+    anatomy.named(inner)
     anatomy.keys |= inner.keys
     anatomy.metadata.update(inner.metadata)
     anatomy.tensors += (replace(t, offset=None) for t in inner.tensors)

@@ -248,7 +248,7 @@ def _judge_inner(data: bytes, anatomy: Anatomy, offset: int) -> Iterator[Finding
     for f in structure(BytesSource(data), inner, fmt.checks[Level.STRUCTURE]):
         if f.code in RUNS:
             yield replace(f, offset=offset)
-    anatomy.add_names(inner)
+    anatomy.named(inner)
 
 
 def _hands_legacy(call: Call) -> bool:
