@@ -166,7 +166,7 @@ def check_object(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[Finding
     else:  # pickles of protocols 0 and 1 have no mark: bytes that cannot be read as a pickle are no damage
         box = Anatomy()
         yield from _filter_pickle_findings(_check_pickles(source, box, p))
-        anatomy.add_names(box)
+        anatomy.named(box)
         why = f"{title} is not a torch.save archive"
         yield finding("wrong-format", why, offset=p.start, severity=Severity.WARNING)
 
@@ -176,7 +176,7 @@ def _check_pickles(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[Findi
     if legacy_magic(source.read(p.start, min(HEAD, p.length))):
         box, check = Anatomy(regions=None), torch_legacy.FORMAT.checks[Level.STRUCTURE]
         yield from _filter_pickle_findings(inside(source, p.start, p.length, check, box))
-        anatomy.add_names(box)
+        anatomy.named(box)
         return
     try:
         yield from read_judged(source, p.start, p.start + p.length, anatomy)
@@ -229,7 +229,7 @@ def _check_transformed(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[F
     box, inner = Anatomy(), p._replace(start=0, length=len(data), transforms=())
     findings = structure(BytesSource(data), box, partial(check_object, p=inner))
     yield from _filter_pickle_findings(findings, p.start)
-    anatomy.add_names(box)
+    anatomy.named(box)
 
 
 def _check_blob(source: Source, anatomy: Anatomy, at: int, pieces: Sequence[Piece]) -> Iterator[Finding]:

@@ -59,7 +59,7 @@ def object_arrays(source: Source, records: Sequence[Record], anatomy: Anatomy) -
         if r.payload >= 0 and torch_zip.begins(source, r, len(MAGIC)) == MAGIC:
             inner = Anatomy()
             yield from (f for f in _check_member(source, r, r.name, inner) if f.code in RUNS)
-            anatomy.add_names(inner)
+            anatomy.named(inner)
 
 
 def _check_member(source: Source, r: Record, name: str, anatomy: Anatomy) -> Iterator[Finding]:
