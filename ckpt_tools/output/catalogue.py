@@ -17,7 +17,7 @@ MEANING = {
     "warning": "it is suspect and may be chosen; 'ckpt verify' exits 0, with --strict 1",
     "note": "it stays ok",
 }
-"""What a severity does."""
+"""What a finding of each severity does to the verdict and to the exit code of ``ckpt verify``."""
 EFFECT = {
     Effect.NOTE: "the choice stays",
     Effect.WARN: "the choice stays, with a warning",
@@ -25,7 +25,7 @@ EFFECT = {
     Effect.ASK: "exit 2",
     Effect.STOP: "exit 3, 4, 5 or 6",
 }
-"""What a rule does, at most."""
+"""The strongest effect that a rule has on the choice of ``ckpt plan``."""
 
 
 def table(entries: Sequence[Mapping[str, object]], columns: Sequence[str], view: View = PLAIN) -> str:
@@ -37,7 +37,7 @@ def table(entries: Sequence[Mapping[str, object]], columns: Sequence[str], view:
 
 
 def pages(entries: Sequence[Mapping[str, object]], fields: Sequence[str], view: View = PLAIN) -> str:
-    """Where one row per entry would be too long: the name of each, then its fields below each other."""
+    """Return a block per entry, for entries too long for a table row: its name, then a line per field."""
     page = Page(view)
     for entry in entries:
         page.text(str(entry["name"]), "bold")
@@ -86,21 +86,23 @@ _ROLES = 'role: "model", "optimizer", "rng", or a word of your own; a save has a
 def render(
     guessed: Guess, names: Sequence[str], trackers: Sequence[Mapping[str, str]] = (), table: str = "layout"
 ) -> str:
-    """Return the tables ``[[layout]]`` and ``[[layout.piece]]`` of a guess."""
+    """Return the TOML of a guess: a table ``[[layout]]`` per layout, ``[[layout.piece]]`` per piece."""
     lines: list[str] = []
-    for name, pieces, told in zip(names, guessed.layouts, trackers or [{}] * len(names), strict=True):
+    for name, pieces, tracker in zip(names, guessed.layouts, trackers or [{}] * len(names), strict=True):
         lines += ["", f"[[{table}]]", f'name = "{name}"']
-        lines += [f"{key} = {json.dumps(said, ensure_ascii=False)}" for key, said in told.items()]
+        lines += [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in tracker.items()]
         lines.append(f"# {_ROLES}" if len(pieces) > 1 else _ARGUMENTS)
+        names_say_when = any(p.fields & WHEN for p in pieces)
         for p in pieces:
-            lines += ["", f"[[{table}.piece]]", *_table(p, here=not any(q.fields & WHEN for q in pieces))]
+            lines += ["", f"[[{table}.piece]]", *_write_piece(p, here=not names_say_when)]
     if guessed.left_out:
-        lines += ["", f"# in no piece: {_listed(guessed.left_out)}"]
+        lines += ["", f"# in no piece: {_count_paths(guessed.left_out)}"]
     return "\n".join(lines[1:]) + "\n"
 
 
-def _table(p: GuessedPiece, *, here: bool) -> Iterator[str]:
-    yield f"# {_listed(p.paths)}"
+def _write_piece(p: GuessedPiece, *, here: bool) -> Iterator[str]:
+    """Yield the TOML lines of a piece; ``here`` is True if no template of its layout has a field of WHEN."""
+    yield f"# {_count_paths(p.paths)}"
     yield from (f"# {note}" for note in p.notes)
     yield f"template = {json.dumps(p.template, ensure_ascii=False)}"
     yield f"role = {json.dumps(p.role)}"
@@ -110,5 +112,5 @@ def _table(p: GuessedPiece, *, here: bool) -> Iterator[str]:
         yield "here = true   # the files of its directory are one save"
 
 
-def _listed(paths: Sequence[str]) -> str:
+def _count_paths(paths: Sequence[str]) -> str:
     return f"{len(paths):,} file{'s' if len(paths) > 1 else ''}, such as {json.dumps(paths[0])[1:-1]}"

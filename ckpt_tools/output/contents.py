@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def render(report: Report, anatomy: Anatomy, trust: Mapping[str, str], view: View = PLAIN) -> str:
-    """What ``ckpt show`` prints; ``trust`` says for every pickle global what loading it would mean."""
+    """Return the page of ``ckpt show``; ``trust`` has for each pickle global what loading it would mean."""
     page = Page(view)
     page.text(report.path, "bold")
     checked = describe_checks(report.level, report.coverage)
@@ -38,7 +38,7 @@ def render(report: Report, anatomy: Anatomy, trust: Mapping[str, str], view: Vie
         page.table(("sealed file", "size", "digest"), sealed, right=("size",), below=("digest",))
         _count_all(page, "file", len(files), sum(f.size for f in files), len(sealed))
     if report.stats:
-        _list_numbers(page, report.stats)
+        _list_stats(page, report.stats)
     if anatomy.globals:
         page.text("")
         names = [(name, trust.get(name, "unknown")) for name in anatomy.globals]
@@ -59,7 +59,7 @@ def _list_tensors(page: Page, tensors: Sequence[Tensor]) -> None:
     _count_all(page, "tensor", len(tensors), sum(t.nbytes for t in tensors), len(rows))
 
 
-def _list_numbers(page: Page, stats: Sequence[Stats]) -> None:
+def _list_stats(page: Page, stats: Sequence[Stats]) -> None:
     headers = (*COUNTS, "min", "max")
     rows = [
         (s.name, *(f"{getattr(s, n):,}" for n in COUNTS), _number(s.min), _number(s.max))
@@ -79,6 +79,7 @@ def _number(value: float | None) -> str:
 
 
 def show_bytes(page: Page, report: Report, root: str) -> None:
+    """Add a table of the byte regions of a file with what guards each, and the share of each guard."""
     if not report.regions:
         return
     page.text("")

@@ -24,11 +24,11 @@ PLANNED = (
     *("substituted", "node", "codes", "reason"),
 )
 _FORMULA = ("=", "+", "-", "@")
-"""A text that begins so would be calculated by a spreadsheet (owasp.org, "CSV Injection")."""
+"""First characters of a text that a spreadsheet would calculate as a formula (owasp.org, "CSV Injection")."""
 
 
 def render(document: Verification | LoadPlan | Failure, view: View) -> str:  # noqa: ARG001 - as every output
-    """A header, then the rows. A failure without a plan has no rows; its exit code tells."""
+    """Return a header line and the rows. A failure without a plan has no rows: the exit code reports it."""
     header: Sequence[str] = PLANNED
     rows: Iterable[Iterable[Cell]] = ()
     if isinstance(document, Verification):
@@ -45,7 +45,7 @@ def render(document: Verification | LoadPlan | Failure, view: View) -> str:  # n
 
 
 def _cell(value: Cell) -> Cell:
-    """Texts on one line each, and never a formula; what is unknown is empty."""
+    """Return a cell's value: a text on one line and never as a formula; None becomes an empty cell."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if not isinstance(value, str):
@@ -55,17 +55,18 @@ def _cell(value: Cell) -> Cell:
 
 
 def _list_files(v: Verification) -> Iterator[Iterable[Cell]]:
-    """A row for each file, and for each finding across files, which has no more than a place and words."""
+    """Yield a row per file, then a row per finding across files, with a path, a verdict and a text alone."""
     for entry in v.files:
         r, p = entry.report, entry.part
-        of_part = (p.layout, str(p.kind), p.rank, p.step, p.epoch, p.step_in_epoch) if p else (None,) * 6
-        about = (absolute(r.path), str(r.verdict), str(r.level), round(r.coverage, 6), r.size, r.format)
-        yield (*about, *of_part, *_sum_up(r.findings))
+        part_cells = (p.layout, str(p.kind), p.rank, p.step, p.epoch, p.step_in_epoch) if p else (None,) * 6
+        cells = (absolute(r.path), str(r.verdict), str(r.level), round(r.coverage, 6), r.size, r.format)
+        yield (*cells, *part_cells, *_sum_up(r.findings))
     for f in v.findings:
         yield (absolute(f.path), str(worst([f])), *(None,) * 10, *_sum_up((f,)))
 
 
 def _sum_up(findings: Iterable[Finding]) -> tuple[Cell, Cell, Cell]:
+    """Return the codes of all warnings and errors, and the byte offset and message of the worst one."""
     found = sorted((f for f in findings if f.severity is not Severity.NOTE), key=lambda f: -f.severity)
     if not found:
         return "", None, ""
@@ -75,8 +76,8 @@ def _sum_up(findings: Iterable[Finding]) -> tuple[Cell, Cell, Cell]:
 def _list_loads(plan: LoadPlan) -> Iterator[Iterable[Cell]]:
     kind = str(plan.checkpoint.kind) if plan.checkpoint else None
     for rank, f in plan.loads:
-        what = (rank, f.role, absolute(f.path), "load", plan.resume_step, kind, f.size, str(f.level))
-        yield (*what, round(f.coverage, 6), f.source_rank, f.substituted, f.node, "", f.reason)
+        cells = (rank, f.role, absolute(f.path), "load", plan.resume_step, kind, f.size, str(f.level))
+        yield (*cells, round(f.coverage, 6), f.source_rank, f.substituted, f.node, "", f.reason)
     for rejected in plan.rejected:
         c = rejected.checkpoint
         codes = " ".join(dict.fromkeys(f.code for f in rejected.findings))

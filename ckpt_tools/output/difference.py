@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from ckpt_tools.comparison.difference import Difference, FileDifference, TensorDifference, TensorSide
 
 WORDS = ("same", "changed", "reshaped", "added", "removed", "not-compared")
-"""What becomes of a tensor, in the order of the summary."""
+"""The changes that a tensor or a file can have from A to B, in the order of the summary."""
 
 
 def json(result: Difference) -> str:
     files: list[Object] = [
         {
             **fields(f, "name", "change"),
-            "a": _side(f.a),
-            "b": _side(f.b),
+            "a": _list_report(f.a),
+            "b": _list_report(f.b),
             "bytes_same": f.bytes_same,
             "store_checksum": f.by_store or None,
             "tensors": [
@@ -46,8 +46,8 @@ def json(result: Difference) -> str:
         **fields(result, "level"),
         "same": not result.differs and result.complete,
         "summary": {
-            "files": _count(f.change for f in result.files),
-            "tensors": _count(t.change for f in result.files for t in f.tensors),
+            "files": _count_changes(f.change for f in result.files),
+            "tensors": _count_changes(t.change for f in result.files for t in f.tensors),
             **fields(result, "bytes_read", "seconds"),
         },
         "files": files,
@@ -56,12 +56,12 @@ def json(result: Difference) -> str:
     return document("diff", body)
 
 
-def _count(changes: Iterable[object]) -> Object:
+def _count_changes(changes: Iterable[object]) -> Object:
     found = Counter(map(str, changes))
     return {word.replace("-", "_"): found[word] for word in WORDS}
 
 
-def _side(r: Report | None) -> Object | None:
+def _list_report(r: Report | None) -> Object | None:
     if r is None:
         return None
     return {**fields(r, "path", "format", "size", "verdict"), "findings": [finding(f) for f in r.findings]}
@@ -75,12 +75,12 @@ def _tensor(t: TensorSide | None) -> Object | None:
 
 
 def render(result: Difference, view: View = PLAIN) -> str:
-    """Show files that differ, then what differs in them, then the counts; ``view.verbose`` lists all."""
+    """Return a page: files that differ, their tensors and metadata, counts; ``view.verbose`` lists all."""
     page = Page(view)
-    page.text(*_answer(result))
+    page.text(*_conclude(result))
     page.text("")
     listed = [f for f in result.files if view.verbose or len(result.files) <= FEW or str(f.change) != "same"]
-    if rows := [_row(f) for f in listed]:
+    if rows := [_list_cells(f) for f in listed]:
         right = ("size in A", "size in B")
         page.table(("change", "tensors", *right, "file"), rows, right, below=("file", "tensors"))
     hidden = _list_details(page, "tensor", _list_tensors(result, view.verbose), result)
@@ -96,6 +96,7 @@ def render(result: Difference, view: View = PLAIN) -> str:
 
 
 def _list_details(page: Page, what: str, details: Sequence[Sequence[str]], result: Difference) -> int:
+    """Show a table per file of ``details`` (file name, then cells); return how many do not fit the page."""
     shown = page.first(details)
     for file in dict.fromkeys(name for name, *_ in shown):
         page.text("")
@@ -106,17 +107,17 @@ def _list_details(page: Page, what: str, details: Sequence[Sequence[str]], resul
     return len(details) - len(shown)
 
 
-def _row(f: FileDifference) -> Sequence[str]:
-    words = _words(Counter(str(t.change) for t in f.tensors))
-    whole = "" if f.bytes_same is None else "same bytes" if f.bytes_same else "other bytes"
-    whole += f" ({NAMES[f.by_store]} of the store)" if f.by_store else ""
+def _list_cells(f: FileDifference) -> Sequence[str]:
+    counts = _join_counts(Counter(str(t.change) for t in f.tensors))
+    content = "" if f.bytes_same is None else "same bytes" if f.bytes_same else "other bytes"
+    content += f" ({NAMES[f.by_store]} of the store)" if f.by_store else ""
     sizes = ("–" if r is None else size(r.size) for r in (f.a, f.b))
-    return (str(f.change), "; ".join(filter(None, (words, whole))) or "–", *sizes, f.name)
+    return (str(f.change), "; ".join(filter(None, (counts, content))) or "–", *sizes, f.name)
 
 
 def _list_tensors(result: Difference, verbose: bool) -> list[Sequence[str]]:
     return [
-        (f.name, str(t.change), t.name, *_ends(t, verbose))
+        (f.name, str(t.change), t.name, *_describe_sides(t, verbose))
         for f in result.files
         for t in (f.tensors if f.a and f.b else ())
         if verbose or str(t.change) != "same"
@@ -132,11 +133,12 @@ def _list_metadata(result: Difference) -> list[Sequence[str]]:
     return rows
 
 
-def _words(counts: Mapping[str, int]) -> str:
+def _join_counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{counts[word]:,} {word.replace('-', ' ')}" for word in WORDS if counts[word])
 
 
-def _ends(t: TensorDifference, verbose: bool) -> tuple[str, str, str]:
+def _describe_sides(t: TensorDifference, verbose: bool) -> tuple[str, str, str]:
+    """Return the cells type, in A and in B: digests if only values differ, else type and shape of each."""
     a, b = (f"{s.dtype} {'×'.join(map(str, s.shape)) or 'scalar'}" if s else "–" for s in (t.a, t.b))
     if str(t.change) == "changed" and t.a and t.b and a == b:
         digests = [(side.digest or "")[: 8 * verbose] for side in (t.a, t.b)]
@@ -153,23 +155,21 @@ def _sum_up(page: Page, result: Difference) -> None:
     files = Counter(str(f.change) for f in result.files)
     tensors = Counter(str(t.change) for f in result.files for t in f.tensors)
     for what, counts in (("file", files), ("tensor", tensors)):
-        words = _words(counts)
-        page.text(f"{plural(sum(counts.values()), what)}{f': {words}' if words else ''}", "dim")
+        by_change = _join_counts(counts)
+        page.text(f"{plural(sum(counts.values()), what)}{f': {by_change}' if by_change else ''}", "dim")
     if tensors["not-compared"]:
-        page.text(
-            "not compared: tensors with no known place in their file, or in a damaged or encrypted file",
-            "dim",
-        )
+        why = "tensors with no known place in their file, or in a damaged or encrypted file"
+        page.text(f"not compared: {why}", "dim")
     page.text(f"{speed(result.bytes_read, result.seconds)}, {DEPTHS[result.level]}", "dim")
 
 
 def _describe(result: Difference) -> str:
-    """Return how much differs, and whether it is no more than the names."""
+    """Return how many tensors (else files) differ, and whether only a prefix of the tensor names does."""
     counts = Counter(str(t.change) for f in result.files for t in f.tensors)
     what = "tensor" if counts.keys() - {"same", "not-compared"} else "file"
     counts = counts if what == "tensor" else Counter(str(f.change) for f in result.files)
     total = plural(counts.total(), what)
-    text = f"they differ: {_words(counts - Counter(same=counts['same']))} of {total}"
+    text = f"they differ: {_join_counts(counts - Counter(same=counts['same']))} of {total}"
     gone, new = (
         [t for f in result.files for t in f.tensors if str(t.change) == word] for word in ("removed", "added")
     )
@@ -177,17 +177,18 @@ def _describe(result: Difference) -> str:
 
 
 def _find_prefix(gone: Sequence[TensorDifference], new: Sequence[TensorDifference]) -> str:
-    """Return that tensors differ from those that are gone by a prefix of the names alone; "" if not so."""
+    """Return both prefixes if removed and added tensors differ in the prefix of names alone, else ""."""
     if not gone or [t.a.shape for t in gone if t.a] != [t.b.shape for t in new if t.b]:
         return ""
     one, two = gone[0].name, new[0].name
-    alike = [*takewhile(lambda ends: ends[0] == ends[1], zip(one[::-1], two[::-1], strict=False))]
-    a, b = one[: len(one) - len(alike)], two[: len(two) - len(alike)]
+    suffix = [*takewhile(lambda pair: pair[0] == pair[1], zip(one[::-1], two[::-1], strict=False))]
+    a, b = one[: len(one) - len(suffix)], two[: len(two) - len(suffix)]
     same = [b + t.name.removeprefix(a) for t in gone] == [t.name for t in new]
     return f": the same names with the prefix {b!r} instead of {a!r}" if same else ""
 
 
-def _answer(result: Difference) -> tuple[str, str]:
+def _conclude(result: Difference) -> tuple[str, str]:
+    """Return the first line of the page and its style."""
     if result.differs:
         return _describe(result), "bold red"
     if not result.complete:

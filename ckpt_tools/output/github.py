@@ -15,7 +15,7 @@ _COMMAND = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE:
 
 
 def render(document: Verification | LoadPlan | Failure, view: View) -> str:
-    """The worst first, and no more than a page shows; the last line says what came out."""
+    """Return an annotation per finding, the worst first, at most FEW; the last line is the answer."""
     seen = observe(document, view)
     listed = seen.findings if view.verbose else seen.findings[:FEW]
     lines = [_annotation(f) for f in listed]
@@ -25,14 +25,14 @@ def render(document: Verification | LoadPlan | Failure, view: View) -> str:
     if seen.failure or seen.empty:
         lines.append(f"::error title={_property(seen.title)}::{_message(seen.error)}")
     else:
-        # Older commands are found anywhere in a line that is none of the newer ones.
+        # The runner finds commands of the older form ##[…] anywhere in a line that is no newer command.
         lines.append(printable(f"{seen.title}: {seen.sentence}").replace("##[", "## ["))
     return "".join(f"{line}\n" for line in lines)
 
 
 def _annotation(f: Finding) -> str:
-    # A newline in a name is told to the runner as such, so that it finds the file; nothing else of a name may
-    # steer the log.
+    # A line break in a file name is escaped as %0A, so that the runner finds the file; other control
+    # characters of a name must not steer the log.
     file = re.sub(r"[^\r\n]+", lambda m: printable(m[0]), shorten(f.path))
     where = f"file={_property(file)}," if f.path else ""
     command = "error" if is_unseen(f) else _COMMAND[f.severity]

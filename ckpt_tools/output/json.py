@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 Object = dict[str, object]
 COUNTS = ("count", "nan", "inf", "denormal", "absurd", "zeros")
-"""What is counted of a tensor's numbers at level values."""
+"""The counts of a tensor's numbers that level values takes."""
 
 
 def render(result: Verification | LoadPlan | Scan | Failure, view: View | None = None) -> str:  # noqa: ARG001
-    """Return the JSON text of a result. A failed choice is the plan that it got to."""
+    """Return the JSON text of a result. A failed choice is printed as its unfinished plan, with ``error``."""
     if isinstance(result, Verification):
         files = [file(f) for f in result.files]
         return dump({**head(result), "files": files, "findings": list_findings(result.findings)})
@@ -38,8 +38,8 @@ def render(result: Verification | LoadPlan | Scan | Failure, view: View | None =
 
 
 def dump(value: Mapping[str, object]) -> str:
-    """Valid JSON whatever the names: undecodable bytes are lone surrogates, which decode to the same name. A
-    line per field and per element of a list: comparable, and as fast as compact JSON.
+    """Return valid JSON: undecodable bytes of a file name are lone surrogates, which decode to the same name.
+    Each field and each element of a list has a line: easy to compare, and as fast as compact JSON.
     """
     rows = []
     for key, item in value.items():
@@ -52,7 +52,7 @@ def dump(value: Mapping[str, object]) -> str:
 
 
 def document(name: str, body: Mapping[str, object]) -> str:
-    """The JSON text of an answer of a schema."""
+    """Return the JSON text of an answer of the schema ckpt-tools/NAME/v1."""
     return dump({"schema": f"ckpt-tools/{name}/v1", "tool_version": __version__, **body})
 
 
@@ -61,7 +61,7 @@ def line(value: object) -> str:
 
 
 def scalar(value: Scalar) -> Scalar:
-    """A metadata value as JSON can hold it: NaN, infinities and huge integers (hexadecimal) as texts."""
+    """Return a metadata value as JSON can hold it: NaN, infinities and huge integers (hexadecimal) as str."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, int) and value.bit_length() > 1024:
@@ -70,7 +70,7 @@ def scalar(value: Scalar) -> Scalar:
 
 
 def absolute(path: str) -> str:
-    """Paths in JSON are absolute, so that a reader need not know where ckpt ran."""
+    """Return an absolute path: a reader of JSON need not know where ckpt ran. URLs and "" stay the same."""
     return os.path.join(os.getcwd(), path) if path and not os.path.isabs(path) and "://" not in path else path
 
 
@@ -78,27 +78,27 @@ def _round(value: float) -> float:
     return round(value, 6)
 
 
-_SHOWN: Mapping[str, Callable[[Any], object]] = {
+_CONVERTERS: Mapping[str, Callable[[Any], object]] = {
     **dict.fromkeys(("path", "root", "to", "seal"), absolute),
     **dict.fromkeys(("coverage", "seconds"), _round),
     **dict.fromkeys(("change", "effect", "kind", "level", "verdict", "severity", "guard"), str),
     "shape": list,
 }
-"""How JSON has the fields of these names, of whatever value; all others are as they are."""
+"""By field name the function that makes a value fit for JSON; fields not named here need none."""
 
 
 def fields(value: object, *names: str) -> Object:
-    """These fields of a value, as JSON has them; ``bytes=size`` is its size by the name of bytes."""
+    """Return the named attributes as JSON fields; ``bytes=size`` puts attribute size in field bytes."""
     found: Object = {}
     for name in names:
-        called, _, attribute = name.partition("=")
-        own = getattr(value, attribute or called)
-        found[called] = _SHOWN[called](own) if called in _SHOWN and own is not None else own
+        key, _, attribute = name.partition("=")
+        own = getattr(value, attribute or key)
+        found[key] = _CONVERTERS[key](own) if key in _CONVERTERS and own is not None else own
     return found
 
 
 def failed(failure: Failure) -> Object:
-    """What a command without an answer says; whoever reads verdicts and files of answers finds them here."""
+    """Return the JSON object of a failed command; it has the fields verdict and files of an answer, too."""
     return {
         "schema": "ckpt-tools/error/v1",
         "tool_version": __version__,
@@ -114,7 +114,7 @@ def _error(failure: Failure) -> Object:
 
 
 def catalogue(name: str, entries: Sequence[Mapping[str, object]], **more: object) -> str:
-    """What ckpt knows: codes, formats, layouts, launchers."""
+    """Return the JSON text of a list of what ckpt knows: codes, formats, layouts or launchers."""
     return document(name, {name: list(entries), **more})
 
 
@@ -122,7 +122,7 @@ def catalogue(name: str, entries: Sequence[Mapping[str, object]], **more: object
 
 
 def head(result: Verification) -> Object:
-    """What comes before the files."""
+    """Return the fields of a verification that come before its files: root, verdict, summary, sample."""
     counts = ("files", "bytes", "bytes_read", "seconds", "ok", "suspect", "broken", "unknown")
     about: Object = {
         "schema": "ckpt-tools/verify/v1",
@@ -160,7 +160,7 @@ def _report(report: Report) -> Object:
 
 
 def finding(f: Finding, *, across: bool = False) -> Object:
-    """One finding; those across files carry their path."""
+    """Return the JSON object of a finding; ``across`` adds its path, for findings across files."""
     from ckpt_tools.planning.rules.catalogue import find_rule  # imports each rule
 
     more: Object = {"rule": find_rule(f)}
@@ -216,7 +216,7 @@ def rollback(back: Rollback) -> Object:
 
 
 def outcomes(plan: LoadPlan) -> list[tuple[Checkpoint, str]]:
-    """Return each candidate in order with "rejected", "chosen", "passed over" or "not looked at"."""
+    """Return each candidate in order with its outcome: rejected, chosen, passed over or not looked at."""
     chosen = plan.checkpoint.key if plan.checkpoint else None
     rejected = {r.checkpoint.key for r in plan.rejected}
     found, outcome = list[tuple[Checkpoint, str]](), "passed over" if chosen else "not looked at"
@@ -238,7 +238,7 @@ def _checkpoint(c: Checkpoint) -> Object:
 
 
 def _load(f: FileLoad) -> Object:
-    return {  # written out, which takes half the time: a plan has one for each file of each rank
+    return {  # without fields(), in half the time: a plan has one such object for each file of each rank
         "role": f.role,
         "path": absolute(f.path),
         "size": f.size,
@@ -258,7 +258,7 @@ def _load(f: FileLoad) -> Object:
 
 
 def _scan(scan: Scan) -> Object:
-    # not for what is only explained: it knows every layout
+    # imported here, because both import every layout, which other answers do not need
     from ckpt_tools.discovery.completeness import ranks_present
     from ckpt_tools.layouts import BUILT_IN
 
@@ -281,7 +281,7 @@ def _scan(scan: Scan) -> Object:
 
 
 def render_file(report: Report, anatomy: Anatomy, trust: Mapping[str, str]) -> str:
-    """The JSON of ``ckpt show``; ``trust`` says for every pickle global what loading it would mean."""
+    """Return the JSON of ``ckpt show``; ``trust`` has for each pickle global what loading it would mean."""
     tensor = ("name", "dtype", "shape", "nbytes", "offset", "storage")
     stats = [
         {**fields(s, "name", "dtype", *COUNTS), "min": scalar(s.min), "max": scalar(s.max)}

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def render(result: Verification, view: View | None = None) -> str:  # noqa: ARG001 - as every output
-    """Each line is an object with a ``type``. A text without its summary line was cut short."""
+    """Return an object per line, each with a ``type``. Without a summary line the text was cut short."""
     lines: list[json.Object] = [{"type": "file", **json.file(entry)} for entry in result.files]
     lines += [{"type": "finding", **json.finding(f, across=True)} for f in result.findings]
     lines.append({"type": "summary", **json.head(result)})
@@ -21,12 +21,12 @@ def render(result: Verification, view: View | None = None) -> str:  # noqa: ARG0
 
 
 def failed(failure: Failure, view: View | None = None) -> str:  # noqa: ARG001 - as every output
-    """The error on one line."""
+    """Return the error as one line of JSON."""
     return f"{json.line(json.failed(failure))}\n"
 
 
 def line(event: Event) -> str:
-    """One event of the schema ckpt-tools/watch/v1 (docs/json.md), with its line break."""
+    """Return an event as a line of JSON of the schema ckpt-tools/watch/v1 (docs/json.md)."""
     about = {
         "schema": "ckpt-tools/watch/v1",
         "type": event.type,

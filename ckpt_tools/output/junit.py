@@ -22,7 +22,7 @@ FAILED, ERROR, SKIPPED = "failure", "error", "skipped"
 
 
 class Case(NamedTuple):
-    """``outcome`` is empty for a case that passed; ``told`` is what it says all the same."""
+    """One test case. ``outcome`` is "" if it passed; ``told`` is its text, which a passed case may have."""
 
     classname: str
     name: str
@@ -33,7 +33,7 @@ class Case(NamedTuple):
 
 
 def render(document: Verification | LoadPlan | Failure, view: View) -> str:
-    """Return one suite. Damage is a failure, what was not seen an error, a lost candidate skipped."""
+    """Return the XML of one suite: damage is a failure, an unread file an error, a lost candidate skipped."""
     if isinstance(document, Verification):
         command, seconds, cases = "verify", document.summary.seconds, [*_list_files(document, view)]
     elif isinstance(document, LoadPlan):
@@ -56,67 +56,69 @@ def render(document: Verification | LoadPlan | Failure, view: View) -> str:
 
 
 def _text(text: str) -> str:
-    """What XML 1.0 can hold, and no terminal stumbles over; line breaks are our own."""
+    """Escape characters that XML 1.0 cannot hold or that steer a terminal; line breaks stay."""
     lines = (printable(line) for line in text.split("\n"))
     return re.sub("[\ufffe\uffff]", lambda m: f"\\u{ord(m[0]):04x}", "\n".join(lines))
 
 
-def _line(text: str) -> str:
+def _one_line(text: str) -> str:
     return text.replace("\n", "\\x0a")
 
 
 def _list_files(v: Verification, view: View) -> Iterator[Case]:
     for entry in v.files:
         r = entry.report
-        of = entry.part.layout if entry.part else r.format or "file"
-        yield _judge(f"ckpt.verify.{of}", relative(r.path, v.root), r.verdict, r.findings, view)
+        group = entry.part.layout if entry.part else r.format or "file"
+        yield _judge(f"ckpt.verify.{group}", relative(r.path, v.root), r.verdict, r.findings, view)
     by_path: dict[str, list[Finding]] = {}
     for f in v.findings:
         by_path.setdefault(f.path, []).append(f)
     for path, found in by_path.items():
         verdict = Verdict.UNKNOWN if any(map(is_unseen, found)) else worst(found)
         yield _judge("ckpt.verify.across", relative(path, v.root) or ".", verdict, found, view)
-    if not (v.files or v.findings):  # servers take a suite without cases for a good one
+    if not (v.files or v.findings):  # CI servers take a suite without cases for a passed one
         yield Case("ckpt.verify", "answer", ERROR, "nothing-recognised", count_files(v))
 
 
 def _judge(classname: str, name: str, verdict: Verdict, findings: Iterable[Finding], view: View) -> Case:
     found = sorted(findings, key=lambda f: -f.severity)
-    told = _tell(f for f in found if view.verbose or f.severity is not Severity.NOTE)
+    told = _describe_all(f for f in found if view.verbose or f.severity is not Severity.NOTE)
     suspect = FAILED if view.warnings_fail else ""
     outcomes = {Verdict.BROKEN: FAILED, Verdict.UNKNOWN: ERROR, Verdict.SUSPECT: suspect}
     code, message = (found[0].code, describe(found[0])) if found else (str(verdict), "")
-    line = f"{code}: {_line(message)}".rstrip(": ")
-    return Case(classname, _line(name), outcomes.get(verdict, ""), code, line, told)
+    line = f"{code}: {_one_line(message)}".rstrip(": ")
+    return Case(classname, _one_line(name), outcomes.get(verdict, ""), code, line, told)
 
 
-def _tell(findings: Iterable[Finding]) -> str:
+def _describe_all(findings: Iterable[Finding]) -> str:
     lines = []
     for f in findings:
-        lines.append(f"{f.severity}: {f.code}: {_line(describe(f))}")
-        lines += [f"hint: {_line(f.hint)}"] if f.hint and not f.follows else []
+        lines.append(f"{f.severity}: {f.code}: {_one_line(describe(f))}")
+        lines += [f"hint: {_one_line(f.hint)}"] if f.hint and not f.follows else []
     return "\n".join(lines)
 
 
 def _list_loads(plan: LoadPlan, view: View) -> Iterator[Case]:
     failed = FAILED if view.warnings_fail else ""
-    yield Case("ckpt.plan", "choice", told=_line(sum_up(plan)))
+    yield Case("ckpt.plan", "choice", told=_one_line(sum_up(plan)))
     loads = {"every rank": plan.shared} if plan.shared else {}
     for who, files in {**loads, **{f"rank {r.rank}": r.files for r in plan.by_rank}}.items():
         lines = [
             f"{f.role}: {relative(f.path, plan.root)}{f' ({f.reason})' if f.reason else ''}" for f in files
         ]
-        yield Case("ckpt.plan", who, told="\n".join(map(_line, lines)))
+        yield Case("ckpt.plan", who, told="\n".join(map(_one_line, lines)))
     yield from _list_rejected(plan, failed or SKIPPED)
     for f in plan.warnings:
         if f.severity is not Severity.NOTE:
-            name = _line(f"{f.code}: {relative(f.path, plan.root)}" if f.path else f.code)
-            yield Case("ckpt.plan.warnings", name, failed, f.code, _line(describe(f)), _tell((f,)))
+            name = _one_line(f"{f.code}: {relative(f.path, plan.root)}" if f.path else f.code)
+            yield Case(
+                "ckpt.plan.warnings", name, failed, f.code, _one_line(describe(f)), _describe_all((f,))
+            )
 
 
 def _list_reasons(failure: Failure) -> Iterator[Case]:
-    told = "\n".join(map(_line, filter(None, (failure.message, failure.hint))))
-    yield Case(f"ckpt.{failure.command}", "answer", ERROR, failure.code, _line(failure.message), told)
+    told = "\n".join(map(_one_line, filter(None, (failure.message, failure.hint))))
+    yield Case(f"ckpt.{failure.command}", "answer", ERROR, failure.code, _one_line(failure.message), told)
     if failure.plan:
         yield from _list_rejected(failure.plan, FAILED)
 
@@ -126,6 +128,6 @@ def _list_rejected(plan: LoadPlan, outcome: str) -> Iterator[Case]:
         c = rejected.checkpoint
         found = sorted(rejected.findings, key=lambda f: (f.follows, -f.severity))
         code = found[0].code if found else "rejected"
-        message = f"{code}: {_line(describe(found[0]))}" if found else code
-        name = _line(f"{c.label} ({c.kind}): {relative(c.path, plan.root)}")
-        yield Case("ckpt.plan.rejected", name, outcome, code, message, _tell(found))
+        message = f"{code}: {_one_line(describe(found[0]))}" if found else code
+        name = _one_line(f"{c.label} ({c.kind}): {relative(c.path, plan.root)}")
+        yield Case("ckpt.plan.rejected", name, outcome, code, message, _describe_all(found))

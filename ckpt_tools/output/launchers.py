@@ -10,11 +10,11 @@ from ckpt_tools.output.json import Object
 from ckpt_tools.output.page import PLAIN, Page, View, known
 
 All = Sequence[tuple[Launcher, Started | None]]
-"""Each launcher with what it makes of the environment."""
+"""Each launcher with what it reads from the environment; None if it does not recognise its variables."""
 
 
 def entries(launchers: All) -> list[Object]:
-    """Each launcher with what it makes of the environment."""
+    """Return a JSON object per launcher, with the rank and world size that it reads from the environment."""
     return [
         {
             "name": launcher.name,
@@ -30,7 +30,7 @@ def entries(launchers: All) -> list[Object]:
 
 
 def table(launchers: All, here: Started | None, env: Mapping[str, str], view: View = PLAIN) -> str:
-    """For people: the launchers with their variables that are set, then what is known and unclear here."""
+    """Return a table of launchers with the variables that are set, then what is known or unclear ``here``."""
     page, rows = Page(view), []
     for launcher, started in launchers:
         package = package_of(launcher.name)

@@ -1,6 +1,6 @@
 """An answer -> GitHub-flavoured Markdown: a summary with tables, for comments, step summaries and tickets.
 
-Nothing in a name can end a cell, open a tag, link anywhere or call anybody.
+Nothing in a file name can end a cell, open a tag, make a link or notify a user.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from ckpt_tools.output.page import DEPTHS, FEW, View, describe_checks, relative
 from ckpt_tools.output.sentence import sum_up
 from ckpt_tools.output.words import printable, size, span
 
-_MEANT = re.compile(r"[\\`*\[\]<>#|&~@$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|:(?=//)|www(?=\.)", re.IGNORECASE)
-"""What Markdown, or GitHub on top of it, gives a meaning within a line."""
+_MARKUP = re.compile(
+    r"[\\`*\[\]<>#|&~@$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|:(?=//)|www(?=\.)", re.IGNORECASE
+)
+"""Characters to which Markdown, or GitHub's additions to it, give a meaning within a line."""
 _PLAIN = re.compile(r"[A-Za-z0-9 ._/=,:()+-]*[A-Za-z0-9._/=,:()+-]")
-"""What can stand in a code span as it is, in a table too."""
+"""Texts that can stand unescaped in a code span, in a table cell too."""
 
 
 def render(document: Verification | LoadPlan | Failure, view: View) -> str:
-    """A heading, a sentence, and tables."""
+    """Return a heading, a sentence, and tables."""
     if isinstance(document, Verification):
         lines = _show_files(document, view)
     elif isinstance(document, LoadPlan):
@@ -33,17 +35,18 @@ def render(document: Verification | LoadPlan | Failure, view: View) -> str:
 
 
 def text(words: str) -> str:
-    """Words that mean nothing but themselves: a character with a meaning is said by its number."""
+    """Return a text in which each character with a meaning in Markdown is a reference such as ``&#42;``."""
 
     def number(m: re.Match[str]) -> str:
         if len(m[0]) > 1:  # www
             return f"{m[0][:2]}&#{ord(m[0][2])};"
-        return f"&#{ord(m[0])};" + ("&#8203;" if m[0] == "@" else "")  # @name would still tell somebody
+        return f"&#{ord(m[0])};" + ("&#8203;" if m[0] == "@" else "")  # else @name notifies a user
 
-    return _MEANT.sub(number, printable(words))
+    return _MARKUP.sub(number, printable(words))
 
 
 def name(path: str) -> str:
+    """Return a path as a code span, or as escaped text if a code span cannot hold it."""
     return f"`{path}`" if _PLAIN.fullmatch(path) and path == path.strip() else text(path)
 
 
@@ -62,7 +65,7 @@ def _show_files(v: Verification, view: View) -> Iterator[str]:
     read = f"{size(s.bytes_read)} read in {span(s.seconds)}, {DEPTHS[v.level]}"
     yield f"{name(v.root)}: {text(count_files(v))}; {read}"
     yield from _show_findings(v, v.root, view)
-    bad = [f for f in (e.report for e in v.files) if view.verbose or str(f.verdict) != "ok"]
+    bad = [e.report for e in v.files if view.verbose or str(e.report.verdict) != "ok"]
     listed = bad if view.verbose else bad[:FEW]
     rows = [
         (str(r.verdict), describe_checks(r.level, r.coverage), size(r.size), name(relative(r.path, v.root)))
@@ -90,13 +93,11 @@ def _show_plan(plan: LoadPlan, view: View) -> Iterator[str]:
         yield from list(_table(("", ""), [(k, v) for k, v in facts.items() if v]))[1:]
     every = view.verbose or len(plan.loads) <= FEW
     listed = plan.loads if every else [(rank, f) for rank, f in plan.loads if f.substituted][:FEW]
-    rows = [
-        (
-            *("all" if rank is None else str(rank), text(f.role), describe_checks(f.level, f.coverage)),
-            *(size(f.size), name(relative(f.path, root)), text(f.reason)),
-        )
-        for rank, f in listed
-    ]
+    rows = []
+    for rank, f in listed:
+        who = "all" if rank is None else str(rank)
+        cells = (who, text(f.role), describe_checks(f.level, f.coverage), size(f.size))
+        rows.append((*cells, name(relative(f.path, root)), text(f.reason)))
     yield from _table(("rank", "role", "checked", "size", "file", "why"), rows, ("rank", "size"))
     yield from _count_hidden(len(plan.loads) - len(listed), "file")
     yield from _show_findings(plan, root, view)
@@ -134,6 +135,7 @@ def _show_findings(document: Verification | LoadPlan | Failure, root: str, view:
 
 
 def _count_hidden(count: int, noun: str) -> Iterator[str]:
+    """Yield the lines that say how many items are not listed; nothing if all are."""
     if count:
         yield ""
         yield f"{count:,} more {noun}{'s' if count > 1 else ''} not listed (`--verbose` lists all)."

@@ -16,7 +16,7 @@ from ckpt_tools.output.words import plural, size
 
 
 class Observed(Struct, frozen=True):
-    """What came out, and ``findings`` with paths, worst first; ``empty``: nothing was recognised."""
+    """One answer in brief. ``findings`` have paths, worst first; ``empty``: no file was recognised."""
 
     title: str
     sentence: str
@@ -26,12 +26,12 @@ class Observed(Struct, frozen=True):
 
     @property
     def error(self) -> str:
-        """Why there is no answer, and what to do about it."""
+        """Return why there is no answer, and the failure's hint."""
         return ". ".join(filter(None, (self.sentence, self.failure.hint if self.failure else "")))
 
 
 def observe(document: Verification | LoadPlan | Failure, view: View) -> Observed:
-    """Return the same of every kind of document."""
+    """Return the title, the sentence and the findings of a document; notes only if ``view.verbose``."""
     if isinstance(document, Verification):
         found = [*document.findings, *document.in_files]
     elif plan := document.plan if isinstance(document, Failure) else document:
@@ -50,12 +50,12 @@ def observe(document: Verification | LoadPlan | Failure, view: View) -> Observed
 
 
 def is_unseen(f: Finding) -> bool:
-    """Return True if something was not looked at, which is never good news whatever the severity."""
+    """Return True if the finding says that a file was not checked: a problem whatever its severity."""
     return f.severity is not Severity.NOTE and (f.code in NOT_SEEN or f.code == "not-inspected")
 
 
 def count_files(v: Verification) -> str:
-    """Return ``3 files, 1.2 GiB: 2 ok, 1 broken``."""
+    """Return a text such as ``3 files, 1.2 GiB: 2 ok, 1 broken``."""
     s = v.summary
     if not s.files:
         return "nothing is recognised"
@@ -64,12 +64,12 @@ def count_files(v: Verification) -> str:
 
 
 def shorten(path: str) -> str:
-    """Return a path as it is seen from the current directory, as a repository's files are called."""
+    """Return a path relative to the current directory, which in CI is the repository's; else as it is."""
     return relative(path, here())
 
 
 def here() -> str:
-    """The current directory; the root where that is gone."""
+    """Return the current directory, or "/" if it was removed."""
     try:
         return os.getcwd()
     except OSError:
@@ -77,10 +77,10 @@ def here() -> str:
 
 
 def advise(f: Finding) -> str:
-    """Return what is wrong and what to do about it."""
+    """Return a finding's message and hint as one text."""
     return ". ".join(filter(None, (describe(f), f.hint)))
 
 
 def describe(f: Finding) -> str:
-    """Return its message with the byte that it is about."""
+    """Return a finding's message, with the byte offset if the finding has one."""
     return f.message if f.offset is None else f"{f.message} (at byte {f.offset:,})"

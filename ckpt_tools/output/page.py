@@ -20,12 +20,12 @@ from ckpt_tools.output.words import percent, printable, wrapped
 T = TypeVar("T")
 
 FEW = 50
-"""Rows up to which a list is shown whole; beyond, only what needs attention, unless --verbose."""
+"""Rows up to which a list is shown whole; a longer list shows only what needs attention, unless --verbose."""
 
 _ALIKE = 3
-"""Warnings or errors with the same words up to which each has a block of its own."""
+"""Up to this number, warnings or errors with the same message each have a block of their own."""
 _HINTS = 4
-"""Different hints about one code, at most."""
+"""The most hints with different texts that are shown for one finding code."""
 
 STYLE = {
     "ok": "green",
@@ -39,7 +39,7 @@ STYLE = {
     "needs-trust": "yellow",
     "dangerous": "bold red",
 }
-"""Words that say something about health; all other cells are plain."""
+"""Styles of verdicts, severities and trust words; all other cells are plain."""
 
 
 WORST = (Verdict.BROKEN, Verdict.UNKNOWN, Verdict.SUSPECT, Verdict.OK)
@@ -47,7 +47,7 @@ WORST = (Verdict.BROKEN, Verdict.UNKNOWN, Verdict.SUSPECT, Verdict.OK)
 
 
 class View(Struct, frozen=True):
-    """How a page is shown: ``width`` None wraps nothing; ages are measured from ``now``."""
+    """How a page is shown: ``width`` in columns (None: no wrapping); ages are measured from ``now``."""
 
     color: bool = False
     width: int | None = None
@@ -60,16 +60,16 @@ PLAIN = View()
 
 
 class Page:
-    """Collects text and tables. Words, and so paths, are never cut: a terminal gives them back whole."""
+    """Collects text and tables. No word is cut, so that a path can be copied whole from a terminal."""
 
     def __init__(self, view: View) -> None:
         self.view = view
         self.file = io.StringIO()
 
     def text(self, text: str, style: str = "", whole: bool = False) -> None:
-        """A paragraph, wrapped between words unless it must be copied ``whole``."""
+        """Add a paragraph, wrapped between words; ``whole`` keeps it on one line, for texts to be copied."""
         line = printable(text)
-        for one in [line] if whole else _wrapped(line, self.view.width, hang=2):
+        for one in [line] if whole else _wrap(line, self.view.width, hang=2):
             self._line([(one, style)])
 
     def table(
@@ -80,21 +80,21 @@ class Page:
         below: Sequence[str] = (),
         dull: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Rows of cells below ``headers``; the columns in ``right`` are aligned there. Where the table is
-        wider than the terminal the cells of those in ``below`` stand below their rows, the first of them
-        first. A column that is empty, or has in each row what is ``dull`` there, is left out.
+        """Add rows of cells below ``headers``; columns in ``right`` are right-aligned. If the table is wider
+        than the terminal, columns in ``below`` move below their rows, one after the other, until it fits.
+        A column is left out if each cell is empty or equals the column's ``dull`` value.
         """
         cells = [[printable(cell) for cell in row] for row in rows]
         widths = _measure(headers, cells, dull)
-        apart = _move(widths, [headers.index(header) for header in below], self.view.width)
+        moved = _choose_moved(widths, [headers.index(header) for header in below], self.view.width)
         for row in (headers, *cells):
             line = []
-            for i in sorted(widths.keys() - apart):
+            for i in sorted(widths.keys() - moved):
                 text = row[i].rjust(widths[i]) if headers[i] in right else row[i].ljust(widths[i])
                 line.append((f"{text}  ", "bold" if row is headers else STYLE.get(row[i], "")))
             self._line(line)
-            for cell in (row[i] for i in sorted(apart) if row is not headers and row[i]):
-                for text in _wrapped(f"    {cell}", self.view.width):
+            for cell in (row[i] for i in sorted(moved) if row is not headers and row[i]):
+                for text in _wrap(f"    {cell}", self.view.width):
                     self._line([(text, "")])
 
     def _line(self, parts: Sequence[tuple[str, str]]) -> None:
@@ -105,6 +105,7 @@ class Page:
         self.file.write("".join(text for text, _ in parts).rstrip() + "\n")
 
     def first(self, items: Sequence[T]) -> Sequence[T]:
+        """Return the first FEW items; all with ``view.verbose``."""
         return items if self.view.verbose else items[:FEW]
 
     def gap(self) -> None:
@@ -112,7 +113,7 @@ class Page:
             self.text("")
 
     def findings(self, findings: Sequence[Finding], root: str, folded: Collection[str] = ()) -> None:
-        """Show each finding once, and what to do below the last with that hint; fold what is alike."""
+        """Show findings by hint, the hint last; alike findings, as _fold says of ``folded`` paths, as one."""
         if not findings:
             return
         found = sorted(findings, key=lambda f: -f.severity)  # errors first, else in the order found
@@ -120,15 +121,15 @@ class Page:
         groups: dict[str, list[tuple[Finding, list[Finding]]]] = {}
         for first, more in _fold([f for f in found if not f.follows], folded, self.view.verbose):
             groups.setdefault(filled(first.hint, first.path, root), []).append((first, more))
-        said, left = Counter[str](), 0
+        shown, left = Counter[str](), 0
         for hint, rows in groups.items():
             for first, more in rows:
                 self._show_finding(first, more, root)
             code = rows[-1][0].code
-            said[code] += 1
-            if hint and (said[code] <= _HINTS or self.view.verbose):
+            shown[code] += 1
+            if hint and (shown[code] <= _HINTS or self.view.verbose):
                 self.text(f"  hint: {hint}", "cyan")
-            left += bool(hint) and said[code] > _HINTS
+            left += bool(hint) and shown[code] > _HINTS
         if left and not self.view.verbose:
             self.text(f"  hint: {left:,} more like these (-v)", "dim")
         for f in found:
@@ -156,24 +157,24 @@ class Page:
 def _measure(
     headers: Sequence[str], cells: Sequence[Sequence[str]], dull: Mapping[str, str]
 ) -> dict[int, int]:
-    """Return the widths of the columns that are worth showing."""
+    """Return the widths of the columns to show, by index; columns of empty or ``dull`` cells are left out."""
     columns = {i: [row[i] for row in cells] for i in range(len(headers))}
     shown = [i for i, header in enumerate(headers) if not {"", dull.get(header)}.issuperset(columns[i])]
     return {i: max(map(len, (headers[i], *columns[i]))) for i in shown}
 
 
-def _move(widths: Mapping[int, int], order: Sequence[int], width: int | None) -> set[int]:
-    """Return the columns that must stand elsewhere for the others to fit."""
-    apart = set[int]()
+def _choose_moved(widths: Mapping[int, int], order: Sequence[int], width: int | None) -> set[int]:
+    """Return the indices of the columns that must move below the rows for the others to fit in ``width``."""
+    moved = set[int]()
     for i in (i for i in order if i in widths):
-        if width is None or sum(w + 2 for at, w in widths.items() if at not in apart) - 2 <= width:
+        if width is None or sum(w + 2 for at, w in widths.items() if at not in moved) - 2 <= width:
             break
-        apart.add(i)
-    return apart
+        moved.add(i)
+    return moved
 
 
-def _wrapped(line: str, width: int | None, hang: int = 0) -> list[str]:
-    """Return a line as several that fit, indented as the first, and ``hang`` more. No word is cut."""
+def _wrap(line: str, width: int | None, hang: int = 0) -> list[str]:
+    """Return lines that fit in ``width``; below an indented line, ``hang`` more blanks. No word is cut."""
     if width is None or len(line) <= width:
         return [line]
     first = " " * (len(line) - len(line.lstrip()))
@@ -184,7 +185,9 @@ def _wrapped(line: str, width: int | None, hang: int = 0) -> list[str]:
 def _fold(
     findings: Sequence[Finding], folded: Collection[str], verbose: bool
 ) -> Iterator[tuple[Finding, list[Finding]]]:
-    """Yield findings, each with those that say the same: notes, and much said of ``folded`` files."""
+    """Yield a first finding and its duplicates: notes of one message, and more than _ALIKE findings of one
+    message about ``folded`` paths. With ``verbose`` duplicates also have the same path and offset.
+    """
     alike = Counter((f.code, f.message) for f in findings if f.path in folded)
     same: dict[tuple[str, str], list[Finding]] = {}
     for f in findings:
@@ -195,7 +198,7 @@ def _fold(
 
 
 def relative(path: str, root: str) -> str:
-    """``path`` below ``root`` as a person reads it; as it is when it lies elsewhere."""
+    """Return ``path`` without the leading ``root``; unchanged if it does not lie below ``root``."""
     base = root if root.endswith(os.sep) else root + os.sep
     return path[len(base) :] if path.startswith(base) and len(path) > len(base) else path
 
@@ -222,7 +225,7 @@ DEPTHS = {
 
 
 def describe_checks(level: Level, coverage: float) -> str:
-    """Return how deeply a file was looked at: a flipped bit is seen where a stored checksum covers it."""
+    """Return how deeply a file was checked. Only bytes that a stored checksum covers show a flipped bit."""
     if level < Level.CONTENT:
         return DEPTHS[level]
     return f"checksums of {percent(coverage)} of the bytes" if coverage else "no checksum in this format"

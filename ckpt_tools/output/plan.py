@@ -40,7 +40,7 @@ def render(plan: LoadPlan, view: View = PLAIN) -> str:
 
 
 def _list_skipped(page: Page, plan: LoadPlan) -> None:
-    """Show why each better checkpoint was skipped, and which have higher steps and older times."""
+    """Show why each better checkpoint was skipped, and which others have a higher step but an older time."""
     for rejected in plan.rejected:
         c = rejected.checkpoint
         page.text("")
@@ -78,7 +78,7 @@ def _describe_ranks(plan: LoadPlan) -> str:
 
 
 def _describe_checks(plan: LoadPlan) -> str:
-    """Return how deeply the files to load were looked at, in words."""
+    """Return in words how deeply the files to load were checked: the lowest level, the mean coverage."""
     files = {f.path: f for _, f in plan.loads}.values()
     covered = sum(max(0, f.size) * f.coverage for f in files) / (_add_sizes(files) or 1)
     return describe_checks(min((f.level for f in files), default=Level.PRESENCE), covered)
@@ -102,7 +102,7 @@ def _list_loads(page: Page, plan: LoadPlan) -> None:
         page.text(f"{len(plan.loads) - len(rows):,} ranks load their own files (-v lists them)", "dim")
 
 
-# ---- with -v: what was considered, who says how many ranks there are, what was not looked at
+# ---- with -v: the candidates, the source of each number of ranks, the files and bytes that were not checked
 
 
 def _explain(plan: LoadPlan) -> Iterator[str]:
@@ -133,6 +133,7 @@ def _list_candidates(plan: LoadPlan) -> Iterator[str]:
 
 
 def _list_unseen_bytes(files: Sequence[FileLoad]) -> Iterator[str]:
+    """Yield which bytes of the files to load no checksum covers, or were not read at the level asked for."""
     shallow = [f for f in files if f.level < Level.CONTENT]
     deep = [f for f in files if f.level >= Level.CONTENT]
     if bare := sum(round(max(0, f.size) * (1 - f.coverage)) for f in deep):
@@ -148,8 +149,8 @@ def _list_unseen_bytes(files: Sequence[FileLoad]) -> Iterator[str]:
 def _list_unseen_files(plan: LoadPlan, loaded: int) -> Iterator[str]:
     if rest := sum(outcome == "not looked at" for _, outcome in outcomes(plan)):
         yield f"{plural(rest, 'other checkpoint')}: 'ckpt verify' looks at all of them"
-    narrowed = plan.by_rank and len(plan.by_rank) != plan.world_size  # 'ckpt latest': the others load theirs
-    if plan.checkpoint and not narrowed and (idle := len(plan.checkpoint.parts) - loaded) > 0:
+    is_partial = plan.by_rank and len(plan.by_rank) != plan.world_size  # 'ckpt latest': one rank's files
+    if plan.checkpoint and not is_partial and (idle := len(plan.checkpoint.parts) - loaded) > 0:
         yield f"{plural(idle, 'file')} of the chosen checkpoint that nobody loads"
 
 

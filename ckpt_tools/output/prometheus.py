@@ -1,6 +1,6 @@
 """An answer -> Prometheus' text format, for the node exporter's textfile collector or a push gateway.
 
-'ckpt watch' serves metrics of its own, under other names: both may be scraped by one server.
+'ckpt watch' serves metrics under other names, so that one server may scrape both.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ from ckpt_tools.output.page import View
 from ckpt_tools.output.words import printable
 
 MOST = 100
-"""Files with a series of their own: each costs the server memory for as long as it keeps data."""
-
+"""The most damaged files that have a time series: each costs the server memory while it keeps data."""
 
 Sample = tuple[Mapping[str, str], float | None]
 Gauge = tuple[str, str, Iterable[Sample]]
-"""A metric's name, its help, and its samples, each with labels; one without a value is left out."""
+"""A metric's name, its help text, and its samples (labels, value); a sample with value None is left out."""
 
 
 def render(document: Verification | LoadPlan | Failure, view: View) -> str:
-    """Gauges that describe the last run; a value that is unknown has no sample."""
+    """Return gauges that describe this run; an unknown value has no sample."""
     if isinstance(document, Verification):
         root, gauges = document.root, _measure_files(document, view)
     elif isinstance(document, LoadPlan):
@@ -48,31 +47,31 @@ def _label(root: str, labels: Mapping[str, str]) -> str:
     return "{" + ",".join(f'{name}="{value}"' for name, value in quoted.items()) + "}"
 
 
-def _one(name: str, about: str, value: float | None) -> Gauge:
+def _gauge(name: str, about: str, value: float | None) -> Gauge:
     return name, about, [({}, value)]
 
 
-def _begin(command: str, view: View, code: int) -> Iterator[Gauge]:
+def _measure_run(command: str, view: View, code: int) -> Iterator[Gauge]:
     about = f"0 where 'ckpt {command}' had an answer, else its exit code."
-    yield _one(f"ckpt_{command}_failure_code", about, code)
+    yield _gauge(f"ckpt_{command}_failure_code", about, code)
     asked = f"When 'ckpt {command}' was asked."
-    yield _one(f"ckpt_{command}_timestamp_seconds", asked, round(view.now, 3) or None)
+    yield _gauge(f"ckpt_{command}_timestamp_seconds", asked, round(view.now, 3) or None)
 
 
 def _measure_files(v: Verification, view: View) -> Iterator[Gauge]:
     s = v.summary
     nothing = not v.files and worst(v.findings) is not Verdict.BROKEN and not blind(v.findings)
-    yield from _begin("verify", view, NoCheckpoint.exit_code if nothing else 0)
+    yield from _measure_run("verify", view, NoCheckpoint.exit_code if nothing else 0)
     states: list[Sample] = [({"verdict": str(word)}, int(word is v.verdict)) for word in Verdict]
     yield "ckpt_verify_verdict", "1 for the verdict over everything.", states
     counts: list[Sample] = [({"verdict": w}, n) for w, n in s.verdicts.items()]
     yield "ckpt_verify_files", "Files that were verified, by verdict.", counts
-    yield _one("ckpt_verify_size_bytes", "Their size together.", s.bytes)
-    yield _one("ckpt_verify_read_bytes", "Bytes that were read.", s.bytes_read)
-    yield _one("ckpt_verify_duration_seconds", "How long it took.", round(s.seconds, 6))
+    yield _gauge("ckpt_verify_size_bytes", "Their size together.", s.bytes)
+    yield _gauge("ckpt_verify_read_bytes", "Bytes that were read.", s.bytes_read)
+    yield _gauge("ckpt_verify_duration_seconds", "How long it took.", round(s.seconds, 6))
     about = "Files that could not be looked at as deeply as asked."
-    yield _one("ckpt_verify_below_level_files", about, s.below_level)
-    yield _one("ckpt_verify_unrecognised_files", "Files of no known format.", s.unrecognised)
+    yield _gauge("ckpt_verify_below_level_files", about, s.below_level)
+    yield _gauge("ckpt_verify_unrecognised_files", "Files of no known format.", s.unrecognised)
     yield _count_findings("ckpt_verify_findings", v, view)
     damaged = [e.report for e in v.files if e.report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN)][:MOST]
     paths: list[Sample] = [({"path": absolute(r.path), "verdict": str(r.verdict)}, 1) for r in damaged]
@@ -87,23 +86,23 @@ def _count_findings(name: str, document: Verification | LoadPlan | Failure, view
 
 def _measure_plan(plan: LoadPlan, view: View) -> Iterator[Gauge]:
     c = plan.checkpoint
-    yield from _begin("plan", view, 0)
-    yield _one("ckpt_resume_found", "Whether there is a checkpoint to resume from.", int(c is not None))
-    yield _one("ckpt_resume_step", "Step that the job resumes from.", plan.resume_step)
+    yield from _measure_run("plan", view, 0)
+    yield _gauge("ckpt_resume_found", "Whether there is a checkpoint to resume from.", int(c is not None))
+    yield _gauge("ckpt_resume_step", "Step that the job resumes from.", plan.resume_step)
     saved = c.mtime_ns / 1e9 if c else None
-    yield _one("ckpt_resume_saved_timestamp_seconds", "When that checkpoint was saved.", saved)
-    yield _one("ckpt_resume_ranks", "Ranks that will load it.", plan.world_size)
+    yield _gauge("ckpt_resume_saved_timestamp_seconds", "When that checkpoint was saved.", saved)
+    yield _gauge("ckpt_resume_ranks", "Ranks that will load it.", plan.world_size)
     swapped = sum(f.substituted for _, f in plan.loads)
-    yield _one("ckpt_resume_substituted_files", "Files of another rank that are loaded.", swapped)
-    yield _one("ckpt_resume_rejected_checkpoints", "Better ones that lost.", len(plan.rejected))
-    yield _one("ckpt_resume_read_bytes", "Bytes that were read.", plan.bytes_read)
+    yield _gauge("ckpt_resume_substituted_files", "Files of another rank that are loaded.", swapped)
+    yield _gauge("ckpt_resume_rejected_checkpoints", "Better ones that lost.", len(plan.rejected))
+    yield _gauge("ckpt_resume_read_bytes", "Bytes that were read.", plan.bytes_read)
     yield _count_findings("ckpt_resume_findings", plan, view)
 
 
 def _measure_failure(failure: Failure, view: View) -> Iterator[Gauge]:
-    yield from _begin(failure.command, view, failure.exit_code)
+    yield from _measure_run(failure.command, view, failure.exit_code)
     if failure.plan:
-        yield _one("ckpt_resume_found", "Whether there is a checkpoint to resume from.", 0)
+        yield _gauge("ckpt_resume_found", "Whether there is a checkpoint to resume from.", 0)
         rejected = len(failure.plan.rejected)
-        yield _one("ckpt_resume_rejected_checkpoints", "Better ones that lost.", rejected)
+        yield _gauge("ckpt_resume_rejected_checkpoints", "Better ones that lost.", rejected)
         yield _count_findings("ckpt_resume_findings", failure, view)

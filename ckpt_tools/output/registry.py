@@ -21,11 +21,11 @@ _KINDS: Mapping[type, str] = {Verification: VERIFICATION, LoadPlan: PLAN, Failur
 
 
 class Output(Struct, frozen=True):
-    """One format. ``renders`` has for each kind of document that it can show (``verification``, ``plan``,
-    ``failure``) the function that does, or "module:function", which is imported when it is needed.
+    """One output format. ``renders`` has for each kind of document (``verification``, ``plan``, ``failure``)
+    the function that returns its text, or "module:function", which is imported when it is needed.
 
-    ``in_ci``: it is read where nothing is still written, so a young file that ends early is damaged there.
-    ``needs`` is a package that is not always there, ``extra`` the extra of ckpt-tools that brings it.
+    ``in_ci``: CI reads it after all files are written, so a young file that is cut short counts as damaged.
+    ``needs`` is an optional package, ``extra`` the extra of ckpt-tools that installs it.
     """
 
     name: str
@@ -36,21 +36,23 @@ class Output(Struct, frozen=True):
     in_ci: bool = False
 
     def render(self, document: Document, view: View | None = None) -> str:
-        found = self.renders.get(_KINDS[type(document)])
-        if found is None:
+        function = self.renders.get(_KINDS[type(document)])
+        if function is None:
             return ""
-        text: str = plugins.find_function(found)(document, view or PLAIN)
+        text: str = plugins.find_function(function)(document, view or PLAIN)
         return text
 
     def require(self) -> None:
-        """Raise UsageError where a package is missing, before the long work rather than after it."""
+        """Raise UsageError if the package ``needs`` is missing: called before the long work, not after it."""
         if self.needs and find_spec(self.needs) is None:
             hint = f"pip install 'ckpt-tools[{self.extra}]'" if self.extra else f"pip install {self.needs}"
             raise UsageError(f"--format {self.name} needs {self.needs}, which is not installed", hint)
 
 
 def _built_in(name: str, title: str, *kinds: str, **more: Any) -> Output:
-    """Return a format of a module whose ``render`` takes these kinds (``failed`` a failure), else all."""
+    """Return a format whose module has ``render`` for all kinds; if ``kinds`` are named, ``render`` takes
+    these kinds, and ``failed`` takes a failure.
+    """
     home = f"ckpt_tools.output.{more.pop('home', name)}"
     renders = dict.fromkeys(kinds or (VERIFICATION, PLAN, FAILURE), f"{home}:render")
     return Output(name, title, {**renders, **({FAILURE: f"{home}:failed"} if kinds else {})}, **more)
@@ -80,13 +82,13 @@ OUTPUTS: tuple[Output, ...] = (
         extra="report",
     ),
 )
-"""In the order in which they are listed; a new one is a line here and a file that renders."""
+"""In the order in which they are listed; a new format is an entry here and a module with ``render``."""
 
 
 def every() -> tuple[Output, ...]:
-    """Those of this package, and those that installed packages add (docs/plugins.md)."""
-    found = plugins.added("outputs", {o.name for o in OUTPUTS}).values()
-    return (*OUTPUTS, *(plugin.value for plugin in found))
+    """Return the formats of this package, and the formats that installed packages add (docs/plugins.md)."""
+    added = plugins.added("outputs", {o.name for o in OUTPUTS}).values()
+    return (*OUTPUTS, *(plugin.value for plugin in added))
 
 
 def names(kind: str) -> tuple[str, ...]:
@@ -94,13 +96,13 @@ def names(kind: str) -> tuple[str, ...]:
 
 
 def find(name: str, kind: str = FAILURE) -> Output | None:
-    """The format of that name, where it shows this kind of document."""
+    """Return the format of that name if it shows this kind of document, else None."""
     own = next((o for o in OUTPUTS if o.name == name), None)
     known = (own,) if own else every()
     return next((o for o in known if o.name == name and kind in o.renders), None)
 
 
 def render(name: str, document: Document, view: View) -> str:
-    found = find(name, _KINDS[type(document)])
-    assert found is not None  # noqa: S101 - what is asked for was looked up before the work
-    return found.render(document, view)
+    output = find(name, _KINDS[type(document)])
+    assert output is not None  # noqa: S101 - the command looked up the format before its work
+    return output.render(document, view)

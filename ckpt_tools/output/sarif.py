@@ -20,17 +20,17 @@ from ckpt_tools.storage.urls import is_url, joined, split
 Object = dict[str, object]
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schema-2.1.0.json"
 MOST = 25_000
-"""Results of one run: GitHub refuses more. The worst come first, and what is left out is said."""
+"""The most results of one run: GitHub refuses more. The worst come first; a note counts the rest."""
 
 
 def render(document: Verification | LoadPlan | Failure, view: View) -> str:
-    """One run. Files below the current directory, the repository's, have names relative to it."""
+    """Return a SARIF log; paths below the current directory, in CI the repository's, are relative to it."""
     seen = observe(document, view)
     listed = seen.findings[:MOST]
     codes = list(dict.fromkeys(f.code for f in listed))
     run: Object = {
         "tool": {"driver": {"name": "ckpt", "semanticVersion": __version__, "rules": [*map(_rule, codes)]}},
-        "originalUriBaseIds": {"%SRCROOT%": {"uri": f"file://{_quoted(here().rstrip('/'))}/"}},
+        "originalUriBaseIds": {"%SRCROOT%": {"uri": f"file://{_encode(here().rstrip('/'))}/"}},
         "invocations": [_invocation(seen, len(seen.findings) - len(listed))],
         "columnKind": "unicodeCodePoints",
         "results": [_result(f, codes.index(f.code)) for f in listed],
@@ -73,7 +73,7 @@ def _result(f: Finding, index: int) -> Object:
         "level": str(f.severity),
         "message": {"text": printable(advise(f))},
         **({"locations": [_location(f.path)]} if f.path else {}),
-        # Which finding of an earlier upload is the same one: files of tensors have no lines to tell it by.
+        # By this a viewer finds the same finding in an earlier upload: files of tensors have no line numbers.
         "partialFingerprints": {"ckptFinding/v1": hashlib.sha256(identity).hexdigest()},
         **({"properties": {"offset": f.offset}} if f.offset is not None else {}),
     }
@@ -83,18 +83,18 @@ def _location(path: str) -> Object:
     name = shorten(path)
     if is_url(path):
         store, key = split(path)
-        artifact = {"uri": joined(store, _quoted(key))}
+        artifact = {"uri": joined(store, _encode(key))}
     elif os.path.isabs(name):
-        artifact = {"uri": f"file://{_quoted(name)}"}
+        artifact = {"uri": f"file://{_encode(name)}"}
     else:
-        artifact = {"uri": _quoted(name), "uriBaseId": "%SRCROOT%"}
+        artifact = {"uri": _encode(name), "uriBaseId": "%SRCROOT%"}
     # GitHub shows no result without a line.
     return {"physicalLocation": {"artifactLocation": artifact, "region": {"startLine": 1}}}
 
 
-def _quoted(path: str) -> str:
-    """The bytes of a name as a URI has them: nothing in it can end the URI or name a scheme."""
+def _encode(path: str) -> str:
+    """Return a path percent-encoded byte by byte, so that nothing in it can end the URI or name a scheme."""
     try:
         return quote(path.encode("utf-8", "surrogateescape"), safe="/")
-    except UnicodeEncodeError:  # no file has such a name, but an index may say that one has
+    except UnicodeEncodeError:  # no file can have such a name, but an index file may claim it
         return quote(printable(path), safe="/")

@@ -16,11 +16,11 @@ from ckpt_tools.output.words import plural, size, span
 T = TypeVar("T")
 _DULL = {"epoch": "–", "kind": "periodic", "state": "–", "run": ".", "ranks": "–"}
 _MANY = 12
-"""Runs of which each is listed with all its checkpoints, if those are few."""
+"""With more runs than this, and more than FEW checkpoints, a table has a row per run, not per checkpoint."""
 
 
 def render(scan: Scan, view: View = PLAIN) -> str:
-    """The checkpoints in their order, the findings, and what else lies there."""
+    """Return a page: the checkpoints in the scan's order, the findings, and the counts of other files."""
     page, found = Page(view), scan.checkpoints
     runs = _group_by_run(scan)
     if len(runs) > _MANY and len(found) > FEW and not view.verbose:
@@ -42,12 +42,9 @@ def render(scan: Scan, view: View = PLAIN) -> str:
     counts += [excluded(scan.excluded)] if scan.excluded else []
     if not (found or scan.bare or scan.unrecognised):
         counts.append("0 other files")
-    what = (
-        ""
-        if found or counts[-1] == "0 other files"
-        else " (if they are checkpoints: docs/adding-a-layout.md)"
-    )
-    page.text(", ".join(counts) + what, "dim")
+    expected = found or counts[-1] == "0 other files"
+    advice = "" if expected else " (if they are checkpoints: docs/adding-a-layout.md)"
+    page.text(", ".join(counts) + advice, "dim")
     return page.done()
 
 
@@ -97,7 +94,7 @@ def _kind(c: Checkpoint) -> str:
 
 
 def _counts_saves(c: Checkpoint) -> bool:
-    """Whether the number in its names counts saves, and not restarts: what else is known is from inside."""
+    """Return True if ``generation`` counts saves, not restarts: file names have no step or epoch with it."""
     by_name = [p for p in c.parts[:1] if p.step is None and p.epoch is None]
     return c.counted or (c.generation is not None and bool(by_name))
 
@@ -124,7 +121,7 @@ class _Row(NamedTuple):
 
 
 def draw(scan: Scan, view: View = PLAIN) -> str:
-    """Runs in the order of their newest checkpoints; ``view.verbose`` lists every file."""
+    """Return a tree of runs in the order of their newest checkpoints; ``view.verbose`` lists every file."""
     page = Page(view)
     if scan.checkpoints:
         headers = ("checkpoint", "what", "ranks", "size", "age")
@@ -163,5 +160,6 @@ def _list_files(c: Checkpoint, view: View) -> list[_Row]:
 
 
 def _branch(items: Sequence[T]) -> Iterator[tuple[T, str, str]]:
+    """Yield each item of a tree with the line before its name, and the line before its children."""
     for i, item in enumerate(items, 1):
         yield (item, "├─ ", "│  ") if i < len(items) else (item, "└─ ", "   ")

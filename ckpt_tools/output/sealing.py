@@ -17,16 +17,10 @@ _WORDS = {"already": "sealed before", "would-seal": "would seal"}
 
 def render(result: Sealing, view: View = PLAIN) -> str:
     page, root = Page(view), result.roots[0]
-    rows = [
-        (
-            _WORDS.get(one.state, one.state),
-            one.label,
-            plural(one.files, "file"),
-            size(one.size),
-            relative(one.path, root),
-        )
-        for one in page.first(result.checkpoints)
-    ]
+    rows = []
+    for one in page.first(result.checkpoints):
+        cells = (_WORDS.get(one.state, one.state), one.label, plural(one.files, "file"), size(one.size))
+        rows.append((*cells, relative(one.path, root)))
     if rows:
         page.table(("state", "checkpoint", "files", "size", "where"), rows, right=("size",), below=("where",))
     of_each = [f.at(one.path) for one in result.checkpoints for f in one.findings]
@@ -40,7 +34,7 @@ def render(result: Sealing, view: View = PLAIN) -> str:
 
 
 def json(result: Sealing) -> str:
-    """The schema ckpt-tools/sealing/v1 (docs/json.md)."""
+    """Return the JSON text of the schema ckpt-tools/sealing/v1 (docs/json.md)."""
     from ckpt_tools.model.seal import STATES
 
     summary = {

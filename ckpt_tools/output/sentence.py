@@ -15,23 +15,24 @@ from ckpt_tools.planning.rules.save.missing_part import GONE
 
 ALONE = "It holds weights only: the optimizer starts from scratch."
 _NAMED = 2
-"""Skipped checkpoints that each have a sentence."""
+"""Up to this number of skipped checkpoints, each has a sentence."""
 _RANGES = 8
+"""Up to this number of ranges of ranks, a sentence names the ranks; with more it counts them."""
 
 
 def sum_up(plan: LoadPlan) -> str:
     """Return what the job resumes from, what was skipped and why, and how many steps are trained again."""
-    said = [_say_choice(plan), *[ALONE] * (plan.state == "weights-only")]
+    sentences = [_say_choice(plan), *[ALONE] * (plan.state == "weights-only")]
     if len(plan.rejected) <= _NAMED:
-        said += (_say_skipped(r) for r in plan.rejected)
+        sentences += (_say_skipped(r) for r in plan.rejected)
     else:
         first = _say_skipped(plan.rejected[0])
-        said.append(f"{len(plan.rejected):,} better checkpoints were skipped. {first}")
+        sentences.append(f"{len(plan.rejected):,} better checkpoints were skipped. {first}")
     steps = [r.checkpoint.step for r in plan.rejected if not r.checkpoint.unfinished]
     known = [step for step in steps if step is not None]
     if known and plan.resume_step is not None and (lost := max(known) - plan.resume_step) > 0:
-        said.append(f"{plural(lost, 'step')} of training {'is' if lost == 1 else 'are'} lost.")
-    return " ".join(said)
+        sentences.append(f"{plural(lost, 'step')} of training {'is' if lost == 1 else 'are'} lost.")
+    return " ".join(sentences)
 
 
 def _say_choice(plan: LoadPlan) -> str:
@@ -41,9 +42,9 @@ def _say_choice(plan: LoadPlan) -> str:
         return f"{none}: without one, training would start from scratch."
     name, file = c.label, os.path.basename(plan.resume.path or "")
     if plan.resume.path in [p.path for p in c.parts] and c.parts[1:] and file != name:
-        name += f" ({file})"  # one of several copies
-    begun = any(f.code == "unfinished-save" for f in plan.warnings)
-    newest = "" if plan.rejected or plan.ahead else f", the newest {'finished ' * begun}checkpoint"
+        name += f" ({file})"  # one of several copies: the file that is loaded
+    has_unfinished = any(f.code == "unfinished-save" for f in plan.warnings)
+    newest = "" if plan.rejected or plan.ahead else f", the newest {'finished ' * has_unfinished}checkpoint"
     return f"Resume from {name}{newest}."
 
 
@@ -65,19 +66,19 @@ def explain_rejection(rejected: Rejected) -> str:
 
 
 def _blame_ranks(lost: Sequence[Finding]) -> str:
-    of = ranges.ranges(n for f in lost for first, last in f.ranks for n in range(first, last + 1))
-    before, comma, last = ranges.words(of).rpartition(", ")
+    ranks = ranges.ranges(n for f in lost for first, last in f.ranks for n in range(first, last + 1))
+    before, comma, last = ranges.words(ranks).rpartition(", ")
     who = f"ranks {f'{before} and {last}' if comma else last} have"
-    if (count := ranges.size(of)) == 1 or len(of) > _RANGES:
+    if (count := ranges.size(ranks)) == 1 or len(ranks) > _RANGES:
         who = f"rank {last} has" if count == 1 else f"{count:,} ranks have"
     return f"{who} {'no good copy' if any(f.follows for f in lost) else 'no file'}"
 
 
 def _blame(c: Checkpoint, causes: Sequence[Finding]) -> str:
     first, damaged = causes[0], {f.path: None for f in causes if f.path and f.path != c.path}
-    own = f"{label(c)} "
-    if first.message.startswith(own):
-        return f"it {first.message.removeprefix(own)}"
+    subject = f"{label(c)} "
+    if first.message.startswith(subject):
+        return f"it {first.message.removeprefix(subject)}"
     if first.path in damaged:
         name = os.path.basename(first.path)
         if len(damaged) == 1:

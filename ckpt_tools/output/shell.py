@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ckpt_tools.model.answers import Failure
     from ckpt_tools.output.page import View
 
-# ---- The arguments by which a command learns which checkpoint was chosen, as --resume-args says them.
+# ---- The arguments of --resume-args, by which a command learns which checkpoint was chosen.
 
 
 _FIELD = re.compile(r"(?<!\$)\{(\w+)\}")  # ${HOME} is the shell's
@@ -30,8 +30,8 @@ EACH_RANK = "add --rank N for each rank, or start each with 'ckpt run ROOT --wor
 def fill_arguments(
     wanted: Sequence[str], known: Mapping[str, object], files: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return the words of --resume-args with what is ``known`` filled in, none if something is not known;
-    ``{files}`` becomes a word for each of the ``files``.
+    """Return the words of --resume-args with the values of ``known`` for their fields, () if one is None; the
+    word ``{files}`` becomes a word for each of the ``files``.
     """
     known = {**known, "files": files or None}
     if any(known[name] is None for word in wanted for name in _FIELD.findall(word)):
@@ -41,10 +41,10 @@ def fill_arguments(
 
 
 def describe_rest(path: str | None, files: Sequence[str], wanted: Sequence[str]) -> str:
-    """Return that a training loop is told of one of its ``files`` alone; "" if it learns of all of them."""
-    told = {name for word in wanted for name in _FIELD.findall(word)} - {"path"}
+    """Return a warning if the command learns of only one of the ``files`` to load, else ""."""
+    other_fields = {name for word in wanted for name in _FIELD.findall(word)} - {"path"}
     others = [os.path.basename(file) for file in files if file != path]
-    if path is None or path not in files or not others or told:
+    if path is None or path not in files or not others or other_fields:
         return ""
     more = f" and {len(others) - 1} more" * bool(others[1:])
     by = "{path}" if wanted else "the path"
@@ -52,8 +52,8 @@ def describe_rest(path: str | None, files: Sequence[str], wanted: Sequence[str])
 
 
 def explain_silence(layout: str, path: str | None, wanted: Sequence[str], filled: Sequence[str] = ()) -> str:
-    """Return why a command would start from nothing although a checkpoint was chosen; ``filled`` are the
-    words of --resume-args that it is not given.
+    """Return why a command would start from scratch although a checkpoint was chosen; ``filled`` are the
+    filled words of --resume-args that the command line leaves out.
     """
     if filled:
         why = f"'{{ckpt.args}}', which stands for {words(filled)}, is not among its words"
@@ -68,12 +68,12 @@ def explain_silence(layout: str, path: str | None, wanted: Sequence[str], filled
 
 
 def name_example(path: str | None, files: Sequence[str]) -> str:
-    """Return what stands for the files that a training loop loads in --resume-args."""
+    """Return the field to suggest for --resume-args: ``{files}`` if ``path`` is one of several ``files``."""
     return "{files}" if path in files and files[1:] else "{path}"
 
 
 def render(plan: LoadPlan, view: View | None = None) -> str:  # noqa: ARG001 - as every output
-    """``export CKPT_PATH=… …``, what is unknown empty. Raises UsageError if nothing would tell a job."""
+    """Return ``export CKPT_PATH=… …``, None as empty. Raise UsageError if no value names the checkpoint."""
     checkpoint = plan.checkpoint
     path = _find_path(plan) if checkpoint else None
     if checkpoint and not (path or plan.resume.args or plan.resume.env):
@@ -98,40 +98,39 @@ def render(plan: LoadPlan, view: View | None = None) -> str:  # noqa: ARG001 - a
 
 
 def _find_path(plan: LoadPlan) -> str | None:
-    """Return what the framework is given, else the only file if the plan is of one rank with one file."""
+    """Return the path to resume from; if it is None and the plan has one rank with one file, this file's."""
     if plan.resume.path is None and len(plan.by_rank) == 1 and len(plan.by_rank[0].files) == 1:
         return plan.by_rank[0].files[0].path
     return plan.resume.path
 
 
 def words(args: Iterable[str]) -> str:
-    """Words as one text, each quoted where any shell needs it."""
+    """Return words as one text, each quoted if any shell needs quotes for it."""
     # zsh takes an unquoted =ls for the path of ls; shlex leaves it, because no other shell does.
     return " ".join(f"'='{shlex.quote(a[1:])}" if a.startswith("=") else shlex.quote(a) for a in args)
 
 
 def exports(values: Mapping[str, object]) -> str:
-    """One line that exports all of ``values``; None is exported empty."""
+    """Return one line that exports all ``values``; None is exported as an empty text."""
     quoted = {k: "" if value in (None, "") else shlex.quote(str(value)) for k, value in values.items()}
     return f"export {' '.join(f'{name}={value}' for name, value in quoted.items())}\n"
 
 
 def task_prolog(values: Mapping[str, str]) -> str:
-    """What a TaskProlog prints: Slurm takes the rest of a line without quotes (slurm.conf(5), srun(1))."""
+    """Return a TaskProlog's output: Slurm takes a value unquoted, to the line's end (slurm.conf(5), srun(1))."""
     for name, value in values.items():
         if "\n" in value:
-            raise UsageError(
-                f"{name} holds a line break, which a TaskProlog cannot say", "rename the directory"
-            )
+            why = f"{name} holds a line break, which a TaskProlog cannot say"
+            raise UsageError(why, "rename the directory")
     return "".join(f"export {name}={value}\n" for name, value in values.items())
 
 
 def failed(why: Failure, view: View | None = None) -> str:  # noqa: ARG001 - as every output
-    """What eval has to see when there is no answer: without it, eval of nothing would succeed."""
+    """Return the command that makes eval fail if there is no answer: eval of an empty text would succeed."""
     return f"(exit {why.exit_code})\n"
 
 
 def prolog_failure(message: str, hint: str) -> str:
-    """What a TaskProlog prints when there is no answer: Slurm shows its stderr nowhere."""
+    """Return a TaskProlog's output if there is no answer, as print lines: Slurm shows its stderr nowhere."""
     lines = [f"ckpt: error: {message}", *([f"hint: {hint}"] if hint else [])]
     return "".join(f"print {printable(line)}\n" for text in lines for line in text.splitlines())

@@ -32,14 +32,14 @@ def render(staged: Staged, env: Mapping[str, str], view: View = PLAIN) -> str:
 
 
 def json(staged: Staged, env: Mapping[str, str]) -> str:
-    """The schema ckpt-tools/stage/v1. A file's ``level`` is "" if nothing is stored to hold it against."""
+    """Return the JSON of ckpt-tools/stage/v1. A file's ``level`` is "" if nothing stored can check it."""
     body = staged.decision.body
     files = [
         {"path": f"{staged.directory}/{f.name}", **fields(f, "url", "size", "etag", "version", "level")}
         for f in staged.files
     ]
-    here, links = {f["path"] for f in files}, body["view"]["ranks"].items()
-    ranks = [{"rank": int(rank), "files": paths} for rank, paths in links if here.issuperset(paths)]
+    staged_paths, links = {f["path"] for f in files}, body["view"]["ranks"].items()
+    ranks = [{"rank": int(rank), "files": paths} for rank, paths in links if staged_paths.issuperset(paths)]
     answer = {
         "root": body["root"],
         "directory": staged.directory,
@@ -55,4 +55,5 @@ def json(staged: Staged, env: Mapping[str, str]) -> str:
 
 
 def nothing(root: str) -> str:
+    """Return the JSON text for a root in which there is no checkpoint to stage."""
     return document("stage", {"root": root, "checkpoint": None})

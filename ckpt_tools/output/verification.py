@@ -23,7 +23,7 @@ from ckpt_tools.output.page import (
 from ckpt_tools.output.words import plural, size, span, speed
 
 _FEW = 8
-"""Files with findings that need no table."""
+"""Up to this number of files that are not ok, the findings suffice without a table of the files."""
 
 
 def render(result: Verification, view: View = PLAIN) -> str:
@@ -45,7 +45,7 @@ def render(result: Verification, view: View = PLAIN) -> str:
 
 
 def render_part(files: Sequence[FileReport], of: int, root: str, view: View = PLAIN) -> str:
-    """What was seen until somebody pressed Ctrl-C: it is no verdict on the rest."""
+    """Return the page of an interrupted verification: ``files`` were verified, of ``of`` in all."""
     page = Page(view)
     reports = [entry.report for entry in files]
     bad = [r for r in reports if r.verdict is not Verdict.OK]
@@ -59,7 +59,7 @@ def render_part(files: Sequence[FileReport], of: int, root: str, view: View = PL
 
 
 def _list_findings(page: Page, result: Verification) -> int:
-    """Return how many notes are left out: they must not hide the damage, nor fill the screen."""
+    """Show the findings; return how many notes are left out, which would hide damage or fill the screen."""
     found = result.in_files
     worse = [f for f in found if f.severity is not Severity.NOTE]
     with_notes = page.view.verbose or (not worse and len(found) <= FEW)
@@ -70,6 +70,7 @@ def _list_findings(page: Page, result: Verification) -> int:
 
 
 def _conclude(result: Verification) -> str:
+    """Return the first line: the verdict, how many files have it, the size, how many errors and warnings."""
     s, worst = result.summary, result.verdict
     if not s.files:
         return f"{worst}: no checkpoint file was found"
@@ -83,18 +84,15 @@ def _conclude(result: Verification) -> str:
 
 
 def _list_files(page: Page, reports: Sequence[Report], root: str) -> Sequence[Report]:
-    """Show a table of files that are not ok, if they are many: of a few the findings say it all."""
+    """Return the files that are not ok; show them in a table if more than _FEW, else the findings suffice."""
     listed = [r for r in reports if page.view.verbose or r.verdict is not Verdict.OK]
     if not page.view.verbose and len(listed) <= _FEW:
         return listed
     listed.sort(key=lambda r: WORST.index(r.verdict))
-    rows = [
-        (
-            *(str(r.verdict), describe_checks(r.level, r.coverage), size(r.size), known(r.format)),
-            relative(r.path, root),
-        )
-        for r in listed
-    ]
+    rows = []
+    for r in listed:
+        cells = (str(r.verdict), describe_checks(r.level, r.coverage), size(r.size), known(r.format))
+        rows.append((*cells, relative(r.path, root)))
     if rows:
         headers = ("verdict", "checked", "size", "format", "file")
         page.text("")

@@ -20,12 +20,11 @@ _WAITS = {
 
 
 def render(event: Event, view: View = PLAIN) -> str:
-    """The time of day and what happened, and each finding below it."""
-    page, say = Page(view), event.fields
+    """Return the time of day with the event in words, and each finding below it."""
+    page = Page(view)
     when = time.strftime("%H:%M:%S", time.localtime(event.time))
-    page.text(
-        f"{when}  {_SAY[event.type](say, event.root)}", _STYLES.get(str(say.get("state", event.type)), "")
-    )
+    style = _STYLES.get(str(event.fields.get("state", event.type)), "")
+    page.text(f"{when}  {_SAY[event.type](event.fields, event.root)}", style)
     page.findings(event.findings, event.root or "")
     return page.done()
 
@@ -38,11 +37,10 @@ def _say_checkpoint(f: Mapping[str, Any], _: str | None) -> str:
 def _say_pass(f: Mapping[str, Any], root: str | None) -> str:
     counts = [f"{n:,} {state}" for state, n in f["checkpoints"].items() if n and state != "waiting"]
     counts += [f"{n:,} not checked yet: {_WAITS[why]}" for why, n in f["not_checked"].items()]
-    start = f"a job would resume from {_name(f['plan'])}"
-    if f["plan"]["path"] is None:
-        start = (
-            f"a job could not resume: {f['plan']['why']}" if f["plan"]["why"] else "nothing to resume from"
-        )
+    plan = f["plan"]
+    start = f"a job would resume from {_name(plan)}"
+    if plan["path"] is None:
+        start = f"a job could not resume: {plan['why']}" if plan["why"] else "nothing to resume from"
     return f"{root}: {', '.join(counts) or 'no checkpoint'}; {start}"
 
 

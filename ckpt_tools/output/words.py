@@ -10,7 +10,7 @@ _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-
 
 
 def printable(text: str) -> str:
-    r"""Escape what could steer a terminal, as in ``\x1b[2J``; undecodable bytes as what they are."""
+    r"""Escape characters that could steer a terminal, as ``\x1b``, and undecodable bytes by their value."""
     if text.isascii() and text.isprintable():
         return text
     return _UNSAFE.sub(lambda m: _escape(ord(m[0])), text)
@@ -24,14 +24,14 @@ def _escape(point: int) -> str:
 
 _COMMANDS = r"'ckpt [^']*'|(?:mkdir(?: -p)?|git lfs pull --include|git annex get) \S+"
 _PASTED = rf"{_COMMANDS}|--[a-z][a-z-]* (?:[a-z]+=)?'[^']*'"
-"""What is copied from a message, and must not be broken."""
+"""Commands and flags that a user copies from a message: no line break may stand within."""
 
 
 def wrapped(line: str, width: int, first: str = "", rest: str = "") -> list[str]:
-    """A line as several that fit, begun with ``first`` and ``rest``; no word is cut, and no command."""
-    held = re.sub(_PASTED, lambda m: m[0].replace(" ", "\0"), line)  # printable() leaves no \0
+    """Return lines that fit in ``width``, indented by ``first`` and ``rest``; no word or command is cut."""
+    joined = re.sub(_PASTED, lambda m: m[0].replace(" ", "\0"), line)  # printable() leaves no \0
     lines = wrap(
-        held,
+        joined,
         width,
         initial_indent=first,
         subsequent_indent=rest,
@@ -42,7 +42,7 @@ def wrapped(line: str, width: int, first: str = "", rest: str = "") -> list[str]
 
 
 def size(nbytes: float) -> str:
-    """``1.4 GiB``."""
+    """Return a size such as ``1.4 GiB``; "?" if negative."""
     if nbytes < 0:
         return "?"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
@@ -53,7 +53,7 @@ def size(nbytes: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """``42 s``, ``3 min``, ``5 h``, ``9 d``; the sign is kept, because an age may lie in the future."""
+    """Return ``42 s``, ``3 min``, ``5 h`` or ``9 d``; with the sign, because an age may lie in the future."""
     sign, seconds = ("-" if seconds < 0 else ""), abs(seconds)
     for limit, unit, name in ((100, 1, "s"), (100 * 60, 60, "min"), (48 * 3600, 3600, "h")):
         if seconds < limit:
@@ -62,12 +62,12 @@ def span(seconds: float) -> str:
 
 
 def plural(n: int, noun: str) -> str:
-    """``1 file``, ``2 files``."""
+    """Return ``1 file``, ``2 files``."""
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def percent(fraction: float) -> str:
-    """``98 %``; never rounded up to 100 or down to 0, because both are promises."""
+    """Return ``98 %``; never rounded up to 100 or down to 0, because users take both literally."""
     if 0 < fraction < 0.01:
         return "<1 %"
     if 0.99 < fraction < 1:
@@ -76,6 +76,6 @@ def percent(fraction: float) -> str:
 
 
 def speed(nbytes: int, seconds: float) -> str:
-    """``4.0 GiB read in 2.0 s (2.0 GiB/s)``; no rate where the time is too short to tell one."""
+    """Return ``4.0 GiB read in 2.0 s (2.0 GiB/s)``; no rate if the time is too short to measure one."""
     rate = f" ({size(nbytes / seconds)}/s)" if nbytes and seconds > 0.05 else ""
     return f"{size(nbytes)} read in {seconds:.1f} s{rate}"
