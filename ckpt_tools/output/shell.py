@@ -117,7 +117,7 @@ def exports(values: Mapping[str, object]) -> str:
 
 
 def task_prolog(values: Mapping[str, str]) -> str:
-    """Return a TaskProlog's output: Slurm takes a value unquoted, to the line's end (slurm.conf(5), srun(1))."""
+    """Return a TaskProlog's output: Slurm takes the rest of a line as it is (slurm.conf(5), srun(1))."""
     for name, value in values.items():
         if "\n" in value:
             why = f"{name} holds a line break, which a TaskProlog cannot say"

@@ -13,15 +13,14 @@ from ckpt_tools.storage.trust import OURS, Trust, Untrusted
 
 
 class Variable(NamedTuple):
-    """One setting: its variable, its flag (whose name without dashes is its key in ckpt.toml), what it means,
-    how it is read.
+    """One setting: its variable, its flag (whose name without dashes is its key in ckpt.toml), its meaning,
+    its parser.
 
-    ``parse`` is None for variables that are no setting. ``in_file`` is False where one value for all
-    processes would be wrong, or where a file would vouch for itself. ``reads`` stands for ``parse`` where a
-    file of orders is read. ``use`` is what to say in place of a flag that goes, ``set`` of a variable; {} is
-    what was said. ``word`` is what says it among the words of another flag, which ``splits`` them there, in
-    lines besides. ``called`` is a key that is not the flag's name. Help has the ``metavar`` of a value, the
-    ``panel`` in which the flag stands, and its ``short`` form.
+    ``parse`` is None for variables that are no setting. ``in_file`` is False if one value for all processes
+    would be wrong, or if a file would vouch for itself. ``reads`` replaces ``parse`` if the value names a
+    file to be trusted. ``use`` replaces a deprecated flag, ``set`` a deprecated variable; {} is the value.
+    ``word`` is the setting's name in a flag of WORDS, whose value is divided at ``splits`` and line breaks.
+    ``called`` is the key if it is not the flag's name. ``metavar``, ``panel`` and ``short`` are for help.
     """
 
     name: str
@@ -47,16 +46,16 @@ class Variable(NamedTuple):
 
     @property
     def said(self) -> str:
-        """How a command line says it; empty if only a variable or the file does."""
+        """Return the text that gives the setting on a command line; "" if only a variable or a file can."""
         return self.use if self.word else "" if self.use else self.flag
 
     @property
     def exported(self) -> str:
-        """How a variable says it; empty if none does."""
+        """Return the text that gives the setting as a variable; "" if no variable can."""
         return self.set if self.word else "" if self.set else self.name
 
     def value(self, raw: object, origin: str, base: str = "", trusted: Trust = OURS) -> object:
-        """What a raw value means. Raises UsageError that names ``origin``, where it was given."""
+        """Return the parsed value. Raise UsageError or Untrusted with ``origin``, its flag or variable."""
         assert self.parse is not None  # noqa: S101 - BY_KEY holds settings only; for the type checker
         try:
             return self.reads(raw, base, trusted) if self.reads else self.parse(raw, base)
@@ -70,7 +69,7 @@ class Variable(NamedTuple):
 _SIZE = parsers.whole(1, parsers.MAX_RANK)
 WHICH, REPLICAS, ACCEPTED = "Which checkpoint", "Failed devices and replicas", "What is accepted"
 READING, DECISION, TRUST, OUTPUT = "Reading", "One decision per job", "Whom to trust", "Output"
-"""The panels of help; flags without one stand in the first."""
+"""The panels of help; a flag without a panel stands in the first panel."""
 
 # fmt: off
 ENV: tuple[Variable, ...] = (
@@ -155,12 +154,12 @@ ENV: tuple[Variable, ...] = (
 
 BY_KEY: dict[str, Variable] = {v.key: v for v in ENV if v.parse}
 REPEATED = (parsers.uids, parsers.paths, parsers.dotted, parsers.store_options)
-"""What reads the values of flags that go, and that may be given several times."""
+"""The parsers of deprecated flags that may be given several times."""
 SIZES = ("tp", "pp", "cp", "dp", "ep", "etp")
 
 
 class Said(NamedTuple):
-    """A raw value, and where it was given."""
+    """One raw value, and the flag or variable that gave it."""
 
     raw: object
     origin: str
@@ -173,10 +172,11 @@ WORDS = {
     "trust": Variable("CKPT_TRUST", "--trust", "whose files of orders count beside your own: group, owner=UID, dir=DIR (docs/hooks.md); global='mycompany.*': code of your own that pickles may name; repeat the flag (or give one per line) for more", None, splits="\n", metavar="WHAT", panel=TRUST),
 }
 # fmt: on
-"""Flags whose words are settings. Each word has a key of its own in ckpt.toml."""
+"""Flags whose value is a list of words, each of which is a setting with a key of its own in ckpt.toml."""
 
 
 def fill(use: str, values: Sequence[str]) -> str:
+    """Return ``use`` with {} replaced by each value in shell quotes; a variable has a line for each value."""
     if len(values) == 1 or not use.startswith("CKPT_"):
         return " ".join(use.replace("{}", shlex.quote(value)) for value in values)
     name, _, word = use.partition("=")
@@ -185,7 +185,9 @@ def fill(use: str, values: Sequence[str]) -> str:
 
 
 def find_said(flags: Mapping[str, object], env: Mapping[str, str]) -> dict[str, Said]:
-    """Return by key what flags, and else variables, say. Raise UsageError if two contradict each other."""
+    """Return by key the raw value of the flag, else of the variable. Raise UsageError if two flags, or two
+    variables, contradict each other.
+    """
     by_flag: dict[str, Said] = {}
     by_variable: dict[str, Said] = {}
     for key, raw in flags.items():
@@ -197,12 +199,13 @@ def find_said(flags: Mapping[str, object], env: Mapping[str, str]) -> dict[str, 
             found, said = by_variable, Said(env[declared.name], declared.name)
         else:
             continue
-        for one, piece in _read_words(declared, said) if declared.splits else [(key, said)]:
-            _add(found, one, piece)
+        for word_key, value in _read_words(declared, said) if declared.splits else [(key, said)]:
+            _add(found, word_key, value)
     return {**by_variable, **by_flag}
 
 
 def _read_words(flag: Variable, said: Said) -> Iterator[tuple[str, Said]]:
+    """Yield the key and value of each word of a flag of WORDS, as in tp=2,pp=4. Raise UsageError."""
     known = {v.word: v for v in ENV if v.word and v.set.startswith(f"{flag.name}=")}
     lines = said.raw if isinstance(said.raw, list) else str(said.raw).splitlines()
     for piece in (piece for line in lines for piece in line.split(flag.splits)):
@@ -218,6 +221,7 @@ def _read_words(flag: Variable, said: Said) -> Iterator[tuple[str, Said]]:
 
 
 def _add(found: dict[str, Said], key: str, said: Said) -> None:
+    """Add a value to ``found``, lists to the list there. Raise UsageError if another value is there."""
     before = found.setdefault(key, said)
     if before is not said and isinstance(before.raw, list) and isinstance(said.raw, list):
         found[key] = said._replace(raw=[*before.raw, *said.raw])
@@ -226,9 +230,9 @@ def _add(found: dict[str, Said], key: str, said: Said) -> None:
 
 
 def trusted(flags: Mapping[str, object], env: Mapping[str, str]) -> Trust:
-    """Whose orders count, by flags and variables: never by a file, which could vouch for itself."""
+    """Return whose files are trusted, by flags and variables alone: a file could vouch for itself."""
     keys = ("trust-group", "trust-owner", "trust-dir")
     said = find_said({key: flags.get(key) for key in ("trust", *keys)}, env)
     values: list[Any] = [BY_KEY[key].value(*said[key]) if key in said else () for key in keys]
-    group, owners, places = values
-    return Trust(bool(group), frozenset(owners), places)
+    group, owners, directories = values
+    return Trust(bool(group), frozenset(owners), directories)

@@ -15,8 +15,8 @@ from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
 
 MAX_BYTES = 1 << 20
-"""A list of every rank of the largest job known is far smaller; a checkpoint given by mistake must not be
-read whole.
+"""The most bytes of a fault file: all ranks of the largest known job need far fewer, and a checkpoint that is
+named by mistake must not be read whole.
 """
 
 
@@ -24,9 +24,8 @@ def rank(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{value!r} is not a rank: ranks are whole numbers such as 3")  # noqa: TRY004 - the caller of every parser waits for ValueError
     if not 0 <= value <= MAX_RANK:
-        raise ValueError(
-            f"rank {value} is {'negative' if value < 0 else f'above {MAX_RANK}'}: ranks count from 0"
-        )
+        fault = "negative" if value < 0 else f"above {MAX_RANK}"
+        raise ValueError(f"rank {value} is {fault}: ranks count from 0")
     return value
 
 
@@ -39,7 +38,8 @@ def ranks(value: object, where: str) -> frozenset[int]:
         raise ValueError(f"{where}: {e}") from e
 
 
-def _find_sources(content: object) -> Iterator[frozenset[int]]:
+def _list_rank_sets(content: object) -> Iterator[frozenset[int]]:
+    """Yield the ranks of each field: fault_ranks, FaultRankIds, fault_nodes. Raise ValueError."""
     if isinstance(content, list):
         yield ranks(content, "the list")
         return
@@ -53,7 +53,7 @@ def _find_sources(content: object) -> Iterator[frozenset[int]]:
         raise ValueError(f"has version {version!r}, and this ckpt reads version 1")
     if "fault_ranks" in content:
         yield ranks(content["fault_ranks"], "fault_ranks")
-    # As MindX DL's scheduler writes it: a list of digits as text, itself as text in older versions
+    # The field of MindX DL's scheduler: a list of numbers as texts; in older versions, a list within a text
     # (ascend-for-volcano FaultRankIdsJobCMData, key fault-npus; read by mindx_elastic's FaultRanksManager).
     if "FaultRankIds" in content:
         ids = content["FaultRankIds"]
@@ -65,10 +65,10 @@ def _find_sources(content: object) -> Iterator[frozenset[int]]:
 
 
 def _find_ranks_of_nodes(content: dict[str, object]) -> Iterator[frozenset[int]]:
-    nodes, where = content.get("fault_nodes", []), content.get("node_ranks")
+    nodes, by_node = content.get("fault_nodes", []), content.get("node_ranks")
     if not isinstance(nodes, list) or not all(isinstance(n, str) for n in nodes):
         raise ValueError('fault_nodes is not a list of names such as ["node-7"]')
-    if where is None:
+    if by_node is None:
         if content.keys() & {"fault_ranks", "FaultRankIds"}:
             return
         raise ValueError(
@@ -76,16 +76,16 @@ def _find_ranks_of_nodes(content: dict[str, object]) -> Iterator[frozenset[int]]
             if nodes
             else "has no fault_ranks"
         )
-    if not isinstance(where, dict):
+    if not isinstance(by_node, dict):
         raise ValueError('node_ranks is not an object such as {"node-7": [56, 57]}')  # noqa: TRY004
     for node in nodes:
-        if node not in where:
+        if node not in by_node:
             raise ValueError(f"node_ranks does not know the fault node {node!r}")
-        yield ranks(where[node], f"node_ranks of {node!r}")
+        yield ranks(by_node[node], f"node_ranks of {node!r}")
 
 
 def fault_file(value: object, base: str = "", trusted: Trust = OURS) -> frozenset[int]:
-    """The ranks that a fault file names. Raises ValueError, and Untrusted if others could have written it."""
+    """Return the ranks that a fault file names. Raise ValueError, and Untrusted if others could write it."""
     file = path(value, base)
     try:
         data = trust.read(file, MAX_BYTES, trusted)
@@ -96,13 +96,13 @@ def fault_file(value: object, base: str = "", trusted: Trust = OURS) -> frozense
     except (ValueError, RecursionError) as e:
         raise ValueError(f"{file!r} is not JSON ({e}): write a list of ranks such as [3, 5]") from e
     try:
-        return frozenset().union(*_find_sources(content))
+        return frozenset().union(*_list_rank_sets(content))
     except ValueError as e:
         raise ValueError(f"{file!r}: {e}") from e
 
 
 def fault_ranks(value: object, base: str = "", trusted: Trust = OURS) -> frozenset[int]:
-    """Ranks from ``1,3-5``, a list of numbers, or fault files, of which several may be given."""
+    """Return the ranks of ``1,3-5``, a list of numbers, or one or more fault files. Raise ValueError."""
     lines = value.strip().splitlines() if isinstance(value, str) else value
     if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
         return rank_set(value)
@@ -116,7 +116,7 @@ def fault_ranks(value: object, base: str = "", trusted: Trust = OURS) -> frozens
 T = TypeVar("T")
 _ENDS = r"[^\0\ud800-\udc7f\udd00-\udfff]*\Z"
 Text = Annotated[str, Meta(pattern=rf"\A{_ENDS}")]
-"""What can be a word of a command or the value of a variable: without NUL, and the system can encode it."""
+"""A text that can be a word of a command or the value of a variable: it has no NUL and can be encoded."""
 Path = Annotated[str, Meta(pattern=rf"\A(?:/|[A-Za-z][A-Za-z0-9+.-]*://){_ENDS}")]
 """An absolute path, or a URL."""
 Whole = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
@@ -124,25 +124,25 @@ Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Number = Annotated[float, Meta(gt=-1e18, lt=1e18)]
 """A finite number of seconds."""
 DEPTH = 32
-"""Levels of nesting, at most: of what ckpt writes a decision has the most, seven."""
+"""The most levels of nesting in a JSON file. Of the files that ckpt writes a decision has the most, seven."""
 MOST = 256 << 20
-"""Bytes of one file, at most: the decision for 100,000 ranks has 50 MB."""
+"""The most bytes of a JSON file: the decision for 100,000 ranks has 50 MB."""
 
 
 class NoJson(ValueError):
-    """The bytes are no JSON: cut off, or another kind of file."""
+    """One error: the bytes are no JSON, because the file is cut off or of another format."""
 
 
 class Invalid(ValueError):
-    """It is JSON, and says what cannot be."""
+    """One error: the bytes are JSON, but a value has the wrong type or is out of range."""
 
 
 def parsed(data: bytes) -> object:
-    """The JSON in some bytes; names that are no UTF-8 come back as the system gives them. Raises NoJson."""
+    """Return the value of JSON bytes; bytes that are no UTF-8 come as surrogates. Raise NoJson."""
     if len(data) > MOST:
         raise NoJson(f"it is larger than {MOST >> 20} MiB")
     try:
-        value: object = json.loads(data.decode("utf-8", "surrogateescape"), parse_constant=_no_number)
+        value: object = json.loads(data.decode("utf-8", "surrogateescape"), parse_constant=_reject_constant)
         return value
     except RecursionError:
         raise NoJson("it is nested too deeply") from None
@@ -150,15 +150,15 @@ def parsed(data: bytes) -> object:
         raise NoJson(str(e)) from e
 
 
-def _no_number(text: str) -> NoReturn:
+def _reject_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not a number of JSON")
 
 
 def shallow(body: object) -> None:
-    """Raises Invalid for a body that could not be printed again."""
+    """Raise Invalid if a body cannot be printed again: nested deeper than DEPTH, or with NaN or infinity."""
     level = [body]
     for _ in range(DEPTH):
-        level = [value for node in level for value in _inside(node)]
+        level = [value for node in level for value in _list_children(node)]
         if any(isinstance(value, float) and not math.isfinite(value) for value in level):
             raise Invalid("a number in it is not finite")
         if not level:
@@ -167,19 +167,20 @@ def shallow(body: object) -> None:
 
 
 def nodes(body: object) -> Iterator[object]:
+    """Yield a JSON value and each value within it, at every depth."""
     left = [body]
     while left:
         yield (node := left.pop())
-        left.extend(_inside(node))
+        left.extend(_list_children(node))
 
 
-def _inside(node: object) -> Sequence[object]:
+def _list_children(node: object) -> Sequence[object]:
     return list(node.values()) if isinstance(node, dict) else node if isinstance(node, list) else ()
 
 
 def checked(value: object, kind: type[T]) -> T:
-    """Return a value of JSON as one of that type. Raises Invalid where it is none."""
+    """Return a JSON value converted to the type ``kind``. Raise Invalid if it does not fit."""
     try:
         return convert(value, kind, strict=True)
-    except (ValidationError, UnicodeEncodeError) as e:  # the second of names that no field has
+    except (ValidationError, UnicodeEncodeError) as e:  # UnicodeEncodeError: a key with surrogates
         raise Invalid(str(e)) from e

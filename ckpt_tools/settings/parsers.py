@@ -1,4 +1,4 @@
-"""Parse raw values (of flags, variables and TOML files) into typed ones, or say what would be right."""
+"""Parse raw values (of flags, variables and TOML files) into typed values, or say which values are valid."""
 
 from __future__ import annotations
 
@@ -19,35 +19,37 @@ from ckpt_tools.storage.trust import OURS, Trust
 from ckpt_tools.storage.urls import is_url
 
 Parse = Callable[[object, str], object]
-"""A raw value (text of a flag or variable, or a TOML value) and the directory its relative paths start from
--> the setting's value.
+"""Takes a raw value (the text of a flag or variable, or a TOML value) and the directory from which relative
+paths start; returns the setting's value.
 
-Raises ValueError with a message that says what would be right.
+Raises ValueError with a message that says which values are valid.
 """
 
 Reading = Callable[[object, str, Trust], object]
-"""The same of a setting that names a file of orders, which is read: whom to believe comes third. Raises
+"""A Parse that reads a file named by the value. Its third parameter says whose files are trusted; it raises
 Untrusted as well.
 """
 
 MAX_RANK = 1 << 24
-"""No job has more ranks; a typing error such as 0-99999999999 must not fill the memory."""
+"""The highest rank: no job has more, and a typing error such as 0-99999999999 must not fill the memory."""
 
-_BETWEEN = re.compile(r"\s*,\s*|\s+")  # "1,,2" has an empty rank, which is an error: some script forgot one
+_SEPARATOR = re.compile(r"\s*,\s*|\s+")  # "1,,2" has an empty rank, which is an error: some script forgot one
 
 _GROUP_BYTES = 64 << 20
-"""Groups of all ranks of the largest job are a fraction of this."""
+"""The most bytes of a file of replica groups: those of the largest job have a fraction of this."""
 _UIDS = 1 << 32
 _PATH_MAX = 4096
-"""Bytes of a path in a system call of Linux."""
+"""The most bytes of a path in a system call of Linux."""
 
 Groups = dict[str, tuple[tuple[int, ...], ...]]
 EVERYONE = "*"
-"""The role by which groups say ``all``: every rank holds the same state."""
+"""The role that stands for ``all`` in Groups: every rank holds the same state."""
 _ALL: Groups = {EVERYONE: ()}
 
 
 def whole(minimum: int, maximum: int | None = None) -> Callable[[object, str], int]:
+    """Return a parser of whole numbers from ``minimum`` to ``maximum``, both included."""
+
     def parse(value: object, _base: str) -> int:
         if isinstance(value, str) and re.fullmatch(r"\s*-?[0-9]{1,18}\s*", value):
             value = int(value)
@@ -71,16 +73,16 @@ def text(value: object, _base: str) -> str:
     return value
 
 
-_TOLD = ("{path}", "{files}", "{step}", "{epoch}")
+_FIELDS = ("{path}", "{files}", "{step}", "{epoch}")
 
 
 def resume_args(value: object, base: str) -> tuple[str, ...]:
-    """Words, as a list or as one text that is split as a shell splits it."""
+    """Return the words of --resume-args, from a list or from one text that is split as a shell splits it."""
     words = value if isinstance(value, list) else shlex.split(text(value, base))
     for word in words:
-        odd = next((m for m in re.findall(r"(?<!\$)\{\w+\}", text(word, base)) if m not in _TOLD), None)
-        if odd:
-            raise ValueError(f"it knows {', '.join(_TOLD)}, not {odd}")
+        unknown = [m for m in re.findall(r"(?<!\$)\{\w+\}", text(word, base)) if m not in _FIELDS]
+        if unknown:
+            raise ValueError(f"it knows {', '.join(_FIELDS)}, not {unknown[0]}")
         if "{files}" in word and word != "{files}":
             raise ValueError(f"{word!r}: {{files}} stands for several words: write it as a word of its own")
     if not words:
@@ -89,7 +91,7 @@ def resume_args(value: object, base: str) -> tuple[str, ...]:
 
 
 def tree(value: object, base: str) -> str:
-    """A path, or the name of what a URL leads to, which starts nowhere else (storage/signed.py)."""
+    """Return a path, joined to ``base`` if relative, or a URL without its signature (storage/signed.py)."""
     if isinstance(value, str) and is_url(value):
         from ckpt_tools.storage.signed import named
 
@@ -98,6 +100,7 @@ def tree(value: object, base: str) -> str:
 
 
 def path(value: object, base: str) -> str:
+    """Return a path of this machine, joined to ``base`` if relative. Raise ValueError for a URL."""
     given = text(value, base)
     if is_url(given):
         raise ValueError("it lies in a store: name a directory or a file of this machine")
@@ -107,6 +110,7 @@ def path(value: object, base: str) -> str:
 
 
 def meeting(value: object, base: str) -> str:
+    """Return where nodes meet: HOST:PORT as it is, or a path."""
     return value if isinstance(value, str) and is_address(value) else path(value, base)
 
 
@@ -115,7 +119,7 @@ def is_address(text: str) -> bool:
 
 
 def scheduler(value: object, base: str) -> str:
-    """A relative scheduler file in a configuration file starts from there."""
+    """Return ``threads``, ``mpi``, an address, or file:PATH, whose relative path starts from ``base``."""
     name = text(value, base)
     if name.startswith("file:"):
         return f"file:{path(name.removeprefix('file:').removeprefix('//'), base)}"
@@ -138,6 +142,7 @@ def flag(value: object, _base: str) -> bool:
 
 
 def nearest(given: str, words: Iterable[str], alike: float = 0.5) -> str | None:
+    """Return the word that was probably meant; None if no word is ``alike`` enough (0 to 1)."""
     return next(iter(get_close_matches(given, list(words), 1, alike)), None)
 
 
@@ -168,13 +173,13 @@ _CENTURY = 100 * 365 * 86400.0
 
 
 def duration(value: object, _base: str = "") -> float:
-    """Seconds from ``120``, ``2m`` or ``1h30m``. More than a century, where timers end, is one."""
+    """Return the seconds of ``120``, ``2m`` or ``1h30m``; at most a century, which timers can still hold."""
     units = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf"):
         return float(min(value, _CENTURY))
     pieces = re.findall(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|)", value) if isinstance(value, str) else []
     seconds = sum(float(n) * units[u] for n, u in pieces)
-    # Joined again they must give the text, so that nothing was skipped; a bare number may only stand alone.
+    # Joined, the pieces must equal the text, else a part was skipped; a number without a unit stands alone.
     if (
         not pieces
         or "".join(n + u for n, u in pieces) != str(value).strip()
@@ -186,7 +191,7 @@ def duration(value: object, _base: str = "") -> float:
 
 
 def size(value: object, _base: str = "") -> int:
-    """Bytes from ``200MB``, ``50GiB`` or ``1.5T``; a letter alone counts in 1024s, as du and dd do."""
+    """Return the bytes of ``200MB``, ``50GiB`` or ``1.5T``; a letter alone counts in 1024s, as in du."""
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
     spelled = r"\s*([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*(?:(b?)|([kmgtp])(i?b|))\s*"
@@ -196,7 +201,7 @@ def size(value: object, _base: str = "") -> int:
     return max(1, int(float(m[1]) * (1000 if m[4] == "b" else 1024) ** " kmgtp".index(m[3] or " ")))
 
 
-def _ranks(texts: Iterable[str]) -> list[int]:
+def _read_ranks(texts: Iterable[str]) -> list[int]:
     ranks: list[int] = []
     for text in texts:
         m = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", text)
@@ -210,21 +215,22 @@ def _ranks(texts: Iterable[str]) -> list[int]:
 
 
 def rank_set(value: object, _base: str = "") -> frozenset[int]:
-    words = re.split(_BETWEEN, value.strip()) if isinstance(value, str) else value
+    words = re.split(_SEPARATOR, value.strip()) if isinstance(value, str) else value
     if isinstance(words, int):
         words = [words]
     if not isinstance(words, list) or any(isinstance(w, bool) for w in words):
         raise ValueError(f"{value!r} is not a list of ranks: use 1,3-5")
-    return frozenset(_ranks(str(w) for w in words))
+    return frozenset(_read_ranks(str(w) for w in words))
 
 
 Members = tuple[tuple[int, ...], ...]
 
 
-def _group_list(value: object, where: str) -> Members:
+def _read_group_list(value: object, where: str) -> Members:
+    """Return the groups of one role from a list of lists of ranks; ``where`` is for messages."""
     if not isinstance(value, list) or not all(isinstance(g, list) and g for g in value):
         raise ValueError(f"{where}: {value!r} is not a list of lists of ranks such as [[0, 4], [1, 5]]")
-    groups = tuple(tuple(_ranks(str(r) for r in group)) for group in value)
+    groups = tuple(tuple(_read_ranks(str(r) for r in group)) for group in value)
     seen: set[int] = set()
     for rank in chain.from_iterable(groups):
         if rank in seen:
@@ -233,22 +239,22 @@ def _group_list(value: object, where: str) -> Members:
     return groups
 
 
-def _group_text(text: str, where: str) -> Members:
+def _read_group_text(text: str, where: str) -> Members:
     lines = (line.partition("#")[0].strip() for line in re.split(r"[;\n]", text))
-    groups = _group_list([re.split(_BETWEEN, line) for line in lines if line], where)
+    groups = _read_group_list([re.split(_SEPARATOR, line) for line in lines if line], where)
     if not groups:
         raise ValueError(f"{where} names no group: write one group per line, such as 0,4")
     return groups
 
 
-def _group_file(path: str, trusted: Trust) -> Groups:
+def _read_group_file(path: str, trusted: Trust) -> Groups:
     try:
         text = trust.read(path, _GROUP_BYTES, trusted).decode()
     except (OSError, ValueError) as e:
         hint = "use groups such as '0,4;1,5', or a file of them"
         raise ValueError(f"{path!r} cannot be read ({e}): {hint}") from e
     if text.lstrip()[:1] not in ("[", "{"):
-        return {"": _group_text(text, path)}
+        return {"": _read_group_text(text, path)}
     try:
         value = json.loads(text)
     except RecursionError:
@@ -256,10 +262,11 @@ def _group_file(path: str, trusted: Trust) -> Groups:
     except ValueError as e:
         raise ValueError(f"{path}: {e}") from e
     by_role = value if isinstance(value, dict) else {"": value}
-    return {role: _group_list(groups, path) for role, groups in by_role.items()}
+    return {role: _read_group_list(groups, path) for role, groups in by_role.items()}
 
 
-def _group_entry(entry: str, base: str, trusted: Trust) -> Groups:
+def _read_group_entry(entry: str, base: str, trusted: Trust) -> Groups:
+    """Return the groups of one entry: ``all``, ``[ROLE=]0,4;1,5`` or ``[ROLE=]FILE``. Raise ValueError."""
     if entry == "all":
         return _ALL
     m = re.fullmatch(r"(?:([A-Za-z_][\w-]*)=)?(.+)", entry)
@@ -267,31 +274,33 @@ def _group_entry(entry: str, base: str, trusted: Trust) -> Groups:
         raise ValueError(f"{entry!r} is neither groups such as '0,4;1,5' nor a file of them")
     role, rest = m[1] or "", m[2]
     if re.fullmatch(r"[0-9,;\s-]+", rest):
-        return {role: _group_text(rest, repr(rest))}
-    found = _group_file(path(rest, base), trusted)
+        return {role: _read_group_text(rest, repr(rest))}
+    found = _read_group_file(path(rest, base), trusted)
     if role and set(found) != {""}:
         raise ValueError(f"{rest} names the roles itself: drop '{role}='")
     return {role: found[""]} if role else found
 
 
-def _group_entries(value: object, base: str, trusted: Trust) -> Iterator[Groups]:
+def _list_group_entries(value: object, base: str, trusted: Trust) -> Iterator[Groups]:
     if isinstance(value, dict):
         for role, given in value.items():
-            own = isinstance(given, list)
-            yield {role: _group_list(given, role)} if own else _group_entry(f"{role}={given}", base, trusted)
+            if isinstance(given, list):
+                yield {role: _read_group_list(given, role)}
+            else:
+                yield _read_group_entry(f"{role}={given}", base, trusted)
     elif isinstance(value, list) and value and all(isinstance(v, list) for v in value):
-        yield {"": _group_list(value, "replica-groups")}
+        yield {"": _read_group_list(value, "replica-groups")}
     else:
         for entry in value if isinstance(value, list) else text(value, base).strip().splitlines():
-            yield _group_entry(text(entry, base).strip(), base, trusted)
+            yield _read_group_entry(text(entry, base).strip(), base, trusted)
 
 
 def replica_groups(value: object, base: str = "", trusted: Trust = OURS) -> Groups:
-    """Groups by role ("" for every role) from ``0,4;1,5``, ``model=0,2;1,3``, ``FILE``, ``role=FILE`` or
-    ``all``, or a list or table of such. A file has a group per line, or JSON of lists (by role) of ranks.
+    """Return groups by role ("" for every role) from ``0,4;1,5``, ``model=0,2;1,3``, ``FILE``, ``role=FILE``
+    or ``all``, or a list or table of these. A file has a group per line, or JSON of lists (by role) of ranks.
     """
     groups: Groups = {}
-    for found in _group_entries(value, base, trusted):
+    for found in _list_group_entries(value, base, trusted):
         for role, members in found.items():
             if role == EVERYONE and found is not _ALL:
                 raise ValueError(f"there is no role {role!r}: use all")
@@ -308,7 +317,8 @@ def names(value: object, _base: str) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _texts(value: object, what: str) -> tuple[str, ...]:
+def _read_texts(value: object, what: str) -> tuple[str, ...]:
+    """Return the texts of a list, or a text's lines. Raise ValueError with ``what`` if there are none."""
     given = value.strip().splitlines() if isinstance(value, str) else value
     if not isinstance(given, list) or not given or not all(isinstance(g, str) and g.strip() for g in given):
         raise ValueError(f"{value!r} is not {what}")
@@ -316,8 +326,8 @@ def _texts(value: object, what: str) -> tuple[str, ...]:
 
 
 def globs(value: object, _base: str) -> tuple[str, ...]:
-    """Patterns relative to the root, one per line of a text; none that could stand for everything."""
-    given = _texts(value, "a pattern such as logs or data/*.bin")
+    """Return patterns relative to ROOT, one per line. Raise ValueError for one that can match everything."""
+    given = _read_texts(value, "a pattern such as logs or data/*.bin")
     for glob in given:
         pieces = glob.rstrip("/").split("/")
         if glob.startswith(("/", "~")) or {"", ".", ".."} & {*pieces}:
@@ -328,8 +338,8 @@ def globs(value: object, _base: str) -> tuple[str, ...]:
 
 
 def dotted(value: object, _base: str) -> tuple[str, ...]:
-    """Patterns of dotted names, one per line of a text; none that could stand for everything."""
-    given = _texts(value, "a pattern of names such as 'mycompany.*'")
+    """Return patterns of dotted names, one per line. Raise ValueError for one that can match everything."""
+    given = _read_texts(value, "a pattern of names such as 'mycompany.*'")
     for pattern in given:
         if not re.fullmatch(r"[\w.*?\[\]!<>()-]+", pattern) or not re.match(r"\w", pattern):
             raise ValueError(f"{pattern!r} is not a dotted name, or trusts everybody's: use 'mycompany.*'")
@@ -337,12 +347,12 @@ def dotted(value: object, _base: str) -> tuple[str, ...]:
 
 
 def paths(value: object, base: str) -> tuple[str, ...]:
-    given = _texts(value, "a path, or several, one per line")
+    given = _read_texts(value, "a path, or several, one per line")
     return tuple(tree(p, "") if is_url(p) else os.path.join(base, p) for p in given)
 
 
 def store_options(value: object, _base: str) -> tuple[tuple[str, str], ...]:
-    """Options of stores from KEY=VALUE, one per line of a text; none that is secret."""
+    """Return store options (name, value) from KEY=VALUE, one per line. Raise ValueError for a secret."""
     from ckpt_tools.storage.stores.options import checked
 
     given = value.strip().splitlines() if isinstance(value, str) else value
@@ -351,7 +361,7 @@ def store_options(value: object, _base: str) -> tuple[tuple[str, str], ...]:
     pairs: dict[str, str] = {}
     for option in given:
         key, mark, text = option.partition("=") if isinstance(option, str) else ("", "", "")
-        if not mark:  # not quoted: it may be the value alone
+        if not mark:  # the message does not repeat the option: it may be a bare secret
             raise ValueError("an option is KEY=VALUE, such as region=eu-west-1")
         name, text = checked(key, text)
         if pairs.setdefault(name, text) != text:
@@ -360,9 +370,9 @@ def store_options(value: object, _base: str) -> tuple[tuple[str, str], ...]:
 
 
 def uids(value: object, _base: str = "") -> frozenset[int]:
-    """Numbers of users from ``1000,65534``, or a list of such; names depend on the machine."""
+    """Return user ids from ``1000,65534`` or a list of such texts; user names depend on the machine."""
     given = value if isinstance(value, list) else [value]
-    words = [word for v in given if isinstance(v, str) for word in re.split(_BETWEEN, v.strip())]
+    words = [word for v in given if isinstance(v, str) for word in re.split(_SEPARATOR, v.strip())]
     if not words or not all(re.fullmatch(r"[0-9]{1,10}", word) and int(word) < _UIDS for word in words):
         hint = "use 1000,65534 ('id -u NAME' tells it)"
         raise ValueError(f"{value!r} is not a number of a user, or several: {hint}")
@@ -382,7 +392,7 @@ _MOST = 1_000_000
 
 
 class Share(NamedTuple):
-    """One part of several, or a fraction of the bytes, or so many of them; ``text`` as it was asked for."""
+    """One share of the contents: a part of ``parts``, a fraction, or bytes; ``text`` is as given."""
 
     text: str
     part: int = 0
@@ -391,11 +401,12 @@ class Share(NamedTuple):
     size: int | None = None
 
     def has(self, home: int) -> bool:
+        """Return True if the item with the number ``home`` belongs to this part; without parts, always."""
         return not self.parts or home % self.parts == self.part - 1
 
 
 def share(value: object, _base: str = "") -> Share:
-    """A share from ``2/7``, ``10%``, ``50GiB`` or a number of bytes. Raises ValueError."""
+    """Return a share from ``2/7``, ``10%``, ``50GiB`` or a number of bytes. Raise ValueError."""
     text = value.replace(" ", "") if isinstance(value, str) else ""
     if m := re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text):
         part, parts = int(m[1]), int(m[2])

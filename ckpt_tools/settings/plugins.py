@@ -1,7 +1,7 @@
 """Plug-ins: formats, layouts, manifests, outputs and launchers that installed packages add (docs/plugins.md).
 
-They are asked for where names are resolved, once in a process. One that cannot be used is ``broken``: that is
-a warning in every answer that it may have changed, and never the end of a command.
+They are imported when a name is looked up, once in a process. A plug-in that cannot be used is ``broken``: an
+answer that it might have changed has a warning, and no command ends because of it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from ckpt_tools.settings import parsers
 from ckpt_tools.storage import ShortRead, Stopped
 
 API_VERSION = 2
-"""Raised when something is taken away that docs/plugins.md promises, and never for what is added."""
+"""Raised if a feature that docs/plugins.md promises is removed, and never for added features."""
 OLDEST_API = {"layouts": 2}
-"""By group the oldest version whose plug-ins still work, elsewhere 1, which is that of one that says none:
-version 2 has other fields of a Layout and a Piece.
+"""By group the oldest API version whose plug-ins still work, else 1, the version of one without CKPT_API.
+Version 2 has other fields of a Layout and a Piece.
 """
 VARIABLE = "CKPT_NO_PLUGINS"
 DECIDING = ("formats", "layouts", "manifests", "launchers")
-"""Groups without which an answer may be another one."""
+"""Groups whose plug-ins can change which checkpoints are found and chosen."""
 _KINDS = {
     "formats": ("ckpt_tools.formats.common.format", "Format"),
     "layouts": ("ckpt_tools.layouts.common.layout", "Layout"),
@@ -41,12 +41,14 @@ _KINDS = {
     "outputs": ("ckpt_tools.output.registry", "Output"),
     "launchers": ("ckpt_tools.launchers.launcher", "Launcher"),
 }
-"""What the values of a group are (this room lies below theirs); entry points are in ``ckpt_tools.NAME``."""
+"""By group the module and class of its values; entry points are in ``ckpt_tools.GROUP``. Texts, because this
+package lies below these modules and must not import them.
+"""
 HINT = "repair or remove that package, or set CKPT_NO_PLUGINS=1"
 
 
 class Entry(NamedTuple):
-    """One thing that a package adds: its name in a group, where it is (``module:attribute``), and whose."""
+    """One entry point: its group, its name, ``module:attribute``, and its package with the version."""
 
     group: str
     name: str
@@ -58,7 +60,7 @@ class Entry(NamedTuple):
 
 
 class Plugin(NamedTuple):
-    """A value that a package adds under a ``name`` of its own."""
+    """One imported plug-in: a Format, Layout, Output or Launcher, with its ``name`` and package."""
 
     name: str
     value: Any
@@ -66,7 +68,7 @@ class Plugin(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """What cannot be used, and the group that it is of; "" where that is not known."""
+    """One plug-in (or all of a package) that cannot be used, and its group; "" if the group is not known."""
 
     what: str
     why: str
@@ -77,7 +79,7 @@ class Broken(NamedTuple):
 
 
 class _Found(Struct):
-    """What packages add, what of it is broken, and what was imported so far: plug-ins by group and name."""
+    """One search for plug-ins: entry points, broken plug-ins, and imported plug-ins by group and name."""
 
     entries: list[Entry] = field(default_factory=list)
     broken: list[Broken] = field(default_factory=list)
@@ -86,7 +88,7 @@ class _Found(Struct):
 
 
 class _State:
-    """Of this process: what was found, whether plug-ins are off, and who keeps what they add."""
+    """One process's plug-ins: the last search, whether plug-ins are off, and functions that clear caches."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -99,7 +101,7 @@ _state = _State()
 
 
 def switch(off: bool | None) -> None:
-    """Leave plug-ins out, or not, for the rest of this process; None asks CKPT_NO_PLUGINS."""
+    """Switch plug-ins off or on for the rest of this process; None: as the variable CKPT_NO_PLUGINS says."""
     with _state.lock:
         before = _is_off()
         _state.off = off
@@ -109,7 +111,7 @@ def switch(off: bool | None) -> None:
 
 
 def forget() -> None:
-    """Look for plug-ins anew when they are needed next: some were installed, or switched off."""
+    """Drop all found plug-ins, so that the next use searches again: some were installed, or switched off."""
     with _state.lock:
         _state.found = None
     for keeper in _state.keepers:
@@ -117,7 +119,7 @@ def forget() -> None:
 
 
 def kept_by(keeper: Callable[[], None]) -> None:
-    """What makes a module drop what it has made of plug-ins."""
+    """Register ``keeper``, which clears a module's cache of values made from plug-ins; forget() calls it."""
     _state.keepers.append(keeper)
 
 
@@ -132,7 +134,7 @@ def _is_off() -> bool:
 
 
 def added(group: str, taken: Collection[str] = ()) -> Mapping[str, Plugin]:
-    """What packages add to a group, by name. Raises UsageError for a name that is ``taken``."""
+    """Return a group's plug-ins by name. Raise UsageError if a plug-in has a name that is ``taken``."""
     with _state.lock:
         if _is_off():
             return {}
@@ -145,6 +147,7 @@ def added(group: str, taken: Collection[str] = ()) -> Mapping[str, Plugin]:
 
 
 def reject(group: str, name: str, why: str) -> None:
+    """Remove an imported plug-in from its group, and list it as broken."""
     with _state.lock:
         found = _find()
         found.groups[group].pop(name)
@@ -153,7 +156,7 @@ def reject(group: str, name: str, why: str) -> None:
 
 
 def broken(groups: Collection[str] = tuple(_KINDS)) -> list[Broken]:
-    """What is installed for these groups and cannot be used; each group is imported for it."""
+    """Return the installed plug-ins of these groups that cannot be used; imports each group to find them."""
     with _state.lock:
         if _is_off():
             return []
@@ -161,37 +164,38 @@ def broken(groups: Collection[str] = tuple(_KINDS)) -> list[Broken]:
         for group in groups:
             _import_group(found, group)
         wrong = [b for b in found.broken if b.group in groups or b.group not in _KINDS]
-        return sorted(wrong, key=str)  # whatever was asked for first
+        return sorted(wrong, key=str)  # in one order, whichever group was imported first
 
 
 def left_out() -> list[str]:
+    """Return the packages whose deciding plug-ins are switched off; [] if plug-ins are on."""
     with _state.lock:
         entries = _read_entries().entries if _is_off() else []
     return list(dict.fromkeys(e.package for e in entries if e.group in DECIDING))
 
 
 def findings() -> Iterator[Finding]:
-    """What an answer has to say: with a plug-in more it might be another one."""
+    """Yield a finding per broken plug-in that decides: with this plug-in the answer might be another."""
     for one in broken(DECIDING):
         yield finding("broken-plugin", f"{one}; what only it knows was not recognised", hint=HINT)
 
 
 def tool_version() -> str:
-    """Return ckpt's version with the packages that decide: two processes of one version answer the same."""
+    """Return ckpt's version and the packages of DECIDING groups: processes of one version answer alike."""
     return f"{__version__}{packages()}"
 
 
 def packages() -> str:
-    """The same without that of ckpt, "" where no package decides anything."""
+    """Return tool_version() without ckpt's own version; "" if no package adds to a DECIDING group."""
     with _state.lock:
         if _is_off():
             return ""
         found = _find()
         if found.version is None:
             names = dict.fromkeys(e.package for e in found.entries if e.group in DECIDING)
-            said = f" with {', '.join(names)}" if names else ""
+            installed = f" with {', '.join(names)}" if names else ""
             wrong = ", ".join(b.what for b in broken(DECIDING))
-            found.version = f"{said} but without {wrong}" if wrong else said
+            found.version = f"{installed} but without {wrong}" if wrong else installed
         return found.version
 
 
@@ -202,15 +206,15 @@ def _find() -> _Found:
 
 
 def _read_entries() -> _Found:
-    """Read what packages add: of one that is there twice the first, and nothing in the working directory."""
-    found, places = _Found(), dict[str, object]()
-    for one in metadata.distributions(path=[place for place in sys.path if os.path.isabs(place)]):
+    """Read the entry points of packages: the first of a name on sys.path, none of the working directory."""
+    found, firsts = _Found(), dict[str, object]()
+    for one in metadata.distributions(path=[path for path in sys.path if os.path.isabs(path)]):
         try:
             rows = [e for e in one.entry_points if e.group.startswith("ckpt_tools.")]
-            if not rows or places.setdefault(one.metadata["Name"], one) is not one:
+            if not rows or firsts.setdefault(one.metadata["Name"], one) is not one:
                 continue
             package = f"{one.metadata['Name']} {one.version}"
-        except Exception as e:  # whatever its metadata hold
+        except Exception as e:  # metadata may be broken in any way
             found.broken.append(Broken(f"plug-ins of {one.locate_file('')}", f"{type(e).__name__}: {e}"))
             continue
         for row in rows:
@@ -224,6 +228,7 @@ def _read_entries() -> _Found:
 
 
 def _import_group(found: _Found, group: str) -> Mapping[str, Plugin]:
+    """Return a group's plug-ins by name, imported once; add broken ones to ``found``. Raise UsageError."""
     if group in found.groups:
         return found.groups[group]
     found.groups[group] = {}  # a plug-in that asks while it is imported gets nothing
@@ -241,11 +246,11 @@ def _import_group(found: _Found, group: str) -> Mapping[str, Plugin]:
 
 
 class _Unusable(Exception):
-    """Why a plug-in cannot be used."""
+    """One reason why a plug-in cannot be used."""
 
 
 def _load(entry: Entry) -> Any:
-    """Return what an entry point leads to, so that whatever it raises names its package. Raise _Unusable."""
+    """Return the value of an entry point, guarded: its errors name its package. Raise _Unusable."""
     module, _, attribute = entry.value.partition(":")
     oldest = OLDEST_API.get(entry.group, 1)
     try:
@@ -272,15 +277,14 @@ def _load(entry: Entry) -> Any:
 
 
 def _guard(value: Any, entry: Entry) -> Any:
+    """Return a copy of a plug-in's Struct in which each function names the plug-in if it fails."""
     changed = dict[str, Any]()
     for f in fields(value):
         own = getattr(value, f.name)
         if f.name == "checks":
             changed[f.name] = {level: _guard_check(check, entry) for level, check in own.items()}
         elif f.name == "renders":
-            changed[f.name] = {
-                kind: _guard_call(find_function(how), entry, kind) for kind, how in own.items()
-            }
+            changed[f.name] = {k: _guard_call(find_function(how), entry, k) for k, how in own.items()}
         elif isinstance(own, Struct):
             changed[f.name] = _guard(own, entry)
         elif callable(own) and own is not f.default:
@@ -289,7 +293,7 @@ def _guard(value: Any, entry: Entry) -> Any:
 
 
 def find_function(how: Callable[..., Any] | str) -> Callable[..., Any]:
-    """Return a function that is there, or one that imports ``module:function`` once it is called."""
+    """Return ``how`` if it is a function, else a function that imports ``module:function`` when called."""
     if not isinstance(how, str):
         return how
     module, _, name = how.partition(":")
@@ -302,6 +306,7 @@ def find_function(how: Callable[..., Any] | str) -> Callable[..., Any]:
 
 @contextmanager
 def _blame(entry: Entry, name: str) -> Iterator[None]:
+    """Raise CannotLook that names the plug-in and its field ``name`` for any error but a CkptError."""
     try:
         yield
     except CkptError:
@@ -311,7 +316,7 @@ def _blame(entry: Entry, name: str) -> Iterator[None]:
 
 
 def _guard_call(function: Callable[..., Any], entry: Entry, name: str) -> Callable[..., Any]:
-    def each(answer: Iterator[Any]) -> Iterator[Any]:
+    def guard_items(answer: Iterator[Any]) -> Iterator[Any]:
         with _blame(entry, name):
             yield from answer
 
@@ -319,13 +324,13 @@ def _guard_call(function: Callable[..., Any], entry: Entry, name: str) -> Callab
     def call(*args: Any, **named: Any) -> Any:
         with _blame(entry, name):
             answer = function(*args, **named)
-        return each(answer) if isinstance(answer, Iterator) else answer
+        return guard_items(answer) if isinstance(answer, Iterator) else answer
 
     return call
 
 
 def _guard_check(check: Callable[..., Iterator[Finding]], entry: Entry) -> Callable[..., Iterator[Finding]]:
-    """Return a check of one file: what it trips over is that file's finding: nobody knows what is in it."""
+    """Return a check of one file that yields its own errors as findings: the file's contents stay unknown."""
 
     @wraps(check)
     def call(source: Any, anatomy: Any) -> Iterator[Finding]:

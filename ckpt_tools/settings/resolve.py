@@ -1,4 +1,4 @@
-"""Where a setting comes from: flags > CKPT_* > the nearest ckpt.toml > defaults."""
+"""The values of settings, each from the first source: flags, CKPT_*, the nearest ckpt.toml, defaults."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ckpt_tools.errors import UsageError, explain_refusal
 from ckpt_tools.model.selection import Pairs, ReadOptions, Selection, StoreOptions
@@ -28,7 +29,7 @@ _HINT = 'such as [store."s3://bucket"] with region = "eu-west-1" (docs/stores.md
 
 
 def store_tables(file: str, tables: Mapping[str, Any]) -> tuple[tuple[str, Pairs], ...]:
-    """Return (URL, options) of each table ``[store."s3://…"]``. Raise UsageError, for secrets too."""
+    """Return (URL, options) of each table ``[store."s3://…"]``. Raise UsageError, also for a secret."""
     if not tables:
         return ()
     from ckpt_tools.storage.signed import named  # only for a file with such tables
@@ -64,12 +65,12 @@ __all__ = ["BY_KEY", "ENV", "SIZES", "WORDS", "Settings", "Variable", "nearest",
 
 
 class Settings(Struct, frozen=True):
-    """Values by key, only those that were given; ``origins`` says for each where. ``notes`` are to be shown
-    to the user, and so is why a configuration file was ``refused``. ``trust`` says whose orders count.
+    """The given settings by key; ``origins`` has the flag, variable or file of each. ``notes``, and the error
+    of a configuration file that was ``refused``, are for the user. ``trust`` says whose files count.
 
-    ``layout_tables`` are the file's ``[[layout]]`` tables as they stand there, ``layouts`` what the caller
-    made of them; ``store_tables`` are its tables ``[store."URL"]``, read. ``going`` are variables that are
-    accepted until the next release, each with what to say instead.
+    ``layout_tables`` are the file's tables ``[[layout]]`` unparsed, ``layouts`` what the caller parsed from
+    them; ``store_tables`` are its tables ``[store."URL"]``, parsed. ``going`` are the deprecated variables
+    that were used, accepted until the next release, each with its replacement.
     """
 
     values: Mapping[str, Any]
@@ -85,7 +86,7 @@ class Settings(Struct, frozen=True):
 
     @property
     def stores(self) -> StoreOptions | None:
-        """How stores are opened: CKPT_STORE_OPTION before the tables ``[store."URL"]`` of the file."""
+        """Return how to open stores: CKPT_STORE_OPTION, then tables ``[store."URL"]``; None if not given."""
         flags: Pairs = self.values.get("store-option", ())
         return StoreOptions(flags, self.store_tables) if flags or self.store_tables else None
 
@@ -95,32 +96,32 @@ class Settings(Struct, frozen=True):
         return root
 
     def named(self, names: Container[str]) -> dict[str, Any]:
+        """Return the given settings whose key, with _ for -, is in ``names``."""
         by_name = {key.replace("-", "_"): value for key, value in self.values.items()}
         return {name: value for name, value in by_name.items() if name in names}
 
     def reading(self, *more: str, names: Iterable[str] = ReadOptions.__match_args__) -> dict[str, Any]:
-        """Return how to read: what was given of ``names`` (the fields of ReadOptions), and ``more``."""
+        """Return the given settings of ``names`` (of ReadOptions) and ``more``, with trust and layouts."""
         given = self.named({*names, *more})
         return {**given, "trust": self.trust, "layouts": self.layouts}
 
     def selection(self, *, cache: bool = False) -> Selection:
-        """Which checkpoint to choose; what was not given is as Selection has it."""
+        """Return which checkpoint to choose; settings that were not given have Selection's defaults.
+
+        Raise UsageError if two settings contradict each other.
+        """
         given = self.named(Selection.__match_args__)
         rank, world_size = given.get("rank"), given.get("world_size")
         if rank is not None and world_size is not None and rank >= world_size:
-            raise UsageError(
-                f"{self.origins['rank']} {rank} does not exist among {world_size} ranks"
-                f" ({self.origins['world-size']})",
-                f"ranks count from 0: add --rank 0 to {world_size - 1}",
-            )
+            count = f"{world_size} ranks ({self.origins['world-size']})"
+            why = f"{self.origins['rank']} {rank} does not exist among {count}"
+            raise UsageError(why, f"ranks count from 0: add --rank 0 to {world_size - 1}")
         if "fault-file" in self.values:
             given["fault_ranks"] = given.get("fault_ranks", frozenset()) | self.values["fault-file"]
         start, order = given.get("resume_from"), given.get("order")
         if None not in (start, order) and start != order:
-            raise UsageError(
-                f"{self.origins['resume-from']} {start} contradicts {self.origins['order']} {order}",
-                "use one of them",
-            )
+            why = f"{self.origins['resume-from']} {start} contradicts {self.origins['order']} {order}"
+            raise UsageError(why, "use one of them")
         groups = dict(self.values.get("replica-groups", {}))
         everyone = groups.pop(EVERYONE, None) is not None or self.values.get("replicas") == "all"
         given["replica_groups"] = groups
@@ -137,14 +138,14 @@ class Settings(Struct, frozen=True):
 
 
 def require_known(name: str, words: Iterable[str], what: str, hint: str) -> None:
-    """Raise UsageError for a name that is not there, with the one that was probably meant."""
+    """Raise UsageError for a name that is not in ``words``, with the word probably meant, else ``hint``."""
     if name not in (names := list(words)):
         meant = nearest(name, names)
         raise UsageError(f"there is no {what} {name!r}", f"did you mean {meant!r}?" if meant else hint)
 
 
 _MOST = 16 << 20
-"""Bytes of a configuration file."""
+"""The most bytes of a configuration file."""
 _ELSEWHERE = "run it in another directory, or repair this one"
 
 
@@ -154,14 +155,12 @@ def _is_within(path: str, root: str) -> bool:
 
 
 def _read(path: str, believed: Trust) -> dict[str, Any] | None:
-    """The table of a file; None for a pyproject.toml without one. Raises Untrusted and UsageError."""
+    """Return a file's table; None for a pyproject.toml without [tool.ckpt]. Raise Untrusted, UsageError."""
     try:
         data = trust.read(path, _MOST, believed)
     except OSError as e:
-        raise UsageError(
-            f"configuration file {path!r} cannot be read: {e.strerror}",
-            "make it readable, or add --config FILE",
-        ) from e
+        why = f"configuration file {path!r} cannot be read: {e.strerror}"
+        raise UsageError(why, "make it readable, or add --config FILE") from e
     project = os.path.basename(path) == "pyproject.toml"
     if project and b"ckpt" not in data:
         return None  # most projects: spare them the TOML parser
@@ -170,11 +169,10 @@ def _read(path: str, believed: Trust) -> dict[str, Any] | None:
     else:
         import tomli as toml
     try:
-        table = toml.loads(data.decode("utf-8-sig"))  # some editors begin with a mark
+        table = toml.loads(data.decode("utf-8-sig"))  # some editors begin a file with a byte order mark
     except (ValueError, RecursionError) as e:
-        raise UsageError(
-            f"configuration file {path!r} is not valid TOML: {e}", "correct it, or add --config FILE"
-        ) from e
+        why = f"configuration file {path!r} is not valid TOML: {e}"
+        raise UsageError(why, "correct it, or add --config FILE") from e
     if not project:
         return table
     tool = table.get("tool", {})
@@ -183,7 +181,7 @@ def _read(path: str, believed: Trust) -> dict[str, Any] | None:
 
 
 class _Config(NamedTuple):
-    """The file; ``notes`` tell of others that were not read, ``refused`` why the search ended."""
+    """One found file ("": none). ``notes`` name files that were not read; ``refused`` ended the search."""
 
     file: str
     table: dict[str, Any]
@@ -192,7 +190,7 @@ class _Config(NamedTuple):
 
 
 def _find_unread(cwd: str, roots: Sequence[str]) -> Iterator[str]:
-    """Yield that a configuration file in a tree that is scanned is not read: who wrote it is not known."""
+    """Yield a note per ckpt.toml in a scanned tree: it is not read, because its author is not known."""
     for root in roots:
         path = os.path.join(cwd, root, "ckpt.toml")
         if not is_url(root) and os.path.lexists(path):
@@ -200,7 +198,7 @@ def _find_unread(cwd: str, roots: Sequence[str]) -> Iterator[str]:
 
 
 def _search(cwd: str, roots: Sequence[str], believed: Trust) -> _Config:
-    """Find the nearest file from ``cwd`` upward. Raise UsageError for one of ours that cannot be read."""
+    """Return the nearest file from ``cwd`` upward. Raise UsageError if a trusted file cannot be read."""
     directory, passed, notes = cwd, list[str](), tuple[str, ...]()
     while directory not in passed:
         for name in ("ckpt.toml", "pyproject.toml"):
@@ -212,16 +210,14 @@ def _search(cwd: str, roots: Sequence[str], believed: Trust) -> _Config:
                     notes += (_UNREAD.format(path, shlex.quote(path)),)
                 continue
             try:
-                for closer in passed:  # only looked at where a file is found: most starts have none
+                for closer in passed:  # checked only now that a file is found: most starts have none
                     with explain_refusal(f"cannot look for a configuration file in {closer}", _ELSEWHERE):
                         trust.check(closer, believed)
                 table = _read(path, believed)
             except Untrusted as e:
                 if e.unfit:
-                    raise UsageError(
-                        f"configuration file {path!r} cannot be read: {e}",
-                        "put a regular file in its place, or add --config FILE",
-                    ) from e
+                    why = f"configuration file {path!r} cannot be read: {e}"
+                    raise UsageError(why, "put a regular file in its place, or add --config FILE") from e
                 if not _configures(path):
                     continue
                 hint = f"add --config {shlex.quote(path)} once it is; {e.hint}"
@@ -237,7 +233,7 @@ def _search(cwd: str, roots: Sequence[str], believed: Trust) -> _Config:
 def _find_config(
     values: Mapping[str, Any], origins: Mapping[str, str], scanned: Sequence[str], cwd: str, believed: Trust
 ) -> _Config:
-    """Return the file that is named, else the nearest one. Raise UsageError and Untrusted."""
+    """Return the file of --config or CKPT_CONFIG, else the nearest one. Raise UsageError and Untrusted."""
     if "config" not in values:
         found = _search(cwd, scanned, believed)
         return found._replace(notes=tuple(dict.fromkeys((*found.notes, *_find_unread(cwd, scanned)))))
@@ -250,7 +246,7 @@ def _find_config(
 
 
 def _configures(path: str) -> bool:
-    """Return True if a file that is not believed seems to configure ckpt, so that a warning is due."""
+    """Return True if an untrusted file may configure ckpt (or cannot be read), so that a warning is due."""
     if os.path.basename(path) == "ckpt.toml":
         return True
     try:
@@ -261,8 +257,8 @@ def _configures(path: str) -> bool:
 
 
 def _is_there(path: str) -> bool:
-    """Return True if something was meant to configure: a ckpt.toml also where it is a link to nowhere or a
-    directory. Raise CannotLook if that cannot be seen: a command would do something else than it was told.
+    """Return True if a file is there; for a ckpt.toml also if it is a broken link or a directory. Raise
+    CannotLook if the file system does not say: the command would ignore settings that the user made.
     """
     with explain_refusal(f"cannot look for the configuration file {path}", _ELSEWHERE):
         try:
@@ -272,19 +268,18 @@ def _is_there(path: str) -> bool:
 
 
 def _check_keys(path: str, table: dict[str, object]) -> None:
-    if "resume_args" in table:  # as [[layout]] says it
+    """Raise UsageError for a key that a configuration file cannot have; rename resume_args in ``table``."""
+    if "resume_args" in table:  # the spelling of [[layout]]
         table["resume-args"] = table.pop("resume_args")
     allowed = [v.key for v in ENV if v.parse and v.in_file]
     for key, value in table.items():
-        # The tables [[layout]], where a text would be the setting --layout, and [store."URL"].
+        # [[layout]] and [store."URL"] are tables; "layout" with a text is the setting --layout.
         is_table = isinstance(value, {"layout": list, "store": dict}.get(key, ()))
         if key in allowed or is_table:
             continue
         if key in BY_KEY:
-            raise UsageError(
-                f"{path}: {key!r} cannot be set in a configuration file",
-                f"use {BY_KEY[key].said} or {BY_KEY[key].exported}".replace("={}", ""),
-            )
+            hint = f"use {BY_KEY[key].said} or {BY_KEY[key].exported}".replace("={}", "")
+            raise UsageError(f"{path}: {key!r} cannot be set in a configuration file", hint)
         meant = nearest(key, allowed)
         hint = f"did you mean {meant!r}?" if meant else f"known keys: {', '.join(allowed)}"
         raise UsageError(f"{path}: unknown key {key!r}", hint)
@@ -296,10 +291,10 @@ def resolve(
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
 ) -> Settings:
-    """The settings named by the keys of ``flags``, each from the first place that gives it.
+    """Return the settings whose keys are in ``flags``, each from its flag, else its variable, else the file.
 
     A flag of None or False, an empty list and an empty variable count as not given. ``roots`` are scanned
-    trees beside ROOT.
+    trees besides ROOT. Raise UsageError and Untrusted.
     """
     env = os.environ if env is None else env
     cwd = cwd or _current_directory()
@@ -314,32 +309,21 @@ def resolve(
     config = _find_config(values, origins, scanned, cwd, believed)
     file, table = config.file, config.table
     _check_keys(file, table)
-    own = table.pop("layout") if isinstance(table.get("layout"), list) else None
+    layout_tables = table.pop("layout") if isinstance(table.get("layout"), list) else None
     stores = store_tables(file, table.pop("store", {}))
-    of_file = [key for key in table if key in flags and key not in values]
-    for key in of_file:
+    file_keys = [key for key in table if key in flags and key not in values]
+    for key in file_keys:
         origins[key] = f"{file}: {key}"
         values[key] = BY_KEY[key].value(table[key], origins[key], os.path.dirname(file), believed)
-    if "root" in of_file and "config" not in values and _is_within(file, values["root"]):
-        raise UsageError(
-            f"{file}: root = {values['root']!r} contains the file itself: no tree may configure its scan",
-            "move the file above it, or name it with --config",
-        )
-    return Settings(
-        values,
-        origins,
-        file or None,
-        config.notes,
-        own,
-        config.refused,
-        believed,
-        store_tables=stores,
-        going=going,
-    )
+    if "root" in file_keys and "config" not in values and _is_within(file, values["root"]):
+        why = f"{file}: root = {values['root']!r} contains the file itself: no tree may configure its scan"
+        raise UsageError(why, "move the file above it, or name it with --config")
+    settings = Settings(values, origins, file or None, config.notes, layout_tables, config.refused, believed)
+    return replace(settings, store_tables=stores, going=going)
 
 
 def _list_going(said: Mapping[str, Said], values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each variable that goes, with what to say in its place."""
+    """Yield each deprecated variable that was used, with its replacement."""
     for key, (raw, origin) in said.items():
         variable = BY_KEY[key]
         if variable.set and origin == variable.name:
