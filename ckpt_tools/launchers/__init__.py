@@ -1,5 +1,5 @@
-"""Who started us: launchers in the order in which they are asked; the first that recognises its own variables
-answers. Those of plug-ins (settings/plugins.py) are asked before those of this package.
+"""The launchers that may have started this process. The first that recognises its own variables answers;
+launchers of plug-ins (settings/plugins.py) are asked before the launchers of this package.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ __all__ = [
 
 LAUNCHERS = tuple(one.LAUNCHER for one in (torchrun, msrun, slurm, mpi, kubernetes, launcher))
 _PLACES = ("slurm", "kubernetes")
-"""They say where a process runs even when they did not start it: a rank that a later one knows for certain
-then counts.
+"""Launchers that say where a process runs even if another launcher started it: without a rank from them, a
+later launcher's rank counts.
 """
 
 
 def list_all() -> tuple[Launcher, ...]:
-    """Return those of plug-ins, and those of this package."""
+    """Return the launchers of plug-ins, then the launchers of this package."""
     added = plugins.added("launchers", [launcher.name for launcher in LAUNCHERS])
     return (*(plugin.value for plugin in added.values()), *LAUNCHERS)
 
 
 def detect(env: Mapping[str, str]) -> Started | None:
-    """Return what the launcher's variables say, or None when no launcher is recognised. Never raises."""
+    """Return what the launcher's variables say; None if no launcher is recognised. Never raises."""
     asked = (one for one in list_all() if one in LAUNCHERS or not env.keys().isdisjoint(one.variables))
     answers = [s for one in asked if (s := one.detect(env)) is not None]
     if not answers:
@@ -50,9 +50,9 @@ def detect(env: Mapping[str, str]) -> Started | None:
     inner = next((s for s in answers[1:] if s.rank), None)
     if inner is None:
         return first
-    return (
-        inner if inner.job else replace(inner, job=first.job, job_from=first.job_from, restart=first.restart)
-    )
+    if inner.job:
+        return inner
+    return replace(inner, job=first.job, job_from=first.job_from, restart=first.restart)
 
 
 def current() -> Started | None:
@@ -60,12 +60,12 @@ def current() -> Started | None:
 
 
 def line_of(command: Sequence[str], env: Mapping[str, str]) -> LaunchLine | None:
-    """Return what a command says that starts a launcher on this node; None when it starts something else."""
+    """Return the parts of a command that starts a launcher; None if the command starts another program."""
     lines = (one.read_line(command, env) for one in list_all() if one.read_line) if command else ()
     return next((line for line in lines if line is not None), None)
 
 
 def package_of(name: str) -> str | None:
-    """Return the package that adds a launcher, None for one of ours."""
+    """Return the package whose plug-in the launcher is; None for a launcher of ckpt."""
     plugin = plugins.added("launchers").get(name)
     return str(plugin.package) if plugin else None

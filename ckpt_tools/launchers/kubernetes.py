@@ -1,5 +1,5 @@
-"""Pods of Kubernetes: what they see counts pods, not processes, so that they tell nodes, and a rank only
-where one process runs in each.
+"""Pods of Kubernetes: their variables count pods, not processes. A pod's index is a node, and a rank only if
+one process runs in each pod.
 
 Kubeflow's trainer and its training operator configure torchrun (PET_*). An indexed Job tells its pods their
 index, not how many they are. Volcano's VC_TASK_INDEX counts within one task of the job; its RANK, like that
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from ckpt_tools.launchers.launcher import SAY, Launcher, Started, divide, read, seen, settled
+from ckpt_tools.launchers.launcher import SAY, Launcher, Started, check, divide, read, show
 from ckpt_tools.model.plan import Known
 
 _WORDS = (
@@ -30,22 +30,24 @@ _INSIDE = (
 
 
 def _detect(env: Mapping[str, str]) -> Started | None:
-    found = _pet(env) or _mindcluster(env) or _volcano(env) or _indexed(env) or _pytorch_job(env)
-    return settled(found) if found else None
+    found = _detect_torchrun(env) or _detect_mindcluster(env) or _detect_volcano(env)
+    found = found or _detect_indexed(env) or _detect_pytorch_job(env)
+    return check(found) if found else None
 
 
-def _pod(env: Mapping[str, str], unclear: str, hint: str, **fields: str) -> Started:
+def _read_pod(env: Mapping[str, str], unclear: str, hint: str, **fields: str) -> Started:
+    """Return a pod's place: the numbers of ``fields`` (variables by field), no rank, and why not."""
     ids = "MINDX_TASK_ID", "PET_RDZV_ID"
     pod = read(env, "kubernetes", ids, max_restarts="PET_MAX_RESTARTS", **fields)
     return replace(pod, unclear=unclear, hint=_INSIDE + hint)
 
 
-def _pet(env: Mapping[str, str]) -> Started | None:
+def _detect_torchrun(env: Mapping[str, str]) -> Started | None:
     if not any(name in env for name in ("PET_NODE_RANK", "PET_NNODES", "PET_NPROC_PER_NODE")):
         return None
-    pod = _pod(
+    pod = _read_pod(
         env,
-        f"{seen(env, 'PET_NODE_RANK', 'PET_NNODES', 'PET_NPROC_PER_NODE')}: a pod in which torchrun starts"
+        f"{show(env, 'PET_NODE_RANK', 'PET_NNODES', 'PET_NPROC_PER_NODE')}: a pod in which torchrun starts"
         " the ranks, not one of them",
         'add --rank "$PET_NODE_RANK"',
         node="PET_NODE_RANK",
@@ -58,13 +60,15 @@ def _pet(env: Mapping[str, str]) -> Started | None:
     return replace(pod, world_size=Known(world, "PET_NNODES × PET_NPROC_PER_NODE (kubernetes)"))
 
 
-def _mindcluster(env: Mapping[str, str]) -> Started | None:
-    """A pod of an AscendJob for PyTorch; with one device its LOCAL_RANK is a number, and RANK the process."""
+def _detect_mindcluster(env: Mapping[str, str]) -> Started | None:
+    """Return the place of a PyTorch pod of an AscendJob; None unless LOCAL_RANK is a list: in a pod with one
+    device it is a number, and RANK is the process.
+    """
     if "," not in env.get("LOCAL_RANK", "") or "RANK" not in env:
         return None
-    pod = _pod(
+    pod = _read_pod(
         env,
-        f"{seen(env, 'RANK', 'WORLD_SIZE', 'LOCAL_RANK')}: LOCAL_RANK lists devices, so that RANK is the pod,"
+        f"{show(env, 'RANK', 'WORLD_SIZE', 'LOCAL_RANK')}: LOCAL_RANK lists devices, so that RANK is the pod,"
         " not a process",
         SAY,
         node="RANK",
@@ -75,39 +79,39 @@ def _mindcluster(env: Mapping[str, str]) -> Started | None:
     return replace(pod, nodes=nodes)
 
 
-def _volcano(env: Mapping[str, str]) -> Started | None:
+def _detect_volcano(env: Mapping[str, str]) -> Started | None:
     name = next((name for name in ("VC_TASK_INDEX", "VK_TASK_INDEX") if name in env), None)
     if name is None:
         return None
     fields: dict[str, str] = {}
-    # one for each task of the job, from the plug-in svc
+    # the plug-in svc sets one such variable for each task of the job
     tasks = [key for key in env if key.startswith("VC_") and key.endswith("_NUM")]
-    if "RANK" in env and "LOCAL_RANK" not in env:  # from the plug-in pytorch: master first, then the workers
+    if "RANK" in env and "LOCAL_RANK" not in env:  # the plug-in pytorch counts the master, then the workers
         fields = {"node": "RANK", "nodes": "WORLD_SIZE"}
     elif len(tasks) == 1:
         fields = {"node": name, "nodes": tasks[0]}
-    what = seen(env, name, "RANK", "WORLD_SIZE", *sorted(tasks)[:4])
-    return _pod(env, f"{what}: Volcano counts pods, in {name} those of one task only", SAY, **fields)
+    what = show(env, name, "RANK", "WORLD_SIZE", *sorted(tasks)[:4])
+    return _read_pod(env, f"{what}: Volcano counts pods, in {name} those of one task only", SAY, **fields)
 
 
-def _indexed(env: Mapping[str, str]) -> Started | None:
+def _detect_indexed(env: Mapping[str, str]) -> Started | None:
     if "JOB_COMPLETION_INDEX" not in env:
         return None
-    return _pod(
+    return _read_pod(
         env,
-        f"{seen(env, 'JOB_COMPLETION_INDEX', 'RANK', 'WORLD_SIZE')}: the index of a pod, which is a rank only"
+        f"{show(env, 'JOB_COMPLETION_INDEX', 'RANK', 'WORLD_SIZE')}: the index of a pod, which is a rank only"
         " where each runs one process",
         'add --rank "$JOB_COMPLETION_INDEX"',
         node="JOB_COMPLETION_INDEX",
     )
 
 
-def _pytorch_job(env: Mapping[str, str]) -> Started | None:
+def _detect_pytorch_job(env: Mapping[str, str]) -> Started | None:
     if "KUBERNETES_SERVICE_HOST" not in env or "RANK" not in env or "LOCAL_RANK" in env:
         return None
-    return _pod(
+    return _read_pod(
         env,
-        f"{seen(env, 'RANK', 'WORLD_SIZE')} in a pod: without LOCAL_RANK it may count pods (PyTorchJob) or"
+        f"{show(env, 'RANK', 'WORLD_SIZE')} in a pod: without LOCAL_RANK it may count pods (PyTorchJob) or"
         " processes",
         'add --rank "$RANK" --world-size "$WORLD_SIZE"',
     )

@@ -1,11 +1,9 @@
-"""What a launcher is: a value that reads a process's place in its job from the environment, or says that it
-did not start us.
+"""The class Launcher: it reads a process's place in its job from the environment, or says that it did not
+start the process.
 
-No launcher that we know: CKPT_RANK, the variables of a process that others set in the same way
-(DeepSpeed's launcher), or an Ascend rank table's.
-
-RANK alone may be a node or a process. RANK_ID alone is common in scripts as well, and counts only together
-with RANK_SIZE.
+The launcher "bare" of this module stands for unknown launchers. It reads CKPT_RANK, the variables of
+torch.distributed's env:// (DeepSpeed's launcher sets them), or the variables of an Ascend rank table.
+RANK alone may be a node or a process. RANK_ID alone is common in scripts and counts only with RANK_SIZE.
 """
 
 from __future__ import annotations
@@ -20,12 +18,12 @@ from ckpt_tools.settings.parsers import MAX_RANK
 
 SAY = "add --rank N (or set CKPT_RANK), and --world-size N"
 PLACE = {"rank": "RANK", "world_size": "WORLD_SIZE", "local_rank": "LOCAL_RANK"}
-"""Where torch.distributed's env:// reads a process's place, by the field of ``Started``."""
+"""By the field of ``Started`` the variable that torch.distributed's env:// reads."""
 
 
 class Started(Struct, frozen=True):
-    """One process's place in the job, each number with the variable that says it. None: the launcher does not
-    say, or it is unclear.
+    """One process's place in the job, each number with the variable that it comes from; None if the launcher
+    does not tell the number, or if its meaning is unclear.
     """
 
     launcher: str
@@ -42,22 +40,22 @@ class Started(Struct, frozen=True):
     job: str = ""
     """The job's id, "" when the launcher gives none."""
     job_from: str = ""
-    """The variables it comes from."""
+    """The variables from which ``job`` comes."""
     start: str = ""
-    """What is of this start alone and the same in all its processes; "" when the launcher tells no such."""
+    """An id of this start, the same in all its processes and in no other start; "" if there is none."""
     restart: Known | None = None
     """How often the job or its workers were restarted."""
     max_restarts: Known | None = None
     unclear: str = ""
     """Why a number that seems to be there is not used: which variables were seen, with their values."""
     hint: str = ""
-    """What to do about it."""
+    """What to do about ``unclear``."""
     skip: bool = False
     """This process is no rank at all (msrun's scheduler)."""
 
 
 class LaunchLine(Struct, frozen=True):
-    """What a command line says that starts a launcher on each node. None: it says nothing, or no number."""
+    """One command line that starts a launcher on each node; None: the line has no such number."""
 
     launcher: str
     nodes: int | None
@@ -65,32 +63,32 @@ class LaunchLine(Struct, frozen=True):
     elastic: bool
     """Whether the number of nodes may differ from start to start."""
     node: int | None
-    """This node's index: some launchers give one out on their own."""
+    """This node's index; None also if the launcher numbers the nodes itself."""
     per_node: int | None
     """Workers on each node."""
     restarts: int
-    """How often the launcher may start the workers again without starting anew itself."""
+    """How often the launcher may restart its workers."""
     job: str
     """The job's id, "" when the line gives none."""
     endpoint: str
-    """Where the launcher's nodes meet, as given; ``host`` and ``port`` are what that means."""
+    """Where the launcher's nodes meet, as given; ``host`` and ``port`` are its parts, or their defaults."""
     host: str
     port: str
     before: tuple[str, ...]
-    """The line up to ``command``, for workers that run any program."""
+    """The words before ``command``, changed so that the workers can run any program."""
     command: tuple[str, ...]
-    """What the workers run."""
+    """The command that the workers run."""
 
     def inside(self, ours: Sequence[str]) -> list[str]:
-        """The line that puts ``ours`` (ckpt run --worker …) between the launcher and the workers' command,
+        """Return the line with ``ours`` (ckpt run --worker …) between the launcher and the workers' command,
         which then gets a new decision at every restart.
         """
         return [*self.before, *ours, "--", *self.command]
 
 
 class Launcher(Struct, frozen=True):
-    """``variables`` are what it sets; ``reference`` is the source of the facts. ``read_line`` understands the
-    command lines that start it.
+    """One launcher. ``variables`` are the variables that it sets, ``reference`` the source of these facts.
+    ``read_line`` parses the command lines that start the launcher.
     """
 
     name: str
@@ -101,38 +99,38 @@ class Launcher(Struct, frozen=True):
 
 
 def number(env: Mapping[str, str], name: str) -> int | None:
-    """A variable as a non-negative int, None when unset or anything else."""
+    """Return a variable as a non-negative int; None if it is unset or no such number."""
     value = env.get(name, "")
     return int(value) if value.isascii() and value.isdigit() and len(value) < 10 else None
 
 
 def known(env: Mapping[str, str], name: str, launcher: str) -> Known | None:
-    """A variable as a number with its provenance."""
+    """Return a variable as a number with its provenance; None if it is no number."""
     value = number(env, name)
     return None if value is None else Known(value, f"{name} ({launcher})")
 
 
 def read(env: Mapping[str, str], launcher: str, job: Sequence[str] = (), **fields: str) -> Started:
-    """What variables say: each number by the first of its names, between blanks, that is one, and the job's
-    id by the first that is set.
+    """Return a place: each field from the first of its variables (names between blanks) that is a number, the
+    job's id from the first variable of ``job`` that is set.
     """
     found = {
         field: next((n for name in names.split() if (n := known(env, name, launcher))), None)
         for field, names in fields.items()
     }
-    of, name = next(((env[name], name) for name in job if env.get(name)), ("", ""))
-    return Started(launcher, **found, job=of, job_from=name)  # type: ignore[arg-type]  # numbers only
+    job_id, name = next(((env[name], name) for name in job if env.get(name)), ("", ""))
+    return Started(launcher, **found, job=job_id, job_from=name)  # type: ignore[arg-type]  # numbers only
 
 
 def divide(world: Known | None, local: Known | None, what: str) -> Known | None:
-    """The number of nodes, where each has as many ranks; ``what`` says so."""
+    """Return the number of nodes, with the provenance ``what``; None if nodes would differ in ranks."""
     if world is None or local is None or not local.value or world.value % local.value:
         return None
     return Known(world.value // local.value, what)
 
 
-def seen(env: Mapping[str, str], *names: str) -> str:
-    """The variables that are set, with their values, for a message."""
+def show(env: Mapping[str, str], *names: str) -> str:
+    """Return the variables that are set, as NAME=VALUE for a message; a value has at most 60 characters."""
     texts = ((name, env[name]) for name in names if name in env)
     return ", ".join(
         f"{name}={value[:60] if value[:60].isprintable() else ascii(value[:60])}" for name, value in texts
@@ -140,13 +138,13 @@ def seen(env: Mapping[str, str], *names: str) -> str:
 
 
 def blank(started: Started, unclear: str, hint: str) -> Started:
-    """The same without the numbers that depend on what a process is: its ranks, and their counts."""
+    """Return the same place without ranks and numbers of ranks; the node, the nodes and the job stay."""
     none = dict.fromkeys(("rank", "world_size", "local_rank", "local_world_size"))
     return replace(started, **none, unclear=unclear, hint=hint)
 
 
-def settled(started: Started) -> Started:
-    """The same if its numbers can be true together; else without any, saying which two contradict."""
+def check(started: Started) -> Started:
+    """Return the same place; if numbers contradict each other, without numbers and with the reason."""
     s, world, local, nodes = started, started.world_size, started.local_world_size, started.nodes
     below = ((s.rank, world), (s.local_rank, local), (s.node, nodes), (s.local_rank, world), (s.node, world))
     within = ((local, world), (nodes, world))
@@ -177,7 +175,7 @@ _VARIABLES = tuple(_WORDS.split())
 
 def _detect(env: Mapping[str, str]) -> Started | None:
     if number(env, "CKPT_RANK") is not None:
-        return settled(read(env, "bare", rank="CKPT_RANK", world_size="CKPT_WORLD_SIZE"))
+        return check(read(env, "bare", rank="CKPT_RANK", world_size="CKPT_WORLD_SIZE"))
     if "RANK" in env:
         started = read(
             env,
@@ -188,15 +186,15 @@ def _detect(env: Mapping[str, str]) -> Started | None:
             nodes="CROSS_SIZE",
         )
         if started.rank and started.world_size and started.local_rank:
-            return settled(started)
-        what = seen(env, *PLACE.values())
+            return check(started)
+        what = show(env, *PLACE.values())
         unclear = f"{what}: without numbers in all three, RANK may be a node or a process"
         return Started("bare", unclear=unclear, hint=SAY)
     if "RANK_ID" in env or "RANK_SIZE" in env:  # DEVICE_ID is a chip's number, no local rank
         started = read(env, "bare", rank="RANK_ID", world_size="RANK_SIZE")
         if started.rank and started.world_size:
-            return settled(started)
-        what = seen(env, "RANK_ID", "RANK_SIZE", "DEVICE_ID")
+            return check(started)
+        what = show(env, "RANK_ID", "RANK_SIZE", "DEVICE_ID")
         return Started("bare", unclear=f"{what}: RANK_ID and RANK_SIZE are not both numbers", hint=SAY)
     return None
 

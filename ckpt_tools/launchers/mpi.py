@@ -1,8 +1,8 @@
-"""mpirun and mpiexec: Open MPI, MPICH's Hydra (Intel MPI too), and PMIx alone. None tells how many nodes
-there are.
+"""mpirun and mpiexec: Open MPI, MPICH's Hydra (Intel MPI too), and PMIx alone. None of them tells the number
+of nodes.
 
-OMPI_COMM_WORLD_NODE_RANK is no node: it counts processes on a node over several jobs. PMIX_RANK alone comes
-without a world size.
+OMPI_COMM_WORLD_NODE_RANK is no node index: it counts processes on a node over several jobs. PMIX_RANK alone
+has no world size beside it.
 """
 
 from __future__ import annotations
@@ -11,19 +11,14 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from ckpt_tools.launchers.launcher import SAY, Launcher, Started, blank, known, read, seen, settled
+from ckpt_tools.launchers.launcher import SAY, Launcher, Started, blank, check, known, read, show
 from ckpt_tools.model.plan import Known
 
-_OPEN_MPI = (
-    "OMPI_COMM_WORLD_RANK",
-    "OMPI_COMM_WORLD_SIZE",
-    "OMPI_COMM_WORLD_LOCAL_RANK",
-    "OMPI_COMM_WORLD_LOCAL_SIZE",
-)
+_OPEN_MPI = tuple(f"OMPI_COMM_WORLD_{word}" for word in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
 _HYDRA = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
 _JOB = "OMPI_MCA_orte_precondition_transports"
-"""128 random bits per mpirun. PMIX_NAMESPACE and OMPI_MCA_ess_base_jobid are made from a process id, and come
-back in later jobs.
+"""128 random bits per mpirun. PMIX_NAMESPACE and OMPI_MCA_ess_base_jobid are made from a process id, so that
+later jobs have them again.
 """
 
 
@@ -35,17 +30,17 @@ def _detect(env: Mapping[str, str]) -> Started | None:
         alone = known(env, "PMIX_RANK", "mpi")
         if alone:
             return Started("mpi", alone)
-        return Started("mpi", unclear=f"{seen(env, 'PMIX_RANK')}: no number", hint=SAY)
+        return Started("mpi", unclear=f"{show(env, 'PMIX_RANK')}: no number", hint=SAY)
     fields = dict(zip(("rank", "world_size", "local_rank", "local_world_size"), names, strict=True))
     started = read(env, "mpi", (_JOB,), **fields)
     world, local = started.world_size, started.local_world_size
     started = replace(started, start=started.job)
     if world and local and world.value == local.value:
-        one = f"{names[1]} = {names[3]} (mpi)"
-        started = replace(started, node=Known(0, one), nodes=Known(1, one))
+        provenance = f"{names[1]} = {names[3]} (mpi)"
+        started = replace(started, node=Known(0, provenance), nodes=Known(1, provenance))
     if started.rank is None or world is None:
-        started = blank(started, f"{seen(env, *names)}: rank and world size are not both numbers", SAY)
-    return settled(started)
+        started = blank(started, f"{show(env, *names)}: rank and world size are not both numbers", SAY)
+    return check(started)
 
 
 LAUNCHER = Launcher(

@@ -1,8 +1,8 @@
-"""MindSpore's msrun. MS_NODE_ID is the rank of a process, not a node; msrun does not set it when it was given
-no --node_rank on several nodes.
+"""MindSpore's msrun. MS_NODE_ID is the rank of a process, not a node; on several nodes without --node_rank
+msrun does not set it.
 
-It starts the same command once more as its scheduler (MS_ROLE=MS_SCHED), which is no rank. Newer ones also
-set RANK_ID, which a worker without MS_NODE_ID inherits from the scheduler as 0: so RANK_ID is never asked
+msrun starts the same command once more as its scheduler (MS_ROLE=MS_SCHED), which is no rank. Newer versions
+also set RANK_ID, which a worker without MS_NODE_ID inherits from the scheduler as 0: so RANK_ID is never read
 here.
 MindCluster gives a pod MS_ROLE, MS_WORKER_NUM, MS_LOCAL_WORKER and MS_NODE_RANK before msrun runs.
 """
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from ckpt_tools.launchers.launcher import SAY, Launcher, Started, divide, number, read, seen, settled
+from ckpt_tools.launchers.launcher import SAY, Launcher, Started, check, divide, number, read, show
 
 _WORDS = (
     "MS_ROLE MS_NODE_ID MS_WORKER_NUM MS_LOCAL_WORKER MS_NODE_RANK RANK_ID RANK_SIZE DEVICE_ID MINDX_TASK_ID"
@@ -36,15 +36,15 @@ def _detect(env: Mapping[str, str]) -> Started | None:
     )
     world, local = started.world_size, started.local_world_size
     started = replace(started, nodes=divide(world, local, "MS_WORKER_NUM / MS_LOCAL_WORKER (msrun)"))
-    # DEVICE_ID may be any device's number where msrun has not set it, with RANK_ID and RANK_SIZE
+    # DEVICE_ID is a local rank only if msrun set it, with RANK_ID and RANK_SIZE, else any device's number
     names = ("RANK_SIZE", "MS_WORKER_NUM"), ("RANK_ID", "MS_NODE_ID")
     if not number(env, "RANK_SIZE") or any(number(env, a) != number(env, b) for a, b in names):
         started = replace(started, local_rank=None)
     if env.get("MS_ROLE") in ("MS_SCHED", "MS_PSERVER"):
         role = "scheduler" if env["MS_ROLE"] == "MS_SCHED" else "parameter server"
         return replace(
-            settled(replace(started, rank=None, local_rank=None)),
-            unclear=f"{seen(env, 'MS_ROLE')}: this process is msrun's {role}, no rank of the job",
+            check(replace(started, rank=None, local_rank=None)),
+            unclear=f"{show(env, 'MS_ROLE')}: this process is msrun's {role}, no rank of the job",
             hint="ask in the workers only (MS_ROLE=MS_WORKER), or once per job before msrun",
             skip=True,
         )
@@ -52,13 +52,13 @@ def _detect(env: Mapping[str, str]) -> Started | None:
         started = replace(
             started,
             local_rank=None,
-            unclear=f"{seen(env, *_VARIABLES)}: without MS_NODE_ID it is not known which worker this is",
+            unclear=f"{show(env, *_VARIABLES)}: without MS_NODE_ID it is not known which worker this is",
             hint=(
                 "inside msrun, give it --node_rank; in a script before msrun this is a node and no rank."
                 f" Else {SAY}"
             ),
         )
-    return settled(started)
+    return check(started)
 
 
 LAUNCHER = Launcher(

@@ -1,9 +1,9 @@
 """Slurm. Only a task that srun started is a rank: the script of sbatch has SLURM_PROCID=0 too, but no step
 id.
 
-What else looks like a rank and is none: the shell of salloc or of ``srun --pty bash`` (a special step id, or
-one task of a job named so), a script submitted from within a task (it inherits the step's variables, but not
-its task ids), and the one task per node that starts torchrun or msrun.
+Other processes that look like a rank and are none: the shell of salloc or of ``srun --pty bash`` (a special
+step id, or the only task of a job named like a shell), a script submitted from within a task (it inherits the step's
+variables, but not its task ids), and the one task per node that starts torchrun or msrun.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
-from ckpt_tools.launchers.launcher import SAY, Launcher, Started, blank, known, number, read, seen, settled
+from ckpt_tools.launchers.launcher import SAY, Launcher, Started, blank, check, known, number, read, show
 from ckpt_tools.model.plan import Known
 
 _WORDS = (
@@ -49,28 +49,28 @@ def _detect(env: Mapping[str, str]) -> Started | None:
     if not any(name in env for name in ("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_PROCID")):
         return None
     if "OMPI_COMM_WORLD_RANK" in env or "MPI_LOCALRANKID" in env:
-        return None  # mpirun inside a job: on other nodes the Slurm numbers are those of its daemons
+        return None  # mpirun in a job: on other nodes the Slurm numbers are of its daemons
     step = "SLURM_STEP_ID" if "SLURM_STEP_ID" in env else "SLURM_STEPID"
-    if number(env, step) is None:  # of a special step, the numbers are 4294967290 and above
+    if number(env, step) is None:  # special steps have ids of 4294967290 and above
         is_shell = "SLURM_PROCID" not in env or env.get(step)
         name = "the shell of an allocation" if is_shell else "the script of sbatch"
-        what = seen(env, "SLURM_JOB_ID", "SLURM_PROCID", "SLURM_STEP_ID", "SLURM_NTASKS")
+        what = show(env, "SLURM_JOB_ID", "SLURM_PROCID", "SLURM_STEP_ID", "SLURM_NTASKS")
         started = _read(env, nodes="SLURM_JOB_NUM_NODES SLURM_NNODES")
-        return settled(replace(started, unclear=f"{what}: {name}, and none of the job's tasks", hint=_TASKS))
+        return check(replace(started, unclear=f"{what}: {name}, and none of the job's tasks", hint=_TASKS))
     started = _read(
         env,
-        node="SLURM_NODEID",  # a script runs on one node, for all of them
+        node="SLURM_NODEID",  # not read for a script, which runs on one node for all nodes
         nodes="SLURM_STEP_NUM_NODES SLURM_NNODES SLURM_JOB_NUM_NODES",
         rank="SLURM_PROCID",
         world_size="SLURM_STEP_NUM_TASKS SLURM_NTASKS",
         local_rank="SLURM_LOCALID",
     )
-    started = replace(started, local_world_size=_here(env, started.node))
-    if why := _mixed(env, started):
+    started = replace(started, local_world_size=_count_local_tasks(env, started.node))
+    if why := _explain_mix(env, started):
         return replace(blank(started, why, _TASKS), node=None, nodes=None)
-    if unclear := _unclear(env, started):
-        return settled(blank(started, *unclear))
-    return settled(started)
+    if unclear := _explain_unclear(env, started):
+        return check(blank(started, *unclear))
+    return check(started)
 
 
 def _read(env: Mapping[str, str], **fields: str) -> Started:
@@ -79,61 +79,55 @@ def _read(env: Mapping[str, str], **fields: str) -> Started:
     if env.get("SLURM_ARRAY_JOB_ID") and env.get("SLURM_ARRAY_TASK_ID"):
         job = f"{env['SLURM_ARRAY_JOB_ID']}_{env['SLURM_ARRAY_TASK_ID']}"
         started = replace(started, job=job, job_from="SLURM_ARRAY_JOB_ID and SLURM_ARRAY_TASK_ID")
-    of_start = "SLURM_JOB_START_TIME", "SLURM_STEP_LAUNCHER_PORT"  # srun's port; 22.05 tells no time
-    told = "" if "SLURM_HET_SIZE" in env else "-".join(filter(None, map(env.get, of_start)))
-    return replace(started, start=told)
+    names = "SLURM_JOB_START_TIME", "SLURM_STEP_LAUNCHER_PORT"  # srun's port: Slurm 22.05 sets no start time
+    start_id = "" if "SLURM_HET_SIZE" in env else "-".join(filter(None, map(env.get, names)))
+    return replace(started, start=start_id)
 
 
-def _mixed(env: Mapping[str, str], s: Started) -> str:
-    """What shows that the numbers of a step come from another one, as in a script that was submitted from
-    within a task; "" when nothing does.
+def _explain_mix(env: Mapping[str, str], s: Started) -> str:
+    """Return which variables come from different steps, as in a script that was submitted from within a task;
+    "" if all fit together.
     """
     tasks, on_node = number(env, "SLURM_NTASKS"), env.get("SLURM_GTIDS", "").count(",") + 1
-    if (s.world_size is None or tasks in (None, s.world_size.value)) and (
-        "SLURM_GTIDS" not in env or s.local_world_size is None or s.local_world_size.value == on_node
-    ):
+    tasks_fit = s.world_size is None or tasks in (None, s.world_size.value)
+    local = s.local_world_size
+    if tasks_fit and ("SLURM_GTIDS" not in env or local is None or local.value == on_node):
         return ""
-    what = seen(
-        env,
-        "SLURM_PROCID",
-        "SLURM_NTASKS",
-        "SLURM_STEP_NUM_TASKS",
-        "SLURM_STEP_TASKS_PER_NODE",
-        "SLURM_GTIDS",
-    )
+    names = ("PROCID", "NTASKS", "STEP_NUM_TASKS", "STEP_TASKS_PER_NODE", "GTIDS")
+    what = show(env, *(f"SLURM_{name}" for name in names))
     return f"{what}: they are of different steps, as in a script that was submitted from within another job"
 
 
-def _unclear(env: Mapping[str, str], s: Started) -> tuple[str, str] | None:
-    """Why the numbers of what looks like a task are not used, and what to do; None when they are."""
+def _explain_unclear(env: Mapping[str, str], s: Started) -> tuple[str, str] | None:
+    """Return why the numbers of a seeming task are not used, and a hint; None if they are used."""
     if s.rank is None or s.world_size is None:
-        what = seen(env, "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+        what = show(env, "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
         return f"{what}: not all of a task's numbers are there", SAY
     if (number(env, "SLURM_HET_SIZE") or 1) > 1:
-        what = seen(env, "SLURM_HET_SIZE", "SLURM_PROCID")
+        what = show(env, "SLURM_HET_SIZE", "SLURM_PROCID")
         return f"{what}: a heterogeneous job, whose numbers count one component", SAY
     if s.world_size.value == 1 and env.get("SLURM_JOB_NAME") in _SHELLS:
-        what = seen(env, "SLURM_JOB_NAME", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+        what = show(env, "SLURM_JOB_NAME", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
         return f"{what}: a single task of a job named so is an interactive shell", _TASKS
     one_each = s.nodes is not None and s.nodes.value == s.world_size.value
     if one_each and (number(env, "SLURM_GPUS_ON_NODE") or 0) != 1:
-        return f"{seen(env, *_ONE_EACH)}{_MAY_START_RANKS}", _IF_EACH_IS_A_RANK
+        return f"{show(env, *_ONE_EACH)}{_MAY_START_RANKS}", _IF_EACH_IS_A_RANK
     return None
 
 
-def _here(env: Mapping[str, str], node: Known | None) -> Known | None:
-    """Tasks on this node: from the list of all nodes, else from how many were asked for on each."""
+def _count_local_tasks(env: Mapping[str, str], node: Known | None) -> Known | None:
+    """Return the number of tasks on this node: from the list for all nodes, else as requested per node."""
     for name in ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"):
-        at = 0
-        for tasks, nodes in _runs(env.get(name, "")):
-            at += nodes
-            if node is not None and node.value < at:
+        end = 0
+        for tasks, nodes in _read_counts(env.get(name, "")):
+            end += nodes
+            if node is not None and node.value < end:
                 return Known(tasks, f"{name} (slurm)")
     return known(env, "SLURM_NTASKS_PER_NODE", "slurm")
 
 
-def _runs(text: str) -> Iterator[tuple[int, int]]:
-    """(tasks, nodes) of such texts as "2(x3),1"; ends where one is not so."""
+def _read_counts(text: str) -> Iterator[tuple[int, int]]:
+    """Yield (tasks per node, nodes) of a text such as "2(x3),1"; ends at an item of another form."""
     for item in text.split(","):
         found = re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?", item)
         if found is None:

@@ -1,5 +1,5 @@
 """torchrun (torch elastic): its workers have a run id. RANK is not stable: a restart may give a worker
-another one, and another WORLD_SIZE.
+another RANK, and another WORLD_SIZE.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ckpt_tools.launchers.launcher import (
     LaunchLine,
     Started,
     blank,
+    check,
     number,
     read,
-    seen,
-    settled,
+    show,
 )
 
 _WORDS = (
@@ -28,8 +28,8 @@ _WORDS = (
     " TORCHELASTIC_MAX_RESTARTS"
 )
 _VARIABLES = (*PLACE.values(), *_WORDS.split())
-# torch/distributed/run.py get_args_parser(): every option takes a value but these; each can come from
-# PET_<NAME>, and argparse takes any beginning that means one.
+# torch/distributed/run.py get_args_parser(): every option but these takes a value. Each option can come from
+# the variable PET_<NAME>, and argparse accepts any unambiguous prefix of an option.
 _FLAGS = ("standalone", "module", "no-python", "run-path", "virtual-local-rank")
 _OPTIONS = (
     "nnodes nproc-per-node rdzv-backend rdzv-endpoint rdzv-id rdzv-conf max-restarts monitor-interval"
@@ -45,11 +45,11 @@ _PORT = "29500"
 def _detect(env: Mapping[str, str]) -> Started | None:
     if "TORCHELASTIC_RUN_ID" not in env:
         return None
-    named = env["TORCHELASTIC_RUN_ID"] != "none"  # the default of --rdzv-id with a master address
+    has_id = env["TORCHELASTIC_RUN_ID"] != "none"  # the default of --rdzv-id with a master address
     started = read(
         env,
         "torchrun",
-        ("TORCHELASTIC_RUN_ID",) if named else (),
+        ("TORCHELASTIC_RUN_ID",) if has_id else (),
         **PLACE,
         local_world_size="LOCAL_WORLD_SIZE",
         node="GROUP_RANK",
@@ -58,20 +58,20 @@ def _detect(env: Mapping[str, str]) -> Started | None:
         max_restarts="TORCHELASTIC_MAX_RESTARTS",
     )
     if any(number(env, name) is None for name in PLACE.values()):
-        what = seen(env, *PLACE.values(), "TORCHELASTIC_RUN_ID")
+        what = show(env, *PLACE.values(), "TORCHELASTIC_RUN_ID")
         why = "torchrun gives its workers RANK, WORLD_SIZE and LOCAL_RANK, and not all are numbers here"
-        return settled(blank(started, f"{what}: {why}", SAY))
+        return check(blank(started, f"{what}: {why}", SAY))
     rank, local, here = started.rank, started.local_rank, started.local_world_size
     if rank and local and here and rank.value % (here.value or 1) != local.value:
-        started = replace(started, local_rank=None)  # --virtual-local-rank says 0 to all
-    return settled(started)
+        started = replace(started, local_rank=None)  # --virtual-local-rank gives all workers 0
+    return check(started)
 
 
-# ---- a command line that starts it, read as torchrun reads it
+# ---- a command line that starts torchrun, parsed as torchrun parses it
 
 
 def read_line(command: Sequence[str], env: Mapping[str, str]) -> LaunchLine | None:
-    """Return the torchrun line in ``command``; None when it starts something else."""
+    """Return the parts of a torchrun line, with options from PET_<NAME>; None for another program."""
     start = _find_start(command)
     if start is None:
         return None
@@ -83,7 +83,7 @@ def read_line(command: Sequence[str], env: Mapping[str, str]) -> LaunchLine | No
     i = start
     while i < len(command) and command[i].startswith("-"):
         word, sign, value = command[i].partition("=")
-        option = _option(word)
+        option = _find_option(word)
         if option is None:
             i += 1
         elif option in _FLAGS:
@@ -92,11 +92,12 @@ def read_line(command: Sequence[str], env: Mapping[str, str]) -> LaunchLine | No
             options[option], i = value, i + 1
         else:
             options[option], i = (command[i + 1] if i + 1 < len(command) else ""), i + 2
-    kept = [w for w in command[start:i] if _option(w) not in ("no-python", "module")]
-    return _line(options, [*command[:start], *kept], command[i:])
+    other_options = [w for w in command[start:i] if _find_option(w) not in ("no-python", "module")]
+    return _make_line(options, [*command[:start], *other_options], command[i:])
 
 
 def _find_start(command: Sequence[str]) -> int | None:
+    """Return the index of the first word after torchrun (or python -m torch.distributed.run), else None."""
     for i, word in enumerate(command):
         name = os.path.basename(word)
         if name == "torchrun":
@@ -107,9 +108,9 @@ def _find_start(command: Sequence[str]) -> int | None:
     return None
 
 
-def _line(options: Mapping[str, str], before: Sequence[str], after: Sequence[str]) -> LaunchLine:
-    """What the options say, by torchrun's long names: ``before`` are the words up to the workers' command
-    that stay before another one, ``after`` that command.
+def _make_line(options: Mapping[str, str], before: Sequence[str], after: Sequence[str]) -> LaunchLine:
+    """Return the line of ``options`` (by torchrun's long names). ``before`` are the words that stay if
+    another command replaces the workers' command, ``after`` is the workers' command.
     """
     nodes = options.get("nnodes", "1")
     least, _, most = nodes.partition(":")
@@ -139,7 +140,7 @@ def _number(word: str) -> int | None:
 
 
 def _split(endpoint: str) -> tuple[str, str]:
-    """The host of an endpoint, and its port or ""; an IPv6 address with a port stands in brackets."""
+    """Return an endpoint's host, and its port or ""; an IPv6 address with a port stands in brackets."""
     if endpoint.startswith("["):
         host, _, rest = endpoint[1:].partition("]")
         return host, rest.removeprefix(":")
@@ -147,7 +148,8 @@ def _split(endpoint: str) -> tuple[str, str]:
     return host, number
 
 
-def _option(word: str) -> str | None:
+def _find_option(word: str) -> str | None:
+    """Return the long name of the torchrun option that a word names or abbreviates; None if there is none."""
     if word in _SHORT:
         return _SHORT[word]
     if not word.startswith("--"):
