@@ -1,4 +1,4 @@
-"""Arguments in, exit codes out. What ``main`` needs is imported when signals have their meaning."""
+"""Arguments in, exit codes out. ``main`` imports other modules only after it has set the signal handlers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def main() -> NoReturn:
         from ckpt_tools.cli.options import complete
 
         complete()
-    # Results are trees without cycles: looking for some takes a quarter of a plan for 2,000 ranks.
+    # Results are trees without cycles: searching them for cycles takes a quarter of a plan for 2,000 ranks.
     gc.set_threshold(100_000)
     from ckpt_tools.cli import console
     from ckpt_tools.cli.dispatch import execute as dispatch

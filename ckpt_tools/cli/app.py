@@ -52,24 +52,24 @@ GROUPS = {
         "completion": "Print the script that makes Tab complete ckpt commands.",
     },
 }
-"""All commands, by what they are for. Each is the function of its name in the module of its name. The first
-page of help has no place for the last group.
+"""All commands, by purpose. Each command is the function of its name in the module of its name. The first
+page of help leaves out the last group.
 """
 COMMANDS = tuple(name for rows in GROUPS.values() for name in rows)
 _NAMES = {"help_option_names": ["-h", "--help"]}
 AFTER_DASHES = "the command to start comes after --: ckpt run ROOT -- torchrun … train.py"
 _EXAMPLES = 3
-"""Examples that -h shows."""
+"""The number of examples that -h shows."""
 _ENTRIES = 10_000
-"""Entries of this directory that a mistyped word is compared with, at most."""
+"""The most entries of the current directory that a mistyped word is compared with."""
 _BESIDES = re.compile(r" \((?!default\))[^)]*\)| \\?\[CKPT_\w+\]|(?:[;:] \{|; |\. ).*|\.$")
-"""What -h leaves out of what a flag is: asides, variables, and further sentences."""
+"""The parts of a flag's help text that -h leaves out: asides, variables, and further sentences."""
 _LOOKS_LIKE_MARKUP = re.compile(r"\[(?=[a-z#/@])")
 
 
 class _Verbatim:
-    """Leaves values as they were typed. Typer would import pydantic to convert them, which takes as long as a
-    short command and refuses file names that are not UTF-8.
+    """One converter that leaves values as they were typed. Typer's own would import pydantic, which takes as
+    long as a short command, and would refuse file names that are not UTF-8.
     """
 
     def coerce(self, value: Any, **_: Any) -> Any:
@@ -77,14 +77,14 @@ class _Verbatim:
 
 
 class _Line:
-    """A command or the group of them."""
+    """The methods that a command and the group of commands share."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta["brief"] = "-h" in args and "--help" not in args
         try:
             return super().parse_args(ctx, [*args])  # type: ignore[misc,no-any-return] # it empties the list
         except typer.TyperException as error:
-            raise _mistake(error, ctx, args) from error
+            raise _explain_mistake(error, ctx, args) from error
 
     def get_params(self, ctx: Any) -> list[Any]:
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
@@ -98,7 +98,7 @@ class _Line:
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         one: Any = self
-        told, ctx.meta["shown"] = (one.help, one.epilog), True
+        texts, ctx.meta["shown"] = (one.help, one.epilog), True
         helps = [param.help for param in one.params]
         if ctx.meta["brief"] and one.epilog:
             rows = one.epilog.splitlines()[: _EXAMPLES + 1]
@@ -108,10 +108,10 @@ class _Line:
                 param.help = _BESIDES.sub("", param.help)
         try:
             super().format_help(ctx, formatter)  # type: ignore[misc]
-        except SystemExit:  # of rich: nobody reads it any more
+        except SystemExit:  # rich raises it if the reader has closed the pipe
             ctx.exit()
         finally:
-            one.help, one.epilog = told
+            one.help, one.epilog = texts
             for param, text in zip(one.params, helps, strict=True):
                 param.help = text
 
@@ -133,7 +133,7 @@ class Commands(_Line, TyperGroup):
             return super().resolve_command(ctx, args)
         first, second = [*args, "-"][:2]
         if first not in COMMANDS:
-            raise _no_command(first)
+            raise _explain_no_command(first)
         longer = [known for known in COMMANDS if known.startswith(f"{first} ")]
         is_path = second.startswith("-") or os.path.lexists(second)
         if not is_path and (meant := nearest(name, longer, 0.85)):
@@ -143,7 +143,7 @@ class Commands(_Line, TyperGroup):
 
 
 class Command(_Line, TyperCommand):
-    """A command. What follows ``--`` is another command for ``run``, which is not looked at here."""
+    """One command. For ``run``, words after ``--`` are the command to start, which is not parsed here."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if self.name != "run":
@@ -158,7 +158,8 @@ class Command(_Line, TyperCommand):
         return rest
 
 
-def _mistake(error: Any, ctx: Any, args: Sequence[str]) -> UsageError:
+def _explain_mistake(error: Any, ctx: Any, args: Sequence[str]) -> UsageError:
+    """Return a parser's error in ckpt's words, with the flag that was probably meant."""
     message, command = error.format_message().rstrip("."), ctx.command_path
     hint = f"'{command} -h' shows how it is called"
     undashed = ctx.meta.get("undashed", False)  # its flag may be one of the command to start
@@ -175,8 +176,8 @@ def _mistake(error: Any, ctx: Any, args: Sequence[str]) -> UsageError:
 
 
 def _find_meant(flag: str, known: Sequence[str], args: Sequence[str], alike: float) -> str | None:
-    """Return the flag that was probably meant: one that has it as a word, or is like it."""
-    # Of -rank the parser names one letter.
+    """Return the known flag that was probably meant: it has ``flag`` as a word, or a similar name."""
+    # For -rank, whose right form is --rank, the parser reports only one letter.
     single = [word for word in args if word[:1] == "-" and word[1:2] != "-" and flag[-1] in word]
     short = (name for word in single if (name := f"-{word.partition('=')[0]}") in known)
     word = flag.strip("-").rstrip("s")
@@ -184,7 +185,7 @@ def _find_meant(flag: str, known: Sequence[str], args: Sequence[str], alike: flo
     return next(short, None) or next(within, None) or nearest(flag, known, alike)
 
 
-def _no_command(word: str) -> UsageError:
+def _explain_no_command(word: str) -> UsageError:
     if os.path.lexists(word):
         return UsageError(f"there is no command {word!r}", f"'ckpt ls {quote(word)}' lists what is there")
     meant = nearest(word, COMMANDS, 0.6) or nearest(word, os.listdir()[:_ENTRIES], 0.6)
@@ -195,23 +196,24 @@ def _no_command(word: str) -> UsageError:
 
 @cache
 def command(name: str) -> Any:
-    called = name.replace(" ", "_")
-    module = import_module(f"ckpt_tools.cli.{called}")
+    """Return typer's command of this name, such as ``hook install``; imports the command's module."""
+    function_name = name.replace(" ", "_")
+    module = import_module(f"ckpt_tools.cli.{function_name}")
     title = next(title for title, rows in GROUPS.items() if name in rows)
     one = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     one.command(
         name,
         cls=Command,
         context_settings=_NAMES,
-        help=_escaped(_joined(getattr(module, called).__doc__)),
+        help=_escape(_join_lines(getattr(module, function_name).__doc__)),
         short_help=GROUPS[title][name],
-        epilog=_escaped("\n".join(("Examples:", *(f"  {line}  # {why}" for line, why in examples(name))))),
+        epilog=_escape("\n".join(("Examples:", *(f"  {line}  # {why}" for line, why in examples(name))))),
         rich_help_panel=title,
         hidden=title == list(GROUPS)[-1],
-    )(getattr(module, called))
+    )(getattr(module, function_name))
     made: Any = typer.main.get_command(one)
     for param in made.params:
-        param.help = _escaped(param.help)
+        param.help = _escape(param.help)
     return made
 
 
@@ -224,15 +226,15 @@ def examples(name: str) -> Iterator[tuple[str, str]]:
 
 
 def parameters(name: str, said: Sequence[str], **lenient: bool) -> dict[str, Any]:
-    """Return what a line of one command says, flag by flag, without running it. Raise UsageError."""
+    """Return the parsed parameters of a command line, without running the command. Raise UsageError."""
     return dict(command(name).make_context(f"ckpt {name}", list(said), **lenient).params)
 
 
-def _joined(text: str) -> str:
+def _join_lines(text: str) -> str:
     return "\n\n".join(" ".join(part.split()) for part in cleandoc(text).split("\n\n"))
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return _LOOKS_LIKE_MARKUP.sub(r"\\[", text).replace("…", "...")
 
 
@@ -259,7 +261,9 @@ def top(
 @cache
 def line() -> Any:
     made: Any = typer.main.get_command(app)
-    made.help = _joined(made.help)
+    made.help = _join_lines(made.help)
     for param in made.params:
-        param.hidden = "--version" not in param.opts  # typer's own for completion: there is a command for it
+        param.hidden = (
+            "--version" not in param.opts
+        )  # typer's flags for completion: 'ckpt completion' replaces them
     return made

@@ -15,7 +15,7 @@ from ckpt_tools.output.words import printable, wrapped
 
 
 def out(text: str, file: str | None = None) -> None:
-    """Write a result. A reader that has gone away is no error: the exit code still tells the verdict."""
+    """Write a result. Raise CannotLook if that fails; a closed pipe is fine: the exit code has the verdict."""
     if file is not None:
         from ckpt_tools.storage.writes import write_whole
 
@@ -57,10 +57,12 @@ def err(text: str) -> None:
 
 
 def problem(word: str, message: str, hint: str = "", *, also: str = "") -> None:
-    """Say ``ckpt: word: message`` and what follows, each on one line: a name could pass for ours."""
+    """Print ``ckpt: word: message``, ``also`` and ``hint`` to stderr, each on one line: a line break in a
+    name must not start a line that looks like a message of ckpt.
+    """
     below = (f"ckpt: {also}" if also else "", f"hint: {hint}" if hint else "")
     lines = [printable(text) for text in (f"ckpt: {word}: {message}", *below) if text]
-    if terminal(sys.stderr):  # which breaks no word then; logs keep lines whole
+    if terminal(sys.stderr):  # wrapped here, between words; in a log each line stays whole
         with suppress(OSError, ValueError):
             columns = max(40, os.get_terminal_size(sys.stderr.fileno()).columns)
             lines = [part for line in lines for part in wrapped(line, columns, rest="  ") or [""]]
@@ -68,12 +70,13 @@ def problem(word: str, message: str, hint: str = "", *, also: str = "") -> None:
 
 
 def going(said: str, use: str) -> None:
+    """Warn that the flag or variable ``said`` is deprecated; ``use`` replaces it."""
     hint = f"use {use}" if use.startswith(("--", "CKPT_")) else use
     problem("warning", f"{said} is accepted until the next release", hint)
 
 
 def findings(found: Iterable[Finding], root: str = "") -> None:
-    """Findings as single lines on stderr, what to do about several of them below the last."""
+    """Print each finding as a line on stderr; a hint that several findings share stands below the last."""
     from ckpt_tools.findings import filled
 
     listed = list(found)
@@ -85,14 +88,14 @@ def findings(found: Iterable[Finding], root: str = "") -> None:
 
 
 def flush() -> None:
-    """Push out what the streams hold, for an exit that skips the interpreter's own."""
+    """Flush stdout and stderr, for an exit that skips the interpreter's own flush."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()
 
 
 def name_urls(argv: Sequence[str]) -> list[str]:
-    """A command line in which presigned URLs are told by their names. Raises UsageError for other secrets."""
+    """Return a command line with presigned URLs cut to their names. Raise UsageError for other secrets."""
     if any("://" in word for word in argv):
         from ckpt_tools.storage import signed
 
@@ -109,7 +112,7 @@ def terminal(stream: TextIO | None) -> bool:
 
 
 def is_colored(choice: str | None, stream: TextIO | None) -> bool:
-    """Return True if to colour: --color, then NO_COLOR, then FORCE_COLOR, then what the terminal can."""
+    """Return True for colours: --color decides, then NO_COLOR, then FORCE_COLOR, then the terminal."""
     if choice in ("always", "never"):
         return choice == "always"
     if os.environ.get("NO_COLOR"):
@@ -120,4 +123,5 @@ def is_colored(choice: str | None, stream: TextIO | None) -> bool:
 
 
 def width() -> int | None:
+    """Return the columns of the terminal, at least 40; None if stdout is no terminal."""
     return max(40, get_terminal_size().columns) if terminal(sys.stdout) else None

@@ -67,7 +67,7 @@ def diff(
 
 
 def exit_code(result: Difference, strict: bool) -> int:
-    """What could not be looked at wins over what differs, as in ``ckpt verify``."""
+    """Return 5 if a file could not be checked, else 1 for a difference or damage: as ``ckpt verify``."""
     unknown = any(r.verdict is Verdict.UNKNOWN for r in result.reports) or blind(result.findings)
     if unknown or (strict and not result.complete):
         return 5

@@ -19,9 +19,9 @@ from ckpt_tools.errors import CannotLook, CkptError, UsageError
 from ckpt_tools.storage.urls import is_url
 
 COMMON = ("json", "jsonl", "shell")
-"""Formats in which every command says that it failed."""
+"""Formats in which every command prints its failure on stdout."""
 DOCUMENTS = ("verify", "plan")
-"""Commands that have all formats of the registry."""
+"""Commands that have all output formats of output/registry.py."""
 
 
 def execute(argv: Sequence[str]) -> int:
@@ -44,11 +44,11 @@ def execute(argv: Sequence[str]) -> int:
         return error.exit_code
     finally:
         if mounts := sys.modules.get("ckpt_tools.storage.stores.mounts"):
-            mounts.configure()  # what one command was told is for no other of this process
+            mounts.configure()  # the next command of this process has its own store options
 
 
 def _dispatch(argv: list[str]) -> int:
-    """Return the exit code of a line, as typer reads it. Its own ``main`` would take an EPIPE for damage."""
+    """Run a line and return its exit code. typer's own ``main`` would exit with 1 (damage) on EPIPE."""
     if (path := _find_path(argv)) is not None:
         from ckpt_tools.cli.ls import look
 
@@ -62,13 +62,13 @@ def _dispatch(argv: list[str]) -> int:
     try:
         with line().make_context("ckpt", argv) as context:
             return int(line().invoke(context) or 0)
-    except typer.Exit as done:  # no command has run: typer showed something, or knows no such shell
+    except typer.Exit as done:  # no command has run: typer printed help, or knows no such shell
         return UsageError.exit_code if done.exit_code else 0
 
 
 def _find_path(argv: Sequence[str]) -> str | None:
-    """Return a path that stands where a command would; for nothing at all on a terminal the current directory
-    if it holds a checkpoint.
+    """Return the only word if it is a path and no command. For an empty line on a terminal return the current
+    directory if it holds a checkpoint; else None.
     """
     if len(argv) == 1:
         word = argv[0]
@@ -84,13 +84,13 @@ def _find_path(argv: Sequence[str]) -> str | None:
 
 
 class Bug(CkptError):
-    """A bug of ours. A traceback would end in exit 1, and must never look like a broken checkpoint."""
+    """One bug of ckpt. Python's traceback would exit with 1, which means a broken checkpoint."""
 
     hint = "run the same command with CKPT_DEBUG=1 and report the traceback together with 'ckpt --version'"
 
 
 def _explain(error: Exception) -> CkptError:
-    """Return what to say of an error that nobody expected. One of a system call is no bug."""
+    """Return the error to report for an unexpected exception: CannotLook for an OSError, else Bug."""
     from ckpt_tools.storage.signed import redacted
 
     if os.environ.get("CKPT_DEBUG"):
@@ -105,7 +105,7 @@ def _explain(error: Exception) -> CkptError:
 
 
 def read_answer_flags(argv: Sequence[str]) -> dict[str, Any]:
-    """Return how a line wants its answer, which may be wrong elsewhere, or name no command."""
+    """Return the answer flags of a line (format, json, output_file, verbose), even if the rest is invalid."""
     said: dict[str, Any] = {}
     with suppress(Exception):  # a plain error is better than a second one
         said = parameters("plan", argv, resilient_parsing=True, ignore_unknown_options=True)
@@ -120,7 +120,7 @@ def read_answer_flags(argv: Sequence[str]) -> dict[str, Any]:
 
 
 def _fail(argv: Sequence[str], error: CkptError) -> int:
-    """Say why there is no answer, and on stdout in the format that a program asked for."""
+    """Print an error on stderr, and in the format that was asked for on stdout. Return its exit code."""
     said = read_answer_flags(argv)
     word, also = "error", ""
     if isinstance(error, Bug):
@@ -128,19 +128,20 @@ def _fail(argv: Sequence[str], error: CkptError) -> int:
     elif error.rule and said.get("verbose"):
         also = f"rule {error.rule} ('ckpt explain {error.rule}' tells it)"
     console.problem(word, str(error), error.hint, also=also)
-    # eval must see that it failed
-    eager = "shell" if argv[:1] == ["hook"] and argv[1:2] != ["install"] else ""
-    text = _render("".join(argv[:1]), "json" if said.get("json") else said.get("format") or eager, error)
+    # the default format of hook is shell: eval must see that ckpt failed
+    default = "shell" if argv[:1] == ["hook"] and argv[1:2] != ["install"] else ""
+    text = _render("".join(argv[:1]), "json" if said.get("json") else said.get("format") or default, error)
     file = said.get("output_file")
     if text and file in (None, "", "-"):
         console.out(text)
     elif text:
-        with suppress(CannotLook):  # where nothing can be written, that has been said: it is why we are here
+        with suppress(CannotLook):  # if FILE cannot be written, stderr has said it
             console.out(text, file)
     return error.exit_code
 
 
 def _render(command: str, form: str, error: CkptError) -> str:
+    """Return the error in a format; "" if the command does not have the format."""
     if form == "slurm":
         from ckpt_tools.output import shell
 
@@ -153,7 +154,7 @@ def _render(command: str, form: str, error: CkptError) -> str:
 
     code = code_of(type(error).__name__)
     failure = Failure(command, code, str(error), error.hint, error.exit_code, error.plan, error.rule)
-    with suppress(CkptError):  # of a plug-in: that it fails has been said, or is less than what has
+    with suppress(CkptError):  # of a plug-in: less important than the error on stderr
         if found := registry.find(form):
             return found.render(failure, View(now=time.time()))
     return ""

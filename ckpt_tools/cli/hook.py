@@ -82,6 +82,6 @@ def _require_told(asked: options.Asked, taken: Taken) -> None:
     """Raise UsageError if the job, or a rank that reads its part later, would not learn of the checkpoint."""
     by_rank = taken.decision.ranks if asked.given["by_rank"] and taken.rank is None else ()
     for rank in by_rank or (taken.rank,):
-        mine = replace(taken, rank=rank)
-        if not mine.is_told(()):
-            raise UsageError(mine.explain_untold(), UNTOLD, rule="choice/silent-resume")
+        rank_view = replace(taken, rank=rank)
+        if not rank_view.is_told(()):
+            raise UsageError(rank_view.explain_untold(), UNTOLD, rule="choice/silent-resume")

@@ -33,7 +33,7 @@ def latest(asked: options.Asked) -> int:
     from ckpt_tools import api
 
     to = asked.to
-    if os.environ.get("CKPT_PLAN") and (decided := _decided(asked)) is not None:
+    if os.environ.get("CKPT_PLAN") and (decided := _answer_from_decision(asked)) is not None:
         to.out(decided)
         return 0
     # stdout is for the paths alone
@@ -55,36 +55,35 @@ def latest(asked: options.Asked) -> int:
     return 0
 
 
-def _decided(asked: options.Asked) -> str | None:
-    """The answer that the job's decision gives to this rank; None when CKPT_PLAN is about another root."""
+def _answer_from_decision(asked: options.Asked) -> str | None:
+    """Return the decision's answer for this rank, as text; None if CKPT_PLAN is about another root."""
     from ckpt_tools.job import take
     from ckpt_tools.job.decision import read
 
     decision = read(os.environ["CKPT_PLAN"], asked.selection.trust)
     if "root" in asked.found.origins and real_path(asked.found.root) != real_path(decision.about.root):
         return None
-    mine = take(decision, asked.selection.rank)
+    taken = take(decision, asked.selection.rank)
     if asked.to.format == "json":
         from ckpt_tools.output import json
 
-        return json.dump(mine.body)
+        return json.dump(taken.body)
     if asked.to.format == "shell":
         from ckpt_tools.output import shell
 
-        return shell.exports(mine.environment)
-
-    return lines(mine.paths, terminal=asked.to.terminal)
+        return shell.exports(taken.environment)
+    return lines(taken.paths, terminal=asked.to.terminal)
 
 
 def list_paths(plan: LoadPlan, *, terminal: bool = False) -> str:
-    """Each file once, or what a framework is given for all ranks; on a ``terminal`` names are escaped."""
+    """Return each file on a line, or the path that a framework loads for all ranks; ``terminal`` escapes."""
     paths = list(dict.fromkeys(file.path for _, file in plan.loads))
-    own = {file.role for rank, file in plan.loads if rank is not None}
-    told = plan.resume.path
-    if told and told not in paths and plan.checkpoint and plan.shared and own <= OPENED_BY_RANKS:
-        # Megatron is told the directory and the iteration
-        above = plan.checkpoint.path.startswith(f"{told}/")
-        paths = [plan.checkpoint.path if above else told]
+    rank_roles = {file.role for rank, file in plan.loads if rank is not None}
+    path = plan.resume.path
+    if path and path not in paths and plan.checkpoint and plan.shared and rank_roles <= OPENED_BY_RANKS:
+        # Megatron is given the directory above the checkpoint, and the iteration
+        is_above = plan.checkpoint.path.startswith(f"{path}/")
+        paths = [plan.checkpoint.path if is_above else path]
     return lines(paths, terminal=terminal)
 
 

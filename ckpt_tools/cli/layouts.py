@@ -57,7 +57,7 @@ def layouts(asked: options.Asked) -> int:
     """
     to, given = asked.to, asked.given
     check, guess, root = given["check"], given["guess"], given["root"]
-    # a list scans no tree, so the file of this directory may teach
+    # a list of layouts scans no tree, so that the ckpt.toml of this directory may add layouts
     flags = ["root", "layout", *_TRUSTED] if check or guess else _TRUSTED
     found = read_settings({name: given[name] for name in flags}, to)
     from ckpt_tools.layouts import BUILT_IN
@@ -113,7 +113,7 @@ def _show(asked: options.Asked, layout: Layout) -> int:
     from ckpt_tools.output import catalogue
 
     entry = _entry(layout)
-    # no name has the others: contents tell them
+    # a template with a blank stands for no file name: contents tell its files
     named = (p for p in layout.pieces if " " not in p.template)
     files = list(dict.fromkeys(f"{_LONG.sub(_shorten, p.template)} ({p.role})" for p in named))
     fields = ("title", "files", "tracker", "limits", "reference", "package")
@@ -159,24 +159,24 @@ def _guess(found: Settings, known: Layouts, to: output.Output, *, write: bool) -
     read = cache(lambda run: small_texts(os.path.join(root, run)))
     trackers = [find_tracker(pieces, read) for pieces in guessed.layouts]
     table = "tool.ckpt.layout" if os.path.basename(found.file or "") == "pyproject.toml" else "layout"
-    # Where a command that is started here finds lines about ROOT: never in ROOT itself.
+    # Commands started in this directory must find the file, which must not lie in ROOT itself.
     here = os.path.realpath(os.getcwd())
     home = os.path.dirname(root) if f"{here}/".startswith(f"{root}/") else here
     file, lines = found.file or f"{home}/ckpt.toml", render(guessed, names, trackers, table)
     then = f"read its comments, then: ckpt plan {quote(root)}"
-    if len(names) > 1:  # no name tells which save the files of one are of: each table is a run of its own
+    if len(names) > 1:  # file names do not link the saves of two tables: each table is a run of its own
         then += f" --layout NAME, where NAME is {' or '.join(names)}"
+    advice, gap = ("Add these lines to", "\n") if found.file else ("Save these lines as", "")
     if not write:
-        place = "Add these lines to" if found.file else "Save these lines as"
-        to.out(f"# {place} {file}, {then}\n{lines}")
+        to.out(f"# {advice} {file}, {then}\n{lines}")
         return 0
-    _append(found, file, f"\n{lines}" if found.file else lines, sure=guessed.is_sure)
+    _append(found, file, f"{gap}{lines}", sure=guessed.is_sure)
     to.out(f"{file} describes {root} to commands that start in {os.path.dirname(file)}: {then}\n")
     return 0
 
 
 def _append(found: Settings, file: str, lines: str, *, sure: bool) -> None:
-    """Add lines to a file of ours, or make it. Raises UsageError, CannotLook and Untrusted."""
+    """Add lines to a trusted file, or create it. Raise UsageError, CannotLook and Untrusted."""
     from ckpt_tools.storage import trust
     from ckpt_tools.storage.writes import write_all
 
@@ -204,10 +204,8 @@ def _check(asked: options.Asked, root: str, name: str | None, known: Layouts) ->
         require_known(name, (layout.name for layout in known), "layout", "'ckpt layouts' lists them")
     chosen = [known[name]] if name is not None else known.own
     if not chosen:
-        raise UsageError(
-            "there is no layout of your own to check",
-            "add [[layout]] to ckpt.toml, or name one with --layout",
-        )
+        hint = "add [[layout]] to ckpt.toml, or name one with --layout"
+        raise UsageError("there is no layout of your own to check", hint)
     checked = check_layouts(root, chosen, known)
     near = "{}: fits up to {!r}, then {!r} is expected and {!r} is there"
     entries: list[dict[str, object]] = []
@@ -217,8 +215,8 @@ def _check(asked: options.Asked, root: str, name: str | None, known: Layouts) ->
         misses = [m._asdict() for m in c.misses]
         entries.append({**about, "matched": c.matched, "example": c.example or None, "near_misses": misses})
         matched = f"{c.matched}{f', such as {c.example}' if c.example else ''}"
-        told = [near.format(m.path, m.fits, m.expected, m.found) for m in c.misses]
-        rows.append({**about, "matched": matched, "near misses": told})
+        texts = [near.format(m.path, m.fits, m.expected, m.found) for m in c.misses]
+        rows.append({**about, "matched": matched, "near misses": texts})
     columns = ("layout", "template", "matched", "near misses")
     asked.catalogue("layouts-check", entries, lambda view: catalogue.table(rows, columns, view))
     return 0 if all(c.matched for c in checked) else 1
@@ -228,7 +226,7 @@ _SHOWN = 5
 
 
 class Checked(Struct):
-    """One template: how many files it matched, one of them, and the nearest paths that miss it narrowly."""
+    """One template: the number of files that it matched, an example, and the paths that just miss it."""
 
     layout: str
     piece: str
@@ -239,7 +237,7 @@ class Checked(Struct):
 
 
 def check_layouts(root: str, chosen: Sequence[Layout], layouts: Layouts) -> list[Checked]:
-    """Try the templates of the ``chosen`` ones on everything below ``root``. Raises CannotLook."""
+    """Try the templates of the ``chosen`` layouts on all files below ``root``. Raise CannotLook."""
     root = absolute(root)
     pieces = [(layout.name, piece) for layout in chosen for piece in layout.pieces]
     out = {(name, piece.name): Checked(name, piece.name, piece.template) for name, piece in pieces}
@@ -249,25 +247,25 @@ def check_layouts(root: str, chosen: Sequence[Layout], layouts: Layouts) -> list
             taken.add(part.path)
             entry.matched += 1
             entry.example = entry.example or os.path.relpath(part.path, root)
-    for path in _files(root):
+    for path in _list_files(root):
         if path in taken:
             continue
         seen = os.path.relpath(path, root)
         misses = [(name, piece.name, near_miss(piece, seen)) for name, piece in pieces]
         nearest = max((len(miss.fits) for _, _, miss in misses if miss), default=0)
         for name, piece_name, miss in misses:
-            # a directory alone fits the templates of its other files as well
+            # only the longest fits: a path that fits the directory alone fits all templates of that directory
             if miss and len(miss.fits) == nearest:
                 entry = out[name, piece_name]
                 entry.misses = sorted((*entry.misses, miss), key=lambda m: -len(m.fits))[:_SHOWN]
     return list(out.values())
 
 
-def _files(root: str) -> Iterator[str]:
-    """Everything below the root that is no directory."""
+def _list_files(root: str) -> Iterator[str]:
+    """Yield the path of each entry below ``root`` that is no directory. Raise CannotLook."""
     for at, entries in walk(root, Names):
         if isinstance(entries, ABSENT):
-            continue  # a file after all, or gone meanwhile
+            continue  # no directory, or removed since it was listed
         if isinstance(entries, OSError):
             raise CannotLook(f"cannot list {at}: {entries.strerror}") from entries
         yield from (e.path for e in entries if not is_directory(e))

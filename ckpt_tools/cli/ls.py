@@ -76,9 +76,8 @@ def ls(
         raise UsageError("--tree and --json cannot be combined", "leave one of them out")
     oldest = moment(since, time.time()) if since is not None else None
     if quarantine:
-        options.on_this_machine(
-            [found.root], options.RENAMES, "nothing was put away there: leave out --quarantine"
-        )
+        instead = "nothing was put away there: leave out --quarantine"
+        options.on_this_machine([found.root], options.RENAMES, instead)
         from ckpt_tools.guard.quarantine import list_quarantine
 
         hidden = list_quarantine(found.root, state_dir=asked.state_dir, trust=found.trust)
@@ -90,9 +89,8 @@ def ls(
     with progress(to) as meter:
         result = api.scan(found.root, selection, progress=meter)
     if oldest is not None:
-        result = replace(
-            result, checkpoints=tuple(c for c in result.checkpoints if c.mtime_ns >= oldest * 1e9)
-        )
+        recent = tuple(c for c in result.checkpoints if c.mtime_ns >= oldest * 1e9)
+        result = replace(result, checkpoints=recent)
     if to.format == "json":
         from ckpt_tools.output import json as emit
 
@@ -106,7 +104,7 @@ def ls(
 
 
 def moment(text: str, now: float) -> float:
-    """Seconds since 1970 of ``2h``, ``3d`` (before ``now``) or an ISO date. Raises UsageError."""
+    """Return the seconds since 1970 of ``2h``, ``3d`` (before ``now``) or an ISO date. Raise UsageError."""
     with suppress(ValueError, OverflowError):
         if re.match(r"\s*[0-9.]+[a-z]", text):
             return now - parsers.duration(text)
@@ -116,8 +114,8 @@ def moment(text: str, now: float) -> float:
 
 
 def exit_code(result: Scan, *, filtered: bool) -> int:
-    """5 when a directory could not be listed, or nothing is found without a plug-in that is broken; 3 when
-    there is neither a checkpoint nor, unless ``filtered``, a file of a known format; else 0.
+    """Return 5 if a directory could not be listed, or if nothing is found and a plug-in is broken; 3 if there
+    is no checkpoint and (unless ``filtered``) no file of a known format; else 0.
     """
     broken = any(f.code == "broken-plugin" for f in result.findings)
     if blind(result.findings) or (broken and not result.checkpoints):
@@ -126,7 +124,7 @@ def exit_code(result: Scan, *, filtered: bool) -> int:
 
 
 def look(path: str) -> int:
-    """List the checkpoints at a path, then say three likely commands. Exit codes: those of ``ckpt ls``."""
+    """List the checkpoints at a path, then likely next commands. Return the exit code of ``ckpt ls``."""
     from ckpt_tools.output.page import Page
     from ckpt_tools.storage.listing import names_of
     from ckpt_tools.storage.retry import is_file

@@ -1,4 +1,4 @@
-"""The options of all commands, each declared once; settings.ENV says what the settings among them mean."""
+"""The options of all commands, each declared once; settings.ENV has the meaning of each setting."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
 
 Offer = Callable[[], list[str]]
 SAFE = re.compile(r"[\w@%+=,./-]+", re.ASCII)
-"""Names of files that are offered. A shell may read any other one as more than a word."""
+"""File names that completion offers. A shell may take any other name for more than one word."""
 SECONDS = 5.0
-"""How long a shell waits for an answer: a file system may hang."""
+"""The most time for completion: a file system may hang."""
 
 
 def complete() -> None:
-    """Answer a shell that asks, and leave."""
+    """Print the words that complete a shell's line, and exit the process."""
     from ckpt_tools.cli.app import line
 
     late = threading.Timer(SECONDS, os._exit, (0,))
     late.daemon = True
     late.start()
     os.environ["COLUMNS"] = "9999"  # rich would break what a flag means into several lines, and so into words
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # it would appear in the middle of what is typed
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # stderr would appear within the user's line
     line().main(prog_name="ckpt")
 
 
@@ -94,7 +94,9 @@ def formats() -> list[str]:
 
 
 class Going(NamedTuple):
-    """A flag accepted for one release: ``use`` is what to say, ``becomes`` what takes ``word``."""
+    """One deprecated flag, accepted for one release: ``use`` is its replacement for the user. The parameter
+    ``becomes`` receives ``word``, in which {} is the flag's value; "" if none does.
+    """
 
     use: str
     becomes: str = ""
@@ -115,7 +117,7 @@ KEPT = {
     name: Going(f"--keep {word}={{}}", "keep_what", f"{word}={{}}", True, list[str] | None)
     for name, word in _WORDS_OF_KEEP.items()
 }
-"""Flags of ``prune`` that go."""
+"""Deprecated flags of ``prune``, by parameter."""
 GOING = KEPT | {
     "color": Going("set NO_COLOR=1 or FORCE_COLOR=1"),
     "fail_on": Going("--strict for verify; of plan the fields 'warnings' and 'rejected' of --json say it"),
@@ -132,7 +134,7 @@ GOING = KEPT | {
     "metrics_port": Going("--metrics {}", "metrics", many=True),
     "metrics_address": Going("--metrics {}:PORT"),
 }
-"""By parameter."""
+"""Deprecated flags, by parameter."""
 for _v in (v for v in config.BY_KEY.values() if v.use):
     _kind = list[str] if _v.parse in declarations.REPEATED else str
     GOING[_v.key.replace("-", "_")] = Going(_v.use, kind=bool if _v.parse is parsers.flag else _kind | None)
@@ -146,7 +148,7 @@ def option(
     offer: Callable[..., Any] | None = None,
     hidden: bool = False,
 ) -> Any:
-    """Return what typer is told of a flag, which takes no value without a ``metavar``."""
+    """Return typer's declaration of a flag; without a ``metavar`` the flag takes no value."""
     return typer.Option(
         *names,
         metavar=metavar,
@@ -180,13 +182,13 @@ _SEVERAL = ("exclude", "fault-ranks", "replica-groups", *config.WORDS)
 """Settings whose flags may be given several times."""
 
 SHARED: dict[str, Parameter] = {}
-"""Each parameter that is shared, or stands behind one that is."""
+"""By name the parameters that several commands can have, and all deprecated flags."""
 
 
-def _share(name: str, told: Any, kind: Any = str | None, default: Any = None) -> None:
-    """Add a parameter as typer looks at it; ``...`` is the default of one that must be given."""
+def _share(name: str, about: Any, kind: Any = str | None, default: Any = None) -> None:
+    """Add a parameter with typer's declaration ``about``; the default ``...`` means that it is required."""
     default = False if kind is bool else Parameter.empty if default is ... else default
-    SHARED[name] = Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, told])
+    SHARED[name] = Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, about])
 
 
 for _flags, _about, _panel in (
@@ -247,17 +249,11 @@ for _name, _going in GOING.items():
 for _key, _v in {**config.BY_KEY, **config.WORDS}.items():
     if (_name := _key.replace("-", "_")) in SHARED:
         continue
-    _told = option(
-        *filter(None, (_v.flag, _v.short)),
-        metavar=_v.metavar,
-        help=_help(_v),
-        panel=_v.panel,
-        offer=_OFFERS.get(_key),
-    )
-    # Values stay text, as one parser reads all of them.
-    _share(
-        _name, _told, bool if _v.parse is parsers.flag else (list[str] if _key in _SEVERAL else str) | None
-    )
+    _names, _offer = filter(None, (_v.flag, _v.short)), _OFFERS.get(_key)
+    _option = option(*_names, metavar=_v.metavar, help=_help(_v), panel=_v.panel, offer=_offer)
+    # Values stay text: settings/declarations.py parses flags, variables and files alike.
+    _type = list[str] if _key in _SEVERAL else str
+    _share(_name, _option, bool if _v.parse is parsers.flag else _type | None)
 
 PRINT = "output_file format json quiet verbose color"
 TRUST = "trust config trust_group trust_owner trust_dir no_plugins"
@@ -270,15 +266,15 @@ plan_dir format progress_as quiet verbose
 replicas prove_replicas tp pp cp dp ep etp rank_order max_attempts verify_key io max_age key_file store_option
 trust_global seal_dir require explain color
 """
-"""The parameters of every command that chooses."""
+"""The parameters of every command that chooses a checkpoint."""
 JOB = "job timeout require_mount view agree meet node nodes rendezvous"
-"""Those of commands that decide for a job."""
+"""Further parameters of commands that decide for a job."""
 STAGE = "stage keep"
-"""Those of a command that may bring a checkpoint to this machine first."""
+"""Further parameters of a command that may copy the checkpoint from a store to this machine first."""
 
 
 class Asked(Struct, frozen=True):
-    """What a command is asked: how it answers, the settings, and all that its line says."""
+    """One command line: how to answer, the settings, and all its parameters by name."""
 
     to: Output
     found: config.Settings
@@ -286,7 +282,7 @@ class Asked(Struct, frozen=True):
 
     @property
     def selection(self) -> Selection:
-        """Return what to choose by. A job waits, and so reads contents for a bounded time."""
+        """Return which checkpoint to choose; for a job, which waits, with a time limit for reading."""
         selection = self.found.selection(cache=True)
         if "job" in self.given and selection.budget is None:
             return replace(selection, budget=HOOK_BUDGET)
@@ -309,7 +305,7 @@ class Asked(Struct, frozen=True):
         return self.found.values.get("state-dir")
 
     def answer(self, module: str, result: Any) -> int:
-        """Write the result as JSON, or as the module of this name shows it to people. Return 0."""
+        """Write the result with ``json`` or ``render`` of ckpt_tools/output/``module``.py. Return 0."""
         to, emit = self.to, import_module(f"ckpt_tools.output.{module}")
         to.out(emit.json(result) if to.format == "json" else emit.render(result, to.view))
         return 0
@@ -317,7 +313,7 @@ class Asked(Struct, frozen=True):
     def catalogue(
         self, name: str, entries: Sequence[Object], show: Callable[[View], str], **more: object
     ) -> int:
-        """Write what ckpt knows: the entries as JSON, or for people what ``show`` makes of them. Return 0."""
+        """Write a list of what ckpt knows: ``entries`` as JSON, or the text of ``show``. Return 0."""
         from ckpt_tools.output.json import catalogue
 
         to = self.to
@@ -328,8 +324,8 @@ class Asked(Struct, frozen=True):
 def ask(
     formats: Sequence[str], *names: str, of: str = "", document: str = "", settings: bool = True
 ) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Give a command what it is asked, before its own parameters; ``of`` names those that hold the trees, and
-    without ``settings`` none are read.
+    """Return a decorator that adds the SHARED parameters ``names`` to a command and passes it an Asked.
+    ``of`` names the parameters with scanned trees; without ``settings`` no setting is read.
     """
 
     def decorate(function: Callable[..., int]) -> Callable[..., int]:
@@ -359,7 +355,7 @@ def ask(
 
 
 def _replace(given: dict[str, Any], name: str) -> None:
-    """Say what to use in place of a flag that goes, and let that have its value."""
+    """Warn of a deprecated flag, and put its value into the parameter that replaces it. Raise UsageError."""
     going, flag = GOING[name], SHARED[name].annotation.__metadata__[0].default
     values = given[name] if isinstance(given[name], list) else [given[name]]
     use = declarations.fill(going.use, [str(value) for value in values])
@@ -374,11 +370,11 @@ def _replace(given: dict[str, Any], name: str) -> None:
 
 
 HOOK_BUDGET = 60.0
-"""Seconds that contents are read for a job, which waits, unless --budget says otherwise."""
+"""Seconds of reading contents for a job, which waits, unless --budget says otherwise."""
 
 
 def on_this_machine(paths: Iterable[str | None], why: str, instead: str) -> None:
-    """Raise UsageError if a path lies in a store, which cannot do this: ``instead`` is what can be done."""
+    """Raise UsageError if a path lies in a store, with the reason ``why`` and the hint ``instead``."""
     for path in paths:
         if path and is_url(absolute(path)):
             raise UsageError(f"{path} lies in a store: {why}", instead)
@@ -389,7 +385,7 @@ RENAMES = "this command moves and replaces files by renames, which stores do not
 
 
 def home_of(paths: Sequence[str], root: str | None, *, whole: bool = False) -> str:
-    """Return ROOT, or the directory that all paths lie in; with ``whole`` the lone path itself."""
+    """Return --root, else the directory of all paths; with ``whole`` the only path. Raise UsageError."""
     if root:
         return absolute(root)
     named = [absolute(path) for path in paths]
@@ -397,12 +393,11 @@ def home_of(paths: Sequence[str], root: str | None, *, whole: bool = False) -> s
         if len(paths) > 1:
             raise UsageError("--damaged takes one directory", "call it once for each")
         return named[0]
-    return lone(
-        path.partition("/.ckpt/")[0] if "/.ckpt/" in path else os.path.dirname(path) for path in named
-    )
+    return lone(p.partition("/.ckpt/")[0] if "/.ckpt/" in p else os.path.dirname(p) for p in named)
 
 
 def lone(directories: Iterable[str]) -> str:
+    """Return the only one of the directories. Raise UsageError if there are several."""
     homes = set(directories)
     if len(homes) > 1:
         raise UsageError(f"these lie in several directories: {', '.join(sorted(homes))}", "add --root DIR")

@@ -1,4 +1,4 @@
-"""What a command is told: how it answers, its settings, and what it reports on stderr beside its answer."""
+"""How a command answers, its settings, and what it reports on stderr besides its answer."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _HINTS = {
     "text": "'ckpt run' becomes the command, and what is printed is its own; 'ckpt plan --json' answers "
     "without starting it, and $CKPT_PLAN names the decision within it"
 }
-"""What to say in place of formats of which there is one."""
+"""By the first format of a command the hint for an unknown format, if the command has only one format."""
 _LOST = 8
-"""Candidates that lost, of which stderr says why, at most."""
+"""The most rejected candidates that stderr explains."""
 
 
 class Output(Struct, frozen=True):
-    """How to answer."""
+    """One way to answer, as --format, --quiet, --verbose, --color, --progress and --output say."""
 
     format: str
     quiet: bool = False
@@ -41,7 +41,7 @@ class Output(Struct, frozen=True):
     color: str | None = None
     progress: str = "auto"
     file: str | None = None
-    """Where the answer goes; None for stdout."""
+    """The file for the answer; None for stdout."""
     warnings_fail: bool = False
     """Whether the exit code counts warnings, too."""
 
@@ -51,9 +51,8 @@ class Output(Struct, frozen=True):
 
         stream = None if self.file else sys.stdout
         width = None if self.file else console.width()
-        return View(
-            console.is_colored(self.color, stream), width, self.verbose, time.time(), self.warnings_fail
-        )
+        color = console.is_colored(self.color, stream)
+        return View(color, width, self.verbose, time.time(), self.warnings_fail)
 
     @property
     def terminal(self) -> bool:
@@ -64,7 +63,7 @@ class Output(Struct, frozen=True):
 
 
 def read_output(formats: Sequence[str], given: Mapping[str, Any], kind: str = "") -> Output:
-    """Return how to answer: in the first format by default; a ``kind`` of document has the registry's too."""
+    """Return how to answer: by default in the first format; a ``kind`` of document adds registry formats."""
     choice, color = given.get("format"), given.get("color")
     if given.get("json") and choice not in (None, "json"):
         raise UsageError(f"--json and --format {choice} contradict each other", "use one of them")
@@ -93,13 +92,13 @@ def read_output(formats: Sequence[str], given: Mapping[str, Any], kind: str = ""
         given.get("verbose", False),
         color,
         given.get("progress_as") or "auto",
-        _file(given),
+        _check_output_file(given),
         warnings_fail=given.get("fail_on") == "warning",
     )
 
 
 def read_value(flag: str, parse: Callable[[object, str], T], text: str, hint: str = "") -> T:
-    """Return what the value of a flag means. Raise UsageError that names the flag."""
+    """Return the parsed value of a flag. Raise UsageError that names the flag."""
     try:
         return parse(text, "")
     except ValueError as e:
@@ -107,11 +106,11 @@ def read_value(flag: str, parse: Callable[[object, str], T], text: str, hint: st
 
 
 def read_settings(given: Mapping[str, Any], to: Output, roots: tuple[str, ...] = ()) -> config.Settings:
-    """The settings among a command's options, completed from variables and the configuration file."""
+    """Return a command's settings from flags, variables and the file; print their notes, configure stores."""
     known = config.BY_KEY.keys() | config.WORDS.keys()
     flags = {key: value for name, value in given.items() if (key := name.replace("_", "-")) in known}
     found = config.resolve(flags, roots)
-    # said also where stores are opened no more as an earlier command of this process said
+    # also without store options, if an earlier command of this process had some
     if found.stores is not None or "ckpt_tools.storage.stores.mounts" in sys.modules:
         from ckpt_tools.model.selection import StoreOptions
         from ckpt_tools.storage.stores import mounts
@@ -139,8 +138,8 @@ def read_settings(given: Mapping[str, Any], to: Output, roots: tuple[str, ...] =
         raise UsageError(f"{found.file}: {e}", hint) from e
 
 
-def _file(given: Mapping[str, Any]) -> str | None:
-    """Where the answer is to go, looked at before the work that makes it."""
+def _check_output_file(given: Mapping[str, Any]) -> str | None:
+    """Return the file of --output; None for stdout. Raise UsageError before the work if it cannot be used."""
     path: str | None = given.get("output_file")
     if path is None or path == "-":
         return None
@@ -157,13 +156,14 @@ def _file(given: Mapping[str, Any]) -> str | None:
 
 
 def is_state(path: str) -> bool:
-    """Return whether a file is there, and called as only a training run calls its own."""
+    """Return True if a file exists and has a name that only files of a training run have."""
     from ckpt_tools.formats import names
 
     return os.path.exists(path) and names.only_state(os.path.basename(os.path.realpath(path)))
 
 
 def is_same_file(one: str, other: str) -> bool:
+    """Return True if both paths lead to one file; False for a directory or if a path does not exist."""
     try:
         return os.path.samefile(one, other) and not os.path.isdir(one)
     except OSError:
@@ -177,7 +177,7 @@ def text_of(document: Verification | LoadPlan, to: Output) -> str:
 
 
 def tell(plan: LoadPlan, to: Output) -> str:
-    """Return all that is known of a plan, for people."""
+    """Return the verbose page of a plan, for people."""
     from ckpt_tools.output.plan import render
 
     return render(plan, replace(to.view, verbose=True))
@@ -188,14 +188,16 @@ def cache_notes(to: Output) -> Callable[[str], None] | None:
 
 
 def say_broken_plugins(groups: Collection[str] = ()) -> None:
-    """Say which plug-ins cannot be used, of those that decide unless ``groups`` are given."""
+    """Warn of broken plug-ins of ``groups``; by default of the groups that can change an answer."""
     for broken in plugins.broken(groups or plugins.DECIDING):
         console.problem("warning", str(broken), plugins.HINT)
 
 
 @contextmanager
 def explain_failure(to: Output, say: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Say why each candidate lost before the error says that none is left; or ``say`` all that led to it."""
+    """If the block raises an error with a plan, report why each candidate was rejected (or ``say`` the whole
+    plan) before the error says that no candidate is left.
+    """
     try:
         yield
     except CkptError as error:
@@ -207,7 +209,7 @@ def explain_failure(to: Output, say: Callable[[str], None] | None = None) -> Ite
 
 
 def report(plan: LoadPlan, to: Output, error: str = "") -> None:
-    """Say warnings and rejected candidates on stderr, but not what an ``error`` will say."""
+    """Print warnings and rejected candidates on stderr, without reasons that the text ``error`` repeats."""
     from ckpt_tools.output.sentence import explain_rejection
 
     if to.quiet:
@@ -217,10 +219,8 @@ def report(plan: LoadPlan, to: Output, error: str = "") -> None:
         causes = sorted((f for f in rejected.findings if not f.follows), key=lambda f: -f.severity)
         in_error = len(causes) == 1 and f"{causes[0].path}: {causes[0].message}" in error
         if not in_error and f"{c.label} lacks " not in error:
-            what, why = (
-                f"{c.label} was skipped{f' ({c.path})' if c.parts else ''}",
-                explain_rejection(rejected),
-            )
+            what = f"{c.label} was skipped{f' ({c.path})' if c.parts else ''}"
+            why = explain_rejection(rejected)
             first = [f"{f.path}: {f.code}: {f.message}" for f in causes[:1] if f.message not in why]
             console.problem("warning", f"{what}: {'; '.join([why, *first])}")
     if more := plan.rejected[_LOST:]:

@@ -45,7 +45,7 @@ def plan(asked: options.Asked) -> int:
     tell = to.out if to.verbose and to.format == "table" else None
     with output.explain_failure(to, tell), progress(to) as meter:
         result = api.plan(asked.found.root, asked.selection, progress=meter, note=output.cache_notes(to))
-    # not for CKPT_RANK: each process of a job may have that
+    # not for CKPT_RANK, which each process of a job may have
     if asked.names_rank and asked.selection.rank is not None:
         result = narrow_to_rank(result, asked.selection.rank)
     if result.checkpoint:
@@ -65,9 +65,7 @@ def plan(asked: options.Asked) -> int:
 
 
 def _with_arguments(plan: LoadPlan, asked: options.Asked) -> LoadPlan:
-    """Return the plan with --resume-args filled in. Raise UsageError if a shell needs them, and they cannot
-    be.
-    """
+    """Return the plan with --resume-args filled in. Raise UsageError if --format shell lacks a value."""
     from ckpt_tools.output import shell
 
     wanted, quiet, needed = asked.resume_args, asked.to.quiet, asked.to.format == "shell"
@@ -84,11 +82,8 @@ def _with_arguments(plan: LoadPlan, asked: options.Asked) -> LoadPlan:
     if args and not quiet and (rest := shell.describe_rest(plan.resume.path, plan.files(), wanted)):
         console.problem("warning", rest, shell.ALL_FILES)
     if needed and not args:
-        raise UsageError(
-            shell.explain_silence(plan.checkpoint.layout, plan.resume.path, wanted),
-            shell.EACH_RANK,
-            rule="choice/silent-resume",
-        )
+        why = shell.explain_silence(plan.checkpoint.layout, plan.resume.path, wanted)
+        raise UsageError(why, shell.EACH_RANK, rule="choice/silent-resume")
     return replace(plan, resume=replace(plan.resume, args=args))
 
 

@@ -23,13 +23,13 @@ BIG = 64 * 1024 * 1024
 PATIENCE = 0.5
 """Seconds after which a bar is shown in any case."""
 _ROOM = 40
-"""Characters of a path beside the bar."""
+"""The most characters of a path next to the bar."""
 INTERVAL = 0.25
-"""Seconds between two lines for a wrapper, at least."""
+"""The least seconds between two lines for a wrapper."""
 
 
 class _Watcher:
-    """Is told how far a run is, by any thread, and says it now and then."""
+    """Receives progress (bytes done, bytes in all) from any thread, and shows it every ``pause`` seconds."""
 
     pause = INTERVAL
 
@@ -43,7 +43,7 @@ class _Watcher:
         self.tell()
 
     def tell(self) -> None:
-        # Whoever finds it busy has nothing newer to say: reading must not wait for writing.
+        # A thread that finds the lock taken returns: reading must not wait for the display.
         if time.monotonic() - self.said >= self.pause and self.lock.acquire(blocking=False):
             try:
                 self.said = time.monotonic()
@@ -59,7 +59,7 @@ class _Watcher:
 
 
 class Meter(_Watcher):
-    """Counts bytes and draws. Rich is imported only when a bar is really shown."""
+    """Draws a bar of the bytes. Rich is imported only when a bar is really shown."""
 
     pause = 0.1
 
@@ -94,8 +94,8 @@ class Meter(_Watcher):
 
         stderr = Console(stderr=True, no_color=not self.color, force_terminal=True, legacy_windows=False)
         whole = Column(no_wrap=True)
-        # Drawn by whoever reads: a thread of its own would keep this process from making copies of itself
-        # that read (ckpt_tools/reading/engines.py).
+        # The reading threads draw the bar: a thread of rich would keep this process from forking the readers
+        # (ckpt_tools/reading/engines.py).
         self.shown = bars.Progress(
             bars.BarColumn(),
             bars.DownloadColumn(binary_units=True, table_column=whole),
@@ -119,7 +119,7 @@ class Meter(_Watcher):
 
 
 class Lines(_Watcher):
-    """Says how far it is as an object per line, a few times a second, and in any case first and last."""
+    """Prints progress as a JSON object per line: at the start, a few times a second, and at the end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -153,9 +153,9 @@ class Lines(_Watcher):
 
 @contextmanager
 def progress(to: Output) -> Iterator[Meter | Lines | None]:
-    """A meter for the time of the block; None with --quiet or without a terminal, unless --progress asks."""
-    shy = to.progress == "auto" and (to.quiet or not console.terminal(sys.stderr))
-    if to.progress == "none" or shy:
+    """Yield a meter; None with --quiet or without a terminal, unless --progress asks for one."""
+    is_silent = to.progress == "auto" and (to.quiet or not console.terminal(sys.stderr))
+    if to.progress == "none" or is_silent:
         yield None
         return
     watcher = Lines() if to.progress == "json" else Meter(console.is_colored(to.color, sys.stderr))

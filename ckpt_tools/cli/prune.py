@@ -33,7 +33,7 @@ WORDS: Mapping[str, tuple[str, parsers.Parse]] = {
     "kind": ("keep_kinds", parsers.kind),
     "total": ("max_total", parsers.size),
 }
-"""What --keep says, by the field of the policy and how its value is read."""
+"""By word of --keep the field of Policy, and the parser of its value."""
 MEANING = (
     "What stays: last=N (or N), every=STEPS (their multiples), within=TIME of the last, hourly=N, daily=N and"
     " weekly=N (the last of each), minutes=N (the first of each N), kind=KIND; total=SIZE: of these the"
@@ -77,15 +77,15 @@ def prune(
 
 
 def read_policy(flag: str, texts: Iterable[str]) -> Policy:
-    """Return what words such as ``last=3,daily=7`` keep. Raise UsageError."""
+    """Return the policy of words such as ``last=3,daily=7``; a number alone means last. Raise UsageError."""
     from ckpt_tools.guard.prune import Policy
 
     found: dict[str, Any] = {}
     for one in (word.strip() for text in texts for word in text.split(",")):
         word, _, value = f"last={one}".partition("=") if one.isdigit() else one.partition("=")
-        said = (f"{flag} {one}", f"{flag}: {MEANING}")
-        name, parse = WORDS[output.read_value(said[0], parsers.one_of(*WORDS), word, said[1])]
-        read: Any = output.read_value(said[0], parse, value, said[1])
+        origin, hint = f"{flag} {one}", f"{flag}: {MEANING}"
+        name, parse = WORDS[output.read_value(origin, parsers.one_of(*WORDS), word, hint)]
+        read: Any = output.read_value(origin, parse, value, hint)
         if name == "keep_kinds":
             read = found.get(name, frozenset()) | {read}
         elif found.setdefault(name, read) != read:

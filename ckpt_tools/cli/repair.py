@@ -48,7 +48,7 @@ def repair(
     output.say_broken_plugins()
     root = asked.given["home"]
     options.on_this_machine([*paths, root], options.RENAMES, options.DOWNLOAD)
-    # a directory with several checkpoints is meant itself
+    # a directory of several checkpoints is itself the root
     home = os.path.abspath(root or options.lone(_root_of(os.path.abspath(path)) for path in paths))
     from ckpt_tools.guard import repair as mending
 
@@ -56,20 +56,20 @@ def repair(
     if tracker:
         result = mending.repair_trackers(home, apply=asked.given["apply"], **how)
     else:
-        odds = _probability(accept_odds)
+        odds = _read_probability(accept_odds)
         result = mending.repair(home, paths, accept_odds=odds, apply=asked.given["apply"], **how)
     asked.answer("changes", result)
     return exit_code(result)
 
 
 def exit_code(result: Changes) -> int:
-    """What could not be looked at wins over what stays damaged."""
+    """Return 5 if a file could not be checked, else 1 if damage stays, else 0."""
     if any(f.code in ("unreadable", "in-use", "unread-pickle") for f in result.findings):
         return CannotLook.exit_code
     return int(any(c.state == "stays" for c in result.changes))
 
 
-def _probability(text: str | None) -> float:
+def _read_probability(text: str | None) -> float:
     try:
         value = float(text or 0)
         if 0 <= value < 1:
@@ -80,6 +80,7 @@ def _probability(text: str | None) -> float:
 
 
 def _root_of(path: str) -> str:
+    """Return the directory that holds the checkpoint or file ``path``; ``path`` if it holds checkpoints."""
     if not os.path.isdir(path):
         return os.path.dirname(path)
     from ckpt_tools import api

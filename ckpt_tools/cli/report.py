@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ckpt_tools.settings.resolve import Settings
 
 RUNS = 64
-"""Runs below one root that a plan is made for; of more the report says so."""
+"""The most runs below one root that have a plan; the report gives the number of the others."""
 EXAMPLES = """
 ckpt report run -o report.html  # a page that needs no network
 ckpt report run -o values.html --level values  # with statistics of the numbers in all tensors
@@ -53,7 +53,7 @@ def report(
     recognised; 5 something could not be looked at, or the page could not be written.
     """
     to, found = asked.to, asked.found
-    if to.format == "html":  # what cannot be made, or is for nobody, is said before anything is read
+    if to.format == "html":  # errors about the page come before any file is read
         if to.terminal:
             raise UsageError("an HTML page cannot be shown on a terminal", "add -o report.html")
         from ckpt_tools.output.report import page
@@ -75,7 +75,7 @@ def report(
 
 
 def _gather(paths: Sequence[str], found: Settings, to: output.Output) -> Gathered:
-    """Everything that is asked, in the order in which it is cheap: what has been read is not read again."""
+    """Verify, then list, then plan: in this order no file is read twice, as plans use fresh verdicts."""
     from ckpt_tools import api
     from ckpt_tools.output.report.advice import Gathered
     from ckpt_tools.output.report.data import find_damaged
@@ -90,38 +90,39 @@ def _gather(paths: Sequence[str], found: Settings, to: output.Output) -> Gathere
             note=output.cache_notes(to),
             progress=meter,
         )
-        every = replace(found.selection(), run=None, max_step=None)  # whichever a plan may choose from
-        scans = tuple(api.scan(root, every, trackers=True) for root in roots)
-        # What this command has just read is known; what is older is as old as was allowed.
+        unfiltered = replace(found.selection(), run=None, max_step=None)  # all that a plan may choose from
+        scans = tuple(api.scan(root, unfiltered, trackers=True) for root in roots)
+        # Plans may use verdicts of this command, and older ones as --max-age allowed when it began.
         age = found.values.get("max-age", 0.0) + time.time() - started + 1
         selection = replace(found.selection(), cache=keep, max_age=age)
         starts = tuple(start for scan in scans for start in _find_starts(scan, selection))
-    maps = {}  # what the bytes of damaged files are, as far as their structure tells
+    maps = {}  # byte regions of damaged files, by path
     known = {**found.named(("key_file",)), "trust": found.trust, "layouts": found.layouts}
     for path in (result.files[at].report.path for at in find_damaged(result.files)):
-        with suppress(CkptError):  # gone or unreadable by now: what is known of it is in the report already
+        with suppress(CkptError):  # gone or unreadable by now: the report has its findings already
             maps[path] = api.show(path, Level.STRUCTURE, explain=True, **known)[0].regions
     omitted = max(0, sum(len(_list_runs(scan)) for scan in scans) - len(starts)) if len(starts) >= RUNS else 0
     return Gathered(roots, started, result, scans, starts, maps, runs_omitted=omitted)
 
 
 def _find_starts(scan: Scan, selection: Selection) -> Iterator[Start]:
+    """Yield the plan of a root; if the root has several runs to choose from, a plan for each run."""
     runs = _list_runs(scan)
     if not runs and not scan.bare:
         return
-    first = _start(scan.root, selection)
+    first = _plan(scan.root, selection)
     if not isinstance(first.error, UsageError) or len(runs) < 2 or selection.run is not None:
         yield first
         return
     for run in runs[:RUNS]:
-        yield _start(scan.root, replace(selection, run=run))
+        yield _plan(scan.root, replace(selection, run=run))
 
 
 def _list_runs(scan: Scan) -> list[str]:
     return list(dict.fromkeys(c.run for c in scan.checkpoints))
 
 
-def _start(root: str, selection: Selection) -> Start:
+def _plan(root: str, selection: Selection) -> Start:
     from ckpt_tools import api
     from ckpt_tools.output.report.advice import Start
 

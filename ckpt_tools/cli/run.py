@@ -55,25 +55,24 @@ def run(asked: options.Asked) -> int:
     words = taken.fill(command)
     idle = job_options.worker and taken.rank is None  # a scheduler, which trains nothing
     if not idle and not taken.is_told(command):
-        form = _form(job_options, command, taken)
-        raise UsageError(taken.explain_untold(), form, rule="choice/silent-resume")
+        hint = _suggest_line(job_options, command, taken)
+        raise UsageError(taken.explain_untold(), hint, rule="choice/silent-resume")
     if not words or not words[0]:
         raise UsageError(f"{command[0]!r} becomes no command to start", AFTER_DASHES)
     if not asked.to.quiet and (taken.rank or 0) == 0:
-        _say_what(taken, command)
+        _say_start(taken, command)
     console.flush()
     signals.restore()
     try:
         become(words, {**os.environ, **taken.environment})
     except OSError as e:
-        console.problem(
-            "error", f"{words[0]!r} cannot be started: {e.strerror}", "check the command after --"
-        )
+        why = f"{words[0]!r} cannot be started: {e.strerror}"
+        console.problem("error", why, "check the command after --")
         return NOT_FOUND if isinstance(e, FileNotFoundError) else NOT_EXECUTABLE
 
 
-def _form(job_options: Any, command: Sequence[str], taken: Taken) -> str:
-    """Return the line by which the command learns of the choice, or what to say where there is none."""
+def _suggest_line(job_options: Any, command: Sequence[str], taken: Taken) -> str:
+    """Return a hint: the line by which the command learns of the choice, or advice if there is none."""
     from ckpt_tools.launchers import line_of
     from ckpt_tools.output.shell import FLAG, name_example
 
@@ -102,7 +101,7 @@ def _form(job_options: Any, command: Sequence[str], taken: Taken) -> str:
 
 @contextmanager
 def listen(asked: options.Asked) -> Iterator[Listener]:
-    """Show how far a decision is, and what led to it, in the process that makes it."""
+    """Yield a listener that shows a decision's progress and reasons in the process that decides."""
     from ckpt_tools.job import Listener
 
     def report(plan: LoadPlan) -> None:
@@ -117,7 +116,7 @@ def listen(asked: options.Asked) -> Iterator[Listener]:
         yield Listener(report, meter, output.cache_notes(to))
 
 
-def _say_what(taken: Taken, command: Sequence[str]) -> None:
+def _say_start(taken: Taken, command: Sequence[str]) -> None:
     from ckpt_tools.output.shell import FLAG, name_example
 
     decision, chosen = taken.decision, taken.decision.document.checkpoint
@@ -133,9 +132,9 @@ def _say_what(taken: Taken, command: Sequence[str]) -> None:
 
 
 def say_rest(taken: Taken) -> None:
-    """Warn where the job's path is one of several files that a training loop loads."""
+    """Warn if the job is given one path of several files that the training loop must load."""
     from ckpt_tools.output.shell import ALL_FILES, describe_rest
 
     rest = describe_rest(taken.path, taken.links, taken.wanted)
-    if rest and (taken.wanted or not taken.decision.resume.args):  # a framework finds the others itself
+    if rest and (taken.wanted or not taken.decision.resume.args):  # a framework finds the other files itself
         console.problem("warning", rest, ALL_FILES)

@@ -86,7 +86,7 @@ def seal(
 
 
 def exit_code(result: Sealing, strict: bool) -> int:
-    """What could not be looked at wins over damage."""
+    """Return 5 if a file could not be read, else 1 for damage (``strict``: or unfinished), else 0, or 3."""
     if result.count("unreadable") or any(f.code == "unreadable" for f in result.findings):
         return 5
     if result.count("broken") or (strict and (result.count("unfinished") or result.count("in-use"))):

@@ -67,7 +67,7 @@ def show(
 
 
 def _is_directory(file: str) -> bool:
-    """Return True for a directory, which is listed. Raise CannotLook where nothing is."""
+    """Return True if the path is a directory. Raise CannotLook if there is nothing."""
     from ckpt_tools.storage.retry import is_directory, there
 
     with explain_refusal(f"cannot look at {file!r}"):

@@ -1,10 +1,9 @@
-"""SIGINT and SIGTERM: 130 and 143 at any moment, also where they were inherited as ignored, and never a
+"""SIGINT and SIGTERM: exit codes 130 and 143 at any moment, even if inherited as ignored, and never a
 traceback.
 
-While the command starts and ends, a signal ends the process where it stands. While it works, a signal is an
-exception, so that what was begun is left in order;
-a second one ends the process where it stands. Imports next to nothing: what comes before is answered by
-Python itself.
+While the command starts and ends, a signal ends the process at once. While it works, the first signal raises
+an exception, so that the work is left in order; a second signal ends the process at once. This module imports
+next to nothing: until it runs, Python itself handles signals.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ CODES: dict[int, int] = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
 
 
 class Terminated(BaseException):
-    """SIGTERM arrived. No Exception, so that nothing on the way mistakes it for a problem of a file."""
+    """SIGTERM arrived. A BaseException, so that no handler takes it for an error of a file."""
 
 
 class _State:
-    """What the signals did ``before`` this process, and the exit code of the first that ``arrived``."""
+    """The signal handlers ``before`` begin(), and the exit code of the first signal that ``arrived``."""
 
     def __init__(self) -> None:
         self.before: dict[int, Any] = {}
@@ -38,29 +37,29 @@ _state = _State()
 
 
 def begin() -> None:
-    """From here on a signal ends the process where it stands."""
+    """Make a signal end the process at once."""
     for number in CODES:
         _state.before[number] = signal.signal(number, _leave)
     sys.unraisablehook = _unraisable
 
 
 def work() -> None:
-    """From here on a signal is a KeyboardInterrupt, or Terminated."""
+    """Make a signal raise KeyboardInterrupt or Terminated."""
     for number in CODES:
         signal.signal(number, _raise)
 
 
 def end() -> None:
-    """From here on a signal ends the process where it stands. Raise the exception of one that was lost."""
+    """Make a signal end the process at once. Raise the exception of an earlier signal if it was lost."""
     for number in CODES:
         signal.signal(number, _leave)
     if _state.arrived:
-        _arrived()
+        _raise_arrived()
 
 
 def restore() -> None:
-    """Let the signals do what they did before: what this process becomes inherits that. Raise as ``end``."""
-    if not _state.before:  # whoever runs a command line inside a program of theirs has signals of their own
+    """Put back the earlier handlers, for the command that replaces this process. Raise as end()."""
+    if not _state.before:  # without begin(), as in a program that calls execute(), the handlers are its own
         return
     end()
     for number, handler in _state.before.items():
@@ -75,17 +74,17 @@ def _raise(number: int, _frame: FrameType | None) -> NoReturn:
     for other in CODES:
         signal.signal(other, _leave)
     _state.arrived = CODES[number]
-    _arrived()
+    _raise_arrived()
 
 
-def _arrived() -> NoReturn:
+def _raise_arrived() -> NoReturn:
     if _state.arrived == TERMINATED:
         raise Terminated
     raise KeyboardInterrupt
 
 
 def _unraisable(args: Any) -> None:
-    """End the process where the exception of a signal cannot be raised, such as in a destructor."""
+    """End the process if a signal's exception cannot be raised, as in a destructor."""
     if isinstance(args.exc_value, (KeyboardInterrupt, Terminated)):
         os._exit(_state.arrived or INTERRUPTED)
     sys.__unraisablehook__(args)

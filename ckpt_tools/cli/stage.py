@@ -37,7 +37,7 @@ def stage(asked: options.Asked) -> int:
     to, home = asked.to, asked.given["directory"]
     if is_url(home):
         raise UsageError(f"DIR is a directory of this machine, and {home} is a URL", "use ckpt stage URL DIR")
-    ranks, keep = _ranks(asked), asked.job.get("keep")
+    ranks, keep = _find_ranks(asked), asked.job.get("keep")
     with listen(asked) as listener:
         staged = bring(asked.found.root, asked.selection, home, ranks=ranks, keep=keep, to=listener)
     to.out(_answer(staged, asked))
@@ -60,7 +60,8 @@ def _answer(staged: Staged | None, asked: options.Asked) -> str:
     return emit.json(staged, env) if to.format == "json" else emit.render(staged, env, to.view)
 
 
-def _ranks(asked: options.Asked) -> frozenset[int] | range | None:
+def _find_ranks(asked: options.Asked) -> frozenset[int] | range | None:
+    """Return the ranks of --rank, else of this node as the launcher tells; None if they are not known."""
     from ckpt_tools.job.staging import ranks_here
 
     given, rank = asked.given["ranks"], asked.selection.rank

@@ -13,7 +13,7 @@ from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Verdict, blind, worst
 
 PART = ("level", "sample", "max_duration")
-"""How much to read, as ``api.verify`` takes it besides the fields of ReadOptions."""
+"""Settings of how much to read: parameters of ``api.verify`` besides the fields of ReadOptions."""
 EXAMPLES = """
 ckpt verify run  # every file, with all stored checksums
 ckpt verify run/iter_0000020 --level structure  # without reading the contents
@@ -77,7 +77,7 @@ def verify(
     except KeyboardInterrupt as stop:
         from ckpt_tools.planning.verification import Interrupted
 
-        # to a person, what was seen so far; a program must not take a part for the whole
+        # people see the results so far; a program must not take a part for the whole
         if isinstance(stop, Interrupted) and to.format == "table":
             from ckpt_tools.output import verification
 
@@ -88,7 +88,7 @@ def verify(
 
 
 def exit_code(result: Verification, strict: bool, *, warnings: bool = False) -> int:
-    """What could not be looked at wins over damage. With ``warnings`` or ``strict`` warnings are damage."""
+    """Return 3 for no file, else 5 for an unchecked one, else 1 for damage (if asked, warnings), else 0."""
     s = result.summary
     if not s.files and worst(result.findings) is not Verdict.BROKEN and not blind(result.findings):
         return 3

@@ -14,7 +14,7 @@ from ckpt_tools.storage.urls import absolute
 
 _PORTS = 1 << 16
 _LEAST = 0.1
-"""Seconds that any of the times may be, at least."""
+"""The least seconds of --rescan, --every and --timeout."""
 
 EXAMPLES = """
 ckpt watch run --once  # verify what is new and settled, then exit (for cron)
@@ -86,10 +86,10 @@ def watch(
 
     read = ReadOptions(**{"jobs": 1, **found.reading()}, cache=True)
     said = {
-        "rescan": _seconds("--rescan", rescan),
-        "every": _seconds("--every", every),
-        "hook_timeout": _seconds("--timeout", timeout),
-        **_places(metrics or ()),
+        "rescan": _read_seconds("--rescan", rescan),
+        "every": _read_seconds("--every", every),
+        "hook_timeout": _read_seconds("--timeout", timeout),
+        **_read_metrics(metrics or ()),
     }
     if given["metrics_address"]:
         said["metrics_address"] = given["metrics_address"]
@@ -107,14 +107,13 @@ def watch(
     to, paths = asked.to, [absolute(root) for root in roots]
 
     def say(event: Event) -> None:
-        console.out(
-            watching.render(event, to.view) if to.terminal and to.format == "text" else jsonl.line(event)
-        )
+        is_for_people = to.terminal and to.format == "text"
+        console.out(watching.render(event, to.view) if is_for_people else jsonl.line(event))
 
     return Watcher(paths, choices, say).run()
 
 
-def _seconds(flag: str, text: str | None) -> float | None:
+def _read_seconds(flag: str, text: str | None) -> float | None:
     if text is None:
         return None
     seconds = output.read_value(flag, parsers.duration, text)
@@ -123,7 +122,7 @@ def _seconds(flag: str, text: str | None) -> float | None:
     return seconds
 
 
-def _places(places: Sequence[str]) -> dict[str, object]:
+def _read_metrics(places: Sequence[str]) -> dict[str, object]:
     found: dict[str, object] = {}
     for place in places:
         address, mark, port = place.rpartition(":")

@@ -2,8 +2,8 @@
 id.
 
 Other processes that look like a rank and are none: the shell of salloc or of ``srun --pty bash`` (a special
-step id, or the only task of a job named like a shell), a script submitted from within a task (it inherits the step's
-variables, but not its task ids), and the one task per node that starts torchrun or msrun.
+step id, or the only task of a job named like a shell), a script submitted from within a task (it inherits the
+step's variables, but not its task ids), and the one task per node that starts torchrun or msrun.
 """
 
 from __future__ import annotations
