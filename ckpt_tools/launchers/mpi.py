@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from ckpt_tools.launchers.launcher import SAY, Launcher, Started, blank, check, known, read, show
 from ckpt_tools.model.plan import Known
 
-_OPEN_MPI = tuple(f"OMPI_COMM_WORLD_{word}" for word in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
+_WORDS = "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE"
+_OPEN_MPI = tuple(_WORDS.split())
 _HYDRA = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
 _JOB = "OMPI_MCA_orte_precondition_transports"
 """128 random bits per mpirun. PMIX_NAMESPACE and OMPI_MCA_ess_base_jobid are made from a process id, so that

@@ -93,8 +93,8 @@ def _explain_mix(env: Mapping[str, str], s: Started) -> str:
     local = s.local_world_size
     if tasks_fit and ("SLURM_GTIDS" not in env or local is None or local.value == on_node):
         return ""
-    names = ("PROCID", "NTASKS", "STEP_NUM_TASKS", "STEP_TASKS_PER_NODE", "GTIDS")
-    what = show(env, *(f"SLURM_{name}" for name in names))
+    names = "SLURM_PROCID SLURM_NTASKS SLURM_STEP_NUM_TASKS SLURM_STEP_TASKS_PER_NODE SLURM_GTIDS"
+    what = show(env, *names.split())
     return f"{what}: they are of different steps, as in a script that was submitted from within another job"
 
 
