@@ -15,7 +15,7 @@ from ckpt_tools.output.words import printable, wrapped
 
 
 def out(text: str, file: str | None = None) -> None:
-    """Write a result. Raise CannotLook if that fails; a closed pipe is fine, as the exit code tells enough."""
+    """Write a result. Raise CannotLook if that fails; a closed pipe is fine: the exit code tells enough."""
     if file is not None:
         from ckpt_tools.storage.writes import write_whole
 
