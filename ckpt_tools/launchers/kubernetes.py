@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from ckpt_tools.launchers.launcher import SAY, Launcher, Started, check, divide, read, show
+from ckpt_tools.launchers.launcher import SAY, Launcher, Started, divide, read, seen, settled
 from ckpt_tools.model.plan import Known
 
 _WORDS = (
@@ -32,7 +32,7 @@ _INSIDE = (
 def _detect(env: Mapping[str, str]) -> Started | None:
     found = _detect_torchrun(env) or _detect_mindcluster(env) or _detect_volcano(env)
     found = found or _detect_indexed(env) or _detect_pytorch_job(env)
-    return check(found) if found else None
+    return settled(found) if found else None
 
 
 def _read_pod(env: Mapping[str, str], unclear: str, hint: str, **fields: str) -> Started:
@@ -47,7 +47,7 @@ def _detect_torchrun(env: Mapping[str, str]) -> Started | None:
         return None
     pod = _read_pod(
         env,
-        f"{show(env, 'PET_NODE_RANK', 'PET_NNODES', 'PET_NPROC_PER_NODE')}: a pod in which torchrun starts"
+        f"{seen(env, 'PET_NODE_RANK', 'PET_NNODES', 'PET_NPROC_PER_NODE')}: a pod in which torchrun starts"
         " the ranks, not one of them",
         'add --rank "$PET_NODE_RANK"',
         node="PET_NODE_RANK",
@@ -68,7 +68,7 @@ def _detect_mindcluster(env: Mapping[str, str]) -> Started | None:
         return None
     pod = _read_pod(
         env,
-        f"{show(env, 'RANK', 'WORLD_SIZE', 'LOCAL_RANK')}: LOCAL_RANK lists devices, so that RANK is the pod,"
+        f"{seen(env, 'RANK', 'WORLD_SIZE', 'LOCAL_RANK')}: LOCAL_RANK lists devices, so that RANK is the pod,"
         " not a process",
         SAY,
         node="RANK",
@@ -90,7 +90,7 @@ def _detect_volcano(env: Mapping[str, str]) -> Started | None:
         fields = {"node": "RANK", "nodes": "WORLD_SIZE"}
     elif len(tasks) == 1:
         fields = {"node": name, "nodes": tasks[0]}
-    what = show(env, name, "RANK", "WORLD_SIZE", *sorted(tasks)[:4])
+    what = seen(env, name, "RANK", "WORLD_SIZE", *sorted(tasks)[:4])
     return _read_pod(env, f"{what}: Volcano counts pods, in {name} those of one task only", SAY, **fields)
 
 
@@ -99,7 +99,7 @@ def _detect_indexed(env: Mapping[str, str]) -> Started | None:
         return None
     return _read_pod(
         env,
-        f"{show(env, 'JOB_COMPLETION_INDEX', 'RANK', 'WORLD_SIZE')}: the index of a pod, which is a rank only"
+        f"{seen(env, 'JOB_COMPLETION_INDEX', 'RANK', 'WORLD_SIZE')}: the index of a pod, which is a rank only"
         " where each runs one process",
         'add --rank "$JOB_COMPLETION_INDEX"',
         node="JOB_COMPLETION_INDEX",
@@ -111,7 +111,7 @@ def _detect_pytorch_job(env: Mapping[str, str]) -> Started | None:
         return None
     return _read_pod(
         env,
-        f"{show(env, 'RANK', 'WORLD_SIZE')} in a pod: without LOCAL_RANK it may count pods (PyTorchJob) or"
+        f"{seen(env, 'RANK', 'WORLD_SIZE')} in a pod: without LOCAL_RANK it may count pods (PyTorchJob) or"
         " processes",
         'add --rank "$RANK" --world-size "$WORLD_SIZE"',
     )

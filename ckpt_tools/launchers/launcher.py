@@ -129,7 +129,7 @@ def divide(world: Known | None, local: Known | None, what: str) -> Known | None:
     return Known(world.value // local.value, what)
 
 
-def show(env: Mapping[str, str], *names: str) -> str:
+def seen(env: Mapping[str, str], *names: str) -> str:
     """Return the variables that are set, as NAME=VALUE for a message; a value has at most 60 characters."""
     texts = ((name, env[name]) for name in names if name in env)
     return ", ".join(
@@ -143,7 +143,7 @@ def blank(started: Started, unclear: str, hint: str) -> Started:
     return replace(started, **none, unclear=unclear, hint=hint)
 
 
-def check(started: Started) -> Started:
+def settled(started: Started) -> Started:
     """Return the same place; if numbers contradict each other, without numbers and with the reason."""
     s, world, local, nodes = started, started.world_size, started.local_world_size, started.nodes
     below = ((s.rank, world), (s.local_rank, local), (s.node, nodes), (s.local_rank, world), (s.node, world))
@@ -175,7 +175,7 @@ _VARIABLES = tuple(_WORDS.split())
 
 def _detect(env: Mapping[str, str]) -> Started | None:
     if number(env, "CKPT_RANK") is not None:
-        return check(read(env, "bare", rank="CKPT_RANK", world_size="CKPT_WORLD_SIZE"))
+        return settled(read(env, "bare", rank="CKPT_RANK", world_size="CKPT_WORLD_SIZE"))
     if "RANK" in env:
         started = read(
             env,
@@ -186,15 +186,15 @@ def _detect(env: Mapping[str, str]) -> Started | None:
             nodes="CROSS_SIZE",
         )
         if started.rank and started.world_size and started.local_rank:
-            return check(started)
-        what = show(env, *PLACE.values())
+            return settled(started)
+        what = seen(env, *PLACE.values())
         unclear = f"{what}: without numbers in all three, RANK may be a node or a process"
         return Started("bare", unclear=unclear, hint=SAY)
     if "RANK_ID" in env or "RANK_SIZE" in env:  # DEVICE_ID is a chip's number, no local rank
         started = read(env, "bare", rank="RANK_ID", world_size="RANK_SIZE")
         if started.rank and started.world_size:
-            return check(started)
-        what = show(env, "RANK_ID", "RANK_SIZE", "DEVICE_ID")
+            return settled(started)
+        what = seen(env, "RANK_ID", "RANK_SIZE", "DEVICE_ID")
         return Started("bare", unclear=f"{what}: RANK_ID and RANK_SIZE are not both numbers", hint=SAY)
     return None
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from ckpt_tools.launchers.launcher import SAY, Launcher, Started, blank, check, known, read, show
+from ckpt_tools.launchers.launcher import SAY, Launcher, Started, blank, known, read, seen, settled
 from ckpt_tools.model.plan import Known
 
 _WORDS = "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE"
@@ -31,7 +31,7 @@ def _detect(env: Mapping[str, str]) -> Started | None:
         alone = known(env, "PMIX_RANK", "mpi")
         if alone:
             return Started("mpi", alone)
-        return Started("mpi", unclear=f"{show(env, 'PMIX_RANK')}: no number", hint=SAY)
+        return Started("mpi", unclear=f"{seen(env, 'PMIX_RANK')}: no number", hint=SAY)
     fields = dict(zip(("rank", "world_size", "local_rank", "local_world_size"), names, strict=True))
     started = read(env, "mpi", (_JOB,), **fields)
     world, local = started.world_size, started.local_world_size
@@ -40,8 +40,8 @@ def _detect(env: Mapping[str, str]) -> Started | None:
         provenance = f"{names[1]} = {names[3]} (mpi)"
         started = replace(started, node=Known(0, provenance), nodes=Known(1, provenance))
     if started.rank is None or world is None:
-        started = blank(started, f"{show(env, *names)}: rank and world size are not both numbers", SAY)
-    return check(started)
+        started = blank(started, f"{seen(env, *names)}: rank and world size are not both numbers", SAY)
+    return settled(started)
 
 
 LAUNCHER = Launcher(

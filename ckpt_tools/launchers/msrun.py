@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from ckpt_tools.launchers.launcher import SAY, Launcher, Started, check, divide, number, read, show
+from ckpt_tools.launchers.launcher import SAY, Launcher, Started, divide, number, read, seen, settled
 
 _WORDS = (
     "MS_ROLE MS_NODE_ID MS_WORKER_NUM MS_LOCAL_WORKER MS_NODE_RANK RANK_ID RANK_SIZE DEVICE_ID MINDX_TASK_ID"
@@ -43,8 +43,8 @@ def _detect(env: Mapping[str, str]) -> Started | None:
     if env.get("MS_ROLE") in ("MS_SCHED", "MS_PSERVER"):
         role = "scheduler" if env["MS_ROLE"] == "MS_SCHED" else "parameter server"
         return replace(
-            check(replace(started, rank=None, local_rank=None)),
-            unclear=f"{show(env, 'MS_ROLE')}: this process is msrun's {role}, no rank of the job",
+            settled(replace(started, rank=None, local_rank=None)),
+            unclear=f"{seen(env, 'MS_ROLE')}: this process is msrun's {role}, no rank of the job",
             hint="ask in the workers only (MS_ROLE=MS_WORKER), or once per job before msrun",
             skip=True,
         )
@@ -52,13 +52,13 @@ def _detect(env: Mapping[str, str]) -> Started | None:
         started = replace(
             started,
             local_rank=None,
-            unclear=f"{show(env, *_VARIABLES)}: without MS_NODE_ID it is not known which worker this is",
+            unclear=f"{seen(env, *_VARIABLES)}: without MS_NODE_ID it is not known which worker this is",
             hint=(
                 "inside msrun, give it --node_rank; in a script before msrun this is a node and no rank."
                 f" Else {SAY}"
             ),
         )
-    return check(started)
+    return settled(started)
 
 
 LAUNCHER = Launcher(

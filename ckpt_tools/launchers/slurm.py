@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
-from ckpt_tools.launchers.launcher import SAY, Launcher, Started, blank, check, known, number, read, show
+from ckpt_tools.launchers.launcher import SAY, Launcher, Started, blank, known, number, read, seen, settled
 from ckpt_tools.model.plan import Known
 
 _WORDS = (
@@ -54,9 +54,9 @@ def _detect(env: Mapping[str, str]) -> Started | None:
     if number(env, step) is None:  # special steps have ids of 4294967290 and above
         is_shell = "SLURM_PROCID" not in env or env.get(step)
         name = "the shell of an allocation" if is_shell else "the script of sbatch"
-        what = show(env, "SLURM_JOB_ID", "SLURM_PROCID", "SLURM_STEP_ID", "SLURM_NTASKS")
+        what = seen(env, "SLURM_JOB_ID", "SLURM_PROCID", "SLURM_STEP_ID", "SLURM_NTASKS")
         started = _read(env, nodes="SLURM_JOB_NUM_NODES SLURM_NNODES")
-        return check(replace(started, unclear=f"{what}: {name}, and none of the job's tasks", hint=_TASKS))
+        return settled(replace(started, unclear=f"{what}: {name}, and none of the job's tasks", hint=_TASKS))
     started = _read(
         env,
         node="SLURM_NODEID",  # not read for a script, which runs on one node for all nodes
@@ -69,8 +69,8 @@ def _detect(env: Mapping[str, str]) -> Started | None:
     if why := _explain_mix(env, started):
         return replace(blank(started, why, _TASKS), node=None, nodes=None)
     if unclear := _explain_unclear(env, started):
-        return check(blank(started, *unclear))
-    return check(started)
+        return settled(blank(started, *unclear))
+    return settled(started)
 
 
 def _read(env: Mapping[str, str], **fields: str) -> Started:
@@ -94,24 +94,24 @@ def _explain_mix(env: Mapping[str, str], s: Started) -> str:
     if tasks_fit and ("SLURM_GTIDS" not in env or local is None or local.value == on_node):
         return ""
     names = "SLURM_PROCID SLURM_NTASKS SLURM_STEP_NUM_TASKS SLURM_STEP_TASKS_PER_NODE SLURM_GTIDS"
-    what = show(env, *names.split())
+    what = seen(env, *names.split())
     return f"{what}: they are of different steps, as in a script that was submitted from within another job"
 
 
 def _explain_unclear(env: Mapping[str, str], s: Started) -> tuple[str, str] | None:
     """Return why the numbers of a seeming task are not used, and a hint; None if they are used."""
     if s.rank is None or s.world_size is None:
-        what = show(env, "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+        what = seen(env, "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
         return f"{what}: not all of a task's numbers are there", SAY
     if (number(env, "SLURM_HET_SIZE") or 1) > 1:
-        what = show(env, "SLURM_HET_SIZE", "SLURM_PROCID")
+        what = seen(env, "SLURM_HET_SIZE", "SLURM_PROCID")
         return f"{what}: a heterogeneous job, whose numbers count one component", SAY
     if s.world_size.value == 1 and env.get("SLURM_JOB_NAME") in _SHELLS:
-        what = show(env, "SLURM_JOB_NAME", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+        what = seen(env, "SLURM_JOB_NAME", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
         return f"{what}: a single task of a job named so is an interactive shell", _TASKS
     one_each = s.nodes is not None and s.nodes.value == s.world_size.value
     if one_each and (number(env, "SLURM_GPUS_ON_NODE") or 0) != 1:
-        return f"{show(env, *_ONE_EACH)}{_MAY_START_RANKS}", _IF_EACH_IS_A_RANK
+        return f"{seen(env, *_ONE_EACH)}{_MAY_START_RANKS}", _IF_EACH_IS_A_RANK
     return None
 
 

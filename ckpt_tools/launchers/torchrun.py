@@ -17,10 +17,10 @@ from ckpt_tools.launchers.launcher import (
     LaunchLine,
     Started,
     blank,
-    check,
     number,
     read,
-    show,
+    seen,
+    settled,
 )
 
 _WORDS = (
@@ -58,13 +58,13 @@ def _detect(env: Mapping[str, str]) -> Started | None:
         max_restarts="TORCHELASTIC_MAX_RESTARTS",
     )
     if any(number(env, name) is None for name in PLACE.values()):
-        what = show(env, *PLACE.values(), "TORCHELASTIC_RUN_ID")
+        what = seen(env, *PLACE.values(), "TORCHELASTIC_RUN_ID")
         why = "torchrun gives its workers RANK, WORLD_SIZE and LOCAL_RANK, and not all are numbers here"
-        return check(blank(started, f"{what}: {why}", SAY))
+        return settled(blank(started, f"{what}: {why}", SAY))
     rank, local, here = started.rank, started.local_rank, started.local_world_size
     if rank and local and here and rank.value % (here.value or 1) != local.value:
         started = replace(started, local_rank=None)  # --virtual-local-rank gives all workers 0
-    return check(started)
+    return settled(started)
 
 
 # ---- a command line that starts torchrun, parsed as torchrun parses it
