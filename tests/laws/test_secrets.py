@@ -333,9 +333,9 @@ def _quoting(e: Exception, url: str, *_: object) -> OSError:
     ("who", "name", "module", "attribute", "replaced"),
     [
         ("presigned", "well", signed, "named", lambda url: url),
-        ("presigned", "denied", object_store, "refused", _quoting),
-        ("environment", "forged", object_store, "refused", _quoting),
-        ("profile", "garbage", object_store, "refused", _quoting),
+        ("presigned", "denied", object_store, "to_os_error", _quoting),
+        ("environment", "forged", object_store, "to_os_error", _quoting),
+        ("profile", "garbage", object_store, "to_os_error", _quoting),
         ("program", "nothing there", options, "_failed", lambda e, _: OSError(5, str(e))),
     ],
 )

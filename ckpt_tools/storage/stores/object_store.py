@@ -65,11 +65,11 @@ class ObjectStore:
 
     def _pages(self, prefix: str, after: str) -> Iterator[ObjectMeta]:
         """Yield the objects below a prefix whose keys come after ``after`` in the order of the list."""
-        pages = self._call(prefix, self.client.list, prefix or None, chunk_size=PAGE, offset=after or None)
+        pages = self._request(prefix, self.client.list, prefix or None, chunk_size=PAGE, offset=after or None)
         whole, begun = True, set[str]()
         while whole:  # a page with fewer keys is the last
             self.requests["list"] += 1
-            page = self._call(prefix, next, pages, ())
+            page = self._request(prefix, next, pages, ())
             whole = len(page) == PAGE
             # a cache that ignores page tokens would never end; a server of ListObjects ends after page 1
             first = page[0]["path"] if page else ""
@@ -110,7 +110,7 @@ class ObjectStore:
     def directory(self, prefix: str) -> tuple[list[Object], list[str]]:
         self._require_lists(prefix)
         self.requests["list"] += 1
-        found = ask_again(lambda: self._call(prefix, self.client.list_with_delimiter, prefix or None))
+        found = ask_again(lambda: self._request(prefix, self.client.list_with_delimiter, prefix or None))
         objects = [_object(meta) for meta in found["objects"] if meta["path"] != prefix]
         if not objects and not found["common_prefixes"]:
             self._require_store(prefix)
@@ -120,9 +120,9 @@ class ObjectStore:
         self.requests["head"] += 1
         client, path = self._client_for(key)
         if client is not self.client:
-            return self._call(key, _head_by_get, client, path)._replace(key=key)
+            return self._request(key, _head_by_get, client, path)._replace(key=key)
         try:
-            return _object(self._call(key, client.head, path))._replace(key=key)
+            return _object(self._request(key, client.head, path))._replace(key=key)
         except PermissionError as e:
             # without the right to list the bucket, S3 answers 403 for a missing key (API reference,
             # HeadObject, "Permissions"): a list of its directory, if allowed, shows if it is missing
@@ -142,7 +142,7 @@ class ObjectStore:
             options["if_match"] = of.etag
         if of.version:
             options["version"] = of.version
-        return self._call(of.key, self._body, of, options)
+        return self._request(of.key, self._body, of, options)
 
     def _body(self, of: Object, options: Mapping[str, Any]) -> tuple[memoryview, Object]:
         client, path = self._client_for(of.key)
@@ -172,7 +172,7 @@ class ObjectStore:
 
     def _write(self, key: str, data: bytes, mode: Any) -> None:
         self.requests["put"] += 1
-        self._call(key, lambda _: self.client.put(key, data, mode=mode, use_multipart=False), key)
+        self._request(key, lambda _: self.client.put(key, data, mode=mode, use_multipart=False), key)
 
     def delete(self, keys: Sequence[str]) -> dict[str, OSError]:
         failed: dict[str, OSError] = {}
@@ -187,7 +187,7 @@ class ObjectStore:
     def _delete(self, key: str, what: str | list[str]) -> OSError | None:
         self.requests["delete"] += 1
         try:
-            self._call(key, self.client.delete, what)
+            self._request(key, self.client.delete, what)
         except FileNotFoundError:
             return None
         except OSError as e:
@@ -209,7 +209,7 @@ class ObjectStore:
             text = "a web server cannot list what it has: name each file, or the store behind it"
             raise OSError(errno.EOPNOTSUPP, text, joined(self.url, prefix))
 
-    def _call(self, key: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def _request(self, key: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return ``call(*args)``, a call of the client. Raise OSError."""
         if key.startswith("/") and self._single is None:  # obstore would ask for another key
             raise OSError(errno.EINVAL, NO_URL, joined(self.url, key))
