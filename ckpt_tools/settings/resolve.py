@@ -342,28 +342,27 @@ def _current_directory() -> str:
 
 
 def decisions(env: Mapping[str, str] | None = None) -> str:
-    """The log of decisions; it survives a reboot, or a lost mount would look like a first launch."""
+    """Return the log of decisions; it survives a reboot, else a lost mount looks like a first launch."""
     env = os.environ if env is None else env
     home = env.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     return os.path.join(home, "ckpt-tools", "decisions")
 
 
 def pruned() -> str:
+    """Return the directory of the records of ``ckpt prune``."""
     return os.path.join(os.path.dirname(decisions()), "pruned")
 
 
 def verdicts(env: Mapping[str, str]) -> str:
-    """Where the cache of this user and host lies; "" when there is no home directory."""
-    own, shared = env.get("CKPT_CACHE_DIR", ""), env.get("XDG_CACHE_HOME", "")
-    home = own or (
-        os.path.join(shared, "ckpt-tools")
-        if os.path.isabs(shared)
-        else os.path.expanduser("~/.cache/ckpt-tools")
-    )
-    if home.startswith("~"):
+    """Return the directory of cached verdicts of this user and host; "" if there is no home directory."""
+    shared = env.get("XDG_CACHE_HOME", "")
+    default = os.path.join(shared if os.path.isabs(shared) else os.path.expanduser("~/.cache"), "ckpt-tools")
+    cache = env.get("CKPT_CACHE_DIR", "") or default
+    if cache.startswith("~"):
         return ""
-    return os.path.join(os.path.abspath(home), os.uname().nodename.replace("/", "_").lstrip(".") or "host")
+    return os.path.join(os.path.abspath(cache), os.uname().nodename.replace("/", "_").lstrip(".") or "host")
 
 
 def watched(env: Mapping[str, str] | None = None) -> str:
+    """Return the directory of the state of ``ckpt watch``."""
     return os.path.join(os.path.dirname(decisions(env)), "watched")
