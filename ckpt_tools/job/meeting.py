@@ -427,7 +427,7 @@ def _find_endpoint(
 
 def _find_slurm_endpoint(env: Mapping[str, str]) -> tuple[str, int] | None:
     nodes, job = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST"), env.get("SLURM_JOB_ID", "")
-    return (first_host(nodes), 20000 + int(job) % 20000) if nodes and job.isdigit() else None
+    return (first_host(nodes), 20000 + int(job) % 20000) if nodes and job.isdecimal() else None
 
 
 def first_host(nodes: str) -> str:

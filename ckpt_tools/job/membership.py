@@ -46,7 +46,7 @@ class Process(Struct, frozen=True):
     def alive(identity: str) -> bool:
         """Return True if the process of that identity still runs on this host."""
         pid = identity.partition(".")[0]
-        return pid.isdigit() and _identify(int(pid)) == identity
+        return pid.isdecimal() and _identify(int(pid)) == identity
 
 
 def _identify(pid: int) -> str:

@@ -129,14 +129,14 @@ def _make_line(options: Mapping[str, str], before: Sequence[str], after: Sequenc
         job=options.get("rdzv-id", ""),
         endpoint=endpoint,
         host=host,
-        port=port if port.isdigit() else options.get("master-port", _PORT),
+        port=port if port.isdecimal() else options.get("master-port", _PORT),
         before=(*before, "--no-python"),
         command=tuple(program),
     )
 
 
 def _number(word: str) -> int | None:
-    return int(word) if word.isdigit() else None
+    return int(word) if word.isdecimal() else None
 
 
 def _split(endpoint: str) -> tuple[str, str]:

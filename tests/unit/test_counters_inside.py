@@ -9,6 +9,7 @@ import pytest
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.pickles.scalars import scalars
 from ckpt_tools.layouts.common import counters
+from ckpt_tools.layouts.common.counters import numbers
 
 
 @pytest.mark.parametrize(
@@ -31,3 +32,8 @@ def test_the_step_is_found_where_a_framework_keeps_it(value: dict[str, Any], ste
     anatomy = Anatomy()
     scalars(value, anatomy)
     assert counters.number(anatomy.metadata, counters.STEPS) == step
+
+
+def test_a_text_that_int_refuses_is_no_number() -> None:
+    """Python calls a superscript a digit; safetensors keeps any text."""
+    assert numbers({"step": "²", "iteration": "12"}, ("step", "iteration")) == (12,)

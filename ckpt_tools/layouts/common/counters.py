@@ -78,7 +78,9 @@ def numbers(metadata: Metadata, keys: Sequence[str]) -> tuple[int, ...]:
     """Return the whole numbers that the keys hold, also as text: safetensors keeps all values as text. A
     negative number counts nothing: YOLO's files of a run that is over say epoch -1.
     """
-    text = {k: int(v) for k in keys if isinstance(v := metadata.get(k), str) and v.isdigit() and len(v) <= 18}
+    text = {
+        k: int(v) for k in keys if isinstance(v := metadata.get(k), str) and v.isdecimal() and len(v) <= 18
+    }
     found = {**metadata, **text}
     return tuple(n for key in keys if key in found and (n := whole(found[key])) is not None and n >= 0)
 

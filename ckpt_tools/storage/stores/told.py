@@ -310,7 +310,7 @@ def _is_other(headers: HTTPMessage, of: Object) -> bool:
     bare = [x.removeprefix("W/").strip('"') for x in (etag, of.etag)]
     generation = headers.get("x-goog-generation") or ""
     moved = bool(of.version and generation) and of.version != generation
-    return moved or (all(bare) and bare[0] != bare[1]) or (length.isdigit() and int(length) != of.size)
+    return moved or (all(bare) and bare[0] != bare[1]) or (length.isdecimal() and int(length) != of.size)
 
 
 def _make_question(store: ObjectStore, key: str) -> tuple[str, dict[str, str]]:
