@@ -29,7 +29,7 @@ ckpt diff run/iter_0000010 run/iter_0000020 --json  # the same for a program
     "seal_dir key_file store_option strict jobs progress_as",
     options.TRUST,
     options.PRINT,
-    of="a b",
+    trees_in="a b",
 )
 def diff(
     asked: options.Asked,

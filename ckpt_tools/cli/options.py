@@ -322,10 +322,10 @@ class Asked(Struct, frozen=True):
 
 
 def ask(
-    formats: Sequence[str], *names: str, of: str = "", document: str = "", settings: bool = True
+    formats: Sequence[str], *names: str, trees_in: str = "", document: str = "", settings: bool = True
 ) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Return a decorator that adds the SHARED parameters ``names`` to a command and passes it an Asked.
-    ``of`` names the parameters with scanned trees; without ``settings`` no setting is read.
+    ``trees_in`` names the parameters with scanned trees; without ``settings`` no setting is read.
     """
 
     def decorate(function: Callable[..., int]) -> Callable[..., int]:
@@ -335,14 +335,14 @@ def ask(
         @wraps(function)
         def command(**said: Any) -> int:
             given = {name: p.default for name, p in parameters.items() if p.default is not p.empty} | said
-            for name in [name for name in GOING if given.get(name)]:
+            for name in [name for name in GOING if given.get(name)]:  # deprecated flags
                 _replace(given, name)
-            if "ranks" in given and given["rank"] and not given["rank"].isdigit():
+            if "ranks" in given and given["rank"] and not given["rank"].isdecimal():  # 0-7
                 given |= {"rank": None, "ranks": given["rank"]}
             if "no_plugins" in given:
                 plugins.switch(given["no_plugins"] or None)
             to = read_output(formats, given, document)
-            trees = [given[name] or "." for name in of.split()]
+            trees = [given[name] or "." for name in trees_in.split()]
             roots = tuple(root for tree in trees for root in (tree if isinstance(tree, list) else [tree]))
             found = read_settings(given, to, roots) if settings else config.Settings({}, {})
             return function(Asked(to, found, given), **{p.name: given[p.name] for p in own})

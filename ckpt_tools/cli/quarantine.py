@@ -26,7 +26,7 @@ ckpt quarantine run/iter_0000020 --json  # the same for a program (docs/json.md)
     "home apply settle no_cache state_dir restore",
     options.TRUST,
     options.PRINT,
-    of="paths",
+    trees_in="paths",
 )
 def quarantine(
     asked: options.Asked,

@@ -20,7 +20,11 @@ ckpt repair run --json  # the same for a program (docs/json.md)
 
 
 @options.ask(
-    ("table", "json"), "home apply state_dir settle key_file jobs", options.TRUST, options.PRINT, of="paths"
+    ("table", "json"),
+    "home apply state_dir settle key_file jobs",
+    options.TRUST,
+    options.PRINT,
+    trees_in="paths",
 )
 def repair(
     asked: options.Asked,

@@ -40,7 +40,7 @@ ckpt report run --json  # the same for a program (docs/json.md)
     "verify_key trust_global settle max_age no_cache key_file store_option strict jobs io limit_rate",
     "sample max_duration reading_time format json progress_as quiet color",
     options.TRUST,
-    of="paths",
+    trees_in="paths",
 )
 def report(
     asked: options.Asked,

@@ -24,7 +24,7 @@ ckpt seal run --json  # the same for a program (docs/json.md)
     "seal_dir require key_file store_option io also tensors",
     options.TRUST,
     options.PRINT,
-    of="paths",
+    trees_in="paths",
 )
 def seal(
     asked: options.Asked,

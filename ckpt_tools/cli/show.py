@@ -23,7 +23,7 @@ ckpt show run/iter_0000020/mp_rank_00/model_optim_rng.pt --json  # the same for 
     ("table", "json"),
     "level key_file store_option trust no_plugins trust_group trust_owner trust_dir explain_bytes",
     "output_file format json verbose color",
-    of="file",
+    trees_in="file",
 )
 def show(
     asked: options.Asked,

@@ -30,7 +30,7 @@ ckpt verify run --json > verdict.json  # exit 0: good, 1: damage found, 5: could
     "progress_as reading_time all",
     options.TRUST,
     options.PRINT,
-    of="paths",
+    trees_in="paths",
     document="verification",
 )
 def verify(

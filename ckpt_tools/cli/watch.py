@@ -31,7 +31,7 @@ timeout 10 ckpt watch run --metrics 0; test $? = 124  # until it is ended; 'ckpt
     "require seal_dir state_dir store_option trust_global key_file io",
     "hook_timeout metrics_file metrics_port metrics_address",
     options.TRUST,
-    of="roots",
+    trees_in="roots",
 )
 def watch(
     asked: options.Asked,

@@ -144,7 +144,7 @@ class NameReader:
         return reading
 
     def _find_unneeded(self, entries: Entries) -> list[str]:
-        """Return the paths of files without state that a framework, or a Mac, writes beside another file."""
+        """Return paths of files without state: a Mac's, or NAME+end if another begins with NAME+start."""
         endings = self.layouts.unneeded_endings
         suspects = [e for e in entries if e.name.endswith(endings) or e.name.startswith(_OF_MACS)]
         names = sorted(e.name for e in entries) if suspects else []
@@ -157,8 +157,8 @@ class NameReader:
             if name.startswith(_OF_MACS):
                 own = name.removeprefix(_OF_MACS)
                 return own in islice(begin_with(own), 1)
-            fitting = ((end, of) for end, of in self.layouts.unneeded if name.endswith(end))
-            pairs = ((end, begin_with(name.removesuffix(end) + of)) for end, of in fitting)
+            fitting = ((end, start) for end, start in self.layouts.unneeded if name.endswith(end))
+            pairs = ((end, begin_with(name.removesuffix(end) + start)) for end, start in fitting)
             return any(not other.endswith(end) for end, others in pairs for other in others)
 
         return [e.path for e in suspects if is_unneeded(e.name)]

@@ -35,8 +35,8 @@ from ckpt_tools.model.ranges import gaps, words
 
 
 def _read_steps(part: Part, metadata: Metadata) -> Steps:
-    """Return (global step, epoch, step in epoch). ``step_num`` of a breakpoint file counts inside the epoch,
-    so only ``global_step`` tells its step. A file of any name that tells none has the numbers of its name.
+    """Return (global step, epoch, step in epoch). In a breakpoint file ``step_num`` counts inside the epoch:
+    there only ``global_step`` counts. If a freely named file has no counters, its name's numbers count.
 
     Source: mindspore/train/callback/_checkpoint.py, entries written by ``append_info`` and by the optimizer.
     """

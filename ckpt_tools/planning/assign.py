@@ -147,11 +147,11 @@ class _Work:
             self.findings += (f.at(p.path) for f in self.bad.get(p.path, ()))
 
     def assign_shared(self) -> None:
-        """Assign the files that all ranks load: each must be good, but of several copies one is enough. In a
-        shared set only its own rank opens a rank's random state.
+        """Assign the files that all ranks load: each must be good, but of copies (``single``) one is enough.
+        A file of one rank in a shared set, such as its random state, goes to that rank alone.
         """
         world = self.topology.provenance.get("world_size")
-        own = [] if world is None or world.provenance == ALONE else self._find_files_of_single_ranks()
+        own = [] if world is None or world.provenance == ALONE else self._find_files_of_own_ranks()
         left_out = {p.path for p in own}.union(self.layout.unread(self.checkpoint))
         copies = dict[str, list[Part]]()
         for p in sorted(self.checkpoint.parts, key=lambda p: (self.order[p.piece], p.path)):
@@ -178,7 +178,7 @@ class _Work:
             why = f"{copies[0].path.rpartition('/')[2]} is not usable; this is a copy"
             self.shared.append(Load(good, reason="" if good is copies[0] else why))
 
-    def _find_files_of_single_ranks(self) -> list[Part]:
+    def _find_files_of_own_ranks(self) -> list[Part]:
         """Return files of a shared set that hold a rank's own state and that resuming can do without."""
         pieces = [piece for piece in self.layout.pieces if piece.readers.shared and piece.readers.sharded]
         roles = {piece.role for piece in pieces if piece.readers.survivable}

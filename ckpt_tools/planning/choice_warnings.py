@@ -134,11 +134,11 @@ def find_odd_companions(s: Session, c: Checkpoint, saves: Sequence[Checkpoint]) 
 
 
 def _find_foreign_companions(s: Session, c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """Yield a warning for each companion of another save or of none, if the choice lacks its role."""
+    """Yield a warning for each rolling file of another save, or of none, whose role the choice lacks."""
     mine = {p.role for p in c.parts}
     for o in others:
         rolling = [p for p in o.parts if s.layouts.piece_of(p).changes is Changes.ROLLING]
-        for p in rolling if len(rolling) < len(o.parts) else ():
+        for p in rolling if len(rolling) < len(o.parts) else ():  # rolling files alone are a save
             if p.role not in mine:
                 yield export_newer.describe_left(p, f"it is of {label(o)}")
     for p in s.companions:

@@ -191,10 +191,9 @@ def place(p: Part) -> tuple[object, ...]:
 def digest_pages(
     parts: Sequence[Part], others: Sequence[Part], s: Session, known: dict[str, bytes]
 ) -> dict[str, bytes]:
-    """Return by path digests of pages of files; the size stands for a file whose size no other one has, or
-    that is damaged and only compared with. Digests that are read are added to ``known``, and not read again.
-
-    Of the ``others``, which are only compared with, the first ones of equal size are read, a limited number.
+    """Return by path digests of pages of files. The size stands for a file that can equal no other: none has
+    its size, or it is broken and one of the ``others``. Digests that are read are added to ``known``.
+    Of the ``others`` a limited number is read, the first ones; the rest and unreadable files are left out.
     """
     mine, all_sizes = {p.size for p in parts}, Counter(p.size for p in (*parts, *others))
     broken = {path for path, report in s.reports.items() if report.verdict is Verdict.BROKEN}

@@ -27,23 +27,23 @@ def find_runs(runs: Runs, layouts: Layouts) -> list[tuple[str, str]]:
     def holds_state(run: tuple[str, str]) -> bool:
         pieces = (layouts.piece_of(p) for c in runs[run] for p in c.parts)
         of_models = layouts[run[0]].purpose is Purpose.MODELS
-        aside = {Kind.RELEASE} if layouts[run[0]].is_last_resort else {Kind.RELEASE, Kind.BEST}
-        exports = {c.kind for c in runs[run]} <= aside  # the best of a framework may lie anywhere
-        return not exports and (not of_models or any(piece.claim.needs_company for piece in pieces))
+        exports = {Kind.RELEASE} if layouts[run[0]].is_last_resort else {Kind.RELEASE, Kind.BEST}
+        only_exports = {c.kind for c in runs[run]} <= exports  # a framework may write its best anywhere
+        return not only_exports and (not of_models or any(piece.claim.needs_company for piece in pieces))
 
-    def keeps(framework: tuple[str, str], run: tuple[str, str]) -> bool:
+    def saves_beside_itself(framework: tuple[str, str], run: tuple[str, str]) -> bool:
         if run[0] not in layouts[framework[0]].beside.layouts:
             return False
         places, beside = ({dirname(where(c)) for c in runs[of]} for of in (framework, run))
         later = max(c.mtime_ns for c in runs[run]) > max(c.mtime_ns for c in runs[framework])
-        return not later and places <= {*beside, *map(dirname, beside)}
+        return not later and places <= {*beside, *map(dirname, beside)}  # beside the run's saves, or above
 
     # a replica has a directory of its own for files that only it needs
     shares = {run: layouts[run[0]].beside.shares for run in runs}
     own = [run for run, share in shares.items() if not (share and share.fullmatch(basename(run[1])))]
     states = list(filter(holds_state, own))
     frameworks = [run for run in states if layouts[run[0]].beside.layouts]
-    return [run for run in states if not any(keeps(o, run) for o in frameworks)] or own
+    return [run for run in states if not any(saves_beside_itself(o, run) for o in frameworks)] or own
 
 
 def ask_which(own: Sequence[tuple[str, str]], runs: Runs, layouts: Layouts, root: str) -> CkptError | None:
