@@ -1,4 +1,4 @@
-"""Find the differences between two files that were read; the values of the answer. Nothing is read here."""
+"""The differences between two files that were read, and which files are paired. Nothing is read here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Roots in, parts out: one scandir per directory, at most one stat per file, no file opened."""
+"""Roots in, parts out: a scandir per directory, a stat per file at most. Links that tell more than targets."""
 
 from __future__ import annotations
 

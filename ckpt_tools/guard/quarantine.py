@@ -1,4 +1,4 @@
-"""Moves checkpoints out of their framework's sight, below ``.ckpt/quarantine``, and back; deletes none."""
+"""Moves checkpoints below ``.ckpt/quarantine`` and back, deletes none; points trackers at another one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check one file up to a level and report on it: the only stage that reads files."""
+"""Check one file up to a level and report on it, also by its own loader: the only stage that reads files."""
 
 from __future__ import annotations
 

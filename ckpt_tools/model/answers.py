@@ -1,4 +1,4 @@
-"""The answers of verify, scan and watch, and of commands that change a tree."""
+"""The answers of verify, scan, watch and of commands that change a tree; why there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ckpt knows (finding codes, formats, layouts) -> tables and pages for people."""
+"""What ckpt knows (finding codes, formats, layouts) or guesses -> tables, pages, lines of ckpt.toml."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Warnings about a choice whose files are sound: unread contents, links, and state beside the weights."""
+"""Warnings about a choice whose files are sound, and questions that only the caller can answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trackers: the files beside checkpoints that name the latest one.
+"""Trackers: the files beside checkpoints that name the latest one. Saves that may still be written.
 
 A save that a tracker names was finished. If its files are gone, that is damage: it is neither an unfinished
 save nor a first launch.

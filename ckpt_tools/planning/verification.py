@@ -1,4 +1,4 @@
-"""One verification: every file below some roots is read to a level, and compared with others of its run."""
+"""One verification: files below roots read to a level and compared; and one scan, as ``ckpt ls`` lists it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the files of one request: from the cache, or from disk once, and no deeper than the budget allows."""
+"""Reads the files of one request, from the cache or from disk once; and seals in directories of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What files say about the job that saved them: its ranks and parallel sizes, and which rank wrote each."""
+"""What files say about the job that saved them: its sizes, who wrote each, where ranks stand in its grids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to do next, in one sentence, with the commands that do it."""
+"""The answers that a report is made from, and what to do next: one sentence, with the commands for it."""
 
 from __future__ import annotations
 
