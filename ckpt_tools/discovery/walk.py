@@ -1,4 +1,4 @@
-"""Roots in, parts out: a scandir per directory, a stat per file at most. Links that tell more than targets."""
+"""Roots in, parts out: a scandir per directory, a stat per file at most. And links that tell more."""
 
 from __future__ import annotations
 
