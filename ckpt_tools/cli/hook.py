@@ -19,7 +19,7 @@ UNTOLD = (
     " ROOT --by-rank' here and 'ckpt hook --read' in each rank; or build one tree for all with --view DIR"
 )
 EXAMPLES = """
-answer="$(ckpt hook run)" && eval "$answer"  # before the ranks start
+plan="$(ckpt hook run)" && eval "$plan" && echo "$CKPT_STEP"  # in a script
 ckpt hook run --json  # the decision for a program
 ckpt hook run --plan-dir plans  # where other nodes find it
 ckpt hook run --allow none --budget 60s  # in bounded time, for a prolog
