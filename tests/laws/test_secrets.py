@@ -23,7 +23,7 @@ from ckpt_tools import api, cli
 from ckpt_tools.cli.app import COMMANDS
 from ckpt_tools.job import command as job_command
 from ckpt_tools.storage import attempts, signed
-from ckpt_tools.storage.stores import object_store, options
+from ckpt_tools.storage.stores import object_store
 
 TREE = FIXTURES / "layouts/megatron/tp/tree"
 KEY, SESSION, SIGNATURE = "s3cr3tKeyOfTheUser", "s3ss1onTokenOfTheUser", "s1gnatureOfTheUrl"
@@ -336,7 +336,6 @@ def _quoting(e: Exception, url: str, *_: object) -> OSError:
         ("presigned", "denied", object_store, "to_os_error", _quoting),
         ("environment", "forged", object_store, "to_os_error", _quoting),
         ("profile", "garbage", object_store, "to_os_error", _quoting),
-        ("program", "nothing there", options, "_failed", lambda e, _: OSError(5, str(e))),
     ],
 )
 def test_the_law_sees_it_where_one_of_these_is_missing(
