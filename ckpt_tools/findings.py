@@ -148,7 +148,7 @@ CODES: dict[str, Code] = {
         Code("topology-mismatch", E, "this layout cannot be loaded by another number of ranks", "start the job with the saved world size"),
         Code("not-inspected", W, "a path that was named holds no checkpoint file that ckpt knows", "check the path; 'ckpt formats' and 'ckpt layouts' list what is known"),
         Code("broken-plugin", W, "an installed plug-in cannot be used, so what only it knows is not recognised", "repair or remove the package that is named, or set CKPT_NO_PLUGINS=1"),
-        Code("another-writer", W, "something else wrote in the run while ckpt looked at it", "end it before this job starts, or the saves of both mix: it may be a process that a killed launcher left behind, or a second job"),
+        Code("another-writer", W, "something else writes in the run: it did so while ckpt looked, or an earlier start is still running", "end it before this job starts, or the saves of both mix: it may be a process that a killed launcher left behind, or a second job"),
         Code("missing-run", W, "the run that was asked for does not exist, which --allow missing takes for a first launch", "check its spelling: 'ckpt ls ROOT' names the runs"),
         Code("missing-root", W, "ROOT does not exist, which --allow missing takes for a first launch", "check the spelling of ROOT and that its file system is mounted", in_store="check the spelling of ROOT, and that it is the right bucket and endpoint"),
         Code("fault-rank", E, "the file was written by a device that had already failed", "a replica's file is needed instead"),

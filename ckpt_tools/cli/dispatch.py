@@ -148,8 +148,8 @@ def _render(command: str, form: str, error: CkptError) -> str:
         return shell.prolog_failure(str(error), error.hint)
     if not (form in COMMON or (form and command in DOCUMENTS)):
         return ""
-    from ckpt_tools.model.answers import Failure, code_of
     from ckpt_tools.output import registry
+    from ckpt_tools.output.failure import Failure, code_of
     from ckpt_tools.output.page import View
 
     code = code_of(type(error).__name__)

@@ -1,4 +1,4 @@
-"""The answers of verify, scan, watch and of commands that change a tree; why there is none."""
+"""The answers of verify, scan and watch, and of commands that change a tree."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from msgspec import Struct, field
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level, Report
 
 if TYPE_CHECKING:
@@ -168,20 +167,3 @@ class Changes(Struct, frozen=True):
     def to_do(self) -> tuple[Change, ...]:
         """All changes that are done, or would be."""
         return tuple(c for c in self.changes if c.state != "stays")
-
-
-class Failure(Struct, frozen=True):
-    """Why ``command`` has no answer: ``plan`` has rejected candidates, ``rule`` is the rule that stops it."""
-
-    command: str
-    code: str
-    message: str
-    hint: str
-    exit_code: int
-    plan: LoadPlan | None = None
-    rule: str = ""
-
-
-def code_of(name: str) -> str:
-    """Return the code of an error class for answers: ``NoneUsable`` -> ``none-usable``."""
-    return "".join(f"-{c.lower()}" if c.isupper() else c for c in name).lstrip("-")

@@ -6,9 +6,10 @@ import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
 
-from ckpt_tools.model.answers import Failure, Verification
+from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Finding, Severity, worst
 from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.json import absolute
 from ckpt_tools.output.observed import describe
 from ckpt_tools.output.page import View

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
-from ckpt_tools.model.answers import Failure, Verification
+from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.observed import advise, is_unseen, observe, shorten
 from ckpt_tools.output.page import FEW, View
 from ckpt_tools.output.words import printable

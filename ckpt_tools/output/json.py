@@ -17,7 +17,7 @@ from ckpt_tools.model.report import Report, Scalar
 
 if TYPE_CHECKING:
     from ckpt_tools.formats import Anatomy
-    from ckpt_tools.model.answers import Failure
+    from ckpt_tools.output.failure import Failure
     from ckpt_tools.output.page import View
 
 Object = dict[str, object]

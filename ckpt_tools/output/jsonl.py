@@ -8,7 +8,7 @@ from ckpt_tools.model.answers import Event, Verification
 from ckpt_tools.output import json
 
 if TYPE_CHECKING:
-    from ckpt_tools.model.answers import Failure
+    from ckpt_tools.output.failure import Failure
     from ckpt_tools.output.page import View
 
 

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from ckpt_tools.model.answers import Failure, Verification
+from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
 from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.observed import count_files, describe, is_unseen
 from ckpt_tools.output.page import View, relative
 from ckpt_tools.output.sentence import sum_up

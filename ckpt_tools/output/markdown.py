@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.model.answers import Failure, Verification
+from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.observed import count_files, describe, observe
 from ckpt_tools.output.page import DEPTHS, FEW, View, describe_checks, relative
 from ckpt_tools.output.sentence import sum_up

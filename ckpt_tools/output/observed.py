@@ -7,9 +7,10 @@ import os
 from msgspec import Struct
 
 from ckpt_tools.findings import NOT_SEEN
-from ckpt_tools.model.answers import Failure, Verification
+from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.page import View, relative
 from ckpt_tools.output.sentence import sum_up
 from ckpt_tools.output.words import plural, size

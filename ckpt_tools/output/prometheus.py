@@ -9,9 +9,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from ckpt_tools.errors import NoCheckpoint
-from ckpt_tools.model.answers import Failure, Verification
+from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Verdict, blind, worst
 from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.json import absolute
 from ckpt_tools.output.observed import observe
 from ckpt_tools.output.page import View

@@ -9,8 +9,9 @@ from typing import Any
 from msgspec import Struct
 
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model.answers import Failure, Verification
+from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.page import PLAIN, View
 from ckpt_tools.settings import plugins
 

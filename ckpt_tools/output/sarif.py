@@ -9,9 +9,10 @@ from urllib.parse import quote
 
 from ckpt_tools import __version__
 from ckpt_tools.findings import CODES
-from ckpt_tools.model.answers import Failure, Verification
+from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.observed import Observed, advise, here, observe, shorten
 from ckpt_tools.output.page import View
 from ckpt_tools.output.words import printable

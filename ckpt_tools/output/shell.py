@@ -14,7 +14,7 @@ from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.words import printable
 
 if TYPE_CHECKING:
-    from ckpt_tools.model.answers import Failure
+    from ckpt_tools.output.failure import Failure
     from ckpt_tools.output.page import View
 
 # ---- The arguments of --resume-args, by which a command learns which checkpoint was chosen.

@@ -16,10 +16,10 @@ from sample_results import field_names
 
 from ckpt_tools import __version__, errors
 from ckpt_tools.formats.common.format import Anatomy
-from ckpt_tools.model.answers import Failure, code_of
 from ckpt_tools.model.report import Tensor
 from ckpt_tools.output import json as emit_json
 from ckpt_tools.output import jsonl
+from ckpt_tools.output.failure import Failure, code_of
 
 
 @pytest.mark.slow

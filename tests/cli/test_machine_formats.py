@@ -23,10 +23,11 @@ from small_runs import lost, plain
 
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
-from ckpt_tools.model.answers import Failure, FileReport, Summary, Verification
+from ckpt_tools.model.answers import FileReport, Summary, Verification
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.plan import LoadPlan, RankLoad, Rejected
 from ckpt_tools.output import registry
+from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.page import View
 from ckpt_tools.output.words import printable
 

@@ -26,10 +26,10 @@ from places import FIXTURES, PACKAGE
 from run_helpers import broken, megatron
 
 from ckpt_tools.findings import finding
-from ckpt_tools.model.answers import Failure
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.report import Guard, Region, Stats
 from ckpt_tools.output import registry
+from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.report import data, page
 from ckpt_tools.output.report.advice import Gathered, Start
 

@@ -22,9 +22,9 @@ from small_runs import FILE, flipped, lost, plain
 
 from ckpt_tools import guard
 from ckpt_tools.errors import BY_EXIT_CODE
-from ckpt_tools.model.answers import Failure
 from ckpt_tools.output import json as as_json
 from ckpt_tools.output import jsonl
+from ckpt_tools.output.failure import Failure
 
 HOME = PACKAGE / "output/schemas"
 NAMES = sorted(path.stem for path in HOME.glob("*.json"))

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ckpt_tools.cli import latest
 from ckpt_tools.errors import UsageError
 from ckpt_tools.formats.common.format import Anatomy
-from ckpt_tools.model.answers import Failure, FileReport
+from ckpt_tools.model.answers import FileReport
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.plan import RankLoad, Resume
 from ckpt_tools.model.report import Tensor
@@ -24,6 +24,7 @@ from ckpt_tools.output import contents, jsonl, shell, verification
 from ckpt_tools.output import json as emit_json
 from ckpt_tools.output import plan as plan_table
 from ckpt_tools.output import scan as scan_table
+from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.page import View
 from ckpt_tools.output.words import percent, printable, size, span
 

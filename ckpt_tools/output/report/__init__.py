@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ckpt_tools.errors import BY_EXIT_CODE, CkptError
-from ckpt_tools.model.answers import Failure, Verification
+from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.page import View
 from ckpt_tools.output.report import page
 from ckpt_tools.output.report.advice import Gathered, Start

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ckpt_tools import LoadPlan, Verification
-from ckpt_tools.model.answers import Failure
+from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.page import View
 from ckpt_tools.output.registry import Output
 from ckpt_tools.output.words import printable
