@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial, wraps
 from typing import Any
 
-from ckpt_tools.guard.callbacks.saves import saving
+from ckpt_tools.guard.callbacks import saving
 
 
 def seal_callback(**options: Any) -> Any:

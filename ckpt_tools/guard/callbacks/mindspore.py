@@ -6,7 +6,7 @@ import os
 import stat
 from typing import Any
 
-from ckpt_tools.guard.callbacks.saves import Save
+from ckpt_tools.guard.callbacks import Save
 
 _WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 

@@ -6,7 +6,7 @@ import os
 from functools import partial
 from typing import Any
 
-from ckpt_tools.guard.callbacks.saves import Save
+from ckpt_tools.guard.callbacks import Save
 
 
 def seal_callback(**options: Any) -> Any:
