@@ -163,9 +163,9 @@ def _guess(found: Settings, known: Layouts, to: output.Output, *, write: bool) -
     here = os.path.realpath(os.getcwd())
     home = os.path.dirname(root) if f"{here}/".startswith(f"{root}/") else here
     file, lines = found.file or f"{home}/ckpt.toml", render(guessed, names, trackers, table)
+    if len(names) > 1:  # file names do not link the saves of two tables
+        lines = f"# each [[{table}]] is a run: keep the one to resume from, or join their pieces\n{lines}"
     then = f"read its comments, then: ckpt plan {quote(root)}"
-    if len(names) > 1:  # file names do not link the saves of two tables: each table is a run of its own
-        then += f" --layout NAME, where NAME is {' or '.join(names)}"
     advice, gap = ("Add these lines to", "\n") if found.file else ("Save these lines as", "")
     if not write:
         to.out(f"# {advice} {file}, {then}\n{lines}")

@@ -432,6 +432,7 @@ def test_a_whole_state_is_neither_a_part_of_another_one_nor_passed_over(
 ) -> None:
     done = pasted(put(tmp_path / "run", files))
     assert done.returncode == 2 and "holds several runs" in done.stderr
+    assert "# each [[layout]] is a run: keep the one to resume from" in (tmp_path / "ckpt.toml").read_text()
 
 
 def test_the_step_of_a_file_without_a_number_is_what_it_tells(tmp_path: Path) -> None:
