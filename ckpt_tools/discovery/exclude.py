@@ -186,7 +186,7 @@ def _remove_copies(found: Discovery, top_of: Callable[[str, str], str]) -> None:
 
 QUARANTINE = "quarantine"
 """The directory in ``.ckpt`` with one directory for each time that files were put away; a file keeps in it
-the path that it had below the root.
+the path that it had below the root. These files are never candidates, but they still count as existing.
 """
 REPAIRED = "repaired.json"
 """The file in ``.ckpt`` that lists the files that were repaired without a witness."""

@@ -165,7 +165,7 @@ def lacking(c: Checkpoint, others: Saves, name: Name) -> Flaws:
 
 
 def missed(parts: Rows, name: Name) -> Found:
-    """Return files that most other checkpoints of the run have; one without any such file is skipped."""
+    """Return losses of files that most checkpoints of the run have; one without any such file is skipped."""
     homes = defaultdict[str, list[Part]](list)
     for part, _ in parts:
         homes[part.home].append(part)

@@ -224,7 +224,7 @@ def _check_bounds(name: str) -> None:
 
 
 def _check(step_keys: Sequence[str], epoch_keys: Sequence[str], parts: Rows) -> Found:
-    """The step of a file against its name; without keys of its own, which file says it, only as a warning."""
+    """Yield files that contradict the step or epoch in their name; as warnings if the layout has no keys."""
     if not step_keys and not epoch_keys:
         for path, flaw in find_misnamed(parts, lambda p: (p.step, p.epoch, p.step_in_epoch)):
             yield path, replace(flaw, severity=Severity.WARNING, hint=_UNIT)

@@ -346,7 +346,7 @@ class _Note(Struct, frozen=True):
 
 
 def find_earlier_start(root: str, selection: Selection) -> EarlierStart | None:
-    """Return an earlier start that had a checkpoint, None without or if allowed. Raises CannotLook."""
+    """Return the earlier start that forbids to take this one for the first, else None. Raises CannotLook."""
     before = None if selection.allow_fresh else read_last_start(place_of(root, selection), selection.trust)
     if before and (selection.run, selection.prefix, selection.layout) != (None, None, None):
         with suppress(OSError):  # if nobody can tell, it counts

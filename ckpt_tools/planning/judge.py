@@ -131,7 +131,7 @@ class Judge:
     def find_contradictions(
         self, c: Checkpoint, whole: Checkpoint, planned: Sequence[Part], bad: Collection[str]
     ) -> list[Contradiction]:
-        """Return contradictions about the ``planned`` files, or all files if the layout counts them by name.
+        """Return contradictions about the ``planned`` files, or all of a save that is complete by its names.
         Copies are looked for only once no planned file is ``bad`` for another reason.
         """
         parts = whole.parts if self.session.layouts.of(c).complete.by_name else planned

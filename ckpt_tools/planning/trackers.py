@@ -129,7 +129,7 @@ def _exists(s: Session, target: int | str, here: Sequence[Checkpoint], torn: Seq
 
 
 def _find_later_targets(s: Session, own: Layout, here: Sequence[Checkpoint]) -> Iterator[Told]:
-    """Yield what other layouts' trackers say, if it is a later step than any file beside them has."""
+    """Yield what other layouts' trackers say, if it is a later step that no file beside them has."""
     base, steps = here[0].parts[0].base, {c.step for c in here}
     newest = max((step for step in steps if step is not None), default=None)
     if None in steps or newest is None:

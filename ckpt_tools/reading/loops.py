@@ -258,7 +258,7 @@ def _grow(telling: Sequence[tuple[int, _Save]]) -> bool:
 
 
 def _find_shifts(saves: Sequence[_Save], counted: str) -> tuple[int, int, bool]:
-    """Return by how much most names exceed the steps and the epochs in their files (by 0 or 1), and True if
+    """Return by how much most names exceed the steps and the epochs in their files (-1 to 1), and True if
     optimizers have taken as many steps as names say.
     """
     shifts: tuple[Counter[int], Counter[int]] = (Counter(), Counter())

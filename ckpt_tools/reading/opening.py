@@ -111,7 +111,7 @@ def _may_be_state(p: Part) -> bool:
 
 
 def _is_damaged(piece: Piece, report: Report) -> bool:
-    """Return True if a file cannot be read, or is well-formed but has no tensors and no proof of its name."""
+    """Return True if a file cannot be read, or is well-formed without elements and without proof."""
     unseen = report.verdict is Verdict.UNKNOWN and any(f.code in NOT_SEEN for f in report.findings)
     empty = report.tensors == report.blank.empty and report.format in piece.formats
     return report.verdict is Verdict.BROKEN or unseen or (empty and not _fits(piece, report))
@@ -165,7 +165,7 @@ def _move(s: Session, p: Part, to: Place | None) -> Parts:
 
 
 def _join_rolling(s: Session, parts: Parts) -> Parts:
-    """Return the parts; a file that each save writes over joins the save of its time, or is a companion."""
+    """Return the parts; a file that each save writes over joins its save, else it becomes a companion."""
     pieces = _find_pieces(s, parts, lambda piece: piece.changes is Changes.ROLLING)
     rolling = [p for p in parts if (p.layout, p.piece) in pieces and _is_rolling(s, p)]
     if not rolling:

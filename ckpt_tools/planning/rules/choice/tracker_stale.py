@@ -21,7 +21,7 @@ _MAY_BE_RIGHT = "it was written after that save, so it may be right: check which
 
 class TrackerFacts(Struct, frozen=True):
     """A tracker beside the finished ``saves`` of a run. ``says`` is the step or name in it, None for garbage.
-    ``incomplete`` are saves that lack files. ``repaired``: ckpt repair writes this tracker.
+    ``written_ns`` is its time, ``incomplete`` are saves that lack files. ``repaired``: ckpt repair writes it.
     """
 
     path: str
