@@ -24,7 +24,7 @@ from ckpt_tools.discovery.exclude import STATE
 from ckpt_tools.errors import CannotLook, explain_refusal
 from ckpt_tools.model.answers import Change
 from ckpt_tools.planning.first_launch import place
-from ckpt_tools.settings import fault_file
+from ckpt_tools.settings import checked_json
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
 from ckpt_tools.storage.writes import hold_lock, replace_file
@@ -210,14 +210,14 @@ class Store:
         """
         path, out = os.path.join(self._directory, NAME), list[Operation]()
         try:
-            data = trust.read(path, fault_file.MOST, self._trusted)
+            data = trust.read(path, checked_json.MOST, self._trusted)
         except FileNotFoundError:
             return out
         except OSError as e:
             raise CannotLook(f"the journal {path} cannot be read: {e.strerror}") from e
         try:
             for line in data.splitlines():
-                out.append(fault_file.checked(fault_file.parsed(line), Operation))
+                out.append(checked_json.checked(checked_json.parsed(line), Operation))
                 for step in out[-1].steps:
                     for path_below in (step.source, step.target, step.kept or step.target):
                         split_path(path_below)

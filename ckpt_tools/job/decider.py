@@ -27,7 +27,7 @@ from ckpt_tools.planning import trackers
 from ckpt_tools.planning.planner import Planner
 from ckpt_tools.reading.session import Progress
 from ckpt_tools.settings import plugins, resolve
-from ckpt_tools.settings.fault_file import Invalid
+from ckpt_tools.settings.checked_json import Invalid
 from ckpt_tools.storage.stalls import limited
 from ckpt_tools.storage.trust import OURS
 

@@ -20,8 +20,8 @@ from ckpt_tools.model.plan import RESUME_VARIABLES, RESUME_WORDS, LoadPlan
 from ckpt_tools.output import json as as_json
 from ckpt_tools.output.words import printable
 from ckpt_tools.planning.other_writers import get_etag
-from ckpt_tools.settings import fault_file
-from ckpt_tools.settings.fault_file import Count, Invalid, NoJson, Number, Path, Text, Whole
+from ckpt_tools.settings import checked_json
+from ckpt_tools.settings.checked_json import Count, Invalid, NoJson, Number, Path, Text, Whole
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.retry import refresh, status
 from ckpt_tools.storage.trust import OURS, Trust
@@ -165,10 +165,10 @@ def check(body: Mapping[str, object]) -> Document:
     """Return a decision's body as a Document. Raise Invalid unless every field is of its type, within its
     bounds, and in agreement with the others.
     """
-    fault_file.shallow(body)
+    checked_json.shallow(body)
     if body.get("schema") != MEANT:
         raise Invalid(f"its schema is {body.get('schema')!r}, and not {MEANT!r}: another version wrote it")
-    document = fault_file.checked(body, Document)
+    document = checked_json.checked(body, Document)
     if document.error is not None:
         return document  # no process starts by it
     _require_files(document)
@@ -372,14 +372,14 @@ def read(path: str, trusted: Trust = OURS, named: str = "CKPT_PLAN") -> Decision
     """
     hint = "is --plan-dir on a file system that every process of the job sees?"
     with explain_refusal(f"the decision {path} cannot be read", hint), trust.named(named):
-        data = trust.read(path, fault_file.MOST, trusted)
+        data = trust.read(path, checked_json.MOST, trusted)
     return parse(path, data, trusted)
 
 
 def parse(path: str, data: bytes, trusted: Trust = OURS) -> Decision:
     """Return the decision in ``data``, the bytes of the file at ``path``. Raise as ``read`` does."""
     try:
-        body = fault_file.parsed(data)
+        body = checked_json.parsed(data)
         if not isinstance(body, dict) or not isinstance(body.get("decision"), dict):
             raise NoJson("it holds no decision")
         decision = Decision(path, body, trusted)

@@ -28,7 +28,7 @@ from ckpt_tools.model import ranges
 from ckpt_tools.output.words import printable
 from ckpt_tools.planning import first_launch
 from ckpt_tools.planning.first_launch import safe
-from ckpt_tools.settings import fault_file
+from ckpt_tools.settings import checked_json
 from ckpt_tools.settings.parsers import is_address
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.attempts import patiently
@@ -268,17 +268,17 @@ class Meeting:
         if data is None:
             return None
         try:
-            value = fault_file.parsed(data)
-        except fault_file.NoJson:
+            value = checked_json.parsed(data)
+        except checked_json.NoJson:
             value = None
         strange = f"node {of} says what no node of this job says ({key})"
         if not isinstance(value, dict):
             raise UsageError(strange, SAME)
         try:
             if "exit_code" not in value:
-                return fault_file.checked(value, kind)
-            failed = fault_file.checked(value, Failed)
-        except fault_file.Invalid as e:
+                return checked_json.checked(value, kind)
+            failed = checked_json.checked(value, Failed)
+        except checked_json.Invalid as e:
             raise CannotLook(f"{strange}: {e}", SAME) from e
         concluded = key.endswith(".all")
         self.told = self.told or concluded

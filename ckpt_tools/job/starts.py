@@ -24,7 +24,7 @@ from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.planning import first_launch
 from ckpt_tools.planning.rules.choice import another_writer, restart_loop, tracker_stale
 from ckpt_tools.planning.rules.rule import Hit, finding_of
-from ckpt_tools.settings.fault_file import Invalid, NoJson, checked, parsed
+from ckpt_tools.settings.checked_json import Invalid, NoJson, checked, parsed
 from ckpt_tools.storage.trust import OURS, Trust
 
 NAME = "starts.jsonl"

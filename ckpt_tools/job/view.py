@@ -25,7 +25,7 @@ from ckpt_tools.job.files import create
 from ckpt_tools.job.view_tree import MARKER, Tree, fill
 from ckpt_tools.layouts import BUILT_IN, Layouts
 from ckpt_tools.model.plan import LoadPlan
-from ckpt_tools.settings import fault_file
+from ckpt_tools.settings import checked_json
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
 
@@ -100,7 +100,7 @@ def _require_ours(at: str, directory: str) -> None:
     try:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with open(os.open(f"{at}/{MARKER}", flags), "rb") as f:  # a pipe reads as empty
-            note = fault_file.checked(fault_file.parsed(f.read(fault_file.MOST + 1) or b""), _Note)
+            note = checked_json.checked(checked_json.parsed(f.read(checked_json.MOST + 1) or b""), _Note)
     except (OSError, ValueError):
         raise _not_ours(directory) from None
     files = {MARKER, *note.files}

@@ -25,7 +25,6 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import choice_warnings, order, other_writers, topology, trackers
 from ckpt_tools.planning import judge as judging
-from ckpt_tools.planning import trackers as under_way
 from ckpt_tools.planning.choose import (
     Judge,
     Judgement,
@@ -128,7 +127,7 @@ class Candidates:
         return [
             c
             for c in saves
-            if c.run in runs or (under_way.is_marked(c) and os.path.dirname(c.parts[0].home) in beside)
+            if c.run in runs or (trackers.is_marked(c) and os.path.dirname(c.parts[0].home) in beside)
         ]
 
     def _settle_steps_and_places(self) -> None:
@@ -387,7 +386,7 @@ class Candidates:
 
         doubtful = {c.key for c in self.find_maybe_newer(chosen, self.unfinished)} if chosen else set()
         newer = (c for c in self.unfinished if not chosen or c.key in doubtful or goes_before(c, chosen))
-        begun = [(c, under_way.describe_age(self.session, c), c.key in doubtful) for c in rank([*newer], by)]
+        begun = [(c, trackers.describe_age(self.session, c), c.key in doubtful) for c in rank([*newer], by)]
         yield from unfinished.describe_newer(begun, chosen, self.layouts, self.root)
 
     def plan_nothing(self, choice: Choice = Choice(None)) -> LoadPlan:  # noqa: B008 - it is frozen
@@ -395,7 +394,7 @@ class Candidates:
         session = getattr(self, "session", None)
         torn: Iterable[Finding] = ()
         if session and choice.rejected:
-            torn = under_way.find_torn_lately(session, choice.rejected)
+            torn = trackers.find_torn_lately(session, choice.rejected)
         return LoadPlan(
             root=self.root,
             checkpoint=None,

@@ -40,7 +40,7 @@ from ckpt_tools.planning.seals import find_only_seals
 from ckpt_tools.planning.trackers import find_hint, find_not_renamed, find_whole_temporary
 from ckpt_tools.planning.unplaced import find_unplaced_files, say_how_to_describe
 from ckpt_tools.reading.session import TRACKER_LIMIT, Session
-from ckpt_tools.settings import fault_file, plugins, resolve
+from ckpt_tools.settings import checked_json, plugins, resolve
 from ckpt_tools.settings.resolve import nearest
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.listing import entries_of
@@ -318,7 +318,7 @@ def read_last_start(directory: str, trusted: Trust = OURS) -> EarlierStart | Non
     what = f"{path}, which tells whether an earlier start had a checkpoint,"
     try:
         data = read_below(path, what, trusted)
-        note = None if data is None else fault_file.checked(fault_file.parsed(data), _Note)
+        note = None if data is None else checked_json.checked(checked_json.parsed(data), _Note)
     except ValueError as e:
         raise could_not_look.stop_damaged_log(what, path, str(e)) from e
     return EarlierStart(note.step, note.path, note.decided_at) if note else None
@@ -340,9 +340,9 @@ def read_below(path: str, what: str, trusted: Trust = OURS) -> bytes | None:
 class _Note(Struct, frozen=True):
     """The content of ``last.json``, as ``Decisions.save`` writes it."""
 
-    path: fault_file.Path
+    path: checked_json.Path
     step: int | None = None
-    decided_at: fault_file.Number = 0.0
+    decided_at: checked_json.Number = 0.0
 
 
 def find_earlier_start(root: str, selection: Selection) -> EarlierStart | None:

@@ -19,7 +19,6 @@ from ckpt_tools.model.plan import Assignment, Choice, FileLoad, Load, LoadPlan, 
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import choice_warnings, first_launch, order, other_writers, topology, trackers
-from ckpt_tools.planning import trackers as under_way
 from ckpt_tools.planning.candidates import Candidates
 from ckpt_tools.planning.engine import GAPS, find_gaps
 from ckpt_tools.planning.first_launch import describe_unplaced
@@ -119,7 +118,7 @@ class Planner(Candidates):
         if found.bare or found.strange:
             require_none_newer(self.session, replace(c, step=self.step(c)), self.selection)
         if found.empty or found.bare or found.strange:
-            self.warnings += under_way.find_begun_later(self.session, c)
+            self.warnings += trackers.find_begun_later(self.session, c)
         self.warnings += (f for f in find_lost_texts(self.session) if f.path == c.parts[0].home)
         return self.finish(choice, c)
 
@@ -251,8 +250,8 @@ class Planner(Candidates):
         yield from (f for f in found if not (f.path == tracker and f.code == "stale-tracker"))
         yield from choice_warnings.find_odd_links(self.session, c, self.step(c))
         yield from self.find_unfinished(c)
-        yield from under_way.find_later_temporary(self.session, c)
-        yield from under_way.find_torn_lately(self.session, choice.rejected)
+        yield from trackers.find_later_temporary(self.session, c)
+        yield from trackers.find_torn_lately(self.session, choice.rejected)
         yield from find_later_and_gone(self.session, c, self.step(c), self.checkpoints)
         yield from self.find_other_writers(c)
         yield from choice_warnings.find_unread(parts, self.session, self.selection)

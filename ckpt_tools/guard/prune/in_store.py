@@ -18,7 +18,7 @@ from ckpt_tools.guard.prune.protected import find_stages
 from ckpt_tools.model.answers import Change
 from ckpt_tools.planning.first_launch import place
 from ckpt_tools.reading.session import Session
-from ckpt_tools.settings import fault_file, resolve
+from ckpt_tools.settings import checked_json, resolve
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.retry import is_directory
 from ckpt_tools.storage.stores.mounts import object_of, refresh, refresh_objects, store_of
@@ -135,15 +135,15 @@ class Deleter(Struct, frozen=True):
         """
         path = os.path.join(self.directory, NOTE)
         try:
-            data = trust.read(path, fault_file.MOST, self.trusted)
-            note = fault_file.checked(fault_file.parsed(data), _Note)
+            data = trust.read(path, checked_json.MOST, self.trusted)
+            note = checked_json.checked(checked_json.parsed(data), _Note)
             if note.root != self.root:
-                raise fault_file.Invalid(f"it is about {note.root}")
+                raise checked_json.Invalid(f"it is about {note.root}")
         except FileNotFoundError:
             return []
         except OSError as e:
             raise CannotLook(f"{path} cannot be read: {e.strerror}") from e
-        except (fault_file.NoJson, fault_file.Invalid) as e:
+        except (checked_json.NoJson, checked_json.Invalid) as e:
             hint = "see with 'ckpt verify' what is left of checkpoints, then remove that file"
             raise CannotLook(f"{path}, which says what was being deleted, is damaged: {e}", hint) from e
         begun = [d for d in note.checkpoints if d.is_begun()]

@@ -20,7 +20,7 @@ from ckpt_tools.model.answers import Change, Changes
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading.opening import open_session
-from ckpt_tools.settings import fault_file
+from ckpt_tools.settings import checked_json
 from ckpt_tools.storage import opened, trust
 from ckpt_tools.storage.listing import names_of
 from ckpt_tools.storage.trust import Trust
@@ -166,7 +166,7 @@ def read_pins(root: str) -> frozenset[str]:
     try:
         for name in filter(lambda name: name.endswith(".json"), sorted(names_of(home))):
             with opened(f"{home}/{name}", hold=True) as source:
-                body = fault_file.checked(fault_file.parsed(source.read(0, source.size)), _Pin)
+                body = checked_json.checked(checked_json.parsed(source.read(0, source.size)), _Pin)
             out.add(body.path)
     except FileNotFoundError:
         pass

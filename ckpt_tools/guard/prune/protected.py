@@ -22,7 +22,7 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import first_launch
 from ckpt_tools.planning.choice_warnings import find_named_as_best
 from ckpt_tools.reading.session import Session
-from ckpt_tools.settings import fault_file, resolve
+from ckpt_tools.settings import checked_json, resolve
 from ckpt_tools.storage import opened, trust
 from ckpt_tools.storage.listing import within
 from ckpt_tools.storage.retry import is_directory, is_file
@@ -54,7 +54,7 @@ def find_decided(plan_dir: str | None, trusted: Trust = OURS) -> frozenset[str]:
                     if name == first_launch.LAST or _DECISION.fullmatch(name):
                         body = _read_decision(os.path.join(directory, name), trusted)
                         loaded = [body.get(key) for key in ("checkpoint", "resume", "shared", "ranks")]
-                        nodes = fault_file.nodes([*loaded, {"path": body.get("path")}])
+                        nodes = checked_json.nodes([*loaded, {"path": body.get("path")}])
                         paths = (node.get("path") for node in nodes if isinstance(node, dict))
                         out |= {real_path(path) for path in paths if isinstance(path, str)}
     except OSError as e:
@@ -65,10 +65,10 @@ def find_decided(plan_dir: str | None, trusted: Trust = OURS) -> frozenset[str]:
 def _read_decision(path: str, trusted: Trust) -> Mapping[str, Any]:
     """Return a decision of a job; {} if it is gone. Raises CannotLook if it is damaged."""
     try:
-        value = fault_file.parsed(trust.read(path, first_launch.MOST, trusted))
+        value = checked_json.parsed(trust.read(path, first_launch.MOST, trusted))
     except FileNotFoundError:
         return {}
-    except fault_file.NoJson as e:
+    except checked_json.NoJson as e:
         hint = "when no process of that start runs any more, remove it"
         raise CannotLook(f"{path}, which says what a job loads, is damaged", hint) from e
     return value if isinstance(value, dict) else {}

@@ -24,7 +24,7 @@ from ckpt_tools.planning.first_launch import place
 from ckpt_tools.planning.other_writers import get_etag
 from ckpt_tools.planning.trackers import find_declared
 from ckpt_tools.reading.session import Session
-from ckpt_tools.settings import fault_file, resolve
+from ckpt_tools.settings import checked_json, resolve
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.retry import refresh, status, there
 from ckpt_tools.storage.trust import Trust
@@ -225,8 +225,8 @@ class Records:
         """
         path = os.path.join(self.directory, NAME)
         try:
-            data = fault_file.parsed(trust.read(path, _MOST, self.trusted))
-            watched, now = fault_file.checked(data, _Watched), time.time()
+            data = checked_json.parsed(trust.read(path, _MOST, self.trusted))
+            watched, now = checked_json.checked(data, _Watched), time.time()
         except FileNotFoundError:
             return ""
         except (OSError, ValueError) as e:

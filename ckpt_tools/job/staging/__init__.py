@@ -31,7 +31,7 @@ from ckpt_tools.layouts import layouts_of
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.output.words import size as words_of_size
-from ckpt_tools.settings.fault_file import Invalid
+from ckpt_tools.settings.checked_json import Invalid
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
 from ckpt_tools.storage.writes import take_lock

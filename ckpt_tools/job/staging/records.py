@@ -21,8 +21,8 @@ from xxhash import xxh3_128
 from ckpt_tools.errors import UsageError
 from ckpt_tools.job.decision import StagedFile
 from ckpt_tools.job.files import boot
-from ckpt_tools.settings import fault_file
-from ckpt_tools.settings.fault_file import Count, Text, Whole
+from ckpt_tools.settings import checked_json
+from ckpt_tools.settings.checked_json import Count, Text, Whole
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import Trust
 from ckpt_tools.storage.writes import written_aside
@@ -83,12 +83,12 @@ def read_note(directory: str, trusted: Trust) -> Note | None:
     another file has its name.
     """
     try:
-        data = trust.read(os.path.join(directory, NOTE), fault_file.MOST, trusted)
+        data = trust.read(os.path.join(directory, NOTE), checked_json.MOST, trusted)
     except FileNotFoundError:
         return None
     try:
-        return fault_file.checked(fault_file.parsed(data), Note)
-    except (fault_file.NoJson, fault_file.Invalid):
+        return checked_json.checked(checked_json.parsed(data), Note)
+    except (checked_json.NoJson, checked_json.Invalid):
         raise UsageError(
             f"{directory} was not staged by ckpt",
             "remove it, or name another DIR with --stage",
