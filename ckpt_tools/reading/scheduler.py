@@ -1,10 +1,7 @@
-"""Reads many files by an engine: each by one of its workers, small ones together in one call. The reports are
-completed here, as a worker on another machine may have other file systems mounted.
+"""Reads many files before their reports are asked for, by an engine here or elsewhere: each by one worker, small
+ones together in one call. Reports are completed here: a worker elsewhere may have other file systems mounted.
 
-Reads many files before their reports are asked for, by an engine here or elsewhere.
-
-The reports are those that the session would have made itself. A file that is left out is read when it is
-asked for.
+They are those that the session would have made itself. A file that is left out is read when it is asked for.
 """
 
 from __future__ import annotations
