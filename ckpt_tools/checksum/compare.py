@@ -37,7 +37,7 @@ STEP = 1 << 18
 Progress = Callable[[int], None]
 """Called with the number of bytes just read, from any thread."""
 Watch = Callable[[int, "memoryview | bytes"], object]
-"""Called from any thread with (offset, bytes) that no sum covers; the bytes are valid during the call."""
+"""Called from any thread with (offset, bytes) that no sum covers; the bytes are valid until it returns."""
 
 
 class InflateError(Exception):

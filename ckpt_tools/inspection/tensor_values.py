@@ -91,7 +91,7 @@ class _Counts:
         self.exponents = counts if self.exponents is None else self.exponents + counts
 
     def _magnitudes(self) -> tuple[tuple[int, int], ...]:
-        """Return the distribution: (power of two, count), sorted, without zeros, NaN and infinities."""
+        """Return the distribution: (power of two, count), sorted, of normal numbers alone."""
         if self.exponents is None:
             return ()
         numbers = self.exponents[1 : len(self.exponents) - self.kind.inf]

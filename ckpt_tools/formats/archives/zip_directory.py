@@ -186,7 +186,7 @@ def _disagree(short: End, end: End, comment: bool) -> bool:
 def read_entries(
     source: Source, end: End, torch: bool, anatomy: Anatomy
 ) -> Generator[Finding, None, list[Record]]:
-    """Return the entries in the directory's order. Raise Damage if an entry's end cannot be found."""
+    """Return the entries in the directory's order. Raise Damage if it cannot be followed to its end."""
     data, at, out = source.read(end.directory, end.size), 0, list[Record]()
     for i in range(end.entries):
         where = end.directory + at

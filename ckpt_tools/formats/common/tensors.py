@@ -285,7 +285,7 @@ def value(pattern: int, kind: Kind) -> float:
 
 
 def chosen(kind: Kind) -> set[int]:
-    """Return magnitudes that programs write on purpose: each type's largest (and parts), d * 10**k."""
+    """Return magnitude patterns that programs write on purpose: types' largest (and parts), d * 10**k."""
     kinds = [KINDS[n] for n in ("float64", "float32", "bfloat16", "float16")]
     largest = [value(k.special - 1, k) for k in kinds]
     digits = range(1, 10) if kind.width > 2 else (1,)  # of the few numbers in two bytes, too many are round

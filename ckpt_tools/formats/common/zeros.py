@@ -174,7 +174,7 @@ def _is_inside_row(t: Tensor, edge: int) -> bool:
 
 
 def _is_dense(source: Source, t: Tensor, edge: int, *, left: bool) -> bool:
-    """Return whether the number of ``t`` next to the run is not zero, nor most numbers in the page beyond."""
+    """Return whether ``t``'s number beside the run is not zero, nor over one in 64 on the page beyond."""
     width, offset = _WIDTHS[t.dtype], t.offset or 0
     low, high = (max(edge - PAGE, offset), edge) if left else (edge, min(edge + PAGE, offset + t.nbytes))
     data = source.read(low, high - low)

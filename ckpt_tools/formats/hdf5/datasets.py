@@ -323,7 +323,7 @@ def read_chunk_records(blocks: Blocks, address: int, what: str, rank: int) -> It
 
 
 class _Items:
-    """One fixed or extensible array with header ``f``: an element of ``width`` bytes for each chunk."""
+    """One fixed or extensible array (HDF5 1.10 on), header ``f``: an element of ``width`` bytes per chunk."""
 
     def __init__(self, blocks: Blocks, f: Fields) -> None:
         self.blocks, self.what, self.home = blocks, f.what, f.file_at

@@ -160,7 +160,7 @@ class _Block(NamedTuple):
 
 
 class FractalHeap:
-    """One fractal heap: its direct blocks, whose size doubles with each row, and its huge objects."""
+    """One fractal heap: its direct blocks, whose size doubles from the third row on, and its huge objects."""
 
     def __init__(self, blocks: Blocks, address: int, what: str) -> None:
         self.blocks, self.what, self.address = blocks, what, address

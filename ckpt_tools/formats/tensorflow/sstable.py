@@ -48,7 +48,7 @@ _MASK_DELTA = 0xA282EAD8
 
 
 def unmask_crc(stored: int) -> int:
-    """Return a CRC-32C as it was before TensorFlow rotated it and added a constant (lib/hash/crc32c.h)."""
+    """Return a CRC-32C as before TensorFlow rotated it and added a constant (core/lib/hash/crc32c.h)."""
     rotated = (stored - _MASK_DELTA) & 0xFFFFFFFF
     return (rotated >> 17) | (rotated << 15) & 0xFFFFFFFF
 

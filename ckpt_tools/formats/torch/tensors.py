@@ -306,7 +306,7 @@ _SUM = slice(148, 156)  # the field of a tar header that has the sum of its byte
 
 
 def legacy_magic(head: bytes) -> bool:
-    """Return whether ``head`` begins with a pickle of torch's magic number, as text or in binary."""
+    """Return whether ``head`` begins with a pickle of torch's magic number: text, binary, or framed."""
     return head.startswith(b"L%dL\n." % NUMBER) or (is_proto(head) and head.find(_MAGIC) in (2, 11))
 
 
