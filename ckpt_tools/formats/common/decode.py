@@ -1,5 +1,5 @@
 """Decodes compressed bytes to see whether they decode and into how many bytes, in bounded memory and time;
-the decoded bytes are dropped.
+only ``decompress`` keeps the decoded bytes.
 
 Ratios: RFC 8878 (a zstd block of 4 bytes may stand for 128 KiB), zlib's technical details (deflate ends at
 1032:1); bzip2 goes beyond a million to one.
