@@ -213,8 +213,8 @@ class ExceptionCheckpoint:
         return self._find_source(rank, self._sharded, periodic=periodic)
 
     def _find_savers(self, rank: int, sharded: bool, *, periodic: bool = False) -> tuple[int, ...]:
-        """Return the ranks that save the state of ``rank``: its group, or ``rank`` alone without a group or
-        if its state is ``sharded``, so that no other rank has it.
+        """Return the ranks that save the state of ``rank``: its group (the first ``replicas`` of it with
+        ``partial_save``), or ``rank`` alone without a group or if no other has its state (``sharded``).
 
         Fixed beforehand: ranks that are dying cannot agree on it, and each may know of other faults.
         """

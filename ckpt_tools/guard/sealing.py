@@ -402,6 +402,6 @@ def seal_verified(s: Session, c: Checkpoint, options: ReadOptions) -> Sealing:
 
 
 def _find_basis(s: Session, path: str) -> str | None:
-    """Return a text that changes with the indexes and seals that speak of a file; None if there are none."""
+    """Return a digest of the indexes and seals that speak of a file; "" without any, None if one changes."""
     s.indexes.claims(path)
     return s.indexes.sources_digest(path)

@@ -68,7 +68,7 @@ def _put_object(url: str, data: bytes) -> None:
 
 @contextmanager
 def opened_home(home: str, *, make: bool = False, away: bool = False) -> Iterator[int]:
-    """Yield a seal's directory, open; ``make`` creates the directory of fragments, ``away`` all above it.
+    """Yield a seal's directory, open; ``make`` creates the directory of fragments, ``away`` any other.
 
     The directory of fragments may be no link, which could lead anywhere. Raises OSError.
     """

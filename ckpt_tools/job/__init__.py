@@ -33,8 +33,8 @@ __all__ = ["Listener", "Options", "Taken", "decide", "take"]
 def take(decision: Decision, rank: int | None, wanted: Sequence[str] = (), *, needed: bool = True) -> Taken:
     """Return a decision made before, for ``rank``, or else the rank that the launcher gave this process.
 
-    Raise CannotLook if files have changed since the decision, UsageError if the rank is unknown, although
-    ``needed`` because ranks load different files.
+    Raise CannotLook if files have changed since the decision, UsageError if the rank is unknown, ranks load
+    different files, and it is ``needed``; also for a rank that the decision has no files for.
     """
     if rank is None:
         started = launchers.current()

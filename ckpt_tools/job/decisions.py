@@ -58,8 +58,8 @@ class Decisions:
         under a lock. Raise in every member the error of making it.
 
         Each member takes a decision once: a member that asks again is of a later generation. A key that is
-        not unique does not tell launches apart: then a decision is not followed if its launcher is gone, or
-        if the digest of saves has changed since.
+        not unique does not tell launches apart: then a decision whose launcher is gone is not followed.
+        CannotLook is raised for one of another digest of saves: its key may be that of an earlier start.
         """
         started, member = time.time(), asker.membership.member
         with asker.reporting():

@@ -1,7 +1,7 @@
 """The history of a root: the checkpoint that each start of a job resumed from, and the training lost in
 between.
 
-One line of JSON for each decision, in the directory of the log of decisions (``decision_log.place``). No
+One line of JSON for each decision, in the directory of the log of decisions (``first_launch.place``). No
 decision depends on the history: a line that was cut is counted, and a lost history stops no start.
 """
 

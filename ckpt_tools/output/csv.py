@@ -56,7 +56,7 @@ def _cell(value: Cell) -> Cell:
 
 
 def _list_files(v: Verification) -> Iterator[Iterable[Cell]]:
-    """Yield a row per file, then a row per finding across files, with a path, a verdict and a text alone."""
+    """Yield a row per file, then a row per finding across files, in which a file's own columns are empty."""
     for entry in v.files:
         r, p = entry.report, entry.part
         part_cells = (p.layout, str(p.kind), p.rank, p.step, p.epoch, p.step_in_epoch) if p else (None,) * 6

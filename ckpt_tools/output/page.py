@@ -186,7 +186,7 @@ def _fold(
     findings: Sequence[Finding], folded: Collection[str], verbose: bool
 ) -> Iterator[tuple[Finding, list[Finding]]]:
     """Yield a first finding and its duplicates: notes of one message, and more than _ALIKE findings of one
-    message about ``folded`` paths. With ``verbose`` duplicates also have the same path and offset.
+    message about ``folded`` paths. Others, and all if ``verbose``, must have the same path and offset.
     """
     alike = Counter((f.code, f.message) for f in findings if f.path in folded)
     same: dict[tuple[str, str], list[Finding]] = {}

@@ -1,4 +1,4 @@
-"""The values of settings, each from the first source that has it; and the directories of what ckpt keeps."""
+"""Settings (flags > CKPT_* > the nearest ckpt.toml > defaults), and the directories of what ckpt keeps."""
 
 from __future__ import annotations
 

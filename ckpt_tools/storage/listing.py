@@ -158,12 +158,12 @@ class Links(Struct):
     above: set[str] = field(default_factory=set)
 
     def keep(self, entries: list[os.DirEntry[str]]) -> list[os.DirEntry[str]]:
-        """Return the entries without links to directories, unless they lead out of the root."""
+        """Return the entries without links to directories, except those in ``outside``."""
         gone = {e.path for e in entries if self._is_link(e) and e.path not in self.outside}
         return [e for e in entries if e.path not in gone] if gone else entries
 
     def follow(self, entries: list[os.DirEntry[str]]) -> list[os.DirEntry[str]]:
-        """Return the entries of a directory behind a link, without links that lead up. Extends ``met``."""
+        """Return a directory's entries behind a link, without ``unseen`` links and loops. Extends ``met``."""
         links = [e.path for e in entries if self._is_link(e)]
         gone = {path for path in links if path in self.unseen or self._leads_up(path)}
         self.met += [path for path in links if path not in gone]

@@ -47,7 +47,7 @@ def mirror_path(path: str) -> str:
 
 
 def inside(base: str, name: str) -> str | None:
-    """Return the path of ``name`` relative to the directory ``base``; None if it leads out of ``base``."""
+    """Return ``name`` joined to the directory ``base``; None if that leads out of ``base``."""
     if "\0" in name or os.path.isabs(name) or is_url(name):
         return None
     if is_url(base):

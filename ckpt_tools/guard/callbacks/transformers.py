@@ -12,8 +12,8 @@ from ckpt_tools.guard.callbacks import Save
 def seal_callback(**options: Any) -> Any:
     """A ``TrainerCallback``; ``options`` are those of ``ckpt_tools.seal``.
 
-    Each rank seals the files that have its rank in their names. Before the next save, which may delete older
-    ones, it waits for seals that are still being written.
+    Each rank seals the files that have its rank in their names, rank 0 also those of no rank. Before the next
+    save, which may delete older ones, it waits for seals that are still being written.
     """
     from transformers import TrainerCallback
 

@@ -27,8 +27,8 @@ _VERSION_MADE_BY = 0x031E
 
 
 class _Record(NamedTuple):
-    """A record whose bytes fit its CRC. ``header`` is the offset of its local header, ``end`` the one behind
-    it; ``stored`` and ``size`` are its bytes in the file and unpacked.
+    """A record whose bytes fit its CRC. ``header`` is the offset of its local header, ``end`` that behind the
+    whole record; ``stored`` and ``size`` are its numbers of bytes in the file and unpacked.
     """
 
     name: bytes

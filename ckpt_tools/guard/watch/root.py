@@ -351,7 +351,7 @@ def _find_runs(found: Mapping[str, Listed]) -> list[str]:
 
 
 def _find_interval(found: Mapping[str, Listed]) -> float | None:
-    """Return the median seconds between the newest saves of the run saved last; None if there is one save."""
+    """Return the median seconds between the newest saves of the run saved last; None without two."""
     saved = [one.checkpoint for one in found.values() if one.checkpoint.kind is Kind.PERIODIC]
     newest = max(saved, key=lambda c: c.mtime_ns, default=None)
     run = (newest.layout, newest.run) if newest else None

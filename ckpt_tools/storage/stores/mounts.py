@@ -27,7 +27,7 @@ _options = [StoreOptions()]
 
 
 def configure(options: StoreOptions = StoreOptions()) -> None:  # noqa: B008 - a frozen value
-    """Set the options of every store opened from now on; other options than before close all stores."""
+    """Set the options of every store opened from now on; other options than before forget all stores."""
     with _lock:
         if options != _options[0]:
             _options[0] = options

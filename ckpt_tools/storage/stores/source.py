@@ -232,8 +232,8 @@ class StoreSource(OpenFile):
     # ---- requests
 
     def fetch(self, start: int, length: int) -> memoryview:
-        """Return these bytes. If ``certain``, raise OSError unless two readings and the store's checksums
-        agree.
+        """Return these bytes. If ``certain``, raise OSError if a second reading differs, or a checksum that
+        the store keeps of the whole object, if all of it was asked for.
         """
         data = self._request(start, length)
         if not self._certain or self.object.etag.strip('"') == md5(data, usedforsecurity=False).hexdigest():
