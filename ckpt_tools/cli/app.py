@@ -62,7 +62,7 @@ _EXAMPLES = 3
 """The number of examples that -h shows."""
 _ENTRIES = 10_000
 """The most entries of the current directory that a mistyped word is compared with."""
-_BESIDES = re.compile(r" \((?!default\))[^)]*\)| \\?\[CKPT_\w+\]|(?:[;:] \{|; |\. ).*|\.$")
+_BESIDES = re.compile(r" \((?!default\))[^)]*\)| \\?\[CKPT_\w+\]|(?:[;:] \{|; default|; - |\. ).*|\.$")
 """The parts of a flag's help text that -h leaves out: asides, variables, and further sentences."""
 _LOOKS_LIKE_MARKUP = re.compile(r"\[(?=[a-z#/@])")
 
@@ -104,9 +104,9 @@ class _Line:
             rows = one.epilog.splitlines()[: _EXAMPLES + 1]
             one.help = one.help.partition("\n\n")[0]
             one.epilog = "\n".join([*rows, "", f"{ctx.command_path} --help lists all flags."])
-            for param in one.params:
-                param.help = _BESIDES.sub("", param.help)
         try:
+            for param in one.params if ctx.meta["brief"] and one.epilog else ():
+                param.help = _BESIDES.sub("", param.help)
             super().format_help(ctx, formatter)  # type: ignore[misc]
         except SystemExit:  # rich raises it if the reader has closed the pipe
             ctx.exit()

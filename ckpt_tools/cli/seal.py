@@ -10,7 +10,7 @@ from ckpt_tools.cli.progress import progress
 from ckpt_tools.model.seal import Sealing
 
 EXAMPLES = """
-ckpt seal run  # verify everything, and seal what is sound and has no seal yet
+ckpt seal run  # verify everything, and seal what is sound
 ckpt seal run --dry-run  # say what would be sealed
 ckpt seal run/iter_0000020 --digest sha256  # with digests that sha256sum prints
 CKPT_SEAL_DIR=seals ckpt seal run  # for a tree that is read-only

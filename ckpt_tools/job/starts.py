@@ -25,9 +25,12 @@ from ckpt_tools.planning import first_launch
 from ckpt_tools.planning.rules.choice import another_writer, restart_loop, tracker_stale
 from ckpt_tools.planning.rules.rule import Hit, finding_of
 from ckpt_tools.settings.checked_json import Invalid, NoJson, checked, parsed
+from ckpt_tools.storage.stalls import away, limited, watched
 from ckpt_tools.storage.trust import OURS, Trust
 
 NAME = "starts.jsonl"
+_PATIENCE = 10.0
+"""Seconds for a read of /proc, which hangs if a process does."""
 _LISTED = 32
 _GONE = "bring it back from a copy if nobody meant to remove it; 'ckpt plan ROOT --history' lists the starts"
 
@@ -131,36 +134,46 @@ def with_loop(plan: LoadPlan, root: str, directory: str, trusted: Trust = OURS) 
 
 
 def with_processes_left(plan: LoadPlan, directory: str) -> LoadPlan:
-    """The plan, with a warning where processes of an earlier start of this run are still alive: a launcher
-    that is killed leaves its workers behind, and they go on saving.
+    """Return the plan with a warning if processes of an earlier start of this run are still alive: a launcher
+    that is killed leaves its workers behind, and they go on saving. Without /proc nothing is known.
     """
     run = plan.checkpoint.parts[0].base if plan.checkpoint else plan.root
-    left = sorted(_find_processes_left(directory, run))
-    return replace(plan, warnings=(*plan.warnings, *another_writer.describe_processes(plan.root, left)))
+    with limited(_PATIENCE), suppress(OSError):
+        left = away(lambda: sorted(_find_processes_left(directory, plan.root, run)))
+        return replace(plan, warnings=(*plan.warnings, *another_writer.describe_processes(plan.root, left)))
+    return plan
 
 
-def _find_processes_left(directory: str, run: str) -> Iterator[int]:
-    """Yield each process of this user that follows a decision in ``directory`` about ``run``, unless it is of
-    the job that this process is of. Linux alone tells (proc(5): environ, and the parent in stat).
+def _find_processes_left(directory: str, root: str, run: str) -> Iterator[int]:
+    """Yield processes that follow a decision in ``directory`` about ``run``, but not their children, nor this
+    job's: those above this process, and those that its shell has started. Raise OSError without /proc.
     """
     started: dict[int, str] = {}
-    for pid in map(int, filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc") else ())):
-        with suppress(OSError):
-            with open(f"/proc/{pid}/environ", "rb") as f:
-                told = dict(word.partition("=")[::2] for word in os.fsdecode(f.read()).split("\0"))
+    for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
+        with suppress(FileNotFoundError, PermissionError, ProcessLookupError):
+            words = os.fsdecode(_read(f"/proc/{pid}/environ")).split("\0")
+            told = dict(word.partition("=")[::2] for word in words)
             if told.get("CKPT_PLAN", "").startswith(f"{directory}/"):
                 started[pid] = told.get("CKPT_PATH", "")
-    of_this_job = set(_list_ancestors(os.getpid()))
+    mine = [os.getpid(), *_list_ancestors(os.getpid())]
+    shells = {*mine[:3]} - {1}
     for pid, path in started.items():
-        of_run = not path or f"{path}/".startswith(f"{run}/") or f"{run}/".startswith(f"{path}/")
-        if of_run and of_this_job.isdisjoint(a for a in (pid, *_list_ancestors(pid)) if a in started):
+        above = list(_list_ancestors(pid))
+        of_another_run = path.startswith(f"{root}/") and not f"{path}/".startswith(f"{run}/")
+        if not (of_another_run or pid in mine or shells & {*above[:1]} or started.keys() & above):
             yield pid
 
 
 def _list_ancestors(pid: int) -> Iterator[int]:
-    """Yield the process's parent, the parent of that, and so on, as far as they are known."""
-    with suppress(OSError, ValueError):
-        while pid > 1:
-            with open(f"/proc/{pid}/stat", "rb") as f:  # its name, in parentheses, may hold anything
-                pid = int(f.read().rpartition(b")")[2].split()[1])
-            yield pid
+    """Yield the process's parent, the parent of that, and so on, to the first process of all."""
+    while pid > 1:
+        try:  # proc(5): the parent is the second word behind the name, which may hold parentheses itself
+            pid = int(_read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[1])
+        except (FileNotFoundError, ProcessLookupError, IndexError):
+            pid = 1  # it has ended
+        yield pid
+
+
+def _read(path: str) -> bytes:
+    with watched(open, path, "rb") as f:
+        return watched(f.read)

@@ -1,5 +1,5 @@
-"""Reads many files before their reports are asked for, by an engine here or elsewhere: each by a worker, small
-ones together in one call. Reports are completed here: a worker elsewhere may have other file systems mounted.
+"""Reads many files before their reports are asked for, by an engine here or elsewhere: each by a worker,
+small ones together in one call. Reports are completed here: a worker elsewhere may have other file systems mounted.
 
 They are those that the session would have made itself. A file that is left out is read when it is asked for.
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -154,16 +155,20 @@ LINUX = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="only
 
 
 @LINUX
-def test_workers_that_a_killed_launcher_left_are_said(root: Path, plans: Path) -> None:
+@pytest.mark.parametrize("words", [(), ("--view", "view")], ids=["as it is", "a view"])
+def test_workers_that_a_killed_launcher_left_are_said(
+    words: tuple[str, ...], root: Path, plans: Path, tmp_path: Path
+) -> None:
     """They go on saving where the next job saves."""
-    line = [*CKPT, "run", root, "--plan-dir", plans, "--", sys.executable, "-c", LAUNCHER]
+    view = [word if word.startswith("-") else str(tmp_path / word) for word in words]
+    line = [*CKPT, "run", root, "--plan-dir", plans, *view, "--", sys.executable, "-c", LAUNCHER]
     with subprocess.Popen(line, env=CLEAN, stdout=subprocess.PIPE, text=True) as launcher:
         assert launcher.stdout is not None
         worker = int(launcher.stdout.readline())
         launcher.kill()
     try:
         done = run(root, plans)
-        assert done.returncode == 0 and f"end it before this job starts: kill {worker}\n" in done.stderr
+        assert done.returncode == 0 and f"and end those that train: kill {worker}\n" in done.stderr
         assert "another-writer" not in run(megatron(root.with_name("other")), plans).stderr
     finally:
         os.kill(worker, signal.SIGKILL)
@@ -177,3 +182,13 @@ def test_workers_of_the_same_launcher_are_none(root: Path, plans: Path) -> None:
     line = [*start, sys.executable, "-c", LAUNCHER, "env", "-u", "CKPT_PLAN", *start, "true"]
     done = subprocess.run(line, env=CLEAN, capture_output=True, text=True)
     assert done.returncode == 0 and "another-writer" not in done.stdout and "1.json" in done.stdout
+
+
+@LINUX
+def test_a_script_that_asks_twice_is_no_earlier_start(root: Path, plans: Path) -> None:
+    """Nor is what it has started beside its training, such as a page with curves."""
+    hook = f'eval "$({shlex.join([*CKPT, "hook", str(root), "--plan-dir", str(plans)])})"'
+    done = subprocess.run(
+        ["bash", "-c", f"{hook}; sleep 600 & {hook}; kill $!"], env=CLEAN, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "another-writer" not in done.stderr

@@ -22,9 +22,10 @@ def describe(root: str, written: Sequence[str], unknown: Mapping[str, str]) -> I
 def describe_processes(root: str, left: Sequence[int]) -> Iterator[Finding]:
     """Yield that processes of an earlier start are still alive."""
     if left:
-        some = " ".join(map(str, left[:_NAMED]))
-        text = f"an earlier start is still running (pid {some}): what it saves would mix with this job"
-        yield finding_of(RULE, Hit(root, text, f"end it before this job starts: kill {some}"))
+        pids = ",".join(map(str, left))
+        text = f"processes of an earlier start are alive (pid {pids}): what they save would mix with this job"
+        hint = f"look at them (ps -fp {pids}), and end those that train: kill {pids.replace(',', ' ')}"
+        yield finding_of(RULE, Hit(root, text, hint))
 
 
 RULE = Rule(
