@@ -219,7 +219,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
         return None
     if config.option.dist == "no":
         config.option.dist = "worksteal"
-    from ckpt_tools.storage.threads import count_cpus
+    from ckpt_tools.storage.stalls import count_cpus
 
     return count_cpus() + (not leaves_out(config, "cluster"))
 

@@ -8,7 +8,7 @@ from ckpt_tools.checksum.combine import CRC32, CRC32C, Crc
 from ckpt_tools.checksum.compare import UNIT, InflateError, Outcome, Progress, Watch, digests, mismatches
 from ckpt_tools.checksum.sums import Crc32c, Deflated, Extent, Hash, Piece, Sum, covered, shifted
 from ckpt_tools.storage.local import BUFFER
-from ckpt_tools.storage.threads import default_jobs
+from ckpt_tools.storage.stalls import default_jobs
 
 __all__ = [
     "BUFFER",

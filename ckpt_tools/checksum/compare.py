@@ -22,7 +22,7 @@ from ckpt_tools.checksum.combine import Crc
 from ckpt_tools.checksum.sums import ASKED, Deflated, Extent, Hash, RunningCrc, Sum, covered, xxh3
 from ckpt_tools.storage import Source, Stopped
 from ckpt_tools.storage.local import ALIGNED, BUFFER, HeldSource, own_buffer
-from ckpt_tools.storage.threads import Threads, default_jobs
+from ckpt_tools.storage.stalls import Threads, default_jobs
 
 MIB = 1 << 20
 UNIT = 64 * MIB

@@ -22,8 +22,7 @@ ckpt hook install kubernetes  # a manifest for Kubernetes
 ckpt hook install msrun --root /data/run  # with the directory filled in
 """
 What = Annotated[
-    str | None,
-    argument("WHAT", "Which snippet; without it they are listed.", lambda: list(snippets())),
+    str | None, argument("WHAT", "Which snippet; without it they are listed.", lambda: list(snippets()))
 ]
 Root = Annotated[
     str | None,

@@ -37,10 +37,7 @@ def latest(asked: options.Asked) -> int:
         to.out(decided)
         return 0
     # stdout is for the paths alone
-    with (
-        output.explain_failure(to, console.err if to.verbose else None),
-        progress(to) as meter,
-    ):
+    with output.explain_failure(to, console.err if to.verbose else None), progress(to) as meter:
         plan = api.latest(asked.found.root, asked.selection, progress=meter, note=output.cache_notes(to))
     if to.verbose:
         console.err(output.tell(plan, to))

@@ -23,10 +23,7 @@ ckpt plan run --json  # the same for a program (docs/json.md)
 
 
 @options.ask(
-    ("table", "json", "shell"),
-    options.SELECTION,
-    "resume_args output_file fail_on history",
-    document="plan",
+    ("table", "json", "shell"), options.SELECTION, "resume_args output_file fail_on history", document="plan"
 )
 def plan(asked: options.Asked) -> int:
     """Say which checkpoint the job resumes from, which file every rank loads (with --rank N only that rank),

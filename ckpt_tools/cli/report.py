@@ -43,8 +43,7 @@ ckpt report run --json  # the same for a program (docs/json.md)
     trees_in="paths",
 )
 def report(
-    asked: options.Asked,
-    paths: Annotated[list[str], argument("ROOT", "Directories of checkpoints.")],
+    asked: options.Asked, paths: Annotated[list[str], argument("ROOT", "Directories of checkpoints.")]
 ) -> int:
     """Verify every ROOT, plan its runs, and write one HTML page about it that needs no network: what to do
     next, saves over time, ranks by checkpoints, the bytes of damaged files.
@@ -84,11 +83,7 @@ def _gather(paths: Sequence[str], found: Settings, to: output.Output) -> Gathere
     keep = not found.values.get("no-cache", False)
     with progress(to) as meter:
         result = api.verify(
-            paths,
-            **found.reading(*PART),
-            cache=keep,
-            note=output.cache_notes(to),
-            progress=meter,
+            paths, **found.reading(*PART), cache=keep, note=output.cache_notes(to), progress=meter
         )
         unfiltered = replace(found.selection(), run=None, max_step=None)  # all that a plan may choose from
         scans = tuple(api.scan(root, unfiltered, trackers=True) for root in roots)

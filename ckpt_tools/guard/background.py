@@ -12,7 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from ckpt_tools.storage.retry import there
-from ckpt_tools.storage.threads import Threads
+from ckpt_tools.storage.stalls import Threads
 
 if TYPE_CHECKING:
     from ckpt_tools.model.seal import Sealing

@@ -156,8 +156,7 @@ def _exchange_link(new: str, directory: str) -> None:
         if e.errno != errno.EBUSY:
             raise
         raise UsageError(
-            f"--view {directory} is a mount point",
-            f"name a directory in it: {directory}/view",
+            f"--view {directory} is a mount point", f"name a directory in it: {directory}/view"
         ) from e
     finally:
         with suppress(FileNotFoundError):

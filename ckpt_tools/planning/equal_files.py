@@ -24,7 +24,7 @@ from ckpt_tools.planning.rules.rule import Effect, finding_of
 from ckpt_tools.reading.scheduler import FILES_OF_STORE
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage import Identity, ShortRead, Source, opened
-from ckpt_tools.storage.threads import Threads
+from ckpt_tools.storage.stalls import Threads
 from ckpt_tools.storage.urls import is_url
 
 if TYPE_CHECKING:

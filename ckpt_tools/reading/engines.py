@@ -20,7 +20,7 @@ from msgspec import Struct, field
 from ckpt_tools import __version__
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.storage import Stopped, stalls
-from ckpt_tools.storage.threads import Threads
+from ckpt_tools.storage.stalls import Threads
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

@@ -27,8 +27,7 @@ from ckpt_tools.settings.plugins import tool_version
 from ckpt_tools.storage import Identity, Stopped
 from ckpt_tools.storage.listing import Names, walk
 from ckpt_tools.storage.retry import ABSENT, status, there
-from ckpt_tools.storage.stalls import Stalled, away
-from ckpt_tools.storage.threads import Rate
+from ckpt_tools.storage.stalls import Rate, Stalled, away
 from ckpt_tools.storage.urls import absolute, mirror_path
 
 T = TypeVar("T")

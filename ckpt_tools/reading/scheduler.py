@@ -1,5 +1,5 @@
 """Reads many files before their reports are asked for, by an engine here or elsewhere: each by a worker,
-small ones together in one call. Reports are completed here: a worker elsewhere may have other file systems mounted.
+small ones together in one call. Reports are completed here: a worker elsewhere may have other mounts.
 
 They are those that the session would have made itself. A file that is left out is read when it is asked for.
 """
@@ -35,7 +35,7 @@ from ckpt_tools.reading.session import Session, formats_allowed
 from ckpt_tools.settings.plugins import tool_version
 from ckpt_tools.storage import Identity, Stopped, count, counted, opened, stalls
 from ckpt_tools.storage.retry import status
-from ckpt_tools.storage.threads import default_jobs
+from ckpt_tools.storage.stalls import default_jobs
 from ckpt_tools.storage.urls import is_url
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 
 from ckpt_tools.storage.attempts import patiently
 from ckpt_tools.storage.retry import is_directory, status
-from ckpt_tools.storage.threads import Threads
+from ckpt_tools.storage.stalls import Threads
 from ckpt_tools.storage.urls import is_url
 
 Entries = list[os.DirEntry[str]]

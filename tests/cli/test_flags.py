@@ -39,7 +39,7 @@ from ckpt_tools.planning import first_launch
 from ckpt_tools.reading import engines, scheduler
 from ckpt_tools.settings import plugins
 from ckpt_tools.storage import Stopped, trust
-from ckpt_tools.storage.threads import Rate
+from ckpt_tools.storage.stalls import Rate
 
 PRINTING = {"progress_as", "output_file", "format", "json", "quiet", "verbose", "color", "config"}
 

@@ -29,7 +29,7 @@ from ckpt_tools.model.report import Level, Report
 from ckpt_tools.settings import parsers
 from ckpt_tools.storage import ShortRead, opened
 from ckpt_tools.storage.local import BUFFER, DirectSource
-from ckpt_tools.storage.threads import Rate
+from ckpt_tools.storage.stalls import Rate
 
 MIB = 1 << 20
 torch = pytest.importorskip("torch")

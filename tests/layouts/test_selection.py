@@ -24,7 +24,7 @@ from ckpt_tools.inspection import digests
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.storage.threads import Rate
+from ckpt_tools.storage.stalls import Rate
 
 SEVERAL = [
     pytest.param(LAYOUT_TREES / case / "expected.json", id=case)

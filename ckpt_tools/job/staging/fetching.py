@@ -35,10 +35,10 @@ from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.scheduler import Request
 from ckpt_tools.reading.session import Session, formats_allowed
+from ckpt_tools.storage.stalls import Rate, Threads
 from ckpt_tools.storage.stores.mounts import learn_versions, object_of, store_of, tree_of
 from ckpt_tools.storage.stores.source import CHUNK, StoreSource
 from ckpt_tools.storage.stores.store import Object, Replaced, other_than
-from ckpt_tools.storage.threads import Rate, Threads
 from ckpt_tools.storage.urls import is_url, split
 
 if TYPE_CHECKING:

@@ -90,8 +90,7 @@ def read_note(directory: str, trusted: Trust) -> Note | None:
         return checked_json.checked(checked_json.parsed(data), Note)
     except (checked_json.NoJson, checked_json.Invalid):
         raise UsageError(
-            f"{directory} was not staged by ckpt",
-            "remove it, or name another DIR with --stage",
+            f"{directory} was not staged by ckpt", "remove it, or name another DIR with --stage"
         ) from None
 
 

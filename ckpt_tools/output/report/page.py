@@ -17,10 +17,7 @@ from ckpt_tools.output.page import DEPTHS
 from ckpt_tools.output.words import printable
 
 LIBRARY = "vendor/echarts.min.js"
-SCRIPTS = (
-    *("names", "elements", "charts", "timeline", "heatmap", "damage", "tables", "sections"),
-    "start",
-)
+SCRIPTS = (*("names", "elements", "charts", "timeline", "heatmap", "damage", "tables", "sections"), "start")
 """Files of ``scripts/``, in the order in which they need each other."""
 _STEERS_HTML = re.compile("[<>&\u2028\u2029]")
 

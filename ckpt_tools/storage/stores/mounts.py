@@ -12,9 +12,9 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.model.selection import StoreOptions
+from ckpt_tools.storage.stalls import do_each
 from ckpt_tools.storage.stores.options import open_options
 from ckpt_tools.storage.stores.store import OBJECT_STORES, PAGE, Object
-from ckpt_tools.storage.threads import do_each
 from ckpt_tools.storage.urls import joined, split
 
 if TYPE_CHECKING:

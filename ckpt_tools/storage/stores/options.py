@@ -235,8 +235,7 @@ def _credentials(session: Any, profile: str) -> Provider:
             found.get_frozen_credentials()
     except wrong.ProfileNotFound:
         raise UsageError(
-            f"there is no profile {profile!r} in ~/.aws",
-            "'aws configure list-profiles' lists them",
+            f"there is no profile {profile!r} in ~/.aws", "'aws configure list-profiles' lists them"
         ) from None
     except Exception as e:  # its class name alone: its text may hold secrets
         name, of = type(e).__name__, f" of the profile {profile!r}" if profile else ""

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from ckpt_tools.storage.attempts import ask_again
 from ckpt_tools.storage.local import Identity, OpenFile, ShortRead
+from ckpt_tools.storage.stalls import Threads, count_cpus, do_each
 from ckpt_tools.storage.stores import mounts
 from ckpt_tools.storage.stores.store import DIFFERENTLY, NOT_KEPT, Replaced, other_than
 from ckpt_tools.storage.stores.tree import stat_of
-from ckpt_tools.storage.threads import Threads, count_cpus, do_each
 
 if TYPE_CHECKING:
     from ckpt_tools.model.seal import StoreChecksums
