@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import zipfile
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -104,17 +106,52 @@ def test_settings_of_any_length_before_the_leaves_of_a_model(tmp_path: Path) -> 
         assert (report.format, report.tensors, bad(report.findings)) == ("eqx", 1, [])
 
 
-def _members(n: int, make: Callable[[int], bytes]) -> bytes:
+def _members(n: int, make: Callable[[int], bytes], first: str = "") -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as z:
+        if first:
+            z.writestr(first, "")
         for i in range(n):
             z.writestr(f"{i}.npy", make(i))
     return out.getvalue()
 
 
-def test_deflated_pickles_are_inflated_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("first", "name"), [("", "npz"), ("notes.txt", "zip_archive")])
+def test_deflated_pickles_are_inflated_within_a_bound(
+    first: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     objects = io.BytesIO()
     np.save(objects, np.array(["x" * 100_000], dtype=object), allow_pickle=True)
     monkeypatch.setattr("ckpt_tools.formats.numpy.npz._OBJECTS", 250_000)
-    codes = [f.code for f in look(_members(4, lambda _: objects.getvalue()), format_of("npz"))]
+    codes = [f.code for f in look(_members(4, lambda _: objects.getvalue(), first), format_of(name))]
     assert codes.count("unread-pickle") == 2
+
+
+class Calls:
+    def __reduce__(self) -> Any:
+        return os.mkdir, ("made",)
+
+
+class EmptyBlocks:
+    """A compressor that begins with blocks in which nothing is."""
+
+    def __init__(self, blocks: int) -> None:
+        self.made, self.own = b"\0\0\0\xff\xff" * blocks, zlib.compressobj(wbits=-15)
+
+    def compress(self, data: bytes) -> bytes:
+        first, self.made = self.made, b""
+        return first + self.own.compress(data)
+
+    def flush(self) -> bytes:
+        return self.own.flush()
+
+
+@pytest.mark.parametrize("blocks", [0, 3000])
+def test_code_is_seen_however_far_the_first_byte_of_a_deflated_array_lies(
+    blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables of codes may take more than 64 bytes, and empty blocks any number."""
+    monkeypatch.setattr(zipfile, "_get_compressor", lambda *_: EmptyBlocks(blocks))
+    np.save(made := io.BytesIO(), np.array(["x" * 100_000, Calls()], dtype=object), allow_pickle=True)
+    archive = _members(1, lambda _: made.getvalue(), "notes.txt")
+    assert "unsafe-pickle" in {f.code for f in look(archive, format_of("zip_archive"))}

@@ -57,9 +57,10 @@ def object_arrays(source: Source, records: Sequence[Record], anatomy: Anatomy) -
     """Yield findings on code that object arrays in any zip would run: numpy.load unpickles them, too."""
     for r in records:
         if r.payload >= 0 and torch_zip.begins(source, r, len(MAGIC)) == MAGIC:
-            inner = Anatomy()
+            inner = Anatomy(decoded=anatomy.decoded)
             yield from (f for f in _check_member(source, r, r.name, inner) if f.code in RUNS)
             anatomy.named(inner)
+            anatomy.decoded = inner.decoded
 
 
 def _check_member(source: Source, r: Record, name: str, anatomy: Anatomy) -> Iterator[Finding]:

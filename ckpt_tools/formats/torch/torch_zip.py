@@ -86,6 +86,8 @@ def _judge_script(source: Source, records: Sequence[Record], anatomy: Anatomy) -
 
 _ZIP = b"PK\3\4"
 PICKLES = (".pkl", ".pickle", ".pt", ".pth")
+_BEGINNING = 1 << 10
+"""Bytes of a compressed record that are inflated at a time, to see how it begins."""
 _INFLATE, _FEW, _RATIO = 8 << 20, 1 << 20, 8
 """Limits on a compressed pickle: its most bytes, the bytes that are always read, and the ratio by which more
 may inflate: one byte may make an object of 64 bytes, and pickles of state_dicts deflate to a quarter. torch
@@ -171,10 +173,14 @@ def begins(source: Source, record: Record, length: int) -> bytes:
     """Return the first bytes of a record, uncompressed; b"" if they cannot be read."""
     if record.method == STORED:
         return source.read(record.payload, min(length, record.stored))
-    with suppress(zlib.error):
-        data = source.read(record.payload, min(64, record.stored)) if record.method == DEFLATED else b""
-        return zlib.decompressobj(-15).decompress(data, length)
-    return b""
+    inflater, data = zlib.decompressobj(-15), b""
+    with suppress(zlib.error):  # tables of codes, or blocks without content, may come first
+        for at in range(0, record.stored if record.method == DEFLATED else 0, _BEGINNING):
+            piece = source.read(record.payload + at, min(_BEGINNING, record.stored - at))
+            data += inflater.decompress(piece, length - len(data))
+            if len(data) == length or inflater.eof:
+                break
+    return data
 
 
 def judge_inner(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
