@@ -197,6 +197,9 @@ TREES = table(
             -> epoch_2_step_10.pt +mtime-not-kept
         # --- 4. Is it whole
         model.pt:model3 optimizer.pt:optimizer3= -> model.pt
+        # An optimizer's state counts beside a model that is cut, too.
+        {100/model,model_100}.pt:model100 {200/model,model_200}.pt:model200! {200/optim,optim_200}.pt:optimizer200=
+            -> exit 4 choice/none-usable -missing-part -truncated
         # The count of an optimizer that was made anew is no step: it is of the save that it was written with.
         model_100.pt:model model_200.pt:model model_300.pt:model optimizer.pt:optimizer100=
             -> loads model_300.pt optimizer.pt => ok

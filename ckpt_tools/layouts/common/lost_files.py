@@ -63,15 +63,6 @@ def held_by(p: Part) -> Holds | None:
     return PIECES.get(p.piece.removeprefix(ROLLING))
 
 
-def holds_of(c: Checkpoint) -> Holds | None:
-    """Return what a checkpoint's files hold together; None if one of them could not be read."""
-    if len(c.parts) == 1:  # called for each pair of saves: in a run of thousands of files this takes time
-        return held_by(c.parts[0])
-    held = [held_by(p) for p in c.parts]
-    known = [h for h in held if h is not None]
-    return Holds(*map(any, zip(*known, strict=True))) if len(known) == len(held) else None
-
-
 def is_weights_alone(c: Checkpoint) -> bool:
     """Return True if a checkpoint's files hold weights and nothing else, as far as their pieces tell."""
     held = {held_by(p) for p in c.parts}
