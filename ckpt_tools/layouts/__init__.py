@@ -191,7 +191,7 @@ class Layouts(Struct, frozen=True, dict=True):
 
     @cached_property
     def unneeded(self) -> tuple[tuple[str, str], ...]:
-        """Pairs (ending, other ending): NAME+ending holds no state if NAME+other ending lies beside it."""
+        """Pairs (ending, start): NAME+ending holds no state if a file beside it begins with NAME+start."""
         return tuple(pair for one in self.in_order for pair in one.beside.unneeded)
 
     @cached_property

@@ -179,8 +179,8 @@ class Beside(Struct, frozen=True):
     """Files that are no pieces, and how to know them."""
 
     stateless: tuple[str, ...] = ()  # endings of the names of files that hold no state
-    # (ending, other ending): NAME+ending holds no state if NAME+other ending lies beside it, and is sealed
-    # together with it
+    # (ending, start): NAME+ending holds no state if a file beside it begins with NAME+start; a file that is
+    # called so, as TensorFlow's NAME.index, is named in its seal
     unneeded: tuple[tuple[str, str], ...] = ()
     asked: Callable[[Checkpoint], Iterable[str]] = nothing  # names of files that its loader may ask for
     # fit paths to which this framework alone writes, for a checkpoint whose other files are gone
