@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from shlex import quote
@@ -53,7 +54,10 @@ def explain_failure(
         first = next((f for f in errors if not f.follows), errors[0]) if errors else None
         hint = f"{filled(first.hint, first.path, plan.root)}; " if first and first.hint else ""
         hint += f"'ckpt verify {quote(plan.root)}{' --settle 0s' * young}' shows all damage{unplaced()}"
-        hint += "; if that was the job's first save, move it away" * (len(ranked) == 1)
+        if not ranked[1:]:
+            own = dict.fromkeys(os.path.relpath(p.home or p.path, plan.root) for p in ranked[0].parts)
+            what = "it" if "." in own else ranges.names([*own])
+            hint += f"; if that was the job's first save, move {what} away"
     return error_of(RULE, Hit("", text, hint), NoneUsable, plan)
 
 
