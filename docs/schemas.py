@@ -236,10 +236,11 @@ DIFFERENT = record(
     bytes_same=maybe(YES_NO),
     tensors=array(
         record(
-            "name change a b",
+            "name change a b largest_difference",
             change=one_of("same changed reshaped added removed not-compared"),
             a=TENSOR_SIDE,
             b=TENSOR_SIDE,
+            largest_difference=SCALAR,
         )
     ),
     metadata=array(record("key change a b", change=one_of("changed added removed"), a=SCALAR, b=SCALAR)),
@@ -348,7 +349,7 @@ DOCUMENTS: dict[str, tuple[str, Schema]] = {
         "ckpt diff --json",
         record(
             "a b level same summary files findings",
-            level=one_of("structure content"),
+            level=one_of("structure content values"),
             summary=record("files tensors bytes_read seconds", files=DIFFERENCES, tensors=DIFFERENCES),
             files=array(DIFFERENT),
         ),

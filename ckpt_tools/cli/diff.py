@@ -14,11 +14,12 @@ from ckpt_tools.model.report import Level
 if TYPE_CHECKING:
     from ckpt_tools.comparison.difference import Difference
 
-LEVELS = (Level.STRUCTURE, Level.CONTENT)
+LEVELS = (Level.STRUCTURE, Level.CONTENT, Level.VALUES)
 EXAMPLES = """
 ckpt diff run/iter_0000010 run/iter_0000020  # which tensors changed between two saves
 ckpt diff run/iter_0000010 run/iter_0000010  # exit 0: nothing differs
 ckpt diff run/iter_0000010 run/iter_0000020 --level structure  # only names, types and shapes
+ckpt diff run/iter_0000010 run/iter_0000020 --level values  # how far apart their numbers are
 ckpt diff run/iter_0000010 run/iter_0000020 --verbose  # list each tensor
 ckpt diff run/iter_0000010 run/iter_0000020 --json  # the same for a program
 """
@@ -40,7 +41,8 @@ def diff(
         option(
             "--level",
             metavar="LEVEL",
-            help="structure: names, types and shapes alone; content (default): the bytes too.",
+            help="structure: names, types and shapes alone; content (default): the bytes too;"
+            " values: how far apart changed numbers are (needs numpy).",
         ),
     ] = None,
 ) -> int:
@@ -56,7 +58,9 @@ def diff(
     output.say_broken_plugins()
     depth = found.values["level"] if level is not None else Level.CONTENT
     if depth not in LEVELS:
-        raise UsageError(f"--level {depth} is not for diff", "use structure or content, or leave it out")
+        raise UsageError(
+            f"--level {depth} is not for diff", "use structure, content or values, or leave it out"
+        )
     from ckpt_tools.comparison.compare import diff as compare
 
     with progress(asked.to) as meter:

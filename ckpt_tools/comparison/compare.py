@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from msgspec.structs import replace
 
@@ -31,7 +32,7 @@ from ckpt_tools.discovery.walk import require_file, roots
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.seals.document import known_digests
-from ckpt_tools.inspection.digests import file_digest, tensor_digests
+from ckpt_tools.inspection.digests import file_digest, runs_by_name, tensor_digests
 from ckpt_tools.layouts import Claim, Layouts
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level
@@ -99,7 +100,24 @@ class _Reader:
             a.whole, b.whole, a.by_store = "one", "other", by_store.checksum.algorithm
         if self.level >= Level.CONTENT:
             self.digest(a, b)
-        return compare(in_a.name, a, b, self.level, described=several and is_index(a) and is_index(b))
+        found = compare(in_a.name, a, b, self.level, described=several and is_index(a) and is_index(b))
+        return self.measure(found, a, b) if self.level >= Level.VALUES else found
+
+    def measure(self, found: FileDifference, a: Side, b: Side) -> FileDifference:
+        """Return the difference with the largest one of each changed tensor; reads these once more."""
+        try:
+            from ckpt_tools.inspection.tensor_values import find_largest_difference
+        except ImportError as e:
+            raise UsageError("looking at values needs numpy", "pip install 'ckpt-tools[values]'") from e
+        runs = [runs_by_name(side.anatomy.tensors, side.report.size) for side in (a, b)]
+        changed = {t.name: t.a.dtype for t in found.tensors if t.change is Change.CHANGED and t.a is not None}
+        where = {name: (runs[0][name], runs[1][name]) for name in changed}
+        self.total += sum(length for sides in where.values() for side in sides for _, length in side)
+        largest = dict[str, float | None]()
+        with suppress(OSError, ShortRead), opened(a.report.path) as one, opened(b.report.path) as other:
+            for name, sides in where.items():
+                largest[name] = find_largest_difference(one, other, sides, changed[name], self.advance)
+        return replace(found, tensors=tuple(replace(t, largest=largest.get(t.name)) for t in found.tensors))
 
     def inspect_either(self, in_a: File, in_b: File) -> tuple[Side, Side]:
         """Return both sides of two files with the same bytes; only one is read, a local one if possible."""
@@ -210,7 +228,8 @@ def diff(
 
     Files are matched by their role and rank in their layout, whatever their step; tensors and metadata by
     name. At level content the bytes of all tensors are compared by their digests, below it only names, types
-    and shapes. For files that were not written since they were sealed, the digests come from their seals.
+    and shapes; level values (which needs numpy) also tells how far the numbers of changed tensors are apart.
+    For files that were not written since they were sealed, the digests come from their seals.
     Both sides are read at the same time, with half of the ``jobs`` each; with 1 job one after the other.
     ``stores`` are the options of stores, None for those that this process was given before.
 

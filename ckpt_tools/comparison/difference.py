@@ -52,12 +52,15 @@ class TensorSide(Struct, frozen=True):
 
 
 class TensorDifference(Struct, frozen=True):
-    """One tensor and its two sides; None for a side without it."""
+    """One tensor and its two sides; None for a side without it. ``largest`` is how far apart two of its
+    numbers are at most; None below level values, and if it is not known.
+    """
 
     name: str
     change: Change
     a: TensorSide | None
     b: TensorSide | None
+    largest: float | None = None
 
 
 class MetadataDifference(Struct, frozen=True):

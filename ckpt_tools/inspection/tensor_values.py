@@ -1,5 +1,5 @@
-"""Find bad numbers in a file's tensors: NaN, infinities, and values that only a flipped exponent bit makes.
-Needs numpy.
+"""Find bad numbers in a file's tensors: NaN, infinities, and values that only a flipped exponent bit makes;
+and how far the numbers of two tensors are apart. Needs numpy.
 
 Floats are read as bit patterns: patterns of one sign are ordered like the numbers. So four integer reductions
 per chunk (smallest and largest, signed and unsigned) show whether a chunk has any NaN, infinity or denormal,
@@ -8,8 +8,10 @@ and only then they are counted.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -22,6 +24,7 @@ from ckpt_tools.checksum import Progress
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.common.tensors import KINDS, Kind, chosen, value
+from ckpt_tools.inspection.digests import Runs
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Stats, Tensor
 from ckpt_tools.storage import Source
@@ -265,3 +268,62 @@ def _say_strange(t: Tensor, tally: _Counts, absurd: _Absurd) -> Iterator[Finding
         what = f"{absurd.count} {values} absurd beside the others, the first is {absurd.value:.3g}"
         why = f"{what}: a flipped bit of the exponent does this"
         yield finding("absurd-values", why, offset=absurd.offset)
+
+
+# ---- how far apart the numbers of two tensors are
+
+_SPAN = 1 << 20
+"""Bytes that are read of each side at a time."""
+_CODES = {f"{kind}{8 * n}": f"<{kind[0]}{n}" for kind in ("int", "uint", "float") for n in (1, 2, 4, 8)}
+_CODES |= {"bool": "u1", "bfloat16": "<u2"} | {
+    dtype: "u1" for dtype, kind in KINDS.items() if kind.width == 1
+}
+"""How NumPy reads an element of each type of real numbers, before it is translated."""
+
+
+@cache
+def _list_values(dtype: str) -> npt.NDArray[np.float64]:
+    """Return the numbers that the 256 patterns of a type of one byte stand for; NaN if they are none."""
+    kind = KINDS[dtype]
+    finite = (p == 0x80 if kind.fnuz else p & 0x7F >= kind.special for p in range(256))
+    return np.array([math.nan if none else value(p, kind) for p, none in enumerate(finite)])
+
+
+def _decode(raw: bytes, dtype: str) -> npt.NDArray[Any]:
+    patterns: npt.NDArray[Any] = np.frombuffer(raw, _CODES[dtype])
+    if dtype == "bfloat16":
+        patterns = (patterns.astype("<u4") << 16).view("<f4")
+    elif dtype in KINDS and patterns.itemsize == 1:
+        patterns = _list_values(dtype)[patterns]
+    return patterns.astype("g" if dtype in ("int64", "uint64") else "f8")
+
+
+def _read_runs(source: Source, runs: Runs, progress: Progress) -> Iterator[bytes]:
+    for at, length in runs:
+        for begin in range(at, at + length, _SPAN):
+            raw = source.read(begin, min(_SPAN, at + length - begin))
+            progress(len(raw))
+            yield raw
+
+
+def find_largest_difference(
+    a: Source, b: Source, runs: tuple[Runs, Runs], dtype: str, progress: Progress
+) -> float | None:
+    """Return how far apart two numbers at one place of a tensor are at most; infinity if only one of them is
+    NaN, or infinite. None for other types than real numbers, and if the files split the tensor differently.
+    Raises ShortRead and OSError.
+    """
+    lengths = [[length for _, length in side] for side in runs]
+    if dtype not in _CODES or lengths[0] != lengths[1]:
+        return None
+    if any(length % np.dtype(_CODES[dtype]).itemsize for length in lengths[0]):
+        return None
+    largest = 0.0
+    for one, other in zip(_read_runs(a, runs[0], progress), _read_runs(b, runs[1], progress), strict=True):
+        if one == other:
+            continue
+        x, y = _decode(one, dtype), _decode(other, dtype)
+        with np.errstate(invalid="ignore", over="ignore"):
+            apart = np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0, np.abs(x - y))
+        largest = max(largest, math.inf if np.isnan(apart).any() else float(apart.max()))
+    return largest

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
+from math import isfinite
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,13 @@ def json(result: Difference) -> str:
             "bytes_same": f.bytes_same,
             "store_checksum": f.by_store or None,
             "tensors": [
-                {**fields(t, "name", "change"), "a": _tensor(t.a), "b": _tensor(t.b)} for t in f.tensors
+                {
+                    **fields(t, "name", "change"),
+                    "a": _tensor(t.a),
+                    "b": _tensor(t.b),
+                    "largest_difference": scalar(t.largest),
+                }
+                for t in f.tensors
             ],
             "metadata": [
                 {**fields(m, "key", "change"), "a": scalar(m.a), "b": scalar(m.b)} for m in f.metadata
@@ -142,8 +149,13 @@ def _describe_sides(t: TensorDifference, verbose: bool) -> tuple[str, str, str]:
     a, b = (f"{s.dtype} {'×'.join(map(str, s.shape)) or 'scalar'}" if s else "–" for s in (t.a, t.b))
     if str(t.change) == "changed" and t.a and t.b and a == b:
         digests = [(side.digest or "")[: 8 * verbose] for side in (t.a, t.b)]
-        return a, digests[0], digests[1]
+        apart = "" if t.largest is None else f" largest difference {_say_number(t.largest)}"
+        return a, digests[0], f"{digests[1]}{apart}".strip()
     return "", a, b
+
+
+def _say_number(x: float) -> str:
+    return f"{x:.3g}" if isfinite(x) else "infinite (NaN or infinity on one side)"
 
 
 def _sum_up(page: Page, result: Difference) -> None:
@@ -164,12 +176,16 @@ def _sum_up(page: Page, result: Difference) -> None:
 
 
 def _describe(result: Difference) -> str:
-    """Return how many tensors (else files) differ, and whether only a prefix of the tensor names does."""
+    """Return how many tensors (else files) differ, by how much, and whether only a prefix of names does."""
     counts = Counter(str(t.change) for f in result.files for t in f.tensors)
     what = "tensor" if counts.keys() - {"same", "not-compared"} else "file"
     counts = counts if what == "tensor" else Counter(str(f.change) for f in result.files)
     total = plural(counts.total(), what)
     text = f"they differ: {_join_counts(counts - Counter(same=counts['same']))} of {total}"
+    known = [(t.largest, t.name) for f in result.files for t in f.tensors if t.largest is not None]
+    if known:
+        largest, name = max(known)
+        text += f"; the largest difference is {_say_number(largest)}, in {name!r}"
     gone, new = (
         [t for f in result.files for t in f.tensors if str(t.change) == word] for word in ("removed", "added")
     )

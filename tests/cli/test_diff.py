@@ -465,6 +465,7 @@ def test_json(tmp_path, capfd):
         "change": "changed",
         "a": {"dtype": "float32", "shape": [2], "nbytes": 8, "digest": xxhash.xxh3_128_hexdigest(ONE[2])},
         "b": {"dtype": "float32", "shape": [2], "nbytes": 8, "digest": xxhash.xxh3_128_hexdigest(TWO[2])},
+        "largest_difference": None,
     }
     assert f["tensors"][1]["b"] is None
     assert f["metadata"] == [{"key": "left", "change": "removed", "a": "1", "b": None}]
@@ -747,7 +748,7 @@ def test_a_file_replaced_after_its_header_was_read_is_in_use(tmp_path, monkeypat
         ((DEMO / "latest_checkpointed_iteration.txt", "nowhere"), 5, "does not exist"),
         (("empty", DEMO), 5, "no checkpoint file"),
         ((DEMO, "empty"), 5, "no checkpoint file"),
-        ((DEMO, DEMO, "--level", "values"), 2, "structure or content"),
+        ((DEMO, DEMO, "--level", "load"), 2, "structure, content or values"),
         ((DEMO, DEMO, "--level", "deep"), 2, "deep"),
         ((DEMO,), 2, "B"),
         ((DEMO, DEMO, DEMO), 2, ""),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from shlex import quote
@@ -54,11 +53,13 @@ def explain_failure(
         first = next((f for f in errors if not f.follows), errors[0]) if errors else None
         hint = f"{filled(first.hint, first.path, plan.root)}; " if first and first.hint else ""
         hint += f"'ckpt verify {quote(plan.root)}{' --settle 0s' * young}' shows all damage{unplaced()}"
-        if not ranked[1:]:
-            own = dict.fromkeys(os.path.relpath(p.home or p.path, plan.root) for p in ranked[0].parts)
-            what = "it" if "." in own else ranges.names([*own])
-            hint += f"; if that was the job's first save, move {what} away"
+        hint += _say_what_to_move(ranked[0], plan.root) if len(ranked) == 1 else ""
     return error_of(RULE, Hit("", text, hint), NoneUsable, plan)
+
+
+def _say_what_to_move(c: Checkpoint, root: str) -> str:
+    own = {(p.home or p.path).removeprefix(f"{root}/") for p in c.parts}
+    return f"; if that was the job's first save, move {'it' if root in own else ranges.names(own)} away"
 
 
 def _stop_search(choice: Choice, most: int, plan: LoadPlan) -> CkptError:
