@@ -45,22 +45,6 @@ def _require_in_world(what: str, ranks: Iterable[int], world_size: int | None) -
         )
 
 
-def _check_groups(group_info: Iterable[Iterable[int]], world_size: int | None) -> Groups:
-    """Return groups of ranks with the same state. Raises UsageError for an empty group, or a rank twice."""
-    try:
-        groups = tuple(tuple(_fault_file.rank(r) for r in group) for group in group_info)
-    except (TypeError, ValueError) as e:
-        raise UsageError(f"group_info: {e}", "use lists of ranks such as [[0, 2], [1, 3]]") from e
-    ranks = [r for group in groups for r in group]
-    if not all(groups) or len(set(ranks)) != len(ranks):
-        raise UsageError(
-            "group_info has an empty group, or a rank twice",
-            "each rank belongs to one group: [[0, 2], [1, 3]]",
-        )
-    _require_in_world("group_info", ranks, world_size)
-    return groups
-
-
 class ExceptionCheckpoint:
     """Saves once when training raises, and says on restart which file each rank loads.
 
@@ -88,7 +72,16 @@ class ExceptionCheckpoint:
         self.rank: int | None = _setting("rank", rank, parsers.whole(0, parsers.MAX_RANK), "CKPT_RANK", env)
         if self.rank is None and (started := launchers.detect(env)):
             self.rank = started.rank.value if started.rank else None
-        self.fault_ranks = _collect_fault_ranks(fault_ranks, fault_file, env)
+        believed = trusted({}, env)
+        if isinstance(fault_ranks, Iterable) and not isinstance(fault_ranks, str):
+            fault_ranks = [*fault_ranks]
+        in_list = partial(_rank_set, trusted=believed)
+        named = _setting("fault_ranks", fault_ranks, in_list, "CKPT_FAULT_RANKS", env) or frozenset()
+        path = None if fault_file is None else os.fspath(fault_file)
+        in_file = partial(_fault_file.fault_file, trusted=believed)
+        self.fault_ranks: frozenset[int] = named | (
+            _setting("fault_file", path, in_file, "CKPT_FAULT_FILE", env) or frozenset()
+        )
         _require_in_world("the fault ranks", self.fault_ranks, self.world_size)
         _require_in_world("rank", () if self.rank is None else (self.rank,), self.world_size)
         self.saved = False
@@ -115,7 +108,19 @@ class ExceptionCheckpoint:
         ``use_distributed_optimizer``: every rank holds a part of the optimizer that no other rank has, so all
         ranks save and none can replace another. Raises UsageError.
         """
-        groups: Groups | None = None if group_info is None else _check_groups(group_info, self.world_size)
+        groups: Groups | None = None
+        if group_info is not None:
+            try:
+                groups = tuple(tuple(_fault_file.rank(r) for r in group) for group in group_info)
+            except (TypeError, ValueError) as e:
+                raise UsageError(f"group_info: {e}", "use lists of ranks such as [[0, 2], [1, 3]]") from e
+            ranks = [r for group in groups for r in group]
+            if not all(groups) or len(set(ranks)) != len(ranks):
+                raise UsageError(
+                    "group_info has an empty group, or a rank twice",
+                    "each rank belongs to one group: [[0, 2], [1, 3]]",
+                )
+            _require_in_world("group_info", ranks, self.world_size)
         replicas = _setting("replicas", replicas, parsers.whole(1))
         self._save_func, self._args = save_func, args if callable(args) else tuple(args)
         self._group_info, self._sharded = groups, use_distributed_optimizer
@@ -306,19 +311,6 @@ def _name_directory(tensor_rank: int | None, pipeline_rank: int | None, staged: 
         raise UsageError("pipeline_rank is not known", "pass pipeline_rank=, or pipeline_parallel=False")
     stage = "" if pipeline_rank is None or staged is False else f"_{pipeline_rank:03d}"
     return f"mp_rank_{tensor_rank:02d}{stage}"
-
-
-def _collect_fault_ranks(
-    ranks: Iterable[int] | str | None, file: str | os.PathLike[str] | None, env: Mapping[str, str]
-) -> frozenset[int]:
-    """Return all ranks in the list or the file; for each that is None, its variable counts."""
-    listed = ranks if ranks is None or isinstance(ranks, str) or not isinstance(ranks, Iterable) else [*ranks]
-    believed = trusted({}, env)
-    in_file = partial(_fault_file.fault_file, trusted=believed)
-    path = None if file is None else os.fspath(file)
-    in_list = partial(_rank_set, trusted=believed)
-    named = _setting("fault_ranks", listed, in_list, "CKPT_FAULT_RANKS", env) or frozenset()
-    return named | (_setting("fault_file", path, in_file, "CKPT_FAULT_FILE", env) or frozenset())
 
 
 def _rank_set(value: object, base: str, trusted: Trust) -> frozenset[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Generic, TypeVar, cast
 
@@ -60,14 +60,11 @@ def try_load(candidates: Iterable[C], loader: Callable[[C], T], max_attempts: in
         raise NoCheckpoint(
             "there is no candidate to load", "a first launch may start fresh; 'ckpt ls' shows what is there"
         )
-    raise _make_error(trail, max_attempts, more=next(left, trail) is not trail) from trail[-1].error
-
-
-def _make_error(trail: Sequence[Attempt[C]], max_attempts: int, *, more: bool) -> LoadFailed:
-    last, several = trail[-1], "s" if len(trail) > 1 else ""
-    stopped = f"; more candidates exist, but max_attempts={max_attempts} stopped the search" if more else ""
-    return LoadFailed(
+    last, several, stopped = trail[-1], "s" if len(trail) > 1 else "", ""
+    if next(left, trail) is not trail:
+        stopped = f"; more candidates exist, but max_attempts={max_attempts} stopped the search"
+    raise LoadFailed(
         f"none of {len(trail)} candidate{several} loads; the last one,"
         f" {last.candidate}, failed with {type(last.error).__name__}: {last.error}{stopped}",
         tuple((str(a.candidate), a.error) for a in trail),
-    )
+    ) from last.error

@@ -57,8 +57,15 @@ def targets(s: Session) -> Iterator[Target]:
     for run in runs:
         for c in sorted(run, key=lambda c: (c.order, c.path), reverse=True):
             home, *others = _find_homes(c)
-            is_own = home and not others and uses[home] == 1 and s.found.tree
-            for target in _join(s, c, home, all_homes) if is_own else _split(s, c):
+            if home and not others and uses[home] == 1 and s.found.tree:  # it has the directory to itself
+                below = all_homes[
+                    bisect(all_homes, f"{home}/") : bisect(all_homes, f"{home}0")
+                ]  # "0" follows "/"
+                files = {*files_of(home, below), *(part.path for part in s.members(c).parts)}
+                found = [Target(home, home, f"{home}/{NAME}", tuple(sorted(files)))]
+            else:
+                found = list(_split(s, c))
+            for target in found:
                 taken.update(target.files)
                 yield target._replace(checkpoint=c, siblings=run)
     yield from _find_loose(s, taken)
@@ -81,13 +88,6 @@ def _find_loose(s: Session, taken: set[str]) -> Iterator[Target]:
 
 def _find_homes(c: Checkpoint) -> set[str]:
     return {part.home for part in c.parts}
-
-
-def _join(s: Session, c: Checkpoint, home: str, homes: Sequence[str]) -> Iterator[Target]:
-    """Yield the one target of a checkpoint that has the directory ``home`` to itself."""
-    homes_below = homes[bisect(homes, f"{home}/") : bisect(homes, f"{home}0")]  # "0" follows "/"
-    files = {*files_of(home, homes_below), *(part.path for part in s.members(c).parts)}
-    yield Target(home, home, f"{home}/{NAME}", tuple(sorted(files)))
 
 
 def _split(s: Session, c: Checkpoint) -> Iterator[Target]:
@@ -191,9 +191,7 @@ class Group(Struct, frozen=True):
 
 
 def groups(s: Session) -> list[Group]:
-    """Return everything below a root that can be put away; a file comes with its seal and its signature,
-    which mean nothing without it.
-    """
+    """Return all below a root that can be put away; a file comes with its seal and its signature."""
     by_owner: dict[object, list[Target]] = defaultdict(list)
     for target in targets(s):
         by_owner[target.checkpoint.key if target.checkpoint else target.path].append(target)

@@ -42,8 +42,7 @@ LISTED = 32
 """The most candidates that a node names: the newest ones."""
 _FOREIGN, _NAMED = 256, 4
 """The most files for ranks of other nodes that a node reports, and that findings name."""
-_UP = "^"
-"""Stands for ".." in names of paths: links may lead out of ROOT."""
+_UP = "^"  # stands for ".." in names of paths: links may lead out of ROOT
 
 # ---- messages
 
@@ -134,9 +133,7 @@ def identify(c: Checkpoint, root: str) -> Identity:
 
 
 def merge(values: Sequence[Listing], planner: Planner) -> Order:
-    """Return the common order of all nodes' candidates. Raise UsageError unless all nodes ask the same and
-    run each rank once, NoneUsable or NoCheckpoint if there is nothing that all could resume from.
-    """
+    """Return the common order of all nodes' candidates. Raise UsageError, NoneUsable and NoCheckpoint."""
     _require_one_job(values)
     names = [v.host for v in values]
     hosts = [name if names.count(name) == 1 else f"{name}#{i}" for i, name in enumerate(names)]
@@ -225,9 +222,8 @@ def agree(
     root: str, selection: Selection, ranks: range, meeting: Meeting, *, asked: str, listener: Listener
 ) -> LoadPlan:
     """Return the plan that all nodes have agreed on, with this node's paths and arguments; this node runs
-    ``ranks``. The choice and the ranks are the same on each. ``asked`` is a digest of the question.
-
-    Raise on every node the error of any node; NoneUsable if no checkpoint is sound on all.
+    ``ranks``. The choice and the ranks are the same on each. ``asked`` is a digest of the question. Raise on
+    every node the error of any node; NoneUsable if no checkpoint is sound on all.
     """
     verdicts = remembering(root, selection.cache, selection.max_age, listener.note, selection.trust)
     with limited(selection.budget), verdicts as cache, counted() as read:

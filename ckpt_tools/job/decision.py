@@ -162,9 +162,7 @@ class Document(Struct, frozen=True):
 
 
 def check(body: Mapping[str, object]) -> Document:
-    """Return a decision's body as a Document. Raise Invalid unless every field is of its type, within its
-    bounds, and in agreement with the others.
-    """
+    """Return a decision's body as a Document. Raise Invalid unless its fields are valid and agree."""
     checked_json.shallow(body)
     if body.get("schema") != MEANT:
         raise Invalid(f"its schema is {body.get('schema')!r}, and not {MEANT!r}: another version wrote it")
@@ -182,9 +180,7 @@ def check(body: Mapping[str, object]) -> Document:
 
 
 def _require_files(document: Document) -> None:
-    """Raise Invalid unless there are files to load exactly if there is a checkpoint: else some rank would
-    start from nothing, unnoticed.
-    """
+    """Raise Invalid unless there are files just if there is a checkpoint: a rank might start from nothing."""
     ranks = document.ranks or ()
     if len({r.rank for r in ranks}) != len(ranks):
         raise Invalid("ranks names a rank twice")
@@ -294,9 +290,7 @@ class Decision(Struct, frozen=True, dict=True):
         return self.document.files(rank)
 
     def links(self, rank: int | None = None) -> list[str]:
-        """Return the paths at which to open the entries of ``files``: links in the view if there is one.
-        Files of other nodes have no link.
-        """
+        """Return the paths at which to open the entries of ``files``, but those of other nodes."""
         view = self.document.view
         if not view:
             return [f.path for f in self.files(rank)]
@@ -326,8 +320,12 @@ class Decision(Struct, frozen=True, dict=True):
             with explain_refusal(what, hint), trust.named("the view"):
                 trust.check(view.root, self.trusted)
         if stage:  # the objects that were copied do not count any more
+            hint = "start again: what is not there as it was is brought again"
             for link, f in self._pair_links(asked):
-                _check_copy(link, f.size)
+                with explain_refusal(f"{link}, which was staged, cannot be looked at any more", hint):
+                    size = os.stat(link, follow_symlinks=False).st_size
+                if size != f.size:
+                    raise CannotLook(f"{link} has changed since it was staged", hint)
         elif view:
             for link, f in self._pair_links(asked):
                 with explain_refusal(f"{link} of the view that was built cannot be looked at", hint):
@@ -352,15 +350,6 @@ class Decision(Struct, frozen=True, dict=True):
                 st = status(path)
             if (st.st_size, st.st_mtime_ns, get_etag(path)) != (f.size, f.mtime_ns, f.etag):
                 raise CannotLook(f"{path} has changed since it was chosen and verified", AGAIN)
-
-
-def _check_copy(path: str, planned: int) -> None:
-    """Raise CannotLook unless a staged file has the planned size."""
-    hint = "start again: what is not there as it was is brought again"
-    with explain_refusal(f"{path}, which was staged, cannot be looked at any more", hint):
-        size = os.stat(path, follow_symlinks=False).st_size
-    if size != planned:
-        raise CannotLook(f"{path} has changed since it was staged", hint)
 
 
 # ---- reading and making decisions

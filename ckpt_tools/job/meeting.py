@@ -157,10 +157,8 @@ Board = Files | Store
 
 class Meeting:
     """One of ``size`` nodes, number ``me``; node 0 concludes. Every wait ends after ``timeout`` seconds with
-    CannotLook, which names the missing nodes.
-
-    Values that an earlier start left on the board have no effect: each process brings a new random name, and
-    a session is the list of these names.
+    CannotLook, which names the missing nodes. Values that an earlier start left on the board have no effect:
+    each process brings a new random name, and a session is the list of these names.
     """
 
     def __init__(self, board: Board, me: int, size: int, timeout: float) -> None:
@@ -345,24 +343,22 @@ def meeting(board: Board, me: int, size: int, timeout: float) -> Iterator[Meetin
         m.join()
         yield m
     except BaseException as error:
+        if isinstance(error, CkptError):
+            reason: CkptError = error
+        elif isinstance(error, Exception):
+            text = f"internal error: {type(error).__name__}: {error}"
+            reason = CannotLook(text, "report it with what that node printed")
+        else:
+            text = "it was interrupted or terminated by a signal"
+            reason = CannotLook(text, "start again when all nodes are up")
         if not m.told:
             with suppress(CkptError):
-                m.tell(failure(_explain(error)))
+                m.tell(failure(reason))
         if isinstance(error, Exception):  # not after a signal: its sender waits
             with suppress(CkptError):
                 m.leave()
         raise
     m.leave()
-
-
-def _explain(error: BaseException) -> CkptError:
-    if isinstance(error, CkptError):
-        return error
-    if isinstance(error, Exception):
-        return CannotLook(
-            f"internal error: {type(error).__name__}: {error}", "report it with what that node printed"
-        )
-    return CannotLook("it was interrupted or terminated by a signal", "start again when all nodes are up")
 
 
 def _name_nodes(numbers: Sequence[int]) -> str:
@@ -396,9 +392,7 @@ def find_board(
 def _find_endpoint(
     of: Membership, options: Options, line: LaunchLine | None, env: Mapping[str, str]
 ) -> tuple[str, int, bool]:
-    """Return (host, port, keeper) of the store for the agreement; ``keeper``: this node keeps it. Raise
-    UsageError if no option or launcher tells.
-    """
+    """Return (host, port, whether this node keeps it) of the store for the agreement. Raise UsageError."""
     first, master, master_port = of.node == 0, env.get("MASTER_ADDR"), env.get("MASTER_PORT", "")
     agents = options.worker and env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if at := options.meet or options.rendezvous:

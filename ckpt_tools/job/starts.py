@@ -29,8 +29,7 @@ from ckpt_tools.storage.stalls import away, limited, watched
 from ckpt_tools.storage.trust import OURS, Trust
 
 NAME = "starts.jsonl"
-_PATIENCE = 10.0
-"""Seconds for a read of /proc, which hangs if a process does."""
+_PATIENCE = 10.0  # seconds for a read of /proc, which hangs if a process does
 _LISTED = 32
 _GONE = "bring it back from a copy if nobody meant to remove it; 'ckpt plan ROOT --history' lists the starts"
 
@@ -45,7 +44,6 @@ class Passed(Struct, frozen=True):
 
 class Start(Struct, frozen=True):
     """One decision. ``path`` is None for a start from nothing; ``decided_at`` is in seconds since the epoch.
-
     ``passed`` are better checkpoints that were given up. ``lost_steps`` and ``lost_seconds`` are how far the
     furthest of them, or of checkpoints ahead, was beyond the chosen one (None if unknown).
     """

@@ -94,9 +94,7 @@ def _not_ours(directory: str) -> UsageError:
 
 
 def _require_ours(at: str, directory: str) -> None:
-    """Raise UsageError if a view has no note of ours, or any file that ckpt did not put there: no file of a
-    user may be lost.
-    """
+    """Raise UsageError for a view without our note, or with a file of others, which may not be lost."""
     try:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with open(os.open(f"{at}/{MARKER}", flags), "rb") as f:  # a pipe reads as empty

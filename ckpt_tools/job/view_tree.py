@@ -73,9 +73,7 @@ def _rename(template: str, name: str, part: Part, wanted: Mapping[str, int]) -> 
 
 @lru_cache(64)
 def _group_fields(template: str) -> tuple[str, dict[str, int]]:
-    """Return the template's regular expression with a group for every occurrence of a field, and the minimal
-    digits of each field.
-    """
+    """Return the template's pattern with a group for each field, and the fields' minimal digits."""
     number = count(1)
     pattern = re.sub(
         r"\(\?P=(\w+)\)", lambda m: f"(?P<{m[1]}__{next(number)}>{m[0]})", compile_template(template)
@@ -280,9 +278,7 @@ class Tree(Struct, dict=True):
 
     @cached_property
     def _may_hold_others(self) -> bool:
-        """Whether other checkpoints may lie in this one's directory, as a model's directory is often that of
-        the whole training.
-        """
+        """Whether this directory, as that of a whole training, may hold other checkpoints."""
         return any(self.layout.piece(p.piece).where is Where.HERE for p in self.checkpoint.parts)
 
     def _add_trackers(self) -> None:
@@ -339,9 +335,7 @@ class Tree(Struct, dict=True):
 
 
 def fill(plan: LoadPlan, directory: str, layouts: Layouts) -> Tree:
-    """Return the contents of a view at ``directory``. Raise UsageError if names cannot be made, and
-    CannotLook if a file cannot be looked at.
-    """
+    """Return the contents of a view at ``directory``. Raise UsageError and CannotLook."""
     tree = Tree(plan, directory, layouts)
     try:
         tree.fill()

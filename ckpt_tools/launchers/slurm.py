@@ -9,7 +9,7 @@ step's variables, but not its task ids), and the one task per node that starts t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from msgspec.structs import replace
 
@@ -116,23 +116,19 @@ def _explain_unclear(env: Mapping[str, str], s: Started) -> tuple[str, str] | No
 
 
 def _count_local_tasks(env: Mapping[str, str], node: Known | None) -> Known | None:
-    """Return the number of tasks on this node: from the list for all nodes, else as requested per node."""
+    """Return the number of tasks on this node: from the list for all nodes, such as "2(x3),1", up to an item
+    of another form; else as requested per node.
+    """
     for name in ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"):
         end = 0
-        for tasks, nodes in _read_counts(env.get(name, "")):
-            end += nodes
+        for item in env.get(name, "").split(","):
+            found = re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?", item)
+            if found is None:
+                break
+            end += int(found[2] or 1)
             if node is not None and node.value < end:
-                return Known(tasks, f"{name} (slurm)")
+                return Known(int(found[1]), f"{name} (slurm)")
     return known(env, "SLURM_NTASKS_PER_NODE", "slurm")
-
-
-def _read_counts(text: str) -> Iterator[tuple[int, int]]:
-    """Yield (tasks per node, nodes) of a text such as "2(x3),1"; ends at an item of another form."""
-    for item in text.split(","):
-        found = re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?", item)
-        if found is None:
-            return
-        yield int(found[1]), int(found[2] or 1)
 
 
 LAUNCHER = Launcher(

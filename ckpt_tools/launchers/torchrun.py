@@ -115,7 +115,11 @@ def _make_line(options: Mapping[str, str], before: Sequence[str], after: Sequenc
     nodes = options.get("nnodes", "1")
     least, _, most = nodes.partition(":")
     endpoint = options.get("rdzv-endpoint", "") or options.get("master-addr", "")
-    host, port = _split(endpoint)
+    if endpoint.startswith("["):  # an IPv6 address with a port stands in brackets
+        host, _, port = endpoint[1:].partition("]")
+        port = port.removeprefix(":")
+    else:
+        host, _, port = endpoint.partition(":")
     program = list(after)
     if "no-python" not in options:
         program = ["python", "-u", *(["-m"] if "module" in options else []), *program]
@@ -137,15 +141,6 @@ def _make_line(options: Mapping[str, str], before: Sequence[str], after: Sequenc
 
 def _number(word: str) -> int | None:
     return int(word) if word.isdecimal() else None
-
-
-def _split(endpoint: str) -> tuple[str, str]:
-    """Return an endpoint's host, and its port or ""; an IPv6 address with a port stands in brackets."""
-    if endpoint.startswith("["):
-        host, _, rest = endpoint[1:].partition("]")
-        return host, rest.removeprefix(":")
-    host, _, number = endpoint.partition(":")
-    return host, number
 
 
 def _find_option(word: str) -> str | None:

@@ -88,8 +88,7 @@ def subdirectories(entries: Entries) -> list[str]:
 
 THREADS = 16
 """Stat calls at a time: the load of one process on a metadata server."""
-_CHUNK = 32
-"""Entries that one thread stats in a row."""
+_CHUNK = 32  # entries that one thread stats in a row
 
 
 def walk(

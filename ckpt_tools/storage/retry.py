@@ -40,9 +40,7 @@ def _stat_object(url: str) -> os.stat_result:
 
 
 def refresh(paths: Iterable[str]) -> dict[str, OSError]:
-    """Ask the stores anew about the URLs among ``paths``, so that the next ``status`` of each is current.
-    Return the errors of URLs that could not be asked about.
-    """
+    """Ask the stores anew about the URLs among ``paths``, and return the errors of those that failed."""
     urls = [path for path in paths if is_url(path)]
     if not urls:
         return {}

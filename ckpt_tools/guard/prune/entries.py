@@ -72,9 +72,8 @@ class Entry(Struct, frozen=True):
 
 
 def find_entries(s: Session, selection: Selection) -> list[Entry]:
-    """Return every checkpoint below the root; the ones that ``selection`` asks about are verified.
-
-    Raises CannotLook if anything could not be looked at: the other checkpoints might need it.
+    """Return every checkpoint below the root; the ones that ``selection`` asks about are verified. Raises
+    CannotLook if anything could not be looked at: the other checkpoints might need it.
     """
     _require_all_seen(s)
     s.add_members()

@@ -105,9 +105,7 @@ class Bench:
 
 
 def _sums_by_name(path: str) -> Iterator[Sum]:
-    """Yield the checksums in a file that begins like none of the formats that its name allows, as each of
-    these formats would read them.
-    """
+    """Yield the checksums of a file that begins like no format, as the formats of its name read it."""
     with LocalSource(path) as source:
         for name in names.allowed(os.path.basename(path)):
             anatomy = Anatomy()

@@ -19,14 +19,11 @@ from ckpt_tools.storage.urls import is_url
 
 _SIGNALS = {"KeyboardInterrupt": "SIGINT", "Terminated": "SIGTERM"}
 _NAME = "name the directory in which checkpoints are saved"
-_SAVED = 10.0
-"""Seconds after which the records are written again during a long pass."""
+_SAVED = 10.0  # seconds after which the records are written again during a long pass
 
 
 class Watcher:
-    """Watches all roots of one process, which are absolute; ``say`` is called with each event, and ``sleep``
-    waits some seconds between two passes.
-    """
+    """Watches the absolute ``roots``; ``say`` gets each event, and ``sleep`` waits between two passes."""
 
     def __init__(
         self,
@@ -41,11 +38,9 @@ class Watcher:
         self._failed = False
 
     def run(self) -> int:
-        """Watch until a signal ends it; with ``once`` make one pass and return 0 (all finished
-        checkpoints are good), 1 (damage), 3 (nothing is there) or 5 (something could not be looked at).
-
-        Raises CannotLook and UsageError if a root is missing or watched already, or records cannot be
-        written.
+        """Watch until a signal ends it; with ``once`` make one pass and return 0 (all finished checkpoints
+        are good), 1 (damage), 3 (nothing is there) or 5 (something could not be looked at). Raises CannotLook
+        and UsageError if a root is missing or watched already, or records cannot be written.
         """
         paths, options = [root.root for root in self.roots], self.options
         if options.seal and options.read.seal_dir is None:
@@ -67,7 +62,13 @@ class Watcher:
             self._say(Event("started", time.time(), None, fields))
             why = "done"
             try:
-                return self._look_once(metrics) if options.once else self._look_for_ever(metrics)
+                if options.once:
+                    return self._look_once(metrics)
+                while True:
+                    soon = min(self._look(root) for root in self.roots)
+                    self._save(metrics)
+                    if soon > 0:
+                        self._sleep(soon)
             except BaseException as e:
                 why = _SIGNALS.get(type(e).__name__, type(e).__name__)
                 raise
@@ -87,13 +88,6 @@ class Watcher:
         if any(s["bad"] for s in states):
             return 1
         return 0 if any(sum(s.values()) for s in states) else 3
-
-    def _look_for_ever(self, metrics: Metrics) -> int:
-        while True:
-            soon = min(self._look(root) for root in self.roots)
-            self._save(metrics)
-            if soon > 0:
-                self._sleep(soon)
 
     def _look(self, root: WatchedRoot) -> float:
         """Make one pass over a root, which may be gone for a while; return the seconds until the next one."""

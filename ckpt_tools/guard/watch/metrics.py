@@ -85,9 +85,7 @@ _COUNTS = (
 
 
 class Metrics:
-    """Serves and writes the metrics of some roots. Raises UsageError if the package is missing, and
-    CannotLook if the port is taken.
-    """
+    """Serves and writes the metrics of some roots. Raises UsageError and CannotLook."""
 
     def __init__(self, options: WatchOptions, tallies: Sequence[Tally]) -> None:
         self.options, self._tallies = options, tallies
@@ -129,10 +127,6 @@ class Metrics:
         from prometheus_client.exposition import write_to_textfile
 
         write_to_textfile(self.options.metrics_file, self._registry)
-
-    def describe(self) -> Iterator[Metric]:
-        """Yield nothing: the registry takes the names from what is collected."""
-        yield from ()
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics as they are now; a thread of the server calls this as well."""

@@ -31,10 +31,8 @@ from ckpt_tools.storage.trust import Trust
 from ckpt_tools.storage.urls import is_url
 from ckpt_tools.storage.writes import hold_lock, replace_file
 
-_NEAR = 3
-"""Neighbours on either side that a checkpoint is compared with."""
-_RETRY = 10.0
-"""A failed verification or sealing is tried again after this many times its duration."""
+_NEAR = 3  # neighbours on either side that a checkpoint is compared with
+_RETRY = 10.0  # a failed verification or sealing is tried again after this many times its duration
 
 
 class Listed(Struct, frozen=True):

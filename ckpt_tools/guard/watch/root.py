@@ -45,10 +45,8 @@ from ckpt_tools.storage import counted
 from ckpt_tools.storage.trust import Untrusted
 from ckpt_tools.storage.urls import is_url
 
-_BATCH_SECONDS = 60.0
-"""Seconds for which a listing is used; after them newer saves go first."""
-_SAVES = 9
-"""Number of newest saves whose interval is told."""
+_BATCH_SECONDS = 60.0  # seconds for which a listing is used; after them newer saves go first
+_SAVES = 9  # number of newest saves whose interval is told
 _STATES: dict[Verdict, State] = {
     Verdict.OK: "good",
     Verdict.SUSPECT: "suspect",
@@ -87,9 +85,8 @@ class WatchedRoot:
         self.tally.again = self.records.starts.again
 
     def look(self) -> float:
-        """Make one pass; return the seconds until the next one, 0.0 if verifications are left.
-
-        Raises CannotLook if the root cannot be listed; then the records stay as they are.
+        """Make one pass; return the seconds until the next one, 0.0 if verifications are left. Raises
+        CannotLook if the root cannot be listed; then the records stay as they are.
         """
         try:
             trusted, age = self.options.read.trust, self._age
@@ -100,12 +97,14 @@ class WatchedRoot:
                 self.tally.up, self.tally.passed_at = True, time.time()
                 self._forget_gone(s, found)
                 self._unasked.clear()
-                due = self.waiting.find_due(found, self.records.known)
+                records = self.records.known
+                due = self.waiting.find_due(found, records)
                 until = time.monotonic() + _BATCH_SECONDS
                 while due:
                     one, reason = due.pop(0)
-                    if cache:
-                        cache.max_age = self._find_age(one, reason)
+                    if cache:  # a store's ETags tell changes, so its cached verdicts count
+                        known = reason != "scrub" and (reason != "retry" or records[one.key].unsealed)
+                        cache.max_age = self._age if known else 0.0
                     self._verify(s, one, reason)
                     if time.monotonic() > until:
                         break
@@ -130,11 +129,6 @@ class WatchedRoot:
         return "unreadable" in self._problems or exit_code == CannotLook.exit_code
 
     # ---- one checkpoint
-
-    def _find_age(self, one: Listed, reason: str) -> float:
-        """Return the age in seconds up to which cached verdicts count: a store's ETags tell changes."""
-        is_known = reason != "scrub" and (reason != "retry" or self.records.known[one.key].unsealed)
-        return self._age if is_known else 0.0
 
     def _verify(self, s: Session, one: Listed, reason: str) -> None:
         """Verify a checkpoint, seal it if asked, tell of it, call the hook, and update its record."""

@@ -295,9 +295,7 @@ def _bring(
     *,
     anew: bool,
 ) -> tuple[dict[str, Record], list[int], list[str]]:
-    """Bring missing files, in this process alone. Return the records of all files, the sizes of fetched ones,
-    and the names of removed checkpoints.
-    """
+    """Bring missing files. Return all records, the sizes of fetched files, names of what was removed."""
     have, current = place.find_whole(anew=anew)
     missing = {name: f for name, f in wanted.items() if not have.get(name, Record("")).is_copy_of(f)}
     texts = _find_stale(stage.texts, have)

@@ -122,9 +122,7 @@ class Fetch:
         self._bytes_here = self._total = 0
 
     def files(self, wanted: Mapping[str, StagedFile]) -> list[Record]:
-        """Bring the ``wanted`` files, each to its name below ``part``. Raise Damaged, CannotLook, and OSError
-        if this machine cannot write them.
-        """
+        """Bring the files, each to its name below ``part``. Raise Damaged, CannotLook and OSError."""
         if not wanted:
             return []
         session = open_session(self.root, self.options)
@@ -156,9 +154,7 @@ class Fetch:
         return out
 
     def _bring(self, wanted: StagedFile, request: Request, names: Sequence[str], aside: str) -> list[Record]:
-        """Return the records of one object under all its names, whole and verified; a damaged copy is fetched
-        once more.
-        """
+        """Return an object's records under all its names; a damaged copy is fetched once more."""
         path = os.path.join(self.part, names[0])
         wrong: Sequence[Finding] = ()
         for at in (path, aside, aside):
@@ -188,9 +184,7 @@ class Fetch:
         return records
 
     def _download(self, wanted: StagedFile, path: str) -> None:
-        """Bring the bytes of one object into a new file. Raise CannotLook, and OSError if they cannot be
-        written.
-        """
+        """Bring the bytes of one object into a new file. Raise CannotLook and OSError."""
         starts = range(0, wanted.size, CHUNK)
         with open(os.open(path, _WRITE, 0o644), "wb", buffering=0) as file, StoreSource(wanted.url) as source:
 
@@ -224,9 +218,7 @@ class Fetch:
             self.progress(self._bytes_here, self._total)
 
     def _verify(self, wanted: StagedFile, path: str, request: Request) -> tuple[Record, Sequence[Finding]]:
-        """Return the record of a file that was brought, and the findings against it. Raise CannotLook if the
-        store has another object by now.
-        """
+        """Return the record of a file that came, and the findings against it. Raise CannotLook."""
         (_, key), joint = split(wanted.url), any(c.joint for c in request.claims)
         fd = os.open(path, _READ)
         try:
@@ -282,9 +274,7 @@ def _explain_replaced(url: str) -> CannotLook:
 
 
 def _make_requests(session: Session, wanted: Mapping[str, StagedFile]) -> dict[str, Request]:
-    """Return by URL how each file is verified: by its layout, the indexes and the seals. Raise CannotLook if
-    the store has another object by now.
-    """
+    """Return by URL how each file is verified. Raise CannotLook if the store has another object now."""
     parts = {p.path: p for p in session.parts}
     out: dict[str, Request] = {}
     for url, f in wanted.items():
@@ -302,16 +292,12 @@ def _make_requests(session: Session, wanted: Mapping[str, StagedFile]) -> dict[s
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 _LABEL = 40
-_LONGEST = 255
-"""The most bytes of a name on a disk; a key may have 1,024, with slashes anywhere."""
-_NOWHERE = "/-"
-"""The place of a tree whose directory has no name yet."""
+_LONGEST = 255  # the most bytes of a name on a disk; a key may have 1,024, with slashes anywhere
+_NOWHERE = "/-"  # the place of a tree whose directory has no name yet
 
 
 def wanted_of(stage: Stage, ranks: Collection[int] | None = None) -> dict[str, StagedFile]:
-    """Return the files that a decision stages for these ranks (None: for all), by their names below the
-    staged checkpoint.
-    """
+    """Return the staged files of these ranks (None: of all), by name below the staged checkpoint."""
     return {
         f.path.removeprefix(f"{stage.root}/"): f
         for f in stage.files
@@ -336,7 +322,12 @@ def describe(plan: LoadPlan, home: str, layouts: Layouts) -> dict[str, Any]:
         files = list(_find_files(tree))
     except OSError as e:
         raise CannotLook(f"{e.filename} cannot be looked at: {e.strerror}", AGAIN) from e
-    directory = f"{home.rstrip('/')}/{_name_directory(tree, files)}"
+    # a name for these versions of these files, and for no others; without versions that not every list tells
+    known = [f"{f.path}\0{f.url}\0{f.size}\0{f.mtime_ns}\0{f.etag}" for f in files]
+    known += [f"{name}\0{data!r}" for name, data in sorted(tree.texts.items())]
+    digest = xxh3_128_hexdigest("\n".join(known).encode("utf-8", "surrogatepass"))
+    label = _UNSAFE.sub("_", tree.checkpoint.path.rpartition("/")[2]).strip("._")[:_LABEL]
+    directory = f"{home.rstrip('/')}/{label or 'checkpoint'}-{digest[:16]}"
     tree = fill(plan, directory, layouts)
     rows = tuple(replace(f, path=f"{directory}/{f.path}") for f in files)
     texts = {name: data.decode("utf-8", "surrogateescape") for name, data in tree.texts.items()}
@@ -344,10 +335,8 @@ def describe(plan: LoadPlan, home: str, layouts: Layouts) -> dict[str, Any]:
 
 
 def _find_files(tree: Tree) -> Iterator[StagedFile]:
-    """Yield a StagedFile for each link of the tree, with its name there. Raise OSError, and UsageError for
-    names that no local file can have.
-    """
-    planned = {f.path: f for f in (*tree.plan.shared, *(f for r in tree.plan.by_rank for f in r.files))}
+    """Yield a StagedFile for each link of the tree. Raise OSError, UsageError and CannotLook."""
+    planned = {f.path: f for _, f in tree.plan.loads}
     learn_versions(list(tree.links.values()))
     only = _list_ranks(tree)
     for name, url in sorted(tree.links.items()):
@@ -391,13 +380,3 @@ def _list_ranks(tree: Tree) -> dict[str, tuple[int, ...]]:
         for link in links:
             ranks.setdefault(link[start:], []).append(rank)
     return {name: tuple(mine) for name, mine in ranks.items() if 0 not in mine}
-
-
-def _name_directory(tree: Tree, files: Sequence[StagedFile]) -> str:
-    """Return the directory's name: the same for the same versions of the same files, and for no others."""
-    # without versions, which not every listing tells
-    rows = [f"{f.path}\0{f.url}\0{f.size}\0{f.mtime_ns}\0{f.etag}" for f in files]
-    texts = [f"{name}\0{data!r}" for name, data in sorted(tree.texts.items())]
-    digest = xxh3_128_hexdigest("\n".join((*rows, *texts)).encode("utf-8", "surrogatepass"))
-    label = _UNSAFE.sub("_", tree.checkpoint.path.rpartition("/")[2]).strip("._")[:_LABEL]
-    return f"{label or 'checkpoint'}-{digest[:16]}"

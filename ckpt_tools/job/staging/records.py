@@ -79,9 +79,7 @@ def digest_of(fd: int) -> str:
 
 
 def read_note(directory: str, trusted: Trust) -> Note | None:
-    """Return the note in a directory, None if there is none. Raise OSError, Untrusted, and UsageError if
-    another file has its name.
-    """
+    """Return the note in a directory, None without. Raise OSError, and UsageError for other files."""
     try:
         data = trust.read(os.path.join(directory, NOTE), checked_json.MOST, trusted)
     except FileNotFoundError:
@@ -95,9 +93,7 @@ def read_note(directory: str, trusted: Trust) -> Note | None:
 
 
 def find_whole(note: Note | None, directory: str, *, anew: bool = False) -> dict[str, Record]:
-    """Return the records of files that are still as they were written: checked by their bytes if ``anew`` or
-    after another boot, else by stat.
-    """
+    """Return the records of files as they were written, by their bytes if ``anew`` or after a boot."""
     same_boot = note is not None and note.boot == boot() != ""
     found = dict[str, Record]()
     for record in note.files if note else ():

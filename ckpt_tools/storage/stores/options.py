@@ -92,10 +92,8 @@ def secret(name: str) -> bool:
 
 def open_options(url: str, options: StoreOptions, env: Mapping[str, str]) -> dict[str, Any]:
     """Return the keyword arguments that open a store: of ``obstore.store.from_url`` for its schemes, else of
-    the fsspec file system. ``env`` is the environment that the library sees.
-
-    Raise UsageError for options that the store does not have, and CannotLook if its credentials are missing
-    or expired.
+    the fsspec file system. ``env`` is the environment that the library sees. Raise UsageError for options
+    that the store does not have, and CannotLook if its credentials are missing or expired.
     """
     scheme, given = url.partition("://")[0], options.of(url)
     if scheme not in OBJECT_STORES:

@@ -41,8 +41,7 @@ if TYPE_CHECKING:
 LENGTHS = {"crc32": 4, "crc32c": 4, "crc64nvme": 8, "sha1": 20, "sha256": 32, "sha512": 64, "md5": 16}
 """Bytes of a checksum, by algorithm."""
 _ETAG = re.compile(r'"?([0-9a-f]{32})(?:-([1-9]\d{0,4}))?"?')
-_PAGES = 10
-"""Pages of a thousand parts: an upload has at most ten thousand."""
+_PAGES = 10  # pages of a thousand parts: an upload has at most ten thousand
 _CREDENTIALS = {
     "access_key_id": "aws_access_key_id",
     "secret_access_key": "aws_secret_access_key",

@@ -33,7 +33,7 @@ class _Directory(Struct):
     def add(self, of: Object) -> None:
         """Add an object; Hadoop's marker as an empty object with the directory's name, as consoles write."""
         name = of.key.rpartition("/")[2]
-        if not of.is_folder:
+        if of.size or not name.endswith(FOLDER):
             self.objects[name] = of
         elif name := name.removesuffix(FOLDER):
             self.objects.setdefault(name, of._replace(key=of.key.removesuffix(FOLDER)))
