@@ -39,10 +39,8 @@ def _require_in_world(what: str, ranks: Iterable[int], world_size: int | None) -
     """Raise UsageError if a rank is not below the world size; None allows all."""
     beyond = [r for r in ranks if world_size is not None and r >= world_size]
     if beyond:
-        raise UsageError(
-            f"{what}: rank {min(beyond)} does not exist among {world_size} ranks",
-            "ranks count from 0: correct it, or world_size",
-        )
+        text = f"{what}: rank {min(beyond)} does not exist among {world_size} ranks"
+        raise UsageError(text, "ranks count from 0: correct it, or world_size")
 
 
 class ExceptionCheckpoint:
@@ -116,10 +114,8 @@ class ExceptionCheckpoint:
                 raise UsageError(f"group_info: {e}", "use lists of ranks such as [[0, 2], [1, 3]]") from e
             ranks = [r for group in groups for r in group]
             if not all(groups) or len(set(ranks)) != len(ranks):
-                raise UsageError(
-                    "group_info has an empty group, or a rank twice",
-                    "each rank belongs to one group: [[0, 2], [1, 3]]",
-                )
+                text = "group_info has an empty group, or a rank twice"
+                raise UsageError(text, "each rank belongs to one group: [[0, 2], [1, 3]]")
             _require_in_world("group_info", ranks, self.world_size)
         replicas = _setting("replicas", replicas, parsers.whole(1))
         self._save_func, self._args = save_func, args if callable(args) else tuple(args)
@@ -165,9 +161,8 @@ class ExceptionCheckpoint:
     def __enter__(self) -> Self:
         if self._signals and not self._depth:
             if threading.current_thread() is not threading.main_thread():
-                raise UsageError(
-                    "signals can only be watched in the main thread", "enter there, or leave out signals="
-                )
+                text = "signals can only be watched in the main thread"
+                raise UsageError(text, "enter there, or leave out signals=")
             self._before = {s: signal.signal(s, _terminate) for s in self._signals}
         self._depth += 1
         return self
@@ -258,9 +253,8 @@ class ExceptionCheckpoint:
         """
         me = _setting("rank", self.rank if rank is None else rank, parsers.whole(0, parsers.MAX_RANK))
         if me is None:
-            raise UsageError(
-                "the rank is not known, so its files cannot be named", "pass rank=, or set CKPT_RANK"
-            )
+            text = "the rank is not known, so its files cannot be named"
+            raise UsageError(text, "pass rank=, or set CKPT_RANK")
         _require_in_world("rank", (me,), self.world_size)
         if tensor_rank is None and self._group_info is not None and len(self._group_info) == 1:
             tensor_rank = 0  # all ranks hold the same state: there is no model parallelism
@@ -282,9 +276,8 @@ class ExceptionCheckpoint:
         if shard is None and me in self._group_of:
             shard = sorted(self._group_of[me]).index(me)  # Megatron-LM counts ranks upwards
         if shard is None:
-            raise UsageError(
-                "data_parallel_rank is not known", "pass data_parallel_rank=, or group_info= in set_config()"
-            )
+            text = "data_parallel_rank is not known"
+            raise UsageError(text, "pass data_parallel_rank=, or group_info= in set_config()")
         return os.path.join(common, "model_rng.pt"), os.path.join(f"{common}_{shard:03d}", "optim.pt")
 
     def _get_fault_npus(self) -> list[str]:

@@ -44,10 +44,8 @@ def try_load(candidates: Iterable[C], loader: Callable[[C], T], max_attempts: in
     Every rank must try the same candidates and agree on the result: let one rank decide and tell the others.
     """
     if max_attempts < 1:
-        raise UsageError(
-            f"max_attempts is {max_attempts}: at least one attempt is needed",
-            "leave it out, or use 1 or more",
-        )
+        text = f"max_attempts is {max_attempts}: at least one attempt is needed"
+        raise UsageError(text, "leave it out, or use 1 or more")
     trail: list[Attempt[C]] = []
     is_path = isinstance(candidates, (str, bytes)) or hasattr(candidates, "__fspath__")
     left = iter(cast("Iterable[C]", (candidates,)) if is_path else candidates)
@@ -57,9 +55,8 @@ def try_load(candidates: Iterable[C], loader: Callable[[C], T], max_attempts: in
         except Exception as error:
             trail.append(Attempt(candidate, error))
     if not trail:
-        raise NoCheckpoint(
-            "there is no candidate to load", "a first launch may start fresh; 'ckpt ls' shows what is there"
-        )
+        text = "there is no candidate to load"
+        raise NoCheckpoint(text, "a first launch may start fresh; 'ckpt ls' shows what is there")
     last, several, stopped = trail[-1], "s" if len(trail) > 1 else "", ""
     if next(left, trail) is not trail:
         stopped = f"; more candidates exist, but max_attempts={max_attempts} stopped the search"

@@ -225,7 +225,6 @@ class Pointed(Struct, frozen=True):
     data: bytes
 
     def row(self, done: bool, label: str = "") -> Change:
-        """Return its row of an answer."""
         said = "it is not there" if self.now is None else f"it named {self.now}"
         why = f"{said}, and names {self.then} then"
         return Change(self.path, "pointed" if done else "would-point", why, label=label)

@@ -214,7 +214,6 @@ class Sealer:
         return result
 
     def _sign(self, target: Target, files: Sequence[SealedFile]) -> None:
-        """Write the signatures of a sealed target, if there is a key to sign with."""
         if self._signer is not None:
             homes = [os.path.split(p) for p in target.files if p in self._alone and p != target.path]
             hidden = [f"{home}/{document.beside(name)}" for home, name in homes]
@@ -229,7 +228,7 @@ class Sealer:
         sealed = {f.path: f.size for known in found for f in known.seal.files}
         if self._signer is not None and not self._signer.is_signed(target):
             return False
-        return sealed == {_find_name(target, path): find_size(path) for path in target.files}
+        return sealed == {os.path.relpath(path, target.base): find_size(path) for path in target.files}
 
     # ---- why not
 
@@ -316,13 +315,15 @@ class Sealer:
         s, part, options = self.session, self._parts.get(path), self.options
         s.reader.opened(path)
         if options.fragment and s.indexes.find_undescribed(path) is not None:
-            return self._pass.read_plain(path, _find_name(target, path))  # its index is another rank's
+            return self._pass.read_plain(
+                path, os.path.relpath(path, target.base)
+            )  # its index is another rank's
         expect = formats_allowed(part, s.layouts.piece_of(part)) if part else ()
         ignores_seals = options.again or options.fragment is not None
         claims = s.indexes.described(path) if ignores_seals else s.indexes.claims(path)
         if options.again and self._signer is not None:  # the signature is made anew as well
             claims = tuple(c for c in claims if c.format != "model_signing")
-        return self._pass.read(path, _find_name(target, path), expect, claims)
+        return self._pass.read(path, os.path.relpath(path, target.base), expect, claims)
 
 
 def _join_inside(home: str, name: str) -> str:
@@ -331,10 +332,6 @@ def _join_inside(home: str, name: str) -> str:
     if not path.startswith(f"{home.rstrip('/')}/") or not is_normal(path):
         raise UsageError(f"{name} lies outside {home}", "a seal names only files of its checkpoint")
     return path
-
-
-def _find_name(target: Target, path: str) -> str:
-    return os.path.relpath(path, target.base)
 
 
 def _find_changed(before: Identities, after: Identities) -> Iterator[Finding]:

@@ -1,6 +1,4 @@
-"""What is sealed together: a checkpoint with its own directory as a whole, other files one by one. Also what
-goes together into quarantine, or is pruned together; and what verifying a checkpoint shows.
-"""
+"""What is sealed, put away or pruned together, and what verifying a checkpoint shows."""
 
 from __future__ import annotations
 
@@ -176,11 +174,9 @@ class Group(Struct, frozen=True):
         return sum(map(find_size, self.files))
 
     def holds(self, path: str) -> bool:
-        """Return whether a file or directory belongs to the group."""
         return path in self.files or any(f"{path}/".startswith(f"{own}/") for own in self.paths)
 
     def is_below(self, path: str) -> bool:
-        """Return whether the whole group lies below a path."""
         return all(own.startswith(f"{path.rstrip('/')}/") for own in self.paths)
 
     def is_meant_by(self, path: str) -> bool:
@@ -220,9 +216,8 @@ def find_named(found: Sequence[Group], paths: Sequence[str], root: str) -> list[
             text = f"{path} is a part of the checkpoint {whole.path}, which goes as a whole or not at all"
             raise UsageError(text, f"name {whole.path}")
         if not mine:
-            raise NoCheckpoint(
-                f"there is no checkpoint at {path}", f"'ckpt ls {quote(root)}' shows what is there"
-            )
+            text = f"there is no checkpoint at {path}"
+            raise NoCheckpoint(text, f"'ckpt ls {quote(root)}' shows what is there")
         out += mine
     return list(dict.fromkeys(out))
 

@@ -86,9 +86,7 @@ def opened_home(home: str, *, make: bool = False, away: bool = False) -> Iterato
 
 
 def remove_abandoned(home: str) -> None:
-    """Remove temporary files that killed processes have left in a seal's directory; a store has none, because
-    an object is written whole or not at all.
-    """
+    """Remove temporary files of killed processes from a seal's directory; a store has none."""
     if is_url(home):
         return
     with suppress(OSError), opened_home(home) as at:

@@ -38,10 +38,8 @@ def take(decision: Decision, rank: int | None, wanted: Sequence[str] = (), *, ne
         rank = started.rank.value if started and started.rank else None
     ranks = decision.ranks
     if needed and rank is None and len({tuple(decision.links(r)) for r in ranks}) > 1:
-        raise UsageError(
-            f"{len(ranks)} ranks load different files, and which rank is asking is unknown",
-            "pass --rank N, or set CKPT_RANK",
-        )
+        text = f"{len(ranks)} ranks load different files, and which rank is asking is unknown"
+        raise UsageError(text, "pass --rank N, or set CKPT_RANK")
     _require_files_for(rank, decision)
     decision.check(None if rank is None else [rank])
     return Taken(decision, rank, wanted)
@@ -50,10 +48,8 @@ def take(decision: Decision, rank: int | None, wanted: Sequence[str] = (), *, ne
 def _require_files_for(rank: int | None, decision: Decision) -> None:
     """Raise UsageError for a rank that the decision has no files for: it would start from nothing."""
     if rank is not None and decision.ranks and rank not in decision.ranks:
-        raise UsageError(
-            f"rank {rank} is not among the {len(decision.ranks)} ranks that {decision.path} is for",
-            "start the job again, with --world-size N",
-        )
+        text = f"rank {rank} is not among the {len(decision.ranks)} ranks that {decision.path} is for"
+        raise UsageError(text, "start the job again, with --world-size N")
 
 
 def decide(
@@ -132,10 +128,8 @@ def _find_membership(
         if line.restarts:
             why = f"restarts its workers up to {line.restarts} times"
         inside = shlex.join(line.inside([*options.words, "--worker"]))
-        raise UsageError(
-            f"{line.launcher} {why} on its own, and all restarts would get the first decision",
-            f"every restart makes a new decision with: {inside}",
-        )
+        text = f"{line.launcher} {why} on its own, and all restarts would get the first decision"
+        raise UsageError(text, f"every restart makes a new decision with: {inside}")
     made = of_node(started, line, env, options, selection.world_size)
     alone = made.nodes == 1 and not (line or options.job or options.nodes)
     # rank 0 may decide for all, as in scripts that ask for their rank
@@ -168,7 +162,5 @@ def _require_fitting_root(root: str, options: Options) -> None:
         text = f"--view builds links, and {root} lies in a store"
         raise UsageError(text, "add --stage DIR, which brings the files to this machine")
     if is_url(root) and options.require_mount:
-        raise UsageError(
-            f"{root} lies in a store: nothing is mounted there",
-            "leave out --require-mount: a store that does not answer is exit 5",
-        )
+        text = f"{root} lies in a store: nothing is mounted there"
+        raise UsageError(text, "leave out --require-mount: a store that does not answer is exit 5")

@@ -133,14 +133,11 @@ class Taken(Struct, frozen=True):
                 continue
             for name in _FIELD.findall(word):
                 if name == "args":
-                    raise UsageError(
-                        f"{word!r}: {{ckpt.args}} stands for several words", "write it as a word of its own"
-                    )
+                    text = f"{word!r}: {{ckpt.args}} stands for several words"
+                    raise UsageError(text, "write it as a word of its own")
                 if name not in known:
-                    raise UsageError(
-                        f"{word!r}: there is no {{ckpt.{name}}}",
-                        "use {ckpt.path}, {ckpt.step} or {ckpt.args}",
-                    )
+                    text = f"{word!r}: there is no {{ckpt.{name}}}"
+                    raise UsageError(text, "use {ckpt.path}, {ckpt.step} or {ckpt.args}")
                 if name == "path" and self.path is None and found:
                     raise UsageError(
                         f"{word!r}: the ranks load different files, so there is no one path",

@@ -159,10 +159,8 @@ def _require_one_job(values: Sequence[Listing]) -> None:
     end = 0
     for first, stop in sorted(v.ranks for v in values):
         if first != end or stop < first:
-            raise UsageError(
-                f"the nodes run the ranks {[list(v.ranks) for v in values]}, which are not all ranks once",
-                "set CKPT_NODE on every node",
-            )
+            text = f"the nodes run the ranks {[list(v.ranks) for v in values]}, which are not all ranks once"
+            raise UsageError(text, "set CKPT_NODE on every node")
         end = stop
 
 
@@ -173,10 +171,8 @@ def _require_fresh_start(values: Sequence[Listing], hosts: Sequence[str], planne
         what = "no two nodes have files of the same checkpoint"
         if empty:
             what = f"{', '.join(empty)} has no checkpoint at all"
-        raise NoneUsable(
-            f"no checkpoint has files on every node: {what}",
-            "check that node's disk, or copy there what its ranks load",
-        )
+        text = f"no checkpoint has files on every node: {what}"
+        raise NoneUsable(text, "check that node's disk, or copy there what its ranks load")
     if earlier := next((v.earlier for v in values if v.earlier), None):
         raise first_launch_leftovers.stop_without_earlier(earlier, planner.root)
     if not (planner.selection.allow_none or planner.selection.allow_fresh):

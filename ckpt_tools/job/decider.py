@@ -111,10 +111,8 @@ class Decider(Struct):
                     with explain_refusal(f"{self.root} cannot be looked at", hint):
                         mounted = os.stat(self.root).st_dev != os.stat("/").st_dev
                     if not mounted:
-                        raise CannotLook(
-                            f"{self.root} lies on the root file system: nothing is mounted there",
-                            "mount it, then start again, or drop --require-mount",
-                        )
+                        text = f"{self.root} lies on the root file system: nothing is mounted there"
+                        raise CannotLook(text, "mount it, then start again, or drop --require-mount")
                 plan_dir = self.options.plan_dir or resolve.decisions(self.env)
                 decisions = Decisions(plan_dir, self.root, self.selection.trust)
                 if self.membership.unique and not self.membership.start:
@@ -129,7 +127,6 @@ class Decider(Struct):
 
     @property
     def about(self) -> dict[str, object]:
-        """The fields that the decision records of this start."""
         of = self.membership
         start = {"job": of.job, "generation": of.generation, "nodes": of.nodes}
         return {**start, "asked": digest(self.selection), "saves": self.saves}
@@ -163,10 +160,8 @@ class Decider(Struct):
         """Wait until all nodes are there. Raise UsageError if this node's index or the place is unknown."""
         of, timeout = self.membership, self.options.timeout
         if of.node is None or of.node >= of.nodes:
-            raise UsageError(
-                f"the index of this node among {of.nodes} nodes is unknown",
-                "set CKPT_NODE=N, from 0 (torchrun --node-rank tells it as well)",
-            )
+            text = f"the index of this node among {of.nodes} nodes is unknown"
+            raise UsageError(text, "set CKPT_NODE=N, from 0 (torchrun --node-rank tells it as well)")
         board = find_board(of, self.options, self.line, self.env, self.selection.trust)
         self.joined = self._open.enter_context(meeting(board, of.node, of.nodes, timeout))
         return self.joined

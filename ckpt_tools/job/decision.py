@@ -1,8 +1,6 @@
 """One job, one decision: a load plan in a file, written once by the process that holds the lock, read and
-re-checked by all others. Each field that a process acts on is checked first.
-
-Unknown fields are let through, because a later version may add some. They must be finite and shallow all the
-same: ``ckpt latest --json`` prints a decision again.
+re-checked by all others. Unknown fields are let through, because a later version may add some; they must be
+finite and shallow all the same: ``ckpt latest --json`` prints a decision again.
 """
 
 from __future__ import annotations
@@ -253,9 +251,7 @@ def _is_below(link: str, root: str) -> bool:
 
 
 class Decision(Struct, frozen=True, dict=True):
-    """One decision, in the file at ``path``: ``body`` is the JSON of the plan, whose field "decision" says
-    who made it, when and for what. ``trusted`` are the owners that its reader trusts, for its view too.
-    """
+    """One decision, the JSON ``body`` of a file; ``trusted`` are the owners that its reader trusts."""
 
     path: str
     body: Mapping[str, Any]
@@ -298,9 +294,7 @@ class Decision(Struct, frozen=True, dict=True):
         return [*view.shared, *(link for number in numbers for link in view.ranks.get(number, ()))]
 
     def path_of(self, rank: int | None) -> str | None:
-        """Return the value of CKPT_PATH: the framework's path, else the one file that this rank loads, else
-        the checkpoint in the view; None if there is none.
-        """
+        """Return CKPT_PATH: the framework's path, else the rank's one file, else that of the view."""
         resume_path, view = self.resume.path, self.document.view
         own = not resume_path and rank is not None and not (self.document.shared and not self.document.ranks)
         files = self.links(rank) if own else []
@@ -385,7 +379,6 @@ def parse(path: str, data: bytes, trusted: Trust = OURS) -> Decision:
 
 
 def body_of(plan: LoadPlan) -> Body:
-    """Return the JSON of a plan as a dict."""
     body: Body = json.loads(as_json.render(plan))
     return body
 

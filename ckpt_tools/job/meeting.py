@@ -1,7 +1,6 @@
-"""Nodes of one job come to one conclusion: each puts up a value, the first node concludes, and all follow.
-All get the conclusion, or all fail with the error of the first that failed.
-
-They meet in a trusted place: a directory that others cannot write, or a store on the job's own network.
+"""Nodes of one job come to one conclusion: each puts up a value, the first node concludes, and all follow, or
+all fail with the error of the first that failed. They meet in a trusted place: a directory that others cannot
+write, or a store on the job's own network.
 """
 
 from __future__ import annotations
@@ -119,17 +118,13 @@ class Store:
             self.store: Any = dist.PrefixStore(f"ckpt/{prefix}", store)
         except Exception as e:  # torch raises classes of its own, which differ between versions
             what = "could not be opened" if keeper else f"did not answer within {timeout:g} s"
-            raise CannotLook(
-                f"the store for the agreement at {host}:{port} {what}: {_first_line(e)}",
-                "check that the first node runs, or add --meet HOST:PORT",
-            ) from e
+            text = f"the store for the agreement at {host}:{port} {what}: {_first_line(e)}"
+            raise CannotLook(text, "check that the first node runs, or add --meet HOST:PORT") from e
 
     def put(self, key: str, value: bytes) -> None:
         if len(value) > _MOST:
-            raise CannotLook(
-                f"the message of this node has {len(value):,} bytes, and torch's store takes {_MOST:,}",
-                "add --meet DIR on a shared file system",
-            )
+            text = f"the message of this node has {len(value):,} bytes, and torch's store takes {_MOST:,}"
+            raise CannotLook(text, "add --meet DIR on a shared file system")
         with _explain_errors():
             self.store.set(key, value)
 
@@ -143,9 +138,8 @@ def _explain_errors() -> Iterator[None]:
     try:
         yield
     except Exception as e:
-        raise CannotLook(
-            f"the first node does not answer any more: {_first_line(e)}", "start again when all nodes are up"
-        ) from e
+        text = f"the first node does not answer any more: {_first_line(e)}"
+        raise CannotLook(text, "start again when all nodes are up") from e
 
 
 def _first_line(e: Exception) -> str:
@@ -173,10 +167,8 @@ class Meeting:
         while True:
             yield
             if not backoff.pause():
-                raise CannotLook(
-                    f"no agreement within {self.timeout:g} s: {missing()}",
-                    "see why on that node, or wait longer with --timeout",
-                )
+                text = f"no agreement within {self.timeout:g} s: {missing()}"
+                raise CannotLook(text, "see why on that node, or wait longer with --timeout")
 
     def _explain_silence(self) -> str:
         return f"node {self.me} did not hear from the first node"
@@ -380,10 +372,8 @@ def find_board(
         host, port, keeper = _find_endpoint(of, options, line, env)
         return Store(host, port, keeper, timeout=options.timeout, prefix=of.place or "job")
     if not of.place:
-        raise UsageError(
-            "nothing names this job, so its nodes cannot find each other",
-            "give torchrun --rdzv-id, or add --job ID, the same on every node",
-        )
+        text = "nothing names this job, so its nodes cannot find each other"
+        raise UsageError(text, "give torchrun --rdzv-id, or add --job ID, the same on every node")
     # not in the root's directory of decisions, whose name differs if nodes mount the root elsewhere
     place = os.path.join(options.meet or options.plan_dir or "", f"{of.place}.meeting")
     return Files(place, trusted, "--meet" if options.meet else first_launch.FLAG)
@@ -405,9 +395,8 @@ def _find_endpoint(
         host, number, first = master, int(master_port), False
     elif line and line.endpoint:
         if not _is_port(line.port) or int(line.port) == _PORTS - 1:
-            raise UsageError(
-                f"{line.endpoint!r}: there is no other port beside {line.port}", "add --meet HOST:PORT"
-            )
+            text = f"{line.endpoint!r}: there is no other port beside {line.port}"
+            raise UsageError(text, "add --meet HOST:PORT")
         host, number = line.host, int(line.port) + 1
     elif slurm := _find_slurm_endpoint(env):
         host, number = slurm

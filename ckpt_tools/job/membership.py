@@ -121,9 +121,8 @@ def of_worker(started: Started | None, env: Mapping[str, str], *, job: str, rank
             "--worker is for a command that torchrun, msrun, srun or mpirun starts; "
             "'ckpt launchers' shows what is seen"
         )
-        raise UsageError(
-            f"the rank of this worker is unknown: {seen}", (started.hint if started else "") or hint
-        )
+        text = f"the rank of this worker is unknown: {seen}"
+        raise UsageError(text, (started.hint if started else "") or hint)
     if rank is None:
         rank = _known_value(started.rank)
     elif job:  # the user numbers the ranks, which several launchers may start

@@ -1,8 +1,6 @@
-"""The history of a root: the checkpoint that each start of a job resumed from, and the training lost in
-between.
-
-One line of JSON for each decision, in the directory of the log of decisions (``first_launch.place``). No
-decision depends on the history: a line that was cut is counted, and a lost history stops no start.
+"""The history of a root: the checkpoint that each start resumed from, and the training lost in between; a
+line of JSON for each decision, beside the log of decisions. No decision depends on it: a line that was cut is
+counted, and a lost history stops no start.
 """
 
 from __future__ import annotations
@@ -109,9 +107,7 @@ def _beyond(here: float | None, others: Sequence[float | None]) -> float | None:
 
 
 def with_loop(plan: LoadPlan, root: str, directory: str, trusted: Trust = OURS) -> LoadPlan:
-    """Return the plan with warnings: if it resumes at least for the third time in a row from one checkpoint,
-    and if the last start resumed from a later one that is gone.
-    """
+    """Return the plan with warnings of a third start from one checkpoint, and of a later one that is gone."""
     if plan.checkpoint is None:
         return plan
     try:

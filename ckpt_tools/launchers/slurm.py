@@ -27,21 +27,6 @@ _TASKS = (
     "start it by srun in every task, or add --rank N (and --world-size N); 'ckpt plan' and 'ckpt run' need no"
     " rank"
 )
-_ONE_EACH = (
-    "SLURM_PROCID",
-    "SLURM_STEP_NUM_TASKS",
-    "SLURM_NTASKS",
-    "SLURM_STEP_NUM_NODES",
-    "SLURM_NNODES",
-    "SLURM_GPUS_ON_NODE",
-)
-_MAY_START_RANKS = (
-    ": one task per node, which is a rank, or starts the ranks of its node by torchrun or msrun"
-)
-_IF_EACH_IS_A_RANK = (
-    'if every task is one rank, add --rank "$SLURM_PROCID" --world-size "$SLURM_NTASKS"; else ask inside of'
-    " what it starts"
-)
 _SHELLS = ("bash", "interactive", "sh", "zsh")
 
 
@@ -111,7 +96,16 @@ def _explain_unclear(env: Mapping[str, str], s: Started) -> tuple[str, str] | No
         return f"{what}: a single task of a job named so is an interactive shell", _TASKS
     one_each = s.nodes is not None and s.nodes.value == s.world_size.value
     if one_each and (number(env, "SLURM_GPUS_ON_NODE") or 0) != 1:
-        return f"{seen(env, *_ONE_EACH)}{_MAY_START_RANKS}", _IF_EACH_IS_A_RANK
+        names = (
+            "SLURM_PROCID SLURM_STEP_NUM_TASKS SLURM_NTASKS SLURM_STEP_NUM_NODES SLURM_NNODES"
+            " SLURM_GPUS_ON_NODE"
+        )
+        why = "one task per node, which is a rank, or starts the ranks of its node by torchrun or msrun"
+        hint = (
+            'if every task is one rank, add --rank "$SLURM_PROCID" --world-size "$SLURM_NTASKS"; else ask'
+            " inside of what it starts"
+        )
+        return f"{seen(env, *names.split())}: {why}", hint
     return None
 
 

@@ -1,7 +1,5 @@
-"""Directories in order: their entries, sorted by name, and what lies below them.
-
-Links to directories below a root: somebody may change them after a decision, so their targets are used
-under their own names if possible.
+"""Directories in order: their entries, sorted by name, and what lies below them. Somebody may change a link
+after a decision: targets of links are used under their own names if possible.
 """
 
 from __future__ import annotations

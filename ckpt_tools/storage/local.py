@@ -51,9 +51,7 @@ class Stopped(Exception):
 
 
 class Identity(NamedTuple):
-    """The stat fields that show whether a file changed: ``size`` in bytes, times in ns since 1970. Unlike
-    mtime, ctime cannot be set back by a program.
-    """
+    """The stat fields that show a change: bytes, times in ns. No program can set ctime back, unlike mtime."""
 
     size: int
     mtime_ns: int
@@ -81,11 +79,6 @@ class Counter:
 
 
 _counting: ContextVar[tuple[Counter, ...]] = ContextVar("ckpt_tools_counting", default=())
-
-
-def counting() -> tuple[Counter, ...]:
-    """Return the counters of the ``counted()`` blocks that this code runs in."""
-    return _counting.get()
 
 
 @contextmanager
@@ -132,7 +125,7 @@ class OpenFile(ABC):
     def __init__(self, path: str, stat: os.stat_result) -> None:
         self.path, self.stat, self.size = path, stat, stat.st_size
         self.bytes_read = 0
-        self._counters = counting()  # now: other threads do not see the context variable
+        self._counters = _counting.get()  # now: other threads do not see the context variable
         self._lock = threading.Lock()  # += from several threads loses counts without it
 
     @abstractmethod

@@ -161,9 +161,7 @@ class Limit:
         return time.monotonic() - max(self.ends, since) >= GRACE
 
     def away(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return ``work(*args)`` from a thread that may be left behind. Raise Stalled if one of its system
-        calls, or of a thread that it starts, is overdue.
-        """
+        """Return ``work(*args)`` from a thread that may be left behind. Raise Stalled for an overdue call."""
         if self.stalled >= MOST:
             raise Stalled
         thread, calls = Threads(1), dict[int, Call]()

@@ -175,5 +175,4 @@ def find_age(entry: Entry, now_ns: int) -> float:
 def count_freed(entry: Entry) -> tuple[int, int]:
     """Return (bytes that its removal frees, files of it that have other hard links)."""
     infos = [lstat(path) for path in entry.group.files if there(path)]
-    linked = [i for i in infos if i.st_nlink > 1]
-    return sum(i.st_size for i in infos) - sum(i.st_size for i in linked), len(linked)
+    return sum(i.st_size for i in infos if i.st_nlink <= 1), sum(i.st_nlink > 1 for i in infos)

@@ -49,7 +49,6 @@ class Policy(Struct, frozen=True):
     max_total: int | None = None
 
     def require_one(self) -> None:
-        """Raise UsageError if no field is set."""
         if self == Policy():
             text = "what to keep is not said: nothing is removed without that"
             raise UsageError(text, "for example --keep 3, or --keep daily=7,every=10000")

@@ -169,9 +169,7 @@ def find_bests(s: Session, staying: Sequence[Entry], found: Sequence[Entry]) -> 
 
 
 def _find_places(named: str, paths: Collection[str], beside: str) -> list[str]:
-    """Return the ``paths`` that a name may mean after a move: the ones that share most names at the end; of
-    several, the ones in the directory ``beside`` the naming checkpoint.
-    """
+    """Return the ``paths`` that a name may mean after a move: those that share most names at the end."""
     shared_names = dict.fromkeys(paths, 0)
     for path in paths:
         for a, b in zip(reversed(named.split("/")), reversed(path.split("/")), strict=False):
@@ -218,9 +216,7 @@ def find_obstacle(s: Session, e: Entry, staying: Sequence[Entry]) -> str:
 
 
 def _find_strange(s: Session, e: Entry, home: str, staying: Sequence[Entry]) -> str:
-    """Return a file in a checkpoint's directory that may be somebody's, because ckpt does not know it and no
-    staying checkpoint has a copy, as of a tokenizer; "" if there is none.
-    """
+    """Return a file in a checkpoint's directory that may be somebody's: unknown, and no copy; else ""."""
     own = {*e.members, *s.found.indexes, *s.found.unneeded, *s.found.trackers.values()}
     copies = [other.group.paths[0] for other in staying if other.run == e.run and other.good]
     for directory, below, names in walk_below(home):

@@ -68,7 +68,6 @@ def repair(
 
 
 def _find_unseen(inspected: Sequence[Damaged]) -> tuple[Finding, ...]:
-    """Return the findings on files that could not be looked at."""
     unknown = (d.report for d in inspected if d.report.verdict is Verdict.UNKNOWN)
     return tuple(f for report in unknown for f in report.findings if f.severity)
 

@@ -254,7 +254,6 @@ def extents_of(s: Sum) -> list[Extent] | None:
 
 
 def length_of(s: Sum) -> int:
-    """Return how many bytes a checksum covers."""
     return sum(len(p) if isinstance(p, bytes) else p.length for p in s.pieces)
 
 

@@ -77,7 +77,6 @@ class Watcher:
                 self._say(Event("stopped", time.time(), None, {"why": why}))
 
     def _look_once(self, metrics: Metrics) -> int:
-        """Make one pass over each root and return the exit code."""
         for root in self.roots:
             while self._look(root) <= 0:
                 self._save(metrics)
@@ -116,9 +115,7 @@ class Watcher:
 
 
 def _require_listable(root: str) -> None:
-    """Raise UsageError for a file, and CannotLook for a missing directory. A store has a directory only from
-    its first object on, so there it may be still to come.
-    """
+    """Raise UsageError for a file, CannotLook for a missing directory; in a store it may yet come."""
     if is_url(root):
         if not absent(root) and not is_tree(root):
             with explain_refusal(f"cannot look at {root}"):

@@ -100,9 +100,8 @@ class Metrics:
             from prometheus_client import CollectorRegistry, start_http_server
         except ImportError as e:
             hint = "pip install 'ckpt-tools[watch]'"
-            raise UsageError(
-                "metrics need the package prometheus_client, which is not installed", hint
-            ) from e
+            text = "metrics need the package prometheus_client, which is not installed"
+            raise UsageError(text, hint) from e
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         if (port := self.options.metrics_port) is not None:

@@ -79,7 +79,6 @@ class WatchedRoot:
         self._unasked = list[Finding]()
 
     def load(self) -> None:
-        """Load the records of an earlier process."""
         if why := self.records.load():
             self.problem("state-lost", f"{why}; everything is checked again")
         self.tally.again = self.records.starts.again
@@ -196,7 +195,6 @@ class WatchedRoot:
         return ", ".join(states) or "nothing", not states.keys() <= _SEALED
 
     def _call(self, c: Checkpoint, codes: Sequence[str], state: str) -> None:
-        """Call the user's command for a checkpoint of this state, if there is one."""
         good = state in _GOOD
         command = self.options.on_good if good else self.options.on_bad if state == "bad" else None
         if command is None:

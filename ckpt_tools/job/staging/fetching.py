@@ -1,7 +1,5 @@
-"""Files of a store brought to this machine: in parallel, each verified from its local copy, and renamed into
-place when whole.
-
-A view of the plan would hold the same files: these are staged, in the versions that were judged.
+"""Files of a store brought to this machine, in the versions that were judged: in parallel, each verified from
+its local copy, and renamed into place when whole.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from threading import Lock, Semaphore
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from msgspec import to_builtins
 from msgspec.structs import replace
@@ -34,15 +32,12 @@ from ckpt_tools.model.seal import NOT_KEPT
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.scheduler import Request
-from ckpt_tools.reading.session import Session, formats_allowed
+from ckpt_tools.reading.session import formats_allowed
 from ckpt_tools.storage.stalls import Rate, Threads
 from ckpt_tools.storage.stores.mounts import learn_versions, object_of, store_of, tree_of
 from ckpt_tools.storage.stores.source import CHUNK, StoreSource
-from ckpt_tools.storage.stores.store import Object, Replaced, other_than
+from ckpt_tools.storage.stores.store import Object, Replaced, Store, other_than
 from ckpt_tools.storage.urls import is_url, split
-
-if TYPE_CHECKING:
-    from ckpt_tools.storage.stores.store import Store
 
 FILES = 4
 """Files under way at a time, unless --jobs says otherwise."""
@@ -80,7 +75,7 @@ def _reading_copies(url: str) -> Iterator[dict[str, int]]:
     """Yield a dict of keys and descriptors, empty at first: reads of its objects use these files."""
     tree, _ = tree_of(url)
     before, copies = tree.store, dict[str, int]()
-    tree.store = cast("Store", _StoreWithCopies(before, copies))
+    tree.store = cast(Store, _StoreWithCopies(before, copies))
     try:
         yield copies
     finally:
@@ -126,7 +121,17 @@ class Fetch:
         if not wanted:
             return []
         session = open_session(self.root, self.options)
-        requests = _make_requests(session, {f.url: f for f in wanted.values()})
+        parts, requests = {p.path: p for p in session.parts}, dict[str, Request]()
+        for url, f in {f.url: f for f in wanted.values()}.items():
+            tree, key = tree_of(url)
+            with explain_refusal(url, AGAIN):
+                now = tree.object(key)
+            if (now.size, now.mtime_ns, now.etag) != (f.size, f.mtime_ns, f.etag):
+                raise CannotLook(f"{url} has been replaced since it was chosen", AGAIN)
+            part = parts.get(url)
+            expect = formats_allowed(part, session.layouts.piece_of(part)) if part else ()
+            claims = session.indexes.claims(url)
+            requests[url] = Request(url, now.size, now.mtime_ns, Level.CONTENT, tuple(expect), claims)
         self._total = sum(f.size for f in wanted.values())
         self._key = session.reader.key
         aside = os.path.join(self.part, ASIDE)
@@ -264,30 +269,12 @@ def _require_same(wanted: StagedFile, report: Report) -> None:
 
 
 def put_in_place(aside: str, path: str) -> None:
-    """Give a whole file its name. Raise OSError."""
     os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
     os.rename(aside, path)
 
 
 def _explain_replaced(url: str) -> CannotLook:
     return CannotLook(f"{url} was replaced while it was brought", AGAIN)
-
-
-def _make_requests(session: Session, wanted: Mapping[str, StagedFile]) -> dict[str, Request]:
-    """Return by URL how each file is verified. Raise CannotLook if the store has another object now."""
-    parts = {p.path: p for p in session.parts}
-    out: dict[str, Request] = {}
-    for url, f in wanted.items():
-        tree, key = tree_of(url)
-        with explain_refusal(url, AGAIN):
-            now = tree.object(key)
-        if (now.size, now.mtime_ns, now.etag) != (f.size, f.mtime_ns, f.etag):
-            raise CannotLook(f"{url} has been replaced since it was chosen", AGAIN)
-        part = parts.get(url)
-        expect = formats_allowed(part, session.layouts.piece_of(part)) if part else ()
-        claims = session.indexes.claims(url)
-        out[url] = Request(url, now.size, now.mtime_ns, Level.CONTENT, tuple(expect), claims)
-    return out
 
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -338,7 +325,11 @@ def _find_files(tree: Tree) -> Iterator[StagedFile]:
     """Yield a StagedFile for each link of the tree. Raise OSError, UsageError and CannotLook."""
     planned = {f.path: f for _, f in tree.plan.loads}
     learn_versions(list(tree.links.values()))
-    only = _list_ranks(tree)
+    start, only = len(tree.directory) + 1, dict[str, list[int]]()
+    if tree.layout.ranks.own_files:  # no rank looks for other ranks' files
+        for rank, links in tree.ranks.items():
+            for link in links:
+                only.setdefault(link[start:], []).append(rank)
     for name, url in sorted(tree.links.items()):
         if name.partition("/")[0] in OWN_NAMES:  # the upload of a staged directory
             continue
@@ -347,7 +338,9 @@ def _find_files(tree: Tree) -> Iterator[StagedFile]:
         f = planned.get(url)
         if f is not None and (of.size, of.mtime_ns, of.etag) != (f.size, f.mtime_ns, f.etag):
             raise CannotLook(f"{url} has been replaced since it was chosen", AGAIN)
-        yield StagedFile(name, url, of.size, of.mtime_ns, of.etag, of.version, only.get(name))
+        ranks = only.get(name, [0])
+        own = None if 0 in ranks else tuple(ranks)  # all open rank 0's: Megatron-LM reads arguments from them
+        yield StagedFile(name, url, of.size, of.mtime_ns, of.etag, of.version, own)
 
 
 def _require_name(tree: Tree, name: str, url: str) -> None:
@@ -357,26 +350,11 @@ def _require_name(tree: Tree, name: str, url: str) -> None:
         part in ("", ".", "..") or len(part.encode("utf-8", "surrogatepass")) > _LONGEST for part in parts
     )
     if wrong or "\0" in name:
-        raise UsageError(
-            f"{url} cannot be staged: {name!r} is not a name of a file here", "start without --stage"
-        )
+        text = f"{url} cannot be staged: {name!r} is not a name of a file here"
+        raise UsageError(text, "start without --stage")
     above = next((a for n in range(1, len(parts)) if (a := "/".join(parts[:n])) in tree.links), None)
     if above is not None:
         raise UsageError(
             f"{url} cannot be staged: {tree.links[above]} is a file, and would be a directory here as well",
             "rename or delete what does not belong to the checkpoint, or start without --stage",
         )
-
-
-def _list_ranks(tree: Tree) -> dict[str, tuple[int, ...]]:
-    """Return the ranks that load a file, for files that no other rank needs; {} if loaders look for other
-    ranks' files. Rank 0's are left out, as all ranks open them (Megatron-LM reads arguments from them).
-    """
-    if not tree.layout.ranks.own_files:
-        return {}
-    start = len(tree.directory) + 1
-    ranks: dict[str, list[int]] = {}
-    for rank, links in tree.ranks.items():
-        for link in links:
-            ranks.setdefault(link[start:], []).append(rank)
-    return {name: tuple(mine) for name, mine in ranks.items() if 0 not in mine}

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 from ckpt_tools.model.selection import StoreOptions
 from ckpt_tools.storage.stalls import do_each
 from ckpt_tools.storage.stores.options import open_options
-from ckpt_tools.storage.stores.store import OBJECT_STORES, PAGE, Object
+from ckpt_tools.storage.stores.store import OBJECT_STORES, PAGE, Object, Store
 from ckpt_tools.storage.urls import joined, split
 
 if TYPE_CHECKING:
-    from ckpt_tools.storage.stores.store import Store
     from ckpt_tools.storage.stores.tree import Tree
 
 _lock = RLock()
@@ -41,7 +40,6 @@ def forget() -> None:
 
 
 def configured() -> StoreOptions:
-    """Return the options that stores are opened with."""
     return _options[0]
 
 

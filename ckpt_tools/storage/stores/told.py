@@ -29,14 +29,13 @@ from weakref import finalize
 from ckpt_tools.model.seal import StoreChecksum, StoreChecksums
 from ckpt_tools.storage.stalls import Stalled, watched
 from ckpt_tools.storage.stores.refused import checksum_error
-from ckpt_tools.storage.stores.store import CLOUDS, Object, Replaced
+from ckpt_tools.storage.stores.store import CLOUDS, Object, Replaced, Store
 from ckpt_tools.storage.urls import joined
 
 if TYPE_CHECKING:
     from http.client import HTTPMessage
 
     from ckpt_tools.storage.stores.object_store import ObjectStore
-    from ckpt_tools.storage.stores.store import Store
 
 LENGTHS = {"crc32": 4, "crc32c": 4, "crc64nvme": 8, "sha1": 20, "sha256": 32, "sha512": 64, "md5": 16}
 """Bytes of a checksum, by algorithm."""
@@ -218,7 +217,6 @@ def _digests(rows: Any, name: str, length: int) -> tuple[bytes, ...]:
 
 
 def _make_client(store: ObjectStore) -> Any:
-    """Return a boto3 client for the store's endpoint and credentials."""
     try:
         from boto3.session import Session
         from botocore import UNSIGNED
