@@ -206,9 +206,7 @@ def groups(s: Session) -> list[Group]:
 
 
 def find_named(found: Sequence[Group], paths: Sequence[str], root: str) -> list[Group]:
-    """Return the groups at or below the paths; a file stands for its whole checkpoint if that has no
-    directory of its own. Raises UsageError for a part of a group, and NoCheckpoint.
-    """
+    """Return the groups at or below the paths. Raises UsageError for a part of a group, and NoCheckpoint."""
     out = list[Group]()
     for path in paths:
         mine = [g for g in found if g.is_meant_by(path)]

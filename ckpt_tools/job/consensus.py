@@ -1,6 +1,4 @@
-"""Nodes with disks of their own agree on the newest checkpoint of which each node has a sound part for every
-rank that runs on it.
-"""
+"""Nodes with disks of their own agree on the newest checkpoint that is sound on each for its own ranks."""
 
 from __future__ import annotations
 

@@ -350,9 +350,7 @@ class Decision(Struct, frozen=True, dict=True):
 
 
 def read(path: str, trusted: Trust = OURS, named: str = "CKPT_PLAN") -> Decision:
-    """Return the decision in a file. Raise CannotLook if there is none (or other bytes), UsageError if one of
-    its fields is invalid, Untrusted if others could have written it; ``named`` is the setting that led there.
-    """
+    """Return the decision in a file, to which ``named`` led. Raise CannotLook, UsageError and Untrusted."""
     hint = "is --plan-dir on a file system that every process of the job sees?"
     with explain_refusal(f"the decision {path} cannot be read", hint), trust.named(named):
         data = trust.read(path, checked_json.MOST, trusted)

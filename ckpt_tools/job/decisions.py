@@ -40,9 +40,7 @@ _NUMBERED = re.compile(r"(\d{1,9})\.(json|taken)")
 
 
 class Decisions:
-    """The decisions about one root, below ``plan_dir``: a directory for each key (job and generation), with
-    numbered decisions in it.
-    """
+    """The decisions about one root: a directory below ``plan_dir`` for each key, with numbered decisions."""
 
     def __init__(self, plan_dir: str, root: str, trusted: Trust = OURS) -> None:
         self.trusted = trusted

@@ -288,9 +288,7 @@ class Meeting:
         self.told = True
 
     def leave(self) -> None:
-        """Say good-bye; the first node keeps the board until the others have read everything. Raise
-        CannotLook if a node does not say good-bye.
-        """
+        """Say good-bye; the first node keeps the board until all have. Raise CannotLook without."""
         if self.me:
             if self.session:
                 with suppress(CannotLook):

@@ -70,9 +70,7 @@ def _read(env: Mapping[str, str], **fields: str) -> Started:
 
 
 def _explain_mix(env: Mapping[str, str], s: Started) -> str:
-    """Return which variables come from different steps, as in a script that was submitted from within a task;
-    "" if all fit together.
-    """
+    """Return which variables are of different steps, as in a script of another job; "" if none are."""
     tasks, on_node = number(env, "SLURM_NTASKS"), env.get("SLURM_GTIDS", "").count(",") + 1
     tasks_fit = s.world_size is None or tasks in (None, s.world_size.value)
     local = s.local_world_size

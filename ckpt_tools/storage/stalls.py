@@ -96,9 +96,7 @@ def do_each(work: Callable[[S], T], items: Iterable[S], count: int) -> list[T]:
 
 
 class Rate:
-    """A limit in bytes per second for all threads together: each read is followed by a sleep that keeps to
-    it. Idle time is not saved up. ``clock`` and ``sleep`` default to those of ``time``.
-    """
+    """A limit in bytes per second for all threads together, kept by sleeps; idle time is not saved up."""
 
     def __init__(
         self,

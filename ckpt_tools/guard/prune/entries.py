@@ -72,9 +72,7 @@ class Entry(Struct, frozen=True):
 
 
 def find_entries(s: Session, selection: Selection) -> list[Entry]:
-    """Return every checkpoint below the root; the ones that ``selection`` asks about are verified. Raises
-    CannotLook if anything could not be looked at: the other checkpoints might need it.
-    """
+    """Return every checkpoint, those that ``selection`` asks about verified. Raises CannotLook."""
     _require_all_seen(s)
     s.add_members()
     everything = grouping.group(s.parts, s.layouts, selection.save_interval)
@@ -95,7 +93,7 @@ def find_entries(s: Session, selection: Selection) -> list[Entry]:
 
 
 def _require_all_seen(s: Session) -> None:
-    """Raise CannotLook if a plug-in failed, or something below the root could not be looked at."""
+    """Raise CannotLook if a plug-in failed, or something cannot be looked at: it may need the others."""
     for f in plugins.findings():
         raise CannotLook(f"{f.message}, so nothing is removed", f.hint)
     if blind(unseen := not_seen(s)):

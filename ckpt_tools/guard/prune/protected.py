@@ -36,9 +36,7 @@ _MOST_COMPARED = 64 << 20  # bytes of the largest object that is read to compare
 
 
 def find_decided(plan_dir: str | None, trusted: Trust) -> frozenset[str]:
-    """Return the real paths that jobs' decisions load, of any root: a job may use another path. Raises
-    CannotLook if decisions cannot be read, or ``plan_dir`` is named and missing; and Untrusted.
-    """
+    """Return the real paths that jobs' decisions load, of any root. Raises CannotLook and Untrusted."""
     home, out = plan_dir or resolve.decisions(), set[str]()
     if not os.path.isdir(home):
         if plan_dir is not None:

@@ -101,16 +101,9 @@ class Watcher:
         return soon
 
     def _save(self, metrics: Metrics) -> None:
-        """Write records and metrics; a failure is reported as an event, and watching goes on."""
         for root in self.roots:
             root.save()
-        try:
-            metrics.write()
-        except (OSError, Untrusted) as e:
-            text = f"{self.options.metrics_file} cannot be written: {getattr(e, 'strerror', None) or e}"
-            self.roots[0].problem("metrics-not-written", text)
-        else:
-            self.roots[0].solved("metrics-not-written")
+        self.roots[0].write("metrics-not-written", self.options.metrics_file, metrics.write)
         self._saved_at = time.monotonic()
 
 

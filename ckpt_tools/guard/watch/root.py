@@ -271,14 +271,16 @@ class WatchedRoot:
     # ---- words
 
     def save(self) -> None:
-        """Write the records; a failure is reported as a problem."""
+        self.write("state-not-written", self.records.directory, self.records.save)
+
+    def write(self, code: str, place: str | None, work: Callable[[], object]) -> None:
+        """Write to ``place`` by ``work``; a failure is reported as a problem, and watching goes on."""
         try:
-            self.records.save()
+            work()
         except (OSError, Untrusted) as e:
-            why = getattr(e, "strerror", None) or e
-            self.problem("state-not-written", f"{self.records.directory} cannot be written: {why}")
+            self.problem(code, f"{place} cannot be written: {getattr(e, 'strerror', None) or e}")
         else:
-            self.solved("state-not-written")
+            self.solved(code)
 
     def say(self, kind: str, fields: Mapping[str, object], findings: tuple[Finding, ...] = ()) -> None:
         self._say(Event(kind, time.time(), self.root, fields, findings))

@@ -75,7 +75,7 @@ def _reading_copies(url: str) -> Iterator[dict[str, int]]:
     """Yield a dict of keys and descriptors, empty at first: reads of its objects use these files."""
     tree, _ = tree_of(url)
     before, copies = tree.store, dict[str, int]()
-    tree.store = cast(Store, _StoreWithCopies(before, copies))
+    tree.store = cast("Store", _StoreWithCopies(before, copies))
     try:
         yield copies
     finally:
