@@ -288,7 +288,7 @@ class Meeting:
         self.told = True
 
     def leave(self) -> None:
-        """Say good-bye; the first node keeps the board until all have. Raise CannotLook without."""
+        """Say good-bye; the first node keeps the board until all have. Raise CannotLook if one has not."""
         if self.me:
             if self.session:
                 with suppress(CannotLook):
