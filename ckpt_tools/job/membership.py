@@ -127,32 +127,29 @@ def of_worker(started: Started | None, env: Mapping[str, str], *, job: str, rank
         rank = _known_value(started.rank)
     elif job:  # the user numbers the ranks, which several launchers may start
         started = replace(started, start="")
+    nodes, ranks = _find_place(started, rank)
     process = Membership(
         key="",
         member="scheduler" if rank is None else f"rank-{rank}",
         unique=False,
         rank=rank,
         node=_known_value(started.node),
-        nodes=(nodes := _count_nodes(started)),
-        ranks=_ranks_beside(started, rank, nodes),
+        nodes=nodes,
+        ranks=ranks,
         generation=_known_value(started.restart) or 0,
     )
     return _add_key(process, started, env, job)
 
 
-def _count_nodes(started: Started) -> int:
-    if nodes := _known_value(started.nodes):
-        return nodes
+def _find_place(started: Started, rank: int | None) -> tuple[int, range | None]:
+    """Return (number of nodes, ranks of this node, None if unknown)."""
     world, local = _known_value(started.world_size), _known_value(started.local_world_size)
-    return 1 if local is None or world is None or local == world else -(-world // local)
-
-
-def _ranks_beside(started: Started, rank: int | None, nodes: int) -> range | None:
-    world, local = _known_value(started.world_size), _known_value(started.local_world_size)
-    at = _known_value(started.local_rank)
+    nodes, at = _known_value(started.nodes), _known_value(started.local_rank)
+    if not nodes:
+        nodes = 1 if local is None or world is None or local == world else -(-world // local)
     if rank is not None and at is not None and local:
-        return range(rank - at, rank - at + local)
-    return range(world) if nodes == 1 and world else None
+        return nodes, range(rank - at, rank - at + local)
+    return nodes, range(world) if nodes == 1 and world else None
 
 
 def of_node(
