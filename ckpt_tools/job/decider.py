@@ -222,12 +222,13 @@ class Decider(Struct):
         selection, options = self.selection, self.options
         if self.listener.made:
             self.listener.made(plan)
+        body = body_of(plan)
         if options.stage and plan.checkpoint:
             from ckpt_tools.job.staging.fetching import describe
 
-            return {**body_of(plan), **describe(plan, options.stage, layouts_of(selection))}
-        if options.view and plan.checkpoint:
+            body |= describe(plan, options.stage, layouts_of(selection))
+        elif options.view and plan.checkpoint:
             from ckpt_tools.job.view import build
 
-            return {**body_of(plan), **build(plan, options.view, selection.trust, layouts_of(selection))}
-        return body_of(plan)
+            body |= build(plan, options.view, selection.trust, layouts_of(selection))
+        return body

@@ -64,7 +64,7 @@ def write(path: str, data: bytes, trusted: Trust = OURS) -> None:
 
 
 @contextmanager
-def write_first(path: str, data: bytes, trusted: Trust = OURS) -> Iterator[None]:
+def write_first(path: str, data: bytes, trusted: Trust) -> Iterator[None]:
     """Write ``data`` to the disk; the file appears at ``path`` when the block ends. Raise CannotLook."""
     home, name = os.path.split(path)
     hint = "make room, or name another directory with --plan-dir"

@@ -106,7 +106,7 @@ def _beyond(here: float | None, others: Sequence[float | None]) -> float | None:
     return None if here is None or not known else max(0, *(n - here for n in known))
 
 
-def with_loop(plan: LoadPlan, root: str, directory: str, trusted: Trust = OURS) -> LoadPlan:
+def with_loop(plan: LoadPlan, root: str, directory: str, trusted: Trust) -> LoadPlan:
     """Return the plan with warnings of a third start from one checkpoint, and of a later one that is gone."""
     if plan.checkpoint is None:
         return plan

@@ -26,8 +26,6 @@ from ckpt_tools.storage.listing import names_of
 from ckpt_tools.storage.urls import is_url
 from ckpt_tools.storage.writes import replace_file
 
-_MINUTE = 60 * 10**9
-
 
 class Policy(Struct, frozen=True):
     """What to keep of each run: a checkpoint stays if any field keeps it. ``keep_within`` is in
@@ -126,7 +124,7 @@ def _find_by_time(policy: Policy, saves: Sequence[Save]) -> Iterator[tuple[Save,
         for save in sorted(saves, key=lambda s: s.at_ns, reverse=True):
             last_of.setdefault(time.strftime(period, time.gmtime(save.at_ns // 10**9)), save)
         yield from ((s, f"the last of its {word}") for s in [*last_of.values()][: number or 0])
-    kept_at, interval = None, (policy.keep_per_minutes or 0) * _MINUTE
+    kept_at, interval = None, (policy.keep_per_minutes or 0) * 60 * 10**9
     for save in sorted(saves, key=lambda s: s.at_ns) if interval else ():
         if kept_at is None or save.at_ns - kept_at >= interval:
             kept_at = save.at_ns

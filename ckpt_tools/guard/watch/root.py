@@ -58,11 +58,6 @@ _SEALED = frozenset({"sealed", "already"})
 """States of sealing after which nothing is left to do; others may change the next time."""
 _BUDGET = 60.0
 """Seconds for which ``plan`` reads, as in 'ckpt run'. Earlier verdicts are in the cache."""
-_READ = (
-    *("jobs", "io", "limit_rate", "settle", "require", "seal_dir", "trust_global", "key_file"),
-    *("trust", "layouts"),
-)
-"""Options of reading that ``plan`` gets as well."""
 
 
 class WatchedRoot:
@@ -329,7 +324,8 @@ def _ask(s: Session, options: WatchOptions, runs: Sequence[str]) -> Answer:
 
 def _selection(options: WatchOptions) -> Selection:
     """Return the selection of a job that sets no options but those for reading."""
-    read = {name: getattr(options.read, name) for name in _READ}
+    names = "jobs io limit_rate settle require seal_dir trust_global key_file trust layouts"
+    read = {name: getattr(options.read, name) for name in names.split()}
     age = max(DAY, 2 * options.every)
     return Selection(**read, plan_dir=options.plan_dir, cache=True, max_age=age, budget=_BUDGET)
 

@@ -178,10 +178,8 @@ def _nest_options(given: Mapping[str, str]) -> dict[str, Any]:
 
 _LIFETIME = timedelta(minutes=9)
 """How long one answer of botocore is used: it renews credentials that expire within 10 minutes."""
-_NATIVE = (
-    "AWS_ACCESS_KEY_ID",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+_NATIVE = _words(
+    "AWS_ACCESS_KEY_ID AWS_CONTAINER_CREDENTIALS_RELATIVE_URI AWS_CONTAINER_CREDENTIALS_FULL_URI"
 )
 """Variables by which obstore gets credentials itself."""
 _NATIVE_OPTIONS = _words(
