@@ -314,16 +314,15 @@ class Sealer:
         """Read and digest one file of a target, and hold it to what indexes, layouts and seals say."""
         s, part, options = self.session, self._parts.get(path), self.options
         s.reader.opened(path)
+        name = os.path.relpath(path, target.base)
         if options.fragment and s.indexes.find_undescribed(path) is not None:
-            return self._pass.read_plain(
-                path, os.path.relpath(path, target.base)
-            )  # its index is another rank's
+            return self._pass.read_plain(path, name)  # its index is another rank's
         expect = formats_allowed(part, s.layouts.piece_of(part)) if part else ()
         ignores_seals = options.again or options.fragment is not None
         claims = s.indexes.described(path) if ignores_seals else s.indexes.claims(path)
         if options.again and self._signer is not None:  # the signature is made anew as well
             claims = tuple(c for c in claims if c.format != "model_signing")
-        return self._pass.read(path, os.path.relpath(path, target.base), expect, claims)
+        return self._pass.read(path, name, expect, claims)
 
 
 def _join_inside(home: str, name: str) -> str:
