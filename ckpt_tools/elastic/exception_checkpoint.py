@@ -39,26 +39,8 @@ def _require_in_world(what: str, ranks: Iterable[int], world_size: int | None) -
     """Raise UsageError if a rank is not below the world size; None allows all."""
     beyond = [r for r in ranks if world_size is not None and r >= world_size]
     if beyond:
-        raise UsageError(
-            f"{what}: rank {min(beyond)} does not exist among {world_size} ranks",
-            "ranks count from 0: correct it, or world_size",
-        )
-
-
-def _check_groups(group_info: Iterable[Iterable[int]], world_size: int | None) -> Groups:
-    """Return groups of ranks with the same state. Raises UsageError for an empty group, or a rank twice."""
-    try:
-        groups = tuple(tuple(_fault_file.rank(r) for r in group) for group in group_info)
-    except (TypeError, ValueError) as e:
-        raise UsageError(f"group_info: {e}", "use lists of ranks such as [[0, 2], [1, 3]]") from e
-    ranks = [r for group in groups for r in group]
-    if not all(groups) or len(set(ranks)) != len(ranks):
-        raise UsageError(
-            "group_info has an empty group, or a rank twice",
-            "each rank belongs to one group: [[0, 2], [1, 3]]",
-        )
-    _require_in_world("group_info", ranks, world_size)
-    return groups
+        text = f"{what}: rank {min(beyond)} does not exist among {world_size} ranks"
+        raise UsageError(text, "ranks count from 0: correct it, or world_size")
 
 
 class ExceptionCheckpoint:
@@ -88,7 +70,16 @@ class ExceptionCheckpoint:
         self.rank: int | None = _setting("rank", rank, parsers.whole(0, parsers.MAX_RANK), "CKPT_RANK", env)
         if self.rank is None and (started := launchers.detect(env)):
             self.rank = started.rank.value if started.rank else None
-        self.fault_ranks = _collect_fault_ranks(fault_ranks, fault_file, env)
+        believed = trusted({}, env)
+        if isinstance(fault_ranks, Iterable) and not isinstance(fault_ranks, str):
+            fault_ranks = [*fault_ranks]
+        in_list = partial(_rank_set, trusted=believed)
+        named = _setting("fault_ranks", fault_ranks, in_list, "CKPT_FAULT_RANKS", env) or frozenset()
+        path = None if fault_file is None else os.fspath(fault_file)
+        in_file = partial(_fault_file.fault_file, trusted=believed)
+        self.fault_ranks: frozenset[int] = named | (
+            _setting("fault_file", path, in_file, "CKPT_FAULT_FILE", env) or frozenset()
+        )
         _require_in_world("the fault ranks", self.fault_ranks, self.world_size)
         _require_in_world("rank", () if self.rank is None else (self.rank,), self.world_size)
         self.saved = False
@@ -115,7 +106,17 @@ class ExceptionCheckpoint:
         ``use_distributed_optimizer``: every rank holds a part of the optimizer that no other rank has, so all
         ranks save and none can replace another. Raises UsageError.
         """
-        groups: Groups | None = None if group_info is None else _check_groups(group_info, self.world_size)
+        groups: Groups | None = None
+        if group_info is not None:
+            try:
+                groups = tuple(tuple(_fault_file.rank(r) for r in group) for group in group_info)
+            except (TypeError, ValueError) as e:
+                raise UsageError(f"group_info: {e}", "use lists of ranks such as [[0, 2], [1, 3]]") from e
+            ranks = [r for group in groups for r in group]
+            if not all(groups) or len(set(ranks)) != len(ranks):
+                text = "group_info has an empty group, or a rank twice"
+                raise UsageError(text, "each rank belongs to one group: [[0, 2], [1, 3]]")
+            _require_in_world("group_info", ranks, self.world_size)
         replicas = _setting("replicas", replicas, parsers.whole(1))
         self._save_func, self._args = save_func, args if callable(args) else tuple(args)
         self._group_info, self._sharded = groups, use_distributed_optimizer
@@ -160,9 +161,8 @@ class ExceptionCheckpoint:
     def __enter__(self) -> Self:
         if self._signals and not self._depth:
             if threading.current_thread() is not threading.main_thread():
-                raise UsageError(
-                    "signals can only be watched in the main thread", "enter there, or leave out signals="
-                )
+                text = "signals can only be watched in the main thread"
+                raise UsageError(text, "enter there, or leave out signals=")
             self._before = {s: signal.signal(s, _terminate) for s in self._signals}
         self._depth += 1
         return self
@@ -253,9 +253,8 @@ class ExceptionCheckpoint:
         """
         me = _setting("rank", self.rank if rank is None else rank, parsers.whole(0, parsers.MAX_RANK))
         if me is None:
-            raise UsageError(
-                "the rank is not known, so its files cannot be named", "pass rank=, or set CKPT_RANK"
-            )
+            text = "the rank is not known, so its files cannot be named"
+            raise UsageError(text, "pass rank=, or set CKPT_RANK")
         _require_in_world("rank", (me,), self.world_size)
         if tensor_rank is None and self._group_info is not None and len(self._group_info) == 1:
             tensor_rank = 0  # all ranks hold the same state: there is no model parallelism
@@ -277,9 +276,8 @@ class ExceptionCheckpoint:
         if shard is None and me in self._group_of:
             shard = sorted(self._group_of[me]).index(me)  # Megatron-LM counts ranks upwards
         if shard is None:
-            raise UsageError(
-                "data_parallel_rank is not known", "pass data_parallel_rank=, or group_info= in set_config()"
-            )
+            text = "data_parallel_rank is not known"
+            raise UsageError(text, "pass data_parallel_rank=, or group_info= in set_config()")
         return os.path.join(common, "model_rng.pt"), os.path.join(f"{common}_{shard:03d}", "optim.pt")
 
     def _get_fault_npus(self) -> list[str]:
@@ -306,19 +304,6 @@ def _name_directory(tensor_rank: int | None, pipeline_rank: int | None, staged: 
         raise UsageError("pipeline_rank is not known", "pass pipeline_rank=, or pipeline_parallel=False")
     stage = "" if pipeline_rank is None or staged is False else f"_{pipeline_rank:03d}"
     return f"mp_rank_{tensor_rank:02d}{stage}"
-
-
-def _collect_fault_ranks(
-    ranks: Iterable[int] | str | None, file: str | os.PathLike[str] | None, env: Mapping[str, str]
-) -> frozenset[int]:
-    """Return all ranks in the list or the file; for each that is None, its variable counts."""
-    listed = ranks if ranks is None or isinstance(ranks, str) or not isinstance(ranks, Iterable) else [*ranks]
-    believed = trusted({}, env)
-    in_file = partial(_fault_file.fault_file, trusted=believed)
-    path = None if file is None else os.fspath(file)
-    in_list = partial(_rank_set, trusted=believed)
-    named = _setting("fault_ranks", listed, in_list, "CKPT_FAULT_RANKS", env) or frozenset()
-    return named | (_setting("fault_file", path, in_file, "CKPT_FAULT_FILE", env) or frozenset())
 
 
 def _rank_set(value: object, base: str, trusted: Trust) -> frozenset[int]:

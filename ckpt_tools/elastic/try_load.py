@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Generic, TypeVar, cast
 
@@ -44,10 +44,8 @@ def try_load(candidates: Iterable[C], loader: Callable[[C], T], max_attempts: in
     Every rank must try the same candidates and agree on the result: let one rank decide and tell the others.
     """
     if max_attempts < 1:
-        raise UsageError(
-            f"max_attempts is {max_attempts}: at least one attempt is needed",
-            "leave it out, or use 1 or more",
-        )
+        text = f"max_attempts is {max_attempts}: at least one attempt is needed"
+        raise UsageError(text, "leave it out, or use 1 or more")
     trail: list[Attempt[C]] = []
     is_path = isinstance(candidates, (str, bytes)) or hasattr(candidates, "__fspath__")
     left = iter(cast("Iterable[C]", (candidates,)) if is_path else candidates)
@@ -57,17 +55,13 @@ def try_load(candidates: Iterable[C], loader: Callable[[C], T], max_attempts: in
         except Exception as error:
             trail.append(Attempt(candidate, error))
     if not trail:
-        raise NoCheckpoint(
-            "there is no candidate to load", "a first launch may start fresh; 'ckpt ls' shows what is there"
-        )
-    raise _make_error(trail, max_attempts, more=next(left, trail) is not trail) from trail[-1].error
-
-
-def _make_error(trail: Sequence[Attempt[C]], max_attempts: int, *, more: bool) -> LoadFailed:
-    last, several = trail[-1], "s" if len(trail) > 1 else ""
-    stopped = f"; more candidates exist, but max_attempts={max_attempts} stopped the search" if more else ""
-    return LoadFailed(
+        text = "there is no candidate to load"
+        raise NoCheckpoint(text, "a first launch may start fresh; 'ckpt ls' shows what is there")
+    last, several, stopped = trail[-1], "s" if len(trail) > 1 else "", ""
+    if next(left, trail) is not trail:
+        stopped = f"; more candidates exist, but max_attempts={max_attempts} stopped the search"
+    raise LoadFailed(
         f"none of {len(trail)} candidate{several} loads; the last one,"
         f" {last.candidate}, failed with {type(last.error).__name__}: {last.error}{stopped}",
         tuple((str(a.candidate), a.error) for a in trail),
-    )
+    ) from last.error

@@ -38,10 +38,7 @@ class Pending:
 
 
 def seal_later(work: Callable[[], Sealing], roots: Sequence[str]) -> Pending:
-    """Call ``work`` after all earlier calls, in the background; return at once.
-
-    A reason why something was not sealed is logged. Training continues in any case.
-    """
+    """Call ``work`` in the background, after all earlier calls; log why something was not sealed."""
 
     def seal() -> Sealing | None:
         try:

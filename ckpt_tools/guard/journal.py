@@ -32,10 +32,8 @@ from ckpt_tools.storage.writes import hold_lock, replace_file
 NAME = "journal.jsonl"
 UNDOABLE = ("repair", "quarantine")
 _TRASH, _INCOMING = f"{STATE}/trash", f"{STATE}/incoming"
-_MOST_OPERATIONS = 200
-"""Operations in the journal, at most."""
-_NO_REPLACE = 1
-"""renameat2(2): RENAME_NOREPLACE."""
+_MOST_OPERATIONS = 200  # operations in the journal, at most
+_NO_REPLACE = 1  # renameat2(2): RENAME_NOREPLACE
 _UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM})
 """Errors of renameat2(2) where the system or the file system does not have it."""
 _HINTS = {
@@ -161,10 +159,9 @@ class Step(Struct, frozen=True, array_like=True):
 
 
 def rename_to_free_name(source: str, target: str, source_at: int, target_at: int) -> None:
-    """Rename between open directories. Raises FileExistsError if the new name is taken, and OSError.
-
-    Without renameat2(2) a file is linked to the new name before it loses the old one, and a directory is
-    renamed, which can replace an empty directory at most.
+    """Rename between open directories. Raises FileExistsError if the new name is taken, and OSError. Without
+    renameat2(2) a file is linked to the new name before it loses the old one, and a directory is renamed,
+    which can replace an empty directory at most.
     """
     with suppress(AttributeError):
         call = ctypes.CDLL(None, use_errno=True).renameat2
@@ -205,9 +202,7 @@ class Store:
 
     @cached_property
     def operations(self) -> list[Operation]:
-        """The operations in the journal, latest first: unfinished ones, ones that can be undone, and the last
-        one. Raises CannotLook, and Untrusted if others can write the journal.
-        """
+        """The operations in the journal, the latest first. Raises CannotLook and Untrusted."""
         path, out = os.path.join(self._directory, NAME), list[Operation]()
         try:
             data = trust.read(path, checked_json.MOST, self._trusted)
@@ -244,16 +239,13 @@ class Store:
         return 1 + max((op.number for op in self.operations), default=0)
 
     def place(self, kind: str) -> str:
-        """Return the directory below ``.ckpt`` for files of the next operation; ``kind`` is quarantine,
-        trash, incoming or replaced. It is not there yet: who writes into it makes it.
-        """
+        """Return the directory of ``kind`` for files of the next operation, which need not be there yet."""
         return f"{STATE}/{kind}/{self._find_next_number():06d}"
 
     def run(self, command: str, why: str, steps: Sequence[Step]) -> Operation:
         """Write the steps into the journal, then do them; a step whose file was moved or written meanwhile is
-        left out. ``prune`` is over only when the trash, to which its files move, is emptied.
-
-        Raises CannotLook if a step fails; the message says if the steps before it could not be taken back.
+        left out. ``prune`` is over only when the trash, to which its files move, is emptied. Raises
+        CannotLook if a step fails; the message says if the steps before it could not be taken back.
         """
         planned = list[Step]()
         try:

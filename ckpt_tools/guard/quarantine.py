@@ -85,9 +85,7 @@ def _list_changes(why: Mapping[Group, str], trackers: Sequence[Pointed], done: b
         state = "stays" if why[g] else "moved" if done else "would-move"
         size = 0 if done and not why[g] else g.size
         yield Change(g.path, state, why[g], None, g.label, len(g.files), size)
-    for t in trackers:
-        reason = f"it named {t.now}, and names {t.then} then"
-        yield Change(t.path, "pointed" if done else "would-point", reason)
+    yield from (tracker.row(done) for tracker in trackers)
 
 
 def _find_damaged(found: Sequence[Group], root: str, sel: Selection) -> list[Group]:
@@ -136,10 +134,8 @@ def restore(
     root: str, paths: Sequence[str], *, apply: bool = False, state_dir: str | None = None, trust: Trust = OURS
 ) -> Changes:
     """Bring checkpoints back; ``paths`` are directories below ``.ckpt/quarantine``, or the paths that files
-    and checkpoints had. Without ``apply`` it only says what it would do.
-
-    Raises NoCheckpoint if the quarantine has none of them, UsageError if an old path is taken, and
-    CannotLook.
+    and checkpoints had. Without ``apply`` it only says what it would do. Raises NoCheckpoint if the
+    quarantine has none of them, UsageError if an old path is taken, and CannotLook.
     """
     root = os.path.abspath(root)
     with journal.opened(root, state_dir, trust, apply=apply) as store:
@@ -172,9 +168,8 @@ def _find_moves(store: Store, root: str, path: str) -> Iterator[tuple[Operation,
 
 
 def undo(root: str, *, apply: bool = False, state_dir: str | None = None, trust: Trust = OURS) -> Changes:
-    """Take back the last repair or quarantine below ``root``. Without ``apply`` nothing is moved.
-
-    Raises NoCheckpoint if there is none, UsageError if a file has changed since, and CannotLook.
+    """Take back the last repair or quarantine below ``root``. Without ``apply`` nothing is moved. Raises
+    NoCheckpoint if there is none, UsageError if a file has changed since, and CannotLook.
     """
     root = os.path.abspath(root)
     with journal.opened(root, state_dir, trust, apply=apply) as store:
@@ -193,9 +188,7 @@ def undo(root: str, *, apply: bool = False, state_dir: str | None = None, trust:
 
 
 def _list_undo(store: Store, root: str, steps: Sequence[Step], done: bool) -> list[Change]:
-    """Return the rows of a command that was taken back already, and of undoing ``steps``. Raises UsageError
-    if the old path of a file is taken by now.
-    """
+    """Return the rows of undoing ``steps``. Raises UsageError if the old path of a file is taken by now."""
     rows = store.changes()
     for step in steps:
         was, now = os.path.join(root, step.source), os.path.join(root, step.target)
@@ -231,12 +224,16 @@ class Pointed(Struct, frozen=True):
     then: int | str
     data: bytes
 
+    def row(self, done: bool, label: str = "") -> Change:
+        said = "it is not there" if self.now is None else f"it named {self.now}"
+        why = f"{said}, and names {self.then} then"
+        return Change(self.path, "pointed" if done else "would-point", why, label=label)
+
 
 def point_tracker(s: Session, chosen: Checkpoint) -> Pointed | None:
     """Return the tracker beside a checkpoint with contents that name it; None if it names it already, or is
-    missing and its layout can do without.
-
-    Raises UsageError if the tracker is a link: the target may be no tracker.
+    missing and its layout can do without. Raises UsageError if the tracker is a link: the target may be no
+    tracker.
     """
     layout, base = s.layouts.of(chosen), chosen.parts[0].base
     then = layout.tracker.name(chosen) if layout.tracker.file else None

@@ -6,7 +6,6 @@ import errno
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -73,10 +72,7 @@ class SealOptions(Struct, frozen=True):
 def seal_below(
     roots: Sequence[str], options: SealOptions, note: Callable[[SealedOne], object] | None = None
 ) -> Sealing:
-    """Seal every whole checkpoint at or below the absolute roots; ``note`` is called with each result.
-
-    Raises CannotLook if a root cannot be listed or a seal cannot be written.
-    """
+    """Seal every whole checkpoint at or below absolute roots; ``note`` gets each. Raises CannotLook."""
     if not options.dry_run and options.read.seal_dir is None:
         require_writable(roots, SEAL_ELSEWHERE)
     started, done, findings = time.perf_counter(), list[SealedOne](), list[Finding]()
@@ -137,11 +133,6 @@ class Sealer:
 
     def seal(self) -> Iterator[SealedOne]:
         """Seal one checkpoint after the other, each before the next is read; yield the results."""
-        for target in self._find_targets():
-            yield self._seal_target(target)
-
-    def _find_targets(self) -> list[Target]:
-        """Return what is to be sealed, inspected to level structure; set the totals of the progress."""
         s, options = self.session, self.options
         prefetch(s, s.parts, Level.STRUCTURE)
         for part in s.parts:
@@ -156,14 +147,13 @@ class Sealer:
         s.bytes_total = s.bytes_done + sum(map(find_size, files))
         for home in set() if options.dry_run else {os.path.dirname(target.seal) for target in found}:
             remove_abandoned(home)
-        return found
+        for target in found:
+            yield self._seal_target(target)
 
     def seal_share(self, fragment: Fragment) -> Iterator[SealedOne]:
         """Write the fragment of one rank: of the files in ``options.files``, or of the files whose names have
-        its rank. Rank 0 also takes the files that belong to no rank.
-
-        The save may still go on elsewhere, so nothing is asked of other files. Raises UsageError if a file
-        lies outside the checkpoint.
+        its rank. Rank 0 also takes the files that belong to no rank. The save may still go on elsewhere, so
+        nothing is asked of other files. Raises UsageError if a file lies outside the checkpoint.
         """
         s, home, seal_dir = self.session, self.root, self.options.read.seal_dir
         paths = [_join_inside(home, name) for name in self.options.files]
@@ -201,7 +191,7 @@ class Sealer:
     def _read_and_seal(self, target: Target, result: SealedOne) -> SealedOne:
         """Read a target's files and write its seal, if nothing is wrong with them; return the result."""
         options = self.options
-        files, wrong = _read_files(target.files, partial(self._read, target))
+        files, wrong = self._read_files(target)
         if wrong:
             return replace(result, state=find_state(wrong), findings=wrong)
         if result.state == "already":
@@ -224,7 +214,6 @@ class Sealer:
         return result
 
     def _sign(self, target: Target, files: Sequence[SealedFile]) -> None:
-        """Write the signatures of a sealed target, if there is a key to sign with."""
         if self._signer is not None:
             homes = [os.path.split(p) for p in target.files if p in self._alone and p != target.path]
             hidden = [f"{home}/{document.beside(name)}" for home, name in homes]
@@ -239,7 +228,7 @@ class Sealer:
         sealed = {f.path: f.size for known in found for f in known.seal.files}
         if self._signer is not None and not self._signer.is_signed(target):
             return False
-        return sealed == {_find_name(target, path): find_size(path) for path in target.files}
+        return sealed == {os.path.relpath(path, target.base): find_size(path) for path in target.files}
 
     # ---- why not
 
@@ -301,18 +290,39 @@ class Sealer:
 
     # ---- read and swear
 
+    def _read_files(self, target: Target) -> tuple[tuple[SealedFile, ...], tuple[Finding, ...]]:
+        """Return (all files with their digests, what is wrong). All are checked again after the last one is
+        read: else a file that changed would be sealed as part of a checkpoint that never existed.
+        """
+        before = identify(target.files)
+        files, wrong = list[SealedFile](), list[Finding]()
+        for path in target.files:
+            try:
+                digested = self._read(target, path)
+            except OSError as e:
+                wrong.append(finding(_find_code(e), e.strerror or str(e), path=path))
+                continue
+            if digested.file is not None:
+                files.append(digested.file)
+            elif digested.report is not None:
+                found = (f for f in digested.report.findings if f.severity is not Severity.NOTE)
+                wrong += (replace(f, path=path) for f in found)
+        changed = list(_find_changed(before, identify(target.files, again=True)))
+        return tuple(files), tuple(changed or wrong)  # a change may have caused the rest
+
     def _read(self, target: Target, path: str) -> Digested:
         """Read and digest one file of a target, and hold it to what indexes, layouts and seals say."""
         s, part, options = self.session, self._parts.get(path), self.options
         s.reader.opened(path)
+        name = os.path.relpath(path, target.base)
         if options.fragment and s.indexes.find_undescribed(path) is not None:
-            return self._pass.read_plain(path, _find_name(target, path))  # its index is another rank's
+            return self._pass.read_plain(path, name)  # its index is another rank's
         expect = formats_allowed(part, s.layouts.piece_of(part)) if part else ()
         ignores_seals = options.again or options.fragment is not None
         claims = s.indexes.described(path) if ignores_seals else s.indexes.claims(path)
         if options.again and self._signer is not None:  # the signature is made anew as well
             claims = tuple(c for c in claims if c.format != "model_signing")
-        return self._pass.read(path, _find_name(target, path), expect, claims)
+        return self._pass.read(path, name, expect, claims)
 
 
 def _join_inside(home: str, name: str) -> str:
@@ -321,33 +331,6 @@ def _join_inside(home: str, name: str) -> str:
     if not path.startswith(f"{home.rstrip('/')}/") or not is_normal(path):
         raise UsageError(f"{name} lies outside {home}", "a seal names only files of its checkpoint")
     return path
-
-
-def _find_name(target: Target, path: str) -> str:
-    return os.path.relpath(path, target.base)
-
-
-def _read_files(
-    paths: Sequence[str], read: Callable[[str], Digested]
-) -> tuple[tuple[SealedFile, ...], tuple[Finding, ...]]:
-    """Return (all files with their digests, what is wrong). All are checked again after the last one is read:
-    else a file that changed would be sealed as part of a checkpoint that never existed.
-    """
-    before = identify(paths)
-    files, wrong = list[SealedFile](), list[Finding]()
-    for path in paths:
-        try:
-            digested = read(path)
-        except OSError as e:
-            wrong.append(finding(_find_code(e), e.strerror or str(e), path=path))
-            continue
-        if digested.file is not None:
-            files.append(digested.file)
-        elif digested.report is not None:
-            found = (f for f in digested.report.findings if f.severity is not Severity.NOTE)
-            wrong += (replace(f, path=path) for f in found)
-    changed = list(_find_changed(before, identify(paths, again=True)))
-    return tuple(files), tuple(changed or wrong)  # a change may have caused the rest
 
 
 def _find_changed(before: Identities, after: Identities) -> Iterator[Finding]:

@@ -1,6 +1,4 @@
-"""Signatures over sealed files, as ``model_signing verify key`` accepts them: of a whole directory, or of
-each file.
-"""
+"""Signatures over sealed files, as ``model_signing verify key`` accepts them."""
 
 from __future__ import annotations
 
@@ -71,9 +69,7 @@ class Signer:
     def sign(
         self, target: Target, files: Sequence[SealedFile], algorithm: str, beside: Sequence[str]
     ) -> Iterator[tuple[str, bytes]]:
-        """Yield (path, content) of each signature of a target. ``beside`` are hidden files in the same
-        directory that are not part of it.
-        """
+        """Yield (path, content) of each signature; hidden files ``beside`` the target are no part of it."""
         ignored = [*_IGNORED, *(os.path.relpath(path, target.base) for path in beside)]
         digests = {
             os.path.normpath(f"{target.base}/{f.path}"): f.digest if algorithm == DIGEST else f.also[DIGEST]

@@ -1,6 +1,4 @@
-"""What is sealed together: a checkpoint with its own directory as a whole, other files one by one. Also what
-goes together into quarantine, or is pruned together; and what verifying a checkpoint shows.
-"""
+"""What is sealed, put away or pruned together, and what verifying a checkpoint shows."""
 
 from __future__ import annotations
 
@@ -57,8 +55,15 @@ def targets(s: Session) -> Iterator[Target]:
     for run in runs:
         for c in sorted(run, key=lambda c: (c.order, c.path), reverse=True):
             home, *others = _find_homes(c)
-            is_own = home and not others and uses[home] == 1 and s.found.tree
-            for target in _join(s, c, home, all_homes) if is_own else _split(s, c):
+            if home and not others and uses[home] == 1 and s.found.tree:  # it has the directory to itself
+                below = all_homes[
+                    bisect(all_homes, f"{home}/") : bisect(all_homes, f"{home}0")
+                ]  # "0" follows "/"
+                files = {*files_of(home, below), *(part.path for part in s.members(c).parts)}
+                found = [Target(home, home, f"{home}/{NAME}", tuple(sorted(files)))]
+            else:
+                found = list(_split(s, c))
+            for target in found:
                 taken.update(target.files)
                 yield target._replace(checkpoint=c, siblings=run)
     yield from _find_loose(s, taken)
@@ -81,13 +86,6 @@ def _find_loose(s: Session, taken: set[str]) -> Iterator[Target]:
 
 def _find_homes(c: Checkpoint) -> set[str]:
     return {part.home for part in c.parts}
-
-
-def _join(s: Session, c: Checkpoint, home: str, homes: Sequence[str]) -> Iterator[Target]:
-    """Yield the one target of a checkpoint that has the directory ``home`` to itself."""
-    homes_below = homes[bisect(homes, f"{home}/") : bisect(homes, f"{home}0")]  # "0" follows "/"
-    files = {*files_of(home, homes_below), *(part.path for part in s.members(c).parts)}
-    yield Target(home, home, f"{home}/{NAME}", tuple(sorted(files)))
 
 
 def _split(s: Session, c: Checkpoint) -> Iterator[Target]:
@@ -176,11 +174,9 @@ class Group(Struct, frozen=True):
         return sum(map(find_size, self.files))
 
     def holds(self, path: str) -> bool:
-        """Return whether a file or directory belongs to the group."""
         return path in self.files or any(f"{path}/".startswith(f"{own}/") for own in self.paths)
 
     def is_below(self, path: str) -> bool:
-        """Return whether the whole group lies below a path."""
         return all(own.startswith(f"{path.rstrip('/')}/") for own in self.paths)
 
     def is_meant_by(self, path: str) -> bool:
@@ -191,9 +187,7 @@ class Group(Struct, frozen=True):
 
 
 def groups(s: Session) -> list[Group]:
-    """Return everything below a root that can be put away; a file comes with its seal and its signature,
-    which mean nothing without it.
-    """
+    """Return all below a root that can be put away; a file comes with its seal and its signature."""
     by_owner: dict[object, list[Target]] = defaultdict(list)
     for target in targets(s):
         by_owner[target.checkpoint.key if target.checkpoint else target.path].append(target)
@@ -212,9 +206,7 @@ def groups(s: Session) -> list[Group]:
 
 
 def find_named(found: Sequence[Group], paths: Sequence[str], root: str) -> list[Group]:
-    """Return the groups at or below the paths; a file stands for its whole checkpoint if that has no
-    directory of its own. Raises UsageError for a part of a group, and NoCheckpoint.
-    """
+    """Return the groups at or below the paths. Raises UsageError for a part of a group, and NoCheckpoint."""
     out = list[Group]()
     for path in paths:
         mine = [g for g in found if g.is_meant_by(path)]
@@ -222,9 +214,8 @@ def find_named(found: Sequence[Group], paths: Sequence[str], root: str) -> list[
             text = f"{path} is a part of the checkpoint {whole.path}, which goes as a whole or not at all"
             raise UsageError(text, f"name {whole.path}")
         if not mine:
-            raise NoCheckpoint(
-                f"there is no checkpoint at {path}", f"'ckpt ls {quote(root)}' shows what is there"
-            )
+            text = f"there is no checkpoint at {path}"
+            raise NoCheckpoint(text, f"'ckpt ls {quote(root)}' shows what is there")
         out += mine
     return list(dict.fromkeys(out))
 

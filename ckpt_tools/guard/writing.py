@@ -44,33 +44,28 @@ def put(path: str, data: bytes, *, away: bool) -> None:
     need = "the right to write objects" if is_url(path) else "a directory that you may write, and room in it"
     hint = f"it needs {need}; or keep seals elsewhere with CKPT_SEAL_DIR=DIR"
     with explain_refusal(f"the seal {path} could not be written", hint):
-        if is_url(path):
-            _put_object(path, data)
+        if not is_url(path):
+            home, name = os.path.split(path)
+            with opened_home(home, make=True, away=away) as at:
+                _put_file(at, name, data)
             return
-        home, name = os.path.split(path)
-        with opened_home(home, make=True, away=away) as at:
-            _put_file(at, name, data)
+        from ckpt_tools.storage.stores.mounts import object_of, store_of
 
-
-def _put_object(url: str, data: bytes) -> None:
-    from ckpt_tools.storage.stores.mounts import object_of, store_of
-
-    seen: Object | None = None
-    with suppress(FileNotFoundError):
-        seen = object_of(url)
-    store, key = store_of(url)
-    try:
-        store.put(key, data, seen)
-    except FileExistsError as e:
-        text = f"the seal {url} was not written: {e.strerror}"
-        raise CannotLook(text, "run it again: what is there now is compared first") from e
+        seen: Object | None = None
+        with suppress(FileNotFoundError):
+            seen = object_of(path)
+        store, key = store_of(path)
+        try:
+            store.put(key, data, seen)
+        except FileExistsError as e:
+            text = f"the seal {path} was not written: {e.strerror}"
+            raise CannotLook(text, "run it again: what is there now is compared first") from e
 
 
 @contextmanager
 def opened_home(home: str, *, make: bool = False, away: bool = False) -> Iterator[int]:
-    """Yield a seal's directory, open; ``make`` creates the directory of fragments, ``away`` any other.
-
-    The directory of fragments may be no link, which could lead anywhere. Raises OSError.
+    """Yield a seal's directory, open; ``make`` creates the directory of fragments, ``away`` any other. The
+    directory of fragments may be no link, which could lead anywhere. Raises OSError.
     """
     above, name = os.path.split(home)
     is_fragments = name == FRAGMENTS
@@ -91,9 +86,7 @@ def opened_home(home: str, *, make: bool = False, away: bool = False) -> Iterato
 
 
 def remove_abandoned(home: str) -> None:
-    """Remove temporary files that killed processes have left in a seal's directory; a store has none, because
-    an object is written whole or not at all.
-    """
+    """Remove temporary files of killed processes from a seal's directory; a store has none."""
     if is_url(home):
         return
     with suppress(OSError), opened_home(home) as at:

@@ -1,6 +1,4 @@
-"""Once per job: which process decides, where the decision is written, and how every process of the job gets
-the same one.
-"""
+"""Once per job: which process decides, and how every process of the job gets the same decision."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from ckpt_tools.job.command import Taken
 from ckpt_tools.job.decider import SILENT, Decider, Listener, digest
 from ckpt_tools.job.decision import Decision
 from ckpt_tools.job.membership import Membership, Options, of_node, of_worker
-from ckpt_tools.launchers import LaunchLine, Started
+from ckpt_tools.launchers import LaunchLine
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.settings import resolve
 from ckpt_tools.storage.urls import is_url
@@ -32,7 +30,6 @@ __all__ = ["Listener", "Options", "Taken", "decide", "take"]
 
 def take(decision: Decision, rank: int | None, wanted: Sequence[str] = (), *, needed: bool = True) -> Taken:
     """Return a decision made before, for ``rank``, or else the rank that the launcher gave this process.
-
     Raise CannotLook if files have changed since the decision, UsageError if the rank is unknown, ranks load
     different files, and it is ``needed``; also for a rank that the decision has no files for.
     """
@@ -41,10 +38,8 @@ def take(decision: Decision, rank: int | None, wanted: Sequence[str] = (), *, ne
         rank = started.rank.value if started and started.rank else None
     ranks = decision.ranks
     if needed and rank is None and len({tuple(decision.links(r)) for r in ranks}) > 1:
-        raise UsageError(
-            f"{len(ranks)} ranks load different files, and which rank is asking is unknown",
-            "pass --rank N, or set CKPT_RANK",
-        )
+        text = f"{len(ranks)} ranks load different files, and which rank is asking is unknown"
+        raise UsageError(text, "pass --rank N, or set CKPT_RANK")
     _require_files_for(rank, decision)
     decision.check(None if rank is None else [rank])
     return Taken(decision, rank, wanted)
@@ -53,10 +48,8 @@ def take(decision: Decision, rank: int | None, wanted: Sequence[str] = (), *, ne
 def _require_files_for(rank: int | None, decision: Decision) -> None:
     """Raise UsageError for a rank that the decision has no files for: it would start from nothing."""
     if rank is not None and decision.ranks and rank not in decision.ranks:
-        raise UsageError(
-            f"rank {rank} is not among the {len(decision.ranks)} ranks that {decision.path} is for",
-            "start the job again, with --world-size N",
-        )
+        text = f"rank {rank} is not among the {len(decision.ranks)} ranks that {decision.path} is for"
+        raise UsageError(text, "start the job again, with --world-size N")
 
 
 def decide(
@@ -68,9 +61,7 @@ def decide(
     *,
     listener: Listener = SILENT,
 ) -> Taken:
-    """Return this start's decision: made here, or by the process of the job that came first. Raise CkptError
-    subclasses, the same in every process.
-    """
+    """Return this start's decision, made here or by the process that came first. Raise the same in all."""
     env = os.environ if env is None else env
     for name, instead in _REMOVED.items():
         if options.agree and env.get(name):
@@ -137,32 +128,22 @@ def _find_membership(
         if line.restarts:
             why = f"restarts its workers up to {line.restarts} times"
         inside = shlex.join(line.inside([*options.words, "--worker"]))
-        raise UsageError(
-            f"{line.launcher} {why} on its own, and all restarts would get the first decision",
-            f"every restart makes a new decision with: {inside}",
-        )
+        text = f"{line.launcher} {why} on its own, and all restarts would get the first decision"
+        raise UsageError(text, f"every restart makes a new decision with: {inside}")
     made = of_node(started, line, env, options, selection.world_size)
-    if made.nodes == 1 and not (line or options.job or options.nodes):
-        _require_to_be_alone(started)
+    alone = made.nodes == 1 and not (line or options.job or options.nodes)
+    # rank 0 may decide for all, as in scripts that ask for their rank
+    if alone and started and started.rank and started.rank.value > 0:
+        raise UsageError(
+            f"this is rank {started.rank.value}, as {started.rank.provenance} says, and each rank would"
+            " decide alone",
+            "start it with 'ckpt run --worker'; set CKPT_NODES=1 if this process starts a job of its own",
+        )
     return made
 
 
-def _require_to_be_alone(started: Started | None) -> None:
-    """Raise UsageError in any rank but the first: each rank would decide alone, at another time. Rank 0 may
-    decide for all, as in scripts that ask for their rank.
-    """
-    rank = started.rank if started else None
-    if rank and rank.value > 0:
-        raise UsageError(
-            f"this is rank {rank.value}, as {rank.provenance} says, and each rank would decide alone",
-            "start it with 'ckpt run --worker'; set CKPT_NODES=1 if this process starts a job of its own",
-        )
-
-
 def _require_common_root(root: str, rank: int | None) -> None:
-    """Raise UsageError if ``root`` is this rank's own directory, as each rank would then decide alone. The
-    directory of rank 0 may be meant for all: replicas hold the same.
-    """
+    """Raise UsageError for a rank's own directory; that of rank 0 may be meant for all, as replicas agree."""
     name = os.path.basename(root.rstrip("/"))
     own = re.fullmatch(r"rank[-_=]?0*([0-9]+)", name, re.IGNORECASE)
     if rank and own and int(own[1]) == rank:
@@ -181,7 +162,5 @@ def _require_fitting_root(root: str, options: Options) -> None:
         text = f"--view builds links, and {root} lies in a store"
         raise UsageError(text, "add --stage DIR, which brings the files to this machine")
     if is_url(root) and options.require_mount:
-        raise UsageError(
-            f"{root} lies in a store: nothing is mounted there",
-            "leave out --require-mount: a store that does not answer is exit 5",
-        )
+        text = f"{root} lies in a store: nothing is mounted there"
+        raise UsageError(text, "leave out --require-mount: a store that does not answer is exit 5")

@@ -1,6 +1,4 @@
-"""A decision as one process follows it: it fills the words and the environment of the job's command, and
-becomes that command.
-"""
+"""A decision as one process follows it: it fills the job's command, and becomes that command."""
 
 from __future__ import annotations
 
@@ -49,9 +47,7 @@ class Taken(Struct, frozen=True):
 
     @property
     def paths(self) -> list[str]:
-        """The files that this rank loads. If all ranks open the same set, the one path that the framework
-        gets; empty if there is no checkpoint.
-        """
+        """The files that this rank loads; if all ranks open the same, the framework's one path."""
         plan, resume_path = self.decision.document, self.decision.resume.path
         own = {f.role for r in plan.ranks or () for f in r.files}
         if plan.checkpoint and resume_path and plan.shared and own <= OPENED_BY_RANKS:
@@ -137,14 +133,11 @@ class Taken(Struct, frozen=True):
                 continue
             for name in _FIELD.findall(word):
                 if name == "args":
-                    raise UsageError(
-                        f"{word!r}: {{ckpt.args}} stands for several words", "write it as a word of its own"
-                    )
+                    text = f"{word!r}: {{ckpt.args}} stands for several words"
+                    raise UsageError(text, "write it as a word of its own")
                 if name not in known:
-                    raise UsageError(
-                        f"{word!r}: there is no {{ckpt.{name}}}",
-                        "use {ckpt.path}, {ckpt.step} or {ckpt.args}",
-                    )
+                    text = f"{word!r}: there is no {{ckpt.{name}}}"
+                    raise UsageError(text, "use {ckpt.path}, {ckpt.step} or {ckpt.args}")
                 if name == "path" and self.path is None and found:
                     raise UsageError(
                         f"{word!r}: the ranks load different files, so there is no one path",
@@ -159,9 +152,7 @@ class Taken(Struct, frozen=True):
 
 
 def become(command: Sequence[str], env: Mapping[str, str]) -> NoReturn:
-    """Replace this process by the command, which gets its signals and sets its exit code. Raise OSError if it
-    cannot be started.
-    """
+    """Replace this process by the command, which gets its signals. Raise OSError if it cannot start."""
     inherited = {name: value for name, value in env.items() if name not in _OURS}
     # Python ignores these two signals, and exec keeps a signal ignored.
     before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGPIPE, signal.SIGXFSZ)}

@@ -1,6 +1,4 @@
-"""Nodes with disks of their own agree on the newest checkpoint of which each node has a sound part for every
-rank that runs on it.
-"""
+"""Nodes with disks of their own agree on the newest checkpoint that is sound on each for its own ranks."""
 
 from __future__ import annotations
 
@@ -42,8 +40,7 @@ LISTED = 32
 """The most candidates that a node names: the newest ones."""
 _FOREIGN, _NAMED = 256, 4
 """The most files for ranks of other nodes that a node reports, and that findings name."""
-_UP = "^"
-"""Stands for ".." in names of paths: links may lead out of ROOT."""
+_UP = "^"  # stands for ".." in names of paths: links may lead out of ROOT
 
 # ---- messages
 
@@ -134,9 +131,7 @@ def identify(c: Checkpoint, root: str) -> Identity:
 
 
 def merge(values: Sequence[Listing], planner: Planner) -> Order:
-    """Return the common order of all nodes' candidates. Raise UsageError unless all nodes ask the same and
-    run each rank once, NoneUsable or NoCheckpoint if there is nothing that all could resume from.
-    """
+    """Return the common order of all nodes' candidates. Raise UsageError, NoneUsable and NoCheckpoint."""
     _require_one_job(values)
     names = [v.host for v in values]
     hosts = [name if names.count(name) == 1 else f"{name}#{i}" for i, name in enumerate(names)]
@@ -162,10 +157,8 @@ def _require_one_job(values: Sequence[Listing]) -> None:
     end = 0
     for first, stop in sorted(v.ranks for v in values):
         if first != end or stop < first:
-            raise UsageError(
-                f"the nodes run the ranks {[list(v.ranks) for v in values]}, which are not all ranks once",
-                "set CKPT_NODE on every node",
-            )
+            text = f"the nodes run the ranks {[list(v.ranks) for v in values]}, which are not all ranks once"
+            raise UsageError(text, "set CKPT_NODE on every node")
         end = stop
 
 
@@ -176,10 +169,8 @@ def _require_fresh_start(values: Sequence[Listing], hosts: Sequence[str], planne
         what = "no two nodes have files of the same checkpoint"
         if empty:
             what = f"{', '.join(empty)} has no checkpoint at all"
-        raise NoneUsable(
-            f"no checkpoint has files on every node: {what}",
-            "check that node's disk, or copy there what its ranks load",
-        )
+        text = f"no checkpoint has files on every node: {what}"
+        raise NoneUsable(text, "check that node's disk, or copy there what its ranks load")
     if earlier := next((v.earlier for v in values if v.earlier), None):
         raise first_launch_leftovers.stop_without_earlier(earlier, planner.root)
     if not (planner.selection.allow_none or planner.selection.allow_fresh):
@@ -225,9 +216,8 @@ def agree(
     root: str, selection: Selection, ranks: range, meeting: Meeting, *, asked: str, listener: Listener
 ) -> LoadPlan:
     """Return the plan that all nodes have agreed on, with this node's paths and arguments; this node runs
-    ``ranks``. The choice and the ranks are the same on each. ``asked`` is a digest of the question.
-
-    Raise on every node the error of any node; NoneUsable if no checkpoint is sound on all.
+    ``ranks``. The choice and the ranks are the same on each. ``asked`` is a digest of the question. Raise on
+    every node the error of any node; NoneUsable if no checkpoint is sound on all.
     """
     verdicts = remembering(root, selection.cache, selection.max_age, listener.note, selection.trust)
     with limited(selection.budget), verdicts as cache, counted() as read:

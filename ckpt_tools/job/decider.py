@@ -79,18 +79,6 @@ def digest(selection: Selection) -> str:
     )
 
 
-def _require_mount(root: str) -> None:
-    with explain_refusal(
-        f"{root} cannot be looked at", "check that its file system is mounted, then start again"
-    ):
-        mounted = os.stat(root).st_dev != os.stat("/").st_dev
-    if not mounted:
-        raise CannotLook(
-            f"{root} lies on the root file system: nothing is mounted there",
-            "mount it, then start again, or drop --require-mount",
-        )
-
-
 class Decider(Struct):
     """Makes the decision of a start in this process. No node starts before all can, and a failing node tells
     the others. ``joined`` is the meeting once this process is in it; None if the job needs none, or another
@@ -115,13 +103,16 @@ class Decider(Struct):
         return started.world_size.value if started and started.world_size else None
 
     def decide(self) -> Decision:
-        """Return the decision of this start, before a check that this process may follow it. Raise CkptError
-        if nothing can be decided; with several nodes all raise it.
-        """
+        """Return the decision of this start. Raise CkptError; with several nodes all raise it."""
         with self._open:  # the meeting tells the others how this node ended
             with self.reporting():
                 if self.options.require_mount:
-                    _require_mount(self.root)
+                    hint = "check that its file system is mounted, then start again"
+                    with explain_refusal(f"{self.root} cannot be looked at", hint):
+                        mounted = os.stat(self.root).st_dev != os.stat("/").st_dev
+                    if not mounted:
+                        text = f"{self.root} lies on the root file system: nothing is mounted there"
+                        raise CannotLook(text, "mount it, then start again, or drop --require-mount")
                 plan_dir = self.options.plan_dir or resolve.decisions(self.env)
                 decisions = Decisions(plan_dir, self.root, self.selection.trust)
                 if self.membership.unique and not self.membership.start:
@@ -130,15 +121,12 @@ class Decider(Struct):
 
     @property
     def key(self) -> str:
-        """The name of the decision. Nodes that meet have a key each: else one would wait for the other's
-        lock.
-        """
+        """The name of the decision; nodes that meet have one each, or would wait for a lock."""
         of = self.membership
         return f"{of.key}.node-{of.node}" if self.options.agree or not of.key else of.key
 
     @property
     def about(self) -> dict[str, object]:
-        """The fields that the decision records of this start."""
         of = self.membership
         start = {"job": of.job, "generation": of.generation, "nodes": of.nodes}
         return {**start, "asked": digest(self.selection), "saves": self.saves}
@@ -164,9 +152,7 @@ class Decider(Struct):
 
     @property
     def _meets(self) -> bool:
-        """Whether the nodes of this job meet: they look at disks of their own, or no id of this start alone
-        lets them share one decision.
-        """
+        """Whether the nodes meet: each looks at its own disks, or no id lets them share a decision."""
         of = self.membership
         return self.options.agree or (of.nodes > 1 and not (of.unique and of.key))
 
@@ -174,10 +160,8 @@ class Decider(Struct):
         """Wait until all nodes are there. Raise UsageError if this node's index or the place is unknown."""
         of, timeout = self.membership, self.options.timeout
         if of.node is None or of.node >= of.nodes:
-            raise UsageError(
-                f"the index of this node among {of.nodes} nodes is unknown",
-                "set CKPT_NODE=N, from 0 (torchrun --node-rank tells it as well)",
-            )
+            text = f"the index of this node among {of.nodes} nodes is unknown"
+            raise UsageError(text, "set CKPT_NODE=N, from 0 (torchrun --node-rank tells it as well)")
         board = find_board(of, self.options, self.line, self.env, self.selection.trust)
         self.joined = self._open.enter_context(meeting(board, of.node, of.nodes, timeout))
         return self.joined
@@ -206,7 +190,18 @@ class Decider(Struct):
 
     def make(self, decisions: Decisions) -> Body:
         if self.options.agree:
-            return self._describe(self._agree())
+            from ckpt_tools.job.consensus import agree
+
+            ranks, world = self.membership.ranks, self.selection.world_size or self.world
+            if ranks is None:
+                raise UsageError(
+                    "which ranks run on this node is unknown",
+                    "add --world-size N (CKPT_NODES and CKPT_NODE as well, where the launcher does not tell)",
+                )
+            joined, question = self._join(), digest(self.selection)
+            asked = replace(self.selection, rank=None, world_size=world or len(ranks) * joined.size)
+            plan = agree(self.root, asked, ranks, joined, asked=question, listener=self.listener)
+            return self._describe(plan)
 
         def plan_alone() -> Body:
             made = make_plan(self.root, replace(self.selection, rank=None), self.listener)
@@ -222,31 +217,18 @@ class Decider(Struct):
             raise UsageError(f"node 0 has made no decision that ckpt makes: {e}", SAME) from e
         return said
 
-    def _agree(self) -> LoadPlan:
-        from ckpt_tools.job.consensus import agree
-
-        ranks, world = self.membership.ranks, self.selection.world_size or self.world
-        if ranks is None:
-            raise UsageError(
-                "which ranks run on this node is unknown",
-                "add --world-size N (CKPT_NODES and CKPT_NODE as well, where the launcher does not tell)",
-            )
-        joined = self._join()
-        asked = replace(self.selection, rank=None, world_size=world or len(ranks) * joined.size)
-        question = digest(self.selection)
-        return agree(self.root, asked, ranks, joined, asked=question, listener=self.listener)
-
     def _describe(self, plan: LoadPlan) -> Body:
         """Return the body of the decision for a plan, with its view or the files to be staged."""
         selection, options = self.selection, self.options
         if self.listener.made:
             self.listener.made(plan)
+        body = body_of(plan)
         if options.stage and plan.checkpoint:
             from ckpt_tools.job.staging.fetching import describe
 
-            return {**body_of(plan), **describe(plan, options.stage, layouts_of(selection))}
-        if options.view and plan.checkpoint:
+            body |= describe(plan, options.stage, layouts_of(selection))
+        elif options.view and plan.checkpoint:
             from ckpt_tools.job.view import build
 
-            return {**body_of(plan), **build(plan, options.view, selection.trust, layouts_of(selection))}
-        return body_of(plan)
+            body |= build(plan, options.view, selection.trust, layouts_of(selection))
+        return body

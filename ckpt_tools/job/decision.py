@@ -1,8 +1,6 @@
 """One job, one decision: a load plan in a file, written once by the process that holds the lock, read and
-re-checked by all others. Each field that a process acts on is checked first.
-
-Unknown fields are let through, because a later version may add some. They must be finite and shallow all the
-same: ``ckpt latest --json`` prints a decision again.
+re-checked by all others. Unknown fields are let through, because a later version may add some; they must be
+finite and shallow all the same: ``ckpt latest --json`` prints a decision again.
 """
 
 from __future__ import annotations
@@ -162,9 +160,7 @@ class Document(Struct, frozen=True):
 
 
 def check(body: Mapping[str, object]) -> Document:
-    """Return a decision's body as a Document. Raise Invalid unless every field is of its type, within its
-    bounds, and in agreement with the others.
-    """
+    """Return a decision's body as a Document. Raise Invalid unless its fields are valid and agree."""
     checked_json.shallow(body)
     if body.get("schema") != MEANT:
         raise Invalid(f"its schema is {body.get('schema')!r}, and not {MEANT!r}: another version wrote it")
@@ -182,9 +178,7 @@ def check(body: Mapping[str, object]) -> Document:
 
 
 def _require_files(document: Document) -> None:
-    """Raise Invalid unless there are files to load exactly if there is a checkpoint: else some rank would
-    start from nothing, unnoticed.
-    """
+    """Raise Invalid unless there are files just if there is a checkpoint: a rank might start from nothing."""
     ranks = document.ranks or ()
     if len({r.rank for r in ranks}) != len(ranks):
         raise Invalid("ranks names a rank twice")
@@ -257,9 +251,7 @@ def _is_below(link: str, root: str) -> bool:
 
 
 class Decision(Struct, frozen=True, dict=True):
-    """One decision, in the file at ``path``: ``body`` is the JSON of the plan, whose field "decision" says
-    who made it, when and for what. ``trusted`` are the owners that its reader trusts, for its view too.
-    """
+    """One decision, the JSON ``body`` of a file; ``trusted`` are the owners that its reader trusts."""
 
     path: str
     body: Mapping[str, Any]
@@ -294,9 +286,7 @@ class Decision(Struct, frozen=True, dict=True):
         return self.document.files(rank)
 
     def links(self, rank: int | None = None) -> list[str]:
-        """Return the paths at which to open the entries of ``files``: links in the view if there is one.
-        Files of other nodes have no link.
-        """
+        """Return the paths at which to open the entries of ``files``, but those of other nodes."""
         view = self.document.view
         if not view:
             return [f.path for f in self.files(rank)]
@@ -304,9 +294,7 @@ class Decision(Struct, frozen=True, dict=True):
         return [*view.shared, *(link for number in numbers for link in view.ranks.get(number, ()))]
 
     def path_of(self, rank: int | None) -> str | None:
-        """Return the value of CKPT_PATH: the framework's path, else the one file that this rank loads, else
-        the checkpoint in the view; None if there is none.
-        """
+        """Return CKPT_PATH: the framework's path, else the rank's one file, else that of the view."""
         resume_path, view = self.resume.path, self.document.view
         own = not resume_path and rank is not None and not (self.document.shared and not self.document.ranks)
         files = self.links(rank) if own else []
@@ -326,8 +314,12 @@ class Decision(Struct, frozen=True, dict=True):
             with explain_refusal(what, hint), trust.named("the view"):
                 trust.check(view.root, self.trusted)
         if stage:  # the objects that were copied do not count any more
+            hint = "start again: what is not there as it was is brought again"
             for link, f in self._pair_links(asked):
-                _check_copy(link, f.size)
+                with explain_refusal(f"{link}, which was staged, cannot be looked at any more", hint):
+                    size = os.stat(link, follow_symlinks=False).st_size
+                if size != f.size:
+                    raise CannotLook(f"{link} has changed since it was staged", hint)
         elif view:
             for link, f in self._pair_links(asked):
                 with explain_refusal(f"{link} of the view that was built cannot be looked at", hint):
@@ -354,22 +346,11 @@ class Decision(Struct, frozen=True, dict=True):
                 raise CannotLook(f"{path} has changed since it was chosen and verified", AGAIN)
 
 
-def _check_copy(path: str, planned: int) -> None:
-    """Raise CannotLook unless a staged file has the planned size."""
-    hint = "start again: what is not there as it was is brought again"
-    with explain_refusal(f"{path}, which was staged, cannot be looked at any more", hint):
-        size = os.stat(path, follow_symlinks=False).st_size
-    if size != planned:
-        raise CannotLook(f"{path} has changed since it was staged", hint)
-
-
 # ---- reading and making decisions
 
 
 def read(path: str, trusted: Trust = OURS, named: str = "CKPT_PLAN") -> Decision:
-    """Return the decision in a file. Raise CannotLook if there is none (or other bytes), UsageError if one of
-    its fields is invalid, Untrusted if others could have written it; ``named`` is the setting that led there.
-    """
+    """Return the decision in a file, to which ``named`` led. Raise CannotLook, UsageError and Untrusted."""
     hint = "is --plan-dir on a file system that every process of the job sees?"
     with explain_refusal(f"the decision {path} cannot be read", hint), trust.named(named):
         data = trust.read(path, checked_json.MOST, trusted)
@@ -396,7 +377,6 @@ def parse(path: str, data: bytes, trusted: Trust = OURS) -> Decision:
 
 
 def body_of(plan: LoadPlan) -> Body:
-    """Return the JSON of a plan as a dict."""
     body: Body = json.loads(as_json.render(plan))
     return body
 

@@ -1,6 +1,4 @@
-"""The decisions about one root: the first member of a job makes one, under a lock; every other member reads
-it.
-"""
+"""The decisions about one root: the first member of a job makes one, under a lock; all others read it."""
 
 from __future__ import annotations
 
@@ -36,17 +34,13 @@ if TYPE_CHECKING:
 _ROOM = "make room, or name another directory with --plan-dir"
 KEPT_DAYS = 90
 """Days after which a decision that no member takes any more is removed."""
-_GONE = ".gone."
-"""The beginning of the name of a directory that is being removed; no key begins so."""
-_MOST = 8 << 20
-"""Bytes of the history of starts, some 20,000 starts; a longer history loses its older half."""
+_GONE = ".gone."  # the beginning of the name of a directory that is being removed; no key begins so
+_MOST = 8 << 20  # bytes of the history of starts, some 20,000 starts; a longer history loses its older half
 _NUMBERED = re.compile(r"(\d{1,9})\.(json|taken)")
 
 
 class Decisions:
-    """The decisions about one root, below ``plan_dir``: a directory for each key (job and generation), with
-    numbered decisions in it.
-    """
+    """The decisions about one root: a directory below ``plan_dir`` for each key, with numbered decisions."""
 
     def __init__(self, plan_dir: str, root: str, trusted: Trust = OURS) -> None:
         self.trusted = trusted
@@ -126,9 +120,7 @@ class Decisions:
             yield
 
     def _log_start(self, decision: Decision) -> None:
-        """Add the decision to the history of starts, which no decision depends on: if it cannot be written,
-        the job starts all the same.
-        """
+        """Add the decision to the history of starts; without it the job starts all the same."""
         with suppress(OSError, CkptError), trust.directory(self.directory, self.trusted) as at:
             fd = trust.create(starts.NAME, os.O_WRONLY | os.O_APPEND, at, self.trusted)
             with open(fd, "ab", buffering=0) as file:
@@ -143,9 +135,7 @@ class Decisions:
                 write(path, b"\n" + newer, self.trusted)
 
     def _find_usable(self, path: str, of: Membership, started: float) -> Decision | None:
-        """Return the newest decision if this member may follow it; None if a new one is due. Raise CannotLook
-        if neither can be known.
-        """
+        """Return the newest decision, None if another is due. Raise CannotLook if nobody can know."""
         takers = _list_names(f"{path.removesuffix('.json')}.taken")
         if safe(of.member) in takers:
             return None

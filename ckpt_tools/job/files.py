@@ -1,6 +1,4 @@
-"""Files that the processes of a job share, below the directory of decisions, and the ever longer pauses with
-which a process waits for one.
-"""
+"""Files that the processes of a job share, and the ever longer pauses with which they wait for one."""
 
 from __future__ import annotations
 
@@ -16,7 +14,6 @@ from ckpt_tools.storage.trust import OURS, Trust
 
 FIRST, MOST = 0.01, 2.0
 """Seconds of the shortest and the longest pause."""
-_FRACTION = 8
 
 
 class Backoff:
@@ -33,7 +30,7 @@ class Backoff:
         now = time.monotonic()
         if now >= self.ends:
             return False
-        time.sleep(min(MOST, max(FIRST, (now - self.started) / _FRACTION), self.ends - now))
+        time.sleep(min(MOST, max(FIRST, (now - self.started) / 8), self.ends - now))
         return True
 
 
@@ -61,15 +58,13 @@ def make_own(path: str, trusted: Trust, hint: str, flag: str = FLAG) -> None:
 
 
 def write(path: str, data: bytes, trusted: Trust = OURS) -> None:
-    """Write a file whole or not at all: written aside, synced, renamed. Raise CannotLook, and Untrusted as
-    ``write_first`` does.
-    """
+    """Write a file whole or not at all: aside, synced, renamed. Raise CannotLook and Untrusted."""
     with write_first(path, data, trusted):
         pass
 
 
 @contextmanager
-def write_first(path: str, data: bytes, trusted: Trust = OURS) -> Iterator[None]:
+def write_first(path: str, data: bytes, trusted: Trust) -> Iterator[None]:
     """Write ``data`` to the disk; the file appears at ``path`` when the block ends. Raise CannotLook."""
     home, name = os.path.split(path)
     hint = "make room, or name another directory with --plan-dir"

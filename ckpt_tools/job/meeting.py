@@ -1,7 +1,6 @@
-"""Nodes of one job come to one conclusion: each puts up a value, the first node concludes, and all follow.
-All get the conclusion, or all fail with the error of the first that failed.
-
-They meet in a trusted place: a directory that others cannot write, or a store on the job's own network.
+"""Nodes of one job come to one conclusion: each puts up a value, the first node concludes, and all follow, or
+all fail with the error of the first that failed. They meet in a trusted place: a directory that others cannot
+write, or a store on the job's own network.
 """
 
 from __future__ import annotations
@@ -119,17 +118,13 @@ class Store:
             self.store: Any = dist.PrefixStore(f"ckpt/{prefix}", store)
         except Exception as e:  # torch raises classes of its own, which differ between versions
             what = "could not be opened" if keeper else f"did not answer within {timeout:g} s"
-            raise CannotLook(
-                f"the store for the agreement at {host}:{port} {what}: {_first_line(e)}",
-                "check that the first node runs, or add --meet HOST:PORT",
-            ) from e
+            text = f"the store for the agreement at {host}:{port} {what}: {_first_line(e)}"
+            raise CannotLook(text, "check that the first node runs, or add --meet HOST:PORT") from e
 
     def put(self, key: str, value: bytes) -> None:
         if len(value) > _MOST:
-            raise CannotLook(
-                f"the message of this node has {len(value):,} bytes, and torch's store takes {_MOST:,}",
-                "add --meet DIR on a shared file system",
-            )
+            text = f"the message of this node has {len(value):,} bytes, and torch's store takes {_MOST:,}"
+            raise CannotLook(text, "add --meet DIR on a shared file system")
         with _explain_errors():
             self.store.set(key, value)
 
@@ -143,9 +138,8 @@ def _explain_errors() -> Iterator[None]:
     try:
         yield
     except Exception as e:
-        raise CannotLook(
-            f"the first node does not answer any more: {_first_line(e)}", "start again when all nodes are up"
-        ) from e
+        text = f"the first node does not answer any more: {_first_line(e)}"
+        raise CannotLook(text, "start again when all nodes are up") from e
 
 
 def _first_line(e: Exception) -> str:
@@ -157,10 +151,8 @@ Board = Files | Store
 
 class Meeting:
     """One of ``size`` nodes, number ``me``; node 0 concludes. Every wait ends after ``timeout`` seconds with
-    CannotLook, which names the missing nodes.
-
-    Values that an earlier start left on the board have no effect: each process brings a new random name, and
-    a session is the list of these names.
+    CannotLook, which names the missing nodes. Values that an earlier start left on the board have no effect:
+    each process brings a new random name, and a session is the list of these names.
     """
 
     def __init__(self, board: Board, me: int, size: int, timeout: float) -> None:
@@ -175,10 +167,8 @@ class Meeting:
         while True:
             yield
             if not backoff.pause():
-                raise CannotLook(
-                    f"no agreement within {self.timeout:g} s: {missing()}",
-                    "see why on that node, or wait longer with --timeout",
-                )
+                text = f"no agreement within {self.timeout:g} s: {missing()}"
+                raise CannotLook(text, "see why on that node, or wait longer with --timeout")
 
     def _explain_silence(self) -> str:
         return f"node {self.me} did not hear from the first node"
@@ -298,9 +288,7 @@ class Meeting:
         self.told = True
 
     def leave(self) -> None:
-        """Say good-bye; the first node keeps the board until the others have read everything. Raise
-        CannotLook if a node does not say good-bye.
-        """
+        """Say good-bye; the first node keeps the board until all have. Raise CannotLook if one has not."""
         if self.me:
             if self.session:
                 with suppress(CannotLook):
@@ -345,24 +333,22 @@ def meeting(board: Board, me: int, size: int, timeout: float) -> Iterator[Meetin
         m.join()
         yield m
     except BaseException as error:
+        if isinstance(error, CkptError):
+            reason: CkptError = error
+        elif isinstance(error, Exception):
+            text = f"internal error: {type(error).__name__}: {error}"
+            reason = CannotLook(text, "report it with what that node printed")
+        else:
+            text = "it was interrupted or terminated by a signal"
+            reason = CannotLook(text, "start again when all nodes are up")
         if not m.told:
             with suppress(CkptError):
-                m.tell(failure(_explain(error)))
+                m.tell(failure(reason))
         if isinstance(error, Exception):  # not after a signal: its sender waits
             with suppress(CkptError):
                 m.leave()
         raise
     m.leave()
-
-
-def _explain(error: BaseException) -> CkptError:
-    if isinstance(error, CkptError):
-        return error
-    if isinstance(error, Exception):
-        return CannotLook(
-            f"internal error: {type(error).__name__}: {error}", "report it with what that node printed"
-        )
-    return CannotLook("it was interrupted or terminated by a signal", "start again when all nodes are up")
 
 
 def _name_nodes(numbers: Sequence[int]) -> str:
@@ -384,10 +370,8 @@ def find_board(
         host, port, keeper = _find_endpoint(of, options, line, env)
         return Store(host, port, keeper, timeout=options.timeout, prefix=of.place or "job")
     if not of.place:
-        raise UsageError(
-            "nothing names this job, so its nodes cannot find each other",
-            "give torchrun --rdzv-id, or add --job ID, the same on every node",
-        )
+        text = "nothing names this job, so its nodes cannot find each other"
+        raise UsageError(text, "give torchrun --rdzv-id, or add --job ID, the same on every node")
     # not in the root's directory of decisions, whose name differs if nodes mount the root elsewhere
     place = os.path.join(options.meet or options.plan_dir or "", f"{of.place}.meeting")
     return Files(place, trusted, "--meet" if options.meet else first_launch.FLAG)
@@ -396,9 +380,7 @@ def find_board(
 def _find_endpoint(
     of: Membership, options: Options, line: LaunchLine | None, env: Mapping[str, str]
 ) -> tuple[str, int, bool]:
-    """Return (host, port, keeper) of the store for the agreement; ``keeper``: this node keeps it. Raise
-    UsageError if no option or launcher tells.
-    """
+    """Return (host, port, whether this node keeps it) of the store for the agreement. Raise UsageError."""
     first, master, master_port = of.node == 0, env.get("MASTER_ADDR"), env.get("MASTER_PORT", "")
     agents = options.worker and env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if at := options.meet or options.rendezvous:
@@ -411,9 +393,8 @@ def _find_endpoint(
         host, number, first = master, int(master_port), False
     elif line and line.endpoint:
         if not _is_port(line.port) or int(line.port) == _PORTS - 1:
-            raise UsageError(
-                f"{line.endpoint!r}: there is no other port beside {line.port}", "add --meet HOST:PORT"
-            )
+            text = f"{line.endpoint!r}: there is no other port beside {line.port}"
+            raise UsageError(text, "add --meet HOST:PORT")
         host, number = line.host, int(line.port) + 1
     elif slurm := _find_slurm_endpoint(env):
         host, number = slurm

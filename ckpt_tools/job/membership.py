@@ -19,8 +19,7 @@ from ckpt_tools.launchers import LaunchLine, Started
 from ckpt_tools.model.plan import Known
 from ckpt_tools.planning.first_launch import safe
 
-_UNIQUE = frozenset({"slurm", "mpi"})
-"""Launchers that give every start an id of its own, as far as they know."""
+_UNIQUE = frozenset({"slurm", "mpi"})  # launchers that give every start an id of its own, as far as they know
 
 
 class Process(Struct, frozen=True):
@@ -122,39 +121,35 @@ def of_worker(started: Started | None, env: Mapping[str, str], *, job: str, rank
             "--worker is for a command that torchrun, msrun, srun or mpirun starts; "
             "'ckpt launchers' shows what is seen"
         )
-        raise UsageError(
-            f"the rank of this worker is unknown: {seen}", (started.hint if started else "") or hint
-        )
+        text = f"the rank of this worker is unknown: {seen}"
+        raise UsageError(text, (started.hint if started else "") or hint)
     if rank is None:
         rank = _known_value(started.rank)
     elif job:  # the user numbers the ranks, which several launchers may start
         started = replace(started, start="")
+    nodes, ranks = _find_place(started, rank)
     process = Membership(
         key="",
         member="scheduler" if rank is None else f"rank-{rank}",
         unique=False,
         rank=rank,
         node=_known_value(started.node),
-        nodes=(nodes := _count_nodes(started)),
-        ranks=_ranks_beside(started, rank, nodes),
-        generation=_count_restarts(started),
+        nodes=nodes,
+        ranks=ranks,
+        generation=_known_value(started.restart) or 0,
     )
     return _add_key(process, started, env, job)
 
 
-def _count_nodes(started: Started) -> int:
-    if nodes := _known_value(started.nodes):
-        return nodes
+def _find_place(started: Started, rank: int | None) -> tuple[int, range | None]:
+    """Return (number of nodes, ranks of this node, None if unknown)."""
     world, local = _known_value(started.world_size), _known_value(started.local_world_size)
-    return 1 if local is None or world is None or local == world else -(-world // local)
-
-
-def _ranks_beside(started: Started, rank: int | None, nodes: int) -> range | None:
-    world, local = _known_value(started.world_size), _known_value(started.local_world_size)
-    at = _known_value(started.local_rank)
+    nodes, at = _known_value(started.nodes), _known_value(started.local_rank)
+    if not nodes:
+        nodes = 1 if local is None or world is None or local == world else -(-world // local)
     if rank is not None and at is not None and local:
-        return range(rank - at, rank - at + local)
-    return range(world) if nodes == 1 and world else None
+        return nodes, range(rank - at, rank - at + local)
+    return nodes, range(world) if nodes == 1 and world else None
 
 
 def of_node(
@@ -164,9 +159,7 @@ def of_node(
     options: Options,
     world: int | None = None,
 ) -> Membership:
-    """Return the membership of one launcher, alone or on one of several nodes. Raise UsageError if their
-    number is unknown.
-    """
+    """Return the membership of one launcher, alone or on one of several nodes. Raise UsageError."""
     started = started or Started("")
     nodes = _find_nodes(started, line, options.nodes)
     world = _known_value(started.world_size) if world is None else world
@@ -181,8 +174,8 @@ def of_node(
         unique=False,
         node=node,
         nodes=nodes,
-        ranks=_ranks_of(node, line.per_node if line else _split_ranks(world, nodes)),
-        generation=_count_restarts(started),
+        ranks=_ranks_of(node, line, world, nodes),
+        generation=_known_value(started.restart) or 0,
     )
     if job := options.job:  # an id of this start alone is a key for all nodes
         key = safe(f"{job}.{process.generation}")
@@ -193,18 +186,13 @@ def of_node(
     return _add_key(process, started, env, "") if started.launcher else process
 
 
-def _split_ranks(world: int | None, nodes: int) -> int | None:
-    return world // nodes if world and world % nodes == 0 else None
-
-
-def _ranks_of(node: int | None, per_node: int | None) -> range | None:
+def _ranks_of(node: int | None, line: LaunchLine | None, world: int | None, nodes: int) -> range | None:
+    per_node = line.per_node if line else world // nodes if world and world % nodes == 0 else None
     return range(node * per_node, (node + 1) * per_node) if node is not None and per_node else None
 
 
 def _find_nodes(started: Started, line: LaunchLine | None, said: int | None) -> int:
-    """Return the job's number of nodes: ``said`` by the user, else from the command line or this process's
-    launcher. Raise UsageError if this is one of an unknown number.
-    """
+    """Return the job's number of nodes: ``said`` by the user, else by the launcher. Raise UsageError."""
     if said is not None:
         return said or 1
     if line and line.nodes is not None:
@@ -240,10 +228,6 @@ def _add_key(process: Membership, started: Started, env: Mapping[str, str], job:
         key += f".{process.node}.{host}"
     place = safe(f"{started.launcher}.{name}")
     return replace(process, key=key, unique=unique, start=start, place=place, job=name)
-
-
-def _count_restarts(started: Started) -> int:
-    return _known_value(started.restart) or 0
 
 
 def _known_value(known: Known | None) -> int | None:

@@ -1,8 +1,6 @@
-"""The history of a root: the checkpoint that each start of a job resumed from, and the training lost in
-between.
-
-One line of JSON for each decision, in the directory of the log of decisions (``first_launch.place``). No
-decision depends on the history: a line that was cut is counted, and a lost history stops no start.
+"""The history of a root: the checkpoint that each start resumed from, and the training lost in between; a
+line of JSON for each decision, beside the log of decisions. No decision depends on it: a line that was cut is
+counted, and a lost history stops no start.
 """
 
 from __future__ import annotations
@@ -29,8 +27,7 @@ from ckpt_tools.storage.stalls import away, limited, watched
 from ckpt_tools.storage.trust import OURS, Trust
 
 NAME = "starts.jsonl"
-_PATIENCE = 10.0
-"""Seconds for a read of /proc, which hangs if a process does."""
+_PATIENCE = 10.0  # seconds for a read of /proc, which hangs if a process does
 _LISTED = 32
 _GONE = "bring it back from a copy if nobody meant to remove it; 'ckpt plan ROOT --history' lists the starts"
 
@@ -45,7 +42,6 @@ class Passed(Struct, frozen=True):
 
 class Start(Struct, frozen=True):
     """One decision. ``path`` is None for a start from nothing; ``decided_at`` is in seconds since the epoch.
-
     ``passed`` are better checkpoints that were given up. ``lost_steps`` and ``lost_seconds`` are how far the
     furthest of them, or of checkpoints ahead, was beyond the chosen one (None if unknown).
     """
@@ -110,10 +106,8 @@ def _beyond(here: float | None, others: Sequence[float | None]) -> float | None:
     return None if here is None or not known else max(0, *(n - here for n in known))
 
 
-def with_loop(plan: LoadPlan, root: str, directory: str, trusted: Trust = OURS) -> LoadPlan:
-    """Return the plan with warnings: if it resumes at least for the third time in a row from one checkpoint,
-    and if the last start resumed from a later one that is gone.
-    """
+def with_loop(plan: LoadPlan, root: str, directory: str, trusted: Trust) -> LoadPlan:
+    """Return the plan with warnings of a third start from one checkpoint, and of a later one that is gone."""
     if plan.checkpoint is None:
         return plan
     try:

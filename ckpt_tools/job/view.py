@@ -1,8 +1,6 @@
-"""A view: a directory of links in the framework's own layout, with the chosen checkpoint alone, and a tracker
-file that names it.
-
-Each view is built in a fresh directory, and DIR is a link to it that is exchanged in one step. A view that
-was replaced stays for a day: a job that opened it may still read it.
+"""A view: a directory of links in the framework's own layout, with the chosen checkpoint alone and a tracker
+that names it. It is built in a fresh directory, and DIR is a link that is exchanged in one step; a view that
+was replaced stays for a day, because a job may still read it.
 """
 
 from __future__ import annotations
@@ -51,7 +49,15 @@ def build(
     others, or if the layout's names tell no rank; CannotLook if it cannot be written.
     """
     directory = os.path.abspath(directory)
-    _require_outside(plan.root, directory)
+    real = os.path.join(os.path.realpath(os.path.dirname(directory)), os.path.basename(directory))
+    for top in roots(plan.root):
+        scanned = os.path.realpath(top)
+        if f"{real}/".startswith(f"{scanned.rstrip('/')}/"):
+            text = f"--view {directory} lies inside {top}"
+            raise UsageError(text, "name one outside, where ckpt may write")
+        if f"{scanned}/".startswith(f"{real.rstrip('/')}/"):
+            text = f"--view {directory} holds {top} itself"
+            raise UsageError(text, "name a directory of its own, outside it")
     tree = fill(plan, directory, layouts)
     hint = "make room, or name another directory with --view"
     with explain_refusal(f"the view {directory} could not be built", hint):
@@ -72,20 +78,6 @@ def build(
     return tree.describe()
 
 
-def _require_outside(root: str, directory: str) -> None:
-    real = os.path.join(os.path.realpath(os.path.dirname(directory)), os.path.basename(directory))
-    for top in roots(root):
-        scanned = os.path.realpath(top)
-        if f"{real}/".startswith(f"{scanned.rstrip('/')}/"):
-            raise UsageError(
-                f"--view {directory} lies inside {top}", "name one outside, where ckpt may write"
-            )
-        if f"{scanned}/".startswith(f"{real.rstrip('/')}/"):
-            raise UsageError(
-                f"--view {directory} holds {top} itself", "name a directory of its own, outside it"
-            )
-
-
 def _not_ours(directory: str) -> UsageError:
     return UsageError(
         f"--view {directory} is not empty, and no view that ckpt has built",
@@ -94,9 +86,7 @@ def _not_ours(directory: str) -> UsageError:
 
 
 def _require_ours(at: str, directory: str) -> None:
-    """Raise UsageError if a view has no note of ours, or any file that ckpt did not put there: no file of a
-    user may be lost.
-    """
+    """Raise UsageError for a view without our note, or with a file of others, which may not be lost."""
     try:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with open(os.open(f"{at}/{MARKER}", flags), "rb") as f:  # a pipe reads as empty
@@ -155,9 +145,8 @@ def _exchange_link(new: str, directory: str) -> None:
             raise _not_ours(directory) from e
         if e.errno != errno.EBUSY:
             raise
-        raise UsageError(
-            f"--view {directory} is a mount point", f"name a directory in it: {directory}/view"
-        ) from e
+        text = f"--view {directory} is a mount point"
+        raise UsageError(text, f"name a directory in it: {directory}/view") from e
     finally:
         with suppress(FileNotFoundError):
             os.unlink(aside)

@@ -1,6 +1,4 @@
-"""The contents of a view: each planned file under the name that its framework looks for, companion files, and
-a tracker file that names the checkpoint.
-"""
+"""The contents of a view: planned files under the names of their framework, companions, a tracker file."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from ckpt_tools.layouts import Layout, Layouts, Piece, Where
 from ckpt_tools.layouts.common.templates import COORDS, FIELD, TEMPORARY, compile_template
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.plan import FileLoad, LoadPlan, Resume
+from ckpt_tools.model.plan import FileLoad, LoadPlan
 from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import is_directory, is_file
 
@@ -73,9 +71,7 @@ def _rename(template: str, name: str, part: Part, wanted: Mapping[str, int]) -> 
 
 @lru_cache(64)
 def _group_fields(template: str) -> tuple[str, dict[str, int]]:
-    """Return the template's regular expression with a group for every occurrence of a field, and the minimal
-    digits of each field.
-    """
+    """Return the template's pattern with a group for each field, and the fields' minimal digits."""
     number = count(1)
     pattern = re.sub(
         r"\(\?P=(\w+)\)", lambda m: f"(?P<{m[1]}__{next(number)}>{m[0]})", compile_template(template)
@@ -170,9 +166,7 @@ class Tree(Struct, dict=True):
         }
 
     def find_name(self, part: Part, rank: int | None) -> str:
-        """Return the path in the view at which ``rank`` looks for ``part``, which may be another rank's file.
-        Raise UsageError if no name is known.
-        """
+        """Return the path at which ``rank`` looks for ``part``, perhaps of another rank. Raise UsageError."""
         if rank is None or part.rank is None:
             return self.name_of(part)
         own = self._by_rank.get((part.piece, rank), [])
@@ -187,20 +181,16 @@ class Tree(Struct, dict=True):
             return base + self.name_of(part).partition("/")[2]
         if name := find_name_for(self.layout.piece(part.piece), part, rank, self._coords.get(rank)):
             return name
-        raise UsageError(
-            f"no view can be made of {part.path} for rank {rank}: its name holds no rank",
-            "start without --view",
-        )
+        text = f"no view can be made of {part.path} for rank {rank}: its name holds no rank"
+        raise UsageError(text, "start without --view")
 
     # ---- filling it
 
     def link(self, name: str, path: str) -> str:
         """Add a link, and return its future path. Raise UsageError if another file has the name."""
         if ".." in name.split("/") or self.links.setdefault(name, path) != path:
-            raise UsageError(
-                f"no view can be made: {self.links.get(name)} and {path} would both be {name} in it",
-                "start without --view",
-            )
+            text = f"no view can be made: {self.links.get(name)} and {path} would both be {name} in it"
+            raise UsageError(text, "start without --view")
         return f"{self.directory}/{name}"
 
     def load(self, f: FileLoad, rank: int | None) -> str | None:
@@ -231,18 +221,16 @@ class Tree(Struct, dict=True):
             links = [link for f in r.files if (link := self.load(f, r.rank))]
             if len(links) == len(r.files):
                 self.ranks[r.rank] = links
-        for name, path in self._list_rest():
-            self.links.setdefault(name, path)
-        self._add_trackers()
-
-    def _list_rest(self) -> Iterator[tuple[str, str]]:
-        yield from self._other_parts()
+        rest = list(self._other_parts())
         for home in sorted({p.home for p in self.checkpoint.parts if p.home and is_directory(p.home)}):
             above = _relative(home, self.above)
-            yield from ((f"{above}{name}", path) for name, path in self._companions(home, ""))
+            rest += ((f"{above}{name}", path) for name, path in self._companions(home, ""))
         for name in self.layout.beside.asked(self.checkpoint):
             if is_file(path := os.path.join(self.above, name)):
-                yield name, path
+                rest.append((name, path))
+        for name, path in rest:
+            self.links.setdefault(name, path)
+        self._add_trackers()
 
     def _other_parts(self) -> Iterator[tuple[str, str]]:
         """Yield (name, path) of parts that no rank loads, and the loaded copy under each copy's name."""
@@ -256,9 +244,7 @@ class Tree(Struct, dict=True):
                 yield self.name_of(part), part.path
 
     def _companions(self, directory: str, above: str) -> Iterator[tuple[str, str]]:
-        """Yield (name, path) of files in a checkpoint's directory that are no parts: configurations,
-        tokenizers, scripts, data that only an index describes.
-        """
+        """Yield (name, path) of a directory's files that are no parts, such as tokenizers and scripts."""
         own, notes = directory == self.above, (self.layout.tracker.file, *self.layout.records.names)
         for e in entries_of(directory):
             name = f"{above}{e.name}"
@@ -280,9 +266,7 @@ class Tree(Struct, dict=True):
 
     @cached_property
     def _may_hold_others(self) -> bool:
-        """Whether other checkpoints may lie in this one's directory, as a model's directory is often that of
-        the whole training.
-        """
+        """Whether this directory, as that of a whole training, may hold other checkpoints."""
         return any(self.layout.piece(p.piece).where is Where.HERE for p in self.checkpoint.parts)
 
     def _add_trackers(self) -> None:
@@ -299,10 +283,8 @@ class Tree(Struct, dict=True):
                     home = name.rpartition("/")[0]
                     self.texts[f"{home}/{records.names[0]}".lstrip("/")] = records.write(part)
         if twice := next((name for name in self.texts if name in self.links), None):
-            raise UsageError(
-                f"no view can be made: {self.links[twice]} has the name of the tracker",
-                "start without --view",
-            )
+            text = f"no view can be made: {self.links[twice]} has the name of the tracker"
+            raise UsageError(text, "start without --view")
 
     # ---- what the framework is told
 
@@ -319,14 +301,10 @@ class Tree(Struct, dict=True):
             path = at.get(c.path) or f"{self.directory}/{_relative(c.path, self.above)}".rstrip("/")
         return replace(c, parts=parts, path=path)
 
-    @cached_property
-    def resume(self) -> Resume:
-        paths = {part.path for part in self.moved.values()}
-        return self.layout.resume(self.rebased, paths.pop() if len(paths) == 1 else None)
-
     def describe(self) -> dict[str, Any]:
         """Return a decision's fields about the view: "resume" for its files, "view" with its links."""
-        resume = self.resume
+        paths = {part.path for part in self.moved.values()}
+        resume = self.layout.resume(self.rebased, paths.pop() if len(paths) == 1 else None)
         return {
             "resume": {"path": resume.path, "args": list(resume.args), "env": dict(resume.env)},
             "view": {
@@ -339,9 +317,7 @@ class Tree(Struct, dict=True):
 
 
 def fill(plan: LoadPlan, directory: str, layouts: Layouts) -> Tree:
-    """Return the contents of a view at ``directory``. Raise UsageError if names cannot be made, and
-    CannotLook if a file cannot be looked at.
-    """
+    """Return the contents of a view at ``directory``. Raise UsageError and CannotLook."""
     tree = Tree(plan, directory, layouts)
     try:
         tree.fill()

@@ -80,9 +80,7 @@ class LaunchLine(Struct, frozen=True):
     """The command that the workers run."""
 
     def inside(self, ours: Sequence[str]) -> list[str]:
-        """Return the line with ``ours`` (ckpt run --worker …) between the launcher and the workers' command,
-        which then gets a new decision at every restart.
-        """
+        """Return the line with ``ours`` before the workers' command: each restart decides anew."""
         return [*self.before, *ours, "--", *self.command]
 
 

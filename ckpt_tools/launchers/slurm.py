@@ -9,7 +9,7 @@ step's variables, but not its task ids), and the one task per node that starts t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from msgspec.structs import replace
 
@@ -26,21 +26,6 @@ _VARIABLES = tuple(_WORDS.split())
 _TASKS = (
     "start it by srun in every task, or add --rank N (and --world-size N); 'ckpt plan' and 'ckpt run' need no"
     " rank"
-)
-_ONE_EACH = (
-    "SLURM_PROCID",
-    "SLURM_STEP_NUM_TASKS",
-    "SLURM_NTASKS",
-    "SLURM_STEP_NUM_NODES",
-    "SLURM_NNODES",
-    "SLURM_GPUS_ON_NODE",
-)
-_MAY_START_RANKS = (
-    ": one task per node, which is a rank, or starts the ranks of its node by torchrun or msrun"
-)
-_IF_EACH_IS_A_RANK = (
-    'if every task is one rank, add --rank "$SLURM_PROCID" --world-size "$SLURM_NTASKS"; else ask inside of'
-    " what it starts"
 )
 _SHELLS = ("bash", "interactive", "sh", "zsh")
 
@@ -85,9 +70,7 @@ def _read(env: Mapping[str, str], **fields: str) -> Started:
 
 
 def _explain_mix(env: Mapping[str, str], s: Started) -> str:
-    """Return which variables come from different steps, as in a script that was submitted from within a task;
-    "" if all fit together.
-    """
+    """Return which variables are of different steps, as in a script of another job; "" if none are."""
     tasks, on_node = number(env, "SLURM_NTASKS"), env.get("SLURM_GTIDS", "").count(",") + 1
     tasks_fit = s.world_size is None or tasks in (None, s.world_size.value)
     local = s.local_world_size
@@ -111,28 +94,33 @@ def _explain_unclear(env: Mapping[str, str], s: Started) -> tuple[str, str] | No
         return f"{what}: a single task of a job named so is an interactive shell", _TASKS
     one_each = s.nodes is not None and s.nodes.value == s.world_size.value
     if one_each and (number(env, "SLURM_GPUS_ON_NODE") or 0) != 1:
-        return f"{seen(env, *_ONE_EACH)}{_MAY_START_RANKS}", _IF_EACH_IS_A_RANK
+        names = (
+            "SLURM_PROCID SLURM_STEP_NUM_TASKS SLURM_NTASKS SLURM_STEP_NUM_NODES SLURM_NNODES"
+            " SLURM_GPUS_ON_NODE"
+        )
+        why = "one task per node, which is a rank, or starts the ranks of its node by torchrun or msrun"
+        hint = (
+            'if every task is one rank, add --rank "$SLURM_PROCID" --world-size "$SLURM_NTASKS"; else ask'
+            " inside of what it starts"
+        )
+        return f"{seen(env, *names.split())}: {why}", hint
     return None
 
 
 def _count_local_tasks(env: Mapping[str, str], node: Known | None) -> Known | None:
-    """Return the number of tasks on this node: from the list for all nodes, else as requested per node."""
+    """Return the number of tasks on this node: from the list for all nodes, such as "2(x3),1", up to an item
+    of another form; else as requested per node.
+    """
     for name in ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"):
         end = 0
-        for tasks, nodes in _read_counts(env.get(name, "")):
-            end += nodes
+        for item in env.get(name, "").split(","):
+            found = re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?", item)
+            if found is None:
+                break
+            end += int(found[2] or 1)
             if node is not None and node.value < end:
-                return Known(tasks, f"{name} (slurm)")
+                return Known(int(found[1]), f"{name} (slurm)")
     return known(env, "SLURM_NTASKS_PER_NODE", "slurm")
-
-
-def _read_counts(text: str) -> Iterator[tuple[int, int]]:
-    """Yield (tasks per node, nodes) of a text such as "2(x3),1"; ends at an item of another form."""
-    for item in text.split(","):
-        found = re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?", item)
-        if found is None:
-            return
-        yield int(found[1]), int(found[2] or 1)
 
 
 LAUNCHER = Launcher(

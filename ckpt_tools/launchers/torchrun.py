@@ -109,13 +109,15 @@ def _find_start(command: Sequence[str]) -> int | None:
 
 
 def _make_line(options: Mapping[str, str], before: Sequence[str], after: Sequence[str]) -> LaunchLine:
-    """Return the line of ``options`` (by torchrun's long names). ``before`` are the words that stay if
-    another command replaces the workers' command, ``after`` is the workers' command.
-    """
+    """Return the line of ``options``; the words ``before`` stay, ``after`` is the workers' command."""
     nodes = options.get("nnodes", "1")
     least, _, most = nodes.partition(":")
     endpoint = options.get("rdzv-endpoint", "") or options.get("master-addr", "")
-    host, port = _split(endpoint)
+    if endpoint.startswith("["):  # an IPv6 address with a port stands in brackets
+        host, _, port = endpoint[1:].partition("]")
+        port = port.removeprefix(":")
+    else:
+        host, _, port = endpoint.partition(":")
     program = list(after)
     if "no-python" not in options:
         program = ["python", "-u", *(["-m"] if "module" in options else []), *program]
@@ -137,15 +139,6 @@ def _make_line(options: Mapping[str, str], before: Sequence[str], after: Sequenc
 
 def _number(word: str) -> int | None:
     return int(word) if word.isdecimal() else None
-
-
-def _split(endpoint: str) -> tuple[str, str]:
-    """Return an endpoint's host, and its port or ""; an IPv6 address with a port stands in brackets."""
-    if endpoint.startswith("["):
-        host, _, rest = endpoint[1:].partition("]")
-        return host, rest.removeprefix(":")
-    host, _, number = endpoint.partition(":")
-    return host, number
 
 
 def _find_option(word: str) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 from ckpt_tools.storage.local import (
-    Counter,
+    DirectSource,
     HeldSource,
     Identity,
     LocalSource,
@@ -20,7 +20,6 @@ from ckpt_tools.storage.urls import is_url
 
 __all__ = [
     "BytesSource",
-    "Counter",
     "Identity",
     "LocalSource",
     "OpenFile",
@@ -43,8 +42,6 @@ def opened(path: str, io: str = "auto", *, hold: bool = False, certain: bool = F
 
         return StoreSource(path, hold=hold, certain=certain)
     if io == "direct":
-        from ckpt_tools.storage.local import DirectSource
-
         return DirectSource(path)
     return HeldSource(path) if hold else LocalSource(path)
 

@@ -1,7 +1,5 @@
-"""Directories in order: their entries, sorted by name, and what lies below them.
-
-Links to directories below a root: somebody may change them after a decision, so their targets are used
-under their own names if possible.
+"""Directories in order: their entries, sorted by name, and what lies below them. Somebody may change a link
+after a decision: targets of links are used under their own names if possible.
 """
 
 from __future__ import annotations
@@ -72,24 +70,11 @@ def stat(entry: os.DirEntry[str]) -> None:
         patiently(entry.stat)
 
 
-def subdirectories(entries: Entries) -> list[str]:
-    """Return the paths of directories, and of entries of unknown type: listing those raises the reason."""
-    out = []
-    for entry in entries:
-        try:
-            if is_directory(entry):
-                out.append(entry.path)
-        except OSError:
-            out.append(entry.path)
-    return out
-
-
 # ---- a tree of directories, each listed once
 
 THREADS = 16
 """Stat calls at a time: the load of one process on a metadata server."""
-_CHUNK = 32
-"""Entries that one thread stats in a row."""
+_CHUNK = 32  # entries that one thread stats in a row
 
 
 def walk(
@@ -130,7 +115,13 @@ def walk(
             for future in [pool.submit(_stat_all, due[i : i + _CHUNK]) for i in range(0, len(due), _CHUNK)]:
                 future.result()
             yield path, contents
-            stack.extend(reversed(subdirectories(entries)))
+            for entry in reversed(entries):
+                try:
+                    below = is_directory(entry)
+                except OSError:  # of an unknown type: listing it raises the reason
+                    below = True
+                if below:
+                    stack.append(entry.path)
     finally:
         pool.close(wait=False)
 

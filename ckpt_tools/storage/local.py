@@ -51,9 +51,7 @@ class Stopped(Exception):
 
 
 class Identity(NamedTuple):
-    """The stat fields that show whether a file changed: ``size`` in bytes, times in ns since 1970. Unlike
-    mtime, ctime cannot be set back by a program.
-    """
+    """The stat fields that show a change: bytes, times in ns. No program can set ctime back, unlike mtime."""
 
     size: int
     mtime_ns: int
@@ -67,7 +65,6 @@ class Identity(NamedTuple):
 
     def settled(self, opened_ns: int) -> bool:
         """Return True if any change after ``opened_ns``, when the file was opened, must alter its identity.
-
         False for a file changed within one tick of the file system's clock before (git: "racily clean"). A
         time in whole seconds may come from a clock that ticks every two seconds (FAT).
         """
@@ -82,11 +79,6 @@ class Counter:
 
 
 _counting: ContextVar[tuple[Counter, ...]] = ContextVar("ckpt_tools_counting", default=())
-
-
-def counting() -> tuple[Counter, ...]:
-    """Return the counters of the ``counted()`` blocks that this code runs in."""
-    return _counting.get()
 
 
 @contextmanager
@@ -119,9 +111,7 @@ class Source(Protocol):
     def bytes_read(self) -> int: ...
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return exactly ``length`` bytes at ``offset``. Raise ShortRead past the end, and OSError as the
-        system does.
-        """
+        """Return exactly ``length`` bytes at ``offset``. Raise ShortRead, and OSError as the system does."""
         ...
 
     def readinto(self, offset: int, buffer: memoryview) -> None:
@@ -135,7 +125,7 @@ class OpenFile(ABC):
     def __init__(self, path: str, stat: os.stat_result) -> None:
         self.path, self.stat, self.size = path, stat, stat.st_size
         self.bytes_read = 0
-        self._counters = counting()  # now: other threads do not see the context variable
+        self._counters = _counting.get()  # now: other threads do not see the context variable
         self._lock = threading.Lock()  # += from several threads loses counts without it
 
     @abstractmethod
@@ -279,23 +269,19 @@ class DirectSource(LocalSource):
             start = (offset + done) // ALIGNED * ALIGNED
             skip = offset + done - start
             n = min(BUFFER, -(-(skip + wanted - done) // ALIGNED) * ALIGNED)
-            got = self._read_pages(bounce[:n], start) - skip
-            if got <= 0:
+            try:
+                got = patiently(os.preadv, self.fd, [bounce[:n]], start) - skip
+            except OSError as e:
+                if e.errno not in _REFUSED:
+                    raise
+                self._set_direct(False)
+                got = patiently(os.preadv, self.fd, [bounce[:n]], start) - skip
+            if got <= 0:  # fewer bytes than asked for: the file ends there
                 raise self.end_of_file(offset, wanted, done)
             got = min(got, wanted - done)
             buffer[done : done + got] = bounce[skip : skip + got]
             done += got
         self.count(wanted)
-
-    def _read_pages(self, view: memoryview, start: int) -> int:
-        """Fill ``view`` from the page at ``start``. Return the bytes read, fewer at the end of the file."""
-        try:
-            return patiently(os.preadv, self.fd, [view], start)
-        except OSError as e:
-            if e.errno not in _REFUSED:
-                raise
-            self._set_direct(False)
-            return patiently(os.preadv, self.fd, [view], start)
 
 
 _BLOCK = 8 << 20

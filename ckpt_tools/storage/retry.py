@@ -17,32 +17,28 @@ _NAME_MAX = 255  # bytes of one name on every Linux file system
 
 def status(path: str) -> os.stat_result:
     """Return ``os.stat`` of a path, or its equivalent for a URL. Raise OSError."""
-    return _stat_object(path) if is_url(path) else _stat_path(os.stat, path)
+    return _stat(os.stat, path)
 
 
 def lstat(path: str) -> os.stat_result:
     """Return ``os.lstat`` of a path; for a URL ``status``, since a store has no links. Raise OSError."""
-    return _stat_object(path) if is_url(path) else _stat_path(os.lstat, path)
+    return _stat(os.lstat, path)
 
 
-def _stat_path(call: Callable[[str], os.stat_result], path: str) -> os.stat_result:
+def _stat(call: Callable[[str], os.stat_result], path: str) -> os.stat_result:
+    if is_url(path):
+        from ckpt_tools.storage.stores.mounts import tree_of
+
+        tree, key = tree_of(path)
+        return tree.stat(key)
     try:
         return patiently(call, path)
     except ValueError as e:  # the path holds a NUL or a lone surrogate: texts in files may
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from e
 
 
-def _stat_object(url: str) -> os.stat_result:
-    from ckpt_tools.storage.stores.mounts import tree_of
-
-    tree, key = tree_of(url)
-    return tree.stat(key)
-
-
 def refresh(paths: Iterable[str]) -> dict[str, OSError]:
-    """Ask the stores anew about the URLs among ``paths``, so that the next ``status`` of each is current.
-    Return the errors of URLs that could not be asked about.
-    """
+    """Ask the stores anew about the URLs among ``paths``, and return the errors of those that failed."""
     urls = [path for path in paths if is_url(path)]
     if not urls:
         return {}

@@ -35,8 +35,7 @@ _QUERY = re.compile(r"""(https?://[^\s?"'<>]*)\?[^\s"'<>]+""", re.IGNORECASE)
 _SECRET = re.compile(
     r"SECRET|TOKEN|PASSW|CREDENTIAL|(ACCESS|ACCOUNT|API|SAS|_)_?KEY|CONNECTION_STRING", re.IGNORECASE
 )
-_SHORT = 8
-"""Shorter values are not redacted: the same characters may stand in a text for something else."""
+_SHORT = 8  # shorter values are not redacted: the same characters may stand in a text for something else
 
 _lock = Lock()
 _queries: dict[str, str] = {}

@@ -22,8 +22,7 @@ from ckpt_tools.model.selection import Trust
 
 __all__ = ["OURS", "Trust", "Untrusted", "absent", "check", "create", "directory", "make", "named", "read"]
 
-_LINKS = 40
-"""The most links on one path, as in Linux."""
+_LINKS = 40  # the most links on one path, as in Linux
 _READ_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
 _KUBERNETES = "..data"
 """The link through which the kubelet exchanges all files of a ConfigMap or Secret at once
@@ -104,9 +103,7 @@ class _PathWalk:
         self.steps: list[tuple[str, os.stat_result]] = []
 
     def walk(self) -> os.stat_result:
-        """Fill ``steps``, and return the lstat of the target. Raise OSError, and Untrusted for a link that
-        somebody else made or could have made.
-        """
+        """Fill ``steps``, and return the lstat of the target. Raise OSError and Untrusted."""
         path = self.path if os.path.isabs(self.path) else os.path.join(os.getcwd(), self.path)
         names, links = deque(["/", *path.split("/")]), 0
         while names:
@@ -201,9 +198,7 @@ def check(path: str, trust: Trust = OURS) -> None:
 
 def read(path: str, limit: int, trust: Trust = OURS, *, private: bool = False) -> bytes:
     """Return the bytes of a regular file that only we or root could have written. ``private``: only its owner
-    may read it, as ssh wants its keys.
-
-    Raise Untrusted, also for more than ``limit`` bytes, and OSError.
+    may read it, as ssh wants its keys. Raise Untrusted, also for more than ``limit`` bytes, and OSError.
     """
     way = _PathWalk(path, trust)
     if stat.S_ISDIR(way.walk().st_mode):

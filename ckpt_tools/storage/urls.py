@@ -91,5 +91,4 @@ def split(url: str) -> tuple[str, str]:
 
 
 def joined(store: str, key: str) -> str:
-    """Return the URL of ``key`` in ``store``."""
     return f"{store}{key}" if store.endswith("/") or not key else f"{store}/{key}"

@@ -53,14 +53,14 @@ def written(at: int, name: str, data: bytes, trusted: Trust = OURS) -> Iterator[
         yield
 
 
-def replace_file(directory: str, name: str, data: bytes, trusted: Trust = OURS) -> None:
+def replace_file(directory: str, name: str, data: bytes, trusted: Trust) -> None:
     """Write ``data`` to a file whole or not at all, replacing any other. Raise OSError and Untrusted."""
     with trust.directory(directory, trusted) as at, written(at, name, data, trusted):
         pass
 
 
 def take_lock(
-    path: str, trusted: Trust = OURS, how: int = fcntl.LOCK_EX, wait: Callable[[], bool] | None = None
+    path: str, trusted: Trust, how: int = fcntl.LOCK_EX, wait: Callable[[], bool] | None = None
 ) -> int | None:
     """Return a file locked with flock until it is closed, by this process or one that inherits it. None if
     another process holds it and ``wait``, called between attempts, is False. Raise OSError, Untrusted.

@@ -20,7 +20,17 @@ def seal_callback(**options: Any) -> Any:
 
     class SealCallback(Callback):  # type: ignore[misc]  # it has no types here
         def setup(self, trainer: Any, *_: Any, **__: Any) -> None:
-            trainer.save_checkpoint = _sealing(trainer, options)
+            save = trainer.save_checkpoint
+
+            @wraps(save)
+            def sealed(filepath: Any, *args: Any, **kwargs: Any) -> None:
+                if "://" in str(filepath):
+                    save(filepath, *args, **kwargs)
+                    return
+                with saving(filepath, rank=trainer.global_rank, world_size=trainer.world_size, **options):
+                    save(filepath, *args, **kwargs)  # when it returns, all ranks are done
+
+            trainer.save_checkpoint = sealed
 
         def teardown(self, trainer: Any, *_: Any, **__: Any) -> None:
             del trainer.save_checkpoint
@@ -29,18 +39,3 @@ def seal_callback(**options: Any) -> Any:
             return partial(seal_callback, **options), ()
 
     return SealCallback()
-
-
-def _sealing(trainer: Any, options: dict[str, Any]) -> Any:
-    """Return the trainer's own save function, followed by a seal: when it returns, all ranks are done."""
-    save = trainer.save_checkpoint
-
-    @wraps(save)
-    def sealed(filepath: Any, *args: Any, **kwargs: Any) -> None:
-        if "://" in str(filepath):
-            save(filepath, *args, **kwargs)
-            return
-        with saving(filepath, rank=trainer.global_rank, world_size=trainer.world_size, **options):
-            save(filepath, *args, **kwargs)
-
-    return sealed

@@ -86,13 +86,22 @@ def prune(
 def _judge(
     root: str, policy: Policy, sel: Selection, *, damaged: bool
 ) -> tuple[Session, Plans, list[Entry], dict[str, str]]:
-    """Return (session, plans, all checkpoints, name of each that stays -> why it stays)."""
+    """Return (session, plans, all checkpoints, name of each that stays -> why): kept and protected ones, and
+    in turn those that they need or that cannot be taken out without them.
+    """
     with remembering(root, sel.cache, sel.max_age, None, sel.trust) as cache:
         s = open_session(root, sel.read_options(), cache=cache)
         plans = [(question, _plan(root, question)) for question in _find_questions(s, sel)]
         found = find_entries(s, sel)
         protected = find_protected(s, found, [made for _, made in plans], sel)
-        return s, plans, found, _find_reasons(s, found, policy, protected, damaged=damaged)
+        why = {e.name: e.why for e in found if e.why and not (damaged and e.damaged)}
+        for run in {e.run for e in found}:
+            good = (e for e in found if e.run == run and e.good)
+            why |= _apply_policy(policy, sorted(good, key=lambda e: e.newness)[::-1], protected)
+        why |= protected
+        while more := _find_more(s, found, [e for e in found if e.name in why]):
+            why |= more
+        return s, plans, found, why
 
 
 def _find_versions(root: str) -> tuple[Finding, ...]:
@@ -131,8 +140,8 @@ def _plan(root: str, question: Selection) -> LoadPlan:
 def _require_same_plans(root: str, plans: Plans, going: Sequence[Entry] = ()) -> None:
     """Raise CannotLook unless ``plan`` chooses the same as before, now or without ``going``."""
     gone = [escape(os.path.relpath(path, root)) for e in going for path in e.group.paths]
+    hint = "nothing is removed; this is a case that ckpt should know: please report it"
     for question, before in plans:
-        hint = "nothing is removed; this is a case that ckpt should know: please report it"
         try:
             after = plan(root, replace(question, exclude=(*question.exclude, *gone)))
         except CkptError as e:
@@ -142,22 +151,6 @@ def _require_same_plans(root: str, plans: Plans, going: Sequence[Entry] = ()) ->
 
 
 # ---- which
-
-
-def _find_reasons(
-    s: Session, found: Sequence[Entry], policy: Policy, protected: dict[str, str], *, damaged: bool
-) -> dict[str, str]:
-    """Return name -> why it stays: for kept and protected checkpoints, and in turn for the ones that they
-    need or that cannot be taken out without them.
-    """
-    why = {e.name: e.why for e in found if e.why and not (damaged and e.damaged)}
-    for run in {e.run for e in found}:
-        newest_first = sorted((e for e in found if e.run == run and e.good), key=lambda e: e.newness)[::-1]
-        why |= _apply_policy(policy, newest_first, protected)
-    why |= protected
-    while more := _find_more(s, found, [e for e in found if e.name in why]):
-        why |= more
-    return why
 
 
 def _find_more(s: Session, found: Sequence[Entry], staying: Sequence[Entry]) -> dict[str, str]:

@@ -72,10 +72,7 @@ class Entry(Struct, frozen=True):
 
 
 def find_entries(s: Session, selection: Selection) -> list[Entry]:
-    """Return every checkpoint below the root; the ones that ``selection`` asks about are verified.
-
-    Raises CannotLook if anything could not be looked at: the other checkpoints might need it.
-    """
+    """Return every checkpoint, those that ``selection`` asks about verified. Raises CannotLook."""
     _require_all_seen(s)
     s.add_members()
     everything = grouping.group(s.parts, s.layouts, selection.save_interval)
@@ -96,7 +93,7 @@ def find_entries(s: Session, selection: Selection) -> list[Entry]:
 
 
 def _require_all_seen(s: Session) -> None:
-    """Raise CannotLook if a plug-in failed, or something below the root could not be looked at."""
+    """Raise CannotLook if a plug-in failed, or something cannot be looked at: it may need the others."""
     for f in plugins.findings():
         raise CannotLook(f"{f.message}, so nothing is removed", f.hint)
     if blind(unseen := not_seen(s)):
@@ -176,5 +173,4 @@ def find_age(entry: Entry, now_ns: int) -> float:
 def count_freed(entry: Entry) -> tuple[int, int]:
     """Return (bytes that its removal frees, files of it that have other hard links)."""
     infos = [lstat(path) for path in entry.group.files if there(path)]
-    linked = [i for i in infos if i.st_nlink > 1]
-    return sum(i.st_size for i in infos) - sum(i.st_size for i in linked), len(linked)
+    return sum(i.st_size for i in infos if i.st_nlink <= 1), sum(i.st_nlink > 1 for i in infos)

@@ -32,9 +32,7 @@ _STAGES = 4
 
 
 class Deletion(Struct, frozen=True):
-    """A checkpoint that is to be deleted: ``paths`` are its directories and files, ``objects`` are (object as
-    it was verified, stage): objects of an earlier stage are deleted first.
-    """
+    """A checkpoint to be deleted: its ``paths``, and (object as it was verified, stage of its deletion)."""
 
     label: str
     paths: tuple[str, ...]
@@ -114,9 +112,7 @@ class Deleter(Struct, frozen=True):
         self._delete(deletions)
 
     def _delete(self, deletions: Sequence[Deletion]) -> None:
-        """Delete stage by stage; if an object of a checkpoint cannot be deleted, its later stages stay.
-        Raises CannotLook if something is left, or the note cannot be written.
-        """
+        """Delete stage by stage; what cannot be deleted keeps its later stages. Raises CannotLook."""
         self._write(deletions)
         (store, _), failed = store_of(self.root), dict[str, OSError]()
         for stage in range(_STAGES):
@@ -159,7 +155,6 @@ class Deleter(Struct, frozen=True):
         ]
 
     def _write(self, deletions: Sequence[Deletion]) -> None:
-        """Write the note. Raises CannotLook."""
         note = _Note("ckpt-tools/pruning/v1", self.root, list(deletions))
         body = json.dumps(to_builtins(note)).encode("ascii")
         hint = "nothing is removed: name a directory that can be written with CKPT_STATE_DIR"

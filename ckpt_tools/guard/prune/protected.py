@@ -26,21 +26,17 @@ from ckpt_tools.settings import checked_json, resolve
 from ckpt_tools.storage import opened, trust
 from ckpt_tools.storage.listing import within
 from ckpt_tools.storage.retry import is_directory, is_file
-from ckpt_tools.storage.trust import OURS, Trust
+from ckpt_tools.storage.trust import Trust
 from ckpt_tools.storage.urls import is_url, real_path
 
 _DECISION = re.compile(r"\d{1,9}\.json")
 _MARKER_ROLES = frozenset({"commit", "item_commit", "metadata", "tree", "manifest", "index"})
 """Roles of files that make other files a checkpoint; further ones end with ``_index`` or ``_metadata``."""
-_MOST_COMPARED = 64 << 20
-"""Bytes of the largest object that is read to compare it with another one."""
+_MOST_COMPARED = 64 << 20  # bytes of the largest object that is read to compare it with another one
 
 
-def find_decided(plan_dir: str | None, trusted: Trust = OURS) -> frozenset[str]:
-    """Return the real paths that jobs' decisions load, of any root: a job may use another path.
-
-    Raises CannotLook if decisions cannot be read, or ``plan_dir`` is named and missing; and Untrusted.
-    """
+def find_decided(plan_dir: str | None, trusted: Trust) -> frozenset[str]:
+    """Return the real paths that jobs' decisions load, of any root. Raises CannotLook and Untrusted."""
     home, out = plan_dir or resolve.decisions(), set[str]()
     if not os.path.isdir(home):
         if plan_dir is not None:
@@ -97,7 +93,7 @@ def find_protected(
 ) -> dict[str, str]:
     """Return name -> why it is never removed; ``plans``: one for each run. Raises CannotLook, Untrusted."""
     chosen = {made.checkpoint.key for made in plans if made.checkpoint}
-    loaded = set[str]().union(*map(_find_loaded, plans))
+    loaded = {f.path for made in plans for _, f in made.loads}
     newest = {name for run in {e.run for e in entries} for name in _find_newest(entries, run)}
     claims = find_pins(s.root), find_decided(selection.plan_dir, selection.trust), _find_links(s.root)
     out = dict[str, str]()
@@ -113,10 +109,6 @@ def find_protected(
         elif e.name in newest:
             out[e.name] = "the newest that is verified"
     return out
-
-
-def _find_loaded(made: LoadPlan) -> set[str]:
-    return {f.path for rank in made.by_rank for f in rank.files} | {f.path for f in made.shared}
 
 
 def _find_claim(
@@ -175,9 +167,7 @@ def find_bests(s: Session, staying: Sequence[Entry], found: Sequence[Entry]) -> 
 
 
 def _find_places(named: str, paths: Collection[str], beside: str) -> list[str]:
-    """Return the ``paths`` that a name may mean after a move: the ones that share most names at the end; of
-    several, the ones in the directory ``beside`` the naming checkpoint.
-    """
+    """Return the ``paths`` that a name may mean after a move: those that share most names at the end."""
     shared_names = dict.fromkeys(paths, 0)
     for path in paths:
         for a, b in zip(reversed(named.split("/")), reversed(path.split("/")), strict=False):
@@ -224,9 +214,7 @@ def find_obstacle(s: Session, e: Entry, staying: Sequence[Entry]) -> str:
 
 
 def _find_strange(s: Session, e: Entry, home: str, staying: Sequence[Entry]) -> str:
-    """Return a file in a checkpoint's directory that may be somebody's, because ckpt does not know it and no
-    staying checkpoint has a copy, as of a tokenizer; "" if there is none.
-    """
+    """Return a file in a checkpoint's directory that may be somebody's: unknown, and no copy; else ""."""
     own = {*e.members, *s.found.indexes, *s.found.unneeded, *s.found.trackers.values()}
     copies = [other.group.paths[0] for other in staying if other.run == e.run and other.good]
     for directory, below, names in walk_below(home):

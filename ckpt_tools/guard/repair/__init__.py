@@ -26,8 +26,7 @@ from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.scheduler import prefetch
 from ckpt_tools.reading.session import Session
 
-_FICLONE = 0x40049409
-"""ioctl_ficlone(2): the file shares the blocks of another until one of them is written."""
+_FICLONE = 0x40049409  # ioctl_ficlone(2): the file shares the blocks of another until one of them is written
 _BLOCK = 8 << 20
 _NO_ATTRIBUTES = frozenset({errno.ENOSYS, errno.EOPNOTSUPP})
 
@@ -53,7 +52,11 @@ def repair(
     selection, root = selection or Selection(), os.path.abspath(root)
     # A command that was interrupted is taken back before anything is inspected.
     with journal.opened(root, state_dir, selection.trust, apply=apply) as store:
-        s = _read_structure(root, selection)
+        s = open_session(root, selection.read_options())
+        s.add_members()
+        prefetch(s, s.parts, Level.STRUCTURE)
+        for part in s.parts:
+            s.report(part, Level.STRUCTURE)
         bench = Bench(s)
         inspected = [bench.look(path) for path in _find_files(s, paths)]
         judged = [(d, *_judge(bench, d, accept_odds)) for d in inspected if d.is_damaged]
@@ -64,18 +67,7 @@ def repair(
         return Changes("repair", root, apply, tuple(rows), _find_unseen(inspected), number)
 
 
-def _read_structure(root: str, selection: Selection) -> Session:
-    """Return a session in which every file is inspected to level structure."""
-    s = open_session(root, selection.read_options())
-    s.add_members()
-    prefetch(s, s.parts, Level.STRUCTURE)
-    for part in s.parts:
-        s.report(part, Level.STRUCTURE)
-    return s
-
-
 def _find_unseen(inspected: Sequence[Damaged]) -> tuple[Finding, ...]:
-    """Return the findings on files that could not be looked at."""
     unknown = (d.report for d in inspected if d.report.verdict is Verdict.UNKNOWN)
     return tuple(f for report in unknown for f in report.findings if f.severity)
 
@@ -112,9 +104,7 @@ def _list_changes(
 
 
 def _find_files(s: Session, paths: Sequence[str]) -> list[str]:
-    """Return the checkpoint files at or below ``paths``. Raises CannotLook for a path that is not there, and
-    NoCheckpoint if nothing is recognised.
-    """
+    """Return the checkpoint files at or below ``paths``. Raises CannotLook and NoCheckpoint."""
     for path in paths:
         if not os.path.lexists(path):
             raise CannotLook(f"{path} is not there")
@@ -134,7 +124,6 @@ def _replace_all(
     store: Store, bench: Bench, repairs: Sequence[tuple[Damaged, Mended]], missing: Sequence[Lost]
 ) -> int:
     """Put mended files, and indexes that are ``missing``, in their places; return the operation's number.
-
     Files that only one CRC proves are listed in .ckpt/repaired.json: verify and plan warn of such a file
     until it changes. Raises CannotLook.
     """
@@ -164,9 +153,7 @@ def _replace_all(
 
 
 def _write_mended(old: str, mended: Mended, new: BufferedRandom) -> None:
-    """Write the mended contents of the file ``old`` to ``new``, with its owner and its extended attributes.
-    Raises OSError if one of these cannot be kept.
-    """
+    """Write the mended contents of ``old`` to ``new``, with its owner and attributes. Raises OSError."""
     with open(old, "rb") as source:
         try:
             fcntl.ioctl(new, _FICLONE, source.fileno())
@@ -197,9 +184,8 @@ def repair_trackers(
     root: str, *, apply: bool = False, state_dir: str | None = None, selection: Selection | None = None
 ) -> Changes:
     """Point the tracker of a run at the checkpoint that ``plan`` chooses, if it names another one or none, or
-    is missing. Without ``apply`` it only says what it would do.
-
-    Raises what ``plan`` raises: if nothing can be chosen, nothing is changed.
+    is missing. Without ``apply`` it only says what it would do. Raises what ``plan`` raises: if nothing can
+    be chosen, nothing is changed.
     """
     root, selection = os.path.abspath(root), selection or Selection(cache=True)
     with journal.opened(root, state_dir, selection.trust, apply=apply) as store:
@@ -210,10 +196,5 @@ def repair_trackers(
         if apply and tracker:
             step = store.step_to_write(os.path.relpath(tracker.path, root), tracker.data)
             number = store.run("repair", f"{tracker.path}: {tracker.then}", [step]).number
-        rows = store.changes()
-        if tracker:
-            said = "it is not there" if tracker.now is None else f"it named {tracker.now}"
-            why = f"{said}, and names {tracker.then} then"
-            state = "pointed" if apply else "would-point"
-            rows.append(Change(tracker.path, state, why, label=chosen.label))
+        rows = [*store.changes(), *([tracker.row(apply, chosen.label)] if tracker else [])]
         return Changes("repair", root, apply, tuple(rows), (), number)

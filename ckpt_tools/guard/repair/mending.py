@@ -105,9 +105,7 @@ class Bench:
 
 
 def _sums_by_name(path: str) -> Iterator[Sum]:
-    """Yield the checksums in a file that begins like none of the formats that its name allows, as each of
-    these formats would read them.
-    """
+    """Yield the checksums of a file that begins like no format, as the formats of its name read it."""
     with LocalSource(path) as source:
         for name in names.allowed(os.path.basename(path)):
             anatomy = Anatomy()
@@ -186,9 +184,7 @@ def mend(bench: Bench, damaged: Damaged) -> Mended | None:
 
 
 def find_lost_indexes(s: Session, damaged_index: str | None = None) -> Iterator[Lost]:
-    """Yield each missing shard index (with ``damaged_index``: the index at that path alone) whose shards are
-    all there and sound as far as their structure shows.
-    """
+    """Yield each missing shard index (or ``damaged_index``) whose shards are all there and look sound."""
     files = dict.fromkeys((*(p.path for p in s.parts), *(f.path for f in s.found.bare)))
     for path, shards in sorted(whole_sets(files).items()):
         is_wanted = not os.path.lexists(path) if damaged_index is None else path == damaged_index
@@ -256,7 +252,6 @@ def extents_of(s: Sum) -> list[Extent] | None:
 
 
 def length_of(s: Sum) -> int:
-    """Return how many bytes a checksum covers."""
     return sum(len(p) if isinstance(p, bytes) else p.length for p in s.pieces)
 
 

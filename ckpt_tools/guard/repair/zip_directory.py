@@ -22,8 +22,7 @@ _HEADER, _DESCRIPTOR, _DIRECTORY = b"PK\3\4", b"PK\7\10", b"PK\1\2"
 _TOP = 0xFFFFFFFF  # in a field of 32 bits: the value is in a ZIP64 field
 _RECORDS = 300_000  # at most
 _BLOCK = 8 << 20
-_VERSION_MADE_BY = 0x031E
-"""As torch's writer has it in the end of its directory."""
+_VERSION_MADE_BY = 0x031E  # as torch's writer has it in the end of its directory
 
 
 class _Record(NamedTuple):

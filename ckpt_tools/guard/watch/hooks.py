@@ -1,6 +1,4 @@
-"""Calls commands for watched checkpoints: one at a time, for a bounded time, with all facts in environment
-variables, and at the lowest CPU priority.
-"""
+"""Calls commands for watched checkpoints: one at a time, for a bounded time, at the lowest CPU priority."""
 
 from __future__ import annotations
 
@@ -15,10 +13,8 @@ from io import BufferedReader
 
 from msgspec import Struct
 
-_TAIL = 2000
-"""Last bytes of a command's output that are kept."""
-_GRACE = 5.0
-"""Seconds between SIGTERM and SIGKILL."""
+_TAIL = 2000  # last bytes of a command's output that are kept
+_GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 
 
 class Ended(Struct, frozen=True):
@@ -33,10 +29,9 @@ class Ended(Struct, frozen=True):
 
 
 def call(command: str, variables: Mapping[str, str], timeout: float) -> Ended:
-    """Run a shell command to its end, or stop it after ``timeout`` seconds.
-
-    Names found in a tree go into variables and never into the command, so no name can be a command. If this
-    process is ended meanwhile, the command is stopped as well.
+    """Run a shell command to its end, or stop it after ``timeout`` seconds. Names found in a tree go into
+    variables and never into the command, so no name can be a command. If this process is ended meanwhile, the
+    command is stopped as well.
     """
     started, tail, is_closed = time.monotonic(), [b""], threading.Event()
     try:
@@ -87,8 +82,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def give_way() -> None:
-    """Give this process and its children the lowest CPU priority from now on, and by that the lowest of its
-    class for disks (ioprio_set(2)).
-    """
+    """Give this process and its children the lowest priority, for CPUs and so for disks (ioprio_set(2))."""
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, 19)  # whatever its priority was

@@ -19,14 +19,11 @@ from ckpt_tools.storage.urls import is_url
 
 _SIGNALS = {"KeyboardInterrupt": "SIGINT", "Terminated": "SIGTERM"}
 _NAME = "name the directory in which checkpoints are saved"
-_SAVED = 10.0
-"""Seconds after which the records are written again during a long pass."""
+_SAVED = 10.0  # seconds after which the records are written again during a long pass
 
 
 class Watcher:
-    """Watches all roots of one process, which are absolute; ``say`` is called with each event, and ``sleep``
-    waits some seconds between two passes.
-    """
+    """Watches the absolute ``roots``; ``say`` gets each event, and ``sleep`` waits between two passes."""
 
     def __init__(
         self,
@@ -41,11 +38,9 @@ class Watcher:
         self._failed = False
 
     def run(self) -> int:
-        """Watch until a signal ends it; with ``once`` make one pass and return 0 (all finished
-        checkpoints are good), 1 (damage), 3 (nothing is there) or 5 (something could not be looked at).
-
-        Raises CannotLook and UsageError if a root is missing or watched already, or records cannot be
-        written.
+        """Watch until a signal ends it; with ``once`` make one pass and return 0 (all finished checkpoints
+        are good), 1 (damage), 3 (nothing is there) or 5 (something could not be looked at). Raises CannotLook
+        and UsageError if a root is missing or watched already, or records cannot be written.
         """
         paths, options = [root.root for root in self.roots], self.options
         if options.seal and options.read.seal_dir is None:
@@ -67,7 +62,13 @@ class Watcher:
             self._say(Event("started", time.time(), None, fields))
             why = "done"
             try:
-                return self._look_once(metrics) if options.once else self._look_for_ever(metrics)
+                if options.once:
+                    return self._look_once(metrics)
+                while True:
+                    soon = min(self._look(root) for root in self.roots)
+                    self._save(metrics)
+                    if soon > 0:
+                        self._sleep(soon)
             except BaseException as e:
                 why = _SIGNALS.get(type(e).__name__, type(e).__name__)
                 raise
@@ -76,7 +77,6 @@ class Watcher:
                 self._say(Event("stopped", time.time(), None, {"why": why}))
 
     def _look_once(self, metrics: Metrics) -> int:
-        """Make one pass over each root and return the exit code."""
         for root in self.roots:
             while self._look(root) <= 0:
                 self._save(metrics)
@@ -87,13 +87,6 @@ class Watcher:
         if any(s["bad"] for s in states):
             return 1
         return 0 if any(sum(s.values()) for s in states) else 3
-
-    def _look_for_ever(self, metrics: Metrics) -> int:
-        while True:
-            soon = min(self._look(root) for root in self.roots)
-            self._save(metrics)
-            if soon > 0:
-                self._sleep(soon)
 
     def _look(self, root: WatchedRoot) -> float:
         """Make one pass over a root, which may be gone for a while; return the seconds until the next one."""
@@ -108,23 +101,14 @@ class Watcher:
         return soon
 
     def _save(self, metrics: Metrics) -> None:
-        """Write records and metrics; a failure is reported as an event, and watching goes on."""
         for root in self.roots:
             root.save()
-        try:
-            metrics.write()
-        except (OSError, Untrusted) as e:
-            text = f"{self.options.metrics_file} cannot be written: {getattr(e, 'strerror', None) or e}"
-            self.roots[0].problem("metrics-not-written", text)
-        else:
-            self.roots[0].solved("metrics-not-written")
+        self.roots[0].write("metrics-not-written", self.options.metrics_file, metrics.write)
         self._saved_at = time.monotonic()
 
 
 def _require_listable(root: str) -> None:
-    """Raise UsageError for a file, and CannotLook for a missing directory. A store has a directory only from
-    its first object on, so there it may be still to come.
-    """
+    """Raise UsageError for a file, CannotLook for a missing directory; in a store it may yet come."""
     if is_url(root):
         if not absent(root) and not is_tree(root):
             with explain_refusal(f"cannot look at {root}"):

@@ -85,9 +85,7 @@ _COUNTS = (
 
 
 class Metrics:
-    """Serves and writes the metrics of some roots. Raises UsageError if the package is missing, and
-    CannotLook if the port is taken.
-    """
+    """Serves and writes the metrics of some roots. Raises UsageError and CannotLook."""
 
     def __init__(self, options: WatchOptions, tallies: Sequence[Tally]) -> None:
         self.options, self._tallies = options, tallies
@@ -102,9 +100,8 @@ class Metrics:
             from prometheus_client import CollectorRegistry, start_http_server
         except ImportError as e:
             hint = "pip install 'ckpt-tools[watch]'"
-            raise UsageError(
-                "metrics need the package prometheus_client, which is not installed", hint
-            ) from e
+            text = "metrics need the package prometheus_client, which is not installed"
+            raise UsageError(text, hint) from e
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         if (port := self.options.metrics_port) is not None:
@@ -129,10 +126,6 @@ class Metrics:
         from prometheus_client.exposition import write_to_textfile
 
         write_to_textfile(self.options.metrics_file, self._registry)
-
-    def describe(self) -> Iterator[Metric]:
-        """Yield nothing: the registry takes the names from what is collected."""
-        yield from ()
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics as they are now; a thread of the server calls this as well."""

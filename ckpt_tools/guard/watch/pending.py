@@ -1,6 +1,4 @@
-"""Which checkpoints of a listing are to be verified now; and the records of earlier verifications, which one
-process at a time keeps outside the tree.
-"""
+"""Which checkpoints of a listing are to be verified now, and the records of earlier verifications."""
 
 from __future__ import annotations
 
@@ -31,10 +29,8 @@ from ckpt_tools.storage.trust import Trust
 from ckpt_tools.storage.urls import is_url
 from ckpt_tools.storage.writes import hold_lock, replace_file
 
-_NEAR = 3
-"""Neighbours on either side that a checkpoint is compared with."""
-_RETRY = 10.0
-"""A failed verification or sealing is tried again after this many times its duration."""
+_NEAR = 3  # neighbours on either side that a checkpoint is compared with
+_RETRY = 10.0  # a failed verification or sealing is tried again after this many times its duration
 
 
 class Listed(Struct, frozen=True):
@@ -113,7 +109,6 @@ class Waiting:
         self._again: dict[str, tuple[object, float]] = {}  # key -> (moment, when it is tried again)
 
     def forget(self, found: Mapping[str, Listed]) -> None:
-        """Forget checkpoints that are not listed any more."""
         for known in (self._since, self._again):
             for key in known.keys() - found.keys():
                 del known[key]
@@ -124,9 +119,7 @@ class Waiting:
         self._again[one.key] = one.moment, again
 
     def find_due(self, found: Mapping[str, Listed], known: Mapping[str, Record]) -> list[tuple[Listed, str]]:
-        """Return what is to be verified now, and why (new, changed, retry or scrub): in this order, newest
-        first, and for scrub the least recently checked first.
-        """
+        """Return what is to be verified now, in this order, and why: new, changed, retry or scrub."""
         due = [(one, why) for one in found.values() if (why := self._find_reason(one, known.get(one.key)))]
 
         def rank(row: tuple[Listed, str]) -> tuple[int, float]:
@@ -185,9 +178,7 @@ class Record(Struct, frozen=True):
 
 
 class Starts(Struct, frozen=True):
-    """The last start of a job: its time, the step that it resumed from, and how many starts in a row before
-    it had resumed from the same step.
-    """
+    """The last start of a job: its time and step, and how many starts in a row before it had that step."""
 
     decided_at: float = 0.0
     step: int | None = None
@@ -203,9 +194,7 @@ class _Watched(Struct, frozen=True):
 
 
 class Records:
-    """The records of a root: ``known`` maps a checkpoint (its first file's path, relative to the root) to its
-    record; ``starts`` tell of jobs.
-    """
+    """The records of a root: ``known`` by the path of a checkpoint's first file below it, and ``starts``."""
 
     def __init__(self, root: str, state_dir: str | None, trusted: Trust) -> None:
         home = state_dir or resolve.watched()

@@ -45,10 +45,8 @@ from ckpt_tools.storage import counted
 from ckpt_tools.storage.trust import Untrusted
 from ckpt_tools.storage.urls import is_url
 
-_BATCH_SECONDS = 60.0
-"""Seconds for which a listing is used; after them newer saves go first."""
-_SAVES = 9
-"""Number of newest saves whose interval is told."""
+_BATCH_SECONDS = 60.0  # seconds for which a listing is used; after them newer saves go first
+_SAVES = 9  # number of newest saves whose interval is told
 _STATES: dict[Verdict, State] = {
     Verdict.OK: "good",
     Verdict.SUSPECT: "suspect",
@@ -60,11 +58,6 @@ _SEALED = frozenset({"sealed", "already"})
 """States of sealing after which nothing is left to do; others may change the next time."""
 _BUDGET = 60.0
 """Seconds for which ``plan`` reads, as in 'ckpt run'. Earlier verdicts are in the cache."""
-_READ = (
-    *("jobs", "io", "limit_rate", "settle", "require", "seal_dir", "trust_global", "key_file"),
-    *("trust", "layouts"),
-)
-"""Options of reading that ``plan`` gets as well."""
 
 
 class WatchedRoot:
@@ -81,15 +74,13 @@ class WatchedRoot:
         self._unasked = list[Finding]()
 
     def load(self) -> None:
-        """Load the records of an earlier process."""
         if why := self.records.load():
             self.problem("state-lost", f"{why}; everything is checked again")
         self.tally.again = self.records.starts.again
 
     def look(self) -> float:
-        """Make one pass; return the seconds until the next one, 0.0 if verifications are left.
-
-        Raises CannotLook if the root cannot be listed; then the records stay as they are.
+        """Make one pass; return the seconds until the next one, 0.0 if verifications are left. Raises
+        CannotLook if the root cannot be listed; then the records stay as they are.
         """
         try:
             trusted, age = self.options.read.trust, self._age
@@ -100,12 +91,14 @@ class WatchedRoot:
                 self.tally.up, self.tally.passed_at = True, time.time()
                 self._forget_gone(s, found)
                 self._unasked.clear()
-                due = self.waiting.find_due(found, self.records.known)
+                records = self.records.known
+                due = self.waiting.find_due(found, records)
                 until = time.monotonic() + _BATCH_SECONDS
                 while due:
                     one, reason = due.pop(0)
-                    if cache:
-                        cache.max_age = self._find_age(one, reason)
+                    if cache:  # a store's ETags tell changes, so its cached verdicts count
+                        known = reason != "scrub" and (reason != "retry" or records[one.key].unsealed)
+                        cache.max_age = self._age if known else 0.0
                     self._verify(s, one, reason)
                     if time.monotonic() > until:
                         break
@@ -130,11 +123,6 @@ class WatchedRoot:
         return "unreadable" in self._problems or exit_code == CannotLook.exit_code
 
     # ---- one checkpoint
-
-    def _find_age(self, one: Listed, reason: str) -> float:
-        """Return the age in seconds up to which cached verdicts count: a store's ETags tell changes."""
-        is_known = reason != "scrub" and (reason != "retry" or self.records.known[one.key].unsealed)
-        return self._age if is_known else 0.0
 
     def _verify(self, s: Session, one: Listed, reason: str) -> None:
         """Verify a checkpoint, seal it if asked, tell of it, call the hook, and update its record."""
@@ -202,7 +190,6 @@ class WatchedRoot:
         return ", ".join(states) or "nothing", not states.keys() <= _SEALED
 
     def _call(self, c: Checkpoint, codes: Sequence[str], state: str) -> None:
-        """Call the user's command for a checkpoint of this state, if there is one."""
         good = state in _GOOD
         command = self.options.on_good if good else self.options.on_bad if state == "bad" else None
         if command is None:
@@ -279,14 +266,16 @@ class WatchedRoot:
     # ---- words
 
     def save(self) -> None:
-        """Write the records; a failure is reported as a problem."""
+        self.write("state-not-written", self.records.directory, self.records.save)
+
+    def write(self, code: str, place: str | None, work: Callable[[], object]) -> None:
+        """Write to ``place`` by ``work``; a failure is reported as a problem, and watching goes on."""
         try:
-            self.records.save()
+            work()
         except (OSError, Untrusted) as e:
-            why = getattr(e, "strerror", None) or e
-            self.problem("state-not-written", f"{self.records.directory} cannot be written: {why}")
+            self.problem(code, f"{place} cannot be written: {getattr(e, 'strerror', None) or e}")
         else:
-            self.solved("state-not-written")
+            self.solved(code)
 
     def say(self, kind: str, fields: Mapping[str, object], findings: tuple[Finding, ...] = ()) -> None:
         self._say(Event(kind, time.time(), self.root, fields, findings))
@@ -335,7 +324,8 @@ def _ask(s: Session, options: WatchOptions, runs: Sequence[str]) -> Answer:
 
 def _selection(options: WatchOptions) -> Selection:
     """Return the selection of a job that sets no options but those for reading."""
-    read = {name: getattr(options.read, name) for name in _READ}
+    names = "jobs io limit_rate settle require seal_dir trust_global key_file trust layouts"
+    read = {name: getattr(options.read, name) for name in names.split()}
     age = max(DAY, 2 * options.every)
     return Selection(**read, plan_dir=options.plan_dir, cache=True, max_age=age, budget=_BUDGET)
 

@@ -81,7 +81,6 @@ class Place(Struct, frozen=True):
         return fd
 
     def lock_at(self, what: str) -> str:
-        """Return the path of the lock ``what``."""
         return os.path.join(self.home, OWN, f"{self.name}.{what}")
 
     def prepare(self) -> None:
@@ -171,25 +170,19 @@ class Place(Struct, frozen=True):
     # ---- room
 
     def make_room(self, needed: int, keep: int | None) -> list[str]:
-        """Free space for ``needed`` bytes: unless ``keep`` is None, remove least recently used checkpoints.
-        Return the removed names. Raise CannotLook if that is not enough, and OSError.
-        """
+        """Free space for ``needed`` bytes; return what was removed. Raise CannotLook and OSError."""
         removed: list[str] = []
         while needed > (free := shutil.disk_usage(self.home).free):
             name = next(self.remove_idle(keep), None) if keep is not None else None
             if name is None:
                 more = "" if keep else "; --keep N removes those that were used least recently"
-                raise CannotLook(
-                    f"{self.home} has {words_of_size(free)} free, and {words_of_size(needed)} are needed",
-                    f"make room, or name another directory{more}",
-                )
+                text = f"{self.home} has {words_of_size(free)} free, and {words_of_size(needed)} are needed"
+                raise CannotLook(text, f"make room, or name another directory{more}")
             removed.append(name)
         return removed
 
     def remove_idle(self, keep: int | None) -> Iterator[str]:
-        """Remove least recently used checkpoints one by one, and yield the name of each. ``keep`` of them
-        stay, this one included, and all in use. Raise OSError.
-        """
+        """Remove idle checkpoints, the least recently used first, and yield each; ``keep`` stay."""
         found = {e.name.removesuffix(PART) for e in os.scandir(self.home) if e.is_dir(follow_symlinks=False)}
         others = list[tuple[int, Place]]()
         for name in filter(_NAME.fullmatch, found - {self.name}):
@@ -295,9 +288,7 @@ def _bring(
     *,
     anew: bool,
 ) -> tuple[dict[str, Record], list[int], list[str]]:
-    """Bring missing files, in this process alone. Return the records of all files, the sizes of fetched ones,
-    and the names of removed checkpoints.
-    """
+    """Bring missing files. Return all records, the sizes of fetched files, names of what was removed."""
     have, current = place.find_whole(anew=anew)
     missing = {name: f for name, f in wanted.items() if not have.get(name, Record("")).is_copy_of(f)}
     texts = _find_stale(stage.texts, have)

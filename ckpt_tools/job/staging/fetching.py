@@ -1,7 +1,5 @@
-"""Files of a store brought to this machine: in parallel, each verified from its local copy, and renamed into
-place when whole.
-
-A view of the plan would hold the same files: these are staged, in the versions that were judged.
+"""Files of a store brought to this machine, in the versions that were judged: in parallel, each verified from
+its local copy, and renamed into place when whole.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from threading import Lock, Semaphore
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from msgspec import to_builtins
 from msgspec.structs import replace
@@ -34,15 +32,12 @@ from ckpt_tools.model.seal import NOT_KEPT
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.scheduler import Request
-from ckpt_tools.reading.session import Session, formats_allowed
+from ckpt_tools.reading.session import formats_allowed
 from ckpt_tools.storage.stalls import Rate, Threads
 from ckpt_tools.storage.stores.mounts import learn_versions, object_of, store_of, tree_of
 from ckpt_tools.storage.stores.source import CHUNK, StoreSource
-from ckpt_tools.storage.stores.store import Object, Replaced, other_than
+from ckpt_tools.storage.stores.store import Object, Replaced, Store, other_than
 from ckpt_tools.storage.urls import is_url, split
-
-if TYPE_CHECKING:
-    from ckpt_tools.storage.stores.store import Store
 
 FILES = 4
 """Files under way at a time, unless --jobs says otherwise."""
@@ -122,13 +117,21 @@ class Fetch:
         self._bytes_here = self._total = 0
 
     def files(self, wanted: Mapping[str, StagedFile]) -> list[Record]:
-        """Bring the ``wanted`` files, each to its name below ``part``. Raise Damaged, CannotLook, and OSError
-        if this machine cannot write them.
-        """
+        """Bring the files, each to its name below ``part``. Raise Damaged, CannotLook and OSError."""
         if not wanted:
             return []
         session = open_session(self.root, self.options)
-        requests = _make_requests(session, {f.url: f for f in wanted.values()})
+        parts, requests = {p.path: p for p in session.parts}, dict[str, Request]()
+        for url, f in {f.url: f for f in wanted.values()}.items():
+            tree, key = tree_of(url)
+            with explain_refusal(url, AGAIN):
+                now = tree.object(key)
+            if (now.size, now.mtime_ns, now.etag) != (f.size, f.mtime_ns, f.etag):
+                raise CannotLook(f"{url} has been replaced since it was chosen", AGAIN)
+            part = parts.get(url)
+            expect = formats_allowed(part, session.layouts.piece_of(part)) if part else ()
+            claims = session.indexes.claims(url)
+            requests[url] = Request(url, now.size, now.mtime_ns, Level.CONTENT, tuple(expect), claims)
         self._total = sum(f.size for f in wanted.values())
         self._key = session.reader.key
         aside = os.path.join(self.part, ASIDE)
@@ -156,9 +159,7 @@ class Fetch:
         return out
 
     def _bring(self, wanted: StagedFile, request: Request, names: Sequence[str], aside: str) -> list[Record]:
-        """Return the records of one object under all its names, whole and verified; a damaged copy is fetched
-        once more.
-        """
+        """Return an object's records under all its names; a damaged copy is fetched once more."""
         path = os.path.join(self.part, names[0])
         wrong: Sequence[Finding] = ()
         for at in (path, aside, aside):
@@ -188,9 +189,7 @@ class Fetch:
         return records
 
     def _download(self, wanted: StagedFile, path: str) -> None:
-        """Bring the bytes of one object into a new file. Raise CannotLook, and OSError if they cannot be
-        written.
-        """
+        """Bring the bytes of one object into a new file. Raise CannotLook and OSError."""
         starts = range(0, wanted.size, CHUNK)
         with open(os.open(path, _WRITE, 0o644), "wb", buffering=0) as file, StoreSource(wanted.url) as source:
 
@@ -224,9 +223,7 @@ class Fetch:
             self.progress(self._bytes_here, self._total)
 
     def _verify(self, wanted: StagedFile, path: str, request: Request) -> tuple[Record, Sequence[Finding]]:
-        """Return the record of a file that was brought, and the findings against it. Raise CannotLook if the
-        store has another object by now.
-        """
+        """Return the record of a file that came, and the findings against it. Raise CannotLook."""
         (_, key), joint = split(wanted.url), any(c.joint for c in request.claims)
         fd = os.open(path, _READ)
         try:
@@ -272,7 +269,6 @@ def _require_same(wanted: StagedFile, report: Report) -> None:
 
 
 def put_in_place(aside: str, path: str) -> None:
-    """Give a whole file its name. Raise OSError."""
     os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
     os.rename(aside, path)
 
@@ -281,37 +277,14 @@ def _explain_replaced(url: str) -> CannotLook:
     return CannotLook(f"{url} was replaced while it was brought", AGAIN)
 
 
-def _make_requests(session: Session, wanted: Mapping[str, StagedFile]) -> dict[str, Request]:
-    """Return by URL how each file is verified: by its layout, the indexes and the seals. Raise CannotLook if
-    the store has another object by now.
-    """
-    parts = {p.path: p for p in session.parts}
-    out: dict[str, Request] = {}
-    for url, f in wanted.items():
-        tree, key = tree_of(url)
-        with explain_refusal(url, AGAIN):
-            now = tree.object(key)
-        if (now.size, now.mtime_ns, now.etag) != (f.size, f.mtime_ns, f.etag):
-            raise CannotLook(f"{url} has been replaced since it was chosen", AGAIN)
-        part = parts.get(url)
-        expect = formats_allowed(part, session.layouts.piece_of(part)) if part else ()
-        claims = session.indexes.claims(url)
-        out[url] = Request(url, now.size, now.mtime_ns, Level.CONTENT, tuple(expect), claims)
-    return out
-
-
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 _LABEL = 40
-_LONGEST = 255
-"""The most bytes of a name on a disk; a key may have 1,024, with slashes anywhere."""
-_NOWHERE = "/-"
-"""The place of a tree whose directory has no name yet."""
+_LONGEST = 255  # the most bytes of a name on a disk; a key may have 1,024, with slashes anywhere
+_NOWHERE = "/-"  # the place of a tree whose directory has no name yet
 
 
 def wanted_of(stage: Stage, ranks: Collection[int] | None = None) -> dict[str, StagedFile]:
-    """Return the files that a decision stages for these ranks (None: for all), by their names below the
-    staged checkpoint.
-    """
+    """Return the staged files of these ranks (None: of all), by name below the staged checkpoint."""
     return {
         f.path.removeprefix(f"{stage.root}/"): f
         for f in stage.files
@@ -336,7 +309,12 @@ def describe(plan: LoadPlan, home: str, layouts: Layouts) -> dict[str, Any]:
         files = list(_find_files(tree))
     except OSError as e:
         raise CannotLook(f"{e.filename} cannot be looked at: {e.strerror}", AGAIN) from e
-    directory = f"{home.rstrip('/')}/{_name_directory(tree, files)}"
+    # a name for these versions of these files, and for no others; without versions that not every list tells
+    known = [f"{f.path}\0{f.url}\0{f.size}\0{f.mtime_ns}\0{f.etag}" for f in files]
+    known += [f"{name}\0{data!r}" for name, data in sorted(tree.texts.items())]
+    digest = xxh3_128_hexdigest("\n".join(known).encode("utf-8", "surrogatepass"))
+    label = _UNSAFE.sub("_", tree.checkpoint.path.rpartition("/")[2]).strip("._")[:_LABEL]
+    directory = f"{home.rstrip('/')}/{label or 'checkpoint'}-{digest[:16]}"
     tree = fill(plan, directory, layouts)
     rows = tuple(replace(f, path=f"{directory}/{f.path}") for f in files)
     texts = {name: data.decode("utf-8", "surrogateescape") for name, data in tree.texts.items()}
@@ -344,12 +322,14 @@ def describe(plan: LoadPlan, home: str, layouts: Layouts) -> dict[str, Any]:
 
 
 def _find_files(tree: Tree) -> Iterator[StagedFile]:
-    """Yield a StagedFile for each link of the tree, with its name there. Raise OSError, and UsageError for
-    names that no local file can have.
-    """
-    planned = {f.path: f for f in (*tree.plan.shared, *(f for r in tree.plan.by_rank for f in r.files))}
+    """Yield a StagedFile for each link of the tree. Raise OSError, UsageError and CannotLook."""
+    planned = {f.path: f for _, f in tree.plan.loads}
     learn_versions(list(tree.links.values()))
-    only = _list_ranks(tree)
+    start, only = len(tree.directory) + 1, dict[str, list[int]]()
+    if tree.layout.ranks.own_files:  # no rank looks for other ranks' files
+        for rank, links in tree.ranks.items():
+            for link in links:
+                only.setdefault(link[start:], []).append(rank)
     for name, url in sorted(tree.links.items()):
         if name.partition("/")[0] in OWN_NAMES:  # the upload of a staged directory
             continue
@@ -358,7 +338,9 @@ def _find_files(tree: Tree) -> Iterator[StagedFile]:
         f = planned.get(url)
         if f is not None and (of.size, of.mtime_ns, of.etag) != (f.size, f.mtime_ns, f.etag):
             raise CannotLook(f"{url} has been replaced since it was chosen", AGAIN)
-        yield StagedFile(name, url, of.size, of.mtime_ns, of.etag, of.version, only.get(name))
+        ranks = only.get(name, [0])
+        own = None if 0 in ranks else tuple(ranks)  # all open rank 0's: Megatron-LM reads arguments from them
+        yield StagedFile(name, url, of.size, of.mtime_ns, of.etag, of.version, own)
 
 
 def _require_name(tree: Tree, name: str, url: str) -> None:
@@ -368,36 +350,11 @@ def _require_name(tree: Tree, name: str, url: str) -> None:
         part in ("", ".", "..") or len(part.encode("utf-8", "surrogatepass")) > _LONGEST for part in parts
     )
     if wrong or "\0" in name:
-        raise UsageError(
-            f"{url} cannot be staged: {name!r} is not a name of a file here", "start without --stage"
-        )
+        text = f"{url} cannot be staged: {name!r} is not a name of a file here"
+        raise UsageError(text, "start without --stage")
     above = next((a for n in range(1, len(parts)) if (a := "/".join(parts[:n])) in tree.links), None)
     if above is not None:
         raise UsageError(
             f"{url} cannot be staged: {tree.links[above]} is a file, and would be a directory here as well",
             "rename or delete what does not belong to the checkpoint, or start without --stage",
         )
-
-
-def _list_ranks(tree: Tree) -> dict[str, tuple[int, ...]]:
-    """Return the ranks that load a file, for files that no other rank needs; {} if loaders look for other
-    ranks' files. Rank 0's are left out, as all ranks open them (Megatron-LM reads arguments from them).
-    """
-    if not tree.layout.ranks.own_files:
-        return {}
-    start = len(tree.directory) + 1
-    ranks: dict[str, list[int]] = {}
-    for rank, links in tree.ranks.items():
-        for link in links:
-            ranks.setdefault(link[start:], []).append(rank)
-    return {name: tuple(mine) for name, mine in ranks.items() if 0 not in mine}
-
-
-def _name_directory(tree: Tree, files: Sequence[StagedFile]) -> str:
-    """Return the directory's name: the same for the same versions of the same files, and for no others."""
-    # without versions, which not every listing tells
-    rows = [f"{f.path}\0{f.url}\0{f.size}\0{f.mtime_ns}\0{f.etag}" for f in files]
-    texts = [f"{name}\0{data!r}" for name, data in sorted(tree.texts.items())]
-    digest = xxh3_128_hexdigest("\n".join((*rows, *texts)).encode("utf-8", "surrogatepass"))
-    label = _UNSAFE.sub("_", tree.checkpoint.path.rpartition("/")[2]).strip("._")[:_LABEL]
-    return f"{label or 'checkpoint'}-{digest[:16]}"

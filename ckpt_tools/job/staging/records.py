@@ -52,7 +52,6 @@ class Record(Struct, frozen=True):
     seen: tuple[Whole, ...] = ()
 
     def is_copy_of(self, f: StagedFile) -> bool:
-        """Return True if the file is a copy of this object."""
         return (self.url, self.size, self.etag) == (f.url, f.size, f.etag)
 
 
@@ -79,9 +78,7 @@ def digest_of(fd: int) -> str:
 
 
 def read_note(directory: str, trusted: Trust) -> Note | None:
-    """Return the note in a directory, None if there is none. Raise OSError, Untrusted, and UsageError if
-    another file has its name.
-    """
+    """Return the note in a directory, None without. Raise OSError, and UsageError for other files."""
     try:
         data = trust.read(os.path.join(directory, NOTE), checked_json.MOST, trusted)
     except FileNotFoundError:
@@ -89,15 +86,12 @@ def read_note(directory: str, trusted: Trust) -> Note | None:
     try:
         return checked_json.checked(checked_json.parsed(data), Note)
     except (checked_json.NoJson, checked_json.Invalid):
-        raise UsageError(
-            f"{directory} was not staged by ckpt", "remove it, or name another DIR with --stage"
-        ) from None
+        text = f"{directory} was not staged by ckpt"
+        raise UsageError(text, "remove it, or name another DIR with --stage") from None
 
 
 def find_whole(note: Note | None, directory: str, *, anew: bool = False) -> dict[str, Record]:
-    """Return the records of files that are still as they were written: checked by their bytes if ``anew`` or
-    after another boot, else by stat.
-    """
+    """Return the records of files as they were written, by their bytes if ``anew`` or after a boot."""
     same_boot = note is not None and note.boot == boot() != ""
     found = dict[str, Record]()
     for record in note.files if note else ():
@@ -119,7 +113,6 @@ def find_whole(note: Note | None, directory: str, *, anew: bool = False) -> dict
 
 
 def write_note(directory: str, records: Mapping[str, Record]) -> None:
-    """Write the note about all files. Raise OSError."""
     rows = [to_builtins(record) for _, record in sorted(records.items())]
     said = {"schema": SCHEMA, "boot": boot(), "files": rows}
     path = os.path.join(directory, NOTE)

@@ -60,12 +60,6 @@ class FileSystem:
     def _path(self, key: str) -> str:
         return f"{self.top}/{key}" if key else self.top or "/"
 
-    def _key(self, path: str) -> str:
-        path = str(path)
-        if not path.startswith("/") and self.top.startswith("/"):
-            path = f"/{path}"
-        return path[len(self.top) :].strip("/")
-
     def objects(self, prefix: str) -> Iterator[Object]:
         left = [prefix]
         while left:
@@ -87,7 +81,10 @@ class FileSystem:
             raise OSError(errno.EREMOTEIO, text, joined(self.url, prefix))
         objects, names = [], []
         for info in found:
-            key = self._key(info["name"])
+            path = str(info["name"])
+            if not path.startswith("/") and self.top.startswith("/"):
+                path = f"/{path}"
+            key = path[len(self.top) :].strip("/")
             if key == prefix:  # some file systems list a file as its own entry
                 continue
             if info["type"] == "directory":

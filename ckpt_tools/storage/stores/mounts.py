@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 from ckpt_tools.model.selection import StoreOptions
 from ckpt_tools.storage.stalls import do_each
 from ckpt_tools.storage.stores.options import open_options
-from ckpt_tools.storage.stores.store import OBJECT_STORES, PAGE, Object
+from ckpt_tools.storage.stores.store import OBJECT_STORES, PAGE, Object, Store
 from ckpt_tools.storage.urls import joined, split
 
 if TYPE_CHECKING:
-    from ckpt_tools.storage.stores.store import Store
     from ckpt_tools.storage.stores.tree import Tree
 
 _lock = RLock()
@@ -41,7 +40,6 @@ def forget() -> None:
 
 
 def configured() -> StoreOptions:
-    """Return the options that stores are opened with."""
     return _options[0]
 
 
@@ -109,9 +107,7 @@ Asked = tuple[Sequence[str], Callable[[], None]]
 
 
 def refresh_objects(urls: Iterable[str]) -> dict[str, OSError]:
-    """Ask the stores for the objects of these URLs anew, so that later questions get current answers. Return
-    the errors of URLs that could not be asked about.
-    """
+    """Ask the stores for these objects anew, and return the errors of those that failed."""
     return _refresh(urls, are_directories=False)
 
 
@@ -121,9 +117,7 @@ def refresh_directories(directories: Iterable[str]) -> dict[str, OSError]:
 
 
 def _refresh(urls: Iterable[str], *, are_directories: bool) -> dict[str, OSError]:
-    """Refresh URLs by one list of all keys below their common directory, or by one request for each object or
-    directory, whichever takes fewer requests.
-    """
+    """Refresh URLs by one list below their common directory, or one by one: by the fewest requests."""
     stores: dict[Tree, dict[str, str]] = defaultdict(dict)
     failed: dict[str, OSError] = {}
     for url in urls:

@@ -29,8 +29,7 @@ _CANNOT_TELL = (
     "nothing is listed, and the store answers 403 AccessDenied: these credentials lack the right to read it"
     " (s3:GetObject) or to list the whole bucket (s3:ListBucket), so nobody can tell what is there"
 )
-_MISSING_KEY = ".ckpt-no-such-object"
-"""The name of an object that nobody creates."""
+_MISSING_KEY = ".ckpt-no-such-object"  # the name of an object that nobody creates
 _NO_SUCH_KEY = frozenset({"NoSuchKey", "BlobNotFound", "PathNotFound"})
 
 
@@ -240,10 +239,7 @@ def _head_by_get(client: Any, path: str) -> Object:
 
 def _object(meta: ObjectMeta) -> Object:
     """Return an Object. Its time is cut to seconds: lists of some stores have more digits than headers."""
-    modified = int(meta["last_modified"].timestamp()) * 10**9
-    return Object(meta["path"], meta["size"], modified, _quote(meta["e_tag"] or ""), meta["version"] or "")
-
-
-def _quote(etag: str) -> str:
-    """Return an ETag with quotes, as in a header; lists of Azure and some S3 servers leave them out."""
-    return etag if not etag or etag.startswith(('"', WEAK)) else f'"{etag}"'
+    modified, etag = int(meta["last_modified"].timestamp()) * 10**9, meta["e_tag"] or ""
+    if etag and not etag.startswith(('"', WEAK)):  # lists of Azure and some S3 servers leave the quotes out
+        etag = f'"{etag}"'
+    return Object(meta["path"], meta["size"], modified, etag, meta["version"] or "")

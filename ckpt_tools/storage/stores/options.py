@@ -12,20 +12,16 @@ botocore, as every AWS tool does; without botocore, obstore tries the latter two
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.model.selection import StoreOptions
 from ckpt_tools.storage.stores.store import OBJECT_STORES
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ckpt_tools.model.selection import StoreOptions
-
-    Provider = Callable[[], Any]
-    """The function that obstore calls for credentials, and again when they have expired."""
+Provider = Callable[[], Any]
+"""The function that obstore calls for credentials, and again when they have expired."""
 
 
 def _words(text: str) -> frozenset[str]:
@@ -92,18 +88,15 @@ def secret(name: str) -> bool:
 
 def open_options(url: str, options: StoreOptions, env: Mapping[str, str]) -> dict[str, Any]:
     """Return the keyword arguments that open a store: of ``obstore.store.from_url`` for its schemes, else of
-    the fsspec file system. ``env`` is the environment that the library sees.
-
-    Raise UsageError for options that the store does not have, and CannotLook if its credentials are missing
-    or expired.
+    the fsspec file system. ``env`` is the environment that the library sees. Raise UsageError for options
+    that the store does not have, and CannotLook if its credentials are missing or expired.
     """
     scheme, given = url.partition("://")[0], options.of(url)
     if scheme not in OBJECT_STORES:
         return _nest_options(given)
     if known := next(filter(secret, given), None):
-        raise UsageError(
-            f"the option {known} is a credential, which no option may be", "; ".join(_HINTS.values())
-        )
+        text = f"the option {known} is a credential, which no option may be"
+        raise UsageError(text, "; ".join(_HINTS.values()))
     own, made = {key: value for key, value in given.items() if key not in CLIENT | RETRY}, dict[str, Any]()
     if scheme in ("s3", "s3a"):
         own, made["credential_provider"] = aws(own, env)
@@ -185,10 +178,8 @@ def _nest_options(given: Mapping[str, str]) -> dict[str, Any]:
 
 _LIFETIME = timedelta(minutes=9)
 """How long one answer of botocore is used: it renews credentials that expire within 10 minutes."""
-_NATIVE = (
-    "AWS_ACCESS_KEY_ID",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+_NATIVE = _words(
+    "AWS_ACCESS_KEY_ID AWS_CONTAINER_CREDENTIALS_RELATIVE_URI AWS_CONTAINER_CREDENTIALS_FULL_URI"
 )
 """Variables by which obstore gets credentials itself."""
 _NATIVE_OPTIONS = _words(
@@ -217,9 +208,8 @@ def aws(own: Mapping[str, str], env: Mapping[str, str]) -> tuple[dict[str, str],
     except ImportError:
         if profile is None and not env.get("AWS_PROFILE"):
             return given, None  # the machine's own role, which obstore asks for
-        raise CannotLook(
-            "profiles of AWS need boto3, which is not installed", "pip install 'ckpt-tools[cloud]'"
-        ) from None
+        text = "profiles of AWS need boto3, which is not installed"
+        raise CannotLook(text, "pip install 'ckpt-tools[cloud]'") from None
     session = botocore.session.Session(profile=profile)
     found = _credentials(session, profile or env.get("AWS_PROFILE", ""))
     return {**_read_profile(session, env), **given}, found
@@ -234,18 +224,15 @@ def _credentials(session: Any, profile: str) -> Provider:
         if found is not None:
             found.get_frozen_credentials()
     except wrong.ProfileNotFound:
-        raise UsageError(
-            f"there is no profile {profile!r} in ~/.aws", "'aws configure list-profiles' lists them"
-        ) from None
+        text = f"there is no profile {profile!r} in ~/.aws"
+        raise UsageError(text, "'aws configure list-profiles' lists them") from None
     except Exception as e:  # its class name alone: its text may hold secrets
         name, of = type(e).__name__, f" of the profile {profile!r}" if profile else ""
         login = f"'aws sso login{f' --profile {profile}' if profile else ''}', then run it again"
         if "SSO" in name or "Token" in name or "Login" in name:
             raise CannotLook(f"the login{of} has expired, or there was none ({name})", login) from None
-        raise CannotLook(
-            f"credentials{of} could not be obtained ({name})",
-            f"'aws sts get-caller-identity' says more; {login}",
-        ) from None
+        text = f"credentials{of} could not be obtained ({name})"
+        raise CannotLook(text, f"'aws sts get-caller-identity' says more; {login}") from None
     if found is None:
         raise CannotLook(
             "there are no credentials for S3",

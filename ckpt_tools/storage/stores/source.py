@@ -144,7 +144,12 @@ class StoreSource(OpenFile):
             return known
         with self._lock:
             grown = next((len(d) for s, d in self._windows.items() if s + len(d) == offset), 0)
-        start, size = self._choose_window(offset, length, grown)
+        start, size = offset, max(length, WINDOW, min(2 * grown, CHUNK))  # longer in a sequence
+        if self.size <= self._read_at_once:
+            start, size = 0, self.size
+        elif offset + size > self.size:
+            start = min(offset, max(0, self.size - WINDOW))
+            size = self.size - start
         data = self.fetch(start, size)
         with self._lock:
             self._windows[start] = data
@@ -166,22 +171,10 @@ class StoreSource(OpenFile):
                 return data[offset - start : offset - start + length]
         return None
 
-    def _choose_window(self, offset: int, length: int, grown: int) -> tuple[int, int]:
-        """Return (offset, length) to fetch: longer in a sequence, all of a small file, or the file's end."""
-        if self.size <= self._read_at_once:
-            return 0, self.size
-        size = max(length, WINDOW, min(2 * grown, CHUNK))
-        if offset + size > self.size:
-            start = min(offset, max(0, self.size - WINDOW))
-            return start, self.size - start
-        return offset, size
-
     # ---- content: everything, once, in chunks
 
     def share(self, jobs: int) -> int:
-        """Set how many requests may be under way to ``jobs`` (0: the default). Return how many threads should
-        work on the answers.
-        """
+        """Allow ``jobs`` requests at a time (0: the default), and return how many threads are useful."""
         self._parallel = jobs or AHEAD
         return max(1, min(READERS, count_cpus(), jobs or AHEAD))
 

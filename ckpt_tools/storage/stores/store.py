@@ -32,11 +32,6 @@ class Object(NamedTuple):
     etag: str
     version: str = ""
 
-    @property
-    def is_folder(self) -> bool:
-        """Return True if the object is no file, but a Hadoop marker that stands for a directory."""
-        return self.size == 0 and self.key.endswith(FOLDER)
-
 
 class Replaced(OSError):
     """An object was replaced by another one before or while it was read."""
@@ -114,10 +109,8 @@ class Store(Protocol):
 
     def put(self, key: str, data: bytes, replacing: Object | None = None) -> Object:
         """Write a whole object in one request: a new one, or in place of ``replacing``, the object seen
-        before.
-
-        Raise FileExistsError if another object is there: checked by the server in the same step if it can,
-        else by a HEAD a moment before.
+        before. Raise FileExistsError if another object is there: checked by the server in the same step if it
+        can, else by a HEAD a moment before.
         """
         ...
 

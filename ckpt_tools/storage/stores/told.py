@@ -29,20 +29,18 @@ from weakref import finalize
 from ckpt_tools.model.seal import StoreChecksum, StoreChecksums
 from ckpt_tools.storage.stalls import Stalled, watched
 from ckpt_tools.storage.stores.refused import checksum_error
-from ckpt_tools.storage.stores.store import CLOUDS, Object, Replaced
+from ckpt_tools.storage.stores.store import CLOUDS, Object, Replaced, Store
 from ckpt_tools.storage.urls import joined
 
 if TYPE_CHECKING:
     from http.client import HTTPMessage
 
     from ckpt_tools.storage.stores.object_store import ObjectStore
-    from ckpt_tools.storage.stores.store import Store
 
 LENGTHS = {"crc32": 4, "crc32c": 4, "crc64nvme": 8, "sha1": 20, "sha256": 32, "sha512": 64, "md5": 16}
 """Bytes of a checksum, by algorithm."""
 _ETAG = re.compile(r'"?([0-9a-f]{32})(?:-([1-9]\d{0,4}))?"?')
-_PAGES = 10
-"""Pages of a thousand parts: an upload has at most ten thousand."""
+_PAGES = 10  # pages of a thousand parts: an upload has at most ten thousand
 _CREDENTIALS = {
     "access_key_id": "aws_access_key_id",
     "secret_access_key": "aws_secret_access_key",
@@ -219,7 +217,6 @@ def _digests(rows: Any, name: str, length: int) -> tuple[bytes, ...]:
 
 
 def _make_client(store: ObjectStore) -> Any:
-    """Return a boto3 client for the store's endpoint and credentials."""
     try:
         from boto3.session import Session
         from botocore import UNSIGNED
@@ -314,9 +311,7 @@ def _is_other(headers: HTTPMessage, of: Object) -> bool:
 
 
 def _make_question(store: ObjectStore, key: str) -> tuple[str, dict[str, str]]:
-    """Return (URL, headers) of the HEAD request, both possibly secret. The URL is signed, unless the store
-    was given a token, or told to sign nothing.
-    """
+    """Return (URL, headers) of the HEAD request, both possibly secret, signed unless there is no need."""
     own = _read_options(store)
     token = own.get("bearer_token", "") if store.url.startswith("gs://") else ""
     if token:

@@ -1,7 +1,5 @@
 """The keys of a store as a tree of names: listed once, page by page, and answered from memory until a
-refresh.
-
-A store has no directories: a directory exists as long as a key lies below its name.
+refresh. A directory exists as long as a key lies below its name.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ class _Directory(Struct):
     def add(self, of: Object) -> None:
         """Add an object; Hadoop's marker as an empty object with the directory's name, as consoles write."""
         name = of.key.rpartition("/")[2]
-        if not of.is_folder:
+        if of.size or not name.endswith(FOLDER):
             self.objects[name] = of
         elif name := name.removesuffix(FOLDER):
             self.objects.setdefault(name, of._replace(key=of.key.removesuffix(FOLDER)))
@@ -113,12 +111,10 @@ class Tree:
                 self._note_late(home, before.get(home), here)
 
     def _note_late(self, home: str, was: _Directory | None, here: _Directory) -> None:
-        """Add the objects of ``here`` that ``was`` lacks to ``late``."""
         for name in here.objects.keys() - (was.objects.keys() if was is not None else ()):
             self.late[_join(home, name)] = here.objects[name].mtime_ns
 
     def list_below(self, key: str) -> None:
-        """List all keys below a key, unless they are known."""
         if self._is_listed(key):
             return
         watched(self._listing.acquire)  # the thread that holds it may hang in a list
@@ -129,7 +125,6 @@ class Tree:
             self._listing.release()
 
     def _is_listed(self, key: str) -> bool:
-        """Return True if all keys below a key were listed."""
         with self._lock:
             return any(_is_at_or_below(key, top) for top in self._whole)
 
@@ -316,7 +311,6 @@ class Tree:
         return self._get_listed(key) is not None and not self.is_directory(key)
 
     def _get_listed(self, key: str) -> Object | None:
-        """Return the object that a list had at this key, or None."""
         home, _, name = key.rpartition("/")
         with self._lock:
             here = self._directories.get(home)
@@ -371,7 +365,6 @@ def _join(home: str, name: str) -> str:
 
 
 def _is_at_or_below(key: str, top: str) -> bool:
-    """Return True if ``key`` is ``top`` or lies below it."""
     return key == top or _is_below(key, top)
 
 
