@@ -176,4 +176,4 @@ def _find_payload(source: Source) -> int:
     return at + (2 if flags & 2 else 0)
 
 
-FORMAT = own_format(name="nemo", magic=magic, distinct=False, checks={Level.STRUCTURE: _structure})
+FORMAT = own_format("nemo", magic, _structure, distinct=False)

@@ -183,13 +183,19 @@ class Format(Struct, frozen=True):
     rank_groups: Callable[[str, int], RankGroups] | None = None
 
 
-def own_format(name: str, **fields: Any) -> Format:
-    """Return a format of this package; its other fields are in named.py and its family's formats.toml."""
+def own_format(
+    name: str, magic: Callable[[bytes], bool], check: Check | None = None, **fields: Any
+) -> Format:
+    """Return a format of this package; its other fields are in named.py and its family's formats.toml. If
+    it has checks of more levels than ``check``, of its structure, they are in ``fields``.
+    """
     row = ROWS[name]
+    if check is not None:
+        fields["checks"] = {Level.STRUCTURE: check}
     if "protects" not in fields:
         fields |= _read_family(row.family)[name]
         fields["limits"] = tuple(fields["limits"])
-    return Format(name, row.suffixes, names=row.names, state=row.state, index=row.describes, **fields)
+    return Format(name, row.suffixes, magic, names=row.names, state=row.state, index=row.describes, **fields)
 
 
 @cache

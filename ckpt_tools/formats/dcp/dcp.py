@@ -37,7 +37,7 @@ from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.stubs import Call, Global, Pickled
 from ckpt_tools.formats.torch.tensors import ITEMSIZE
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Level, Tensor
+from ckpt_tools.model.report import Tensor
 from ckpt_tools.storage import Source
 
 VERSION = "1.0.0"  # CURRENT_DCP_VERSION of torch 2.13; earlier ones wrote no version
@@ -308,11 +308,5 @@ def _refuse(_source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
 
 
 FORMAT = own_format(
-    name="dcp",
-    magic=_magic,
-    checks={Level.STRUCTURE: _structure},
-    loader=None,
-    unasked=True,
-    index_of=_index_of,
-    names_its_save=True,
+    "dcp", _magic, _structure, loader=None, unasked=True, index_of=_index_of, names_its_save=True
 )

@@ -25,7 +25,7 @@ from ckpt_tools.formats.common.zeros import ZEROS
 from ckpt_tools.formats.dcp.data_files import Piece, check_object, check_tensor
 from ckpt_tools.formats.torch.tensors import ITEMSIZE
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.report import Box, Guard, Level, Scalar, Tensor
+from ckpt_tools.model.report import Box, Guard, Scalar, Tensor
 from ckpt_tools.storage import Source
 
 _FIRST = re.compile(rb'\{\s*"version"\s*:\s*"[^"]{1,40}"\s*,\s*"world_size"')
@@ -158,10 +158,6 @@ def _read_inline(kind: str, text: object) -> Scalar:
     return text if kind == "str" else None
 
 
-def _magic(head: bytes) -> bool:
-    return _FIRST.match(head) is not None or _YAML.match(head) is not None
-
-
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check the manifest alone; ``anatomy.members`` gets a claim that checks each data file against it."""
@@ -192,7 +188,11 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 FORMAT = own_format(
-    name="torchsnapshot", magic=_magic, checks={Level.STRUCTURE: _structure}, loader=None, unasked=True
+    "torchsnapshot",
+    lambda head: bool(_FIRST.match(head) or _YAML.match(head)),
+    _structure,
+    loader=None,
+    unasked=True,
 )
 
 PLAIN, SAVED = "buffer_protocol", "torch_save"

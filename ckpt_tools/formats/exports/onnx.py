@@ -17,7 +17,7 @@ from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, limited, ow
 from ckpt_tools.formats.common.protobuf import Field, Reader
 from ckpt_tools.formats.common.tensors import MAX_NAME, MAX_TENSORS, MAX_TEXT, zero_tail
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Guard, Level, Tensor
+from ckpt_tools.model.report import Guard, Tensor
 from ckpt_tools.storage import Source
 
 _WINDOW = 4096
@@ -243,10 +243,9 @@ def _check_beside(extents: Sequence[_Extent], source: Source, anatomy: Anatomy) 
 
 
 FORMAT = own_format(
-    name="onnx",
-    magic=lambda head: _BEGIN.match(head) is not None,
+    "onnx",
+    lambda head: _BEGIN.match(head) is not None,
+    _structure,
     distinct=False,
-    checks={Level.STRUCTURE: _structure},
-    loader="",
     index_of=_index_of,
 )

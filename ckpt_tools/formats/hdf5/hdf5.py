@@ -36,7 +36,6 @@ from ckpt_tools.formats.hdf5.datasets import (
 )
 from ckpt_tools.formats.hdf5.groups import Link, read_attributes, read_heap, read_links, read_old_links
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.report import Level
 from ckpt_tools.storage import Source
 
 _CONFIGURATIONS = (b"model_config", b"training_config")
@@ -236,9 +235,4 @@ class _Walk:
         return named and Fields(named.body, named.at, what)
 
 
-FORMAT = own_format(
-    name="hdf5",
-    magic=lambda head: head.startswith(structures.MAGIC),
-    checks={Level.STRUCTURE: structure},
-    loader="",
-)
+FORMAT = own_format("hdf5", lambda head: head.startswith(structures.MAGIC), structure)

@@ -19,7 +19,6 @@ from ckpt_tools.formats.common.json_text import Cursor
 from ckpt_tools.formats.common.tensors import MAX_INDEXED, MAX_NAME, MAX_TENSORS, remember
 from ckpt_tools.formats.safetensors.safetensors_index import MAX_SHARDS, begins_so, read_index
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.report import Level
 from ckpt_tools.storage import Source
 
 _SHARDS_OF = "shards_of"
@@ -124,10 +123,5 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         anatomy.members[shard] = Claim("keras_shards", partial(_compare, index, shard), joint=True)
 
 
-FORMAT = own_format(
-    name="keras_shards",
-    magic=begins_so,
-    checks={Level.STRUCTURE: _structure},
-    loader=None,
-    distinct=False,  # indexes of safetensors begin so as well
-)
+# not distinct: indexes of safetensors begin so as well
+FORMAT = own_format("keras_shards", begins_so, _structure, loader=None, distinct=False)

@@ -28,7 +28,7 @@ from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_forma
 from ckpt_tools.formats.common.pointers import stands_for
 from ckpt_tools.formats.common.stored_digests import LENGTHS, Digest, can_compare, claim, needs_blake3
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 
 MAX_SIZE = 16 << 20
@@ -248,11 +248,4 @@ def _place(name: str, path: str, whole_below: str) -> str | None:
     return None if isabs(name) or name == ".." or name.startswith("../") else name
 
 
-FORMAT = own_format(
-    name="checksums",
-    magic=_magic,
-    distinct=False,
-    checks={Level.STRUCTURE: _structure},
-    loader=None,
-    ours=_is_ours,
-)
+FORMAT = own_format("checksums", _magic, _structure, distinct=False, loader=None, ours=_is_ours)

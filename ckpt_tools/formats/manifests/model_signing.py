@@ -21,7 +21,7 @@ from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_forma
 from ckpt_tools.formats.common.json_text import Text, mapping, opens_object, parse, read_json, sequence
 from ckpt_tools.formats.common.stored_digests import Digest, can_compare, claim, needs_blake3, read_digest
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 
 _PREDICATE = "https://model_signing/signature/v1.0"
@@ -162,10 +162,4 @@ def _read_row(name: object, algorithm: object, digest: object, sharded: bool) ->
     return (file, found._replace(start=start, end=end)) if start < end else None
 
 
-FORMAT = own_format(
-    name="model_signing",
-    magic=opens_object,
-    distinct=False,
-    checks={Level.STRUCTURE: _structure},
-    loader=None,
-)
+FORMAT = own_format("model_signing", opens_object, _structure, distinct=False, loader=None)

@@ -166,10 +166,6 @@ def _read_block(source: Source, at: int, i: int, rules: _Rules) -> Block:
 _SAMPLE = 4096
 
 
-def _magic(head: bytes) -> bool:
-    return head[:4] in CIPHERS
-
-
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check the framing of the blocks, and with a key the records in their plaintext."""
     f = read_framing(source)
@@ -300,5 +296,5 @@ def _check_records(source: Source, anatomy: Anatomy, f: Framing, scheme: Scheme)
 
 
 FORMAT = own_format(
-    name="mindspore_encrypted", magic=_magic, final_mode=FINAL_MODE, checks={Level.STRUCTURE: _structure}
+    "mindspore_encrypted", lambda head: head[:4] in CIPHERS, _structure, final_mode=FINAL_MODE
 )

@@ -30,7 +30,7 @@ from ckpt_tools.formats.mindspore.strategy_groups import (
     stage_groups,
 )
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import BytesSource, OpenFile, ShortRead, Source, opened
 from ckpt_tools.storage.attempts import patiently
 from ckpt_tools.storage.listing import entries_of
@@ -231,10 +231,5 @@ def _parse(name: str, data: bytes) -> Strategy:
 
 
 FORMAT = own_format(
-    name="mindspore_strategy",
-    magic=_magic,
-    distinct=False,
-    checks={Level.STRUCTURE: _structure},
-    loader=None,
-    rank_groups=strategy_groups,
+    "mindspore_strategy", _magic, _structure, distinct=False, loader=None, rank_groups=strategy_groups
 )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, limited, own_format
 from ckpt_tools.formats.numpy import npy
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 
 _LINE = 1 << 20
@@ -37,6 +37,4 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     yield from npy.read_arrays(source, at, anatomy)
 
 
-FORMAT = own_format(
-    name="eqx", magic=magic, distinct=False, checks={Level.STRUCTURE: _structure}, hides_cuts=True
-)
+FORMAT = own_format("eqx", magic, _structure, distinct=False, hides_cuts=True)

@@ -15,7 +15,7 @@ from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.scalars import arrays, scalars
 from ckpt_tools.formats.pickles.stubs import Call
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Guard, Level, Tensor
+from ckpt_tools.model.report import Guard, Tensor
 from ckpt_tools.storage import Source
 
 MAGIC = b"\x93NUMPY"
@@ -129,4 +129,4 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     yield from read_arrays(source, 0, anatomy)
 
 
-FORMAT = own_format(name="npy", magic=magic, checks={Level.STRUCTURE: _structure}, hides_cuts=True)
+FORMAT = own_format("npy", magic, _structure, hides_cuts=True)

@@ -20,7 +20,7 @@ from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.stubs import Call, Global
 from ckpt_tools.formats.torch.tensors import ITEMSIZE, text
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Box, Guard, Level
+from ckpt_tools.model.report import Box, Guard
 from ckpt_tools.storage import Source
 
 _MODULES = (
@@ -179,6 +179,4 @@ def _compare(pieces: Mapping[str, Piece], _source: Source, anatomy: Anatomy) -> 
             yield finding("tensor-size", why, offset=t.offset)
 
 
-FORMAT = own_format(
-    name="paddle_dist", magic=_magic, checks={Level.STRUCTURE: _structure}, loader=None, unasked=True
-)
+FORMAT = own_format("paddle_dist", _magic, _structure, loader=None, unasked=True)

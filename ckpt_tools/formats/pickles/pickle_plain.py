@@ -13,7 +13,7 @@ from ckpt_tools.formats.pickles.scalars import arrays, scalar, scalars
 from ckpt_tools.formats.pickles.stubs import Pickled
 from ckpt_tools.formats.torch.tensors import check_not_tar, legacy_magic, tensors
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 
 
@@ -79,4 +79,4 @@ def read_plain(source: Source, anatomy: Anatomy) -> Generator[Finding, None, Pic
     return pickled
 
 
-FORMAT = own_format(name="pickle_plain", magic=magic, distinct=False, checks={Level.STRUCTURE: _structure})
+FORMAT = own_format("pickle_plain", magic, _structure, distinct=False)

@@ -28,7 +28,7 @@ from ckpt_tools.formats.common.tensors import (
 )
 from ckpt_tools.formats.safetensors import safetensors_index
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Guard, Level, Tensor
+from ckpt_tools.model.report import Guard, Tensor
 from ckpt_tools.storage import Source
 
 # ---- The JSON header of safetensors: its entries and its metadata.
@@ -340,6 +340,4 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield lost
 
 
-FORMAT = own_format(
-    name="safetensors", magic=_magic, checks={Level.STRUCTURE: _structure}, loader="safetensors"
-)
+FORMAT = own_format("safetensors", _magic, _structure, loader="safetensors")

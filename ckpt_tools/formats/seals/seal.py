@@ -13,15 +13,11 @@ from ckpt_tools.formats.common.json_text import read_text
 from ckpt_tools.formats.seals import document
 from ckpt_tools.formats.seals.document import hash_of
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Level, Scalar
+from ckpt_tools.model.report import Scalar
 from ckpt_tools.model.seal import Seal, SealedFile
 from ckpt_tools.storage import Source
 
 CODE = "seal-mismatch"
-
-
-def _magic(head: bytes) -> bool:
-    return head.startswith(b'{"schema":"ckpt-tools/seal/')
 
 
 @limited
@@ -110,4 +106,5 @@ def compare(
             anatomy.sums.append(Sum(what, expected, (Extent(0, size),), 0, hash=make_hash, code=CODE))
 
 
-FORMAT = own_format(name="seal", magic=_magic, checks={Level.STRUCTURE: _structure}, loader=None)
+_START = b'{"schema":"ckpt-tools/seal/'
+FORMAT = own_format("seal", lambda head: head.startswith(_START), _structure, loader=None)

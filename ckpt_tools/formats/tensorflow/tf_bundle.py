@@ -35,7 +35,7 @@ from ckpt_tools.formats.tensorflow.sstable import (
     slice_shape,
 )
 from ckpt_tools.model.finding import Finding, Notes, Severity
-from ckpt_tools.model.report import Level, Tensor
+from ckpt_tools.model.report import Tensor
 from ckpt_tools.storage import Source
 from ckpt_tools.storage.listing import names_of
 from ckpt_tools.storage.retry import ABSENT
@@ -264,11 +264,5 @@ def _check_slices(
 
 
 FORMAT = own_format(
-    name="tf_bundle",
-    magic=_magic,
-    checks={Level.STRUCTURE: _structure},
-    loader="tensorflow",
-    index_of=_index_of,
-    ours=_ours,
-    beside=check_state,
+    "tf_bundle", _magic, _structure, loader="tensorflow", index_of=_index_of, ours=_ours, beside=check_state
 )

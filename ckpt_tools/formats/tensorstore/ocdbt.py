@@ -49,7 +49,7 @@ from ckpt_tools.formats.tensorstore.zarr import (
     sum_of,
 )
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 
 _ARRAYS = (b".zarray", b"zarr.json")
@@ -300,9 +300,4 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         _add_claims(anatomy, [*manifest.roots, *manifest.versions])
 
 
-FORMAT = own_format(
-    name="ocdbt",
-    magic=lambda head: head.startswith(MANIFEST),
-    checks={Level.STRUCTURE: _structure},
-    loader=None,
-)
+FORMAT = own_format("ocdbt", lambda head: head.startswith(MANIFEST), _structure, loader=None)

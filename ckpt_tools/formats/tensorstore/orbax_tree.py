@@ -16,7 +16,7 @@ from ckpt_tools.formats.common.json_text import mapping, read_json, sequence
 from ckpt_tools.formats.common.tensors import near_miss
 from ckpt_tools.formats.tensorstore.zarr import MAX_CHUNKS, Described
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 
 _TOP = (
@@ -92,9 +92,5 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 FORMAT = own_format(
-    name="orbax_tree",
-    magic=lambda head: _FIRST.match(head) is not None,
-    distinct=False,
-    checks={Level.STRUCTURE: _structure},
-    loader=None,
+    "orbax_tree", lambda head: _FIRST.match(head) is not None, _structure, distinct=False, loader=None
 )

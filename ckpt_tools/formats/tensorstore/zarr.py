@@ -26,7 +26,7 @@ from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, nothing, ow
 from ckpt_tools.formats.common.json_text import integers, mapping, read_json, sequence
 from ckpt_tools.formats.common.zstd import have_zstd, needs_zstd, walk
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.report import Guard, Level, Tensor
+from ckpt_tools.model.report import Guard, Tensor
 from ckpt_tools.storage import Source
 
 MAX_CHUNKS = 100_000
@@ -372,9 +372,5 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 FORMAT = own_format(
-    name="zarr",
-    magic=lambda head: _FIRST.match(head) is not None,
-    distinct=False,
-    checks={Level.STRUCTURE: _structure},
-    loader=None,
+    "zarr", lambda head: _FIRST.match(head) is not None, _structure, distinct=False, loader=None
 )

@@ -25,7 +25,7 @@ from ckpt_tools.formats.torch.tensors import (
     tensors,
 )
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 
 # ---- The pickles of the legacy format that hold nothing of the user's, encoded again byte for byte as
@@ -260,6 +260,4 @@ def _check_tail(source: Source, nbytes: int) -> Iterator[Finding]:
         yield finding("zero-tail", why, offset=start)
 
 
-FORMAT = own_format(
-    name="torch_legacy", magic=legacy_magic, checks={Level.STRUCTURE: _structure}, loader="torch"
-)
+FORMAT = own_format("torch_legacy", legacy_magic, _structure, loader="torch")

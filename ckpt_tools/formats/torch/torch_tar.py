@@ -22,7 +22,7 @@ from ckpt_tools.formats.pickles.scalars import scalars
 from ckpt_tools.formats.pickles.stubs import Global, Pickled
 from ckpt_tools.formats.torch.tensors import ITEMSIZE, STORAGES, extent, list_tensors
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Guard, Level, Tensor
+from ckpt_tools.model.report import Guard, Tensor
 from ckpt_tools.storage import Source
 
 _HEADS = tuple(n.ljust(64, b"\0") for n in (b"././@PaxHeader", *(n.encode() for n in NAMES)))
@@ -239,4 +239,4 @@ def _make_tensor(key: int, storage: Any, numbers: tuple[int, ...], places: Place
     return Tensor("", place.dtype, shape, nbytes, place.offset + first * item, str(storage))
 
 
-FORMAT = own_format(name="torch_tar", magic=magic, checks={Level.STRUCTURE: _structure})
+FORMAT = own_format("torch_tar", magic, _structure)

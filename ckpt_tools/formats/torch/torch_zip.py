@@ -334,7 +334,7 @@ def _find_places(
     return places
 
 
-FORMAT = own_format(name="torch_zip", magic=magic, checks={Level.STRUCTURE: limited(_check)}, loader="torch")
+FORMAT = own_format("torch_zip", magic, limited(_check), loader="torch")
 
 
 NAME = ".data/serialization_id"
