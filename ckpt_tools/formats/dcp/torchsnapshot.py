@@ -250,7 +250,16 @@ def _check_zeros(source: Source, anatomy: Anatomy, entries: Sequence[Entry]) -> 
 def _check_entry(source: Source, anatomy: Anatomy, e: Entry, length: int) -> Iterator[Finding]:
     """Check the bytes of one entry as its serializer wrote them."""
     if e.serializer == PLAIN:
-        yield from _check_plain(anatomy, e, length)
+        wanted = math.prod(e.shape) * ITEMSIZE.get(e.dtype, 0)
+        anatomy.explain(e.start, length, f"{e.name[:200]!r}: elements", Guard.UNPROTECTED)
+        if length < wanted and e.stop is None:
+            why = f"{e.name[:200]!r} should have {wanted:,} bytes, the file has {length:,}"
+            raise Damage("truncated" if length else "empty-file", why, length)
+        if length != wanted:
+            why = f"{e.name[:200]!r} has {length:,} bytes; {e.dtype} {list(e.shape)} has {wanted:,}"
+            yield finding("tensor-size", why, offset=e.start)
+            return
+        anatomy.tensors.append(Tensor(e.name, e.dtype, e.shape, wanted, e.start))
     elif e.serializer != SAVED:
         what = f"{e.name[:200]!r} is serialized as {e.serializer[:40]}: its bytes were not looked at"
         anatomy.explain(e.start, length, what, Guard.UNPROTECTED)
@@ -264,17 +273,3 @@ def _check_entry(source: Source, anatomy: Anatomy, e: Entry, length: int) -> Ite
             return
         for f in check_object(source, anatomy, piece):  # torch.load() gets these bytes: text is damage
             yield replace(f, severity=Severity.ERROR) if f.code == "wrong-format" else f
-
-
-def _check_plain(anatomy: Anatomy, e: Entry, length: int) -> Iterator[Finding]:
-    """Check the size of a tensor that is stored as in memory; add the tensor to ``anatomy``."""
-    wanted = math.prod(e.shape) * ITEMSIZE.get(e.dtype, 0)
-    anatomy.explain(e.start, length, f"{e.name[:200]!r}: elements", Guard.UNPROTECTED)
-    if length < wanted and e.stop is None:
-        why = f"{e.name[:200]!r} should have {wanted:,} bytes, the file has {length:,}"
-        raise Damage("truncated" if length else "empty-file", why, length)
-    if length != wanted:
-        why = f"{e.name[:200]!r} has {length:,} bytes; {e.dtype} {list(e.shape)} has {wanted:,}"
-        yield finding("tensor-size", why, offset=e.start)
-        return
-    anatomy.tensors.append(Tensor(e.name, e.dtype, e.shape, wanted, e.start))

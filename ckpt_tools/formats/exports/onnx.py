@@ -180,8 +180,12 @@ def _keep_metadata(reader: Reader, f: Field, anatomy: Anatomy) -> None:
         anatomy.metadata["producer_name" if f.number == 2 else "producer_version"] = _read_text(reader, f)
 
 
-def _walk(reader: Reader, model: _Model) -> Iterator[Finding]:
-    """Walk through all messages that lead to a tensor, to a depth of _DEEP. Raises Damage."""
+@limited
+def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    if not source.size:
+        raise Damage("empty-file", "the file has no bytes", 0)
+    model = _Model(anatomy)
+    reader = Reader(source, _WINDOW)
     seen = set[int]()
     levels = [("model", reader.every(0, reader.size, "truncated"))]
     while levels:
@@ -205,14 +209,6 @@ def _walk(reader: Reader, model: _Model) -> Iterator[Finding]:
     if missing := [name for number, name in ((7, "graph"), (8, "opset_import")) if number not in seen]:
         why = f"the model ends at byte {reader.size} and has no {' and no '.join(missing)}"
         raise Damage("truncated", why, reader.size)
-
-
-@limited
-def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    if not source.size:
-        raise Damage("empty-file", "the file has no bytes", 0)
-    model = _Model(anatomy)
-    yield from _walk(Reader(source, _WINDOW), model)
     for where, extents in model.beside.items():
         anatomy.members[where] = Claim("onnx", partial(_check_beside, extents), whole=True)
     yield finding("not-checksummed", "ONNX keeps no checksum over its tensors")

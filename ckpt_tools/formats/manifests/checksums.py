@@ -184,7 +184,10 @@ def _claim_files(entries: list[_Entry], path: str, anatomy: Anatomy) -> Iterator
     prefix = f"{basename(dirname(path))}/"  # the command may have run in the directory above: sha256sum run/*
     whole_below = prefix if prefix != "/" and all(e.name.startswith(prefix) for e in entries) else ""
     place = partial(_place, path=path, whole_below=whole_below)
-    yield from _report_nameless(entries, place("") is None)
+    if place("") is None and (count := sum(not e.name for e in entries)):
+        why = f"{count:,} of its digests have no name: nothing says which files they are of"
+        useless = Severity.WARNING if count == len(entries) else None
+        yield finding("not-checksummed", why, severity=useless, hint=ANEW)
     digests, outside = _sort_digests(entries, place, basename(path))
     is_nameless = all(not e.name for e in entries)
     for name, known in digests.items():
@@ -195,13 +198,6 @@ def _claim_files(entries: list[_Entry], path: str, anatomy: Anatomy) -> Iterator
         yield finding("path-escape", f"{why}: they were not compared", severity=Severity.WARNING)
     if unread := sum(not can_compare(d.algorithm) for known in digests.values() for d in known):
         yield needs_blake3(unread)
-
-
-def _report_nameless(entries: list[_Entry], is_unknown: bool) -> Iterator[Finding]:
-    if count := sum(not e.name for e in entries) if is_unknown else 0:
-        why = f"{count:,} of its digests have no name: nothing says which files they are of"
-        useless = Severity.WARNING if count == len(entries) else None
-        yield finding("not-checksummed", why, severity=useless, hint=ANEW)
 
 
 def _sort_digests(

@@ -110,21 +110,16 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if not statement.resources:
         raise Damage("bad-header", "the statement lists no file", 0)
     if payload.get("predicateType") == _PREDICATE:
-        yield from _check_own_digest(payload, statement)
+        from hashlib import sha256
+
+        subject = mapping(next(iter(sequence(payload.get("subject"))), None))
+        try:
+            joined = b"".join(bytes.fromhex(str(digest)) for _, _, digest in statement.resources)
+        except ValueError:
+            joined = b""
+        if sha256(joined).hexdigest() != mapping(subject.get("digest")).get("sha256"):
+            yield finding("bad-header", "its digests are not those of which it gives the digest", offset=0)
     yield from _claim_files(statement, source.path, anatomy)
-
-
-def _check_own_digest(payload: Mapping[str, object], statement: Statement) -> Iterator[Finding]:
-    """Yield a finding unless the digest of all digests is the one that was signed."""
-    from hashlib import sha256
-
-    subject = mapping(next(iter(sequence(payload.get("subject"))), None))
-    try:
-        joined = b"".join(bytes.fromhex(str(digest)) for _, _, digest in statement.resources)
-    except ValueError:
-        joined = b""
-    if sha256(joined).hexdigest() != mapping(subject.get("digest")).get("sha256"):
-        yield finding("bad-header", "its digests are not those of which it gives the digest", offset=0)
 
 
 def _claim_files(statement: Statement, path: str, anatomy: Anatomy) -> Iterator[Finding]:

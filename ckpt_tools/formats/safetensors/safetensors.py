@@ -8,7 +8,7 @@ for ``crc_num`` mindspore/train/serialization.py (``_exec_save``) of MindSpore 2
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TypeGuard
 
 from ckpt_tools.checksum import Extent, Piece, Sum
@@ -133,10 +133,6 @@ def _are_uint64(value: object) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(type(n) is int and 0 <= n < 1 << 64 for n in value)
 
 
-def _list_some(keys: Iterable[str]) -> str:
-    return ", ".join(repr(key[:40]) for key in list(keys)[:4])
-
-
 def _is_range(value: object) -> TypeGuard[list[int]]:
     """Return True if a JSON value is [begin, end], in bytes of the data."""
     return _are_uint64(value) and len(value) == 2 and value[0] <= value[1]
@@ -160,7 +156,8 @@ def _read_tensor(header: Cursor, name: str, data: int) -> Iterator[Tensor | Find
         why = f"tensor {shown} has no valid dtype, shape and data_offsets"
         raise Damage("bad-header", why, header.byte(start))
     if entry:
-        why = f"tensor {shown} has keys that no writer writes: {_list_some(entry)}"
+        keys = ", ".join(repr(key[:40]) for key in list(entry)[:4])
+        why = f"tensor {shown} has keys that no writer writes: {keys}"
         yield finding("odd-header", why, offset=header.byte(start))
     begin, end = offsets
     known = DTYPES.get(dtype)
@@ -206,7 +203,14 @@ def _read_header(source: Source, *, mapped: bool) -> tuple[Cursor, int]:
         raise Damage("truncated", f"{source.size} of the 8 bytes of the header's length", source.size)
     length = int.from_bytes(source.read(0, 8), "little")
     if length > MAX_HEADER and _magic(source.read(0, min(HEAD, source.size))):
-        raise _explain_too_large(source, length)
+        tail = source.read(max(0, length - 4096), 4096) if length < source.size else b""
+        last = _LAST_END.search(tail + source.read(length, 8) if length + 8 <= source.size else b"")
+        is_whole = last is not None and int(last[1]) == source.size - length - 8
+        text = f"a header of {length:,} bytes, and safetensors reads no more than {MAX_HEADER:,}"
+        if not is_whole:
+            raise Damage("bad-header", text, 0)
+        hint = "a copy of it would be refused as well: split its tensors over several files"
+        raise Damage("bad-header", f"the file is whole, but it has {text}: no loader opens it", 0, hint=hint)
     if not 2 <= length <= MAX_HEADER:
         raise Damage("bad-header", f"a header of {length} bytes", 0)
     if length > source.size - 8:
@@ -216,18 +220,6 @@ def _read_header(source: Source, *, mapped: bool) -> tuple[Cursor, int]:
         return Cursor(source.read(8, length).decode(), mapped=mapped), 8 + length
     except UnicodeDecodeError as e:
         raise Damage("bad-header", "the header is not UTF-8", 8 + e.start) from None
-
-
-def _explain_too_large(source: Source, length: int) -> Damage:
-    """Return the Damage of a header over MAX_HEADER; the end of the header tells if the file is whole."""
-    tail = source.read(max(0, length - 4096), 4096) if length < source.size else b""
-    last = _LAST_END.search(tail + source.read(length, 8) if length + 8 <= source.size else b"")
-    is_whole = last is not None and int(last[1]) == source.size - length - 8
-    text = f"a header of {length:,} bytes, and safetensors reads no more than {MAX_HEADER:,}"
-    if not is_whole:
-        return Damage("bad-header", text, 0)
-    hint = "a copy of it would be refused as well: split its tensors over several files"
-    return Damage("bad-header", f"the file is whole, but it has {text}: no loader opens it", 0, hint=hint)
 
 
 def _read_entries(header: Cursor, data: int, anatomy: Anatomy) -> Iterator[Finding]:

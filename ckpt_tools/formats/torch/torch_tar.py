@@ -167,25 +167,20 @@ def _walk_storages(source: Source, at: int, stop: int, anatomy: Anatomy) -> Gene
     views = yield from read_judged(source, end, stop, anatomy, first=_SMALL)
     what = "member 'storages': a pickle of the storages that are views of others"
     anatomy.explain(end, stop - end, what, Guard.UNPROTECTED)
-    yield from _add_views(views.value, places, end)
-    yield from _check_end("storages", views, stop)
-    return places
-
-
-def _add_views(views: Any, places: Places, at: int) -> Iterator[Finding]:
-    """Add the storages that are views to ``places``: each a (key, key of the root, start, elements)."""
-    for view in views if type(views) is list else (None,):
+    for view in views.value if type(views.value) is list else (None,):
         if type(view) is not tuple or len(view) != 4 or not all(_is_key(v) for v in view):
-            raise Damage("bad-pickle", "the list of storages that are views is damaged", at)
+            raise Damage("bad-pickle", "the list of storages that are views is damaged", end)
         key, root, start, count = view
         whole = places.get(str(root))
         if whole is None or (start + count) * ITEMSIZE[whole.dtype] > whole.nbytes:
             why = f"storage {key} is a view of storage {root}, which is not there or too small"
-            yield finding("tensor-out-of-bounds", why, offset=at)
+            yield finding("tensor-out-of-bounds", why, offset=end)
             continue
         item = ITEMSIZE[whole.dtype]
         places[str(root)] = whole._replace(root=True)
         places[str(key)] = _Storage(whole.dtype, whole.offset + start * item, count * item)
+    yield from _check_end("storages", views, stop)
+    return places
 
 
 def _walk_tensors(
