@@ -19,19 +19,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Claim, limited, own_format
 from ckpt_tools.formats.common.tensors import near_miss, remember, untiled
 from ckpt_tools.formats.dcp import data_files, metadata
-from ckpt_tools.formats.dcp.metadata import (
-    ATTRIBUTES,
-    CLASSES,
-    MCORE,
-    PATHS,
-    Entry,
-    Segment,
-    find_flipped_names,
-    is_class,
-    read_entries,
-    read_segments,
-    state_of,
-)
+from ckpt_tools.formats.dcp.metadata import ATTRIBUTES, CLASSES, MCORE, PATHS, Entry, Segment, is_class
 from ckpt_tools.formats.pickles.globals import verdict
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.stubs import Call, Global, Pickled
@@ -92,10 +80,10 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         why = f"{source.size - pickled.end:,} bytes follow the pickle"
         yield finding("trailing-data", why, offset=pickled.end)
     of_mcore = is_class(pickled.value, "MCoreMetadata")
-    root = state_of(pickled.value, "MCoreMetadata" if of_mcore else "Metadata", "the pickle's value")
-    yield from find_flipped_names(pickled.value)
-    entries = yield from read_entries(root.get("state_dict_metadata"))
-    segments = yield from read_segments(root.get("storage_data"))
+    root = metadata.state_of(pickled.value, "MCoreMetadata" if of_mcore else "Metadata", "the pickle's value")
+    yield from metadata.find_flipped_names(pickled.value)
+    entries = yield from metadata.read_entries(root.get("state_dict_metadata"))
+    segments = yield from metadata.read_segments(root.get("storage_data"))
     yield from _check_tiles(entries, segments)
     yield from _compare_places(entries, segments)
     yield from _claim_files(entries, segments, anatomy)
@@ -171,7 +159,7 @@ def _check_version(root: Mapping[Any, Any], anatomy: Anatomy) -> Iterator[Findin
     if not is_class(meta, "StorageMeta") or not isinstance(meta.state, dict):
         yield finding("bad-header", "storage_meta is no StorageMeta", offset=getattr(meta, "offset", None))
         return
-    yield from find_flipped_names(meta)
+    yield from metadata.find_flipped_names(meta)
     save_id, path, modules = (meta.state.get(name) for name in ("save_id", "checkpoint_id", "modules"))
     ids = all(map(_is_id, (save_id, meta.state.get("load_id"))))
     are_modules = type(modules) in (list, type(None)) and all(type(m) is str for m in modules or ())

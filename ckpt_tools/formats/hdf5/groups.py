@@ -12,18 +12,8 @@ from typing import NamedTuple
 
 from ckpt_tools.checksum import Extent
 from ckpt_tools.formats.common.format import Damage
-from ckpt_tools.formats.hdf5.blocks import (
-    LINK,
-    LINK_INFO,
-    MOST,
-    UNDEFINED,
-    Blocks,
-    Fields,
-    Header,
-    Message,
-    Ranks,
-    bad,
-)
+from ckpt_tools.formats.hdf5 import blocks as structures
+from ckpt_tools.formats.hdf5.blocks import UNDEFINED, Blocks, Fields, Header, Message, Ranks, bad
 from ckpt_tools.model.report import Guard
 
 _ENTRY = struct.Struct("<QQII16s")
@@ -103,9 +93,9 @@ def read_heap(blocks: Blocks, address: int, what: str) -> bytes:
 def read_links(blocks: Blocks, group: Header, what: str) -> Iterator[Link]:
     """Yield the links in a new group's messages and in its fractal heap. Raise Damage."""
     for m in group.messages:
-        if m.type == LINK:
+        if m.type == structures.LINK:
             yield _read_link(Fields(m.body, m.at, f"a link of {what}"))
-        if m.type != LINK_INFO:
+        if m.type != structures.LINK_INFO:
             continue
         info = Fields(m.body, m.at, f"the link info of {what}", 1)
         info.take(8 * (info.number(1) & 1))
@@ -248,7 +238,7 @@ class FractalHeap:
         if kind == 2:  # the ID itself holds the object
             return Fields(heap_id[1:], self.address, what)
         if kind == 1 and (huge := self.huge.get(int.from_bytes(heap_id[1:], "little"))) is not None:
-            return Fields(self.blocks.source.read(huge[0], min(huge[1], MOST)), huge[0], what)
+            return Fields(self.blocks.source.read(huge[0], min(huge[1], structures.MOST)), huge[0], what)
         at, length = id_fields.numbers(self.offset_size, self.length_size)
         index = bisect_right(self.direct, at, key=attrgetter("start")) - 1
         block = self.direct[index] if index >= 0 else _Block(0, 0, 0)

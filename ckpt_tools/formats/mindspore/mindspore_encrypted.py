@@ -16,18 +16,8 @@ from msgspec.structs import replace
 
 from ckpt_tools.checksum import Extent, Sum
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.crypto import (
-    KEYS,
-    UNIT,
-    Block,
-    Decrypted,
-    Scheme,
-    Tag,
-    decrypt,
-    is_noise,
-    missing,
-    padding,
-)
+from ckpt_tools.formats.common import crypto
+from ckpt_tools.formats.common.crypto import KEYS, UNIT, Block, Decrypted, Scheme, Tag, decrypt
 from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, own_format, structure
 from ckpt_tools.formats.mindspore import mindspore_ckpt
 from ckpt_tools.formats.mindspore.records import CIPHERS, FINAL_MODE, LITERAL, TRAILER
@@ -194,11 +184,11 @@ def _check_with_key(source: Source, anatomy: Anatomy, f: Framing, key: bytes) ->
         why = f"the key has {len(key)} bytes, {f.mode} takes {sizes}"
         yield from _give_up(anatomy, f, finding("wrong-key", why))
         return
-    if wanted := missing(schemes[0]):
+    if wanted := crypto.missing(schemes[0]):
         yield from _give_up(anatomy, f, finding("needs-extra", f"to decrypt {f.mode} takes {wanted}"))
         yield finding("not-checksummed", f"no checksum can be read without {wanted}")
         return
-    scheme = _choose_scheme(source, f, [s for s in schemes if not missing(s)])
+    scheme = _choose_scheme(source, f, [s for s in schemes if not crypto.missing(s)])
     if scheme is None:
         other = f"it is not this file's key ({f.mode}), or all of the file is damaged"
         yield from _give_up(anatomy, f, finding("wrong-key", f"the key that was given leaves noise: {other}"))
@@ -241,7 +231,7 @@ def _choose_scheme(source: Source, f: Framing, schemes: list[Scheme]) -> Scheme 
     spots = [spot for b in dict.fromkeys((first, last)) for spot in _choose_samples(b)]
     for s in schemes:
         sample = b"".join(decrypt(source, s, b, at, size) for b, at, size in spots)
-        if not is_noise(sample):
+        if not crypto.is_noise(sample):
             return s
     return None
 
@@ -273,7 +263,7 @@ def _check_records(source: Source, anatomy: Anatomy, f: Framing, scheme: Scheme)
     """Check the plaintext like a plain file; offsets of findings are those of the ciphertext."""
     paddings = [0] * len(f.blocks)
     for i, b in enumerate(f.blocks) if scheme.mode.endswith("CBC") else ():
-        is_full, paddings[i] = i < len(f.blocks) - 1, padding(source, scheme, b)
+        is_full, paddings[i] = i < len(f.blocks) - 1, crypto.padding(source, scheme, b)
         if not paddings[i] or (is_full and paddings[i] != UNIT):
             text = f"the end of block {i} does not decrypt to the padding of {scheme.mode}: it is damaged"
             yield finding("bad-header", text, offset=b.at + b.size - 2 * UNIT)

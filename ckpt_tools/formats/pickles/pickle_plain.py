@@ -8,9 +8,9 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, own_format
 from ckpt_tools.formats.pickles.judged import judge_without_joblib, read_judged
 from ckpt_tools.formats.pickles.machine import Machine
-from ckpt_tools.formats.pickles.reader import STEPS, NeedMore
+from ckpt_tools.formats.pickles.reader import STEPS
 from ckpt_tools.formats.pickles.scalars import arrays, scalar, scalars
-from ckpt_tools.formats.pickles.stubs import Pickled
+from ckpt_tools.formats.pickles.stubs import NeedMore, Pickled
 from ckpt_tools.formats.torch.tensors import check_not_tar, legacy_magic, tensors
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard

@@ -25,29 +25,9 @@ from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, own_format
 from ckpt_tools.formats.common.json_text import mapping, parse
 from ckpt_tools.formats.common.tensors import remember
 from ckpt_tools.formats.common.zstd import MAGIC, have_zstd, needs_zstd
-from ckpt_tools.formats.tensorstore.ocdbt_nodes import (
-    BTREE,
-    MANIFEST,
-    MAX_ENCODED,
-    VERSIONS,
-    FarValue,
-    Root,
-    Versions,
-    decode_body,
-    read_btree_node,
-    read_manifest,
-    read_version_node,
-    tell_nodes_apart,
-)
-from ckpt_tools.formats.tensorstore.zarr import (
-    Array,
-    Coding,
-    add_sum,
-    array_of,
-    check_chunk,
-    demand_length,
-    sum_of,
-)
+from ckpt_tools.formats.tensorstore import ocdbt_nodes, zarr
+from ckpt_tools.formats.tensorstore.ocdbt_nodes import BTREE, MANIFEST, VERSIONS, FarValue, Root, Versions
+from ckpt_tools.formats.tensorstore.zarr import Array, Coding, add_sum, array_of, demand_length, sum_of
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
@@ -124,7 +104,7 @@ class Parts(Struct, frozen=True):
         """Check each part, add claims on the files that nodes name, and set ``anatomy.end``."""
         known = {(s.what, s.offset) for s in anatomy.sums}
         reported, reach = 0, anatomy.end
-        for part in (*tell_nodes_apart(self.nodes), *_tell_values_apart(self.values)):
+        for part in (*ocdbt_nodes.tell_nodes_apart(self.nodes), *_tell_values_apart(self.values)):
             own = Anatomy(regions=None if anatomy.regions is None else [], decoded=anatomy.decoded)
             offset = part.offset if isinstance(part, Value | Finding) else part.place.offset
             try:
@@ -219,7 +199,7 @@ def _read_record(
         demand_length(f"{what} says it has {stored} bytes, there are {length}", offset, length, stored)
         if head[12] or head[13] > 1:
             raise Damage("bad-header", f"{what}: version {head[12]}, compression {head[13]}", offset + 12)
-        if length > MAX_ENCODED:
+        if length > ocdbt_nodes.MAX_ENCODED:
             raise Damage("too-complex", f"{what}: a record of {length} bytes", offset)
         if head[:4] != kind:
             raise Damage("bad-header", f"{begins} instead of {kind.hex()}", offset)
@@ -234,7 +214,7 @@ def _read_record(
     elif anatomy.decoded > most(source):
         raise Damage("too-complex", f"{what} is not decoded: those before it came to too many bytes", offset)
     else:
-        body = decode_body(source, offset, length, compression)
+        body = ocdbt_nodes.decode_body(source, offset, length, compression)
         anatomy.decoded += _PARSING * len(body)
         yield body
 
@@ -254,13 +234,13 @@ def _check_part(
         if isinstance(item, Finding):
             yield item
         elif isinstance(part, Root):
-            children, leaves = read_btree_node(item, part)
+            children, leaves = ocdbt_nodes.read_btree_node(item, part)
             arrays = _find_arrays(leaves.inline)
             anatomy.tensors += (a.tensor(name) for name, a in arrays.items() if a)
             anatomy.keys |= arrays.keys()
             _add_claims(anatomy, children, _find_codings(leaves.far, arrays))
         else:
-            _add_claims(anatomy, read_version_node(item, part.place.file.base, part.height))
+            _add_claims(anatomy, ocdbt_nodes.read_version_node(item, part.place.file.base, part.height))
 
 
 def _check_value(source: Source, anatomy: Anatomy, value: Value) -> Iterator[Finding]:
@@ -273,7 +253,7 @@ def _check_value(source: Source, anatomy: Anatomy, value: Value) -> Iterator[Fin
     if coding is None and length > len(MAGIC) and source.read(offset, len(MAGIC)) == MAGIC:
         coding = _SNIFFED  # the metadata is in another node, but chunks of Orbax begin with this magic
     if coding is not None:
-        yield from check_chunk(source, anatomy, offset, length, coding, what=what)
+        yield from zarr.check_chunk(source, anatomy, offset, length, coding, what=what)
     else:
         anatomy.explain(offset, length, f"value of {what}: no checksum covers it", Guard.UNPROTECTED)
 
@@ -287,7 +267,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
             yield item
             continue
         try:
-            manifest = read_manifest(item)
+            manifest = ocdbt_nodes.read_manifest(item)
         except Damage as e:
             yield replace(e.finding, offset=14)
             return
