@@ -127,8 +127,7 @@ def members(source: Source, anatomy: Anatomy) -> Generator[Finding, None, dict[s
         why = "a tar archive with none of the members that torch writes"
         raise Damage("wrong-format", why, 0, Severity.WARNING)
     for other in found.keys() - set(NAMES):
-        why = f"torch writes no member called {other[:100]!r}"
-        yield finding("extra-file", why, offset=found[other][0])
+        yield finding("extra-file", f"torch writes no member called {other[:100]!r}", offset=found[other][0])
     return found
 
 

@@ -203,5 +203,4 @@ def question(path: str, left: Sequence[Unlisted]) -> tuple[str, str]:
         f"{path} names {names}, which ckpt does not know; its framework unpickles the file without"
         " asking, and runs what it names"
     )
-    hint = f"if that is your own code, add {patterns}; if not, do not load the file"
-    return text, hint
+    return text, f"if that is your own code, add {patterns}; if not, do not load the file"

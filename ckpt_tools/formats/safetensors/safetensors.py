@@ -141,8 +141,7 @@ def _is_range(value: object) -> TypeGuard[list[int]]:
 def _explain_unknown(dtype: str, shown: str, at: int) -> Finding:
     """Return the finding on an unknown dtype. Raises Damage if it is a known one with a flipped bit."""
     if meant := near_miss(dtype, DTYPES):
-        why = f"tensor {shown} has dtype {dtype!r}, one bit away from {meant!r}"
-        raise Damage("bad-header", why, at)
+        raise Damage("bad-header", f"tensor {shown} has dtype {dtype!r}, one bit away from {meant!r}", at)
     return finding("unknown-dtype", f"tensor {shown} has the unknown dtype {dtype[:40]!r}", offset=at)
 
 
