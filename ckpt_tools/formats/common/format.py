@@ -128,16 +128,6 @@ def nothing(_source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
     return iter(())
 
 
-def nothing_odd(_files: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
-    """Yield nothing: the crosscheck of a format whose files are compared by their tensors alone."""
-    return iter(())
-
-
-def nothing_beside(_home: str, _notes: Notes) -> Iterator[Finding]:
-    """Yield nothing: for a format without other files beside its indexes."""
-    return iter(())
-
-
 class Format(Struct, frozen=True):
     """One file format. ``magic`` sees the first HEAD bytes; ``suffixes`` are those of its files' names.
 
@@ -175,8 +165,10 @@ class Format(Struct, frozen=True):
     misnamed: Severity = Severity.WARNING
     index_of: Callable[[str], tuple[str, ...]] = field(default=lambda _: ())
     ours: Callable[[Source], bool] = field(default=lambda _: True)
-    crosscheck: Callable[[Sequence[tuple[Part, Report]]], Iterator[tuple[str, Finding]]] = nothing_odd
-    beside: Callable[[str, Notes], Iterator[Finding]] = nothing_beside
+    crosscheck: Callable[[Sequence[tuple[Part, Report]]], Iterator[tuple[str, Finding]]] = field(
+        default=lambda _files: iter(())
+    )
+    beside: Callable[[str, Notes], Iterator[Finding]] = field(default=lambda _home, _notes: iter(()))
     final_mode: int | None = None
     hides_cuts: bool = False
     names_its_save: bool = False

@@ -25,7 +25,7 @@ from ckpt_tools.formats.pickles.reader import read_pickle
 from ckpt_tools.formats.pickles.scalars import scalar
 from ckpt_tools.formats.safetensors import safetensors
 from ckpt_tools.formats.torch import torch_legacy, torch_zip
-from ckpt_tools.formats.torch.tensors import ITEMSIZE, legacy_magic
+from ckpt_tools.formats.torch.tensors import ITEMSIZE, is_proto, legacy_magic
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Level, Tensor
 from ckpt_tools.storage import BytesSource, Source
@@ -166,7 +166,7 @@ def check_object(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[Finding
     if not head.strip(b"\0"):
         why = f"{title} begins with {len(head)} zero bytes instead of an archive"
         yield finding("zero-filled", why, offset=p.start)
-    elif head[:1] == b"\x80" and head[1:2] in (b"\2", b"\3", b"\4", b"\5"):
+    elif is_proto(head):
         yield finding("not-checksummed", f"{title} is a plain pickle, which has no checksum", offset=p.start)
         yield from _check_pickles(source, anatomy, p)
     else:  # pickles of protocols 0 and 1 have no mark: bytes that cannot be read as a pickle are no damage

@@ -23,7 +23,7 @@ from ckpt_tools.formats.dcp.metadata import ATTRIBUTES, CLASSES, MCORE, PATHS, E
 from ckpt_tools.formats.pickles.globals import verdict
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.stubs import Call, Global, Pickled
-from ckpt_tools.formats.torch.tensors import ITEMSIZE
+from ckpt_tools.formats.torch.tensors import ITEMSIZE, is_proto
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Tensor
 from ckpt_tools.storage import Source
@@ -32,11 +32,7 @@ VERSION = "1.0.0"  # CURRENT_DCP_VERSION of torch 2.13; earlier ones wrote no ve
 _UUID = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")  # uuid.uuid4
 _FRAME, _TARGET = 0x95, 64 * 1024  # Lib/pickle.py: a frame that ends before STOP has at least 64 KiB
 _MANY, _PAIRS = 1000, 200_000
-_MODULES = (
-    b"torch.distributed.checkpoint.metadata",
-    b"torch.distributed._shard.checkpoint.metadata",
-    MCORE.encode(),
-)
+_MODULES = tuple(module.encode() for module in (*CLASSES["Metadata"], MCORE))
 _DATA = re.compile(r"(?:.*?)__(\d+)_\d+\.distcp", re.DOTALL)
 _PADDLE = re.compile(r"\d+_(\d+)\.distcp")
 """Data files of paddle.distributed: a pickle each, described by the metadata of the same save."""
@@ -44,11 +40,7 @@ _PADDLE = re.compile(r"\d+_(\d+)\.distcp")
 
 def _magic(head: bytes) -> bool:
     """Return whether the file is a pickle of protocol 2 to 5 that first names a Metadata class's module."""
-    return (
-        head[:1] == b"\x80"
-        and head[1:2] in (b"\2", b"\3", b"\4", b"\5")
-        and any(2 < head.find(m) < 16 for m in _MODULES)
-    )
+    return is_proto(head) and any(2 < head.find(m) < 16 for m in _MODULES)
 
 
 def _index_of(name: str) -> tuple[str, ...]:

@@ -101,9 +101,8 @@ class _Manifest:
                 raise _Invalid("its chunks do not fill its shape")
         else:
             meant = near_miss(str(kind), _TYPES)
-            raise _Invalid(
-                f"a type {str(kind)[:40]!r}" + (f", {meant!r} with a flipped bit" if meant else "")
-            )
+            flipped = f", {meant!r} with a flipped bit" if meant else ""
+            raise _Invalid(f"a type {str(kind)[:40]!r}{flipped}")
         self.anatomy.keys.add(name)
         if shape is not None:
             dtype = str(entry.get("dtype")).removeprefix("torch.")

@@ -239,5 +239,5 @@ def _check_beside(extents: Sequence[_Extent], source: Source, anatomy: Anatomy) 
 
 
 FORMAT = own_format(
-    "onnx", lambda head: _BEGIN.match(head) is not None, _structure, distinct=False, index_of=_index_of
+    "onnx", lambda head: bool(_BEGIN.match(head)), _structure, distinct=False, index_of=_index_of
 )

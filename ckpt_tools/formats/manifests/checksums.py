@@ -109,18 +109,15 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     for f in damaged:
         yield finding(f.code, f"no checksum: {f.message[:80]!r}", offset=f.offset, severity=f.severity)
     if not entries and not damaged:
-        yield _report_nothing(source)
+        is_named = "checksums" in names.allowed(basename(source.path))
+        severity = Severity.WARNING if is_named else None
+        why, pointer = "no file is compared with it", stands_for(source)
+        if pointer is not None and is_named:
+            yield replace(pointer, message=f"{pointer.message}: {why}", severity=Severity.WARNING)
+        else:
+            why = f"no line of it is a checksum: {why}"
+            yield finding("not-checksummed", why, severity=severity, hint=ANEW)
     yield from _claim_files(entries, source.path, anatomy)
-
-
-def _report_nothing(source: Source) -> Finding:
-    """Return the finding on a file without any digest: a warning if its name is that of a manifest."""
-    is_named = "checksums" in names.allowed(basename(source.path))
-    severity = Severity.WARNING if is_named else None
-    why, pointer = "no file is compared with it", stands_for(source)
-    if pointer is not None and is_named:
-        return replace(pointer, message=f"{pointer.message}: {why}", severity=Severity.WARNING)
-    return finding("not-checksummed", f"no line of it is a checksum: {why}", severity=severity, hint=ANEW)
 
 
 def _join_rows(found: re.Match[bytes]) -> bytes:

@@ -89,5 +89,5 @@ def _check_list(source: Source, anatomy: Anatomy, out: str, own: str) -> Iterato
 
 
 FORMAT = own_format(
-    "dvc", lambda head: re.match(rb"\w+:", head) is not None, _structure, distinct=False, loader=None
+    "dvc", lambda head: bool(re.match(rb"\w+:", head)), _structure, distinct=False, loader=None
 )

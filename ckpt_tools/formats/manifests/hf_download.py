@@ -47,7 +47,7 @@ def _unless_changed(source: Source, anatomy: Anatomy, since: float, compare: Che
 
 FORMAT = own_format(
     "hf_download",
-    lambda head: re.match(rb"[0-9a-f]{40}\r?\n", head) is not None,
+    lambda head: bool(re.match(rb"[0-9a-f]{40}\r?\n", head)),
     _structure,
     distinct=False,
     loader=None,

@@ -199,7 +199,18 @@ def _check_with_key(source: Source, anatomy: Anatomy, f: Framing, key: bytes) ->
         why = "the magic is that of AES-GCM, the content is SM4-CBC: a bit of the magic flipped"
         yield finding("odd-header", why, offset=0)
     for i, b in enumerate(f.blocks):
-        _add_tag(anatomy, scheme, i, b)
+        if b.tag:  # the checksum of the block's nonce and ciphertext
+            pieces = Extent(b.iv_at, scheme.nonce), Extent(b.at, b.size)
+            make_hash = partial(Tag, scheme, b.tag)
+            anatomy.sums.append(Sum(f"the tag of block {i}", b.tag, pieces, b.tag_at, hash=make_hash))
+            anatomy.explain(b.tag_at, len(b.tag), f"tag of block {i}")
+            rest, what = len(b.iv) - scheme.nonce, f"end of the IV of block {i}, which is not used"
+            anatomy.explain(b.iv_at + scheme.nonce, rest, what, Guard.UNPROTECTED)
+        else:
+            what = f"IV of block {i}: only the form of what it decrypts is checked"
+            anatomy.explain(b.iv_at, len(b.iv), what, Guard.UNPROTECTED)
+            what = f"ciphertext of block {i}: only the form of what it decrypts to is checked"
+            anatomy.explain(b.at, b.size, what, Guard.UNPROTECTED)
     if not f.blocks[0].tag:
         why = "as MindSpore writes it has no tag: a flipped bit in a tensor's content cannot be seen"
         yield finding("not-checksummed", f"{scheme.mode} {why}")
@@ -241,22 +252,6 @@ def _choose_samples(b: Block) -> list[tuple[Block, int, int]]:
     if b.size <= 3 * _SAMPLE:
         return [(b, 0, b.size)]
     return [(b, at, _SAMPLE) for at in (0, b.size // 2, b.size - _SAMPLE)]
-
-
-def _add_tag(anatomy: Anatomy, scheme: Scheme, i: int, b: Block) -> None:
-    """Add a block's tag as the checksum of its nonce and ciphertext; without a tag these are unprotected."""
-    if b.tag:
-        pieces = Extent(b.iv_at, scheme.nonce), Extent(b.at, b.size)
-        make_hash = partial(Tag, scheme, b.tag)
-        anatomy.sums.append(Sum(f"the tag of block {i}", b.tag, pieces, b.tag_at, hash=make_hash))
-        anatomy.explain(b.tag_at, len(b.tag), f"tag of block {i}")
-        rest, what = len(b.iv) - scheme.nonce, f"end of the IV of block {i}, which is not used"
-        anatomy.explain(b.iv_at + scheme.nonce, rest, what, Guard.UNPROTECTED)
-        return
-    what = f"IV of block {i}: only the form of what it decrypts is checked"
-    anatomy.explain(b.iv_at, len(b.iv), what, Guard.UNPROTECTED)
-    what = f"ciphertext of block {i}: only the form of what it decrypts to is checked"
-    anatomy.explain(b.at, b.size, what, Guard.UNPROTECTED)
 
 
 def _check_records(source: Source, anatomy: Anatomy, f: Framing, scheme: Scheme) -> Iterator[Finding]:

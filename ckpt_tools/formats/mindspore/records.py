@@ -40,12 +40,8 @@ _BITS = {"bool": 8, "bfloat16": 16} | {
     f"{k}{n}": n for k in ("int", "uint", "float", "complex") for n in (8, 16, 32, 64, 128)
 }
 TYPES = {name: (name.lower(), _BITS[name.lower()] // 8) for name in _PLAIN.split()}
-TYPES |= {
-    "Int4": ("int4", 1),
-    "Float8E4M3FN": ("float8_e4m3fn", 1),
-    "Float8E5M2": ("float8_e5m2", 1),
-    "HiFloat8": ("hifloat8", 1),
-}
+TYPES |= {"Int4": ("int4", 1), "HiFloat8": ("hifloat8", 1)}
+TYPES |= {"Float8E4M3FN": ("float8_e4m3fn", 1), "Float8E5M2": ("float8_e5m2", 1)}
 """tensor_type -> (dtype, bytes per element); the dims of Int4 (qint4x2) count bytes that hold two values
 each.
 """

@@ -8,7 +8,7 @@ for ``crc_num`` mindspore/train/serialization.py (``_exec_save``) of MindSpore 2
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeGuard
 
 from ckpt_tools.checksum import Extent, Piece, Sum
@@ -36,30 +36,13 @@ from ckpt_tools.storage import Source
 # Facts: safetensors/src/tensor.rs (``HashMetadata``, ``TensorInfo``, ``Dtype``) of 0.5.3 to 0.8.0.
 
 
-DTYPES = {
-    "BOOL": ("bool", 8),
-    "U8": ("uint8", 8),
-    "I8": ("int8", 8),
-    "F8_E5M2": ("float8_e5m2", 8),
-    "F8_E4M3": ("float8_e4m3fn", 8),
-    "F8_E8M0": ("float8_e8m0fnu", 8),
-    "F8_E4M3FNUZ": ("float8_e4m3fnuz", 8),
-    "F8_E5M2FNUZ": ("float8_e5m2fnuz", 8),
-    "I16": ("int16", 16),
-    "U16": ("uint16", 16),
-    "F16": ("float16", 16),
-    "BF16": ("bfloat16", 16),
-    "I32": ("int32", 32),
-    "U32": ("uint32", 32),
-    "F32": ("float32", 32),
-    "I64": ("int64", 64),
-    "U64": ("uint64", 64),
-    "F64": ("float64", 64),
-    "C64": ("complex64", 64),
-    "F4": ("float4_e2m1fn", 4),
-    "F6_E2M3": ("float6_e2m3fn", 6),
-    "F6_E3M2": ("float6_e3m2fn", 6),
-}
+_ROWS = (
+    "BOOL bool 8,U8 uint8 8,I8 int8 8,F8_E5M2 float8_e5m2 8,F8_E4M3 float8_e4m3fn 8,F8_E8M0 float8_e8m0fnu 8,"
+    "F8_E4M3FNUZ float8_e4m3fnuz 8,F8_E5M2FNUZ float8_e5m2fnuz 8,I16 int16 16,U16 uint16 16,F16 float16 16,"
+    "BF16 bfloat16 16,I32 int32 32,U32 uint32 32,F32 float32 32,I64 int64 64,U64 uint64 64,F64 float64 64,"
+    "C64 complex64 64,F4 float4_e2m1fn 4,F6_E2M3 float6_e2m3fn 6,F6_E3M2 float6_e3m2fn 6"
+)
+DTYPES = {name: (dtype, int(bits)) for name, dtype, bits in map(str.split, _ROWS.split(","))}
 """Name in the file -> (dtype, bits per element); safetensors/src/tensor.rs, ``enum Dtype``."""
 META_KEYS = ("format", "crc_num", "remove_redundancy")  # the metadata keys that loaders act on
 FORMAT_NAMES = ("pt", "ms", "np", "tf", "flax", "mlx", "paddle")
@@ -133,6 +116,10 @@ def _are_uint64(value: object) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(type(n) is int and 0 <= n < 1 << 64 for n in value)
 
 
+def _list_some(keys: Iterable[str]) -> str:
+    return ", ".join(repr(key[:40]) for key in list(keys)[:4])
+
+
 def _is_range(value: object) -> TypeGuard[list[int]]:
     """Return True if a JSON value is [begin, end], in bytes of the data."""
     return _are_uint64(value) and len(value) == 2 and value[0] <= value[1]
@@ -155,8 +142,7 @@ def _read_tensor(header: Cursor, name: str, data: int) -> Iterator[Tensor | Find
         why = f"tensor {shown} has no valid dtype, shape and data_offsets"
         raise Damage("bad-header", why, header.byte(start))
     if entry:
-        keys = ", ".join(repr(key[:40]) for key in list(entry)[:4])
-        why = f"tensor {shown} has keys that no writer writes: {keys}"
+        why = f"tensor {shown} has keys that no writer writes: {_list_some(entry)}"
         yield finding("odd-header", why, offset=header.byte(start))
     begin, end = offsets
     known = DTYPES.get(dtype)

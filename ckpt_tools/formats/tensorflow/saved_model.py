@@ -102,4 +102,4 @@ def _check_asset(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 _ASSET = Claim("saved_model", _check_asset, whole=True)
-FORMAT = own_format("saved_model", lambda head: _BEGIN.match(head) is not None, _structure)
+FORMAT = own_format("saved_model", lambda head: bool(_BEGIN.match(head)), _structure)

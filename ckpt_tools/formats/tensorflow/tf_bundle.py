@@ -237,10 +237,8 @@ def _check_slices(
     """Check that a partitioned tensor has all its slices; ``names`` gets a readable name for each slice."""
     filled, missing = 0, 0
     for extents in full.slices:
-        shape, name = (
-            sstable.slice_shape(extents, full.shape, full.at),
-            sstable.slice_name(full.name, extents),
-        )
+        shape = sstable.slice_shape(extents, full.shape, full.at)
+        name = sstable.slice_name(full.name, extents)
         piece = items.get(sstable.slice_key(full.key, extents))
         if piece is None:
             missing += 1

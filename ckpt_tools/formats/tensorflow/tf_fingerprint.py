@@ -128,5 +128,5 @@ def _check_index(wanted: int, source: Source, _anatomy: Anatomy) -> Iterator[Fin
 
 
 FORMAT = own_format(
-    "tf_fingerprint", lambda head: _BEGIN.match(head) is not None, _structure, distinct=False, loader=None
+    "tf_fingerprint", lambda head: bool(_BEGIN.match(head)), _structure, distinct=False, loader=None
 )

@@ -227,7 +227,17 @@ def _check_part(
         yield part
         return
     if isinstance(part, Value):
-        yield from _check_value(source, anatomy, part)
+        offset, length, key, coding = part
+        what = repr(key[:200])
+        if offset + length > source.size:
+            why = f"the value of {what} should end at byte {offset + length}, the file ends at {source.size}"
+            raise Damage("truncated", why, source.size)
+        if coding is None and length > len(MAGIC) and source.read(offset, len(MAGIC)) == MAGIC:
+            coding = _SNIFFED  # the metadata is in another node, but chunks of Orbax begin with this magic
+        if coding is not None:
+            yield from zarr.check_chunk(source, anatomy, offset, length, coding, what=what)
+        else:
+            anatomy.explain(offset, length, f"value of {what}: no checksum covers it", Guard.UNPROTECTED)
         return
     offset, length, kind = part.place.offset, part.place.length, BTREE if isinstance(part, Root) else VERSIONS
     for item in _read_record(source, anatomy, offset, length, kind, what=f"the node at byte {offset}"):
@@ -241,21 +251,6 @@ def _check_part(
             _add_claims(anatomy, children, _find_codings(leaves.far, arrays))
         else:
             _add_claims(anatomy, ocdbt_nodes.read_version_node(item, part.place.file.base, part.height))
-
-
-def _check_value(source: Source, anatomy: Anatomy, value: Value) -> Iterator[Finding]:
-    """Check a value as a chunk if its coding is known or begins with zstd's magic. Raise Damage."""
-    offset, length, key, coding = value
-    what = repr(key[:200])
-    if offset + length > source.size:
-        why = f"the value of {what} should end at byte {offset + length}, the file ends at {source.size}"
-        raise Damage("truncated", why, source.size)
-    if coding is None and length > len(MAGIC) and source.read(offset, len(MAGIC)) == MAGIC:
-        coding = _SNIFFED  # the metadata is in another node, but chunks of Orbax begin with this magic
-    if coding is not None:
-        yield from zarr.check_chunk(source, anatomy, offset, length, coding, what=what)
-    else:
-        anatomy.explain(offset, length, f"value of {what}: no checksum covers it", Guard.UNPROTECTED)
 
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:

@@ -27,11 +27,8 @@ _TOP = (
     "custom_metadata",
     "value_metadata_tree",
 )
-_ENTRY, _VALUE, _KEY = (
-    ("key_metadata", "value_metadata"),
-    ("value_type", "skip_deserialize", "write_shape"),
-    ("key", "key_type"),
-)
+_ENTRY, _KEY = ("key_metadata", "value_metadata"), ("key", "key_type")
+_VALUE = ("value_type", "skip_deserialize", "write_shape")
 _FIRST = re.compile(rb'\s?\{\s*"(?:%s)"\s*:' % "|".join(_TOP).encode())
 _STORED = frozenset({"jax.Array", "np.ndarray", "scalar"})
 _MAX_LISTED = 16
@@ -92,5 +89,5 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 FORMAT = own_format(
-    "orbax_tree", lambda head: _FIRST.match(head) is not None, _structure, distinct=False, loader=None
+    "orbax_tree", lambda head: bool(_FIRST.match(head)), _structure, distinct=False, loader=None
 )

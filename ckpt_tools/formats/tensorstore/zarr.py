@@ -371,6 +371,4 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     anatomy.members.update(dict.fromkeys(array.names(), claim))
 
 
-FORMAT = own_format(
-    "zarr", lambda head: _FIRST.match(head) is not None, _structure, distinct=False, loader=None
-)
+FORMAT = own_format("zarr", lambda head: bool(_FIRST.match(head)), _structure, distinct=False, loader=None)

@@ -134,11 +134,9 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield finding("odd-header", "the object is pickled with another protocol than the rest", offset=at)
     guard = Guard.STRUCTURE if binary else Guard.UNPROTECTED
     anatomy.explain(at, 2, "the protocol of the object's pickle", guard)
-    why = (
-        "the object's pickle: its opcodes, the sizes of its storages and the extents of its tensors are"
-        " checked, not its names and numbers"
-    )
-    anatomy.explain(at + 2, pickled.end - at - 2, why, Guard.UNPROTECTED)
+    what = "the object's pickle: its opcodes, the sizes of its storages and the extents of its tensors are"
+    what += " checked, not its names and numbers"
+    anatomy.explain(at + 2, pickled.end - at - 2, what, Guard.UNPROTECTED)
     scalars(pickled.value, anatomy)
     keys = yield from read_judged(source, pickled.end, source.size, anatomy)
     known: dict[str, Storage] = {}
