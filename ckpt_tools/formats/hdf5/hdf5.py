@@ -18,7 +18,7 @@ from ckpt_tools.formats.hdf5 import blocks as structures
 from ckpt_tools.formats.hdf5 import datasets
 from ckpt_tools.formats.hdf5.blocks import UNDEFINED, Blocks, Fields, Header, Message, Ranks, Superblock
 from ckpt_tools.formats.hdf5.datasets import Array, Arrays, read_filters, read_space, read_type
-from ckpt_tools.formats.hdf5.groups import Link, read_attributes, read_heap, read_links, read_old_links
+from ckpt_tools.formats.hdf5.groups import read_attributes, read_heap, read_links, read_old_links
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.storage import Source
 
@@ -131,8 +131,15 @@ class _Walk:
         self, header: Header, name: str, at: int, cached: bytes, links: dict[int, int]
     ) -> Generator[Finding, None, list[tuple[int, str, bytes]]]:
         """Count the links in a group into ``links``; return (address, path, cached) of new objects."""
-        children = list[tuple[int, str, bytes]]()
-        for link in self._read_links(header, name or "the root group", cached):
+        children, what = list[tuple[int, str, bytes]](), repr((name or "the root group")[:200])
+        table = header.first(structures.SYMBOL_TABLE)
+        if table is None:
+            found = read_links(self.blocks, header, what)
+        elif cached and cached != table.body[:16]:
+            raise Damage("bad-header", f"{what} is not where the entry that leads to it says", table.at)
+        else:
+            found = read_old_links(self.blocks, table.body, what, self.ranks)
+        for link in found:
             path = f"{name}/{link.name.decode(errors='replace')}".removeprefix("/")
             if len(path) > MAX_NAME and (link.outside or (link.address >= 0 and link.address not in links)):
                 raise Damage("too-complex", f"a path of more than {MAX_NAME} characters", at)
@@ -155,16 +162,6 @@ class _Walk:
         if header.first(structures.DATATYPE) and not header.first(structures.LAYOUT):
             self.types[at] = header
         return header
-
-    def _read_links(self, header: Header, what: str, cached: bytes) -> Iterator[Link]:
-        """Yield the links in an object of either kind of group, none for others. Raise Damage."""
-        what = repr(what[:200])
-        table = header.first(structures.SYMBOL_TABLE)
-        if table is None:
-            return read_links(self.blocks, header, what)
-        if cached and cached != table.body[:16]:
-            raise Damage("bad-header", f"{what} is not where the entry that leads to it says", table.at)
-        return read_old_links(self.blocks, table.body, what, self.ranks)
 
     def _check_object(self, header: Header, name: str, at: int) -> Iterator[Finding]:
         """Check the attributes of an object, and its array if it has one. Raise Damage."""

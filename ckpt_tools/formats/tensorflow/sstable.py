@@ -345,20 +345,6 @@ def read_header(value: bytes, at: int) -> Header:
     return Header(shards, order, _as_number(version.get(1, 0), at), _as_number(version.get(2, 0), at))
 
 
-def _read_shape(value: int | bytes, at: int) -> tuple[int, ...]:
-    """Return the shape in a TensorShapeProto. Raise Damage."""
-    dims, elements = list[int](), 1
-    for field, content in _read_message(value, at):
-        if field == 2:
-            dims.append(_as_number(dict(_read_message(content, at)).get(1, 0), at))
-            elements *= max(1, dims[-1])
-            if len(dims) > MAX_DIMS or elements >> 63:
-                raise Damage("bad-header", f"a shape of more than {MAX_DIMS} dimensions or 2^63 elements", at)
-        elif field == 3 and content:
-            raise Damage("bad-header", "a tensor without a rank", at)
-    return tuple(dims)
-
-
 def _read_slice(value: int | bytes, at: int) -> Extents:
     """Return the extents in a TensorSliceProto. Raise Damage."""
     extents = list[tuple[int, int] | None]()
@@ -377,14 +363,22 @@ def read_item(entry: Entry) -> Item:
             slices.append(_read_slice(value, at))
         else:
             fields[field] = value
-    kind, shape = _as_number(fields.get(1, 0), at), _read_shape(fields.get(2, b""), at)
+    kind, dims, elements = _as_number(fields.get(1, 0), at), list[int](), 1
+    for field, content in _read_message(fields.get(2, b""), at):  # a TensorShapeProto
+        if field == 2:
+            dims.append(_as_number(dict(_read_message(content, at)).get(1, 0), at))
+            elements *= max(1, dims[-1])
+            if len(dims) > MAX_DIMS or elements >> 63:
+                raise Damage("bad-header", f"a shape of more than {MAX_DIMS} dimensions or 2^63 elements", at)
+        elif field == 3 and content:
+            raise Damage("bad-header", "a tensor without a rank", at)
     if not kind:
         raise Damage("bad-header", f"{entry.key[:200]!r} has no element type", at)
     dtype, size = _DTYPES.get(kind, (f"type {kind}", None))
     name = entry.key.decode("utf-8", "backslashreplace")
     shard, offset, length, crc = (_as_number(fields.get(field, 0), at) for field in (3, 4, 5, 6))
     crc = unmask_crc(crc)
-    return Item(entry.key, name, dtype, size, shape, shard, offset, length, crc, tuple(slices), at)
+    return Item(entry.key, name, dtype, size, tuple(dims), shard, offset, length, crc, tuple(slices), at)
 
 
 def slice_shape(extents: Extents, full: tuple[int, ...], at: int) -> tuple[int, ...]:

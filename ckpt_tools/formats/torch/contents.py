@@ -61,7 +61,7 @@ class Contents:
 
 
 def read_contents(
-    source: Source, start: int, stop: int, anatomy: Anatomy, harmless: tuple[str, ...] = ()
+    source: Source, start: int, stop: int, anatomy: Anatomy, harmless: tuple[str, ...]
 ) -> Generator[Finding, None, Contents]:
     """Read a pickle as ``read_judged`` does, or take an equal one at the same offset that is remembered; add
     its names to ``anatomy``. Raise Damage.
