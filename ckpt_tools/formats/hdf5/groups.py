@@ -258,7 +258,14 @@ def read_records(blocks: Blocks, address: int, what: str) -> Iterator[tuple[int,
         raise head.wrong(f"records of {size} bytes in nodes of {node}, {depth} deep")
     if root == UNDEFINED:
         return
-    count_size, total_sizes = _size_pointers(node, size, depth)
+    # a pointer has bytes for the child's record count and, by level, for the total below it
+    most = (node - 10) // size
+    count_size, total_sizes, below = (most.bit_length() + 7) // 8, [0, 0], most
+    for level in range(1, depth):
+        pointer = 8 + count_size + total_sizes[level]
+        own = (node - 10 - pointer) // (size + pointer)
+        below = (own + 1) * below + own
+        total_sizes.append((below.bit_length() + 7) // 8)
     waiting, found = [(root, depth, count)], 0
     while waiting:
         at, level, count = waiting.pop()
@@ -278,15 +285,3 @@ def read_records(blocks: Blocks, address: int, what: str) -> Iterator[tuple[int,
             waiting.append((child, level - 1, child_count))
     if found != total:
         raise head.wrong(f"{found} records, where {total} are said to be")
-
-
-def _size_pointers(node: int, size: int, depth: int) -> tuple[int, list[int]]:
-    """Return the bytes that pointers have for a child's record count, and by level for the total below it."""
-    most = (node - 10) // size
-    count_size, total_sizes, below = (most.bit_length() + 7) // 8, [0, 0], most
-    for level in range(1, depth):
-        pointer = 8 + count_size + total_sizes[level]
-        own = (node - 10 - pointer) // (size + pointer)
-        below = (own + 1) * below + own
-        total_sizes.append((below.bit_length() + 7) // 8)
-    return count_size, total_sizes

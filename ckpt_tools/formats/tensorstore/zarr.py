@@ -174,8 +174,10 @@ def _read_sharding(
     return Coding(None, (), inner if known else None, parts, index == ["bytes", "crc32c"], leading)
 
 
-def _read_v3(doc: Mapping[str, object]) -> Array | None:
-    """Return the array in a ``zarr.json``, None for a group or a grid of an extension. Raise Damage."""
+def array_of(doc: Mapping[str, object]) -> Array | None:
+    """Return the array in metadata v2 or v3, None for a group or a grid of an extension. Raise Damage."""
+    if doc.get("zarr_format") == 2:
+        return _read_v2(doc)
     _demand(doc, "zarr_format node_type")
     if doc["zarr_format"] != 3 or doc["node_type"] not in ("array", "group"):
         raise _bad(f"zarr_format {str(doc['zarr_format'])[:20]}, node_type {str(doc['node_type'])[:20]}")
@@ -195,11 +197,6 @@ def _read_v3(doc: Mapping[str, object]) -> Array | None:
         raise _bad(f"separator {str(separator)[:20]!r}, codecs {str(doc['codecs'])[:80]}")
     coding = _read_codecs(doc["codecs"], chunks, item)
     return Array(name, shape, chunks, item, coding, prefix, str(separator))
-
-
-def array_of(doc: Mapping[str, object]) -> Array | None:
-    """Return the array in metadata v2 or v3, None for a group or a grid of an extension. Raise Damage."""
-    return _read_v2(doc) if doc.get("zarr_format") == 2 else _read_v3(doc)
 
 
 # ---- The bytes of one chunk, wherever they lie.

@@ -12,8 +12,6 @@ import struct
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from msgspec.structs import replace
-
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.archives.tar import NAMES, members
 from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_format
@@ -206,32 +204,26 @@ def _walk_tensors(
         if storage is None:  # a tensor that never had elements
             tensors[str(key)] = Tensor("", "", (), 0)
             continue
-        try:
-            tensors[str(key)] = _make_tensor(key, storage, numbers, places)
-        except Damage as e:
-            yield replace(e.finding, offset=here)
+        place = places.get(str(storage))
+        if place is None:
+            why = f"tensor {key} needs storage {str(storage)[:80]!r}, which is not there"
+            yield finding("missing-storage", why, offset=here)
+            continue
+        item, shape, stride, first = ITEMSIZE[place.dtype], numbers[:dims], numbers[dims:-1], numbers[-1]
+        need = extent(shape, stride, first) * item if min(numbers) >= 0 else _HUGE
+        if not dims:  # before 0.4, a tensor without dimensions had no elements
+            shape, need = (0,), 0
+        nbytes = item * math.prod(shape)
+        if need > place.nbytes or nbytes > _HUGE:
+            why = f"tensor {key} needs {need:,} bytes of storage {storage}, which has {place.nbytes:,}"
+            yield finding("tensor-out-of-bounds", why, offset=here)
+            continue
+        offset = place.offset + first * item
+        tensors[str(key)] = Tensor("", place.dtype, shape, nbytes, offset, str(storage))
     if end != stop:
         why = f"member 'tensors' has {stop - end:,} bytes after its last tensor"
         yield finding("trailing-data", why, offset=end)
     return tensors
-
-
-def _make_tensor(key: int, storage: Any, numbers: tuple[int, ...], places: Places) -> Tensor:
-    """Return a tensor; ``numbers``: sizes, strides, first element. Raise Damage if its storage lacks it."""
-    place = places.get(str(storage))
-    if place is None:
-        why = f"tensor {key} needs storage {str(storage)[:80]!r}, which is not there"
-        raise Damage("missing-storage", why)
-    dims, item = len(numbers) // 2, ITEMSIZE[place.dtype]
-    shape, stride, first = numbers[:dims], numbers[dims:-1], numbers[-1]
-    need = extent(shape, stride, first) * item if min(numbers) >= 0 else _HUGE
-    if not dims:  # before 0.4, a tensor without dimensions had no elements
-        shape, need = (0,), 0
-    nbytes = item * math.prod(shape)
-    if need > place.nbytes or nbytes > _HUGE:
-        why = f"tensor {key} needs {need:,} bytes of storage {storage}, which has {place.nbytes:,}"
-        raise Damage("tensor-out-of-bounds", why)
-    return Tensor("", place.dtype, shape, nbytes, place.offset + first * item, str(storage))
 
 
 FORMAT = own_format("torch_tar", magic, _structure)
