@@ -34,7 +34,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
             whole = len(head) == source.size
             raise Damage("truncated" if whole else "too-complex", "no array follows the settings", len(head))
         anatomy.explain(0, at, "settings as JSON, which nothing checks", Guard.UNPROTECTED)
-    yield from npy.read_arrays(source, at, anatomy)
+    yield from npy.read_arrays(source, anatomy, at)
 
 
 FORMAT = own_format("eqx", magic, _structure, distinct=False, hides_cuts=True)

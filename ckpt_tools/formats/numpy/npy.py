@@ -108,7 +108,7 @@ def _explain(at: int, array: Array, anatomy: Anatomy) -> None:
     anatomy.explain(rest, array.data - rest, "order and shape, by which the elements are counted")
 
 
-def read_arrays(source: Source, at: int, anatomy: Anatomy) -> Iterator[Finding]:
+def read_arrays(source: Source, anatomy: Anatomy, at: int = 0) -> Iterator[Finding]:
     """Check arrays one after the other, from byte ``at`` to the end of the file. Raises Damage."""
     yield finding("not-checksummed", "NumPy's format has no checksum")
     for name in map(str, range(MAX_TENSORS)):
@@ -124,9 +124,4 @@ def read_arrays(source: Source, at: int, anatomy: Anatomy) -> Iterator[Finding]:
         yield lost
 
 
-@limited
-def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    yield from read_arrays(source, 0, anatomy)
-
-
-FORMAT = own_format("npy", magic, _structure, hides_cuts=True)
+FORMAT = own_format("npy", magic, limited(read_arrays), hides_cuts=True)

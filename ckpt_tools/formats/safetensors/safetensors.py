@@ -1,8 +1,9 @@
 """safetensors: 8-byte little-endian header length, a JSON header, then the tensors without a gap. MindSpore
 may add a CRC-32 as metadata.
 
-Facts: safetensors/src/tensor.rs (``SafeTensors::read_metadata``, ``Metadata::validate``) of 0.5.3 to 0.8.0;
-for ``crc_num`` mindspore/train/serialization.py (``_exec_save``) of MindSpore 2.10.
+Facts: safetensors/src/tensor.rs (``SafeTensors::read_metadata``, ``Metadata::validate``, ``HashMetadata``,
+``TensorInfo``, ``Dtype``) of 0.5.3 to 0.8.0; for ``crc_num`` mindspore/train/serialization.py
+(``_exec_save``) of MindSpore 2.10.
 """
 
 from __future__ import annotations
@@ -30,11 +31,6 @@ from ckpt_tools.formats.safetensors import safetensors_index
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Guard, Tensor
 from ckpt_tools.storage import Source
-
-# ---- The JSON header of safetensors: its entries and its metadata.
-#
-# Facts: safetensors/src/tensor.rs (``HashMetadata``, ``TensorInfo``, ``Dtype``) of 0.5.3 to 0.8.0.
-
 
 _ROWS = (
     "BOOL bool 8,U8 uint8 8,I8 int8 8,F8_E5M2 float8_e5m2 8,F8_E4M3 float8_e4m3fn 8,F8_E8M0 float8_e8m0fnu 8,"

@@ -188,7 +188,7 @@ def judge_inner(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if head.startswith(_ZIP):
         yield from _check(source, anatomy)
     elif head.startswith(MAGIC):
-        yield from read_arrays(source, 0, anatomy)
+        yield from read_arrays(source, anatomy)
     elif legacy_magic(head):
         yield from torch_legacy.FORMAT.checks[Level.STRUCTURE](source, anatomy)
     else:
