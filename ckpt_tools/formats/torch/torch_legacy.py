@@ -166,9 +166,9 @@ def _walk_storages(
     """
     places: dict[str, Place] = {}
     end = at + sum(8 + (known[k].nbytes if k in known else 0) for k in order)
-    short = f"the file has {source.size:,} bytes; its pickles describe"
     if end > source.size and known.keys() >= set(order):
-        raise Damage("truncated", f"{short} {end:,}", source.size)
+        why = f"the file has {source.size:,} bytes; its pickles describe {end:,}"
+        raise Damage("truncated", why, source.size)
     for key in order:
         s, title = known.get(key), f"storage {key[:80]!r}"
         if s is None:
@@ -188,8 +188,6 @@ def _walk_storages(
         at += 8 + s.nbytes
     if at < source.size:
         yield finding("trailing-data", f"{source.size - at:,} bytes follow the last storage", offset=at)
-    elif at > source.size:
-        raise Damage("truncated", f"{short} {at:,}", source.size)
     return places
 
 
