@@ -310,7 +310,7 @@ def test_a_node_is_read_as_often_as_its_meaning_differs(common: int, monkeypatch
         decoded.append(decode_body(*record))
         return decoded[-1]
 
-    monkeypatch.setattr(ocdbt, "decode_body", decode)
+    monkeypatch.setattr(ocdbt.ocdbt_nodes, "decode_body", decode)
     assert bad(list(findings(node, FMT, Anatomy(), said["d/0"]))) == []
     assert len(decoded) == 1  # sixteen versions name it, all alike
     assert [f.code for f in bad(list(findings(under, FMT, Anatomy(), said["d/1"])))] == ["too-complex"]

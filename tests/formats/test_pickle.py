@@ -25,8 +25,9 @@ from hypothesis import strategies as st
 from ckpt_tools.formats import BY_NAME, Anatomy, Damage
 from ckpt_tools.formats.pickles import machine
 from ckpt_tools.formats.pickles.globals import ALLOWED, verdict
-from ckpt_tools.formats.pickles.reader import Call, Dict, Global, Key, NeedMore, Persistent, read_pickle
+from ckpt_tools.formats.pickles.reader import read_pickle
 from ckpt_tools.formats.pickles.scalars import members, scalars
+from ckpt_tools.formats.pickles.stubs import Call, Dict, Global, Key, NeedMore, Persistent
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.report import Scalar
 

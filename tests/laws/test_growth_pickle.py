@@ -19,7 +19,9 @@ from counted import calls
 from ckpt_tools.formats import BY_NAME
 from ckpt_tools.formats.common.format import Anatomy, Damage, structure
 from ckpt_tools.formats.pickles import machine
-from ckpt_tools.formats.pickles.reader import MAX_OPS, Long, Number, read_from, read_pickle
+from ckpt_tools.formats.pickles.machine import MAX_OPS
+from ckpt_tools.formats.pickles.reader import read_from, read_pickle
+from ckpt_tools.formats.pickles.stubs import Long, Number
 from ckpt_tools.formats.torch.tensors import text
 from ckpt_tools.storage import BytesSource, LocalSource, opened
 

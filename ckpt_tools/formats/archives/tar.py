@@ -127,8 +127,7 @@ def members(source: Source, anatomy: Anatomy) -> Generator[Finding, None, dict[s
         why = "a tar archive with none of the members that torch writes"
         raise Damage("wrong-format", why, 0, Severity.WARNING)
     for other in found.keys() - set(NAMES):
-        why = f"torch writes no member called {other[:100]!r}"
-        yield finding("extra-file", why, offset=found[other][0])
+        yield finding("extra-file", f"torch writes no member called {other[:100]!r}", offset=found[other][0])
     return found
 
 
@@ -136,9 +135,8 @@ def _read_header(head: bytes, at: int) -> tuple[bytes, int, _MemberInfo]:
     """Return type, size in bytes and names of one header. Raise Damage if its sum does not match."""
     total = sum(head[:148]) + 8 * 32 + sum(head[156:])
     if head[148:156] != b"%06o\0 " % total:
-        raise Damage(
-            "crc-mismatch", f"the tar header's bytes sum up to {total}, it says {head[148:156]!r}", at
-        )
+        why = f"the tar header's bytes sum up to {total}, it says {head[148:156]!r}"
+        raise Damage("crc-mismatch", why, at)
     digits = head[124:136].strip(b" \0")
     if not digits.isdigit() or not set(digits) <= set(b"01234567"):
         raise Damage("bad-header", "the tar header's size is not an octal number", at + 124)

@@ -132,8 +132,7 @@ def _check_header(
     wide, foreign = yield from _check_extras(e, texts[name_length:], torch)
     yield from _check_sizes(e, (crc, stored, size), wide=wide, torch=torch)
     if e.flags & 1 or e.flags & ~_FLAGS:
-        what = f"{record} is encrypted or has unknown flags"
-        yield finding("bad-header", what, offset=e.header + 6)
+        yield finding("bad-header", f"{record} is encrypted or has unknown flags", offset=e.header + 6)
     if e.method not in (STORED, DEFLATED) or (e.method == STORED and e.stored != e.size):
         what = f"{record}: method {e.method} does not fit its sizes or is not known"
         yield finding("bad-header", what, offset=e.header + 8)
@@ -196,8 +195,7 @@ def _check_descriptor(
     if n not in (12, 16, 20, 24):
         n = 24 if e.wide else 16
         if at + n > border:
-            why = f"record {e.name[:200]!r} has no room for its descriptor"
-            yield finding("bad-header", why, offset=at)
+            yield finding("bad-header", f"record {e.name[:200]!r} has no room for its descriptor", offset=at)
             return at
     if n < 20:
         sizes = _SHORT.pack(e.crc, e.stored & 0xFFFFFFFF, e.size & 0xFFFFFFFF)

@@ -15,7 +15,6 @@ from ckpt_tools.formats.hdf5.blocks import MAGIC
 from ckpt_tools.formats.numpy import npz
 from ckpt_tools.formats.torch import torch_zip
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Level
 from ckpt_tools.storage import Source
 
 _BASELINES = "_stable_baselines3_version"
@@ -68,4 +67,4 @@ def _check_arrays(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     return (f for f in hdf5.structure(source, anatomy) if f.code != "not-checksummed")
 
 
-FORMAT = own_format(name="zip_archive", magic=magic, distinct=False, checks={Level.STRUCTURE: _structure})
+FORMAT = own_format("zip_archive", magic, _structure, distinct=False)

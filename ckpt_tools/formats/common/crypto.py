@@ -88,29 +88,22 @@ def _find_first_counter(scheme: Scheme, iv: bytes) -> int:
     return int.from_bytes(cipher(algorithm, modes.ECB()).decryptor().update(stream), "big")
 
 
-def _decrypt_gcm(scheme: Scheme, iv: bytes, first: int, data: bytes) -> bytes:
-    """Decrypt ``data``, which begins at cipher block ``first`` of a GCM message; its counter has 32 bits."""
-    cipher, modes, algorithm = _load_cipher(scheme)
-    start, out = _find_first_counter(scheme, iv), b""
-    while data:
-        low = (start + first) & 0xFFFFFFFF
-        n = ((1 << 32) - low) * UNIT
-        nonce = (start >> 32 << 32 | low).to_bytes(UNIT, "big")
-        out += cipher(algorithm, modes.CTR(nonce)).decryptor().update(data[:n])
-        first, data = first + (1 << 32) - low, data[n:]
-    return out
-
-
 def decrypt(source: Source, scheme: Scheme, block: Block, offset: int, length: int) -> bytes:
     """Return ``length`` bytes of plaintext and padding from ``offset`` of a block; read 47 more at most."""
     first, stop = offset // UNIT, min(block.size, -(-(offset + length) // UNIT) * UNIT)
-    at = first * UNIT
+    at, plain = first * UNIT, b""
+    cipher, modes, algorithm = _load_cipher(scheme)
     if scheme.mode.endswith("GCM"):
-        plain = _decrypt_gcm(scheme, block.iv, first, source.read(block.at + at, stop - at))
+        data, start = source.read(block.at + at, stop - at), _find_first_counter(scheme, block.iv)
+        while data:
+            low = (start + first) & 0xFFFFFFFF  # the counter of a cipher block has 32 bits
+            n = ((1 << 32) - low) * UNIT
+            nonce = (start >> 32 << 32 | low).to_bytes(UNIT, "big")
+            plain += cipher(algorithm, modes.CTR(nonce)).decryptor().update(data[:n])
+            first, data = first + (1 << 32) - low, data[n:]
     else:
         before = UNIT if first else 0
         raw = source.read(block.at + at - before, stop - at + before)
-        cipher, modes, algorithm = _load_cipher(scheme)
         iv = raw[:UNIT] if first else block.iv
         plain = cipher(algorithm, modes.CBC(iv)).decryptor().update(raw[before:])
     return bytes(plain[offset - at : offset - at + length])

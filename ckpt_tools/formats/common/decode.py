@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from io import BytesIO
+from types import SimpleNamespace
 from typing import Any
 
 from msgspec.structs import replace
@@ -96,15 +97,9 @@ def decode(decoder: Any, raw: bytes, piece: int) -> Iterator[bytes]:
         more = not decoder.eof and (bool(raw) or not getattr(decoder, "needs_input", True))
 
 
-class _Sink:
-    """The file object that zstandard's stream writer writes into."""
-
-    def __init__(self, write: _Write) -> None:
-        self.write = write
-
-
 def _make_zstd_decoder(write: _Write) -> _Decoder:
-    return stream(_Sink(write), _PIECE), lambda: True  # zstd.walk() has checked the end of the frame
+    file = SimpleNamespace(write=write)
+    return stream(file, _PIECE), lambda: True  # zstd.walk() has checked the end of the frame
 
 
 def _make_zlib_decoder(write: _Write) -> _Decoder:

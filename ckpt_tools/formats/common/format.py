@@ -128,16 +128,6 @@ def nothing(_source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
     return iter(())
 
 
-def nothing_odd(_files: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
-    """Yield nothing: the crosscheck of a format whose files are compared by their tensors alone."""
-    return iter(())
-
-
-def nothing_beside(_home: str, _notes: Notes) -> Iterator[Finding]:
-    """Yield nothing: for a format without other files beside its indexes."""
-    return iter(())
-
-
 class Format(Struct, frozen=True):
     """One file format. ``magic`` sees the first HEAD bytes; ``suffixes`` are those of its files' names.
 
@@ -175,21 +165,29 @@ class Format(Struct, frozen=True):
     misnamed: Severity = Severity.WARNING
     index_of: Callable[[str], tuple[str, ...]] = field(default=lambda _: ())
     ours: Callable[[Source], bool] = field(default=lambda _: True)
-    crosscheck: Callable[[Sequence[tuple[Part, Report]]], Iterator[tuple[str, Finding]]] = nothing_odd
-    beside: Callable[[str, Notes], Iterator[Finding]] = nothing_beside
+    crosscheck: Callable[[Sequence[tuple[Part, Report]]], Iterator[tuple[str, Finding]]] = field(
+        default=lambda _files: iter(())
+    )
+    beside: Callable[[str, Notes], Iterator[Finding]] = field(default=lambda _home, _notes: iter(()))
     final_mode: int | None = None
     hides_cuts: bool = False
     names_its_save: bool = False
     rank_groups: Callable[[str, int], RankGroups] | None = None
 
 
-def own_format(name: str, **fields: Any) -> Format:
-    """Return a format of this package; its other fields are in named.py and its family's formats.toml."""
+def own_format(
+    name: str, magic: Callable[[bytes], bool], check: Check | None = None, **fields: Any
+) -> Format:
+    """Return a format of this package; its other fields are in named.py and its family's formats.toml. If
+    it has checks of more levels than ``check``, of its structure, they are in ``fields``.
+    """
     row = ROWS[name]
+    if check is not None:
+        fields["checks"] = {Level.STRUCTURE: check}
     if "protects" not in fields:
         fields |= _read_family(row.family)[name]
         fields["limits"] = tuple(fields["limits"])
-    return Format(name, row.suffixes, names=row.names, state=row.state, index=row.describes, **fields)
+    return Format(name, row.suffixes, magic, names=row.names, state=row.state, index=row.describes, **fields)
 
 
 @cache

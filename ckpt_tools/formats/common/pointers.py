@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from shlex import quote
-from typing import NamedTuple
 
 from ckpt_tools.findings import finding
 from ckpt_tools.model.finding import Finding, Severity
@@ -18,39 +17,26 @@ from ckpt_tools.storage import ShortRead, Source
 _HEAD = 1024
 _AGAIN = "the download failed: look at what the file says, then download it again"
 
-
-class _Kind(NamedTuple):
-    """One kind of such files: its title, how it begins, and what to do; ``{}`` is the file's name."""
-
-    what: str
-    begins: re.Pattern[bytes]
-    hint: str
-
-
-def _kind(what: str, begins: bytes, hint: str) -> _Kind:
-    """Return a kind that begins with a pattern, behind a byte order mark and blanks."""
-    return _Kind(what, re.compile(rb"(?:\xef\xbb\xbf)?\s*" + begins, re.IGNORECASE | re.DOTALL), hint)
-
-
-_KINDS = (
-    _kind(
-        "a Git LFS pointer",
-        rb"version https://(?:git-lfs|hawser)\.github\.com/spec/v1\b",
-        "git lfs pull --include {}",
-    ),
-    _kind("a pointer of git-annex", rb"/annex/objects/\S+", "git annex get {}"),
-    _kind("a pointer of git-xet", rb"# xet version \d", "git xet checkout, or download the file again"),
-    _kind("a pointer of DVC", rb"(?:\w+:[^\n]*\n)*outs:\s*\n- (?:md5|etag|hash|size|path)\b", "dvc pull"),
-    _kind("a page of HTML", rb"(?:<!--.*?-->\s*)?<(?:!doctype html|html|head|body)\b", _AGAIN),
-    _kind("an error of an object store", rb"(?:<\?xml[^>]*>\s*)?<Error\b", _AGAIN),
-    _kind("an error of a server in JSON", rb'\{\s*"(?:error|errors|message|detail|code|status)"\s*:', _AGAIN),
-    _kind(
-        "an error of a server",
-        rb"(?:Entry not found|Repository not found|Invalid username or password|Access to model |"
-        rb"(?:404: )?Not Found|Unauthorized|Forbidden|Access denied|AccessDenied|Too Many Requests)",
-        _AGAIN,
-    ),
+_REFUSED = (
+    rb"(?:Entry not found|Repository not found|Invalid username or password|Access to model |"
+    rb"(?:404: )?Not Found|Unauthorized|Forbidden|Access denied|AccessDenied|Too Many Requests)"
 )
+_LFS = rb"version https://(?:git-lfs|hawser)\.github\.com/spec/v1\b"
+_ROWS = (
+    ("a Git LFS pointer", _LFS, "git lfs pull --include {}"),
+    ("a pointer of git-annex", rb"/annex/objects/\S+", "git annex get {}"),
+    ("a pointer of git-xet", rb"# xet version \d", "git xet checkout, or download the file again"),
+    ("a pointer of DVC", rb"(?:\w+:[^\n]*\n)*outs:\s*\n- (?:md5|etag|hash|size|path)\b", "dvc pull"),
+    ("a page of HTML", rb"(?:<!--.*?-->\s*)?<(?:!doctype html|html|head|body)\b", _AGAIN),
+    ("an error of an object store", rb"(?:<\?xml[^>]*>\s*)?<Error\b", _AGAIN),
+    ("an error of a server in JSON", rb'\{\s*"(?:error|errors|message|detail|code|status)"\s*:', _AGAIN),
+    ("an error of a server", _REFUSED, _AGAIN),
+)
+_BEFORE = rb"(?:\xef\xbb\xbf)?\s*"  # a byte order mark, and blanks
+_KINDS = tuple(
+    (what, re.compile(_BEFORE + begins, re.IGNORECASE | re.DOTALL), hint) for what, begins, hint in _ROWS
+)
+"""Of each kind of such files: its title, how it begins, and what to do; ``{}`` is the file's name."""
 _SIZE = re.compile(rb"\nsize (\d{1,18})\r?(?:\n|$)")
 
 
@@ -69,10 +55,11 @@ def instead(source: Source, found: list[Finding]) -> list[Finding]:
 def stands_for(source: Source) -> Finding | None:
     """Return a finding for a pointer file or an error page, None for others. Raise OSError, ShortRead."""
     head = source.read(0, min(source.size, _HEAD))
-    kind = next((k for k in _KINDS if k.begins.match(head)), None)
+    kind = next(((what, hint) for what, begins, hint in _KINDS if begins.match(head)), None)
     if kind is None or b"\0" in head:
         return None
+    what, hint = kind
     size = _SIZE.search(head)
-    stands = f"{kind.what} for {int(size[1]):,} bytes" if size else kind.what
-    hint = kind.hint.format(quote(source.path.rpartition("/")[2]))
+    stands = f"{what} for {int(size[1]):,} bytes" if size else what
+    hint = hint.format(quote(source.path.rpartition("/")[2]))
     return finding("pointer-not-data", f"it is {stands}, not the data", offset=0, hint=hint)

@@ -28,9 +28,8 @@ def have_zstd() -> bool:
 
 
 def needs_zstd(offset: int, what: str) -> Finding:
-    return finding(
-        "needs-extra", f"{what} cannot be decoded without zstandard: pip install zstandard", offset=offset
-    )
+    why = f"{what} cannot be decoded without zstandard: pip install zstandard"
+    return finding("needs-extra", why, offset=offset)
 
 
 def stream(sink: Any, piece: int) -> Callable[[Any], object]:

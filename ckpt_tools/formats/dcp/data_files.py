@@ -25,7 +25,7 @@ from ckpt_tools.formats.pickles.reader import read_pickle
 from ckpt_tools.formats.pickles.scalars import scalar
 from ckpt_tools.formats.safetensors import safetensors
 from ckpt_tools.formats.torch import torch_legacy, torch_zip
-from ckpt_tools.formats.torch.tensors import ITEMSIZE, legacy_magic
+from ckpt_tools.formats.torch.tensors import ITEMSIZE, is_proto, legacy_magic
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Level, Tensor
 from ckpt_tools.storage import BytesSource, Source
@@ -153,14 +153,20 @@ def check_object(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[Finding
     if head.startswith(b"PK\3\4") or tail.startswith(_ZIP_END):
         tensors, _ = yield from _read_archive(source, anatomy, p)
         anatomy.tensors += (replace(t, name=f"{p.fqn}.{t.name}".rstrip(".")) for t in tensors)
-        _remember_scalar(source, anatomy, p, head)
+        # an object that is one scalar (step, epoch …): the first record pickles it, behind its header
+        if len(head) >= 30 and head.startswith(b"PK\3\4"):
+            at = 30 + sum(int.from_bytes(head[i : i + 2], "little") for i in (26, 28))  # name, extra
+            with suppress(Damage):  # more than a scalar, or damaged and reported already
+                data = source.read(p.start + at, min(128, p.length - at)) if at < p.length else b""
+                if data and (plain := scalar(read_pickle(data).value)):
+                    remember(anatomy.metadata, p.fqn[:256], plain[0])
         return
     what = f"{p.fqn[:200]!r}: raw bytes of an object; only their length is checked"
     anatomy.explain(p.start, p.length, what, Guard.UNPROTECTED)
     if not head.strip(b"\0"):
         why = f"{title} begins with {len(head)} zero bytes instead of an archive"
         yield finding("zero-filled", why, offset=p.start)
-    elif head[:1] == b"\x80" and head[1:2] in (b"\2", b"\3", b"\4", b"\5"):
+    elif is_proto(head):
         yield finding("not-checksummed", f"{title} is a plain pickle, which has no checksum", offset=p.start)
         yield from _check_pickles(source, anatomy, p)
     else:  # pickles of protocols 0 and 1 have no mark: bytes that cannot be read as a pickle are no damage
@@ -189,17 +195,6 @@ def _filter_pickle_findings(findings: Iterable[Finding], offset: int | None = No
     for f in findings:
         if f.code in _PICKLE_CODES:
             yield f if offset is None else replace(f, offset=offset)
-
-
-def _remember_scalar(source: Source, anatomy: Anatomy, p: Piece, head: bytes) -> None:
-    """Add an object to the metadata if it is one scalar (step, epoch …), which the first record pickles."""
-    if len(head) < 30 or not head.startswith(b"PK\3\4"):
-        return
-    at = 30 + sum(int.from_bytes(head[i : i + 2], "little") for i in (26, 28))  # zip header, name, extra
-    with suppress(Damage):  # more than a scalar, or damaged and reported already
-        data = source.read(p.start + at, min(128, p.length - at)) if at < p.length else b""
-        if data and (plain := scalar(read_pickle(data).value)):
-            remember(anatomy.metadata, p.fqn[:256], plain[0])
 
 
 def _check_transformed(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[Finding]:

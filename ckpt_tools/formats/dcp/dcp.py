@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,36 +19,20 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Claim, limited, own_format
 from ckpt_tools.formats.common.tensors import near_miss, remember, untiled
 from ckpt_tools.formats.dcp import data_files, metadata
-from ckpt_tools.formats.dcp.metadata import (
-    ATTRIBUTES,
-    CLASSES,
-    MCORE,
-    PATHS,
-    Entry,
-    Segment,
-    find_flipped_names,
-    is_class,
-    read_entries,
-    read_segments,
-    state_of,
-)
+from ckpt_tools.formats.dcp.metadata import ATTRIBUTES, CLASSES, MCORE, PATHS, Entry, Segment, is_class
 from ckpt_tools.formats.pickles.globals import verdict
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.stubs import Call, Global, Pickled
-from ckpt_tools.formats.torch.tensors import ITEMSIZE
+from ckpt_tools.formats.torch.tensors import ITEMSIZE, is_proto
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Level, Tensor
+from ckpt_tools.model.report import Tensor
 from ckpt_tools.storage import Source
 
 VERSION = "1.0.0"  # CURRENT_DCP_VERSION of torch 2.13; earlier ones wrote no version
 _UUID = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")  # uuid.uuid4
 _FRAME, _TARGET = 0x95, 64 * 1024  # Lib/pickle.py: a frame that ends before STOP has at least 64 KiB
 _MANY, _PAIRS = 1000, 200_000
-_MODULES = (
-    b"torch.distributed.checkpoint.metadata",
-    b"torch.distributed._shard.checkpoint.metadata",
-    MCORE.encode(),
-)
+_MODULES = tuple(module.encode() for module in (*CLASSES["Metadata"], MCORE))
 _DATA = re.compile(r"(?:.*?)__(\d+)_\d+\.distcp", re.DOTALL)
 _PADDLE = re.compile(r"\d+_(\d+)\.distcp")
 """Data files of paddle.distributed: a pickle each, described by the metadata of the same save."""
@@ -56,11 +40,7 @@ _PADDLE = re.compile(r"\d+_(\d+)\.distcp")
 
 def _magic(head: bytes) -> bool:
     """Return whether the file is a pickle of protocol 2 to 5 that first names a Metadata class's module."""
-    return (
-        head[:1] == b"\x80"
-        and head[1:2] in (b"\2", b"\3", b"\4", b"\5")
-        and any(2 < head.find(m) < 16 for m in _MODULES)
-    )
+    return is_proto(head) and any(2 < head.find(m) < 16 for m in _MODULES)
 
 
 def _index_of(name: str) -> tuple[str, ...]:
@@ -78,15 +58,24 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check ``.metadata`` alone; ``anatomy.members`` gets a claim that checks each data file against it."""
     why = "DCP's .metadata has no checksum: it is checked against itself and against the files beside it"
     yield finding("not-checksummed", why)
-    pickled = yield from _read_pickle(source, anatomy)
+    reading = read_judged(source, 0, source.size, anatomy, whole=True)
+    while True:
+        try:
+            f = next(reading)
+        except StopIteration as stop:
+            pickled: Pickled = stop.value
+            break
+        if f.code != "needs-trust":  # _check_globals names only classes that no .metadata of torch has
+            yield f
+    yield from _check_globals(anatomy.globals)
     if pickled.end < source.size:
         why = f"{source.size - pickled.end:,} bytes follow the pickle"
         yield finding("trailing-data", why, offset=pickled.end)
     of_mcore = is_class(pickled.value, "MCoreMetadata")
-    root = state_of(pickled.value, "MCoreMetadata" if of_mcore else "Metadata", "the pickle's value")
-    yield from find_flipped_names(pickled.value)
-    entries = yield from read_entries(root.get("state_dict_metadata"))
-    segments = yield from read_segments(root.get("storage_data"))
+    root = metadata.state_of(pickled.value, "MCoreMetadata" if of_mcore else "Metadata", "the pickle's value")
+    yield from metadata.find_flipped_names(pickled.value)
+    entries = yield from metadata.read_entries(root.get("state_dict_metadata"))
+    segments = yield from metadata.read_segments(root.get("storage_data"))
     yield from _check_tiles(entries, segments)
     yield from _compare_places(entries, segments)
     yield from _claim_files(entries, segments, anatomy)
@@ -107,21 +96,6 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
             anatomy.tensors.append(Tensor(fqn, e.dtype, e.shape, size))
     if anatomy.regions is not None:
         _explain(source, anatomy, root, entries, segments)
-
-
-def _read_pickle(source: Source, anatomy: Anatomy) -> Generator[Finding, None, Pickled]:
-    """Return the pickle; the finding needs-trust names only classes that no .metadata of torch has."""
-    reading = read_judged(source, 0, source.size, anatomy, whole=True)
-    while True:
-        try:
-            f = next(reading)
-        except StopIteration as e:
-            pickled: Pickled = e.value
-            break
-        if f.code != "needs-trust":
-            yield f
-    yield from _check_globals(anatomy.globals)
-    return pickled
 
 
 def _check_globals(names: Sequence[str]) -> Iterator[Finding]:
@@ -177,7 +151,7 @@ def _check_version(root: Mapping[Any, Any], anatomy: Anatomy) -> Iterator[Findin
     if not is_class(meta, "StorageMeta") or not isinstance(meta.state, dict):
         yield finding("bad-header", "storage_meta is no StorageMeta", offset=getattr(meta, "offset", None))
         return
-    yield from find_flipped_names(meta)
+    yield from metadata.find_flipped_names(meta)
     save_id, path, modules = (meta.state.get(name) for name in ("save_id", "checkpoint_id", "modules"))
     ids = all(map(_is_id, (save_id, meta.state.get("load_id"))))
     are_modules = type(modules) in (list, type(None)) and all(type(m) is str for m in modules or ())
@@ -308,11 +282,5 @@ def _refuse(_source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
 
 
 FORMAT = own_format(
-    name="dcp",
-    magic=_magic,
-    checks={Level.STRUCTURE: _structure},
-    loader=None,
-    unasked=True,
-    index_of=_index_of,
-    names_its_save=True,
+    "dcp", _magic, _structure, loader=None, unasked=True, index_of=_index_of, names_its_save=True
 )

@@ -239,9 +239,8 @@ def _read_segment(key: Any, value: Any) -> Segment:
     if type(fqn) is not str:
         raise Damage("bad-header", "a key in storage_data has no name", key.offset)
     shown, at = repr(fqn[:200]), value.offset
-    offsets = (
-        None if where is None else lengths_of(where, f"the offset of {shown} in storage_data", key.offset)
-    )
+    what = f"the offset of {shown} in storage_data"
+    offsets = None if where is None else lengths_of(where, what, key.offset)
     hint, start, length = index.get("index", ""), info.get("offset"), info.get("length")
     if hint is not None and not _is_count(hint):
         raise Damage("bad-header", f"the index of {shown} in storage_data is not a number", key.offset)

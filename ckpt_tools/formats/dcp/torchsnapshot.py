@@ -25,7 +25,7 @@ from ckpt_tools.formats.common.zeros import ZEROS
 from ckpt_tools.formats.dcp.data_files import Piece, check_object, check_tensor
 from ckpt_tools.formats.torch.tensors import ITEMSIZE
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.report import Box, Guard, Level, Scalar, Tensor
+from ckpt_tools.model.report import Box, Guard, Scalar, Tensor
 from ckpt_tools.storage import Source
 
 _FIRST = re.compile(rb'\{\s*"version"\s*:\s*"[^"]{1,40}"\s*,\s*"world_size"')
@@ -101,9 +101,8 @@ class _Manifest:
                 raise _Invalid("its chunks do not fill its shape")
         else:
             meant = near_miss(str(kind), _TYPES)
-            raise _Invalid(
-                f"a type {str(kind)[:40]!r}" + (f", {meant!r} with a flipped bit" if meant else "")
-            )
+            flipped = f", {meant!r} with a flipped bit" if meant else ""
+            raise _Invalid(f"a type {str(kind)[:40]!r}{flipped}")
         self.anatomy.keys.add(name)
         if shape is not None:
             dtype = str(entry.get("dtype")).removeprefix("torch.")
@@ -158,10 +157,6 @@ def _read_inline(kind: str, text: object) -> Scalar:
     return text if kind == "str" else None
 
 
-def _magic(head: bytes) -> bool:
-    return _FIRST.match(head) is not None or _YAML.match(head) is not None
-
-
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check the manifest alone; ``anatomy.members`` gets a claim that checks each data file against it."""
@@ -192,7 +187,11 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 FORMAT = own_format(
-    name="torchsnapshot", magic=_magic, checks={Level.STRUCTURE: _structure}, loader=None, unasked=True
+    "torchsnapshot",
+    lambda head: bool(_FIRST.match(head) or _YAML.match(head)),
+    _structure,
+    loader=None,
+    unasked=True,
 )
 
 PLAIN, SAVED = "buffer_protocol", "torch_save"
@@ -250,7 +249,16 @@ def _check_zeros(source: Source, anatomy: Anatomy, entries: Sequence[Entry]) -> 
 def _check_entry(source: Source, anatomy: Anatomy, e: Entry, length: int) -> Iterator[Finding]:
     """Check the bytes of one entry as its serializer wrote them."""
     if e.serializer == PLAIN:
-        yield from _check_plain(anatomy, e, length)
+        wanted = math.prod(e.shape) * ITEMSIZE.get(e.dtype, 0)
+        anatomy.explain(e.start, length, f"{e.name[:200]!r}: elements", Guard.UNPROTECTED)
+        if length < wanted and e.stop is None:
+            why = f"{e.name[:200]!r} should have {wanted:,} bytes, the file has {length:,}"
+            raise Damage("truncated" if length else "empty-file", why, length)
+        if length != wanted:
+            why = f"{e.name[:200]!r} has {length:,} bytes; {e.dtype} {list(e.shape)} has {wanted:,}"
+            yield finding("tensor-size", why, offset=e.start)
+            return
+        anatomy.tensors.append(Tensor(e.name, e.dtype, e.shape, wanted, e.start))
     elif e.serializer != SAVED:
         what = f"{e.name[:200]!r} is serialized as {e.serializer[:40]}: its bytes were not looked at"
         anatomy.explain(e.start, length, what, Guard.UNPROTECTED)
@@ -264,17 +272,3 @@ def _check_entry(source: Source, anatomy: Anatomy, e: Entry, length: int) -> Ite
             return
         for f in check_object(source, anatomy, piece):  # torch.load() gets these bytes: text is damage
             yield replace(f, severity=Severity.ERROR) if f.code == "wrong-format" else f
-
-
-def _check_plain(anatomy: Anatomy, e: Entry, length: int) -> Iterator[Finding]:
-    """Check the size of a tensor that is stored as in memory; add the tensor to ``anatomy``."""
-    wanted = math.prod(e.shape) * ITEMSIZE.get(e.dtype, 0)
-    anatomy.explain(e.start, length, f"{e.name[:200]!r}: elements", Guard.UNPROTECTED)
-    if length < wanted and e.stop is None:
-        why = f"{e.name[:200]!r} should have {wanted:,} bytes, the file has {length:,}"
-        raise Damage("truncated" if length else "empty-file", why, length)
-    if length != wanted:
-        why = f"{e.name[:200]!r} has {length:,} bytes; {e.dtype} {list(e.shape)} has {wanted:,}"
-        yield finding("tensor-size", why, offset=e.start)
-        return
-    anatomy.tensors.append(Tensor(e.name, e.dtype, e.shape, wanted, e.start))

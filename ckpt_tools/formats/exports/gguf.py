@@ -16,7 +16,7 @@ from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_forma
 from ckpt_tools.formats.common.protobuf import Reader
 from ckpt_tools.formats.common.tensors import MAX_NAME, MAX_TENSORS, MAX_TEXT, remember, zero_tail
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.report import Guard, Level, Scalar, Tensor
+from ckpt_tools.model.report import Guard, Scalar, Tensor
 from ckpt_tools.storage import ShortRead, Source
 
 MAGIC = b"GGUF"
@@ -248,6 +248,4 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield lost
 
 
-FORMAT = own_format(
-    name="gguf", magic=lambda head: head.startswith(MAGIC), checks={Level.STRUCTURE: _structure}, loader=""
-)
+FORMAT = own_format("gguf", lambda head: head.startswith(MAGIC), _structure)

@@ -17,7 +17,7 @@ from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, limited, ow
 from ckpt_tools.formats.common.protobuf import Field, Reader
 from ckpt_tools.formats.common.tensors import MAX_NAME, MAX_TENSORS, MAX_TEXT, zero_tail
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Guard, Level, Tensor
+from ckpt_tools.model.report import Guard, Tensor
 from ckpt_tools.storage import Source
 
 _WINDOW = 4096
@@ -180,8 +180,12 @@ def _keep_metadata(reader: Reader, f: Field, anatomy: Anatomy) -> None:
         anatomy.metadata["producer_name" if f.number == 2 else "producer_version"] = _read_text(reader, f)
 
 
-def _walk(reader: Reader, model: _Model) -> Iterator[Finding]:
-    """Walk through all messages that lead to a tensor, to a depth of _DEEP. Raises Damage."""
+@limited
+def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    if not source.size:
+        raise Damage("empty-file", "the file has no bytes", 0)
+    model = _Model(anatomy)
+    reader = Reader(source, _WINDOW)
     seen = set[int]()
     levels = [("model", reader.every(0, reader.size, "truncated"))]
     while levels:
@@ -205,14 +209,6 @@ def _walk(reader: Reader, model: _Model) -> Iterator[Finding]:
     if missing := [name for number, name in ((7, "graph"), (8, "opset_import")) if number not in seen]:
         why = f"the model ends at byte {reader.size} and has no {' and no '.join(missing)}"
         raise Damage("truncated", why, reader.size)
-
-
-@limited
-def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    if not source.size:
-        raise Damage("empty-file", "the file has no bytes", 0)
-    model = _Model(anatomy)
-    yield from _walk(Reader(source, _WINDOW), model)
     for where, extents in model.beside.items():
         anatomy.members[where] = Claim("onnx", partial(_check_beside, extents), whole=True)
     yield finding("not-checksummed", "ONNX keeps no checksum over its tensors")
@@ -243,10 +239,5 @@ def _check_beside(extents: Sequence[_Extent], source: Source, anatomy: Anatomy) 
 
 
 FORMAT = own_format(
-    name="onnx",
-    magic=lambda head: _BEGIN.match(head) is not None,
-    distinct=False,
-    checks={Level.STRUCTURE: _structure},
-    loader="",
-    index_of=_index_of,
+    "onnx", lambda head: bool(_BEGIN.match(head)), _structure, distinct=False, index_of=_index_of
 )

@@ -146,12 +146,8 @@ class Lookup3:
     def update(self, data: memoryview | bytes, /) -> None:
         data = self._rest + bytes(data)
         mixed = (len(data) - 1) // 12 * 12 if data else 0
-        self._mix(data[:mixed])
-        self._rest = data[mixed:]
-
-    def _mix(self, data: bytes) -> None:
         m, (a, b, c) = _MASK, self._abc
-        for x, y, z in struct.iter_unpack("<III", data):
+        for x, y, z in struct.iter_unpack("<III", data[:mixed]):
             a, b, c = (a + x) & m, (b + y) & m, (c + z) & m
             a = ((a - c) & m) ^ (c << 4 & m | c >> 28)
             c = (c + b) & m
@@ -166,6 +162,7 @@ class Lookup3:
             c = ((c - b) & m) ^ (b << 4 & m | b >> 28)
             b = (b + a) & m
         self._abc = a, b, c
+        self._rest = data[mixed:]
 
     def digest(self) -> bytes:
         m = _MASK

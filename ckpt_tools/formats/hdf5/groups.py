@@ -12,18 +12,8 @@ from typing import NamedTuple
 
 from ckpt_tools.checksum import Extent
 from ckpt_tools.formats.common.format import Damage
-from ckpt_tools.formats.hdf5.blocks import (
-    LINK,
-    LINK_INFO,
-    MOST,
-    UNDEFINED,
-    Blocks,
-    Fields,
-    Header,
-    Message,
-    Ranks,
-    bad,
-)
+from ckpt_tools.formats.hdf5 import blocks as structures
+from ckpt_tools.formats.hdf5.blocks import UNDEFINED, Blocks, Fields, Header, Message, Ranks, bad
 from ckpt_tools.model.report import Guard
 
 _ENTRY = struct.Struct("<QQII16s")
@@ -103,9 +93,9 @@ def read_heap(blocks: Blocks, address: int, what: str) -> bytes:
 def read_links(blocks: Blocks, group: Header, what: str) -> Iterator[Link]:
     """Yield the links in a new group's messages and in its fractal heap. Raise Damage."""
     for m in group.messages:
-        if m.type == LINK:
+        if m.type == structures.LINK:
             yield _read_link(Fields(m.body, m.at, f"a link of {what}"))
-        if m.type != LINK_INFO:
+        if m.type != structures.LINK_INFO:
             continue
         info = Fields(m.body, m.at, f"the link info of {what}", 1)
         info.take(8 * (info.number(1) & 1))
@@ -248,7 +238,7 @@ class FractalHeap:
         if kind == 2:  # the ID itself holds the object
             return Fields(heap_id[1:], self.address, what)
         if kind == 1 and (huge := self.huge.get(int.from_bytes(heap_id[1:], "little"))) is not None:
-            return Fields(self.blocks.source.read(huge[0], min(huge[1], MOST)), huge[0], what)
+            return Fields(self.blocks.source.read(huge[0], min(huge[1], structures.MOST)), huge[0], what)
         at, length = id_fields.numbers(self.offset_size, self.length_size)
         index = bisect_right(self.direct, at, key=attrgetter("start")) - 1
         block = self.direct[index] if index >= 0 else _Block(0, 0, 0)
@@ -268,7 +258,14 @@ def read_records(blocks: Blocks, address: int, what: str) -> Iterator[tuple[int,
         raise head.wrong(f"records of {size} bytes in nodes of {node}, {depth} deep")
     if root == UNDEFINED:
         return
-    count_size, total_sizes = _size_pointers(node, size, depth)
+    # a pointer has bytes for the child's record count and, by level, for the total below it
+    most = (node - 10) // size
+    count_size, total_sizes, below = (most.bit_length() + 7) // 8, [0, 0], most
+    for level in range(1, depth):
+        pointer = 8 + count_size + total_sizes[level]
+        own = (node - 10 - pointer) // (size + pointer)
+        below = (own + 1) * below + own
+        total_sizes.append((below.bit_length() + 7) // 8)
     waiting, found = [(root, depth, count)], 0
     while waiting:
         at, level, count = waiting.pop()
@@ -288,15 +285,3 @@ def read_records(blocks: Blocks, address: int, what: str) -> Iterator[tuple[int,
             waiting.append((child, level - 1, child_count))
     if found != total:
         raise head.wrong(f"{found} records, where {total} are said to be")
-
-
-def _size_pointers(node: int, size: int, depth: int) -> tuple[int, list[int]]:
-    """Return the bytes that pointers have for a child's record count, and by level for the total below it."""
-    most = (node - 10) // size
-    count_size, total_sizes, below = (most.bit_length() + 7) // 8, [0, 0], most
-    for level in range(1, depth):
-        pointer = 8 + count_size + total_sizes[level]
-        own = (node - 10 - pointer) // (size + pointer)
-        below = (own + 1) * below + own
-        total_sizes.append((below.bit_length() + 7) // 8)
-    return count_size, total_sizes

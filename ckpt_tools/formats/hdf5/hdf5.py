@@ -15,28 +15,11 @@ from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_forma
 from ckpt_tools.formats.common.keras_code import MOST, code_in_config
 from ckpt_tools.formats.common.tensors import MAX_NAME
 from ckpt_tools.formats.hdf5 import blocks as structures
-from ckpt_tools.formats.hdf5.blocks import (
-    UNDEFINED,
-    Blocks,
-    Fields,
-    Header,
-    Message,
-    Ranks,
-    Superblock,
-    read_header,
-    read_superblock,
-)
-from ckpt_tools.formats.hdf5.datasets import (
-    Array,
-    Arrays,
-    read_filters,
-    read_space,
-    read_type,
-    report_elsewhere,
-)
-from ckpt_tools.formats.hdf5.groups import Link, read_attributes, read_heap, read_links, read_old_links
+from ckpt_tools.formats.hdf5 import datasets
+from ckpt_tools.formats.hdf5.blocks import UNDEFINED, Blocks, Fields, Header, Message, Ranks, Superblock
+from ckpt_tools.formats.hdf5.datasets import Array, Arrays, read_filters, read_space, read_type
+from ckpt_tools.formats.hdf5.groups import read_attributes, read_heap, read_links, read_old_links
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.report import Level
 from ckpt_tools.storage import Source
 
 _CONFIGURATIONS = (b"model_config", b"training_config")
@@ -93,7 +76,7 @@ def _read_global(blocks: Blocks, address: int, index: int) -> bytes | None:
 @limited
 def structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check every structure of the file, following the links from the root group on."""
-    top = read_superblock(source, anatomy)
+    top = structures.read_superblock(source, anatomy)
     if top.end < source.size:
         why = f"{source.size - top.end} bytes follow the end that the superblock names"
         yield finding("trailing-data", why, offset=top.end)
@@ -121,7 +104,8 @@ class _Walk:
         self.blocks, self.top, self.ranks = blocks, top, top.ranks
         self.types: dict[int, Header] = {}
         if top.extension != UNDEFINED:
-            m = read_header(blocks, top.extension, "the superblock's extension").first(structures.TREE_RANKS)
+            extension = structures.read_header(blocks, top.extension, "the superblock's extension")
+            m = extension.first(structures.TREE_RANKS)
             if m is not None:
                 _, chunks, group, leaf = Fields(m.body, m.at, "the ranks of trees").numbers(1, 2, 2, 2)
                 self.ranks = Ranks(leaf, group, chunks)
@@ -147,13 +131,20 @@ class _Walk:
         self, header: Header, name: str, at: int, cached: bytes, links: dict[int, int]
     ) -> Generator[Finding, None, list[tuple[int, str, bytes]]]:
         """Count the links in a group into ``links``; return (address, path, cached) of new objects."""
-        children = list[tuple[int, str, bytes]]()
-        for link in self._read_links(header, name or "the root group", cached):
+        children, what = list[tuple[int, str, bytes]](), repr((name or "the root group")[:200])
+        table = header.first(structures.SYMBOL_TABLE)
+        if table is None:
+            found = read_links(self.blocks, header, what)
+        elif cached and cached != table.body[:16]:
+            raise Damage("bad-header", f"{what} is not where the entry that leads to it says", table.at)
+        else:
+            found = read_old_links(self.blocks, table.body, what, self.ranks)
+        for link in found:
             path = f"{name}/{link.name.decode(errors='replace')}".removeprefix("/")
             if len(path) > MAX_NAME and (link.outside or (link.address >= 0 and link.address not in links)):
                 raise Damage("too-complex", f"a path of more than {MAX_NAME} characters", at)
             if link.outside:
-                yield report_elsewhere(f"{path[:200]!r} is a link to", link.outside, at)
+                yield datasets.report_elsewhere(f"{path[:200]!r} is a link to", link.outside, at)
             if link.address < 0:
                 continue
             if not name:
@@ -167,20 +158,10 @@ class _Walk:
         """Return an object's header; that of a named type is kept, as arrays refer to it. Raise Damage."""
         if at in self.types:
             return self.types[at]
-        header = read_header(self.blocks, at, repr(what[:200]))
+        header = structures.read_header(self.blocks, at, repr(what[:200]))
         if header.first(structures.DATATYPE) and not header.first(structures.LAYOUT):
             self.types[at] = header
         return header
-
-    def _read_links(self, header: Header, what: str, cached: bytes) -> Iterator[Link]:
-        """Yield the links in an object of either kind of group, none for others. Raise Damage."""
-        what = repr(what[:200])
-        table = header.first(structures.SYMBOL_TABLE)
-        if table is None:
-            return read_links(self.blocks, header, what)
-        if cached and cached != table.body[:16]:
-            raise Damage("bad-header", f"{what} is not where the entry that leads to it says", table.at)
-        return read_old_links(self.blocks, table.body, what, self.ranks)
 
     def _check_object(self, header: Header, name: str, at: int) -> Iterator[Finding]:
         """Check the attributes of an object, and its array if it has one. Raise Damage."""
@@ -236,9 +217,4 @@ class _Walk:
         return named and Fields(named.body, named.at, what)
 
 
-FORMAT = own_format(
-    name="hdf5",
-    magic=lambda head: head.startswith(structures.MAGIC),
-    checks={Level.STRUCTURE: structure},
-    loader="",
-)
+FORMAT = own_format("hdf5", lambda head: head.startswith(structures.MAGIC), structure)

@@ -19,7 +19,6 @@ from ckpt_tools.formats.common.json_text import Cursor
 from ckpt_tools.formats.common.tensors import MAX_INDEXED, MAX_NAME, MAX_TENSORS, remember
 from ckpt_tools.formats.safetensors.safetensors_index import MAX_SHARDS, begins_so, read_index
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.report import Level
 from ckpt_tools.storage import Source
 
 _SHARDS_OF = "shards_of"
@@ -41,24 +40,20 @@ class _Map(Struct):
     last: str = ""
 
 
-def _read_names(cursor: Cursor) -> Iterator[str]:
-    """Yield the file name at the cursor, or each name in the list of files there."""
-    if cursor.token('["') == '"':
-        cursor.at -= 1
-        yield cursor.string()
-        return
-    more = ","
-    while more == ",":
-        yield cursor.string()
-        more = cursor.token(",]")
-
-
 def _read_weights(cursor: Cursor, index: _Map) -> Iterator[Finding]:
     """Add ``weight_map`` to ``index``. A group named twice counts as its last entry, as in any reader."""
     entries = 0
     for group in cursor.members():
         start = cursor.key
-        shards = tuple(_read_names(cursor))
+        listed, more = list[str](), ","
+        if cursor.token('["') == '"':  # one file alone
+            cursor.at -= 1
+            listed.append(cursor.string())
+            more = ""
+        while more == ",":
+            listed.append(cursor.string())
+            more = cursor.token(",]")
+        shards = tuple(listed)
         entries += len(shards)
         if entries > MAX_INDEXED or len(index.where) >= MAX_TENSORS:
             raise Damage("too-complex", f"more than {min(entries, MAX_TENSORS)} entries", cursor.offset)
@@ -124,10 +119,5 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         anatomy.members[shard] = Claim("keras_shards", partial(_compare, index, shard), joint=True)
 
 
-FORMAT = own_format(
-    name="keras_shards",
-    magic=begins_so,
-    checks={Level.STRUCTURE: _structure},
-    loader=None,
-    distinct=False,  # indexes of safetensors begin so as well
-)
+# not distinct: indexes of safetensors begin so as well
+FORMAT = own_format("keras_shards", begins_so, _structure, loader=None, distinct=False)

@@ -15,7 +15,7 @@ from ckpt_tools.formats.common.format import Anatomy, own_format
 from ckpt_tools.formats.common.json_text import mapping, read_json, sequence
 from ckpt_tools.formats.common.tensors import MAX_TEXT, remember
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 
 _SCALARS = (  # top-level keys that are kept as metadata
@@ -103,6 +103,4 @@ def _find_items(top: Mapping[str, object]) -> Iterator[tuple[str, object]]:
     yield "metas.last_train_step", mapping(top.get("metas")).get("last_train_step")
 
 
-FORMAT = own_format(
-    name="json_member", magic=_magic, distinct=False, checks={Level.STRUCTURE: _structure}, loader=None
-)
+FORMAT = own_format("json_member", _magic, _structure, distinct=False, loader=None)

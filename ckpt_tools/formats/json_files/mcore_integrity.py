@@ -19,7 +19,6 @@ from ckpt_tools.formats.common.format import MANY, Anatomy, Claim, Damage, limit
 from ckpt_tools.formats.common.json_text import opens_object, read_json
 from ckpt_tools.formats.common.tensors import near_miss
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Level
 from ckpt_tools.storage import Source
 
 _NAME, _KEYS, _ALGORITHM = "integrity.json", ("algorithm", "files"), "sha256"
@@ -95,10 +94,4 @@ def _check_empty(source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
         yield finding("trailing-data", why, offset=0)
 
 
-FORMAT = own_format(
-    name="mcore_integrity",
-    magic=opens_object,
-    distinct=False,
-    checks={Level.STRUCTURE: _structure},
-    loader=None,
-)
+FORMAT = own_format("mcore_integrity", opens_object, _structure, distinct=False, loader=None)

@@ -28,7 +28,7 @@ from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_forma
 from ckpt_tools.formats.common.pointers import stands_for
 from ckpt_tools.formats.common.stored_digests import LENGTHS, Digest, can_compare, claim, needs_blake3
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 
 MAX_SIZE = 16 << 20
@@ -109,18 +109,15 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     for f in damaged:
         yield finding(f.code, f"no checksum: {f.message[:80]!r}", offset=f.offset, severity=f.severity)
     if not entries and not damaged:
-        yield _report_nothing(source)
+        is_named = "checksums" in names.allowed(basename(source.path))
+        severity = Severity.WARNING if is_named else None
+        why, pointer = "no file is compared with it", stands_for(source)
+        if pointer is not None and is_named:
+            yield replace(pointer, message=f"{pointer.message}: {why}", severity=Severity.WARNING)
+        else:
+            why = f"no line of it is a checksum: {why}"
+            yield finding("not-checksummed", why, severity=severity, hint=ANEW)
     yield from _claim_files(entries, source.path, anatomy)
-
-
-def _report_nothing(source: Source) -> Finding:
-    """Return the finding on a file without any digest: a warning if its name is that of a manifest."""
-    is_named = "checksums" in names.allowed(basename(source.path))
-    severity = Severity.WARNING if is_named else None
-    why, pointer = "no file is compared with it", stands_for(source)
-    if pointer is not None and is_named:
-        return replace(pointer, message=f"{pointer.message}: {why}", severity=Severity.WARNING)
-    return finding("not-checksummed", f"no line of it is a checksum: {why}", severity=severity, hint=ANEW)
 
 
 def _join_rows(found: re.Match[bytes]) -> bytes:
@@ -184,7 +181,10 @@ def _claim_files(entries: list[_Entry], path: str, anatomy: Anatomy) -> Iterator
     prefix = f"{basename(dirname(path))}/"  # the command may have run in the directory above: sha256sum run/*
     whole_below = prefix if prefix != "/" and all(e.name.startswith(prefix) for e in entries) else ""
     place = partial(_place, path=path, whole_below=whole_below)
-    yield from _report_nameless(entries, place("") is None)
+    if place("") is None and (count := sum(not e.name for e in entries)):
+        why = f"{count:,} of its digests have no name: nothing says which files they are of"
+        useless = Severity.WARNING if count == len(entries) else None
+        yield finding("not-checksummed", why, severity=useless, hint=ANEW)
     digests, outside = _sort_digests(entries, place, basename(path))
     is_nameless = all(not e.name for e in entries)
     for name, known in digests.items():
@@ -195,13 +195,6 @@ def _claim_files(entries: list[_Entry], path: str, anatomy: Anatomy) -> Iterator
         yield finding("path-escape", f"{why}: they were not compared", severity=Severity.WARNING)
     if unread := sum(not can_compare(d.algorithm) for known in digests.values() for d in known):
         yield needs_blake3(unread)
-
-
-def _report_nameless(entries: list[_Entry], is_unknown: bool) -> Iterator[Finding]:
-    if count := sum(not e.name for e in entries) if is_unknown else 0:
-        why = f"{count:,} of its digests have no name: nothing says which files they are of"
-        useless = Severity.WARNING if count == len(entries) else None
-        yield finding("not-checksummed", why, severity=useless, hint=ANEW)
 
 
 def _sort_digests(
@@ -248,11 +241,4 @@ def _place(name: str, path: str, whole_below: str) -> str | None:
     return None if isabs(name) or name == ".." or name.startswith("../") else name
 
 
-FORMAT = own_format(
-    name="checksums",
-    magic=_magic,
-    distinct=False,
-    checks={Level.STRUCTURE: _structure},
-    loader=None,
-    ours=_is_ours,
-)
+FORMAT = own_format("checksums", _magic, _structure, distinct=False, loader=None, ours=_is_ours)

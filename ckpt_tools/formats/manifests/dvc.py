@@ -17,7 +17,7 @@ from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, limited, ow
 from ckpt_tools.formats.common.json_text import mapping, parse, sequence
 from ckpt_tools.formats.common.stored_digests import claim, read_digest
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 
 _LONGEST = 1 << 20  # bytes of a .dvc file
@@ -89,9 +89,5 @@ def _check_list(source: Source, anatomy: Anatomy, out: str, own: str) -> Iterato
 
 
 FORMAT = own_format(
-    name="dvc",
-    magic=lambda head: re.match(rb"\w+:", head) is not None,
-    distinct=False,
-    checks={Level.STRUCTURE: _structure},
-    loader=None,
+    "dvc", lambda head: bool(re.match(rb"\w+:", head)), _structure, distinct=False, loader=None
 )

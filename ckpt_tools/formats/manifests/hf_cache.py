@@ -11,7 +11,6 @@ import re
 
 from ckpt_tools.formats.common.format import Claim, nothing, own_format
 from ckpt_tools.formats.common.stored_digests import Digest, claim
-from ckpt_tools.model.report import Level
 
 _BLOB = re.compile(r"(?:.*/)?blobs/([0-9a-f]{40}|[0-9a-f]{64})")
 
@@ -30,10 +29,5 @@ def claims_on(path: str, target: str) -> tuple[Claim, ...]:
     return (claim("hf_cache", "the name of its blob", path, [digest]),) if digest else ()
 
 
-FORMAT = own_format(
-    name="hf_cache",
-    magic=lambda _: False,  # any content: the path tells
-    distinct=False,
-    checks={Level.STRUCTURE: nothing},
-    loader=None,
-)
+# any content: the path tells
+FORMAT = own_format("hf_cache", lambda _: False, nothing, distinct=False, loader=None)

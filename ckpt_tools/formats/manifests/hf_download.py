@@ -15,7 +15,7 @@ from ckpt_tools.formats.common.format import Anatomy, Check, own_format
 from ckpt_tools.formats.common.stored_digests import claim
 from ckpt_tools.formats.manifests.hf_cache import digest_of
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 
 _DIRECTORY = ".cache/huggingface/download/"
@@ -46,9 +46,9 @@ def _unless_changed(source: Source, anatomy: Anatomy, since: float, compare: Che
 
 
 FORMAT = own_format(
-    name="hf_download",
-    magic=lambda head: re.match(rb"[0-9a-f]{40}\r?\n", head) is not None,
+    "hf_download",
+    lambda head: bool(re.match(rb"[0-9a-f]{40}\r?\n", head)),
+    _structure,
     distinct=False,
-    checks={Level.STRUCTURE: _structure},
     loader=None,
 )

@@ -21,7 +21,7 @@ from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_forma
 from ckpt_tools.formats.common.json_text import Text, mapping, opens_object, parse, read_json, sequence
 from ckpt_tools.formats.common.stored_digests import Digest, can_compare, claim, needs_blake3, read_digest
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 
 _PREDICATE = "https://model_signing/signature/v1.0"
@@ -110,21 +110,16 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if not statement.resources:
         raise Damage("bad-header", "the statement lists no file", 0)
     if payload.get("predicateType") == _PREDICATE:
-        yield from _check_own_digest(payload, statement)
+        from hashlib import sha256
+
+        subject = mapping(next(iter(sequence(payload.get("subject"))), None))
+        try:
+            joined = b"".join(bytes.fromhex(str(digest)) for _, _, digest in statement.resources)
+        except ValueError:
+            joined = b""
+        if sha256(joined).hexdigest() != mapping(subject.get("digest")).get("sha256"):
+            yield finding("bad-header", "its digests are not those of which it gives the digest", offset=0)
     yield from _claim_files(statement, source.path, anatomy)
-
-
-def _check_own_digest(payload: Mapping[str, object], statement: Statement) -> Iterator[Finding]:
-    """Yield a finding unless the digest of all digests is the one that was signed."""
-    from hashlib import sha256
-
-    subject = mapping(next(iter(sequence(payload.get("subject"))), None))
-    try:
-        joined = b"".join(bytes.fromhex(str(digest)) for _, _, digest in statement.resources)
-    except ValueError:
-        joined = b""
-    if sha256(joined).hexdigest() != mapping(subject.get("digest")).get("sha256"):
-        yield finding("bad-header", "its digests are not those of which it gives the digest", offset=0)
 
 
 def _claim_files(statement: Statement, path: str, anatomy: Anatomy) -> Iterator[Finding]:
@@ -162,10 +157,4 @@ def _read_row(name: object, algorithm: object, digest: object, sharded: bool) ->
     return (file, found._replace(start=start, end=end)) if start < end else None
 
 
-FORMAT = own_format(
-    name="model_signing",
-    magic=opens_object,
-    distinct=False,
-    checks={Level.STRUCTURE: _structure},
-    loader=None,
-)
+FORMAT = own_format("model_signing", opens_object, _structure, distinct=False, loader=None)

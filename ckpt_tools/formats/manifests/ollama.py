@@ -13,7 +13,7 @@ from ckpt_tools.formats.common.format import Anatomy, limited, own_format
 from ckpt_tools.formats.common.json_text import mapping, opens_object, read_json, sequence
 from ckpt_tools.formats.common.stored_digests import claim, read_digest
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 
 
@@ -36,6 +36,4 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
             yield finding("bad-header", f"the digest {digest[:80]!r} is no SHA-256")
 
 
-FORMAT = own_format(
-    name="ollama", magic=opens_object, distinct=False, checks={Level.STRUCTURE: _structure}, loader=None
-)
+FORMAT = own_format("ollama", opens_object, _structure, distinct=False, loader=None)

@@ -16,7 +16,7 @@ from ckpt_tools.formats.common.format import Anatomy, limited, own_format
 from ckpt_tools.formats.common.json_text import mapping, opens_object, read_json
 from ckpt_tools.formats.common.stored_digests import Digest, claim
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 
 _MD5 = re.compile(r"[0-9A-Za-z+/]{22}==")
@@ -42,10 +42,4 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         anatomy.members[name] = claim("wandb_manifest", own, name, [digest], size=length)
 
 
-FORMAT = own_format(
-    name="wandb_manifest",
-    magic=opens_object,
-    distinct=False,
-    checks={Level.STRUCTURE: _structure},
-    loader=None,
-)
+FORMAT = own_format("wandb_manifest", opens_object, _structure, distinct=False, loader=None)

@@ -30,7 +30,7 @@ from ckpt_tools.formats.mindspore.records import (
 )
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind, Part
-from ckpt_tools.model.report import Guard, Level, Report
+from ckpt_tools.model.report import Guard, Report
 from ckpt_tools.storage import Source
 
 
@@ -189,10 +189,10 @@ def _find_lost_trailers(files: Sequence[tuple[Part, Report]]) -> Iterator[tuple[
 
 
 FORMAT = own_format(
-    name="mindspore_ckpt",
-    magic=_magic,
+    "mindspore_ckpt",
+    _magic,
+    _structure,
     misnamed=Severity.ERROR,
-    checks={Level.STRUCTURE: _structure},
     loader="mindspore",
     crosscheck=_find_lost_trailers,
     final_mode=FINAL_MODE,

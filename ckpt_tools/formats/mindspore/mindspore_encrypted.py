@@ -16,18 +16,8 @@ from msgspec.structs import replace
 
 from ckpt_tools.checksum import Extent, Sum
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.crypto import (
-    KEYS,
-    UNIT,
-    Block,
-    Decrypted,
-    Scheme,
-    Tag,
-    decrypt,
-    is_noise,
-    missing,
-    padding,
-)
+from ckpt_tools.formats.common import crypto
+from ckpt_tools.formats.common.crypto import KEYS, UNIT, Block, Decrypted, Scheme, Tag, decrypt
 from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, own_format, structure
 from ckpt_tools.formats.mindspore import mindspore_ckpt
 from ckpt_tools.formats.mindspore.records import CIPHERS, FINAL_MODE, LITERAL, TRAILER
@@ -166,10 +156,6 @@ def _read_block(source: Source, at: int, i: int, rules: _Rules) -> Block:
 _SAMPLE = 4096
 
 
-def _magic(head: bytes) -> bool:
-    return head[:4] in CIPHERS
-
-
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check the framing of the blocks, and with a key the records in their plaintext."""
     f = read_framing(source)
@@ -198,11 +184,11 @@ def _check_with_key(source: Source, anatomy: Anatomy, f: Framing, key: bytes) ->
         why = f"the key has {len(key)} bytes, {f.mode} takes {sizes}"
         yield from _give_up(anatomy, f, finding("wrong-key", why))
         return
-    if wanted := missing(schemes[0]):
+    if wanted := crypto.missing(schemes[0]):
         yield from _give_up(anatomy, f, finding("needs-extra", f"to decrypt {f.mode} takes {wanted}"))
         yield finding("not-checksummed", f"no checksum can be read without {wanted}")
         return
-    scheme = _choose_scheme(source, f, [s for s in schemes if not missing(s)])
+    scheme = _choose_scheme(source, f, [s for s in schemes if not crypto.missing(s)])
     if scheme is None:
         other = f"it is not this file's key ({f.mode}), or all of the file is damaged"
         yield from _give_up(anatomy, f, finding("wrong-key", f"the key that was given leaves noise: {other}"))
@@ -213,7 +199,18 @@ def _check_with_key(source: Source, anatomy: Anatomy, f: Framing, key: bytes) ->
         why = "the magic is that of AES-GCM, the content is SM4-CBC: a bit of the magic flipped"
         yield finding("odd-header", why, offset=0)
     for i, b in enumerate(f.blocks):
-        _add_tag(anatomy, scheme, i, b)
+        if b.tag:  # the checksum of the block's nonce and ciphertext
+            pieces = Extent(b.iv_at, scheme.nonce), Extent(b.at, b.size)
+            make_hash = partial(Tag, scheme, b.tag)
+            anatomy.sums.append(Sum(f"the tag of block {i}", b.tag, pieces, b.tag_at, hash=make_hash))
+            anatomy.explain(b.tag_at, len(b.tag), f"tag of block {i}")
+            rest, what = len(b.iv) - scheme.nonce, f"end of the IV of block {i}, which is not used"
+            anatomy.explain(b.iv_at + scheme.nonce, rest, what, Guard.UNPROTECTED)
+        else:
+            what = f"IV of block {i}: only the form of what it decrypts is checked"
+            anatomy.explain(b.iv_at, len(b.iv), what, Guard.UNPROTECTED)
+            what = f"ciphertext of block {i}: only the form of what it decrypts to is checked"
+            anatomy.explain(b.at, b.size, what, Guard.UNPROTECTED)
     if not f.blocks[0].tag:
         why = "as MindSpore writes it has no tag: a flipped bit in a tensor's content cannot be seen"
         yield finding("not-checksummed", f"{scheme.mode} {why}")
@@ -245,7 +242,7 @@ def _choose_scheme(source: Source, f: Framing, schemes: list[Scheme]) -> Scheme 
     spots = [spot for b in dict.fromkeys((first, last)) for spot in _choose_samples(b)]
     for s in schemes:
         sample = b"".join(decrypt(source, s, b, at, size) for b, at, size in spots)
-        if not is_noise(sample):
+        if not crypto.is_noise(sample):
             return s
     return None
 
@@ -257,27 +254,11 @@ def _choose_samples(b: Block) -> list[tuple[Block, int, int]]:
     return [(b, at, _SAMPLE) for at in (0, b.size // 2, b.size - _SAMPLE)]
 
 
-def _add_tag(anatomy: Anatomy, scheme: Scheme, i: int, b: Block) -> None:
-    """Add a block's tag as the checksum of its nonce and ciphertext; without a tag these are unprotected."""
-    if b.tag:
-        pieces = Extent(b.iv_at, scheme.nonce), Extent(b.at, b.size)
-        make_hash = partial(Tag, scheme, b.tag)
-        anatomy.sums.append(Sum(f"the tag of block {i}", b.tag, pieces, b.tag_at, hash=make_hash))
-        anatomy.explain(b.tag_at, len(b.tag), f"tag of block {i}")
-        rest, what = len(b.iv) - scheme.nonce, f"end of the IV of block {i}, which is not used"
-        anatomy.explain(b.iv_at + scheme.nonce, rest, what, Guard.UNPROTECTED)
-        return
-    what = f"IV of block {i}: only the form of what it decrypts is checked"
-    anatomy.explain(b.iv_at, len(b.iv), what, Guard.UNPROTECTED)
-    what = f"ciphertext of block {i}: only the form of what it decrypts to is checked"
-    anatomy.explain(b.at, b.size, what, Guard.UNPROTECTED)
-
-
 def _check_records(source: Source, anatomy: Anatomy, f: Framing, scheme: Scheme) -> Iterator[Finding]:
     """Check the plaintext like a plain file; offsets of findings are those of the ciphertext."""
     paddings = [0] * len(f.blocks)
     for i, b in enumerate(f.blocks) if scheme.mode.endswith("CBC") else ():
-        is_full, paddings[i] = i < len(f.blocks) - 1, padding(source, scheme, b)
+        is_full, paddings[i] = i < len(f.blocks) - 1, crypto.padding(source, scheme, b)
         if not paddings[i] or (is_full and paddings[i] != UNIT):
             text = f"the end of block {i} does not decrypt to the padding of {scheme.mode}: it is damaged"
             yield finding("bad-header", text, offset=b.at + b.size - 2 * UNIT)
@@ -300,5 +281,5 @@ def _check_records(source: Source, anatomy: Anatomy, f: Framing, scheme: Scheme)
 
 
 FORMAT = own_format(
-    name="mindspore_encrypted", magic=_magic, final_mode=FINAL_MODE, checks={Level.STRUCTURE: _structure}
+    "mindspore_encrypted", lambda head: head[:4] in CIPHERS, _structure, final_mode=FINAL_MODE
 )

@@ -40,12 +40,8 @@ _BITS = {"bool": 8, "bfloat16": 16} | {
     f"{k}{n}": n for k in ("int", "uint", "float", "complex") for n in (8, 16, 32, 64, 128)
 }
 TYPES = {name: (name.lower(), _BITS[name.lower()] // 8) for name in _PLAIN.split()}
-TYPES |= {
-    "Int4": ("int4", 1),
-    "Float8E4M3FN": ("float8_e4m3fn", 1),
-    "Float8E5M2": ("float8_e5m2", 1),
-    "HiFloat8": ("hifloat8", 1),
-}
+TYPES |= {"Int4": ("int4", 1), "HiFloat8": ("hifloat8", 1)}
+TYPES |= {"Float8E4M3FN": ("float8_e4m3fn", 1), "Float8E5M2": ("float8_e5m2", 1)}
 """tensor_type -> (dtype, bytes per element); the dims of Int4 (qint4x2) count bytes that hold two values
 each.
 """
@@ -105,7 +101,16 @@ class Content(Struct):
         """Compare the content's size with dims and type; the loader does not (excess corrupts its heap)."""
         title = f"tensor {self.name[:200]!r}"
         if self.type in OPAQUE:
-            yield from self._check_text(reader)
+            shown = f"text {self.name[:200]!r}"
+            if self.dims not in ((), (0,)) or (self.type == "str" and self.nbytes % 4):
+                why = f"{shown} has dims {list(self.dims)} and {self.nbytes} bytes"
+                yield finding("tensor-size", why, offset=self.offset)
+            elif self.type == "str":
+                raw = self.raw or reader.get(self.offset, min(self.nbytes, MAX_TEXT_READ))
+                for i in range(0, len(raw), 4):
+                    if int.from_bytes(raw[i : i + 4], "little") > 0x10FFFF:
+                        yield finding("bad-header", f"{shown} is not UTF-32", offset=self.offset + i)
+                        return
         elif self.type not in self.types:
             if meant := _find_near_type(self.type, (*self.types, *OPAQUE)):
                 why = f"{title} has type {self.type!r}, one bit away from {meant!r}"
@@ -119,19 +124,6 @@ class Content(Struct):
             # a split tensor lacks its last pieces if the file was cut at the border of two records
             code = "truncated" if last and self.nbytes < wanted else "tensor-size"
             yield finding(code, why, offset=self.offset)
-
-    def _check_text(self, reader: Reader) -> Iterator[Finding]:
-        """Check size and characters of a text (UTF-32), and the size of a random_op."""
-        title = f"text {self.name[:200]!r}"
-        if self.dims not in ((), (0,)) or (self.type == "str" and self.nbytes % 4):
-            why = f"{title} has dims {list(self.dims)} and {self.nbytes} bytes"
-            yield finding("tensor-size", why, offset=self.offset)
-        elif self.type == "str":
-            raw = self.raw or reader.get(self.offset, min(self.nbytes, MAX_TEXT_READ))
-            for i in range(0, len(raw), 4):
-                if int.from_bytes(raw[i : i + 4], "little") > 0x10FFFF:
-                    yield finding("bad-header", f"{title} is not UTF-32", offset=self.offset + i)
-                    return
 
 
 class Record(NamedTuple):

@@ -272,7 +272,18 @@ class Tree:
         if len(self.anatomy.tensors) == MAX_TENSORS:
             raise Damage("too-complex", f"more than {MAX_TENSORS:,} tensors", token.at)
         with self.tokens.inside(token, f"tensor {name!r}"):
-            shape, dtype, data = _read_description(self.tokens, name)
+            wrong = Damage("bad-header", f"tensor {name!r} is not a shape, dtype and bytes", self.tokens.at)
+            outer, dims = self.tokens.next(), self.tokens.next()
+            if (outer.kind, outer.size, dims.kind) != ("array", 3, "array") or dims.size > _DIMENSIONS:
+                raise wrong
+            numbers = tuple(self.tokens.next().value for _ in range(dims.size))
+            word = self.tokens.next()
+            if word.kind not in ("text", "bin") or word.size > MAX_TEXT:
+                raise wrong
+            dtype, data = self.tokens.body(word).decode("ascii", "replace"), self.tokens.next()
+            shape = tuple(n for n in numbers if type(n) is int and n >= 0)
+            if data.kind != "bin" or len(shape) < len(numbers):
+                raise wrong
         item = item_size(dtype)
         if item is None:
             why = f"tensor {name!r} has the unknown dtype {dtype[:40]!r}"
@@ -298,23 +309,6 @@ def read_key(tokens: Tokens) -> str:
         return tokens.body(token).decode()
     except UnicodeDecodeError:
         raise Damage("bad-header", "a name is not UTF-8", token.at) from None
-
-
-def _read_description(tokens: Tokens, name: str) -> tuple[tuple[int, ...], str, Token]:
-    """Return shape, dtype and bytes of an array. Raise Damage."""
-    wrong = Damage("bad-header", f"tensor {name!r} is not a shape, dtype and bytes", tokens.at)
-    outer, dims = tokens.next(), tokens.next()
-    if (outer.kind, outer.size, dims.kind) != ("array", 3, "array") or dims.size > _DIMENSIONS:
-        raise wrong
-    shape = tuple(tokens.next().value for _ in range(dims.size))
-    word = tokens.next()
-    if word.kind not in ("text", "bin") or word.size > MAX_TEXT:
-        raise wrong
-    dtype, data = tokens.body(word).decode("ascii", "replace"), tokens.next()
-    counts = tuple(n for n in shape if type(n) is int and n >= 0)
-    if data.kind != "bin" or len(counts) < len(shape):
-        raise wrong
-    return counts, dtype, data
 
 
 def item_size(dtype: str) -> int | None:

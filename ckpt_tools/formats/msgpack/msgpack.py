@@ -12,7 +12,6 @@ from ckpt_tools.formats.common.tensors import remember, zero_tail
 from ckpt_tools.formats.msgpack.contents import ARRAYS, Tokens, Tree, explain
 from ckpt_tools.formats.tensorstore.zarr import Described
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Level
 from ckpt_tools.storage import Source
 
 _STARTS = {0xDE: 3, 0xDF: 5, 0xC7: 2, 0xC8: 3, 0xC9: 5}
@@ -61,4 +60,4 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield lost
 
 
-FORMAT = own_format(name="msgpack", magic=_magic, ours=_ours, checks={Level.STRUCTURE: _structure})
+FORMAT = own_format("msgpack", _magic, _structure, ours=_ours)

@@ -11,7 +11,6 @@ from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_forma
 from ckpt_tools.formats.common.tensors import zero_tail
 from ckpt_tools.formats.msgpack.contents import DEEPEST, Tokens, Tree, explain, read_key
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Level
 from ckpt_tools.storage import Source
 
 
@@ -46,6 +45,4 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield lost
 
 
-FORMAT = own_format(
-    name="msgpack_stream", magic=_magic, checks={Level.STRUCTURE: _structure}, hides_cuts=True
-)
+FORMAT = own_format("msgpack_stream", _magic, _structure, hides_cuts=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, limited, own_format
 from ckpt_tools.formats.numpy import npy
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 
 _LINE = 1 << 20
@@ -34,9 +34,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
             whole = len(head) == source.size
             raise Damage("truncated" if whole else "too-complex", "no array follows the settings", len(head))
         anatomy.explain(0, at, "settings as JSON, which nothing checks", Guard.UNPROTECTED)
-    yield from npy.read_arrays(source, at, anatomy)
+    yield from npy.read_arrays(source, anatomy, at)
 
 
-FORMAT = own_format(
-    name="eqx", magic=magic, distinct=False, checks={Level.STRUCTURE: _structure}, hides_cuts=True
-)
+FORMAT = own_format("eqx", magic, _structure, distinct=False, hides_cuts=True)

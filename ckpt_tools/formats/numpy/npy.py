@@ -15,7 +15,7 @@ from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.scalars import arrays, scalars
 from ckpt_tools.formats.pickles.stubs import Call
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Guard, Level, Tensor
+from ckpt_tools.model.report import Guard, Tensor
 from ckpt_tools.storage import Source
 
 MAGIC = b"\x93NUMPY"
@@ -108,7 +108,7 @@ def _explain(at: int, array: Array, anatomy: Anatomy) -> None:
     anatomy.explain(rest, array.data - rest, "order and shape, by which the elements are counted")
 
 
-def read_arrays(source: Source, at: int, anatomy: Anatomy) -> Iterator[Finding]:
+def read_arrays(source: Source, anatomy: Anatomy, at: int = 0) -> Iterator[Finding]:
     """Check arrays one after the other, from byte ``at`` to the end of the file. Raises Damage."""
     yield finding("not-checksummed", "NumPy's format has no checksum")
     for name in map(str, range(MAX_TENSORS)):
@@ -124,9 +124,4 @@ def read_arrays(source: Source, at: int, anatomy: Anatomy) -> Iterator[Finding]:
         yield lost
 
 
-@limited
-def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    yield from read_arrays(source, 0, anatomy)
-
-
-FORMAT = own_format(name="npy", magic=magic, checks={Level.STRUCTURE: _structure}, hides_cuts=True)
+FORMAT = own_format("npy", magic, limited(read_arrays), hides_cuts=True)

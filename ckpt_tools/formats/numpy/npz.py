@@ -16,7 +16,6 @@ from ckpt_tools.formats.numpy.npy import MAGIC, read_array, read_array_header, t
 from ckpt_tools.formats.pickles.judged import RUNS
 from ckpt_tools.formats.torch import torch_zip
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Level
 from ckpt_tools.storage import BytesSource, Source, Window
 
 _SUFFIX = ".npy"
@@ -116,4 +115,4 @@ def _check_deflated(source: Source, r: Record, name: str, anatomy: Anatomy) -> I
     anatomy.tensors.append(tensor_of(array.header, name, None))
 
 
-FORMAT = own_format(name="npz", magic=magic, checks={Level.STRUCTURE: _structure})
+FORMAT = own_format("npz", magic, _structure)

@@ -8,7 +8,7 @@ until 3.1 they lay in distributed/checkpoint, and the metadata had neither globa
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.stubs import Call, Global
 from ckpt_tools.formats.torch.tensors import ITEMSIZE, text
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Box, Guard, Level
+from ckpt_tools.model.report import Box, Guard
 from ckpt_tools.storage import Source
 
 _MODULES = (
@@ -64,7 +64,21 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         why = f"{source.size - pickled.end:,} bytes follow the pickle"
         yield finding("trailing-data", why, offset=pickled.end)
     root = _read_state(pickled.value, "Metadata")
-    pieces = yield from _read_pieces(root.get("state_dict_metadata"))
+    values = root.get("state_dict_metadata")
+    if not isinstance(values, dict):
+        raise Damage("bad-header", "state_dict_metadata is not a dict", 0)
+    pieces: dict[str, dict[_Place, Piece]] = {}
+    for key, chunks in values.items():
+        if type(key) is not str or type(chunks) is not list:
+            yield finding("bad-header", "state_dict_metadata names no list of chunks")
+            continue
+        by_place = pieces[key] = {}
+        for value in chunks:
+            try:
+                s = _read_state(value, "LocalTensorMetadata")
+                by_place[_read_place(s, value.offset)] = _read_piece(s, value.offset)
+            except Damage as e:
+                yield e.finding
     for key, held in pieces.items():
         yield from _check_tiles(key, list(held.values()), anatomy)
     yield from _claim_files(root.get("storage_metadata"), pieces, anatomy)
@@ -76,25 +90,6 @@ def _read_state(value: Any, name: str) -> dict[Any, Any]:
     if not ours or not isinstance(value.state, dict):
         raise Damage("bad-header", f"there is something else than a {name}", getattr(value, "offset", None))
     return value.state
-
-
-def _read_pieces(values: Any) -> Generator[Finding, None, dict[str, dict[_Place, Piece]]]:
-    """Read ``state_dict_metadata``: the pieces of each tensor by place; a damaged piece is a finding."""
-    if not isinstance(values, dict):
-        raise Damage("bad-header", "state_dict_metadata is not a dict", 0)
-    out: dict[str, dict[_Place, Piece]] = {}
-    for key, chunks in values.items():
-        if type(key) is not str or type(chunks) is not list:
-            yield finding("bad-header", "state_dict_metadata names no list of chunks")
-            continue
-        by_place = out[key] = {}
-        for value in chunks:
-            try:
-                s = _read_state(value, "LocalTensorMetadata")
-                by_place[_read_place(s, value.offset)] = _read_piece(s, value.offset)
-            except Damage as e:
-                yield e.finding
-    return out
 
 
 def _read_place(s: Mapping[Any, Any], at: int) -> _Place:
@@ -179,6 +174,4 @@ def _compare(pieces: Mapping[str, Piece], _source: Source, anatomy: Anatomy) -> 
             yield finding("tensor-size", why, offset=t.offset)
 
 
-FORMAT = own_format(
-    name="paddle_dist", magic=_magic, checks={Level.STRUCTURE: _structure}, loader=None, unasked=True
-)
+FORMAT = own_format("paddle_dist", _magic, _structure, loader=None, unasked=True)

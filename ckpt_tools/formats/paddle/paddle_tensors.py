@@ -16,7 +16,7 @@ from ckpt_tools.formats.common.protobuf import Reader
 from ckpt_tools.formats.common.tensors import MAX_TENSORS
 from ckpt_tools.formats.torch.tensors import ITEMSIZE
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Guard, Level, Tensor
+from ckpt_tools.model.report import Guard, Tensor
 from ckpt_tools.storage import Source
 
 _NAMES = "bool int16 int32 int64 float16 float32 float64"
@@ -76,6 +76,4 @@ def _read_tensor(reader: Reader, at: int, name: str) -> Tensor:
     return Tensor(name, dtype, tuple(shape), nbytes, begin + length)
 
 
-FORMAT = own_format(
-    name="paddle_tensors", magic=_magic, checks={Level.STRUCTURE: _structure}, hides_cuts=True
-)
+FORMAT = own_format("paddle_tensors", _magic, _structure, hides_cuts=True)

@@ -17,7 +17,7 @@ from ckpt_tools.formats.pickles.judged import judge_without_joblib
 from ckpt_tools.formats.pickles.pickle_plain import magic as is_pickle
 from ckpt_tools.formats.pickles.pickle_plain import read_plain
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import ShortRead, Source
 
 _PIECE = 1 << 18
@@ -152,6 +152,4 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     anatomy.tensors += (replace(t, offset=None) for t in inner.tensors)
 
 
-FORMAT = own_format(
-    name="joblib", magic=magic, distinct=False, checks={Level.STRUCTURE: _structure}, unasked=True
-)
+FORMAT = own_format("joblib", magic, _structure, distinct=False, unasked=True)

@@ -10,29 +10,11 @@ from msgspec.structs import replace
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, structure
-from ckpt_tools.formats.pickles.globals import (
-    FOLLOWED,
-    Named,
-    Trust,
-    called_unsafely,
-    judge,
-    python3,
-    trust,
-)
+from ckpt_tools.formats.pickles.globals import FOLLOWED, Named, Trust, called_unsafely, judge, python3, trust
 from ckpt_tools.formats.pickles.known_globals import calls_arguments
 from ckpt_tools.formats.pickles.machine import GETATTR
-from ckpt_tools.formats.pickles.reader import (
-    WINDOW,
-    Call,
-    Dict,
-    Global,
-    Key,
-    Long,
-    NeedMore,
-    Pickled,
-    read_from,
-    read_pickle,
-)
+from ckpt_tools.formats.pickles.reader import WINDOW, read_from, read_pickle
+from ckpt_tools.formats.pickles.stubs import Call, Dict, Global, Key, Long, NeedMore, Pickled
 from ckpt_tools.formats.torch.tensors import is_proto, legacy_magic
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Level

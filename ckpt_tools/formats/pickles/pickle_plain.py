@@ -8,12 +8,12 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, own_format
 from ckpt_tools.formats.pickles.judged import judge_without_joblib, read_judged
 from ckpt_tools.formats.pickles.machine import Machine
-from ckpt_tools.formats.pickles.reader import STEPS, NeedMore
+from ckpt_tools.formats.pickles.reader import STEPS
 from ckpt_tools.formats.pickles.scalars import arrays, scalar, scalars
-from ckpt_tools.formats.pickles.stubs import Pickled
-from ckpt_tools.formats.torch.tensors import check_not_tar, legacy_magic, tensors
+from ckpt_tools.formats.pickles.stubs import NeedMore, Pickled
+from ckpt_tools.formats.torch.tensors import check_not_tar, is_proto, legacy_magic, tensors
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 
 
@@ -22,7 +22,7 @@ def magic(head: bytes) -> bool:
     if legacy_magic(head):
         return False
     if head[:1] == b"\x80":
-        return head[1:2] in (b"\2", b"\3", b"\4", b"\5")
+        return is_proto(head)
     # protocols 0 and 1 have no magic: all opcodes must make sense, and picklers fill the memo
     machine = Machine(head, 0, 0, {})
     try:
@@ -62,14 +62,11 @@ def read_plain(source: Source, anatomy: Anatomy) -> Generator[Finding, None, Pic
     anatomy.explain(0, pickled.end, what, Guard.UNPROTECTED)
     if pickled.persistents:
         # pickle.load raises at the first; the program that wrote the file may have its own Unpickler
-        yield finding(
-            "bad-pickle",
-            f"{len(pickled.persistents):,} of its objects are kept elsewhere (persistent ids, out-of-band"
-            " buffers): pickle.load refuses it",
-            offset=pickled.persistents[0].offset,
-            severity=Severity.WARNING,
-            hint="load it by the program that wrote it; if that is pickle.load, restore it from another copy",
-        )
+        first, count = pickled.persistents[0].offset, len(pickled.persistents)
+        why = f"{count:,} of its objects are kept elsewhere (persistent ids, out-of-band buffers)"
+        why = f"{why}: pickle.load refuses it"
+        hint = "load it by the program that wrote it; if that is pickle.load, restore it from another copy"
+        yield finding("bad-pickle", why, offset=first, severity=Severity.WARNING, hint=hint)
     scalars(pickled.value, anatomy)
     yield from tensors(pickled, {}, anatomy)
     yield from arrays(pickled, anatomy)
@@ -79,4 +76,4 @@ def read_plain(source: Source, anatomy: Anatomy) -> Generator[Finding, None, Pic
     return pickled
 
 
-FORMAT = own_format(name="pickle_plain", magic=magic, distinct=False, checks={Level.STRUCTURE: _structure})
+FORMAT = own_format("pickle_plain", magic, _structure, distinct=False)

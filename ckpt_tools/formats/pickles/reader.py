@@ -16,37 +16,10 @@ from typing import Any
 
 from ckpt_tools.formats.common.format import Damage
 from ckpt_tools.formats.pickles.joblib_arrays import JoblibMachine
-from ckpt_tools.formats.pickles.machine import LONG, MAX_MADE, MAX_OPS, Machine, Step
-from ckpt_tools.formats.pickles.stubs import (
-    Call,
-    Dict,
-    Global,
-    Key,
-    Long,
-    NeedMore,
-    Nested,
-    Number,
-    Persistent,
-    Pickled,
-)
+from ckpt_tools.formats.pickles.machine import LONG, Machine, Step
+from ckpt_tools.formats.pickles.stubs import Global, Long, NeedMore, Nested, Pickled
 from ckpt_tools.storage import Source
 
-__all__ = [
-    "MAX_MADE",
-    "MAX_OPS",
-    "WINDOW",
-    "Call",
-    "Dict",
-    "Global",
-    "Key",
-    "Long",
-    "NeedMore",
-    "Number",
-    "Persistent",
-    "Pickled",
-    "read_from",
-    "read_pickle",
-]
 WINDOW = 4 << 20
 """The most bytes of a pickle that are in memory at a time, unless a single line is longer."""
 _NESTED = 4096

@@ -103,7 +103,11 @@ def scalars(value: Any, anatomy: Anatomy) -> None:
         if path[0] in top:
             _add_scalars(members(_find_at(top, path)), f"{home}.", anatomy, whole=True)
     _add_pickled(members(_find_at(top, (_PICKLED,))), anatomy)
-    _add_best_paths(members(top.get("callbacks")), anatomy)
+    callbacks = members(top.get("callbacks"))
+    for i, callback in enumerate(list(callbacks.values())[:_CALLBACKS]):
+        best = members(callback).get(_BEST)
+        if type(best) is str and best:
+            anatomy.metadata[f"{_BEST}:{i}" if i else _BEST] = text(best[-MAX_TEXT:])
     if layers := sorted(_find_stage_layers(top)):
         anatomy.metadata["param_shapes.layers"] = ",".join(map(str, layers))
     for name, held in _find_learning_rates(value, top).items():
@@ -127,14 +131,6 @@ def _add_pickled(entries: dict[Any, Any], anatomy: Anatomy) -> None:
         if found and (number := next((n for n in found.groups() if n is not None), b"")):
             signed = len(number) > 2  # BININT; BININT1 and BININT2 have no sign
             anatomy.metadata[f"{_PICKLED}.{text(k)}"] = int.from_bytes(number, "little", signed=signed)
-
-
-def _add_best_paths(callbacks: dict[Any, Any], anatomy: Anatomy) -> None:
-    """Add to ``metadata`` the path of the best save that each callback knows; of a long path its end."""
-    for i, callback in enumerate(list(callbacks.values())[:_CALLBACKS]):
-        best = members(callback).get(_BEST)
-        if type(best) is str and best:
-            anatomy.metadata[f"{_BEST}:{i}" if i else _BEST] = text(best[-MAX_TEXT:])
 
 
 def _find_learning_rates(value: Any, top: dict[Any, Any]) -> dict[str, Any]:

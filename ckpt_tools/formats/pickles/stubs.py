@@ -195,13 +195,9 @@ def pattern(name: str) -> str:
 
 def question(path: str, left: Sequence[Unlisted]) -> tuple[str, str]:
     """Return the question about a file whose framework would load names in no list: text and hint."""
-    names = ", ".join(u.name[:120] for u in left[:4]) + (
-        f" and {len(left) - 4} more" if len(left) > 4 else ""
-    )
+    more = f" and {len(left) - 4} more" if len(left) > 4 else ""
+    names = ", ".join(u.name[:120] for u in left[:4]) + more
     patterns = " ".join(f"{_FLAG}{quote(p)}" for p in list(dict.fromkeys(pattern(u.name) for u in left))[:4])
-    text = (
-        f"{path} names {names}, which ckpt does not know; its framework unpickles the file without"
-        " asking, and runs what it names"
-    )
-    hint = f"if that is your own code, add {patterns}; if not, do not load the file"
-    return text, hint
+    text = f"{path} names {names}, which ckpt does not know; its framework unpickles the file without asking,"
+    text += " and runs what it names"
+    return text, f"if that is your own code, add {patterns}; if not, do not load the file"

@@ -1,8 +1,9 @@
 """safetensors: 8-byte little-endian header length, a JSON header, then the tensors without a gap. MindSpore
 may add a CRC-32 as metadata.
 
-Facts: safetensors/src/tensor.rs (``SafeTensors::read_metadata``, ``Metadata::validate``) of 0.5.3 to 0.8.0;
-for ``crc_num`` mindspore/train/serialization.py (``_exec_save``) of MindSpore 2.10.
+Facts: safetensors/src/tensor.rs (``SafeTensors::read_metadata``, ``Metadata::validate``, ``HashMetadata``,
+``TensorInfo``, ``Dtype``) of 0.5.3 to 0.8.0; for ``crc_num`` mindspore/train/serialization.py
+(``_exec_save``) of MindSpore 2.10.
 """
 
 from __future__ import annotations
@@ -28,38 +29,16 @@ from ckpt_tools.formats.common.tensors import (
 )
 from ckpt_tools.formats.safetensors import safetensors_index
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Guard, Level, Tensor
+from ckpt_tools.model.report import Guard, Tensor
 from ckpt_tools.storage import Source
 
-# ---- The JSON header of safetensors: its entries and its metadata.
-#
-# Facts: safetensors/src/tensor.rs (``HashMetadata``, ``TensorInfo``, ``Dtype``) of 0.5.3 to 0.8.0.
-
-
-DTYPES = {
-    "BOOL": ("bool", 8),
-    "U8": ("uint8", 8),
-    "I8": ("int8", 8),
-    "F8_E5M2": ("float8_e5m2", 8),
-    "F8_E4M3": ("float8_e4m3fn", 8),
-    "F8_E8M0": ("float8_e8m0fnu", 8),
-    "F8_E4M3FNUZ": ("float8_e4m3fnuz", 8),
-    "F8_E5M2FNUZ": ("float8_e5m2fnuz", 8),
-    "I16": ("int16", 16),
-    "U16": ("uint16", 16),
-    "F16": ("float16", 16),
-    "BF16": ("bfloat16", 16),
-    "I32": ("int32", 32),
-    "U32": ("uint32", 32),
-    "F32": ("float32", 32),
-    "I64": ("int64", 64),
-    "U64": ("uint64", 64),
-    "F64": ("float64", 64),
-    "C64": ("complex64", 64),
-    "F4": ("float4_e2m1fn", 4),
-    "F6_E2M3": ("float6_e2m3fn", 6),
-    "F6_E3M2": ("float6_e3m2fn", 6),
-}
+_ROWS = (
+    "BOOL bool 8,U8 uint8 8,I8 int8 8,F8_E5M2 float8_e5m2 8,F8_E4M3 float8_e4m3fn 8,F8_E8M0 float8_e8m0fnu 8,"
+    "F8_E4M3FNUZ float8_e4m3fnuz 8,F8_E5M2FNUZ float8_e5m2fnuz 8,I16 int16 16,U16 uint16 16,F16 float16 16,"
+    "BF16 bfloat16 16,I32 int32 32,U32 uint32 32,F32 float32 32,I64 int64 64,U64 uint64 64,F64 float64 64,"
+    "C64 complex64 64,F4 float4_e2m1fn 4,F6_E2M3 float6_e2m3fn 6,F6_E3M2 float6_e3m2fn 6"
+)
+DTYPES = {name: (dtype, int(bits)) for name, dtype, bits in map(str.split, _ROWS.split(","))}
 """Name in the file -> (dtype, bits per element); safetensors/src/tensor.rs, ``enum Dtype``."""
 META_KEYS = ("format", "crc_num", "remove_redundancy")  # the metadata keys that loaders act on
 FORMAT_NAMES = ("pt", "ms", "np", "tf", "flax", "mlx", "paddle")
@@ -145,8 +124,7 @@ def _is_range(value: object) -> TypeGuard[list[int]]:
 def _explain_unknown(dtype: str, shown: str, at: int) -> Finding:
     """Return the finding on an unknown dtype. Raises Damage if it is a known one with a flipped bit."""
     if meant := near_miss(dtype, DTYPES):
-        why = f"tensor {shown} has dtype {dtype!r}, one bit away from {meant!r}"
-        raise Damage("bad-header", why, at)
+        raise Damage("bad-header", f"tensor {shown} has dtype {dtype!r}, one bit away from {meant!r}", at)
     return finding("unknown-dtype", f"tensor {shown} has the unknown dtype {dtype[:40]!r}", offset=at)
 
 
@@ -206,7 +184,14 @@ def _read_header(source: Source, *, mapped: bool) -> tuple[Cursor, int]:
         raise Damage("truncated", f"{source.size} of the 8 bytes of the header's length", source.size)
     length = int.from_bytes(source.read(0, 8), "little")
     if length > MAX_HEADER and _magic(source.read(0, min(HEAD, source.size))):
-        raise _explain_too_large(source, length)
+        tail = source.read(max(0, length - 4096), 4096) if length < source.size else b""
+        last = _LAST_END.search(tail + source.read(length, 8) if length + 8 <= source.size else b"")
+        is_whole = last is not None and int(last[1]) == source.size - length - 8
+        text = f"a header of {length:,} bytes, and safetensors reads no more than {MAX_HEADER:,}"
+        if not is_whole:
+            raise Damage("bad-header", text, 0)
+        hint = "a copy of it would be refused as well: split its tensors over several files"
+        raise Damage("bad-header", f"the file is whole, but it has {text}: no loader opens it", 0, hint=hint)
     if not 2 <= length <= MAX_HEADER:
         raise Damage("bad-header", f"a header of {length} bytes", 0)
     if length > source.size - 8:
@@ -216,18 +201,6 @@ def _read_header(source: Source, *, mapped: bool) -> tuple[Cursor, int]:
         return Cursor(source.read(8, length).decode(), mapped=mapped), 8 + length
     except UnicodeDecodeError as e:
         raise Damage("bad-header", "the header is not UTF-8", 8 + e.start) from None
-
-
-def _explain_too_large(source: Source, length: int) -> Damage:
-    """Return the Damage of a header over MAX_HEADER; the end of the header tells if the file is whole."""
-    tail = source.read(max(0, length - 4096), 4096) if length < source.size else b""
-    last = _LAST_END.search(tail + source.read(length, 8) if length + 8 <= source.size else b"")
-    is_whole = last is not None and int(last[1]) == source.size - length - 8
-    text = f"a header of {length:,} bytes, and safetensors reads no more than {MAX_HEADER:,}"
-    if not is_whole:
-        return Damage("bad-header", text, 0)
-    hint = "a copy of it would be refused as well: split its tensors over several files"
-    return Damage("bad-header", f"the file is whole, but it has {text}: no loader opens it", 0, hint=hint)
 
 
 def _read_entries(header: Cursor, data: int, anatomy: Anatomy) -> Iterator[Finding]:
@@ -340,6 +313,4 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield lost
 
 
-FORMAT = own_format(
-    name="safetensors", magic=_magic, checks={Level.STRUCTURE: _structure}, loader="safetensors"
-)
+FORMAT = own_format("safetensors", _magic, _structure, loader="safetensors")

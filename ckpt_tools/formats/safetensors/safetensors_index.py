@@ -32,7 +32,7 @@ from ckpt_tools.formats.common.json_text import Cursor, integers, mapping, parse
 from ckpt_tools.formats.common.tensors import MAX_INDEXED as MAX_TENSORS
 from ckpt_tools.formats.common.tensors import MAX_NAME, near_miss, remember
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.report import Box, Level, Tensor
+from ckpt_tools.model.report import Box, Tensor
 from ckpt_tools.storage import Source
 
 # ---- The entries of an index of a sharded model, and their comparison with the shards.
@@ -263,9 +263,7 @@ def _read_sections(cursor: Cursor, index: Said, anatomy: Anatomy, weights: Weigh
             cursor.mark(start, cursor.at, "an entry that nothing checks")
 
 
-FORMAT = own_format(
-    name="safetensors_index", magic=begins_so, checks={Level.STRUCTURE: _structure}, loader=None
-)
+FORMAT = own_format("safetensors_index", begins_so, _structure, loader=None)
 
 KEY = "DCP_SHARDING_INFO"
 _OFFSETS = "saved_offsets"

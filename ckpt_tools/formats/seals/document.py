@@ -109,7 +109,8 @@ def text(seal: Seal) -> bytes:
     body = bytearray(line(head)[:-1].encode() + b',"files":[\n')
     for n, f in enumerate(seal.files):  # one by one: else 100,000 files are in memory twice
         body += b",\n" if n else b""
-        body += line(_row(f)).encode()
+        row = {name: value for name, value in _as_dict(f).items() if value or name in _ALWAYS}
+        body += line(row).encode()
     body += _CLOSE
     data = closed(body)
     if len(data) > MAX_SIZE or sum(map(_weight, seal.files)) > _MEMORY:
@@ -130,11 +131,6 @@ def closed(body: bytes | bytearray) -> bytes:
 
 def _as_dict(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__struct_fields__}
-
-
-def _row(file: SealedFile) -> dict[str, Any]:
-    """Return the entry of a file, without empty fields that may be left out."""
-    return {name: value for name, value in _as_dict(file).items() if value or name in _ALWAYS}
 
 
 _ALWAYS = ("path", "size", "digest", "crc32", "crc32c")  # fields that are written even if empty

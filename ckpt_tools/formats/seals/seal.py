@@ -13,15 +13,10 @@ from ckpt_tools.formats.common.json_text import read_text
 from ckpt_tools.formats.seals import document
 from ckpt_tools.formats.seals.document import hash_of
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Level, Scalar
 from ckpt_tools.model.seal import Seal, SealedFile
 from ckpt_tools.storage import Source
 
 CODE = "seal-mismatch"
-
-
-def _magic(head: bytes) -> bool:
-    return head.startswith(b'{"schema":"ckpt-tools/seal/')
 
 
 @limited
@@ -29,25 +24,21 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check that a seal is of this version and its own digest is right; keep its entries."""
     seal = read(source)
     anatomy.explain(0, source.size, "the seal: any changed bit contradicts the digest at its end")
-    anatomy.metadata.update(_describe(seal))
-    anatomy.files += seal.files
-    yield from ()
-
-
-def _describe(seal: Seal) -> dict[str, Scalar]:
-    """Return the metadata of a seal: the fields of its checkpoint, and the counts of its content."""
     c, f = seal.checkpoint, seal.fragment
     known = {name: getattr(c, name) for name in c.__struct_fields__ if name != "parallel"}
-    return {
-        **{name: value for name, value in known.items() if value is not None},
-        **c.parallel,
-        **({"rank": f"{f.rank} of {f.world_size}"} if f else {}),
+    anatomy.metadata |= {name: value for name, value in known.items() if value is not None}
+    anatomy.metadata |= c.parallel
+    if f:
+        anatomy.metadata["rank"] = f"{f.rank} of {f.world_size}"
+    anatomy.metadata |= {
         "sealed_by": seal.tool_version,
         "algorithm": seal.algorithm,
         "files": len(seal.files),
         "bytes": sum(file.size for file in seal.files),
         "tensors": sum(len(file.tensors) for file in seal.files),
     }
+    anatomy.files += seal.files
+    yield from ()
 
 
 def read(source: Source) -> Seal:
@@ -110,4 +101,5 @@ def compare(
             anatomy.sums.append(Sum(what, expected, (Extent(0, size),), 0, hash=make_hash, code=CODE))
 
 
-FORMAT = own_format(name="seal", magic=_magic, checks={Level.STRUCTURE: _structure}, loader=None)
+_START = b'{"schema":"ckpt-tools/seal/'
+FORMAT = own_format("seal", lambda head: head.startswith(_START), _structure, loader=None)

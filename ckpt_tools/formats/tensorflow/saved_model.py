@@ -16,7 +16,7 @@ from ckpt_tools.formats.common.protobuf import Field, Reader
 from ckpt_tools.formats.common.tensors import MAX_NAME, MAX_TENSORS, MAX_TEXT, remember
 from ckpt_tools.formats.common.zeros import all_zero
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 
 _BEGIN = re.compile(
@@ -102,9 +102,4 @@ def _check_asset(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 _ASSET = Claim("saved_model", _check_asset, whole=True)
-FORMAT = own_format(
-    name="saved_model",
-    magic=lambda head: _BEGIN.match(head) is not None,
-    checks={Level.STRUCTURE: _structure},
-    loader="",
-)
+FORMAT = own_format("saved_model", lambda head: bool(_BEGIN.match(head)), _structure)

@@ -139,27 +139,6 @@ def _read_handle(data: bytes, at: int, base: int) -> tuple[_Handle, int]:
     return _Handle(offset, size), at
 
 
-def _read_footer(
-    source: Source, end: int, anatomy: Anatomy
-) -> Generator[Finding, None, tuple[_Handle, _Handle]]:
-    """Return the handles of the metaindex and of the index. Raise Damage."""
-    start = end - FOOTER
-    raw = source.read(start, FOOTER - len(MAGIC))
-    anatomy.explain(start, FOOTER, "footer: where the metaindex and the index lie")
-    meta, at = _read_handle(raw, 0, start)
-    index, at = _read_handle(raw, at, start)
-    if raw[at:].strip(b"\0"):
-        yield finding("odd-header", "the unused bytes of the footer are not zero", offset=start + at)
-    if index.stop != start:
-        where = f"{index.offset} + {index.size}, which does not end where the footer begins"
-        raise Damage("bad-header", f"the index block lies at {where}", start)
-    if meta.stop != index.offset:
-        where = f"{meta.offset} + {meta.size}, which does not end where the index begins"
-        yield finding("bad-header", f"the metaindex lies at {where}", offset=start)
-        meta = _Handle(index.offset, -TRAILER)  # only the index tells where the data blocks end
-    return meta, index
-
-
 def _read_block(
     source: Source, where: _Handle, what: str, anatomy: Anatomy
 ) -> Generator[Finding, None, bytes | None]:
@@ -245,7 +224,20 @@ def read_table(source: Source, anatomy: Anatomy) -> Iterator[Finding | Entry | N
     block. Reads the file once, block by block. Raise Damage.
     """
     end = yield from _find_end(source)
-    meta, where = yield from _read_footer(source, end, anatomy)
+    start = end - FOOTER
+    raw = source.read(start, FOOTER - len(MAGIC))
+    anatomy.explain(start, FOOTER, "footer: where the metaindex and the index lie")
+    meta, at = _read_handle(raw, 0, start)
+    where, at = _read_handle(raw, at, start)
+    if raw[at:].strip(b"\0"):
+        yield finding("odd-header", "the unused bytes of the footer are not zero", offset=start + at)
+    if where.stop != start:
+        place = f"{where.offset} + {where.size}, which does not end where the footer begins"
+        raise Damage("bad-header", f"the index block lies at {place}", start)
+    if meta.stop != where.offset:
+        place = f"{meta.offset} + {meta.size}, which does not end where the index begins"
+        yield finding("bad-header", f"the metaindex lies at {place}", offset=start)
+        meta = _Handle(where.offset, -TRAILER)  # only the index tells where the data blocks end
     if meta.size >= 0:
         data = yield from _read_block(source, meta, "the metaindex block", anatomy)
         if data is not None and data != _EMPTY:
@@ -353,20 +345,6 @@ def read_header(value: bytes, at: int) -> Header:
     return Header(shards, order, _as_number(version.get(1, 0), at), _as_number(version.get(2, 0), at))
 
 
-def _read_shape(value: int | bytes, at: int) -> tuple[int, ...]:
-    """Return the shape in a TensorShapeProto. Raise Damage."""
-    dims, elements = list[int](), 1
-    for field, content in _read_message(value, at):
-        if field == 2:
-            dims.append(_as_number(dict(_read_message(content, at)).get(1, 0), at))
-            elements *= max(1, dims[-1])
-            if len(dims) > MAX_DIMS or elements >> 63:
-                raise Damage("bad-header", f"a shape of more than {MAX_DIMS} dimensions or 2^63 elements", at)
-        elif field == 3 and content:
-            raise Damage("bad-header", "a tensor without a rank", at)
-    return tuple(dims)
-
-
 def _read_slice(value: int | bytes, at: int) -> Extents:
     """Return the extents in a TensorSliceProto. Raise Damage."""
     extents = list[tuple[int, int] | None]()
@@ -385,14 +363,22 @@ def read_item(entry: Entry) -> Item:
             slices.append(_read_slice(value, at))
         else:
             fields[field] = value
-    kind, shape = _as_number(fields.get(1, 0), at), _read_shape(fields.get(2, b""), at)
+    kind, dims, elements = _as_number(fields.get(1, 0), at), list[int](), 1
+    for field, content in _read_message(fields.get(2, b""), at):  # a TensorShapeProto
+        if field == 2:
+            dims.append(_as_number(dict(_read_message(content, at)).get(1, 0), at))
+            elements *= max(1, dims[-1])
+            if len(dims) > MAX_DIMS or elements >> 63:
+                raise Damage("bad-header", f"a shape of more than {MAX_DIMS} dimensions or 2^63 elements", at)
+        elif field == 3 and content:
+            raise Damage("bad-header", "a tensor without a rank", at)
     if not kind:
         raise Damage("bad-header", f"{entry.key[:200]!r} has no element type", at)
     dtype, size = _DTYPES.get(kind, (f"type {kind}", None))
     name = entry.key.decode("utf-8", "backslashreplace")
     shard, offset, length, crc = (_as_number(fields.get(field, 0), at) for field in (3, 4, 5, 6))
     crc = unmask_crc(crc)
-    return Item(entry.key, name, dtype, size, shape, shard, offset, length, crc, tuple(slices), at)
+    return Item(entry.key, name, dtype, size, tuple(dims), shard, offset, length, crc, tuple(slices), at)
 
 
 def slice_shape(extents: Extents, full: tuple[int, ...], at: int) -> tuple[int, ...]:

@@ -22,20 +22,11 @@ from msgspec.structs import replace
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, own_format
 from ckpt_tools.formats.common.tensors import MAX_TENSORS
+from ckpt_tools.formats.tensorflow import sstable
 from ckpt_tools.formats.tensorflow.shard import check_shard, shorten_name
-from ckpt_tools.formats.tensorflow.sstable import (
-    Header,
-    Item,
-    has_footer,
-    read_header,
-    read_item,
-    read_table,
-    slice_key,
-    slice_name,
-    slice_shape,
-)
+from ckpt_tools.formats.tensorflow.sstable import Header, Item, has_footer, read_header, read_item, read_table
 from ckpt_tools.model.finding import Finding, Notes, Severity
-from ckpt_tools.model.report import Level, Tensor
+from ckpt_tools.model.report import Tensor
 from ckpt_tools.storage import Source
 from ckpt_tools.storage.listing import names_of
 from ckpt_tools.storage.retry import ABSENT
@@ -246,8 +237,9 @@ def _check_slices(
     """Check that a partitioned tensor has all its slices; ``names`` gets a readable name for each slice."""
     filled, missing = 0, 0
     for extents in full.slices:
-        shape, name = slice_shape(extents, full.shape, full.at), slice_name(full.name, extents)
-        piece = items.get(slice_key(full.key, extents))
+        shape = sstable.slice_shape(extents, full.shape, full.at)
+        name = sstable.slice_name(full.name, extents)
+        piece = items.get(sstable.slice_key(full.key, extents))
         if piece is None:
             missing += 1
             if missing <= _MAX_LISTED and complete:
@@ -264,11 +256,5 @@ def _check_slices(
 
 
 FORMAT = own_format(
-    name="tf_bundle",
-    magic=_magic,
-    checks={Level.STRUCTURE: _structure},
-    loader="tensorflow",
-    index_of=_index_of,
-    ours=_ours,
-    beside=check_state,
+    "tf_bundle", _magic, _structure, loader="tensorflow", index_of=_index_of, ours=_ours, beside=check_state
 )

@@ -17,7 +17,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, own_format
 from ckpt_tools.formats.common.protobuf import Reader
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 
 # ---- FarmHash's Fingerprint64 (farmhashna::Hash64), by which TensorFlow fingerprints the files of a model;
@@ -128,9 +128,5 @@ def _check_index(wanted: int, source: Source, _anatomy: Anatomy) -> Iterator[Fin
 
 
 FORMAT = own_format(
-    name="tf_fingerprint",
-    magic=lambda head: _BEGIN.match(head) is not None,
-    distinct=False,
-    checks={Level.STRUCTURE: _structure},
-    loader=None,
+    "tf_fingerprint", lambda head: bool(_BEGIN.match(head)), _structure, distinct=False, loader=None
 )

@@ -25,31 +25,11 @@ from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, own_format
 from ckpt_tools.formats.common.json_text import mapping, parse
 from ckpt_tools.formats.common.tensors import remember
 from ckpt_tools.formats.common.zstd import MAGIC, have_zstd, needs_zstd
-from ckpt_tools.formats.tensorstore.ocdbt_nodes import (
-    BTREE,
-    MANIFEST,
-    MAX_ENCODED,
-    VERSIONS,
-    FarValue,
-    Root,
-    Versions,
-    decode_body,
-    read_btree_node,
-    read_manifest,
-    read_version_node,
-    tell_nodes_apart,
-)
-from ckpt_tools.formats.tensorstore.zarr import (
-    Array,
-    Coding,
-    add_sum,
-    array_of,
-    check_chunk,
-    demand_length,
-    sum_of,
-)
+from ckpt_tools.formats.tensorstore import ocdbt_nodes, zarr
+from ckpt_tools.formats.tensorstore.ocdbt_nodes import BTREE, MANIFEST, VERSIONS, FarValue, Root, Versions
+from ckpt_tools.formats.tensorstore.zarr import Array, Coding, add_sum, array_of, demand_length, sum_of
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 
 _ARRAYS = (b".zarray", b"zarr.json")
@@ -124,7 +104,7 @@ class Parts(Struct, frozen=True):
         """Check each part, add claims on the files that nodes name, and set ``anatomy.end``."""
         known = {(s.what, s.offset) for s in anatomy.sums}
         reported, reach = 0, anatomy.end
-        for part in (*tell_nodes_apart(self.nodes), *_tell_values_apart(self.values)):
+        for part in (*ocdbt_nodes.tell_nodes_apart(self.nodes), *_tell_values_apart(self.values)):
             own = Anatomy(regions=None if anatomy.regions is None else [], decoded=anatomy.decoded)
             offset = part.offset if isinstance(part, Value | Finding) else part.place.offset
             try:
@@ -201,24 +181,6 @@ def _add_claims(
         anatomy.members[path] = _claim(Parts(tuple(n), tuple(sorted(v, key=lambda value: value[:3]))))
 
 
-def _read_frame(source: Source, offset: int, length: int, kind: bytes, what: str) -> int:
-    """Return the compression of a record's body, which lies between byte 14 and the last 4 bytes."""
-    if length < 18:
-        raise Damage("truncated", f"{what}: {length} bytes, at least 18 belong there", offset + length)
-    head = source.read(offset, 14)
-    if head[:4] not in (MANIFEST, BTREE, VERSIONS):
-        raise Damage("bad-header", f"{what} begins with {head[:4].hex()}, which is no OCDBT record", offset)
-    stored = int.from_bytes(head[4:12], "little")
-    demand_length(f"{what} says it has {stored} bytes, there are {length}", offset, length, stored)
-    if head[12] or head[13] > 1:
-        raise Damage("bad-header", f"{what}: version {head[12]}, compression {head[13]}", offset + 12)
-    if length > MAX_ENCODED:
-        raise Damage("too-complex", f"{what}: a record of {length} bytes", offset)
-    if head[:4] != kind:
-        raise Damage("bad-header", f"{what} begins with {head[:4].hex()} instead of {kind.hex()}", offset)
-    return head[13]
-
-
 def _read_record(
     source: Source, anatomy: Anatomy, offset: int, length: int, kind: bytes, *, what: str
 ) -> Iterator[Finding | bytes]:
@@ -227,7 +189,21 @@ def _read_record(
         why = f"{what} should end at byte {offset + length}, the file ends at {source.size}"
         raise Damage("truncated", why, source.size)
     try:
-        compression = _read_frame(source, offset, length, kind, what)
+        if length < 18:
+            raise Damage("truncated", f"{what}: {length} bytes, at least 18 belong there", offset + length)
+        head = source.read(offset, 14)
+        begins = f"{what} begins with {head[:4].hex()}"
+        if head[:4] not in (MANIFEST, BTREE, VERSIONS):
+            raise Damage("bad-header", f"{begins}, which is no OCDBT record", offset)
+        stored = int.from_bytes(head[4:12], "little")
+        demand_length(f"{what} says it has {stored} bytes, there are {length}", offset, length, stored)
+        if head[12] or head[13] > 1:
+            raise Damage("bad-header", f"{what}: version {head[12]}, compression {head[13]}", offset + 12)
+        if length > ocdbt_nodes.MAX_ENCODED:
+            raise Damage("too-complex", f"{what}: a record of {length} bytes", offset)
+        if head[:4] != kind:
+            raise Damage("bad-header", f"{begins} instead of {kind.hex()}", offset)
+        compression = head[13]
     except Damage:
         if length >= 4:  # a shorter record has no checksum
             anatomy.failed.append(sum_of(source, offset, length - 4, what))
@@ -238,7 +214,7 @@ def _read_record(
     elif anatomy.decoded > most(source):
         raise Damage("too-complex", f"{what} is not decoded: those before it came to too many bytes", offset)
     else:
-        body = decode_body(source, offset, length, compression)
+        body = ocdbt_nodes.decode_body(source, offset, length, compression)
         anatomy.decoded += _PARSING * len(body)
         yield body
 
@@ -251,35 +227,30 @@ def _check_part(
         yield part
         return
     if isinstance(part, Value):
-        yield from _check_value(source, anatomy, part)
+        offset, length, key, coding = part
+        what = repr(key[:200])
+        if offset + length > source.size:
+            why = f"the value of {what} should end at byte {offset + length}, the file ends at {source.size}"
+            raise Damage("truncated", why, source.size)
+        if coding is None and length > len(MAGIC) and source.read(offset, len(MAGIC)) == MAGIC:
+            coding = _SNIFFED  # the metadata is in another node, but chunks of Orbax begin with this magic
+        if coding is not None:
+            yield from zarr.check_chunk(source, anatomy, offset, length, coding, what=what)
+        else:
+            anatomy.explain(offset, length, f"value of {what}: no checksum covers it", Guard.UNPROTECTED)
         return
     offset, length, kind = part.place.offset, part.place.length, BTREE if isinstance(part, Root) else VERSIONS
     for item in _read_record(source, anatomy, offset, length, kind, what=f"the node at byte {offset}"):
         if isinstance(item, Finding):
             yield item
         elif isinstance(part, Root):
-            children, leaves = read_btree_node(item, part)
+            children, leaves = ocdbt_nodes.read_btree_node(item, part)
             arrays = _find_arrays(leaves.inline)
             anatomy.tensors += (a.tensor(name) for name, a in arrays.items() if a)
             anatomy.keys |= arrays.keys()
             _add_claims(anatomy, children, _find_codings(leaves.far, arrays))
         else:
-            _add_claims(anatomy, read_version_node(item, part.place.file.base, part.height))
-
-
-def _check_value(source: Source, anatomy: Anatomy, value: Value) -> Iterator[Finding]:
-    """Check a value as a chunk if its coding is known or begins with zstd's magic. Raise Damage."""
-    offset, length, key, coding = value
-    what = repr(key[:200])
-    if offset + length > source.size:
-        why = f"the value of {what} should end at byte {offset + length}, the file ends at {source.size}"
-        raise Damage("truncated", why, source.size)
-    if coding is None and length > len(MAGIC) and source.read(offset, len(MAGIC)) == MAGIC:
-        coding = _SNIFFED  # the metadata is in another node, but chunks of Orbax begin with this magic
-    if coding is not None:
-        yield from check_chunk(source, anatomy, offset, length, coding, what=what)
-    else:
-        anatomy.explain(offset, length, f"value of {what}: no checksum covers it", Guard.UNPROTECTED)
+            _add_claims(anatomy, ocdbt_nodes.read_version_node(item, part.place.file.base, part.height))
 
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
@@ -291,7 +262,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
             yield item
             continue
         try:
-            manifest = read_manifest(item)
+            manifest = ocdbt_nodes.read_manifest(item)
         except Damage as e:
             yield replace(e.finding, offset=14)
             return
@@ -300,9 +271,4 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         _add_claims(anatomy, [*manifest.roots, *manifest.versions])
 
 
-FORMAT = own_format(
-    name="ocdbt",
-    magic=lambda head: head.startswith(MANIFEST),
-    checks={Level.STRUCTURE: _structure},
-    loader=None,
-)
+FORMAT = own_format("ocdbt", lambda head: head.startswith(MANIFEST), _structure, loader=None)

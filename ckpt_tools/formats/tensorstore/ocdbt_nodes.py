@@ -293,7 +293,20 @@ def read_btree_node(data: bytes, root: Root) -> tuple[list[Root], Leaves]:
         children = [Root(p, height - 1, prefix + k[:c], prefix + k) for p, k, c in rows if p is not None]
         _skip_statistics(r, n)
     else:
-        _read_values(r, [prefix + k for k in keys], files, leaves)
+        keys = [prefix + k for k in keys]
+        lengths, kinds = r.varints(len(keys)), r.take(len(keys))
+        if kinds.strip(b"\0\1"):
+            raise r.bad("a value that is neither inline nor in a file")
+        number = sum(kinds)  # of values in files
+        if number and not files:
+            raise r.bad("values in files, but no file")
+        places = zip(r.varints(number, max(0, len(files) - 1)), r.varints(number), strict=True)
+        for key, length, kind in zip(keys, lengths, kinds, strict=True):
+            if kind:
+                file, offset = next(places)
+                leaves.far.append(FarValue(key, files[file], offset, length))
+            else:
+                leaves.inline.append((key, r.take(length)))
     r.finish()
     return children, leaves
 
@@ -314,23 +327,6 @@ def _read_keys(r: Reader, n: int, interior: bool, prefix: int) -> tuple[list[byt
         before = before[:shared] + suffix
         keys.append(before)
     return keys, common
-
-
-def _read_values(r: Reader, keys: Sequence[bytes], files: Sequence[File], leaves: Leaves) -> None:
-    """Add the values of a leaf, which follow its keys, to ``leaves``. Raise Damage."""
-    lengths, kinds = r.varints(len(keys)), r.take(len(keys))
-    if kinds.strip(b"\0\1"):
-        raise r.bad("a value that is neither inline nor in a file")
-    number = sum(kinds)  # of values in files
-    if number and not files:
-        raise r.bad("values in files, but no file")
-    places = zip(r.varints(number, max(0, len(files) - 1)), r.varints(number), strict=True)
-    for key, length, kind in zip(keys, lengths, kinds, strict=True):
-        if kind:
-            file, offset = next(places)
-            leaves.far.append(FarValue(key, files[file], offset, length))
-        else:
-            leaves.inline.append((key, r.take(length)))
 
 
 def tell_nodes_apart(nodes: Sequence[Root | Versions]) -> Iterator[Root | Versions | Finding]:

@@ -16,7 +16,7 @@ from ckpt_tools.formats.common.json_text import mapping, read_json, sequence
 from ckpt_tools.formats.common.tensors import near_miss
 from ckpt_tools.formats.tensorstore.zarr import MAX_CHUNKS, Described
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 
 _TOP = (
@@ -27,11 +27,8 @@ _TOP = (
     "custom_metadata",
     "value_metadata_tree",
 )
-_ENTRY, _VALUE, _KEY = (
-    ("key_metadata", "value_metadata"),
-    ("value_type", "skip_deserialize", "write_shape"),
-    ("key", "key_type"),
-)
+_ENTRY, _KEY = ("key_metadata", "value_metadata"), ("key", "key_type")
+_VALUE = ("value_type", "skip_deserialize", "write_shape")
 _FIRST = re.compile(rb'\s?\{\s*"(?:%s)"\s*:' % "|".join(_TOP).encode())
 _STORED = frozenset({"jax.Array", "np.ndarray", "scalar"})
 _MAX_LISTED = 16
@@ -92,9 +89,5 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 FORMAT = own_format(
-    name="orbax_tree",
-    magic=lambda head: _FIRST.match(head) is not None,
-    distinct=False,
-    checks={Level.STRUCTURE: _structure},
-    loader=None,
+    "orbax_tree", lambda head: bool(_FIRST.match(head)), _structure, distinct=False, loader=None
 )

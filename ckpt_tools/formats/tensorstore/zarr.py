@@ -26,7 +26,7 @@ from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, nothing, ow
 from ckpt_tools.formats.common.json_text import integers, mapping, read_json, sequence
 from ckpt_tools.formats.common.zstd import have_zstd, needs_zstd, walk
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.report import Guard, Level, Tensor
+from ckpt_tools.model.report import Guard, Tensor
 from ckpt_tools.storage import Source
 
 MAX_CHUNKS = 100_000
@@ -174,8 +174,10 @@ def _read_sharding(
     return Coding(None, (), inner if known else None, parts, index == ["bytes", "crc32c"], leading)
 
 
-def _read_v3(doc: Mapping[str, object]) -> Array | None:
-    """Return the array in a ``zarr.json``, None for a group or a grid of an extension. Raise Damage."""
+def array_of(doc: Mapping[str, object]) -> Array | None:
+    """Return the array in metadata v2 or v3, None for a group or a grid of an extension. Raise Damage."""
+    if doc.get("zarr_format") == 2:
+        return _read_v2(doc)
     _demand(doc, "zarr_format node_type")
     if doc["zarr_format"] != 3 or doc["node_type"] not in ("array", "group"):
         raise _bad(f"zarr_format {str(doc['zarr_format'])[:20]}, node_type {str(doc['node_type'])[:20]}")
@@ -195,11 +197,6 @@ def _read_v3(doc: Mapping[str, object]) -> Array | None:
         raise _bad(f"separator {str(separator)[:20]!r}, codecs {str(doc['codecs'])[:80]}")
     coding = _read_codecs(doc["codecs"], chunks, item)
     return Array(name, shape, chunks, item, coding, prefix, str(separator))
-
-
-def array_of(doc: Mapping[str, object]) -> Array | None:
-    """Return the array in metadata v2 or v3, None for a group or a grid of an extension. Raise Damage."""
-    return _read_v2(doc) if doc.get("zarr_format") == 2 else _read_v3(doc)
 
 
 # ---- The bytes of one chunk, wherever they lie.
@@ -371,10 +368,4 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     anatomy.members.update(dict.fromkeys(array.names(), claim))
 
 
-FORMAT = own_format(
-    name="zarr",
-    magic=lambda head: _FIRST.match(head) is not None,
-    distinct=False,
-    checks={Level.STRUCTURE: _structure},
-    loader=None,
-)
+FORMAT = own_format("zarr", lambda head: bool(_FIRST.match(head)), _structure, distinct=False, loader=None)

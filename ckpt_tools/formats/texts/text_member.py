@@ -15,7 +15,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage, own_format
 from ckpt_tools.formats.common.tensors import remember
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Guard, Level, Scalar
+from ckpt_tools.model.report import Guard, Scalar
 from ckpt_tools.storage import Source
 
 _MAX_SIZE = 64 << 20
@@ -89,6 +89,4 @@ def _read_scalar(text: str) -> Scalar:
     return {"true": True, "false": False}.get(text, text)
 
 
-FORMAT = own_format(
-    name="text_member", magic=_magic, distinct=False, checks={Level.STRUCTURE: _structure}, loader=None
-)
+FORMAT = own_format("text_member", _magic, _structure, distinct=False, loader=None)

@@ -45,10 +45,8 @@ class Contents:
             yield from tensors(self.pickled, places, anatomy, root)
             return
         listed = self._listed
-        if listed is None or listed[:2] != (
-            places,
-            root,
-        ):  # else: an equal file, with its storages at the same places
+        # else it is an equal file, with its storages at the same places
+        if listed is None or listed[:2] != (places, root):
             inner = Anatomy()
             findings = tuple(tensors(self.pickled, places, inner, root))
             listed = self._listed = places, root, inner.tensors, findings
@@ -63,7 +61,7 @@ class Contents:
 
 
 def read_contents(
-    source: Source, start: int, stop: int, anatomy: Anatomy, harmless: tuple[str, ...] = ()
+    source: Source, start: int, stop: int, anatomy: Anatomy, harmless: tuple[str, ...]
 ) -> Generator[Finding, None, Contents]:
     """Read a pickle as ``read_judged`` does, or take an equal one at the same offset that is remembered; add
     its names to ``anatomy``. Raise Damage.

@@ -36,27 +36,12 @@ _SIZES = {
 ITEMSIZE: dict[str, int] = {name: size for size, names in _SIZES.items() for name in names.split()}
 _PACKED = {"quint4x2": 2, "quint2x4": 4}
 """Elements per byte; a row of the last dimension begins at a byte (aten/src/ATen/quantized/Quantizer.cpp)."""
-STORAGES: dict[str, str] = {
-    "Byte": "uint8",
-    "Char": "int8",
-    "Bool": "bool",
-    "Short": "int16",
-    "Int": "int32",
-    "Long": "int64",
-    "Half": "float16",
-    "BFloat16": "bfloat16",
-    "Float": "float32",
-    "Double": "float64",
-    "ComplexFloat": "complex64",
-    "ComplexDouble": "complex128",
-    "QInt8": "qint8",
-    "QUInt8": "quint8",
-    "QInt32": "qint32",
-    "QUInt4x2": "quint4x2",
-    "QUInt2x4": "quint2x4",
-    "Untyped": "uint8",
-    "_Untyped": "uint8",
-}
+_CLASSES = (
+    "Byte uint8,Char int8,Bool bool,Short int16,Int int32,Long int64,Half float16,BFloat16 bfloat16,"
+    "Float float32,Double float64,ComplexFloat complex64,ComplexDouble complex128,QInt8 qint8,QUInt8 quint8,"
+    "QInt32 qint32,QUInt4x2 quint4x2,QUInt2x4 quint2x4,Untyped uint8,_Untyped uint8"
+)
+STORAGES: dict[str, str] = dict(row.split() for row in _CLASSES.split(","))
 _REBUILD = {"_rebuild_tensor": 4, "_rebuild_tensor_v2": 4, "_rebuild_tensor_v3": 7, "_rebuild_qtensor": 4}
 _META = "_rebuild_meta_tensor_no_storage"
 _FROM_BYTES = ("torch.storage", "_load_from_bytes")
@@ -140,10 +125,8 @@ def storages(pickled: Pickled) -> Iterator[Storage | Finding]:
                 why = f"the pickle gives storage {s.key[:80]!r} two different sizes"
                 yield finding("storage-size", why, offset=s.offset)
             elif first.dtype != s.dtype:
-                why = (
-                    f"the pickle names storage {s.key[:80]!r} as {first.dtype} and as {s.dtype}: loaders take"
-                    f" {first.dtype} for both"
-                )
+                why = f"the pickle names storage {s.key[:80]!r} as {first.dtype} and as {s.dtype}"
+                why += f": loaders take {first.dtype} for both"
                 yield finding("storage-dtypes", why, offset=s.offset)
         elif s is not None:
             yield s
@@ -167,10 +150,7 @@ def tensors(
     for call in pickled.calls:
         func, args, offset = call.func, call.args, call.offset
         if type(func) is Global and func.name in FROM_TYPE and len(args) > 2 and type(args[2]) is tuple:
-            func, args = (
-                args[0],
-                args[2],
-            )  # a subclass of Tensor: its first argument is the function that builds it
+            func, args = args[0], args[2]  # of a subclass: the function that builds it, and its arguments
         if type(func) is not Global or func.module != "torch._utils":
             continue
         try:
@@ -206,26 +186,6 @@ def _read_sizes(value: Any, what: str) -> tuple[int, ...]:
     return tuple(value)
 
 
-def _read_hidden_storage(call: Call, known: dict[int, Storage | None]) -> Storage | None:
-    """Return the storage that a call of ``_load_from_bytes`` has in its bytes, as their fourth pickle; None
-    if there is none. ``known`` maps the ids of bytes already read.
-    """
-    data = call.args[0] if call.func == _FROM_BYTES and call.args else None
-    if not isinstance(data, bytes):
-        return None
-    if id(data) not in known:
-        head, at, value = data[:4096], 0, None  # torch's pickles need less than 1000
-        try:
-            for _ in range(4):
-                pickled = read_pickle(head, at)
-                value, at = pickled.value, pickled.end
-        except Damage:
-            value = None
-        storage = storage_of(value) if type(value) is Persistent else None
-        known[id(data)] = storage if isinstance(storage, Storage) else None
-    return known[id(data)]
-
-
 def _make_tensor(
     name: str, args: tuple[Any, ...], places: Mapping[str, Place], hidden: dict[int, Storage | None]
 ) -> Tensor | None:
@@ -258,10 +218,29 @@ def _make_tensor(
 
 
 def _find_storage(name: str, args: tuple[Any, ...], hidden: dict[int, Storage | None]) -> object:
-    """Return the meaning of the first argument of torch's ``_rebuild_…``, a storage. Raise _BadTensor."""
+    """Return the meaning of the first argument of torch's ``_rebuild_…``, a storage. If it is a call of
+    ``_load_from_bytes``, its bytes have the storage as their fourth pickle; None if there is none. ``hidden``
+    maps the ids of bytes already read. Raise _BadTensor.
+    """
     if len(args) < _REBUILD[name] or type(args[0]) not in (Persistent, Call):
         raise _BadTensor("its first argument is not a storage, or arguments are missing")
-    return args[0].meaning if type(args[0]) is Persistent else _read_hidden_storage(args[0], hidden)
+    first = args[0]
+    if type(first) is Persistent:
+        return first.meaning
+    data = first.args[0] if first.func == _FROM_BYTES and first.args else None
+    if not isinstance(data, bytes):
+        return None
+    if id(data) not in hidden:
+        head, at, value = data[:4096], 0, None  # torch's pickles need less than 1000
+        try:
+            for _ in range(4):
+                pickled = read_pickle(head, at)
+                value, at = pickled.value, pickled.end
+        except Damage:
+            value = None
+        storage = storage_of(value) if type(value) is Persistent else None
+        hidden[id(data)] = storage if isinstance(storage, Storage) else None
+    return hidden[id(data)]
 
 
 def _find_pieces(dtype: str, at: int, nbytes: int, span: int) -> tuple[tuple[int, int], ...]:
@@ -322,11 +301,8 @@ def check_not_tar(source: Source) -> Iterator[Finding]:
     unsigned = sum(others)
     signed = unsigned - 256 * sum(b > 127 for b in others)
     if any(block) and _read_tar_number(block[_SUM]) in (unsigned, signed):  # tarfile.calc_chksums, nti
-        why = (
-            "the file is a tar archive as well: torch.load would unpickle its members instead of what was"
-            " read here"
-        )
-        yield finding("unsafe-pickle", why, offset=0)
+        why = "the file is a tar archive as well: torch.load would unpickle its members instead"
+        yield finding("unsafe-pickle", f"{why} of what was read here", offset=0)
 
 
 def _read_tar_number(field: bytes) -> int | None:
@@ -381,11 +357,8 @@ def list_tensors(value: Any, made: Mapping[int, Tensor], anatomy: Anatomy, root:
         children = _find_children(v) if tensor is None else _find_parts(v)
         first = next(children, None)
         if first and len(levels) > _DEEP + 1:
-            yield finding(
-                "too-complex",
-                f"the pickle is nested more than {_DEEP} levels deep below {path[:80]!r}; tensors there are"
-                " not listed",
-            )
+            why = f"the pickle is nested more than {_DEEP} levels deep below {path[:80]!r}"
+            yield finding("too-complex", f"{why}; tensors there are not listed")
             return
         if first:
             levels.append((path, chain((first,), children)))

@@ -4,7 +4,6 @@ last byte. It has no checksum.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Generator, Iterable, Iterator
 from itertools import product
 from typing import Any
@@ -25,75 +24,23 @@ from ckpt_tools.formats.torch.tensors import (
     tensors,
 )
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 
-# ---- The pickles of the legacy format that hold nothing of the user's, encoded again byte for byte as
-# CPython encodes them.
+# ---- The pickles of the legacy format that hold nothing of the user's, pickled again.
 #
 # A pickle has no checksum, but a known value has only one usual encoding: bytes that are one bit away from it
-# are damaged. Facts: CPython Lib/pickle.py and Modules/_pickle.c (save_*, batch_list_exact, framing).
+# are damaged. Facts: CPython Lib/pickle.py and Modules/_pickle.c (framing).
 
-
-_BATCH, _FRAME = 1000, 64 * 1024
-
-
-class _Encoder:
-    """Appends dicts, lists, strings, bools and ints to ``out`` as the pickler of one protocol does."""
-
-    def __init__(self, protocol: int) -> None:
-        self.out, self.memo, self.framed = bytearray(), 0, protocol > 3
-
-    def memoize(self) -> None:
-        """Write the opcode that puts the last value into the memo."""
-        if self.framed:
-            self.out += b"\x94"
-        else:
-            self.out += b"q%c" % self.memo if self.memo < 256 else b"r" + struct.pack("<I", self.memo)
-        self.memo += 1
-
-    def save(self, v: Any) -> None:
-        if type(v) is bool:
-            self.out.append(0x88 if v else 0x89)
-        elif type(v) is int:
-            width = (v.bit_length() + 8) // 8  # signed
-            if 0 <= v < 65536:
-                self.out += b"K%c" % v if v < 256 else b"M" + struct.pack("<H", v)
-            elif width <= 4:
-                self.out += b"J" + struct.pack("<i", v)
-            else:
-                self.out += b"\x8a%c" % width + v.to_bytes(width, "little", signed=True)
-        elif type(v) is str:
-            raw = v.encode("utf-8", "surrogatepass")
-            short = self.framed and len(raw) < 256
-            self.out += (b"\x8c%c" % len(raw) if short else b"X" + struct.pack("<I", len(raw))) + raw
-            self.memoize()
-        elif isinstance(v, dict):
-            self.save_items([x for pair in v.items() for x in pair], 2, b"}su")
-        else:
-            self.save_items(list(v), 1, b"]ae")
-
-    def save_items(self, flat: list[Any], n: int, opcodes: bytes) -> None:
-        """Write a container of items of ``n`` values; ``opcodes`` make it, add one item, add a batch."""
-        empty, one, many = opcodes
-        self.out.append(empty)
-        self.memoize()
-        for at in range(0, len(flat), n * _BATCH):
-            self.out += b"" if len(flat) == n else b"("
-            for x in flat[at : at + n * _BATCH]:
-                self.save(x)
-            self.out.append(one if len(flat) == n else many)
+_FRAME = 64 * 1024
 
 
 def encode(value: Any, protocol: int) -> bytes | None:
     """Return the bytes that pickle.dump writes in protocol 2 to 5, None if they fill several frames."""
-    encoder = _Encoder(protocol)
-    encoder.save(value)
-    out = bytes(encoder.out) + b"."
-    if len(out) >= _FRAME and protocol > 3:
-        return None
-    frame = b"\x95" + struct.pack("<Q", len(out)) if protocol > 3 and len(out) >= 4 else b""
-    return b"\x80%c" % protocol + frame + out
+    from pickle import dumps  # not at the top: few files are of this format
+
+    out = dumps(value, protocol)
+    return None if protocol > 3 and len(out) - 11 >= _FRAME else out  # PROTO and FRAME have 11 bytes
 
 
 def compare(
@@ -134,11 +81,9 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield finding("odd-header", "the object is pickled with another protocol than the rest", offset=at)
     guard = Guard.STRUCTURE if binary else Guard.UNPROTECTED
     anatomy.explain(at, 2, "the protocol of the object's pickle", guard)
-    why = (
-        "the object's pickle: its opcodes, the sizes of its storages and the extents of its tensors are"
-        " checked, not its names and numbers"
-    )
-    anatomy.explain(at + 2, pickled.end - at - 2, why, Guard.UNPROTECTED)
+    what = "the object's pickle: its opcodes, the sizes of its storages and the extents of its tensors are"
+    what += " checked, not its names and numbers"
+    anatomy.explain(at + 2, pickled.end - at - 2, what, Guard.UNPROTECTED)
     scalars(pickled.value, anatomy)
     keys = yield from read_judged(source, pickled.end, source.size, anatomy)
     known: dict[str, Storage] = {}
@@ -221,9 +166,9 @@ def _walk_storages(
     """
     places: dict[str, Place] = {}
     end = at + sum(8 + (known[k].nbytes if k in known else 0) for k in order)
-    short = f"the file has {source.size:,} bytes; its pickles describe"
     if end > source.size and known.keys() >= set(order):
-        raise Damage("truncated", f"{short} {end:,}", source.size)
+        why = f"the file has {source.size:,} bytes; its pickles describe {end:,}"
+        raise Damage("truncated", why, source.size)
     for key in order:
         s, title = known.get(key), f"storage {key[:80]!r}"
         if s is None:
@@ -243,8 +188,6 @@ def _walk_storages(
         at += 8 + s.nbytes
     if at < source.size:
         yield finding("trailing-data", f"{source.size - at:,} bytes follow the last storage", offset=at)
-    elif at > source.size:
-        raise Damage("truncated", f"{short} {at:,}", source.size)
     return places
 
 
@@ -260,6 +203,4 @@ def _check_tail(source: Source, nbytes: int) -> Iterator[Finding]:
         yield finding("zero-tail", why, offset=start)
 
 
-FORMAT = own_format(
-    name="torch_legacy", magic=legacy_magic, checks={Level.STRUCTURE: _structure}, loader="torch"
-)
+FORMAT = own_format("torch_legacy", legacy_magic, _structure, loader="torch")

@@ -12,8 +12,6 @@ import struct
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from msgspec.structs import replace
-
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.archives.tar import NAMES, members
 from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_format
@@ -22,7 +20,7 @@ from ckpt_tools.formats.pickles.scalars import scalars
 from ckpt_tools.formats.pickles.stubs import Global, Pickled
 from ckpt_tools.formats.torch.tensors import ITEMSIZE, STORAGES, extent, list_tensors
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Guard, Level, Tensor
+from ckpt_tools.model.report import Guard, Tensor
 from ckpt_tools.storage import Source
 
 _HEADS = tuple(n.ljust(64, b"\0") for n in (b"././@PaxHeader", *(n.encode() for n in NAMES)))
@@ -167,25 +165,20 @@ def _walk_storages(source: Source, at: int, stop: int, anatomy: Anatomy) -> Gene
     views = yield from read_judged(source, end, stop, anatomy, first=_SMALL)
     what = "member 'storages': a pickle of the storages that are views of others"
     anatomy.explain(end, stop - end, what, Guard.UNPROTECTED)
-    yield from _add_views(views.value, places, end)
-    yield from _check_end("storages", views, stop)
-    return places
-
-
-def _add_views(views: Any, places: Places, at: int) -> Iterator[Finding]:
-    """Add the storages that are views to ``places``: each a (key, key of the root, start, elements)."""
-    for view in views if type(views) is list else (None,):
+    for view in views.value if type(views.value) is list else (None,):
         if type(view) is not tuple or len(view) != 4 or not all(_is_key(v) for v in view):
-            raise Damage("bad-pickle", "the list of storages that are views is damaged", at)
+            raise Damage("bad-pickle", "the list of storages that are views is damaged", end)
         key, root, start, count = view
         whole = places.get(str(root))
         if whole is None or (start + count) * ITEMSIZE[whole.dtype] > whole.nbytes:
             why = f"storage {key} is a view of storage {root}, which is not there or too small"
-            yield finding("tensor-out-of-bounds", why, offset=at)
+            yield finding("tensor-out-of-bounds", why, offset=end)
             continue
         item = ITEMSIZE[whole.dtype]
         places[str(root)] = whole._replace(root=True)
         places[str(key)] = _Storage(whole.dtype, whole.offset + start * item, count * item)
+    yield from _check_end("storages", views, stop)
+    return places
 
 
 def _walk_tensors(
@@ -211,32 +204,26 @@ def _walk_tensors(
         if storage is None:  # a tensor that never had elements
             tensors[str(key)] = Tensor("", "", (), 0)
             continue
-        try:
-            tensors[str(key)] = _make_tensor(key, storage, numbers, places)
-        except Damage as e:
-            yield replace(e.finding, offset=here)
+        place = places.get(str(storage))
+        if place is None:
+            why = f"tensor {key} needs storage {str(storage)[:80]!r}, which is not there"
+            yield finding("missing-storage", why, offset=here)
+            continue
+        item, shape, stride, first = ITEMSIZE[place.dtype], numbers[:dims], numbers[dims:-1], numbers[-1]
+        need = extent(shape, stride, first) * item if min(numbers) >= 0 else _HUGE
+        if not dims:  # before 0.4, a tensor without dimensions had no elements
+            shape, need = (0,), 0
+        nbytes = item * math.prod(shape)
+        if need > place.nbytes or nbytes > _HUGE:
+            why = f"tensor {key} needs {need:,} bytes of storage {storage}, which has {place.nbytes:,}"
+            yield finding("tensor-out-of-bounds", why, offset=here)
+            continue
+        offset = place.offset + first * item
+        tensors[str(key)] = Tensor("", place.dtype, shape, nbytes, offset, str(storage))
     if end != stop:
         why = f"member 'tensors' has {stop - end:,} bytes after its last tensor"
         yield finding("trailing-data", why, offset=end)
     return tensors
 
 
-def _make_tensor(key: int, storage: Any, numbers: tuple[int, ...], places: Places) -> Tensor:
-    """Return a tensor; ``numbers``: sizes, strides, first element. Raise Damage if its storage lacks it."""
-    place = places.get(str(storage))
-    if place is None:
-        why = f"tensor {key} needs storage {str(storage)[:80]!r}, which is not there"
-        raise Damage("missing-storage", why)
-    dims, item = len(numbers) // 2, ITEMSIZE[place.dtype]
-    shape, stride, first = numbers[:dims], numbers[dims:-1], numbers[-1]
-    need = extent(shape, stride, first) * item if min(numbers) >= 0 else _HUGE
-    if not dims:  # before 0.4, a tensor without dimensions had no elements
-        shape, need = (0,), 0
-    nbytes = item * math.prod(shape)
-    if need > place.nbytes or nbytes > _HUGE:
-        why = f"tensor {key} needs {need:,} bytes of storage {storage}, which has {place.nbytes:,}"
-        raise Damage("tensor-out-of-bounds", why)
-    return Tensor("", place.dtype, shape, nbytes, place.offset + first * item, str(storage))
-
-
-FORMAT = own_format(name="torch_tar", magic=magic, checks={Level.STRUCTURE: _structure})
+FORMAT = own_format("torch_tar", magic, _structure)

@@ -135,9 +135,8 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if not by_name.keys().isdisjoint((".data/extern_modules", "extern_modules")):
         yield finding("needs-trust", "a torch.package archive: it carries Python source that loading it runs")
     elif "archive_format" in by_name:  # torch/export/pt2_archive/constants.py
-        yield finding(
-            "needs-trust", "a torch.export archive: its program and its libraries were not looked at"
-        )
+        why = "a torch.export archive: its program and its libraries were not looked at"
+        yield finding("needs-trust", why)
     elif "model.json" not in by_name:  # TorchScript before 1.3 kept its structure there
         why = "the archive has no data.pkl: its writer failed before it came to that, or was not torch"
         raise Damage("bad-header", why, 0)
@@ -189,7 +188,7 @@ def judge_inner(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if head.startswith(_ZIP):
         yield from _check(source, anatomy)
     elif head.startswith(MAGIC):
-        yield from read_arrays(source, 0, anatomy)
+        yield from read_arrays(source, anatomy)
     elif legacy_magic(head):
         yield from torch_legacy.FORMAT.checks[Level.STRUCTURE](source, anatomy)
     else:
@@ -272,11 +271,8 @@ def inflate(source: Source, record: Record) -> bytes:
     """Return the bytes of a compressed pickle. Raise Damage if it is too large or its header is damaged."""
     limit = min(_INFLATE, max(_FEW, _RATIO * record.stored))
     if record.size > limit:
-        why = (
-            f"record {record.name[:200]!r} is a compressed pickle of {record.size:,} bytes; more than"
-            f" {limit:,} are not read"
-        )
-        raise Damage("unread-pickle", why, record.header)
+        why = f"record {record.name[:200]!r} is a compressed pickle of {record.size:,} bytes"
+        raise Damage("unread-pickle", f"{why}; more than {limit:,} are not read", record.header)
     return read_record(source, record, limit)
 
 
@@ -334,7 +330,7 @@ def _find_places(
     return places
 
 
-FORMAT = own_format(name="torch_zip", magic=magic, checks={Level.STRUCTURE: limited(_check)}, loader="torch")
+FORMAT = own_format("torch_zip", magic, limited(_check), loader="torch")
 
 
 NAME = ".data/serialization_id"
