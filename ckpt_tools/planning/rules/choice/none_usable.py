@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from operator import attrgetter
+from posixpath import relpath
 from shlex import quote
 
 from msgspec.structs import replace
@@ -51,18 +52,17 @@ def explain_failure(
         hint = "leave --save-interval out to have these looked at too, newest first"
     elif not hint:
         young = any(f.code == "unfinished-save" for f in plan.warnings)  # one may still be written
-        first = next((f for f in errors if not f.follows), errors[0]) if errors else None
+        first = min(errors, key=attrgetter("follows"), default=None)
         hint = f"{filled(first.hint, first.path, plan.root)}; " if first and first.hint else ""
         hint += f"'ckpt verify {quote(plan.root)}{' --settle 0s' * young}' shows all damage{unplaced()}"
         if not ranked[1:]:
-            own = dict.fromkeys(os.path.relpath(p.home or p.path, plan.root) for p in ranked[0].parts)
+            own = dict.fromkeys(relpath(p.home or p.path, plan.root) for p in ranked[0].parts)
             what = "it" if "." in own else ranges.names([*own])
             hint += f"; if that was the job's first save, move {what} away"
     return error_of(RULE, Hit("", text, hint), NoneUsable, plan)
 
 
 def _stop_search(choice: Choice, most: int, plan: LoadPlan) -> CkptError:
-    """Return the error that no save that was read is usable, and that CKPT_MAX_ATTEMPTS ended the search."""
     read = f"none of {choice.attempts} checkpoints that were read is usable"
     if choice.attempts == 1:
         read = "the one checkpoint that was read is not usable"
@@ -114,12 +114,10 @@ def _names_ranks(f: Finding) -> bool:
 
 
 def stop_without_newest(why: str, plan: LoadPlan) -> CkptError:
-    """Return the error that a newer save is unusable, and --no-fallback wants no older one (exit 6)."""
     return error_of(RULE, Hit("", why), NotNewest, plan)
 
 
 def stop_without_state(root: str, runs: str, plan: LoadPlan) -> CkptError:
-    """Return the error that only files that replicas keep for themselves are left below ROOT (exit 4)."""
     text = f"{root} holds {runs}: only what replicas keep for themselves"
     hint = "bring back the saves of all of them, which lay beside it"
     return error_of(RULE, Hit(root, text, hint), NoneUsable, plan)

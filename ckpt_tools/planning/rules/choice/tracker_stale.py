@@ -70,7 +70,6 @@ def find_lost_best(entry: str, named: str, by: str, *, beside: bool) -> Hit:
 
 
 def ask_which_is_meant(c: Checkpoint, name: object, targets: dict[str, int | str]) -> CkptError:
-    """Return the question which of several trackers (``targets``: target by path) is right."""
     each = " and ".join(f"{path} names {target}" for path, target in targets.items())
     write = f"printf %s {quote(str(name))} | tee {' '.join(map(quote, targets))}"
     hint = f"write {name} into each of them to resume from {label(c)}: {write}"

@@ -154,7 +154,6 @@ def _make_hit(copy: StateFile, original: StateFile, severity: Severity, effect: 
 
 
 def ask_which_is_the_copy(first: str, second: str, homes: Sequence[str], answers: Sequence[str]) -> CkptError:
-    """Return the question which of two files is the copy: a wrong answer may lose or mix steps."""
     text = f"{first} and {second} are byte for byte the same, although training went on between them"
     compare = f"'ckpt diff {' '.join(map(quote, homes))}' compares the two"
     hint = f"restore whichever is the copy, or {', or '.join(answers)}; {compare}"

@@ -9,13 +9,11 @@ from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of, finding_
 
 
 def ask_for_data(c: Checkpoint, f: Finding, name: str, hint: str) -> CkptError:
-    """Return the question of a newer save than the choice of which only a pointer to its data is here."""
     text = f"{c.label} ({c.path}) may not be the newest checkpoint: another was not fetched"
     return error_of(RULE, Hit(f.path, f"{text} ({name}: {f.message})", hint))
 
 
 def describe_unneeded(path: str) -> Finding:
-    """Return the finding that a file holds no state: a graph, or macOS's data on the file beside it."""
     mac = path.rpartition("/")[2].startswith("._")
     what = "what macOS keeps of the file beside it" if mac else "a graph"
     return finding_of(RULE, Hit(path, f"{what}: it holds no state", code="not-needed"))

@@ -175,7 +175,6 @@ def say_each(code: str, text: str, paths: Sequence[str]) -> Iterator[Hit]:
 
 
 def stop_without_earlier(before: EarlierStart, root: str, plan: LoadPlan | None = None) -> CkptError:
-    """Return the error that an earlier start had a checkpoint: its mount may be lost (exit 4)."""
     earlier = f"an earlier start resumed from step {before.step} ({before.path})"
     hint = f"is the file system mounted? {FRESH[0].upper()}{FRESH[1:]}"
     text = f"there is no checkpoint in {root}, but {earlier}"
