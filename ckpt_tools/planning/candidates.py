@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from shlex import quote
 
 from msgspec.structs import replace
@@ -124,11 +125,10 @@ class Candidates:
         if len(runs) == len(gasps) == 1:
             runs |= gasps
         beside = {os.path.dirname(c.parts[0].home) for c in self.checkpoints}
-        return [
-            c
-            for c in saves
-            if c.run in runs or (trackers.is_marked(c) and os.path.dirname(c.parts[0].home) in beside)
-        ]
+        marked = {
+            c.key for c in saves if trackers.is_marked(c) and os.path.dirname(c.parts[0].home) in beside
+        }
+        return [c for c in saves if c.run in runs or c.key in marked]
 
     def _settle_steps_and_places(self) -> None:
         """Set steps and coordinates from contents where names are ambiguous, and ``places``. Reads."""
@@ -152,12 +152,8 @@ class Candidates:
         candidates = [c for c in self.checkpoints if allows(selection, c, self.step)]
         if not candidates:
             raise filters_hide_all.stop(none_usable.count_checkpoints(self.checkpoints), self.plan_nothing())
-        self.expected = completeness.expected(
-            self.checkpoints,
-            s.layouts,
-            selection.world_size,
-            lambda c: topology.read_saved_sizes(s, c, self.names),
-        )
+        sizes = partial(topology.read_saved_sizes, s, level=self.names)
+        self.expected = completeness.expected(self.checkpoints, s.layouts, selection.world_size, sizes)
         # the rules of the order have the last word
         if selection.resume_from == "tracker":
             ranked = order.order_saves(candidates, "step", selection.prefer, self.places)
@@ -220,9 +216,7 @@ class Candidates:
         self.warnings += export_newer.find_newer_models(finished, saves)
         return saves
 
-    def _find_runs_asked_for(
-        self, finished: list[Checkpoint]
-    ) -> Mapping[tuple[str, str], Sequence[Checkpoint]]:
+    def _find_runs_asked_for(self, finished: list[Checkpoint]) -> several_runs.Runs:
         """Return saves by run, as --prefix and --run leave them; runs of links alone are left out."""
         if (prefix := self.selection.prefix) is not None:
             finished = [c for c in finished if is_whole_prefix(c, prefix)] or finished
@@ -325,7 +319,6 @@ class Candidates:
     def choose_first(
         self, ranked: Sequence[Checkpoint], judge: Judge, step_of: StepOf | None = None
     ) -> Choice:
-        """Return the choice of the first usable one of the ranked checkpoints."""
         selection = self.selection
         return choose(
             ranked,
@@ -369,7 +362,6 @@ class Candidates:
         return choice
 
     def find_other_writers(self, chosen: Checkpoint | None = None) -> Iterator[Finding]:
-        """Yield which files of the run others wrote while this question was answered."""
         if session := getattr(self, "session", None):
             run = [*self.checkpoints, *self.unfinished]
             yield from other_writers.find_other_writers(run, session, chosen)
@@ -410,7 +402,6 @@ class Candidates:
 
 
 def _add_rejected(choice: Choice, rejected: Sequence[Rejected]) -> Choice:
-    """Return the choice with more ``rejected`` saves, each save once."""
     known = {r.checkpoint.key for r in choice.rejected}
     more = (r for r in rejected if r.checkpoint.key not in known)
     return replace(choice, rejected=(*choice.rejected, *more))

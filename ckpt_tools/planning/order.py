@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, Order, comparable, differ
 from ckpt_tools.model.part import Kind
-from ckpt_tools.planning.choose import rank
+from ckpt_tools.planning.choose import StepOf, rank
 
 UNKNOWN: Order = (-1, -1, -1)
 FIRST_NS = 3_655 * 86_400 * 10**9
@@ -34,7 +34,7 @@ Places = Mapping[CheckpointKey, Order]
 
 
 def find_places(
-    saves: Sequence[Checkpoint], layouts: Layouts, count_told: Callable[[Checkpoint], int | None]
+    saves: Sequence[Checkpoint], layouts: Layouts, count_told: StepOf
 ) -> dict[CheckpointKey, Order]:
     """Return where in training saves were made, if their names do not tell it: in runs whose step restarts or
     is counted in several units (by ``count_told``, a count from files), with dates as names, or with saves at
@@ -54,7 +54,7 @@ def step_at(told: int | None, c: Checkpoint, places: Places) -> int | None:
 
 
 def _find_places_in(
-    run: Sequence[Checkpoint], layout: Layout, count_told: Callable[[Checkpoint], int | None]
+    run: Sequence[Checkpoint], layout: Layout, count_told: StepOf
 ) -> dict[CheckpointKey, Order]:
     if layout.counting.restarts and len({c.restarts for c in run}) > 1:
         return _place_by_steps({c.key: count_told(c) for c in run})
@@ -73,9 +73,7 @@ def _place_ends_of_epochs(run: Sequence[Checkpoint]) -> dict[CheckpointKey, Orde
     return {c.key: (-1, c.epoch, _END) for c in ends if c.epoch is not None}
 
 
-def _place_by_counts(
-    regular: Sequence[Checkpoint], count_told: Callable[[Checkpoint], int | None]
-) -> dict[CheckpointKey, Order]:
+def _place_by_counts(regular: Sequence[Checkpoint], count_told: StepOf) -> dict[CheckpointKey, Order]:
     """Return places if names count in several units and all files tell a count, else {}."""
     counts = {c.key: count_told(c) for c in regular} if len({c.unit for c in regular}) > 1 else {}
     return {} if None in counts.values() else _place_by_steps(counts)
@@ -126,9 +124,7 @@ def _are_in_time_order(saves: Sequence[Checkpoint]) -> bool:
     return all(a.mtime_ns < b.mtime_ns for a, b in pairwise(saves))
 
 
-def add_told_steps(
-    saves: Sequence[Checkpoint], step_of: Callable[[Checkpoint], int | None]
-) -> list[Checkpoint]:
+def add_told_steps(saves: Sequence[Checkpoint], step_of: StepOf) -> list[Checkpoint]:
     """Return saves; periodic ones without a step take their files' step, if names count differently."""
     regular = [c for c in saves if c.kind is Kind.PERIODIC]
     units = {c.unit for c in regular}
@@ -215,10 +211,8 @@ class OrderFacts(Struct, frozen=True):
     def goes_back(self) -> bool:
         """Return True if a save of a lower place was written before the newest by time: a rollback."""
         newest, place = self.by_time, self.place(self.by_time)
-        return any(
-            c.mtime_ns < newest.mtime_ns and self.place(c) < place and comparable(self.place(c), place)
-            for c in self.saves
-        )
+        before = (self.place(c) for c in self.saves if c.mtime_ns < newest.mtime_ns)
+        return any(its < place and comparable(its, place) for its in before)
 
     def find_unplaced(self, saves: Sequence[Checkpoint], *, models: bool = False) -> Iterator[Checkpoint]:
         """Yield saves that may be later, as neither times nor steps tell; exports too beside ``models``."""

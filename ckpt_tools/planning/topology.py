@@ -50,9 +50,7 @@ _Places = frozenset[tuple[tuple[str, int], ...]]
 """The places of a grid that the names of a checkpoint's files show."""
 
 
-def settle_expert_names(
-    session: Session, checkpoints: list[Checkpoint], level: Level = Level.STRUCTURE
-) -> list[Checkpoint]:
+def settle_expert_names(session: Session, checkpoints: list[Checkpoint], level: Level) -> list[Checkpoint]:
     """Return checkpoints with the axis ``ep`` in place of ``pp`` where names count experts, not stages: the
     last number of mp_rank_00_001 is an expert if there is one stage, as a model's file tells. Saves with
     other places are read themselves, as an earlier job may have had other sizes.
@@ -68,10 +66,8 @@ def settle_expert_names(
             experts_at[named] = _do_count_experts(session.report(p, level) for p in parts[:_NEIGHBOURS])
     usual = next((experts for experts in experts_at.values() if experts is not None), False)
     known = {named: usual if experts is None else experts for named, experts in experts_at.items()}
-    return [
-        _name_experts(c) if known.get(named, usual) else c
-        for c, named in zip(checkpoints, places, strict=True)
-    ]
+    rows = zip(checkpoints, places, strict=True)
+    return [_name_experts(c) if known.get(named, usual) else c for c, named in rows]
 
 
 def _find_ambiguous_parts(parts: Sequence[Part]) -> Iterator[Part]:
@@ -102,16 +98,14 @@ def read_saved_sizes(session: Session, checkpoint: Checkpoint, level: Level) -> 
     return in_files.saved_sizes(session.report(p, level) for p in telling)
 
 
-def leave_out_leftovers(
-    session: Session, checkpoints: Sequence[Checkpoint], level: Level = Level.STRUCTURE
-) -> list[Checkpoint]:
+def leave_out_leftovers(s: Session, checkpoints: Sequence[Checkpoint], level: Level) -> list[Checkpoint]:
     """Return checkpoints without older files of ranks that only a larger job before had. Reads."""
     settled = list(checkpoints)
     for i, c in enumerate(settled):
         if not _has_older_ranks(c.parts):
             continue
-        layout = session.layouts.of(c)
-        lost = {p.path for p in completeness.left_over(c, layout, read_saved_sizes(session, c, level))}
+        layout = s.layouts.of(c)
+        lost = {p.path for p in completeness.left_over(c, layout, read_saved_sizes(s, c, level))}
         own = tuple(p for p in c.parts if p.path not in lost)
         times = sorted(p.mtime_ns for p in essential(own, layout))
         if lost and times:
@@ -317,7 +311,6 @@ def _find_saved_world(first: Checkpoint, worlds: _Worlds, layout: Layout) -> int
 
 
 def _find_given_world(selection: Selection) -> Known | None:
-    """Return the number of ranks by a flag or by the launcher; None without either."""
     if selection.world_size:
         return Known(selection.world_size, selection.world_from)
     started = launchers.current()
@@ -343,10 +336,8 @@ def require_trusted(directory: str, root: str, trusted: Trust) -> None:
     if inside(directory, root):
         return
     if is_url(directory):
-        raise Untrusted(
-            f"--strategy-dir {directory} lies outside {root}, and nothing tells who may write there",
-            "copy its files to a directory of your own, and name that",
-        )
+        text = f"--strategy-dir {directory} lies outside {root}, and nothing tells who may write there"
+        raise Untrusted(text, "copy its files to a directory of your own, and name that")
     try:
         with trust.named("--strategy-dir"):
             trust.check(directory, trusted)

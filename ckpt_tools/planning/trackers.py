@@ -149,7 +149,6 @@ def _read_others(s: Session, own: Layout, base: str) -> Iterator[Told]:
 
 
 def _find_target(target: int | str, checkpoints: Sequence[Checkpoint], layout: Layout) -> Checkpoint | None:
-    """Return the first checkpoint that a tracker of the layout names; None without one."""
     return next((c for c in checkpoints if _is_named(layout, c, target)), None)
 
 

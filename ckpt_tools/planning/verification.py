@@ -300,7 +300,6 @@ def _describe_states(
 
 
 def _find_unfinished(s: Session) -> Iterator[Finding]:
-    """Yield findings on unfinished saves and downloads."""
     yield from map(unfinished.describe_temporary, s.found.unfinished)
     for part in s.parts:
         yield from (replace(f, path=part.path) for f in part.findings if f.code == "unfinished-save")
@@ -364,10 +363,10 @@ def read_step(
     return next((step for p, _ in read if (step := layout.counting.place(p, siblings)) is not None), None)
 
 
-def read_epoch(session: Session, c: Checkpoint, level: Level = Level.STRUCTURE) -> int | None:
+def read_epoch(session: Session, c: Checkpoint) -> int | None:
     """Return the epoch of the first file of a checkpoint that tells one; None if none does."""
     layout = session.layouts.of(c)
-    epochs = (layout.steps(p, session.report(p, level).metadata)[1] for p in c.parts[:_READ])
+    epochs = (layout.steps(p, session.report(p, Level.STRUCTURE).metadata)[1] for p in c.parts[:_READ])
     return next((epoch for epoch in epochs if epoch is not None), None)
 
 
