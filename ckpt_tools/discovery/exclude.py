@@ -239,9 +239,8 @@ def repaired(states: Iterable[str]) -> Iterator[Finding]:
             with suppress(OSError):
                 info = lstat(path)
                 if (info.st_size, info.st_mtime_ns) == (row["size"], row["mtime_ns"]):
-                    text = (
-                        f"a flipped bit was repaired by its CRC alone, wrong with odds of {row['odds']:.2g}"
-                    )
+                    text = "a flipped bit was repaired by its CRC alone, wrong with odds of "
+                    text += f"{row['odds']:.2g}"
                     yield finding("repaired-unwitnessed", text, path=path)
 
 

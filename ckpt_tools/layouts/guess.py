@@ -100,9 +100,8 @@ def guess(sizes: Mapping[str, int], placed: Collection[str] = (), look: Look = l
         if p is not None and not re.search(r"(?:\{name\}[^/]*){3}", p.template):  # too many ways to read it
             known = made.get(p.template, replace(p, paths=(), saves=frozenset()))
             role, state = next(filter(any, map(look, p.paths[-_ASKED:])), (known.role, known.state))
-            made[p.template] = replace(
-                p, paths=known.paths + p.paths, saves=known.saves | p.saves, role=role, state=state
-            )
+            paths, saves = known.paths + p.paths, known.saves | p.saves
+            made[p.template] = replace(p, paths=paths, saves=saves, role=role, state=state)
     layouts = tuple(tuple(_assign_roles(pieces, sizes)) for pieces in _group_layouts(made.values()))
     taken = {path for pieces in layouts for p in pieces for path in p.paths if p.matches(path)}
     return Guess(layouts, tuple(path for path in sizes if path not in taken))
@@ -380,27 +379,19 @@ class Miss(NamedTuple):
     found: str
 
 
-def _split_template(template: str) -> list[str]:
-    """Return the tokens of a template; an optional part in brackets is one token."""
-    out: list[str] = []
-    depth, held = 0, ""
-    for piece in TOKENS.split(template):
-        if not piece:
-            continue
-        depth += (piece == "[") - (piece == "]")
-        held += piece
-        if depth == 0:
-            out.append(held)
-            held = ""
-    return out
-
-
 def near_miss(piece: Piece, path: str) -> Miss | None:
     """Return how far the end of ``path``, as many names as the template has, follows the template; None if it
     fits, or if not even the first literal text of the template is there.
     """
     tail = "/".join(path.split("/")[-piece.depth - 1 :])
-    parts, reached, best = _split_template(piece.template), "", 0
+    parts, depth, held = list[str](), 0, ""
+    for word in TOKENS.split(piece.template):
+        depth += (word == "[") - (word == "]")
+        held += word
+        if held and not depth:  # an optional part in brackets is one
+            parts.append(held)
+            held = ""
+    reached, best = "", 0
     for i in range(1, len(parts) + 1):
         m = re.match(compile_template("".join(parts[:i])), tail)
         if m is None:

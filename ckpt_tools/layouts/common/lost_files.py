@@ -65,10 +65,8 @@ def held_by(p: Part) -> Holds | None:
 
 def is_weights_alone(c: Checkpoint) -> bool:
     """Return True if a checkpoint's files hold weights and nothing else, as far as their pieces tell."""
-    held = {held_by(p) for p in c.parts}
-    return held == {Holds(weights=True)} or (
-        held == {None} and {p.role for p in c.parts} == {"model", "index"}
-    )
+    held, roles = {held_by(p) for p in c.parts}, {p.role for p in c.parts}
+    return held == {Holds(weights=True)} or (held == {None} and roles == {"model", "index"})
 
 
 def weights_of_a_trainer(c: Checkpoint, beside: Saves) -> Flaws:

@@ -123,17 +123,14 @@ class _Arranged:
         for i in self._outlines.find(name, after):
             piece = self.pieces[i]
             if m := piece.file.fullmatch(name):
-                return _read_fields(m.groupdict(), i, piece, name)
+                fields = m.groupdict()
+                rank, generation, step, epoch, step_in_epoch = _read_numbers(fields)
+                if generation is None and "generation" in fields:
+                    generation = 0
+                prefix = "" if piece.claim is Claim.WEAK else fields.get("prefix") or fields.get("run") or ""
+                told = rank, prefix, generation, step, epoch, step_in_epoch
+                return NameFields(i, *told, bool(fields.get("tmp")), _read_coords(fields), name)
         return None
-
-
-def _read_fields(fields: Fields, index: int, piece: Piece, whole: str) -> NameFields:
-    rank, generation, step, epoch, step_in_epoch = _read_numbers(fields)
-    if generation is None and "generation" in fields:
-        generation = 0
-    prefix = "" if piece.claim is Claim.WEAK else fields.get("prefix") or fields.get("run") or ""
-    is_begun, coords = bool(fields.get("tmp")), _read_coords(fields)
-    return NameFields(index, rank, prefix, generation, step, epoch, step_in_epoch, is_begun, coords, whole)
 
 
 class Templates:
@@ -144,22 +141,18 @@ class Templates:
         self._top, self._directories = _Node(0), 1
         pieces = ((layout, piece) for layout in layouts for piece in layout.pieces)
         for order, (layout, piece) in enumerate(pieces):
-            if listing or piece.claim is not Claim.DESCRIBED:
-                names = tuple(piece.template.split("/")[:-1])
-                self._directory(names).pieces.append(_PieceInDirectory(order, layout, piece, names))
-
-    def _directory(self, names: tuple[str, ...]) -> _Node:
-        """Return the node of directories whose last names these templates fit; add it if there is none."""
-        at = self._top
-        for name in reversed(names):
-            if name not in at.above:
-                at.above[name] = _Node(self._directories)
-                self._directories += 1
-            at = at.above[name]
-        if not at.pieces:
-            told = [field for field, _ in FIELD.findall("/".join(names)) if field in NUMBERS]
-            at.repeats = names if len(told) > len(set(told)) else ()
-        return at
+            if piece.claim is Claim.DESCRIBED and not listing:
+                continue
+            names, at = tuple(piece.template.split("/")[:-1]), self._top
+            for name in reversed(names):
+                if name not in at.above:
+                    at.above[name] = _Node(self._directories)
+                    self._directories += 1
+                at = at.above[name]
+            if not at.pieces:
+                told = [field for field, _ in FIELD.findall("/".join(names)) if field in NUMBERS]
+                at.repeats = names if len(told) > len(set(told)) else ()
+            at.pieces.append(_PieceInDirectory(order, layout, piece, names))
 
     def places(self, path: str) -> Places:
         """Return the pieces whose directory fits the end of ``path``; pieces of any directory come last."""
@@ -208,17 +201,18 @@ class Places(Sequence[Place]):
         return len(self.pieces)
 
     def __getitem__(self, i: int) -> Place:  # type: ignore[override]  # nobody asks for slices
-        if i not in self._made:
-            self._made[i] = self._place(self._arranged.at_home[i])
+        if i in self._made:
+            return self._made[i]
+        _, layout, piece, templates = self._arranged.at_home[i]
+        fields: Fields = {}
+        base, home = self.path, self.path if piece.where is Where.HERE else ""
+        if templates:
+            names = self.path.split("/")
+            top = len(names) - len(templates)
+            base = intern("/".join(names[:top]) or "/")  # the same for every directory of a checkpoint
+            here = piece.home or piece.where is Where.HERE
+            home = intern("/".join(names[: top + piece.home])) if here else ""
+            # read again rather than kept in memory: many directories of a tree fit many templates
+            fields = read_path(templates, names) or {}
+        self._made[i] = Place(layout, piece, fields, base, home)
         return self._made[i]
-
-    def _place(self, one: _PieceInDirectory) -> Place:
-        layout, piece = one.layout, one.piece
-        if not one.names:
-            return Place(layout, piece, {}, self.path, self.path if piece.where is Where.HERE else "")
-        names = self.path.split("/")
-        top = len(names) - len(one.names)
-        base = intern("/".join(names[:top]) or "/")  # the same for every directory of a checkpoint
-        home = intern("/".join(names[: top + piece.home])) if piece.home or piece.where is Where.HERE else ""
-        # the path is read again rather than kept in memory: many directories of a tree fit many templates
-        return Place(layout, piece, read_path(one.names, names) or {}, base, home)
