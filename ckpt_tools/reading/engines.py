@@ -186,10 +186,8 @@ def _connect_dask(address: str) -> Iterator[Engine]:
     try:
         import distributed
     except ImportError:
-        raise UsageError(
-            "--scheduler with an address needs Dask distributed",
-            "pip install 'ckpt-tools[dask]', here and on the workers",
-        ) from None
+        hint = "pip install 'ckpt-tools[dask]', here and on the workers"
+        raise UsageError("--scheduler with an address needs Dask distributed", hint) from None
     import logging
 
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what goes wrong is said once, by us
@@ -213,9 +211,8 @@ def _connect_dask(address: str) -> Iterator[Engine]:
         return known
 
     try:
-        yield Engine(
-            client.get_executor(pure=False, retries=RETRIES), f"the Dask scheduler at {address}", hint, width
-        )
+        executor = client.get_executor(pure=False, retries=RETRIES)
+        yield Engine(executor, f"the Dask scheduler at {address}", hint, width)
     finally:
         client.close(timeout=5)
 

@@ -183,9 +183,8 @@ def _assign_roles(states: Sequence[State]) -> list[State]:
     for f in states:
         loop = loop_of(f.part)
         # of two files with whole states and no names of their own one is enough
-        is_named = f.role in several and not (
-            bool(f.holds and f.holds[:2] == (True, True)) and "{name}" not in loop.templates[0]
-        )
+        is_whole = bool(f.holds and f.holds[:2] == (True, True))
+        is_named = f.role in several and not (is_whole and "{name}" not in loop.templates[0])
         out.append(replace(f, role=(_label(f) if is_named else "") or loop.role or f.role))
     return out
 

@@ -344,9 +344,8 @@ def _add_steps_behind_links(s: Session, parts: Parts, silent: set[tuple[str, str
         for p in parts
         if p.step is not None or (not p.home and (p.epoch, p.step_in_epoch) != (None, None))
     }
-    return [
-        p._replace(step=to.step, epoch=to.epoch, step_in_epoch=to.step_in_epoch)
-        if is_lost(p) and (to := of.get((p.run, p.size, p.mtime_ns)))
-        else p
-        for p in parts
-    ]
+    out = Parts()
+    for p in parts:
+        to = of.get((p.run, p.size, p.mtime_ns)) if is_lost(p) else None
+        out.append(p._replace(step=to.step, epoch=to.epoch, step_in_epoch=to.step_in_epoch) if to else p)
+    return out

@@ -184,6 +184,5 @@ class Sampling:
         """Keep a file's times for later runs, if it is still the file that was read."""
         if self.cache is not None and identity is not None and identity.settled(began):
             data = _DAMAGED if f.damaged else str(f.checked).encode()
-            self.cache.put(
-                f.request.path, _QUESTION, identity, Entry(data, int(Level.CONTENT), f.tried, False)
-            )
+            entry = Entry(data, int(Level.CONTENT), f.tried, False)
+            self.cache.put(f.request.path, _QUESTION, identity, entry)
