@@ -37,9 +37,7 @@ STATE = ".ckpt"
 
 class Excluded(Struct, dict=True):
     """The ``globs`` of --exclude, relative to the root: ``*`` stays within a name, ``**`` stands for any
-    number of directories.
-
-    ``paths`` are the entries that were left out so far; directories among them were not listed.
+    number of directories. ``paths`` were left out so far; directories among them were not listed.
     """
 
     globs: Sequence[str] = ()
@@ -210,9 +208,7 @@ class _Listed(TypedDict):
 
 
 def quarantined(states: Iterable[str], root: str) -> Iterator[Finding]:
-    """Yield a finding for each directory of files that were put away and are still there, in these state
-    directories; ``unreadable`` if nobody can say whether there are any.
-    """
+    """Yield each directory of files that were put away and are still there; ``unreadable`` if unknown."""
     for state in sorted(states):
         quarantine = os.path.join(state, QUARANTINE)
         home = os.path.relpath(os.path.dirname(state), root)

@@ -221,9 +221,7 @@ def unread(paths: Iterable[str]) -> dict[str, str]:
 
 
 def read_key(path: str, trusted: Trust = OURS) -> bytes:
-    """Return the key in a file that nobody else can read, without the line end that editors add. Raise
-    UsageError, which never shows the key.
-    """
+    """Return the key in a private file, without an editor's line end; a UsageError never shows the key."""
     try:
         with trust.named("CKPT_KEY_FILE"):
             data = trust.read(path, TRACKER_LIMIT, trusted, private=True)

@@ -35,9 +35,7 @@ Hear = Callable[[str], object]
 
 @contextmanager
 def no_collector() -> Iterator[None]:
-    """Switch off garbage collection during a scan: passes over a million small values without cycles cost
-    half the time and free nothing.
-    """
+    """Switch off the garbage collector during a scan: it costs half the time, and frees nothing."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -154,9 +152,7 @@ Walk = Callable[[str], Iterator[tuple[str, "DirectoryNames | OSError"]]]
 
 
 def follow_links(links: Links, walk: Walk, found: Discovery, files: list[NamedFile]) -> list[NamedFile]:
-    """Return the files, named by the path of a link if that tells more than their own; entries of ``found``
-    beside them are renamed as well.
-    """
+    """Return the files by the path of a link if that tells more; so are entries of ``found`` beside them."""
     todo, done = links.ambiguous(), set[str]()
     homes: dict[str, list[NamedFile]] = {}
     for file in files:
@@ -282,9 +278,7 @@ def _is_numbered(name: str, sibling: str) -> bool:
 
 
 def absent(root: str) -> bool:
-    """Return True if there certainly is nothing at ``root``, and no entry of which it is a prefix, in a
-    directory that could be listed.
-    """
+    """Return True if there surely is nothing at ``root``, and no entry that it is a prefix of."""
     path = absolute(root)
     parent, name = os.path.split(path)
     indexes = tuple(name + suffix for suffix in formats.names.index_suffixes)

@@ -55,19 +55,16 @@ class _Row(NamedTuple):
 
 
 class GuessedPiece(Struct, frozen=True, dict=True):
-    """The files of one template. ``saves`` are the run and the numbers of each save, ``notes`` say what else
-    a number could mean. ``sure``: a word names each number, or it is a step and does not count from 0.
-    ``state`` is the signature of files that hold a whole state.
-    """
+    """The files of one template."""
 
     template: str
     paths: tuple[str, ...]
     fields: frozenset[str]
-    notes: tuple[str, ...]
-    saves: frozenset[tuple[str, ...]]
+    notes: tuple[str, ...]  # what else a number could mean
+    saves: frozenset[tuple[str, ...]]  # the run and the numbers of each save
     role: str = ""
-    sure: bool = True
-    state: str = ""
+    sure: bool = True  # a word names each number, or it is a step and does not count from 0
+    state: str = ""  # the signature of files that hold a whole state
 
     @cached_property
     def names(self) -> list[re.Pattern[str]]:
@@ -369,14 +366,12 @@ def _name_role(template: str) -> str:
 
 
 class Miss(NamedTuple):
-    """``fits``: the text that follows the template; ``expected``: the next token; ``found``: the
-    text there.
-    """
+    """Where a path stops to follow a template."""
 
     path: str
-    fits: str
-    expected: str
-    found: str
+    fits: str  # the text that follows it
+    expected: str  # the next token
+    found: str  # the text there
 
 
 def near_miss(piece: Piece, path: str) -> Miss | None:

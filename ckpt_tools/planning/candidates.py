@@ -52,12 +52,8 @@ from ckpt_tools.storage.urls import absolute, is_url
 
 
 class Candidates:
-    """The candidates of one question, and the choice of one of them.
-
-    ``find_candidates()`` raises CkptError as docs/exit-codes.md lists it, and fills in ``session``,
-    ``checkpoints`` (the finished ones of the run), ``exports`` (left out beside them), ``unfinished``,
-    ``lost`` (saves that a tracker names and that do not exist any more), ``expected``, ``ranked`` (best
-    first), ``topology``, ``saved`` (the world size that wrote the files) and ``judge``.
+    """The candidates of one question, and the choice of one. ``find_candidates()`` raises CkptError as
+    docs/exit-codes.md lists it, and fills in the rest.
     """
 
     session: Session
@@ -72,11 +68,11 @@ class Candidates:
         self.cache = cache
         self.warnings: list[Finding] = []
         self.arranged = frozenset[str]()  # the layouts that have files below the root
-        self.checkpoints: list[Checkpoint] = []
+        self.checkpoints: list[Checkpoint] = []  # the finished ones of the run
         self.unfinished: list[Checkpoint] = []
-        self.exports: list[Checkpoint] = []
-        self.lost: list[Rejected] = []
-        self.ranked: list[Checkpoint] = []
+        self.exports: list[Checkpoint] = []  # left out beside them
+        self.lost: list[Rejected] = []  # a tracker names them, and they do not exist any more
+        self.ranked: list[Checkpoint] = []  # best first
         self.order = "mtime"
         self.places: order.Places = {}
         self.names = min(Level.STRUCTURE, selection.level)  # at level presence names must do
@@ -162,6 +158,7 @@ class Candidates:
         else:
             self.order = selection.resume_from or selection.order or "mtime"
             self.ranked = order.order_saves(candidates, self.order, selection.prefer, self.places)
+        # ``saved``: the world size that wrote the files
         self.topology, self.saved, notes = topology.find_topology(s, self.ranked, self.expected, selection)
         self.warnings += notes
         run = Run(self.checkpoints, candidates, self.expected, self.topology, self.saved)

@@ -217,25 +217,20 @@ class Judge:
 
 
 class Review:
-    """One candidate under judgement: ``named`` has the files that names show, ``whole`` those of indexes too.
-
-    ``bad`` maps paths of files that must not be loaded to the reasons. Of them, ``concluded`` were only
-    contradicted by other files, ``doubts`` equal another file (the value) that may be the copy instead, and
-    ``unseen`` could not be read when they were judged, even if they can be by now.
-    """
+    """One candidate under judgement."""
 
     def __init__(self, judge: Judge, c: Checkpoint) -> None:
         self.session, self.selection, self.run = judge.session, judge.selection, judge.run
         self.judge = judge
         self._verified_before = self.session.reader.bytes_verified
-        self.named, self.whole = c, self.session.members(c)
+        self.named, self.whole = c, self.session.members(c)  # files that names show; those of indexes too
         self.beside = self.run.siblings.find_neighbours(c)
         self.names = judge.level
         self.looks_inside = self.names > Level.PRESENCE  # at level presence only names are compared
-        self.bad: dict[str, Sequence[Finding]] = {}
-        self.concluded: set[str] = set()
-        self.doubts: dict[str, Part] = {}
-        self.unseen: dict[str, Finding] = {}
+        self.bad: dict[str, Sequence[Finding]] = {}  # path of a file that must not be loaded -> why
+        self.concluded: set[str] = set()  # those of them that only other files contradict
+        self.doubts: dict[str, Part] = {}  # those that equal another file, which may be the copy instead
+        self.unseen: dict[str, Finding] = {}  # could not be read when they were judged, but maybe by now
         self.read = False
 
     def make_judgement(self) -> Judgement:

@@ -156,24 +156,19 @@ def start_from_named(
 
 
 class OrderFacts(Struct, frozen=True):
-    """What the rules of the order see. ``by_time`` and ``by_step`` are the newest usable ones of ``saves``,
-    in comparable places. ``named`` is a tracker: it names the one of these two that is not chosen or, if both
-    are one, a third save (``tracked``), and was written later. ``step_flag``: --order step leads to
-    ``by_step``. ``others`` are usable saves that may be later than the chosen one. ``exclude`` returns the
-    flag that leads to the first of two saves by leaving out the other, "" if there is none.
-    """
+    """What the rules of the order see."""
 
     root: str
     now_ns: int
     saves: Sequence[Checkpoint]
-    by_time: Checkpoint
-    by_step: Checkpoint
+    by_time: Checkpoint  # the newest usable one of ``saves``
+    by_step: Checkpoint  # the same, in a comparable place
     places: Places
-    exclude: Callable[[Checkpoint, Checkpoint], str]
-    named: str = ""
-    tracked: Checkpoint | None = None
-    step_flag: bool = True
-    others: Sequence[Checkpoint] = ()
+    exclude: Callable[[Checkpoint, Checkpoint], str]  # the flag for the first by leaving out the other, or ""
+    named: str = ""  # a tracker that was written later, and names the one of these two that is not chosen
+    tracked: Checkpoint | None = None  # a third save that the tracker names, if both are one
+    step_flag: bool = True  # --order step leads to ``by_step``
+    others: Sequence[Checkpoint] = ()  # usable, and maybe later than the chosen one
 
     def place(self, c: Checkpoint) -> Order:
         """Return where in training a save was made."""

@@ -28,17 +28,15 @@ _ENDING = re.compile(r"\.(?:pth\.tar|weights\.h5|[A-Za-z]\w*)$")
 
 
 class State(Struct, frozen=True):
-    """A file and what it holds. ``holds`` is None if it could not be read, ``strange`` says that it is in no
-    format of states, ``count`` is the number of its optimizer's steps.
-    """
+    """A file and what it holds."""
 
     part: Part
-    holds: Holds | None = None
+    holds: Holds | None = None  # None if it could not be read
     steps: tuple[int, ...] = ()
     epochs: tuple[int, ...] = ()
-    count: int | None = None
+    count: int | None = None  # steps of its optimizer
     role: str = ""
-    strange: bool = False
+    strange: bool = False  # in no format of states
 
 
 class _Save:

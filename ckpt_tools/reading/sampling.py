@@ -28,14 +28,12 @@ _DAMAGED = b"damaged"
 
 
 class File(Struct):
-    """A file to sample. ``home`` is a number made of its path. Times are in ns since 1970, 0 for never:
-    ``checked`` when its contents were last read to their end, ``tried`` also when the time did not suffice.
-    """
+    """A file to sample. Times are in ns since 1970, 0 for never."""
 
     request: Request
-    home: int
-    checked: int = 0
-    tried: int = 0
+    home: int  # a number made of its path
+    checked: int = 0  # when its contents were last read to their end
+    tried: int = 0  # the same, also when the time did not suffice
     damaged: bool = False
     done: bool = False
 

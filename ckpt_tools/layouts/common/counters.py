@@ -91,9 +91,7 @@ def number(metadata: Metadata, keys: Sequence[str]) -> int | None:
 
 
 def steps_told(metadata: Metadata) -> tuple[int, ...]:
-    """Return all numbers of steps in a file, however deep they are; safetensors keeps objects as JSON, such
-    as ai-toolkit's ``training_info``.
-    """
+    """Return all numbers of steps in a file, also in safetensors' JSON (ai-toolkit's ``training_info``)."""
     found = dict(metadata)
     for key, text in metadata.items():
         if isinstance(text, str) and text.startswith("{") and len(text) <= _LONGEST_OBJECT:

@@ -24,13 +24,11 @@ _OF_TRAINER = re.compile(r"/checkpoint-[0-9]+/[^/]+$")
 
 
 class Holds(NamedTuple):
-    """What a checkpoint holds of a training state. ``counters``: its content, not only its name, says how far
-    training was.
-    """
+    """What a checkpoint holds of a training state."""
 
     weights: bool = False
     optimizer: bool = False
-    counters: bool = False
+    counters: bool = False  # its content, not only its name, says how far training was
 
 
 PIECES = {

@@ -37,9 +37,7 @@ class NameFields(NamedTuple):
 
 
 class Place:
-    """A piece that one directory may have, and what the directory's path alone tells (``fields``) about every
-    file of that piece in it.
-    """
+    """A piece that one directory may have, and what its path alone (``fields``) tells about such files."""
 
     __slots__ = (
         "base",
@@ -90,13 +88,11 @@ def _compute_order(one: _PieceInDirectory) -> tuple[bool, bool, bool, int]:
 
 
 class _Node(Struct, eq=False):
-    """The directories whose last names fit the same templates: their pieces, and the nodes ``above`` them by
-    the template of the next name up.
-    """
+    """The directories whose last names fit the same templates."""
 
     number: int
     pieces: list[_PieceInDirectory] = field(default_factory=list)
-    above: dict[str, _Node] = field(default_factory=dict)
+    above: dict[str, _Node] = field(default_factory=dict)  # by the template of the next name up
     repeats: tuple[str, ...] = ()  # the templates of all its names, if two of them tell the same number
     outlines: Outlines | None = None
 
@@ -173,9 +169,6 @@ class Templates:
 class Places(Sequence[Place]):
     """The pieces that one directory may have, in the order in which names are tried. A piece becomes a Place
     when a file of it is found, as a directory has files of few pieces.
-
-    ``directory`` is its path with a slash at the end. ``matched`` identifies the templates that fit its path:
-    equal values have equal ``pieces``.
     """
 
     __slots__ = ("_arranged", "_made", "directory", "path")
@@ -187,6 +180,7 @@ class Places(Sequence[Place]):
 
     @property
     def matched(self) -> tuple[int, ...]:
+        """Identifies the templates that fit its path: equal values have equal ``pieces``."""
         return self._arranged.matched
 
     @property

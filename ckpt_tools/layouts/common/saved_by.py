@@ -147,17 +147,13 @@ _Axis = tuple[str, int, int]
 
 
 class Topology(Struct, frozen=True, dict=True):
-    """How many ranks there are and how they are arranged.
-
-    ``sizes`` are parallel sizes; ``order`` has the fastest-varying axis first. ``strategy`` holds groups of
-    ranks with the same state, as the framework's files tell (``--strategy-dir``); () without such files.
-    """
+    """How many ranks there are and how they are arranged."""
 
     world_size: int
     sizes: Mapping[str, int] = field(default_factory=dict)
-    order: str = "tp-cp-ep-dp-pp"
+    order: str = "tp-cp-ep-dp-pp"  # fastest-varying axis first
     provenance: Mapping[str, Known] = field(default_factory=dict)
-    strategy: tuple[tuple[int, ...], ...] = ()
+    strategy: tuple[tuple[int, ...], ...] = ()  # ranks with the same state, by --strategy-dir
 
     def coordinates(self, rank: int) -> dict[str, int]:
         """Return the coordinates of a rank in both grids.

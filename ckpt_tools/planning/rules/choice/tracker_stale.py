@@ -20,17 +20,15 @@ _MAY_BE_RIGHT = "it was written after that save, so it may be right: check which
 
 
 class TrackerFacts(Struct, frozen=True):
-    """A tracker beside the finished ``saves`` of a run. ``says`` is the step or name in it, None for garbage.
-    ``written_ns`` is its time, ``incomplete`` are saves that lack files. ``repaired``: ckpt repair writes it.
-    """
+    """A tracker beside the finished ``saves`` of a run."""
 
     path: str
-    says: int | str | None
-    written_ns: int
-    repaired: bool
+    says: int | str | None  # the step or name in it; None for garbage
+    written_ns: int  # its time
+    repaired: bool  # ckpt repair writes it
     layout: Layout
     saves: Sequence[Checkpoint]
-    incomplete: Collection[CheckpointKey]
+    incomplete: Collection[CheckpointKey]  # saves that lack files
 
 
 def check(facts: TrackerFacts) -> Iterator[Hit]:
