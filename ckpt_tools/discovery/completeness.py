@@ -32,7 +32,6 @@ def expected_ranks(checkpoints: Iterable[Checkpoint], layouts: Layouts) -> int |
 
 
 def survivable_pieces(layout: Layout) -> frozenset[str]:
-    """Return the names of the pieces that resuming can do without."""
     return frozenset(piece.name for piece in layout.pieces if piece.readers.survivable)
 
 
@@ -221,5 +220,4 @@ def why_unfinished(c: Checkpoint, layout: Layout) -> str:
 
 
 def label(c: Checkpoint) -> str:
-    """Return the name of a checkpoint in findings."""
     return f"the {c.kind.adjective}checkpoint of {c.label}"

@@ -85,7 +85,6 @@ class DirectoryNames(Struct):
     indexes: list[str] = field(default_factory=list)
 
     def to_stat(self) -> Iterator[os.DirEntry[str]]:
-        """Yield the entries whose size and time will be asked for."""
         notes = self.layouts.note_names
         yield from (e for e, _ in self.mine)
         yield from (e for e in self.others if _may_be_known(e.name) and e.name not in notes)

@@ -173,7 +173,6 @@ def set_aside(found: Discovery, root: str, layouts: Layouts) -> list[Finding]:
 
 
 def _remove_copies(found: Discovery, top_of: Callable[[str, str], str]) -> None:
-    """Remove from ``found`` every file for which ``top_of`` returns a path."""
     found.parts = [p for p in found.parts if not top_of(p.folder.directory[:-1], p.name)]
     found.bare = [file for file in found.bare if not top_of(*split(file.path))]
     for paths in (found.unfinished, found.indexes, found.unneeded):
@@ -261,7 +260,6 @@ def origins(put_away: str) -> Iterator[str]:
 
 
 def _list_if_there(directory: str) -> Entries:
-    """Return a directory's entries, none if it is not there. Raise OSError otherwise."""
     try:
         return entries_of(directory)
     except ABSENT:

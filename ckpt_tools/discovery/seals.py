@@ -106,7 +106,6 @@ def _list_in_store(url: str) -> Iterator[BareFile]:
 
 
 def _list_seals(tree: Tree, directory: str) -> Iterator[Object]:
-    """Yield the seal of a directory, and its fragments."""
     for of in tree.named(directory, _SEALS):
         home, _, name = of.key.rpartition("/")
         if name == NAME if home == directory else is_fragment(name) and home.endswith(FRAGMENTS):

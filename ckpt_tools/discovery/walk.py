@@ -292,7 +292,6 @@ def absent(root: str) -> bool:
 
 
 def is_tree(top: str) -> bool:
-    """Return True if a path is a directory. Raise CannotLook."""
     try:
         return is_directory(top)
     except OSError as e:

@@ -231,7 +231,6 @@ class Candidates:
         return c.step if c.step is not None else read_step(self.session, c, self.checkpoints, self.names)
 
     def place(self, c: Checkpoint) -> Order:
-        """Return where in training the checkpoint was saved: step, epoch, step in the epoch."""
         return self.places.get(c.key, c.order)
 
     @property

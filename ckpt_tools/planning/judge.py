@@ -157,9 +157,7 @@ class Judge:
             self.session.report(p, self.level)
         return [*parts, *(p for p in near if self.session.known(p).verdict is not Verdict.BROKEN)]
 
-    def _find_copies(
-        self, c: Checkpoint, compared: Sequence[Part], wrong: Collection[str]
-    ) -> list[Contradiction]:
+    def _find_copies(self, c: Checkpoint, compared: Sequence[Part], wrong: set[str]) -> list[Contradiction]:
         """Return which ``compared`` files equal another one, nearest first; ``wrong`` ones are skipped."""
         elsewhere = self._list_other_files(c, compared)
         asked = [self._add_step(p) for p in compared if p.path not in wrong]

@@ -33,9 +33,7 @@ Places = Mapping[CheckpointKey, Order]
 """Where in training each save was made. ``Checkpoint.order`` holds for saves that have no entry."""
 
 
-def find_places(
-    saves: Sequence[Checkpoint], layouts: Layouts, count_told: StepOf
-) -> dict[CheckpointKey, Order]:
+def find_places(saves: Sequence[Checkpoint], layouts: Layouts, count_told: StepOf) -> Places:
     """Return where in training saves were made, if their names do not tell it: in runs whose step restarts or
     is counted in several units (by ``count_told``, a count from files), with dates as names, or with saves at
     the end of an epoch.
@@ -53,9 +51,7 @@ def step_at(told: int | None, c: Checkpoint, places: Places) -> int | None:
     return counted if told is None and counted >= 0 else told
 
 
-def _find_places_in(
-    run: Sequence[Checkpoint], layout: Layout, count_told: StepOf
-) -> dict[CheckpointKey, Order]:
+def _find_places_in(run: Sequence[Checkpoint], layout: Layout, count_told: StepOf) -> Places:
     if layout.counting.restarts and len({c.restarts for c in run}) > 1:
         return _place_by_steps({c.key: count_told(c) for c in run})
     if layout.counting.dated is not None:
@@ -67,25 +63,25 @@ def _find_places_in(
     return _place_by_counts([c for c in run if c.kind in _REGULAR], count_told)
 
 
-def _place_ends_of_epochs(run: Sequence[Checkpoint]) -> dict[CheckpointKey, Order]:
+def _place_ends_of_epochs(run: Sequence[Checkpoint]) -> Places:
     """Return the places of saves that name an epoch and no step: behind all steps of that epoch."""
     ends = (c for c in run if c.step is None and c.step_in_epoch is None)
     return {c.key: (-1, c.epoch, _END) for c in ends if c.epoch is not None}
 
 
-def _place_by_counts(regular: Sequence[Checkpoint], count_told: StepOf) -> dict[CheckpointKey, Order]:
+def _place_by_counts(regular: Sequence[Checkpoint], count_told: StepOf) -> Places:
     """Return places if names count in several units and all files tell a count, else {}."""
     counts = {c.key: count_told(c) for c in regular} if len({c.unit for c in regular}) > 1 else {}
     return {} if None in counts.values() else _place_by_steps(counts)
 
 
-def _place_by_steps(steps: Mapping[CheckpointKey, int | None]) -> dict[CheckpointKey, Order]:
+def _place_by_steps(steps: Mapping[CheckpointKey, int | None]) -> Places:
     if all(step is None for step in steps.values()):
         return {}  # without steps the numbers of restarts in names decide
     return {key: UNKNOWN if step is None else (step, -1, -1) for key, step in steps.items()}
 
 
-def _place_by_dates(run: Sequence[Checkpoint], dated: re.Pattern[str]) -> dict[CheckpointKey, Order]:
+def _place_by_dates(run: Sequence[Checkpoint], dated: re.Pattern[str]) -> Places:
     """Return places by the dates in names, if each save of a run has its own date; else {}."""
     found = {c.key: dated.fullmatch(c.path.rpartition("/")[2]) for c in run if c.order == UNKNOWN}
     dates = {key: int(re.sub(r"\D", "", m[1])) for key, m in found.items() if m}
@@ -120,7 +116,6 @@ def _sort_by_epoch(run: Sequence[Checkpoint]) -> list[Checkpoint]:
 
 
 def _are_in_time_order(saves: Sequence[Checkpoint]) -> bool:
-    """Return True if each save was written after the one before it."""
     return all(a.mtime_ns < b.mtime_ns for a, b in pairwise(saves))
 
 
@@ -171,7 +166,6 @@ class OrderFacts(Struct, frozen=True):
     others: Sequence[Checkpoint] = ()  # usable, and maybe later than the chosen one
 
     def place(self, c: Checkpoint) -> Order:
-        """Return where in training a save was made."""
         return self.places.get(c.key, c.order)
 
     @property
@@ -181,7 +175,6 @@ class OrderFacts(Struct, frozen=True):
 
     @property
     def newest(self) -> Checkpoint:
-        """The save that is chosen."""
         return self.by_step if self.differ and self.why_mute else self.by_time
 
     @property

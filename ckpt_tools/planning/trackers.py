@@ -306,7 +306,6 @@ def find_whole_temporary(s: Session) -> str | None:
 
 
 def find_later_temporary(s: Session, c: Checkpoint) -> Iterator[Finding]:
-    """Yield temporary files of saves that were written no earlier than the choice ``c``."""
     later = (path for path in _find_temporary(s) if get_time_written(path) >= c.mtime_ns)
     yield from map(unfinished.describe_temporary, later)
 
@@ -363,7 +362,6 @@ def make_pattern(path: str) -> str:
 
 
 def find_numbers(path: str) -> tuple[int, ...]:
-    """Return the numbers in the last name of a path."""
     return tuple(int(n[:18]) for n in _NUMBER.findall(os.path.basename(path)))
 
 

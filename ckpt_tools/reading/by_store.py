@@ -83,7 +83,6 @@ def _judge(evidence: Evidence, f: _SealedInStore) -> Report | Finding:
 
 
 def _why_not(told: StoreChecksums) -> str:
-    """Return why the store's checksums prove nothing about a file."""
     if not told.sums or all(s.claimed for s in told.sums):
         return "the store keeps no checksum of it that it has compared with its bytes"
     kept = ", ".join(dict.fromkeys(NAMES[s.algorithm] + ("" if s.whole else " of parts") for s in told.sums))

@@ -61,7 +61,6 @@ class _Save:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The numbers of steps that its optimizers have taken."""
         return tuple(f.count for f in self.files if f.count is not None)
 
     @property

@@ -279,7 +279,6 @@ def _see_from_here(
 
 
 def _report_unknown(request: Request, why: str) -> Report:
-    """Return the report on a file that nobody could look at."""
     found, ns = (finding("unreadable", why),), request.mtime_ns
     unknown, level = Verdict.UNKNOWN, Level.PRESENCE
     return Report(request.path, None, request.size, unknown, level, findings=found, mtime_ns=ns)
@@ -381,7 +380,6 @@ def _is_ready(s: Session, request: Request) -> bool:
 
 
 def _knows(s: Session, request: Request) -> bool:
-    """Return True if an earlier run's report answers the same question."""
     return s.reader.knows(request.path, request.level, request.expect, s.indexes.sources_digest(request.path))
 
 

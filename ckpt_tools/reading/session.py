@@ -217,7 +217,6 @@ class Session:
     def inspect(
         self, path: str, level: Level, seen: Sequence[Finding] = (), expect: Sequence[str] = ()
     ) -> tuple[Report, Anatomy]:
-        """Return a report on one file, and its anatomy."""
         if (shown := self.shown(path, level, seen)) is not None:
             return shown, Anatomy()
         report, anatomy = self.reader.read(path, level, expect, self.indexes.claims(path))

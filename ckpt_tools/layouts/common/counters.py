@@ -276,12 +276,10 @@ def _find_exact(rows: Sequence[_Counted]) -> set[int]:
 
 
 def _are_epochs(rows: Sequence[_Counted]) -> bool:
-    """Return True if the numbers of all files are epochs."""
     return all(row.part.step is None and row.part.epoch is not None for row in rows)
 
 
 def _warn(row: _Counted, text: str) -> Flaw:
-    """Return a warning about a file's counter."""
     return Flaw("step-mismatch", f"its counter says {row.said}, {text}", severity=Severity.WARNING)
 
 

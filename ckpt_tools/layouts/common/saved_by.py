@@ -166,7 +166,6 @@ class Topology(Struct, frozen=True, dict=True):
 
     @cached_property
     def _axes(self) -> tuple[_Axis, ...]:
-        """All axes of both grids."""
         size = {axis: max(1, self.sizes.get(axis, 1)) for axis in COORDS}
         etp = max(1, self.sizes.get("etp", size["tp"]))
         replicas = max(1, self.world_size // (size["tp"] * size["cp"] * size["pp"]))

@@ -23,7 +23,6 @@ _DATE = -1
 
 
 def _get_save(f: StateFile) -> tuple[str, tuple[int, ...]]:
-    """Return a key of the save that a file belongs to."""
     return f.home, f.when
 
 

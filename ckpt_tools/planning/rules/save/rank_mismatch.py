@@ -134,7 +134,6 @@ class Placed(NamedTuple):
         return tuple((axis, there.get(axis)) for axis, _ in self.coords)
 
     def fits(self, order: str) -> bool:
-        """Return True if the writing rank has the file's coordinates in this order."""
         return self.find_coordinates(order) == self.coords
 
 

@@ -90,7 +90,6 @@ def find_links(root: str, dangling: Sequence[str]) -> Iterator[Hit]:
 
 
 def find_seals(root: str, sealed: Sequence[str]) -> Iterator[Hit]:
-    """Yield hits on the ``sealed`` paths that do not exist any more."""
     if sealed:
         text = f"{root} holds seals of files that are not there: {name_paths(root, sealed)}"
         yield Hit(root, text, f"bring it back; {FRESH}", error=NoneUsable)
