@@ -1,7 +1,4 @@
-"""Choose among ranked checkpoints with a judge; and leave out what a selection did not ask for.
-
-Pure: the judge is called lazily, newest candidate first, and nothing older than the winner is judged.
-"""
+"""Choose among ranked checkpoints with a judge, lazily: nothing older than the winner is judged. Pure."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Which save is the newest: the last by modification time, and what corrects it (docs/how-it-chooses.md).
-
-Pure: takes checkpoints, returns an order and the facts for the rules of planning/rules/order. Times are
-nanoseconds since 1970.
-"""
+"""Which save is the newest by time (ns since 1970), and what corrects it (docs/how-it-chooses.md). Pure."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Files below ROOT that could not be looked at, which never count as absent; and whether to answer in spite
-of them.
-"""
+"""Files below ROOT that could not be looked at: they never count as absent. Whether to answer anyway."""
 
 from __future__ import annotations
 

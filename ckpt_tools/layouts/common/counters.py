@@ -1,6 +1,4 @@
-"""Counters inside files, compared with the names of their checkpoints over all checkpoints of one run; and
-names of the counters of steps and epochs in training loops.
-"""
+"""Counters inside files, compared with the names of all checkpoints of a run; and names of counters."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The files that a save has lost, as other saves of its run or its own other files show; and kinds of states
-that files hold. Pure.
-"""
+"""The files that a save has lost, as other saves or its own files show; and kinds of states. Pure."""
 
 from __future__ import annotations
 

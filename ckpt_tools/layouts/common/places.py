@@ -1,6 +1,4 @@
-"""The pieces whose files one directory may have: its path is matched once, name by name, so that each file in
-it costs one test of its own name.
-"""
+"""The pieces whose files a directory may have: its path is matched once, then each file by its own name."""
 
 from __future__ import annotations
 
@@ -40,19 +38,8 @@ class Place:
     """A piece that one directory may have, and what its path alone (``fields``) tells about such files."""
 
     __slots__ = (
-        "base",
-        "coords",
-        "epoch",
-        "generation",
-        "home",
-        "layout",
-        "piece",
-        "prefix",
-        "rank",
-        "step",
-        "step_in_epoch",
-        "sure",
-        "unfinished",
+        *("base", "coords", "epoch", "generation", "home", "layout", "piece", "prefix"),
+        *("rank", "step", "step_in_epoch", "sure", "unfinished"),
     )
 
     def __init__(self, layout: Layout, piece: Piece, fields: Fields, base: str, home: str) -> None:

@@ -46,14 +46,8 @@ def describe_unnamed(paths: Sequence[str], base: str, signature: str = "") -> It
 RULE = Rule(
     id="save/seal-mismatch",
     codes=(
-        "seal-mismatch",
-        "seal-missing",
-        "seal-broken",
-        "seal-incomplete",
-        "seal-extra",
-        "seal-stale",
-        "not-sealed",
-        "signature-invalid",
+        *("seal-mismatch", "seal-missing", "seal-broken", "seal-incomplete", "seal-extra", "seal-stale"),
+        *("not-sealed", "signature-invalid"),
     ),
     effect=Effect.REJECT,
     answer="restore the file; ckpt seal --again CHECKPOINT if it was changed on purpose; CKPT_VERIFY_KEY",

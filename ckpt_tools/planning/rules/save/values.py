@@ -36,16 +36,8 @@ def describe_without_elements(path: str, names: Collection[str]) -> Finding:
 RULE = Rule(
     id="save/values",
     codes=(
-        "zero-filled",
-        "missing-tensor",
-        "extra-tensor",
-        "newer-index",
-        "zero-tail",
-        "zero-pages",
-        "skeleton",
-        "nan-values",
-        "inf-values",
-        "absurd-values",
+        *("zero-filled", "missing-tensor", "extra-tensor", "newer-index", "zero-tail", "zero-pages"),
+        *("skeleton", "nan-values", "inf-values", "absurd-values"),
     ),
     effect=Effect.REJECT,
     answer="restore the file, with index and shards of one save; look at the loss before it if they are NaN",
