@@ -21,10 +21,6 @@ _COUNTS = re.compile(r"(?i)(?:step|epoch|iter)[-_=]?\d")
 """The part of a name that counts steps or epochs."""
 
 
-_WORD = 2
-"""The least letters of a word in ROOT's name."""
-
-
 def is_place_of_loop(place: Place, name: str, above: str) -> bool:
     """Return False if a place of a training loop's save has a directory that is no save: ``above`` or higher,
     or named by a number alone while the file in it has another number, or is the best or last of a run. ROOT
@@ -33,7 +29,7 @@ def is_place_of_loop(place: Place, name: str, above: str) -> bool:
     if not place.layout.is_last_resort or not place.home:
         return True
     is_below, called = place.home.startswith(f"{above}/"), basename(place.home)
-    is_number = called.isdigit() if is_below else sum(map(str.isalpha, called)) < _WORD
+    is_number = called.isdigit() if is_below else sum(map(str.isalpha, called)) < 2
     if is_below is not is_number:
         return is_below
     loop, fields = numbers_named(name)

@@ -38,12 +38,8 @@ from ckpt_tools.planning.rules.save import (
 from ckpt_tools.reading.session import Session, with_findings
 
 BESIDE: tuple[Rule, ...] = (
-    step_mismatch.RULE,
-    rank_mismatch.RULE,
-    parallel_sizes.RULE,
-    mixed_counters.RULE,
-    signature_changed.RULE,
-    replica_mismatch.RULE,
+    *(step_mismatch.RULE, rank_mismatch.RULE, parallel_sizes.RULE, mixed_counters.RULE),
+    *(signature_changed.RULE, replica_mismatch.RULE),
 )
 """Rules that compare files with their names and with each other."""
 GAPS: tuple[Rule, ...] = (missing_rank.RULE, missing_part.RULE, unfinished.RULE)

@@ -54,8 +54,6 @@ _Reader = tuple[str, Callable[..., int | str | None], Sequence[str]]
 """The name of a tracker, the function that reads its bytes, and further arguments of that function."""
 Scope = Callable[[str], bool]
 """A test whether a path matters to the question."""
-Outcome = tuple[CkptError | None, list[Finding]]
-"""The error that keeps a job from starting fresh (None where it may), and findings with the reasons."""
 Asked = Iterator[tuple[Rule, Iterable[Hit]]]
 """Rules with their hits, in the order in which the rules are asked."""
 _LEFT, _UNSEEN = first_launch_leftovers.RULE, could_not_look.RULE
@@ -63,8 +61,9 @@ _LEFT, _UNSEEN = first_launch_leftovers.RULE, could_not_look.RULE
 
 def find_objections(
     s: Session, selection: Selection, everything: Sequence[Checkpoint], unfinished: Sequence[Checkpoint]
-) -> Outcome:
-    """Return whether a job may start fresh if no save that was asked for was ever finished.
+) -> tuple[CkptError | None, list[Finding]]:
+    """Return the error that keeps a job from starting fresh if no save that was asked for was ever finished
+    (None where it may start so), and findings with the reasons.
 
     ``everything`` are all checkpoints and saves below the root, ``unfinished`` the unfinished ones that were
     asked for. The first rule that holds ends the search: an unreadable file must not hide an earlier hit.

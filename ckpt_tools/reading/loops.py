@@ -95,7 +95,8 @@ def _place_run(s: Session, parts: Sequence[Part]) -> Iterator[Part]:
     shifts = _find_shifts(saves, counted)
     epochs = {o.steps[0]: o.epoch for o in saves if o.steps and o.epoch is not None}  # step -> epoch
     for save in saves:
-        if save.joins_states or (save.loop.of_number and not counted):  # directories of ranks, or seeds
+        is_number = save.loop.templates[0].startswith("{step}/")  # nothing else names its directory
+        if save.joins_states or (is_number and not counted):  # directories of ranks, or seeds
             for f in save.files:
                 s.make_bare(f.part)
             continue

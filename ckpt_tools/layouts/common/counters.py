@@ -21,15 +21,7 @@ SHARED = frozenset({"consumed_train_samples", "global_samples", "skipped_steps",
 one save write the same number.
 """
 STEPS = (
-    "global_step",
-    "step",
-    "iteration",
-    "step_num",
-    "iter",
-    "n_iter",
-    "it",
-    "train_step",
-    "current_step",
+    *("global_step", "step", "iteration", "step_num", "iter", "n_iter", "it", "train_step", "current_step"),
     "num_updates",
     "step_count",  # LitGPT, which counts iter_num beside it
     "iter_num",  # nanoGPT
@@ -39,11 +31,8 @@ STEPS = (
     "batch_idx_train",  # icefall
     "meta.iter",
     "pickles.global_step",  # Diffusion Policy
-    "train_state.global_step",
-    "train_state.step",
-    "optimizer_history.num_updates",
-    "state.timestamp.Timestamp.batch",
-    "state.timestamp.batch",
+    *("train_state.global_step", "train_state.step", "optimizer_history.num_updates"),
+    *("state.timestamp.Timestamp.batch", "state.timestamp.batch"),
     "trainer.iteration",  # Ignite, MONAI
 )
 EPOCHS = (

@@ -18,8 +18,6 @@ _STEPS = 3
 """In how many saves a file must be, and be equal in all, to count as not trained."""
 _SEVERAL = 2
 """How many saves must show a difference: one alone may show it by a damaged file."""
-_DATE = -1
-"""The index of the date in ``when``."""
 
 
 def _get_save(f: StateFile) -> tuple[str, tuple[int, ...]]:
@@ -76,7 +74,7 @@ class _Run:
         """Return how bad it is that the same place is equal in two saves; None if it may be."""
         if not are_apart(older, f) and (older.when == f.when or not self._moved_on(older, f)):
             return None  # one state under two names
-        if older.when[:_DATE] == f.when[:_DATE]:
+        if older.when[:-1] == f.when[:-1]:  # but for the date
             return Severity.WARNING  # who starts again may come to the same state again
         here = [o.content for o in self.places[f.place].values() if not o.broken]
         if older.trained or f.trained or any(content != f.content for content in here):

@@ -22,7 +22,6 @@ from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of, finding_
 
 _SIZES = ("world", "tp", "pp")
 """Sizes that all files of a job tell alike."""
-_DOUBTFUL = ("step-mismatch", "epoch-mismatch")
 
 
 def check(facts: SavesFacts) -> Iterator[Hit]:
@@ -64,7 +63,8 @@ def _find_counters(p: Part, report: Report) -> Iterator[tuple[str, str, int]]:
     """Yield (piece, counter, value) of a file; "" as the piece if all files of the save share the value."""
     sizes = saved_sizes([report]) if p.home and p.coords and report.format else {}
     yield from (("", f"{axis} size", sizes.get(axis, 1)) for axis in (_SIZES if "world" in sizes else ()))
-    if report.verdict is not Verdict.BROKEN and not any(f.code in _DOUBTFUL for f in report.findings):
+    doubtful = any(f.code in ("step-mismatch", "epoch-mismatch") for f in report.findings)
+    if report.verdict is not Verdict.BROKEN and not doubtful:
         for key, value in report.metadata.items():
             if key.rpartition(".")[2] in SHARED and (n := whole(value)) is not None:
                 yield p.piece, key, n
