@@ -68,12 +68,6 @@ class _PieceInDirectory(NamedTuple):
     names: tuple[str, ...]
 
 
-def _compute_order(one: _PieceInDirectory) -> tuple[bool, bool, bool, int]:
-    """Return the sort key of a piece, by which pieces with names that say little come last."""
-    claim = one.piece.claim
-    return claim is Claim.DESCRIBED, claim is Claim.WEAK, not one.names, one.order
-
-
 class _Node(Struct, eq=False):
     """The directories whose last names fit the same templates."""
 
@@ -148,7 +142,12 @@ class Templates:
         matched = tuple(sorted([at.number for at in found]))
         known = self._arranged.get(matched)
         if known is None:
-            at_home = sorted((one for at in found for one in at.pieces), key=_compute_order)
+
+            def precedence(one: _PieceInDirectory) -> tuple[bool, bool, bool, int]:
+                claim = one.piece.claim  # names that say little come last
+                return claim is Claim.DESCRIBED, claim is Claim.WEAK, not one.names, one.order
+
+            at_home = sorted((one for at in found for one in at.pieces), key=precedence)
             known = self._arranged.setdefault(matched, _Arranged(matched, at_home))
         return Places(path, known)
 
