@@ -312,16 +312,14 @@ class Candidates:
         lost = [Rejected(c, judge(c).findings) for c in others if c.key not in known]
         return self.require_best(_add_rejected(choice, lost), lost)
 
-    def choose_first(
-        self, ranked: Sequence[Checkpoint], judge: Judge, step_of: StepOf | None = None
-    ) -> Choice:
+    def choose_first(self, ranked: Sequence[Checkpoint], judge: Judge, step: StepOf | None = None) -> Choice:
         selection = self.selection
         return choose(
             ranked,
             judge,
             max_attempts=selection.max_attempts,
             save_interval=selection.save_interval,
-            step_of=step_of or self.step,
+            step_of=step or self.step,
             fallback=not selection.no_fallback,
         )
 

@@ -109,11 +109,9 @@ def _ask_about_saves(
     yield _LEFT, first_launch_leftovers.find_whole(whole.path if whole else None, save=True)
 
 
-def _ask_outside(
-    s: Session, everything: Sequence[Checkpoint], inside: Scope, reasons: list[Finding]
-) -> Asked:
+def _ask_outside(s: Session, saves: Sequence[Checkpoint], inside: Scope, reasons: list[Finding]) -> Asked:
     """Yield rules with their hits on files outside of saves. Adds hand-made copies to ``reasons``."""
-    outside, found, root = _make_outside(s, everything, inside), s.found, s.root
+    outside, found, root = _make_outside(s, saves, inside), s.found, s.root
     yield _LEFT, first_launch_leftovers.find_trackers(root, list(_read_trackers(s, inside)))
     links = [p for p in found.dangling if outside(p) and not is_other(os.path.basename(p))]
     yield _LEFT, first_launch_leftovers.find_links(root, links)
