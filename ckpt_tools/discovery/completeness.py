@@ -83,14 +83,15 @@ class Expected(Struct):
     named: int | None  # how many names tell
     checkpoints: Sequence[Checkpoint]
     sizes_in_files: Callable[[Checkpoint], Mapping[str, int]]  # read only if names make it look incomplete
-    # coordinates by kind and piece; how many checkpoints have a (layout, piece), how many a mark so called
+    # by kind: coordinates of a piece; how many checkpoints have a (layout, piece), and a mark of this name
     places: dict[tuple[Kind, str], set[Coordinates]] = field(default_factory=lambda: defaultdict(set))
     usual: dict[Kind, Counter[tuple[str, str]]] = field(default_factory=lambda: defaultdict(Counter))
     marks: dict[tuple[Kind, str], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     oldest: dict[Kind, Checkpoint] = field(default_factory=dict)
     count: Counter[Kind] = field(default_factory=Counter)
+    # by kind and generation: the ranks that saved it
     writers: dict[tuple[Kind, int | None], set[int | None]] = field(default_factory=lambda: defaultdict(set))
-    saved: Counter[object] = field(default_factory=Counter)  # saves of a step
+    saved: Counter[object] = field(default_factory=Counter)  # how many saves a step has
     _rank_files: dict[Kind, dict[int | None, list[RankFile]]] = field(default_factory=dict)
 
     def rank_files(self, kind: Kind) -> Mapping[int | None, Sequence[RankFile]]:

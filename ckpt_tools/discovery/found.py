@@ -79,7 +79,7 @@ class Discovery(Struct):
     empty: list[str] = field(default_factory=list)  # directories in which nothing was seen
     placed: dict[str, Layout] = field(default_factory=dict)  # trackers that another layout's names fit, too
     excluded: Excluded = field(default_factory=Excluded)
-    states: set[str] = field(default_factory=set)  # of several threads: adding is one step
+    states: set[str] = field(default_factory=set)  # ``.ckpt``; of several threads: adding is one step
     tree: bool = False  # ROOT is a directory
     alone: bool = False  # ROOT is one file
 

@@ -140,6 +140,7 @@ def directories(home: str) -> Iterator[tuple[str, Sealable | OSError]]:
 TRACKER_LIMIT = 4096
 """A tracker holds a number or a word; more than this is garbage and is not read."""
 _LINE, _SMALL = 256, 64
+"""Bytes of a small text of one line, and how many of a directory are read, at most."""
 _KEYS = (16, 24, 32)
 """Bytes of a key of AES."""
 DVC = ".dvc"
