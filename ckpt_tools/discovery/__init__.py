@@ -1,3 +1,1 @@
-"""From a root to its checkpoints: which files are parts of a checkpoint, by their names, and which files a
-checkpoint lacks.
-"""
+"""From a root to its checkpoints: which files are parts, by their names, and which files are missing."""

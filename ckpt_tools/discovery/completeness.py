@@ -32,7 +32,6 @@ def expected_ranks(checkpoints: Iterable[Checkpoint], layouts: Layouts) -> int |
 
 
 def survivable_pieces(layout: Layout) -> frozenset[str]:
-    """Return the names of the pieces that resuming can do without."""
     return frozenset(piece.name for piece in layout.pieces if piece.readers.survivable)
 
 
@@ -77,27 +76,22 @@ class RankFile(NamedTuple):
 
 
 class Expected(Struct):
-    """The checkpoints of one run taken together: the measure for the files that one of them lacks.
-
-    ``ranks`` is how many ranks the run has, ``named`` how many of them names tell. ``places`` are coordinates
-    by kind and piece; ``usual`` counts the checkpoints with a (layout, piece), ``marks`` those with a mark of
-    this name, by kind and layout. ``writers`` are the ranks that saved a generation; ``saved`` counts the
-    saves of a step. ``sizes_in_files`` returns the job's sizes from a checkpoint's files, read only if names
-    make it look incomplete.
-    """
+    """The checkpoints of one run taken together: the measure for the files that one of them lacks."""
 
     layouts: Layouts
-    ranks: int
-    named: int | None
+    ranks: int  # how many the run has
+    named: int | None  # how many names tell
     checkpoints: Sequence[Checkpoint]
-    sizes_in_files: Callable[[Checkpoint], Mapping[str, int]]
+    sizes_in_files: Callable[[Checkpoint], Mapping[str, int]]  # read only if names make it look incomplete
+    # by kind: coordinates of a piece; how many checkpoints have a (layout, piece), and a mark of this name
     places: dict[tuple[Kind, str], set[Coordinates]] = field(default_factory=lambda: defaultdict(set))
     usual: dict[Kind, Counter[tuple[str, str]]] = field(default_factory=lambda: defaultdict(Counter))
     marks: dict[tuple[Kind, str], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     oldest: dict[Kind, Checkpoint] = field(default_factory=dict)
     count: Counter[Kind] = field(default_factory=Counter)
+    # by kind and generation: the ranks that saved it
     writers: dict[tuple[Kind, int | None], set[int | None]] = field(default_factory=lambda: defaultdict(set))
-    saved: Counter[object] = field(default_factory=Counter)
+    saved: Counter[object] = field(default_factory=Counter)  # how many saves a step has
     _rank_files: dict[Kind, dict[int | None, list[RankFile]]] = field(default_factory=dict)
 
     def rank_files(self, kind: Kind) -> Mapping[int | None, Sequence[RankFile]]:
@@ -227,5 +221,4 @@ def why_unfinished(c: Checkpoint, layout: Layout) -> str:
 
 
 def label(c: Checkpoint) -> str:
-    """Return the name of a checkpoint in findings."""
     return f"the {c.kind.adjective}checkpoint of {c.label}"

@@ -72,22 +72,19 @@ def split_seals(path: str, entries: Entries) -> tuple[Entries, Entries]:
 
 
 class DirectoryNames(Struct):
-    """The entries of one directory, sorted by their names alone: a layout knows ``mine``; ``others`` are the
-    rest. ``controls`` are files of downloaders, by the name of the file that each lies beside.
-    """
+    """The entries of one directory, sorted by their names alone."""
 
     path: str
     places: Places
     layouts: Layouts
-    controls: Mapping[str, str]
+    controls: Mapping[str, str]  # of downloaders, by the name of the file that each lies beside
     unneeded: list[str]
     seals: Entries
-    mine: list[tuple[os.DirEntry[str], NameFields]] = field(default_factory=list)
-    others: Entries = field(default_factory=list)
+    mine: list[tuple[os.DirEntry[str], NameFields]] = field(default_factory=list)  # a layout knows them
+    others: Entries = field(default_factory=list)  # the rest
     indexes: list[str] = field(default_factory=list)
 
     def to_stat(self) -> Iterator[os.DirEntry[str]]:
-        """Yield the entries whose size and time will be asked for."""
         notes = self.layouts.note_names
         yield from (e for e, _ in self.mine)
         yield from (e for e in self.others if _may_be_known(e.name) and e.name not in notes)

@@ -37,9 +37,7 @@ STATE = ".ckpt"
 
 class Excluded(Struct, dict=True):
     """The ``globs`` of --exclude, relative to the root: ``*`` stays within a name, ``**`` stands for any
-    number of directories.
-
-    ``paths`` are the entries that were left out so far; directories among them were not listed.
+    number of directories. ``paths`` were left out so far; directories among them were not listed.
     """
 
     globs: Sequence[str] = ()
@@ -175,7 +173,6 @@ def set_aside(found: Discovery, root: str, layouts: Layouts) -> list[Finding]:
 
 
 def _remove_copies(found: Discovery, top_of: Callable[[str, str], str]) -> None:
-    """Remove from ``found`` every file for which ``top_of`` returns a path."""
     found.parts = [p for p in found.parts if not top_of(p.folder.directory[:-1], p.name)]
     found.bare = [file for file in found.bare if not top_of(*split(file.path))]
     for paths in (found.unfinished, found.indexes, found.unneeded):
@@ -210,9 +207,7 @@ class _Listed(TypedDict):
 
 
 def quarantined(states: Iterable[str], root: str) -> Iterator[Finding]:
-    """Yield a finding for each directory of files that were put away and are still there, in these state
-    directories; ``unreadable`` if nobody can say whether there are any.
-    """
+    """Yield each directory of files that were put away and are still there; ``unreadable`` if unknown."""
     for state in sorted(states):
         quarantine = os.path.join(state, QUARANTINE)
         home = os.path.relpath(os.path.dirname(state), root)
@@ -239,9 +234,8 @@ def repaired(states: Iterable[str]) -> Iterator[Finding]:
             with suppress(OSError):
                 info = lstat(path)
                 if (info.st_size, info.st_mtime_ns) == (row["size"], row["mtime_ns"]):
-                    text = (
-                        f"a flipped bit was repaired by its CRC alone, wrong with odds of {row['odds']:.2g}"
-                    )
+                    text = "a flipped bit was repaired by its CRC alone, wrong with odds of "
+                    text += f"{row['odds']:.2g}"
                     yield finding("repaired-unwitnessed", text, path=path)
 
 
@@ -266,7 +260,6 @@ def origins(put_away: str) -> Iterator[str]:
 
 
 def _list_if_there(directory: str) -> Entries:
-    """Return a directory's entries, none if it is not there. Raise OSError otherwise."""
     try:
         return entries_of(directory)
     except ABSENT:

@@ -58,40 +58,30 @@ class BareFile(NamedTuple):
 
 
 class Discovery(Struct):
-    """The results of listing a root, by kind of entry.
-
-    ``bare``: files that are known by their ending alone. ``trackers``: (name, directory) -> path of a file
-    that some layout calls its tracker or a record; ``placed``: the layout of such a file that also has the
-    name of another layout's file. Paths: ``unfinished``: temporary files of interrupted saves; ``indexes``:
-    files that may describe others; ``unneeded``: files without state; ``copies``: unrecognised files with
-    names of copies; ``dangling``: links to nothing that no layout places; ``texts``: small texts that nothing
-    recognises; ``states``: the directories ``.ckpt``. ``links``: links to directories; ``lone``: findings on
-    numbered directories without their first, and on indexes without shards; ``strange``: directories of
-    unrecognised files; ``empty``: directories in which nothing was seen; ``unseen``: entries that could not
-    be listed, or vanished. ``tree``: ROOT is a directory; ``alone``: it is one file.
-    """
+    """The results of listing a root, by kind of entry."""
 
     parts: list[Part] = field(default_factory=list)
-    bare: list[BareFile] = field(default_factory=list)
+    bare: list[BareFile] = field(default_factory=list)  # files that are known by their ending alone
+    # (name, directory) -> path of a file that some layout calls its tracker or a record
     trackers: dict[tuple[str, str], str] = field(default_factory=dict)
-    unfinished: list[str] = field(default_factory=list)
-    indexes: list[str] = field(default_factory=list)
-    unseen: list[Unseen] = field(default_factory=list)
+    unfinished: list[str] = field(default_factory=list)  # temporary files of interrupted saves
+    indexes: list[str] = field(default_factory=list)  # files that may describe others
+    unseen: list[Unseen] = field(default_factory=list)  # could not be listed, or vanished
     seals: list[BareFile] = field(default_factory=list)
-    unneeded: list[str] = field(default_factory=list)
-    copies: list[str] = field(default_factory=list)
-    dangling: list[str] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
-    links: list[Links] = field(default_factory=list)
-    lone: list[Finding] = field(default_factory=list)
+    unneeded: list[str] = field(default_factory=list)  # files without state
+    copies: list[str] = field(default_factory=list)  # unrecognised files with names of copies
+    dangling: list[str] = field(default_factory=list)  # links to nothing that no layout places
+    texts: list[str] = field(default_factory=list)  # small, and nothing recognises them
+    links: list[Links] = field(default_factory=list)  # links to directories
+    lone: list[Finding] = field(default_factory=list)  # numbers without their first, indexes without shards
     unrecognised: int = 0
-    strange: dict[str, None] = field(default_factory=dict)
-    empty: list[str] = field(default_factory=list)
-    placed: dict[str, Layout] = field(default_factory=dict)
+    strange: dict[str, None] = field(default_factory=dict)  # directories of unrecognised files
+    empty: list[str] = field(default_factory=list)  # directories in which nothing was seen
+    placed: dict[str, Layout] = field(default_factory=dict)  # trackers that another layout's names fit, too
     excluded: Excluded = field(default_factory=Excluded)
-    states: set[str] = field(default_factory=set)  # of several threads: adding is one step
-    tree: bool = False
-    alone: bool = False
+    states: set[str] = field(default_factory=set)  # ``.ckpt``; of several threads: adding is one step
+    tree: bool = False  # ROOT is a directory
+    alone: bool = False  # ROOT is one file
 
     def add_unrecognised(self, directory: str, name: str) -> None:
         """Count a file that nothing recognises; keep its path if its name is that of a copy or of a text."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from posixpath import commonprefix
 
 from ckpt_tools.discovery.completeness import is_of_later_ranks
 from ckpt_tools.layouts import Claim, Layout, Layouts
@@ -138,8 +139,6 @@ def _find_path(parts: Sequence[Part], layout: Layout) -> str:
         if all(piece.readers.single for piece in pieces):
             in_order = layout.pieces.index
             return min(parts, key=lambda p: (p.role != "model", in_order(layout.piece(p.piece)))).path
-        first, last = min(p.path for p in parts), max(p.path for p in parts)
-        same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
-        if (common := first[:same].rstrip(".-_/")) not in ("", base):
+        if (common := commonprefix([p.path for p in parts]).rstrip(".-_/")) not in ("", base):
             return common
     return own[0].path if len(own) == 1 or len(parts) == 1 else base

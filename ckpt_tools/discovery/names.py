@@ -21,10 +21,6 @@ _COUNTS = re.compile(r"(?i)(?:step|epoch|iter)[-_=]?\d")
 """The part of a name that counts steps or epochs."""
 
 
-_WORD = 2
-"""The least letters of a word in ROOT's name."""
-
-
 def is_place_of_loop(place: Place, name: str, above: str) -> bool:
     """Return False if a place of a training loop's save has a directory that is no save: ``above`` or higher,
     or named by a number alone while the file in it has another number, or is the best or last of a run. ROOT
@@ -33,7 +29,7 @@ def is_place_of_loop(place: Place, name: str, above: str) -> bool:
     if not place.layout.is_last_resort or not place.home:
         return True
     is_below, called = place.home.startswith(f"{above}/"), basename(place.home)
-    is_number = called.isdigit() if is_below else sum(map(str.isalpha, called)) < _WORD
+    is_number = called.isdigit() if is_below else sum(map(str.isalpha, called)) < 2
     if is_below is not is_number:
         return is_below
     loop, fields = numbers_named(name)
@@ -291,16 +287,6 @@ class _Naming:
             for base, rank in bases.items()
         }
         self._own_numbers = _find_own_numbers(files, self._ranks)
-        self._joined = _join_prefixes(self._prefixes(files))
-        self._lone = _find_lone_prefixes(files)
-        self._unfinished = {_find_marked(file) for file in files if file.place.piece.stage is Stage.MARKS}
-        begun = {_find_directory(file) for file in files if file.place.piece.stage is not Stage.FINISHED}
-        self._unfinished.update(filter(templates.is_marked, begun))
-        self._runs: dict[tuple[str, str], str] = {}
-        self._folders: dict[tuple[Place, str], Folder] = {}
-        self._moments: dict[tuple[object, ...], Moment] = {}
-
-    def _prefixes(self, files: list[NamedFile]) -> dict[str, set[tuple[int | None, str]]]:
         seen: dict[str, set[tuple[int | None, str]]] = defaultdict(set)
         for file in files:
             place, name = file.place, file.name
@@ -310,7 +296,14 @@ class _Naming:
                     base, rank = self._ranks.get(base, (base, name.rank))
                 own = (base, name.prefix, name.generation) in self._own_numbers
                 seen[base].add((rank, f"{name.prefix}_{name.generation}" if own else name.prefix))
-        return seen
+        self._joined = _join_prefixes(seen)
+        self._lone = _find_lone_prefixes(files)
+        self._unfinished = {_find_marked(file) for file in files if file.place.piece.stage is Stage.MARKS}
+        begun = {_find_directory(file) for file in files if file.place.piece.stage is not Stage.FINISHED}
+        self._unfinished.update(filter(templates.is_marked, begun))
+        self._runs: dict[tuple[str, str], str] = {}
+        self._folders: dict[tuple[Place, str], Folder] = {}
+        self._moments: dict[tuple[object, ...], Moment] = {}
 
     def part(self, file: NamedFile) -> Part:
         place, name, size, mtime_ns, findings, _ = file
@@ -336,12 +329,19 @@ class _Naming:
 
     def _folder(self, file: NamedFile, base: str, prefix: str) -> Folder:
         place, piece = file.place, file.place.piece
+        run = self._runs.get((base, prefix))
+        if run is None:
+            seen = relpath(base, self._above)
+            if seen.startswith(".."):
+                seen = basename(base)  # ROOT lies inside the run
+            run = seen if not prefix else prefix if seen == "." else f"{seen}/{prefix}"
+            self._runs[base, prefix] = run
         folder = self._folders[place, prefix] = Folder(
             directory=file.places.directory,
             layout=place.layout.name,
             piece=piece.name,
             role=piece.role,
-            run=self._runs.get((base, prefix)) or self._run(base, prefix),
+            run=run,
             base=base,
             home=place.home,
             prefix=prefix,
@@ -361,15 +361,6 @@ class _Naming:
         if self._joined:
             prefix = self._joined.get((base, rank, prefix), prefix)
         return prefix, generation
-
-    def _run(self, base: str, prefix: str) -> str:
-        """Return the name of a run: its directory as seen from ``above``, and its prefix."""
-        seen = relpath(base, self._above)
-        if seen.startswith(".."):
-            seen = basename(base)  # ROOT lies inside the run
-        run = seen if not prefix else prefix if seen == "." else f"{seen}/{prefix}"
-        self._runs[base, prefix] = run
-        return run
 
 
 def _find_directory(file: NamedFile) -> str:

@@ -106,7 +106,6 @@ def _list_in_store(url: str) -> Iterator[BareFile]:
 
 
 def _list_seals(tree: Tree, directory: str) -> Iterator[Object]:
-    """Yield the seal of a directory, and its fragments."""
     for of in tree.named(directory, _SEALS):
         home, _, name = of.key.rpartition("/")
         if name == NAME if home == directory else is_fragment(name) and home.endswith(FRAGMENTS):
@@ -140,7 +139,8 @@ def directories(home: str) -> Iterator[tuple[str, Sealable | OSError]]:
 
 TRACKER_LIMIT = 4096
 """A tracker holds a number or a word; more than this is garbage and is not read."""
-_LINE = 256
+_LINE, _SMALL = 256, 64
+"""Bytes of a small text of one line, and how many of a directory are read, at most."""
 _KEYS = (16, 24, 32)
 """Bytes of a key of AES."""
 DVC = ".dvc"
@@ -167,10 +167,10 @@ def read_tracker(path: str, limit: int = TRACKER_LIMIT) -> bytes | Finding:
         return finding("unreadable", getattr(e, "strerror", None) or str(e), path=path)
 
 
-def small_texts(directory: str, most: int = 64) -> dict[str, bytes]:
+def small_texts(directory: str) -> dict[str, bytes]:
     """Return name -> bytes of small files of a directory with one line: a tracker may be among them."""
     try:
-        entries = [e for e in entries_of(directory) if e.is_file()][:most]
+        entries = [e for e in entries_of(directory) if e.is_file()][:_SMALL]
     except OSError:
         return {}
     read = ((e.name, read_tracker(e.path, _LINE)) for e in entries)
@@ -221,21 +221,15 @@ def unread(paths: Iterable[str]) -> dict[str, str]:
 
 
 def read_key(path: str, trusted: Trust = OURS) -> bytes:
-    """Return the key in a file that nobody else can read, without the line end that editors add. Raise
-    UsageError, which never shows the key.
-    """
+    """Return the key in a private file, without an editor's line end; a UsageError never shows the key."""
     try:
         with trust.named("CKPT_KEY_FILE"):
             data = trust.read(path, TRACKER_LIMIT, trusted, private=True)
     except (OSError, ValueError) as e:  # ValueError: a NUL in the name
-        raise UsageError(
-            f"the key file {path!r} cannot be read: {getattr(e, 'strerror', None) or e}",
-            "set CKPT_KEY_FILE=FILE",
-        ) from None
+        text = f"the key file {path!r} cannot be read: {getattr(e, 'strerror', None) or e}"
+        raise UsageError(text, "set CKPT_KEY_FILE=FILE") from None
     key = data if len(data) in _KEYS else data.rstrip(b"\r\n")
     if len(key) not in _KEYS:
-        raise UsageError(
-            f"the key file {path!r} holds {len(data)} bytes, a key has 16, 24 or 32",
-            'write the key alone into it: printf %s "$KEY" > FILE',
-        )
+        text = f"the key file {path!r} holds {len(data)} bytes, a key has 16, 24 or 32"
+        raise UsageError(text, 'write the key alone into it: printf %s "$KEY" > FILE')
     return key

@@ -110,15 +110,14 @@ def content_format(path: str) -> str | None:
 
 def _find_archived(begins: bytes, ends: bytes) -> str:
     """Return the format of torch's archive, by its first members, or of a zip with a state; else ""."""
-    if format_of("torch_zip").magic(begins[:HEAD]) and first_name(begins).endswith(
-        (b"/data.pkl", b"/constants.pkl", b"/version", b"/byteorder")
-    ):
+    members = (b"/data.pkl", b"/constants.pkl", b"/version", b"/byteorder")
+    if format_of("torch_zip").magic(begins[:HEAD]) and first_name(begins).endswith(members):
         return "torch_zip"
     if has_member_of_torch(begins):
         return "torch_tar"
     zipped = format_of("zip_archive")
-    members = names_at(ends) if zipped.magic(begins[:HEAD]) else ()
-    return zipped.name if any(formats.names.only_state(os.path.basename(name)) for name in members) else ""
+    inside = names_at(ends) if zipped.magic(begins[:HEAD]) else ()
+    return zipped.name if any(formats.names.only_state(os.path.basename(name)) for name in inside) else ""
 
 
 def is_text(head: bytes) -> bool:

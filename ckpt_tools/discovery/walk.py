@@ -11,6 +11,7 @@ from operator import attrgetter
 from shlex import quote
 
 from ckpt_tools import formats
+from ckpt_tools.discovery import names as naming
 from ckpt_tools.discovery.directory import (
     DirectoryNames,
     Listing,
@@ -20,13 +21,6 @@ from ckpt_tools.discovery.directory import (
 )
 from ckpt_tools.discovery.exclude import Excluded, without_state
 from ckpt_tools.discovery.found import BareFile, Discovery, NamedFile, stat_of
-from ckpt_tools.discovery.names import (
-    drop_stale_indexes,
-    find_lone_numbers,
-    name_parts,
-    next_reading,
-    settle_names,
-)
 from ckpt_tools.discovery.seals import seals_about
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.findings import finding
@@ -41,9 +35,7 @@ Hear = Callable[[str], object]
 
 @contextmanager
 def no_collector() -> Iterator[None]:
-    """Switch off garbage collection during a scan: passes over a million small values without cycles cost
-    half the time and free nothing.
-    """
+    """Switch off the garbage collector during a scan: it costs half the time, and frees nothing."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -79,13 +71,12 @@ def discover(
         else:
             _add_file(top, names, Listing(found, files))
     above = tops[0] if len(tops) == 1 and trees[0] else os.path.dirname(tops[0])
-    files, stale = drop_stale_indexes(files)
-    for flaw in (stale_index(path, whole) for path, whole in stale.items()):
-        found.lone.append(
-            finding(flaw.code, flaw.message, path=flaw.path, severity=flaw.severity, hint=flaw.hint)
-        )
+    files, stale = naming.drop_stale_indexes(files)
+    for path, whole in stale.items():
+        f = stale_index(path, whole)
+        found.lone.append(finding(f.code, f.message, path=path, severity=f.severity, hint=f.hint))
     found.bare += (BareFile(path, *stat_of(path)) for path in stale)
-    kept, others = settle_names(files, above)
+    kept, others = naming.settle_names(files, above)
     del files
     for file in others:
         directory, name = os.path.split(file.path)
@@ -96,8 +87,8 @@ def discover(
             found.bare.append(BareFile(file.path, file.size, file.mtime_ns, file.findings))
         else:
             found.add_unrecognised(directory, name)
-    found.lone += find_lone_numbers(kept, above)
-    found.parts = name_parts(kept, above)
+    found.lone += naming.find_lone_numbers(kept, above)
+    found.parts = naming.name_parts(kept, above)
     return found
 
 
@@ -161,9 +152,7 @@ Walk = Callable[[str], Iterator[tuple[str, "DirectoryNames | OSError"]]]
 
 
 def follow_links(links: Links, walk: Walk, found: Discovery, files: list[NamedFile]) -> list[NamedFile]:
-    """Return the files, named by the path of a link if that tells more than their own; entries of ``found``
-    beside them are renamed as well.
-    """
+    """Return the files by the path of a link if that tells more; so are entries of ``found`` beside them."""
     todo, done = links.ambiguous(), set[str]()
     homes: dict[str, list[NamedFile]] = {}
     for file in files:
@@ -212,7 +201,7 @@ def _rate(files: Iterable[NamedFile]) -> tuple[bool, int]:
     for file in files:
         at: NamedFile | None = file
         while at is not None and not (at.place.sure or at.place.piece.claim.needs_no_other):
-            at = next_reading(at)  # of two frameworks that write this name, one may be sure of it
+            at = naming.next_reading(at)  # of two frameworks that write this name, one may be sure of it
         place, name = (at or file).place, (at or file).name
         numbers = place.step, place.epoch, place.generation, place.rank
         told = (*numbers, *place.coords, name.step, name.epoch, name.rank)
@@ -289,9 +278,7 @@ def _is_numbered(name: str, sibling: str) -> bool:
 
 
 def absent(root: str) -> bool:
-    """Return True if there certainly is nothing at ``root``, and no entry of which it is a prefix, in a
-    directory that could be listed.
-    """
+    """Return True if there surely is nothing at ``root``, and no entry that it is a prefix of."""
     path = absolute(root)
     parent, name = os.path.split(path)
     indexes = tuple(name + suffix for suffix in formats.names.index_suffixes)
@@ -305,7 +292,6 @@ def absent(root: str) -> bool:
 
 
 def is_tree(top: str) -> bool:
-    """Return True if a path is a directory. Raise CannotLook."""
     try:
         return is_directory(top)
     except OSError as e:

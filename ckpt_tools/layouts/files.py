@@ -47,11 +47,6 @@ class Loop(Struct, frozen=True, dict=True):
     dated: bool
     role: str
 
-    @property
-    def of_number(self) -> bool:
-        """True if a save is a directory whose name is nothing but a number."""
-        return self.templates[0].startswith("{step}/")
-
     @cached_property
     def numbered(self) -> bool:
         return not (self.rolling or self.dated)
@@ -175,10 +170,6 @@ def _list_holdings(c: Checkpoint) -> _Holdings:
     return _Holdings(frozenset((*(p.role for p in c.parts), *there)), len(read) == len(held))
 
 
-_Beside = Sequence[tuple[Checkpoint, _Holdings]]
-"""Other saves of a run, each with what it holds."""
-
-
 def _find_lacks(c: Checkpoint, others: Saves) -> Flaws:
     """Yield what a save does not hold: what all other saves of its run hold; weights; and an optimizer's
     state if another save holds one, may hold one but cannot be read, or if the save has a schedule.
@@ -198,7 +189,7 @@ def _find_lacks(c: Checkpoint, others: Saves) -> Flaws:
         yield loss(f"{_name_in_message(c)} {_explain(what, mine, beside)}", c.parts[0].path)
 
 
-def _explain(what: str, mine: frozenset[str], beside: _Beside) -> str:
+def _explain(what: str, mine: frozenset[str], beside: Sequence[tuple[Checkpoint, _Holdings]]) -> str:
     """Return how the lack of ``what`` shows, for a message: by a save that has it, or by a schedule."""
     if o := next((o for o, held in beside if what in held.what), None):
         named = [p.name for p in o.parts if p.role == what and what not in _ROLES]

@@ -55,19 +55,16 @@ class _Row(NamedTuple):
 
 
 class GuessedPiece(Struct, frozen=True, dict=True):
-    """The files of one template. ``saves`` are the run and the numbers of each save, ``notes`` say what else
-    a number could mean. ``sure``: a word names each number, or it is a step and does not count from 0.
-    ``state`` is the signature of files that hold a whole state.
-    """
+    """The files of one template."""
 
     template: str
     paths: tuple[str, ...]
     fields: frozenset[str]
-    notes: tuple[str, ...]
-    saves: frozenset[tuple[str, ...]]
+    notes: tuple[str, ...]  # what else a number could mean
+    saves: frozenset[tuple[str, ...]]  # the run and the numbers of each save
     role: str = ""
-    sure: bool = True
-    state: str = ""
+    sure: bool = True  # a word names each number, or it is a step and does not count from 0
+    state: str = ""  # the signature of files that hold a whole state
 
     @cached_property
     def names(self) -> list[re.Pattern[str]]:
@@ -100,9 +97,8 @@ def guess(sizes: Mapping[str, int], placed: Collection[str] = (), look: Look = l
         if p is not None and not re.search(r"(?:\{name\}[^/]*){3}", p.template):  # too many ways to read it
             known = made.get(p.template, replace(p, paths=(), saves=frozenset()))
             role, state = next(filter(any, map(look, p.paths[-_ASKED:])), (known.role, known.state))
-            made[p.template] = replace(
-                p, paths=known.paths + p.paths, saves=known.saves | p.saves, role=role, state=state
-            )
+            paths, saves = known.paths + p.paths, known.saves | p.saves
+            made[p.template] = replace(p, paths=paths, saves=saves, role=role, state=state)
     layouts = tuple(tuple(_assign_roles(pieces, sizes)) for pieces in _group_layouts(made.values()))
     taken = {path for pieces in layouts for p in pieces for path in p.paths if p.matches(path)}
     return Guess(layouts, tuple(path for path in sizes if path not in taken))
@@ -370,29 +366,12 @@ def _name_role(template: str) -> str:
 
 
 class Miss(NamedTuple):
-    """``fits``: the text that follows the template; ``expected``: the next token; ``found``: the
-    text there.
-    """
+    """Where a path stops to follow a template."""
 
     path: str
-    fits: str
-    expected: str
-    found: str
-
-
-def _split_template(template: str) -> list[str]:
-    """Return the tokens of a template; an optional part in brackets is one token."""
-    out: list[str] = []
-    depth, held = 0, ""
-    for piece in TOKENS.split(template):
-        if not piece:
-            continue
-        depth += (piece == "[") - (piece == "]")
-        held += piece
-        if depth == 0:
-            out.append(held)
-            held = ""
-    return out
+    fits: str  # the text that follows it
+    expected: str  # the next token
+    found: str  # the text there
 
 
 def near_miss(piece: Piece, path: str) -> Miss | None:
@@ -400,7 +379,14 @@ def near_miss(piece: Piece, path: str) -> Miss | None:
     fits, or if not even the first literal text of the template is there.
     """
     tail = "/".join(path.split("/")[-piece.depth - 1 :])
-    parts, reached, best = _split_template(piece.template), "", 0
+    parts, depth, held = list[str](), 0, ""
+    for word in TOKENS.split(piece.template):
+        depth += (word == "[") - (word == "]")
+        held += word
+        if held and not depth:  # an optional part in brackets is one
+            parts.append(held)
+            held = ""
+    reached, best = "", 0
     for i in range(1, len(parts) + 1):
         m = re.match(compile_template("".join(parts[:i])), tail)
         if m is None:

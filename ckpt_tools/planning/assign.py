@@ -142,7 +142,6 @@ class _Work:
         self.gaps: dict[Gap, list[int]] = defaultdict(list)
 
     def _add_findings(self, parts: Iterable[Part]) -> None:
-        """Add the findings on the bad ones of these files, each with its path."""
         for p in parts:
             self.findings += (f.at(p.path) for f in self.bad.get(p.path, ()))
 
@@ -252,15 +251,11 @@ class _Work:
         self, rank: int, group: Group, mine: Sequence[Part], parts: Sequence[Part]
     ) -> Load | None:
         """Return the first of ``parts`` that may stand in for the rank; ``mine`` are its own good files."""
-        groups_named = bool(self.selection.replica_groups or self.topology.strategy)
+        told, strict = self.selection.replica_groups or self.topology.strategy, self.selection.strict
         for part in parts:
             piece = self.layouts.piece_of(part)
-            by_layout, strict = (
-                bool(piece.readers.replicated_over) and not groups_named,
-                self.selection.strict,
-            )
-            source = group.source
-            facts = StandIn(rank, part, piece, source, self.topology, self.evidence, by_layout, strict)
+            by_layout = bool(piece.readers.replicated_over) and not told
+            facts = StandIn(rank, part, piece, group.source, self.topology, self.evidence, by_layout, strict)
             reason, finding = replica_mismatch.weigh(facts)
             self.findings += [finding] if finding else []
             if reason:

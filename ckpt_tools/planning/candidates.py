@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from shlex import quote
 
 from msgspec.structs import replace
@@ -51,12 +52,8 @@ from ckpt_tools.storage.urls import absolute, is_url
 
 
 class Candidates:
-    """The candidates of one question, and the choice of one of them.
-
-    ``find_candidates()`` raises CkptError as docs/exit-codes.md lists it, and fills in ``session``,
-    ``checkpoints`` (the finished ones of the run), ``exports`` (left out beside them), ``unfinished``,
-    ``lost`` (saves that a tracker names and that do not exist any more), ``expected``, ``ranked`` (best
-    first), ``topology``, ``saved`` (the world size that wrote the files) and ``judge``.
+    """The candidates of one question, and the choice of one. ``find_candidates()`` raises CkptError as
+    docs/exit-codes.md lists it, and fills in the rest.
     """
 
     session: Session
@@ -71,11 +68,11 @@ class Candidates:
         self.cache = cache
         self.warnings: list[Finding] = []
         self.arranged = frozenset[str]()  # the layouts that have files below the root
-        self.checkpoints: list[Checkpoint] = []
+        self.checkpoints: list[Checkpoint] = []  # the finished ones of the run
         self.unfinished: list[Checkpoint] = []
-        self.exports: list[Checkpoint] = []
-        self.lost: list[Rejected] = []
-        self.ranked: list[Checkpoint] = []
+        self.exports: list[Checkpoint] = []  # left out beside them
+        self.lost: list[Rejected] = []  # a tracker names them, and they do not exist any more
+        self.ranked: list[Checkpoint] = []  # best first
         self.order = "mtime"
         self.places: order.Places = {}
         self.names = min(Level.STRUCTURE, selection.level)  # at level presence names must do
@@ -124,11 +121,10 @@ class Candidates:
         if len(runs) == len(gasps) == 1:
             runs |= gasps
         beside = {os.path.dirname(c.parts[0].home) for c in self.checkpoints}
-        return [
-            c
-            for c in saves
-            if c.run in runs or (trackers.is_marked(c) and os.path.dirname(c.parts[0].home) in beside)
-        ]
+        marked = {
+            c.key for c in saves if trackers.is_marked(c) and os.path.dirname(c.parts[0].home) in beside
+        }
+        return [c for c in saves if c.run in runs or c.key in marked]
 
     def _settle_steps_and_places(self) -> None:
         """Set steps and coordinates from contents where names are ambiguous, and ``places``. Reads."""
@@ -152,12 +148,8 @@ class Candidates:
         candidates = [c for c in self.checkpoints if allows(selection, c, self.step)]
         if not candidates:
             raise filters_hide_all.stop(none_usable.count_checkpoints(self.checkpoints), self.plan_nothing())
-        self.expected = completeness.expected(
-            self.checkpoints,
-            s.layouts,
-            selection.world_size,
-            lambda c: topology.read_saved_sizes(s, c, self.names),
-        )
+        sizes = partial(topology.read_saved_sizes, s, level=self.names)
+        self.expected = completeness.expected(self.checkpoints, s.layouts, selection.world_size, sizes)
         # the rules of the order have the last word
         if selection.resume_from == "tracker":
             ranked = order.order_saves(candidates, "step", selection.prefer, self.places)
@@ -166,6 +158,7 @@ class Candidates:
         else:
             self.order = selection.resume_from or selection.order or "mtime"
             self.ranked = order.order_saves(candidates, self.order, selection.prefer, self.places)
+        # ``saved``: the world size that wrote the files
         self.topology, self.saved, notes = topology.find_topology(s, self.ranked, self.expected, selection)
         self.warnings += notes
         run = Run(self.checkpoints, candidates, self.expected, self.topology, self.saved)
@@ -220,9 +213,7 @@ class Candidates:
         self.warnings += export_newer.find_newer_models(finished, saves)
         return saves
 
-    def _find_runs_asked_for(
-        self, finished: list[Checkpoint]
-    ) -> Mapping[tuple[str, str], Sequence[Checkpoint]]:
+    def _find_runs_asked_for(self, finished: list[Checkpoint]) -> several_runs.Runs:
         """Return saves by run, as --prefix and --run leave them; runs of links alone are left out."""
         if (prefix := self.selection.prefix) is not None:
             finished = [c for c in finished if is_whole_prefix(c, prefix)] or finished
@@ -240,7 +231,6 @@ class Candidates:
         return c.step if c.step is not None else read_step(self.session, c, self.checkpoints, self.names)
 
     def place(self, c: Checkpoint) -> Order:
-        """Return where in training the checkpoint was saved: step, epoch, step in the epoch."""
         return self.places.get(c.key, c.order)
 
     @property
@@ -322,17 +312,14 @@ class Candidates:
         lost = [Rejected(c, judge(c).findings) for c in others if c.key not in known]
         return self.require_best(_add_rejected(choice, lost), lost)
 
-    def choose_first(
-        self, ranked: Sequence[Checkpoint], judge: Judge, step_of: StepOf | None = None
-    ) -> Choice:
-        """Return the choice of the first usable one of the ranked checkpoints."""
+    def choose_first(self, ranked: Sequence[Checkpoint], judge: Judge, step: StepOf | None = None) -> Choice:
         selection = self.selection
         return choose(
             ranked,
             judge,
             max_attempts=selection.max_attempts,
             save_interval=selection.save_interval,
-            step_of=step_of or self.step,
+            step_of=step or self.step,
             fallback=not selection.no_fallback,
         )
 
@@ -369,7 +356,6 @@ class Candidates:
         return choice
 
     def find_other_writers(self, chosen: Checkpoint | None = None) -> Iterator[Finding]:
-        """Yield which files of the run others wrote while this question was answered."""
         if session := getattr(self, "session", None):
             run = [*self.checkpoints, *self.unfinished]
             yield from other_writers.find_other_writers(run, session, chosen)
@@ -410,7 +396,6 @@ class Candidates:
 
 
 def _add_rejected(choice: Choice, rejected: Sequence[Rejected]) -> Choice:
-    """Return the choice with more ``rejected`` saves, each save once."""
     known = {r.checkpoint.key for r in choice.rejected}
     more = (r for r in rejected if r.checkpoint.key not in known)
     return replace(choice, rejected=(*choice.rejected, *more))

@@ -49,7 +49,6 @@ def describe_state(parts: Sequence[Part], s: Session) -> str:
 
 
 def find_warnings_of_files(parts: Sequence[Part], s: Session) -> Iterator[Finding]:
-    """Yield the warnings of the files' own reports, with their paths."""
     for p in parts:
         found = (f for f in s.known(p).findings if f.severity is Severity.WARNING)
         yield from (f.at(p.path) for f in found)
@@ -145,9 +144,8 @@ def _find_foreign_companions(s: Session, c: Checkpoint, others: Sequence[Checkpo
         ours = (p.layout, p.run) == (c.layout, c.run) and s.layouts.piece_of(p).loaded
         if ours and p.role not in mine:
             damaged = s.report_file(p.path, Level.STRUCTURE).verdict is Verdict.BROKEN
-            yield export_newer.describe_left(
-                p, "it is damaged" if damaged else "nothing says which save it is of"
-            )
+            why = "it is damaged" if damaged else "nothing says which save it is of"
+            yield export_newer.describe_left(p, why)
 
 
 # ---- the best save of the run, as the choice names it: its framework loads it when training ends

@@ -1,7 +1,4 @@
-"""Choose among ranked checkpoints with a judge; and leave out what a selection did not ask for.
-
-Pure: the judge is called lazily, newest candidate first, and nothing older than the winner is judged.
-"""
+"""Choose among ranked checkpoints with a judge, lazily: nothing older than the winner is judged. Pure."""
 
 from __future__ import annotations
 
@@ -51,7 +48,16 @@ def rank(
     all. At the same step a periodic save goes before a dying gasp, of which it takes the time, and before
     best.
     """
-    saved_at = find_save_times(candidates)
+    gasps, regular = dict[object, int](), dict[object, int]()  # when each step was saved last (ns)
+    for c in candidates:
+        if c.kind in (Kind.DYING_GASP, Kind.PERIODIC):
+            newest = gasps if c.kind is Kind.DYING_GASP else regular
+            newest[_step(c)] = max(c.mtime_ns, newest.get(_step(c), 0))
+
+    def saved_at(c: Checkpoint) -> int:
+        if c.kind is Kind.PERIODIC:
+            return max(c.mtime_ns, gasps.get(_step(c), 0))
+        return c.mtime_ns if c.kind is Kind.DYING_GASP else min(c.mtime_ns, regular.get(_step(c), c.mtime_ns))
 
     def key(c: Checkpoint) -> tuple[object, ...]:
         latest, furthest = -saved_at(c), tuple(-n for n in place(c))
@@ -66,22 +72,6 @@ def rank(
         )
 
     return sorted(candidates, key=key)
-
-
-def find_save_times(candidates: Sequence[Checkpoint]) -> Callable[[Checkpoint], int]:
-    """Return a function for when each was saved (ns), by the dying gasps and regular saves of its step."""
-    gasps, regular = dict[object, int](), dict[object, int]()
-    for c in candidates:
-        if c.kind in (Kind.DYING_GASP, Kind.PERIODIC):
-            newest = gasps if c.kind is Kind.DYING_GASP else regular
-            newest[_step(c)] = max(c.mtime_ns, newest.get(_step(c), 0))
-
-    def saved_at(c: Checkpoint) -> int:
-        if c.kind is Kind.PERIODIC:
-            return max(c.mtime_ns, gasps.get(_step(c), 0))
-        return c.mtime_ns if c.kind is Kind.DYING_GASP else min(c.mtime_ns, regular.get(_step(c), c.mtime_ns))
-
-    return saved_at
 
 
 def choose(
@@ -141,10 +131,6 @@ def _roll_back(
     return Rollback(origin, step, save_interval, f"{why}; {origin - step} steps are lost")
 
 
-named_step: StepOf = attrgetter("step")
-"""The step in a checkpoint's name; None if only its contents tell it."""
-
-
 def belongs(c: Checkpoint, selection: Selection) -> bool:
     """Return True if a checkpoint is of the layout, the run and the prefix that the selection names."""
     run, prefix = selection.run, selection.prefix or ""
@@ -159,7 +145,7 @@ def is_whole_prefix(c: Checkpoint, prefix: str) -> bool:
     return prefix in (c.parts[0].prefix, f"{c.parts[0].prefix}_{c.parts[0].generation}")
 
 
-def allows(selection: Selection, c: Checkpoint, step_of: StepOf = named_step) -> bool:
+def allows(selection: Selection, c: Checkpoint, step_of: StepOf = attrgetter("step")) -> bool:
     """Return True if --kind and --max-step leave a checkpoint. ``step_of`` may read, and is called last."""
     if selection.kind not in (None, c.kind):
         return False

@@ -20,17 +20,9 @@ from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, Order
 from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report, Tensor
+from ckpt_tools.planning import lost_files, trackers
 from ckpt_tools.planning.equal_files import EqualFiles
 from ckpt_tools.planning.facts import SavesFacts, Siblings
-from ckpt_tools.planning.lost_files import (
-    find_headless,
-    find_hollow,
-    find_lost,
-    find_lost_texts,
-    find_no_model,
-    find_unlike_run,
-    find_zeroed,
-)
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of, make_finding
 from ckpt_tools.planning.rules.save import (
     missing_part,
@@ -43,22 +35,11 @@ from ckpt_tools.planning.rules.save import (
     step_mismatch,
     unfinished,
 )
-from ckpt_tools.planning.trackers import (
-    TORN,
-    find_begun_later,
-    find_declared,
-    find_hint,
-    find_tracker_findings,
-)
 from ckpt_tools.reading.session import Session, with_findings
 
 BESIDE: tuple[Rule, ...] = (
-    step_mismatch.RULE,
-    rank_mismatch.RULE,
-    parallel_sizes.RULE,
-    mixed_counters.RULE,
-    signature_changed.RULE,
-    replica_mismatch.RULE,
+    *(step_mismatch.RULE, rank_mismatch.RULE, parallel_sizes.RULE, mixed_counters.RULE),
+    *(signature_changed.RULE, replica_mismatch.RULE),
 )
 """Rules that compare files with their names and with each other."""
 GAPS: tuple[Rule, ...] = (missing_rank.RULE, missing_part.RULE, unfinished.RULE)
@@ -113,7 +94,7 @@ def check_together(
         run = _Run(s, checkpoints, whole_tree)
         out += run.check(level)
         if whole_tree and run.finished:
-            found = find_tracker_findings(s, run.finished, run.incomplete.copy)
+            found = trackers.find_tracker_findings(s, run.finished, run.incomplete.copy)
             out += (f for f in found if f.path not in reported)
     return out
 
@@ -126,7 +107,7 @@ def _check_directories(s: Session, index_paths: Container[str]) -> list[Finding]
     ending = {(home, of) for home, name, of in allowed if name.endswith(format_of(of).suffixes)}
     for home, of in sorted(ending):
         out += format_of(of).beside(home, NOTES)  # which opens small files for the format
-    return [*out, *find_lost_texts(s)]
+    return [*out, *lost_files.find_lost_texts(s)]
 
 
 def add_finding(s: Session, path: str, f: Finding) -> None:
@@ -145,47 +126,41 @@ class _Run:
 
     @cached_property
     def expected(self) -> completeness.Expected:
-        """What the saves of the run lead to expect of each save: ranks, roles, parallel sizes."""
         s = self.session
-        return completeness.expected(
-            self.finished,
-            s.layouts,
-            sizes_in_files=lambda c: saved_sizes(s.known(p) for p in c.parts if p.path in s.reports),
-        )
+
+        def find_sizes(c: Checkpoint) -> dict[str, int]:
+            return saved_sizes(s.known(p) for p in c.parts if p.path in s.reports)
+
+        return completeness.expected(self.finished, s.layouts, sizes_in_files=find_sizes)
 
     def check(self, level: Level) -> list[Finding]:
         """Return findings on saves and directories; findings on files are added to their reports."""
-        s, newest = self.session, max(self.finished, key=lambda c: (c.order, c.mtime_ns), default=None)
-        out = self._check_files(level)
-        for c in self.checkpoints:
-            out += self._check_completeness(c)
-        if newest is not None and self.tree:
-            for c in self.finished:
-                lost = list(find_lost(s, c, self.siblings.find_neighbours(c), level))
-                if any(f.is_error for f in lost):
-                    self.incomplete.add(c.key)
-                out += lost
-            # directories that were checkpoints until their indexes were lost, or before they had one
-            out += find_headless(s, s.members(newest)) if s.found.strange else ()
-            out += find_begun_later(s, self.finished[-1])
-            out += map(make_finding, s.layouts.of(self.finished[0]).records.check(self.finished, NOTES))
-        return out
-
-    def _check_files(self, level: Level) -> list[Finding]:
-        """Add to the reports which files contradict others; return the rules' findings on saves."""
-        s, of_saves, contradicted = self.session, list[Finding](), set[str]()
+        s, out, contradicted = self.session, list[Finding](), set[str]()
         parts = [p for c in self.finished for p in c.parts]  # unfinished saves prove nothing
         for hit, f in find_hits(make_facts(s, self.finished, self.expected, parts)):
             if not hit.of_file:
-                of_saves.append(f)
+                out.append(f)
                 continue
             add_finding(s, hit.path, f)
             if f.is_error:
                 contradicted.add(hit.path)
-        for path, f in list(find_unlike_run([(p, s.known(p)) for p in parts])):
+        for path, f in list(lost_files.find_unlike_run([(p, s.known(p)) for p in parts])):
             add_finding(s, path, f)
         self._check_contents(level, contradicted)
-        return of_saves
+        newest = max(self.finished, key=lambda c: (c.order, c.mtime_ns), default=None)
+        for c in self.checkpoints:
+            out += self._check_completeness(c)
+        if newest is not None and self.tree:
+            for c in self.finished:
+                lost = list(lost_files.find_lost(s, c, self.siblings.find_neighbours(c), level))
+                if any(f.is_error for f in lost):
+                    self.incomplete.add(c.key)
+                out += lost
+            # directories that were checkpoints until their indexes were lost, or before they had one
+            out += lost_files.find_headless(s, s.members(newest)) if s.found.strange else ()
+            out += trackers.find_begun_later(s, self.finished[-1])
+            out += map(make_finding, s.layouts.of(self.finished[0]).records.check(self.finished, NOTES))
+        return out
 
     def _check_contents(self, level: Level, contradicted: Container[str]) -> None:
         """Add to reports which files are copies, zeros or empty; ``contradicted`` ones are no copies."""
@@ -196,19 +171,21 @@ class _Run:
             sound = [p for p in members if p.path in s.reports and p.path not in contradicted]
             for copy in list(EqualFiles(s).find_copies(sound)):
                 add_finding(s, copy.path, copy.finding)
-        for f in list(chain.from_iterable(find_zeroed(s, c, near(c)) for c in wholes if self.tree)):
+        for f in list(
+            chain.from_iterable(lost_files.find_zeroed(s, c, near(c)) for c in wholes if self.tree)
+        ):
             add_finding(s, f.path, f)
-        for f in list(chain.from_iterable(find_hollow(s, c, near(c)) for c in self.finished)):
+        for f in list(chain.from_iterable(lost_files.find_hollow(s, c, near(c)) for c in self.finished)):
             add_finding(s, f.path, f)
 
     def _check_completeness(self, c: Checkpoint) -> Iterator[Finding]:
         """Yield files that a checkpoint lacks or has twice. A save that a tracker names was finished."""
         s, layout = self.session, self.session.layouts.of(c)
-        if declared := find_declared(s, c):
+        if declared := trackers.find_declared(s, c):
             yield declared
         elif c.unfinished:
             self._soften(c.parts)
-            yield unfinished.describe_begun(c, layout, find_hint(s, c))
+            yield unfinished.describe_begun(c, layout, trackers.find_hint(s, c))
         else:
             gaps = self._find_gaps(c) if self.tree else []
             if any(f.severity is not Severity.NOTE for f in gaps):
@@ -222,15 +199,17 @@ class _Run:
     def _find_gaps(self, c: Checkpoint) -> list[Finding]:
         """Return the files that a checkpoint lacks, as one finding if the save may still be under way."""
         s = self.session
-        gaps = find_gaps(c, self.expected) or [*find_no_model(s, c)]
-        torn = [p for p in c.parts if any(f.code in TORN and f.is_error for f in s.known(p).findings)]
+        gaps = find_gaps(c, self.expected) or [*lost_files.find_no_model(s, c)]
+        torn = [
+            p for p in c.parts if any(f.code in trackers.TORN and f.is_error for f in s.known(p).findings)
+        ]
         looks_torn = torn or any(f.severity is not Severity.NOTE for f in gaps)
         if not looks_torn or not s.unfinished(c, self.finished):
             return gaps
         self._soften(torn)
         text = "; ".join(f.message for f in gaps) or "it ends early, or a file of it does"
         ranks = next((f.ranks for f in gaps if f.ranks), ())
-        return [unfinished.describe_written(c.path, text, find_hint(s, c), ranks)]
+        return [unfinished.describe_written(c.path, text, trackers.find_hint(s, c), ranks)]
 
     def _soften(self, torn: Iterable[Part]) -> None:
         """Turn errors into warnings in the reports of half-written files: an unfinished save is no damage."""
@@ -238,8 +217,8 @@ class _Run:
         for p in torn:
             report = reports.get(p.path)
             if report and report.verdict is Verdict.BROKEN:
-                warned = (
-                    replace(f, severity=Severity.WARNING) if f.code in TORN else f for f in report.findings
+                found = report.findings
+                softer = tuple(
+                    replace(f, severity=Severity.WARNING) if f.code in trackers.TORN else f for f in found
                 )
-                softer = tuple(warned)
                 reports[p.path] = replace(report, findings=softer, verdict=worst(softer))

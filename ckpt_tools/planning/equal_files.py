@@ -92,11 +92,8 @@ class EqualFiles:
         for p in (*parts, *others):
             if p.path in contents:
                 files[contents[p.path]].append(p)
-        return [
-            self._make_fact(p, content, p.path in mine, shared=len(same) > 1)
-            for content, same in files.items()
-            for p in same
-        ]
+        rows = ((p, content, len(same) > 1) for content, same in files.items() for p in same)
+        return [self._make_fact(p, content, p.path in mine, shared=shared) for p, content, shared in rows]
 
     def _make_fact(self, p: Part, content: bytes, mine: bool, *, shared: bool) -> StateFile:
         """Return the facts of a file. If no other one equals it (not ``shared``), only ``content`` counts."""
@@ -155,7 +152,6 @@ def is_compared(p: Part, s: Session) -> bool:
 
 
 def is_indexed(p: Part, s: Session) -> bool:
-    """Return whether an index says what a file holds."""
     return any(map(gives_format, s.indexes.described(p.path)))
 
 
@@ -300,12 +296,10 @@ def _find_weights(p: Part, s: Session) -> dict[str, Tensor]:
 
 
 def _read_beginning(source: Source, t: Tensor) -> bytes:
-    """Return the first page of a tensor's bytes."""
     return source.read(t.offset or 0, min(t.nbytes, PAGE))
 
 
 def _note_unread(a: Part, b: Part, e: OSError | ShortRead, s: Session) -> bool:
-    """Add both files to ``s.unread`` and return False."""
     why = f"cannot be compared: {getattr(e, 'strerror', None) or e}"
     s.unread.update(dict.fromkeys((a.path, b.path), why))
     return False

@@ -23,20 +23,17 @@ from ckpt_tools.model.report import Report, Tensor
 
 
 class UnplacedFile(Struct, frozen=True):
-    """A file below ROOT that no layout recognises. ``state``: its format can hold a training state;
-    ``optimizer``: it holds an optimizer's state, None if it cannot be read; ``inside`` the directory of the
-    choice.
-    """
+    """A file below ROOT that no layout recognises."""
 
     path: str
     size: int
     mtime_ns: int
     format: str | None
-    state: bool
-    optimizer: bool | None = None
+    state: bool  # its format can hold a training state
+    optimizer: bool | None = None  # it holds an optimizer's state; None if it cannot be read
     step: int | None = None
     broken: bool = False
-    inside: bool = False
+    inside: bool = False  # it lies in the directory of the choice
 
 
 When = tuple[int, ...]
@@ -44,49 +41,36 @@ When = tuple[int, ...]
 
 
 class StateFile(Struct, frozen=True):
-    """One file of a save, as it is compared between the saves of a run. ``home`` is the directory of its
-    save, "" if it lies among files of other saves. ``place`` is the same at all steps: role, rank,
-    coordinates, name. Files with the same ``content`` (a digest or size) are equal as far as they were read.
-
-    ``state``: it holds a model or an optimizer's state. ``compared``: it is a state, would be loaded, and its
-    layout lets it change. ``trained``: every step changes it. ``indexed``: an index lists its tensors.
-    ``fits``: its content tells the same name or step as its path.
-    """
+    """One file of a save, as it is compared between the saves of a run."""
 
     path: str
     role: str
     kind: Kind
-    home: str
+    home: str  # the directory of its save, "" if it lies among files of other saves
     when: When
-    place: tuple[object, ...]
-    content: bytes
-    compared: bool
+    place: tuple[object, ...]  # the same at all steps: role, rank, coordinates, name
+    content: bytes  # a digest or size: files with the same are equal as far as they were read
+    compared: bool  # it is a state, would be loaded, and its layout lets it change
     broken: bool = False
-    trained: bool = False
-    indexed: bool = False
-    fits: bool = False
-    state: bool = False
+    trained: bool = False  # every step changes it
+    indexed: bool = False  # an index lists its tensors
+    fits: bool = False  # its content tells the same name or step as its path
+    state: bool = False  # it holds a model or an optimizer's state
 
 
 class SavesFacts(Struct, frozen=True):
-    """Saves of one run: all that save rules see.
-
-    ``saves`` are judged; ``files`` are theirs, and files that they are compared with; ``reports`` are the
-    deepest ones by path. ``expected`` is what the run's saves lead to expect of each. ``first`` is the order
-    of the run's first save, None if ``files`` are those of the whole run. ``tensors`` returns a file's
-    tensors by name. A file whose format ``hides_cuts`` may end after any record and look whole;
-    ``begins_with`` asks whether a file begins with all tensors of another.
-    """
+    """Saves of one run: all that save rules see."""
 
     layouts: Layouts
-    saves: Sequence[Checkpoint]
-    expected: Expected
-    files: Sequence[Part] = ()
-    reports: Mapping[str, Report] = field(default_factory=dict)
-    tensors: Callable[[Part], Mapping[str, Tensor]] = lambda _: {}
-    hides_cuts: Callable[[str | None], bool] = lambda _: False
+    saves: Sequence[Checkpoint]  # these are judged
+    expected: Expected  # what the run's saves lead to expect of each
+    files: Sequence[Part] = ()  # of the saves, and files that they are compared with
+    reports: Mapping[str, Report] = field(default_factory=dict)  # the deepest ones by path
+    tensors: Callable[[Part], Mapping[str, Tensor]] = lambda _: {}  # a file's tensors by name
+    hides_cuts: Callable[[str | None], bool] = lambda _: False  # it may end after any record and look whole
+    # whether a file begins with all tensors of another
     begins_with: Callable[[Part, Report], bool] = lambda _whole, _cut: False
-    first: Order | None = None
+    first: Order | None = None  # the order of the run's first save; None if ``files`` are the whole run's
 
     def report(self, part: Part) -> Report:
         """Return the report on a file. Raises KeyError if it was not read."""
@@ -101,13 +85,11 @@ class SavesFacts(Struct, frozen=True):
 
 
 class Tensors(NamedTuple):
-    """What a file says about its tensors. ``signature`` is "" if it cannot be read; ``partial`` says why the
-    file holds less than its rank had, so that it is no replica; ``sizes`` are the parallel sizes of its job.
-    """
+    """What a file says about its tensors."""
 
-    signature: str
-    partial: str = ""
-    sizes: Mapping[str, int] = MappingProxyType({})
+    signature: str  # "" if it cannot be read
+    partial: str = ""  # why it holds less than its rank had, so that it is no replica
+    sizes: Mapping[str, int] = MappingProxyType({})  # of its job
 
 
 class OwnFile(NamedTuple):
@@ -118,13 +100,12 @@ class OwnFile(NamedTuple):
 
 
 class Evidence(Struct, frozen=True):
-    """Functions that tell about replicas; each may read files. ``own_files`` yields files that a rank itself
-    wrote in the role of a part, nearest first; ``differences`` the unequal tensors, None if not asked for.
-    """
+    """Functions that tell about replicas; each may read files."""
 
     tensors: Callable[[Part], Tensors]
+    # files that a rank itself wrote in the role of a part, nearest first
     own_files: Callable[[int, Part], Iterable[OwnFile]]
-    differences: Callable[[Part, Part], Sequence[str]] | None = None
+    differences: Callable[[Part, Part], Sequence[str]] | None = None  # unequal tensors; None if not asked for
 
 
 class StandIn(Struct, frozen=True):
@@ -141,17 +122,14 @@ class StandIn(Struct, frozen=True):
 
 
 class Gap(Struct, frozen=True):
-    """Ranks, of a job of ``world``, that have no usable file of a role. ``group`` says who holds the same
-    state, "" if nobody does; ``damaged``: they have files of their own. ``asked``: only the caller can tell
-    their group.
-    """
+    """Ranks, of a job of ``world``, that have no usable file of a role."""
 
     path: str
     role: str
     world: int
-    group: str = ""
-    damaged: bool = False
-    asked: bool = False
+    group: str = ""  # who holds the same state; "" if nobody does
+    damaged: bool = False  # they have files of their own
+    asked: bool = False  # only the caller can tell their group
     ranks: Ranges = ()
 
 

@@ -54,8 +54,6 @@ _Reader = tuple[str, Callable[..., int | str | None], Sequence[str]]
 """The name of a tracker, the function that reads its bytes, and further arguments of that function."""
 Scope = Callable[[str], bool]
 """A test whether a path matters to the question."""
-Outcome = tuple[CkptError | None, list[Finding]]
-"""The error that keeps a job from starting fresh (None where it may), and findings with the reasons."""
 Asked = Iterator[tuple[Rule, Iterable[Hit]]]
 """Rules with their hits, in the order in which the rules are asked."""
 _LEFT, _UNSEEN = first_launch_leftovers.RULE, could_not_look.RULE
@@ -63,8 +61,9 @@ _LEFT, _UNSEEN = first_launch_leftovers.RULE, could_not_look.RULE
 
 def find_objections(
     s: Session, selection: Selection, everything: Sequence[Checkpoint], unfinished: Sequence[Checkpoint]
-) -> Outcome:
-    """Return whether a job may start fresh if no save that was asked for was ever finished.
+) -> tuple[CkptError | None, list[Finding]]:
+    """Return the error that keeps a job from starting fresh if no save that was asked for was ever finished
+    (None where it may start so), and findings with the reasons.
 
     ``everything`` are all checkpoints and saves below the root, ``unfinished`` the unfinished ones that were
     asked for. The first rule that holds ends the search: an unreadable file must not hide an earlier hit.
@@ -100,7 +99,6 @@ def _ask_about_saves(
     unfinished: Sequence[Checkpoint],
     broken: Sequence[Finding],
 ) -> Asked:
-    """Yield rules with their hits on plug-ins, layouts and unfinished saves."""
     yield _UNSEEN, could_not_look.find_broken_plugin(s.root, broken)
     names = [layout.name for layout in s.layouts]
     meant = None if asked.layout in (None, *names) else nearest(str(asked.layout), names)
@@ -111,11 +109,9 @@ def _ask_about_saves(
     yield _LEFT, first_launch_leftovers.find_whole(whole.path if whole else None, save=True)
 
 
-def _ask_outside(
-    s: Session, everything: Sequence[Checkpoint], inside: Scope, reasons: list[Finding]
-) -> Asked:
+def _ask_outside(s: Session, saves: Sequence[Checkpoint], inside: Scope, reasons: list[Finding]) -> Asked:
     """Yield rules with their hits on files outside of saves. Adds hand-made copies to ``reasons``."""
-    outside, found, root = _make_outside(s, everything, inside), s.found, s.root
+    outside, found, root = _make_outside(s, saves, inside), s.found, s.root
     yield _LEFT, first_launch_leftovers.find_trackers(root, list(_read_trackers(s, inside)))
     links = [p for p in found.dangling if outside(p) and not is_other(os.path.basename(p))]
     yield _LEFT, first_launch_leftovers.find_links(root, links)
@@ -139,7 +135,6 @@ def _ask_outside(
 
 
 def _ask_about_temporary(s: Session, unfinished: Sequence[Checkpoint]) -> Asked:
-    """Yield rules with their hits on unfinished saves and temporary files, which are read for it."""
     yield _LEFT, first_launch_leftovers.find_headless(unfinished, s.layouts)
     yield _LEFT, first_launch_leftovers.find_whole(find_whole_temporary(s), save=False)
 
@@ -164,7 +159,6 @@ def _is_aside_inside(aside: Finding, inside: Scope) -> bool:
 
 
 def _read_trackers(s: Session, inside: Scope) -> Iterator[Hit]:
-    """Yield a hit for each tracker of any layout."""
     readers, own_names = list(_find_readers(s.layouts)), {layout.tracker.file for layout in s.layouts}
     known = {name for name, *_ in readers}
     for (name, directory), path in s.found.trackers.items():
@@ -173,7 +167,12 @@ def _read_trackers(s: Session, inside: Scope) -> Iterator[Hit]:
         with suppress(OSError):  # reading it tells why
             if is_directory(path):
                 continue
-        own, target = s.found.placed.get(path), _find_lost_target(path)
+        own, target = s.found.placed.get(path), ""
+        try:
+            if is_link(path):
+                status(path)
+        except OSError:  # it leads nowhere
+            target = os.readlink(path)
         says = None if target else _read_tracker(path, [row for row in readers if row[0] == name])
         writer = own if own and own.tracker.file != name else None
         sure = name in own_names
@@ -182,7 +181,6 @@ def _read_trackers(s: Session, inside: Scope) -> Iterator[Hit]:
 
 
 def _read_tracker(path: str, readers: Iterable[_Reader]) -> int | str | Finding | None:
-    """Return what the first reader that understands a tracker reads; None if none does."""
     data = read_tracker(path, TRACKER_LIMIT)
     if isinstance(data, Finding):
         return data
@@ -191,21 +189,10 @@ def _read_tracker(path: str, readers: Iterable[_Reader]) -> int | str | Finding 
 
 
 def _find_readers(layouts: Layouts) -> Iterator[_Reader]:
-    """Yield the trackers that layouts know, each with the function that reads it."""
     for layout in layouts:
         if layout.tracker.file and layout.tracker.read:
             yield layout.tracker.file, layout.tracker.read, ()
         yield from ((os.path.basename(at), read, ("",)) for at, read in layout.tracker.others)
-
-
-def _find_lost_target(link: str) -> str:
-    """Return the target of a link that leads nowhere; "" for other links and files."""
-    try:
-        if is_link(link):
-            status(link)
-    except OSError:
-        return os.readlink(link)
-    return ""
 
 
 def _find_homes(s: Session, outside: Scope) -> Iterator[str]:
@@ -296,10 +283,8 @@ def place(plan_dir: str, root: str) -> str:
     root, plan_dir = absolute(root), absolute(plan_dir)
     inside = real_path(plan_dir) + os.sep
     if inside.startswith(real_path(root).rstrip(os.sep) + os.sep):
-        raise UsageError(
-            f"--plan-dir {plan_dir} lies inside {root}, where ckpt never writes",
-            "name a directory outside it",
-        )
+        text = f"--plan-dir {plan_dir} lies inside {root}, where ckpt never writes"
+        raise UsageError(text, "name a directory outside it")
     digest = xxhash.xxh3_64_hexdigest(os.fsencode(root))
     return os.path.join(plan_dir, f"{safe(os.path.basename(root))}-{digest}")
 

@@ -21,13 +21,8 @@ from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Assignment, LoadPlan, Rejected, Resume
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
+from ckpt_tools.planning import choice_warnings
 from ckpt_tools.planning.assign import Bad, Groups, assign
-from ckpt_tools.planning.choice_warnings import (
-    require_no_share,
-    require_one_model,
-    require_one_name,
-    require_trust,
-)
 from ckpt_tools.planning.choose import Judgement
 from ckpt_tools.planning.engine import find_gaps, find_hits, make_facts
 from ckpt_tools.planning.equal_files import Contradiction, EqualFiles, find_when, place
@@ -69,7 +64,6 @@ class Judge:
         self.groups, self._equal = Groups(run.topology, selection), EqualFiles(session)
 
     def judge(self, c: Checkpoint) -> Judgement:
-        """Return whether a checkpoint can be used, and which of its files each rank would load."""
         return Review(self, c).make_judgement()
 
     def are_replicas(self, c: Checkpoint, assignment: Assignment) -> bool:
@@ -92,7 +86,6 @@ class Judge:
     # ---- the files of the run, compared with each other
 
     def tensors(self, part: Part) -> Tensors:
-        """Return a file's tensor signature, the parallel sizes in it, and why it is only a part."""
         report = self.session.report(part, self.level)
         return Tensors(report.signature, why_partial(report.metadata), saved_sizes([report]))
 
@@ -101,13 +94,9 @@ class Judge:
         from ckpt_tools.inspection.digests import tensor_digests  # only before a replica stands in
 
         s = self.session
-        slow = s.reader.rate.took if s.reader.rate else None
-        one, other = (
-            tensor_digests(
-                p.path, s.inspect(p.path, Level.STRUCTURE)[1], slow, jobs=s.options.jobs, io=s.options.io
-            )
-            for p in (a, b)
-        )
+        slow, jobs, io = s.reader.rate.took if s.reader.rate else None, s.options.jobs, s.options.io
+        anatomies = ((p.path, s.inspect(p.path, Level.STRUCTURE)[1]) for p in (a, b))
+        one, other = (tensor_digests(path, tensors, slow, jobs=jobs, io=io) for path, tensors in anatomies)
         names = (name for name in one.keys() | other.keys() if "rng" not in name.lower())
         return sorted(name for name in names if one.get(name) != other.get(name))
 
@@ -168,9 +157,7 @@ class Judge:
             self.session.report(p, self.level)
         return [*parts, *(p for p in near if self.session.known(p).verdict is not Verdict.BROKEN)]
 
-    def _find_copies(
-        self, c: Checkpoint, compared: Sequence[Part], wrong: Collection[str]
-    ) -> list[Contradiction]:
+    def _find_copies(self, c: Checkpoint, compared: Sequence[Part], wrong: set[str]) -> list[Contradiction]:
         """Return which ``compared`` files equal another one, nearest first; ``wrong`` ones are skipped."""
         elsewhere = self._list_other_files(c, compared)
         asked = [self._add_step(p) for p in compared if p.path not in wrong]
@@ -228,25 +215,20 @@ class Judge:
 
 
 class Review:
-    """One candidate under judgement: ``named`` has the files that names show, ``whole`` those of indexes too.
-
-    ``bad`` maps paths of files that must not be loaded to the reasons. Of them, ``concluded`` were only
-    contradicted by other files, ``doubts`` equal another file (the value) that may be the copy instead, and
-    ``unseen`` could not be read when they were judged, even if they can be by now.
-    """
+    """One candidate under judgement."""
 
     def __init__(self, judge: Judge, c: Checkpoint) -> None:
         self.session, self.selection, self.run = judge.session, judge.selection, judge.run
         self.judge = judge
         self._verified_before = self.session.reader.bytes_verified
-        self.named, self.whole = c, self.session.members(c)
+        self.named, self.whole = c, self.session.members(c)  # files that names show; those of indexes too
         self.beside = self.run.siblings.find_neighbours(c)
         self.names = judge.level
         self.looks_inside = self.names > Level.PRESENCE  # at level presence only names are compared
-        self.bad: dict[str, Sequence[Finding]] = {}
-        self.concluded: set[str] = set()
-        self.doubts: dict[str, Part] = {}
-        self.unseen: dict[str, Finding] = {}
+        self.bad: dict[str, Sequence[Finding]] = {}  # path of a file that must not be loaded -> why
+        self.concluded: set[str] = set()  # those of them that only other files contradict
+        self.doubts: dict[str, Part] = {}  # those that equal another file, which may be the copy instead
+        self.unseen: dict[str, Finding] = {}  # could not be read when they were judged, but maybe by now
         self.read = False
 
     def make_judgement(self) -> Judgement:
@@ -276,11 +258,12 @@ class Review:
     def _judge_sound(self, assigned: Assignment) -> Judgement:
         """Return the judgement if all files to load are good. Raises UsageError if the caller must choose."""
         parts, named, selection = assigned.parts, self.named, self.selection
-        require_trust(parts, self.session)
-        require_one_name(named, self.session)
-        require_no_share(named, parts, self.session)
+        choice_warnings.require_trust(parts, self.session)
+        choice_warnings.require_one_name(named, self.session)
+        choice_warnings.require_no_share(named, parts, self.session)
         if self.looks_inside:
-            damaged = require_one_model(self.whole, parts, self.bad, self.session, selection.level)
+            whole, level = self.whole, selection.level
+            damaged = choice_warnings.require_one_model(whole, parts, self.bad, self.session, level)
             assigned = replace(assigned, findings=(*assigned.findings, *damaged))
         verified = self.session.reader.bytes_verified > self._verified_before
         read = self.read or (verified and selection.level > Level.STRUCTURE)
@@ -361,9 +344,7 @@ class Review:
     def _add_contradictions(
         self, parts: Sequence[Part], wrong: dict[str, list[Finding]], warnings: list[Finding]
     ) -> None:
-        """Add contradictions to ``wrong`` and ``warnings``. Raises UsageError if it is unclear which is the
-        copy.
-        """
+        """Add contradictions to ``wrong`` and ``warnings``. Raises UsageError if either may be the copy."""
         loaded, step = {p.path: p for p in parts}, self.selection.max_step
         accepted = step is not None and step == self.named.step  # --max-step is the answer to the question
         for path, f, twin in self.judge.find_contradictions(self.named, self.whole, parts, wrong):
@@ -412,29 +393,22 @@ class Review:
     # ---- is it known
 
     def _require_certainty(self, assigned: Assignment) -> None:
-        """Raise CkptError if only unread files, or copies that may be originals, speak against it."""
-        if not self.selection.skip_unreadable:
-            self._require_inspected(assigned)
+        """Raise CkptError if only unread files, or copies that may be originals, speak against it. A save
+        that could be used, were its unread files whole, is no reason to go back.
+        """
+        now = {p.path: f for p in self.whole.parts if (f := why_unseen(p, self.session)) is not None}
+        unseen = {} if self.selection.skip_unreadable else {**now, **self.unseen}
+        # files that are wrong beside others count as whole: those may be the unread ones
+        at_best = self._assign_as_if_good({*unseen, *self.concluded}) if unseen else None
+        if at_best is not None:
+            path = next((p.path for p in at_best.parts if p.path in unseen), next(iter(unseen)))
+            why, rejected = unseen[path], (Rejected(self.whole, assigned.findings),)
+            root, verified = self.session.root, self.session.reader.bytes_verified
+            no_plan = LoadPlan(root, None, Resume(None), rejected=rejected, bytes_verified=verified)
+            raise could_not_look.stop(f"{why.path or path}: {why.message}", HINT, no_plan)
         if self.doubts and self._assign_as_if_good(self.doubts):
             part = next(p for p in self.whole.parts if p.path in self.doubts)
             raise self._ask_which_is_the_copy(part, self.doubts[part.path])
-
-    def _require_inspected(self, assigned: Assignment) -> None:
-        """Raise CannotLook if the candidate could be used, were the unread files whole: this is no reason to
-        go back. Files ``concluded`` to be wrong from others count as whole: those may be the unread ones.
-        """
-        now = {p.path: f for p in self.whole.parts if (f := why_unseen(p, self.session)) is not None}
-        unseen = {**now, **self.unseen}
-        if not unseen:
-            return
-        at_best = self._assign_as_if_good({*unseen, *self.concluded})
-        if at_best is None:
-            return
-        path = next((p.path for p in at_best.parts if p.path in unseen), next(iter(unseen)))
-        why = unseen[path]
-        rejected, verified = (Rejected(self.whole, assigned.findings),), self.session.reader.bytes_verified
-        no_plan = LoadPlan(self.session.root, None, Resume(None), rejected=rejected, bytes_verified=verified)
-        raise could_not_look.stop(f"{why.path or path}: {why.message}", HINT, no_plan)
 
     def _assign_as_if_good(self, paths: Collection[str]) -> Assignment | None:
         """Return what ranks would load if the files at ``paths`` were good; None if some still had none."""

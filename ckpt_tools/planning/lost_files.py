@@ -124,10 +124,8 @@ def find_headless(s: Session, c: Checkpoint) -> Iterator[Finding]:
     """Yield directories beside a checkpoint with the same data files, and nothing that describes them."""
     above, base = f"{c.path}/", f"{os.path.dirname(c.path)}/"
     data = [p.path.removeprefix(above) for p in c.parts if p.role == "data" and p.path.startswith(above)]
-    known = {p.home for p in s.parts}
-    known |= {
-        f"{base}{f.path.removeprefix(base).partition('/')[0]}" for f in s.aside
-    }  # a hand-made copy is no save
+    known = {p.home for p in s.parts}  # and no hand-made copy is a save
+    known |= {f"{base}{f.path.removeprefix(base).partition('/')[0]}" for f in s.aside}
     data_directories = {os.path.dirname(name) for name in data}
     for path in s.found.strange:
         name, _, rest = path.removeprefix(base).partition("/")
@@ -302,7 +300,6 @@ def _find_missing_tensors(
 
 
 def _find_filled_names(tensors: Tensors) -> set[str]:
-    """Return the names of the tensors that have elements."""
     return {name for name, t in tensors.items() if 0 not in t.shape}
 
 

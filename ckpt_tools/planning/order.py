@@ -1,8 +1,4 @@
-"""Which save is the newest: the last by modification time, and what corrects it (docs/how-it-chooses.md).
-
-Pure: takes checkpoints, returns an order and the facts for the rules of planning/rules/order. Times are
-nanoseconds since 1970.
-"""
+"""Which save is the newest by time (ns since 1970), and what corrects it (docs/how-it-chooses.md). Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ from msgspec.structs import replace
 from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, Order, comparable, differ
 from ckpt_tools.model.part import Kind
-from ckpt_tools.planning.choose import rank
+from ckpt_tools.planning.choose import StepOf, rank
 
 UNKNOWN: Order = (-1, -1, -1)
 FIRST_NS = 3_655 * 86_400 * 10**9
@@ -33,9 +29,7 @@ Places = Mapping[CheckpointKey, Order]
 """Where in training each save was made. ``Checkpoint.order`` holds for saves that have no entry."""
 
 
-def find_places(
-    saves: Sequence[Checkpoint], layouts: Layouts, count_told: Callable[[Checkpoint], int | None]
-) -> dict[CheckpointKey, Order]:
+def find_places(saves: Sequence[Checkpoint], layouts: Layouts, count_told: StepOf) -> Places:
     """Return where in training saves were made, if their names do not tell it: in runs whose step restarts or
     is counted in several units (by ``count_told``, a count from files), with dates as names, or with saves at
     the end of an epoch.
@@ -53,9 +47,7 @@ def step_at(told: int | None, c: Checkpoint, places: Places) -> int | None:
     return counted if told is None and counted >= 0 else told
 
 
-def _find_places_in(
-    run: Sequence[Checkpoint], layout: Layout, count_told: Callable[[Checkpoint], int | None]
-) -> dict[CheckpointKey, Order]:
+def _find_places_in(run: Sequence[Checkpoint], layout: Layout, count_told: StepOf) -> Places:
     if layout.counting.restarts and len({c.restarts for c in run}) > 1:
         return _place_by_steps({c.key: count_told(c) for c in run})
     if layout.counting.dated is not None:
@@ -67,27 +59,25 @@ def _find_places_in(
     return _place_by_counts([c for c in run if c.kind in _REGULAR], count_told)
 
 
-def _place_ends_of_epochs(run: Sequence[Checkpoint]) -> dict[CheckpointKey, Order]:
+def _place_ends_of_epochs(run: Sequence[Checkpoint]) -> Places:
     """Return the places of saves that name an epoch and no step: behind all steps of that epoch."""
     ends = (c for c in run if c.step is None and c.step_in_epoch is None)
     return {c.key: (-1, c.epoch, _END) for c in ends if c.epoch is not None}
 
 
-def _place_by_counts(
-    regular: Sequence[Checkpoint], count_told: Callable[[Checkpoint], int | None]
-) -> dict[CheckpointKey, Order]:
+def _place_by_counts(regular: Sequence[Checkpoint], count_told: StepOf) -> Places:
     """Return places if names count in several units and all files tell a count, else {}."""
     counts = {c.key: count_told(c) for c in regular} if len({c.unit for c in regular}) > 1 else {}
     return {} if None in counts.values() else _place_by_steps(counts)
 
 
-def _place_by_steps(steps: Mapping[CheckpointKey, int | None]) -> dict[CheckpointKey, Order]:
+def _place_by_steps(steps: Mapping[CheckpointKey, int | None]) -> Places:
     if all(step is None for step in steps.values()):
         return {}  # without steps the numbers of restarts in names decide
     return {key: UNKNOWN if step is None else (step, -1, -1) for key, step in steps.items()}
 
 
-def _place_by_dates(run: Sequence[Checkpoint], dated: re.Pattern[str]) -> dict[CheckpointKey, Order]:
+def _place_by_dates(run: Sequence[Checkpoint], dated: re.Pattern[str]) -> Places:
     """Return places by the dates in names, if each save of a run has its own date; else {}."""
     found = {c.key: dated.fullmatch(c.path.rpartition("/")[2]) for c in run if c.order == UNKNOWN}
     dates = {key: int(re.sub(r"\D", "", m[1])) for key, m in found.items() if m}
@@ -122,13 +112,10 @@ def _sort_by_epoch(run: Sequence[Checkpoint]) -> list[Checkpoint]:
 
 
 def _are_in_time_order(saves: Sequence[Checkpoint]) -> bool:
-    """Return True if each save was written after the one before it."""
     return all(a.mtime_ns < b.mtime_ns for a, b in pairwise(saves))
 
 
-def add_told_steps(
-    saves: Sequence[Checkpoint], step_of: Callable[[Checkpoint], int | None]
-) -> list[Checkpoint]:
+def add_told_steps(saves: Sequence[Checkpoint], step_of: StepOf) -> list[Checkpoint]:
     """Return saves; periodic ones without a step take their files' step, if names count differently."""
     regular = [c for c in saves if c.kind is Kind.PERIODIC]
     units = {c.unit for c in regular}
@@ -160,27 +147,21 @@ def start_from_named(
 
 
 class OrderFacts(Struct, frozen=True):
-    """What the rules of the order see. ``by_time`` and ``by_step`` are the newest usable ones of ``saves``,
-    in comparable places. ``named`` is a tracker: it names the one of these two that is not chosen or, if both
-    are one, a third save (``tracked``), and was written later. ``step_flag``: --order step leads to
-    ``by_step``. ``others`` are usable saves that may be later than the chosen one. ``exclude`` returns the
-    flag that leads to the first of two saves by leaving out the other, "" if there is none.
-    """
+    """What the rules of the order see."""
 
     root: str
     now_ns: int
     saves: Sequence[Checkpoint]
-    by_time: Checkpoint
-    by_step: Checkpoint
+    by_time: Checkpoint  # the newest usable one of ``saves``
+    by_step: Checkpoint  # the same, in a comparable place
     places: Places
-    exclude: Callable[[Checkpoint, Checkpoint], str]
-    named: str = ""
-    tracked: Checkpoint | None = None
-    step_flag: bool = True
-    others: Sequence[Checkpoint] = ()
+    exclude: Callable[[Checkpoint, Checkpoint], str]  # the flag for the first by leaving out the other, or ""
+    named: str = ""  # a tracker that was written later, and names the one of these two that is not chosen
+    tracked: Checkpoint | None = None  # a third save that the tracker names, if both are one
+    step_flag: bool = True  # --order step leads to ``by_step``
+    others: Sequence[Checkpoint] = ()  # usable, and maybe later than the chosen one
 
     def place(self, c: Checkpoint) -> Order:
-        """Return where in training a save was made."""
         return self.places.get(c.key, c.order)
 
     @property
@@ -190,7 +171,6 @@ class OrderFacts(Struct, frozen=True):
 
     @property
     def newest(self) -> Checkpoint:
-        """The save that is chosen."""
         return self.by_step if self.differ and self.why_mute else self.by_time
 
     @property
@@ -215,10 +195,8 @@ class OrderFacts(Struct, frozen=True):
     def goes_back(self) -> bool:
         """Return True if a save of a lower place was written before the newest by time: a rollback."""
         newest, place = self.by_time, self.place(self.by_time)
-        return any(
-            c.mtime_ns < newest.mtime_ns and self.place(c) < place and comparable(self.place(c), place)
-            for c in self.saves
-        )
+        before = (self.place(c) for c in self.saves if c.mtime_ns < newest.mtime_ns)
+        return any(its < place and comparable(its, place) for its in before)
 
     def find_unplaced(self, saves: Sequence[Checkpoint], *, models: bool = False) -> Iterator[Checkpoint]:
         """Yield saves that may be later, as neither times nor steps tell; exports too beside ``models``."""

@@ -94,7 +94,9 @@ def find_other_writers(
         return [path for path, ns in files if s.started_ns <= ns <= last_ns]
 
     written, unknown = _find_changed(newest)
-    written += find_young(_find_times(checkpoints, s.found.unfinished[-STATS:]))
+    written += find_young((p.path, p.mtime_ns) for c in checkpoints for p in c.parts)
+    temporary = stat_all(s.found.unfinished[-STATS:])
+    written += find_young((path, now[1]) for path, now in temporary if not isinstance(now, OSError))
     for directory in directories:
         try:
             if directory in unlisted:
@@ -117,12 +119,6 @@ def _find_changed(files: Sequence[Part]) -> tuple[list[str], dict[str, str]]:
         elif now != (p.size, p.mtime_ns):
             changed.append(path)
     return changed, unknown
-
-
-def _find_times(checkpoints: Iterable[Checkpoint], temporary: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Yield paths and modification times of checkpoints' files, and of temporary ones."""
-    yield from ((p.path, p.mtime_ns) for c in checkpoints for p in c.parts)
-    yield from ((path, now[1]) for path, now in stat_all(temporary) if not isinstance(now, OSError))
 
 
 def _find_newest_files(checkpoints: Sequence[Checkpoint]) -> list[Part]:

@@ -69,9 +69,7 @@ class Planner(Candidates):
             other_writers.require_whole(self.root, self.session.started_ns, rejected, chosen=chosen)
 
     def weigh(self, made: LoadPlan | None, otherwise: str) -> LoadPlan:
-        """Return the plan with warnings about unread files. Raises CannotLook, and says what was found
-        (``otherwise``).
-        """
+        """Return the plan with warnings about unread files. Raises CannotLook, which names ``otherwise``."""
         unseen = self._find_unseen(made, otherwise)
         made = made or self.plan_nothing()
         return replace(made, warnings=_join_findings(made.warnings, unseen))
@@ -110,7 +108,9 @@ class Planner(Candidates):
         if choice.checkpoint is None:
             raise self.explain_failure(choice, self.ranked)
         c = choice.checkpoint
-        self._require_newest(c)
+        if self.selection.no_fallback and self.selection.max_step is None:
+            for f in choice_warnings.find_odd_links(self.session, c, self.step(c)):  # to a newer save
+                raise none_usable.stop_without_newest(f"{f.path}: {f.message}", self.plan_nothing())
         require_fetched(self.session, c, choice.rejected)
         found = self.session.found
         if len(self.arranged) > 1:
@@ -135,14 +135,16 @@ class Planner(Candidates):
 
     def _add_lost(self, choice: Choice) -> Choice:
         """Reject lost saves that are newer than the choice. Raises NotNewest with --no-fallback."""
-        c = choice.checkpoint
-        with_step = None if c is None or c.counted else replace(c, step=self.step(c))
-        before = [r for r in self.lost if c is None or _goes_before(r.checkpoint, with_step or c)]
+        c, before = choice.checkpoint, self.lost
+        if c is not None:
+            order = c.order if c.counted else replace(c, step=self.step(c)).order
+            gone = [(r, r.checkpoint) for r in before]
+            undated = (None, None, None)  # only a date tells when it was saved: it counts as later
+            before = [r for r, o in gone if (o.step, o.epoch, o.generation) == undated or o.order > order]
         choice = replace(choice, rejected=(*before, *choice.rejected))
         return choice if c is None else self.require_best(choice, before)
 
     def explain_failure(self, choice: Choice, ranked: Sequence[Checkpoint]) -> CkptError:
-        """Return the error that checkpoints exist and none of them is usable."""
         asked, plan, layouts = self.selection, self.plan_nothing(choice), self.layouts
         unplaced = partial(describe_unplaced, self.session)
         return none_usable.explain_failure(choice, ranked, asked, plan, layouts, unplaced=unplaced)
@@ -264,12 +266,6 @@ class Planner(Candidates):
         if choice.left_out:
             yield export_newer.describe_left_out(choice.left_out, self.selection.save_interval)
 
-    def _require_newest(self, c: Checkpoint) -> None:
-        """Raise NotNewest if --no-fallback is given and a link may have led to a newer save."""
-        if self.selection.no_fallback and self.selection.max_step is None:
-            for f in choice_warnings.find_odd_links(self.session, c, self.step(c)):
-                raise none_usable.stop_without_newest(f"{f.path}: {f.message}", self.plan_nothing())
-
     def _find_unusable(self, choice: Choice, run: Sequence[Checkpoint]) -> set[CheckpointKey]:
         """Return keys of checkpoints that cannot be resumed from, as far as this is known."""
         lost = {r.checkpoint.key for r in choice.rejected if r.checkpoint.parts}
@@ -277,12 +273,6 @@ class Planner(Candidates):
         if self.selection.ranks is not None and choice.checkpoint:  # other nodes have its other files
             lost.discard(choice.checkpoint.key)
         return lost
-
-
-def _goes_before(gone: Checkpoint, chosen: Checkpoint) -> bool:
-    """Return True if a save that only a tracker names is later than the choice; True if only a date tells."""
-    unplaced = (gone.step, gone.epoch, gone.generation) == (None, None, None)
-    return unplaced or gone.order > chosen.order
 
 
 def _join_findings(warnings: Sequence[Finding], more: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -346,10 +336,8 @@ def narrow_to_rank(full: LoadPlan, mine: int) -> LoadPlan:
         return full
     ranks = tuple(r for r in full.by_rank if r.rank == mine)
     if not ranks:
-        raise UsageError(
-            f"rank {mine} is outside the world of {full.world_size} ranks",
-            "add --world-size N, and --replica-groups all if every rank loads the same file",
-        )
+        hint = "add --world-size N, and --replica-groups all if every rank loads the same file"
+        raise UsageError(f"rank {mine} is outside the world of {full.world_size} ranks", hint)
     files = ranks[0].files
     resume = full.resume if full.resume.path or len(files) != 1 else replace(full.resume, path=files[0].path)
     return replace(full, by_rank=ranks, resume=resume)

@@ -135,7 +135,6 @@ def find_only_seals(s: Session) -> list[str]:
 
 
 def _find_without_files(seals: Seals) -> Iterator[Known]:
-    """Yield the seals that name a file that does not exist."""
     return (known for known in seals.known if known.path in seals.absent)
 
 

@@ -50,9 +50,7 @@ _Places = frozenset[tuple[tuple[str, int], ...]]
 """The places of a grid that the names of a checkpoint's files show."""
 
 
-def settle_expert_names(
-    session: Session, checkpoints: list[Checkpoint], level: Level = Level.STRUCTURE
-) -> list[Checkpoint]:
+def settle_expert_names(s: Session, checkpoints: list[Checkpoint], level: Level) -> list[Checkpoint]:
     """Return checkpoints with the axis ``ep`` in place of ``pp`` where names count experts, not stages: the
     last number of mp_rank_00_001 is an expert if there is one stage, as a model's file tells. Saves with
     other places are read themselves, as an earlier job may have had other sizes.
@@ -61,17 +59,15 @@ def settle_expert_names(
         return checkpoints
     places, experts_at = list[_Places](), dict[_Places, bool | None]()
     for c in checkpoints:
-        parts = list(_find_ambiguous_parts(_find_sizing_files(c, session.layouts)))
+        parts = list(_find_ambiguous_parts(_find_sizing_files(c, s.layouts)))
         named = frozenset(p.coords for p in parts)
         places.append(named)
         if len(named) > 1 and experts_at.get(named) is None:
-            experts_at[named] = _do_count_experts(session.report(p, level) for p in parts[:_NEIGHBOURS])
+            experts_at[named] = _do_count_experts(s.report(p, level) for p in parts[:_NEIGHBOURS])
     usual = next((experts for experts in experts_at.values() if experts is not None), False)
     known = {named: usual if experts is None else experts for named, experts in experts_at.items()}
-    return [
-        _name_experts(c) if known.get(named, usual) else c
-        for c, named in zip(checkpoints, places, strict=True)
-    ]
+    rows = zip(checkpoints, places, strict=True)
+    return [_name_experts(c) if known.get(named, usual) else c for c, named in rows]
 
 
 def _find_ambiguous_parts(parts: Sequence[Part]) -> Iterator[Part]:
@@ -96,22 +92,20 @@ def _name_experts(c: Checkpoint) -> Checkpoint:
     return replace(c, parts=tuple(parts))
 
 
-def read_saved_sizes(session: Session, checkpoint: Checkpoint, level: Level) -> Mapping[str, int]:
+def read_saved_sizes(s: Session, checkpoint: Checkpoint, level: Level) -> Mapping[str, int]:
     """Return parallel sizes of the job that saved a checkpoint, as its files tell; reads some of them."""
-    telling = _find_sizing_files(checkpoint, session.layouts)[:_ASKED]
-    return in_files.saved_sizes(session.report(p, level) for p in telling)
+    telling = _find_sizing_files(checkpoint, s.layouts)[:_ASKED]
+    return in_files.saved_sizes(s.report(p, level) for p in telling)
 
 
-def leave_out_leftovers(
-    session: Session, checkpoints: Sequence[Checkpoint], level: Level = Level.STRUCTURE
-) -> list[Checkpoint]:
+def leave_out_leftovers(s: Session, checkpoints: Sequence[Checkpoint], level: Level) -> list[Checkpoint]:
     """Return checkpoints without older files of ranks that only a larger job before had. Reads."""
     settled = list(checkpoints)
     for i, c in enumerate(settled):
         if not _has_older_ranks(c.parts):
             continue
-        layout = session.layouts.of(c)
-        lost = {p.path for p in completeness.left_over(c, layout, read_saved_sizes(session, c, level))}
+        layout = s.layouts.of(c)
+        lost = {p.path for p in completeness.left_over(c, layout, read_saved_sizes(s, c, level))}
         own = tuple(p for p in c.parts if p.path not in lost)
         times = sorted(p.mtime_ns for p in essential(own, layout))
         if lost and times:
@@ -128,17 +122,15 @@ def _has_older_ranks(parts: Sequence[Part]) -> bool:
     return any(newest_from[i] < oldest_until[i - 1] for i in starts)
 
 
-def find_leftovers_beside(
-    session: Session, c: Checkpoint, expected: completeness.Expected
-) -> Iterator[Finding]:
+def find_leftovers_beside(s: Session, c: Checkpoint, expected: completeness.Expected) -> Iterator[Finding]:
     """Yield findings on files of a larger job in the directory of a checkpoint."""
     if any(axis == "dp" for p in c.parts for axis, _ in p.coords):
-        there = replace(c, parts=tuple(p for p in session.parts if p.home == c.parts[0].home))
-        yield from mixed_counters.find_leftovers(there, session.layouts.of(c), expected.sizes_in_files(c))
+        there = replace(c, parts=tuple(p for p in s.parts if p.home == c.parts[0].home))
+        yield from mixed_counters.find_leftovers(there, s.layouts.of(c), expected.sizes_in_files(c))
 
 
 def find_topology(
-    session: Session, ranked: Sequence[Checkpoint], expected: completeness.Expected, selection: Selection
+    s: Session, ranked: Sequence[Checkpoint], expected: completeness.Expected, selection: Selection
 ) -> tuple[Topology, int | None, list[Finding]]:
     """Return the topology, how many ranks wrote the files (None if nothing tells), and warnings. Order of
     trust: flag, launcher, file content, names on disk (docs/design.md section 5); but if contents contradict
@@ -148,7 +140,7 @@ def find_topology(
     like = (c for c in ranked if (c.kind, c.layout, c.run) == (first.kind, first.layout, first.run))
     # one save alone may have lost the highest places, which two do not
     newest = [first, *islice((c for c in like if c is not first), 1)]
-    rows, in_contents = _ask_files(session, ranked, first, selection)
+    rows, in_contents = _ask_files(s, ranked, first, selection)
     known = _find_sizes(newest, [r for _, r in rows], selection)
     sizes = {axis: size.value for axis, size in known.items()}
     order = selection.rank_order
@@ -156,14 +148,14 @@ def find_topology(
         raise parallel_sizes.ask_where(axis, sizes[axis], order)
     worlds = _find_worlds(newest, expected, in_contents, sizes, selection)
     known["world_size"] = world = _count_ranks(selection, worlds)
-    pieces = map(session.layouts.piece_of, first.parts)
-    warnings = [*parallel_sizes.warn_of_inferred(world, pieces, session.root)]
+    pieces = map(s.layouts.piece_of, first.parts)
+    warnings = [*parallel_sizes.warn_of_inferred(world, pieces, s.root)]
     if order == Selection().rank_order:
-        order = _find_rank_order(session, ranked, rows, selection)
+        order = _find_rank_order(s, ranked, rows, selection)
         if order != selection.rank_order:
             warnings.append(rank_mismatch.describe_other_order(order, first.path))
-    strategy = read_groups(selection, session.root, world.value)
-    saved = _find_saved_world(first, worlds, session.layouts.of(first))
+    strategy = read_groups(selection, s.root, world.value)
+    saved = _find_saved_world(first, worlds, s.layouts.of(first))
     return Topology(world.value, sizes, order, known, strategy), saved, warnings
 
 
@@ -171,7 +163,7 @@ def find_topology(
 
 
 def _ask_files(
-    session: Session, ranked: Sequence[Checkpoint], first: Checkpoint, selection: Selection
+    s: Session, ranked: Sequence[Checkpoint], first: Checkpoint, selection: Selection
 ) -> tuple[Rows, int | None]:
     """Return the newest files that may tell how many ranks saved them, and that number, None if none does.
     One sound file per piece is read; more pieces only if names show places of a grid, of which a save may
@@ -181,9 +173,9 @@ def _ask_files(
     for c in ranked[:_ASKED]:
         if c.kind is Kind.RELEASE and c is not first:
             continue
-        telling = _find_sizing_files(c, session.layouts)
-        rows = _read(session, [p for p in telling if p.piece not in pieces][:_FILES], selection)
-        if world := _find_world_told(rows, session.layouts.of(c).ranks.told_by):
+        telling = _find_sizing_files(c, s.layouts)
+        rows = _read(s, [p for p in telling if p.piece not in pieces][:_FILES], selection)
+        if world := _find_world_told(rows, s.layouts.of(c).ranks.told_by):
             return rows, world
         without_world = without_world or rows
         pieces.update(p.piece for p, r in rows if r.verdict is not Verdict.BROKEN)
@@ -197,10 +189,10 @@ def _find_world_told(rows: Rows, sizing: str) -> int | None:
     return world or in_files.said_world_size(r for p, r in rows if p.piece == sizing)
 
 
-def _read(session: Session, parts: Sequence[Part], selection: Selection) -> list[tuple[Part, Report]]:
+def _read(s: Session, parts: Sequence[Part], selection: Selection) -> list[tuple[Part, Report]]:
     level = min(Level.STRUCTURE, selection.level)
-    prefetch(session, parts, level)
-    return [(p, session.report(p, level)) for p in parts]
+    prefetch(s, parts, level)
+    return [(p, s.report(p, level)) for p in parts]
 
 
 def _find_sizing_files(c: Checkpoint, layouts: Layouts) -> list[Part]:
@@ -246,16 +238,16 @@ def _find_named_size(axis: str, saves: Sequence[Checkpoint]) -> int:
     return 1 + max((at for c in saves for p in c.parts for a, at in p.coords if a == axis), default=-1)
 
 
-def _find_rank_order(session: Session, ranked: Sequence[Checkpoint], rows: Rows, selection: Selection) -> str:
+def _find_rank_order(s: Session, ranked: Sequence[Checkpoint], rows: Rows, selection: Selection) -> str:
     """Return the rank order that most files show. Files of the newest save may have been swapped."""
     known = list(find_placed(rows))
     # the one file left of a save may stand where every order has it
     places = max((prod(n for axis, n in row.sizes if axis in in_files.PLACES) for row in known), default=1)
     if places > 1 or len({row.rank for row in known}) > 1:
         read = {p.path for p, _ in rows}
-        files = (p for c in ranked[:_ASKED] for p in _find_sizing_files(c, session.layouts))
+        files = (p for c in ranked[:_ASKED] for p in _find_sizing_files(c, s.layouts))
         others = list(islice((p for p in files if p.path not in read), _NEIGHBOURS))
-        known += find_placed(_read(session, others, selection))
+        known += find_placed(_read(s, others, selection))
     return rank_order(known)
 
 
@@ -317,7 +309,6 @@ def _find_saved_world(first: Checkpoint, worlds: _Worlds, layout: Layout) -> int
 
 
 def _find_given_world(selection: Selection) -> Known | None:
-    """Return the number of ranks by a flag or by the launcher; None without either."""
     if selection.world_size:
         return Known(selection.world_size, selection.world_from)
     started = launchers.current()
@@ -343,10 +334,8 @@ def require_trusted(directory: str, root: str, trusted: Trust) -> None:
     if inside(directory, root):
         return
     if is_url(directory):
-        raise Untrusted(
-            f"--strategy-dir {directory} lies outside {root}, and nothing tells who may write there",
-            "copy its files to a directory of your own, and name that",
-        )
+        text = f"--strategy-dir {directory} lies outside {root}, and nothing tells who may write there"
+        raise Untrusted(text, "copy its files to a directory of your own, and name that")
     try:
         with trust.named("--strategy-dir"):
             trust.check(directory, trusted)

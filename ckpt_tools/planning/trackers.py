@@ -149,7 +149,6 @@ def _read_others(s: Session, own: Layout, base: str) -> Iterator[Told]:
 
 
 def _find_target(target: int | str, checkpoints: Sequence[Checkpoint], layout: Layout) -> Checkpoint | None:
-    """Return the first checkpoint that a tracker of the layout names; None without one."""
     return next((c for c in checkpoints if _is_named(layout, c, target)), None)
 
 
@@ -307,7 +306,6 @@ def find_whole_temporary(s: Session) -> str | None:
 
 
 def find_later_temporary(s: Session, c: Checkpoint) -> Iterator[Finding]:
-    """Yield temporary files of saves that were written no earlier than the choice ``c``."""
     later = (path for path in _find_temporary(s) if get_time_written(path) >= c.mtime_ns)
     yield from map(unfinished.describe_temporary, later)
 
@@ -364,7 +362,6 @@ def make_pattern(path: str) -> str:
 
 
 def find_numbers(path: str) -> tuple[int, ...]:
-    """Return the numbers in the last name of a path."""
     return tuple(int(n[:18]) for n in _NUMBER.findall(os.path.basename(path)))
 
 

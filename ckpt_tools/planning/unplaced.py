@@ -91,9 +91,7 @@ def require_no_stranger(s: Session, c: Checkpoint, asked: Selection) -> None:
 
 def describe_how_to_place(s: Session, path: str = "") -> str:
     """Return what to do about a file that no layout recognises and that may belong to a save."""
-    if any(
-        path.startswith(f"{p.home}/") for p in s.parts if p.home
-    ):  # layouts are guessed only for files outside of saves
+    if any(path.startswith(f"{p.home}/") for p in s.parts if p.home):  # none is guessed for files of saves
         return f"if it is a part of this save, {unplaced_newer.how_to_describe(s.root, sure=False)}"
     return f"if it is a save of this run, {say_how_to_describe(s)}"
 
@@ -137,7 +135,6 @@ def _find_mixed_layouts(parts: Sequence[Part]) -> set[str]:
 
 
 def _place(path: str) -> tuple[str, str]:
-    """Return the directory and the suffix of a path."""
     return os.path.dirname(path), os.path.splitext(path)[1]
 
 
@@ -174,7 +171,6 @@ def _find_explained(s: Session) -> set[str]:
 
 
 def _has_optimizer(s: Session, c: Checkpoint) -> bool:
-    """Return True if a file of the checkpoint holds an optimizer's state."""
     if any("optim" in p.role for p in c.parts):
         return True
     return any(s.known(p).held.trained for p in c.parts[:_MOST])
@@ -195,15 +191,10 @@ def _find_bare(s: Session) -> Iterator[BareFile]:
         allowed = formats.names.allowed(name)
         may_be = formats.names.only_state(name) or any(map(_holds_state, allowed))
         may_be = may_be or not (allowed or is_other(name))  # of a loop's weak name: the content tells
-        may_be = may_be or _is_directory_elsewhere(f.path)
+        if not may_be and (whole := f.path.removesuffix(DVC)) != f.path:  # it may stand for a directory
+            may_be = "." not in os.path.basename(whole) and stands_for_nothing_here(whole)
         if may_be and (f.size > 0 or formats.names.only_state(name)) and not formats.names.placed(f.path):
             yield f
-
-
-def _is_directory_elsewhere(path: str) -> bool:
-    """Return True if a ``.dvc`` file stands for a directory that is not here. Raises CannotLook."""
-    whole = path.removesuffix(DVC)
-    return whole != path and "." not in os.path.basename(whole) and stands_for_nothing_here(whole)
 
 
 def _find_strange(s: Session) -> Iterator[BareFile]:
@@ -245,7 +236,16 @@ def _read(s: Session, file: BareFile, *, inside: bool) -> UnplacedFile:
         return replace(known, format="one that ckpt cannot read")
     if allowed := formats.names.allowed(name):
         return _read_named(s, known, file, allowed[0])
-    known = _read_unnamed(s, known)
+    try:
+        of = content_format(file.path)
+    except OSError as e:
+        s.unplaced.append(Unseen(file.path, e.strerror or str(e)))
+        of = None
+    loop, _ = numbers_named(file.path)
+    is_named_so = of is None and loop is not None and "/" not in loop.templates[0]
+    if of is None and there(f"{file.path.removesuffix('.bin')}.idx"):
+        of = "data"  # megatron/core/datasets/indexed_dataset.py, fairseq: x.bin and x.idx
+    known = replace(known, format=of, state=is_named_so or _holds_state(of))
     # it may be of another kind, so an optimizer's state that it does not show may be there
     trained = inside and _holds_state(known.format) and _read_named(s, known, file, "").optimizer
     return replace(known, optimizer=trained or None)
@@ -260,19 +260,6 @@ def _read_named(s: Session, known: UnplacedFile, file: BareFile, of_name: str) -
         array = of in OF_ONE_ARRAY and is_optimizer_state(os.path.relpath(os.path.dirname(file.path), s.root))
         known = replace(known, optimizer=report.held.trained or array, step=step)
     return replace(known, format=of, state=_holds_state(of), broken=broken)
-
-
-def _read_unnamed(s: Session, file: UnplacedFile) -> UnplacedFile:
-    try:
-        of_content = content_format(file.path)
-    except OSError as e:
-        s.unplaced.append(Unseen(file.path, e.strerror or str(e)))
-        of_content = None
-    loop, _ = numbers_named(file.path)
-    is_named_so = of_content is None and loop is not None and "/" not in loop.templates[0]
-    if of_content is None and there(f"{file.path.removesuffix('.bin')}.idx"):
-        of_content = "data"  # megatron/core/datasets/indexed_dataset.py, fairseq: x.bin and x.idx
-    return replace(file, format=of_content, state=is_named_so or _holds_state(of_content))
 
 
 def _holds_state(of: str | None) -> bool:

@@ -172,7 +172,6 @@ class _Root(NamedTuple):
 
 
 def _find_unseen(files: Sequence[FileReport], findings: Sequence[Finding]) -> set[str]:
-    """Return paths of files with a finding, or a verdict, that they could not be read."""
     unknown = {f.report.path for f in files if f.report.verdict is Verdict.UNKNOWN}
     return unknown | {f.path for f in findings if f.path and f.code in NOT_SEEN}
 
@@ -300,7 +299,6 @@ def _describe_states(
 
 
 def _find_unfinished(s: Session) -> Iterator[Finding]:
-    """Yield findings on unfinished saves and downloads."""
     yield from map(unfinished.describe_temporary, s.found.unfinished)
     for part in s.parts:
         yield from (replace(f, path=part.path) for f in part.findings if f.code == "unfinished-save")
@@ -339,7 +337,9 @@ def _add_numbers_inside(s: Session, listed: list[Checkpoint]) -> list[Checkpoint
     places = find_places(listed, s.layouts, count)
 
     def numbered(c: Checkpoint) -> Checkpoint:
-        epoch = read_epoch(s, c) if c.epoch is None else c.epoch
+        read = ((p, s.report(p, Level.STRUCTURE).metadata) for p in c.parts[:_READ])
+        told = (epoch for p, m in read if (epoch := s.layouts.of(c).steps(p, m)[1]) is not None)
+        epoch = next(told, None) if c.epoch is None else c.epoch
         step = read_step(s, c, listed) if c.step is None else c.step
         return replace(c, step=step_at(step, c, places), epoch=epoch)
 
@@ -350,39 +350,30 @@ def _add_numbers_inside(s: Session, listed: list[Checkpoint]) -> list[Checkpoint
 
 
 def read_step(
-    session: Session, c: Checkpoint, checkpoints: Sequence[Checkpoint], level: Level = Level.STRUCTURE
+    s: Session, c: Checkpoint, checkpoints: Sequence[Checkpoint], level: Level = Level.STRUCTURE
 ) -> int | None:
     """Return the step that most files tell, else None; a dying gasp counts in its siblings' epoch."""
-    layout = session.layouts.of(c)
-    read = [(p, session.report(p, level).metadata) for p in c.parts[:_READ]]
+    layout = s.layouts.of(c)
+    read = [(p, s.report(p, level).metadata) for p in c.parts[:_READ]]
     steps = [step for p, m in read if (step := layout.steps(p, m)[0]) is not None]
     if steps or c.kind is not Kind.DYING_GASP:
         return max(steps, key=steps.count, default=None)
     same = (o for o in checkpoints if o.run == c.run and o.kind is Kind.PERIODIC)
     near = sorted(same, key=lambda o: abs(o.mtime_ns - c.mtime_ns))[:_READ]
-    siblings = [(o.parts[0], session.report(o.parts[0], level).metadata) for o in near]
+    siblings = [(o.parts[0], s.report(o.parts[0], level).metadata) for o in near]
     return next((step for p, _ in read if (step := layout.counting.place(p, siblings)) is not None), None)
 
 
-def read_epoch(session: Session, c: Checkpoint, level: Level = Level.STRUCTURE) -> int | None:
-    """Return the epoch of the first file of a checkpoint that tells one; None if none does."""
-    layout = session.layouts.of(c)
-    epochs = (layout.steps(p, session.report(p, level).metadata)[1] for p in c.parts[:_READ])
-    return next((epoch for epoch in epochs if epoch is not None), None)
-
-
-def read_count(
-    session: Session, c: Checkpoint, checkpoints: Sequence[Checkpoint], level: Level
-) -> int | None:
+def read_count(s: Session, c: Checkpoint, checkpoints: Sequence[Checkpoint], level: Level) -> int | None:
     """Return what a checkpoint's files count over the whole run: the layout's entry, else optimizer steps."""
     if c.kind is Kind.DYING_GASP:
-        return read_step(session, c, checkpoints, level)
-    if key := session.layouts.of(c).counting.restarts:
-        counts = (whole(session.report(p, level).metadata.get(key)) for p in c.parts[:_READ])
+        return read_step(s, c, checkpoints, level)
+    if key := s.layouts.of(c).counting.restarts:
+        counts = (whole(s.report(p, level).metadata.get(key)) for p in c.parts[:_READ])
         steps = [count for count in counts if count is not None]
         return max(steps, key=steps.count, default=None)
     for role, counter in _COUNTERS.items():
         part = next((p for p in c.parts if p.role == role), c.parts[0] if len(c.parts) == 1 else None)
-        if part and (count := whole(session.report(part, level).metadata.get(counter))) is not None:
+        if part and (count := whole(s.report(part, level).metadata.get(counter))) is not None:
             return count
     return None

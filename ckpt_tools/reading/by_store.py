@@ -40,10 +40,8 @@ class _SealedInStore(NamedTuple):
 def prove(s: Session) -> None:
     """Make reports on files that are as sealed by the store's checksums. Raise CannotLook."""
     if s.evidence is None or not keeps_checksums(s.root):
-        raise CannotLook(
-            f"{s.root} lies in no store that keeps checksums: nothing proves its files but their bytes",
-            "leave --by-store out",
-        )
+        text = f"{s.root} lies in no store that keeps checksums: nothing proves its files but their bytes"
+        raise CannotLook(text, "leave --by-store out")
     wanted = list(_sealed_files(s))
     with ThreadPoolExecutor(s.options.jobs or REQUESTS) as pool:
         for f, report in zip(wanted, pool.map(partial(_judge, s.evidence), wanted), strict=True):
@@ -85,7 +83,6 @@ def _judge(evidence: Evidence, f: _SealedInStore) -> Report | Finding:
 
 
 def _why_not(told: StoreChecksums) -> str:
-    """Return why the store's checksums prove nothing about a file."""
     if not told.sums or all(s.claimed for s in told.sums):
         return "the store keeps no checksum of it that it has compared with its bytes"
     kept = ", ".join(dict.fromkeys(NAMES[s.algorithm] + ("" if s.whole else " of parts") for s in told.sums))

@@ -44,16 +44,13 @@ MPIRUN = (
 
 
 class Engine(Struct):
-    """An executor, and facts that its interface does not tell. ``width`` returns how many calls run at once
-    (0: there is no worker). Workers ``here`` see the same files: a file that they leave out is read when it
-    is asked for.
-    """
+    """An executor, and facts that its interface does not tell."""
 
     executor: Executor
     name: str
     hint: str = "start it again and repeat the command, or leave out --scheduler"
-    width: Callable[[], int] = field(default=lambda: os.cpu_count() or 1)
-    here: bool = False
+    width: Callable[[], int] = field(default=lambda: os.cpu_count() or 1)  # calls at once; 0 without a worker
+    here: bool = False  # workers see the same files: what they leave out is read once it is asked for
 
     def failed(self, error: BaseException) -> CannotLook | None:
         """Return an engine's error for the user; None if a file ends every worker that reads it."""
@@ -186,10 +183,8 @@ def _connect_dask(address: str) -> Iterator[Engine]:
     try:
         import distributed
     except ImportError:
-        raise UsageError(
-            "--scheduler with an address needs Dask distributed",
-            "pip install 'ckpt-tools[dask]', here and on the workers",
-        ) from None
+        hint = "pip install 'ckpt-tools[dask]', here and on the workers"
+        raise UsageError("--scheduler with an address needs Dask distributed", hint) from None
     import logging
 
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what goes wrong is said once, by us
@@ -213,9 +208,8 @@ def _connect_dask(address: str) -> Iterator[Engine]:
         return known
 
     try:
-        yield Engine(
-            client.get_executor(pure=False, retries=RETRIES), f"the Dask scheduler at {address}", hint, width
-        )
+        executor = client.get_executor(pure=False, retries=RETRIES)
+        yield Engine(executor, f"the Dask scheduler at {address}", hint, width)
     finally:
         client.close(timeout=5)
 

@@ -28,17 +28,15 @@ _ENDING = re.compile(r"\.(?:pth\.tar|weights\.h5|[A-Za-z]\w*)$")
 
 
 class State(Struct, frozen=True):
-    """A file and what it holds. ``holds`` is None if it could not be read, ``strange`` says that it is in no
-    format of states, ``count`` is the number of its optimizer's steps.
-    """
+    """A file and what it holds."""
 
     part: Part
-    holds: Holds | None = None
+    holds: Holds | None = None  # None if it could not be read
     steps: tuple[int, ...] = ()
     epochs: tuple[int, ...] = ()
-    count: int | None = None
+    count: int | None = None  # steps of its optimizer
     role: str = ""
-    strange: bool = False
+    strange: bool = False  # in no format of states
 
 
 class _Save:
@@ -63,7 +61,6 @@ class _Save:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The numbers of steps that its optimizers have taken."""
         return tuple(f.count for f in self.files if f.count is not None)
 
     @property
@@ -98,7 +95,8 @@ def _place_run(s: Session, parts: Sequence[Part]) -> Iterator[Part]:
     shifts = _find_shifts(saves, counted)
     epochs = {o.steps[0]: o.epoch for o in saves if o.steps and o.epoch is not None}  # step -> epoch
     for save in saves:
-        if save.joins_states or (save.loop.of_number and not counted):  # directories of ranks, or seeds
+        is_number = save.loop.templates[0].startswith("{step}/")  # nothing else names its directory
+        if save.joins_states or (is_number and not counted):  # directories of ranks, or seeds
             for f in save.files:
                 s.make_bare(f.part)
             continue
@@ -183,9 +181,8 @@ def _assign_roles(states: Sequence[State]) -> list[State]:
     for f in states:
         loop = loop_of(f.part)
         # of two files with whole states and no names of their own one is enough
-        is_named = f.role in several and not (
-            bool(f.holds and f.holds[:2] == (True, True)) and "{name}" not in loop.templates[0]
-        )
+        is_whole = bool(f.holds and f.holds[:2] == (True, True))
+        is_named = f.role in several and not (is_whole and "{name}" not in loop.templates[0])
         out.append(replace(f, role=(_label(f) if is_named else "") or loop.role or f.role))
     return out
 

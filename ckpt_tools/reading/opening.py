@@ -6,6 +6,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
+from operator import attrgetter
 
 from ckpt_tools.cache import Cache
 from ckpt_tools.discovery.names import is_place_of_loop
@@ -214,7 +215,8 @@ def _count_steps(p: Part) -> int | None:
 
 def _mark_exports(s: Session, parts: Parts) -> Parts:
     """Return the parts; a save of a model alone becomes a release if that is certain."""
-    telling = _find_pieces(s, parts, lambda piece: piece.content.tells_exports)
+    told = attrgetter("state_word", "state_key", "state_told")
+    telling = _find_pieces(s, parts, lambda piece: any(told(piece.content)))
     mine = [p for p in parts if (p.layout, p.piece) in telling] if telling else []
     exported = {*_find_without_key(s, mine), *_find_without_counters(s, mine), *_find_without_word(s, mine)}
     if not exported:
@@ -344,9 +346,8 @@ def _add_steps_behind_links(s: Session, parts: Parts, silent: set[tuple[str, str
         for p in parts
         if p.step is not None or (not p.home and (p.epoch, p.step_in_epoch) != (None, None))
     }
-    return [
-        p._replace(step=to.step, epoch=to.epoch, step_in_epoch=to.step_in_epoch)
-        if is_lost(p) and (to := of.get((p.run, p.size, p.mtime_ns)))
-        else p
-        for p in parts
-    ]
+    out = Parts()
+    for p in parts:
+        to = of.get((p.run, p.size, p.mtime_ns)) if is_lost(p) else None
+        out.append(p._replace(step=to.step, epoch=to.epoch, step_in_epoch=to.step_in_epoch) if to else p)
+    return out

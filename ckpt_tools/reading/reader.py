@@ -42,10 +42,7 @@ Known = tuple[Report, Places]
 
 
 class Reader:
-    """Reads files. ``unread`` maps files that the budget did not suffice for to their bytes; ``partial`` has
-    files of which a part of the contents was asked for; ``prefetched`` has results made before anybody asked,
-    with their level. ``bytes_verified`` is the cost of the reports when they were made, now or earlier.
-    """
+    """Reads files."""
 
     def __init__(
         self, options: ReadOptions, key: bytes | None, cache: Cache | None, progress: Callable[[int], None]
@@ -57,10 +54,10 @@ class Reader:
         self.cache = None if key is not None or options.explain else cache
         self.ends = None if options.budget is None else time.monotonic() + options.budget
         self.rate = Rate(options.limit_rate) if options.limit_rate else None
-        self.unread: dict[str, int] = {}
-        self.prefetched: dict[str, tuple[Level, Seen]] = {}
-        self.partial = set[str]()
-        self._cost: dict[str, int] = {}
+        self.unread: dict[str, int] = {}  # files that the budget did not suffice for -> their bytes
+        self.prefetched: dict[str, tuple[Level, Seen]] = {}  # made before anybody asked, with their level
+        self.partial = set[str]()  # files of which a part of the contents was asked for
+        self._cost: dict[str, int] = {}  # bytes verified for each report when it was made, now or earlier
         self.stopped = False  # whether the budget ended the last read
 
     def opened(self, path: str) -> None:

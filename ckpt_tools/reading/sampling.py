@@ -28,14 +28,12 @@ _DAMAGED = b"damaged"
 
 
 class File(Struct):
-    """A file to sample. ``home`` is a number made of its path. Times are in ns since 1970, 0 for never:
-    ``checked`` when its contents were last read to their end, ``tried`` also when the time did not suffice.
-    """
+    """A file to sample. Times are in ns since 1970, 0 for never."""
 
     request: Request
-    home: int
-    checked: int = 0
-    tried: int = 0
+    home: int  # a number made of its path
+    checked: int = 0  # when its contents were last read to their end
+    tried: int = 0  # the same, also when the time did not suffice
     damaged: bool = False
     done: bool = False
 
@@ -184,6 +182,5 @@ class Sampling:
         """Keep a file's times for later runs, if it is still the file that was read."""
         if self.cache is not None and identity is not None and identity.settled(began):
             data = _DAMAGED if f.damaged else str(f.checked).encode()
-            self.cache.put(
-                f.request.path, _QUESTION, identity, Entry(data, int(Level.CONTENT), f.tried, False)
-            )
+            entry = Entry(data, int(Level.CONTENT), f.tried, False)
+            self.cache.put(f.request.path, _QUESTION, identity, entry)

@@ -174,10 +174,8 @@ class Scheduler:
         if here and (self.over() or stalls.overdue(self._heard)):
             raise Stopped
         if not here and now - self._heard > engines.GRACE:
-            raise CannotLook(
-                f"{self.engine.name} has had no worker for {engines.GRACE:.0f} s",
-                "start workers, and look into their logs for why they end",
-            )
+            text = f"{self.engine.name} has had no worker for {engines.GRACE:.0f} s"
+            raise CannotLook(text, "start workers, and look into their logs for why they end")
 
     def _take(self, batch: Batch, future: Future[Any]) -> Iterator[tuple[Request, Seen]]:
         """Yield the results of a finished batch. Raise CannotLook if the engine or its worker is no use."""
@@ -193,17 +191,13 @@ class Scheduler:
                 yield request, Seen(_report_unknown(request, why), {}, None)
             return
         if version != tool_version():
-            raise CannotLook(
-                f"the worker on {host} has ckpt-tools {version}, this is {tool_version()}",
-                "install the same version, and the same plug-ins, on all machines",
-            )
+            text = f"the worker on {host} has ckpt-tools {version}, this is {tool_version()}"
+            raise CannotLook(text, "install the same version, and the same plug-ins, on all machines")
         if defect and self.engine.here:
             return
         if defect:
-            raise CannotLook(
-                f"the worker on {host} failed: {defect}",
-                "if it has enough memory, this is a bug in ckpt: please report it",
-            ) from None
+            hint = "if it has enough memory, this is a bug in ckpt: please report it"
+            raise CannotLook(f"the worker on {host} failed: {defect}", hint) from None
         for request, answer in zip(batch.requests, answers, strict=True):
             if (came := self._read_answer(request, batch.begun_ns, host, answer)) is not None:
                 yield request, came
@@ -212,14 +206,8 @@ class Scheduler:
         """Return the arguments by which a worker inspects a file; None if the file is better read here."""
         require = self.reader.options.require
         if any(c.joint for c in request.claims):
-            report, _ = inspect(
-                request.path,
-                Level.STRUCTURE,
-                expect=request.expect,
-                claims=request.claims,
-                jobs=1,
-                require=require,
-            )
+            path, expect, claims = request.path, request.expect, request.claims
+            report, _ = inspect(path, Level.STRUCTURE, expect=expect, claims=claims, jobs=1, require=require)
             count(-report.bytes_read)  # its worker reads the same
             self._joint[request.path] = report
             if report.verdict not in (Verdict.OK, Verdict.SUSPECT):
@@ -291,16 +279,9 @@ def _see_from_here(
 
 
 def _report_unknown(request: Request, why: str) -> Report:
-    """Return the report on a file that nobody could look at."""
-    return Report(
-        request.path,
-        None,
-        request.size,
-        Verdict.UNKNOWN,
-        Level.PRESENCE,
-        findings=(finding("unreadable", why),),
-        mtime_ns=request.mtime_ns,
-    )
+    found, ns = (finding("unreadable", why),), request.mtime_ns
+    unknown, level = Verdict.UNKNOWN, Level.PRESENCE
+    return Report(request.path, None, request.size, unknown, level, findings=found, mtime_ns=ns)
 
 
 LEAST = 64
@@ -381,9 +362,7 @@ def _find_requests(s: Session, parts: Sequence[Part], level: Level, *, bare: boo
     out = dict[str, Request]()
     for p in parts:
         piece, have = s.layouts.piece_of(p), s.reports.get(p.path)
-        if have is not None and (
-            have.level >= level or have.format is None or cut_short(have.findings, have.size)
-        ):
+        if have and (have.level >= level or have.format is None or cut_short(have.findings, have.size)):
             continue  # the file cannot be read more deeply
         is_mark = p.size == 0 and piece.changes is Changes.MARK
         if not is_mark and s.shown(p.path, level, p.findings) is None:
@@ -401,7 +380,6 @@ def _is_ready(s: Session, request: Request) -> bool:
 
 
 def _knows(s: Session, request: Request) -> bool:
-    """Return True if an earlier run's report answers the same question."""
     return s.reader.knows(request.path, request.level, request.expect, s.indexes.sources_digest(request.path))
 
 

@@ -55,12 +55,8 @@ _Front = tuple[Checkpoint, Checkpoint, "Order | None", "int | str | Finding | No
 
 
 class Session:
-    """``reports`` maps a path to the deepest report on it; ``places`` a directory to the pieces of tensors in
-    its files. ``aside`` are findings on copies made by hand and on files in quarantine; ``companions`` are
-    parts that each save writes over and that belong to none. ``evidence`` is what stores say of their
-    objects, ``unproven`` has the files of which it shows nothing. With a ``cache`` files are not read again;
-    for a ``listing`` only names are asked for. ``opening.open_session`` makes a session in which every part
-    has its place.
+    """One question about a root, as ``opening.open_session`` makes it. With a ``cache`` files are not read
+    again; for a ``listing`` only names are asked for.
     """
 
     def __init__(
@@ -88,7 +84,7 @@ class Session:
 
             self.signatures = Signatures(options.verify_key)
         self.found: Discovery = _discover(root, self.layouts, listing, options)
-        self.evidence: Evidence | None = None
+        self.evidence: Evidence | None = None  # what stores say of their objects
         if options.by_store and is_url(self.root):
             from ckpt_tools.inspection.kept_checksum import Evidence
 
@@ -102,19 +98,20 @@ class Session:
             bases |= {seal.path: base for seal, base in elsewhere.items()}
         same = (self.evidence.same,) if self.evidence is not None else ()
         self.indexes = Indexes(self.found.indexes, bases, *same)
-        self.unproven: dict[str, Finding] = {}
-        self.reports: dict[str, Report] = {}
-        self.companions: list[Part] = []
+        self.unproven: dict[str, Finding] = {}  # files of which that shows nothing
+        self.reports: dict[str, Report] = {}  # path -> the deepest report on it
+        self.companions: list[Part] = []  # parts that each save writes over and that belong to none
         self.unread: dict[str, str] = {}  # trackers, and files to compare with others, that could not be read
         self._texts: dict[str, bytes | Finding] = {}  # path of a tracker -> its bytes, or why it has none
         self.unplaced: list[Unseen] = []  # unreadable files whose place only their content would tell
+        # directory -> the pieces of tensors in its files
         self.places: dict[str, dict[str, Mapping[str, Box]]] = defaultdict(dict)
         self.bytes_done = self.bytes_total = 0
         self._expected: dict[str, int] = {}
         self.now_ns = time.time_ns()
         self._front: tuple[Sequence[Checkpoint], _Front] | None = None
         states, aside = self.found.states, set_aside(self.found, self.root, self.layouts)
-        self.aside = [*aside, *quarantined(states, self.root)]
+        self.aside = [*aside, *quarantined(states, self.root)]  # copies made by hand, files in quarantine
         self._repaired = list(repaired(states))  # warnings about repairs without a witness
         self.parts: list[Part] = self.found.parts
 
@@ -220,7 +217,6 @@ class Session:
     def inspect(
         self, path: str, level: Level, seen: Sequence[Finding] = (), expect: Sequence[str] = ()
     ) -> tuple[Report, Anatomy]:
-        """Return a report on one file, and its anatomy."""
         if (shown := self.shown(path, level, seen)) is not None:
             return shown, Anatomy()
         report, anatomy = self.reader.read(path, level, expect, self.indexes.claims(path))

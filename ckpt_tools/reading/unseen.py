@@ -1,6 +1,4 @@
-"""Files below ROOT that could not be looked at, which never count as absent; and whether to answer in spite
-of them.
-"""
+"""Files below ROOT that could not be looked at: they never count as absent. Whether to answer anyway."""
 
 from __future__ import annotations
 
@@ -80,7 +78,9 @@ def weigh(s: Session, answer: Answer) -> tuple[list[Unseen], list[Finding]]:
     chosen = {p.path for p in answer.chosen.parts} if answer.chosen is not None else set[str]()
     # unread parts of the choice have another file in their place (``last.ckpt``)
     blocking, warnings = list[Unseen](), [f for f in unread_files(s) if f.path in chosen] if chosen else []
-    homes = _find_telling_homes(s, answer.chosen)
+    parts = answer.chosen.parts if answer.chosen is not None else ()
+    pieces = ((p.home, s.layouts.piece_of(p)) for p in parts)
+    homes = {home for home, piece in pieces if piece.home and not piece.content.step}  # named by their steps
     for row in _list_unseen(s, answer, chosen):
         if _is_of_system(row.path, s.root) or _may_be_passed(row, answer, homes, s.root):
             warnings.append(as_finding(row, s.root))
@@ -139,13 +139,6 @@ def _find_decided(s: Session, answer: Answer) -> Iterator[str]:
 
 def _is_of_system(path: str, root: str) -> bool:
     return any(_SYSTEM.fullmatch(name) for name in path[len(root) :].split("/"))
-
-
-def _find_telling_homes(s: Session, chosen: Checkpoint | None) -> set[str]:
-    """Return the choice's own directories that tell its step by name, not only by files in them."""
-    parts = chosen.parts if chosen is not None else ()
-    pieces = ((p.home, s.layouts.piece_of(p)) for p in parts)
-    return {home for home, piece in pieces if piece.home and not piece.content.step}
 
 
 def _may_be_passed(row: Unseen, answer: Answer, homes: Collection[str], root: str) -> bool:

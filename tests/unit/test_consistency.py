@@ -65,7 +65,7 @@ def facts(
 def odd_ones(*rows: tuple[Part, Report], layout: Layout = TOY) -> list[tuple[str, str]]:
     reports = {p.path: r for p, r in rows}
     found = signature_changed.find_changed(facts([p for p, _ in rows], reports, layout=layout))
-    return [(row.odd.path, row.typical.path) for row in found]
+    return [(odd.path, typical.path) for odd, typical, _ in found]
 
 
 def test_a_layout_is_asked_about_files_of_a_known_format() -> None:

@@ -1,6 +1,4 @@
-"""Counters inside files, compared with the names of their checkpoints over all checkpoints of one run; and
-names of the counters of steps and epochs in training loops.
-"""
+"""Counters inside files, compared with the names of all checkpoints of a run; and names of counters."""
 
 from __future__ import annotations
 
@@ -23,15 +21,7 @@ SHARED = frozenset({"consumed_train_samples", "global_samples", "skipped_steps",
 one save write the same number.
 """
 STEPS = (
-    "global_step",
-    "step",
-    "iteration",
-    "step_num",
-    "iter",
-    "n_iter",
-    "it",
-    "train_step",
-    "current_step",
+    *("global_step", "step", "iteration", "step_num", "iter", "n_iter", "it", "train_step", "current_step"),
     "num_updates",
     "step_count",  # LitGPT, which counts iter_num beside it
     "iter_num",  # nanoGPT
@@ -41,11 +31,8 @@ STEPS = (
     "batch_idx_train",  # icefall
     "meta.iter",
     "pickles.global_step",  # Diffusion Policy
-    "train_state.global_step",
-    "train_state.step",
-    "optimizer_history.num_updates",
-    "state.timestamp.Timestamp.batch",
-    "state.timestamp.batch",
+    *("train_state.global_step", "train_state.step", "optimizer_history.num_updates"),
+    *("state.timestamp.Timestamp.batch", "state.timestamp.batch"),
     "trainer.iteration",  # Ignite, MONAI
 )
 EPOCHS = (
@@ -91,9 +78,7 @@ def number(metadata: Metadata, keys: Sequence[str]) -> int | None:
 
 
 def steps_told(metadata: Metadata) -> tuple[int, ...]:
-    """Return all numbers of steps in a file, however deep they are; safetensors keeps objects as JSON, such
-    as ai-toolkit's ``training_info``.
-    """
+    """Return all numbers of steps in a file, also in safetensors' JSON (ai-toolkit's ``training_info``)."""
     found = dict(metadata)
     for key, text in metadata.items():
         if isinstance(text, str) and text.startswith("{") and len(text) <= _LONGEST_OBJECT:
@@ -278,12 +263,10 @@ def _find_exact(rows: Sequence[_Counted]) -> set[int]:
 
 
 def _are_epochs(rows: Sequence[_Counted]) -> bool:
-    """Return True if the numbers of all files are epochs."""
     return all(row.part.step is None and row.part.epoch is not None for row in rows)
 
 
 def _warn(row: _Counted, text: str) -> Flaw:
-    """Return a warning about a file's counter."""
     return Flaw("step-mismatch", f"its counter says {row.said}, {text}", severity=Severity.WARNING)
 
 

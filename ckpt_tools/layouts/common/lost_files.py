@@ -1,6 +1,4 @@
-"""The files that a save has lost, as other saves of its run or its own other files show; and kinds of states
-that files hold. Pure.
-"""
+"""The files that a save has lost, as other saves or its own files show; and kinds of states. Pure."""
 
 from __future__ import annotations
 
@@ -24,13 +22,11 @@ _OF_TRAINER = re.compile(r"/checkpoint-[0-9]+/[^/]+$")
 
 
 class Holds(NamedTuple):
-    """What a checkpoint holds of a training state. ``counters``: its content, not only its name, says how far
-    training was.
-    """
+    """What a checkpoint holds of a training state."""
 
     weights: bool = False
     optimizer: bool = False
-    counters: bool = False
+    counters: bool = False  # its content, not only its name, says how far training was
 
 
 PIECES = {
@@ -65,10 +61,8 @@ def held_by(p: Part) -> Holds | None:
 
 def is_weights_alone(c: Checkpoint) -> bool:
     """Return True if a checkpoint's files hold weights and nothing else, as far as their pieces tell."""
-    held = {held_by(p) for p in c.parts}
-    return held == {Holds(weights=True)} or (
-        held == {None} and {p.role for p in c.parts} == {"model", "index"}
-    )
+    held, roles = {held_by(p) for p in c.parts}, {p.role for p in c.parts}
+    return held == {Holds(weights=True)} or (held == {None} and roles == {"model", "index"})
 
 
 def weights_of_a_trainer(c: Checkpoint, beside: Saves) -> Flaws:

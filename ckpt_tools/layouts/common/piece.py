@@ -106,10 +106,6 @@ class Content(Struct, frozen=True):
     state_told: tuple[str, ...] = ()
     tensors_in: tuple[str, ...] = ()  # roles of files that hold its tensors in a save that has such files
 
-    @property
-    def tells_exports(self) -> bool:
-        return bool(self.state_word or self.state_key or self.state_told)
-
 
 UNTOLD = Content()
 TELLS_STEP = Content(step=True)  # for plug-ins (docs/plugins.md)
@@ -147,12 +143,11 @@ class Piece(Struct, frozen=True, dict=True):
         """How many of these names lead to the checkpoint's own directory; 0 if none does."""
         if self.where is not Where.NAMED:
             return 0
-        named = [
-            re.search(r"\{(step|epoch|generation)\b", top) is not None for top in self.template.split("/")
-        ]
+        tops = self.template.split("/")
+        named = [re.search(r"\{(step|epoch|generation)\b", top) is not None for top in tops]
         if not any(named):  # release/, cat-state/, or a directory whose name says nothing
             plain = re.compile(r".*\{name\}.*|(\{prefix\}-)?[^{<]*")
-            named = [plain.fullmatch(top) is not None for top in self.template.split("/")]
+            named = [plain.fullmatch(top) is not None for top in tops]
         return next((i for i, says in enumerate(named[:-1], 1) if says), 0)
 
     @property

@@ -1,6 +1,4 @@
-"""The pieces whose files one directory may have: its path is matched once, name by name, so that each file in
-it costs one test of its own name.
-"""
+"""The pieces whose files a directory may have: its path is matched once, then each file by its own name."""
 
 from __future__ import annotations
 
@@ -37,24 +35,11 @@ class NameFields(NamedTuple):
 
 
 class Place:
-    """A piece that one directory may have, and what the directory's path alone tells (``fields``) about every
-    file of that piece in it.
-    """
+    """A piece that one directory may have, and what its path alone (``fields``) tells about such files."""
 
     __slots__ = (
-        "base",
-        "coords",
-        "epoch",
-        "generation",
-        "home",
-        "layout",
-        "piece",
-        "prefix",
-        "rank",
-        "step",
-        "step_in_epoch",
-        "sure",
-        "unfinished",
+        *("base", "coords", "epoch", "generation", "home", "layout", "piece", "prefix"),
+        *("rank", "step", "step_in_epoch", "sure", "unfinished"),
     )
 
     def __init__(self, layout: Layout, piece: Piece, fields: Fields, base: str, home: str) -> None:
@@ -83,20 +68,12 @@ class _PieceInDirectory(NamedTuple):
     names: tuple[str, ...]
 
 
-def _compute_order(one: _PieceInDirectory) -> tuple[bool, bool, bool, int]:
-    """Return the sort key of a piece, by which pieces with names that say little come last."""
-    claim = one.piece.claim
-    return claim is Claim.DESCRIBED, claim is Claim.WEAK, not one.names, one.order
-
-
 class _Node(Struct, eq=False):
-    """The directories whose last names fit the same templates: their pieces, and the nodes ``above`` them by
-    the template of the next name up.
-    """
+    """The directories whose last names fit the same templates."""
 
     number: int
     pieces: list[_PieceInDirectory] = field(default_factory=list)
-    above: dict[str, _Node] = field(default_factory=dict)
+    above: dict[str, _Node] = field(default_factory=dict)  # by the template of the next name up
     repeats: tuple[str, ...] = ()  # the templates of all its names, if two of them tell the same number
     outlines: Outlines | None = None
 
@@ -123,17 +100,14 @@ class _Arranged:
         for i in self._outlines.find(name, after):
             piece = self.pieces[i]
             if m := piece.file.fullmatch(name):
-                return _read_fields(m.groupdict(), i, piece, name)
+                fields = m.groupdict()
+                rank, generation, step, epoch, step_in_epoch = _read_numbers(fields)
+                if generation is None and "generation" in fields:
+                    generation = 0
+                prefix = "" if piece.claim is Claim.WEAK else fields.get("prefix") or fields.get("run") or ""
+                told = rank, prefix, generation, step, epoch, step_in_epoch
+                return NameFields(i, *told, bool(fields.get("tmp")), _read_coords(fields), name)
         return None
-
-
-def _read_fields(fields: Fields, index: int, piece: Piece, whole: str) -> NameFields:
-    rank, generation, step, epoch, step_in_epoch = _read_numbers(fields)
-    if generation is None and "generation" in fields:
-        generation = 0
-    prefix = "" if piece.claim is Claim.WEAK else fields.get("prefix") or fields.get("run") or ""
-    is_begun, coords = bool(fields.get("tmp")), _read_coords(fields)
-    return NameFields(index, rank, prefix, generation, step, epoch, step_in_epoch, is_begun, coords, whole)
 
 
 class Templates:
@@ -144,22 +118,18 @@ class Templates:
         self._top, self._directories = _Node(0), 1
         pieces = ((layout, piece) for layout in layouts for piece in layout.pieces)
         for order, (layout, piece) in enumerate(pieces):
-            if listing or piece.claim is not Claim.DESCRIBED:
-                names = tuple(piece.template.split("/")[:-1])
-                self._directory(names).pieces.append(_PieceInDirectory(order, layout, piece, names))
-
-    def _directory(self, names: tuple[str, ...]) -> _Node:
-        """Return the node of directories whose last names these templates fit; add it if there is none."""
-        at = self._top
-        for name in reversed(names):
-            if name not in at.above:
-                at.above[name] = _Node(self._directories)
-                self._directories += 1
-            at = at.above[name]
-        if not at.pieces:
-            told = [field for field, _ in FIELD.findall("/".join(names)) if field in NUMBERS]
-            at.repeats = names if len(told) > len(set(told)) else ()
-        return at
+            if piece.claim is Claim.DESCRIBED and not listing:
+                continue
+            names, at = tuple(piece.template.split("/")[:-1]), self._top
+            for name in reversed(names):
+                if name not in at.above:
+                    at.above[name] = _Node(self._directories)
+                    self._directories += 1
+                at = at.above[name]
+            if not at.pieces:
+                told = [field for field, _ in FIELD.findall("/".join(names)) if field in NUMBERS]
+                at.repeats = names if len(told) > len(set(told)) else ()
+            at.pieces.append(_PieceInDirectory(order, layout, piece, names))
 
     def places(self, path: str) -> Places:
         """Return the pieces whose directory fits the end of ``path``; pieces of any directory come last."""
@@ -172,7 +142,12 @@ class Templates:
         matched = tuple(sorted([at.number for at in found]))
         known = self._arranged.get(matched)
         if known is None:
-            at_home = sorted((one for at in found for one in at.pieces), key=_compute_order)
+
+            def precedence(one: _PieceInDirectory) -> tuple[bool, bool, bool, int]:
+                claim = one.piece.claim  # names that say little come last
+                return claim is Claim.DESCRIBED, claim is Claim.WEAK, not one.names, one.order
+
+            at_home = sorted((one for at in found for one in at.pieces), key=precedence)
             known = self._arranged.setdefault(matched, _Arranged(matched, at_home))
         return Places(path, known)
 
@@ -180,9 +155,6 @@ class Templates:
 class Places(Sequence[Place]):
     """The pieces that one directory may have, in the order in which names are tried. A piece becomes a Place
     when a file of it is found, as a directory has files of few pieces.
-
-    ``directory`` is its path with a slash at the end. ``matched`` identifies the templates that fit its path:
-    equal values have equal ``pieces``.
     """
 
     __slots__ = ("_arranged", "_made", "directory", "path")
@@ -194,6 +166,7 @@ class Places(Sequence[Place]):
 
     @property
     def matched(self) -> tuple[int, ...]:
+        """Identifies the templates that fit its path: equal values have equal ``pieces``."""
         return self._arranged.matched
 
     @property
@@ -208,17 +181,18 @@ class Places(Sequence[Place]):
         return len(self.pieces)
 
     def __getitem__(self, i: int) -> Place:  # type: ignore[override]  # nobody asks for slices
-        if i not in self._made:
-            self._made[i] = self._place(self._arranged.at_home[i])
+        if i in self._made:
+            return self._made[i]
+        _, layout, piece, templates = self._arranged.at_home[i]
+        fields: Fields = {}
+        base, home = self.path, self.path if piece.where is Where.HERE else ""
+        if templates:
+            names = self.path.split("/")
+            top = len(names) - len(templates)
+            base = intern("/".join(names[:top]) or "/")  # the same for every directory of a checkpoint
+            here = piece.home or piece.where is Where.HERE
+            home = intern("/".join(names[: top + piece.home])) if here else ""
+            # read again rather than kept in memory: many directories of a tree fit many templates
+            fields = read_path(templates, names) or {}
+        self._made[i] = Place(layout, piece, fields, base, home)
         return self._made[i]
-
-    def _place(self, one: _PieceInDirectory) -> Place:
-        layout, piece = one.layout, one.piece
-        if not one.names:
-            return Place(layout, piece, {}, self.path, self.path if piece.where is Where.HERE else "")
-        names = self.path.split("/")
-        top = len(names) - len(one.names)
-        base = intern("/".join(names[:top]) or "/")  # the same for every directory of a checkpoint
-        home = intern("/".join(names[: top + piece.home])) if piece.home or piece.where is Where.HERE else ""
-        # the path is read again rather than kept in memory: many directories of a tree fit many templates
-        return Place(layout, piece, read_path(one.names, names) or {}, base, home)

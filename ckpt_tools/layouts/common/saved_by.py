@@ -9,6 +9,7 @@ from functools import cached_property
 from msgspec import Struct, field
 
 from ckpt_tools.layouts import COORDS
+from ckpt_tools.layouts.common.counters import first
 from ckpt_tools.layouts.common.layout import Metadata, whole
 from ckpt_tools.model.plan import Known
 from ckpt_tools.model.report import Report
@@ -115,11 +116,8 @@ most names agree with them.
 
 def owner(metadata: Metadata) -> dict[str, int]:
     """Return the rank and the parallel coordinates of the writer, as far as entries of ``_SURE`` tell."""
-    told = {
-        axis: next((n for k in keys if (n := whole(metadata.get(k))) is not None), None)
-        for axis, keys in _SURE.items()
-    }
-    return {axis: n for axis, n in told.items() if n is not None and n >= 0}
+    told = ((axis, first(metadata, keys)) for axis, keys in _SURE.items())
+    return {axis: n for axis, n in told if n is not None and n >= 0}
 
 
 def likely_rank(metadata: Metadata) -> int | None:
@@ -149,17 +147,13 @@ _Axis = tuple[str, int, int]
 
 
 class Topology(Struct, frozen=True, dict=True):
-    """How many ranks there are and how they are arranged.
-
-    ``sizes`` are parallel sizes; ``order`` has the fastest-varying axis first. ``strategy`` holds groups of
-    ranks with the same state, as the framework's files tell (``--strategy-dir``); () without such files.
-    """
+    """How many ranks there are and how they are arranged."""
 
     world_size: int
     sizes: Mapping[str, int] = field(default_factory=dict)
-    order: str = "tp-cp-ep-dp-pp"
+    order: str = "tp-cp-ep-dp-pp"  # fastest-varying axis first
     provenance: Mapping[str, Known] = field(default_factory=dict)
-    strategy: tuple[tuple[int, ...], ...] = ()
+    strategy: tuple[tuple[int, ...], ...] = ()  # ranks with the same state, by --strategy-dir
 
     def coordinates(self, rank: int) -> dict[str, int]:
         """Return the coordinates of a rank in both grids.
@@ -172,7 +166,6 @@ class Topology(Struct, frozen=True, dict=True):
 
     @cached_property
     def _axes(self) -> tuple[_Axis, ...]:
-        """All axes of both grids."""
         size = {axis: max(1, self.sizes.get(axis, 1)) for axis in COORDS}
         etp = max(1, self.sizes.get("etp", size["tp"]))
         replicas = max(1, self.world_size // (size["tp"] * size["cp"] * size["pp"]))

@@ -1,8 +1,5 @@
 """Path templates, by which a layout says where its files lie, as regular expressions: one for each name in a
-path.
-
-Also the names of files and directories whose save or download is not done yet: its writer renames them when
-it is done, or removes a file beside them.
+path; and names of files and directories whose save or download is not done yet.
 """
 
 from __future__ import annotations

@@ -8,13 +8,11 @@ from importlib import import_module
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.planning.rules.rule import Rule, Scope
 
-_HERE = __package__ or ""
-
 
 def _collect() -> dict[str, Rule]:
     rules = {}
     for scope in Scope:
-        package = import_module(f"{_HERE}.{scope}")
+        package = import_module(f"{__package__}.{scope}")
         for name in sorted(module.name for module in pkgutil.iter_modules(package.__path__)):
             rule: Rule = import_module(f"{package.__name__}.{name}").RULE
             rules[rule.id] = rule

@@ -56,25 +56,20 @@ class Effect(IntEnum):
 
 
 class Hit(Struct, frozen=True):
-    """One place where a rule holds: ``path`` is the file or directory, ``hint`` the next step if that is not
-    the rule's ``answer``. ``severity``, ``effect`` and ``code`` are given where they are not those of the
-    code, of the rule, and its first code. ``of_file``: the finding goes to the report on the file at
-    ``path``; ``ranks``, ``offset`` and ``follows`` are its fields. ``other`` is the second file of a pair,
-    ``error`` the class of the error if the hit asks or stops.
-    """
+    """One place where a rule holds."""
 
-    path: str
+    path: str  # of the file or directory
     message: str
-    hint: str = ""
-    severity: Severity | None = None
-    effect: Effect | None = None
-    code: str = ""
-    of_file: bool = False
+    hint: str = ""  # the next step, if that is not the rule's ``answer``
+    severity: Severity | None = None  # if it is not that of the code
+    effect: Effect | None = None  # if it is not that of the rule
+    code: str = ""  # if it is not the rule's first
+    of_file: bool = False  # the finding goes to the report on the file at ``path``
     ranks: tuple[tuple[int, int], ...] = ()
     offset: int | None = None
     follows: bool = False
-    other: str = ""
-    error: type[CkptError] | None = None
+    other: str = ""  # the second file of a pair
+    error: type[CkptError] | None = None  # the class of the error if the hit asks or stops
 
 
 def finding_of(rule: Rule, hit: Hit) -> Finding:
@@ -108,19 +103,14 @@ def error_of(
 
 
 class Rule(Struct, frozen=True):
-    """One rule. ``id`` is ``scope/name``: stable, and its file below planning/rules. ``codes`` are its
-    findings' codes; a hit without a code has the first, a rule without codes only asks or stops. ``answer``
-    is the flag or the lines of ckpt.toml that settle it. ``why`` is its page: what it says, and the incident
-    or line of a framework's source that it exists for, in at most ten lines. Without ``check`` other modules
-    find its hits.
-    """
+    """One rule."""
 
-    id: str
+    id: str  # ``scope/name``: stable, and its file below planning/rules
     effect: Effect
-    answer: str
-    why: str
-    check: Callable[[Any], Iterable[Hit]] | None = None
-    codes: tuple[str, ...] = ()
+    answer: str  # the flag, or the lines of ckpt.toml, that settle it
+    why: str  # its page: what it says, and the incident or source that it exists for, in at most ten lines
+    check: Callable[[Any], Iterable[Hit]] | None = None  # if None, other modules find its hits
+    codes: tuple[str, ...] = ()  # of its findings, the first by default; none if it only asks or stops
 
     @property
     def scope(self) -> Scope:

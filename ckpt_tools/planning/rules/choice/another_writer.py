@@ -9,7 +9,6 @@ _NAMED = 8
 
 
 def describe(root: str, written: Sequence[str], unknown: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield findings on paths ``written`` while ckpt looked, and on ``unknown`` ones with the reason."""
     text = "it was written, renamed or removed while ckpt looked"
     yield from (finding_of(RULE, Hit(path, text)) for path in written[:_NAMED])
     if more := written[_NAMED:]:
@@ -20,7 +19,6 @@ def describe(root: str, written: Sequence[str], unknown: Mapping[str, str]) -> I
 
 
 def describe_processes(root: str, left: Sequence[int]) -> Iterator[Finding]:
-    """Yield that processes of an earlier start are still alive."""
     if left:
         pids = ",".join(map(str, left))
         text = f"processes of an earlier start are alive (pid {pids}): what they save would mix with this job"

@@ -8,12 +8,10 @@ from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 
 
 def describe_shallow(count: int, level: Level, root: str) -> Finding:
-    """Return the finding that ``count`` files to load were not read as deeply as --level asks."""
     return finding_of(RULE, Hit(root, f"{count} files were looked at less deeply than --level {level}"))
 
 
 def describe_budget(files: str, level: Level, root: str, budget: float | None) -> Finding:
-    """Return the finding that --budget ran out before ``files`` (a text) were read as deeply as asked."""
     text = f"the budget of {budget:g} s ran out before {files} were read as deeply as --level {level} asks"
     return finding_of(RULE, Hit(root, text, code="budget-spent"))
 

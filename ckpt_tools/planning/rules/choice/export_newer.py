@@ -34,7 +34,6 @@ def find_newer_models(finished: Sequence[Checkpoint], kept: Sequence[Checkpoint]
 
 
 def describe_left_out(saves: Sequence[Checkpoint], save_interval: int | None) -> Finding:
-    """Return the finding on regular saves that --save-interval leaves out after an unusable dying gasp."""
     more = f" and {len(saves) - 1} more" if saves[1:] else ""
     text = f"--save-interval {save_interval} leaves out {saves[0].label}{more}"
     text += ", not known to be of the last multiple of it before the emergency save, or of an earlier step"
@@ -42,7 +41,6 @@ def describe_left_out(saves: Sequence[Checkpoint], save_interval: int | None) ->
 
 
 def describe_left(p: Part, why: str) -> Finding:
-    """Return the finding that a state beside the choice's weights is not loaded, and ``why``."""
     text = f"{why}, and is not loaded: the state of the {p.role} would start from scratch"
     hint = "move it away where the job would load it by itself: it is not of the model's save"
     return finding_of(RULE, Hit(p.path, text, hint, Severity.WARNING))

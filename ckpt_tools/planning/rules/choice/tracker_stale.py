@@ -20,17 +20,15 @@ _MAY_BE_RIGHT = "it was written after that save, so it may be right: check which
 
 
 class TrackerFacts(Struct, frozen=True):
-    """A tracker beside the finished ``saves`` of a run. ``says`` is the step or name in it, None for garbage.
-    ``written_ns`` is its time, ``incomplete`` are saves that lack files. ``repaired``: ckpt repair writes it.
-    """
+    """A tracker beside the finished ``saves`` of a run."""
 
     path: str
-    says: int | str | None
-    written_ns: int
-    repaired: bool
+    says: int | str | None  # the step or name in it; None for garbage
+    written_ns: int  # its time
+    repaired: bool  # ckpt repair writes it
     layout: Layout
     saves: Sequence[Checkpoint]
-    incomplete: Collection[CheckpointKey]
+    incomplete: Collection[CheckpointKey]  # saves that lack files
 
 
 def check(facts: TrackerFacts) -> Iterator[Hit]:
@@ -70,7 +68,6 @@ def find_lost_best(entry: str, named: str, by: str, *, beside: bool) -> Hit:
 
 
 def ask_which_is_meant(c: Checkpoint, name: object, targets: dict[str, int | str]) -> CkptError:
-    """Return the question which of several trackers (``targets``: target by path) is right."""
     each = " and ".join(f"{path} names {target}" for path, target in targets.items())
     write = f"printf %s {quote(str(name))} | tee {' '.join(map(quote, targets))}"
     hint = f"write {name} into each of them to resume from {label(c)}: {write}"

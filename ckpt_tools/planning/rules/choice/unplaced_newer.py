@@ -65,13 +65,11 @@ def how_to_describe(root: str, *, sure: bool) -> str:
 
 
 def ask_whose_share(c: Checkpoint, path: str, root: str) -> CkptError:
-    """Return the question which rank loads a file that is named like one rank's share."""
     text = f"{path} of {label(c)} is named like the file of one rank, and no layout says of which"
     return error_of(RULE, Hit(path, text, how_to_describe(root, sure=True)))
 
 
 def ask_whose_part(c: Checkpoint, path: str, name: str, hint: str) -> CkptError:
-    """Return the question whether a file that another layout loads is a part of the choice."""
     text = f"{c.path} is taken for a checkpoint of the layout {c.layout}, which does not load {name}"
     return error_of(RULE, Hit(path, text, hint))
 

@@ -18,12 +18,9 @@ _STEPS = 3
 """In how many saves a file must be, and be equal in all, to count as not trained."""
 _SEVERAL = 2
 """How many saves must show a difference: one alone may show it by a damaged file."""
-_DATE = -1
-"""The index of the date in ``when``."""
 
 
 def _get_save(f: StateFile) -> tuple[str, tuple[int, ...]]:
-    """Return a key of the save that a file belongs to."""
     return f.home, f.when
 
 
@@ -67,13 +64,17 @@ class _Run:
             return None
         if older.place == f.place:
             return self._compare_saves(older, f)
-        return None if self._may_be_equal(older, f) else self._compare_places(older, f)
+        contents = {o.content for o in self.places[older.place].values() if not o.broken}
+        equal = sum(o.content in contents for o in self.places[f.place].values() if not o.broken)
+        # more than once: replicas, or a model that follows another; if an index lists both, some may be equal
+        listed = _get_save(older) == _get_save(f) and older.indexed and f.indexed
+        return None if equal > 1 or listed else self._compare_places(older, f)
 
     def _compare_saves(self, older: StateFile, f: StateFile) -> Severity | None:
         """Return how bad it is that the same place is equal in two saves; None if it may be."""
         if not are_apart(older, f) and (older.when == f.when or not self._moved_on(older, f)):
             return None  # one state under two names
-        if older.when[:_DATE] == f.when[:_DATE]:
+        if older.when[:-1] == f.when[:-1]:  # but for the date
             return Severity.WARNING  # who starts again may come to the same state again
         here = [o.content for o in self.places[f.place].values() if not o.broken]
         if older.trained or f.trained or any(content != f.content for content in here):
@@ -99,14 +100,6 @@ class _Run:
         witnesses = [a for a in differ if a.when < f.when] if of_one_save else differ
         severity = Severity.ERROR if len(witnesses) >= _SEVERAL else Severity.WARNING
         return severity if differ and (older.state or f.state) else None
-
-    def _may_be_equal(self, a: StateFile, b: StateFile) -> bool:
-        """Return True if a place has, more than once, contents of the other: replicas, or a model that
-        follows another. True also if an index lists the tensors of both in one save: some may be equal.
-        """
-        contents = {o.content for o in self.places[a.place].values() if not o.broken}
-        equal = sum(o.content in contents for o in self.places[b.place].values() if not o.broken)
-        return equal > 1 or (_get_save(a) == _get_save(b) and a.indexed and b.indexed)
 
     def _find_pairs_that_differ(self, a: StateFile, b: StateFile) -> list[StateFile]:
         """Return the files at the place of ``a`` in all saves where the place of ``b`` differs from it."""
@@ -154,7 +147,6 @@ def _make_hit(copy: StateFile, original: StateFile, severity: Severity, effect: 
 
 
 def ask_which_is_the_copy(first: str, second: str, homes: Sequence[str], answers: Sequence[str]) -> CkptError:
-    """Return the question which of two files is the copy: a wrong answer may lose or mix steps."""
     text = f"{first} and {second} are byte for byte the same, although training went on between them"
     compare = f"'ckpt diff {' '.join(map(quote, homes))}' compares the two"
     hint = f"restore whichever is the copy, or {', or '.join(answers)}; {compare}"

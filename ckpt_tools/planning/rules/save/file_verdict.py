@@ -9,13 +9,11 @@ from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of, finding_
 
 
 def ask_for_data(c: Checkpoint, f: Finding, name: str, hint: str) -> CkptError:
-    """Return the question of a newer save than the choice of which only a pointer to its data is here."""
     text = f"{c.label} ({c.path}) may not be the newest checkpoint: another was not fetched"
     return error_of(RULE, Hit(f.path, f"{text} ({name}: {f.message})", hint))
 
 
 def describe_unneeded(path: str) -> Finding:
-    """Return the finding that a file holds no state: a graph, or macOS's data on the file beside it."""
     mac = path.rpartition("/")[2].startswith("._")
     what = "what macOS keeps of the file beside it" if mac else "a graph"
     return finding_of(RULE, Hit(path, f"{what}: it holds no state", code="not-needed"))
@@ -24,44 +22,14 @@ def describe_unneeded(path: str) -> Finding:
 RULE = Rule(
     id="save/file-verdict",
     codes=(
-        "bad-header",
-        "truncated",
-        "empty-file",
-        "crc-mismatch",
-        "checksum-mismatch",
-        "store-checksum-mismatch",
-        "unproven-content",
-        "pointer-not-data",
-        "bad-compression",
-        "bad-pickle",
-        "trailing-data",
-        "wrong-format",
-        "missing-storage",
-        "extra-storage",
-        "storage-size",
-        "storage-dtypes",
-        "compressed-storage",
-        "tensor-out-of-bounds",
-        "tensor-size",
-        "unknown-dtype",
-        "duplicate-tensor",
-        "duplicate-key",
-        "not-checksummed",
-        "checksum-off",
-        "needs-extra",
-        "not-needed",
-        "too-complex",
-        "odd-header",
-        "not-a-file",
-        "repaired-unwitnessed",
-        "wrong-role",
-        "path-escape",
-        "external-data",
-        "load-failed",
-        "not-loaded",
-        "missing-key",
-        "needs-key",
-        "wrong-key",
+        *("bad-header", "truncated", "empty-file", "crc-mismatch", "checksum-mismatch"),
+        *("store-checksum-mismatch", "unproven-content", "pointer-not-data", "bad-compression", "bad-pickle"),
+        *("trailing-data", "wrong-format", "missing-storage", "extra-storage", "storage-size"),
+        *("storage-dtypes", "compressed-storage", "tensor-out-of-bounds", "tensor-size", "unknown-dtype"),
+        *("duplicate-tensor", "duplicate-key", "not-checksummed", "checksum-off", "needs-extra"),
+        *("not-needed", "too-complex", "odd-header", "not-a-file", "repaired-unwitnessed", "wrong-role"),
+        *("path-escape", "external-data", "load-failed", "not-loaded", "missing-key"),
+        *("needs-key", "wrong-key"),
     ),
     effect=Effect.REJECT,
     answer="restore the file from a copy, a replica or an older checkpoint; ckpt explain CODE",

@@ -14,7 +14,6 @@ from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of, finding_
 
 
 def ask(c: Checkpoint, findings: Sequence[Finding]) -> CkptError:
-    """Return the question which ranks hold the state of ranks without a file and a replica group."""
     text = "; ".join(f.message for f in findings if f.code == RULE.codes[0])
     return error_of(RULE, Hit(c.path, f"{text} ({c.path})", CODES[RULE.codes[0]].hint))
 
@@ -32,7 +31,6 @@ def check(gaps: Iterable[Gap]) -> Iterator[Hit]:
 
 
 def describe_failed(rank: int, path: str) -> Finding:
-    """Return the finding that a rank failed while it saved its file of a dying gasp."""
     text = f"rank {rank} failed while this checkpoint was saved, so its file is not trusted"
     return finding_of(RULE, Hit(path, text, code="fault-rank"))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ckpt_tools.discovery.completeness import label, saved_with, severity_of_gaps, usual_pieces, where
-from ckpt_tools.layouts import Layout, Piece
+from ckpt_tools.layouts import Piece
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
@@ -31,7 +31,9 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
         gone = [f"no {role} file" for role in layout.complete.needs if role not in roles]
         for text in _list_needed(c, facts, gone, usual):
             yield Hit(where(c), f"{label(c)} has {text}", severity=severity, follows=follows)
-        for text in () if follows else _list_spared(c, layout, usual):
+        spared = saved_with(c, layout, survivable=True)  # what resuming can do without, as random states
+        more = sorted({p.role for p in usual if p.readers.survivable} - spared.keys())
+        for text in () if follows else (*spared.values(), *(f"no {role} file, {_THEIRS}" for role in more)):
             why = f"{label(c)} has {text}: training goes on with other random numbers"
             yield Hit(where(c), why, severity=Severity.WARNING, effect=Effect.WARN)
 
@@ -48,54 +50,39 @@ def _list_needed(c: Checkpoint, facts: SavesFacts, gone: list[str], usual: Seque
     return gone or list(saved_with(c, layout, survivable=False).values())
 
 
-def _list_spared(c: Checkpoint, layout: Layout, usual: Sequence[Piece]) -> list[str]:
-    """Return texts on missing roles that resuming can do without, such as random states."""
-    spared = saved_with(c, layout, survivable=True)
-    more = sorted({p.role for p in usual if p.readers.survivable} - spared.keys())
-    return [*spared.values(), *(f"no {role} file, {_THEIRS}" for role in more)]
-
-
 def describe_no_text(name: str, home: str) -> Finding:
-    """Return the finding that a save lacks a text file that each other save's directory has."""
     text = f"it has no {name}, which the directory of each other save has"
     return finding_of(RULE, Hit(home, text, severity=Severity.WARNING))
 
 
 def describe_declared(says: str, what: str, path: str, hint: str = "") -> Finding:
-    """Return the finding that a save which a tracker names, so that it was finished, has lost files."""
     severity = Severity.ERROR if hint else None
     return finding_of(RULE, Hit(path, f"{says}, so it was finished, {what}", hint, severity))
 
 
 def describe_unlisted(name: str, by: str, path: str) -> Finding:
-    """Return the finding that an entry of a save's list (``by``) does not exist or holds nothing."""
     text = f"{name}, with which {by} was saved, is not there, or nothing is in it"
     return finding_of(RULE, Hit(path, text))
 
 
 def describe_gone(names: Sequence[str], path: str, why: str, severity: Severity | None = None) -> Finding:
-    """Return the finding that files are gone which their index need not name, and ``why`` they must exist."""
     return finding_of(RULE, Hit(path, f"{ranges.names(names)} is not there, {why}", severity=severity))
 
 
 def describe_undescribed(home: str) -> Finding:
-    """Return the finding that a directory has chunks of an array, but no file that describes them."""
     return finding_of(RULE, Hit(home, "chunks of an array are in it, and nothing that describes them"))
 
 
 def describe_no_role(c: Checkpoint, role: str, home: str) -> Finding:
-    """Return the finding that a save has no file of any role of which its layout needs one."""
     return finding_of(RULE, Hit(home, f"{label(c)} has no {role} file"))
 
 
 def describe_lost_link(path: str) -> Finding:
-    """Return the finding that a link beside the choice leads nowhere, and may have led to a newer save."""
     text = "its target is not there, and may be newer than the choice"
     return finding_of(RULE, Hit(path, text, severity=Severity.WARNING, code="dangling-link"))
 
 
 def describe_remains(title: str, root: str, hint: str) -> Finding:
-    """Return the finding that only files are left that a framework writes beside a save."""
     text = f"files as {title} writes them, without the rest of a checkpoint: no job could load anything"
     return finding_of(RULE, Hit(root, text, hint))
 

@@ -163,7 +163,6 @@ def find_unusable(gaps: Iterable[Gap]) -> Iterator[Hit]:
 
 
 def describe_new_ranks(gap: Gap) -> Finding:
-    """Return the finding that ranks have no random state, as the job that saved it had fewer ranks."""
     without = ranges.ranks(gap.ranks, gap.world)
     text = f"there is no {gap.role} file of {without}: their random numbers start over"
     hint = "nothing has to be done if the job has more ranks than the one that saved it"

@@ -22,7 +22,6 @@ from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of, finding_
 
 _SIZES = ("world", "tp", "pp")
 """Sizes that all files of a job tell alike."""
-_DOUBTFUL = ("step-mismatch", "epoch-mismatch")
 
 
 def check(facts: SavesFacts) -> Iterator[Hit]:
@@ -50,27 +49,25 @@ def _find_unlike_counters(parts: Sequence[Part], reports: Mapping[str, Report]) 
             for of, key, n in _find_counters(p, report):
                 told[of, key][n].append(p)
     for (_, key), values in told.items():
-        yield from _find_minority(key, values) if len(values) > 1 else ()
+        if len(values) < 2:
+            continue
+        (first, most), (second, next_most) = Counter({n: len(ps) for n, ps in values.items()}).most_common(2)
+        for n, odd in values.items():
+            other = second if n == first else first
+            text = f"its {key} is {n}, that of other files of its checkpoint {other}: two attempts wrote them"
+            for p in odd if n != first or most == next_most else ():
+                yield Hit(p.path, text, severity=Severity.ERROR, code="mixed-attempts", of_file=True)
 
 
 def _find_counters(p: Part, report: Report) -> Iterator[tuple[str, str, int]]:
     """Yield (piece, counter, value) of a file; "" as the piece if all files of the save share the value."""
     sizes = saved_sizes([report]) if p.home and p.coords and report.format else {}
     yield from (("", f"{axis} size", sizes.get(axis, 1)) for axis in (_SIZES if "world" in sizes else ()))
-    if report.verdict is not Verdict.BROKEN and not any(f.code in _DOUBTFUL for f in report.findings):
+    doubtful = any(f.code in ("step-mismatch", "epoch-mismatch") for f in report.findings)
+    if report.verdict is not Verdict.BROKEN and not doubtful:
         for key, value in report.metadata.items():
             if key.rpartition(".")[2] in SHARED and (n := whole(value)) is not None:
                 yield p.piece, key, n
-
-
-def _find_minority(key: str, values: Mapping[int, Sequence[Part]]) -> Iterator[Hit]:
-    """Yield files whose counter ``key`` is not that of most; ``values`` maps each value to its files."""
-    (first, most), (second, next_most) = Counter({n: len(ps) for n, ps in values.items()}).most_common(2)
-    for n, odd in values.items():
-        other = second if n == first else first
-        text = f"its {key} is {n}, that of other files of its checkpoint {other}: two attempts wrote them"
-        for p in odd if n != first or most == next_most else ():
-            yield Hit(p.path, text, severity=Severity.ERROR, code="mixed-attempts", of_file=True)
 
 
 def _find_restarts(c: Checkpoint, others: Sequence[Checkpoint], layout: Layout, doubt: bool) -> Iterator[Hit]:
@@ -137,7 +134,6 @@ def find_leftovers(c: Checkpoint, layout: Layout, sizes: Mapping[str, int]) -> I
 
 
 def ask_which_is_meant(c: Checkpoint, path: str, other: str, hint: str) -> CkptError:
-    """Return the question which of two models of one save is meant."""
     text = f"{path} and {other} are of {label(c)}, and hold other weights than each other"
     return error_of(RULE, Hit(path, f"{text}: nothing says which is meant", hint))
 

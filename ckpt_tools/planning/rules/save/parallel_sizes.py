@@ -48,7 +48,6 @@ def _find_contradiction(part: Part, sizes: Mapping[str, int], piece: Piece) -> s
 
 
 def ask_how_many(size: int, world: int, newest: Checkpoint, chosen: Checkpoint) -> CkptError:
-    """Return the question how many ranks there are: several newer saves have ``size``, not ``world``."""
     text = f"it is unclear how many ranks the job has: newer saves, such as {newest.path} ({newest.label}),"
     text += f" have files of {size} ranks, and {world} is only the highest rank on disk"
     hint = f"add --world-size {size} if the job has {size} ranks now, or --world-size {world}"
@@ -56,7 +55,6 @@ def ask_how_many(size: int, world: int, newest: Checkpoint, chosen: Checkpoint) 
 
 
 def ask_where(axis: str, size: int, order: str) -> CkptError:
-    """Return the question where a rank order places an axis that has several places and is not in it."""
     text = f"--parallel order={order} does not say where {axis} is, whose size is {size}"
     return error_of(RULE, Hit("", text, "name every axis whose size is above 1, fastest first"))
 

@@ -66,10 +66,8 @@ def _is_trusted(rows: Rows) -> bool:
     agree = [named == likely for pairs in saves.values() for named, likely in pairs]
     if 2 * sum(agree) > len(agree):
         return True
-    several = [pairs for pairs in saves.values() if len(pairs) > 1]
-    return bool(several) and all(
-        sorted(named for named, _ in pairs) == sorted(likely for _, likely in pairs) for pairs in several
-    )
+    several = [tuple(zip(*pairs, strict=True)) for pairs in saves.values() if len(pairs) > 1]
+    return bool(several) and all(sorted(named) == sorted(likely) for named, likely in several)
 
 
 def _is_of_one_rank(piece: Piece) -> bool:
@@ -79,7 +77,6 @@ def _is_of_one_rank(piece: Piece) -> bool:
 
 
 def describe_other_order(order: str, path: str) -> Finding:
-    """Return the note that the files of a save are in another order of ranks than the usual one."""
     text = f"the files were written in rank order {order}, which the plan follows"
     hint = f"nothing is wrong with them; --parallel order={order} says it without a note"
     return finding_of(RULE, Hit(path, text, hint, Severity.NOTE))
@@ -137,7 +134,6 @@ class Placed(NamedTuple):
         return tuple((axis, there.get(axis)) for axis, _ in self.coords)
 
     def fits(self, order: str) -> bool:
-        """Return True if the writing rank has the file's coordinates in this order."""
         return self.find_coordinates(order) == self.coords
 
 

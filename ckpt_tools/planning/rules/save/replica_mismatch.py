@@ -25,18 +25,15 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
             if copied and p.rank is not None and p.size > 0:
                 groups[p.piece, p.coords].append(p)
         for same in groups.values():
-            if len(same) > 2:  # of two nobody knows which is odd
-                yield from _find_unlike(same, facts)
-
-
-def _find_unlike(same: Sequence[Part], facts: SavesFacts) -> Iterator[Hit]:
-    signatures = [r.signature if (r := facts.reports.get(p.path)) else "" for p in same]
-    for p, typical in _find_minority(same, signatures):
-        yield Hit(p.path, f"its tensors differ, unlike {_describe_typical(typical)}", of_file=True)
-    for p, typical in _find_minority(same, [p.size for p in same]):
-        if abs(p.size - typical.size) * 100 > typical.size:
-            text = f"{p.size:,} bytes, unlike {_describe_typical(typical)}"
-            yield Hit(p.path, text, code="size-outlier", of_file=True)
+            if len(same) < 3:  # of two nobody knows which is odd
+                continue
+            signatures = [r.signature if (r := facts.reports.get(p.path)) else "" for p in same]
+            for p, typical in _find_minority(same, signatures):
+                yield Hit(p.path, f"its tensors differ, unlike {_describe_typical(typical)}", of_file=True)
+            for p, typical in _find_minority(same, [p.size for p in same]):
+                if abs(p.size - typical.size) * 100 > typical.size:
+                    text = f"{p.size:,} bytes, unlike {_describe_typical(typical)}"
+                    yield Hit(p.path, text, code="size-outlier", of_file=True)
 
 
 def _describe_typical(typical: Part) -> str:

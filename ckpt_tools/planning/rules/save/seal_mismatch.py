@@ -13,7 +13,6 @@ _LISTED = 16
 
 
 def describe_lost_save(was: SealedCheckpoint, path: str, seal: str) -> Finding:
-    """Return the finding that of a sealed save only the seal is left."""
     if was.step is not None:
         when = f"step {was.step:,}"
     elif was.epoch is None:
@@ -27,7 +26,6 @@ def describe_lost_save(was: SealedCheckpoint, path: str, seal: str) -> Finding:
 
 
 def describe_loaded(paths: Sequence[str]) -> Finding:
-    """Return the finding that files to load are not in the save's seal: they may be of another save."""
     more = f", nor {len(paths) - 1:,} more of the files to load" if paths[1:] else ""
     why = f"the seal of its checkpoint does not name it{more}"
     return finding_of(RULE, Hit(paths[0], why, code="seal-extra", severity=Severity.WARNING))
@@ -48,14 +46,8 @@ def describe_unnamed(paths: Sequence[str], base: str, signature: str = "") -> It
 RULE = Rule(
     id="save/seal-mismatch",
     codes=(
-        "seal-mismatch",
-        "seal-missing",
-        "seal-broken",
-        "seal-incomplete",
-        "seal-extra",
-        "seal-stale",
-        "not-sealed",
-        "signature-invalid",
+        *("seal-mismatch", "seal-missing", "seal-broken", "seal-incomplete", "seal-extra", "seal-stale"),
+        *("not-sealed", "signature-invalid"),
     ),
     effect=Effect.REJECT,
     answer="restore the file; ckpt seal --again CHECKPOINT if it was changed on purpose; CKPT_VERIFY_KEY",

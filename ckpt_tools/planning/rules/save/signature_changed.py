@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.layouts import Claim, Compared, Layout
@@ -23,24 +22,17 @@ _COUNTS = re.compile(r"[./]state[./]\d+[./]step$")
 def check(facts: SavesFacts) -> Iterator[Hit]:
     """Yield files with other tensors than most of their series; only cut files where saves may differ."""
     first = {p.path for c in facts.saves for p in c.parts if facts.first in (None, c.order)}
-    for row in find_changed(facts):
-        hit = compare(row.odd, row.typical, facts)
-        alike = _has_same_tensors(row.odd, facts.layouts.of(row.odd))
-        begins = row.first and row.odd.path in first and _is_before_first_update(row, facts)
+    for odd, typical, is_first in find_changed(facts):
+        hit = compare(odd, typical, facts)
+        alike = _has_same_tensors(odd, facts.layouts.of(odd))
+        begins = is_first and odd.path in first and _is_before_first_update(odd, typical, facts)
         if hit.severity is Severity.ERROR or (alike and not begins):
             yield hit
 
 
-class Changed(NamedTuple):
-    """A file with other tensors than most of its series, a typical file, and whether it is the first one."""
-
-    odd: Part
-    typical: Part
-    first: bool
-
-
-def find_changed(facts: SavesFacts) -> Iterator[Changed]:
-    """Yield files of a rank whose tensors differ from most of the rank's files in the run.
+def find_changed(facts: SavesFacts) -> Iterator[tuple[Part, Part, bool]]:
+    """Yield files of a rank whose tensors differ from most of the rank's files in the run, each with a
+    typical file, and whether it is the first one.
 
     Of two signatures that are equally frequent the one of the older file counts as usual. Files of a format
     that hides cuts are compared in every layout.
@@ -50,12 +42,14 @@ def find_changed(facts: SavesFacts) -> Iterator[Changed]:
         layout = facts.layouts.of(p)
         comparable = _has_same_tensors(p, layout) or facts.hides_cuts(report.format)
         if comparable and _is_comparable(report):
-            series[_find_series(p, report, layout)].append((p, report))
+            what = p.role if layout.same_tensors is Compared.BY_ROLE else p.piece
+            of_save = p.coords, p.generation, report.format, p.kind is Kind.RELEASE
+            series[p.layout, p.run, what, p.rank, of_save].append((p, report))
     for same in series.values():
         same.sort(key=lambda row: (row[0].step or 0, row[0].epoch or 0, row[0].step_in_epoch or 0))
         usual = Counter(r.signature for _, r in same).most_common(1)[0][0]
         typical = next(p for p, r in same if r.signature == usual)
-        yield from (Changed(p, typical, p is same[0][0]) for p, r in same if r.signature != usual)
+        yield from ((p, typical, p is same[0][0]) for p, r in same if r.signature != usual)
 
 
 def _is_comparable(report: Report) -> bool:
@@ -68,16 +62,9 @@ def _has_same_tensors(p: Part, layout: Layout) -> bool:
     return layout.same_tensors is not Compared.NONE and layout.piece(p.piece).claim is not Claim.WEAK
 
 
-def _find_series(p: Part, report: Report, layout: Layout) -> object:
-    """Return a key that files share whose tensors are compared: layout, run, role or piece, rank, place."""
-    what = p.role if layout.same_tensors is Compared.BY_ROLE else p.piece
-    release = p.kind is Kind.RELEASE
-    return p.layout, p.run, what, p.rank, p.coords, p.generation, report.format, release
-
-
-def _is_before_first_update(row: Changed, facts: SavesFacts) -> bool:
+def _is_before_first_update(odd: Part, typical: Part, facts: SavesFacts) -> bool:
     """Return True if it lacks only what an optimizer's first step makes (torch/optim/optimizer.py)."""
-    mine, theirs = (facts.tensors(p).keys() for p in (row.odd, row.typical))
+    mine, theirs = (facts.tensors(p).keys() for p in (odd, typical))
     made = all(is_optimizer_state(name) or _COUNTS.search(name) for name in theirs - mine)
     return mine < theirs and made
 
@@ -90,12 +77,6 @@ def compare(odd: Part, typical: Part, facts: SavesFacts) -> Hit:
         whole = f"{shown(typical)} ({b.tensors} tensors)"
         text = f"it ends after {a.tensors} tensors, exactly like {whole} cut between two records"
         return Hit(odd.path, text, severity=Severity.ERROR, of_file=True)
-    text = f"unlike {shown(typical)}: {_describe_differences(odd, typical, facts)}"
-    return Hit(odd.path, text, severity=Severity.WARNING, of_file=True)
-
-
-def _describe_differences(odd: Part, typical: Part, facts: SavesFacts) -> str:
-    """Return in words which tensors differ in name, shape or type."""
     mine, theirs = (facts.tensors(p) for p in (odd, typical))
     same = mine.keys() & theirs.keys()
     rows = (
@@ -104,7 +85,9 @@ def _describe_differences(odd: Part, typical: Part, facts: SavesFacts) -> str:
         ("of another shape:", {n for n in same if mine[n].shape != theirs[n].shape}),
         ("of another type:", {n for n in same if mine[n].dtype != theirs[n].dtype}),
     )
-    return "; ".join(f"{what} {tensor_names(which)}" for what, which in rows if which) or "in another order"
+    differ = "; ".join(f"{what} {tensor_names(which)}" for what, which in rows if which)
+    text = f"unlike {shown(typical)}: {differ or 'in another order'}"
+    return Hit(odd.path, text, severity=Severity.WARNING, of_file=True)
 
 
 RULE = Rule(

@@ -23,7 +23,6 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
 
 
 def describe_led_elsewhere(path: str, to: str) -> Finding:
-    """Return the finding that a link is named like one save and leads to another."""
     text = f"it leads to {to}: a save of its own name may be lost, or was never there"
     return finding_of(RULE, Hit(path, text, severity=Severity.WARNING))
 

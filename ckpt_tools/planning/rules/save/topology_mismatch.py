@@ -31,7 +31,9 @@ def check(c: Checkpoint, assignment: Assignment, run: Run, selection: Selection)
     yield from _find_lone_place(c, assignment, run)
     reshardable = _is_reshardable(c, layout)
     own = {} if reshardable else _find_own_sizes(c, run)
-    world = completeness.named_world(c) or _find_world(own)
+    grid = prod(max(1, own.get(axis, 1)) for axis in _MODEL_PARALLEL)
+    told = grid if own.get("world", 0) % grid else own.get("world")
+    world = completeness.named_world(c) or told
     if not (world or reshardable or _tells_replicas(c, run, selection)):
         yield from _find_larger_gasp(c, run)
     text = find_mismatch(c, assignment, run.topology, world or _find_saved_world(c, run), layout)
@@ -57,11 +59,9 @@ def _find_lone_place(c: Checkpoint, assignment: Assignment, run: Run) -> Iterato
 
 def _is_reshardable(c: Checkpoint, layout: Layout) -> bool:
     """Return True if the layout lets other sizes load it, and no piece is of one rank or place."""
-    pieces = {layout.piece(p.piece) for p in c.parts}
-    return layout.reshardable and all(
-        piece.readers.survivable or not (piece.readers.sharded or piece.readers.replicated_over)
-        for piece in pieces
-    )
+    readers = (layout.piece(name).readers for name in {p.piece for p in c.parts})
+    of_ranks = (r for r in readers if (r.sharded or r.replicated_over) and not r.survivable)
+    return layout.reshardable and not any(of_ranks)
 
 
 def _tells_replicas(c: Checkpoint, run: Run, selection: Selection) -> bool:
@@ -98,12 +98,6 @@ def _find_own_sizes(c: Checkpoint, run: Run) -> dict[str, int]:
         if told or named > now.get(axis, 1):
             own[axis] = max(own.get(axis, 0), named)
     return own
-
-
-def _find_world(own: Mapping[str, int]) -> int | None:
-    """Return the saved number of ranks; if it is no multiple of the parallel sizes, their product."""
-    grid = prod(max(1, own.get(axis, 1)) for axis in _MODEL_PARALLEL)
-    return grid if own.get("world", 0) % grid else own.get("world")
 
 
 def _find_saved_world(c: Checkpoint, run: Run) -> int | None:

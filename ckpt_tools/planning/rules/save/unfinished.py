@@ -51,17 +51,14 @@ def describe_newer(
 
 
 def describe_begun(c: Checkpoint, layout: Layout, hint: str) -> Finding:
-    """Return the finding that a save never finished, and what shows it."""
     return finding_of(RULE, Hit(c.parts[0].home or c.path, f"this save {why_unfinished(c, layout)}", hint))
 
 
 def describe_written(path: str, text: str, hint: str, of: Ranges = ()) -> Finding:
-    """Return the finding that a save lacks files and may still be written."""
     return finding_of(RULE, Hit(path, text, hint, ranks=of))
 
 
 def describe_temporary(path: str) -> Finding:
-    """Return the finding that a file has the name of a temporary one: its save never finished."""
     if path.endswith(DOWNLOADS):
         return finding_of(RULE, Hit(path, "a download that never finished", AGAIN))
     return finding_of(RULE, Hit(path, "a temporary file of a save that never finished"))
@@ -74,29 +71,24 @@ def describe_mode(path: str, mode: int, final: int) -> Finding:
 
 
 def describe_none_whole(count: int, root: str, hint: str) -> Finding:
-    """Return the finding that none of the saves below ROOT is whole."""
     text = f"none of the saves here ({count:,}) is whole: no job could load anything"
     return finding_of(RULE, Hit(root, text, hint, Severity.ERROR))
 
 
 def describe_empty(path: str, last: str) -> Finding:
-    """Return the finding that a directory is named like a later save than ``last``, and holds none."""
     return finding_of(RULE, Hit(path, f"it is named like a later save than {last}, and holds none", _LOST))
 
 
 def describe_marked(path: str, c: Checkpoint) -> Finding:
-    """Return the finding that a directory named like an unfinished save was written to after ``c``."""
     text = f"its name is that of an unfinished save, and it was written no earlier than {c.label}"
     return finding_of(RULE, Hit(path, text))
 
 
 def describe_torn(c: Checkpoint, told: str) -> Finding:
-    """Return the finding that a save lacks files or their ends, and was written to seconds ago (``told``)."""
     return finding_of(RULE, Hit(c.path, f"{label(c)} looks unfinished: {told}", WAIT))
 
 
 def describe_headless(home: str, c: Checkpoint) -> Finding:
-    """Return the finding that a directory has the same data files as ``c``, but no index of them."""
     name = c.path.rpartition("/")[2]
     text = f"it holds such files as {name} does, and nothing that describes them"
     return finding_of(RULE, Hit(home, text))

@@ -7,7 +7,6 @@ from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
 
 
 def ask(path: str, text: str, hint: str) -> CkptError:
-    """Return the question whether the code that a file of the choice names may run."""
     return error_of(RULE, Hit(path, text, hint))
 
 

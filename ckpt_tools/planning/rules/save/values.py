@@ -11,13 +11,11 @@ from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 
 
 def describe_zero_file(path: str, severity: Severity) -> Finding:
-    """Return the finding that all bytes of a file are zeros, unlike the file in other saves."""
     text = "all of its bytes are zero, and in the run's other checkpoints they are not"
     return finding_of(RULE, Hit(path, text, severity=severity, offset=0))
 
 
 def describe_zeros(names: Collection[str], path: str, other: Part) -> Finding:
-    """Return the finding that weights are nothing but zeros, and not so in the ``other`` file."""
     text = f"nothing but zeros: {tensor_names(names)}, and in {shown(other)} there are numbers"
     return finding_of(RULE, Hit(path, text))
 
@@ -30,7 +28,6 @@ def describe_no_tensors(path: str, full: Part | None = None, *, elements: bool =
 
 
 def describe_without_elements(path: str, names: Collection[str]) -> Finding:
-    """Return the finding that tensors which should have elements have none."""
     why = "ZeRO-3 leaves this of weights that it did not gather"
     text = f"tensors without elements: {tensor_names(names)} ({why})"
     return finding_of(RULE, Hit(path, text, code="missing-tensor"))
@@ -39,16 +36,8 @@ def describe_without_elements(path: str, names: Collection[str]) -> Finding:
 RULE = Rule(
     id="save/values",
     codes=(
-        "zero-filled",
-        "missing-tensor",
-        "extra-tensor",
-        "newer-index",
-        "zero-tail",
-        "zero-pages",
-        "skeleton",
-        "nan-values",
-        "inf-values",
-        "absurd-values",
+        *("zero-filled", "missing-tensor", "extra-tensor", "newer-index", "zero-tail", "zero-pages"),
+        *("skeleton", "nan-values", "inf-values", "absurd-values"),
     ),
     effect=Effect.REJECT,
     answer="restore the file, with index and shards of one save; look at the loss before it if they are NaN",

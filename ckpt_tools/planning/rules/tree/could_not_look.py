@@ -41,7 +41,6 @@ def stop(text: str, hint: str, plan: LoadPlan | None = None) -> CkptError:
 
 
 def stop_changed(path: str, why: str | None) -> CkptError:
-    """Return the error that a chosen file has changed, or ``why`` it cannot be read any more."""
     names = "" if "://" in path else f" ('fuser -v {path}' names one of this machine)"
     hint = f"another process writes there{names}: end it, then start again"
     if why is None:
@@ -50,7 +49,6 @@ def stop_changed(path: str, why: str | None) -> CkptError:
 
 
 def stop_late(path: str, why: str | None) -> CkptError:
-    """Return the error that a store's first list was not whole, or ``why`` it cannot be listed again."""
     hint = "run it again: a list was not whole, or a cache between here and the store gave an old one"
     if why is None:
         return stop(f"{path} is there, but the store's first list did not have it", hint)
@@ -64,18 +62,15 @@ def stop_unread_log(what: str, why: str) -> CkptError:
 
 
 def stop_damaged_log(what: str, path: str, why: str) -> CkptError:
-    """Return the error that a log is damaged."""
     hint = f"to start from nothing anyway add --allow fresh; to forget what it said: rm {quote(path)}"
     return stop(f"{what} is damaged: {why}", hint)
 
 
 def describe_unseen(path: str, why: str) -> Finding:
-    """Return the finding that an entry in the directory of a save could not be read."""
     return finding_of(RULE, Hit(path, why, severity=Severity.ERROR))
 
 
 def describe_first_launch(root: str) -> Finding:
-    """Return the finding that ROOT does not exist, which the caller takes for a first launch."""
     text = "it does not exist: this is taken for a first launch (--allow missing)"
     return finding_of(RULE, Hit(root, text, code="missing-root"))
 

@@ -25,7 +25,6 @@ def find_others(root: str, asked: Selection, saves: Sequence[Checkpoint], meant:
 
 
 def stop(count: str, plan: LoadPlan) -> CkptError:
-    """Return the error that --kind and --max-step leave none of the saves (exit 4)."""
     text = f"{count}, but --kind or --max-step hides them all"
     return error_of(RULE, Hit("", text, "relax the filters"), NoneUsable, plan)
 

@@ -90,7 +90,6 @@ def find_links(root: str, dangling: Sequence[str]) -> Iterator[Hit]:
 
 
 def find_seals(root: str, sealed: Sequence[str]) -> Iterator[Hit]:
-    """Yield hits on the ``sealed`` paths that do not exist any more."""
     if sealed:
         text = f"{root} holds seals of files that are not there: {name_paths(root, sealed)}"
         yield Hit(root, text, f"bring it back; {FRESH}", error=NoneUsable)
@@ -175,7 +174,6 @@ def say_each(code: str, text: str, paths: Sequence[str]) -> Iterator[Hit]:
 
 
 def stop_without_earlier(before: EarlierStart, root: str, plan: LoadPlan | None = None) -> CkptError:
-    """Return the error that an earlier start had a checkpoint: its mount may be lost (exit 4)."""
     earlier = f"an earlier start resumed from step {before.step} ({before.path})"
     hint = f"is the file system mounted? {FRESH[0].upper()}{FRESH[1:]}"
     text = f"there is no checkpoint in {root}, but {earlier}"
