@@ -426,5 +426,4 @@ class Review:
         if limit is not None:
             how = "it as it is" if mine is first else f"step {limit}"
             answers.append(f"add --max-step {limit} to resume from {how}")
-        homes = [p.home or p.path for p in (first, second)]
-        return same_content.ask_which_is_the_copy(first.path, second.path, homes, answers)
+        return same_content.ask_which_is_the_copy(self.session.root, first.path, second.path, answers)

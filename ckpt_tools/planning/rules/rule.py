@@ -16,6 +16,11 @@ from ckpt_tools.model.plan import LoadPlan
 DOUBT = "it is unclear which checkpoint is the newest: "
 
 
+def name_below(path: str, root: str) -> str:
+    """Return a path relative to ROOT, as a message has room for it; as it is, if it lies elsewhere."""
+    return path.removeprefix(f"{root.rstrip('/')}/")
+
+
 class Scope(str, Enum):
     """What a rule looks at: ROOT, the order of saves, one save, two saves, or the choice."""
 

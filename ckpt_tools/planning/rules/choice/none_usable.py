@@ -44,7 +44,8 @@ def explain_failure(
         return _stop_search(choice, asked.max_attempts, plan)
     if asked.no_fallback:
         return stop_without_newest(f"the newest checkpoint is not usable ({reasons})", plan)
-    text, hint = f"{count_checkpoints(ranked)}, none is usable ({reasons})", _describe_ranks(choice, layouts)
+    lacks, hint = _describe_ranks(choice, layouts)
+    text = f"{count_checkpoints(ranked)}, none is usable ({reasons}){lacks}"
     if choice.left_out:
         text += f"; {export_newer.describe_left_out(choice.left_out, asked.save_interval).message}"
         hint = "leave --save-interval out to have these looked at too, newest first"
@@ -73,23 +74,23 @@ def _stop_search(choice: Choice, most: int, plan: LoadPlan) -> CkptError:
     return error_of(RULE, Hit(plan.root, text, hint), NoneUsable, plan)
 
 
-def _describe_ranks(choice: Choice, layouts: Layouts) -> str:
-    """Return which ranks each save lacks, and a hint; "" if a save has other errors."""
+def _describe_ranks(choice: Choice, layouts: Layouts) -> tuple[str, str]:
+    """Return which ranks each save lacks, and a hint; ("", "") if a save has other errors."""
     lacks, todo = [], ""
     for rejected in choice.rejected:
         errors = _find_errors(rejected)
         if not errors or not all(map(_names_ranks, errors)):
-            return ""
+            return "", ""
         todo = todo or errors[0].hint
         of = ranges.words(tuple(sorted({pair for f in errors for pair in f.ranks})))
         lacks.append(f"{rejected.checkpoint.label} lacks rank{'' if of.isdigit() else 's'} {of}")
     if not lacks:
-        return ""
+        return "", ""
     more = f" and {len(lacks) - _NAMED:,} more are not" if len(lacks) > _NAMED else ""
     pieces = [layouts.piece_of(p) for r in choice.rejected for p in r.checkpoint.parts]
     if not any(piece.readers.sharded or piece.readers.shared for piece in pieces):
         todo += "; or say who may stand in for whom with --replica-groups"
-    return f"no save is whole: {'; '.join(lacks[:_NAMED])}{more}. Nothing was started: {todo}"
+    return f": {'; '.join(lacks[:_NAMED])}{more}", todo
 
 
 def find_smaller_job(choice: Choice, layouts: Layouts, world: int) -> tuple[int, Checkpoint] | None:

@@ -61,7 +61,7 @@ def how_to_describe(root: str, *, sure: bool) -> str:
     """Return how to describe files; if not ``sure`` only where to read it: guessed lines may mix saves."""
     if not sure:
         return "describe the layout in ckpt.toml: docs/adding-a-layout.md"
-    return f"'ckpt layouts --guess {quote(root)}' prints the lines for ckpt.toml that describe its files"
+    return f"'ckpt layouts --guess {quote(root)}' prints the lines for ckpt.toml"
 
 
 def ask_whose_share(c: Checkpoint, path: str, root: str) -> CkptError:

@@ -8,15 +8,15 @@ from datetime import datetime, timezone
 from ckpt_tools.discovery.completeness import label
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.planning.order import OrderFacts
-from ckpt_tools.planning.rules.rule import DOUBT, Effect, Hit, Rule
+from ckpt_tools.planning.rules.rule import DOUBT, Effect, Hit, Rule, name_below
 
 
 def check(f: OrderFacts) -> Iterator[Hit]:
     """Yield hits if time, step or a tracker that was written later name different saves as the newest."""
     if not f.differ and f.tracked is not None:
         newest, other = f.newest, f.tracked
-        written = f"{DOUBT}{f.named} was written after {newest.path} ({newest.label})"
-        text = f"{written}, and names {other.path} ({other.label})"
+        tracker, one, two = (name_below(path, f.root) for path in (f.named, newest.path, other.path))
+        text = f"{DOUBT}{tracker} was written after {one} ({newest.label}), and names {two} ({other.label})"
         hint = f"add --order tracker to resume from {other.label}, or --order mtime to resume from"
         yield Hit(newest.path, text, f"{hint} {newest.label}")
     if not f.differ:
@@ -28,9 +28,13 @@ def check(f: OrderFacts) -> Iterator[Hit]:
         yield Hit(f.by_time.path, text, effect=Effect.WARN)
         return
     other = f.by_time if f.newest is f.by_step else f.by_step
-    why = f"{f.named} names {other.label}" if f.named else "no save of a lower step was written before it"
-    by_time = f"{f.by_time.path} by modification time ({_describe_time(f.by_time)})"
-    text = f"{DOUBT}{by_time}, {f.by_step.path} by step ({_describe_time(f.by_step)}); {why}"
+    why = (
+        f"{name_below(f.named, f.root)} names {other.label}"
+        if f.named
+        else "no save of a lower step was written before it"
+    )
+    one, two = (f"{name_below(c.path, f.root)} ({_describe_time(c)})" for c in (f.by_time, f.by_step))
+    text = f"{DOUBT}by modification time {one}, by step {two}; {why}"
     by_step = f.exclude(f.by_step, f.by_time)
     if f.step_flag:
         by_step = f"--order step to resume from {f.by_step.label}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ckpt_tools.discovery.completeness import label
 from ckpt_tools.planning.order import SKEW_NS, UNKNOWN, OrderFacts
-from ckpt_tools.planning.rules.rule import DOUBT, Effect, Hit, Rule
+from ckpt_tools.planning.rules.rule import DOUBT, Effect, Hit, Rule, name_below
 
 _WHY = {
     None: "the latter was written no earlier",
@@ -27,7 +27,7 @@ def check(f: OrderFacts) -> Iterator[Hit]:
         yield Hit(base, f"{_WHY[why]}: the step decides which is the newest", hint, effect=Effect.WARN)
     for other in f.others:
         newest = f.newest
-        both = f"{newest.path} ({newest.label}) or {other.path} ({other.label})"
+        both = " or ".join(f"{name_below(c.path, f.root)} ({c.label})" for c in (newest, other))
         text = f"{DOUBT}{both}: {_WHY[why]}, and no steps compare them"
         by_step = f"--order step to resume from {newest.label}"
         if not f.step_flag or f.place(newest) == UNKNOWN:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from shlex import quote
 
 from ckpt_tools.errors import CkptError
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.part import Kind
 from ckpt_tools.planning.facts import StateFile
-from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of, name_below
 
 _MOST = 4
 """How many other places a file is compared with: equal replicas may be thousands."""
@@ -146,11 +145,11 @@ def _make_hit(copy: StateFile, original: StateFile, severity: Severity, effect: 
     return Hit(copy.path, text, severity=severity, effect=ask, other=original.path)
 
 
-def ask_which_is_the_copy(first: str, second: str, homes: Sequence[str], answers: Sequence[str]) -> CkptError:
-    text = f"{first} and {second} are byte for byte the same, although training went on between them"
-    compare = f"'ckpt diff {' '.join(map(quote, homes))}' compares the two"
-    hint = f"restore whichever is the copy, or {', or '.join(answers)}; {compare}"
-    return error_of(RULE, Hit(first, text, hint))
+def ask_which_is_the_copy(root: str, first: str, second: str, answers: Sequence[str]) -> CkptError:
+    """Return the question which of two files is the copy: a wrong answer may lose or mix steps."""
+    both = f"{name_below(first, root)} and {name_below(second, root)}"
+    text = f"{both} are byte for byte the same, although training went on between them"
+    return error_of(RULE, Hit(first, text, f"restore whichever is the copy, or {', or '.join(answers)}"))
 
 
 RULE = Rule(
