@@ -102,9 +102,6 @@ class Cache:
         """Use the cache no more in this run, and note why."""
         self.usable = False
         self.close()
-        self._say(why)
-
-    def _say(self, why: str) -> None:
         if self._note:
             self._note(why)
             self._note = None
@@ -214,29 +211,23 @@ class Cache:
                     raise Untrusted(f"{path} {why}", "remove it")
         db = sqlite3.connect(self.path, timeout=_BUSY, isolation_level=None)
         try:
-            self._prepare(db)
+            # One file and no shared memory: homes often lie on a network. No waiting for the disk: a crash of
+            # the machine may lose or tear entries, which their digests show; a killed process leaves a
+            # journal that the next one rolls back.
+            db.execute("PRAGMA journal_mode = TRUNCATE").close()
+            db.execute("PRAGMA synchronous = OFF")
+            if self._read_version(db) == 0:
+                db.execute("BEGIN IMMEDIATE")
+                if self._read_version(db) == 0:
+                    for statement in _SCHEMA:
+                        db.execute(statement)
+                db.execute("COMMIT")
+            if self._read_version(db) != _VERSION:
+                raise sqlite3.DatabaseError("it is not a cache of this version")
         except BaseException:
             db.close()
             raise
         return db
-
-    def _prepare(self, db: sqlite3.Connection) -> None:
-        """Make the tables of a new file. Raises sqlite3.DatabaseError if it is of another version."""
-        import sqlite3
-
-        # One file and no shared memory: homes often lie on a network. No waiting for the disk: a crash of the
-        # machine may lose or tear entries, which their digests show; a killed process leaves a journal that
-        # the next one rolls back.
-        db.execute("PRAGMA journal_mode = TRUNCATE").close()
-        db.execute("PRAGMA synchronous = OFF")
-        if self._read_version(db) == 0:
-            db.execute("BEGIN IMMEDIATE")
-            if self._read_version(db) == 0:
-                for statement in _SCHEMA:
-                    db.execute(statement)
-            db.execute("COMMIT")
-        if self._read_version(db) != _VERSION:
-            raise sqlite3.DatabaseError("it is not a cache of this version")
 
     def _read_version(self, db: sqlite3.Connection) -> int:
         """Return the version of the tables; 0 for a new file, -1 for tables that are not a cache's."""

@@ -133,7 +133,12 @@ class Commands(_Line, TyperGroup):
             return super().resolve_command(ctx, args)
         first, second = [*args, "-"][:2]
         if first not in COMMANDS:
-            raise _explain_no_command(first)
+            if os.path.lexists(first):
+                hint = f"'ckpt ls {quote(first)}' lists what is there"
+                raise UsageError(f"there is no command {first!r}", hint)
+            meant = nearest(first, COMMANDS, 0.6) or nearest(first, os.listdir()[:_ENTRIES], 0.6)
+            hint = f"did you mean 'ckpt {quote(meant)}'?" if meant else "'ckpt -h' lists all commands"
+            raise UsageError(f"there is no command {first!r}, and no file or directory", hint)
         longer = [known for known in COMMANDS if known.startswith(f"{first} ")]
         is_path = second.startswith("-") or os.path.lexists(second)
         if not is_path and (meant := nearest(name, longer, 0.85)):
@@ -183,15 +188,6 @@ def _find_meant(flag: str, known: Sequence[str], args: Sequence[str], alike: flo
     word = flag.strip("-").rstrip("s")
     within = (name for name in known if len(word) > 1 and word in name.strip("-").split("-"))
     return next(short, None) or next(within, None) or nearest(flag, known, alike)
-
-
-def _explain_no_command(word: str) -> UsageError:
-    if os.path.lexists(word):
-        return UsageError(f"there is no command {word!r}", f"'ckpt ls {quote(word)}' lists what is there")
-    meant = nearest(word, COMMANDS, 0.6) or nearest(word, os.listdir()[:_ENTRIES], 0.6)
-    text = f"there is no command {word!r}, and no file or directory"
-    hint = f"did you mean 'ckpt {quote(meant)}'?" if meant else "'ckpt -h' lists all commands"
-    return UsageError(text, hint)
 
 
 @cache
@@ -263,7 +259,6 @@ def line() -> Any:
     made: Any = typer.main.get_command(app)
     made.help = _join_lines(made.help)
     for param in made.params:
-        param.hidden = (
-            "--version" not in param.opts
-        )  # typer's flags for completion: 'ckpt completion' replaces them
+        # not typer's flags for completion: 'ckpt completion' replaces them
+        param.hidden = "--version" not in param.opts
     return made

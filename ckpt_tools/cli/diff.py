@@ -38,9 +38,7 @@ def diff(
     level: Annotated[
         str | None,
         option(
-            "--level",
-            metavar="LEVEL",
-            help="structure: names, types and shapes alone; content (default): the bytes too.",
+            "--level LEVEL", "structure: names, types and shapes alone; content (default): the bytes too."
         ),
     ] = None,
 ) -> int:

@@ -26,7 +26,7 @@ What = Annotated[
 ]
 Root = Annotated[
     str | None,
-    option("--root", metavar="DIR", help=f"Directory of the checkpoints, put in place of {EXAMPLE}."),
+    option("--root DIR", f"Directory of the checkpoints, put in place of {EXAMPLE}."),
 ]
 
 

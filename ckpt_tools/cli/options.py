@@ -59,7 +59,6 @@ kinds = words(*map(str, Kind))
 
 
 def layouts(ctx: typer.Context) -> list[str]:
-    from ckpt_tools.cli.output import Output, read_settings
     from ckpt_tools.layouts import BUILT_IN
 
     found = read_settings({"layout": None, "config": ctx.params.get("config")}, Output("", quiet=True))
@@ -77,7 +76,6 @@ def steps(ctx: typer.Context) -> list[str]:
 
 def _checkpoints(ctx: typer.Context) -> tuple[Checkpoint, ...]:
     from ckpt_tools import api
-    from ckpt_tools.cli.output import Output, read_settings
 
     said = {name: ctx.params.get(name) for name in ("root", "store_option", "config")}
     said["root"] = said["root"] or next(iter(ctx.args), None)  # typer stops at the flag that has no value yet
@@ -141,17 +139,17 @@ for _v in (v for v in config.BY_KEY.values() if v.use):
 
 
 def option(
-    *names: str,
+    said: str,
     help: str,
-    metavar: str = "",
     panel: str | None = None,
     offer: Callable[..., Any] | None = None,
+    *,
     hidden: bool = False,
 ) -> Any:
-    """Return typer's declaration of a flag; without a ``metavar`` the flag takes no value."""
+    """Return typer's declaration of a flag that is ``said`` like "--output -o FILE"."""
     return typer.Option(
-        *names,
-        metavar=metavar,
+        *(word for word in said.split() if word.startswith("-")),
+        metavar=" ".join(word for word in said.split() if not word.startswith("-")),
         help=help,
         show_default=False,
         rich_help_panel=panel,
@@ -202,40 +200,27 @@ for _flags, _about, _panel in (
     ("--write", "Write the lines of --guess to the ckpt.toml that commands read here.", None),
     ("--guess", "Print a [[layout]] for ckpt.toml for the files below ROOT that no layout knows.", None),
     ("--explain-bytes", "Also say of every byte what it is and what protects it.", OUTPUT),
+    ("--format FORMAT", "Output format; an unknown name lists the formats of the command.", OUTPUT),
     ("--quiet -q", "No progress, warnings or notes on stderr.", OUTPUT),
     ("--verbose -v", "List everything, and say what led to the answer.", OUTPUT),
 ):
     _name = _flags.split()[0].strip("-").replace("-", "_")
-    _share(_name, option(*_flags.split(), help=_about, panel=_panel), bool)
+    _share(_name, option(_flags, _about, _panel), str | None if "FORMAT" in _flags else bool)
 _share(
     "output_file",
-    option(
-        "--output", "-o", metavar="FILE", help="Write the answer to FILE, whole or not at all; - is stdout."
-    ),
+    option("--output -o FILE", "Write the answer to FILE, whole or not at all; - is stdout."),
 )
 _share(
     "home",
     option(
-        "--root",
-        metavar="DIR",
-        help="Directory of the run, whose .ckpt is used; default: PATH, or the one that it lies in.",
-    ),
-)
-_share(
-    "format",
-    option(
-        "--format",
-        metavar="FORMAT",
-        help="Output format; an unknown name lists the formats of the command.",
-        panel=OUTPUT,
+        "--root DIR", "Directory of the run, whose .ckpt is used; default: PATH, or the one that it lies in."
     ),
 )
 _share(
     "progress_as",
     option(
-        "--progress",
-        metavar="auto|bar|json|none",
-        help="Progress on stderr: a bar (by default only on a terminal), or a JSON object per line.",
+        "--progress auto|bar|json|none",
+        "Progress on stderr: a bar (by default only on a terminal), or a JSON object per line.",
         panel=OUTPUT,
         offer=words("auto", "bar", "json", "none"),
     ),
@@ -244,13 +229,12 @@ _share("root", argument("ROOT", _help(config.BY_KEY["root"])))
 _share("command", argument("-- COMMAND", "What to start, after --."), list[str] | None)
 _share("directory", argument("DIR", "Directory on this machine for all copies."), str, ...)
 for _name, _going in GOING.items():
-    _flag, _metavar = _going.flag or f"--{_name.replace('_', '-')}", "" if _going.kind is bool else "VALUE"
-    _share(_name, option(_flag, metavar=_metavar, help="", hidden=True), _going.kind)
+    _flag = _going.flag or f"--{_name.replace('_', '-')}"
+    _share(_name, option(_flag if _going.kind is bool else f"{_flag} VALUE", "", hidden=True), _going.kind)
 for _key, _v in {**config.BY_KEY, **config.WORDS}.items():
     if (_name := _key.replace("-", "_")) in SHARED:
         continue
-    _names, _offer = filter(None, (_v.flag, _v.short)), _OFFERS.get(_key)
-    _option = option(*_names, metavar=_v.metavar, help=_help(_v), panel=_v.panel, offer=_offer)
+    _option = option(f"{_v.flag} {_v.short} {_v.metavar}", _help(_v), _v.panel, _OFFERS.get(_key))
     # Values stay text: settings/declarations.py parses flags, variables and files alike.
     _type = list[str] if _key in _SEVERAL else str
     _share(_name, _option, bool if _v.parse is parsers.flag else _type | None)

@@ -33,8 +33,8 @@ def quarantine(
     paths: Annotated[
         list[str], argument("PATH", "Checkpoints; with --damaged the directory in which they lie.")
     ],
-    damaged: Annotated[bool, option("--damaged", help="All damaged checkpoints below PATH.")] = False,
-    undo: Annotated[bool, option("--undo", help="Bring back the checkpoint that was at PATH.")] = False,
+    damaged: Annotated[bool, option("--damaged", "All damaged checkpoints below PATH.")] = False,
+    undo: Annotated[bool, option("--undo", "Bring back the checkpoint that was at PATH.")] = False,
 ) -> int:
     """Move checkpoints to ROOT/.ckpt/quarantine, where their framework does not look but ckpt does. They
     still count as existing: if nothing else is left, a job does not start from nothing. A tracker that names

@@ -43,7 +43,7 @@ def verify(
         bool,
         option(
             "--by-store",
-            help="In an object store read no contents: compare the checksums that it keeps with the seals.",
+            "In an object store read no contents: compare the checksums that it keeps with the seals.",
         ),
     ] = False,
 ) -> int:

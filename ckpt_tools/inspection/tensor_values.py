@@ -63,7 +63,11 @@ class _Counts:
         negative = (most - sign, bottom + sign) if bottom < 0 else (-1, sign)
         self.count += patterns.size
         if self.chunks % RARELY == 0:
-            self._sample(patterns)
+            # a sample of the exponents: to count all takes longer than all other work
+            some = patterns[:: max(1, patterns.size // SAMPLED)] & (self.sign - 1)
+            size = 1 << (8 * self.kind.width - 1 - self.kind.mantissa)
+            counts = np.bincount((some >> self.kind.mantissa).astype(np.intp), minlength=size)
+            self.exponents = counts if self.exponents is None else self.exponents + counts
         self.chunks += 1
         if max(positive[0], negative[0]) >= kind.special or (kind.fnuz and negative[1] == 0):
             patterns = self._count_special(patterns, offset)
@@ -82,13 +86,6 @@ class _Counts:
             zeros = patterns.size - _count(doubled)
             self.zeros += zeros
             self.denormal += _count(doubled < 2 << kind.mantissa) - zeros
-
-    def _sample(self, patterns: Patterns) -> None:
-        """Count the exponents of a sample of a chunk: to count all takes longer than all other work."""
-        some = patterns[:: max(1, patterns.size // SAMPLED)] & (self.sign - 1)
-        size = 1 << (8 * self.kind.width - 1 - self.kind.mantissa)
-        counts = np.bincount((some >> self.kind.mantissa).astype(np.intp), minlength=size)
-        self.exponents = counts if self.exponents is None else self.exponents + counts
 
     def _magnitudes(self) -> tuple[tuple[int, int], ...]:
         """Return the distribution: (power of two, count), sorted, of normal numbers alone."""

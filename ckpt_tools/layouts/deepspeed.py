@@ -40,7 +40,13 @@ def _check(parts: Rows) -> Found:
     for part, report in parts:
         homes[part.folder.directory].append((part, report))
     for rows in homes.values():
-        yield from _find_other_steps(rows)
+        # the step in the tag proves nothing, as users choose tags
+        counted = [(p, n) for p, r in rows if (n := whole(r.metadata.get(_STEPS))) is not None]
+        for p, n in counted:
+            first, step = counted[0]
+            if n not in (step, first.step):
+                text = f"its {_STEPS} is {n}, that of {first.path.rpartition('/')[2]} is {step}"
+                yield p.path, Flaw("step-mismatch", text)
         yield from _find_lost_layers(rows)
     yield from find_lost_optimizers(parts)
     found = list(borrowed(parts, _COUNTERS, growing=False))
@@ -59,18 +65,6 @@ def _find_renamed(parts: Rows, reported: Collection[str]) -> Found:
             if p.step != n and p.path not in reported:
                 text = f"the name says step {p.step}, the file's {_STEPS} is {n}, and elsewhere they are one"
                 yield p.path, Flaw("step-mismatch", text, severity=Severity.WARNING)
-
-
-def _find_other_steps(rows: Rows) -> Found:
-    """Yield files of one tag whose ``global_steps`` differs from that of its first file; the step in the tag
-    proves nothing, as users choose tags.
-    """
-    counted = [(p, n) for p, r in rows if (n := whole(r.metadata.get(_STEPS))) is not None]
-    for p, n in counted:
-        first, step = counted[0]
-        if n not in (step, first.step):
-            text = f"its {_STEPS} is {n}, that of {first.path.rpartition('/')[2]} is {step}"
-            yield p.path, Flaw("step-mismatch", text)
 
 
 def find_lost_optimizers(parts: Rows) -> Found:

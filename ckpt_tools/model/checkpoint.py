@@ -15,11 +15,6 @@ _EPOCHS = 10**18
 _UNITS = ("step", "epoch", "save", "")
 
 
-def unit_of(order: Order) -> str:
-    """Return what the first known number of an order counts; "" if all are unknown."""
-    return _UNITS[next((i for i, n in enumerate(order) if n >= 0), -1)]
-
-
 def comparable(one: Order, other: Order) -> bool:
     """Return whether two orders tell which is later: the first difference is in numbers known of both."""
     if one[0] == other[0] >= 0:
@@ -96,7 +91,7 @@ class Checkpoint(Struct, frozen=True):
     @property
     def unit(self) -> str:
         """What its number counts; only numbers of the same unit tell which checkpoint is later."""
-        return unit_of(self.order)
+        return _UNITS[next((i for i, n in enumerate(self.order) if n >= 0), -1)]
 
     @property
     def order(self) -> Order:

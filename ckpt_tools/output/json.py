@@ -33,7 +33,7 @@ def render(result: Verification | LoadPlan | Scan | Failure, view: View | None =
     if isinstance(result, LoadPlan):
         return dump(_plan(result))
     if isinstance(result, Scan):
-        return dump(_scan(result))
+        return document("scan", _scan(result))
     return dump({**_plan(result.plan), "error": _error(result)} if result.plan else failed(result))
 
 
@@ -276,8 +276,8 @@ def _scan(scan: Scan) -> Object:
         for c in scan.checkpoints
     ]
     counts = fields(scan, "bare", "unrecognised", "excluded")
-    body = {"checkpoints": checkpoints, "findings": list_findings(scan.findings), **counts}
-    return {"schema": "ckpt-tools/scan/v1", "tool_version": __version__, **fields(scan, "root"), **body}
+    findings = list_findings(scan.findings)
+    return {**fields(scan, "root"), "checkpoints": checkpoints, "findings": findings, **counts}
 
 
 def render_file(report: Report, anatomy: Anatomy, trust: Mapping[str, str]) -> str:

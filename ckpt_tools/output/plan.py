@@ -61,20 +61,16 @@ def _list_facts(plan: LoadPlan, c: Checkpoint) -> Iterator[tuple[str, str]]:
     yield "state", plan.state.replace("-", " ")
     yield "arguments", " ".join(plan.resume.args)
     yield "environment", " ".join(f"{k}={v}" for k, v in plan.resume.env.items())
-    yield "ranks", _describe_ranks(plan)
-    read = [f"{size(plan.bytes_verified)} read"]
-    if plan.bytes_read < plan.bytes_verified:
-        read.append(f"{size(plan.bytes_read)} of it now, the rest by earlier runs")
-    yield "checked", ", ".join([*read, _describe_checks(plan)])
-
-
-def _describe_ranks(plan: LoadPlan) -> str:
     words = [f"{plan.world_size:,}"] if plan.world_size is not None else []
     if plan.saved_world_size not in (None, plan.world_size):
         words.append(f"saved by {plan.saved_world_size:,}")
     numbers = [(name, known) for name, known in plan.topology.items() if name != "world_size"]
     words += (f"{name}={known.value}" for name, known in numbers)
-    return ", ".join(words)
+    yield "ranks", ", ".join(words)
+    read = [f"{size(plan.bytes_verified)} read"]
+    if plan.bytes_read < plan.bytes_verified:
+        read.append(f"{size(plan.bytes_read)} of it now, the rest by earlier runs")
+    yield "checked", ", ".join([*read, _describe_checks(plan)])
 
 
 def _describe_checks(plan: LoadPlan) -> str:
@@ -106,19 +102,6 @@ def _list_loads(page: Page, plan: LoadPlan) -> None:
 
 
 def _explain(plan: LoadPlan) -> Iterator[str]:
-    yield from _list_candidates(plan)
-    if back := plan.rollback:
-        yield f"Rollback: {back.why}"
-    if plan.topology:
-        yield "How many ranks, and who says so"
-        yield from (f"  {name} = {known.value}: {known.provenance}" for name, known in plan.topology.items())
-    files = list({f.path: f for _, f in plan.loads}.values())
-    if unseen := [*_list_unseen_bytes(files), *_list_unseen_files(plan, len(files))]:
-        yield "What was not looked at"
-        yield from (f"  {line}" for line in unseen)
-
-
-def _list_candidates(plan: LoadPlan) -> Iterator[str]:
     rows = outcomes(plan)
     yield f"Checkpoints, best first ({len(rows):,})"
     silent = Counter[str]()
@@ -130,6 +113,15 @@ def _list_candidates(plan: LoadPlan) -> Iterator[str]:
     yield from (f"  and {n:,} more: {_WORDS.get(outcome, outcome)}" for outcome, n in silent.items())
     if not rows:
         yield "  none"
+    if back := plan.rollback:
+        yield f"Rollback: {back.why}"
+    if plan.topology:
+        yield "How many ranks, and who says so"
+        yield from (f"  {name} = {known.value}: {known.provenance}" for name, known in plan.topology.items())
+    files = list({f.path: f for _, f in plan.loads}.values())
+    if unseen := [*_list_unseen_bytes(files), *_list_unseen_files(plan, len(files))]:
+        yield "What was not looked at"
+        yield from (f"  {line}" for line in unseen)
 
 
 def _list_unseen_bytes(files: Sequence[FileLoad]) -> Iterator[str]:
