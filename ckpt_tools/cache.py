@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 Note = Callable[[str], object]
 """Called with a sentence for the user."""
 
-UNUSED = 30 * 86400
-"""Seconds without use after which an entry is dropped."""
+_UNUSED = 30 * 86400  # seconds without use after which an entry is dropped
 ROWS, BYTES, ENTRY = 100_000, 256 << 20, 4 << 20
 """Entries, bytes of all pages in use, and bytes of one entry, at most."""
 _LARGEST = 4 * BYTES
@@ -252,7 +251,7 @@ class Cache:
         db.execute("BEGIN IMMEDIATE")
         db.execute("DELETE FROM pruned")
         db.execute("INSERT INTO pruned VALUES (?)", (now,))
-        db.execute("DELETE FROM seen WHERE used_ns < ?", (now - UNUSED * 10**9,))
+        db.execute("DELETE FROM seen WHERE used_ns < ?", (now - _UNUSED * 10**9,))
         count = db.execute("SELECT count(*) FROM seen").fetchone()[0]
         pages, free, size = (
             db.execute(f"PRAGMA {name}").fetchone()[0]

@@ -14,7 +14,6 @@ from ckpt_tools.model.report import Level
 if TYPE_CHECKING:
     from ckpt_tools.comparison.difference import Difference
 
-LEVELS = (Level.STRUCTURE, Level.CONTENT)
 EXAMPLES = """
 ckpt diff run/iter_0000010 run/iter_0000020  # which tensors changed between two saves
 ckpt diff run/iter_0000010 run/iter_0000010  # exit 0: nothing differs
@@ -25,11 +24,7 @@ ckpt diff run/iter_0000010 run/iter_0000020 --json  # the same for a program
 
 
 @options.ask(
-    ("table", "json"),
-    "seal_dir key_file store_option strict jobs progress_as",
-    options.TRUST,
-    options.PRINT,
-    trees_in="a b",
+    ("table", "json"), "seal_dir key_file store_option strict jobs progress_as", options.TREE, trees_in="a b"
 )
 def diff(
     asked: options.Asked,
@@ -53,7 +48,7 @@ def diff(
     found = asked.found
     output.say_broken_plugins()
     depth = found.values["level"] if level is not None else Level.CONTENT
-    if depth not in LEVELS:
+    if depth not in (Level.STRUCTURE, Level.CONTENT):
         raise UsageError(f"--level {depth} is not for diff", "use structure or content, or leave it out")
     from ckpt_tools.comparison.compare import diff as compare
 

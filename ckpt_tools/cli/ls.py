@@ -47,8 +47,7 @@ FIRST = ("ckpt run {} --allow none -- COMMAND", "start the first job of a run")
     ("table", "json"),
     "root kind layout run prefix exclude max_step world_size save_interval order jobs state_dir",
     "store_option",
-    options.TRUST,
-    options.PRINT,
+    options.TREE,
 )
 def ls(
     asked: options.Asked,

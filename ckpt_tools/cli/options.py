@@ -32,17 +32,13 @@ if TYPE_CHECKING:
     from ckpt_tools.output.page import View
 
 Offer = Callable[[], list[str]]
-SAFE = re.compile(r"[\w@%+=,./-]+", re.ASCII)
-"""File names that completion offers. A shell may take any other name for more than one word."""
-SECONDS = 5.0
-"""The most time for completion: a file system may hang."""
 
 
 def complete() -> None:
     """Print the words that complete a shell's line, and exit the process."""
     from ckpt_tools.cli.app import line
 
-    late = threading.Timer(SECONDS, os._exit, (0,))
+    late = threading.Timer(5.0, os._exit, (0,))  # a file system may hang
     late.daemon = True
     late.start()
     os.environ["COLUMNS"] = "9999"  # rich would break what a flag means into several lines, and so into words
@@ -54,10 +50,6 @@ def words(*choices: str) -> Offer:
     return lambda: list(choices)
 
 
-levels = words(*map(str, Level))
-kinds = words(*map(str, Kind))
-
-
 def layouts(ctx: typer.Context) -> list[str]:
     from ckpt_tools.layouts import BUILT_IN
 
@@ -66,7 +58,8 @@ def layouts(ctx: typer.Context) -> list[str]:
 
 
 def runs(ctx: typer.Context) -> list[str]:
-    return sorted({c.run for c in _checkpoints(ctx) if SAFE.fullmatch(c.run)})
+    # a shell may take any other name for more than one word
+    return sorted({c.run for c in _checkpoints(ctx) if re.fullmatch(r"[\w@%+=,./-]+", c.run, re.ASCII)})
 
 
 def steps(ctx: typer.Context) -> list[str]:
@@ -170,8 +163,8 @@ def _help(declared: config.Variable) -> str:
 _OFFERS: dict[str, Callable[..., Any]] = {
     "run": runs,
     "max-step": steps,
-    "level": levels,
-    "kind": kinds,
+    "level": words(*map(str, Level)),
+    "kind": words(*map(str, Kind)),
     "layout": layouts,
     "order": words("mtime", "step", "tracker"),
     "allow": words("none", "missing"),
@@ -207,8 +200,7 @@ for _flags, _about, _panel in (
     _name = _flags.split()[0].strip("-").replace("-", "_")
     _share(_name, option(_flags, _about, _panel), str | None if "FORMAT" in _flags else bool)
 _share(
-    "output_file",
-    option("--output -o FILE", "Write the answer to FILE, whole or not at all; - is stdout."),
+    "output_file", option("--output -o FILE", "Write the answer to FILE, whole or not at all; - is stdout.")
 )
 _share(
     "home",
@@ -241,6 +233,7 @@ for _key, _v in {**config.BY_KEY, **config.WORDS}.items():
 
 PRINT = "output_file format json quiet verbose color"
 TRUST = "trust config trust_group trust_owner trust_dir no_plugins"
+TREE = f"{TRUST} {PRINT}"
 SELECTION = f"""
 root rank world_size run max_step level strict allow json
 kind layout exclude order save_interval fault_ranks replica_groups strategy_dir parallel
@@ -266,10 +259,10 @@ class Asked(Struct, frozen=True):
 
     @property
     def selection(self) -> Selection:
-        """Return which checkpoint to choose; for a job, which waits, with a time limit for reading."""
+        """Return which checkpoint to choose; for a job, which waits, with 60 seconds for reading contents."""
         selection = self.found.selection(cache=True)
         if "job" in self.given and selection.budget is None:
-            return replace(selection, budget=HOOK_BUDGET)
+            return replace(selection, budget=60.0)
         return selection
 
     @property
@@ -351,10 +344,6 @@ def _replace(given: dict[str, Any], name: str) -> None:
         if before and not going.many and before != words[0]:
             raise UsageError(f"{flag} {values[0]} contradicts another flag", f"use {use} alone")
         given[going.becomes] = [*(before or ()), *words] if going.many else words[0]
-
-
-HOOK_BUDGET = 60.0
-"""Seconds of reading contents for a job, which waits, unless --budget says otherwise."""
 
 
 def on_this_machine(paths: Iterable[str | None], why: str, instead: str) -> None:

@@ -19,7 +19,7 @@ ckpt pin run/iter_0000010 --dry-run --json  # the same for a program (docs/json.
 """
 
 
-@options.ask(("table", "json"), "home remove", options.TRUST, options.PRINT, trees_in="paths")
+@options.ask(("table", "json"), "home remove", options.TREE, trees_in="paths")
 def pin(
     asked: options.Asked,
     paths: Annotated[list[str], argument("PATH", "Checkpoints.")],

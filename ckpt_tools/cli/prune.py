@@ -44,8 +44,7 @@ MEANING = (
 @options.ask(
     ("table", "json"),
     "root run no_cache settle plan_dir apply max_age state_dir store_option",
-    options.TRUST,
-    options.PRINT,
+    options.TREE,
     *options.KEPT,
 )
 def prune(

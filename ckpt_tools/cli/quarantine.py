@@ -22,11 +22,7 @@ ckpt quarantine run/iter_0000020 --json  # the same for a program (docs/json.md)
 
 
 @options.ask(
-    ("table", "json"),
-    "home apply settle no_cache state_dir restore",
-    options.TRUST,
-    options.PRINT,
-    trees_in="paths",
+    ("table", "json"), "home apply settle no_cache state_dir restore", options.TREE, trees_in="paths"
 )
 def quarantine(
     asked: options.Asked,

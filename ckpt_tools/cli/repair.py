@@ -19,13 +19,7 @@ ckpt repair run --json  # the same for a program (docs/json.md)
 """
 
 
-@options.ask(
-    ("table", "json"),
-    "home apply state_dir settle key_file jobs",
-    options.TRUST,
-    options.PRINT,
-    trees_in="paths",
-)
+@options.ask(("table", "json"), "home apply state_dir settle key_file jobs", options.TREE, trees_in="paths")
 def repair(
     asked: options.Asked,
     paths: Annotated[list[str], argument("PATH", "Checkpoints, files of them, or directories.")],

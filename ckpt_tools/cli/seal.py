@@ -22,8 +22,7 @@ ckpt seal run --json  # the same for a program (docs/json.md)
     ("table", "json"),
     "settle strict jobs limit_rate progress_as",
     "seal_dir require key_file store_option io also tensors",
-    options.TRUST,
-    options.PRINT,
+    options.TREE,
     trees_in="paths",
 )
 def seal(

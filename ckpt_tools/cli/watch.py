@@ -41,20 +41,16 @@ def watch(
         str | None, option("--rescan TIME", "List ROOT again after this time; default: 60s.")
     ] = None,
     every: Annotated[
-        str | None,
-        option("--every TIME", "Verify old checkpoints again after this time; default: 7d."),
+        str | None, option("--every TIME", "Verify old checkpoints again after this time; default: 7d.")
     ] = None,
     on_good: Annotated[
-        str | None,
-        option("--on-good COMMAND", "Shell command for each checkpoint that is good."),
+        str | None, option("--on-good COMMAND", "Shell command for each checkpoint that is good.")
     ] = None,
     on_bad: Annotated[
-        str | None,
-        option("--on-bad COMMAND", "Shell command for each checkpoint that is damaged."),
+        str | None, option("--on-bad COMMAND", "Shell command for each checkpoint that is damaged.")
     ] = None,
     timeout: Annotated[
-        str | None,
-        option("--timeout TIME", "Time that such a command may take at most; default: 10m."),
+        str | None, option("--timeout TIME", "Time that such a command may take at most; default: 10m.")
     ] = None,
     seal_good: Annotated[bool, option("--seal", "Seal checkpoints that are good.")] = False,
     metrics: Annotated[

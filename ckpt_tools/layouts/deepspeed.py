@@ -84,10 +84,8 @@ def find_lost_optimizers(parts: Rows) -> Found:
         # with ZeRO the model states hold optimizer None: a save cut before its first optimizer file
         expected = home in present or r.metadata.get("optimizer", 0) is None
         if expected and 0 < dp * mp <= _WORLD and (lost := ", ".join(_spell_lost(dp, mp, present[home]))):
-            yield (
-                p.path,
-                Flaw("missing-rank", f"dp_world_size is {dp}, but there is no optimizer file of {lost}"),
-            )
+            text = f"dp_world_size is {dp}, but there is no optimizer file of {lost}"
+            yield p.path, Flaw("missing-rank", text)
 
 
 def _spell_lost(dp: int, mp: int, present: Collection[tuple[int | None, int | None]]) -> Iterator[str]:
@@ -105,10 +103,8 @@ def _find_lost_layers(rows: Rows) -> Found:
     for p, r in rows:
         layers = r.metadata.get("param_shapes.layers")
         if isinstance(layers, str) and (gone := set(map(int, layers.split(","))) - there):
-            yield (
-                p.path,
-                loss(f"it names parameters of layer {words(ranges(gone))}, of which there is no file"),
-            )
+            text = f"it names parameters of layer {words(ranges(gone))}, of which there is no file"
+            yield p.path, loss(text)
 
 
 def _find_lost(c: Checkpoint, _beside: Saves) -> Flaws:

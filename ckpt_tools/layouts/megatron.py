@@ -86,10 +86,8 @@ def without_metadata(parts: Rows) -> Found:
         home = part.folder.directory
         if home not in seen and any(key.startswith("common_state/") for key in report.metadata):
             seen.add(home)
-            yield (
-                part.path,
-                loss("metadata.json, which is written last, is not there: its loader asks for it"),
-            )
+            text = "metadata.json, which is written last, is not there: its loader asks for it"
+            yield part.path, loss(text)
 
 
 _check_core = check_all(

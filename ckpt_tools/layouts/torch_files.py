@@ -104,13 +104,12 @@ PYTORCH_SAMPLE = declare(
 )
 
 _STATE = "checkpoint"
-_EPOCH_OF_ESPNET = "reporter.epoch"
 
 
 def _check_espnet(parts: Rows) -> Found:
     """Yield checkpoint.pth, from which ESPnet resumes, if it is no state of training but a weights' copy."""
     for part, report in parts:
-        if part.piece == _STATE and report.verdict is Verdict.OK and _EPOCH_OF_ESPNET not in report.metadata:
+        if part.piece == _STATE and report.verdict is Verdict.OK and "reporter.epoch" not in report.metadata:
             text = f"{part.name} holds no reporter that tells its epoch, which ESPnet needs to resume"
             yield part.path, Flaw("missing-key", text)
 

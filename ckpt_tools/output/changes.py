@@ -39,7 +39,6 @@ def render(result: Changes, view: View = PLAIN) -> str:
 
 
 def json(result: Changes) -> str:
-    """Return the JSON text of the schema ckpt-tools/changes/v1 (docs/json.md)."""
     names = ("path", "state", "why", "to", "checkpoint=label", "files", "bytes=size")
     changes = [fields(c, *names) for c in result.changes]
     about = fields(result, "command", "root", "applied", "operation")

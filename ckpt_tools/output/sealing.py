@@ -34,7 +34,6 @@ def render(result: Sealing, view: View = PLAIN) -> str:
 
 
 def json(result: Sealing) -> str:
-    """Return the JSON text of the schema ckpt-tools/sealing/v1 (docs/json.md)."""
     from ckpt_tools.model.seal import STATES
 
     summary = {
