@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -20,14 +20,11 @@ from ckpt_tools.formats.seals.document import known_digests
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.report import Report
 from ckpt_tools.model.seal import NAMES, NOT_KEPT, SealedFile, StoreChecksums
-from ckpt_tools.storage import Stopped
+from ckpt_tools.storage import OpenFile, Stopped
 from ckpt_tools.storage.stores import mounts, store
 from ckpt_tools.storage.stores.source import StoreSource
 from ckpt_tools.storage.stores.store import Replaced
 from ckpt_tools.storage.stores.told import stored_checksums
-
-if TYPE_CHECKING:
-    from ckpt_tools.storage import OpenFile
 
 _HINT = "run this again; if it stays so, look at what lies between: a proxy, a cache, this machine's memory"
 _NO_TIME = (

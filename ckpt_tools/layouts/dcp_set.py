@@ -52,10 +52,6 @@ def _read_tracked(data: bytes) -> int | None:
     return whole(said.get(_TRACKED)) if isinstance(said, dict) else None
 
 
-def _write_tracked(said: int | str) -> bytes:
-    return json.dumps({_TRACKED: said}).encode()
-
-
 def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
     """Yield a save without a model in any of the directories that may hold one, some together with the
     optimizer; files that the run's other saves have; and a lone save without an optimizer.
@@ -96,7 +92,7 @@ DCP_SET = declare(
     tracker=Tracker(
         file=f"{_TRACKED}.json",
         read=_read_tracked,
-        write=_write_tracked,
+        write=lambda said: json.dumps({_TRACKED: said}).encode(),
         others=(("LATEST.txt", _read_latest), ("../../.xtuner", _read_xtuner)),
         always=False,
     ),

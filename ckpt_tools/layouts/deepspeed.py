@@ -47,7 +47,13 @@ def _check(parts: Rows) -> Found:
             if n not in (step, first.step):
                 text = f"its {_STEPS} is {n}, that of {first.path.rpartition('/')[2]} is {step}"
                 yield p.path, Flaw("step-mismatch", text)
-        yield from _find_lost_layers(rows)
+        # a layer that is tied to another one, or in which nothing is trained, is named nowhere
+        there = {dict(p.coords)["layer"] for p, _ in rows if p.role == "layer"}
+        for p, r in rows:
+            layers = r.metadata.get("param_shapes.layers")
+            if isinstance(layers, str) and (gone := set(map(int, layers.split(","))) - there):
+                text = f"it names parameters of layer {words(ranges(gone))}, of which there is no file"
+                yield p.path, loss(text)
     yield from find_lost_optimizers(parts)
     found = list(borrowed(parts, _COUNTERS, growing=False))
     yield from found
@@ -93,18 +99,6 @@ def _spell_lost(dp: int, mp: int, present: Collection[tuple[int | None, int | No
     for m in range(mp):
         if gone := [d for d in range(dp) if (d, m) not in present]:
             yield f"data parallel rank {words(ranges(gone))} of model parallel rank {m}"
-
-
-def _find_lost_layers(rows: Rows) -> Found:
-    """Yield model states of a pipeline stage that name parameters of a layer without a file. A layer that is
-    tied to another one, or in which nothing is trained, is named nowhere.
-    """
-    there = {dict(p.coords)["layer"] for p, _ in rows if p.role == "layer"}
-    for p, r in rows:
-        layers = r.metadata.get("param_shapes.layers")
-        if isinstance(layers, str) and (gone := set(map(int, layers.split(","))) - there):
-            text = f"it names parameters of layer {words(ranges(gone))}, of which there is no file"
-            yield p.path, loss(text)
 
 
 def _find_lost(c: Checkpoint, _beside: Saves) -> Flaws:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ckpt_tools.model.answers import Changes
 from ckpt_tools.output.json import document, fields, list_findings
 from ckpt_tools.output.page import PLAIN, Page, View, relative
 from ckpt_tools.output.words import plural, size
-
-if TYPE_CHECKING:
-    from ckpt_tools.model.answers import Changes
 
 
 def render(result: Changes, view: View = PLAIN) -> str:
