@@ -265,7 +265,7 @@ class Cache:
 
 @contextmanager
 def remembering(
-    root: str, wanted: bool, max_age: float, note: Note | None, trust: Trust = OURS
+    root: str, wanted: bool, max_age: float, note: Note | None, trust: Trust
 ) -> Iterator[Cache | None]:
     """Yield the cache for a scan of ``root``, None unless ``wanted``; all else as in ``Cache``."""
     cache = Cache(absolute(root), max_age, note, trust=trust) if wanted else None

@@ -176,9 +176,9 @@ SHARED: dict[str, Parameter] = {}
 """By name the parameters that several commands can have, and all deprecated flags."""
 
 
-def _share(name: str, about: Any, kind: Any = str | None, default: Any = None) -> None:
-    """Add a parameter with typer's declaration ``about``; the default ``...`` means that it is required."""
-    default = False if kind is bool else Parameter.empty if default is ... else default
+def _share(name: str, about: Any, kind: Any = str | None) -> None:
+    """Add a parameter with typer's declaration ``about``; one of kind str is required."""
+    default = False if kind is bool else Parameter.empty if kind is str else None
     SHARED[name] = Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, about])
 
 
@@ -219,7 +219,7 @@ _share(
 )
 _share("root", argument("ROOT", _help(config.BY_KEY["root"])))
 _share("command", argument("-- COMMAND", "What to start, after --."), list[str] | None)
-_share("directory", argument("DIR", "Directory on this machine for all copies."), str, ...)
+_share("directory", argument("DIR", "Directory on this machine for all copies."), str)
 for _name, _going in GOING.items():
     _flag = _going.flag or f"--{_name.replace('_', '-')}"
     _share(_name, option(_flag if _going.kind is bool else f"{_flag} VALUE", "", hidden=True), _going.kind)

@@ -38,10 +38,8 @@ def read_tracker(data: bytes) -> int | str | None:
 
 
 def _check_legacy(parts: Rows) -> Found:
-    """Yield files of another iteration than their directory.
-
-    In some versions args.iteration is the one that the job started from, so it counts only in files without
-    ``iteration``.
+    """Yield files of another iteration than their directory. In some versions args.iteration is the one that
+    the job started from, so it counts only in files without ``iteration``.
     """
     for part, report in parts:
         key = "iteration" if "iteration" in report.metadata else "args.iteration"

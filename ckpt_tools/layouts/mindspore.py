@@ -89,9 +89,8 @@ def _find_outliers(values: _Values) -> Iterator[tuple[Part, int]]:
 
 
 def _check(parts: Rows) -> Found:
-    """Yield files whose ``epoch_num``, ``step_num`` or ``global_step`` contradicts names or other files.
-
-    A resumed run starts its counters above zero, so only differences between files can contradict.
+    """Yield files whose ``epoch_num``, ``step_num`` or ``global_step`` contradicts names or other files. A
+    resumed run starts its counters above zero, so only differences between files can contradict.
     """
     ranks = {part.rank for part, _ in parts}
     for part, report in parts:

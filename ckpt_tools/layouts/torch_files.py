@@ -79,9 +79,8 @@ STABLE_BASELINES3 = declare(__name__, "stable-baselines3")
 
 
 def _check_sample(parts: Rows) -> Found:
-    """Yield files of an older epoch than those of other nodes, which all save after the same epoch.
-
-    Yield also a ``model_best`` of a later epoch than the checkpoint that it is a copy of.
+    """Yield files of an older epoch than those of other nodes, which all save after the same epoch; and a
+    ``model_best`` of a later epoch than the checkpoint that it is a copy of.
     """
     rows = [(p, epoch) for p, r in parts if (epoch := whole(r.metadata.get("epoch"))) is not None]
     newest = {p.piece: max(e for o, e in rows if o.piece == p.piece) for p, _ in rows}

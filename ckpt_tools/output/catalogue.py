@@ -55,7 +55,7 @@ def _texts(value: object) -> list[str]:
     return [str(v) for v in value] if isinstance(value, list) else [known(value)]
 
 
-def code(name: str, view: View = PLAIN) -> str:
+def code(name: str, view: View) -> str:
     c = CODES[name]
     page = Page(view)
     page.text(f"{c.id}: {c.title}", "bold")
@@ -67,7 +67,7 @@ def code(name: str, view: View = PLAIN) -> str:
     return page.done()
 
 
-def rule(r: Rule, view: View = PLAIN) -> str:
+def rule(r: Rule, view: View) -> str:
     page = Page(view)
     page.text(r.id, "bold")
     for line in r.why.splitlines():

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.plan import FileLoad, LoadPlan
 from ckpt_tools.model.report import Level
 from ckpt_tools.output.json import outcomes
@@ -21,7 +20,7 @@ def render(plan: LoadPlan, view: View = PLAIN) -> str:
     page = Page(view)
     style = "bold" if plan.checkpoint is None else "bold yellow" if plan.rejected else "bold green"
     page.text(sum_up(plan), style)
-    for name, value in _list_facts(plan, plan.checkpoint) if plan.checkpoint else ():
+    for name, value in _list_facts(plan):
         if value:
             page.text(f"  {name}: {value}", whole=name in ("path", "arguments", "environment"))
     if plan.excluded:
@@ -30,17 +29,6 @@ def render(plan: LoadPlan, view: View = PLAIN) -> str:
         text = f"from step {back.origin} to {back.target} (save interval {back.save_interval})"
         page.text(f"  rollback: {text}", "yellow")
     _list_loads(page, plan)
-    _list_skipped(page, plan)
-    page.findings(plan.warnings, plan.root)
-    if view.verbose:
-        page.text("")
-        for line in _explain(plan):
-            page.text(line)
-    return page.done()
-
-
-def _list_skipped(page: Page, plan: LoadPlan) -> None:
-    """Show why each better checkpoint was skipped, and which others have a higher step but an older time."""
     for rejected in plan.rejected:
         c = rejected.checkpoint
         page.text("")
@@ -51,9 +39,17 @@ def _list_skipped(page: Page, plan: LoadPlan) -> None:
     if ahead := ", ".join(dict.fromkeys(c.label for c in plan.ahead if c.key not in skipped)):
         page.text("")
         page.text(f"Written earlier, with higher steps: {ahead}. The job will save over them.", "yellow")
+    page.findings(plan.warnings, plan.root)
+    if view.verbose:
+        page.text("")
+        for line in _explain(plan):
+            page.text(line)
+    return page.done()
 
 
-def _list_facts(plan: LoadPlan, c: Checkpoint) -> Iterator[tuple[str, str]]:
+def _list_facts(plan: LoadPlan) -> Iterator[tuple[str, str]]:
+    if (c := plan.checkpoint) is None:
+        return
     yield "path", plan.resume.path or c.path
     yield "epoch", epoch(c) if c.epoch is not None else ""
     yield "run", c.run if c.run != "." else ""

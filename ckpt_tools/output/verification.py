@@ -50,7 +50,7 @@ def render(result: Verification, view: View = PLAIN) -> str:
     return page.done()
 
 
-def render_part(files: Sequence[FileReport], of: int, root: str, view: View = PLAIN) -> str:
+def render_part(files: Sequence[FileReport], of: int, root: str, view: View) -> str:
     """Return the page of an interrupted verification: ``files`` were verified, of ``of`` in all."""
     page = Page(view)
     reports = [entry.report for entry in files]
