@@ -147,18 +147,6 @@ def _matches_otherwise(source: Source, s: Sum, jobs: int) -> bool:
     return next(iter(mismatches(source, [second], jobs=jobs)), None) is None
 
 
-def _compute_in_memory(s: Sum, whole: memoryview) -> Outcome:
-    """Return the value of a sum over a file in memory."""
-    value, running = 0, None if isinstance(s.hash, Crc) else s.hash()
-    for p in s.pieces:
-        part = p if isinstance(p, bytes) else whole[p.offset : p.offset + p.length]
-        if isinstance(s.hash, Crc):
-            value = s.hash.update(part, value)
-        elif running is not None:
-            running.update(part)
-    return value if running is None else running.digest()
-
-
 def _combine_feeds(s: Sum, outcomes: Outcomes, *, complete: bool) -> Outcome | None:
     """Return the value of a sum from those of its feeds, in any order; None if a feed was stopped."""
     error = next((got for _, got in outcomes if isinstance(got, InflateError)), None)
@@ -261,7 +249,10 @@ class _Reader(NamedTuple):
         for s in self.sums:
             if Deflated in map(type, s.pieces):
                 return None
-            values.append(_compute_in_memory(s, whole))
+            running: Hash = RunningCrc(s.hash) if isinstance(s.hash, Crc) else s.hash()
+            for p in s.pieces:
+                running.update(p if isinstance(p, bytes) else whole[p.offset : p.offset + p.length])
+            values.append(running.digest())
         for e in uncovered:
             self.watch(e.offset, whole[e.offset : e.offset + e.length])
         source.count(read := sum([stop - start for start, stop, _ in ranges]))
