@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 Note = Callable[[str], object]
 """Called with a sentence for the user."""
 
-UNUSED = 30 * 86400
-"""Seconds without use after which an entry is dropped."""
+_UNUSED = 30 * 86400  # seconds without use after which an entry is dropped
 ROWS, BYTES, ENTRY = 100_000, 256 << 20, 4 << 20
 """Entries, bytes of all pages in use, and bytes of one entry, at most."""
 _LARGEST = 4 * BYTES
@@ -102,9 +101,6 @@ class Cache:
         """Use the cache no more in this run, and note why."""
         self.usable = False
         self.close()
-        self._say(why)
-
-    def _say(self, why: str) -> None:
         if self._note:
             self._note(why)
             self._note = None
@@ -214,29 +210,23 @@ class Cache:
                     raise Untrusted(f"{path} {why}", "remove it")
         db = sqlite3.connect(self.path, timeout=_BUSY, isolation_level=None)
         try:
-            self._prepare(db)
+            # One file and no shared memory: homes often lie on a network. No waiting for the disk: a crash of
+            # the machine may lose or tear entries, which their digests show; a killed process leaves a
+            # journal that the next one rolls back.
+            db.execute("PRAGMA journal_mode = TRUNCATE").close()
+            db.execute("PRAGMA synchronous = OFF")
+            if self._read_version(db) == 0:
+                db.execute("BEGIN IMMEDIATE")
+                if self._read_version(db) == 0:
+                    for statement in _SCHEMA:
+                        db.execute(statement)
+                db.execute("COMMIT")
+            if self._read_version(db) != _VERSION:
+                raise sqlite3.DatabaseError("it is not a cache of this version")
         except BaseException:
             db.close()
             raise
         return db
-
-    def _prepare(self, db: sqlite3.Connection) -> None:
-        """Make the tables of a new file. Raises sqlite3.DatabaseError if it is of another version."""
-        import sqlite3
-
-        # One file and no shared memory: homes often lie on a network. No waiting for the disk: a crash of the
-        # machine may lose or tear entries, which their digests show; a killed process leaves a journal that
-        # the next one rolls back.
-        db.execute("PRAGMA journal_mode = TRUNCATE").close()
-        db.execute("PRAGMA synchronous = OFF")
-        if self._read_version(db) == 0:
-            db.execute("BEGIN IMMEDIATE")
-            if self._read_version(db) == 0:
-                for statement in _SCHEMA:
-                    db.execute(statement)
-            db.execute("COMMIT")
-        if self._read_version(db) != _VERSION:
-            raise sqlite3.DatabaseError("it is not a cache of this version")
 
     def _read_version(self, db: sqlite3.Connection) -> int:
         """Return the version of the tables; 0 for a new file, -1 for tables that are not a cache's."""
@@ -261,7 +251,7 @@ class Cache:
         db.execute("BEGIN IMMEDIATE")
         db.execute("DELETE FROM pruned")
         db.execute("INSERT INTO pruned VALUES (?)", (now,))
-        db.execute("DELETE FROM seen WHERE used_ns < ?", (now - UNUSED * 10**9,))
+        db.execute("DELETE FROM seen WHERE used_ns < ?", (now - _UNUSED * 10**9,))
         count = db.execute("SELECT count(*) FROM seen").fetchone()[0]
         pages, free, size = (
             db.execute(f"PRAGMA {name}").fetchone()[0]
@@ -275,7 +265,7 @@ class Cache:
 
 @contextmanager
 def remembering(
-    root: str, wanted: bool, max_age: float, note: Note | None, trust: Trust = OURS
+    root: str, wanted: bool, max_age: float, note: Note | None, trust: Trust
 ) -> Iterator[Cache | None]:
     """Yield the cache for a scan of ``root``, None unless ``wanted``; all else as in ``Cache``."""
     cache = Cache(absolute(root), max_age, note, trust=trust) if wanted else None

@@ -173,17 +173,8 @@ def finding(  # noqa: PLR0913 - what a finding has
 ) -> Finding:
     """A finding with the catalogue's severity and hint unless given. Raises KeyError for an unknown code."""
     c = CODES[code]
-    return Finding(
-        code,
-        c.severity if severity is None else severity,
-        message,
-        offset,
-        hint or c.hint_at(path),
-        path,
-        ranks,
-        follows,
-        rule,
-    )
+    severity = c.severity if severity is None else severity
+    return Finding(code, severity, message, offset, hint or c.hint_at(path), path, ranks, follows, rule)
 
 
 def of_file(f: Finding, path: str) -> Finding:

@@ -50,15 +50,10 @@ def combine(poly: int, a: int, b: int, length: int) -> int:
     ``poly`` is reflected: the highest bit is the coefficient of the lowest power, which is 1 in every CRC, so
     it tells the width.
     """
-    return times(poly, _zeros(poly, length), a) ^ b if a else b
+    return times(poly, power_of_x(poly, 8 * length), a) ^ b if a else b
 
 
 @lru_cache(256)  # almost all units of a file are of one length
-def _zeros(poly: int, length: int) -> int:
-    """Return x^(8·length) modulo the polynomial."""
-    return power_of_x(poly, 8 * length)
-
-
 def power_of_x(poly: int, exponent: int) -> int:
     """Return x^exponent modulo the polynomial; the coefficient of the lowest power is the highest bit."""
     product, k = 1 << poly.bit_length() - 1, 0

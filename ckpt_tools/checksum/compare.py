@@ -147,18 +147,6 @@ def _matches_otherwise(source: Source, s: Sum, jobs: int) -> bool:
     return next(iter(mismatches(source, [second], jobs=jobs)), None) is None
 
 
-def _compute_in_memory(s: Sum, whole: memoryview) -> Outcome:
-    """Return the value of a sum over a file in memory."""
-    value, running = 0, None if isinstance(s.hash, Crc) else s.hash()
-    for p in s.pieces:
-        part = p if isinstance(p, bytes) else whole[p.offset : p.offset + p.length]
-        if isinstance(s.hash, Crc):
-            value = s.hash.update(part, value)
-        elif running is not None:
-            running.update(part)
-    return value if running is None else running.digest()
-
-
 def _combine_feeds(s: Sum, outcomes: Outcomes, *, complete: bool) -> Outcome | None:
     """Return the value of a sum from those of its feeds, in any order; None if a feed was stopped."""
     error = next((got for _, got in outcomes if isinstance(got, InflateError)), None)
@@ -219,17 +207,6 @@ def _list_gaps(sums: Sequence[Sum], size: int) -> Iterator[_Feed]:
         end = stop
 
 
-def _join_ranges(feeds: Iterable[_Feed]) -> list[tuple[int, int]]:
-    """Return the (start, stop) ranges of the feeds, joined if they overlap or touch."""
-    out = list[tuple[int, int]]()
-    for f in feeds:
-        if out and f.start <= out[-1][1]:
-            out[-1] = out[-1][0], max(out[-1][1], f.stop)
-        else:
-            out.append((f.start, f.stop))
-    return out
-
-
 def read_parts(
     source: Source, offset: int, length: int, progress: Progress | None
 ) -> Iterator[memoryview | bytes]:
@@ -272,7 +249,10 @@ class _Reader(NamedTuple):
         for s in self.sums:
             if Deflated in map(type, s.pieces):
                 return None
-            values.append(_compute_in_memory(s, whole))
+            running: Hash = RunningCrc(s.hash) if isinstance(s.hash, Crc) else s.hash()
+            for p in s.pieces:
+                running.update(p if isinstance(p, bytes) else whole[p.offset : p.offset + p.length])
+            values.append(running.digest())
         for e in uncovered:
             self.watch(e.offset, whole[e.offset : e.offset + e.length])
         source.count(read := sum([stop - start for start, stop, _ in ranges]))
@@ -350,7 +330,13 @@ class _Reader(NamedTuple):
     def _read_plain(self, feeds: Sequence[_Feed], progress: Progress | None, out: Outcomes) -> None:
         """Read the ranges of the feeds once, and feed each part to all; adds to ``out``."""
         waiting, fed = deque(feeds), list[tuple[_Feed, Hash | None]]()
-        for start, stop in _join_ranges(feeds):
+        ranges = list[tuple[int, int]]()
+        for f in feeds:
+            if ranges and f.start <= ranges[-1][1]:
+                ranges[-1] = ranges[-1][0], max(ranges[-1][1], f.stop)
+            else:
+                ranges.append((f.start, f.stop))
+        for start, stop in ranges:
             at = start
             for part in read_parts(self.source, start, stop - start, progress):
                 done = 0

@@ -58,10 +58,6 @@ page of help leaves out the last group.
 COMMANDS = tuple(name for rows in GROUPS.values() for name in rows)
 _NAMES = {"help_option_names": ["-h", "--help"]}
 AFTER_DASHES = "the command to start comes after --: ckpt run ROOT -- torchrun … train.py"
-_EXAMPLES = 3
-"""The number of examples that -h shows."""
-_ENTRIES = 10_000
-"""The most entries of the current directory that a mistyped word is compared with."""
 _BESIDES = re.compile(r" \((?!default\))[^)]*\)| \\?\[CKPT_\w+\]|(?:[;:] \{|; default|; - |\. ).*|\.$")
 """The parts of a flag's help text that -h leaves out: asides, variables, and further sentences."""
 _LOOKS_LIKE_MARKUP = re.compile(r"\[(?=[a-z#/@])")
@@ -101,7 +97,7 @@ class _Line:
         texts, ctx.meta["shown"] = (one.help, one.epilog), True
         helps = [param.help for param in one.params]
         if ctx.meta["brief"] and one.epilog:
-            rows = one.epilog.splitlines()[: _EXAMPLES + 1]
+            rows = one.epilog.splitlines()[:4]  # three examples
             one.help = one.help.partition("\n\n")[0]
             one.epilog = "\n".join([*rows, "", f"{ctx.command_path} --help lists all flags."])
         try:
@@ -133,7 +129,12 @@ class Commands(_Line, TyperGroup):
             return super().resolve_command(ctx, args)
         first, second = [*args, "-"][:2]
         if first not in COMMANDS:
-            raise _explain_no_command(first)
+            if os.path.lexists(first):
+                hint = f"'ckpt ls {quote(first)}' lists what is there"
+                raise UsageError(f"there is no command {first!r}", hint)
+            meant = nearest(first, COMMANDS, 0.6) or nearest(first, os.listdir()[:10_000], 0.6)
+            hint = f"did you mean 'ckpt {quote(meant)}'?" if meant else "'ckpt -h' lists all commands"
+            raise UsageError(f"there is no command {first!r}, and no file or directory", hint)
         longer = [known for known in COMMANDS if known.startswith(f"{first} ")]
         is_path = second.startswith("-") or os.path.lexists(second)
         if not is_path and (meant := nearest(name, longer, 0.85)):
@@ -183,15 +184,6 @@ def _find_meant(flag: str, known: Sequence[str], args: Sequence[str], alike: flo
     word = flag.strip("-").rstrip("s")
     within = (name for name in known if len(word) > 1 and word in name.strip("-").split("-"))
     return next(short, None) or next(within, None) or nearest(flag, known, alike)
-
-
-def _explain_no_command(word: str) -> UsageError:
-    if os.path.lexists(word):
-        return UsageError(f"there is no command {word!r}", f"'ckpt ls {quote(word)}' lists what is there")
-    meant = nearest(word, COMMANDS, 0.6) or nearest(word, os.listdir()[:_ENTRIES], 0.6)
-    text = f"there is no command {word!r}, and no file or directory"
-    hint = f"did you mean 'ckpt {quote(meant)}'?" if meant else "'ckpt -h' lists all commands"
-    return UsageError(text, hint)
 
 
 @cache
@@ -263,7 +255,6 @@ def line() -> Any:
     made: Any = typer.main.get_command(app)
     made.help = _join_lines(made.help)
     for param in made.params:
-        param.hidden = (
-            "--version" not in param.opts
-        )  # typer's flags for completion: 'ckpt completion' replaces them
+        # not typer's flags for completion: 'ckpt completion' replaces them
+        param.hidden = "--version" not in param.opts
     return made

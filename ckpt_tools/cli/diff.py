@@ -14,7 +14,6 @@ from ckpt_tools.model.report import Level
 if TYPE_CHECKING:
     from ckpt_tools.comparison.difference import Difference
 
-LEVELS = (Level.STRUCTURE, Level.CONTENT, Level.VALUES)
 EXAMPLES = """
 ckpt diff run/iter_0000010 run/iter_0000020  # which tensors changed between two saves
 ckpt diff run/iter_0000010 run/iter_0000010  # exit 0: nothing differs
@@ -26,11 +25,7 @@ ckpt diff run/iter_0000010 run/iter_0000020 --json  # the same for a program
 
 
 @options.ask(
-    ("table", "json"),
-    "seal_dir key_file store_option strict jobs progress_as",
-    options.TRUST,
-    options.PRINT,
-    trees_in="a b",
+    ("table", "json"), "seal_dir key_file store_option strict jobs progress_as", options.TREE, trees_in="a b"
 )
 def diff(
     asked: options.Asked,
@@ -39,9 +34,8 @@ def diff(
     level: Annotated[
         str | None,
         option(
-            "--level",
-            metavar="LEVEL",
-            help="structure: names, types and shapes alone; content (default): the bytes too;"
+            "--level LEVEL",
+            "structure: names, types and shapes alone; content (default): the bytes too;"
             " values: how far apart changed numbers are (needs numpy).",
         ),
     ] = None,
@@ -57,10 +51,9 @@ def diff(
     found = asked.found
     output.say_broken_plugins()
     depth = found.values["level"] if level is not None else Level.CONTENT
-    if depth not in LEVELS:
-        raise UsageError(
-            f"--level {depth} is not for diff", "use structure, content or values, or leave it out"
-        )
+    if depth not in (Level.STRUCTURE, Level.CONTENT, Level.VALUES):
+        hint = "use structure, content or values, or leave it out"
+        raise UsageError(f"--level {depth} is not for diff", hint)
     from ckpt_tools.comparison.compare import diff as compare
 
     with progress(asked.to) as meter:

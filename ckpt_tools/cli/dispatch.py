@@ -20,8 +20,6 @@ from ckpt_tools.storage.urls import is_url
 
 COMMON = ("json", "jsonl", "shell")
 """Formats in which every command prints its failure on stdout."""
-DOCUMENTS = ("verify", "plan")
-"""Commands that have all output formats of output/registry.py."""
 
 
 def execute(argv: Sequence[str]) -> int:
@@ -146,7 +144,8 @@ def _render(command: str, form: str, error: CkptError) -> str:
         from ckpt_tools.output import shell
 
         return shell.prolog_failure(str(error), error.hint)
-    if not (form in COMMON or (form and command in DOCUMENTS)):
+    # verify and plan have all formats of output/registry.py
+    if not (form in COMMON or (form and command in ("verify", "plan"))):
         return ""
     from ckpt_tools.output import registry
     from ckpt_tools.output.failure import Failure, code_of

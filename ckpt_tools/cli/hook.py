@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from ckpt_tools.cli import console, options
 from ckpt_tools.cli.run import listen, say_rest
 from ckpt_tools.errors import UsageError
-
-if TYPE_CHECKING:
-    from ckpt_tools.job import Taken
 
 UNTOLD = (
     "each rank learns of its own file with 'ckpt run ROOT --worker' inside the launcher, or with 'ckpt hook"
@@ -68,7 +64,11 @@ def hook(asked: options.Asked) -> int:
     else:
         from ckpt_tools.output import shell
 
-        _require_told(asked, taken)
+        by_rank = taken.decision.ranks if asked.given["by_rank"] and taken.rank is None else ()
+        for rank in by_rank or (taken.rank,):
+            rank_view = replace(taken, rank=rank)
+            if not rank_view.is_told(()):
+                raise UsageError(rank_view.explain_untold(), UNTOLD, rule="choice/silent-resume")
         if not asked.to.quiet:
             say_rest(taken)
             if values["CKPT_PATH"] and not values["CKPT_ARGS"]:
@@ -76,12 +76,3 @@ def hook(asked: options.Asked) -> int:
                 console.problem("note", shell.ONLY_PATH.format(rest))
         asked.to.out(shell.exports(values) if asked.to.format == "shell" else shell.task_prolog(values))
     return 0
-
-
-def _require_told(asked: options.Asked, taken: Taken) -> None:
-    """Raise UsageError if the job, or a rank that reads its part later, would not learn of the checkpoint."""
-    by_rank = taken.decision.ranks if asked.given["by_rank"] and taken.rank is None else ()
-    for rank in by_rank or (taken.rank,):
-        rank_view = replace(taken, rank=rank)
-        if not rank_view.is_told(()):
-            raise UsageError(rank_view.explain_untold(), UNTOLD, rule="choice/silent-resume")

@@ -25,8 +25,7 @@ What = Annotated[
     str | None, argument("WHAT", "Which snippet; without it they are listed.", lambda: list(snippets()))
 ]
 Root = Annotated[
-    str | None,
-    option("--root", metavar="DIR", help=f"Directory of the checkpoints, put in place of {EXAMPLE}."),
+    str | None, option("--root DIR", f"Directory of the checkpoints, put in place of {EXAMPLE}.")
 ]
 
 

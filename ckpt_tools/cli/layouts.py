@@ -16,17 +16,15 @@ from ckpt_tools.cli import options, output
 from ckpt_tools.cli.output import read_settings
 from ckpt_tools.discovery.walk import discover
 from ckpt_tools.errors import CannotLook, NoCheckpoint, UsageError
-from ckpt_tools.layouts import Layout, Layouts
-from ckpt_tools.layouts.guess import Guess, Miss, guess, near_miss
+from ckpt_tools.layouts import BUILT_IN, Layout, Layouts, package_of
+from ckpt_tools.layouts.guess import Miss, guess, near_miss
 from ckpt_tools.settings.resolve import Settings, require_known
 from ckpt_tools.storage.listing import Names, walk
 from ckpt_tools.storage.retry import ABSENT, is_directory
 from ckpt_tools.storage.urls import absolute
 
 if TYPE_CHECKING:
-    from ckpt_tools.layouts import Layout, Layouts
     from ckpt_tools.output.page import View
-    from ckpt_tools.reading.session import Session
 
 _TRUSTED = options.TRUST.split()
 EXAMPLES = """
@@ -60,8 +58,6 @@ def layouts(asked: options.Asked) -> int:
     # a list of layouts scans no tree, so that the ckpt.toml of this directory may add layouts
     flags = ["root", "layout", *_TRUSTED] if check or guess else _TRUSTED
     found = read_settings({name: given[name] for name in flags}, to)
-    from ckpt_tools.layouts import BUILT_IN
-
     output.say_broken_plugins(("layouts",))
     known = found.layouts or BUILT_IN
     if check and guess:
@@ -82,8 +78,6 @@ def layouts(asked: options.Asked) -> int:
 
 
 def _entry(layout: Layout) -> dict[str, object]:
-    from ckpt_tools.layouts import package_of
-
     return {
         "name": layout.name,
         "title": layout.title,
@@ -129,10 +123,15 @@ def _shorten(words: re.Match[str]) -> str:
     return f"{'|'.join(first[:4])}|… {len(first) - 4} more>"
 
 
-def _guess_layouts(session: Session) -> Guess:
-    """Return the layouts of files below ROOT that need one. Raises NoCheckpoint, UsageError for odd names."""
+def _guess(found: Settings, known: Layouts, to: output.Output, *, write: bool) -> int:
+    from ckpt_tools.discovery.seals import small_texts
+    from ckpt_tools.layouts.guess import find_tracker
+    from ckpt_tools.model.selection import ReadOptions
+    from ckpt_tools.output.catalogue import render
     from ckpt_tools.planning.unplaced import find_undescribed, look_inside
+    from ckpt_tools.reading.opening import open_session
 
+    session = open_session(found.root, ReadOptions(layouts=known))
     root, files = session.root, find_undescribed(session)
     if not files:
         text = f"no file in {root} is in a checkpoint format and in no layout"
@@ -142,18 +141,6 @@ def _guess_layouts(session: Session) -> Guess:
     if not guessed.layouts:
         text = f"no template can spell {guessed.left_out[0]} in {root}"
         raise UsageError(text, "rename it, or write its table by hand: docs/adding-a-layout.md")
-    return guessed
-
-
-def _guess(found: Settings, known: Layouts, to: output.Output, *, write: bool) -> int:
-    from ckpt_tools.discovery.seals import small_texts
-    from ckpt_tools.layouts.guess import find_tracker
-    from ckpt_tools.model.selection import ReadOptions
-    from ckpt_tools.output.catalogue import render
-    from ckpt_tools.reading.opening import open_session
-
-    session = open_session(found.root, ReadOptions(layouts=known))
-    root, guessed = session.root, _guess_layouts(session)
     free = (name for n in itertools.count(1) if (name := f"guessed{n if n > 1 else ''}") not in known)
     names = list(itertools.islice(free, len(guessed.layouts)))
     read = cache(lambda run: small_texts(os.path.join(root, run)))

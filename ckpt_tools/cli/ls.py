@@ -47,23 +47,20 @@ FIRST = ("ckpt run {} --allow none -- COMMAND", "start the first job of a run")
     ("table", "json"),
     "root kind layout run prefix exclude max_step world_size save_interval order jobs state_dir",
     "store_option",
-    options.TRUST,
-    options.PRINT,
+    options.TREE,
 )
 def ls(
     asked: options.Asked,
     since: Annotated[
         str | None,
         option(
-            "--since",
-            metavar="TIME",
-            help="Only checkpoints modified since: 2h, 3d, or a date such as 2025-01-31T18:00.",
+            "--since TIME", "Only checkpoints modified since: 2h, 3d, or a date such as 2025-01-31T18:00."
         ),
     ] = None,
     tree: Annotated[
-        bool, option("--tree", help="Show the runs, their checkpoints and the files of each.")
+        bool, option("--tree", "Show the runs, their checkpoints and the files of each.")
     ] = False,
-    quarantine: Annotated[bool, option("--quarantine", help="List instead what is in quarantine.")] = False,
+    quarantine: Annotated[bool, option("--quarantine", "List instead what is in quarantine.")] = False,
 ) -> int:
     """List the checkpoints below ROOT, newest first (--order: by time or by step), from directory listings
     (and from headers of files: what the newest hold, and the step where names do not tell it).

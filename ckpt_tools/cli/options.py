@@ -32,17 +32,13 @@ if TYPE_CHECKING:
     from ckpt_tools.output.page import View
 
 Offer = Callable[[], list[str]]
-SAFE = re.compile(r"[\w@%+=,./-]+", re.ASCII)
-"""File names that completion offers. A shell may take any other name for more than one word."""
-SECONDS = 5.0
-"""The most time for completion: a file system may hang."""
 
 
 def complete() -> None:
     """Print the words that complete a shell's line, and exit the process."""
     from ckpt_tools.cli.app import line
 
-    late = threading.Timer(SECONDS, os._exit, (0,))
+    late = threading.Timer(5.0, os._exit, (0,))  # a file system may hang
     late.daemon = True
     late.start()
     os.environ["COLUMNS"] = "9999"  # rich would break what a flag means into several lines, and so into words
@@ -54,12 +50,7 @@ def words(*choices: str) -> Offer:
     return lambda: list(choices)
 
 
-levels = words(*map(str, Level))
-kinds = words(*map(str, Kind))
-
-
 def layouts(ctx: typer.Context) -> list[str]:
-    from ckpt_tools.cli.output import Output, read_settings
     from ckpt_tools.layouts import BUILT_IN
 
     found = read_settings({"layout": None, "config": ctx.params.get("config")}, Output("", quiet=True))
@@ -67,7 +58,8 @@ def layouts(ctx: typer.Context) -> list[str]:
 
 
 def runs(ctx: typer.Context) -> list[str]:
-    return sorted({c.run for c in _checkpoints(ctx) if SAFE.fullmatch(c.run)})
+    # a shell may take any other name for more than one word
+    return sorted({c.run for c in _checkpoints(ctx) if re.fullmatch(r"[\w@%+=,./-]+", c.run, re.ASCII)})
 
 
 def steps(ctx: typer.Context) -> list[str]:
@@ -77,7 +69,6 @@ def steps(ctx: typer.Context) -> list[str]:
 
 def _checkpoints(ctx: typer.Context) -> tuple[Checkpoint, ...]:
     from ckpt_tools import api
-    from ckpt_tools.cli.output import Output, read_settings
 
     said = {name: ctx.params.get(name) for name in ("root", "store_option", "config")}
     said["root"] = said["root"] or next(iter(ctx.args), None)  # typer stops at the flag that has no value yet
@@ -141,17 +132,17 @@ for _v in (v for v in config.BY_KEY.values() if v.use):
 
 
 def option(
-    *names: str,
+    said: str,
     help: str,
-    metavar: str = "",
     panel: str | None = None,
     offer: Callable[..., Any] | None = None,
+    *,
     hidden: bool = False,
 ) -> Any:
-    """Return typer's declaration of a flag; without a ``metavar`` the flag takes no value."""
+    """Return typer's declaration of a flag that is ``said`` like "--output -o FILE"."""
     return typer.Option(
-        *names,
-        metavar=metavar,
+        *(word for word in said.split() if word.startswith("-")),
+        metavar=" ".join(word for word in said.split() if not word.startswith("-")),
         help=help,
         show_default=False,
         rich_help_panel=panel,
@@ -172,8 +163,8 @@ def _help(declared: config.Variable) -> str:
 _OFFERS: dict[str, Callable[..., Any]] = {
     "run": runs,
     "max-step": steps,
-    "level": levels,
-    "kind": kinds,
+    "level": words(*map(str, Level)),
+    "kind": words(*map(str, Kind)),
     "layout": layouts,
     "order": words("mtime", "step", "tracker"),
     "allow": words("none", "missing"),
@@ -185,9 +176,9 @@ SHARED: dict[str, Parameter] = {}
 """By name the parameters that several commands can have, and all deprecated flags."""
 
 
-def _share(name: str, about: Any, kind: Any = str | None, default: Any = None) -> None:
-    """Add a parameter with typer's declaration ``about``; the default ``...`` means that it is required."""
-    default = False if kind is bool else Parameter.empty if default is ... else default
+def _share(name: str, about: Any, kind: Any = str | None) -> None:
+    """Add a parameter with typer's declaration ``about``; one of kind str is required."""
+    default = False if kind is bool else Parameter.empty if kind is str else None
     SHARED[name] = Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, about])
 
 
@@ -202,61 +193,47 @@ for _flags, _about, _panel in (
     ("--write", "Write the lines of --guess to the ckpt.toml that commands read here.", None),
     ("--guess", "Print a [[layout]] for ckpt.toml for the files below ROOT that no layout knows.", None),
     ("--explain-bytes", "Also say of every byte what it is and what protects it.", OUTPUT),
+    ("--format FORMAT", "Output format; an unknown name lists the formats of the command.", OUTPUT),
     ("--quiet -q", "No progress, warnings or notes on stderr.", OUTPUT),
     ("--verbose -v", "List everything, and say what led to the answer.", OUTPUT),
 ):
     _name = _flags.split()[0].strip("-").replace("-", "_")
-    _share(_name, option(*_flags.split(), help=_about, panel=_panel), bool)
+    _share(_name, option(_flags, _about, _panel), str | None if "FORMAT" in _flags else bool)
 _share(
-    "output_file",
-    option(
-        "--output", "-o", metavar="FILE", help="Write the answer to FILE, whole or not at all; - is stdout."
-    ),
+    "output_file", option("--output -o FILE", "Write the answer to FILE, whole or not at all; - is stdout.")
 )
 _share(
     "home",
     option(
-        "--root",
-        metavar="DIR",
-        help="Directory of the run, whose .ckpt is used; default: PATH, or the one that it lies in.",
-    ),
-)
-_share(
-    "format",
-    option(
-        "--format",
-        metavar="FORMAT",
-        help="Output format; an unknown name lists the formats of the command.",
-        panel=OUTPUT,
+        "--root DIR", "Directory of the run, whose .ckpt is used; default: PATH, or the one that it lies in."
     ),
 )
 _share(
     "progress_as",
     option(
-        "--progress",
-        metavar="auto|bar|json|none",
-        help="Progress on stderr: a bar (by default only on a terminal), or a JSON object per line.",
+        "--progress auto|bar|json|none",
+        "Progress on stderr: a bar (by default only on a terminal), or a JSON object per line.",
         panel=OUTPUT,
         offer=words("auto", "bar", "json", "none"),
     ),
 )
 _share("root", argument("ROOT", _help(config.BY_KEY["root"])))
 _share("command", argument("-- COMMAND", "What to start, after --."), list[str] | None)
-_share("directory", argument("DIR", "Directory on this machine for all copies."), str, ...)
+_share("directory", argument("DIR", "Directory on this machine for all copies."), str)
 for _name, _going in GOING.items():
-    _flag, _metavar = _going.flag or f"--{_name.replace('_', '-')}", "" if _going.kind is bool else "VALUE"
-    _share(_name, option(_flag, metavar=_metavar, help="", hidden=True), _going.kind)
+    _flag = _going.flag or f"--{_name.replace('_', '-')}"
+    _share(_name, option(_flag if _going.kind is bool else f"{_flag} VALUE", "", hidden=True), _going.kind)
 for _key, _v in {**config.BY_KEY, **config.WORDS}.items():
     if (_name := _key.replace("-", "_")) in SHARED:
         continue
-    _names, _offer = filter(None, (_v.flag, _v.short)), _OFFERS.get(_key)
-    _option = option(*_names, metavar=_v.metavar, help=_help(_v), panel=_v.panel, offer=_offer)
+    _option = option(f"{_v.flag} {_v.short} {_v.metavar}", _help(_v), _v.panel, _OFFERS.get(_key))
     # Values stay text: settings/declarations.py parses flags, variables and files alike.
     _type = list[str] if _key in _SEVERAL else str
     _share(_name, _option, bool if _v.parse is parsers.flag else _type | None)
 
 PRINT = "output_file format json quiet verbose color"
 TRUST = "trust config trust_group trust_owner trust_dir no_plugins"
+TREE = f"{TRUST} {PRINT}"
 SELECTION = f"""
 root rank world_size run max_step level strict allow json
 kind layout exclude order save_interval fault_ranks replica_groups strategy_dir parallel
@@ -282,10 +259,10 @@ class Asked(Struct, frozen=True):
 
     @property
     def selection(self) -> Selection:
-        """Return which checkpoint to choose; for a job, which waits, with a time limit for reading."""
+        """Return which checkpoint to choose; for a job, which waits, with 60 seconds for reading contents."""
         selection = self.found.selection(cache=True)
         if "job" in self.given and selection.budget is None:
-            return replace(selection, budget=HOOK_BUDGET)
+            return replace(selection, budget=60.0)
         return selection
 
     @property
@@ -367,10 +344,6 @@ def _replace(given: dict[str, Any], name: str) -> None:
         if before and not going.many and before != words[0]:
             raise UsageError(f"{flag} {values[0]} contradicts another flag", f"use {use} alone")
         given[going.becomes] = [*(before or ()), *words] if going.many else words[0]
-
-
-HOOK_BUDGET = 60.0
-"""Seconds of reading contents for a job, which waits, unless --budget says otherwise."""
 
 
 def on_this_machine(paths: Iterable[str | None], why: str, instead: str) -> None:

@@ -19,12 +19,12 @@ ckpt pin run/iter_0000010 --dry-run --json  # the same for a program (docs/json.
 """
 
 
-@options.ask(("table", "json"), "home remove", options.TRUST, options.PRINT, trees_in="paths")
+@options.ask(("table", "json"), "home remove", options.TREE, trees_in="paths")
 def pin(
     asked: options.Asked,
     paths: Annotated[list[str], argument("PATH", "Checkpoints.")],
-    undo: Annotated[bool, option("--undo", help="Remove the pins of PATH.")] = False,
-    dry_run: Annotated[bool, option("--dry-run", help="Only say what would be done.")] = False,
+    undo: Annotated[bool, option("--undo", "Remove the pins of PATH.")] = False,
+    dry_run: Annotated[bool, option("--dry-run", "Only say what would be done.")] = False,
 ) -> int:
     """Pin checkpoints, so that 'ckpt prune' never removes them. A pin is a file in .ckpt/pins of the
     directory that is pruned, where no framework sees it. It is written at once.

@@ -38,7 +38,15 @@ def plan(asked: options.Asked) -> int:
 
     to = asked.to
     if asked.given["history"]:
-        return _history(asked)
+        from ckpt_tools.job.starts import history
+        from ckpt_tools.planning.first_launch import place_of
+
+        root = absolute(asked.found.root)
+        found = history(root, place_of(root, asked.selection), asked.selection.trust)
+        if not found.starts and not found.damaged:
+            text = f"no start of {root} is known ({place_of(root, asked.selection)})"
+            raise NoCheckpoint(text, "'ckpt run' and 'ckpt hook' write it; --plan-dir says where they do")
+        return asked.answer("history", found)
     tell = to.out if to.verbose and to.format == "table" else None
     with output.explain_failure(to, tell), progress(to) as meter:
         result = api.plan(asked.found.root, asked.selection, progress=meter, note=output.cache_notes(to))
@@ -82,15 +90,3 @@ def _with_arguments(plan: LoadPlan, asked: options.Asked) -> LoadPlan:
         why = shell.explain_silence(plan.checkpoint.layout, plan.resume.path, wanted)
         raise UsageError(why, shell.EACH_RANK, rule="choice/silent-resume")
     return replace(plan, resume=replace(plan.resume, args=args))
-
-
-def _history(asked: options.Asked) -> int:
-    from ckpt_tools.job.starts import history
-    from ckpt_tools.planning.first_launch import place_of
-
-    root = absolute(asked.found.root)
-    found = history(root, place_of(root, asked.selection), asked.selection.trust)
-    if not found.starts and not found.damaged:
-        text = f"no start of {root} is known ({place_of(root, asked.selection)})"
-        raise NoCheckpoint(text, "'ckpt run' and 'ckpt hook' write it; --plan-dir says where they do")
-    return asked.answer("history", found)

@@ -44,14 +44,13 @@ MEANING = (
 @options.ask(
     ("table", "json"),
     "root run no_cache settle plan_dir apply max_age state_dir store_option",
-    options.TRUST,
-    options.PRINT,
+    options.TREE,
     *options.KEPT,
 )
 def prune(
     asked: options.Asked,
-    keep_what: Annotated[list[str] | None, option("--keep", metavar="WORDS", help=MEANING)] = None,
-    damaged: Annotated[bool, option("--damaged", help="Remove damaged checkpoints as well.")] = False,
+    keep_what: Annotated[list[str] | None, option("--keep WORDS", MEANING)] = None,
+    damaged: Annotated[bool, option("--damaged", "Remove damaged checkpoints as well.")] = False,
 ) -> int:
     """Remove old checkpoints of each run below ROOT: those that are verified, and that no flag keeps. Damaged
     checkpoints do not count, and stay without --damaged. The checkpoint that 'ckpt plan' chooses, the newest

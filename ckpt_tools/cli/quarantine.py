@@ -22,19 +22,15 @@ ckpt quarantine run/iter_0000020 --json  # the same for a program (docs/json.md)
 
 
 @options.ask(
-    ("table", "json"),
-    "home apply settle no_cache state_dir restore",
-    options.TRUST,
-    options.PRINT,
-    trees_in="paths",
+    ("table", "json"), "home apply settle no_cache state_dir restore", options.TREE, trees_in="paths"
 )
 def quarantine(
     asked: options.Asked,
     paths: Annotated[
         list[str], argument("PATH", "Checkpoints; with --damaged the directory in which they lie.")
     ],
-    damaged: Annotated[bool, option("--damaged", help="All damaged checkpoints below PATH.")] = False,
-    undo: Annotated[bool, option("--undo", help="Bring back the checkpoint that was at PATH.")] = False,
+    damaged: Annotated[bool, option("--damaged", "All damaged checkpoints below PATH.")] = False,
+    undo: Annotated[bool, option("--undo", "Bring back the checkpoint that was at PATH.")] = False,
 ) -> int:
     """Move checkpoints to ROOT/.ckpt/quarantine, where their framework does not look but ckpt does. They
     still count as existing: if nothing else is left, a job does not start from nothing. A tracker that names

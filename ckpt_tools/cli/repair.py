@@ -19,26 +19,19 @@ ckpt repair run --json  # the same for a program (docs/json.md)
 """
 
 
-@options.ask(
-    ("table", "json"),
-    "home apply state_dir settle key_file jobs",
-    options.TRUST,
-    options.PRINT,
-    trees_in="paths",
-)
+@options.ask(("table", "json"), "home apply state_dir settle key_file jobs", options.TREE, trees_in="paths")
 def repair(
     asked: options.Asked,
     paths: Annotated[list[str], argument("PATH", "Checkpoints, files of them, or directories.")],
     accept_odds: Annotated[
         str | None,
         option(
-            "--accept-odds",
-            metavar="P",
-            help="Also flip back bits that only a CRC locates, if wrong with at most this probability.",
+            "--accept-odds P",
+            "Also flip back bits that only a CRC locates, if wrong with at most this probability.",
         ),
     ] = None,
     tracker: Annotated[
-        bool, option("--tracker", help="Make the framework's 'latest' file name the plan's choice.")
+        bool, option("--tracker", "Make the framework's 'latest' file name the plan's choice.")
     ] = False,
 ) -> int:
     """Repair damaged files at and below PATH: flip back the one bit that a CRC locates, if a seal, a second
@@ -60,7 +53,13 @@ def repair(
     if tracker:
         result = mending.repair_trackers(home, apply=asked.given["apply"], **how)
     else:
-        odds = _read_probability(accept_odds)
+        try:
+            odds = float(accept_odds or 0)
+        except ValueError:
+            odds = -1.0
+        if not 0 <= odds < 1:
+            why = f"--accept-odds: {accept_odds!r} is not a probability"
+            raise UsageError(why, "use a number such as 0.001")
         result = mending.repair(home, paths, accept_odds=odds, apply=asked.given["apply"], **how)
     asked.answer("changes", result)
     return exit_code(result)
@@ -71,16 +70,6 @@ def exit_code(result: Changes) -> int:
     if any(f.code in ("unreadable", "in-use", "unread-pickle") for f in result.findings):
         return CannotLook.exit_code
     return int(any(c.state == "stays" for c in result.changes))
-
-
-def _read_probability(text: str | None) -> float:
-    try:
-        value = float(text or 0)
-        if 0 <= value < 1:
-            return value
-    except ValueError:
-        pass
-    raise UsageError(f"--accept-odds: {text!r} is not a probability", "use a number such as 0.001")
 
 
 def _root_of(path: str) -> str:

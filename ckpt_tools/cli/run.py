@@ -20,8 +20,6 @@ from ckpt_tools.output.sentence import sum_up
 if TYPE_CHECKING:
     from ckpt_tools.job import Listener, Taken
 
-NOT_FOUND, NOT_EXECUTABLE = 127, 126
-"""Exit codes of shells for a command that cannot be started."""
 EXAMPLES = """
 ckpt run run --rank 0 -- echo start  # plan, then become the command
 ckpt run run --rank 0 -- sh -c 'python train.py --load "$CKPT_PATH"'  # pass the path as an argument
@@ -68,7 +66,7 @@ def run(asked: options.Asked) -> int:
     except OSError as e:
         why = f"{words[0]!r} cannot be started: {e.strerror}"
         console.problem("error", why, "check the command after --")
-        return NOT_FOUND if isinstance(e, FileNotFoundError) else NOT_EXECUTABLE
+        return 127 if isinstance(e, FileNotFoundError) else 126  # as shells do
 
 
 def _suggest_line(job_options: Any, command: Sequence[str], taken: Taken) -> str:

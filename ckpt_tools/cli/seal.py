@@ -22,8 +22,7 @@ ckpt seal run --json  # the same for a program (docs/json.md)
     ("table", "json"),
     "settle strict jobs limit_rate progress_as",
     "seal_dir require key_file store_option io also tensors",
-    options.TRUST,
-    options.PRINT,
+    options.TREE,
     trees_in="paths",
 )
 def seal(
@@ -32,9 +31,8 @@ def seal(
     digest: Annotated[
         str | None,
         option(
-            "--digest",
-            metavar="NAMES",
-            help=(
+            "--digest NAMES",
+            (
                 "Digest of whole files: xxh3 (default), sha256 or blake3; behind commas further ones: md5,"
                 " sha1, sha256, sha512, blake3, crc64nvme; tensors: one for each tensor as well."
             ),
@@ -43,16 +41,15 @@ def seal(
     sign_key: Annotated[
         str | None,
         option(
-            "--sign-key",
-            metavar="FILE",
-            help="Also sign it with this private key (PEM, elliptic curve), as model_signing does.",
+            "--sign-key FILE",
+            "Also sign it with this private key (PEM, elliptic curve), as model_signing does.",
         ),
     ] = None,
     again: Annotated[
-        bool, option("--again", help="Replace seals without comparing the files with them first.")
+        bool, option("--again", "Replace seals without comparing the files with them first.")
     ] = False,
-    merge: Annotated[bool, option("--merge", help="Merge the seals of all ranks into one.")] = False,
-    dry_run: Annotated[bool, option("--dry-run", help="Read and verify, but write nothing.")] = False,
+    merge: Annotated[bool, option("--merge", "Merge the seals of all ranks into one.")] = False,
+    dry_run: Annotated[bool, option("--dry-run", "Read and verify, but write nothing.")] = False,
 ) -> int:
     """Verify every checkpoint at or below PATH, and write a seal with the digests of all its files into each
     one that is sound. From then on 'verify', 'plan', 'latest' and 'run' compare the files with it. Nothing

@@ -36,7 +36,13 @@ def show(
     """
     to, found, given = asked.to, asked.found, asked.given
     output.say_broken_plugins()
-    if _is_directory(file):
+    from ckpt_tools.storage.retry import is_directory, there
+
+    with explain_refusal(f"cannot look at {file!r}"):
+        is_there = there(file)
+    if not is_there:
+        raise CannotLook(f"there is no file {file!r}", "'ckpt ls -v' shows where checkpoints are")
+    if is_directory(file):
         from ckpt_tools.cli.ls import ls
 
         return ls(root=file, tree=to.format != "json", format=given["format"], json=given["json"])
@@ -64,14 +70,3 @@ def show(
     if report.verdict is Verdict.BROKEN:
         return 1
     return 0 if report.format else 3
-
-
-def _is_directory(file: str) -> bool:
-    """Return True if the path is a directory. Raise CannotLook if there is nothing."""
-    from ckpt_tools.storage.retry import is_directory, there
-
-    with explain_refusal(f"cannot look at {file!r}"):
-        found = there(file)
-    if not found:
-        raise CannotLook(f"there is no file {file!r}", "'ckpt ls -v' shows where checkpoints are")
-    return is_directory(file)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from ckpt_tools.cli import options, output
 from ckpt_tools.cli.run import listen
 from ckpt_tools.errors import UsageError
 from ckpt_tools.settings import parsers
 from ckpt_tools.storage.urls import absolute, is_url
-
-if TYPE_CHECKING:
-    from ckpt_tools.job.staging import Staged
 
 EXAMPLES = """
 ckpt stage s3://bucket/run staged  # copy what a job would load to a local disk
@@ -32,7 +28,11 @@ def stage(asked: options.Asked) -> int:
     When there is no answer, the exit code says why, as for plan: 3 no checkpoint exists, 4 none is usable, 5
     something could not be looked at, or there is no room.
     """
+    from ckpt_tools.job.command import Taken
+    from ckpt_tools.job.decision import MEANT, Decision
     from ckpt_tools.job.staging import stage as bring
+    from ckpt_tools.output import shell
+    from ckpt_tools.output import staging as emit
 
     to, home = asked.to, asked.given["directory"]
     if is_url(home):
@@ -40,24 +40,16 @@ def stage(asked: options.Asked) -> int:
     ranks, keep = _find_ranks(asked), asked.job.get("keep")
     with listen(asked) as listener:
         staged = bring(asked.found.root, asked.selection, home, ranks=ranks, keep=keep, to=listener)
-    to.out(_answer(staged, asked))
-    return 0
-
-
-def _answer(staged: Staged | None, asked: options.Asked) -> str:
-    from ckpt_tools.job.command import Taken
-    from ckpt_tools.job.decision import MEANT, Decision
-    from ckpt_tools.output import shell
-    from ckpt_tools.output import staging as emit
-
-    to, root = asked.to, absolute(asked.found.root)
     decision = staged.decision if staged else Decision("", {"schema": MEANT, "checkpoint": None})
     env = Taken(decision, asked.selection.rank if asked.names_rank else None).environment
     if to.format == "shell":
-        return shell.exports(env)
-    if staged is None:
-        return emit.nothing(root) if to.format == "json" else f"there is no checkpoint in {root}\n"
-    return emit.json(staged, env) if to.format == "json" else emit.render(staged, env, to.view)
+        to.out(shell.exports(env))
+    elif staged is None:
+        root = absolute(asked.found.root)
+        to.out(emit.nothing(root) if to.format == "json" else f"there is no checkpoint in {root}\n")
+    else:
+        to.out(emit.json(staged, env) if to.format == "json" else emit.render(staged, env, to.view))
+    return 0
 
 
 def _find_ranks(asked: options.Asked) -> frozenset[int] | range | None:

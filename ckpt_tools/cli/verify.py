@@ -28,8 +28,7 @@ ckpt verify run --json > verdict.json  # exit 0: good, 1: damage found, 5: could
     "level require require_seal seal_dir verify_key trust_global settle max_age no_cache key_file",
     "store_option explain_bytes strict fail_on jobs io limit_rate sample max_duration scheduler",
     "progress_as reading_time all",
-    options.TRUST,
-    options.PRINT,
+    options.TREE,
     trees_in="paths",
     document="verification",
 )
@@ -43,7 +42,7 @@ def verify(
         bool,
         option(
             "--by-store",
-            help="In an object store read no contents: compare the checksums that it keeps with the seals.",
+            "In an object store read no contents: compare the checksums that it keeps with the seals.",
         ),
     ] = False,
 ) -> int:

@@ -36,33 +36,28 @@ timeout 10 ckpt watch run --metrics 0; test $? = 124  # until it is ended; 'ckpt
 def watch(
     asked: options.Asked,
     roots: Annotated[list[str], argument("ROOT", "Directories in which checkpoints are saved.")],
-    once: Annotated[bool, option("--once", help="One pass, then exit.")] = False,
+    once: Annotated[bool, option("--once", "One pass, then exit.")] = False,
     rescan: Annotated[
-        str | None, option("--rescan", metavar="TIME", help="List ROOT again after this time; default: 60s.")
+        str | None, option("--rescan TIME", "List ROOT again after this time; default: 60s.")
     ] = None,
     every: Annotated[
-        str | None,
-        option("--every", metavar="TIME", help="Verify old checkpoints again after this time; default: 7d."),
+        str | None, option("--every TIME", "Verify old checkpoints again after this time; default: 7d.")
     ] = None,
     on_good: Annotated[
-        str | None,
-        option("--on-good", metavar="COMMAND", help="Shell command for each checkpoint that is good."),
+        str | None, option("--on-good COMMAND", "Shell command for each checkpoint that is good.")
     ] = None,
     on_bad: Annotated[
-        str | None,
-        option("--on-bad", metavar="COMMAND", help="Shell command for each checkpoint that is damaged."),
+        str | None, option("--on-bad COMMAND", "Shell command for each checkpoint that is damaged.")
     ] = None,
     timeout: Annotated[
-        str | None,
-        option("--timeout", metavar="TIME", help="Time that such a command may take at most; default: 10m."),
+        str | None, option("--timeout TIME", "Time that such a command may take at most; default: 10m.")
     ] = None,
-    seal_good: Annotated[bool, option("--seal", help="Seal checkpoints that are good.")] = False,
+    seal_good: Annotated[bool, option("--seal", "Seal checkpoints that are good.")] = False,
     metrics: Annotated[
         list[str] | None,
         option(
-            "--metrics",
-            metavar="WHERE",
-            help=(
+            "--metrics WHERE",
+            (
                 "Metrics for Prometheus: PORT or ADDRESS:PORT (default: 127.0.0.1; port 0: any that is free),"
                 " or a FILE that is replaced. Repeat the flag for both."
             ),

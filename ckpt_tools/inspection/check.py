@@ -206,9 +206,10 @@ class Inspection(Struct):
         if self.asks_store and is_url(self.path):
             from ckpt_tools.inspection.kept_checksum import kept_checksum, say_not_kept
 
-            checksum = kept_checksum(source, self.anatomy.sums)
+            checksum = kept_checksum(source)
         is_sound = worst(self.found) is not Verdict.BROKEN
-        differing = read(source, self.anatomy.sums if checksum is None else checksum.sums, zero_pages)
+        sums = self.anatomy.sums if checksum is None else [*self.anatomy.sums, *checksum.sums]
+        differing = read(source, sums, zero_pages)
         for s, actual in differing if checksum is None else checksum.collect(differing):
             if s.code == "seal-mismatch":
                 sealed_sums[len(self.found)] = s

@@ -78,17 +78,8 @@ class DigestPass(NamedTuple):
         """Return one attempt, in one pass: ``file`` is None if damaged, or not read to its end."""
         if not (expect or claims or formats.names.known(os.path.basename(path))):
             return self.read_plain(path, name)  # many files of other kinds begin like JSON
-        inspection = Inspection(
-            path,
-            Level.CONTENT,
-            expect=expect,
-            claims=claims,
-            progress=self.progress,
-            require=self.require,
-            key=self.key,
-            io=self.io,
-            asks_store=True,
-        )
+        how = (self.progress, self.require, self.key)
+        inspection = Inspection(path, Level.CONTENT, expect, claims, *how, io=self.io, asks_store=True)
         digests = _Digests(0, ())
 
         def read(source: OpenFile, sums: list[Sum], zero_pages: list[tuple[int, int]]) -> Mismatches:
@@ -122,8 +113,9 @@ class DigestPass(NamedTuple):
                 if is_url(path):
                     from ckpt_tools.inspection.kept_checksum import kept_checksum
 
-                    checksum = kept_checksum(source, digests.sums)
-                differing = self._compare(source, digests.sums if checksum is None else checksum.sums, None)
+                    checksum = kept_checksum(source)
+                sums = digests.sums if checksum is None else [*digests.sums, *checksum.sums]
+                differing = self._compare(source, sums, None)
                 for _ in digests.collect(differing if checksum is None else checksum.collect(differing)):
                     raise AssertionError("nothing is stored that could differ")
                 wrong = None if checksum is None else checksum.finding()

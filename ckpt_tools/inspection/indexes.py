@@ -120,7 +120,6 @@ class Indexes:
         return (*self._claims.get(path, ()), *claims_by_path(path))
 
     def sealed(self, path: str) -> bool:
-        """Return True if a seal names the file."""
         return self.seals is not None and bool(self.seals.claims(path))
 
     def sources_digest(self, path: str) -> str | None:

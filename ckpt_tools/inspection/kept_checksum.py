@@ -8,26 +8,23 @@ no reason to choose an older checkpoint.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from ckpt_tools.checksum import Outcome, Progress, Sum, mismatches
+from ckpt_tools.checksum import Progress, mismatches
 from ckpt_tools.checksum.store_sums import WorkedOut, add_whole_checksums, compared, of_chunks, to_work_out
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.seals.document import known_digests
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.report import Report
 from ckpt_tools.model.seal import NAMES, NOT_KEPT, SealedFile, StoreChecksums
-from ckpt_tools.storage import Stopped
+from ckpt_tools.storage import OpenFile, Stopped
 from ckpt_tools.storage.stores import mounts, store
 from ckpt_tools.storage.stores.source import StoreSource
 from ckpt_tools.storage.stores.store import Replaced
 from ckpt_tools.storage.stores.told import stored_checksums
-
-if TYPE_CHECKING:
-    from ckpt_tools.storage import OpenFile
 
 _HINT = "run this again; if it stays so, look at what lies between: a proxy, a cache, this machine's memory"
 _NO_TIME = (
@@ -35,27 +32,20 @@ _NO_TIME = (
 )
 
 
-class KeptChecksum:
-    """A store's checksum of one object. ``sums`` are to be read: the ``given`` ones, and its own."""
-
-    def __init__(self, given: Sequence[Sum], out: WorkedOut) -> None:
-        self._out, self.sums = out, [*given, *out.sums]
-
-    def collect(self, differing: Iterable[tuple[Sum, Outcome]]) -> Iterator[tuple[Sum, Outcome]]:
-        """Keep the values for the store's checksum; yield the ``given`` sums that do not match."""
-        return self._out.collect(differing)
+class KeptChecksum(WorkedOut):
+    """A store's checksum of one object, computed from the bytes that come."""
 
     @property
     def same(self) -> bool:
         """Return True if all bytes were read, and the checksum is the one that the store keeps."""
-        return self._out.value == self._out.of.value
+        return self.value == self.of.value
 
     def finding(self) -> Finding | None:
         """Return a finding if all bytes were read, and the checksum is not the one that the store keeps."""
-        of, value = self._out.of, self._out.value
+        of, value = self.of, self.value
         if value is None or value == of.value:
             return None
-        name, first = NAMES[of.algorithm], self._out.first_wrong
+        name, first = NAMES[of.algorithm], self.first_wrong
         if first is not None:
             what = f"{name} of bytes {first.offset:,} to {first.offset + first.length - 1:,}"
             why = f"{what}, a part of its upload, is not what the store says"
@@ -64,7 +54,7 @@ class KeptChecksum:
         return finding(NOT_KEPT, f"{kind} is {value.hex()}, the store says {of.value.hex()}", offset=0)
 
 
-def kept_checksum(source: OpenFile, given: Sequence[Sum]) -> KeptChecksum | None:
+def kept_checksum(source: OpenFile) -> KeptChecksum | None:
     """Return None if the store keeps no usable checksum of the file. Raises Replaced."""
     if not isinstance(source, StoreSource):
         return None
@@ -75,7 +65,7 @@ def kept_checksum(source: OpenFile, given: Sequence[Sum]) -> KeptChecksum | None
     except OSError:  # then only the checksums in the file judge it
         return None
     checksum = to_work_out(add_whole_checksums(stored), to_prove=False)
-    return None if checksum is None else KeptChecksum(given, WorkedOut(checksum, source.size))
+    return None if checksum is None else KeptChecksum(checksum, source.size)
 
 
 def say_not_kept(other: Finding) -> tuple[Finding, Finding]:
@@ -131,7 +121,7 @@ def _find_difference(url: str, progress: Progress | None) -> Finding | None:
         checksum = to_work_out(stored, to_prove=False) or to_work_out(stored, to_prove=True)
         if checksum is None:
             return None
-        comparison = KeptChecksum((), WorkedOut(checksum, source.size))
+        comparison = KeptChecksum(checksum, source.size)
         for _ in comparison.collect(mismatches(source, comparison.sums, progress=progress)):
             raise AssertionError("nothing is stored that could differ")
         return comparison.finding()

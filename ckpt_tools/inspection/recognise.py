@@ -49,7 +49,6 @@ def recognise(
 
 
 def _say_empty(source: OpenFile, candidates: Sequence[Format]) -> list[Finding]:
-    """Return the finding on an empty file, unless its name is that of other software, too."""
     if candidates and not any(f.ours(source) for f in candidates):  # other software uses such names as well
         return []
     return [finding("empty-file", "the file has no bytes", offset=0)]
@@ -73,18 +72,11 @@ def _recognise_content(
     allowed = [f for f in map(format_of, candidates) if expect or f.ours(source)]
     if not allowed:
         return _recognise_head(source, name, actual, head)
-    if zeros := _find_zeros(source, head, allowed):
-        return None, [zeros]
+    first, expected = min(_FIRST, source.size), " or ".join(f.name for f in allowed)
+    if not head.strip(b"\0") and not source.read(0, first).strip(b"\0"):
+        why = f"the file begins with {first} zero bytes instead of {expected}"
+        return None, [finding("zero-filled", why, offset=0)]
     return _judge_mismatch(name, allowed, actual, expect=bool(expect), described=described)
-
-
-def _find_zeros(source: OpenFile, head: bytes, allowed: Sequence[Format]) -> Finding | None:
-    first = min(_FIRST, source.size)
-    if head.strip(b"\0") or source.read(0, first).strip(b"\0"):
-        return None
-    expected = " or ".join(f.name for f in allowed)
-    why = f"the file begins with {first} zero bytes instead of {expected}"
-    return finding("zero-filled", why, offset=0)
 
 
 def _judge_mismatch(

@@ -363,7 +363,6 @@ def _say_gone(names: Sequence[str], stateless: str) -> Iterator[Finding]:
 
 
 def is_signature(path: str) -> bool:
-    """Return True if a file may be a signature, by its name."""
     return path.endswith(".sig")
 
 

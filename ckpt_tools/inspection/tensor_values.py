@@ -36,10 +36,6 @@ LISTED = 32  # tensors with findings of their own, at most
 ENOUGH = 64
 """A tensor with fewer numbers has no distribution to compare a number with."""
 
-SAMPLED = 512
-"""Numbers that are sampled from a chunk for the distribution, about."""
-RARELY = 16
-"""One chunk in this many is sampled, the first one of a tensor always."""
 POWERS = 64
 """Bins of a distribution at most: one for each power of two, or for several of them if the range is wider."""
 
@@ -65,8 +61,12 @@ class _Counts:
         positive = (top, least) if top >= 0 else (-1, sign)
         negative = (most - sign, bottom + sign) if bottom < 0 else (-1, sign)
         self.count += patterns.size
-        if self.chunks % RARELY == 0:
-            self._sample(patterns)
+        if self.chunks % 16 == 0:
+            # the exponents of some 512 numbers: to count all takes longer than all other work
+            some = patterns[:: max(1, patterns.size // 512)] & (sign - 1)
+            size = 1 << (8 * kind.width - 1 - kind.mantissa)
+            counts = np.bincount((some >> kind.mantissa).astype(np.intp), minlength=size)
+            self.exponents = counts if self.exponents is None else self.exponents + counts
         self.chunks += 1
         if max(positive[0], negative[0]) >= kind.special or (kind.fnuz and negative[1] == 0):
             patterns = self._count_special(patterns, offset)
@@ -85,13 +85,6 @@ class _Counts:
             zeros = patterns.size - _count(doubled)
             self.zeros += zeros
             self.denormal += _count(doubled < 2 << kind.mantissa) - zeros
-
-    def _sample(self, patterns: Patterns) -> None:
-        """Count the exponents of a sample of a chunk: to count all takes longer than all other work."""
-        some = patterns[:: max(1, patterns.size // SAMPLED)] & (self.sign - 1)
-        size = 1 << (8 * self.kind.width - 1 - self.kind.mantissa)
-        counts = np.bincount((some >> self.kind.mantissa).astype(np.intp), minlength=size)
-        self.exponents = counts if self.exponents is None else self.exponents + counts
 
     def _magnitudes(self) -> tuple[tuple[int, int], ...]:
         """Return the distribution: (power of two, count), sorted, of normal numbers alone."""

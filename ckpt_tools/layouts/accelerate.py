@@ -17,7 +17,6 @@ from ckpt_tools.model.part import Part
 
 _DIFFUSERS = ("unet", "unet_ema", "transformer", "transformer_ema", "controlnet", "prior", "prior_ema")
 """Directories into which hooks of diffusers' training scripts save one model each, and the models' roles."""
-_KOHYA = "_kohya"
 _NUMBERED = re.compile(
     r"((?:pytorch_)?model|optimizer|scheduler|sampler|dl_state_dict|custom_checkpoint)(?:_(\d+))?"
     r"\.(?:safetensors|bin|pkl)"
@@ -41,7 +40,7 @@ def _check(parts: Rows) -> Found:
     for p, r in parts:
         # sd-scripts save every schedule, also one with a constant rate: without its file it counts from 0
         first, now = r.metadata.get("initial_lr"), r.metadata.get("lr")
-        if _KOHYA in p.piece and p.home not in scheduled and first is not None and first == now:
+        if "_kohya" in p.piece and p.home not in scheduled and first is not None and first == now:
             text = "a schedule has set its learning rate, and there is no scheduler.bin beside it"
             yield p.path, loss(text, sure=False)
 

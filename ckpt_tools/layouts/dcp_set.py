@@ -24,10 +24,6 @@ from ckpt_tools.model.ranges import ranges, words
 _MODELS = ("model", "weights", "model_optimizer", "trainer", "policy", "actor", "dcp")
 """Directories that may hold the model: every save has at least one of them."""
 _TRACKED = "latest_checkpointed_iteration"
-_LAST_FILE = "CHECKPOINT_COMPLETE"
-"""The file that LLaMA-Factory writes last, and asks for before it resumes from a save."""
-_FIRST_ENTRY = "num_training_steps"
-"""An entry of LLaMA-Factory's ``metadata.json``, which it writes before all other files."""
 _XTUNER = ("checkpoint_list", "snap_checkpoint_list")
 
 
@@ -42,8 +38,9 @@ def _check(parts: Rows) -> Found:
     yield from borrowed(parts, {p.piece: ("optimizer_step",) for p, _ in parts if p.role != "state"})
     finished = {part.home for part, _ in parts if part.role == "complete"}
     for part, report in counts:
-        if _FIRST_ENTRY in report.metadata and part.home not in finished:
-            yield part.path, loss(f"there is no {_LAST_FILE}, which is written last")
+        # LLaMA-Factory writes such a metadata.json first, and resumes only from a save with its last file
+        if "num_training_steps" in report.metadata and part.home not in finished:
+            yield part.path, loss("there is no CHECKPOINT_COMPLETE, which is written last")
 
 
 def _read_tracked(data: bytes) -> int | None:
@@ -53,10 +50,6 @@ def _read_tracked(data: bytes) -> int | None:
     except (ValueError, RecursionError):
         return None
     return whole(said.get(_TRACKED)) if isinstance(said, dict) else None
-
-
-def _write_tracked(said: int | str) -> bytes:
-    return json.dumps({_TRACKED: said}).encode()
 
 
 def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
@@ -99,7 +92,7 @@ DCP_SET = declare(
     tracker=Tracker(
         file=f"{_TRACKED}.json",
         read=_read_tracked,
-        write=_write_tracked,
+        write=lambda said: json.dumps({_TRACKED: said}).encode(),
         others=(("LATEST.txt", _read_latest), ("../../.xtuner", _read_xtuner)),
         always=False,
     ),

@@ -40,8 +40,20 @@ def _check(parts: Rows) -> Found:
     for part, report in parts:
         homes[part.folder.directory].append((part, report))
     for rows in homes.values():
-        yield from _find_other_steps(rows)
-        yield from _find_lost_layers(rows)
+        # the step in the tag proves nothing, as users choose tags
+        counted = [(p, n) for p, r in rows if (n := whole(r.metadata.get(_STEPS))) is not None]
+        for p, n in counted:
+            first, step = counted[0]
+            if n not in (step, first.step):
+                text = f"its {_STEPS} is {n}, that of {first.path.rpartition('/')[2]} is {step}"
+                yield p.path, Flaw("step-mismatch", text)
+        # a layer that is tied to another one, or in which nothing is trained, is named nowhere
+        there = {dict(p.coords)["layer"] for p, _ in rows if p.role == "layer"}
+        for p, r in rows:
+            layers = r.metadata.get("param_shapes.layers")
+            if isinstance(layers, str) and (gone := set(map(int, layers.split(","))) - there):
+                text = f"it names parameters of layer {words(ranges(gone))}, of which there is no file"
+                yield p.path, loss(text)
     yield from find_lost_optimizers(parts)
     found = list(borrowed(parts, _COUNTERS, growing=False))
     yield from found
@@ -61,18 +73,6 @@ def _find_renamed(parts: Rows, reported: Collection[str]) -> Found:
                 yield p.path, Flaw("step-mismatch", text, severity=Severity.WARNING)
 
 
-def _find_other_steps(rows: Rows) -> Found:
-    """Yield files of one tag whose ``global_steps`` differs from that of its first file; the step in the tag
-    proves nothing, as users choose tags.
-    """
-    counted = [(p, n) for p, r in rows if (n := whole(r.metadata.get(_STEPS))) is not None]
-    for p, n in counted:
-        first, step = counted[0]
-        if n not in (step, first.step):
-            text = f"its {_STEPS} is {n}, that of {first.path.rpartition('/')[2]} is {step}"
-            yield p.path, Flaw("step-mismatch", text)
-
-
 def find_lost_optimizers(parts: Rows) -> Found:
     """Yield model files whose ``dp_world_size`` counts data parallel ranks without an optimizer file beside
     them, also where an engine saved below another framework's checkpoint.
@@ -90,10 +90,8 @@ def find_lost_optimizers(parts: Rows) -> Found:
         # with ZeRO the model states hold optimizer None: a save cut before its first optimizer file
         expected = home in present or r.metadata.get("optimizer", 0) is None
         if expected and 0 < dp * mp <= _WORLD and (lost := ", ".join(_spell_lost(dp, mp, present[home]))):
-            yield (
-                p.path,
-                Flaw("missing-rank", f"dp_world_size is {dp}, but there is no optimizer file of {lost}"),
-            )
+            text = f"dp_world_size is {dp}, but there is no optimizer file of {lost}"
+            yield p.path, Flaw("missing-rank", text)
 
 
 def _spell_lost(dp: int, mp: int, present: Collection[tuple[int | None, int | None]]) -> Iterator[str]:
@@ -101,20 +99,6 @@ def _spell_lost(dp: int, mp: int, present: Collection[tuple[int | None, int | No
     for m in range(mp):
         if gone := [d for d in range(dp) if (d, m) not in present]:
             yield f"data parallel rank {words(ranges(gone))} of model parallel rank {m}"
-
-
-def _find_lost_layers(rows: Rows) -> Found:
-    """Yield model states of a pipeline stage that name parameters of a layer without a file. A layer that is
-    tied to another one, or in which nothing is trained, is named nowhere.
-    """
-    there = {dict(p.coords)["layer"] for p, _ in rows if p.role == "layer"}
-    for p, r in rows:
-        layers = r.metadata.get("param_shapes.layers")
-        if isinstance(layers, str) and (gone := set(map(int, layers.split(","))) - there):
-            yield (
-                p.path,
-                loss(f"it names parameters of layer {words(ranges(gone))}, of which there is no file"),
-            )
 
 
 def _find_lost(c: Checkpoint, _beside: Saves) -> Flaws:

@@ -13,9 +13,6 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw, Severity
 from ckpt_tools.model.part import Part
 
-_BY_EVALUATIONS = "num_bad_epochs"
-"""An entry of a schedule that counts evaluations, not steps (ReduceLROnPlateau)."""
-
 
 def _check(parts: Rows) -> Found:
     yield from named_steps([row for row in parts if row[0].piece == "state"], "global_step")
@@ -34,7 +31,8 @@ def _find_older(parts: Rows) -> Found:
     optimizer, schedule = by_role["optimizer"], by_role["scheduler"]
     at, every = (whole(by_role["state"][1].get(key)) for key in ("global_step", "save_steps"))
     taken, set_at = whole(optimizer[1].get("optimizer_step")), whole(schedule[1].get("last_epoch"))
-    if at and every and taken and set_at and not (at % every or _BY_EVALUATIONS in schedule[1]):
+    # with num_bad_epochs a schedule counts evaluations, not steps (ReduceLROnPlateau)
+    if at and every and taken and set_at and not (at % every or "num_bad_epochs" in schedule[1]):
         yield from _compare_steps((optimizer[0], taken), (schedule[0], set_at), at, every)
 
 

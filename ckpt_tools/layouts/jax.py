@@ -30,9 +30,7 @@ BIG_VISION = declare(
     __name__,
     "big-vision",
     tracker=Tracker(
-        file=f"{_SAVES}LAST",
-        read=_read_last,
-        name=lambda c: c.path.rpartition("/")[2].removeprefix(_SAVES),
+        file=f"{_SAVES}LAST", read=_read_last, name=lambda c: c.path.rpartition("/")[2].removeprefix(_SAVES)
     ),
     lost=lost_arrays,
 )

@@ -11,9 +11,6 @@ from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw, Severity
 
-_ARTIFACT = "artifact"
-"""The piece that WandbLogger logs: a directory for each version of a save, with the file in it."""
-
 
 def _check(parts: Rows) -> Found:
     """Yield files of another step or epoch than their names; and the newest ``last.ckpt`` if a checkpoint
@@ -43,7 +40,8 @@ def _check(parts: Rows) -> Found:
 def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
     """Yield lost model states of an engine, and directories without a file that Lightning needs to load."""
     yield from deepspeed.without_model(c, beside)
-    others = ("tag", "model") if any(p.piece == _ARTIFACT for p in c.parts) else ("tag",)
+    # WandbLogger logs a directory for each version of a save, with the file in it
+    others = ("tag", "model") if any(p.piece == "artifact" for p in c.parts) else ("tag",)
     files = [p for p in c.parts if p.home and p.role not in others and deepspeed.MARK not in p.piece]
     for role, name in (("metadata", ".metadata"), ("state", "meta.pt")) if files else ():
         if all(part.role != role for part in files):

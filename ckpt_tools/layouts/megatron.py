@@ -38,10 +38,8 @@ def read_tracker(data: bytes) -> int | str | None:
 
 
 def _check_legacy(parts: Rows) -> Found:
-    """Yield files of another iteration than their directory.
-
-    In some versions args.iteration is the one that the job started from, so it counts only in files without
-    ``iteration``.
+    """Yield files of another iteration than their directory. In some versions args.iteration is the one that
+    the job started from, so it counts only in files without ``iteration``.
     """
     for part, report in parts:
         key = "iteration" if "iteration" in report.metadata else "args.iteration"
@@ -86,10 +84,8 @@ def without_metadata(parts: Rows) -> Found:
         home = part.folder.directory
         if home not in seen and any(key.startswith("common_state/") for key in report.metadata):
             seen.add(home)
-            yield (
-                part.path,
-                loss("metadata.json, which is written last, is not there: its loader asks for it"),
-            )
+            text = "metadata.json, which is written last, is not there: its loader asks for it"
+            yield part.path, loss(text)
 
 
 _check_core = check_all(

@@ -89,9 +89,8 @@ def _find_outliers(values: _Values) -> Iterator[tuple[Part, int]]:
 
 
 def _check(parts: Rows) -> Found:
-    """Yield files whose ``epoch_num``, ``step_num`` or ``global_step`` contradicts names or other files.
-
-    A resumed run starts its counters above zero, so only differences between files can contradict.
+    """Yield files whose ``epoch_num``, ``step_num`` or ``global_step`` contradicts names or other files. A
+    resumed run starts its counters above zero, so only differences between files can contradict.
     """
     ranks = {part.rank for part, _ in parts}
     for part, report in parts:
@@ -122,14 +121,10 @@ def _find_other_counts(parts: Rows) -> Found:
             steps[None if dying else part.generation, epoch].append((part, step_num - step))
     for part, away in chain.from_iterable(map(_find_outliers, epochs.values())):
         text = f"the name says epoch {part.epoch}, the file's epoch_num belongs to epoch"
-        yield part.path, Flaw("epoch-mismatch", f"{text} {_shift(part.epoch, away)}")
+        yield part.path, Flaw("epoch-mismatch", f"{text} {(part.epoch or 0) + away}")
     for part, away in chain.from_iterable(map(_find_outliers, steps.values())):
         text = f"the name says step {part.step_in_epoch} of epoch {part.epoch}, the file's step_num belongs"
-        yield part.path, Flaw("step-mismatch", f"{text} to step {_shift(part.step_in_epoch, away)}")
-
-
-def _shift(named: int | None, away: int) -> int:
-    return (named or 0) + away
+        yield part.path, Flaw("step-mismatch", f"{text} to step {(part.step_in_epoch or 0) + away}")
 
 
 def _find_several_saves(parts: Rows, wrong: Collection[str]) -> Found:

@@ -15,8 +15,6 @@ from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.ranges import gaps, words
 from ckpt_tools.model.report import Report
 
-_HOUR_NS = 3_600_000_000_000
-
 
 def _check_sets(parts: Rows) -> Found:
     """Yield shards that contradict each other's counts, and an index written long after its shards."""
@@ -30,7 +28,7 @@ def _check_sets(parts: Rows) -> Found:
             if not 1 <= at["shard"] <= at["of"]:
                 yield p.path, Flaw("extra-file", f"it is shard {at['shard']} of {at['of']}")
         yield from _find_several_sets([(p, at["of"]) for p, at in shards], index)
-        if index and shards and index.mtime_ns > max(p.mtime_ns for p, _ in shards) + _HOUR_NS:
+        if index and shards and index.mtime_ns > max(p.mtime_ns for p, _ in shards) + 3600 * 10**9:
             text = "it was written more than an hour after the newest of its shards"
             yield index.path, Flaw("newer-index", text, severity=Severity.NOTE)
 

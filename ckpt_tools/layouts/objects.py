@@ -89,11 +89,7 @@ def _find_lost_of_speechbrain(c: Checkpoint, beside: Saves) -> Flaws:
 
 
 SPEECHBRAIN = declare(
-    __name__,
-    "speechbrain",
-    steps=_read_speechbrain,
-    check=_check_speechbrain,
-    lost=_find_lost_of_speechbrain,
+    __name__, "speechbrain", steps=_read_speechbrain, check=_check_speechbrain, lost=_find_lost_of_speechbrain
 )
 _DREAMED = re.compile(r"(20[0-9]{6}T[0-9]{6}F[0-9]{6})(?:-[0-9]{12,18})?")
 """The names of DreamerV3's saves: timestamp(millis=True), and the step where the Checkpoint was given one."""
@@ -169,10 +165,8 @@ def _check_lerobot(parts: Rows) -> Found:
         stem = part.name.removesuffix(".json")
         for name in [str(v) for k, v in report.metadata.items() if k.startswith("state_file.")]:
             if f"{part.folder.directory}{name}" not in there:
-                yield (
-                    part.path,
-                    loss(f"there is no {name}, which it says holds the state of one of its steps"),
-                )
+                text = f"there is no {name}, which it says holds the state of one of its steps"
+                yield part.path, loss(text)
             elif not name.startswith(stem):
                 text = f"it says that {name} holds the state of one of its steps, which is not one of {stem}"
                 yield part.path, Flaw("wrong-role", text)
@@ -214,15 +208,11 @@ def _read_torchtune(part: Part, metadata: Metadata) -> Steps:
 
 def _find_other_recipes(c: Checkpoint, others: Saves) -> Flaws:
     """Yield a model if recipe_state.pt, the optimizer's state, is of another epoch: it would be loaded."""
-
-    def is_recipe(o: Checkpoint) -> bool:
-        return all(p.piece == _RECIPE for p in o.parts)
-
-    if is_recipe(c):
+    if all(p.piece == _RECIPE for p in c.parts):
         yield loss("recipe_state.pt holds no model", c.path)
         return
     for o in others:
-        if o.run == c.run and is_recipe(o) and o.epoch != c.epoch:
+        if o.run == c.run and o.epoch != c.epoch and all(p.piece == _RECIPE for p in o.parts):
             of = "an epoch that it does not tell" if o.epoch is None else f"epoch {o.epoch}"
             text = f"recipe_state.pt is of {of}: nothing holds the optimizer's state of epoch {c.epoch}"
             hint = "to start from this model with a new optimizer, move recipe_state/ away"
@@ -248,9 +238,5 @@ def _resume_torchtune(checkpoint: Checkpoint, _path: str | None) -> Resume:
 
 
 TORCHTUNE = declare(
-    __name__,
-    "torchtune",
-    resume=_resume_torchtune,
-    steps=_read_torchtune,
-    lacks=_find_other_recipes,
+    __name__, "torchtune", resume=_resume_torchtune, steps=_read_torchtune, lacks=_find_other_recipes
 )

@@ -47,13 +47,9 @@ def _find_half_states(c: Checkpoint, others: Saves) -> Flaws:
         yield loss(f"{c.label} has no {name}, which the other checkpoints of the run have", c.path)
 
 
-def _find_lost_shared(c: Checkpoint, beside: Saves) -> Flaws:
-    """Yield files of a model or state that are saved once for all ranks, beside each rank's own file."""
-
-    def names(o: Checkpoint) -> frozenset[str]:
-        return frozenset(p.name for p in o.parts if p.piece.startswith(("shared_model", "shared_state")))
-
-    return without_names(c, beside, names)
+def _list_shared(c: Checkpoint) -> frozenset[str]:
+    """Return files of a model or state that are saved once for all ranks, beside each rank's own file."""
+    return frozenset(p.name for p in c.parts if p.piece.startswith(("shared_model", "shared_state")))
 
 
 RANK_FILES = declare(
@@ -61,19 +57,20 @@ RANK_FILES = declare(
     "rank-files",
     steps=_read_loop,
     lacks=_find_half_states,
-    lost=_find_lost_shared,
+    lost=partial(without_names, names=_list_shared),
     check=partial(find_misnamed, named_by=lambda p: (p.step, p.epoch, None)),
 )
 
 
-def _find_lost_items(c: Checkpoint, beside: Saves) -> Flaws:
-    def items(o: Checkpoint) -> frozenset[str]:
-        return frozenset(p.name.rpartition("_")[0] for p in o.parts if p.rank is not None)
-
-    return without_names(c, beside, items, "there is no {}_RANK.pt, which the run's other checkpoints have")
-
-
-TORCH_CHECKPOINTING = declare(__name__, "torch-checkpointing", lost=_find_lost_items)
+TORCH_CHECKPOINTING = declare(
+    __name__,
+    "torch-checkpointing",
+    lost=partial(
+        without_names,
+        names=lambda c: frozenset(p.name.rpartition("_")[0] for p in c.parts if p.rank is not None),
+        text="there is no {}_RANK.pt, which the run's other checkpoints have",
+    ),
+)
 DLROVER = declare(__name__, "dlrover")
 NVRX_LOCAL = declare(__name__, "nvrx-local", resume=lambda _c, path: Resume(path))
 NANOCHAT = declare(__name__, "nanochat")

@@ -14,8 +14,6 @@ from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.part import Part
 
 _SNAPSHOT = "checkpoint_manager_snapshot.json"
-_ITERATION = "training_iteration"
-"""The counter of RLlib's algorithms in algorithm_state.pkl."""
 
 
 def _read_snapshot(data: bytes) -> str | None:
@@ -45,7 +43,8 @@ def _write_snapshot(said: int | str) -> bytes:
 
 
 def _read_steps(_part: Part, metadata: Metadata) -> Steps:
-    return number(metadata, (*STEPS, _ITERATION)), number(metadata, EPOCHS), None
+    # RLlib's algorithms count this in algorithm_state.pkl
+    return number(metadata, (*STEPS, "training_iteration")), number(metadata, EPOCHS), None
 
 
 RAY = declare(

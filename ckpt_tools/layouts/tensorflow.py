@@ -135,14 +135,10 @@ KERAS_SHARDS = declare(
     resume=lambda c, _path: Resume(re.sub(r"_[0-9]{5,}\.weights\.h5$", ".weights.json", c.parts[0].path)),
     check=_check_indexes,
 )
-_BEFORE = "weights_before"
 _APART_NS, _SLOWEST = 250_000_000, 100
 """Copies that do not keep times write the two files of a save in any order, but at most 0.25 s apart, and
 100 ns for each byte (10 MB/s).
 """
-_ROUNDED_NS = 2 * 10**9
-"""The same time where times are those of uploads to a store, or were rounded to seconds."""
-_SECOND_NS = 10**9
 
 
 def _check_backup(parts: Rows) -> Found:
@@ -152,12 +148,17 @@ def _check_backup(parts: Rows) -> Found:
     taken = {p.piece: whole(r.metadata.get(_OPTIMIZER_STEPS)) for p, r in parts}
     there = {p.piece: p for p, _ in parts}
     weights, progress = there.get("weights"), there.get("progress")
-    if weights is not None and taken["weights"] is not None and taken["weights"] == taken.get(_BEFORE):
+    if (
+        weights is not None
+        and taken["weights"] is not None
+        and taken["weights"] == taken.get("weights_before")
+    ):
         text = f"it is of step {taken['weights']}, and so is {weights.name}.bkp, which was saved before it"
         yield weights.path, Flaw("step-mismatch", text, severity=Severity.WARNING)
     if weights is not None and progress is not None:
-        exact = weights.mtime_ns % _SECOND_NS and "://" not in weights.path
-        apart = _APART_NS if exact else _ROUNDED_NS
+        # times may be rounded to seconds, or be those of uploads to a store
+        exact = weights.mtime_ns % 10**9 and "://" not in weights.path
+        apart = _APART_NS if exact else 2 * 10**9
         if weights.mtime_ns - progress.mtime_ns > apart + _SLOWEST * weights.size:
             text = f"it was written before {weights.name}: the epoch in it is that of an earlier save"
             yield progress.path, Flaw("epoch-mismatch", text, severity=Severity.WARNING)

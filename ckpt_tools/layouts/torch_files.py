@@ -79,9 +79,8 @@ STABLE_BASELINES3 = declare(__name__, "stable-baselines3")
 
 
 def _check_sample(parts: Rows) -> Found:
-    """Yield files of an older epoch than those of other nodes, which all save after the same epoch.
-
-    Yield also a ``model_best`` of a later epoch than the checkpoint that it is a copy of.
+    """Yield files of an older epoch than those of other nodes, which all save after the same epoch; and a
+    ``model_best`` of a later epoch than the checkpoint that it is a copy of.
     """
     rows = [(p, epoch) for p, r in parts if (epoch := whole(r.metadata.get("epoch"))) is not None]
     newest = {p.piece: max(e for o, e in rows if o.piece == p.piece) for p, _ in rows}
@@ -104,13 +103,12 @@ PYTORCH_SAMPLE = declare(
 )
 
 _STATE = "checkpoint"
-_EPOCH_OF_ESPNET = "reporter.epoch"
 
 
 def _check_espnet(parts: Rows) -> Found:
     """Yield checkpoint.pth, from which ESPnet resumes, if it is no state of training but a weights' copy."""
     for part, report in parts:
-        if part.piece == _STATE and report.verdict is Verdict.OK and _EPOCH_OF_ESPNET not in report.metadata:
+        if part.piece == _STATE and report.verdict is Verdict.OK and "reporter.epoch" not in report.metadata:
             text = f"{part.name} holds no reporter that tells its epoch, which ESPnet needs to resume"
             yield part.path, Flaw("missing-key", text)
 

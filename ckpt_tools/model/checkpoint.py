@@ -10,14 +10,6 @@ from ckpt_tools.model.part import Kind, Part
 
 Order = tuple[int, int, int]
 """Progress of training as ``Checkpoint.order`` has it: (step, epoch, step in the epoch), -1 for unknown."""
-_EPOCHS = 10**18
-"""More epochs than any job trains between two restarts."""
-_UNITS = ("step", "epoch", "save", "")
-
-
-def unit_of(order: Order) -> str:
-    """Return what the first known number of an order counts; "" if all are unknown."""
-    return _UNITS[next((i for i, n in enumerate(order) if n >= 0), -1)]
 
 
 def comparable(one: Order, other: Order) -> bool:
@@ -96,7 +88,7 @@ class Checkpoint(Struct, frozen=True):
     @property
     def unit(self) -> str:
         """What its number counts; only numbers of the same unit tell which checkpoint is later."""
-        return unit_of(self.order)
+        return ("step", "epoch", "save", "")[next((i for i, n in enumerate(self.order) if n >= 0), -1)]
 
     @property
     def order(self) -> Order:
@@ -105,6 +97,7 @@ class Checkpoint(Struct, frozen=True):
             return -1, -1, self.generation or 0
         return (
             self.step if self.step is not None else -1,
-            self.epoch + self.restarts * _EPOCHS if self.epoch is not None else -1,
+            # 10**18: more epochs than any job trains between two restarts
+            self.epoch + self.restarts * 10**18 if self.epoch is not None else -1,
             self.step_in_epoch if self.step_in_epoch is not None else -1,
         )

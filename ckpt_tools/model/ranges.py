@@ -9,8 +9,6 @@ Ranges = tuple[tuple[int, int], ...]
 """(first, last) of each range of consecutive numbers, ascending."""
 _FEW = 3
 """Consecutive numbers from which on a range is shorter than a list."""
-_TENSORS = 64
-"""Tensors of a file that are named, at most."""
 
 
 def ranges(numbers: Iterable[int]) -> Ranges:
@@ -109,6 +107,6 @@ def _join_numbers(key: str, numbers: Iterable[str]) -> str:
 
 def tensor_names(of: Collection[str]) -> str:
     """Return tensor names as a text, names that differ by one number together; of very many the first."""
-    first = sorted(of)[:_TENSORS]
+    first = sorted(of)[:64]
     more = f" and {len(of) - len(first):,} more" if len(of) > len(first) else ""
     return names(name[:200] for name in first) + more

@@ -121,33 +121,24 @@ _ALLOWED: Mapping[str, tuple[object, ...]] = {
 
 class Selection(Struct, frozen=True):
     """The request of ``latest`` and ``plan`` (docs/design.md sections 5 and 7); defaults are those of the
-    commands.
+    commands. Fields that are not explained here are those of ``ReadOptions``.
 
     ``replica_groups`` maps a role ("" for every role) to groups of ranks; ``sizes`` holds parallel sizes such
-    as {"tp": 2, "pp": 4}. ``exclude`` are patterns, relative to the root, of entries that are not looked at
-    and have no influence. ``strategy_dir`` is a directory of MindSpore strategy files; ``settle`` is in
-    seconds. ``resume_from`` "tracker" starts at the checkpoint that the tracker names; "mtime" and "step" are
-    the same as for ``order``. ``prefer`` puts checkpoints of one kind before all others. ``world_from`` says
-    where ``world_size`` comes from. Without ``order`` the newest checkpoint is found by mtime as far as times
-    can be trusted; otherwise a question is raised.
-
-    ``ranks`` are the ranks with files on this machine, if each node has a disk of its own. With ``cache`` the
-    verdict of an earlier run is used for files that have not changed since, if it is at most ``max_age``
-    seconds old. After ``budget`` seconds no more contents are read, and the plan says what was not read.
-    ``io`` says how contents are read (auto, direct), ``limit_rate`` how many bytes per second at most.
+    as {"tp": 2, "pp": 4}. ``strategy_dir`` is a directory of MindSpore strategy files. ``resume_from``
+    "tracker" starts at the checkpoint that the tracker names; "mtime" and "step" are the same as for
+    ``order``. ``prefer`` puts checkpoints of one kind before all others. ``world_from`` says where
+    ``world_size`` comes from. Without ``order`` the newest checkpoint is found by mtime as far as times can
+    be trusted; otherwise a question is raised. ``ranks`` are the ranks with files on this machine, if each
+    node has a disk of its own.
 
     ``allow_none`` makes "there is none" an answer and not an error; with ``allow_missing`` also if ``run``
     does not exist, or if ``root`` does not exist but its parent does. ``allow_fresh`` starts from nothing
     even though something unusable is there, or an earlier start had a checkpoint. ``plan_dir`` holds the log
     of earlier starts (None: this user's own). ``same_save`` has no effect: times of a save's files are no
-    question. ``trust_global`` holds patterns of dotted names (``mycompany.*``) that pickles may name although
-    no list of what frameworks write has them. ``prove_replicas`` compares the tensors of a substitute with
-    those of another good member of its group. With ``compare_only`` files are held against others as at level
-    content, and no contents are read: whoever fetches them verifies them.
-
-    ``trust`` says whose directory of decisions, key file and lists count besides this user's own. ``layouts``
-    are the layouts to use, None for the built-in ones. ``stores`` are the options of stores, None for those
-    that this process was given before.
+    question. ``prove_replicas`` compares the tensors of a substitute with those of another good member of its
+    group. With ``compare_only`` files are held against others as at level content, and no contents are read:
+    whoever fetches them verifies them. ``trust`` says whose directory of decisions, key file and lists count
+    besides this user's own.
     """
 
     rank: int | None = None
@@ -222,9 +213,7 @@ class Selection(Struct, frozen=True):
         if self.max_step is not None and (type(self.max_step) is not int or self.max_step < 0):
             raise ValueError(f"max_step={self.max_step!r}: allowed are integers from 0")
 
-    def read_options(
-        self, progress: Callable[[int, int], None] | None = None, note: Callable[[str], object] | None = None
-    ) -> ReadOptions:
+    def read_options(self, progress: Callable[[int, int], None] | None = None) -> ReadOptions:
         """Return the options for reading the files that the choice depends on."""
         shared = {name: getattr(self, name) for name in ReadOptions.__struct_fields__ if hasattr(self, name)}
-        return ReadOptions(**shared, progress=progress, note=note)
+        return ReadOptions(**shared, progress=progress)

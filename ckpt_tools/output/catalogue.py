@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 
 from ckpt_tools.findings import CODES
-from ckpt_tools.layouts.guess import ONCE, WHEN, WHOSE, Guess, GuessedPiece
+from ckpt_tools.layouts.guess import ONCE, WHEN, WHOSE, Guess
 from ckpt_tools.output.page import PLAIN, STYLE, Page, View, known
 from ckpt_tools.planning.rules.catalogue import find_rules
 from ckpt_tools.planning.rules.rule import Effect, Rule
@@ -55,7 +55,7 @@ def _texts(value: object) -> list[str]:
     return [str(v) for v in value] if isinstance(value, list) else [known(value)]
 
 
-def code(name: str, view: View = PLAIN) -> str:
+def code(name: str, view: View) -> str:
     c = CODES[name]
     page = Page(view)
     page.text(f"{c.id}: {c.title}", "bold")
@@ -67,7 +67,7 @@ def code(name: str, view: View = PLAIN) -> str:
     return page.done()
 
 
-def rule(r: Rule, view: View = PLAIN) -> str:
+def rule(r: Rule, view: View) -> str:
     page = Page(view)
     page.text(r.id, "bold")
     for line in r.why.splitlines():
@@ -94,22 +94,21 @@ def render(
         lines.append(f"# {_ROLES}" if len(pieces) > 1 else _ARGUMENTS)
         names_say_when = any(p.fields & WHEN for p in pieces)
         for p in pieces:
-            lines += ["", f"[[{table}.piece]]", *_write_piece(p, here=not names_say_when)]
+            lines += [
+                "",
+                f"[[{table}.piece]]",
+                f"# {_count_paths(p.paths)}",
+                *(f"# {note}" for note in p.notes),
+            ]
+            lines.append(f"template = {json.dumps(p.template, ensure_ascii=False)}")
+            lines.append(f"role = {json.dumps(p.role)}")
+            own = "sharded = true   # no rank loads another's file"
+            lines.append(own if p.fields & WHOSE else "shared = true   # every rank loads it")
+            if not p.fields & ONCE and not names_say_when:
+                lines.append("here = true   # the files of its directory are one save")
     if guessed.left_out:
         lines += ["", f"# in no piece: {_count_paths(guessed.left_out)}"]
     return "\n".join(lines[1:]) + "\n"
-
-
-def _write_piece(p: GuessedPiece, *, here: bool) -> Iterator[str]:
-    """Yield the TOML lines of a piece; ``here`` is True if no template of its layout has a field of WHEN."""
-    yield f"# {_count_paths(p.paths)}"
-    yield from (f"# {note}" for note in p.notes)
-    yield f"template = {json.dumps(p.template, ensure_ascii=False)}"
-    yield f"role = {json.dumps(p.role)}"
-    own = "sharded = true   # no rank loads another's file"
-    yield own if p.fields & WHOSE else "shared = true   # every rank loads it"
-    if not p.fields & (WHEN | ONCE) and here:
-        yield "here = true   # the files of its directory are one save"
 
 
 def _count_paths(paths: Sequence[str]) -> str:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ckpt_tools.model.answers import Changes
 from ckpt_tools.output.json import document, fields, list_findings
 from ckpt_tools.output.page import PLAIN, Page, View, relative
 from ckpt_tools.output.words import plural, size
-
-if TYPE_CHECKING:
-    from ckpt_tools.model.answers import Changes
 
 
 def render(result: Changes, view: View = PLAIN) -> str:
@@ -39,7 +35,6 @@ def render(result: Changes, view: View = PLAIN) -> str:
 
 
 def json(result: Changes) -> str:
-    """Return the JSON text of the schema ckpt-tools/changes/v1 (docs/json.md)."""
     names = ("path", "state", "why", "to", "checkpoint=label", "files", "bytes=size")
     changes = [fields(c, *names) for c in result.changes]
     about = fields(result, "command", "root", "applied", "operation")

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from ckpt_tools.formats import format_of
+from ckpt_tools.formats import Anatomy, format_of
 from ckpt_tools.model.report import Guard, Report, Stats, Tensor
 from ckpt_tools.output.json import COUNTS
 from ckpt_tools.output.page import PLAIN, STYLE, Page, View, describe_checks, known, relative
 from ckpt_tools.output.words import percent, plural, size
-
-if TYPE_CHECKING:
-    from ckpt_tools.formats import Anatomy
 
 
 def render(report: Report, anatomy: Anatomy, trust: Mapping[str, str], view: View = PLAIN) -> str:

@@ -24,8 +24,6 @@ PLANNED = (
     *("rank", "role", "path", "outcome", "step", "kind", "size", "level", "coverage", "source_rank"),
     *("substituted", "node", "codes", "reason"),
 )
-_FORMULA = ("=", "+", "-", "@")
-"""First characters of a text that a spreadsheet would calculate as a formula (owasp.org, "CSV Injection")."""
 
 
 def render(document: Verification | LoadPlan | Failure, view: View) -> str:  # noqa: ARG001 - as every output
@@ -52,7 +50,8 @@ def _cell(value: Cell) -> Cell:
     if not isinstance(value, str):
         return value
     text = printable(value)
-    return f"'{text}" if text.startswith(_FORMULA) else text
+    # a spreadsheet would calculate such a text (owasp.org, "CSV Injection")
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 
 
 def _list_files(v: Verification) -> Iterator[Iterable[Cell]]:

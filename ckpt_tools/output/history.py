@@ -37,7 +37,6 @@ def render(result: History, view: View = PLAIN) -> str:
 
 
 def json(result: History) -> str:
-    """Return the JSON text of the schema ckpt-tools/history/v1 (docs/json.md)."""
     starts = [
         {
             **fields(s, "decided_at", "path", "step", "kind", "job", "host", "lost_steps", "lost_seconds"),

@@ -31,10 +31,12 @@ def render(result: Verification | LoadPlan | Scan | Failure, view: View | None =
         files = [file(f) for f in result.files]
         return dump({**head(result), "files": files, "findings": list_findings(result.findings)})
     if isinstance(result, LoadPlan):
-        return dump(_plan(result))
+        return document("plan", _plan(result))
     if isinstance(result, Scan):
-        return dump(_scan(result))
-    return dump({**_plan(result.plan), "error": _error(result)} if result.plan else failed(result))
+        return document("scan", _scan(result))
+    if result.plan is None:
+        return dump(failed(result))
+    return document("plan", {**_plan(result.plan), "error": _error(result)})
 
 
 def dump(value: Mapping[str, object]) -> str:
@@ -74,13 +76,9 @@ def absolute(path: str) -> str:
     return os.path.join(os.getcwd(), path) if path and not os.path.isabs(path) and "://" not in path else path
 
 
-def _round(value: float) -> float:
-    return round(value, 6)
-
-
 _CONVERTERS: Mapping[str, Callable[[Any], object]] = {
     **dict.fromkeys(("path", "root", "to", "seal"), absolute),
-    **dict.fromkeys(("coverage", "seconds"), _round),
+    **dict.fromkeys(("coverage", "seconds"), lambda number: round(number, 6)),
     **dict.fromkeys(("change", "effect", "kind", "level", "verdict", "severity", "guard"), str),
     "shape": list,
 }
@@ -180,8 +178,6 @@ def list_findings(findings: Iterable[Finding]) -> list[Object]:
 def _plan(plan: LoadPlan) -> Object:
     resume, back = plan.resume, plan.rollback
     return {
-        "schema": "ckpt-tools/plan/v1",
-        "tool_version": __version__,
         **fields(plan, "root"),
         "checkpoint": _checkpoint(plan.checkpoint) if plan.checkpoint else None,
         "resume_step": plan.resume_step,
@@ -276,8 +272,8 @@ def _scan(scan: Scan) -> Object:
         for c in scan.checkpoints
     ]
     counts = fields(scan, "bare", "unrecognised", "excluded")
-    body = {"checkpoints": checkpoints, "findings": list_findings(scan.findings), **counts}
-    return {"schema": "ckpt-tools/scan/v1", "tool_version": __version__, **fields(scan, "root"), **body}
+    findings = list_findings(scan.findings)
+    return {**fields(scan, "root"), "checkpoints": checkpoints, "findings": findings, **counts}
 
 
 def render_file(report: Report, anatomy: Anatomy, trust: Mapping[str, str]) -> str:

@@ -21,12 +21,10 @@ def render(result: Verification, view: View | None = None) -> str:  # noqa: ARG0
 
 
 def failed(failure: Failure, view: View | None = None) -> str:  # noqa: ARG001 - as every output
-    """Return the error as one line of JSON."""
     return f"{json.line(json.failed(failure))}\n"
 
 
 def line(event: Event) -> str:
-    """Return an event as a line of JSON of the schema ckpt-tools/watch/v1 (docs/json.md)."""
     about = {
         "schema": "ckpt-tools/watch/v1",
         "type": event.type,

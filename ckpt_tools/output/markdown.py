@@ -25,7 +25,6 @@ _PLAIN = re.compile(r"[A-Za-z0-9 ._/=,:()+-]*[A-Za-z0-9._/=,:()+-]")
 
 
 def render(document: Verification | LoadPlan | Failure, view: View) -> str:
-    """Return a heading, a sentence, and tables."""
     if isinstance(document, Verification):
         lines = _show_files(document, view)
     elif isinstance(document, LoadPlan):

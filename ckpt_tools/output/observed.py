@@ -78,10 +78,8 @@ def here() -> str:
 
 
 def advise(f: Finding) -> str:
-    """Return a finding's message and hint as one text."""
     return ". ".join(filter(None, (describe(f), f.hint)))
 
 
 def describe(f: Finding) -> str:
-    """Return a finding's message, with the byte offset if the finding has one."""
     return f.message if f.offset is None else f"{f.message} (at byte {f.offset:,})"

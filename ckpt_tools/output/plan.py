@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.plan import FileLoad, LoadPlan
 from ckpt_tools.model.report import Level
 from ckpt_tools.output.json import outcomes
@@ -21,7 +20,7 @@ def render(plan: LoadPlan, view: View = PLAIN) -> str:
     page = Page(view)
     style = "bold" if plan.checkpoint is None else "bold yellow" if plan.rejected else "bold green"
     page.text(sum_up(plan), style)
-    for name, value in _list_facts(plan, plan.checkpoint) if plan.checkpoint else ():
+    for name, value in _list_facts(plan):
         if value:
             page.text(f"  {name}: {value}", whole=name in ("path", "arguments", "environment"))
     if plan.excluded:
@@ -30,17 +29,6 @@ def render(plan: LoadPlan, view: View = PLAIN) -> str:
         text = f"from step {back.origin} to {back.target} (save interval {back.save_interval})"
         page.text(f"  rollback: {text}", "yellow")
     _list_loads(page, plan)
-    _list_skipped(page, plan)
-    page.findings(plan.warnings, plan.root)
-    if view.verbose:
-        page.text("")
-        for line in _explain(plan):
-            page.text(line)
-    return page.done()
-
-
-def _list_skipped(page: Page, plan: LoadPlan) -> None:
-    """Show why each better checkpoint was skipped, and which others have a higher step but an older time."""
     for rejected in plan.rejected:
         c = rejected.checkpoint
         page.text("")
@@ -51,9 +39,17 @@ def _list_skipped(page: Page, plan: LoadPlan) -> None:
     if ahead := ", ".join(dict.fromkeys(c.label for c in plan.ahead if c.key not in skipped)):
         page.text("")
         page.text(f"Written earlier, with higher steps: {ahead}. The job will save over them.", "yellow")
+    page.findings(plan.warnings, plan.root)
+    if view.verbose:
+        page.text("")
+        for line in _explain(plan):
+            page.text(line)
+    return page.done()
 
 
-def _list_facts(plan: LoadPlan, c: Checkpoint) -> Iterator[tuple[str, str]]:
+def _list_facts(plan: LoadPlan) -> Iterator[tuple[str, str]]:
+    if (c := plan.checkpoint) is None:
+        return
     yield "path", plan.resume.path or c.path
     yield "epoch", epoch(c) if c.epoch is not None else ""
     yield "run", c.run if c.run != "." else ""
@@ -61,20 +57,16 @@ def _list_facts(plan: LoadPlan, c: Checkpoint) -> Iterator[tuple[str, str]]:
     yield "state", plan.state.replace("-", " ")
     yield "arguments", " ".join(plan.resume.args)
     yield "environment", " ".join(f"{k}={v}" for k, v in plan.resume.env.items())
-    yield "ranks", _describe_ranks(plan)
-    read = [f"{size(plan.bytes_verified)} read"]
-    if plan.bytes_read < plan.bytes_verified:
-        read.append(f"{size(plan.bytes_read)} of it now, the rest by earlier runs")
-    yield "checked", ", ".join([*read, _describe_checks(plan)])
-
-
-def _describe_ranks(plan: LoadPlan) -> str:
     words = [f"{plan.world_size:,}"] if plan.world_size is not None else []
     if plan.saved_world_size not in (None, plan.world_size):
         words.append(f"saved by {plan.saved_world_size:,}")
     numbers = [(name, known) for name, known in plan.topology.items() if name != "world_size"]
     words += (f"{name}={known.value}" for name, known in numbers)
-    return ", ".join(words)
+    yield "ranks", ", ".join(words)
+    read = [f"{size(plan.bytes_verified)} read"]
+    if plan.bytes_read < plan.bytes_verified:
+        read.append(f"{size(plan.bytes_read)} of it now, the rest by earlier runs")
+    yield "checked", ", ".join([*read, _describe_checks(plan)])
 
 
 def _describe_checks(plan: LoadPlan) -> str:
@@ -106,19 +98,6 @@ def _list_loads(page: Page, plan: LoadPlan) -> None:
 
 
 def _explain(plan: LoadPlan) -> Iterator[str]:
-    yield from _list_candidates(plan)
-    if back := plan.rollback:
-        yield f"Rollback: {back.why}"
-    if plan.topology:
-        yield "How many ranks, and who says so"
-        yield from (f"  {name} = {known.value}: {known.provenance}" for name, known in plan.topology.items())
-    files = list({f.path: f for _, f in plan.loads}.values())
-    if unseen := [*_list_unseen_bytes(files), *_list_unseen_files(plan, len(files))]:
-        yield "What was not looked at"
-        yield from (f"  {line}" for line in unseen)
-
-
-def _list_candidates(plan: LoadPlan) -> Iterator[str]:
     rows = outcomes(plan)
     yield f"Checkpoints, best first ({len(rows):,})"
     silent = Counter[str]()
@@ -130,6 +109,15 @@ def _list_candidates(plan: LoadPlan) -> Iterator[str]:
     yield from (f"  and {n:,} more: {_WORDS.get(outcome, outcome)}" for outcome, n in silent.items())
     if not rows:
         yield "  none"
+    if back := plan.rollback:
+        yield f"Rollback: {back.why}"
+    if plan.topology:
+        yield "How many ranks, and who says so"
+        yield from (f"  {name} = {known.value}: {known.provenance}" for name, known in plan.topology.items())
+    files = list({f.path: f for _, f in plan.loads}.values())
+    if unseen := [*_list_unseen_bytes(files), *_list_unseen_files(plan, len(files))]:
+        yield "What was not looked at"
+        yield from (f"  {line}" for line in unseen)
 
 
 def _list_unseen_bytes(files: Sequence[FileLoad]) -> Iterator[str]:

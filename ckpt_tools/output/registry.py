@@ -16,7 +16,6 @@ from ckpt_tools.output.page import PLAIN, View
 from ckpt_tools.settings import plugins
 
 Document = Verification | LoadPlan | Failure
-Render = Callable[[Any, View], str]
 VERIFICATION, PLAN, FAILURE = "verification", "plan", "failure"
 _KINDS: Mapping[type, str] = {Verification: VERIFICATION, LoadPlan: PLAN, Failure: FAILURE}
 
@@ -31,7 +30,7 @@ class Output(Struct, frozen=True):
 
     name: str
     title: str
-    renders: Mapping[str, Render | str]
+    renders: Mapping[str, Callable[[Any, View], str] | str]
     needs: str = ""
     extra: str = ""
     in_ci: bool = False

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ckpt_tools.model.seal import STATES, Sealing
 from ckpt_tools.output.json import absolute, document, fields, list_findings
 from ckpt_tools.output.page import PLAIN, Page, View, relative
 from ckpt_tools.output.words import plural, size, span
-
-if TYPE_CHECKING:
-    from ckpt_tools.model.seal import Sealing
-
 
 _WORDS = {"already": "sealed before", "would-seal": "would seal"}
 
@@ -34,9 +29,6 @@ def render(result: Sealing, view: View = PLAIN) -> str:
 
 
 def json(result: Sealing) -> str:
-    """Return the JSON text of the schema ckpt-tools/sealing/v1 (docs/json.md)."""
-    from ckpt_tools.model.seal import STATES
-
     summary = {
         **{state: result.count(state) for state in STATES},
         "bytes": sum(one.size for one in result.checkpoints),

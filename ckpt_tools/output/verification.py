@@ -35,7 +35,13 @@ def render(result: Verification, view: View = PLAIN) -> str:
     listed = _list_files(page, reports, result.root)
     for report in reports:
         show_bytes(page, report, result.root)
-    notes = _list_findings(page, result)
+    found = result.in_files
+    worse = [f for f in found if f.severity is not Severity.NOTE]
+    # many notes would hide damage, or fill the screen
+    with_notes = page.view.verbose or (not worse and len(found) <= FEW)
+    bad = {entry.report.path for entry in result.files if entry.report.verdict is not Verdict.OK}
+    page.findings([*result.findings, *(found if with_notes else worse)], result.root, bad)
+    notes = 0 if with_notes else len(found) - len(worse)
     unlisted = {"ok file": len(reports) - len(listed), "note": notes}
     counts = [plural(count, noun) for noun, count in unlisted.items() if count]
     if counts:
@@ -44,7 +50,7 @@ def render(result: Verification, view: View = PLAIN) -> str:
     return page.done()
 
 
-def render_part(files: Sequence[FileReport], of: int, root: str, view: View = PLAIN) -> str:
+def render_part(files: Sequence[FileReport], of: int, root: str, view: View) -> str:
     """Return the page of an interrupted verification: ``files`` were verified, of ``of`` in all."""
     page = Page(view)
     reports = [entry.report for entry in files]
@@ -56,17 +62,6 @@ def render_part(files: Sequence[FileReport], of: int, root: str, view: View = PL
     found = [f.at(r.path) for r in bad for f in r.findings if f.severity is not Severity.NOTE]
     page.findings(found, root, {r.path for r in listed})
     return page.done()
-
-
-def _list_findings(page: Page, result: Verification) -> int:
-    """Show the findings; return how many notes are left out, which would hide damage or fill the screen."""
-    found = result.in_files
-    worse = [f for f in found if f.severity is not Severity.NOTE]
-    with_notes = page.view.verbose or (not worse and len(found) <= FEW)
-    bad = {entry.report.path for entry in result.files if entry.report.verdict is not Verdict.OK}
-    listed = [*result.findings, *(found if with_notes else worse)]
-    page.findings(listed, result.root, bad)
-    return 0 if with_notes else len(found) - len(worse)
 
 
 def _conclude(result: Verification) -> str:

@@ -200,7 +200,12 @@ def find_said(flags: Mapping[str, object], env: Mapping[str, str]) -> dict[str, 
         else:
             continue
         for word_key, value in _read_words(declared, said) if declared.splits else [(key, said)]:
-            _add(found, word_key, value)
+            before = found.setdefault(word_key, value)
+            if before is not value and isinstance(before.raw, list) and isinstance(value.raw, list):
+                found[word_key] = value._replace(raw=[*before.raw, *value.raw])
+            elif before.raw != value.raw:
+                why = f"{before.origin} and {value.origin} contradict each other"
+                raise UsageError(why, "use one of them")
     return {**by_variable, **by_flag}
 
 
@@ -218,15 +223,6 @@ def _read_words(flag: Variable, said: Said) -> Iterator[tuple[str, Said]]:
             raise UsageError(f"{said.origin}: {cut(str(e))}", f"{flag.flag}: {flag.meaning}") from e
         raw = [value] if variable.parse in REPEATED else value or "1"
         yield variable.key, Said(raw, f"{said.origin} {word}")
-
-
-def _add(found: dict[str, Said], key: str, said: Said) -> None:
-    """Add a value to ``found``, lists to the list there. Raise UsageError if another value is there."""
-    before = found.setdefault(key, said)
-    if before is not said and isinstance(before.raw, list) and isinstance(said.raw, list):
-        found[key] = said._replace(raw=[*before.raw, *said.raw])
-    elif before.raw != said.raw:
-        raise UsageError(f"{before.origin} and {said.origin} contradict each other", "use one of them")
 
 
 def trusted(flags: Mapping[str, object], env: Mapping[str, str]) -> Trust:

@@ -10,11 +10,6 @@ from ckpt_tools.settings.parsers import MAX_RANK, path, rank_set
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
 
-MAX_BYTES = 1 << 20
-"""The most bytes of a fault file: all ranks of the largest known job need far fewer, and a checkpoint that is
-named by mistake must not be read whole.
-"""
-
 
 def rank(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
@@ -84,7 +79,8 @@ def fault_file(value: object, base: str = "", trusted: Trust = OURS) -> frozense
     """Return the ranks that a fault file names. Raise ValueError, and Untrusted if others could write it."""
     file = path(value, base)
     try:
-        data = trust.read(file, MAX_BYTES, trusted)
+        # all ranks of the largest known job need far fewer bytes; a checkpoint may be named by mistake
+        data = trust.read(file, 1 << 20, trusted)
     except (OSError, ValueError) as e:  # ValueError: a NUL in the name
         raise ValueError(f"{file!r} cannot be read ({e}): name a JSON file such as [3, 5]") from e
     try:

@@ -35,12 +35,6 @@ MAX_RANK = 1 << 24
 
 _SEPARATOR = re.compile(r"\s*,\s*|\s+")  # "1,,2" has an empty rank, which is an error: some script forgot one
 
-_GROUP_BYTES = 64 << 20
-"""The most bytes of a file of replica groups: those of the largest job have a fraction of this."""
-_UIDS = 1 << 32
-_PATH_MAX = 4096
-"""The most bytes of a path in a system call of Linux."""
-
 Groups = dict[str, tuple[tuple[int, ...], ...]]
 EVERYONE = "*"
 """The role that stands for ``all`` in Groups: every rank holds the same state."""
@@ -104,7 +98,7 @@ def path(value: object, base: str) -> str:
     given = text(value, base)
     if is_url(given):
         raise ValueError("it lies in a store: name a directory or a file of this machine")
-    if len(given) > _PATH_MAX:
+    if len(given) > 4096:  # the limit of Linux
         raise ValueError(f"{given!r} is longer than a path can be")
     return os.path.join(base, os.path.expanduser(given) if base else given)
 
@@ -249,7 +243,7 @@ def _read_group_text(text: str, where: str) -> Members:
 
 def _read_group_file(path: str, trusted: Trust) -> Groups:
     try:
-        text = trust.read(path, _GROUP_BYTES, trusted).decode()
+        text = trust.read(path, 64 << 20, trusted).decode()  # the groups of the largest job are a fraction
     except (OSError, ValueError) as e:
         hint = "use groups such as '0,4;1,5', or a file of them"
         raise ValueError(f"{path!r} cannot be read ({e}): {hint}") from e
@@ -373,7 +367,7 @@ def uids(value: object, _base: str = "") -> frozenset[int]:
     """Return user ids from ``1000,65534`` or a list of such texts; user names depend on the machine."""
     given = value if isinstance(value, list) else [value]
     words = [word for v in given if isinstance(v, str) for word in re.split(_SEPARATOR, v.strip())]
-    if not words or not all(re.fullmatch(r"[0-9]{1,10}", word) and int(word) < _UIDS for word in words):
+    if not words or not all(re.fullmatch(r"[0-9]{1,10}", word) and int(word) < 1 << 32 for word in words):
         hint = "use 1000,65534 ('id -u NAME' tells it)"
         raise ValueError(f"{value!r} is not a number of a user, or several: {hint}")
     return frozenset(map(int, words))

@@ -41,18 +41,14 @@ class Advice(Struct, frozen=True):
         return {**fields(self, "verdict", "sentence", "hint"), "commands": commands}
 
 
-def _explain(start: Start, error: CkptError) -> Advice:
-    beginning = next((text for kind, text in _BEGINNINGS if isinstance(error, kind)), "There is no answer")
-    verdict = Verdict.BROKEN if isinstance(error, (NoneUsable, NotNewest)) else Verdict.UNKNOWN
-    commands = [("what was considered", _plan(start))]
-    if isinstance(error, NoneUsable):
-        commands.insert(0, ("what can be repaired", f"ckpt repair {_quoted(start.root)}"))
-    return Advice(verdict, f"{beginning}: {error}", tuple(commands), error.hint)
-
-
 def of_start(start: Start) -> Advice:
-    if start.error is not None:
-        return _explain(start, start.error)
+    if (error := start.error) is not None:
+        said = next((text for kind, text in _BEGINNINGS if isinstance(error, kind)), "There is no answer")
+        verdict = Verdict.BROKEN if isinstance(error, (NoneUsable, NotNewest)) else Verdict.UNKNOWN
+        commands = [("what was considered", _plan(start))]
+        if isinstance(error, NoneUsable):
+            commands.insert(0, ("what can be repaired", f"ckpt repair {_quoted(start.root)}"))
+        return Advice(verdict, f"{said}: {error}", tuple(commands), error.hint)
     plan = start.plan
     if plan is None or plan.checkpoint is None:
         return Advice(Verdict.UNKNOWN, "Start from the beginning: there is nothing to resume from.")

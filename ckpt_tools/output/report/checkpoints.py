@@ -52,7 +52,16 @@ class Table(Struct, frozen=True):
 
 
 def table(given: Gathered) -> Table:
-    every = sorted(_find_rows(given), key=lambda row: (-row.checkpoint.mtime_ns, row.checkpoint.path))
+    found: dict[CheckpointKey, Row] = {}
+    for scan in given.scans:
+        for c in scan.checkpoints:
+            found.setdefault(c.key, Row(c, _index(given.roots, scan.root)))
+    for start in given.starts:
+        if start.plan:
+            _add_plan(found, start.plan, _index(given.roots, start.plan.root))
+    if not found and given.verification:
+        found = {c.key: Row(c, 0) for c in _group_files(given.verification.files)}
+    every = sorted(found.values(), key=lambda row: (-row.checkpoint.mtime_ns, row.checkpoint.path))
     rows = tuple(every[:MOST])
     by_path = defaultdict[str, list[int]](list)
     for i, row in enumerate(rows):
@@ -64,19 +73,6 @@ def table(given: Gathered) -> Table:
         {p.path: i for i, row in enumerate(rows) for p in row.checkpoint.parts},
         {path: members[0] for path, members in by_path.items() if len(members) == 1},
     )
-
-
-def _find_rows(given: Gathered) -> list[Row]:
-    found: dict[CheckpointKey, Row] = {}
-    for scan in given.scans:
-        for c in scan.checkpoints:
-            found.setdefault(c.key, Row(c, _index(given.roots, scan.root)))
-    for start in given.starts:
-        if start.plan:
-            _add_plan(found, start.plan, _index(given.roots, start.plan.root))
-    if not found and given.verification:
-        found = {c.key: Row(c, 0) for c in _group_files(given.verification.files)}
-    return list(found.values())
 
 
 def _add_plan(found: dict[CheckpointKey, Row], plan: LoadPlan, at: int) -> None:
