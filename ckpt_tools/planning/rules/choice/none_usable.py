@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from shlex import quote
 
 from msgspec.structs import replace
@@ -51,7 +52,7 @@ def explain_failure(
         hint = "leave --save-interval out to have these looked at too, newest first"
     elif not hint:
         young = any(f.code == "unfinished-save" for f in plan.warnings)  # one may still be written
-        first = next((f for f in errors if not f.follows), errors[0]) if errors else None
+        first = min(errors, key=attrgetter("follows"), default=None)
         hint = f"{filled(first.hint, first.path, plan.root)}; " if first and first.hint else ""
         hint += f"'ckpt verify {quote(plan.root)}{' --settle 0s' * young}' shows all damage{unplaced()}"
         hint += _say_what_to_move(ranked[0], plan.root) if len(ranked) == 1 else ""

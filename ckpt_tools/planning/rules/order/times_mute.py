@@ -27,7 +27,8 @@ def check(f: OrderFacts) -> Iterator[Hit]:
         yield Hit(base, f"{_WHY[why]}: the step decides which is the newest", hint, effect=Effect.WARN)
     for other in f.others:
         newest = f.newest
-        both = " or ".join(f"{name_below(c.path, f.root)} ({c.label})" for c in (newest, other))
+        one, two = name_below(newest.path, f.root), name_below(other.path, f.root)
+        both = f"{one} ({newest.label}) or {two} ({other.label})"
         text = f"{DOUBT}{both}: {_WHY[why]}, and no steps compare them"
         by_step = f"--order step to resume from {newest.label}"
         if not f.step_flag or f.place(newest) == UNKNOWN:
