@@ -69,14 +69,6 @@ def test_python_and_we_agree(text: str) -> None:
     assert refuses(lambda: json.loads(data.decode()), ValueError) is refuses(lambda: parse(data, []), Damage)
 
 
-@pytest.mark.slow
-@given(st.dictionaries(st.text(min_size=1, max_size=5), VALUES, min_size=1), st.data())
-def test_every_cut_of_an_object_is_seen(value: dict[str, object], draw: st.DataObject) -> None:
-    data = json.dumps(value).encode()
-    at = draw.draw(st.integers(0, len(data) - 1))
-    assert bad(look(data[:at], FMT))
-
-
 @pytest.mark.parametrize(
     ("text", "code", "at"),
     [
