@@ -198,9 +198,9 @@ def test_a_merged_file_tells_the_stages_apart() -> None:
     assert [tuple(merged.by_stage()[stage]) for stage in (0, 1)] == [alone.layouts for alone in stages]
 
 
-FIELDS = st.sampled_from(
-    "parallel_layout_item parallel_strategy_item stage dev_matrix tensor_map opt_weight_shard_step w".split()
-)
+FIELDS = st.sampled_from([
+    "parallel_layout_item", "parallel_strategy_item", "stage", "dev_matrix", "tensor_map", "opt_weight_shard_step", "opt_weight_shard_size", "w",
+])  # fmt: skip
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=3),
     lambda v: st.lists(v, max_size=3) | st.dictionaries(FIELDS, v),
