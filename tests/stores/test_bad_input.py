@@ -9,7 +9,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -107,21 +107,20 @@ def test_a_key_that_is_a_file_and_a_directory_is_both(tree: Bucket) -> None:
 @pytest.mark.share(4)
 @pytest.mark.parametrize("name", ["../../other/run/x", "s3://other/run/x", "/etc/passwd", "https://host/x"])
 def test_an_index_that_names_what_lies_elsewhere(
-    name: str, s3: Bucket, proxy_of: Callable[[Bucket], Proxy], tmp_path: Path
+    name: str, proxy: Proxy, through: Bucket, tmp_path: Path
 ) -> None:
     """It is said, and nobody is asked for it."""
-    s3.upload(SHARDED, "run")
-    key = next(k for k in sorted(s3.keys()) if k.endswith("model.safetensors.index.json"))
+    through.upload(SHARDED, "run")
+    key = next(k for k in sorted(through.keys()) if k.endswith("model.safetensors.index.json"))
     index = json.loads((SHARDED / key.removeprefix("run/")).read_text())
     first = next(iter(index["weight_map"]))
     index["weight_map"][first] = name
-    s3.put(key, json.dumps(index).encode())
-    proxy = proxy_of(s3)
-    with as_user(tmp_path, s3.through(proxy.endpoint)):
-        said = ask("verify", f"{s3.url}/run", "--json")
+    through.put(key, json.dumps(index).encode())
+    with as_user(tmp_path, through):
+        said = ask("verify", f"{through.url}/run", "--json")
     assert said.code == 1
     assert "path-escape" in said.codes
-    bucket = s3.url.removeprefix("s3://")
+    bucket = through.url.removeprefix("s3://")
     assert [seen.path for seen in proxy.seen if not re.match(rf"/{bucket}(/run/|/?$)", seen.path)] == []
 
 

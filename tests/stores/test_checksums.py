@@ -7,7 +7,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -128,12 +127,9 @@ def test_another_object_is_another_object(s3: Bucket) -> None:
 
 
 @pytest.mark.parametrize("fault", [denied(), expired_token()], ids=["denied", "expired"])
-def test_what_was_refused_names_no_secret(
-    s3: Bucket, proxy_of: Callable[[Bucket], Proxy], fault: Any
-) -> None:
+def test_what_was_refused_names_no_secret(s3: Bucket, proxy: Proxy, through: Bucket, fault: Any) -> None:
     s3.put("k", DATA)
-    proxy = proxy_of(s3)
-    store = store_of(s3.through(proxy.endpoint))
+    store = store_of(through)
     of = store.head("k")
     proxy.add(Rule(fault))
     with pytest.raises(PermissionError) as e:

@@ -37,7 +37,7 @@ OF_ANY = {
     "seal --seal-dir": "seal @ --seal-dir home/seals --json",
     "watch": "watch @ --once --state-dir home/watched",
     "watch --seal": "watch @ --once --seal --settle 0s --state-dir home/watched",
-    "prune": "prune @ --keep-last 1 --apply --json --state-dir home/pruned",
+    "prune": "prune @ --keep-last 1 --damaged --apply --json --state-dir home/pruned",
     "report": "report @ -o home/page.html",
 }
 OF_TWO = {

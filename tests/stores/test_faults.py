@@ -353,15 +353,14 @@ def test_a_portal_is_no_empty_store(tmp_path: Path, http_server: Bucket) -> None
 
 @pytest.mark.parametrize("first", [1, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in range(2, 8))])
 def test_a_portal_makes_no_file_of_a_directory(
-    s3: Bucket, proxy_of: Callable[[Bucket], Proxy], tmp_path: Path, first: int
+    proxy: Proxy, through: Bucket, tmp_path: Path, first: int
 ) -> None:
     """It has a page for each name, so ``diff`` would compare a file with a directory, which is wrong usage."""
-    s3.upload(TREE / "iter_0000030", "run/iter_0000030")
-    proxy = proxy_of(s3)
-    with as_user(tmp_path, s3.through(proxy.endpoint)):
+    through.upload(TREE / "iter_0000030", "run/iter_0000030")
+    with as_user(tmp_path, through):
         dated = (("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT"),)
         proxy.add(Rule(Status(200, dated, FAULTS["garbage"].body), first=first))  # type: ignore[attr-defined]
-        said = ask("diff", str(TREE / "iter_0000030"), f"{s3.url}/run/iter_0000030")
+        said = ask("diff", str(TREE / "iter_0000030"), f"{through.url}/run/iter_0000030")
     assert said.code == 5, said.text
 
 
