@@ -377,6 +377,12 @@ def test_one_region_named_by_many_entries_is_looked_at_once() -> None:
         assert not part.sums
 
 
+def test_an_object_that_is_no_archive_is_damage() -> None:
+    anatomy, _ = read(make.metadata({}, ["step"], {("step", None): ("__0_0.distcp", 0, len(STEP))}))
+    assert member(anatomy, "__0_0.distcp", STEP)[0].metadata["step"] is not None
+    assert codes(member(anatomy, "__0_0.distcp", flipped(STEP, 0))[1])
+
+
 @pytest.mark.slow
 def test_the_findings_of_a_broken_index_are_few() -> None:
     places = {(f"t{i}", (0, 0)): ("__0_0.distcp", i, 1) for i in range(3000)}

@@ -287,7 +287,11 @@ def test_bytes_that_many_tensors_claim_are_read_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "raw", [b"\0" * 4096, bytes(48 - 8) + MAGIC, b"\xff" * 40 + MAGIC, b"\x80" * 40 + MAGIC, MAGIC * 6]
+    "raw",
+    [
+        bytes(4096),
+        *(numbers + MAGIC for numbers in (bytes(40), b"\xff" * 40, b"\x80" * 40, b"\x80\0" * 20, MAGIC * 5)),
+    ],
 )
 def test_a_footer_alone_is_damage(raw: bytes) -> None:
     assert max(f.severity for f in one(raw)) is Severity.ERROR
