@@ -55,16 +55,12 @@ def test_what_is_sealed_in_a_store_is_held_to_it(bucket: Bucket, tmp_path: Path)
 
 
 def test_a_tree_that_was_sealed_on_a_disk_verifies_in_a_store(s3: Bucket, tmp_path: Path) -> None:
+    """And its seals are replaced when that is asked for."""
     guard.seal(megatron(tmp_path / "run"))
     s3.upload(tmp_path / "run", "run")
-    assert verified(s3, tmp_path) == (0, set())
-    assert set(states(sealed(s3, tmp_path)).values()) == {"already"}
-
-
-def test_seals_are_replaced_when_that_is_asked_for(s3: Bucket, tmp_path: Path) -> None:
-    s3.upload(megatron(tmp_path / "run"), "run")
-    sealed(s3, tmp_path)
-    assert set(states(sealed(s3, tmp_path, "--again", "--digest", "sha256")).values()) == {"sealed"}
+    for words, state in ((), "already"), (("--again", "--digest", "sha256"), "sealed"):
+        assert verified(s3, tmp_path) == (0, set())
+        assert set(states(sealed(s3, tmp_path, *words)).values()) == {state}
     assert verified(s3, tmp_path) == (0, set())
 
 
