@@ -61,17 +61,11 @@ def test_python_and_we_agree(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "code", "at"),
     [
-        (b'{"a": 1', "truncated", 7),
-        (b'{"a": tr', "truncated", 8),
-        (b'{"a": "\\u12', "truncated", 11),
-        ('{"ä": 1} x'.encode(), "trailing-data", 10),
-        ('{"ä" 1}'.encode(), "bad-header", 6),
-        (b'{"a": 1}\0\0', "trailing-data", 8),
-        (b'{"a": 1, "a": 2}', "duplicate-key", 9),
-        (b"\xef\xbb\xbf{}", "bad-header", 0),
-        (b'{"a": "\xff"}', "bad-header", 7),
+        (b'{"a": 1', "truncated", 7), (b'{"a": tr', "truncated", 8), (b'{"a": "\\u12', "truncated", 11),
+        ('{"ä": 1} x'.encode(), "trailing-data", 10), ('{"ä" 1}'.encode(), "bad-header", 6), (b'{"a": 1}\0\0', "trailing-data", 8),
+        (b'{"a": 1, "a": 2}', "duplicate-key", 9), (b"\xef\xbb\xbf{}", "bad-header", 0), (b'{"a": "\xff"}', "bad-header", 7),
     ],
-)
+)  # fmt: skip
 def test_damage_has_its_place(text: bytes, code: str, at: int) -> None:
     assert [(f.code, f.offset) for f in look(text, FMT)] == [(code, at)]
 

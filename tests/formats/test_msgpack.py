@@ -77,15 +77,10 @@ def test_a_stream_is_good_and_no_part_of_it_but_whole_leaves(leaf: dict[tuple[st
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (packed([1, 2]), None),
-        (packed({1: 2}), None),
-        (b"\x80", None),
-        (b"not packed at all", "bad-header"),
-        (bytes(5000), "zero-filled"),
-        (b"\x00\x01" + packed({"a": 1}), "bad-header"),
-        (b"", "empty-file"),
+        (packed([1, 2]), None), (packed({1: 2}), None), (b"\x80", None), (b"not packed at all", "bad-header"), (bytes(5000), "zero-filled"),
+        (b"\x00\x01" + packed({"a": 1}), "bad-header"), (b"", "empty-file"),
     ],
-)
+)  # fmt: skip
 def test_what_other_programs_keep_under_the_name_is_left_alone(
     data: bytes, says: str | None, tmp_path: Path
 ) -> None:

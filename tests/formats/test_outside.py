@@ -41,15 +41,12 @@ def codes(data: bytes, form: str = "pickle_plain") -> set[str]:
 
 HANDED = {
     "collate_fn": LOADER + b"(]" + blob(LEGACY) + b"aN\x89NNK\0" + LOAD + b"tR",
-    "a state": LOADER + b")\x81}(U\7datasetN" + b"U\ncollate_fn" + LOAD + b"ub",
-    "a list that nothing calls": b"](" + LOAD + b"e",
-    "getattr as a value": b"](cbuiltins\ngetattr\ne",
-    "an item": LOADER + b")\x81(" + LOAD + b"e",
-    "a factory": LOADER + b"(ccollections\ndefaultdict\n(" + LOAD + b"tRtR",
-    "BytesIO": b"c_io\nBytesIO\n(" + blob(RUNS) + b"tR",
+    "a state": LOADER + b")\x81}(U\7datasetN" + b"U\ncollate_fn" + LOAD + b"ub", "a list that nothing calls": b"](" + LOAD + b"e",
+    "getattr as a value": b"](cbuiltins\ngetattr\ne", "an item": LOADER + b")\x81(" + LOAD + b"e",
+    "a factory": LOADER + b"(ccollections\ndefaultdict\n(" + LOAD + b"tRtR", "BytesIO": b"c_io\nBytesIO\n(" + blob(RUNS) + b"tR",
     "BytesIO of the old format": b"c_io\nBytesIO\n(" + blob(LEGACY) + b"tR",
     "BytesIO by its state": b"c_io\nBytesIO\n)\x81(" + blob(RUNS) + b"K\0Ntb",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("way", HANDED)

@@ -313,18 +313,13 @@ def test_damaged_files_do_not_surprise(drawn: tuple[set[str], bytes], data: st.D
 
 
 HOSTILE = {
-    "arrays": '{"a":' + "[" * 2_000_000,
-    "objects": '{"a":' * 400_000,
+    "arrays": '{"a":' + "[" * 2_000_000, "objects": '{"a":' * 400_000,
     "objects in an entry": '{"a":{"dtype":"F32","x":' + '{"a":' * 400_000,
-    "entries": "{" + ",".join(f'"{i}":{{}}' for i in range(200_000)) + "}",
-    "lists": '{"a":[' + "[]," * 700_000,
-    "braces in a text": '{"a":{"dtype":"' + "}" * 2_000_000,
-    "one key": '{"__metadata__":{' + ",".join(['"":""'] * 50_000) + "}}",
-    "a long name": '{"' + "\\u0041" * 300_000 + '":{}}',
-    "blanks": "{" + " " * 2_000_000,
-    "backslashes": '{"' + "\\" * 2_000_000,
+    "entries": "{" + ",".join(f'"{i}":{{}}' for i in range(200_000)) + "}", "lists": '{"a":[' + "[]," * 700_000,
+    "braces in a text": '{"a":{"dtype":"' + "}" * 2_000_000, "one key": '{"__metadata__":{' + ",".join(['"":""'] * 50_000) + "}}",
+    "a long name": '{"' + "\\u0041" * 300_000 + '":{}}', "blanks": "{" + " " * 2_000_000, "backslashes": '{"' + "\\" * 2_000_000,
     "digits": '{"a":{"dtype":"F32","shape":[' + "9" * 2_000_000 + "]}}",
-}
+}  # fmt: skip
 
 
 @pytest.mark.share(3)

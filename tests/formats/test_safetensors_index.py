@@ -148,23 +148,18 @@ def test_paths_stay_inside(name: str, tmp_path: Path) -> None:
 # Hostile indexes
 
 HOSTILE = {
-    "arrays": b'{"metadata": ' + b"[" * 200_000,
-    "objects": b'{"metadata": ' + b'{"a":' * 40_000,
-    "objects in a section": b'{"x": ' + b'{"a":' * 40_000,
-    "lists in metadata": b'{"metadata": {"a": [' + b"[]," * 60_000,
+    "arrays": b'{"metadata": ' + b"[" * 200_000, "objects": b'{"metadata": ' + b'{"a":' * 40_000,
+    "objects in a section": b'{"x": ' + b'{"a":' * 40_000, "lists in metadata": b'{"metadata": {"a": [' + b"[]," * 60_000,
     "sections": b"{" + b",".join(b'"%d":1' % i for i in range(6_000)) + b"}",
     "metadata": b'{"metadata": {' + b",".join(b'"%d":1' % i for i in range(6_000)) + b"}}",
     "one key": b'{"weight_map": {' + b",".join([b'"":""'] * 30_000) + b"}}",
     "one tensor": b'{"weight_map": {' + b",".join(b'"a":"%d"' % i for i in range(20_000)) + b"}}",
     "escapes": b'{"weight_map": {' + b",".join(b'"\\u0041%d":""' % i for i in range(12_000)),
-    "a long name": b'{"weight_map": {"' + b"n" * 200_000 + b'": ""}}',
-    "a number": b'{"metadata": {"total_size": ' + b"9" * 200_000 + b"}}",
-    "blanks": b'{"metadata": {' + b" " * 200_000,
-    "backslashes": b'{"weight_map": {"' + b"\\" * 200_000,
-    "quotes": b'{"weight_map": {' + b'"' * 200_000,
-    "zeros": b'{"weight_map": {' + bytes(200_000),
+    "a long name": b'{"weight_map": {"' + b"n" * 200_000 + b'": ""}}', "a number": b'{"metadata": {"total_size": ' + b"9" * 200_000 + b"}}",
+    "blanks": b'{"metadata": {' + b" " * 200_000, "backslashes": b'{"weight_map": {"' + b"\\" * 200_000,
+    "quotes": b'{"weight_map": {' + b'"' * 200_000, "zeros": b'{"weight_map": {' + bytes(200_000),
     "not ascii": b'{"weight_map": {' + "é".encode() * 100_000,
-}
+}  # fmt: skip
 
 
 @pytest.mark.share(8)

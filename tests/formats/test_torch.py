@@ -503,15 +503,8 @@ def test_a_tar_of_many_members_costs_little() -> None:
 
 
 VALUES = [
-    {},
-    {"a": 1},
-    [1, 2],
-    (1, 2, 3),
-    {"epoch": 3, "h": [1, 2.5, None, True]},
-    "a name",
-    b"bytes",
-    {1, 2},
-]
+    {}, {"a": 1}, [1, 2], (1, 2, 3), {"epoch": 3, "h": [1, 2.5, None, True]}, "a name", b"bytes", {1, 2},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("protocol", range(6))

@@ -39,12 +39,9 @@ from ckpt_tools.storage import stalls
 
 LIST, GET = r"list-type=2", r"/run/.+"
 QUESTIONS = {
-    "ls": "ls @ --json",
-    "verify": "verify @ --level content --json",
-    "plan": "plan @ --json",
-    "plan-or-none": "plan @ --allow none,missing --json",
-    "latest": "latest @ --rank 0 --json",
-}
+    "ls": "ls @ --json", "verify": "verify @ --level content --json", "plan": "plan @ --json",
+    "plan-or-none": "plan @ --allow none,missing --json", "latest": "latest @ --rank 0 --json",
+}  # fmt: skip
 WRITERS = {
     "seal": "seal @ --json",
     "hook": "hook @ --plan-dir plans --json",
