@@ -270,11 +270,12 @@ def test_what_a_node_has_is_not_left_out(
 @pytest.mark.parametrize(
     ("number", "who", "at", "value"),
     [
-        (1, "1", ["candidates"], None), (1, "1", ["candidates", 0, "id"], "step 20"), (1, "1", ["candidates", 0, "id"], ["megatron", "", "", 20]),
-        (1, "1", ["candidates", 0, "kind"], "weekly"), (1, "1", ["candidates", 0, "mtime"], "now"), (1, "1", ["ranks"], [2]), (1, "1", ["earlier"], {"step": 20}),
+        (1, "1", ["candidates"], None), (1, "1", ["candidates", 0, "id"], "step 20"),
+        (1, "1", ["candidates", 0, "id"], ["megatron", "", "", 20]), (1, "1", ["candidates", 0, "kind"], "weekly"),
+        (1, "1", ["candidates", 0, "mtime"], "now"), (1, "1", ["ranks"], [2]), (1, "1", ["earlier"], {"step": 20}),
         (1, "all", ["order"], {}), (1, "all", ["order", 0, "id", 0], "of another world"), (1, "all", ["order", 0, "without"], [[7, False]]),
-        (1, "all", ["hosts"], []), (2, "1", ["findings"], [{"code": "x"}]), (2, "all", ["ok"], "yes"), (3, "1", ["ranks", 0, "files"], [["model"]]),
-        (3, "all", ["fingerprint"], 5),
+        (1, "all", ["hosts"], []), (2, "1", ["findings"], [{"code": "x"}]), (2, "all", ["ok"], "yes"),
+        (3, "1", ["ranks", 0, "files"], [["model"]]), (3, "all", ["fingerprint"], 5),
     ],
 )  # fmt: skip
 def test_what_no_node_says_ends_the_start_of_all(
@@ -302,7 +303,8 @@ def test_a_decision_of_the_first_node_sets_no_variables(
     assert [t.decision.step for t in both(decide)] == [20, 20]
     for at, value in (
         (["resume", "env"], {"LD_PRELOAD": "/tmp/evil.so"}), (["resume", "env"], {"PATH": "/tmp"}), (["resume", "args"], "--load"),
-        (["resume", "args"], ["--load", "/etc"]), (["resume", "path"], "/etc"), (["ranks"], []), (["ranks", 0, "files"], []), (["checkpoint"], None),
+        (["resume", "args"], ["--load", "/etc"]), (["resume", "path"], "/etc"), (["ranks"], []), (["ranks", 0, "files"], []),
+        (["checkpoint"], None),
     ):  # fmt: skip
         with monkeypatch.context() as patch:
             lie(patch, 1, at, value)

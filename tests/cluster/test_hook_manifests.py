@@ -36,8 +36,10 @@ def closed(*required: str, **fields: Manifest) -> Manifest:
 OBJECT, TEXT, WHOLE = {"type": "object"}, {"type": "string"}, {"type": "integer", "minimum": 0}
 NAME = {**TEXT, "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"}
 ACTIONS = "AbortJob RestartJob RestartTask RestartPod TerminateJob CompleteJob"
-EVENTS = "* PodPending PodRunning PodFailed PodEvicted Unknown TaskCompleted OutOfSync CommandIssued JobUpdated TaskFailed"
-ACTION, EVENT = {"enum": ACTIONS.split()}, {"enum": EVENTS.split()}
+EVENTS = (
+    "* PodPending PodRunning PodFailed PodEvicted Unknown TaskCompleted OutOfSync CommandIssued JobUpdated"
+)
+ACTION, EVENT = {"enum": ACTIONS.split()}, {"enum": [*EVENTS.split(), "TaskFailed"]}
 CODE = {"type": "integer", "not": {"const": 0}}
 POLICY = closed("action", action=ACTION, event=EVENT, exitCode=CODE, timeout=TEXT)
 EITHER = {"oneOf": [{"required": ["event"]}, {"required": ["exitCode"]}]}

@@ -207,7 +207,10 @@ def test_a_rate_is_shared_and_not_saved_up() -> None:
     assert slept[-1] == pytest.approx(0.1)
 
 
-SIZES = {"1": 1, "200MB": 200_000_000, "50GiB": 50 << 30, "1.5k": 1536, "2 TiB": 2 << 40, "7B": 7, 12: 12, "1T": 1 << 40, "3mb": 3_000_000}  # fmt: skip
+SIZES = {
+    "1": 1, "200MB": 200_000_000, "50GiB": 50 << 30, "1.5k": 1536, "2 TiB": 2 << 40, "7B": 7, 12: 12, "1T": 1 << 40,
+    "3mb": 3_000_000,
+}  # fmt: skip
 NO_SIZES = ["", "0", "-1", "iB", "5i", "5iB", "1X", "GiB", "1e9", True, 0, 1.5, "0.0GB"]
 
 

@@ -90,7 +90,8 @@ DAMAGED = {
         record("x", (0,), "str", struct.pack("<I", 0x110000)), record("x", (2,), "float32", bytes(8)), record("x", (1,) * 65, "Int8", b"a"),
         record("", (1,), "Int8", b"a"), record("a\nb", (1,), "Int8", b"a"), record("x" * 5000, (1,), "Int8", b"a"),
         record("x", (8,), "Int8", b"abcd") + record("x", (4,), "Int8", b"abcd"),
-        field(1, field(1, b"x") + field(2, field(3, b"") + field(2, b"Int8"))), field(1, field(2, tensor((1,), "Int8", b"a")) + field(1, b"x")),
+        field(1, field(1, b"x") + field(2, field(3, b"") + field(2, b"Int8"))),
+        field(1, field(2, tensor((1,), "Int8", b"a")) + field(1, b"x")),
         table("m", tensor((1,), "int32", bytes(4)), tensor((1,), "float32", bytes(4))), W + b"\x0a\x80\x00", W + b"garbage",
     ],
 }  # fmt: skip

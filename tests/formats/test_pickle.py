@@ -94,7 +94,8 @@ def test_stubs(protocol: int) -> None:
     assert isinstance(got["ordered"], Dict) and isinstance(got["colour"], Call)
     assert got["default"]["q"] is got["ordered"]["a"] and got["thing"].state["me"] is got["thing"]
     told = {
-        "ordered": {"a": [1]}, "default": {"q": [1]}, "counter": {"a": 2, "b": 1}, "class": (__name__, "Thing"), "bytes": b"\0\xff", "frozen": {1, 2},
+        "ordered": {"a": [1]}, "default": {"q": [1]}, "counter": {"a": 2, "b": 1}, "class": (__name__, "Thing"), "bytes": b"\0\xff",
+        "frozen": {1, 2},
     }  # fmt: skip
     assert {key: got[key] for key in told} == told
     assert got["deque"].items == [1, 2] and members(got["namespace"]) == {"world_size": 8}
@@ -320,10 +321,11 @@ def test_every_opcode_of_python_is_known() -> None:
 @pytest.mark.parametrize(
     "data",
     [  # LONG4 of 2 GiB and of -1 bytes, LONG1, BINUNICODE8 of 2**64 - 1, BINBYTES8, BYTEARRAY8, BINSTRING; frames
-        *(P2 + lie + b"\1" * 100 for lie in (b"\x8b\xff\xff\xff\x7f", b"\x8b\xff\xff\xff\xff", b"\x8a\xff")), b"\x80\4\x8d" + b"\xff" * 8 + b"a" * 100,
-        b"\x80\4\x8e" + struct.pack("<Q", 1 << 40) + b"a" * 100, b"\x80\5\x96" + struct.pack("<Q", 1 << 62) + b"a" * 100,
-        P2 + b"T\xff\xff\xff\x7f" + b"a" * 100, b"\x80\4\x95" + struct.pack("<Q", 1 << 29) + b"N.",
-        b"\x80\4\x95\1\0\0\0\0\0\0\0N\x95\x05\0\0\0\0\0\0\0.", b"\x80\4\x95\x20\0\0\0\0\0\0\0\x95\1\0\0\0\0\0\0\0N.",
+        *(P2 + lie + b"\1" * 100 for lie in (b"\x8b\xff\xff\xff\x7f", b"\x8b\xff\xff\xff\xff", b"\x8a\xff")),
+        b"\x80\4\x8d" + b"\xff" * 8 + b"a" * 100, b"\x80\4\x8e" + struct.pack("<Q", 1 << 40) + b"a" * 100,
+        b"\x80\5\x96" + struct.pack("<Q", 1 << 62) + b"a" * 100, P2 + b"T\xff\xff\xff\x7f" + b"a" * 100,
+        b"\x80\4\x95" + struct.pack("<Q", 1 << 29) + b"N.", b"\x80\4\x95\1\0\0\0\0\0\0\0N\x95\x05\0\0\0\0\0\0\0.",
+        b"\x80\4\x95\x20\0\0\0\0\0\0\0\x95\1\0\0\0\0\0\0\0N.",
     ],
 )  # fmt: skip
 def test_lies_about_lengths(data: bytes) -> None:
@@ -422,8 +424,9 @@ def test_calls_before_damage_are_seen() -> None:
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("importlib", "import_module"), ("code", "interact"), ("torch.hub", "load"), ("torch", "load"), ("torch", "os.system"), ("torch.serialization", "os"),
-        ("asyncio.subprocess", "x"), ("multiprocessing", "Process"), ("builtins", "getattr.__globals__"), ("torch.utils.cpp_extension", "load"), ("a", "b.__subclasses__"),
+        ("importlib", "import_module"), ("code", "interact"), ("torch.hub", "load"), ("torch", "load"), ("torch", "os.system"),
+        ("torch.serialization", "os"), ("asyncio.subprocess", "x"), ("multiprocessing", "Process"), ("builtins", "getattr.__globals__"),
+        ("torch.utils.cpp_extension", "load"), ("a", "b.__subclasses__"),
     ],
 )  # fmt: skip
 def test_dangerous_names(module: str, name: str) -> None:
@@ -434,10 +437,11 @@ def test_dangerous_names(module: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("builtins", "getattr"), ("argparse", "Namespace"), ("numpy._core.multiarray", "scalar"), ("numpy", "dtype"), ("collections", "deque"),
-        ("collections", "defaultdict"), ("pathlib", "PosixPath"), ("functools", "partial"), ("__main__", "Net"), ("copyreg", "_reconstructor"),
-        ("test", "Net"), ("trace", "Net"), ("torch.storage", "_load_from_bytes"), ("torch.distributed.checkpoint.metadata", "Metadata"),
-        ("builtins", "slice"), ("transformers.training_args", "TrainingArguments"), ("megatron.core.enums", "ModelType"),
+        ("builtins", "getattr"), ("argparse", "Namespace"), ("numpy._core.multiarray", "scalar"), ("numpy", "dtype"),
+        ("collections", "deque"), ("collections", "defaultdict"), ("pathlib", "PosixPath"), ("functools", "partial"), ("__main__", "Net"),
+        ("copyreg", "_reconstructor"), ("test", "Net"), ("trace", "Net"), ("torch.storage", "_load_from_bytes"),
+        ("torch.distributed.checkpoint.metadata", "Metadata"), ("builtins", "slice"), ("transformers.training_args", "TrainingArguments"),
+        ("megatron.core.enums", "ModelType"),
     ],
 )  # fmt: skip
 def test_names_that_need_trust(module: str, name: str) -> None:

@@ -78,17 +78,18 @@ def one_byte(told: str) -> bytes:
 RULES = {
     "truncated": [struct.pack("<Q", 100_000_000) + b'{"a"'],
     "bad-header": [
-        struct.pack("<Q", 1 << 63) + b"{}", struct.pack("<Q", 0), *map(made, ("[]", '"text"', "{}\0\0", "{}\f", "{,}", '{"a":1}', '{"a":{}}')),
-        one_byte('"shape":[],"data_offsets":[-0,1]'), made('{"a":["F32",[2],[0,8]]}', bytes(8)),
-        made(json.dumps(A)[:-1] + ",}", b"\1" * 8), made(json.dumps(A)[:-1], b"\1" * 8),
-        floats(shape=[2.0]), floats(shape=[True, 2]), floats(shape="2"), floats(shape=[-2]),
-        floats(data_offsets=[0, 8, 8]), floats(data_offsets=[8, 0]), made({"a": entry("F32", [1 << 64, 0], 0, 0)}),
-        made({"a": entry("F32", [1 << 63, 4, 0], 0, 0)}), one_byte('"shape":[%s],"data_offsets":[0,1]' % ("1" * 4000)),
+        struct.pack("<Q", 1 << 63) + b"{}", struct.pack("<Q", 0),
+        *map(made, ("[]", '"text"', "{}\0\0", "{}\f", "{,}", '{"a":1}', '{"a":{}}')), one_byte('"shape":[],"data_offsets":[-0,1]'),
+        made('{"a":["F32",[2],[0,8]]}', bytes(8)), made(json.dumps(A)[:-1] + ",}", b"\1" * 8), made(json.dumps(A)[:-1], b"\1" * 8),
+        floats(shape=[2.0]), floats(shape=[True, 2]), floats(shape="2"), floats(shape=[-2]), floats(data_offsets=[0, 8, 8]),
+        floats(data_offsets=[8, 0]), made({"a": entry("F32", [1 << 64, 0], 0, 0)}), made({"a": entry("F32", [1 << 63, 4, 0], 0, 0)}),
+        one_byte('"shape":[%s],"data_offsets":[0,1]' % ("1" * 4000)),
         made({"a": entry("U8", [2], 0, 2), "z": entry("U8", [0], 1, 1)}, b"ab"), made({"a": entry("U8", [1], 1, 2)}, b"ab"),
         *(made({"a": entry(one_bit_off, [1], 0, 4)}, b"abcd") for one_bit_off in ("G32", "f32")),
         *map(made, ('{"__metadata__":nope}', '{"__metadata__":{"a":null}}', '{"__metadata__":{},"__metadata__":{}}')),
         *map(made, ('{"__metadata__":{"fopmat":"pt"}}', '{"__metadata__":{"format":"qt"}}', '{"__metadata__":{"crc_num":"4294967296"}}')),
-        made('{"\\ud800":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', b"a"), one_byte('"dtype":"U8","shape":[1],"data_offsets":[0,1]'),
+        made('{"\\ud800":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', b"a"),
+        one_byte('"dtype":"U8","shape":[1],"data_offsets":[0,1]'),
     ],
     "tensor-size": [floats(shape=[3]), made({"a": entry("F4", [1], 0, 1)}, bytes(1))],  # half a byte
     "unknown-dtype": [made({"a": entry("X9", [1], 0, 2)}, b"ab")],
@@ -137,7 +138,8 @@ def test_tensors_and_metadata() -> None:
     assert [f.code for f in look(TINY, anatomy)] == ["not-checksummed"]
     assert anatomy.metadata == {"format": "pt", "note": 'a "quoted" line\n'}
     assert {t.name: (t.dtype, t.shape) for t in anatomy.tensors} == {
-        "steps": ("int64", ()), "a.bias": ("float32", (8,)), "a.weight": ("float32", (8, 6)), "none": ("float32", (0, 3)), "层": ("float32", (2,)),
+        "steps": ("int64", ()), "a.bias": ("float32", (8,)), "a.weight": ("float32", (8, 6)), "none": ("float32", (0, 3)),
+        "层": ("float32", (2,)),
     }  # fmt: skip
     steps = next(t for t in anatomy.tensors if t.name == "steps")
     assert steps.offset is not None and TINY[steps.offset : steps.offset + 8] == struct.pack("<q", 5)

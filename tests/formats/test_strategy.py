@@ -199,7 +199,8 @@ def test_a_merged_file_tells_the_stages_apart() -> None:
 
 
 FIELDS = st.sampled_from([
-    "parallel_layout_item", "parallel_strategy_item", "stage", "dev_matrix", "tensor_map", "opt_weight_shard_step", "opt_weight_shard_size", "w",
+    "parallel_layout_item", "parallel_strategy_item", "stage", "dev_matrix", "tensor_map", "opt_weight_shard_step", "opt_weight_shard_size",
+    "w",
 ])  # fmt: skip
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=3),

@@ -76,7 +76,7 @@ LONG_ONE, UNKNOWN = PADDING["empty opcodes"], Verdict.UNKNOWN
 @pytest.mark.parametrize(
     ("name", "data", "found"),
     [
-        *(("x.pt", P.legacy(LONG_ONE, at), UNKNOWN) for at in range(1, 5)), *(("x.pt", P.legacy(P2 + BAD, at), "unsafe-pickle") for at in range(1, 5)),
+        *(("x.pt", P.legacy(data, at), found) for at in range(1, 5) for data, found in ((LONG_ONE, UNKNOWN), (P2 + BAD, "unsafe-pickle"))),
         *(("x.pt", P.tar(**{member: LONG_ONE}), UNKNOWN) for member in ("sys_info", "pickle", "storages", "tensors")),
         ("x.pkl", nested(LONG_ONE, 1), UNKNOWN), ("x.pkl", nested(P2 + BAD, 6), UNKNOWN), ("x.pkl", nested(P2 + BAD, 2), "unsafe-pickle"),
         *(("x.pkl", P.hidden(inner), "unsafe-pickle") for inner in (b"PK\3\4", b"", b"N.")),  # no file of the old format

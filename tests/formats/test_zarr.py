@@ -120,7 +120,8 @@ def test_a_checksum_over_compressed_bytes() -> None:
     [
         (v2([5, 8], [3, 8]), "int32", (5, 8), 160), (v2([], [], "|b1"), "bool", (), 1), (v2([4], [4], "bfloat16"), "bfloat16", (4,), 8),
         (v2([4], [4], "int4"), "int4", (4,), 4), (v2([4], [4], "float8_e4m3b11fnuz"), "float8_e4m3b11fnuz", (4,), 4),
-        (v2([2], [2], ">c16"), "complex128", (2,), 32), (v3([2], [2], [BYTES], "complex64"), "complex64", (2,), 16), (v3([2], [2], [BYTES], "bool"), "bool", (2,), 2),
+        (v2([2], [2], ">c16"), "complex128", (2,), 32), (v3([2], [2], [BYTES], "complex64"), "complex64", (2,), 16),
+        (v3([2], [2], [BYTES], "bool"), "bool", (2,), 2),
     ],
 )  # fmt: skip
 def test_tensors(text: bytes, dtype: str, shape: tuple[int, ...], nbytes: int) -> None:
@@ -309,9 +310,7 @@ def test_huge_windows_and_endless_blocks_are_refused(chunk: bytes) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        v2([1 << 62, 1 << 62], [1, 1]),
-        v2([1 << 62], [1 << 62]),
-        v3([1 << 40], [1 << 40], [sharded(1)]),
+        v2([1 << 62, 1 << 62], [1, 1]), v2([1 << 62], [1 << 62]), v3([1 << 40], [1 << 40], [sharded(1)]),
         json.dumps({"zarr_format": 3, "node_type": "array", "codecs": [[[]]] * 9000, "shape": [], "data_type": {}, "chunk_grid": [], "chunk_key_encoding": 1, "fill_value": 0}).encode(),
     ],
 )  # fmt: skip

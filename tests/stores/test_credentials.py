@@ -251,10 +251,11 @@ class Says(Handler):
 @pytest.mark.parametrize(
     ("status", "code", "words"),
     [
-        (403, "AccessDenied", "s3:ListBucket"), (404, "NoSuchBucket", "there is no such bucket"), (400, "ExpiredToken", "the session token has expired"),
-        (403, "RequestTimeTooSkewed", "the clock of this machine is wrong"), (403, "InvalidAccessKeyId", "does not know this access key"),
-        (301, "PermanentRedirect", "region=REGION"), (400, "AuthorizationHeaderMalformed", "region=REGION"),
-        (200, "Portal", "is not a store of this kind: check the endpoint"), (200, "", "check the endpoint"), (503, "SlowDown", "503 SlowDown"),
+        (403, "AccessDenied", "s3:ListBucket"), (404, "NoSuchBucket", "there is no such bucket"),
+        (400, "ExpiredToken", "the session token has expired"), (403, "RequestTimeTooSkewed", "the clock of this machine is wrong"),
+        (403, "InvalidAccessKeyId", "does not know this access key"), (301, "PermanentRedirect", "region=REGION"),
+        (400, "AuthorizationHeaderMalformed", "region=REGION"), (200, "Portal", "is not a store of this kind: check the endpoint"),
+        (200, "", "check the endpoint"), (503, "SlowDown", "503 SlowDown"),
     ],
 )  # fmt: skip
 def test_what_a_store_refuses_is_said_with_what_to_do(status: int, code: str, words: str, desk: Desk) -> None:

@@ -163,10 +163,12 @@ OF_HERE = "a directory or a file of this machine"
     ("words", "says"),
     [
         ("repair URL", "download it"), ("repair LOCAL --root URL", "download it"), ("quarantine URL/iter_0000010", "prune --damaged"),
-        ("quarantine --damaged URL", "prune --damaged"), ("pin URL/iter_0000010", "--keep-every"), ("undo URL", "nothing there was repaired"),
-        ("ls --quarantine URL", "nothing was put away"), ("plan URL --plan-dir URL/plans", OF_HERE), ("prune URL --keep-last 1 --state-dir URL/state", OF_HERE),
-        ("seal URL --seal-dir URL/seals", OF_HERE), ("run URL --view URL/view -- true", OF_HERE), ("run URL --view LOCAL/view -- true", "--stage DIR"),
-        ("run URL --require-mount -- true", "leave out --require-mount"), ("plan URL -o URL/answer", "a FILE of this machine"),
+        ("quarantine --damaged URL", "prune --damaged"), ("pin URL/iter_0000010", "--keep-every"),
+        ("undo URL", "nothing there was repaired"), ("ls --quarantine URL", "nothing was put away"),
+        ("plan URL --plan-dir URL/plans", OF_HERE), ("prune URL --keep-last 1 --state-dir URL/state", OF_HERE),
+        ("seal URL --seal-dir URL/seals", OF_HERE), ("run URL --view URL/view -- true", OF_HERE),
+        ("run URL --view LOCAL/view -- true", "--stage DIR"), ("run URL --require-mount -- true", "leave out --require-mount"),
+        ("plan URL -o URL/answer", "a FILE of this machine"),
     ],
 )  # fmt: skip
 def test_what_a_store_cannot_do_is_refused(

@@ -152,8 +152,9 @@ def test_a_deleted_save_of_a_bucket_with_versions_is_judged_as_on_a_disk(
 # ---- one fault that begins in the middle, and two at once
 
 FAULTS: dict[str, Fault] = {
-    "cut": Cut(), "short": Short(100), "503": unavailable("0"), "expired": expired_token(), "429": too_many(), "empty": Status(200), "other": Status(412),
-    "no such key": Status(404, body=b"<Error><Code>NoSuchKey</Code></Error>"), "portal": Status(200, body=b"<html>welcome</html>"),
+    "cut": Cut(), "short": Short(100), "503": unavailable("0"), "expired": expired_token(), "429": too_many(), "empty": Status(200),
+    "other": Status(412), "no such key": Status(404, body=b"<Error><Code>NoSuchKey</Code></Error>"),
+    "portal": Status(200, body=b"<html>welcome</html>"),
     "empty list": Status(200, body=b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>"),
 }  # fmt: skip
 
@@ -161,7 +162,7 @@ FAULTS: dict[str, Fault] = {
 def begin_somewhere(
     asker: Asker, question: Callable[..., Said], fault: str, each: int, times: int | None
 ) -> None:
-    """What was brought so far is no checkpoint, and the next start brings the rest. ``each``: one request of so many."""
+    """What was brought so far is no checkpoint, and the next start brings the rest. ``each``: at one of so many."""
     assert question().code == 0
     whole, last = asker.staged(), len(asker.proxy.seen)
     for first in range(1 + list(FAULTS).index(fault) % each, last + 1, each):
