@@ -32,8 +32,7 @@ def job(tmp_path: Path) -> Job:
 
 def test_the_list_names_every_snippet() -> None:
     done = run_helpers.ckpt("hook", "install")
-    assert done.returncode == 0
-    assert [line.split()[0] for line in done.stdout.splitlines()] == list(snippets())
+    assert (done.returncode, [line.split()[0] for line in done.stdout.splitlines()]) == (0, list(snippets()))
     assert {"slurm", "torchrun", "msrun", "kubernetes", "mindcluster"} <= set(snippets())
 
 
@@ -42,23 +41,18 @@ def test_help_says_that_nothing_is_edited() -> None:
     assert "ckpt hook install" in run_helpers.ckpt("hook", "--help").stdout.replace("\n  ", " ")
 
 
-def test_an_unknown_one_is_a_usage_error_with_the_nearest() -> None:
-    done = run_helpers.ckpt("hook", "install", "torchrn")
-    # what is redirected into a file must not look like a script
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "did you mean 'torchrun'?" in done.stderr
-    assert "one of: " in run_helpers.ckpt("hook", "install", "x").stderr
+def test_what_cannot_be_printed_is_a_usage_error() -> None:
+    """What is redirected into a file must not look like a script; a manifest cannot say a line break."""
+    rows = {"torchrn": "did you mean 'torchrun'?", "x": "one of: ", "kubernetes --root /a\nb": ""}
+    for words, says in rows.items():
+        done = run_helpers.ckpt("hook", "install", *words.split(" "))
+        assert (done.returncode, done.stdout) == (2, "") and says in done.stderr, words
 
 
 def test_a_directory_named_install_can_still_be_asked_about(tmp_path: Path) -> None:
     run_helpers.megatron(tmp_path / "install")
     done = run_helpers.ckpt("hook", "./install", "--plan-dir", tmp_path / "plans", cwd=tmp_path)
     assert done.returncode == 0 and "CKPT_STEP=20" in done.stdout
-
-
-def test_a_manifest_cannot_say_a_line_break() -> None:
-    done = run_helpers.ckpt("hook", "install", "kubernetes", "--root", "/a\nb")
-    assert (done.returncode, done.stdout) == (2, "")
 
 
 @pytest.mark.parametrize("name", SHELL)
@@ -74,17 +68,7 @@ def test_the_shell_accepts_it_and_shellcheck_has_nothing_to_say(name: str, root:
     assert said.stdout == root
 
 
-# ---- Slurm: srun is a stand-in here; with the real Slurm the same script runs in test_run_slurm.py
-
-
-def slurm(
-    job: Job, name: str = "slurm", nodes: int = 1, root: object = None, **more: str
-) -> subprocess.CompletedProcess[str]:
-    port, count = free_port(), str(nodes)
-    job_of_slurm = {"SLURM_JOB_ID": str(port - 10000), "SLURM_JOB_NUM_NODES": count, "SLURM_JOB_NODELIST": "n[1-2]"}  # fmt: skip
-    env = job.env("srun", "scontrol", **job_of_slurm, WORKERS="1", STAND_IN_NODES=count, **more)
-    assert 20000 + (port - 10000) % 10000 == port
-    return job.bash(printed(name, root or job.root), env)
+# ---- Slurm: srun is a stand-in here; with the real Slurm scripts run in test_run_slurm.py
 
 
 @pytest.mark.parametrize(("script", "code"), [("exit 127", 127), ("kill -9 $$", 137)])
@@ -94,30 +78,8 @@ def test_slurm_stops_when_ckpt_is_missing_or_killed(job: Job, script: str, code:
     (job.tmp / "stand-ins").mkdir()
     (job.tmp / "stand-ins/ckpt").write_text(f"#!/bin/bash\n{script}\n")
     (job.tmp / "stand-ins/ckpt").chmod(0o755)
-    assert slurm(job).returncode == code
+    assert started(job, "slurm", printed("slurm", job.root))[0] == code
     assert job.told == []
-
-
-def test_slurm_a_file_replaced_after_the_decision_stops_the_task(job: Job) -> None:
-    job.holds("found")
-    script = printed("slurm", job.root).replace("\nsrun ", f"\ntouch '{job.root}'/iter_0000020/*/*.pt\nsrun ")
-    done = job.bash(script, job.env("srun", SLURM_JOB_ID="7"))
-    said = ("task prolog failed with 5", "has changed since it was chosen")
-    assert done.returncode == 1 and all(words in done.stderr for words in said)
-    assert job.told == []
-
-
-@pytest.mark.exhaustive
-def test_slurm_with_torchrun_on_two_nodes_and_a_restart(job: Job) -> None:
-    """Real torchruns, one per node. Every worker fails once: the next generation has a decision of its own,
-    common to both nodes.
-    """
-    job.holds("older")
-    done = slurm(job, "slurm-torchrun", nodes=2, FAIL_FIRST="1")
-    assert done.returncode == 0, done.stderr
-    first, second = job.resumed(2, "10", plans=2, generation=0), job.resumed(2, "10", plans=2, generation=1)
-    assert {t["CKPT_PLAN"] for t in first}.isdisjoint(t["CKPT_PLAN"] for t in second)
-    assert all(t["args"] == ["--load", str(job.root), "--ckpt-step", "10"] for t in first + second)
 
 
 # ---- torchrun

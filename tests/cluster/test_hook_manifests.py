@@ -16,6 +16,7 @@ import kubernetes_validate
 import pytest
 import yaml
 from hook_job import Job
+from run_helpers import megatron
 
 from ckpt_tools.cli.hook_install import snippets
 
@@ -37,12 +38,10 @@ NAME = {**TEXT, "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"}
 ACTIONS = "AbortJob RestartJob RestartTask RestartPod TerminateJob CompleteJob"
 EVENTS = (
     "* PodPending PodRunning PodFailed PodEvicted Unknown TaskCompleted OutOfSync CommandIssued JobUpdated"
-    " TaskFailed"
 )
-ACTION, EVENT = {"enum": ACTIONS.split()}, {"enum": EVENTS.split()}
-POLICY = closed(
-    "action", action=ACTION, event=EVENT, exitCode={"type": "integer", "not": {"const": 0}}, timeout=TEXT
-)
+ACTION, EVENT = {"enum": ACTIONS.split()}, {"enum": [*EVENTS.split(), "TaskFailed"]}
+CODE = {"type": "integer", "not": {"const": 0}}
+POLICY = closed("action", action=ACTION, event=EVENT, exitCode=CODE, timeout=TEXT)
 EITHER = {"oneOf": [{"required": ["event"]}, {"required": ["exitCode"]}]}
 MANY = {"minAvailable": WHOLE, "maxRetry": WHOLE, "policies": every({**POLICY, **EITHER})}
 PLUGINS = {**OBJECT, "additionalProperties": every(TEXT)}
@@ -212,10 +211,7 @@ def test_a_file_replaced_between_the_containers_stops_the_pod(job: Job) -> None:
 @pytest.mark.exhaustive
 def test_replaced_pods_decide_anew(job: Job) -> None:
     """The pods of a Job that failed are replaced under the same uid: what was saved meanwhile counts."""
-    import run_helpers
-
-    run_helpers.megatron(job.root, steps=(10,))
-    assert pods(job, "kubernetes") == [[0, 0]] * 2
-    run_helpers.megatron(job.root, steps=(20,))
-    assert pods(job, "kubernetes") == [[0, 0]] * 2
+    for step in (10, 20):
+        megatron(job.root, steps=(step,))
+        assert pods(job, "kubernetes") == [[0, 0]] * 2
     assert [t["CKPT_STEP"] for t in job.told] == ["10", "10", "20", "20"]

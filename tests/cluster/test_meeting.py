@@ -5,6 +5,7 @@ waiting costs few calls; all start or none does.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
 import socket
@@ -20,7 +21,7 @@ import pytest
 from run_helpers import CLEAN
 from two_nodes import Nodes, free_port
 
-from ckpt_tools.errors import CannotLook, CkptError, UsageError
+from ckpt_tools.errors import CannotLook, CkptError, NoneUsable, UsageError
 from ckpt_tools.job import files
 from ckpt_tools.job import meeting as room
 from ckpt_tools.job.files import MOST, Backoff, hold_lock
@@ -180,6 +181,30 @@ def boards(where: Path, number: int) -> list[Board]:
     return [Files(str(where)) for _ in range(number)]
 
 
+def test_nine_nodes_and_many_rounds(tmp_path: Path) -> None:
+    def rounds(m: Meeting) -> Any:
+        told = [m.exchange({"n": n}, lambda values: {"sum": sum(v["n"] for v in values)}) for n in range(5)]
+        return [value["sum"] for value in told]
+
+    assert meet(*boards(tmp_path, 9), does=rounds) == [[0, 9, 18, 27, 36]] * 9
+    left = [name for name in os.listdir(tmp_path) if "." in name and not name.startswith(("join.", "offer"))]
+    assert len(left) <= 20  # a session does not stay behind
+
+
+def test_what_concluding_raises_is_raised_everywhere(tmp_path: Path) -> None:
+    def conclude(_: object) -> dict[str, object]:
+        raise NoneUsable("nothing", "look")
+
+    found = meet(*boards(tmp_path, 3), does=lambda m: m.exchange({}, conclude))
+    assert [(type(f), str(f), f.hint) for f in found] == [(NoneUsable, "nothing", "look")] * 3
+
+
+def test_a_board_that_goes_away(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CannotLook):
+        Files(str(tmp_path / "file/below"))
+
+
 def test_all_who_came_are_told_who_did_not(tmp_path: Path) -> None:
     found = meet(*boards(tmp_path, 2), size=4, timeout=0.5, does=add)
     assert [type(f) for f in found] == [CannotLook] * 2
@@ -198,23 +223,10 @@ def test_one_that_never_says_that_it_has_heard_is_named(tmp_path: Path) -> None:
 def test_nodes_of_another_version_or_number_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, differs: str
 ) -> None:
-    def member(me: int) -> str:
-        with pytest.raises(UsageError) as raised:
-            Meeting(Files(str(tmp_path)), me, 2 + me * (differs == "nodes"), 600).join()
-        return str(raised.value)
-
-    if differs == "version":
-        put = Meeting._put
-
-        def older(m: Meeting, key: str, value: Any) -> None:
-            put(m, key, Hello("0", 2) if isinstance(value, Hello) else value)
-
-        monkeypatch.setattr(Meeting, "_put", older)
-        texts = [str(e) for e in meet(*boards(tmp_path, 2), does=add) if isinstance(e, UsageError)]
-    else:
-        with ThreadPoolExecutor(2) as pool:
-            texts = list(pool.map(member, range(2)))
-    assert len(texts) == 2 and all(t.startswith("node 1 is one of") for t in texts), texts
+    put, other = Meeting._put, {"version": Hello("0", 2), "nodes": Hello(room.__version__, 3)}[differs]
+    monkeypatch.setattr(Meeting, "_put", lambda m, k, v: put(m, k, other if isinstance(v, Hello) else v))
+    found = meet(*boards(tmp_path, 2), does=add)
+    assert all(isinstance(e, UsageError) and str(e).startswith("node 1 is one of") for e in found), found
 
 
 @pytest.mark.parametrize("data", [b"", b"[", b"[" * 200_000, b"null", b"[]", b'"x"', b"\xff", b'{"a": NaN}'])
@@ -370,17 +382,9 @@ def test_a_wait_of_ten_seconds_asks_a_shared_directory_a_few_hundred_times(
 def test_waiting_for_a_lock_asks_few_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, simulated: Simulated
 ) -> None:
-    import fcntl
-
-    tried, real = list[int](), fcntl.flock
-
-    def flock(fd: int, how: int) -> None:
-        tried.append(how)
-        real(fd, how)
-
-    lock = str(tmp_path / "lock")
+    tried, real, lock = list[int](), fcntl.flock, str(tmp_path / "lock")
     with hold_lock(lock, 1):
-        monkeypatch.setattr(fcntl, "flock", flock)
+        monkeypatch.setattr(fcntl, "flock", lambda fd, how: (tried.append(how), real(fd, how)))
         with pytest.raises(CannotLook, match="deciding for more than 10 s"), hold_lock(lock, 10):
             pass
     assert 10 <= len(tried) <= 60

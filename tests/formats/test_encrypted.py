@@ -87,9 +87,6 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> int:
     return 160
 
 
-# With the right key
-
-
 @pytest.mark.parametrize("path", KEYED, ids=lambda p: p.name)
 def test_a_real_file_is_read_like_a_plain_one(path: Path) -> None:
     anatomy, key = Anatomy(), path.read_bytes()
@@ -119,11 +116,8 @@ def test_the_report_of_a_real_file() -> None:
     assert not verify_look(path, Level.CONTENT)[0].coverage
 
 
-CASES = (
-    [("AES-GCM", n, nonce) for n in (16, 24, 32) for nonce in (12, 16)]
-    + [("AES-CBC", n, 12) for n in (16, 24, 32)]
-    + [("SM4-CBC", 16, 12)]
-)
+GCM_CASES = [("AES-GCM", n, nonce) for n in (16, 24, 32) for nonce in (12, 16)]
+CASES = [*GCM_CASES, *(("AES-CBC", n, 12) for n in (16, 24, 32)), ("SM4-CBC", 16, 12)]
 
 
 @pytest.mark.parametrize("old", [False, True])
@@ -204,9 +198,6 @@ def test_a_tag_is_right_however_the_bytes_come(parts: list[bytes], nonce: int) -
         assert running.digest() == (encryptor.tag if flip is None else b"")
 
 
-# Damage
-
-
 @pytest.mark.slow
 def test_every_flip_of_a_file_of_several_blocks(small_blocks: int) -> None:
     """With tags nothing passes but the four bytes of the IV that MindSpore's OpenSSL does not use."""
@@ -244,22 +235,16 @@ def test_the_padding_of_every_block(mode: str, small_blocks: int) -> None:
 def test_what_is_wrong_with_the_plaintext_is_said_where_its_ciphertext_lies(small_blocks: int) -> None:
     data = sealed("AES-GCM", PLAIN + b"garbage", KEY, size=small_blocks)
     (found,) = bad(look(data, KEY))
-    assert found.code == "bad-header" and found.message.startswith("decrypted: ")
-    assert found.offset == len(data) - 7
-    cut = sealed("AES-CBC", PLAIN[:-2], KEY, size=small_blocks)
-    assert codes(cut, KEY) == {"truncated"}
+    assert (found.code, found.offset) == ("bad-header", len(data) - 7)
+    assert found.message.startswith("decrypted: ")
     twice = PLAIN + record("w", (1,), "Int8", b"a")
-    assert codes(sealed("AES-GCM", twice, KEY, size=small_blocks), KEY) == {"duplicate-tensor"}
+    for mode, plain, code in ("AES-CBC", PLAIN[:-2], "truncated"), ("AES-GCM", twice, "duplicate-tensor"):
+        assert codes(sealed(mode, plain, KEY, size=small_blocks), KEY) == {code}
 
 
 def test_a_crc_trailer_after_the_ciphertext_is_the_same_with_a_key() -> None:
-    data = sealed("AES-GCM", PLAIN, KEY) + b"crc_num" + bytes(10)
-    for key in None, KEY:
-        (found,) = bad(look(data, key))
-        assert found.code == "trailing-data" and "17 bytes" in found.message
-
-
-# Wrong keys and missing packages
+    (found,) = bad(look(sealed("AES-GCM", PLAIN, KEY) + b"crc_num" + bytes(10), KEY))
+    assert found.code == "trailing-data" and "17 bytes" in found.message
 
 
 @pytest.mark.parametrize("mode", list(MAGIC))
@@ -269,13 +254,7 @@ def test_a_wrong_key_is_one_warning(mode: str, key: bytes) -> None:
     found = look(sealed(mode, PLAIN, KEY), key, anatomy)
     assert [(f.code, f.severity) for f in found] == [("wrong-key", Severity.WARNING)]
     assert not anatomy.sums and not anatomy.tensors
-    assert {r.what for r in regions_of(anatomy, len(sealed(mode, PLAIN, KEY)))} & {"unexplained"} == set()
-
-
-@pytest.mark.slow
-def test_many_wrong_keys_are_noise() -> None:
-    data = sealed("AES-GCM", PLAIN, KEY)
-    assert sum(codes(data, i.to_bytes(16, "big")) != {"wrong-key"} for i in range(400)) == 0
+    assert "unexplained" not in {r.what for r in regions_of(anatomy, len(sealed(mode, PLAIN, KEY)))}
 
 
 def test_noise_and_what_is_none() -> None:
@@ -318,9 +297,6 @@ def test_a_build_without_sm4_needs_another(monkeypatch: pytest.MonkeyPatch) -> N
     assert found[0].code == "needs-extra" and "SM4" in found[0].message and not bad(found)
 
 
-# Framing
-
-
 FRAMED = {"gcm": GCM, "old": GCM, "old-cbc": GCM, "cbc": CBC, "sm4": SM4}
 
 
@@ -336,14 +312,12 @@ def encrypted(mode: str, plain: int) -> bytes:
 
 
 @pytest.mark.parametrize("plain", [100, 96])
-@pytest.mark.parametrize("mode", ["gcm", "old", "old-cbc", "cbc", "sm4"])
+@pytest.mark.parametrize("mode", FRAMED)
 def test_framing_without_a_key(mode: str, plain: int) -> None:
     data = encrypted(mode, plain)
-    assert {f.code for f in look(data)} == {"needs-key", "not-checksummed"}
-    assert FMT.magic(data[:HEAD])
+    assert {f.code for f in look(data)} == {"needs-key", "not-checksummed"} and FMT.magic(data[:HEAD])
     assert all(codes(data[:n]) for n in range(1, len(data)))
-    assert codes(data + b"\0") == {"trailing-data"}
-    assert codes(data + data) == {"trailing-data"}
+    assert codes(data + b"\0") == codes(data + data) == {"trailing-data"}
 
 
 @pytest.mark.parametrize(("mode", "lengths"), [("gcm", 20), ("cbc", 4), ("sm4", 4), ("old", 4)])
@@ -408,17 +382,6 @@ def test_structure_reads_little_of_a_big_file(tmp_path: Path) -> None:
     report, _ = verify_look(str(path), Level.CONTENT, key=KEY, jobs=2)
     wrong = ("crc-mismatch", "the tag of block 1: does not match")
     assert [(f.code, f.message) for f in report.findings] == [wrong]
-
-
-BEGINNINGS = [b"", *(struct.pack("<I", m) for m in MAGIC.values()), *(sealed(m, PLAIN, KEY) for m in MAGIC)]
-
-
-@examples(200)
-@given(st.binary(max_size=300), st.sampled_from(BEGINNINGS), st.booleans())
-def test_any_bytes_do_not_surprise(data: bytes, head: bytes, keyed: bool) -> None:
-    FMT.magic((head + data)[:HEAD])
-    codes(head + data, KEY if keyed else None)
-    codes(head[: len(data)] + data, KEY if keyed else None)
 
 
 @examples(100)

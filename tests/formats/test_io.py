@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,15 @@ def test_all_ways_see_the_same(path: str, io: str) -> None:
     assert bad == inspect(path, Level.CONTENT)[0]
 
 
-TRUNCATE = "import os, sys; os.truncate(sys.argv[1], int(sys.argv[2]))"
+class Once:
+    """Does something as soon as the first bytes have been read."""
+
+    def __init__(self, do: Callable[[], object]) -> None:
+        self.left = [do]
+
+    def __call__(self, _: int) -> None:
+        if self.left:
+            self.left.pop()()
 
 
 @pytest.mark.share(4)
@@ -73,31 +82,19 @@ def test_a_file_that_is_cut_while_it_is_read(path: str, io: str, to: int) -> Non
     """By another process, as soon as the first bytes have been read: nothing crashes or hangs, and the file
     is not called broken.
     """
-    once: list[int] = []
-
-    def progress(n: int) -> None:
-        if not once:
-            once.append(n)
-            subprocess.run([sys.executable, "-c", TRUNCATE, path, str(to)], check=True)
-
+    line = [sys.executable, "-c", "import os, sys; os.truncate(sys.argv[1], int(sys.argv[2]))", path, str(to)]
+    progress = Once(lambda: subprocess.run(line, check=True))
     report = inspect(path, Level.CONTENT, io=io, progress=progress, jobs=2)[0]
-    assert once
+    assert not progress.left
     assert (report.verdict, codes(report)) == (Verdict.UNKNOWN, ["in-use"])
 
 
 @linux
 @pytest.mark.parametrize("io", ["auto", "direct"])
 def test_a_file_that_is_written_while_it_is_read(path: str, io: str) -> None:
-    once: list[int] = []
-
-    def progress(n: int) -> None:
-        if not once:
-            once.append(n)
-            with Path(path).open("r+b") as f:
-                f.seek(45 * MIB)
-                f.write(b"other")
-
+    progress = Once(lambda: os.pwrite(os.open(path, os.O_RDWR), b"other", 45 * MIB))
     assert codes(inspect(path, Level.CONTENT, io=io, progress=progress)[0]) == ["in-use"]
+    assert not progress.left
 
 
 def test_sums_that_say_more_than_there_is(tmp_path: Path) -> None:
@@ -200,8 +197,7 @@ def test_a_rate_holds_back_every_way_of_reading(path: str, io: str, monkeypatch:
 
 
 def test_a_rate_is_shared_and_not_saved_up() -> None:
-    now = [0.0]
-    slept: list[float] = []
+    now, slept = [0.0], list[float]()
     rate = Rate(100.0, lambda: now[0], slept.append)
     rate.took(50)
     rate.took(100)  # of another thread, at the same time
@@ -211,16 +207,15 @@ def test_a_rate_is_shared_and_not_saved_up() -> None:
     assert slept[-1] == pytest.approx(0.1)
 
 
-SIZES = [("1", 1), ("200MB", 200_000_000), ("50GiB", 50 << 30), ("1.5k", 1536), ("2 TiB", 2 << 40), ("7B", 7), (12, 12), ("1T", 1 << 40), ("3mb", 3_000_000)]  # fmt: skip
+SIZES = {
+    "1": 1, "200MB": 200_000_000, "50GiB": 50 << 30, "1.5k": 1536, "2 TiB": 2 << 40, "7B": 7, 12: 12, "1T": 1 << 40,
+    "3mb": 3_000_000,
+}  # fmt: skip
 NO_SIZES = ["", "0", "-1", "iB", "5i", "5iB", "1X", "GiB", "1e9", True, 0, 1.5, "0.0GB"]
 
 
-@pytest.mark.parametrize(("text", "size"), SIZES)
-def test_sizes(text: object, size: int) -> None:
-    assert parsers.size(text) == size
-
-
-@pytest.mark.parametrize("text", NO_SIZES)
-def test_no_sizes(text: object) -> None:
-    with pytest.raises(ValueError, match="is not a size"):
-        parsers.size(text)
+def test_sizes() -> None:
+    assert {text: parsers.size(text) for text in SIZES} == SIZES
+    for text in NO_SIZES:
+        with pytest.raises(ValueError, match="is not a size"):
+            parsers.size(text)

@@ -131,13 +131,10 @@ def test_a_large_array_is_passed_over(tmp_path: Path) -> None:
     assert [f.code for f in bad(inspect(str(path), Level.STRUCTURE)[0].findings)] == ["truncated"]
 
 
-EVIL = b"cos\nsystem\n(S'echo unsafe'\ntR."
-
-
 @pytest.mark.parametrize("packed", [False, True])
 def test_elements_that_another_unpickler_takes_for_opcodes(packed: bool) -> None:
     """Without a padding before them pickle.load runs what joblib.load takes for numbers."""
-    hidden = np.frombuffer(EVIL, "u1")
+    hidden = np.frombuffer(b"cos\nsystem\n(S'echo unsafe'\ntR.", "u1")
     for padded, codes in ((False, {"unsafe-pickle"}), (True, set())):
         data = dumped([hidden], 2, padded)
         fmt = BY_NAME["joblib" if packed else "pickle_plain"]

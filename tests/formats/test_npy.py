@@ -6,7 +6,6 @@ import io
 import os
 import zipfile
 import zlib
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,33 +13,24 @@ from typing import Any
 import numpy as np
 import pytest
 from examples import examples
-from helpers import bad, look
+from helpers import bad, look, zipped
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from ckpt_tools.formats import BY_NAME, Anatomy, format_of
-from ckpt_tools.formats.common.format import Damage, structure
+from ckpt_tools.formats.common.format import Damage
 from ckpt_tools.formats.numpy.header import read_header
 from ckpt_tools.inspection.check import inspect
 from ckpt_tools.model.report import Level
-from ckpt_tools.storage import BytesSource
 
 pytestmark = pytest.mark.filterwarnings("ignore:Stored array in format")
 
-PLAIN = (
-    arrays.scalar_dtypes()
-    | arrays.unicode_string_dtypes()
-    | arrays.byte_string_dtypes()
-    | arrays.array_dtypes(max_size=3)
-)
+STRINGS = arrays.unicode_string_dtypes() | arrays.byte_string_dtypes()
+PLAIN = arrays.scalar_dtypes() | STRINGS | arrays.array_dtypes(max_size=3)
 TYPES = PLAIN | arrays.nested_dtypes(max_leaves=4, max_itemsize=200)
-ARRAYS = st.builds(
-    lambda dtype, shape, order: np.zeros(shape, dtype, order),
-    TYPES,
-    arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5),
-    st.sampled_from("CF"),
-)
+SHAPES = arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)
+ARRAYS = st.builds(np.zeros, SHAPES, TYPES, st.sampled_from("CF"))
 
 
 def saved(*them: Any) -> bytes:
@@ -54,11 +44,9 @@ def saved(*them: Any) -> bytes:
 @examples(400)
 @given(one=ARRAYS, at=st.integers(0, 1 << 20))
 def test_what_numpy_writes_is_good_and_no_cut_of_it_is(one: Any, at: int) -> None:
-    data = saved(one)
-    anatomy = Anatomy()
-    found = [*structure(BytesSource(data), anatomy, BY_NAME["npy"].checks[Level.STRUCTURE])]
-    assert bad(found) == []
-    assert sum(t.nbytes for t in anatomy.tensors) == one.nbytes
+    data, anatomy = saved(one), Anatomy()
+    found = bad(look(data, BY_NAME["npy"], anatomy))
+    assert (found, sum(t.nbytes for t in anatomy.tensors)) == ([], one.nbytes)
     assert bad(look(data[: at % len(data)], BY_NAME["npy"]))
 
 
@@ -70,10 +58,9 @@ def test_an_archive_of_what_numpy_writes_is_good(them: dict[str, Any], deflated:
     kept = {name: one for name, one in them.items() if name.isprintable() and not set("/\\.") & set(name)}
     (np.savez_compressed if deflated else np.savez)(out, **{f"a{name}": one for name, one in kept.items()})
     if kept:
-        anatomy = Anatomy()
-        check = BY_NAME["npz"].checks[Level.STRUCTURE]
-        assert bad([*structure(BytesSource(out.getvalue()), anatomy, check)]) == []
-        assert sum(t.nbytes for t in anatomy.tensors) == sum(one.nbytes for one in kept.values())
+        found = bad(look(out.getvalue(), BY_NAME["npz"], anatomy := Anatomy()))
+        wanted = sum(one.nbytes for one in kept.values())
+        assert (found, sum(t.nbytes for t in anatomy.tensors)) == ([], wanted)
 
 
 @pytest.mark.slow
@@ -106,24 +93,19 @@ def test_settings_of_any_length_before_the_leaves_of_a_model(tmp_path: Path) -> 
         assert (report.format, report.tensors, bad(report.findings)) == ("eqx", 1, [])
 
 
-def _members(n: int, make: Callable[[int], bytes], first: str = "") -> bytes:
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as z:
-        if first:
-            z.writestr(first, "")
-        for i in range(n):
-            z.writestr(f"{i}.npy", make(i))
-    return out.getvalue()
+def _members(n: int, array: bytes, first: str = "") -> bytes:
+    return zipped(
+        {**({first: b""} if first else {}), **{f"{i}.npy": array for i in range(n)}}, zipfile.ZIP_DEFLATED
+    )
 
 
 @pytest.mark.parametrize(("first", "name"), [("", "npz"), ("notes.txt", "zip_archive")])
 def test_deflated_pickles_are_inflated_within_a_bound(
     first: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    objects = io.BytesIO()
-    np.save(objects, np.array(["x" * 100_000], dtype=object), allow_pickle=True)
+    objects = saved(np.array(["x" * 100_000], dtype=object))
     monkeypatch.setattr("ckpt_tools.formats.numpy.npz._OBJECTS", 250_000)
-    codes = [f.code for f in look(_members(4, lambda _: objects.getvalue(), first), format_of(name))]
+    codes = [f.code for f in look(_members(4, objects, first), format_of(name))]
     assert codes.count("unread-pickle") == 2
 
 
@@ -152,6 +134,5 @@ def test_code_is_seen_however_far_the_first_byte_of_a_deflated_array_lies(
 ) -> None:
     """Tables of codes may take more than 64 bytes, and empty blocks any number."""
     monkeypatch.setattr(zipfile, "_get_compressor", lambda *_: EmptyBlocks(blocks))
-    np.save(made := io.BytesIO(), np.array(["x" * 100_000, Calls()], dtype=object), allow_pickle=True)
-    archive = _members(1, lambda _: made.getvalue(), "notes.txt")
+    archive = _members(1, saved(np.array(["x" * 100_000, Calls()], dtype=object)), "notes.txt")
     assert "unsafe-pickle" in {f.code for f in look(archive, format_of("zip_archive"))}

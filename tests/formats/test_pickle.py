@@ -55,19 +55,14 @@ def plain(value: Any) -> Any:
     return value
 
 
+def inside(v: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    some = st.lists(v) | st.lists(v, min_size=2, max_size=5).map(tuple)
+    return some | st.dictionaries(KEYS, v) | st.sets(st.integers())
+
+
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
 KEYS = st.text() | st.integers() | st.binary() | st.tuples(st.integers(), st.text())
-VALUES = st.recursive(
-    SCALARS,
-    lambda v: (
-        st.lists(v)
-        | st.dictionaries(KEYS, v)
-        | st.tuples(v, v)
-        | st.lists(v, min_size=3, max_size=5).map(tuple)
-        | st.sets(st.integers())
-    ),
-    max_leaves=30,
-)
+VALUES = st.recursive(SCALARS, inside, max_leaves=30)
 
 
 @pytest.mark.slow
@@ -97,21 +92,16 @@ def test_stubs(protocol: int) -> None:
     }
     seen: dict[Global, int] = {}
     got = read_pickle(pickle.dumps(value, protocol), seen=seen).value
-    assert isinstance(got["ordered"], Dict)
-    assert got["ordered"] == {"a": [1]}
-    assert got["default"] == {"q": [1]}
-    assert got["default"]["q"] is got["ordered"]["a"]
-    assert got["counter"] == {"a": 2, "b": 1}
-    assert got["deque"].items == [1, 2]
-    assert members(got["namespace"]) == {"world_size": 8}
+    assert isinstance(got["ordered"], Dict) and isinstance(got["colour"], Call)
+    assert got["default"]["q"] is got["ordered"]["a"] and got["thing"].state["me"] is got["thing"]
+    told = {
+        "ordered": {"a": [1]}, "default": {"q": [1]}, "counter": {"a": 2, "b": 1}, "class": (__name__, "Thing"), "bytes": b"\0\xff",
+        "frozen": {1, 2},
+    }  # fmt: skip
+    assert {key: got[key] for key in told} == told
+    assert got["deque"].items == [1, 2] and members(got["namespace"]) == {"world_size": 8}
     assert got["namespace"].func == ("argparse", "Namespace")
-    assert got["thing"].state["me"] is got["thing"]
-    assert isinstance(got["colour"], Call)
-    assert got["class"] == (__name__, "Thing")
-    assert got["bytes"] == b"\0\xff"
-    assert got["frozen"] == {1, 2}
-    assert Global("argparse", "Namespace") in seen
-    assert Global(__name__, "Colour") in seen
+    assert seen.keys() >= {Global("argparse", "Namespace"), Global(__name__, "Colour")}
 
 
 def test_state_of_an_ordered_dict_is_kept() -> None:
@@ -146,52 +136,30 @@ def test_python_2_and_textual_opcodes() -> None:
     obj = read_pickle(b"(cmod\nCls\nI1\no.").value
     assert (obj.func, obj.args) == (("mod", "Cls"), (1,))
     assert isinstance(read_pickle(b"P12\n.").value, Persistent)
-    assert read_pickle(P2 + b"U\2abT\1\0\0\0\xff\x86.").value == ("ab", b"\xff")
-    assert read_pickle(P2 + b"\x82\7.").value == ("copyreg", "extension 7")
+    assert read_pickle(P2 + b"U\2abT\1\0\0\0\xff\x82\7\x87.").value == (
+        "ab",
+        b"\xff",
+        ("copyreg", "extension 7"),
+    )
 
 
 DAMAGED = {
-    "empty": b"",
-    "stop alone": b".",
-    "opcode": P2 + b"\xff.",
-    "protocol": b"\x80\6N.",
-    "two values": P2 + b"NN.",
-    "open mark": P2 + b"(N.",
-    "no mark": P2 + b"t.",
-    "memo": P2 + b"h\5.",
-    "text memo": b"gx\n.",
-    "setitem on list": P2 + b"]NNs.",
-    "append to dict": P2 + b"}Na.",
-    "odd items": P2 + b"}(Nu.",
-    "build on list": P2 + b"]}b.",
-    "build on global": P2 + b"cos\npath\n}b.",
-    "reduce a number": P2 + b"K\1)R.",
-    "reduce with a list": P2 + b"cm\nn\n]R.",
-    "stack_global of numbers": b"\x80\4K\1K\2\x93.",
-    "obj of nothing": P2 + b"(o.",
-    "utf-8": P2 + b"X\1\0\0\0\xff.",
-    "long length": P2 + b"\x8b\xff\xff\xff\x7f.",
-    "string length": P2 + b"\x8d\xff\xff\xff\xff\xff\xff\xff\xff.",
-    "frame": b"\x80\4\x95\xff\xff\xff\xff\xff\xff\xff\xffN.",
-    "short frame": b"\x80\4\x95\1\0\0\0\0\0\0\0K\1.",
-    "digits": b"I" + b"9" * 5000 + b"\n.",
-    "number": b"Ix\n.",
-    "float": b"Fx\n.",
-    "extension 0": P2 + b"\x82\0.",
-    "negative extension": P2 + b"\x84\xff\xff\xff\xff.",
-    "quotes": b"Sx\n.",
-    "no line": b"cos",
-    "latin-1": P2 + b"c_codecs\nencode\nX\2\0\0\0\xc4\x80X\6\0\0\0latin1\x86R.",
-}
+    "empty": b"", "stop alone": b".", "opcode": P2 + b"\xff.", "protocol": b"\x80\6N.", "two values": P2 + b"NN.", "open mark": P2 + b"(N.",
+    "no mark": P2 + b"t.", "memo": P2 + b"h\5.", "text memo": b"gx\n.", "setitem on list": P2 + b"]NNs.", "append to dict": P2 + b"}Na.",
+    "odd items": P2 + b"}(Nu.", "build on list": P2 + b"]}b.", "build on global": P2 + b"cos\npath\n}b.", "reduce a number": P2 + b"K\1)R.",
+    "reduce with a list": P2 + b"cm\nn\n]R.", "stack_global of numbers": b"\x80\4K\1K\2\x93.", "obj of nothing": P2 + b"(o.",
+    "utf-8": P2 + b"X\1\0\0\0\xff.", "long length": P2 + b"\x8b\xff\xff\xff\x7f.", "string length": P2 + b"\x8d" + b"\xff" * 8 + b".",
+    "frame": b"\x80\4\x95" + b"\xff" * 8 + b"N.", "short frame": b"\x80\4\x95\1\0\0\0\0\0\0\0K\1.", "digits": b"I" + b"9" * 5000 + b"\n.",
+    "number": b"Ix\n.", "float": b"Fx\n.", "extension 0": P2 + b"\x82\0.", "negative extension": P2 + b"\x84\xff\xff\xff\xff.",
+    "quotes": b"Sx\n.", "no line": b"cos", "latin-1": P2 + b"c_codecs\nencode\nX\2\0\0\0\xc4\x80X\6\0\0\0latin1\x86R.",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", DAMAGED)
 def test_damage_is_damage(name: str) -> None:
     with pytest.raises(Damage) as e:
         read_pickle(DAMAGED[name], base=1000)
-    assert e.value.finding.code == "bad-pickle"
-    assert e.value.finding.offset is not None
-    assert e.value.finding.offset >= 1000
+    assert e.value.finding.code == "bad-pickle" and (e.value.finding.offset or 0) >= 1000
 
 
 @pytest.mark.slow
@@ -344,28 +312,23 @@ def test_no_sequence_of_opcodes_gives_anything_but_findings(
             assert f.offset is None or 0 <= f.offset <= len(data)
 
 
-@pytest.mark.parametrize("opcode", [o.code for o in pickletools.opcodes])
-def test_every_opcode_of_python_is_known(opcode: str) -> None:
+def test_every_opcode_of_python_is_known() -> None:
     """With nothing before and after it, an opcode is cut off, lacks its values or is read: never unknown."""
-    found = look(opcode.encode("latin-1"), PLAIN)
-    assert not any("there is no opcode" in f.message for f in found)
+    for opcode in pickletools.opcodes:
+        found = look(opcode.code.encode("latin-1"), PLAIN)
+        assert not any("there is no opcode" in f.message for f in found), opcode.name
 
 
 @pytest.mark.parametrize(
     "data",
-    [
-        P2 + b"\x8b\xff\xff\xff\x7f" + b"\1" * 100,  # LONG4 of 2 GiB
-        P2 + b"\x8b\xff\xff\xff\xff" + b"\1" * 100,  # of -1 bytes
-        P2 + b"\x8a\xff" + b"\1" * 100,
-        b"\x80\4\x8d" + b"\xff" * 8 + b"a" * 100,  # BINUNICODE8 of 2**64 - 1
-        b"\x80\4\x8e" + struct.pack("<Q", 1 << 40) + b"a" * 100,
-        b"\x80\5\x96" + struct.pack("<Q", 1 << 62) + b"a" * 100,  # BYTEARRAY8
-        P2 + b"T\xff\xff\xff\x7f" + b"a" * 100,
-        b"\x80\4\x95" + struct.pack("<Q", 1 << 29) + b"N.",  # a frame of 512 MiB
-        b"\x80\4\x95\1\0\0\0\0\0\0\0N\x95\x05\0\0\0\0\0\0\0.",
-        b"\x80\4\x95\x20\0\0\0\0\0\0\0\x95\1\0\0\0\0\0\0\0N.",  # a frame in a frame
+    [  # LONG4 of 2 GiB and of -1 bytes, LONG1, BINUNICODE8 of 2**64 - 1, BINBYTES8, BYTEARRAY8, BINSTRING; frames
+        *(P2 + lie + b"\1" * 100 for lie in (b"\x8b\xff\xff\xff\x7f", b"\x8b\xff\xff\xff\xff", b"\x8a\xff")),
+        b"\x80\4\x8d" + b"\xff" * 8 + b"a" * 100, b"\x80\4\x8e" + struct.pack("<Q", 1 << 40) + b"a" * 100,
+        b"\x80\5\x96" + struct.pack("<Q", 1 << 62) + b"a" * 100, P2 + b"T\xff\xff\xff\x7f" + b"a" * 100,
+        b"\x80\4\x95" + struct.pack("<Q", 1 << 29) + b"N.", b"\x80\4\x95\1\0\0\0\0\0\0\0N\x95\x05\0\0\0\0\0\0\0.",
+        b"\x80\4\x95\x20\0\0\0\0\0\0\0\x95\1\0\0\0\0\0\0\0N.",
     ],
-)
+)  # fmt: skip
 def test_lies_about_lengths(data: bytes) -> None:
     with memory_below(1 << 20):
         found = look(data, PLAIN)
@@ -397,12 +360,10 @@ def test_ways_to_name_what_runs(data: bytes) -> None:
     assert "unsafe-pickle" in {f.code for f in look(data, PLAIN)}
 
 
-@pytest.mark.parametrize("n", [(b"\x82", 1), (b"\x83", 2), (b"\x84", 4)])
-def test_extensions_are_in_no_list(n: tuple[bytes, int]) -> None:
-    named = look(P2 + n[0] + b"\1" * n[1] + b".", PLAIN)
-    assert {f.code for f in named} == {"not-checksummed", "needs-trust"}
-    called = look(P2 + n[0] + b"\1" * n[1] + b")R.", PLAIN)
-    assert {f.code for f in called} == {"not-checksummed", "suspect-call"}
+@pytest.mark.parametrize("named", [b"\x82\1", b"\x83\1\1", b"\x84\1\1\1\1"])
+def test_extensions_are_in_no_list(named: bytes) -> None:
+    for how, code in ((b".", "needs-trust"), (b")R.", "suspect-call")):
+        assert {f.code for f in look(P2 + named + how, PLAIN)} == {"not-checksummed", code}
 
 
 PIDS = {
@@ -430,8 +391,7 @@ def test_odd_persistent_ids(name: str) -> None:
 
 def test_unhashable_keys() -> None:
     got = read_pickle(P2 + b"}(]N}N(K\1K\2tN(]tNu.").value
-    assert all(isinstance(k, Key) for k in got)
-    assert len(got) == 4
+    assert [isinstance(k, Key) for k in got] == [True] * 4
 
 
 class Evil:
@@ -465,26 +425,24 @@ def test_calls_before_damage_are_seen() -> None:
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("os", "system"), ("posix", "system"), ("nt", "popen"), ("subprocess", "Popen"), ("sys", "modules"), ("socket", "socket"), ("shutil", "rmtree"),
-        ("pty", "spawn"), ("runpy", "run_path"), ("importlib", "import_module"), ("ctypes", "CDLL"), ("code", "interact"), ("pickle", "loads"),
-        ("_pickle", "loads"), ("webbrowser", "open"), ("builtins", "eval"), ("__builtin__", "eval"), ("builtins", "exec"), ("builtins", "__import__"),
-        ("builtins", "open"), ("builtins", "breakpoint"), ("operator", "attrgetter"), ("operator", "methodcaller"), ("torch.hub", "load"),
-        ("torch", "load"), ("torch", "os.system"), ("torch.serialization", "os.system"), ("torch.serialization", "os"), ("numpy.f2py", "compile"),
-        ("numpy.testing._private.utils", "runstring"), ("pip", "main"), ("asyncio.subprocess", "x"), ("multiprocessing", "Process"),
-        ("six.moves.builtins", "eval"), ("builtins", "getattr.__globals__"), ("torch.utils.cpp_extension", "load"), ("a", "b.__subclasses__"),
+        ("importlib", "import_module"), ("code", "interact"), ("torch.hub", "load"), ("torch", "load"), ("torch", "os.system"),
+        ("torch.serialization", "os"), ("asyncio.subprocess", "x"), ("multiprocessing", "Process"), ("builtins", "getattr.__globals__"),
+        ("torch.utils.cpp_extension", "load"), ("a", "b.__subclasses__"),
     ],
 )  # fmt: skip
 def test_dangerous_names(module: str, name: str) -> None:
+    """Those that lists of others do not have (test_pickle_lists.py)."""
     assert verdict(Global(module, name)) == "dangerous"
 
 
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("builtins", "getattr"), ("argparse", "Namespace"), ("numpy._core.multiarray", "scalar"), ("numpy", "dtype"), ("collections", "deque"),
-        ("collections", "defaultdict"), ("pathlib", "PosixPath"), ("functools", "partial"), ("__main__", "Net"), ("copyreg", "_reconstructor"),
-        ("test", "Net"), ("trace", "Net"), ("torch.storage", "_load_from_bytes"), ("torch.distributed.checkpoint.metadata", "Metadata"),
-        ("builtins", "slice"), ("transformers.training_args", "TrainingArguments"), ("megatron.core.enums", "ModelType"),
+        ("builtins", "getattr"), ("argparse", "Namespace"), ("numpy._core.multiarray", "scalar"), ("numpy", "dtype"),
+        ("collections", "deque"), ("collections", "defaultdict"), ("pathlib", "PosixPath"), ("functools", "partial"), ("__main__", "Net"),
+        ("copyreg", "_reconstructor"), ("test", "Net"), ("trace", "Net"), ("torch.storage", "_load_from_bytes"),
+        ("torch.distributed.checkpoint.metadata", "Metadata"), ("builtins", "slice"), ("transformers.training_args", "TrainingArguments"),
+        ("megatron.core.enums", "ModelType"),
     ],
 )  # fmt: skip
 def test_names_that_need_trust(module: str, name: str) -> None:
@@ -501,10 +459,18 @@ def test_allowed_names_are_torch_s() -> None:
 
 
 def test_getattr_is_followed() -> None:
-    assert "unsafe-pickle" in codes(
-        look(P2 + b"cbuiltins\ngetattr\nctorch\nserialization\nU\2os\x86R.", PLAIN)
-    )
-    assert bad(look(P2 + b"cbuiltins\ngetattr\ncmine\nColour\nU\3RED\x86R.", PLAIN)) == []
+    for of, name, found in (
+        ("torch\nserialization", "os", {"unsafe-pickle"}),
+        ("mine\nColour", "RED", set()),
+    ):
+        data = (
+            P2
+            + f"cbuiltins\ngetattr\nc{of}\nX".encode()
+            + struct.pack("<I", len(name))
+            + name.encode()
+            + b"\x86R."
+        )
+        assert codes(look(data, PLAIN)) == found
 
 
 def test_the_machine_stops_at_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -520,36 +486,24 @@ def test_what_pickle_refuses_to_look_up_is_told(protocol: int) -> None:
         def persistent_id(self, obj: object) -> str | None:
             return "elsewhere" if obj is Ellipsis else None
 
-    for value in ({"step": 3, "a": ...}, {"step": 3, "a": 4}):
-        made = io.BytesIO()
-        Pickler(made, protocol).dump(value)
-        try:
-            refused = pickle.loads(made.getvalue()) is None
-        except pickle.UnpicklingError:
-            refused = True
-        found = [f for f in look(made.getvalue(), PLAIN) if f.code == "bad-pickle"]
-        assert [f.severity for f in found] == [Severity.WARNING] * refused
-        assert refused is (... in value.values())
+    Pickler(made := io.BytesIO(), protocol).dump({"step": 3, "a": ...})
+    with pytest.raises(pickle.UnpicklingError):
+        pickle.loads(made.getvalue())
+    found = [f for f in look(made.getvalue(), PLAIN) if f.code == "bad-pickle"]
+    assert [f.severity for f in found] == [Severity.WARNING]
 
 
-OUT_OF_NOTHING = {
-    "bytearray": lambda n: b"cbuiltins\nbytearray\n" + number(n),
-    "bytes of Python 2": lambda n: b"c__builtin__\nbytes\n" + number(n),
-    "list": lambda n: b"cbuiltins\nlist\n(cbuiltins\nrange\n" + number(n) + b"t",
-    "deque": lambda n: b"ccollections\ndeque\n(cbuiltins\nrange\n" + number(n) + b"t",
-}
-
-
-def number(n: int) -> bytes:
-    """The arguments of a call with one number, and the call."""
-    return pickle.dumps((n,), 2)[2:-1] + b"R"
+OUT_OF_NOTHING = [
+    (b"cbuiltins\nbytearray\n", b""), (b"c__builtin__\nbytes\n", b""), (b"cbuiltins\nlist\n(cbuiltins\nrange\n", b"tR"),
+    (b"ccollections\ndeque\n(cbuiltins\nrange\n", b"tR"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("n", [3, 1 << 20, 1 << 70])
-@pytest.mark.parametrize("what", OUT_OF_NOTHING)
-def test_what_is_made_of_nothing_is_told(what: str, n: int) -> None:
+@pytest.mark.parametrize(("begin", "end"), OUT_OF_NOTHING)
+def test_what_is_made_of_nothing_is_told(begin: bytes, end: bytes, n: int) -> None:
     """A few bytes that fill all memory when they are loaded; nobody pickles so."""
-    data = P2 + OUT_OF_NOTHING[what](n) + (b"R." if what in ("list", "deque") else b".")
+    data = P2 + begin + pickle.dumps((n,), 2)[2:-1] + b"R" + end + b"."
     found = [f for f in look(data, PLAIN) if f.code == "bad-pickle"]
     assert [f.severity for f in found] == ([] if n == 3 else [Severity.WARNING])
-    assert what in ("list", "deque") or n > 3 or len(pickle.loads(data)) == 3
+    assert n > 3 or len(pickle.loads(data)) == 3

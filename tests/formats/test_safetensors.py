@@ -62,75 +62,62 @@ def crc_num(tensors: dict[str, tuple[str, list[int], bytes]]) -> str:
 
 
 A = {"a": entry("F32", [2], 0, 8)}
+"""Two floats."""
 MS = {"w": ("F32", [3], b"abcdefghijkl"), "epoch_num": ("I64", [], struct.pack("<q", 3)), "lr": ("F32", [], struct.pack("<f", 0.5)), "global_step": ("I32", [1], struct.pack("<i", 9))}  # fmt: skip
 
 
-# Facts
+def floats(**changed: object) -> bytes:
+    return made({"a": A["a"] | changed}, bytes(8))
 
 
-@pytest.mark.parametrize(
-    ("data", "code"),
-    [
-        (b"", "empty-file"),
-        (b"\x10\0\0", "truncated"),
-        (struct.pack("<Q", 100_000_001) + b"{}", "bad-header"),
-        (struct.pack("<Q", 100_000_000) + b'{"a"', "truncated"),
-        (struct.pack("<Q", 1 << 63) + b"{}", "bad-header"),
-        (struct.pack("<Q", 0), "bad-header"),
-        (made("{}", b"x"), "trailing-data"),
-        (made("[]"), "bad-header"),
-        (made('"text"'), "bad-header"),
-        (made("{} {}"), "bad-header"),
-        (made("{}\0\0"), "bad-header"),
-        (made("{}\f"), "bad-header"),
-        (made("{,}"), "bad-header"),
-        (made('{"a":{"dtype":"U8","shape":[],"data_offsets":[-0,1]}}', b"a"), "bad-header"),
-        (made('{"a":1}'), "bad-header"),
-        (made('{"a":{}}'), "bad-header"),
-        (made('{"a":["F32",[2],[0,8]]}', bytes(8)), "bad-header"),
-        (made(json.dumps(A)[:-1] + ",}", b"\1" * 8), "bad-header"),
-        (made(json.dumps(A)[:-1], b"\1" * 8), "bad-header"),
-        (made({"a": entry("F32", [2], 0, 8) | {"shape": [2.0]}}, bytes(8)), "bad-header"),
-        (made({"a": entry("F32", [2], 0, 8) | {"shape": [True, 2]}}, bytes(8)), "bad-header"),
-        (made({"a": entry("F32", [2], 0, 8) | {"shape": "2"}}, bytes(8)), "bad-header"),
-        (made({"a": entry("F32", [2], 0, 8) | {"data_offsets": [0, 8, 8]}}, bytes(8)), "bad-header"),
-        (made({"a": entry("F32", [2], 8, 0)}, bytes(8)), "bad-header"),
-        (made({"a": entry("F32", [-2], 0, 8)}, bytes(8)), "bad-header"),
-        (made({"a": entry("F32", [1 << 64, 0], 0, 0)}), "bad-header"),
-        (made({"a": entry("F32", [1 << 63, 4, 0], 0, 0)}), "bad-header"),
-        (made('{"a":{"dtype":"U8","shape":[%s],"data_offsets":[0,1]}}' % ("1" * 4000), b"x"), "bad-header"),
-        (made({"a": entry("F32", [3], 0, 8)}, bytes(8)), "tensor-size"),
-        (made({"a": entry("F4", [1], 0, 1)}, bytes(1)), "tensor-size"),  # half a byte
-        (made({"a": entry("F6_E2M3", [4], 0, 3)}, b"abc"), None),
-        (made({"a": entry("U8", [2], 0, 2), "z": entry("U8", [0], 1, 1)}, b"ab"), "bad-header"),
-        (made({"a": entry("U8", [2], 0, 2), "z": entry("U8", [0], 2, 2)}, b"ab"), None),
-        # not aligned, but the reader takes it
-        (made({"a": entry("U8", [1], 0, 1), "b": entry("F32", [1], 1, 5)}, b"abcde"), None),
-        (made({"a": entry("U8", [1], 1, 2)}, b"ab"), "bad-header"),
-        (made({"a": entry("X9", [1], 0, 2)}, b"ab"), "unknown-dtype"),
-        (made({"a": entry("G32", [1], 0, 4)}, b"abcd"), "bad-header"),  # one bit from F32
-        (made({"a": entry("f32", [1], 0, 4)}, b"abcd"), "bad-header"),
-        (made('{"__metadata__":null}'), None),
-        (made('{"__metadata__":nope}'), "bad-header"),
-        (made('{"__metadata__":{"a":null}}'), "bad-header"),
-        (made('{"__metadata__":{},"__metadata__":{}}'), "bad-header"),
-        (made('{"__metadata__":{"fopmat":"pt"}}'), "bad-header"),  # one bit from "format"
-        (made('{"__metadata__":{"format":"qt"}}'), "bad-header"),
-        (made('{"__metadata__":{"format":"my own"}}'), None),
-        (made('{"__metadata__":{"crc_num":"4294967296"}}'), "bad-header"),
-        (made('{"__metadata__":{"crc_num":"0"}}'), None),
-        (made(b'{"\xff":{}}'), "bad-header"),
-        (made('{"\\ud800":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', b"a"), "bad-header"),
-        (made('{"\\u00e9\\"}":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', b"a"), None),
-        (made('\n { "a" :\t{"shape":[ ], "dtype":"U8" ,"data_offsets": [0 ,1]} } \n', b"a"), "odd-header"),
-        (made('{"a":{"dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]}}', b"a"), "bad-header"),
-        (made('{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"x":{"y":[{}]}}}', b"a"), "odd-header"),
-        (made(json.dumps(A)[:-1] + "," + json.dumps(A)[1:], b"\1" * 8), "duplicate-key"),
+def one_byte(told: str) -> bytes:
+    """A file of one byte, of which this is told."""
+    return made(f'{{"a":{{"dtype":"U8",{told}}}}}', b"a")
+
+
+RULES = {
+    "truncated": [struct.pack("<Q", 100_000_000) + b'{"a"'],
+    "bad-header": [
+        struct.pack("<Q", 1 << 63) + b"{}", struct.pack("<Q", 0),
+        *map(made, ("[]", '"text"', "{}\0\0", "{}\f", "{,}", '{"a":1}', '{"a":{}}')), one_byte('"shape":[],"data_offsets":[-0,1]'),
+        made('{"a":["F32",[2],[0,8]]}', bytes(8)), made(json.dumps(A)[:-1] + ",}", b"\1" * 8), made(json.dumps(A)[:-1], b"\1" * 8),
+        floats(shape=[2.0]), floats(shape=[True, 2]), floats(shape="2"), floats(shape=[-2]), floats(data_offsets=[0, 8, 8]),
+        floats(data_offsets=[8, 0]), made({"a": entry("F32", [1 << 64, 0], 0, 0)}), made({"a": entry("F32", [1 << 63, 4, 0], 0, 0)}),
+        one_byte('"shape":[%s],"data_offsets":[0,1]' % ("1" * 4000)),
+        made({"a": entry("U8", [2], 0, 2), "z": entry("U8", [0], 1, 1)}, b"ab"), made({"a": entry("U8", [1], 1, 2)}, b"ab"),
+        *(made({"a": entry(one_bit_off, [1], 0, 4)}, b"abcd") for one_bit_off in ("G32", "f32")),
+        *map(made, ('{"__metadata__":nope}', '{"__metadata__":{"a":null}}', '{"__metadata__":{},"__metadata__":{}}')),
+        *map(made, ('{"__metadata__":{"fopmat":"pt"}}', '{"__metadata__":{"format":"qt"}}', '{"__metadata__":{"crc_num":"4294967296"}}')),
+        made('{"\\ud800":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', b"a"),
+        one_byte('"dtype":"U8","shape":[1],"data_offsets":[0,1]'),
     ],
-)
-def test_rules(data: bytes, code: str | None) -> None:
+    "tensor-size": [floats(shape=[3]), made({"a": entry("F4", [1], 0, 1)}, bytes(1))],  # half a byte
+    "unknown-dtype": [made({"a": entry("X9", [1], 0, 2)}, b"ab")],
+    "odd-header": [
+        made('\n { "a" :\t{"shape":[ ], "dtype":"U8" ,"data_offsets": [0 ,1]} } \n', b"a"),
+        one_byte('"shape":[1],"data_offsets":[0,1],"x":{"y":[{}]}'),
+    ],
+    "duplicate-key": [made(json.dumps(A)[:-1] + "," + json.dumps(A)[1:], b"\1" * 8)],
+    "": [
+        made({"a": entry("F6_E2M3", [4], 0, 3)}, b"abc"), made({"a": entry("U8", [2], 0, 2), "z": entry("U8", [0], 2, 2)}, b"ab"),
+        made({"a": entry("U8", [1], 0, 1), "b": entry("F32", [1], 1, 5)}, b"abcde"),  # not aligned, but the reader takes it
+        *map(made, ('{"__metadata__":null}', '{"__metadata__":{"format":"my own"}}', '{"__metadata__":{"crc_num":"0"}}')),
+        made('{"\\u00e9\\"}":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', b"a"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("data", "code"), [(data, code) for code, of in RULES.items() for data in of])
+def test_rules(data: bytes, code: str) -> None:
     assert codes(data) == ({code} if code else set())
     check_against_the_library(data)
+
+
+def test_fixtures_are_for_the_library_what_they_are_here() -> None:
+    for path in FORMAT_FILES.glob("safetensors/*/*.safetensors"):
+        check_against_the_library(path.read_bytes())
+        if library is not None and path.parent == GOOD:
+            library.deserialize(path.read_bytes())
 
 
 def check_against_the_library(data: bytes) -> None:
@@ -151,7 +138,8 @@ def test_tensors_and_metadata() -> None:
     assert [f.code for f in look(TINY, anatomy)] == ["not-checksummed"]
     assert anatomy.metadata == {"format": "pt", "note": 'a "quoted" line\n'}
     assert {t.name: (t.dtype, t.shape) for t in anatomy.tensors} == {
-        "steps": ("int64", ()), "a.bias": ("float32", (8,)), "a.weight": ("float32", (8, 6)), "none": ("float32", (0, 3)), "层": ("float32", (2,)),
+        "steps": ("int64", ()), "a.bias": ("float32", (8,)), "a.weight": ("float32", (8, 6)), "none": ("float32", (0, 3)),
+        "层": ("float32", (2,)),
     }  # fmt: skip
     steps = next(t for t in anatomy.tensors if t.name == "steps")
     assert steps.offset is not None and TINY[steps.offset : steps.offset + 8] == struct.pack("<q", 5)
@@ -186,17 +174,14 @@ def rows(zeros_from: int, then: int = 0) -> bytes:
     return data[:zeros_from].ljust(len(data), b"\0")
 
 
+NO_PAGE, WHOLE_ROWS, WHOLE_TENSORS = 8192 + 300, len(rows(0)) - 132 * 8, len(rows(0, 3)) - 120
+"""Where zeros that begin there may be genuine."""
+
+
 @pytest.mark.parametrize(
     ("data", "seen"),
-    [
-        (rows(8192), True),
-        (rows(4096, then=3), True),
-        (rows(8192 + 300), False),  # no page border
-        (rows(len(rows(0)) - 132 * 8), False),  # whole rows: may be genuine
-        (rows(len(rows(0, 3)) - 120, then=3), False),  # whole tensors: may be genuine
-        ((GOOD / "zeros-at-the-end.safetensors").read_bytes(), False),
-    ],
-)
+    [(rows(8192), True), (rows(4096, 3), True), (rows(NO_PAGE), False), (rows(WHOLE_ROWS), False), (rows(WHOLE_TENSORS, 3), False)],
+)  # fmt: skip
 def test_zero_tail(data: bytes, seen: bool) -> None:
     assert codes(data) == ({"zero-tail"} if seen else set())
 
@@ -212,19 +197,6 @@ def test_long_zero_tail_costs_few_reads(tmp_path: Path) -> None:
         found = list(structure(source, Anatomy(), safetensors.FORMAT.checks[Level.STRUCTURE]))
         assert [(f.code, f.offset) for f in found][-1] == ("zero-tail", 1 << 20)
         assert source.bytes_read < 200_000
-
-
-# Laws
-
-
-@pytest.mark.slow
-def test_bits_of_the_header_that_change_no_text_count() -> None:
-    """Without crc_num only the texts themselves (names and metadata) can change unseen."""
-    data = packed({"AA": ("F32", [2, 3], bytes(range(24))), "BB": ("I64", [], bytes(8))})
-    end = 8 + struct.unpack("<Q", data[:8])[0]
-    names = {at + i for at in (data.index(b"AA"), data.index(b"BB")) for i in (0, 1)}
-    for bit in range(8 * end):
-        assert bit // 8 in names or codes(flipped(data, bit)), f"bit {bit % 8} of byte {bit // 8}"
 
 
 def mapped(data: bytes) -> list[Region]:
@@ -276,31 +248,16 @@ def test_what_the_map_calls_protected_is(data: st.DataObject) -> None:
     assert codes(flipped(raw, bit)), (bit, r)
 
 
-@pytest.mark.slow
-def test_the_case_of_a_digit_in_an_escape_is_not_called_protected() -> None:
-    tensors = {"0\u00a1\u00e9": ("I8", [2], b"ab")}
-    raw = packed(tensors, {"format": "ms", "crc_num": crc_num(tensors)})
-    assert rb"\u00a1\u00e9" in raw
-    loose = {i for r in mapped(raw) if r.guard is Guard.UNPROTECTED for i in range(r.offset, r.offset + r.length)}  # fmt: skip
-    for bit in range(64, 8 * raw.index(b"}}") + 16):
-        assert codes(flipped(raw, bit)) or bit // 8 in loose, (bit, raw[bit // 8 :][:1])
-
-
 @pytest.mark.parametrize(
     ("meta", "code"),
-    [
-        ({"format": "ms", "a": "Int4"}, None),
-        ({"format": "ms", "a": "Int5"}, "bad-header"),
-        ({"format": "ms", "a": "Float9"}, "bad-header"),  # the loader knows no other
-        ({"format": "ms", "b": "Int4"}, "bad-header"),
-        ({"format": "pt", "b": "Int4"}, None),
-        ({"format": "pt", "b": "a"}, None),  # tied
-        ({"format": "ms", "remove_redundancy": "True"}, None),
-        ({"format": "ms", "remove_redundancy": "true"}, "bad-header"),
+    [  # MindSpore's loader knows no other type, and 'b' is tied to 'a'
+        ("ms a Int4", ""), ("ms a Float9", "bad-header"), ("pt b Int4", ""), ("pt b a", ""), ("ms remove_redundancy True", ""),
     ],
-)
-def test_metadata_about_tensors(meta: dict[str, str], code: str | None) -> None:
-    assert codes(packed({"a": ("I8", [2], b"ab")}, meta)) == ({code} if code else set())
+)  # fmt: skip
+def test_metadata_about_tensors(meta: str, code: str) -> None:
+    form, key, value = meta.split()
+    found = codes(packed({"a": ("I8", [2], b"ab")}, {"format": form, key: value}))
+    assert found == ({code} if code else set())
 
 
 def test_findings_of_one_kind_are_counted() -> None:
@@ -357,29 +314,14 @@ def test_damaged_files_do_not_surprise(drawn: tuple[set[str], bytes], data: st.D
     check_against_the_library(bytes(raw))
 
 
-@examples(200)
-@given(
-    st.binary(max_size=120)
-    | st.text(alphabet='{}[]":,\\0123456789eE.-+ \nabdtypeshF_', max_size=120).map(made)
-)
-def test_any_bytes_do_not_surprise(data: bytes) -> None:
-    safetensors.FORMAT.magic(data[:HEAD])
-    codes(data)
-
-
 HOSTILE = {
-    "arrays": '{"a":' + "[" * 2_000_000,
-    "objects": '{"a":' * 400_000,
+    "arrays": '{"a":' + "[" * 2_000_000, "objects": '{"a":' * 400_000,
     "objects in an entry": '{"a":{"dtype":"F32","x":' + '{"a":' * 400_000,
-    "entries": "{" + ",".join(f'"{i}":{{}}' for i in range(200_000)) + "}",
-    "lists": '{"a":[' + "[]," * 700_000,
-    "braces in a text": '{"a":{"dtype":"' + "}" * 2_000_000,
-    "one key": '{"__metadata__":{' + ",".join(['"":""'] * 50_000) + "}}",
-    "a long name": '{"' + "\\u0041" * 300_000 + '":{}}',
-    "blanks": "{" + " " * 2_000_000,
-    "backslashes": '{"' + "\\" * 2_000_000,
+    "entries": "{" + ",".join(f'"{i}":{{}}' for i in range(200_000)) + "}", "lists": '{"a":[' + "[]," * 700_000,
+    "braces in a text": '{"a":{"dtype":"' + "}" * 2_000_000, "one key": '{"__metadata__":{' + ",".join(['"":""'] * 50_000) + "}}",
+    "a long name": '{"' + "\\u0041" * 300_000 + '":{}}', "blanks": "{" + " " * 2_000_000, "backslashes": '{"' + "\\" * 2_000_000,
     "digits": '{"a":{"dtype":"F32","shape":[' + "9" * 2_000_000 + "]}}",
-}
+}  # fmt: skip
 
 
 @pytest.mark.share(3)
@@ -392,21 +334,6 @@ def test_hostile_headers(name: str) -> None:
         found = look(data)
     assert len(found) <= 3 and max(f.severity for f in found) > Severity.NOTE
     assert all(len(f.message) < 10_000 for f in found)
-
-
-def test_good_fixtures_are_good_for_the_library() -> None:
-    for path in GOOD.glob("*.safetensors"):
-        assert not codes(path.read_bytes())
-        if library is not None:
-            library.deserialize(path.read_bytes())
-
-
-OTHERS = [b"", b"\x80\x02" + bytes(30), b"PK\3\4" + bytes(60), bytes(64), b'{"a": 1}' + b'{"b": 2}', b"\n\x24\n\x01w\x12\x1f{}"]  # fmt: skip
-
-
-@pytest.mark.parametrize("other", OTHERS)
-def test_magic_refuses_others(other: bytes) -> None:
-    assert not safetensors.FORMAT.magic(other)
 
 
 def test_a_header_above_the_librarys_limit_is_told_as_that(tmp_path: Path) -> None:

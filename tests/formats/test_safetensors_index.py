@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.storage import BytesSource
 
 GOOD = FORMAT_FILES / "safetensors_index/good"
-ONE, TWO = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 
 
 def read(data: bytes) -> tuple[list[Finding], Anatomy]:
@@ -83,17 +81,11 @@ def test_names(name: str) -> None:
 @pytest.mark.parametrize(
     ("data", "found"),
     [
-        (A, set()),
-        (shard(("a", 3)), {"missing-tensor"}),
         (shard(("a", 3), meta={"b": "a"}), set()),  # tied: its metadata says so
-        (shard(("a", 3), meta={"b": "x"}), {"missing-tensor"}),
-        (shard(("a", 3), ("b", 4), ("c", 5)), {"duplicate-tensor"}),
-        (shard(("a", 3), ("b", 4), ("d", 5)), {"extra-tensor"}),
-        (B, {"missing-tensor", "duplicate-tensor"}),
-        (A[:50], {"missing-tensor"}),
-        (shard(), {"missing-tensor"}),
+        (shard(("a", 3), meta={"b": "x"}), {"missing-tensor"}), (B, {"missing-tensor", "duplicate-tensor"}),
+        (A[:50], {"missing-tensor"}), (shard(), {"missing-tensor"}),
     ],
-)
+)  # fmt: skip
 def test_a_shard_against_its_index(data: bytes, found: set[str]) -> None:
     assert set(check(claims()["1"], data)) == found
 
@@ -122,24 +114,16 @@ def test_the_sum_waits_for_missing_and_broken_shards() -> None:
 
 @pytest.mark.parametrize(
     ("total", "severity"),
-    [
-        (12, None),
-        (12.0, None),
-        (len(A) + len(B), None),  # mlx sums the files
-        (13, Severity.WARNING),
-        (52, Severity.NOTE),  # '1' and '5' differ in one bit, so this one bit would pass; see below
-        (11, Severity.NOTE),
-        (0, Severity.NOTE),
-        ("many", Severity.NOTE),
-        (None, Severity.NOTE),
+    [  # mlx sums the files; one bit of a digit makes 13 and 52 of 12
+        *((total, None) for total in (12, 12.0, len(A) + len(B))),
+        *((total, Severity.WARNING) for total in (13, 52)), *((total, Severity.NOTE) for total in (11, 0, "many", None)),
     ],
-)
+)  # fmt: skip
 def test_total_size(total: object, severity: Severity | None) -> None:
     said = claims(total_size=total)
     check(said["1"], A)
     found = check(said["2"], B).get("odd-header")
-    one_bit = total in (13, 52)  # in the decimal digits
-    assert (found and found.severity) == (Severity.WARNING if one_bit else severity)
+    assert (found and found.severity) == severity
 
 
 def test_tied_tensors_of_torch_shards_count_once_or_twice() -> None:
@@ -148,69 +132,34 @@ def test_tied_tensors_of_torch_shards_count_once_or_twice() -> None:
     text = json.loads((directory / "pytorch_model.bin.index.json").read_text())
     for total, fine in (632, True), (632 + 320, True), (1000, False):
         text["metadata"]["total_size"] = total
-        _, anatomy = read(json.dumps(text).encode())
-        found = {
-            f.code
-            for name, claim in anatomy.members.items()
-            for f in inspect(str(directory / name), Level.STRUCTURE, claims=[claim])[0].findings
-        }
-        assert ("odd-header" not in found) is fine
-
-
-# Whole directories
-
-
-def verified(directory: Path) -> dict[str, set[str]]:
-    """File -> its findings, as the pipeline puts index and shards together."""
-    indexes = Indexes(str(p) for p in directory.glob("*.json"))
-    out = {}
-    for path in sorted(directory.iterdir()):
-        report, _ = inspect(str(path), Level.CONTENT, claims=indexes.claims(str(path)))
-        out[path.name] = codes([*report.findings, *indexes.findings.get(str(path), [])])
-    return out
-
-
-@pytest.mark.parametrize("kind", ["safetensors", "torch", "dcp"])
-def test_a_good_set(kind: str) -> None:
-    assert set().union(*verified(GOOD / kind).values()) == set()
-
-
-def test_two_shards_exchanged(tmp_path: Path) -> None:
-    shutil.copytree(GOOD / "safetensors", tmp_path / "x")
-    one, two = (tmp_path / "x" / n for n in (ONE, TWO))
-    one.rename(tmp_path / "y")
-    two.rename(one)
-    (tmp_path / "y").rename(two)
-    found = verified(tmp_path / "x")
-    assert found[ONE] == found[TWO] == {"missing-tensor", "duplicate-tensor"}
+        members = read(json.dumps(text).encode())[1].members.items()
+        reports = (inspect(str(directory / name), Level.STRUCTURE, claims=[of])[0] for name, of in members)
+        assert ("odd-header" not in {f.code for r in reports for f in r.findings}) is fine
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../x", "..", "", "\0"])
 def test_paths_stay_inside(name: str, tmp_path: Path) -> None:
-    (tmp_path / "x.safetensors.index.json").write_bytes(index({"a": name}))
-    assert verified(tmp_path)["x.safetensors.index.json"] == {"path-escape"}
+    path = tmp_path / "x.safetensors.index.json"
+    path.write_bytes(index({"a": name}))
+    assert not (indexes := Indexes([str(path)])).claims(str(path))
+    assert codes(indexes.findings[str(path)]) == {"path-escape"}
 
 
 # Hostile indexes
 
 HOSTILE = {
-    "arrays": b'{"metadata": ' + b"[" * 200_000,
-    "objects": b'{"metadata": ' + b'{"a":' * 40_000,
-    "objects in a section": b'{"x": ' + b'{"a":' * 40_000,
-    "lists in metadata": b'{"metadata": {"a": [' + b"[]," * 60_000,
+    "arrays": b'{"metadata": ' + b"[" * 200_000, "objects": b'{"metadata": ' + b'{"a":' * 40_000,
+    "objects in a section": b'{"x": ' + b'{"a":' * 40_000, "lists in metadata": b'{"metadata": {"a": [' + b"[]," * 60_000,
     "sections": b"{" + b",".join(b'"%d":1' % i for i in range(6_000)) + b"}",
     "metadata": b'{"metadata": {' + b",".join(b'"%d":1' % i for i in range(6_000)) + b"}}",
     "one key": b'{"weight_map": {' + b",".join([b'"":""'] * 30_000) + b"}}",
     "one tensor": b'{"weight_map": {' + b",".join(b'"a":"%d"' % i for i in range(20_000)) + b"}}",
     "escapes": b'{"weight_map": {' + b",".join(b'"\\u0041%d":""' % i for i in range(12_000)),
-    "a long name": b'{"weight_map": {"' + b"n" * 200_000 + b'": ""}}',
-    "a number": b'{"metadata": {"total_size": ' + b"9" * 200_000 + b"}}",
-    "blanks": b'{"metadata": {' + b" " * 200_000,
-    "backslashes": b'{"weight_map": {"' + b"\\" * 200_000,
-    "quotes": b'{"weight_map": {' + b'"' * 200_000,
-    "zeros": b'{"weight_map": {' + bytes(200_000),
+    "a long name": b'{"weight_map": {"' + b"n" * 200_000 + b'": ""}}', "a number": b'{"metadata": {"total_size": ' + b"9" * 200_000 + b"}}",
+    "blanks": b'{"metadata": {' + b" " * 200_000, "backslashes": b'{"weight_map": {"' + b"\\" * 200_000,
+    "quotes": b'{"weight_map": {' + b'"' * 200_000, "zeros": b'{"weight_map": {' + bytes(200_000),
     "not ascii": b'{"weight_map": {' + "é".encode() * 100_000,
-}
+}  # fmt: skip
 
 
 @pytest.mark.share(8)
@@ -250,9 +199,10 @@ def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
 # Laws
 
 
-WEIGHTS = st.dictionaries(st.text(max_size=12), st.text(max_size=8), min_size=1, max_size=8)
-VALUES = st.none() | st.integers() | st.floats() | st.text(max_size=9) | st.lists(st.integers())
-METADATA = st.dictionaries(st.text(max_size=12), VALUES, max_size=4)
+LETTERS = st.characters(exclude_categories=["Cs"])
+WEIGHTS = st.dictionaries(st.text(LETTERS, max_size=12), st.text(LETTERS, max_size=8), min_size=1, max_size=8)
+VALUES = st.none() | st.integers() | st.floats() | st.text(LETTERS, max_size=9) | st.lists(st.integers())
+METADATA = st.dictionaries(st.text(LETTERS, max_size=12), VALUES, max_size=4)
 
 
 @pytest.mark.slow
@@ -262,27 +212,9 @@ def test_any_index_is_read_as_json_reads_it(
     weights: dict[str, str], metadata: dict[str, Any], indent: int | None, ascii_: bool
 ) -> None:
     value = {"metadata": metadata, "weight_map": weights}
-    try:
-        data = json.dumps(value, indent=indent, ensure_ascii=ascii_).encode()
-    except UnicodeEncodeError:
-        return  # half a surrogate pair
+    data = json.dumps(value, indent=indent, ensure_ascii=ascii_).encode()
     found, anatomy = read(data)
-    texts = "".join([*weights, *weights.values()])
-    if not ascii_ or not any(0xD800 <= ord(c) < 0xE000 for c in texts):
-        assert codes(found) - {"bad-header"} == set()  # a key may be one bit away from total_size
-        if not found:
-            assert anatomy.keys == set(weights)
-            assert set(anatomy.members) == set(weights.values())
-    if weights:
-        assert safetensors_index.FORMAT.magic(data[:64])
-
-
-ODD = st.text(alphabet='{}[]":,\\ \nmetadatawight_p019.-eE', max_size=150)
-
-
-@examples(200)
-@given(st.binary(max_size=100) | ODD.map(str.encode))
-def test_any_bytes_do_not_surprise(tail: bytes) -> None:
-    for head in b"", b'{"weight_map":{', b'{"metadata":{"total_size":':
-        read(head + tail)
-        safetensors_index.FORMAT.magic(head + tail)
+    assert codes(found) - {"bad-header"} == set()  # a key may be one bit away from total_size
+    if not found:
+        assert (anatomy.keys, set(anatomy.members)) == (set(weights), set(weights.values()))
+    assert safetensors_index.FORMAT.magic(data[:64])

@@ -7,14 +7,13 @@ from __future__ import annotations
 import shutil
 import struct
 import sys
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from counted import at_most, memory_below
 from examples import examples
-from helpers import Fixture, bad, claims, codes, findings, flipped
+from helpers import bad, claims, codes, findings, flipped
 from hypothesis import given
 from hypothesis import strategies as st
 from places import FORMAT_FILES
@@ -53,9 +52,6 @@ def look(files: dict[str, bytes]) -> dict[str, list[Finding]]:
 def one(index: bytes) -> list[Finding]:
     """The findings of an index alone."""
     return list(findings(index, tf_bundle.FORMAT, Anatomy(), (), "x.index"))
-
-
-# --- what real bundles hold
 
 
 def test_a_manager_s_checkpoint_tells_its_step() -> None:
@@ -103,11 +99,8 @@ def test_every_type_has_a_name_and_a_size() -> None:
     for name, dtype in types.items():
         assert dtype in (name, "string", "float32", "int64"), (name, dtype)
     assert anatomy.metadata["global_step"] == 7
-
-
-def test_big_endian_numbers_are_read_as_such() -> None:
-    report, anatomy = show(str(GOOD / "hand-big-endian/x.data-00000-of-00001"))
-    assert (report.verdict, anatomy.metadata["step"]) == (Verdict.OK, 77)
+    _, big = show(str(GOOD / "hand-big-endian/x.data-00000-of-00001"))
+    assert big.metadata["step"] == 77
 
 
 def test_keys_of_slices_are_those_that_tensorflow_writes() -> None:
@@ -133,12 +126,9 @@ def test_counters_are_kept_among_many_scalars() -> None:
     assert len(anatomy.metadata) < 70
 
 
-# --- bundles of any structure
-
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20)
-VALUES = st.dictionaries(
-    NAMES, st.binary(max_size=40) | st.lists(st.binary(max_size=300), min_size=1, max_size=4), max_size=30
-)
+STRINGS = st.lists(st.binary(max_size=300), min_size=1, max_size=4)
+VALUES = st.dictionaries(NAMES, st.binary(max_size=40) | STRINGS, max_size=30)
 
 
 def strings(values: list[bytes]) -> tuple[bytes, int]:
@@ -215,25 +205,11 @@ def test_what_is_no_string_tensor_has_no_sum(kind: type[StringCrc | VariantCrc],
     assert it.digest() == b""
 
 
-# --- the index's own damage
-
-
-@pytest.mark.slow
-def test_every_wrong_number_in_the_footer_is_seen() -> None:
-    index = bundle(tensors({"a": b"123"})[0])
-    for at in range(len(index) - 48, len(index)):
-        for value in {0, 1, 0x7F, 0x80, 0xFF, index[at] ^ 0x10} - {index[at]}:
-            assert bad(one(index[:at] + bytes([value]) + index[at + 1 :])), (at, value)
-
-
 def test_a_damaged_block_makes_no_claims() -> None:
     entries, _ = tensors({f"layer_{i}": bytes([i]) * 9 for i in range(40)})
-    index = bytearray(bundle(entries, per_block=10))
-    index[30] ^= 1
-    anatomy = Anatomy()
-    found = list(findings(bytes(index), tf_bundle.FORMAT, anatomy, (), "x.index"))
-    assert [f.code for f in found] == ["crc-mismatch"]
-    assert anatomy.members == {}
+    index, anatomy = flipped(bundle(entries, per_block=10), 240), Anatomy()
+    found = list(findings(index, tf_bundle.FORMAT, anatomy, (), "x.index"))
+    assert ([f.code for f in found], anatomy.members) == (["crc-mismatch"], {})
 
 
 def test_bytes_behind_the_table_leave_its_claims_alone() -> None:
@@ -260,26 +236,12 @@ def test_an_index_renamed_without_its_shards_names_others(tmp_path: Path) -> Non
     assert found == {"missing-part", "unfinished-save"}
 
 
-def test_the_empty_bundle_is_good() -> None:
-    files = {"x.index": bundle({}), "x.data-00000-of-00001": b""}
-    assert look(files) == {name: [] for name in files}
-
-
-# --- hostile ones
-
-
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """The writer's own CRC takes a second per megabyte."""
     from crc32c import crc32c as fast
 
     monkeypatch.setattr(make_tensorflow, "crc32c", fast)
-
-
-def bounded(index: bytes) -> list[Finding]:
-    """The findings, which have to come after bounded work."""
-    with at_most(12_000_000):
-        return one(index)
 
 
 @pytest.mark.slow
@@ -290,8 +252,8 @@ def test_huge_keys_out_of_shared_prefixes_stop() -> None:
     for n in range(20_000):  # each shares 29,996 bytes with the one before it
         contents += varint(29_996) + b"\4\2" + struct.pack(">I", (ord("l") << 24) + n) + b"\x08\x04"
     contents += struct.pack("<II", 0, 1)
-    with memory_below(100 << 20):
-        found = bounded(table([bytes(contents)], [b"z"]))
+    with memory_below(100 << 20), at_most(12_000_000):
+        found = one(table([bytes(contents)], [b"z"]))
     assert [f.code for f in found] == ["too-complex"]
 
 
@@ -299,7 +261,8 @@ def test_huge_keys_out_of_shared_prefixes_stop() -> None:
 @pytest.mark.exhaustive
 def test_many_slices_take_linear_time() -> None:
     slices = [[(n, 1)] for n in range(40_000)]
-    found = bounded(bundle({b"w": entry(4, [1 << 40], 0, 0, 0, slices=slices)}))
+    with at_most(12_000_000):
+        found = one(bundle({b"w": entry(4, [1 << 40], 0, 0, 0, slices=slices)}))
     assert [f.code for f in found] == ["missing-storage"] * 16
 
 
@@ -324,13 +287,14 @@ def test_bytes_that_many_tensors_claim_are_read_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "raw", [b"\0" * 4096, bytes(48 - 8) + MAGIC, b"\xff" * 40 + MAGIC, b"\x80" * 40 + MAGIC, MAGIC * 6]
+    "raw",
+    [
+        bytes(4096),
+        *(numbers + MAGIC for numbers in (bytes(40), b"\xff" * 40, b"\x80" * 40, b"\x80\0" * 20, MAGIC * 5)),
+    ],
 )
 def test_a_footer_alone_is_damage(raw: bytes) -> None:
     assert max(f.severity for f in one(raw)) is Severity.ERROR
-
-
-# --- names
 
 
 @pytest.mark.parametrize(
@@ -356,21 +320,12 @@ def test_shards_beside_a_damaged_index_are_not_judged(tmp_path: Path, damage: by
     shutil.copytree(GOOD / "v1-sharded", tmp_path / "x")
     index = tmp_path / "x/model.ckpt-5.index"
     raw = index.read_bytes()
-    flipped = {"half": raw[:200], "bit": raw[:60] + bytes([raw[60] ^ 1]) + raw[61:], "head": b"\1" + raw[1:]}
-    index.write_bytes(damage if isinstance(damage, bytes) else flipped[damage])
+    damaged = {"half": raw[:200], "bit": flipped(raw, 480), "head": b"\1" + raw[1:]}
+    index.write_bytes(damage if isinstance(damage, bytes) else damaged[damage])
     reports = {Path(f.report.path).name: f.report for f in verify([str(tmp_path)], settle=0).files}
     assert reports.pop("model.ckpt-5.index").verdict is Verdict.BROKEN
     assert [[f.code for f in r.findings] for r in reports.values()] == [["unreadable"]] * 4
 
-
-@pytest.mark.parametrize("g", [Fixture(p) for p in sorted(GOOD.glob("*/*.index"))], ids=lambda g: g.own)
-def test_the_magic_is_the_header(g: Fixture) -> None:
-    assert tf_bundle.FORMAT.magic(g.data[:64])
-    for i in range(9):
-        assert not tf_bundle.FORMAT.magic(g.data[:i])
-
-
-# --- the list of checkpoints
 
 LIST = b"""model_checkpoint_path: "ckpt-5"
 all_model_checkpoint_paths: "ckpt-4"
@@ -403,13 +358,6 @@ def test_anything_else_is_a_bad_tracker(raw: bytes) -> None:
     assert e.value.finding.code == "bad-tracker"
 
 
-@examples(200)
-@given(raw=st.binary(max_size=80), at=st.integers(0, len(LIST)))
-def test_no_text_makes_the_list_fail_otherwise(raw: bytes, at: int) -> None:
-    with suppress(Damage):
-        assert read_latest(LIST[:at] + raw + LIST[at:])
-
-
 def naming(path: str) -> bytes:
     return f'model_checkpoint_path: "{path}"\nall_model_checkpoint_paths: "{path}"\n'.encode()
 
@@ -417,14 +365,10 @@ def naming(path: str) -> bytes:
 @pytest.mark.parametrize(
     ("text", "codes"),
     [
-        (naming("model.ckpt-5"), []),
-        (naming("/elsewhere/model.ckpt-5"), []),
-        (naming("/elsewhere/model.ckpt-9"), ["dangling-tracker"]),
-        (naming("model.ckpt-9"), ["dangling-tracker"]),
-        (b'model_checkpoint_path: "model\0-5"\n', ["dangling-tracker"]),
-        (b'model_checkpoint_path: "model.ck', ["bad-tracker"]),
-        (b"", ["bad-tracker"]),
-        (bytes(100), ["bad-tracker"]),
+        *((naming(f"{home}model.ckpt-5"), []) for home in ("", "/elsewhere/")),
+        *((naming(f"{home}model.ckpt-9"), ["dangling-tracker"]) for home in ("", "/elsewhere/")),
+        (naming("model\0-5"), ["dangling-tracker"]),
+        *((text, ["bad-tracker"]) for text in (b'model_checkpoint_path: "model.ck', b"", bytes(100))),
     ],
 )
 def test_the_state_file_beside_a_bundle(tmp_path: Path, text: bytes, codes: list[str]) -> None:

@@ -4,15 +4,18 @@ every kind of tensor.
 
 from __future__ import annotations
 
+import argparse
 import io
 import pickle
 import random
 import re
+import signal
 import struct
 import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +35,7 @@ from ckpt_tools.formats.torch.torch_zip import in_order, name_hash, serializatio
 from ckpt_tools.inspection.check import inspect, regions_of
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.report import Guard, Level
-from ckpt_tools.storage import BytesSource, ShortRead
+from ckpt_tools.storage import BytesSource, LocalSource, ShortRead
 
 ZIP, LEGACY, TAR, PLAIN, ARCHIVE = (
     BY_NAME[n] for n in ("torch_zip", "torch_legacy", "torch_tar", "pickle_plain", "zip_archive")
@@ -141,9 +144,6 @@ def checked(source: Any, anatomy: Anatomy | None = None) -> list[Finding]:
     return list(structure(source, Anatomy() if anatomy is None else anatomy, ZIP.checks[Level.STRUCTURE]))
 
 
-# --- sizes
-
-
 def test_structure_reads_little_of_two_gigabytes() -> None:
     sizes = [32 << 20] * 64
     source, anatomy = sparse_archive(around(sizes), {32 << 20: 0x1234}), Anatomy()
@@ -200,10 +200,7 @@ def test_more_records_than_sixteen_bits_count() -> None:
 
 @pytest.mark.torch
 def test_torch_s_own_sparse_file_beyond_four_gigabytes(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    from ckpt_tools.storage import LocalSource
-
-    path = tmp_path / "big.pt"
+    torch, path = pytest.importorskip("torch"), tmp_path / "big.pt"
     big = torch.empty(2**32 + 64, dtype=torch.uint8)
     with torch.serialization.skip_data():
         torch.save({"a": torch.ones(3), "big": big, "after": torch.ones(5), "none": torch.ones(0)}, path)
@@ -214,9 +211,6 @@ def test_torch_s_own_sparse_file_beyond_four_gigabytes(tmp_path: Path) -> None:
         assert {f.code for f in checked(source, anatomy)} == {"skeleton", "not-checksummed"}
         assert source.bytes_read < 64 * 1024
     assert {t.name: t.nbytes for t in anatomy.tensors} == {"a": 12, "big": 2**32 + 64, "after": 20, "none": 0}
-
-
-# --- the serialization id
 
 
 def ids(digits: bytes) -> list[str]:
@@ -238,12 +232,10 @@ def own_digits(data: bytes) -> tuple[int, bytes]:
 @pytest.mark.slow
 def test_one_digit_is_damage_and_all_digits_are_another_system() -> None:
     at, digits = own_digits(REAL)
-    assert bad(look(REAL, ZIP)) == []
     for i in range(20):
-        for digit in b"0123456789":
-            if digit != digits[i]:
-                new = REAL[: at + i] + bytes([digit]) + REAL[at + i + 1 :]
-                assert codes(look(new, ZIP)) == {"odd-header"}
+        for digit in set(b"0123456789") - {digits[i]}:
+            new = REAL[: at + i] + bytes([digit]) + REAL[at + i + 1 :]
+            assert codes(look(new, ZIP)) == {"odd-header"}
     foreign = REAL[:at] + b"12345678901234567890" + REAL[at + 20 :]
     anatomy = Anatomy(regions=[])
     found = look(foreign, ZIP, anatomy)
@@ -251,12 +243,6 @@ def test_one_digit_is_damage_and_all_digits_are_another_system() -> None:
     (note,) = [f for f in found if f.code == "odd-header"]
     assert "another system" in note.message and note.severity is Severity.NOTE
     assert next(r.guard for r in regions_of(anatomy, len(foreign)) if r.offset == at) is Guard.UNPROTECTED
-
-
-def test_the_checksums_half_must_agree() -> None:
-    at, _ = own_digits(REAL)
-    for i in range(20, 40):
-        assert codes(look(flipped(REAL, 8 * (at + i)), ZIP)) == {"crc-mismatch"}
 
 
 @pytest.mark.slow
@@ -278,9 +264,6 @@ def test_ids_of_real_archives() -> None:
 
 def test_an_id_that_is_no_number() -> None:
     assert ids(b"x" * 40) == ids(b"1" * 39) == ["bad-header"]
-
-
-# --- which checksums mean something
 
 
 def records_of(data: bytes) -> list[tuple[str, bytes]]:
@@ -306,15 +289,10 @@ def test_a_single_storage_filled_in_later() -> None:
     stream = io.BytesIO()
     with torch.serialization.skip_data():
         torch.save({"w": torch.ones(64)}, stream)
-    data, anatomy = bytearray(stream.getvalue()), Anatomy()
-    assert {f.code for f in look(bytes(data), ZIP, anatomy)} == {"skeleton", "not-checksummed"}
-    at = anatomy.tensors[0].offset
-    assert at is not None
-    data[at : at + 4] = b"\0\0\x80\x3f"
-    assert {f.code for f in look(bytes(data), ZIP)} == {"not-checksummed"}
-
-
-# --- hostile archives
+    data, anatomy = stream.getvalue(), Anatomy()
+    assert {f.code for f in look(data, ZIP, anatomy)} == {"skeleton", "not-checksummed"}
+    at = anatomy.tensors[0].offset or 0
+    assert {f.code for f in look(data[:at] + b"\0\0\x80\x3f" + data[at + 4 :], ZIP)} == {"not-checksummed"}
 
 
 def archived(pickled: bytes, method: int = zipfile.ZIP_DEFLATED) -> bytes:
@@ -371,21 +349,10 @@ def test_entries_that_share_one_payload_do_not_multiply(fmt: Any) -> None:
     assert len(found) < 60
 
 
-def test_a_hidden_record_is_called_one() -> None:
-    data = (FORMAT_FILES / "torch_zip" / "bad" / "bad-header--hidden-record.pt").read_bytes()
-    assert any("does not name" in f.message for f in look(data, ZIP))
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_rubbish_between_two_good_ends_costs_little(seed: int) -> None:
-    rng = random.Random(seed)
+def test_rubbish_between_two_good_ends_costs_little() -> None:
     tail = (FORMAT_FILES / "torch_zip" / "good" / "tiny.pt").read_bytes()
-    data = b"PK\3\4" + rng.randbytes(1 << 20) + tail
     with at_most(10_000):
-        look(data, ZIP)
-
-
-# --- every kind of tensor
+        look(b"PK\3\4" + random.Random(0).randbytes(1 << 20) + tail, ZIP)
 
 
 def flat(value: Any, torch: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -448,8 +415,8 @@ def test_parts_of_sparse_quantized_and_nested_tensors() -> None:
         "packed": ("quint4x2", (2, 5), 6), "packed.scales": ("float32", (2,), 8), "packed.zero_points": ("float32", (2,), 8),
     }  # fmt: skip
     nested = names("torch_zip/good/nested.pt")
-    assert nested["strided.buffer"] == ("float32", (9,), 36)
-    assert nested["jagged.values"] == ("float32", (3, 3), 36)
+    told = {"strided.buffer": ("float32", (9,), 36), "jagged.values": ("float32", (3, 3), 36)}
+    assert {name: nested[name] for name in told} == told
     assert {"strided.sizes", "strided.strides", "strided.storage_offsets", "jagged.offsets"} <= nested.keys()
     assert names("torch_zip/good/attributes.pt") == {
         "parameter": ("float32", (2,), 8), "parameter.sub": ("float32", (3,), 12), "subclass": ("float32", (2,), 8), "subclass.extra": ("float32", (4,), 16),
@@ -474,9 +441,6 @@ def test_what_torch_writes_beside_state_dicts(tmp_path: Path, monkeypatch: pytes
     damaged or unsafe.
     """
     torch = pytest.importorskip("torch")
-    import argparse
-    import signal
-
     monkeypatch.chdir(tmp_path)
     net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
     optimizer = torch.optim.AdamW(net.parameters())
@@ -506,9 +470,6 @@ def test_what_torch_writes_beside_state_dicts(tmp_path: Path, monkeypatch: pytes
         assert anatomy.tensors or path.suffix == ".pt2", path.name
 
 
-# --- the old formats
-
-
 @examples(200)
 @given(
     st.lists(st.integers(0, 2**48).map(str), max_size=30)
@@ -535,30 +496,22 @@ def test_old_files_of_torch_s_own(tmp_path: Path) -> None:
         assert checked_bytes > (100 if protocol > 1 else 20)
 
 
-TINY_TAR = (FORMAT_FILES / "torch_tar" / "good" / "tiny.pth.tar").read_bytes()
-
-
-@pytest.mark.slow
-def test_every_flip_in_a_tar_header_is_seen() -> None:
-    assert [bit for bit in range(8 * 512) if not bad(look(flipped(TINY_TAR, bit), TAR))] == []
-
-
 def test_a_tar_of_many_members_costs_little() -> None:
-    head = TINY_TAR[:512]
+    head = (FORMAT_FILES / "torch_tar" / "good" / "tiny.pth.tar").read_bytes()[:512]
     with at_most(10_000):
-        found = look(head * 4000, TAR)
-    assert bad(found)
+        assert bad(look(head * 4000, TAR))
 
 
-@pytest.mark.parametrize(
-    "value",
-    [{}, {"a": 1}, [1, 2], (1, 2, 3), {"epoch": 3, "h": [1, 2.5, None, True]}, "a name", b"bytes", {1, 2}],
-)
+VALUES = [
+    {}, {"a": 1}, [1, 2], (1, 2, 3), {"epoch": 3, "h": [1, 2.5, None, True]}, "a name", b"bytes", {1, 2},
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("protocol", range(6))
-def test_plain_pickles_are_recognised(value: Any, protocol: int) -> None:
-    data = pickle.dumps(value, protocol)
-    assert next(f for f in FORMATS if f.magic(data[:HEAD])) is PLAIN
-    assert bad(look(data, PLAIN)) == []
+def test_plain_pickles_are_recognised(protocol: int) -> None:
+    for data in (pickle.dumps(value, protocol) for value in VALUES):
+        assert next(f for f in FORMATS if f.magic(data[:HEAD])) is PLAIN
+        assert bad(look(data, PLAIN)) == []
 
 
 TEXTS = ["count\nvalue\n1\n2\n", "(a, b)\n", "]\n", "}", "name,age\n", "I,1\n2", "N\n\n\n", "Price\n", "S3 bucket\n"]  # fmt: skip
@@ -578,13 +531,13 @@ def test_a_record_on_another_disk_is_one_that_torch_finds_or_damage(disk: int) -
     import torch
 
     torch.save({"w": torch.zeros(3)}, buffer := io.BytesIO())
-    data, at = bytearray(buffer.getvalue()), 0
-    while (at := data.find(b"PK\1\2", at + 1)) >= 0:
-        copy = bytearray(data)
-        struct.pack_into("<H", copy, at + 34, disk)
-        errors = [f for f in look(bytes(copy)) if f.severity is Severity.ERROR]
+    data = buffer.getvalue()
+    for found in re.finditer(rb"PK\x01\x02", data):
+        at = found.start() + 34
+        copy = data[:at] + struct.pack("<H", disk) + data[at + 2 :]
+        errors = [f for f in look(copy) if f.severity is Severity.ERROR]
         try:
-            torch.load(io.BytesIO(bytes(copy)), weights_only=True)
+            torch.load(io.BytesIO(copy), weights_only=True)
         except RuntimeError:
             assert errors
         else:
@@ -598,18 +551,15 @@ def test_a_record_on_another_disk_is_one_that_torch_finds_or_damage(disk: int) -
 def test_a_pickle_that_weights_only_refuses_is_told(zipped: bool, protocol: int, tmp_path: Path) -> None:
     """Users may choose the protocol, and torch.load reads that of its own files alone by default."""
     torch = pytest.importorskip("torch")
-    path = tmp_path / "a.pt"
-    state = {"w": torch.ones(3), "step": 4}
+    path, state = tmp_path / "a.pt", {"w": torch.ones(3), "step": 4}
     torch.save(state, path, pickle_protocol=protocol, _use_new_zipfile_serialization=zipped)
-    with warnings.catch_warnings():
+    refused = protocol > 3
+    with warnings.catch_warnings(), pytest.raises(pickle.UnpicklingError) if refused else nullcontext():
         warnings.simplefilter("ignore")
-        try:
-            refused = not torch.load(path, weights_only=True)
-        except pickle.UnpicklingError:
-            refused = True
+        torch.load(path, weights_only=True)
     report = verify([str(path)]).files[0].report
     assert report.verdict is Verdict.OK
-    assert ("needs-trust" in {f.code for f in report.findings}) is refused is (protocol > 3)
+    assert ("needs-trust" in {f.code for f in report.findings}) is refused
 
 
 @pytest.mark.torch

@@ -4,7 +4,6 @@ reads pickles.
 
 from __future__ import annotations
 
-import os
 import pickle
 import struct
 import zipfile
@@ -16,6 +15,7 @@ from helpers import zipped
 from places import BENCHMARKS
 from run_helpers import megatron
 from scripts import loaded
+from timed import same_times
 
 from ckpt_tools import Level, Selection, plan, verify
 from ckpt_tools.cli import execute
@@ -65,20 +65,31 @@ def test_padding_hides_no_call(name: str, wrap: Callable[[bytes], bytes], tmp_pa
     assert execute(["verify", str(path), "--level", "structure", "-q"]) == 5
 
 
-@pytest.mark.parametrize("at", range(1, 5))
-def test_each_pickle_of_the_old_format_is_read_to_its_end(at: int, tmp_path: Path) -> None:
-    path = tmp_path / "x.pt"
-    path.write_bytes(P.legacy(PADDING["empty opcodes"], at))
-    assert seen(path)[0] is Verdict.UNKNOWN
-    path.write_bytes(P.legacy(P2 + BAD, at))
-    assert "unsafe-pickle" in seen(path)[1]
+def nested(inner: bytes, times: int) -> bytes:
+    """Files of the old format in bytes that a pickle has torch load."""
+    return nested(P.hidden(P.legacy(inner)), times - 1) if times else inner
 
 
-@pytest.mark.parametrize("member", ["sys_info", "pickle", "storages", "tensors"])
-def test_each_member_of_the_tar_is_read_to_its_end(member: str, tmp_path: Path) -> None:
-    path = tmp_path / "x.pt"
-    path.write_bytes(P.tar(**{member: PADDING["empty opcodes"]}))
-    assert seen(path)[0] is Verdict.UNKNOWN
+LONG_ONE, UNKNOWN = PADDING["empty opcodes"], Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "found"),
+    [
+        *(("x.pt", P.legacy(data, at), found) for at in range(1, 5) for data, found in ((LONG_ONE, UNKNOWN), (P2 + BAD, "unsafe-pickle"))),
+        *(("x.pt", P.tar(**{member: LONG_ONE}), UNKNOWN) for member in ("sys_info", "pickle", "storages", "tensors")),
+        ("x.pkl", nested(LONG_ONE, 1), UNKNOWN), ("x.pkl", nested(P2 + BAD, 6), UNKNOWN), ("x.pkl", nested(P2 + BAD, 2), "unsafe-pickle"),
+        *(("x.pkl", P.hidden(inner), "unsafe-pickle") for inner in (b"PK\3\4", b"", b"N.")),  # no file of the old format
+        ("x.pkl", P2 + b"Np" + b"0" * 21 + b"\n.", Verdict.BROKEN),  # a memo entry of many digits
+    ],
+    ids=lambda value: "" if isinstance(value, bytes) else str(value),
+)  # fmt: skip
+def test_each_pickle_is_read_to_its_end(name: str, data: bytes, found: object, tmp_path: Path) -> None:
+    """Those of torch's old format and of its tar, and those that are hidden in bytes."""
+    path = tmp_path / name
+    path.write_bytes(data)
+    verdict, codes = seen(path)
+    assert found is verdict or found in codes
 
 
 def test_a_tar_that_looks_like_a_pickle_is_neither(tmp_path: Path) -> None:
@@ -86,31 +97,6 @@ def test_a_tar_that_looks_like_a_pickle_is_neither(tmp_path: Path) -> None:
     path.write_bytes(P.two_faced(P.tar(storages=P2 + BAD)))
     pickle.loads(path.read_bytes())  # harmless as a pickle, and torch.load does not read it as one
     assert "unsafe-pickle" in seen(path)[1]
-
-
-def test_what_is_hidden_in_bytes_is_read_to_its_end(tmp_path: Path) -> None:
-    path, inner = tmp_path / "x.pkl", P2 + BAD
-    path.write_bytes(P.hidden(P.legacy(PADDING["empty opcodes"])))
-    assert seen(path)[0] is Verdict.UNKNOWN
-    for _ in range(5):
-        inner = P.hidden(P.legacy(inner))
-    path.write_bytes(inner)
-    assert seen(path)[0] is Verdict.UNKNOWN
-    path.write_bytes(P.hidden(P.legacy(P.hidden(P.legacy(P2 + BAD)))))
-    assert "unsafe-pickle" in seen(path)[1]
-
-
-@pytest.mark.parametrize("inner", [b"PK\3\4", b"", b"N."], ids=["zip", "nothing", "another pickle"])
-def test_bytes_for_torch_that_are_not_its_old_format_are_unsafe(inner: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "x.pkl"
-    path.write_bytes(P.hidden(inner))
-    assert "unsafe-pickle" in seen(path)[1]
-
-
-def test_a_memo_entry_of_many_digits_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "x.pkl"
-    path.write_bytes(P2 + b"Np" + b"0" * 21 + b"\n.")
-    assert seen(path)[0] is Verdict.BROKEN
 
 
 @pytest.mark.slow
@@ -123,7 +109,7 @@ def test_the_index_of_dcp(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("make", [P.archive, P.legacy, bytes], ids=["archive", "old format", "plain"])
 def test_an_object_of_dcp(make: Callable[[bytes], bytes], tmp_path: Path) -> None:
-    P.dcp(tmp_path / "step-1", lambda _: make(PADDING["empty opcodes"]), metadata=False)
+    P.dcp(tmp_path / "step-1", lambda _: make(LONG_ONE), metadata=False)
     assert seen(tmp_path / "step-1")[0] is Verdict.UNKNOWN
     P.dcp(tmp_path / "step-2", lambda _: make(P2 + BAD), metadata=False)
     assert "unsafe-pickle" in seen(tmp_path / "step-2")[1]
@@ -133,13 +119,11 @@ def test_an_object_of_dcp(make: Callable[[bytes], bytes], tmp_path: Path) -> Non
 def test_a_file_that_was_not_read_to_its_end_is_never_planned(level: Level, tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     for path in root.glob("iter_0000020/*/*.pt"):
-        before = path.stat()
-        path.write_bytes(P.archive(PADDING["empty opcodes"]))
-        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        with same_times(path):
+            path.write_bytes(P.archive(LONG_ONE))
     with pytest.raises(CannotLook, match="not read"):
         plan(str(root), Selection(level=level))
-    made = plan(str(root), Selection(level=level, skip_unreadable=True))
-    assert made.resume_step == 10
+    assert plan(str(root), Selection(level=level, skip_unreadable=True)).resume_step == 10
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
@@ -148,14 +132,9 @@ def test_a_file_that_was_not_read_to_its_end_is_never_planned(level: Level, tmp_
 )
 def test_pickles_in_other_archives(top: str, name: str, method: int, tmp_path: Path) -> None:
     """Packages, exported programs, and zips of other programs hold pickles that their own loaders read."""
-    for inner, code in (
-        (P2 + BAD, "unsafe-pickle"),
-        (PADDING["empty opcodes"], "unread-pickle"),
-        (P.archive(P2 + BAD), "unsafe-pickle"),
-    ):
-        if name.endswith(".pt") == inner.startswith(b"PK"):
-            path = tmp_path / "x.zip"
-            members = {"archive_format": b"pt2", "version": b"3\n", name: inner}
-            path.write_bytes(zipped({top + n: data for n, data in members.items()}, method))
-            verdict, codes = seen(path)
-            assert code in codes and verdict in (Verdict.BROKEN, Verdict.UNKNOWN)
+    path, pickles = tmp_path / "x.zip", ((P2 + BAD, "unsafe-pickle"), (LONG_ONE, "unread-pickle"))
+    for inner, code in [(P.archive(P2 + BAD), "unsafe-pickle")] if name.endswith(".pt") else pickles:
+        members = {"archive_format": b"pt2", "version": b"3\n", name: inner}
+        path.write_bytes(zipped({top + n: data for n, data in members.items()}, method))
+        verdict, codes = seen(path)
+        assert code in codes and verdict in (Verdict.BROKEN, Verdict.UNKNOWN)

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha1
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +23,10 @@ from stores.proxy import Proxy, Rule
 from stores.s3_contents import ACCESS, SECRET
 from stores.serving import Handler, Server, serving
 
-from ckpt_tools import cli
+from ckpt_tools import cli, verify
+from ckpt_tools.errors import UsageError
+from ckpt_tools.model.selection import StoreOptions
+from ckpt_tools.reading.engines import Engine
 from ckpt_tools.storage import attempts
 
 LATER = "2099-01-01T00:00:00Z"
@@ -108,17 +112,9 @@ def desk(
 # -- S3: rclone verifies signatures --------------------------------------------------------------------------
 
 
-def by_environment(desk: Desk) -> None:
-    desk.env(**KEYS)
-
-
 def by_profile(desk: Desk) -> None:
     desk.aws(f"[default]\n{BAD}[work]\n{GOOD}")
     desk.env(AWS_PROFILE="work")
-
-
-def by_default_profile(desk: Desk) -> None:
-    desk.aws(f"[default]\n{GOOD}")
 
 
 def by_program(desk: Desk) -> None:
@@ -135,11 +131,7 @@ def by_role(desk: Desk) -> None:
     desk.env(AWS_PROFILE="work")
 
 
-def by_login(desk: Desk) -> None:
-    _logged_in(desk, LATER)
-
-
-def _logged_in(desk: Desk, until: str) -> None:
+def by_login(desk: Desk, until: str = LATER) -> None:
     start = "https://example.awsapps.com/start"
     account = "sso_region = us-east-1\nsso_account_id = 123456789012\nsso_role_name = r\nregion = us-east-1\n"
     desk.aws(config=f"[profile work]\nsso_start_url = {start}\n{account}")
@@ -173,23 +165,26 @@ def by_machine(desk: Desk) -> None:
     desk.env(AWS_EC2_METADATA_SERVICE_ENDPOINT=desk.authority.endpoint, AWS_EC2_METADATA_DISABLED="false")
 
 
-WAYS: tuple[Callable[[Desk], None], ...] = (
-    *(by_environment, by_profile, by_default_profile, by_program, by_role, by_login),
-    *(by_web_identity, by_container, by_machine),
-)
+Way = Callable[[Desk], None]
+ASKS_NOBODY: dict[str, Way] = {
+    "environment": lambda desk: desk.env(**KEYS),
+    "profile": by_profile,
+    "default profile": lambda desk: desk.aws(f"[default]\n{GOOD}"),
+    "program": by_program,
+}
+ASKS: dict[str, Way] = {
+    "role": by_role, "login": by_login, "web identity": by_web_identity, "container": by_container, "machine": by_machine,
+}  # fmt: skip
 
 
 @pytest.mark.share(2)
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-def test_credentials_are_found_where_aws_finds_them(
-    way: Callable[[Desk], None], desk: Desk, rclone_s3: Bucket
-) -> None:
+@pytest.mark.parametrize("way", [*ASKS_NOBODY, *ASKS])
+def test_credentials_are_found_where_aws_finds_them(way: str, desk: Desk, rclone_s3: Bucket) -> None:
     rclone_s3.upload(TREE, "run")
-    way(desk)
+    (ASKS_NOBODY | ASKS)[way](desk)
     code, said = desk.ls(rclone_s3.url, endpoint=rclone_s3.endpoint)
     assert (code, "iter_0000030" in said) == (0, True), f"{said} {desk.authority.state}"
-    own = {"by_role", "by_login", "by_web_identity", "by_container", "by_machine"}
-    assert bool(desk.authority.state) == (way.__name__ in own)
+    assert bool(desk.authority.state) == (way in ASKS)
 
 
 def test_a_named_profile_goes_before_the_environment_and_that_of_the_environment_after_it(
@@ -227,40 +222,19 @@ def test_nobody_asks_a_public_bucket(desk: Desk, s3: Bucket, rclone_s3: Bucket) 
     assert desk.ls(rclone_s3.url, endpoint=rclone_s3.endpoint)[0] == 5, "one that wants a signature"
 
 
-def expired_login(desk: Desk) -> None:
-    _logged_in(desk, "2020-01-01T00:00:00Z")
+OLD_LOGIN = ("the login of the profile 'work' has expired", "aws sso login --profile work")
+MISSING: dict[str, tuple[Way, int, tuple[str, ...]]] = {
+    "nothing": (lambda _: None, 5, ("there are no credentials for S3", "aws sso login", "skip_signature=true")),
+    "expired login": (lambda desk: by_login(desk, "2020-01-01T00:00:00Z"), 5, OLD_LOGIN),
+    "another profile": (lambda desk: desk.env(AWS_PROFILE="absent"), 2, ("no profile 'absent'", "aws configure list-profiles")),
+    "no secret": (lambda desk: desk.env(AWS_ACCESS_KEY_ID=ACCESS), 5, ("AWS_SECRET_ACCESS_KEY is not", "AWS_PROFILE")),
+    "wrong secret": (lambda desk: desk.env(**WRONG), 5, ("403 SignatureDoesNotMatch", "the secret key does not fit")),
+}  # fmt: skip
 
 
-def no_secret(desk: Desk) -> None:
-    desk.env(AWS_ACCESS_KEY_ID=ACCESS)
-
-
-def wrong_secret(desk: Desk) -> None:
-    desk.env(**WRONG)
-
-
-def another_profile(desk: Desk) -> None:
-    desk.env(AWS_PROFILE="absent")
-
-
-def nothing(_desk: Desk) -> None:
-    """Neither a file nor a variable."""
-
-
-@pytest.mark.parametrize(
-    ("way", "code", "words"),
-    [
-        (nothing, 5, ("there are no credentials for S3", "aws sso login", "skip_signature=true")),
-        (expired_login, 5, ("the login of the profile 'work' has expired", "aws sso login --profile work")),
-        (another_profile, 2, ("no profile 'absent'", "aws configure list-profiles")),
-        (no_secret, 5, ("AWS_SECRET_ACCESS_KEY is not", "AWS_PROFILE")),
-        (wrong_secret, 5, ("403 SignatureDoesNotMatch", "the secret key does not fit")),
-    ],
-    ids=lambda value: getattr(value, "__name__", ""),
-)
-def test_what_is_missing_is_said_with_what_to_do(
-    way: Callable[[Desk], None], code: int, words: tuple[str, ...], desk: Desk, rclone_s3: Bucket
-) -> None:
+@pytest.mark.parametrize("name", MISSING)
+def test_what_is_missing_is_said_with_what_to_do(name: str, desk: Desk, rclone_s3: Bucket) -> None:
+    way, code, words = MISSING[name]
     way(desk)
     found, said = desk.ls(rclone_s3.url, endpoint=rclone_s3.endpoint)
     assert found == code and all(word in said for word in words), said
@@ -277,18 +251,13 @@ class Says(Handler):
 @pytest.mark.parametrize(
     ("status", "code", "words"),
     [
-        (403, "AccessDenied", "s3:ListBucket"),
-        (404, "NoSuchBucket", "there is no such bucket"),
-        (400, "ExpiredToken", "the session token has expired"),
-        (403, "RequestTimeTooSkewed", "the clock of this machine is wrong"),
-        (403, "InvalidAccessKeyId", "does not know this access key"),
-        (301, "PermanentRedirect", "region=REGION"),
-        (400, "AuthorizationHeaderMalformed", "region=REGION"),
-        (200, "Portal", "is not a store of this kind: check the endpoint"),
-        (200, "", "check the endpoint"),
-        (503, "SlowDown", "503 SlowDown"),
+        (403, "AccessDenied", "s3:ListBucket"), (404, "NoSuchBucket", "there is no such bucket"),
+        (400, "ExpiredToken", "the session token has expired"), (403, "RequestTimeTooSkewed", "the clock of this machine is wrong"),
+        (403, "InvalidAccessKeyId", "does not know this access key"), (301, "PermanentRedirect", "region=REGION"),
+        (400, "AuthorizationHeaderMalformed", "region=REGION"), (200, "Portal", "is not a store of this kind: check the endpoint"),
+        (200, "", "check the endpoint"), (503, "SlowDown", "503 SlowDown"),
     ],
-)
+)  # fmt: skip
 def test_what_a_store_refuses_is_said_with_what_to_do(status: int, code: str, words: str, desk: Desk) -> None:
     desk.env(**KEYS)
     with serving(Says, (status, code)) as server:
@@ -367,13 +336,6 @@ def test_what_is_not_installed_is_named(url: str, module: str, extra: str, desk:
 
 def test_an_engine_is_told_no_secrets_and_no_options(desk: Desk) -> None:
     """Its workers open stores as their own environment says, and might read another file of that name."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    from ckpt_tools import verify
-    from ckpt_tools.errors import UsageError
-    from ckpt_tools.model.selection import StoreOptions
-    from ckpt_tools.reading.engines import Engine
-
     engine = Engine(ThreadPoolExecutor(1), "threads of the test")
     elsewhere = StoreOptions((("endpoint", "http://127.0.0.1:1"),))
     for url, stores in (("s3://bucket/run", elsewhere), ("http://127.0.0.1:1/a?sig=x", None)):

@@ -52,14 +52,11 @@ def test_a_run_of_markers_alone_has_no_checkpoint(bucket: Bucket, tmp_path: Path
 @pytest.mark.parametrize(
     ("beside", "marks"),
     [
-        (False, ["iter_0000010"]),
-        (False, ["iter_0000010", "iter_0000020"]),
-        (False, ["iter_0000010/mp_rank_00", "iter_0000020/mp_rank_00"]),
-        (True, ["iter_0000020"]),
-        (True, ["iter_0000040"]),
+        (False, ["iter_0000010"]), (False, ["iter_0000010", "iter_0000020"]),
+        (False, ["iter_0000010/mp_rank_00", "iter_0000020/mp_rank_00"]), (True, ["iter_0000020"]), (True, ["iter_0000040"]),
         (True, ["logs", "iter_0000040/mp_rank_00"]),
     ],
-)
+)  # fmt: skip
 def test_what_stands_alone_is_an_empty_directory(
     beside: bool, marks: list[str], ending: str, gcs: Bucket, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 from places import FIXTURES
 from stores.asking import Said, ask
 from stores.calls import FAULTS, Call, Desk, Fault, contents, desk_of
+from stores.commands import READERS
 
 TREES = {
     "megatron": ("megatron/tp", "iter_0000010", "iter_0000030", "mp_rank_00/model_optim_rng.pt"),
@@ -24,19 +25,15 @@ TREES = {
 }
 HAVE_TRACKERS = ("megatron", "deepspeed")
 OF_ANY = {
-    "ls": "ls @ --json",
-    "verify": "verify @ --level content --json",
-    "plan": "plan @ --json",
+    **{
+        name: line for name, line in READERS.items() if name not in ("show", "verify a file", "diff", "watch")
+    },
     "plan or none": "plan @ --allow none,missing --json",
-    "plan of the tracker": "plan @ --order tracker --json",
-    "latest": "latest @ --rank 0 --json",
-    "hook": "hook @ --json --plan-dir home/plans",
-    "stage": "stage @ home/ssd --json",
     "hook --stage": "hook @ --stage home/ssd --json --plan-dir home/plans",
-    "seal": "seal @ --json",
     "seal --seal-dir": "seal @ --seal-dir home/seals --json",
     "watch": "watch @ --once --state-dir home/watched",
     "watch --seal": "watch @ --once --seal --settle 0s --state-dir home/watched",
+    "seal": "seal @ --json",
     "prune": "prune @ --keep-last 1 --apply --json --state-dir home/pruned",
     "report": "report @ -o home/page.html",
 }
@@ -86,14 +83,6 @@ def expiries(calls: list[Call], turn: int, *, every: bool) -> Iterator[Fault]:
         yield Fault("expired", call, stays=True, of_store=True)
 
 
-def step(said: Said) -> Any:
-    try:
-        body = said.json
-    except ValueError:  # lines of JSON, or a path
-        return None
-    return body.get("resume_step", body.get("env", {}).get("CKPT_STEP"))
-
-
 def states(said: Said) -> Any:
     """How many checkpoints are good, bad, waiting … after the last pass of ``ckpt watch``."""
     events = [json.loads(line) for line in said.printed.splitlines()]
@@ -108,7 +97,7 @@ def newest(files: dict[str, bytes], usual: dict[str, bytes]) -> dict[str, bytes]
 def check_answer(command: str, fault: Fault, said: Said, usual: Said, *, as_kept: bool) -> None:
     assert said.code != 70 and "Traceback" not in said.error, said.text
     if as_kept:  # as if the store had it so: told of what holds tensors, and never less than that
-        told = said.code != usual.code or step(said) == step(usual) or "skipped" in said.error
+        told = said.code != usual.code or said.step == usual.step or "skipped" in said.error
         assert told or not fault.call.key.endswith(ARCHIVES), said.text
         return
     allowed = {usual.code, 5}
@@ -118,7 +107,7 @@ def check_answer(command: str, fault: Fault, said: Said, usual: Said, *, as_kept
         allowed.add(1)  # two files that differ: no checksum says which is right
     assert said.code in allowed, said.text
     if command.startswith(CHOOSE) and said.code == 0:
-        assert step(said) == step(usual), said.text
+        assert said.step == usual.step, said.text
     if command.startswith("seal") and said.code == 0 and fault.what in NOBODY_KNOWS:
         assert said.json["summary"]["in-use"] == 0, said.text
     if command.startswith("watch") and said.code == 0 and fault.what in NOBODY_KNOWS:
@@ -158,7 +147,7 @@ def check_store(
     assert newest(contents(desk.top), usual) == newest(usual, usual), said.text
     if command != "prune":  # which leaves what is no checkpoint any more to the next one
         assert desk.ask("verify @ --level content --json").code == 0
-    assert step(desk.ask("plan @ --json")) == last
+    assert desk.ask("plan @ --json").step == last
     again = desk.ask(line)
     assert again.code == 0, again.text
     if not judged_bad:  # which is looked at again with the next scrub
@@ -172,7 +161,7 @@ def go_through(desk: Desk, command: str, turn: int, *, every: bool) -> int:
     calls, left = desk.store.calls, contents(desk.top)
     staged = [contents(p) for p in (desk.home / "home").glob("ssd/*-*") if p.name != ".ckpt-stage"]
     whole = {k: v for files in staged for k, v in files.items() if k != ".ckpt-stage.json"}
-    last, met = step(desk.ask("plan @ --json")), 0
+    last, met = desk.ask("plan @ --json").step, 0
     for fault in (*faults(calls, turn, every=every), *expiries(calls, turn, every=every)):
         desk.fresh()
         said = desk.ask(line, fault)
@@ -183,7 +172,7 @@ def go_through(desk: Desk, command: str, turn: int, *, every: bool) -> int:
             check_answer(command, fault, said, usual, as_kept=as_kept)
             if as_kept:
                 continue
-            if step(said) in (None, step(usual)):  # an older one was chosen, and said why
+            if said.step in (None, usual.step):  # an older one was chosen, and said why
                 check_stage(desk, said, whole)
             if command in WRITE:
                 judged_bad = command == "watch --seal" and (said.code == 1 or fault.what == "flipped")

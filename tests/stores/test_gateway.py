@@ -10,9 +10,10 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from stores.asking import NEWEST, TREE, Said, ask
+from stores.asking import NEWEST, TREE
 from stores.behind_proxy import Behind, behind_proxy
 from stores.bucket import Bucket
+from stores.commands import READERS, WRITERS
 from stores.faults import Corrupt
 from stores.proxy import Proxy, Rule
 from stores.s3_contents import s3_of
@@ -26,20 +27,20 @@ PLACES = {
     "tracker": (TRACKER, 0),
 }
 """Which byte of which object comes otherwise."""
+OTHERS = ("plan", "latest", "stage", "verify", "plan of the tracker")
 COMMANDS = {
-    "verify": "verify @ --json",
-    "plan": "plan @ --json",
+    **{name: READERS[name] for name in OTHERS},
     "structure": "plan @ --level structure --json",
-    "tracker": "plan @ --order tracker --json",
-    "latest": "latest @ --rank 0 --json",
     "budget": "plan @ --budget 60 --json",
-    "stage": "stage @ staged --json",
-    "seal": "seal @ --json",
-    "prune": "prune @ --damaged --keep-last 1 --settle 0s --apply --json --state-dir pruned",
+    **WRITERS,
 }
 KEEPS = {"crc": {}, "etag": {"ServerSideEncryption": "AES256"}}
 """What the store keeps: a CRC-32 of each object, or an ETag alone, and that it is an MD5."""
-EVERYDAY = {("crc", "content", "plan"), ("etag", "end", "structure"), ("etag", "tracker", "tracker")}
+EVERYDAY = {
+    ("crc", "content", "plan"),
+    ("etag", "end", "structure"),
+    ("etag", "tracker", "plan of the tracker"),
+}
 ROWS = [
     pytest.param(*row, marks=() if row in EVERYDAY else pytest.mark.slow)
     for row in product(KEEPS, PLACES, COMMANDS)
@@ -63,8 +64,7 @@ def test_what_comes_is_not_what_the_store_holds(
     if command == "prune":
         monkeypatch.setenv("CKPT_ORDER", "step")
     before = user.bucket.keys()
-    words = (f"{user.bucket.url}/run" if word == "@" else word for word in COMMANDS[command].split())
-    said: Said = ask(*words)
+    said = user.said(COMMANDS[command])
     as_usual = said.code == 0 and (command in ("verify", "seal", "prune") or said.json["resume_step"] == 30)
     assert said.code == 5 or as_usual, said.text
     assert "broken" not in (f["verdict"] for f in said.json.get("files", ()) if "verdict" in f), said.text

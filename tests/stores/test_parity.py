@@ -28,16 +28,6 @@ from stores.moto_s3 import MotoS3
 from stores.rclone import RcloneS3
 from stores.s3_contents import S3Contents
 
-HAS_NONE = {
-    "links": "an upload stores what they lead to",
-    "empty directories": "a name is a directory as long as a key lies below it",
-    "modes and owners": "who may read is said elsewhere",
-    "FIFOs, sockets, devices": "no upload takes them",
-    "nanoseconds": "of LastModified the second counts: headers have no more of it",
-}
-"""What a store cannot have, and ``as_uploaded`` takes from the local tree before it is asked."""
-
-
 HAS_MORE = {
     "etag": "which object it was",
     "version": "the same, where the bucket keeps versions",
@@ -89,7 +79,9 @@ def _of_a_disk(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def as_uploaded(root: Path) -> None:
-    """Take what no store has (``HAS_NONE``) from a local tree."""
+    """Take from a local tree what no store has: links (an upload stores what they lead to), directories below which
+    nothing lies, modes and owners.
+    """
     for path in [p for p in root.rglob("*") if p.is_symlink()]:
         to = path.resolve()
         path.unlink()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -107,65 +106,55 @@ def test_files_of_somebody_else_keep_a_checkpoint(s3: Bucket, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("key", ["mp_rank_01/model_optim_rng.pt", "new/of_somebody"])
-def test_nothing_goes_where_somebody_writes(
-    s3: Bucket, tmp_path: Path, proxy_of: Callable[[Bucket], Proxy], key: str
-) -> None:
+def test_nothing_goes_where_somebody_writes(tmp_path: Path, proxy: Proxy, through: Bucket, key: str) -> None:
     """After all that was asked, in the last listing before the first of it would go."""
-    filled(s3, tmp_path)
-    proxy = proxy_of(s3)
-    there = s3.through(proxy.endpoint)
-    pruned(there, tmp_path)
+    filled(through, tmp_path)
+    pruned(through, tmp_path)
     path = r"\?list-type=2&prefix=run(/|%2F)iter_0000010"  # of all that lies below it
-    proxy.add(Rule(Before(lambda: s3.put(f"run/iter_0000010/{key}", b"new")), path=path, times=1))
+    proxy.add(Rule(Before(lambda: through.put(f"run/iter_0000010/{key}", b"new")), path=path, times=1))
     with pytest.raises(UsageError, match="somebody else writes there"):
-        pruned(there, tmp_path, apply=True)
-    assert steps(s3) == {"10", "20", "30", "40"} and not proxy.count("POST")
+        pruned(through, tmp_path, apply=True)
+    assert steps(through) == {"10", "20", "30", "40"} and not proxy.count("POST")
 
 
 @pytest.mark.share(4)
 @pytest.mark.parametrize("at", [1, 2, 3])
 @pytest.mark.parametrize("fault", [Cut(), Status(403)], ids=["killed", "refused"])
 def test_what_is_left_is_no_checkpoint_and_the_next_command_goes_on(
-    s3: Bucket, tmp_path: Path, proxy_of: Callable[[Bucket], Proxy], at: int, fault: Any
+    tmp_path: Path, proxy: Proxy, through: Bucket, at: int, fault: Any
 ) -> None:
     """The n-th request that deletes, and all after it, are refused, or never come back."""
-    filled(s3, tmp_path)
-    proxy = proxy_of(s3)
-    there = s3.through(proxy.endpoint)
+    filled(through, tmp_path)
     proxy.add(Rule(fault, method="POST", first=at))
     proxy.add(Rule(fault, method="DELETE"))
     with pytest.raises(CannotLook, match="cannot be deleted") if at < 3 else nullcontext():
-        pruned(there, tmp_path, apply=True)
-    assert chosen(s3, tmp_path) == 40
+        pruned(through, tmp_path, apply=True)
+    assert chosen(through, tmp_path) == 40
     # nothing else can be used: what is left of the others is taken for no checkpoint
-    s3.put("run/iter_0000040/mp_rank_00/model_optim_rng.pt", b"PK\3\4")
-    assert chosen(s3, tmp_path) == (30 if at == 1 else None)
+    through.put("run/iter_0000040/mp_rank_00/model_optim_rng.pt", b"PK\3\4")
+    assert chosen(through, tmp_path) == (30 if at == 1 else None)
     whole = "run/iter_0000040/mp_rank_00/model_optim_rng.pt"
-    s3.put(whole, (tmp_path / whole).read_bytes())
+    through.put(whole, (tmp_path / whole).read_bytes())
     proxy.clear()
-    pruned(there, tmp_path, apply=True)
-    assert steps(s3) == {"40"}
+    pruned(through, tmp_path, apply=True)
+    assert steps(through) == {"40"}
     notes = list((tmp_path / "state").rglob("pruning.json"))
     assert [json.loads(note.read_text())["checkpoints"] for note in notes] == [[]]
 
 
-def test_what_was_saved_anew_since_is_left_alone(
-    s3: Bucket, tmp_path: Path, proxy_of: Callable[[Bucket], Proxy]
-) -> None:
-    filled(s3, tmp_path)
-    proxy = proxy_of(s3)
+def test_what_was_saved_anew_since_is_left_alone(tmp_path: Path, proxy: Proxy, through: Bucket) -> None:
+    filled(through, tmp_path)
     rule = proxy.add(Rule(Status(403), method="POST", first=2))
     proxy.add(Rule(Status(403), method="DELETE"))
-    there = s3.through(proxy.endpoint)
     with pytest.raises(CannotLook):
-        pruned(there, tmp_path, apply=True)
-    assert rule.matched > 1 and len(s3.keys()) == 6
+        pruned(through, tmp_path, apply=True)
+    assert rule.matched > 1 and len(through.keys()) == 6
     again = "run/iter_0000020/mp_rank_00/model_optim_rng.pt"
-    s3.put(again, (tmp_path / again).read_bytes())
+    through.put(again, (tmp_path / again).read_bytes())
     proxy.clear()
-    body = pruned(there, tmp_path, 3, apply=True)
-    assert steps(s3) == {"20", "40"} and gone(body) == ["iter_0000010", "iter_0000030"]
-    assert chosen(s3, tmp_path) == 40
+    body = pruned(through, tmp_path, 3, apply=True)
+    assert steps(through) == {"20", "40"} and gone(body) == ["iter_0000010", "iter_0000030"]
+    assert chosen(through, tmp_path) == 40
 
 
 def test_a_local_tree_is_not_asked_for(s3: Bucket, tmp_path: Path) -> None:

@@ -21,12 +21,9 @@ from ckpt_tools.reading.engines import Engine
 ROOT = f"{URL}/run"
 STATES = (".pt", ".pth", ".bin", ".safetensors", ".distcp")
 TREES = {
-    "megatron/tp": ("--order", "tracker"),
-    "deepspeed/zero1": ("--order", "tracker"),
-    "dcp/two": (),
-    "hf-trainer/sharded": (),
+    "megatron/tp": ("--order", "tracker"), "deepspeed/zero1": ("--order", "tracker"), "dcp/two": (), "hf-trainer/sharded": (),
     "tensorflow/manager": (),
-}
+}  # fmt: skip
 
 
 @pytest.fixture

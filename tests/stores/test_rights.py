@@ -9,33 +9,24 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from stores.asking import NEWEST, TREE, Said
+from stores import commands
+from stores.asking import TREE, Said
 from stores.behind_proxy import Behind, behind_proxy
 from stores.bucket import Bucket
 from stores.policy import READ, Policy, right_of
 from stores.proxy import Proxy, Rule
 
 READERS = {
-    "ls": "ls @ --json",
-    "verify": "verify @ --json",
+    **commands.READERS,
     "verify --by-store": "verify @ --by-store --json",
-    "verify a file": f"verify @/{NEWEST} --json",
-    "show": f"show @/{NEWEST} --json",
-    "diff": f"diff {TREE}/iter_0000030 @/iter_0000030 --json",
-    "plan": "plan @ --json",
-    "plan of the tracker": "plan @ --order tracker --json",
-    "latest": "latest @ --rank 0 --json",
-    "hook": "hook @ --json --plan-dir plans",
-    "stage": "stage @ ssd --json",
-    "watch": "watch @ --once --settle 0s --state-dir watched",
-    "prune": "prune @ --keep-last 1 --settle 0s --json --state-dir pruned",
-    "seal --seal-dir": "seal @ --seal-dir seals --json",
+    "prune": "prune @ --keep-last 1 --settle 0s --json --state-dir home/pruned",
+    "seal --seal-dir": "seal @ --seal-dir home/seals --json",
     "report": "report @ -o page.html",
 }
 WRITERS = {
-    "seal": "seal @ --json",
-    "watch --seal": "watch @ --once --seal --settle 0s --state-dir watched",
-    "prune --apply": "prune @ --keep-last 1 --settle 0s --apply --json --state-dir pruned",
+    "seal": commands.WRITERS["seal"],
+    "watch --seal": "watch @ --once --seal --settle 0s --state-dir home/watched",
+    "prune --apply": commands.WRITERS["prune"],
 }
 OWN = {"seal": "s3:PutObject", "watch --seal": "s3:PutObject", "prune --apply": "s3:DeleteObject"}
 """The right that a writer needs beside those of a reader."""

@@ -55,16 +55,12 @@ def test_what_is_sealed_in_a_store_is_held_to_it(bucket: Bucket, tmp_path: Path)
 
 
 def test_a_tree_that_was_sealed_on_a_disk_verifies_in_a_store(s3: Bucket, tmp_path: Path) -> None:
+    """And its seals are replaced when that is asked for."""
     guard.seal(megatron(tmp_path / "run"))
     s3.upload(tmp_path / "run", "run")
-    assert verified(s3, tmp_path) == (0, set())
-    assert set(states(sealed(s3, tmp_path)).values()) == {"already"}
-
-
-def test_seals_are_replaced_when_that_is_asked_for(s3: Bucket, tmp_path: Path) -> None:
-    s3.upload(megatron(tmp_path / "run"), "run")
-    sealed(s3, tmp_path)
-    assert set(states(sealed(s3, tmp_path, "--again", "--digest", "sha256")).values()) == {"sealed"}
+    for words, state in ((), "already"), (("--again", "--digest", "sha256"), "sealed"):
+        assert verified(s3, tmp_path) == (0, set())
+        assert set(states(sealed(s3, tmp_path, *words)).values()) == {state}
     assert verified(s3, tmp_path) == (0, set())
 
 
@@ -82,62 +78,56 @@ def test_nothing_is_written_with_dry_run_and_away_with_seal_dir(s3: Bucket, tmp_
     assert verified(s3, tmp_path, "--seal-dir", str(away))[0] == 1
 
 
-def test_the_seal_of_somebody_else_is_not_replaced(
-    s3: Bucket, tmp_path: Path, proxy_of: Callable[[Bucket], Proxy]
-) -> None:
+def test_the_seal_of_somebody_else_is_not_replaced(tmp_path: Path, proxy: Proxy, through: Bucket) -> None:
     """It came after the listing, in the last moment before ours."""
-    s3.upload(megatron(tmp_path / "run", steps=(20,)), "run")
-    proxy = proxy_of(s3)
-    proxy.add(Rule(Before(lambda: s3.put(SEAL, b"theirs")), method="PUT", path=SEAL))
-    done = ckpt("seal", f"{s3.url}/run", env=of_user(s3.through(proxy.endpoint), tmp_path))
+    through.upload(megatron(tmp_path / "run", steps=(20,)), "run")
+    proxy.add(Rule(Before(lambda: through.put(SEAL, b"theirs")), method="PUT", path=SEAL))
+    done = ckpt("seal", f"{through.url}/run", env=of_user(through, tmp_path))
     assert done.returncode == 5 and "somebody else" in done.stderr, done.stderr
-    there = s3_of(s3).client.get_object(Bucket=s3_of(s3).bucket, Key=SEAL)
+    there = s3_of(through).client.get_object(Bucket=s3_of(through).bucket, Key=SEAL)
     assert there["Body"].read() == b"theirs"
     assert proxy.count("PUT") == 1
 
 
 def test_without_the_right_to_write_it_says_what_can_be_done(
-    s3: Bucket, tmp_path: Path, proxy_of: Callable[[Bucket], Proxy]
+    tmp_path: Path, proxy: Proxy, through: Bucket
 ) -> None:
-    s3.upload(megatron(tmp_path / "run", steps=(20,)), "run")
-    proxy, before = proxy_of(s3), s3.keys()
+    through.upload(megatron(tmp_path / "run", steps=(20,)), "run")
+    before = through.keys()
     proxy.add(Rule(Status(403), method="PUT"))
-    done = ckpt("seal", f"{s3.url}/run", env=of_user(s3.through(proxy.endpoint), tmp_path))
-    assert done.returncode == 5 and "CKPT_SEAL_DIR" in done.stderr and s3.keys() == before
+    done = ckpt("seal", f"{through.url}/run", env=of_user(through, tmp_path))
+    assert done.returncode == 5 and "CKPT_SEAL_DIR" in done.stderr and through.keys() == before
 
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize("before", [False, True], ids=["a new one", "one in place of another"])
 def test_a_seal_that_something_else_took_is_not_said_to_be_there(
-    before: bool, s3: Bucket, proxy_of: Callable[[Bucket], Proxy], tmp_path: Path
+    before: bool, proxy: Proxy, through: Bucket, tmp_path: Path
 ) -> None:
     """What answers each PUT, as a store would, is none."""
-    s3.upload(megatron(tmp_path / "run"), "run")
+    through.upload(megatron(tmp_path / "run"), "run")
     if before:
-        sealed(s3, tmp_path)
-    proxy = proxy_of(s3)
+        sealed(through, tmp_path)
     proxy.add(Rule(Status(200, (("ETag", '"0"'),)), method="PUT"))
     words = ("--again", "--also", "sha256") if before else ()
-    body = sealed(s3.through(proxy.endpoint), tmp_path, *words, code=5)
+    body = sealed(through, tmp_path, *words, code=5)
     assert body["error"]["exit_code"] == 5, body
 
 
-def test_a_file_replaced_while_it_is_sealed_is_in_use(
-    s3: Bucket, tmp_path: Path, proxy_of: Callable[[Bucket], Proxy]
-) -> None:
+def test_a_file_replaced_while_it_is_sealed_is_in_use(tmp_path: Path, proxy: Proxy, through: Bucket) -> None:
     """After it was read: what is sworn to is looked at again when all of it was."""
-    s3.upload(megatron(tmp_path / "run", steps=(20,)), "run")
-    proxy, first, done = proxy_of(s3), FILE.replace("rank_01", "rank_00"), list[bool]()
+    through.upload(megatron(tmp_path / "run", steps=(20,)), "run")
+    first, done = FILE.replace("rank_01", "rank_00"), list[bool]()
 
     def replace() -> None:
         if not done:
             done.append(True)
-            s3.put(first, (tmp_path / FILE).read_bytes())
+            through.put(first, (tmp_path / FILE).read_bytes())
 
     # the listing of both directories is the last thing that is asked before the seal
     proxy.add(Rule(Before(replace), method="GET", path=FILE, first=2))
-    asked = ckpt("seal", f"{s3.url}/run", "--json", env=of_user(s3.through(proxy.endpoint), tmp_path))
-    keys = s3.keys()
+    asked = ckpt("seal", f"{through.url}/run", "--json", env=of_user(through, tmp_path))
+    keys = through.keys()
     assert done and SEAL not in keys, asked.stderr
     assert json.loads(asked.stdout)["summary"]["in-use"] == 1
 
@@ -145,22 +135,21 @@ def test_a_file_replaced_while_it_is_sealed_is_in_use(
 @pytest.mark.share(2)
 @pytest.mark.parametrize("name", ["model.safetensors", "model-data"], ids=["a known format", "any file"])
 def test_what_is_not_what_the_store_has_is_not_sworn_to(
-    s3: Bucket, tmp_path: Path, proxy_of: Callable[[Bucket], Proxy], name: str
+    tmp_path: Path, proxy: Proxy, through: Bucket, name: str
 ) -> None:
     """A bit flips on the way in a file that has no checksum of its own; the next time it is sealed."""
-    s3.put("run/checkpoint-20/trainer_state.json", b'{"global_step": 20, "epoch": 1.0}')
+    through.put("run/checkpoint-20/trainer_state.json", b'{"global_step": 20, "epoch": 1.0}')
     header = b'{"w":{"dtype":"U8","shape":[90000],"data_offsets":[0,90000]}}'
     data = len(header).to_bytes(8, "little") + header + bytes(range(250)) * 360
-    s3.put("run/checkpoint-20/model.safetensors", data)
-    s3.put(f"run/checkpoint-20/{name}", data)
-    proxy = proxy_of(s3)
+    through.put("run/checkpoint-20/model.safetensors", data)
+    through.put(f"run/checkpoint-20/{name}", data)
     proxy.add(Rule(Corrupt(50_000), method="GET", path=name))
-    done = ckpt("seal", f"{s3.url}/run", "--json", env=of_user(s3.through(proxy.endpoint), tmp_path))
+    done = ckpt("seal", f"{through.url}/run", "--json", env=of_user(through, tmp_path))
     assert done.returncode == 5, (done.stdout, done.stderr)
-    assert "not those that the store says it has" in done.stdout and "seal" not in " ".join(s3.keys())
+    assert "not those that the store says it has" in done.stdout and "seal" not in " ".join(through.keys())
     proxy.clear()
-    sealed(s3, tmp_path)
-    assert "seal" in " ".join(s3.keys())
+    sealed(through, tmp_path)
+    assert "seal" in " ".join(through.keys())
 
 
 # ---- fragments, one of each rank

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from in_process import executed
 from kill_points import Commands
 from msgspec.structs import replace
 from run_helpers import CKPT, CLEAN, SAY, broken_body, ckpt, megatron, torchrun_env
@@ -22,7 +23,10 @@ from stores.asking import variables
 from stores.bucket import Bucket
 from stores.environment import of_s3
 from stores.faults import Corrupt, Cut, Hook, Short
-from stores.proxy import Proxy, Rule
+from stores.proxy import Fault, Proxy, Rule
+
+from ckpt_tools import api
+from ckpt_tools.errors import CannotLook
 
 BODY = "model_optim_rng"
 NEWEST = "iter_0000020"
@@ -43,8 +47,8 @@ def uploaded(s3: Bucket, run: Path) -> Bucket:
 
 
 @pytest.fixture
-def proxy(uploaded: Bucket, proxy_of: Callable[[Bucket], Proxy]) -> Proxy:
-    return proxy_of(uploaded)
+def through(uploaded: Bucket, proxy: Proxy) -> Bucket:
+    return uploaded.through(proxy.endpoint)
 
 
 @pytest.fixture
@@ -56,16 +60,28 @@ def stage(bucket: Bucket, home: Path, *words: object) -> Done:
     return ckpt("stage", f"{bucket.url}/run", home, *ORDER, *words, env=of_s3(bucket))
 
 
-def start(bucket: Bucket, home: Path, *words: object) -> Done:
+def start(bucket: Bucket, home: Path | str, *words: object, cwd: Path | None = None) -> Done:
     """A job that prints its words and variables."""
-    line = ("run", f"{bucket.url}/run", *ORDER, "--stage", home, *words, "--", *SAY)
-    return ckpt(*line, env=of_s3(bucket))
+    line = (
+        "run",
+        f"{bucket.url}/run",
+        *ORDER,
+        "--stage",
+        home,
+        *words,
+        "--",
+        *SAY,
+        "{ckpt.path}",
+        "{ckpt.args}",
+    )
+    return ckpt(*line, env=of_s3(bucket), cwd=cwd)
 
 
 def told(done: Done) -> dict[str, str]:
-    """The variables that the job sees."""
+    """The variables that the job sees; its words name the copies too."""
     assert done.returncode == 0, done.stderr
-    _, variables = json.loads(done.stdout)
+    words, variables = json.loads(done.stdout)
+    assert words == f"{variables['CKPT_PATH']} {variables['CKPT_ARGS']}".split()
     return dict(variables)
 
 
@@ -133,34 +149,23 @@ def test_every_store_is_brought_whole(bucket: Bucket, run: Path, home: Path) -> 
     assert files_of(only(home)) == newest_of(run)
 
 
-def test_the_words_of_a_command_name_the_copies(uploaded: Bucket, home: Path) -> None:
-    line = ("run", f"{uploaded.url}/run", *ORDER, "--stage", home, "--", "echo", "{ckpt.path}", "{ckpt.args}")
-    done = ckpt(*line, env=of_s3(uploaded))
-    assert done.stdout.split() == [str(only(home)), "--load", str(only(home)), "--ckpt-step", "20"]
-
-
-def test_what_is_there_is_not_fetched_again(uploaded: Bucket, home: Path) -> None:
-    assert staged(uploaded, home)["fetched"]["files"] == 2
-    inode = (only(home) / NEWEST / f"mp_rank_00/{BODY}.pt").stat().st_ino
-    assert staged(uploaded, home)["fetched"] == {"files": 0, "bytes": 0}
-    assert (only(home) / NEWEST / f"mp_rank_00/{BODY}.pt").stat().st_ino == inode
-
-
-def test_each_byte_comes_once(uploaded: Bucket, proxy: Proxy, home: Path) -> None:
-    """The bodies are verified on their way: what is planned first is their structure alone."""
-    copied = staged(uploaded.through(proxy.endpoint), home)
-    assert {row["level"] for row in copied["files"]} == {"content"}
+def test_each_byte_comes_once(through: Bucket, proxy: Proxy, home: Path) -> None:
+    """The bodies are verified on their way: what is planned first is their structure alone. What is there is not
+    fetched again.
+    """
+    copied = staged(through, home)
+    assert {row["level"] for row in copied["files"]} == {"content"} and copied["fetched"]["files"] == 2
     # its end and its beginning for the plan, then all of it
     assert asked_for(proxy, f"{NEWEST}/mp_rank_00") <= 3
-
-
-def test_a_script_is_told(uploaded: Bucket, home: Path) -> None:
-    done = stage(uploaded, home, "--format", "shell")
-    assert f"CKPT_PATH={only(home)} CKPT_STEP=20 " in done.stdout
+    inode = (only(home) / NEWEST / f"mp_rank_00/{BODY}.pt").stat().st_ino
+    assert staged(through, home)["fetched"] == {"files": 0, "bytes": 0}
+    assert (only(home) / NEWEST / f"mp_rank_00/{BODY}.pt").stat().st_ino == inode
 
 
 def test_the_hook_tells_a_script_the_same(uploaded: Bucket, home: Path) -> None:
     """The job that it starts reads its copies; what is gone from them stops it."""
+    assert "CKPT_STEP=20 " in (said := stage(uploaded, home, "--format", "shell").stdout)
+    assert f"CKPT_PATH={only(home)} " in said
     line, env = ("hook", f"{uploaded.url}/run", *ORDER, "--stage", home), of_s3(uploaded)
     hooked = answer(ckpt(*line, "--json", env=env))["env"]
     seen = told(start(uploaded, home))
@@ -175,8 +180,7 @@ def test_the_hook_tells_a_script_the_same(uploaded: Bucket, home: Path) -> None:
 
 
 def test_a_relative_directory_is_below_the_current_one(uploaded: Bucket, tmp_path: Path) -> None:
-    line = ("run", f"{uploaded.url}/run", *ORDER, "--stage", "ssd", "--", *SAY)
-    seen = told(ckpt(*line, env=of_s3(uploaded), cwd=tmp_path))
+    seen = told(start(uploaded, "ssd", cwd=tmp_path))
     assert seen["CKPT_PATH"] == str(only(tmp_path / "ssd"))
 
 
@@ -214,10 +218,9 @@ def test_a_layout_whose_ranks_look_for_all_files_is_staged_whole(s3: Bucket, hom
     assert (only(home) / "latest").read_bytes() == b"global_step20"
 
 
-def test_workers_of_a_node_stage_once(uploaded: Bucket, proxy: Proxy, home: Path) -> None:
-    bucket = uploaded.through(proxy.endpoint)
-    line = [*CKPT, "run", f"{bucket.url}/run", *ORDER, "--stage", str(home), "--worker", "--", *SAY]
-    envs = [{**CLEAN, **of_s3(bucket), **torchrun_env(rank, 2)} for rank in range(2)]
+def test_workers_of_a_node_stage_once(through: Bucket, proxy: Proxy, home: Path) -> None:
+    line = [*CKPT, "run", f"{through.url}/run", *ORDER, "--stage", str(home), "--worker", "--", *SAY]
+    envs = [{**CLEAN, **of_s3(through), **torchrun_env(rank, 2)} for rank in range(2)]
     piped: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     workers = [subprocess.Popen(line, env=env, **piped) for env in envs]
     ended = [w.communicate() for w in workers]
@@ -239,19 +242,17 @@ def middle_of(path: Path) -> int:
 
 
 @pytest.mark.share(3)
-@pytest.mark.parametrize("fault", ["corrupt", "cut", "short"])
+@pytest.mark.parametrize("fault", [Corrupt, Cut, Short])
 def test_what_is_damaged_on_the_way_comes_again(
-    uploaded: Bucket, proxy: Proxy, run: Path, home: Path, fault: str
+    through: Bucket, proxy: Proxy, run: Path, home: Path, fault: Callable[[int], Fault]
 ) -> None:
-    at = middle_of(run / NEWEST / f"mp_rank_00/{BODY}.pt")
-    faults = {"corrupt": Corrupt(at), "cut": Cut(at), "short": Short(at)}
+    path, at = f"{NEWEST}/mp_rank_00", middle_of(run / NEWEST / f"mp_rank_00/{BODY}.pt")
     # the plan reads a file's structure first, in one request or two; the next one asks for its content
-    bucket, path = uploaded.through(proxy.endpoint), f"{NEWEST}/mp_rank_00"
-    staged(bucket, home.with_name("first"))
+    staged(through, home.with_name("first"))
     reads = asked_for(proxy, path)
     proxy.clear()
-    proxy.add(Rule(faults[fault], "GET", path, first=reads, times=1))
-    assert staged(bucket, home)["resume_step"] == 20
+    proxy.add(Rule(fault(at), "GET", path, first=reads, times=1))
+    assert staged(through, home)["resume_step"] == 20
     assert files_of(only(home)) == newest_of(run)
     assert asked_for(proxy, path) > reads
 
@@ -264,8 +265,7 @@ def test_damage_in_the_store_is_never_a_silent_fallback(s3: Bucket, run: Path, t
     assert "came damaged twice: crc-mismatch" in done.stderr
     assert "step 20 was skipped (" in done.stderr and NEWEST in done.stderr
     assert only(tmp_path / "ssd").name.startswith("iter_0000010-")
-    refused = start(s3, tmp_path / "ssd", "--no-fallback")
-    assert (refused.returncode, refused.stdout) == (6, "")
+    stopped(start(s3, tmp_path / "ssd", "--no-fallback"), 6)
     done = stage(s3, tmp_path / "other", "--json")
     assert answer(done)["resume_step"] == 10
     assert "step 20 was skipped (" in done.stderr
@@ -276,19 +276,22 @@ def test_nothing_starts_where_nothing_is_whole(s3: Bucket, tmp_path: Path, home:
     run = megatron(tmp_path / "run", steps=(20,))
     broken_body(run)
     s3.upload(run, "run")
-    done = start(s3, home)
-    assert (done.returncode, done.stdout) == (4, "")
+    assert stopped(start(s3, home), 4)
+
+
+def stopped(done: Done, code: int) -> str:
+    """What is said of a job that did not start."""
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    return done.stderr
 
 
 def test_what_always_comes_damaged_stops_the_start(
-    uploaded: Bucket, proxy: Proxy, run: Path, home: Path
+    through: Bucket, proxy: Proxy, run: Path, home: Path
 ) -> None:
     """The store's own checksum says that it has it whole."""
     path = run / NEWEST / f"mp_rank_00/{BODY}.pt"
     proxy.add(Rule(Corrupt(middle_of(path)), "GET", f"{NEWEST}/mp_rank_00"))
-    done = start(uploaded.through(proxy.endpoint), home)
-    assert (done.returncode, done.stdout) == (5, ""), done.stderr
-    assert "the store says" in done.stderr
+    assert "the store says" in stopped(start(through, home), 5)
 
 
 def test_an_object_replaced_between_two_nodes_stops_the_second(uploaded: Bucket, tmp_path: Path) -> None:
@@ -298,24 +301,20 @@ def test_an_object_replaced_between_two_nodes_stops_the_second(uploaded: Bucket,
     assert told(first)["CKPT_STEP"] == "20"
     uploaded.put(f"run/{NEWEST}/mp_rank_01/{BODY}.pt", b"other")
     second = start(uploaded, tmp_path / "first", *words, "--node", "1", "--level", "structure")
-    assert (second.returncode, second.stdout) == (5, ""), second.stderr
-    assert "replaced" in second.stderr
+    assert "replaced" in stopped(second, 5)
 
 
 def test_an_object_replaced_in_mid_read_stops_the_start(
-    uploaded: Bucket, proxy: Proxy, run: Path, home: Path
+    through: Bucket, proxy: Proxy, run: Path, home: Path
 ) -> None:
-    key, bucket = f"run/{NEWEST}/mp_rank_01/{BODY}.pt", uploaded.through(proxy.endpoint)
-    other = (run / f"{NEWEST}/mp_rank_00/{BODY}.pt").read_bytes()
-    staged(bucket, home.with_name("first"))
+    key, other = f"run/{NEWEST}/mp_rank_01/{BODY}.pt", (run / f"{NEWEST}/mp_rank_00/{BODY}.pt").read_bytes()
+    staged(through, home.with_name("first"))
     reads = asked_for(proxy, key)
     proxy.clear()
     # before the read of its content is answered
-    proxy.add(Rule(Hook(lambda: uploaded.put(key, other)), "GET", key, first=reads - 1, times=1))
-    done = start(bucket, home)
-    assert (done.returncode, done.stdout) == (5, ""), done.stderr
-    said = ("it was replaced", "it has changed since")  # by the moment it comes at
-    assert any(words in done.stderr for words in said)
+    proxy.add(Rule(Hook(lambda: through.put(key, other)), "GET", key, first=reads - 1, times=1))
+    said = stopped(start(through, home), 5)
+    assert "it was replaced" in said or "it has changed since" in said  # by the moment it comes at
     assert not [p for p in home.glob("iter_*") if (p / NOTE).exists()]
 
 
@@ -401,9 +400,7 @@ def test_a_file_of_somebody_else_is_not_removed(uploaded: Bucket, tmp_path: Path
 def test_a_directory_that_others_can_write_is_refused(uploaded: Bucket, home: Path, what: str) -> None:
     staged(uploaded, home)
     (home if what == "home" else only(home)).chmod(0o777)
-    done = start(uploaded, home)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "--stage" in done.stderr
+    assert "--stage" in stopped(start(uploaded, home), 2)
 
 
 def test_it_lies_on_any_file_system(uploaded: Bucket, run: Path) -> None:
@@ -412,17 +409,12 @@ def test_it_lies_on_any_file_system(uploaded: Bucket, run: Path) -> None:
         assert files_of(only(Path(home))) == newest_of(run)
 
 
-def test_room_is_looked_for_before(
-    tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from ckpt_tools.cli import execute
-
+def test_room_is_looked_for_before(tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = os.statvfs_result((4096, 4096, 1, 1, 1, 0, 0, 0, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda _: full)
     monkeypatch.chdir(tmp_path)
-    assert execute(["stage", "local://run", "ssd", *ORDER]) == 5
-    err = capsys.readouterr().err
-    assert all(words in err for words in ("are needed", "4.0 KiB free", "--keep N"))
+    code, _, err = executed(["stage", "local://run", "ssd", *ORDER])
+    assert code == 5 and all(words in err for words in ("are needed", "4.0 KiB free", "--keep N"))
     assert not list((tmp_path / "ssd").glob("*/*.pt"))
 
 
@@ -434,14 +426,8 @@ ASKED = (
 )
 
 
-def test_it_asks_what_plan_asks(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_asks_what_plan_asks(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each flag that the two have in common means the same; but contents are read as they are fetched."""
-    from ckpt_tools import api
-    from ckpt_tools.cli import execute
-    from ckpt_tools.errors import CannotLook
-
     asked: list[Any] = []
 
     def plan(root: str, selection: Any, **_: object) -> None:
@@ -452,19 +438,17 @@ def test_it_asks_what_plan_asks(
     words = [*ASKED.split(), "--seal-dir", str(tmp_path), "--plan-dir", str(tmp_path), "--key-file", str(run)]
     for level in ("structure", "content", "values"):
         for line in (["plan", "local://run"], ["stage", "local://run", str(tmp_path / "ssd")]):
-            assert execute([*line, *words, "--level", level]) == 5
+            assert executed([*line, *words, "--level", level])[0] == 5
         ours, theirs = asked.pop(), asked.pop()
         expected = "structure" if level == "content" else level
         assert str(ours[1].level) == expected
         assert (ours[0], replace(ours[1], level=theirs[1].level, compare_only=False)) == theirs
-    capsys.readouterr()
 
 
 @pytest.mark.parametrize("words", ["--view v", "--agree --nodes 1"])
 def test_what_contradicts_it_is_refused(uploaded: Bucket, home: Path, words: str) -> None:
-    done = start(uploaded, home, *words.split())
-    assert done.returncode == 2
-    assert f"--stage and {words.split(maxsplit=1)[0]}" in done.stderr
+    said = stopped(start(uploaded, home, *words.split()), 2)
+    assert f"--stage and {words.split(maxsplit=1)[0]}" in said
 
 
 def test_a_local_root_is_refused(run: Path, tmp_path: Path) -> None:

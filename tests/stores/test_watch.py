@@ -5,7 +5,6 @@ verified when it is finished.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -77,22 +76,19 @@ def test_each_checkpoint_is_verified_as_it_is_saved(s3: Bucket, tmp_path: Path) 
         assert checkpoints(watched.look()) == []
 
 
-def test_of_what_is_known_nothing_is_read_again(
-    s3: Bucket, tmp_path: Path, proxy_of: Callable[[Bucket], Proxy]
-) -> None:
+def test_of_what_is_known_nothing_is_read_again(tmp_path: Path, proxy: Proxy, through: Bucket) -> None:
     """And a look at which a checkpoint is new reads that one, and of those beside it nothing."""
     root = megatron(tmp_path / "run")
-    s3.upload(root, "run")
-    proxy = proxy_of(s3)
-    with reached(s3.through(proxy.endpoint), tmp_path):
-        watched = Watched(s3)
+    through.upload(root, "run")
+    with reached(through, tmp_path):
+        watched = Watched(through)
         assert len(checkpoints(watched.look())) == 2
         for _ in range(3):
             proxy.clear()
             assert watched.look() == []
             assert not [seen.path for seen in proxy.seen if "model_optim_rng" in seen.path]
         megatron(root, steps=(30,))
-        s3.upload(root / "iter_0000030", "run/iter_0000030")
+        through.upload(root / "iter_0000030", "run/iter_0000030")
         proxy.clear()
         assert checkpoints(watched.look()) == [(30, "good", "new")]
         read = {seen.path for seen in proxy.seen if "model_optim_rng" in seen.path}
@@ -111,13 +107,10 @@ def test_an_object_replaced_by_one_of_the_same_size_is_looked_at(s3: Bucket, tmp
         assert [row[::2] for row in checkpoints(watched.look())] == [(10, "changed")]
 
 
-def test_what_is_known_is_scrubbed_in_time(
-    s3: Bucket, tmp_path: Path, proxy_of: Callable[[Bucket], Proxy]
-) -> None:
+def test_what_is_known_is_scrubbed_in_time(s3: Bucket, tmp_path: Path, proxy: Proxy, through: Bucket) -> None:
     """Its bytes are read anew then, although its ETags are known."""
     s3.upload(megatron(tmp_path / "run"), "run")
-    proxy = proxy_of(s3)
-    with reached(s3.through(proxy.endpoint), tmp_path):
+    with reached(through, tmp_path):
         watched = Watched(s3, replace(OPTIONS, every=0.0))
         watched.look()
         proxy.clear()
@@ -125,17 +118,17 @@ def test_what_is_known_is_scrubbed_in_time(
         assert proxy.count("GET", "model_optim_rng") >= 4
 
 
-def test_a_store_that_does_not_answer_is_no_news(
-    s3: Bucket, tmp_path: Path, proxy_of: Callable[[Bucket], Proxy]
-) -> None:
-    s3.upload(megatron(tmp_path / "run"), "run")
-    proxy, said = proxy_of(s3), list[Event]()
-    with reached(s3.through(proxy.endpoint), tmp_path):
-        assert ran(s3, said) == 0
+def test_a_store_that_does_not_answer_is_no_news(tmp_path: Path, proxy: Proxy, through: Bucket) -> None:
+    through.upload(megatron(tmp_path / "run"), "run")
+    said = list[Event]()
+    with reached(through, tmp_path):
+        assert ran(through, said) == 0
         rule = proxy.add(Rule(unavailable("0")))
-        assert ran(s3, said) == 5 and rule.matched and not {e.type for e in said} & {"gone", "checkpoint"}
+        assert (
+            ran(through, said) == 5 and rule.matched and not {e.type for e in said} & {"gone", "checkpoint"}
+        )
         proxy.clear()
-        assert ran(s3, said) == 0
+        assert ran(through, said) == 0
 
 
 def test_a_prefix_without_objects_is_still_to_come(s3: Bucket, tmp_path: Path) -> None:
@@ -197,11 +190,10 @@ def test_a_seal_that_was_refused_is_put_again(tmp_path: Path, monkeypatch: pytes
     ids=["root", "tracker"],
 )
 def test_what_could_not_be_looked_at_is_no_success(
-    s3: Bucket, tmp_path: Path, proxy_of: Callable[[Bucket], Proxy], rule: Rule
+    tmp_path: Path, proxy: Proxy, through: Bucket, rule: Rule
 ) -> None:
     """Also where no checkpoint is known to be anything, because all of them seem to be written."""
-    s3.upload(megatron(tmp_path / "run"), "run")
-    proxy = proxy_of(s3)
-    with reached(s3.through(proxy.endpoint), tmp_path):
+    through.upload(megatron(tmp_path / "run"), "run")
+    with reached(through, tmp_path):
         proxy.add(rule)
-        assert ran(s3, []) == 5 and rule.matched
+        assert ran(through, []) == 5 and rule.matched

@@ -38,6 +38,15 @@ class Said:
         return json.loads(self.printed)
 
     @property
+    def step(self) -> Any:
+        """The step of what was chosen; None where the answer is no document."""
+        try:
+            body = self.json
+        except ValueError:  # lines of JSON, or a path
+            return None
+        return body.get("resume_step", body.get("env", {}).get("CKPT_STEP"))
+
+    @property
     def text(self) -> str:
         """Both streams, with single spaces: lines end where the terminal does."""
         return " ".join(f"{self.printed} {self.error}".split())

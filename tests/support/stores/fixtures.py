@@ -142,3 +142,14 @@ def bucket(request: pytest.FixtureRequest) -> Bucket:
     """The bucket of the fixture that ``indirect`` names."""
     found: Bucket = request.getfixturevalue(request.param)
     return found
+
+
+@pytest.fixture
+def proxy(s3: Bucket, proxy_of: Callable[[Bucket], Proxy]) -> Proxy:
+    return proxy_of(s3)
+
+
+@pytest.fixture
+def through(s3: Bucket, proxy: Proxy) -> Bucket:
+    """The bucket ``s3`` as it is asked for through ``proxy``; what a test puts there goes past it."""
+    return s3.through(proxy.endpoint)
