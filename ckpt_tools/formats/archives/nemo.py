@@ -119,19 +119,7 @@ def _check_member(source: Source, m: Member, anatomy: Anatomy) -> Iterator[Findi
 
 def _check_compressed(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check a gzip archive by its one CRC-32, which covers all bytes inside; judge the pickles inside."""
-    # where the compressed data begin: RFC 1952, 2.3
-    head = source.read(0, min(source.size, _MAX_HEADER))
-    if len(head) < _HEAD or head[3] & 0xE0:
-        raise Damage("bad-header", "gzip's header is damaged", 0)
-    flags, begin = head[3], _HEAD
-    if flags & 4:
-        begin += 2 + int.from_bytes(head[begin : begin + 2], "little")
-    for flag in (8, 16):  # a name, a comment
-        if flags & flag:
-            begin = head.find(b"\0", begin) + 1
-            if not begin:
-                raise Damage("bad-header", "gzip's header has a name without an end", _HEAD)
-    begin += 2 if flags & 2 else 0
+    begin = _find_payload(source)
     end = source.size - _TRAILER
     yield from _unpack(source, begin, end, anatomy)
     if end <= begin:
@@ -170,6 +158,22 @@ def _check_unpacked(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     yield from _judge_distributed(source, members, anatomy)
     for m in members:
         yield from _judge_pickles(source, m, anatomy)
+
+
+def _find_payload(source: Source) -> int:
+    """Return where the compressed data begin (RFC 1952, 2.3). Raise Damage."""
+    head = source.read(0, min(source.size, _MAX_HEADER))
+    if len(head) < _HEAD or head[3] & 0xE0:
+        raise Damage("bad-header", "gzip's header is damaged", 0)
+    flags, at = head[3], _HEAD
+    if flags & 4:
+        at += 2 + int.from_bytes(head[at : at + 2], "little")
+    for flag in (8, 16):  # a name, a comment
+        if flags & flag:
+            at = head.find(b"\0", at) + 1
+            if not at:
+                raise Damage("bad-header", "gzip's header has a name without an end", _HEAD)
+    return at + (2 if flags & 2 else 0)
 
 
 FORMAT = own_format("nemo", magic, _structure, distinct=False)

@@ -98,7 +98,7 @@ def decode(decoder: Any, raw: bytes, piece: int) -> Iterator[bytes]:
 
 
 def _make_zstd_decoder(write: _Write) -> _Decoder:
-    file = SimpleNamespace(write=write)
+    file = SimpleNamespace(write=write)  # as much of a file as zstandard's stream writer uses
     return stream(file, _PIECE), lambda: True  # zstd.walk() has checked the end of the frame
 
 

@@ -178,8 +178,8 @@ class Format(Struct, frozen=True):
 def own_format(
     name: str, magic: Callable[[bytes], bool], check: Check | None = None, **fields: Any
 ) -> Format:
-    """Return a format of this package; its other fields are in named.py and its family's formats.toml. If
-    it has checks of more levels than ``check``, of its structure, they are in ``fields``.
+    """Return a format of this package, whose ``check`` is that of its structure; what ``fields`` do not give
+    is in named.py and its family's formats.toml.
     """
     row = ROWS[name]
     if check is not None:

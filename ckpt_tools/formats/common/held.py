@@ -73,7 +73,10 @@ def find_state(files: Sequence[tuple[str, Report]]) -> str:
         return "resumable"
     named = all(r.format in _OF_NAMED_TENSORS for r in reports if r.tensors)
     only_model = {role for role, _ in files} <= {"model", "index", "config"}
-    settings = ("learning_rate", "global_step")  # of an optimizer, as MindSpore saves them
-    has_optimizer = any(r.held.optimizer or not r.metadata.keys().isdisjoint(settings) for r in reports)
-    only_model = only_model and not has_optimizer
+    only_model = only_model and not any(map(_has_optimizer, reports))
     return "weights-only" if named and only_model and any(r.held.weights for r in reports) else ""
+
+
+def _has_optimizer(r: Report) -> bool:
+    """Return True for a file with an optimizer's state, or with its settings, as MindSpore saves them."""
+    return r.held.optimizer or not r.metadata.keys().isdisjoint(("learning_rate", "global_step"))

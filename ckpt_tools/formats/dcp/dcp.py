@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -58,15 +58,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check ``.metadata`` alone; ``anatomy.members`` gets a claim that checks each data file against it."""
     why = "DCP's .metadata has no checksum: it is checked against itself and against the files beside it"
     yield finding("not-checksummed", why)
-    reading = read_judged(source, 0, source.size, anatomy, whole=True)
-    while True:
-        try:
-            f = next(reading)
-        except StopIteration as stop:
-            pickled: Pickled = stop.value
-            break
-        if f.code != "needs-trust":  # _check_globals names only classes that no .metadata of torch has
-            yield f
+    pickled = yield from _read_pickle(source, anatomy)
     yield from _check_globals(anatomy.globals)
     if pickled.end < source.size:
         why = f"{source.size - pickled.end:,} bytes follow the pickle"
@@ -96,6 +88,19 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
             anatomy.tensors.append(Tensor(fqn, e.dtype, e.shape, size))
     if anatomy.regions is not None:
         _explain(source, anatomy, root, entries, segments)
+
+
+def _read_pickle(source: Source, anatomy: Anatomy) -> Generator[Finding, None, Pickled]:
+    """Return the pickle, without findings needs-trust: _check_globals knows the classes of torch's files."""
+    reading = read_judged(source, 0, source.size, anatomy, whole=True)
+    while True:
+        try:
+            f = next(reading)
+        except StopIteration as e:
+            pickled: Pickled = e.value
+            return pickled
+        if f.code != "needs-trust":
+            yield f
 
 
 def _check_globals(names: Sequence[str]) -> Iterator[Finding]:

@@ -248,7 +248,7 @@ def _check_zeros(source: Source, anatomy: Anatomy, entries: Sequence[Entry]) -> 
 
 def _check_entry(source: Source, anatomy: Anatomy, e: Entry, length: int) -> Iterator[Finding]:
     """Check the bytes of one entry as its serializer wrote them."""
-    if e.serializer == PLAIN:
+    if e.serializer == PLAIN:  # a tensor stored as in memory
         wanted = math.prod(e.shape) * ITEMSIZE.get(e.dtype, 0)
         anatomy.explain(e.start, length, f"{e.name[:200]!r}: elements", Guard.UNPROTECTED)
         if length < wanted and e.stop is None:

@@ -186,7 +186,8 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         raise Damage("empty-file", "the file has no bytes", 0)
     model = _Model(anatomy)
     reader = Reader(source, _WINDOW)
-    seen = set[int]()
+    # walk through all messages that lead to a tensor, to a depth of _DEEP
+    seen = set[int]()  # numbers of the model's own fields
     levels = [("model", reader.every(0, reader.size, "truncated"))]
     while levels:
         message, fields = levels[-1]

@@ -133,7 +133,7 @@ class _Walk:
         """Count the links in a group into ``links``; return (address, path, cached) of new objects."""
         children, what = list[tuple[int, str, bytes]](), repr((name or "the root group")[:200])
         table = header.first(structures.SYMBOL_TABLE)
-        if table is None:
+        if table is None:  # a new group, or no group: then it has no links
             found = read_links(self.blocks, header, what)
         elif cached and cached != table.body[:16]:
             raise Damage("bad-header", f"{what} is not where the entry that leads to it says", table.at)

@@ -40,20 +40,24 @@ class _Map(Struct):
     last: str = ""
 
 
+def _read_names(cursor: Cursor) -> Iterator[str]:
+    """Yield the file name at the cursor, or each name in the list of files there."""
+    if cursor.token('["') == '"':
+        cursor.at -= 1
+        yield cursor.string()
+        return
+    more = ","
+    while more == ",":
+        yield cursor.string()
+        more = cursor.token(",]")
+
+
 def _read_weights(cursor: Cursor, index: _Map) -> Iterator[Finding]:
     """Add ``weight_map`` to ``index``. A group named twice counts as its last entry, as in any reader."""
     entries = 0
     for group in cursor.members():
         start = cursor.key
-        listed, more = list[str](), ","
-        if cursor.token('["') == '"':  # one file alone
-            cursor.at -= 1
-            listed.append(cursor.string())
-            more = ""
-        while more == ",":
-            listed.append(cursor.string())
-            more = cursor.token(",]")
-        shards = tuple(listed)
+        shards = tuple(_read_names(cursor))
         entries += len(shards)
         if entries > MAX_INDEXED or len(index.where) >= MAX_TENSORS:
             raise Damage("too-complex", f"more than {min(entries, MAX_TENSORS)} entries", cursor.offset)

@@ -109,6 +109,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     for f in damaged:
         yield finding(f.code, f"no checksum: {f.message[:80]!r}", offset=f.offset, severity=f.severity)
     if not entries and not damaged:
+        # only a file with the name of a manifest is expected to have digests
         is_named = "checksums" in names.allowed(basename(source.path))
         severity = Severity.WARNING if is_named else None
         why, pointer = "no file is compared with it", stands_for(source)

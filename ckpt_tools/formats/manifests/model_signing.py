@@ -112,6 +112,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if payload.get("predicateType") == _PREDICATE:
         from hashlib import sha256
 
+        # what is signed is the digest of all digests
         subject = mapping(next(iter(sequence(payload.get("subject"))), None))
         try:
             joined = b"".join(bytes.fromhex(str(digest)) for _, _, digest in statement.resources)

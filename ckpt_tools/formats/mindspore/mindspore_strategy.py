@@ -31,7 +31,7 @@ from ckpt_tools.formats.mindspore.strategy_groups import (
 )
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard
-from ckpt_tools.storage import BytesSource, ShortRead, Source, opened
+from ckpt_tools.storage import BytesSource, OpenFile, ShortRead, Source, opened
 from ckpt_tools.storage.attempts import patiently
 from ckpt_tools.storage.listing import entries_of
 
@@ -197,14 +197,7 @@ def _read_content(path: str) -> bytes | None:
     """Return the bytes of a file that by its beginning or its name must be a strategy file, else None."""
     is_json = path.endswith(".json")  # MindSpore takes only *.json for JSON
     with opened(path) as source:
-        may_be = source.size <= MAX_SIZE
-        if not is_json:  # it must begin like one, or have the name of one and no other known magic
-            head, name = source.read(0, min(HEAD, source.size)), os.path.basename(path)
-            own = format_of("mindspore_strategy")
-            may_be = head[:1] == b"\x08" and own.magic(head)
-            if not may_be and "strategy" in name.lower() and name.endswith(own.suffixes):
-                may_be = not any(format_of(other).magic(head) for other in names.told_by_magic)
-        if not may_be:
+        if not (source.size <= MAX_SIZE if is_json else _may_be_protobuf(path, source)):
             return None
         if source.size > MAX_SIZE:
             raise ValueError(f"it has {source.size} bytes")
@@ -212,6 +205,17 @@ def _read_content(path: str) -> bytes | None:
         if source.changed():
             raise ValueError("it changed while it was read")
     return None if is_json and _JSON_KEY not in data else data
+
+
+def _may_be_protobuf(path: str, source: OpenFile) -> bool:
+    """Return whether a file begins like a strategy file, or has the name of one and no other known magic."""
+    head = source.read(0, min(HEAD, source.size))
+    own = format_of("mindspore_strategy")
+    if head[:1] == b"\x08" and own.magic(head):
+        return True
+    name = os.path.basename(path)
+    has_name = "strategy" in name.lower() and name.endswith(own.suffixes)
+    return has_name and not any(format_of(other).magic(head) for other in names.told_by_magic)
 
 
 def _parse(name: str, data: bytes) -> Strategy:

@@ -101,16 +101,7 @@ class Content(Struct):
         """Compare the content's size with dims and type; the loader does not (excess corrupts its heap)."""
         title = f"tensor {self.name[:200]!r}"
         if self.type in OPAQUE:
-            shown = f"text {self.name[:200]!r}"
-            if self.dims not in ((), (0,)) or (self.type == "str" and self.nbytes % 4):
-                why = f"{shown} has dims {list(self.dims)} and {self.nbytes} bytes"
-                yield finding("tensor-size", why, offset=self.offset)
-            elif self.type == "str":
-                raw = self.raw or reader.get(self.offset, min(self.nbytes, MAX_TEXT_READ))
-                for i in range(0, len(raw), 4):
-                    if int.from_bytes(raw[i : i + 4], "little") > 0x10FFFF:
-                        yield finding("bad-header", f"{shown} is not UTF-32", offset=self.offset + i)
-                        return
+            yield from self._check_text(reader)
         elif self.type not in self.types:
             if meant := _find_near_type(self.type, (*self.types, *OPAQUE)):
                 why = f"{title} has type {self.type!r}, one bit away from {meant!r}"
@@ -124,6 +115,19 @@ class Content(Struct):
             # a split tensor lacks its last pieces if the file was cut at the border of two records
             code = "truncated" if last and self.nbytes < wanted else "tensor-size"
             yield finding(code, why, offset=self.offset)
+
+    def _check_text(self, reader: Reader) -> Iterator[Finding]:
+        """Check size and characters of a text (UTF-32), and the size of a random_op."""
+        title = f"text {self.name[:200]!r}"
+        if self.dims not in ((), (0,)) or (self.type == "str" and self.nbytes % 4):
+            why = f"{title} has dims {list(self.dims)} and {self.nbytes} bytes"
+            yield finding("tensor-size", why, offset=self.offset)
+        elif self.type == "str":
+            raw = self.raw or reader.get(self.offset, min(self.nbytes, MAX_TEXT_READ))
+            for i in range(0, len(raw), 4):
+                if int.from_bytes(raw[i : i + 4], "little") > 0x10FFFF:
+                    yield finding("bad-header", f"{title} is not UTF-32", offset=self.offset + i)
+                    return
 
 
 class Record(NamedTuple):

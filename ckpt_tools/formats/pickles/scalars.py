@@ -103,6 +103,7 @@ def scalars(value: Any, anatomy: Anatomy) -> None:
         if path[0] in top:
             _add_scalars(members(_find_at(top, path)), f"{home}.", anatomy, whole=True)
     _add_pickled(members(_find_at(top, (_PICKLED,))), anatomy)
+    # each callback may know the path of the best save; of a long path its end is kept
     callbacks = members(top.get("callbacks"))
     for i, callback in enumerate(list(callbacks.values())[:_CALLBACKS]):
         best = members(callback).get(_BEST)

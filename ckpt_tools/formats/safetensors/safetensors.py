@@ -184,14 +184,7 @@ def _read_header(source: Source, *, mapped: bool) -> tuple[Cursor, int]:
         raise Damage("truncated", f"{source.size} of the 8 bytes of the header's length", source.size)
     length = int.from_bytes(source.read(0, 8), "little")
     if length > MAX_HEADER and _magic(source.read(0, min(HEAD, source.size))):
-        tail = source.read(max(0, length - 4096), 4096) if length < source.size else b""
-        last = _LAST_END.search(tail + source.read(length, 8) if length + 8 <= source.size else b"")
-        is_whole = last is not None and int(last[1]) == source.size - length - 8
-        text = f"a header of {length:,} bytes, and safetensors reads no more than {MAX_HEADER:,}"
-        if not is_whole:
-            raise Damage("bad-header", text, 0)
-        hint = "a copy of it would be refused as well: split its tensors over several files"
-        raise Damage("bad-header", f"the file is whole, but it has {text}: no loader opens it", 0, hint=hint)
+        raise _explain_too_large(source, length)
     if not 2 <= length <= MAX_HEADER:
         raise Damage("bad-header", f"a header of {length} bytes", 0)
     if length > source.size - 8:
@@ -201,6 +194,18 @@ def _read_header(source: Source, *, mapped: bool) -> tuple[Cursor, int]:
         return Cursor(source.read(8, length).decode(), mapped=mapped), 8 + length
     except UnicodeDecodeError as e:
         raise Damage("bad-header", "the header is not UTF-8", 8 + e.start) from None
+
+
+def _explain_too_large(source: Source, length: int) -> Damage:
+    """Return the Damage of a header over MAX_HEADER; the end of the header tells if the file is whole."""
+    tail = source.read(max(0, length - 4096), 4096) if length < source.size else b""
+    last = _LAST_END.search(tail + source.read(length, 8) if length + 8 <= source.size else b"")
+    is_whole = last is not None and int(last[1]) == source.size - length - 8
+    text = f"a header of {length:,} bytes, and safetensors reads no more than {MAX_HEADER:,}"
+    if not is_whole:
+        return Damage("bad-header", text, 0)
+    hint = "a copy of it would be refused as well: split its tensors over several files"
+    return Damage("bad-header", f"the file is whole, but it has {text}: no loader opens it", 0, hint=hint)
 
 
 def _read_entries(header: Cursor, data: int, anatomy: Anatomy) -> Iterator[Finding]:

@@ -139,6 +139,27 @@ def _read_handle(data: bytes, at: int, base: int) -> tuple[_Handle, int]:
     return _Handle(offset, size), at
 
 
+def _read_footer(
+    source: Source, end: int, anatomy: Anatomy
+) -> Generator[Finding, None, tuple[_Handle, _Handle]]:
+    """Return the handles of the metaindex and of the index. Raise Damage."""
+    start = end - FOOTER
+    raw = source.read(start, FOOTER - len(MAGIC))
+    anatomy.explain(start, FOOTER, "footer: where the metaindex and the index lie")
+    meta, at = _read_handle(raw, 0, start)
+    index, at = _read_handle(raw, at, start)
+    if raw[at:].strip(b"\0"):
+        yield finding("odd-header", "the unused bytes of the footer are not zero", offset=start + at)
+    if index.stop != start:
+        where = f"{index.offset} + {index.size}, which does not end where the footer begins"
+        raise Damage("bad-header", f"the index block lies at {where}", start)
+    if meta.stop != index.offset:
+        where = f"{meta.offset} + {meta.size}, which does not end where the index begins"
+        yield finding("bad-header", f"the metaindex lies at {where}", offset=start)
+        meta = _Handle(index.offset, -TRAILER)  # only the index tells where the data blocks end
+    return meta, index
+
+
 def _read_block(
     source: Source, where: _Handle, what: str, anatomy: Anatomy
 ) -> Generator[Finding, None, bytes | None]:
@@ -224,20 +245,7 @@ def read_table(source: Source, anatomy: Anatomy) -> Iterator[Finding | Entry | N
     block. Reads the file once, block by block. Raise Damage.
     """
     end = yield from _find_end(source)
-    start = end - FOOTER
-    raw = source.read(start, FOOTER - len(MAGIC))
-    anatomy.explain(start, FOOTER, "footer: where the metaindex and the index lie")
-    meta, at = _read_handle(raw, 0, start)
-    where, at = _read_handle(raw, at, start)
-    if raw[at:].strip(b"\0"):
-        yield finding("odd-header", "the unused bytes of the footer are not zero", offset=start + at)
-    if where.stop != start:
-        place = f"{where.offset} + {where.size}, which does not end where the footer begins"
-        raise Damage("bad-header", f"the index block lies at {place}", start)
-    if meta.stop != where.offset:
-        place = f"{meta.offset} + {meta.size}, which does not end where the index begins"
-        yield finding("bad-header", f"the metaindex lies at {place}", offset=start)
-        meta = _Handle(where.offset, -TRAILER)  # only the index tells where the data blocks end
+    meta, where = yield from _read_footer(source, end, anatomy)
     if meta.size >= 0:
         data = yield from _read_block(source, meta, "the metaindex block", anatomy)
         if data is not None and data != _EMPTY:

@@ -181,6 +181,25 @@ def _add_claims(
         anatomy.members[path] = _claim(Parts(tuple(n), tuple(sorted(v, key=lambda value: value[:3]))))
 
 
+def _read_frame(source: Source, offset: int, length: int, kind: bytes, what: str) -> int:
+    """Return the compression of a record's body, which lies between byte 14 and the last 4 bytes."""
+    if length < 18:
+        raise Damage("truncated", f"{what}: {length} bytes, at least 18 belong there", offset + length)
+    head = source.read(offset, 14)
+    begins = f"{what} begins with {head[:4].hex()}"
+    if head[:4] not in (MANIFEST, BTREE, VERSIONS):
+        raise Damage("bad-header", f"{begins}, which is no OCDBT record", offset)
+    stored = int.from_bytes(head[4:12], "little")
+    demand_length(f"{what} says it has {stored} bytes, there are {length}", offset, length, stored)
+    if head[12] or head[13] > 1:
+        raise Damage("bad-header", f"{what}: version {head[12]}, compression {head[13]}", offset + 12)
+    if length > ocdbt_nodes.MAX_ENCODED:
+        raise Damage("too-complex", f"{what}: a record of {length} bytes", offset)
+    if head[:4] != kind:
+        raise Damage("bad-header", f"{begins} instead of {kind.hex()}", offset)
+    return head[13]
+
+
 def _read_record(
     source: Source, anatomy: Anatomy, offset: int, length: int, kind: bytes, *, what: str
 ) -> Iterator[Finding | bytes]:
@@ -189,21 +208,7 @@ def _read_record(
         why = f"{what} should end at byte {offset + length}, the file ends at {source.size}"
         raise Damage("truncated", why, source.size)
     try:
-        if length < 18:
-            raise Damage("truncated", f"{what}: {length} bytes, at least 18 belong there", offset + length)
-        head = source.read(offset, 14)
-        begins = f"{what} begins with {head[:4].hex()}"
-        if head[:4] not in (MANIFEST, BTREE, VERSIONS):
-            raise Damage("bad-header", f"{begins}, which is no OCDBT record", offset)
-        stored = int.from_bytes(head[4:12], "little")
-        demand_length(f"{what} says it has {stored} bytes, there are {length}", offset, length, stored)
-        if head[12] or head[13] > 1:
-            raise Damage("bad-header", f"{what}: version {head[12]}, compression {head[13]}", offset + 12)
-        if length > ocdbt_nodes.MAX_ENCODED:
-            raise Damage("too-complex", f"{what}: a record of {length} bytes", offset)
-        if head[:4] != kind:
-            raise Damage("bad-header", f"{begins} instead of {kind.hex()}", offset)
-        compression = head[13]
+        compression = _read_frame(source, offset, length, kind, what)
     except Damage:
         if length >= 4:  # a shorter record has no checksum
             anatomy.failed.append(sum_of(source, offset, length - 4, what))

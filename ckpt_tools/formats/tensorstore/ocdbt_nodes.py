@@ -292,7 +292,7 @@ def read_btree_node(data: bytes, root: Root) -> tuple[list[Root], Leaves]:
         rows = zip(_read_places(r, files, n), keys, common, strict=True)
         children = [Root(p, height - 1, prefix + k[:c], prefix + k) for p, k, c in rows if p is not None]
         _skip_statistics(r, n)
-    else:
+    else:  # a leaf: the values follow the keys
         keys = [prefix + k for k in keys]
         lengths, kinds = r.varints(len(keys)), r.take(len(keys))
         if kinds.strip(b"\0\1"):

@@ -45,7 +45,7 @@ class Contents:
             yield from tensors(self.pickled, places, anatomy, root)
             return
         listed = self._listed
-        # else it is an equal file, with its storages at the same places
+        # an equal file whose storages lie at the same places has equal tensors
         if listed is None or listed[:2] != (places, root):
             inner = Anatomy()
             findings = tuple(tensors(self.pickled, places, inner, root))

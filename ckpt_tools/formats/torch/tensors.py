@@ -186,6 +186,26 @@ def _read_sizes(value: Any, what: str) -> tuple[int, ...]:
     return tuple(value)
 
 
+def _read_hidden_storage(call: Call, known: dict[int, Storage | None]) -> Storage | None:
+    """Return the storage that a call of ``_load_from_bytes`` has in its bytes, as their fourth pickle; None
+    if there is none. ``known`` maps the ids of bytes already read.
+    """
+    data = call.args[0] if call.func == _FROM_BYTES and call.args else None
+    if not isinstance(data, bytes):
+        return None
+    if id(data) not in known:
+        head, at, value = data[:4096], 0, None  # torch's pickles need less than 1000
+        try:
+            for _ in range(4):
+                pickled = read_pickle(head, at)
+                value, at = pickled.value, pickled.end
+        except Damage:
+            value = None
+        storage = storage_of(value) if type(value) is Persistent else None
+        known[id(data)] = storage if isinstance(storage, Storage) else None
+    return known[id(data)]
+
+
 def _make_tensor(
     name: str, args: tuple[Any, ...], places: Mapping[str, Place], hidden: dict[int, Storage | None]
 ) -> Tensor | None:
@@ -218,29 +238,10 @@ def _make_tensor(
 
 
 def _find_storage(name: str, args: tuple[Any, ...], hidden: dict[int, Storage | None]) -> object:
-    """Return the meaning of the first argument of torch's ``_rebuild_…``, a storage. If it is a call of
-    ``_load_from_bytes``, its bytes have the storage as their fourth pickle; None if there is none. ``hidden``
-    maps the ids of bytes already read. Raise _BadTensor.
-    """
+    """Return the meaning of the first argument of torch's ``_rebuild_…``, a storage. Raise _BadTensor."""
     if len(args) < _REBUILD[name] or type(args[0]) not in (Persistent, Call):
         raise _BadTensor("its first argument is not a storage, or arguments are missing")
-    first = args[0]
-    if type(first) is Persistent:
-        return first.meaning
-    data = first.args[0] if first.func == _FROM_BYTES and first.args else None
-    if not isinstance(data, bytes):
-        return None
-    if id(data) not in hidden:
-        head, at, value = data[:4096], 0, None  # torch's pickles need less than 1000
-        try:
-            for _ in range(4):
-                pickled = read_pickle(head, at)
-                value, at = pickled.value, pickled.end
-        except Damage:
-            value = None
-        storage = storage_of(value) if type(value) is Persistent else None
-        hidden[id(data)] = storage if isinstance(storage, Storage) else None
-    return hidden[id(data)]
+    return args[0].meaning if type(args[0]) is Persistent else _read_hidden_storage(args[0], hidden)
 
 
 def _find_pieces(dtype: str, at: int, nbytes: int, span: int) -> tuple[tuple[int, int], ...]:

@@ -36,7 +36,9 @@ _FRAME = 64 * 1024
 
 
 def encode(value: Any, protocol: int) -> bytes | None:
-    """Return the bytes that pickle.dump writes in protocol 2 to 5, None if they fill several frames."""
+    """Return the bytes that pickle.dump writes in protocol 2 to 5, None if they fill several frames. Only for
+    plain dicts, lists, strings, bools and ints: dumps calls methods of other objects.
+    """
     from pickle import dumps  # not at the top: few files are of this format
 
     out = dumps(value, protocol)

@@ -168,7 +168,7 @@ def _walk_storages(source: Source, at: int, stop: int, anatomy: Anatomy) -> Gene
     for view in views.value if type(views.value) is list else (None,):
         if type(view) is not tuple or len(view) != 4 or not all(_is_key(v) for v in view):
             raise Damage("bad-pickle", "the list of storages that are views is damaged", end)
-        key, root, start, count = view
+        key, root, start, count = view  # the last two in elements
         whole = places.get(str(root))
         if whole is None or (start + count) * ITEMSIZE[whole.dtype] > whole.nbytes:
             why = f"storage {key} is a view of storage {root}, which is not there or too small"
