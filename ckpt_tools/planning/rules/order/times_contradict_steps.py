@@ -31,10 +31,9 @@ def check(f: OrderFacts) -> Iterator[Hit]:
     why = (
         f"{name_below(f.named, f.root)} names {other.label}"
         if f.named
-        else "no save of a lower step was written before it"
+        else "no lower step was saved before it"
     )
-    one, two = (f"{name_below(c.path, f.root)} ({_describe_time(c)})" for c in (f.by_time, f.by_step))
-    text = f"{DOUBT}by modification time {one}, by step {two}; {why}"
+    text = f"{DOUBT}{_describe(f.by_time, f.root)} by time, {_describe(f.by_step, f.root)} by step; {why}"
     by_step = f.exclude(f.by_step, f.by_time)
     if f.step_flag:
         by_step = f"--order step to resume from {f.by_step.label}"
@@ -42,9 +41,11 @@ def check(f: OrderFacts) -> Iterator[Hit]:
     yield Hit(f.by_time.path, text, f"add {', or '.join(answers)}")
 
 
-def _describe_time(c: Checkpoint) -> str:
+def _describe(c: Checkpoint, root: str) -> str:
+    """Return which save it is and when it was written: ``step 20 (iter_20, 2026-01-31 12:00:00 UTC)``."""
+    name = "" if c.path == root else f"{name_below(c.path, root)}, "
     moment = datetime.fromtimestamp(c.mtime_ns // 1_000_000_000, timezone.utc)
-    return f"{c.label}, {moment:%Y-%m-%d %H:%M:%S} UTC"
+    return f"{c.label} ({name}{moment:%Y-%m-%d %H:%M:%S} UTC)"
 
 
 RULE = Rule(

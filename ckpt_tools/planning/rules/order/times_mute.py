@@ -13,7 +13,7 @@ _WHY = {
     "equal": "all modification times are the same",
     "lost": "modification times lie before 1980",
     "future": "modification times lie in the future",
-    "copied": "all were written as quickly as a copy or an upload writes them",
+    "copied": "all were written as fast as a copy writes",
 }
 _MEANT = "if both are of one save, bring back the file that says so; else name the one that is meant as ROOT"
 _UPLOADED = "a store has the times of the uploads; add --order step if the highest step is meant"

@@ -160,9 +160,9 @@ def say_hidden(layout: Layout, *roles: str) -> str:
 
 
 def name_paths(root: str, paths: Sequence[str]) -> str:
-    """Return the first four paths, relative to ROOT, and how many more there are, as text."""
-    shown = ", ".join(relpath(p, root) if p != root else p for p in paths[:4])
-    return f"{shown} and {len(paths) - 4:,} more" if len(paths) > 4 else shown
+    """Return the first two paths, relative to ROOT, and how many more there are, as text."""
+    shown = ", ".join(relpath(p, root) if p != root else p for p in paths[:2])
+    return f"{shown} and {len(paths) - 2:,} more" if len(paths) > 2 else shown
 
 
 def say_each(code: str, text: str, paths: Sequence[str]) -> Iterator[Hit]:
