@@ -28,11 +28,9 @@ def check(f: OrderFacts) -> Iterator[Hit]:
         yield Hit(f.by_time.path, text, effect=Effect.WARN)
         return
     other = f.by_time if f.newest is f.by_step else f.by_step
-    why = (
-        f"{name_below(f.named, f.root)} names {other.label}"
-        if f.named
-        else "no save of a lower step was written before it"
-    )
+    why = "no save of a lower step was written before it"
+    if f.named:
+        why = f"{name_below(f.named, f.root)} names {other.label}"
     one, two = (f"{name_below(c.path, f.root)} ({_describe_time(c)})" for c in (f.by_time, f.by_step))
     text = f"{DOUBT}by modification time {one}, by step {two}; {why}"
     by_step = f.exclude(f.by_step, f.by_time)
