@@ -207,6 +207,17 @@ def _list_gaps(sums: Sequence[Sum], size: int) -> Iterator[_Feed]:
         end = stop
 
 
+def _join_ranges(feeds: Iterable[_Feed]) -> list[tuple[int, int]]:
+    """Return the (start, stop) ranges of the feeds, joined if they overlap or touch."""
+    out = list[tuple[int, int]]()
+    for f in feeds:
+        if out and f.start <= out[-1][1]:
+            out[-1] = out[-1][0], max(out[-1][1], f.stop)
+        else:
+            out.append((f.start, f.stop))
+    return out
+
+
 def read_parts(
     source: Source, offset: int, length: int, progress: Progress | None
 ) -> Iterator[memoryview | bytes]:
@@ -330,13 +341,7 @@ class _Reader(NamedTuple):
     def _read_plain(self, feeds: Sequence[_Feed], progress: Progress | None, out: Outcomes) -> None:
         """Read the ranges of the feeds once, and feed each part to all; adds to ``out``."""
         waiting, fed = deque(feeds), list[tuple[_Feed, Hash | None]]()
-        ranges = list[tuple[int, int]]()
-        for f in feeds:
-            if ranges and f.start <= ranges[-1][1]:
-                ranges[-1] = ranges[-1][0], max(ranges[-1][1], f.stop)
-            else:
-                ranges.append((f.start, f.stop))
-        for start, stop in ranges:
+        for start, stop in _join_ranges(feeds):
             at = start
             for part in read_parts(self.source, start, stop - start, progress):
                 done = 0

@@ -111,7 +111,8 @@ class _Reader:
             raise UsageError("looking at values needs numpy", "pip install 'ckpt-tools[values]'") from e
         runs = [runs_by_name(side.anatomy.tensors, side.report.size) for side in (a, b)]
         changed = {t.name: t.a.dtype for t in found.tensors if t.change is Change.CHANGED and t.a is not None}
-        where = {name: (runs[0][name], runs[1][name]) for name in changed}
+        known = changed.keys() & runs[0].keys() & runs[1].keys()  # digests of others come from seals
+        where = {name: (runs[0][name], runs[1][name]) for name in changed if name in known}
         self.total += sum(length for sides in where.values() for side in sides for _, length in side)
         largest = dict[str, float | None]()
         with suppress(OSError, ShortRead), opened(a.report.path) as one, opened(b.report.path) as other:

@@ -82,7 +82,8 @@ class Expected(Struct):
     ranks: int  # how many the run has
     named: int | None  # how many names tell
     checkpoints: Sequence[Checkpoint]
-    sizes_in_files: Callable[[Checkpoint], Mapping[str, int]]  # read only if names make it look incomplete
+    # the job's sizes as a checkpoint's files tell them; read only if names make it look incomplete
+    sizes_in_files: Callable[[Checkpoint], Mapping[str, int]]
     # by kind: coordinates of a piece; how many checkpoints have a (layout, piece), and a mark of this name
     places: dict[tuple[Kind, str], set[Coordinates]] = field(default_factory=lambda: defaultdict(set))
     usual: dict[Kind, Counter[tuple[str, str]]] = field(default_factory=lambda: defaultdict(Counter))

@@ -234,8 +234,8 @@ def repaired(states: Iterable[str]) -> Iterator[Finding]:
             with suppress(OSError):
                 info = lstat(path)
                 if (info.st_size, info.st_mtime_ns) == (row["size"], row["mtime_ns"]):
-                    text = "a flipped bit was repaired by its CRC alone, wrong with odds of "
-                    text += f"{row['odds']:.2g}"
+                    odds = f"{row['odds']:.2g}"
+                    text = f"a flipped bit was repaired by its CRC alone, wrong with odds of {odds}"
                     yield finding("repaired-unwitnessed", text, path=path)
 
 
@@ -260,6 +260,7 @@ def origins(put_away: str) -> Iterator[str]:
 
 
 def _list_if_there(directory: str) -> Entries:
+    """Return a directory's entries, none if it is not there. Raise OSError otherwise."""
     try:
         return entries_of(directory)
     except ABSENT:

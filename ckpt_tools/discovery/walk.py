@@ -152,7 +152,7 @@ Walk = Callable[[str], Iterator[tuple[str, "DirectoryNames | OSError"]]]
 
 
 def follow_links(links: Links, walk: Walk, found: Discovery, files: list[NamedFile]) -> list[NamedFile]:
-    """Return the files by the path of a link if that tells more; so are entries of ``found`` beside them."""
+    """Return the files, named by a link's path if that tells more, as entries of ``found`` beside them."""
     todo, done = links.ambiguous(), set[str]()
     homes: dict[str, list[NamedFile]] = {}
     for file in files:
@@ -278,7 +278,7 @@ def _is_numbered(name: str, sibling: str) -> bool:
 
 
 def absent(root: str) -> bool:
-    """Return True if there surely is nothing at ``root``, and no entry that it is a prefix of."""
+    """Return True if its directory can be listed, without ``root`` or an entry that it is a prefix of."""
     path = absolute(root)
     parent, name = os.path.split(path)
     indexes = tuple(name + suffix for suffix in formats.names.index_suffixes)
@@ -292,6 +292,7 @@ def absent(root: str) -> bool:
 
 
 def is_tree(top: str) -> bool:
+    """Return True if a path is a directory. Raise CannotLook."""
     try:
         return is_directory(top)
     except OSError as e:

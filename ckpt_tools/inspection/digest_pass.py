@@ -78,8 +78,10 @@ class DigestPass(NamedTuple):
         """Return one attempt, in one pass: ``file`` is None if damaged, or not read to its end."""
         if not (expect or claims or formats.names.known(os.path.basename(path))):
             return self.read_plain(path, name)  # many files of other kinds begin like JSON
-        how = (self.progress, self.require, self.key)
-        inspection = Inspection(path, Level.CONTENT, expect, claims, *how, io=self.io, asks_store=True)
+        progress, require, key = self.progress, self.require, self.key
+        inspection = Inspection(
+            path, Level.CONTENT, expect, claims, progress, require, key, io=self.io, asks_store=True
+        )
         digests = _Digests(0, ())
 
         def read(source: OpenFile, sums: list[Sum], zero_pages: list[tuple[int, int]]) -> Mismatches:

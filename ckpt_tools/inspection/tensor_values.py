@@ -61,7 +61,7 @@ class _Counts:
         positive = (top, least) if top >= 0 else (-1, sign)
         negative = (most - sign, bottom + sign) if bottom < 0 else (-1, sign)
         self.count += patterns.size
-        if self.chunks % 16 == 0:
+        if self.chunks % 16 == 0:  # one chunk in so many, and always the first one of a tensor
             # the exponents of some 512 numbers: to count all takes longer than all other work
             some = patterns[:: max(1, patterns.size // 512)] & (sign - 1)
             size = 1 << (8 * kind.width - 1 - kind.mantissa)

@@ -374,19 +374,24 @@ class Miss(NamedTuple):
     found: str  # the text there
 
 
+def _split_template(template: str) -> list[str]:
+    """Return the tokens of a template; an optional part in brackets is one token."""
+    out, depth, held = list[str](), 0, ""
+    for piece in TOKENS.split(template):
+        depth += (piece == "[") - (piece == "]")
+        held += piece
+        if held and not depth:
+            out.append(held)
+            held = ""
+    return out
+
+
 def near_miss(piece: Piece, path: str) -> Miss | None:
     """Return how far the end of ``path``, as many names as the template has, follows the template; None if it
     fits, or if not even the first literal text of the template is there.
     """
     tail = "/".join(path.split("/")[-piece.depth - 1 :])
-    parts, depth, held = list[str](), 0, ""
-    for word in TOKENS.split(piece.template):
-        depth += (word == "[") - (word == "]")
-        held += word
-        if held and not depth:  # an optional part in brackets is one
-            parts.append(held)
-            held = ""
-    reached, best = "", 0
+    parts, reached, best = _split_template(piece.template), "", 0
     for i in range(1, len(parts) + 1):
         m = re.match(compile_template("".join(parts[:i])), tail)
         if m is None:

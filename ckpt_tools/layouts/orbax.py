@@ -30,14 +30,7 @@ def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
     yield from of_tree
     if not of_tree:
         yield from without_names(c, beside, lambda o: names_in(o, *_ITEMS))
-        complete = {at for o in beside for at, seen in _list_processes(o).items() if len(seen) == at[1]}
-        for at, seen in _list_processes(c).items():
-            item, of = at
-            if gone := ranges.gaps(seen, of):
-                text = f"there is no {item}/process_{gone[0][0]}-of-{of}.json"
-                yield loss(text, c.path, sure=at in complete)
-        text = "there is no file in {}/, in which the run's other checkpoints have those of processes"
-        yield from without_names(c, beside, lambda o: frozenset(item for item, _ in _list_processes(o)), text)
+        yield from _find_lost_processes(c, beside)
         text = "there is no {}, which the run's other checkpoints have: arrays are restored only where "
         text += "Orbax is told their shardings"
         yield from without_names(c, beside, lambda o: names_in(o, "sharding"), text, sure=False)
@@ -58,6 +51,18 @@ def _find_lost_trees(c: Checkpoint) -> Flaws:
     for directory in sorted({directory for directory, of_process, _ in parts if of_process}):
         if f"{directory}/manifest.ocdbt" not in files:
             yield loss("there is no manifest.ocdbt, which leads to what each process wrote", directory)
+
+
+def _find_lost_processes(c: Checkpoint, beside: Saves) -> Flaws:
+    """Yield processes without a file of their place in the data: other files' names tell their number."""
+    complete = {at for o in beside for at, seen in _list_processes(o).items() if len(seen) == at[1]}
+    for at, seen in _list_processes(c).items():
+        item, of = at
+        if gone := ranges.gaps(seen, of):
+            text = f"there is no {item}/process_{gone[0][0]}-of-{of}.json"
+            yield loss(text, c.path, sure=at in complete)
+    text = "there is no file in {}/, in which the run's other checkpoints have those of processes"
+    yield from without_names(c, beside, lambda o: frozenset(item for item, _ in _list_processes(o)), text)
 
 
 def _list_processes(c: Checkpoint) -> dict[tuple[str, int], set[int]]:

@@ -148,12 +148,9 @@ def _check_backup(parts: Rows) -> Found:
     taken = {p.piece: whole(r.metadata.get(_OPTIMIZER_STEPS)) for p, r in parts}
     there = {p.piece: p for p, _ in parts}
     weights, progress = there.get("weights"), there.get("progress")
-    if (
-        weights is not None
-        and taken["weights"] is not None
-        and taken["weights"] == taken.get("weights_before")
-    ):
-        text = f"it is of step {taken['weights']}, and so is {weights.name}.bkp, which was saved before it"
+    now, before = taken.get("weights"), taken.get("weights_before")
+    if weights is not None and now is not None and now == before:
+        text = f"it is of step {now}, and so is {weights.name}.bkp, which was saved before it"
         yield weights.path, Flaw("step-mismatch", text, severity=Severity.WARNING)
     if weights is not None and progress is not None:
         # times may be rounded to seconds, or be those of uploads to a store

@@ -205,19 +205,22 @@ def _check_names(template: str) -> None:
             rest = shorter
         if odd := re.search(r"[][{}<>]", rest):
             raise ValueError(f"{odd[0]} in {name!r} has no partner within that name")
-        # beyond these bounds a text may fit in so many ways that matching never ends
-        if (texts := len(_TEXT.findall(name))) > _MOST_TEXTS:
-            why = f"{name!r} has {texts} fields of any text, where {_MOST_TEXTS} can be told apart"
-            raise ValueError(why)
-        if _RUN.search(re.sub(r"\[[^][{}]*\]", "", name)):
-            raise ValueError(f"{name!r} has more than {_MOST_TOGETHER} fields with nothing between them")
-        depth = deepest = 0
-        for c in name:
-            depth += (c == "[") - (c == "]")
-            deepest = max(deepest, depth)
-        if deepest > _DEEPEST:
-            raise ValueError(f"{name!r} nests {deepest} deep, where {_DEEPEST} is enough for any name")
+        _check_bounds(name)
         re.compile(compile_template(name))
+
+
+def _check_bounds(name: str) -> None:
+    """Raise ValueError for a template's name that text may fit in so many ways that matching never ends."""
+    if (texts := len(_TEXT.findall(name))) > _MOST_TEXTS:
+        raise ValueError(f"{name!r} has {texts} fields of any text, where {_MOST_TEXTS} can be told apart")
+    if _RUN.search(re.sub(r"\[[^][{}]*\]", "", name)):
+        raise ValueError(f"{name!r} has more than {_MOST_TOGETHER} fields with nothing between them")
+    depth = deepest = 0
+    for c in name:
+        depth += (c == "[") - (c == "]")
+        deepest = max(deepest, depth)
+    if deepest > _DEEPEST:
+        raise ValueError(f"{name!r} nests {deepest} deep, where {_DEEPEST} is enough for any name")
 
 
 def _check(step_keys: Sequence[str], epoch_keys: Sequence[str], parts: Rows) -> Found:

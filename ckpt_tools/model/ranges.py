@@ -106,7 +106,7 @@ def _join_numbers(key: str, numbers: Iterable[str]) -> str:
 
 
 def tensor_names(of: Collection[str]) -> str:
-    """Return tensor names as a text, names that differ by one number together; of very many the first."""
+    """Return tensor names as a text, names that differ by one number together; of more than 64 the first."""
     first = sorted(of)[:64]
     more = f" and {len(of) - len(first):,} more" if len(of) > len(first) else ""
     return names(name[:200] for name in first) + more

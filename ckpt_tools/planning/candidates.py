@@ -121,10 +121,11 @@ class Candidates:
         if len(runs) == len(gasps) == 1:
             runs |= gasps
         beside = {os.path.dirname(c.parts[0].home) for c in self.checkpoints}
-        marked = {
-            c.key for c in saves if trackers.is_marked(c) and os.path.dirname(c.parts[0].home) in beside
-        }
-        return [c for c in saves if c.run in runs or c.key in marked]
+
+        def is_marked_beside(c: Checkpoint) -> bool:
+            return trackers.is_marked(c) and os.path.dirname(c.parts[0].home) in beside
+
+        return [c for c in saves if c.run in runs or is_marked_beside(c)]
 
     def _settle_steps_and_places(self) -> None:
         """Set steps and coordinates from contents where names are ambiguous, and ``places``. Reads."""

@@ -171,9 +171,8 @@ class _Run:
             sound = [p for p in members if p.path in s.reports and p.path not in contradicted]
             for copy in list(EqualFiles(s).find_copies(sound)):
                 add_finding(s, copy.path, copy.finding)
-        for f in list(
-            chain.from_iterable(lost_files.find_zeroed(s, c, near(c)) for c in wholes if self.tree)
-        ):
+        zeroed = (lost_files.find_zeroed(s, c, near(c)) for c in wholes if self.tree)
+        for f in list(chain.from_iterable(zeroed)):
             add_finding(s, f.path, f)
         for f in list(chain.from_iterable(lost_files.find_hollow(s, c, near(c)) for c in self.finished)):
             add_finding(s, f.path, f)
@@ -200,9 +199,8 @@ class _Run:
         """Return the files that a checkpoint lacks, as one finding if the save may still be under way."""
         s = self.session
         gaps = find_gaps(c, self.expected) or [*lost_files.find_no_model(s, c)]
-        torn = [
-            p for p in c.parts if any(f.code in trackers.TORN and f.is_error for f in s.known(p).findings)
-        ]
+        known = ((p, s.known(p).findings) for p in c.parts)
+        torn = [p for p, found in known if any(f.code in trackers.TORN and f.is_error for f in found)]
         looks_torn = torn or any(f.severity is not Severity.NOTE for f in gaps)
         if not looks_torn or not s.unfinished(c, self.finished):
             return gaps

@@ -67,7 +67,8 @@ class SavesFacts(Struct, frozen=True):
     files: Sequence[Part] = ()  # of the saves, and files that they are compared with
     reports: Mapping[str, Report] = field(default_factory=dict)  # the deepest ones by path
     tensors: Callable[[Part], Mapping[str, Tensor]] = lambda _: {}  # a file's tensors by name
-    hides_cuts: Callable[[str | None], bool] = lambda _: False  # it may end after any record and look whole
+    # whether a file of a format may end after any record and look whole
+    hides_cuts: Callable[[str | None], bool] = lambda _: False
     # whether a file begins with all tensors of another
     begins_with: Callable[[Part, Report], bool] = lambda _whole, _cut: False
     first: Order | None = None  # the order of the run's first save; None if ``files`` are the whole run's
@@ -89,7 +90,7 @@ class Tensors(NamedTuple):
 
     signature: str  # "" if it cannot be read
     partial: str = ""  # why it holds less than its rank had, so that it is no replica
-    sizes: Mapping[str, int] = MappingProxyType({})  # of its job
+    sizes: Mapping[str, int] = MappingProxyType({})  # the parallel sizes of its job
 
 
 class OwnFile(NamedTuple):

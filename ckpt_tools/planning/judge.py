@@ -393,22 +393,27 @@ class Review:
     # ---- is it known
 
     def _require_certainty(self, assigned: Assignment) -> None:
-        """Raise CkptError if only unread files, or copies that may be originals, speak against it. A save
-        that could be used, were its unread files whole, is no reason to go back.
-        """
-        now = {p.path: f for p in self.whole.parts if (f := why_unseen(p, self.session)) is not None}
-        unseen = {} if self.selection.skip_unreadable else {**now, **self.unseen}
-        # files that are wrong beside others count as whole: those may be the unread ones
-        at_best = self._assign_as_if_good({*unseen, *self.concluded}) if unseen else None
-        if at_best is not None:
-            path = next((p.path for p in at_best.parts if p.path in unseen), next(iter(unseen)))
-            why, rejected = unseen[path], (Rejected(self.whole, assigned.findings),)
-            root, verified = self.session.root, self.session.reader.bytes_verified
-            no_plan = LoadPlan(root, None, Resume(None), rejected=rejected, bytes_verified=verified)
-            raise could_not_look.stop(f"{why.path or path}: {why.message}", HINT, no_plan)
+        """Raise CkptError if only unread files, or copies that may be originals, speak against it."""
+        if not self.selection.skip_unreadable:
+            self._require_inspected(assigned)
         if self.doubts and self._assign_as_if_good(self.doubts):
             part = next(p for p in self.whole.parts if p.path in self.doubts)
             raise self._ask_which_is_the_copy(part, self.doubts[part.path])
+
+    def _require_inspected(self, assigned: Assignment) -> None:
+        """Raise CannotLook if the candidate could be used, were the unread files whole: this is no reason to
+        go back. Files ``concluded`` to be wrong from others count as whole: those may be the unread ones.
+        """
+        now = {p.path: f for p in self.whole.parts if (f := why_unseen(p, self.session)) is not None}
+        unseen = {**now, **self.unseen}
+        at_best = self._assign_as_if_good({*unseen, *self.concluded}) if unseen else None
+        if at_best is None:
+            return
+        path = next((p.path for p in at_best.parts if p.path in unseen), next(iter(unseen)))
+        why, rejected = unseen[path], (Rejected(self.whole, assigned.findings),)
+        root, verified = self.session.root, self.session.reader.bytes_verified
+        no_plan = LoadPlan(root, None, Resume(None), rejected=rejected, bytes_verified=verified)
+        raise could_not_look.stop(f"{why.path or path}: {why.message}", HINT, no_plan)
 
     def _assign_as_if_good(self, paths: Collection[str]) -> Assignment | None:
         """Return what ranks would load if the files at ``paths`` were good; None if some still had none."""

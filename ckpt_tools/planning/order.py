@@ -152,10 +152,11 @@ class OrderFacts(Struct, frozen=True):
     root: str
     now_ns: int
     saves: Sequence[Checkpoint]
-    by_time: Checkpoint  # the newest usable one of ``saves``
-    by_step: Checkpoint  # the same, in a comparable place
+    by_time: Checkpoint  # the newest usable one of ``saves`` by time
+    by_step: Checkpoint  # the same by step; the places of these two are comparable
     places: Places
-    exclude: Callable[[Checkpoint, Checkpoint], str]  # the flag for the first by leaving out the other, or ""
+    # returns the flag that leads to the first of two by leaving out the other; "" if there is none
+    exclude: Callable[[Checkpoint, Checkpoint], str]
     named: str = ""  # a tracker that was written later, and names the one of these two that is not chosen
     tracked: Checkpoint | None = None  # a third save that the tracker names, if both are one
     step_flag: bool = True  # --order step leads to ``by_step``

@@ -137,10 +137,8 @@ class Planner(Candidates):
         """Reject lost saves that are newer than the choice. Raises NotNewest with --no-fallback."""
         c, before = choice.checkpoint, self.lost
         if c is not None:
-            order = c.order if c.counted else replace(c, step=self.step(c)).order
-            gone = [(r, r.checkpoint) for r in before]
-            undated = (None, None, None)  # only a date tells when it was saved: it counts as later
-            before = [r for r, o in gone if (o.step, o.epoch, o.generation) == undated or o.order > order]
+            placed = c if c.counted else replace(c, step=self.step(c))
+            before = [r for r in before if _goes_before(r.checkpoint, placed)]
         choice = replace(choice, rejected=(*before, *choice.rejected))
         return choice if c is None else self.require_best(choice, before)
 
@@ -273,6 +271,12 @@ class Planner(Candidates):
         if self.selection.ranks is not None and choice.checkpoint:  # other nodes have its other files
             lost.discard(choice.checkpoint.key)
         return lost
+
+
+def _goes_before(gone: Checkpoint, chosen: Checkpoint) -> bool:
+    """Return True if a save that only a tracker names is later than the choice; True if only a date tells."""
+    unplaced = (gone.step, gone.epoch, gone.generation) == (None, None, None)
+    return unplaced or gone.order > chosen.order
 
 
 def _join_findings(warnings: Sequence[Finding], more: Iterable[Finding]) -> tuple[Finding, ...]:

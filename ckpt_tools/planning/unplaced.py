@@ -191,10 +191,15 @@ def _find_bare(s: Session) -> Iterator[BareFile]:
         allowed = formats.names.allowed(name)
         may_be = formats.names.only_state(name) or any(map(_holds_state, allowed))
         may_be = may_be or not (allowed or is_other(name))  # of a loop's weak name: the content tells
-        if not may_be and (whole := f.path.removesuffix(DVC)) != f.path:  # it may stand for a directory
-            may_be = "." not in os.path.basename(whole) and stands_for_nothing_here(whole)
+        may_be = may_be or _is_directory_elsewhere(f.path)
         if may_be and (f.size > 0 or formats.names.only_state(name)) and not formats.names.placed(f.path):
             yield f
+
+
+def _is_directory_elsewhere(path: str) -> bool:
+    """Return True if a ``.dvc`` file stands for a directory that is not here. Raises CannotLook."""
+    whole = path.removesuffix(DVC)
+    return whole != path and "." not in os.path.basename(whole) and stands_for_nothing_here(whole)
 
 
 def _find_strange(s: Session) -> Iterator[BareFile]:
@@ -236,16 +241,7 @@ def _read(s: Session, file: BareFile, *, inside: bool) -> UnplacedFile:
         return replace(known, format="one that ckpt cannot read")
     if allowed := formats.names.allowed(name):
         return _read_named(s, known, file, allowed[0])
-    try:
-        of = content_format(file.path)
-    except OSError as e:
-        s.unplaced.append(Unseen(file.path, e.strerror or str(e)))
-        of = None
-    loop, _ = numbers_named(file.path)
-    is_named_so = of is None and loop is not None and "/" not in loop.templates[0]
-    if of is None and there(f"{file.path.removesuffix('.bin')}.idx"):
-        of = "data"  # megatron/core/datasets/indexed_dataset.py, fairseq: x.bin and x.idx
-    known = replace(known, format=of, state=is_named_so or _holds_state(of))
+    known = _read_unnamed(s, known)
     # it may be of another kind, so an optimizer's state that it does not show may be there
     trained = inside and _holds_state(known.format) and _read_named(s, known, file, "").optimizer
     return replace(known, optimizer=trained or None)
@@ -260,6 +256,19 @@ def _read_named(s: Session, known: UnplacedFile, file: BareFile, of_name: str) -
         array = of in OF_ONE_ARRAY and is_optimizer_state(os.path.relpath(os.path.dirname(file.path), s.root))
         known = replace(known, optimizer=report.held.trained or array, step=step)
     return replace(known, format=of, state=_holds_state(of), broken=broken)
+
+
+def _read_unnamed(s: Session, file: UnplacedFile) -> UnplacedFile:
+    try:
+        of = content_format(file.path)
+    except OSError as e:
+        s.unplaced.append(Unseen(file.path, e.strerror or str(e)))
+        of = None
+    loop, _ = numbers_named(file.path)
+    is_named_so = of is None and loop is not None and "/" not in loop.templates[0]
+    if of is None and there(f"{file.path.removesuffix('.bin')}.idx"):
+        of = "data"  # megatron/core/datasets/indexed_dataset.py, fairseq: x.bin and x.idx
+    return replace(file, format=of, state=is_named_so or _holds_state(of))
 
 
 def _holds_state(of: str | None) -> bool:

@@ -337,9 +337,7 @@ def _add_numbers_inside(s: Session, listed: list[Checkpoint]) -> list[Checkpoint
     places = find_places(listed, s.layouts, count)
 
     def numbered(c: Checkpoint) -> Checkpoint:
-        read = ((p, s.report(p, Level.STRUCTURE).metadata) for p in c.parts[:_READ])
-        told = (epoch for p, m in read if (epoch := s.layouts.of(c).steps(p, m)[1]) is not None)
-        epoch = next(told, None) if c.epoch is None else c.epoch
+        epoch = _read_epoch(s, c) if c.epoch is None else c.epoch
         step = read_step(s, c, listed) if c.step is None else c.step
         return replace(c, step=step_at(step, c, places), epoch=epoch)
 
@@ -362,6 +360,13 @@ def read_step(
     near = sorted(same, key=lambda o: abs(o.mtime_ns - c.mtime_ns))[:_READ]
     siblings = [(o.parts[0], s.report(o.parts[0], level).metadata) for o in near]
     return next((step for p, _ in read if (step := layout.counting.place(p, siblings)) is not None), None)
+
+
+def _read_epoch(s: Session, c: Checkpoint) -> int | None:
+    """Return the epoch of the first file of a checkpoint that tells one; None if none does."""
+    layout = s.layouts.of(c)
+    epochs = (layout.steps(p, s.report(p, Level.STRUCTURE).metadata)[1] for p in c.parts[:_READ])
+    return next((epoch for epoch in epochs if epoch is not None), None)
 
 
 def read_count(s: Session, c: Checkpoint, checkpoints: Sequence[Checkpoint], level: Level) -> int | None:

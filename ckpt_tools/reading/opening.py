@@ -6,7 +6,6 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
-from operator import attrgetter
 
 from ckpt_tools.cache import Cache
 from ckpt_tools.discovery.names import is_place_of_loop
@@ -215,8 +214,7 @@ def _count_steps(p: Part) -> int | None:
 
 def _mark_exports(s: Session, parts: Parts) -> Parts:
     """Return the parts; a save of a model alone becomes a release if that is certain."""
-    told = attrgetter("state_word", "state_key", "state_told")
-    telling = _find_pieces(s, parts, lambda piece: any(told(piece.content)))
+    telling = _find_pieces(s, parts, lambda piece: piece.content.tells_exports)
     mine = [p for p in parts if (p.layout, p.piece) in telling] if telling else []
     exported = {*_find_without_key(s, mine), *_find_without_counters(s, mine), *_find_without_word(s, mine)}
     if not exported:

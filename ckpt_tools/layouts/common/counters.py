@@ -78,7 +78,7 @@ def number(metadata: Metadata, keys: Sequence[str]) -> int | None:
 
 
 def steps_told(metadata: Metadata) -> tuple[int, ...]:
-    """Return all numbers of steps in a file, also in safetensors' JSON (ai-toolkit's ``training_info``)."""
+    """Return all numbers of steps in a file, at any depth and in safetensors' JSON (as ai-toolkit writes)."""
     found = dict(metadata)
     for key, text in metadata.items():
         if isinstance(text, str) and text.startswith("{") and len(text) <= _LONGEST_OBJECT:

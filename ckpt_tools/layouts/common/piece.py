@@ -106,6 +106,10 @@ class Content(Struct, frozen=True):
     state_told: tuple[str, ...] = ()
     tensors_in: tuple[str, ...] = ()  # roles of files that hold its tensors in a save that has such files
 
+    @property
+    def tells_exports(self) -> bool:
+        return bool(self.state_word or self.state_key or self.state_told)
+
 
 UNTOLD = Content()
 TELLS_STEP = Content(step=True)  # for plug-ins (docs/plugins.md)

@@ -68,6 +68,12 @@ class _PieceInDirectory(NamedTuple):
     names: tuple[str, ...]
 
 
+def _compute_order(one: _PieceInDirectory) -> tuple[bool, bool, bool, int]:
+    """Return the sort key of a piece, by which pieces with names that say little come last."""
+    claim = one.piece.claim
+    return claim is Claim.DESCRIBED, claim is Claim.WEAK, not one.names, one.order
+
+
 class _Node(Struct, eq=False):
     """The directories whose last names fit the same templates."""
 
@@ -120,16 +126,21 @@ class Templates:
         for order, (layout, piece) in enumerate(pieces):
             if piece.claim is Claim.DESCRIBED and not listing:
                 continue
-            names, at = tuple(piece.template.split("/")[:-1]), self._top
-            for name in reversed(names):
-                if name not in at.above:
-                    at.above[name] = _Node(self._directories)
-                    self._directories += 1
-                at = at.above[name]
-            if not at.pieces:
-                told = [field for field, _ in FIELD.findall("/".join(names)) if field in NUMBERS]
-                at.repeats = names if len(told) > len(set(told)) else ()
-            at.pieces.append(_PieceInDirectory(order, layout, piece, names))
+            names = tuple(piece.template.split("/")[:-1])
+            self._directory(names).pieces.append(_PieceInDirectory(order, layout, piece, names))
+
+    def _directory(self, names: tuple[str, ...]) -> _Node:
+        """Return the node of directories whose last names these templates fit; add it if there is none."""
+        at = self._top
+        for name in reversed(names):
+            if name not in at.above:
+                at.above[name] = _Node(self._directories)
+                self._directories += 1
+            at = at.above[name]
+        if not at.pieces:
+            told = [field for field, _ in FIELD.findall("/".join(names)) if field in NUMBERS]
+            at.repeats = names if len(told) > len(set(told)) else ()
+        return at
 
     def places(self, path: str) -> Places:
         """Return the pieces whose directory fits the end of ``path``; pieces of any directory come last."""
@@ -142,12 +153,7 @@ class Templates:
         matched = tuple(sorted([at.number for at in found]))
         known = self._arranged.get(matched)
         if known is None:
-
-            def precedence(one: _PieceInDirectory) -> tuple[bool, bool, bool, int]:
-                claim = one.piece.claim  # names that say little come last
-                return claim is Claim.DESCRIBED, claim is Claim.WEAK, not one.names, one.order
-
-            at_home = sorted((one for at in found for one in at.pieces), key=precedence)
+            at_home = sorted((one for at in found for one in at.pieces), key=_compute_order)
             known = self._arranged.setdefault(matched, _Arranged(matched, at_home))
         return Places(path, known)
 
@@ -181,18 +187,17 @@ class Places(Sequence[Place]):
         return len(self.pieces)
 
     def __getitem__(self, i: int) -> Place:  # type: ignore[override]  # nobody asks for slices
-        if i in self._made:
-            return self._made[i]
-        _, layout, piece, templates = self._arranged.at_home[i]
-        fields: Fields = {}
-        base, home = self.path, self.path if piece.where is Where.HERE else ""
-        if templates:
-            names = self.path.split("/")
-            top = len(names) - len(templates)
-            base = intern("/".join(names[:top]) or "/")  # the same for every directory of a checkpoint
-            here = piece.home or piece.where is Where.HERE
-            home = intern("/".join(names[: top + piece.home])) if here else ""
-            # read again rather than kept in memory: many directories of a tree fit many templates
-            fields = read_path(templates, names) or {}
-        self._made[i] = Place(layout, piece, fields, base, home)
+        if i not in self._made:
+            self._made[i] = self._place(self._arranged.at_home[i])
         return self._made[i]
+
+    def _place(self, one: _PieceInDirectory) -> Place:
+        layout, piece = one.layout, one.piece
+        if not one.names:
+            return Place(layout, piece, {}, self.path, self.path if piece.where is Where.HERE else "")
+        names = self.path.split("/")
+        top = len(names) - len(one.names)
+        base = intern("/".join(names[:top]) or "/")  # the same for every directory of a checkpoint
+        home = intern("/".join(names[: top + piece.home])) if piece.home or piece.where is Where.HERE else ""
+        # the path is read again rather than kept in memory: many directories of a tree fit many templates
+        return Place(layout, piece, read_path(one.names, names) or {}, base, home)

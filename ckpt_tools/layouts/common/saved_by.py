@@ -153,7 +153,7 @@ class Topology(Struct, frozen=True, dict=True):
     sizes: Mapping[str, int] = field(default_factory=dict)
     order: str = "tp-cp-ep-dp-pp"  # fastest-varying axis first
     provenance: Mapping[str, Known] = field(default_factory=dict)
-    strategy: tuple[tuple[int, ...], ...] = ()  # ranks with the same state, by --strategy-dir
+    strategy: tuple[tuple[int, ...], ...] = ()  # groups of ranks with the same state, by --strategy-dir
 
     def coordinates(self, rank: int) -> dict[str, int]:
         """Return the coordinates of a rank in both grids.

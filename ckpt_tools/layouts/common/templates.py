@@ -1,5 +1,6 @@
 """Path templates, by which a layout says where its files lie, as regular expressions: one for each name in a
-path; and names of files and directories whose save or download is not done yet.
+path. Also the names of files and directories whose save or download is not done yet: its writer renames them
+when it is done, or removes a file beside them.
 """
 
 from __future__ import annotations

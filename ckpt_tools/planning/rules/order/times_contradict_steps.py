@@ -28,11 +28,9 @@ def check(f: OrderFacts) -> Iterator[Hit]:
         yield Hit(f.by_time.path, text, effect=Effect.WARN)
         return
     other = f.by_time if f.newest is f.by_step else f.by_step
-    why = (
-        f"{name_below(f.named, f.root)} names {other.label}"
-        if f.named
-        else "no lower step was saved before it"
-    )
+    why = "no lower step was saved before it"
+    if f.named:
+        why = f"{name_below(f.named, f.root)} names {other.label}"
     text = f"{DOUBT}{_describe(f.by_time, f.root)} by time, {_describe(f.by_step, f.root)} by step; {why}"
     by_step = f.exclude(f.by_step, f.by_time)
     if f.step_flag:

@@ -63,11 +63,7 @@ class _Run:
             return None
         if older.place == f.place:
             return self._compare_saves(older, f)
-        contents = {o.content for o in self.places[older.place].values() if not o.broken}
-        equal = sum(o.content in contents for o in self.places[f.place].values() if not o.broken)
-        # more than once: replicas, or a model that follows another; if an index lists both, some may be equal
-        listed = _get_save(older) == _get_save(f) and older.indexed and f.indexed
-        return None if equal > 1 or listed else self._compare_places(older, f)
+        return None if self._may_be_equal(older, f) else self._compare_places(older, f)
 
     def _compare_saves(self, older: StateFile, f: StateFile) -> Severity | None:
         """Return how bad it is that the same place is equal in two saves; None if it may be."""
@@ -99,6 +95,14 @@ class _Run:
         witnesses = [a for a in differ if a.when < f.when] if of_one_save else differ
         severity = Severity.ERROR if len(witnesses) >= _SEVERAL else Severity.WARNING
         return severity if differ and (older.state or f.state) else None
+
+    def _may_be_equal(self, a: StateFile, b: StateFile) -> bool:
+        """Return True if a place has, more than once, contents of the other: replicas, or a model that
+        follows another. True also if an index lists the tensors of both in one save: some may be equal.
+        """
+        contents = {o.content for o in self.places[a.place].values() if not o.broken}
+        equal = sum(o.content in contents for o in self.places[b.place].values() if not o.broken)
+        return equal > 1 or (_get_save(a) == _get_save(b) and a.indexed and b.indexed)
 
     def _find_pairs_that_differ(self, a: StateFile, b: StateFile) -> list[StateFile]:
         """Return the files at the place of ``a`` in all saves where the place of ``b`` differs from it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ckpt_tools.discovery.completeness import label, saved_with, severity_of_gaps, usual_pieces, where
-from ckpt_tools.layouts import Piece
+from ckpt_tools.layouts import Layout, Piece
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
@@ -31,9 +31,7 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
         gone = [f"no {role} file" for role in layout.complete.needs if role not in roles]
         for text in _list_needed(c, facts, gone, usual):
             yield Hit(where(c), f"{label(c)} has {text}", severity=severity, follows=follows)
-        spared = saved_with(c, layout, survivable=True)  # what resuming can do without, as random states
-        more = sorted({p.role for p in usual if p.readers.survivable} - spared.keys())
-        for text in () if follows else (*spared.values(), *(f"no {role} file, {_THEIRS}" for role in more)):
+        for text in () if follows else _list_spared(c, layout, usual):
             why = f"{label(c)} has {text}: training goes on with other random numbers"
             yield Hit(where(c), why, severity=Severity.WARNING, effect=Effect.WARN)
 
@@ -48,6 +46,13 @@ def _list_needed(c: Checkpoint, facts: SavesFacts, gone: list[str], usual: Seque
             theirs = (p.name for o in facts.expected.checkpoints for p in o.parts if p.piece == piece.name)
             gone.append(f"no {piece.role} file like {next(theirs, piece.name)}, {_THEIRS}")
     return gone or list(saved_with(c, layout, survivable=False).values())
+
+
+def _list_spared(c: Checkpoint, layout: Layout, usual: Sequence[Piece]) -> list[str]:
+    """Return texts on missing roles that resuming can do without, such as random states."""
+    spared = saved_with(c, layout, survivable=True)
+    more = sorted({p.role for p in usual if p.readers.survivable} - spared.keys())
+    return [*spared.values(), *(f"no {role} file, {_THEIRS}" for role in more)]
 
 
 def describe_no_text(name: str, home: str) -> Finding:

@@ -32,7 +32,7 @@ def check(c: Checkpoint, assignment: Assignment, run: Run, selection: Selection)
     reshardable = _is_reshardable(c, layout)
     own = {} if reshardable else _find_own_sizes(c, run)
     grid = prod(max(1, own.get(axis, 1)) for axis in _MODEL_PARALLEL)
-    told = grid if own.get("world", 0) % grid else own.get("world")
+    told = grid if own.get("world", 0) % grid else own.get("world")  # it is a multiple of the grid, or wrong
     world = completeness.named_world(c) or told
     if not (world or reshardable or _tells_replicas(c, run, selection)):
         yield from _find_larger_gasp(c, run)
