@@ -74,17 +74,6 @@ def test_run_hook_plan_and_latest_say_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_first_launch_has_none_and_no_outer_value_shines_through(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    words = [tmp_path / "run", "--allow=none", "--plan-dir", tmp_path / "plans"]
-    for command in (["plan", "--format", "shell"], ["hook"]):
-        done = ckpt(*command, *words)
-        assert words_of("dash", "CKPT_ARGS=--old; set -- --old\n" + done.stdout, SET) == []
-    _, told = json.loads(ckpt("run", *words, "--", *SAY, env={"CKPT_ARGS": "--old"}).stdout)
-    assert told["CKPT_ARGS"] == ""
-
-
-@pytest.mark.slow
 def test_a_view_is_what_the_arguments_name(root: Path, tmp_path: Path) -> None:
     done = ckpt("hook", root, "--plan-dir", tmp_path / "plans", "--job", "j", "--view", tmp_path / "my view")
     assert words_of("dash", done.stdout, SET)[1] == os.fsencode(tmp_path / "my view")

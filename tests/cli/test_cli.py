@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +22,6 @@ import ckpt_tools
 from ckpt_tools import __version__, api, cli
 from ckpt_tools.cli import console, dispatch
 from ckpt_tools.cli.app import COMMANDS, command
-from ckpt_tools.cli.progress import Meter
 from ckpt_tools.errors import CannotLook, NoCheckpoint, NoneUsable, NotNewest, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.model.answers import Summary
@@ -169,36 +167,7 @@ def test_errors_are_exit_codes(answer, capfd, command, error, code):
     assert run(capfd, command, "--format=shell")[:2] == (code, f"(exit {code})\n")
 
 
-def test_settings_reach_the_question(answer, capfd, monkeypatch, tmp_path):
-    calls = answer("plan", sample.plan())
-    (tmp_path / "ckpt.toml").write_text("tp = 2\nrank-order = 'tp-dp'\n")
-    monkeypatch.setenv("CKPT_ROOT", "/data")
-    monkeypatch.setenv("CKPT_WORLD_SIZE", "4")
-    groups = ("--replica-groups", "model=0,1", "--replica-groups", "rng=0;1")
-    run(capfd, "plan", *groups, "--fault-ranks", "1-2", "--no-fallback")
-    (root, selection), _ = calls[0]
-    assert root == "/data"
-    assert (selection.world_size, selection.sizes, selection.rank_order) == (4, {"tp": 2}, "tp-dp")
-    assert selection.replica_groups == {"model": ((0, 1),), "rng": ((0,), (1,))}
-    assert selection.fault_ranks == {1, 2}
-    assert selection.no_fallback
-
-
 # -- the other commands --------------------------------------------------------------------------------------
-
-
-def test_ls(answer, capfd):
-    answer("scan", sample.scan())
-    code, out, err = run(capfd, "ls", "/data")
-    assert (code, err) == (0, "")
-    assert out.startswith("step")
-    assert json.loads(run(capfd, "ls", "--json")[1])["checkpoints"][0]["ranks_expected"] == 4
-    answer("scan", sample.scan(checkpoints=(), bare=0))
-    assert run(capfd, "ls")[0] == 3
-    answer("scan", sample.scan(checkpoints=(), bare=2))
-    assert [run(capfd, *asked)[0] for asked in (("ls",), ("ls", "--max-step", "5"))] == [0, 3]
-    answer("scan", sample.scan(findings=(finding("unreadable", "no permission", path="/data/x"),)))
-    assert run(capfd, "ls")[0] == 5
 
 
 def test_explain(capfd):
@@ -268,11 +237,6 @@ def test_arguments_need_not_be_text():
     for name in COMMANDS:
         for p in command(name).params:
             assert p.type_descriptor.annotation in (str, bool, list[str]), f"{name} {p.name}"
-
-
-def test_ctrl_c_is_130(answer, capfd):
-    answer("plan", KeyboardInterrupt())
-    assert run(capfd, "plan") == (130, "", "")
 
 
 def _piped(script):
@@ -355,25 +319,6 @@ def test_a_mistyped_flag_names_no_file():
     assert dispatch.read_answer_flags(["plan", "-world", "8", "--json"])["output_file"] is None
     for words in (["-o", "x"], ["-ox"], ["--output", "x"], ["--output=x"]):
         assert dispatch.read_answer_flags(["verify", "--nosuch", *words])["output_file"] == "x"
-
-
-def test_progress_on_a_terminal_waits_until_it_is_worth_it(monkeypatch, capfd):
-    now = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    short = Meter(color=False)
-    now[0] += 0.2
-    short(1000, 2000)
-    assert short.shown is None
-    now[0] += 0.4
-    short(1500, 2000)
-    assert short.shown is not None
-    short.stop()
-    big = Meter(color=False)
-    now[0] += 0.2
-    big(1, 100 << 20)
-    assert big.shown is not None
-    big.stop()
-    assert capfd.readouterr().out == ""
 
 
 # -- start-up ------------------------------------------------------------------------------------------------

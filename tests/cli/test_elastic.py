@@ -11,9 +11,9 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import tracemalloc
 from ast import literal_eval
+from concurrent.futures import ThreadPoolExecutor
 from unittest import TestCase
 
 import pytest
@@ -21,7 +21,7 @@ import warm
 from hypothesis import given
 from hypothesis import strategies as st
 from places import DOCS, ROOT
-from run_helpers import torchrun_env
+from run_helpers import sparse, torchrun_env
 
 from ckpt_tools import elastic
 from ckpt_tools.elastic import ExceptionCheckpoint, Terminated
@@ -33,8 +33,7 @@ PAIRS = [[0, 2], [1, 3]]
 
 
 def made(*, group_info=None, partial_save=False, replicas=1, distributed=False, **given):
-    given.setdefault("env", {})
-    checkpoint = ExceptionCheckpoint(**given)
+    checkpoint = ExceptionCheckpoint(**{"env": {}, **given})
     checkpoint.set_config(
         print, (), partial_save, group_info, replicas, use_distributed_optimizer=distributed
     )
@@ -91,29 +90,6 @@ def test_what_is_resumable_is_what_live_ranks_wrote(job, iteration, interval):
         assert (before in failed) == all(r in failed for r in range(world) if state[r] == state[rank])
 
 
-@given(st.integers(1, 6), st.integers(1, 4), st.data())
-def test_groups_in_the_samples_order_give_the_samples_files(slots, copies, data):
-    """mindx_elastic's page: the first live rank of ``group_info[rank % len(group_info)]``."""
-    groups = [list(range(slot, slots * copies, slots)) for slot in range(slots)]
-    failed = data.draw(st.sets(st.integers(0, slots * copies - 1)))
-    checkpoint = made(fault_ranks=failed, group_info=groups)
-    faults = checkpoint._get_fault_npus()
-    assert faults == [str(r) for r in sorted(failed)]
-    for rank in range(slots * copies):
-        live = [r for r in checkpoint._group_info[rank % len(checkpoint._group_info)] if str(r) not in faults]
-        assert checkpoint.source(rank) == (rank if str(rank) not in faults else live[0] if live else None)
-
-
-def test_pipeline_stages_do_not_mix():
-    """tp 2, dp 2, pp 2 in Megatron-LM's order: rank % 4 would send rank 4, of the second stage, to a file of
-    the first.
-    """
-    checkpoint = made(fault_ranks=[4], world_size=8, group_info=[[0, 2], [1, 3], [4, 6], [5, 7]])
-    assert checkpoint.source(4) == 6
-    model, _ = checkpoint.get_checkpoint_names("/c", 7, False, tensor_rank=0, pipeline_rank=1, rank=4)
-    assert model == "/c/iter_0000007/mp_rank_00_001/model_optim_rng_6.pt"
-
-
 @pytest.mark.parametrize(
     ("faults", "given", "names"),
     [
@@ -121,19 +97,10 @@ def test_pipeline_stages_do_not_mix():
         ("1", {"tensor_rank": 1, "pipeline_rank": 2}, "mp_rank_01_002/model_optim_rng_3.pt"),
         ("1", {"tensor_rank": 1, "pipeline_rank": 0, "pipeline_parallel": False}, "mp_rank_01/model_optim_rng_3.pt"),
         ("1", {"tensor_rank": 1, "rank": 1}, "mp_rank_01/model_optim_rng_3.pt"),
-        ("1", {"tensor_rank": 1, "release": True}, "mp_rank_01/model_optim_rng_3.pt"),
         ("1,3", {"tensor_rank": 1, "release": True}, "mp_rank_01/model_optim_rng_3.pt"),  # of no dying job
         ("1", {"tensor_rank": 1, "sharded": True}, "mp_rank_01/model_rng.pt mp_rank_01_001/optim.pt"),
-        (
-            "1",
-            {"tensor_rank": 0, "pipeline_rank": 1, "sharded": True, "rank": 9, "data_parallel_rank": 4},
-            "mp_rank_00_001/model_rng.pt mp_rank_00_001_004/optim.pt",
-        ),
-        (
-            "1",
-            {"tensor_rank": 1, "sharded": True, "rank": 1, "periodic": True},
-            "mp_rank_01/model_rng.pt mp_rank_01_000/optim.pt",
-        ),
+        ("1", {"tensor_rank": 0, "pipeline_rank": 1, "sharded": True, "rank": 9, "data_parallel_rank": 4}, "mp_rank_00_001/model_rng.pt mp_rank_00_001_004/optim.pt"),
+        ("1", {"tensor_rank": 1, "sharded": True, "rank": 1, "periodic": True}, "mp_rank_01/model_rng.pt mp_rank_01_000/optim.pt"),
     ],
 )  # fmt: skip
 def test_names(faults, given, names):
@@ -178,15 +145,6 @@ def test_nobody_stands_in_for_a_distributed_optimizer():
     assert sharded.save()  # although it is not the first of its group
 
 
-@pytest.mark.parametrize(
-    ("iteration", "interval", "says"),
-    [(-1, 5, "iteration: -1 is below 0"), (5, 0, "save_interval: 0 is below 1"), (True, 5, "True")],
-)
-def test_resume_iteration_takes_steps_only(iteration, interval, says):
-    with pytest.raises(UsageError, match=says):
-        made().resume_iteration(iteration, interval)
-
-
 # -- where the faults come from ------------------------------------------------------------------------------
 
 
@@ -204,56 +162,43 @@ def fault_file(tmp_path):
 @pytest.mark.parametrize(
     ("content", "ranks"),
     [
-        ([3, 5], {3, 5}),
         ([], set()),
         ({"version": 1, "fault_ranks": [3, 5, 3], "time": "2026-01-02T03:04:05Z", "else": None}, {3, 5}),
-        ({"fault_ranks": [], "fault_nodes": ["a"]}, set()),
         ({"fault_ranks": [1], "fault_nodes": ["b"], "node_ranks": {"a": [2], "b": [4, 5]}}, {1, 4, 5}),
         ({"fault_nodes": ["a", "b"], "node_ranks": {"a": [2], "b": [4, 5], "c": "not asked"}}, {2, 4, 5}),
         ({"FaultRankIds": ["0", "12"], "CreatTime": 1700000000}, {0, 12}),
         ({"FaultRankIds": "['0', '12']"}, {0, 12}),
-        ({"FaultRankIds": "[]"}, set()),
         ([_fault_file.MAX_RANK], {1 << 24}),
         ("\ufeff[1]".encode(), {1}),
         (b" " * ((1 << 20) - 3) + b"[1]", {1}),
     ],
 )
 def test_fault_files(fault_file, content, ranks):
-    path = fault_file(content)
-    assert _fault_file.fault_file(path) == ranks
-    assert made(fault_file=path).fault_ranks == ranks
+    assert made(fault_file=fault_file(content)).fault_ranks == ranks
 
 
 @pytest.mark.parametrize(
     ("content", "says"),
     [
         ("", "is not JSON"),
-        ("[1,", "is not JSON"),
         (b"\xff\xfe\xfa", "is not JSON"),
         ("[" * 100_000, "is not JSON"),
         ("1" * 10_000, "is not JSON"),
-        ("3", "neither a list of ranks"),
         ("null", "neither a list of ranks"),
-        ({}, "has no fault_ranks"),
         ({"fault_rank": [1]}, "has no fault_ranks"),
         ({"fault_ranks": "1,2"}, "fault_ranks is not a list"),
-        ({"fault_ranks": None}, "fault_ranks is not a list"),
         ([True], "the list: True is not a rank"),
         ([1.0], "1.0 is not a rank"),
-        (["1"], "'1' is not a rank"),
         ([-1], "rank -1 is negative"),
         ([(1 << 24) + 1], "rank 16777217 is above 16777216"),
         ({"version": 2, "fault_ranks": [1]}, "has version 2"),
         ({"version": True, "fault_ranks": [1]}, "has version True"),
-        ({"version": "1", "fault_ranks": [1]}, "has version '1'"),
         ({"fault_nodes": ["a"]}, "but not their ranks"),
         ({"fault_nodes": ["a"], "node_ranks": {"b": [1]}}, "does not know the fault node 'a'"),
         ({"fault_nodes": ["a"], "node_ranks": {"a": [-2]}}, "node_ranks of 'a': rank -2 is negative"),
         ({"fault_nodes": ["a"], "node_ranks": [[1]]}, "node_ranks is not an object"),
         ({"fault_nodes": "a", "node_ranks": {}}, "fault_nodes is not a list of names"),
-        ({"FaultRankIds": ["x"]}, "FaultRankIds: 'x' is not a rank"),
         ({"FaultRankIds": "0 and 1"}, "FaultRankIds: 'and' is not a rank"),
-        ({"FaultRankIds": ["-1"]}, "FaultRankIds: '-1' is not a rank"),
         ({"FaultRankIds": 3.5}, "FaultRankIds: 3.5 is not a rank"),
     ],
 )
@@ -267,16 +212,8 @@ def test_bad_fault_files(fault_file, content, says):
     assert says in str(e.value) and "--fault-file" in e.value.hint
 
 
-@pytest.mark.parametrize("name", ["none.json", ".", "\0"], ids=repr)
-def test_a_fault_file_that_cannot_be_read(tmp_path, name):
-    with pytest.raises(UsageError, match="cannot be read"):
-        made(fault_file=tmp_path / name)
-
-
 def test_a_checkpoint_given_by_mistake_is_not_read_whole(tmp_path):
-    path = tmp_path / "model.pt"
-    with path.open("wb") as f:
-        f.truncate(1 << 26)
+    path = sparse(tmp_path / "model.pt")
     tracemalloc.start()
     try:
         with pytest.raises(UsageError, match=r"^fault_file: .* is larger than 1,048,576 bytes"):
@@ -317,7 +254,6 @@ def test_arguments_come_before_variables_and_both_kinds_add_up(fault_file):
     ("given", "says"),
     [
         ({"fault_ranks": "1,,2"}, "fault_ranks: '' is not a rank"),
-        ({"fault_ranks": [-1]}, "fault_ranks: the list: rank -1 is negative"),
         ({"fault_ranks": [True]}, "True is not a rank"),
         ({"fault_ranks": 3}, "is not a list"),
         ({"env": {"CKPT_FAULT_RANKS": "x"}}, "CKPT_FAULT_RANKS: 'x' cannot be read"),
@@ -325,30 +261,18 @@ def test_arguments_come_before_variables_and_both_kinds_add_up(fault_file):
         ({"fault_ranks": [4], "world_size": 4}, "rank 4 does not exist among 4 ranks"),
         ({"rank": 4, "world_size": 4}, "rank 4 does not exist among 4 ranks"),
         ({"world_size": 0}, "world_size: 0 is below 1"),
-    ],
-)
-def test_mistakes_are_said_when_it_is_made(given, says):
-    with pytest.raises(UsageError, match=re.escape(says)) as e:
-        ExceptionCheckpoint(**{"env": {}, **given})
-    assert e.value.hint
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
         ({"group_info": [[0, 1], [1, 2]]}, "a rank twice"),
-        ({"group_info": [[0, 0]]}, "a rank twice"),
         ({"group_info": [[0], []]}, "empty group"),
         ({"group_info": [0, 1]}, "group_info: 'int' object is not iterable"),
         ({"group_info": [[0, "1"]]}, "'1' is not a rank"),
-        ({"group_info": [[0, 4]]}, "group_info: rank 4 does not exist among 4 ranks"),
+        ({"group_info": [[0, 4]], "world_size": 4}, "group_info: rank 4 does not exist among 4 ranks"),
         ({"replicas": 0}, "replicas: 0 is below 1"),
         ({"replicas": True}, "replicas: True is not"),
     ],
 )
-def test_mistakes_in_the_configuration(given, says):
+def test_mistakes_are_said_when_it_is_made_or_configured(given, says):
     with pytest.raises(UsageError, match=re.escape(says)) as e:
-        ExceptionCheckpoint(world_size=4, env={}).set_config(print, (), **given)
+        made(**given)
     assert e.value.hint
 
 
@@ -359,8 +283,7 @@ def test_the_flag_adds_to_the_other_flag(fault_file, tmp_path):
 
     path = fault_file([5])
     assert ranks(**{"fault-ranks": "1", "fault-file": path}) == {1, 5}
-    assert ranks({"CKPT_FAULT_RANKS": "2"}, **{"fault-file": path}) == {2, 5}
-    assert ranks({"CKPT_FAULT_FILE": path}) == {5}
+    assert ranks({"CKPT_FAULT_RANKS": "2", "CKPT_FAULT_FILE": path}) == {2, 5}
     (tmp_path / "deep").mkdir()
     (tmp_path / "ckpt.toml").write_text('fault-file = "faults.json"\n')
     assert ranks(cwd=str(tmp_path / "deep")) == {5}
@@ -418,8 +341,10 @@ def test_the_exception_is_saved_for_once_and_goes_on_unchanged(job):
     assert (train.__name__, train.__doc__) == ("train", "Doc.")
 
 
-@pytest.mark.parametrize(("error", "saves"), [(KeyboardInterrupt(), True), (SystemExit(1), True), (SystemExit("bad"), True), (SystemExit(0), False),
-                                              (SystemExit(), False), (GeneratorExit(), False)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("error", "saves"),
+    [(KeyboardInterrupt(), True), (SystemExit("bad"), True), (SystemExit(0), False), (SystemExit(), False), (GeneratorExit(), False)],
+)  # fmt: skip
 def test_what_counts_as_a_fault(job, error, saves):
     checkpoint, saved = job
     with pytest.raises(type(error)), checkpoint:
@@ -488,19 +413,12 @@ def test_sigterm_saves_once_undisturbed_and_is_then_as_before(first):
 
 
 def test_signals_need_the_main_thread():
-    errors: list[BaseException] = []
-
     def enter() -> None:
-        try:
-            with made(signals=(signal.SIGTERM,)):
-                pass
-        except UsageError as e:
-            errors.append(e)
+        with made(signals=(signal.SIGTERM,)):
+            pass
 
-    thread = threading.Thread(target=enter)
-    thread.start()
-    thread.join()
-    assert "main thread" in str(errors[0])
+    with ThreadPoolExecutor(1) as pool, pytest.raises(UsageError, match="main thread"):
+        pool.submit(enter).result()
 
 
 def test_the_ready_made_instance(monkeypatch):
@@ -566,7 +484,6 @@ DEATHS = [
     ({2: "kill"}, False, 1, 7),
     ({0: "exit", 3: "kill"}, False, 1, 7),
     ({0: "exit", 2: "kill"}, False, 1, 5),
-    ({0: "kill", 2: "exit", 3: "exit"}, False, 1, 5),
     ({2: "exit"}, True, 1, 7),  # and so rank 3 has no file either
     ({0: "exit"}, True, 1, 5),  # the only one of its group that would have saved
     ({0: "exit"}, True, 2, 7),
@@ -584,7 +501,7 @@ def died(tmp_path_factory):
     return list(zip(roots, literal_eval(done.stdout), strict=True))
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(5)
 @pytest.mark.torch
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the ranks are forked")
 @pytest.mark.parametrize("which", range(len(DEATHS)))
@@ -593,28 +510,23 @@ def test_a_job_that_died_resumes_as_the_plan_says(tmp_path, died, which):
     torch = pytest.importorskip("torch")
     (root, codes), (dying, partial, replicas, step) = died[which], DEATHS[which]
     assert codes == [{"exit": 9, "kill": -9}.get(dying.get(r, ""), 1) for r in range(4)]
-    assert {int(re.findall(r"\d+", p.name)[0]) for p in root.glob("iter_0000007/*/*.pt")} == {
-        r for r in range(4) if r not in dying and not (partial and r >= 2 * replicas)
-    }
+    saved = {int(re.findall(r"\d+", p.name)[0]) for p in root.glob("iter_0000007/*/*.pt")}
+    assert saved == {r for r in range(4) if r not in dying and not (partial and r >= 2 * replicas)}
 
     faults = tmp_path / "faults.json"
     faults.write_text(json.dumps({"version": 1, "fault_ranks": sorted(dying)[1:]}))
     checkpoint = ExceptionCheckpoint(fault_ranks=[min(dying)], fault_file=faults, world_size=4, env={})
     checkpoint.set_config(partial_save=partial, group_info=PAIRS, replicas=replicas)
     newest = int((root / "latest_checkpointed_iteration.txt").read_text())
-    assert newest == 7
-    assert checkpoint.check_resumable_model() is (step == 7)
+    assert (newest, checkpoint.check_resumable_model()) == (7, step == 7)
     assert checkpoint.resume_iteration(newest, 5) == step
     loaded = {}
     for rank in range(4):
-        model, optimizer = checkpoint.get_checkpoint_names(
-            root, step, tensor_rank=rank % 2, rank=rank, periodic=step == 5
-        )
-        assert model == optimizer
-        content = torch.load(model, weights_only=True)
-        assert content["iteration"] == step
+        place = {"tensor_rank": rank % 2, "rank": rank, "periodic": step == 5}
+        loaded[rank], optimizer = checkpoint.get_checkpoint_names(root, step, **place)
+        content = torch.load(loaded[rank], weights_only=True)
+        assert loaded[rank] == optimizer and content["iteration"] == step
         assert torch.equal(content["weight"], torch.full((8,), float(step * (rank % 2 + 1))))
-        loaded[rank] = model
 
     words = f"--fault-ranks {min(dying)} --replica-groups 0,2;1,3 --save-interval 5 --world-size 4 --json"
     plan = warm.completed(["plan", str(root), "--fault-file", str(faults), *words.split()], os.environ)

@@ -55,14 +55,6 @@ def test_each_start_is_a_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_start_from_nothing_is_one_as_well(tmp_path: Path) -> None:
-    (root := tmp_path / "run").mkdir()
-    assert run(root, tmp_path / "plans", "--allow=none").returncode == 0
-    (only,) = history(root, tmp_path / "plans")["starts"]
-    assert only["path"] is None and history(root, tmp_path / "plans")["repeats"] == 0
-
-
-@pytest.mark.slow
 def test_the_third_start_from_the_same_checkpoint_is_said(root: Path, plans: Path) -> None:
     warned = ["restart-loop" in run(root, plans).stderr for _ in range(4)]
     assert warned == [False, False, True, True]

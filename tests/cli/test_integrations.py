@@ -256,14 +256,6 @@ def test_ranks_of_a_launcher_find_one_decision(tmp_path: Path, monkeypatch: pyte
     assert [r.files for r in found if r] == own_files(root)
 
 
-def test_several_nodes_need_a_place_that_all_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = one_file_per_rank(tmp_path / "run")
-    for name, value in torchrun_env(0, 2, job="j", local=1).items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(errors.UsageError, match=r"2 nodes, and each would decide alone"):
-        resume(root)
-
-
 @pytest.mark.slow
 def test_the_decision_of_ckpt_run_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = plain(tmp_path)

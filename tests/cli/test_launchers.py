@@ -11,9 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
-import sys
 from collections import UserDict
 
 import pytest
@@ -328,52 +326,9 @@ QUIET = {
 """What a real launcher is started with: nothing that another one has set."""
 
 
-def read(path) -> dict:
-    return json.loads(path.read_text())["detected"]
-
-
 def started(command: list[str]) -> None:
     done = subprocess.run(command, env=QUIET, capture_output=True, text=True, timeout=1000)
     assert done.returncode == 0, done.stderr
-
-
-def of_rank(path, rank: int, **known: int) -> dict:
-    """What rank ``rank`` of two on one node has seen."""
-    s = read(path)
-    found = {name: s[name]["value"] for name in NUMBERS if s[name]}
-    assert found == values(rank, 2, local_rank=rank, local_world_size=2, node=0, nodes=1, **known)
-    assert s["unclear"] == ""
-    return s
-
-
-@pytest.mark.cluster
-def test_real_mpirun(tmp_path):
-    mpirun = shutil.which("mpirun")
-    assert mpirun, "this test runs Open MPI: apt-get install openmpi-bin"
-    ask = f'exec "{sys.executable}" -m ckpt_tools launchers --json > "{tmp_path}/$OMPI_COMM_WORLD_RANK"'
-    started([mpirun, "--allow-run-as-root", "--oversubscribe", "-n", "2", "sh", "-c", ask])
-    said = [of_rank(tmp_path / str(rank), rank) for rank in range(2)]
-    assert said[1]["rank"]["provenance"] == "OMPI_COMM_WORLD_RANK (mpi)" and said[0]["launcher"] == "mpi"
-    assert said[0]["job"] == said[1]["job"] != ""
-
-
-@pytest.mark.cluster
-@pytest.mark.exhaustive
-def test_real_torchrun_with_a_restart(tmp_path):
-    ask = (
-        f'"{sys.executable}" -m ckpt_tools launchers --json >'
-        f' "{tmp_path}/$RANK.$TORCHELASTIC_RESTART_COUNT" && '
-        'test "$RANK.$TORCHELASTIC_RESTART_COUNT" != 1.0'  # rank 1 dies in the first generation
-    )
-    words = (
-        "--nproc-per-node=2 --max-restarts=1 --rdzv-backend=c10d --rdzv-endpoint=localhost:0"
-        " --rdzv-id=job-7 --monitor-interval=0.1 --no-python"
-    )
-    started([sys.executable, "-m", "torch.distributed.run", *words.split(), "sh", "-c", ask])
-    for rank in range(2):
-        s = of_rank(tmp_path / f"{rank}.1", rank, restart=1, max_restarts=1)
-        assert (s["rank"]["provenance"], s["job"]) == ("RANK (torchrun)", "job-7")
-    assert read(tmp_path / "1.0")["restart"]["value"] == 0
 
 
 # -- what is made of it --------------------------------------------------------------------------------------
@@ -409,19 +364,6 @@ def test_latest_says_what_is_unclear(tmp_path, environment):
         latest(root)
     world = plan(root, Selection(world_size=None)).saved_world_size
     assert latest(root, Selection(rank=0, world_size=world)).ranks[0].rank == 0
-
-
-@pytest.mark.slow
-def test_the_world_size_of_a_plan_names_its_variable(tmp_path, environment):
-    root = str(tree("tp", tmp_path))
-    world = plan(root).world_size
-    tasks = ("SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE")
-    here = {"SLURM_GTIDS": ",".join("0" * world), "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
-    environment(SRUN | dict.fromkeys(tasks, str(world)) | here)
-    assert plan(root).topology["world_size"] == Known(world, "SLURM_STEP_NUM_TASKS (slurm)")
-    assert plan(root, Selection(world_size=world)).topology["world_size"].provenance == "--world-size"
-    environment(BATCH | {"SLURM_NTASKS": "999"})
-    assert plan(root).topology["world_size"].provenance == "world_size in the files"
 
 
 def ckpt(given_env: dict[str, str], *argv: str) -> str:

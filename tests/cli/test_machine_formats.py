@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from one_question import Asker
-from places import DOCS, LAYOUT_TREES
+from places import DOCS
 from progress_lines import FIELDS
 from run_helpers import CLEAN, broken, ckpt, megatron
 from small_runs import lost, plain
@@ -37,10 +37,6 @@ HOSTILE = (
     "/d/a|b\\|c", "/d/<img src=x onerror=alert(1)>", "/d/]]></failure>&amp;", "/d/%0A,file=x:y", "/d/[x](http://e)", "/d/@someone #1 $x$ ~~y~~", "/d/\ufffe\uffff",
     "/d/\x85\u2028line", "/d/ **b** _i_ __c__ ", "/d/```", "/d/${x}`$(x)`", "/d/ends with \\", '/d/a{b="c"} 1', "/d/##[add-mask]x",
 )  # fmt: skip
-TREES = [
-    next(p for p in sorted(layout.iterdir()) if p.is_dir()) / "tree"
-    for layout in sorted(LAYOUT_TREES.iterdir())
-]
 
 
 def find(name: str) -> registry.Output:
@@ -276,20 +272,6 @@ def test_prometheus_has_the_numbers() -> None:
 
 
 # -- as commands ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.exhaustive
-def test_every_real_tree_in_every_format(asker: Asker) -> None:
-    """The exit code is that of the table, and each answer is one that its reader takes."""
-    metrics = []
-    for number, tree in enumerate(TREES[:: 1 + len(TREES) // 30]):
-        for command in (["verify", tree], ["plan", tree, "--order", "step", "-q"]):
-            name = MACHINES[number % len(MACHINES)]
-            code, out, _ = asker.execute(*command, "--format", name)
-            assert code == asker.execute(*command, "--format", "table")[0]
-            check(name, sample.plan(), out)
-            metrics += [out] if name == "prometheus" else []
-    read.prometheus(*metrics)
 
 
 @pytest.mark.parametrize("name", MACHINES)

@@ -191,29 +191,6 @@ def test_all_answer_alike_to_every_question(
     alike(asker, case, question, tmp_path)
 
 
-@pytest.mark.share(6)
-@pytest.mark.slow
-@pytest.mark.parametrize("tracker", ["10", "30", "40", "garbage", None])
-@pytest.mark.parametrize("newest", ["by-step", "by-time", "nobody-knows"])
-def test_all_answer_alike_whatever_the_tracker_says(
-    asker: Asker, tmp_path: Path, newest: str, tracker: str | None
-) -> None:
-    """Times that agree with the steps, or not, or that tell nothing; a tracker that sides with either, with
-    neither, or is not there.
-    """
-    root = megatron(tmp_path / "run", steps=(10, 20, 30), world=1, tracker=False)
-    doubt(root, {"by-step": dict, "by-time": _reversed, "nobody-knows": _equal}[newest])
-    if tracker is not None:
-        (root / "latest_checkpointed_iteration.txt").write_text(tracker)
-    for words, named in (
-        ((), {}),
-        (("--order", "step"), {"order": "step"}),
-        (("--order", "tracker"), {"resume_from": "tracker"}),
-    ):
-        answers = asker.everywhere(root, *words, **named)
-        assert len(set(answers.values())) == 1, answers
-
-
 # -- what must not matter ------------------------------------------------------------------------------------
 
 FORMATS = {
@@ -290,14 +267,6 @@ def test_a_plan_may_be_narrowed_to_a_rank_but_only_by_the_flag(
     assert {asker.ask(name, root, "--rank", "2") for name in COMMANDS} == {Answer(2)}
     monkeypatch.setenv("CKPT_RANK", "1")
     assert json.loads(asker.execute("plan", root, "--json")[1])["ranks"] == whole["ranks"]
-
-
-@pytest.mark.slow
-def test_strict_knows_everything_or_stops(asker: Asker, root: Path) -> None:
-    words, asked = ("--strict", "--no-cache", "--budget"), {"strict": True}
-    assert {a.step for a in asker.everywhere(root, *words, "1h", budget=3600.0, **asked).values()} == {20}
-    assert set(asker.everywhere(root, *words, "0s", budget=0.0, **asked).values()) == {Answer(5)}
-    assert "2 of the files to load could not be looked at as deeply as --level content asks" in asker.err
 
 
 @pytest.mark.slow

@@ -11,17 +11,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 from one_question import COMMANDS, Asker
 from owners import SOMEBODY, Owners
 from run_helpers import megatron, one_file_per_rank
 
-from ckpt_tools import Selection, latest
 from ckpt_tools.errors import UsageError
-from ckpt_tools.planning import first_launch
 from ckpt_tools.settings import resolve
 from ckpt_tools.storage import trust
-from ckpt_tools.storage.trust import Trust, Untrusted
+from ckpt_tools.storage.trust import Trust
 
 
 @pytest.fixture
@@ -97,22 +94,6 @@ def test_a_note_that_others_could_have_taken_away_is_not_missed(
     of_everybody(asker, (*asked, *words), "--plan-dir")
     plans.chmod(0o755)
     started(asker, *asked, *words)
-
-
-def test_a_planted_note_of_an_earlier_start(asker: Asker, empty: Path, plans: Path, owners: Owners) -> None:
-    note = Path(first_launch.place(str(plans), str(empty))) / first_launch.LAST
-    note.parent.mkdir()
-    note.write_text(json.dumps({"step": 20, "path": str(empty / "iter_0000020")}))
-    note.chmod(0o644)
-    owners.give(note)
-    asked = ("plan", empty, "--plan-dir", plans, "--allow=none")
-    of_somebody(asker, asked, "--plan-dir")
-    assert asker.execute(*asked, "--trust-owner", SOMEBODY)[0] == 4
-    selection = Selection(plan_dir=str(plans), allow_none=True)
-    with pytest.raises(Untrusted):
-        latest(str(empty), selection)
-    with pytest.raises(Exception, match="an earlier start resumed from step 20"):
-        latest(str(empty), replace(selection, trust=Trust(owners=frozenset({SOMEBODY}))))
 
 
 def decided(asker: Asker, root: Path, plans: Path) -> Path:
@@ -249,29 +230,6 @@ def test_strategy_files_beside_the_checkpoints_and_elsewhere(
         assert "damaged or no strategy file" in asker.execute(*asked, *words)[2]
 
 
-@pytest.mark.parametrize(
-    ("variable", "flag"), [("CKPT_FAULT_FILE", "--fault-file"), ("CKPT_REPLICA_GROUPS", "--replica-groups")]
-)
-def test_the_variable_is_named_where_it_was_the_variable(
-    asker: Asker, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, flag: str
-) -> None:
-    name, data = FILES[flag]
-    (tmp_path / name).write_bytes(data)
-    (tmp_path / name).chmod(0o666)
-    monkeypatch.setenv(variable, str(tmp_path / name))
-    of_everybody(asker, ("plan", root), variable)
-
-
-def test_a_key_that_others_can_read(asker: Asker, root: Path, tmp_path: Path) -> None:
-    key = tmp_path / "key"
-    key.write_bytes(b"k" * 16)
-    key.chmod(0o640)
-    why = "may be used by others than its owner (mode 0640)"
-    file = next(root.rglob("*.pt"))
-    for command in (("verify", root), ("plan", root), ("diff", root, root), ("show", file)):
-        refused(asker, (*command, "--key-file", key), why, "--key-file", f"chmod 600 {key}")
-
-
 def test_the_fault_file_of_a_training(tmp_path: Path) -> None:
     from ckpt_tools.elastic import ExceptionCheckpoint
 
@@ -354,20 +312,6 @@ def test_the_search_ends_at_a_directory_that_others_write(project: Path) -> None
     assert searched(project / "b/c").refused is None  # nobody is warned of a file that is not there
 
 
-def test_a_configuration_of_another_user(project: Path, owners: Owners) -> None:
-    """The attack on the first release: a file in an ancestor of the working directory."""
-    owners.give(project / "ckpt.toml")
-    found = searched(project / "b")
-    assert found.values == {} and f"belongs to uid {SOMEBODY}" in str(found.refused)
-    assert searched(project / "b", trust_owner=[str(SOMEBODY)]).values["world-size"] == 8
-    (project / "pyproject.toml").write_text("[tool.other]\n")
-    owners.give(project / "pyproject.toml")
-    (project / "ckpt.toml").unlink()
-    assert searched(project / "b").refused is None
-    (project / "pyproject.toml").write_text("[tool.ckpt]\nworld-size = 8\n")
-    assert searched(project / "b").values == {} and searched(project / "b").refused
-
-
 @pytest.mark.slow
 def test_the_warning_is_on_stderr_and_the_command_goes_on(
     asker: Asker, root: Path, project: Path, monkeypatch: pytest.MonkeyPatch
@@ -377,14 +321,6 @@ def test_the_warning_is_on_stderr_and_the_command_goes_on(
     code, _, err = asker.execute("plan", root)
     assert code == 0 and err.count("ckpt: warning: ") == 1 and "ckpt.toml is not read" in err
     of_everybody(asker, ("plan", root, "--config", project / "ckpt.toml"), "--config", "chmod o-w")
-
-
-def test_a_start_without_a_configuration_asks_about_no_directory(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (project / "ckpt.toml").unlink()
-    monkeypatch.setattr(trust, "check", lambda *_: pytest.fail("asked"))
-    assert searched(project / "b/c").file is None
 
 
 # ---- the cache of verdicts
@@ -432,39 +368,6 @@ def test_a_volume_of_a_pod(asker: Asker, root: Path, plans: Path, monkeypatch: p
     monkeypatch.setenv("CKPT_PLAN", str(next(plans.glob("*/j511.0/1.json"))))
     for asked in READING:
         started(asker, *asked)
-
-
-def test_a_group_of_everybody_in_the_container(
-    asker: Asker, root: Path, plans: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """OpenShift: a uid without a name, gid 0, and directories that the group may write."""
-
-    def unknown(uid: int) -> object:
-        raise KeyError(uid)
-
-    monkeypatch.setattr("pwd.getpwuid", unknown)
-    plans.chmod(0o775)
-    asked = ("hook", root, "--plan-dir", plans)
-    refused(asker, asked, "may be written by the group", "--plan-dir", "--trust group")
-    started(asker, *asked, "--trust=group")
-
-
-def test_a_configmap_and_a_secret(asker: Asker, root: Path, tmp_path: Path, owners: Owners) -> None:
-    """Links to links, all root's: a fault file of mode 0644 in a directory of mode 1777, and a key that its
-    group may read.
-    """
-    volume = tmp_path / "volume"
-    (volume / "..2026_01_01").mkdir(parents=True, mode=0o755)
-    for name, data in (("faults", b"[0]"), ("key", b"k" * 16)):
-        (volume / "..2026_01_01" / name).write_bytes(data)
-        (volume / "..2026_01_01" / name).chmod(0o644)
-        (volume / name).symlink_to(f"..data/{name}")
-    (volume / "..data").symlink_to("..2026_01_01")
-    volume.chmod(0o1777)
-    for path in (volume, *volume.rglob("*"), volume / "..2026_01_01", *(volume / "..2026_01_01").iterdir()):
-        owners.give(path, 0)
-    started(asker, "plan", root, "--fault-file", volume / "faults", "--save-interval", "10")
-    started(asker, "verify", root, "--key-file", volume / "key")
 
 
 # ---- what a decision may say

@@ -17,7 +17,6 @@ from pathlib import Path
 import machine_readers as read
 import pytest
 from one_question import Asker
-from owners import Owners
 from run_helpers import CLEAN, ckpt
 from small_runs import FILE, lost, plain
 
@@ -143,25 +142,6 @@ def test_what_is_no_file_is_written_to_and_stays(tmp_path: Path) -> None:
     assert not list(Path("/dev").glob(".null*")) + list(Path("/dev").glob(".stdout*"))
     with pytest.raises(CannotLook, match="No space left"):
         write_whole("/dev/full", b"x" * 10_000)
-
-
-def test_a_file_that_is_not_ours_to_write(tmp_path: Path, owners: Owners) -> None:
-    (tmp_path / "theirs").write_text("x")
-    (tmp_path / "theirs").chmod(0o444)
-    if os.geteuid() == 0:  # who may do everything may do this, too
-        check_writable(str(tmp_path / "theirs"))
-    else:
-        with pytest.raises(CannotLook, match="Permission denied"):
-            check_writable(str(tmp_path / "theirs"))
-
-
-@pytest.mark.slow
-def test_names_come_back_as_the_bytes_they_are(asker: Asker, tmp_path: Path) -> None:
-    plain(tmp_path)
-    home = os.fsdecode(bytes(tmp_path) + b"/\xff run")
-    os.rename(tmp_path / "run", home)
-    assert asker.execute("latest", home, "--rank", "0", "-o", "answer")[0] == 0
-    assert (tmp_path / "answer").read_bytes().startswith(os.fsencode(home))
 
 
 @pytest.mark.slow

@@ -203,16 +203,6 @@ def test_few_lines_whatever_happens(
     assert last.items() <= said[-1].items()
 
 
-def test_none_and_bar_are_obeyed(capfd: pytest.CaptureFixture[str]) -> None:
-    with progress(Output("table", progress="none")) as meter:
-        assert meter is None
-    with progress(Output("table", quiet=True, progress="bar")) as meter:
-        assert isinstance(meter, Meter)
-        meter.said -= 1
-        meter(1, 1 << 30)
-    assert "1.0 GiB" in capfd.readouterr().err
-
-
 @pytest.mark.slow
 def test_a_wrapper_sees_how_much_of_6_gib_was_read(huge: Path) -> None:
     words, pipe = [*CKPT, "verify", str(huge), "--progress", "json", "--no-cache"], subprocess.PIPE

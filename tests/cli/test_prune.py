@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 from kill_points import files_of, step
 from places import FIXTURES
-from run_helpers import broken, ckpt, megatron, one_file_per_rank
+from run_helpers import broken, ckpt, megatron
 
-from ckpt_tools import guard
 from ckpt_tools.model.selection import Selection
 
 
@@ -46,15 +45,6 @@ def test_what_no_flag_keeps_goes(tmp_path: Path) -> None:
     assert gone(pruned(root, "--keep", "last=2,every=20", "--apply")) == gone(said)
     assert steps(root) == [20, 40, 50] and step(root) == 50
     assert not list((root / ".ckpt/trash").iterdir())
-
-
-def test_mindspore_names_its_policies_so(tmp_path: Path) -> None:
-    root = one_file_per_rank(tmp_path / "run", steps=(10, 11, 12, 13))
-    guard.seal(root)
-    said = pruned(root, "--keep", "2", "--apply")
-    assert len(gone(said)) == 2 or len(said) < 4
-    assert sorted(p.name for p in (root / "rank_0").glob("*.ckpt")) == ["net-1_12.ckpt", "net-1_13.ckpt"]
-    assert not [p for p in (root / "rank_0").iterdir() if "_10" in p.name or "_11" in p.name], "seals, too"
 
 
 @pytest.mark.parametrize("words", [(), ("--damaged",), ("--keep", "0"), ("--keep-kind", "what")])

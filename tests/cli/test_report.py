@@ -284,47 +284,6 @@ def test_the_library_is_the_one_that_was_published() -> None:
     assert "Apache License" in (HOME / "vendor/LICENSE-echarts").read_text()
 
 
-def test_every_script_is_part_of_the_page() -> None:
-    assert sorted(p.stem for p in (HOME / "scripts").iterdir()) == sorted(page.SCRIPTS)
-
-
-def _light(colour: str) -> float:
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(one: str, other: str) -> float:
-    high, low = sorted((_light(one), _light(other)), reverse=True)
-    return (high + 0.05) / (low + 0.05)
-
-
-TEXT = [
-    *((text, back) for text in ("text", "muted", "accent") for back in ("page", "card", "raised")),
-    ("accent", "accent-back"),
-    *((verdict, f"{verdict}-back") for verdict in ("ok", "suspect", "broken", "unknown")),
-]
-"""Words and what they stand on: at least 4.5 to 1 (WCAG AA)."""
-SHAPES = [
-    ("strong-line", "card"),
-    ("broken-fill", "absent-fill"),
-    ("broken-fill", "card"),
-    ("accent", "page"),
-]
-"""What must be told apart without words: at least 3 to 1."""
-
-
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_colours_can_be_read(dark: bool) -> None:
-    pairs = re.findall(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\)", (HOME / "report.css").read_text())
-    colours = {name: (light, night)[dark] for name, light, night in pairs}
-    for text, back in TEXT:
-        assert contrast(colours[text], colours[back]) >= 4.5, (text, back)
-    for shape, back in SHAPES:
-        assert contrast(colours[shape], colours[back]) >= 3, (shape, back)
-    assert contrast("#ffffff", "#000000") == pytest.approx(21)
-
-
 # -- size ----------------------------------------------------------------------------------------------------
 
 NAMES = [

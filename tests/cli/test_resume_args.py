@@ -223,18 +223,6 @@ def test_ranks_that_the_caller_calls_replicas(tmp_path: Path) -> None:
     assert made.resume.path is None  # their tensors differ
 
 
-def test_the_file_that_all_are_told_is_checked_by_all(tmp_path: Path) -> None:
-    root = samples(tmp_path / "run")
-    code, out, said = executed(["hook", str(root)])
-    assert code == 0, said
-    os.utime(root / "rank_0/model_best.pth.tar", (OLD, OLD))
-    with pytest.MonkeyPatch.context() as patch:
-        for word in shlex.split(out)[1:]:
-            patch.setenv(*word.partition("=")[::2])
-        code, _, said = executed(["hook", "--read", "--rank", "8"])
-    assert code == 5 and "rank_0/model_best.pth.tar has changed" in said
-
-
 # ---- in Python
 
 
@@ -255,11 +243,6 @@ def test_ranks_are_never_empty_where_files_are_planned(tmp_path: Path) -> None:
     assert {rank: sorted(names) for rank, names in of_two.items()} in ({0: shared}, {0: shared, 1: shared})
     (tmp_path / "none").mkdir()
     assert plan(str(tmp_path / "none"), Selection(allow_none=True)).ranks == ()
-
-
-def test_what_all_ranks_load_is_among_the_files_of_each(tmp_path: Path) -> None:
-    root = one_file_per_rank(tmp_path / "run")
-    assert files(plan(str(root))) == {0: ["net-1_20.ckpt"], 1: ["net-1_20.ckpt"]}
 
 
 # ---- several files that a loop loads

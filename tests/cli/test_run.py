@@ -8,7 +8,6 @@ import builtins
 import errno
 import json
 import os
-import pty
 import re
 import resource
 import shutil
@@ -34,7 +33,6 @@ from ckpt_tools.job import decisions as room
 from ckpt_tools.job.command import become
 from ckpt_tools.job.decision import read
 from ckpt_tools.job.decisions import Decisions
-from ckpt_tools.job.files import hold_lock
 from ckpt_tools.planning import first_launch
 
 pytestmark = pytest.mark.slow  # real processes, many at a time
@@ -137,56 +135,6 @@ def test_placeholders_that_cannot_be_filled(root: Path, plans: Path, word: str, 
 # -- what keeps it from starting -----------------------------------------------------------------------------
 
 
-def test_checkpoints_exist_and_none_is_usable(root: Path, plans: Path) -> None:
-    for step in (10, 20):
-        broken(root, step)
-    done = start(root, plans, "--allow=none")
-    assert done.returncode == 4 and done.stdout == "" and "hint:" in done.stderr
-    for step in (10, 20):  # which files, for who reads this at night
-        assert f"iter_{step:07d}/mp_rank_00/model_optim_rng.pt: truncated" in done.stderr
-    # the error and its hint
-    assert start(root, plans, "-q").stderr.count("\n") == 2
-    _, env = said(start(root, plans, "--allow=fresh"))
-    assert env["CKPT_RESUME"] == "0"
-
-
-def test_a_lost_mount_is_no_first_launch(root: Path, plans: Path) -> None:
-    said(start(root, plans))
-    shutil.rmtree(root)
-    done = start(root, plans, "--allow=none", "--allow=fresh")
-    assert done.returncode == 5 and "mounted" in done.stderr and done.stdout == "", done.stderr
-    for more in (("--allow=missing",), ()):  # the directory is gone, or is the empty mount point
-        if not more:
-            root.mkdir()
-        done = start(root, plans, "--allow=none", *more)
-        assert done.returncode == 4 and "step 20" in done.stderr and "mounted" in done.stderr, done.stderr
-    _, env = said(start(root, plans, "--allow=none", "--allow=fresh"))
-    assert env["CKPT_RESUME"] == "0"
-
-
-def test_a_root_that_cannot_be_looked_at_is_not_none(root: Path, plans: Path, tmp_path: Path) -> None:
-    assert start(tmp_path / "no/such/dir", plans, "--allow=none").returncode == 5
-    loop = tmp_path / "loop"
-    loop.symlink_to(loop)
-    assert start(loop, plans, "--allow=none").returncode == 5
-    done = start(root, plans, "--require-mount")
-    mounted = os.stat(root).st_dev != os.stat("/").st_dev
-    assert done.returncode == (0 if mounted else 5), done.stderr
-    if not mounted:
-        assert "nothing is mounted" in done.stderr
-
-
-def test_a_checkpoint_still_being_written_is_passed_over(root: Path, plans: Path) -> None:
-    megatron(root, steps=(30,), tracker=False)
-    path = root / "iter_0000030/mp_rank_01/model_optim_rng.pt"
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    os.utime(root / "iter_0000030/mp_rank_00/model_optim_rng.pt")
-    done = start(root, plans)
-    _, env = said(done)
-    assert env["CKPT_STEP"] == "20" and "iter_0000030" in done.stderr
-
-
 # -- the file itself -----------------------------------------------------------------------------------------
 
 
@@ -229,27 +177,6 @@ def test_a_file_replaced_between_plan_and_load_fails_loudly(root: Path, plans: P
     assert done.returncode == 5 and "changed since" in done.stderr and done.stdout == ""
     assert ckpt("latest", "--rank", 0, env=env).returncode == 0  # each rank answers for its own
     assert ckpt("hook", "--read", "--rank", 1, env=env).stdout == "(exit 5)\n"
-
-
-HOLDER = """
-import sys, time
-from ckpt_tools.job.files import hold_lock
-with hold_lock(sys.argv[1], 1):
-    print("held", flush=True)
-    time.sleep(10**6)
-"""
-
-
-def test_the_lock_dies_with_its_holder(tmp_path: Path) -> None:
-    lock = tmp_path / "lock"
-    line = [sys.executable, "-c", HOLDER, str(lock)]
-    with subprocess.Popen(line, stdout=subprocess.PIPE, env=CLEAN) as holder:
-        assert holder.stdout and holder.stdout.readline() == b"held\n"
-        with pytest.raises(CannotLook, match="deciding for more than"), hold_lock(str(lock), 0.2):
-            pass
-        holder.kill()
-    with hold_lock(str(lock), 1000):
-        pass
 
 
 def test_garbage_in_place_of_a_decision(root: Path, plans: Path, tmp_path: Path) -> None:
@@ -311,22 +238,6 @@ def test_a_state_that_cannot_be_read_is_never_no_state(
         ask = partial(first_launch.read_last_start, decisions.directory)
     with pytest.raises(CannotLook, match=re.escape(path)):
         ask()
-
-
-@pytest.mark.parametrize("text", ["", "{", "[1]", "{}", '{"path": 3}', "\0", '"x"'])
-def test_a_damaged_note_of_the_last_start_is_no_first_launch(root: Path, plans: Path, text: str) -> None:
-    decisions = Decisions(str(plans), str(root))
-    assert first_launch.read_last_start(decisions.directory) is None
-    body = decided_body("/r/iter_20", 20)
-    decisions.once(told("k", "rank-0", lambda: body))
-    earlier = first_launch.read_last_start(decisions.directory)
-    assert earlier is not None and (earlier.step, earlier.path) == (20, "/r/iter_20")
-    assert abs(earlier.decided_at - time.time()) < 600
-    note = Path(decisions.directory, "last.json")
-    note.write_text(text)
-    with pytest.raises(CannotLook, match=re.escape(str(note))) as raised:
-        first_launch.read_last_start(decisions.directory)
-    assert "--allow fresh" in raised.value.hint and f"rm {note}" in raised.value.hint
 
 
 # -- one job, one decision -----------------------------------------------------------------------------------
@@ -485,14 +396,6 @@ def nodes(root: Path, plans: Path, env: dict[str, str]) -> list[dict[str, str]]:
         return list(pool.map(one, range(2)))
 
 
-def test_two_launchers_that_share_a_directory(root: Path, plans: Path, torchrun: dict[str, str]) -> None:
-    first = nodes(root, plans, torchrun)
-    assert {n["CKPT_STEP"] for n in first} == {"20"} and len({n["CKPT_FINGERPRINT"] for n in first}) == 1
-    megatron(root, steps=(30,))
-    again = nodes(root, plans, torchrun)  # the same rendezvous id, as a requeued job has it
-    assert {n["CKPT_STEP"] for n in again} == {"30"}
-
-
 def test_an_id_of_this_start_alone_needs_no_meeting(
     root: Path, plans: Path, torchrun: dict[str, str]
 ) -> None:
@@ -554,20 +457,6 @@ def test_latest_inside_a_job_is_the_jobs_decision(root: Path, plans: Path, tmp_p
     done = ckpt("latest", "--rank", 7, env=env)
     assert done.returncode == 2 and "is not among the" in done.stderr
     assert ckpt("latest", env=env).returncode == 2  # which rank?
-
-
-def test_on_a_terminal_and_without_one(root: Path, plans: Path) -> None:
-    ours, theirs = pty.openpty()
-    line = [*CKPT, "run", str(root), "--plan-dir", str(plans), "--", "sh", "-c"]
-    line.append("test -t 1 && test -t 2 && echo terminal")
-    done = subprocess.run(line, stdin=theirs, stdout=theirs, stderr=theirs, env=CLEAN, timeout=1000)
-    os.close(theirs)
-    assert done.returncode == 0
-    text = os.read(ours, 100_000).decode()
-    os.close(ours)
-    assert "terminal" in text and "Resume from step 20" in text
-    quiet = ckpt("run", root, "--plan-dir", plans, "-q", "--", "true")
-    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "", "")
 
 
 def test_the_tree_is_not_touched(root: Path, plans: Path) -> None:

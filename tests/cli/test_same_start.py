@@ -207,25 +207,9 @@ def test_a_job_name_that_is_given_twice(root: Path, rank: Any) -> None:
     assert [step(rank(bare(r), "--job", "nightly")) for r in (1, 0)] == ["30", "30"]
 
 
-def test_a_job_that_has_grown(rank: Any) -> None:
-    assert [step(rank(bare(r), "--job", "nightly")) for r in (0, 1)] == ["20", "20"]
-    stopped = rank(bare(2, 3), "--job", "nightly")
-    assert stopped.returncode == 5 and "its ranks or checkpoints are not those" in stopped.stderr
-
-
 def test_a_replaced_process_that_trained_by_the_earlier_decision(root: Path, rank: Any) -> None:
     """Rank 0 was replaced before rank 1 came, so that the newest decision is not the one rank 1 started by."""
     assert [step(rank(bare(r), "--job", "uid")) for r in (0, 1, 0)] == ["20"] * 3
     megatron(root, steps=(30,))
     assert rank(bare(1), "--job", "uid").returncode == 5
     assert [step(rank(bare(r), "--job", "uid")) for r in (0, 1)] == ["30", "30"]
-
-
-def test_a_start_from_nothing(tmp_path: Path, rank: Any, root: Path) -> None:
-    for path in sorted(root.rglob("*"), reverse=True):
-        path.rmdir() if path.is_dir() else path.unlink()
-    job = "--job", "nightly", "--allow=none"
-    assert rank(bare(0), *job).returncode == rank(bare(0), *job).returncode == 0
-    megatron(root)
-    assert rank(bare(1), *job).returncode == 5
-    assert [step(rank(bare(r), *job)) for r in (0, 1)] == ["20", "20"]

@@ -16,7 +16,7 @@ import pytest
 import run_helpers
 import torch
 import warm
-from large_runs import megatron, part, settle
+from large_runs import megatron, settle
 from places import FIXTURES
 
 from ckpt_tools import errors
@@ -152,21 +152,6 @@ def test_the_least_recently_checked_come_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_part_and_the_whole_count_as_checks(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run", size=2 * MiB)
-    settle()
-    asked(root, sample="1/3")
-    asked(root, sample="2/3")
-    s = sampled(root, sample="3/3")
-    assert s.never == 0
-    part(root, 1).write_bytes(part(root, 0).read_bytes())  # another file: nothing is known of it
-    settle()
-    assert {sampled(root, sample=f"{n}/3").never for n in (1, 2)} <= {0, 1}
-    asked(root)
-    assert sampled(root, sample="2/3").never == 0
-
-
-@pytest.mark.slow
 def test_without_a_cache_each_run_takes_others(tmp_path: Path) -> None:
     several(tmp_path / "run", "abcdefgh")
     seen = set()
@@ -247,34 +232,6 @@ def test_the_next_run_goes_on_where_the_time_was_over(
         assert runs[-1].stopped and 0 < runs[-1].files_read <= 3 and len(runs) < 8
     # none twice before all had a turn
     assert [8 - s.never for s in runs[:-1]] == [*accumulate(s.files_read for s in runs[:-1])]
-
-
-@pytest.mark.slow
-def test_with_time_enough_all_is_read(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
-    settle()
-    result = asked(root, max_duration=3600.0)
-    assert result.sample is not None and not result.sample.stopped and result.sample.files_read == 4
-    assert {f.report.level for f in result.files} == {Level.CONTENT} and result.summary.below_level == 0
-    assert asked(root, max_age=1000.0).summary.bytes_read < MiB  # so it is kept
-
-
-@pytest.mark.slow
-def test_both_bound(tmp_path: Path, enough_for: Callable[[int], Any]) -> None:
-    root = several(tmp_path / "run", range(16))
-    s = sampled(root, sample="50%", max_duration=3600.0)
-    assert s.files_read in (8, 9) and not s.stopped
-    s = sampled(root, sample="50%", max_duration=60.0, jobs=1, progress=enough_for(4 * MiB))
-    assert 0 < s.files_read < 5 and s.stopped
-
-
-def test_damage_found_before_the_end_counts(tmp_path: Path, enough_for: Callable[[int], Any]) -> None:
-    file = one(tmp_path / "run/a.pt", 4)
-    with file.open("r+b") as f:
-        f.seek(MiB // 2)
-        f.write(b"?")
-    result = asked(tmp_path / "run", max_duration=60.0, jobs=1, progress=enough_for(2 * MiB))
-    assert result.verdict is Verdict.BROKEN and result.sample is not None and result.sample.files_read == 0
 
 
 @pytest.mark.slow

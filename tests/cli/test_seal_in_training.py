@@ -12,7 +12,6 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Thread
 from unittest import TestCase
 
 import pytest
@@ -82,31 +81,6 @@ def test_what_goes_wrong_is_a_warning(root: Path, tmp_path: Path) -> None:
 def test_a_process_that_ends_waits_for_its_seals(root: Path) -> None:
     python("import sys, ckpt_tools; ckpt_tools.seal(sys.argv[1], background=True)", root)
     assert len(list(root.glob("*/.ckpt-seal.json"))) == 2
-
-
-def test_a_process_that_can_start_no_more_threads_seals(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As Python 3.12 and later have it once the process ends."""
-
-    def start(_: Thread) -> None:
-        raise RuntimeError("can't create new thread at interpreter shutdown")
-
-    root = megatron(tmp_path / "run")
-    monkeypatch.setattr(Thread, "start", start)
-    assert ckpt_tools.seal(root).count("sealed") == 2
-
-
-def test_a_copy_of_the_process_does_not_wait_for_a_thread_it_has_not(root: Path) -> None:
-    code = """
-        import os, sys, ckpt_tools
-        ckpt_tools.seal(sys.argv[1], background=True).wait()
-        if not os.fork():
-            assert ckpt_tools.seal(sys.argv[1], background=True).wait(30).count("already") == 2
-            sys.exit()
-        sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
-    """
-    python(code, root)
 
 
 def test_a_directory_that_is_deleted_meanwhile_does_not_come_back(tmp_path: Path) -> None:

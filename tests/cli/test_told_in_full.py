@@ -132,13 +132,6 @@ def test_folded_names_are_the_names(names: set[str]) -> None:
     assert set(unfolded(ranges.names(names))) == names
 
 
-def test_many_names_are_short() -> None:
-    shards = [f"model-{i:05d}-of-00512.safetensors" for i in range(1, 513) if i != 7]
-    assert ranges.names(shards) == "model-{00001–00006, 00008–00512}-of-00512.safetensors"
-    of_two = (f"__{i}_{j}.distcp" for i in range(64) for j in range(2))
-    assert ranges.names(of_two) == "__{0–63}_0.distcp, __{0–63}_1.distcp"
-
-
 @EXAMPLES
 @given(st.sets(st.sampled_from(list(product(range(3), range(9)))), min_size=1))
 def test_places_are_all_told(lost: set[tuple[int, int]]) -> None:

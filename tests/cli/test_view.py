@@ -287,26 +287,6 @@ def test_what_could_not_be_looked_at_is_never_left_out(
     assert asked
 
 
-@pytest.mark.slow
-def test_trackers_and_notes_are_fresh(tmp_path: Path) -> None:
-    root, made = tree("tensorflow", "sharded", tmp_path)
-    (root / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-200"\n')
-    build(made, str(tmp_path / "v"))
-    said = "".join(
-        f'{key}: "model.ckpt-300"\n' for key in ("model_checkpoint_path", "all_model_checkpoint_paths")
-    )
-    assert (tmp_path / "v" / "checkpoint").read_text() == said
-    assert "model.ckpt-300.meta" in links(tmp_path / "v")
-    root, made = tree("mindspore", "pangu", tmp_path / "m")
-    for r in range(4):
-        (root / f"rank_{r}" / "meta.json").write_text("{}")
-    assert made.checkpoint is not None
-    build(made, str(tmp_path / "w"))
-    said = json.loads((tmp_path / "w" / "rank_2" / "meta.json").read_text())
-    assert (tmp_path / "w" / "rank_2" / said["last_ckpt_file"]).exists()
-    assert (said["last_epoch"], said["last_step"]) == (made.checkpoint.epoch, made.checkpoint.step_in_epoch)
-
-
 def test_the_files_of_other_nodes_are_left_out(tmp_path: Path) -> None:
     """With --agree every node has the ranks of all in its plan, and only its own files on its disk."""
     _, made = tree("mindio-ttp", "tft", tmp_path)
@@ -509,20 +489,6 @@ def test_a_killed_builder_leaves_no_half_view(tmp_path: Path) -> None:
             assert len(homes(tmp_path / "v")) == 1 and len(links(tmp_path / "v")) == 2
     build(made, str(tmp_path / "v"))
     assert homes(tmp_path / "v") == {"iter_0000030"} and picture(root) == before
-
-
-def test_a_rank_without_a_name_is_refused(tmp_path: Path) -> None:
-    """A user's own template in which nothing says the rank."""
-    from ckpt_tools.layouts import BUILT_IN
-
-    _, made = tree("pytorch-sample", "imagenet", tmp_path)
-    assert made.checkpoint is not None
-    parts = tuple(p._replace(layout="deepspeed", piece="model_any") for p in made.checkpoint.parts)
-    odd = replace(made, checkpoint=replace(made.checkpoint, layout="deepspeed", parts=parts))
-    assert BUILT_IN["deepspeed"].piece("model_any")
-    with pytest.raises(UsageError, match="no view can be made"):
-        build(odd, str(tmp_path / "v"))
-    assert not (tmp_path / "v").exists()
 
 
 # ---- the command

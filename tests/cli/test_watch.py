@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -58,12 +56,6 @@ def test_what_changed_is_verified_again_and_what_is_gone_is_said(root: Path, tmp
     assert code == 0 and events[-2]["plan"]["step"] == 10 and events[-2]["tracker_agrees"] is False
 
 
-def test_what_is_young_waits(root: Path, tmp_path: Path) -> None:
-    code, events, _ = once(tmp_path, root, "--settle", "1h")
-    assert code == 0 and states(events) == {}
-    assert events[-2]["checkpoints"]["waiting"] == 2, "its files were made just now, whatever times they bear"
-
-
 def test_old_ones_are_verified_again_least_recently_checked_first(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", steps=(10, 20, 30))
     once(tmp_path, root, "--settle", "0s")
@@ -77,51 +69,6 @@ def test_old_ones_are_verified_again_least_recently_checked_first(tmp_path: Path
     told = [(e["step"], e["reason"], e["state"]) for e in events if e["type"] == "checkpoint"]
     assert told == [(30, "scrub", "bad"), (10, "scrub", "good")] and code == 1
     assert [e["on"] for e in events if e["type"] == "hook"] == ["bad"], "what stays good is no news"
-
-
-SAVE = """
-import sys, torch
-from pathlib import Path
-for line in sys.stdin:
-    step, home = int(line), Path(sys.argv[1]) / "tmp-checkpoint"
-    home.mkdir()
-    torch.save({"w": torch.full((64, 64), float(step))}, home / "pytorch_model.bin")
-    torch.save({"state": {0: {"step": torch.tensor(float(step))}}, "param_groups": []}, home / "optimizer.pt")
-    torch.save({"last_epoch": step}, home / "scheduler.pt")
-    torch.save({"cpu": torch.get_rng_state()}, home / "rng_state.pth")
-    (home / "trainer_state.json").write_text('{"global_step": %d, "log_history": []}\\n' % step)
-    home.rename(home.with_name(f"checkpoint-{step}"))
-    print(step, flush=True)
-"""
-
-
-@pytest.mark.exhaustive
-@pytest.mark.torch
-def test_saves_of_a_framework_are_told_of_as_they_come(tmp_path: Path) -> None:
-    root, bad = tmp_path / "run", tmp_path / "bad"
-    root.mkdir()
-    told = 'echo "$CKPT_STEP $CKPT_WATCH_STATE $CKPT_WATCH_CODES $CKPT_PATH" >> ' + str(bad)
-    words, pipe = [sys.executable, "-c", SAVE, root], subprocess.PIPE
-    saver = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True)
-    with saver, watching(tmp_path, root, *SOON, "--on-bad", told) as watcher:
-        assert saver.stdin and saver.stdout
-        for step in (10, 20, 30):
-            print(step, file=saver.stdin, flush=True)
-            assert saver.stdout.readline() == f"{step}\n"
-            watcher.until(lambda e, step=step: e["type"] == "checkpoint" and e["step"] == step)
-        file = root / "checkpoint-20/pytorch_model.bin"
-        flip(file, file.stat().st_size // 2)
-        file.touch()
-        found = watcher.until(lambda e: e["type"] == "checkpoint" and e["state"] == "bad")
-        assert found["step"] == 20 and found["reason"] == "changed"
-        watcher.until(lambda e: e["type"] == "hook")
-        saver.stdin.close()
-        assert watcher.end() == 143
-    good = [e["step"] for e in watcher.of("checkpoint") if e["state"] == "good"]
-    assert sorted(good) == [10, 20, 30], "each once"
-    (told,) = bad.read_text().splitlines()
-    assert told.startswith("20 bad crc-mismatch") and told.endswith(f" {root}/checkpoint-20")
-    assert watcher.seen[-1]["type"] == "stopped" and watcher.seen[-1]["why"] == "SIGTERM"
 
 
 @pytest.mark.share(2)
@@ -253,16 +200,6 @@ def test_a_command_may_prune_what_is_still_to_be_verified(tmp_path: Path) -> Non
     assert code == 0, said
     assert states(events) == {40: "good", 30: "good"}, "what is gone is neither good nor bad"
     assert sorted(p.name for p in root.glob("iter_*")) == ["iter_0000030", "iter_0000040"]
-
-
-def test_what_is_good_is_sealed(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run", steps=(10, 20, 30))
-    broken_body(root)
-    code, events, _ = once(tmp_path, root, "--settle", "0s", "--seal")
-    sealed = {e["step"]: e.get("seal") for e in events if e["type"] == "checkpoint"}
-    assert code == 1 and sealed == {10: "sealed", 20: None, 30: "sealed"}
-    assert len(list(root.rglob(".ckpt-seal*"))) == 2
-    assert states(once(tmp_path, root, "--settle", "0s")[1]) == {}, "a seal changes no checkpoint"
 
 
 def test_restarts_from_the_same_step_are_counted(root: Path, plans: Path, tmp_path: Path) -> None:

@@ -210,24 +210,6 @@ def test_what_cannot_be_read_is_neither_good_nor_bad(
 
 
 @pytest.mark.slow
-def test_a_directory_that_cannot_be_listed_is_not_gone(
-    watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, real, denied = megatron(tmp_path / "run"), os.scandir, [False]
-
-    def listed(name: Any = ".") -> Any:
-        if denied[0] and isinstance(name, str) and name.endswith("iter_0000020"):
-            raise PermissionError(errno.EACCES, "Permission denied", name)
-        return real(name)
-
-    monkeypatch.setattr(os, "scandir", listed)
-    seen = watch(path, lambda: denied.__setitem__(0, True), nothing, lambda: denied.__setitem__(0, False))
-    assert len(seen.checkpoints()) == 2 and not seen.of("gone", "path")
-    assert seen.of("problem", "code") == ["unreadable"]
-    assert [p["exit_code"] for p in seen.of("pass", "plan")] == [0, 5, 0]
-
-
-@pytest.mark.slow
 def test_a_full_disk_is_said_once_and_it_goes_on(
     watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
