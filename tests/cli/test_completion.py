@@ -22,6 +22,8 @@ from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.model.report import Level
 from ckpt_tools.planning.rules.catalogue import RULES
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = [
     "a b", "e\x1b[31m", "$(touch ran)", "nl\nx", "q'u\"o", "tab\tx", "rtl\u202ex", "`touch ran`", "~", "a;touch ran",
     "*", "back\\slash", "!!", "\udcff", "é",
@@ -41,7 +43,6 @@ def offered(line: str, env: dict[str, str] | None = None, cwd: Path | None = Non
     return [row.partition("\t")[0] for row in done.stdout.splitlines() if row]
 
 
-@pytest.mark.slow
 def test_words_of_every_kind(tmp_path: Path) -> None:
     root = str(megatron(tmp_path / "runs" / "llm"))
     assert set(offered("")) == {name for name in COMMANDS if name not in ("hook install", "completion")}
@@ -63,7 +64,6 @@ def test_words_of_every_kind(tmp_path: Path) -> None:
     assert "--fault-ranks" in flags and all(flag.startswith("--") for flag in flags)
 
 
-@pytest.mark.slow
 def test_layouts_of_the_configuration_are_offered(tmp_path: Path) -> None:
     table = '[[layout]]\ntitle = "x"\nname = "mine"\n[[layout.piece]]\ntemplate = "x{step}.pt"\n'
     (tmp_path / "ckpt.toml").write_text(table)
@@ -74,7 +74,6 @@ def test_layouts_of_the_configuration_are_offered(tmp_path: Path) -> None:
     assert done.stdout + done.stderr == "", "nothing is said in the middle of a line"
 
 
-@pytest.mark.slow
 def test_a_file_system_that_hangs_is_not_waited_for(root: Path) -> None:
     env = {**CLEAN, **asked(f"ls {root} --max-step "), **Fault(str(root), "opendir", HANGS).environment()}
     words = [sys.executable, "-m", "ckpt_tools"]
@@ -97,7 +96,6 @@ def shell(request: pytest.FixtureRequest, hostile: Path) -> Iterator[shells.Shel
     started.close()
 
 
-@pytest.mark.slow
 def test_a_real_shell(shell: shells.Shell, hostile: Path) -> None:
     """One shell for all of it: starting one takes longer than a Tab."""
     assert shell.completed("ckpt exp\t crc-m\t") == [b"explain", b"crc-mismatch"]
@@ -110,7 +108,6 @@ def test_a_real_shell(shell: shells.Shell, hostile: Path) -> None:
     assert not list(hostile.glob("**/ran"))
 
 
-@pytest.mark.slow
 def test_fish(hostile: Path) -> None:
     env = shells.with_ckpt(hostile.parent / "bin")
     (row,) = shells.fish(hostile, env, "ckpt expl")
@@ -120,7 +117,6 @@ def test_fish(hostile: Path) -> None:
     assert not list(hostile.glob("**/ran"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", completion.SHELLS)
 def test_the_script_is_that_of_typer(name: str) -> None:
     done = ckpt("completion", name)

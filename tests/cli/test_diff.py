@@ -36,14 +36,7 @@ from ckpt_tools.checksum.sums import CHUNK, join_digests
 from ckpt_tools.comparison import compare
 from ckpt_tools.comparison.difference import File, match, same_value
 from ckpt_tools.formats import Anatomy
-from ckpt_tools.inspection.digests import (
-    SHARED,
-    digests_of,
-    file_digest,
-    runs,
-    runs_by_name,
-    tensor_digests,
-)
+from ckpt_tools.inspection.digests import SHARED, digests_of, file_digest, runs, runs_by_name, tensor_digests
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Tensor
 from ckpt_tools.storage import BytesSource

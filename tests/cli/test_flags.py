@@ -424,11 +424,7 @@ QUARANTINE: dict[str, Case] = {
     "undo": Case(untold(put_away), f"{NEWEST}", f"{NEWEST} --undo"),
     "home": Case(untold(plain), f"{NEWEST}", f"{NEWEST} --root ."),
     "no_cache": Case(cut, "--damaged --cached", "--damaged --cached --no-cache"),
-    "state_dir": Case(
-        untold(nowhere),
-        f"{NEWEST} --undo",
-        f"{NEWEST} --undo --state-dir elsewhere",
-    ),
+    "state_dir": Case(untold(nowhere), f"{NEWEST} --undo", f"{NEWEST} --undo --state-dir elsewhere"),
     **trusting(lambda tmp: [plain(tmp) / "iter_0000020"]),
     **without(untold(plain), NEWEST),
 }
@@ -481,9 +477,7 @@ WATCH: dict[str, Case] = {
     "on_bad": Case(flipped, PASS, f"{PASS} --on-bad true"),
     "timeout": Case(one_rank, f"{PASS} --on-good 'sleep 1'", f"{PASS} --on-good 'sleep 1' --timeout 0.1s"),
     "metrics_address": Case(
-        plain,
-        f"{PASS} --metrics-port 0",
-        f"{PASS} --metrics-port 0 --metrics-address 192.0.2.1",
+        plain, f"{PASS} --metrics-port 0", f"{PASS} --metrics-port 0 --metrics-address 192.0.2.1"
     ),
     "plan_dir": Case(started_before, PASS, f"{PASS} --plan-dir log"),
     "seal_dir": Case(sealed_away, PASS, f"{PASS} --seal-dir seals"),
@@ -594,16 +588,8 @@ OTHERS: dict[str, dict[str, Case]] = {
         **trusting(lambda tmp: [one_rank(tmp) / FILE], "--key-file conf/key"),
     },
     "diff": {
-        "a": Case(
-            untold(plain),
-            "run/iter_0000010 run/iter_0000020",
-            "run/iter_0000020 run/iter_0000020",
-        ),
-        "b": Case(
-            untold(plain),
-            "run/iter_0000010 run/iter_0000020",
-            "run/iter_0000010 run/iter_0000010",
-        ),
+        "a": Case(untold(plain), "run/iter_0000010 run/iter_0000020", "run/iter_0000020 run/iter_0000020"),
+        "b": Case(untold(plain), "run/iter_0000010 run/iter_0000020", "run/iter_0000010 run/iter_0000010"),
         "level": Case(
             lambda tmp: [(root := plain(tmp)) / "iter_0000010", root / "iter_0000020"],
             "",
@@ -630,9 +616,7 @@ OTHERS: dict[str, dict[str, Case]] = {
     "launchers": without(with_launcher),
     "layouts": {
         "root": Case(
-            untold(plain),
-            "run --check --layout megatron",
-            "run/iter_0000010 --check --layout megatron",
+            untold(plain), "run --check --layout megatron", "run/iter_0000010 --check --layout megatron"
         ),
         "check": Case(lambda tmp: [], "--text", "--text --check"),
         "guess": Case(plain, "--check", "--guess"),

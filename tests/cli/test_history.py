@@ -17,6 +17,8 @@ from run_helpers import CKPT, CLEAN, SAY, broken, ckpt, decided_body, megatron, 
 from ckpt_tools.job import starts
 from ckpt_tools.planning import first_launch
 
+pytestmark = pytest.mark.slow
+
 
 def run(root: Path, plans: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return ckpt("run", root, "--plan-dir", plans, *words, "--", *SAY)
@@ -36,7 +38,6 @@ def log(root: Path, plans: Path) -> Path:
     return Path(first_launch.place(str(plans), str(root))) / starts.NAME
 
 
-@pytest.mark.slow
 def test_each_start_is_a_line(tmp_path: Path) -> None:
     root, plans = megatron(tmp_path / "run", steps=(10,)), tmp_path / "plans"
     history(root, plans, code=3)
@@ -54,7 +55,6 @@ def test_each_start_is_a_line(tmp_path: Path) -> None:
     assert "10 steps" in table and "iter_0000030" in table and "2 starts" in table
 
 
-@pytest.mark.slow
 def test_the_third_start_from_the_same_checkpoint_is_said(root: Path, plans: Path) -> None:
     warned = ["restart-loop" in run(root, plans).stderr for _ in range(4)]
     assert warned == [False, False, True, True]
@@ -64,7 +64,6 @@ def test_the_third_start_from_the_same_checkpoint_is_said(root: Path, plans: Pat
     assert history(root, plans)["repeats"] == 1
 
 
-@pytest.mark.slow
 def test_a_later_checkpoint_of_the_last_start_that_is_gone_is_said(tmp_path: Path) -> None:
     root, plans = megatron(tmp_path / "run", steps=(10, 20)), tmp_path / "plans"
     assert "nothing is left" not in run(root, plans).stderr
@@ -73,7 +72,6 @@ def test_a_later_checkpoint_of_the_last_start_that_is_gone_is_said(tmp_path: Pat
     assert "nothing is left" not in run(root, plans).stderr
 
 
-@pytest.mark.slow
 def test_members_of_one_job_are_one_line(root: Path, plans: Path) -> None:
     line = [*CKPT, "run", str(root), "--plan-dir", str(plans), "--worker", "--", "true"]
     jobs = [subprocess.Popen(line, env={**CLEAN, **torchrun_env(rank, 2)}) for rank in range(2)]
@@ -81,7 +79,6 @@ def test_members_of_one_job_are_one_line(root: Path, plans: Path) -> None:
     assert len(history(root, plans)["starts"]) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.share(3)
 @pytest.mark.parametrize("text", ["garbage", '{"path": 3', "[]", "\0\xff", '{"path": null}', "[" * 100_000])
 def test_a_line_that_says_nothing_is_counted(root: Path, plans: Path, text: str) -> None:
@@ -93,7 +90,6 @@ def test_a_line_that_says_nothing_is_counted(root: Path, plans: Path, text: str)
     assert (len(found["starts"]), found["damaged"]) == (2, 1)
 
 
-@pytest.mark.slow
 def test_where_it_cannot_be_written_the_job_starts_all_the_same(root: Path, plans: Path) -> None:
     """And what others could have written is not told."""
     log(root, plans).mkdir(parents=True)
@@ -106,7 +102,6 @@ def test_where_it_cannot_be_written_the_job_starts_all_the_same(root: Path, plan
 
 
 @pytest.mark.share(2)
-@pytest.mark.slow
 @pytest.mark.parametrize("call", ["write", "fsync"])
 def test_killed_at_any_call_that_writes_the_history_is_readable(root: Path, plans: Path, call: str) -> None:
     run(root, plans)
@@ -120,7 +115,6 @@ def test_killed_at_any_call_that_writes_the_history_is_readable(root: Path, plan
     assert len(found["starts"]) in (2, 3) and not found["damaged"]
 
 
-@pytest.mark.slow
 def test_it_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ckpt_tools.job import decisions
 

@@ -22,6 +22,8 @@ from run_helpers import broken, broken_body, megatron, torchrun_env
 from ckpt_tools import Selection
 from ckpt_tools.planning import first_launch
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def asker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Asker:
@@ -33,7 +35,6 @@ def asker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
 # -- what was there at an earlier start ----------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("started", ["run", "hook"])
 def test_nothing_where_an_earlier_start_had_something_is_no_first_launch(
     asker: Asker, root: Path, started: str
@@ -50,7 +51,6 @@ def test_nothing_where_an_earlier_start_had_something_is_no_first_launch(
         assert (answer.code, answer.step, answer.path) == (0, None, None)
 
 
-@pytest.mark.slow
 def test_a_question_is_no_start(asker: Asker, root: Path) -> None:
     """Whoever only asked has started nothing, and has left nothing behind."""
     assert {asker.ask(name, root).step for name in ("plan", "latest")} == {20}
@@ -60,7 +60,6 @@ def test_a_question_is_no_start(asker: Asker, root: Path) -> None:
     assert len({asker.ask(name, root, "--allow=none") for name in ("plan", "latest")}) == 1
 
 
-@pytest.mark.slow
 def test_the_first_launch_of_another_run_in_the_same_root(asker: Asker, tmp_path: Path) -> None:
     """The run that an earlier start was of is still there, and the question is about another."""
     root = megatron(tmp_path / "runs/a").parent
@@ -74,7 +73,6 @@ def test_the_first_launch_of_another_run_in_the_same_root(asker: Asker, tmp_path
     assert first_launch.find_earlier_start(str(root), replace(asked, run="b")) == before
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("note", ["", "[]", "not json"])
 def test_a_note_of_an_earlier_start_that_cannot_be_read_is_no_absence(
@@ -93,7 +91,6 @@ def test_a_note_of_an_earlier_start_that_cannot_be_read_is_no_absence(
     assert asker.ask(name, root, "--allow=fresh").code == 0
 
 
-@pytest.mark.slow
 def test_a_fresh_start_although_checkpoints_exist(asker: Asker, root: Path) -> None:
     broken(root, 10)
     broken(root, 20)
@@ -177,7 +174,6 @@ def alike(asker: Asker, case: Path, question: dict[str, Any], tmp_path: Path) ->
 
 
 @pytest.mark.share(12)
-@pytest.mark.slow
 @pytest.mark.parametrize(("case", "question"), ASKED[::39])
 def test_all_answer_alike(asker: Asker, case: Path, question: dict[str, Any], tmp_path: Path) -> None:
     alike(asker, case, question, tmp_path)
@@ -216,7 +212,6 @@ def test_the_formats_are_those_of_the_commands(asker: Asker, tmp_path: Path) -> 
 
 
 @pytest.mark.share(4)
-@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("tree", TREES)
 def test_neither_format_nor_rank_nor_quiet_decides(asker: Asker, root: Path, tree: str, name: str) -> None:
@@ -237,7 +232,6 @@ def test_neither_format_nor_rank_nor_quiet_decides(asker: Asker, root: Path, tre
             assert not asker.started or asker.started["CKPT_STEP"] == str(right.step), words
 
 
-@pytest.mark.slow
 def test_the_budget_of_a_start_is_the_only_default_that_differs(asker: Asker, root: Path) -> None:
     for name, budget in {"plan": None, "latest": None, "hook": 60}.items():
         _, out, _ = asker.execute(name, root, "--plan-dir", asker.state, "--json", "--rank", "0")
@@ -252,7 +246,6 @@ def test_the_budget_of_a_start_is_the_only_default_that_differs(asker: Asker, ro
 # -- narrowed to a rank, and strict --------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_plan_may_be_narrowed_to_a_rank_but_only_by_the_flag(
     asker: Asker, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,7 +262,6 @@ def test_a_plan_may_be_narrowed_to_a_rank_but_only_by_the_flag(
     assert json.loads(asker.execute("plan", root, "--json")[1])["ranks"] == whole["ranks"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["run", "hook"])
 def test_a_rank_outside_the_world_of_the_decision_does_not_start(
     asker: Asker, root: Path, monkeypatch: pytest.MonkeyPatch, name: str

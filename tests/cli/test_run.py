@@ -31,7 +31,6 @@ from told_decider import told
 from ckpt_tools.errors import CannotLook, NoneUsable
 from ckpt_tools.job import decisions as room
 from ckpt_tools.job.command import become
-from ckpt_tools.job.decision import read
 from ckpt_tools.job.decisions import Decisions
 from ckpt_tools.planning import first_launch
 
@@ -151,20 +150,19 @@ def test_disk_full_leaves_no_half_decision(root: Path, plans: Path) -> None:
     said(start(root, plans))
 
 
-@pytest.mark.parametrize("delay", [0.05, 0.1, 0.15, 0.2, 0.25, 0.3])
+@pytest.mark.parametrize("delay", [0.05, 0.15, 0.25])
 def test_a_decider_killed_at_any_point_leaves_a_whole_decision_or_none(
     root: Path, plans: Path, delay: float
 ) -> None:
     line = [*CKPT, "run", str(root), "--worker", "--plan-dir", str(plans), "--", "sleep", "30"]
-    env = {**CLEAN, **torchrun_env(0, 2, job="j")}
-    process = subprocess.Popen(line, env=env, stderr=subprocess.DEVNULL)
-    time.sleep(delay)
-    process.kill()
-    process.wait()
+    with subprocess.Popen(
+        line, env={**CLEAN, **torchrun_env(0, 2, job="j")}, stderr=subprocess.DEVNULL
+    ) as process:
+        time.sleep(delay)
+        process.kill()
     for path in plans.rglob("*.json"):
         json.loads(path.read_text())
-    _, seen = said(worker(root, plans, 1))
-    assert seen["CKPT_STEP"] == "20"
+    assert said(worker(root, plans, 1))[1]["CKPT_STEP"] == "20"
 
 
 def test_a_file_replaced_between_plan_and_load_fails_loudly(root: Path, plans: Path) -> None:
@@ -179,9 +177,8 @@ def test_a_file_replaced_between_plan_and_load_fails_loudly(root: Path, plans: P
     assert ckpt("hook", "--read", "--rank", 1, env=env).stdout == "(exit 5)\n"
 
 
-def test_garbage_in_place_of_a_decision(root: Path, plans: Path, tmp_path: Path) -> None:
+def test_garbage_in_place_of_a_decision(root: Path, plans: Path) -> None:
     """Where somebody has started by it, a new one could mix with it; where nobody has, it is made anew."""
-
     seen = said(worker(root, plans, 0))[1]
     plan = Path(seen["CKPT_PLAN"])
     plan.write_text("{")
@@ -191,11 +188,6 @@ def test_garbage_in_place_of_a_decision(root: Path, plans: Path, tmp_path: Path)
     shutil.rmtree(plan.with_suffix(".taken"))  # as if it had been cut off before anybody took it
     again = said(worker(root, plans, 1))[1]
     assert again["CKPT_STEP"] == "20" and again["CKPT_PLAN"] != seen["CKPT_PLAN"]
-    for text in ("", "[1]", '{"schema": "other"}', "\0"):
-        (tmp_path / "x.json").write_text(text)
-        done = ckpt("latest", "--rank", 0, env={"CKPT_PLAN": str(tmp_path / "x.json")})
-        assert done.returncode == 5 and "not a decision of ckpt" in done.stderr
-    assert ckpt("latest", "--rank", 0, env={"CKPT_PLAN": str(tmp_path / "gone.json")}).returncode == 5
 
 
 STATE = ("last.json", "1.json", "1.taken", "")
@@ -214,10 +206,8 @@ def test_a_state_that_cannot_be_read_is_never_no_state(
     that names it, and nothing is decided.
     """
     decisions = Decisions(str(tmp_path / "plans"), str(tmp_path / "run"))
-    body = decided_body("/r/iter_20", 20)
-    decisions.once(told("k", "rank-0", lambda: body))
-    path = os.path.join(decisions.directory, *([what] if what == "last.json" else ["k", what]))
-    path = path.rstrip("/")
+    decisions.once(told("k", "rank-0", lambda: decided_body("/r/iter_20", 20)))
+    path = os.path.join(decisions.directory, what if what == "last.json" else f"k/{what}").rstrip("/")
 
     def failing(real: Any) -> Any:
         def call(at: Any, *more: Any, **named: Any) -> Any:
@@ -229,11 +219,7 @@ def test_a_state_that_cannot_be_read_is_never_no_state(
 
     for owner, name in ((builtins, "open"), (os, "listdir"), (os, "scandir"), (os, "stat"), (os, "open")):
         monkeypatch.setattr(owner, name, failing(getattr(owner, name)))
-
-    def decide() -> Any:
-        pytest.fail("decided anew")
-
-    ask = partial(decisions.once, told("k", "rank-1", decide, timeout=1))
+    ask = partial(decisions.once, told("k", "rank-1", lambda: pytest.fail("decided anew"), timeout=1))
     if what == "last.json":
         ask = partial(first_launch.read_last_start, decisions.directory)
     with pytest.raises(CannotLook, match=re.escape(path)):
@@ -278,14 +264,12 @@ def test_many_workers_at_once(workers: int, tmp_path: Path, plans: Path) -> None
     root = megatron(tmp_path / "many", world=8)
 
     def one(rank: int) -> dict[str, str]:
-        env = {**torchrun_env(rank, workers, 0, "j"), "CKPT_WORLD_SIZE": f"{workers}"}
-        return said(start(root, plans, "--worker", "--replica-groups", "all", env=env))[1]
+        return said(worker(root, plans, rank, "--replica-groups", "all", world=workers))[1]
 
     with ThreadPoolExecutor(workers) as pool:
         seen = list(pool.map(one, range(workers)))
     assert len({(s["CKPT_PLAN"], s["CKPT_STEP"], s["CKPT_FINGERPRINT"]) for s in seen}) == 1
-    decision = read(seen[0]["CKPT_PLAN"])
-    assert len(list(Path(decision.path).parent.glob("*.json"))) == 1  # decided once
+    assert len(list(Path(seen[0]["CKPT_PLAN"]).parent.glob("*.json"))) == 1  # decided once
 
 
 def test_a_failed_decision_fails_those_who_waited_for_it_and_no_one_else(
@@ -359,16 +343,18 @@ def test_several_nodes_need_a_way_to_agree(root: Path) -> None:
         "torchrun --nproc-per-node 2 --max-restarts=32767 train.py",
         f"{sys.executable} -m torch.distributed.run --max-r 1 train.py",
         "torchrun --nnodes=1:2 train.py",
+        "PET_MAX_RESTARTS=2 torchrun train.py",
     ],
 )
 def test_the_outer_form_refuses_what_restarts_in_place(root: Path, line: str) -> None:
-    done = ckpt("run", root, "--", *line.split())
+    words = line.split()
+    env = dict([words.pop(0).split("=")]) if "=" in words[0] else {}
+    done = ckpt("run", root, "--", *words, env=env)
     works = r"hint: .* --no-python ckpt run \S+ --worker -- python -u train.py"
     assert done.returncode == 2 and re.search(works, done.stderr), done.stderr
 
 
-def test_restarts_of_the_environment_and_options_of_scripts(root: Path, plans: Path) -> None:
-    assert ckpt("run", root, "--", "torchrun", "train.py", env={"PET_MAX_RESTARTS": "2"}).returncode == 2
+def test_options_of_scripts_are_not_those_of_torchrun(root: Path, plans: Path) -> None:
     line = "torchrun --standalone --nproc-per-node=2 train.py --max_restarts 3"
     done = ckpt("run", root, "--plan-dir", plans, "--", *line.split(), env={"PATH": "/nowhere"})
     assert done.returncode == 127  # it would have been started
@@ -384,16 +370,6 @@ def torchrun(tmp_path: Path) -> dict[str, str]:
     path.write_text(f'#!/bin/sh\nexec {SAY[0]} -c "$SAY" "$@"\n')
     path.chmod(0o755)
     return {"PATH": f"{path.parent}:{CLEAN['PATH']}", "SAY": SAY[2]}
-
-
-def nodes(root: Path, plans: Path, env: dict[str, str]) -> list[dict[str, str]]:
-    def one(n: int) -> dict[str, str]:
-        line = f"torchrun --nnodes=2 --node-rank={n} --nproc-per-node=1 --rdzv-id=same train.py"
-        asked = ["run", root, "--plan-dir", plans, "--timeout", "1000", "--", *line.split()]
-        return said(ckpt(*asked, env=env))[1]
-
-    with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(one, range(2)))
 
 
 def test_an_id_of_this_start_alone_needs_no_meeting(
@@ -421,14 +397,12 @@ def test_scripts_with_set_e(root: Path, plans: Path) -> None:
     script = f'''set -euo pipefail
         eval "$({" ".join(CKPT)} hook {root} --plan-dir {plans})"
         echo "step $CKPT_STEP resume $CKPT_RESUME path $CKPT_PATH"'''
-
-    def bash() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(["bash", "-c", script], env=CLEAN, capture_output=True, text=True, timeout=1000)
-
-    assert bash().stdout == f"step 20 resume 1 path {root}\n"
+    words = ["bash", "-c", script]
+    done = subprocess.run(words, env=CLEAN, capture_output=True, text=True)
+    assert done.stdout == f"step 20 resume 1 path {root}\n"
     for step in (10, 20):
         broken(root, step)
-    done = bash()
+    done = subprocess.run(words, env=CLEAN, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (4, "")  # the eval itself fails
 
 
@@ -451,7 +425,6 @@ def test_latest_inside_a_job_is_the_jobs_decision(root: Path, plans: Path, tmp_p
     assert ckpt("latest", env={**env, **torchrun_env(1, 2)}).stdout == f"{mine}\n"
     body = json.loads(ckpt("latest", "--rank", 1, "--json", env=env).stdout)
     assert [r["rank"] for r in body["ranks"]] == [1] and body["resume_step"] == 20
-    assert "CKPT_STEP=20" in ckpt("latest", "--rank", 1, "--format", "shell", env=env).stdout
     other = megatron(tmp_path / "other", steps=(5,))
     assert "iter_0000005" in ckpt("latest", other, "--rank", 1, env=env).stdout  # another question
     done = ckpt("latest", "--rank", 7, env=env)

@@ -16,6 +16,7 @@ import pytest
 import run_helpers
 import torch
 import warm
+from in_process import executed
 from large_runs import megatron, settle
 from places import FIXTURES
 
@@ -27,6 +28,8 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.output import json as emit
 from ckpt_tools.reading.engines import Engine
 from ckpt_tools.storage import Identity
+
+pytestmark = pytest.mark.slow
 
 ROOTS = [*sorted((FIXTURES / "formats").iterdir()), *sorted((FIXTURES / "layouts").glob("*/*/tree"))[::6]]
 MiB = 1 << 20
@@ -75,7 +78,6 @@ def findings(*results: Verification) -> set[tuple[str, str, str]]:
 
 
 @pytest.mark.share(36)
-@pytest.mark.slow
 @pytest.mark.parametrize("root", ROOTS, ids=lambda p: str(p.relative_to(FIXTURES)))
 def test_the_parts_of_every_fixture_find_what_the_whole_shows(root: Path) -> None:
     """Good and damaged files of every format: what structure shows in every part, damage of contents in the
@@ -93,24 +95,21 @@ def test_the_parts_of_every_fixture_find_what_the_whole_shows(root: Path) -> Non
     assert all(p.summary.below_level == whole.summary.below_level for p in parts)
 
 
-@pytest.mark.slow
 def test_all_of_it_is_the_ordinary_answer(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     settle()
     plain = json.loads(emit.render(asked(root)))
-    for share in ("1/1", "100%", "1GiB"):
-        answer = json.loads(emit.render(asked(root, sample=share)))
+    for more in ({"sample": "1/1"}, {"sample": "1GiB"}, {"max_duration": 3600.0}):
+        answer = json.loads(emit.render(asked(root, **more)))
         sample = answer.pop("sample")
-        assert sample["bytes_read"] == sample["bytes"] > 4 * MiB
+        assert sample["bytes_read"] == sample["bytes"] > 4 * MiB and not sample["stopped"]
         assert sample["files_read"] == sample["files"] == 4 and sample["never"] == 0
-        answer["summary"]["seconds"] = plain["summary"]["seconds"]
         # where bytes are counted, the structure may have been read twice
-        answer["summary"]["bytes_read"] = plain["summary"]["bytes_read"]
+        answer["summary"] |= {key: plain["summary"][key] for key in ("seconds", "bytes_read")}
         assert answer == plain
-    assert "sample" not in plain
+    assert asked(root, max_age=1000.0).summary.bytes_read < MiB  # so it is kept
 
 
-@pytest.mark.slow
 def test_the_parts_of_a_file_stay_when_others_come_and_go(tmp_path: Path) -> None:
     file = one(tmp_path / "run/a.pt")
     flip(file)
@@ -131,14 +130,12 @@ def test_the_parts_of_a_file_stay_when_others_come_and_go(tmp_path: Path) -> Non
 # -- how much, and what comes first --------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("share", "files"), [("25%", 3), ("3MB", 3), ("1", 1), ("0.001%", 1)])
 def test_at_least_what_was_asked_and_no_more_than_a_file_over(tmp_path: Path, share: str, files: int) -> None:
     s = sampled(several(tmp_path / "run", range(12)), sample=share)
     assert s.files == 12 and s.files_read in (files, files + 1)
 
 
-@pytest.mark.slow
 def test_the_least_recently_checked_come_first(tmp_path: Path) -> None:
     several(tmp_path / "run", "abcd", 3)
     settle()
@@ -146,24 +143,17 @@ def test_the_least_recently_checked_come_first(tmp_path: Path) -> None:
     left = [s.never for s in runs]
     assert left == sorted(left, reverse=True) and left[0] > 0 and left[4] == 0
     assert [s.oldest_ns is None for s in runs[:2]] == [True, True]
-    times = [s.oldest_ns for s in runs[4:]]
-    # each run takes what is oldest, so the oldest gets younger every time
+    times = [s.oldest_ns for s in runs[4:]]  # each run takes what is oldest: it gets younger every time
     assert all(times) and times == sorted(set(times))
 
 
-@pytest.mark.slow
 def test_without_a_cache_each_run_takes_others(tmp_path: Path) -> None:
     several(tmp_path / "run", "abcdefgh")
-    seen = set()
-    for _ in range(30):
-        result = verify([str(tmp_path / "run")], sample="1")
-        seen |= {f.report.path for f in result.files if f.report.level is Level.CONTENT}
-        assert result.sample is not None and result.sample.never == 7
-    assert len(seen) > 3
-    assert not (tmp_path / "cache").exists()
+    runs = [verify([str(tmp_path / "run")], sample="1") for _ in range(30)]
+    assert {run.sample and run.sample.never for run in runs} == {7}
+    assert len({f.report.path for run in runs for f in run.files if f.report.level is Level.CONTENT}) > 3
 
 
-@pytest.mark.slow
 def test_verdicts_that_may_be_used_are_not_sampled(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     settle()
@@ -173,7 +163,6 @@ def test_verdicts_that_may_be_used_are_not_sampled(tmp_path: Path) -> None:
     assert {f.report.level for f in result.files} == {Level.CONTENT}
 
 
-@pytest.mark.slow
 def test_a_look_that_was_ended_is_no_verdict(tmp_path: Path, enough_for: Callable[[int], Any]) -> None:
     root = tmp_path / "run"
     size = one(root / "a.pt").stat().st_size
@@ -187,39 +176,27 @@ def test_a_look_that_was_ended_is_no_verdict(tmp_path: Path, enough_for: Callabl
 # -- damage --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_damage_comes_first_the_next_time(tmp_path: Path) -> None:
+def test_damage_found_in_a_part_ends_an_earlier_verdict_and_comes_first_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A medium that decays: nothing about the file changes but its bytes."""
+    monkeypatch.setattr(Identity, "settled", lambda self, opened_ns: True)
+    same = classmethod(lambda cls, s: cls(s.st_size, s.st_mtime_ns, 1, s.st_ino, s.st_dev))
+    monkeypatch.setattr(Identity, "of", same)
     root = several(tmp_path / "run", "abc", 12)
+    asked(root)
     flip(root / "b.pt")
-    settle()
-    found = [asked(root, sample=f"{n}/2") for n in (1, 2)]
-    assert sorted(r.verdict.value for r in found) == ["broken", "ok"]
+    assert asked(root, max_age=1000.0).verdict is Verdict.OK  # the verdict from before
+    assert sorted(asked(root, sample=f"{n}/2").verdict for n in (1, 2)) == ["broken", "ok"]
+    assert asked(root, max_age=1000.0).verdict is Verdict.BROKEN
     for _ in range(3):  # a file at a time is read
         again = asked(root, sample="1")
         assert again.verdict is Verdict.BROKEN and again.sample is not None and again.sample.files_read == 1
 
 
-@pytest.mark.slow
-def test_damage_found_in_a_part_ends_an_earlier_verdict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A medium that decays: nothing about the file changes but its bytes."""
-    monkeypatch.setattr(Identity, "settled", lambda self, opened_ns: True)
-    monkeypatch.setattr(
-        Identity, "of", classmethod(lambda cls, s: cls(s.st_size, s.st_mtime_ns, 1, s.st_ino, s.st_dev))
-    )
-    file = one(tmp_path / "run/a.pt")
-    asked(tmp_path / "run")
-    flip(file)
-    assert asked(tmp_path / "run", max_age=1000.0).verdict is Verdict.OK  # the verdict from before
-    assert asked(tmp_path / "run", sample="1").verdict is Verdict.BROKEN
-    assert asked(tmp_path / "run", max_age=1000.0).verdict is Verdict.BROKEN
-
-
 # -- time ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_the_next_run_goes_on_where_the_time_was_over(
     tmp_path: Path, jobs: int, enough_for: Callable[[int], Any]
@@ -234,7 +211,6 @@ def test_the_next_run_goes_on_where_the_time_was_over(
     assert [8 - s.never for s in runs[:-1]] == [*accumulate(s.files_read for s in runs[:-1])]
 
 
-@pytest.mark.slow
 def test_a_file_that_takes_too_long_is_not_in_the_way_of_others(
     tmp_path: Path, enough_for: Callable[[int], Any]
 ) -> None:
@@ -251,7 +227,6 @@ def test_a_file_that_takes_too_long_is_not_in_the_way_of_others(
     assert all("give more time" in n for n in notes)
 
 
-@pytest.mark.slow
 def test_what_was_read_before_ctrl_c_is_remembered(tmp_path: Path) -> None:
     root = several(tmp_path / "run", range(12))
     settle()
@@ -274,19 +249,14 @@ def ckpt(*words: str, **env: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.slow
 def test_the_command(tmp_path: Path) -> None:
     root = tmp_path / "run"
     flip(one(root / "a.pt"))
     one(root / "b.pt", 2)
     settle()
-    answers = {}
-    for n in (1, 2, 3, 4, 5):
-        code, out, _ = ckpt(str(root), "--json", "--strict", "--sample", f"{n}/5")
-        answers[code] = json.loads(out)
-    assert set(answers) == {0, 1}
-    assert answers[0]["summary"]["below_level"] == 0
-    assert {f["level"] for f in answers[1]["files"]} <= {"structure", "content"}
+    done = [ckpt(str(root), "--json", "--strict", "--sample", f"{n}/5") for n in (1, 2, 3, 4, 5)]
+    answers = {code: json.loads(out) for code, out, _ in done}
+    assert set(answers) == {0, 1} and answers[0]["summary"]["below_level"] == 0
     sample = answers[0]["sample"]
     assert sample["asked"].endswith("/5") and sample["max_duration"] is None and sample["files"] == 2
     told = {"CKPT_SAMPLE": "1%", "CKPT_MAX_DURATION": "1h", "CKPT_CACHE_DIR": str(tmp_path / "n")}
@@ -294,27 +264,15 @@ def test_the_command(tmp_path: Path) -> None:
     assert "(sample 1%, within 60 min), 1 file of 2 to the end; 1 file of 2 never checked so far" in out
     code, out, _ = ckpt(str(root), "--format", "jsonl", "--sample", "50%")
     assert json.loads(out.splitlines()[-1])["sample"]["blocks"] == 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("words", [("--sample", "1/2"), ("--max-duration", "1h")])
-@pytest.mark.parametrize("level", ["presence", "structure", "values", "load"])
-def test_only_contents_are_sampled(tmp_path: Path, words: tuple[str, str], level: str) -> None:
-    code, out, err = ckpt(str(tmp_path), *words, "--level", level)
-    assert (code, out) == (2, "") and f"level {level}" in err and "add --level content" in err
-
-
-@pytest.mark.slow
-def test_the_configuration_file_and_a_share_that_is_none(tmp_path: Path) -> None:
     code, _, err = ckpt(str(tmp_path), "--sample", "3/2")
     assert code == 2 and "1/2 to 2/2" in err
-    with pytest.raises(errors.UsageError):
-        verify([str(tmp_path)], sample="most")
-    one(tmp_path / "run/a.pt", 2)
-    (tmp_path / "ckpt.toml").write_text('sample = "1/2"\nmax-duration = "1h"\n')
-    done = warm.completed(["verify", "run", "--json"], os.environ, cwd=tmp_path)
-    sample = json.loads(done.stdout)["sample"]
-    assert (sample["asked"], sample["max_duration"], sample["files"]) == ("1/2", 3600.0, 1)
+
+
+@pytest.mark.parametrize("words", [("--sample", "1/2"), ("--max-duration", "1h")])
+def test_only_contents_are_sampled(tmp_path: Path, words: tuple[str, str]) -> None:
+    for level in ("presence", "structure", "values", "load"):
+        code, out, err = executed(["verify", str(tmp_path), *words, "--level", level])
+        assert (code, out) == (2, "") and f"level {level}" in err and "add --level content" in err
 
 
 # -- engines -------------------------------------------------------------------------------------------------

@@ -17,42 +17,30 @@ from run_helpers import CLEAN, megatron
 pytestmark = pytest.mark.slow  # an interpreter for each
 
 BOTH = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
-AT_IMPORT = """
+AT = """
 import os, sys
-class Counting:
-    left = int(sys.argv.pop(1))
-    def find_spec(self, name, path=None, target=None):
-        Counting.left -= 1
-        if Counting.left == 0:
-            os.kill(os.getpid(), int(os.environ["SENT"]))
-import ckpt_tools.cli.signals as signals
-begin = signals.begin
-def counted():
-    begin()
-    sys.meta_path.insert(0, Counting())
-signals.begin = counted
-from ckpt_tools.cli import main
-main()
-"""
-"""The command, to which a signal is sent at its n-th import."""
-AT_CALL = """
-import os, sys
-left = int(sys.argv.pop(1))
-def counting(frame, event, arg):
+left, how = int(sys.argv.pop(1)), os.environ["HOW"]
+def passed(n=1):
     global left
-    left -= event in ("call", "c_call")
-    if left == 0:
+    left -= n
+    if left == 0 and n:
         os.kill(os.getpid(), int(os.environ["SENT"]))
+class Counting:
+    def find_spec(self, name, path=None, target=None):
+        passed()
 import ckpt_tools.cli.signals as signals
 begin = signals.begin
 def counted():
     begin()
-    sys.setprofile(counting)
+    if how == "import":
+        sys.meta_path.insert(0, Counting())
+    else:
+        sys.setprofile(lambda frame, event, arg: passed(event in ("call", "c_call")))
 signals.begin = counted
 from ckpt_tools.cli import main
 main()
 """
-"""The command, to which a signal is sent at its n-th call of a function."""
+"""The command, to which a signal is sent at its n-th import, or call of a function."""
 
 
 @pytest.fixture
@@ -73,13 +61,12 @@ WORDS = {
 
 
 def sent(
-    code: str, at: int, number: int, root: Path, tmp_path: Path, command: str = "run"
+    how: str, at: int, number: int, root: Path, tmp_path: Path, command: str = "run"
 ) -> subprocess.CompletedProcess[str]:
     words = [str(root) if word == "@" else word for word in WORDS[command]]
-    env = {**CLEAN, "SENT": str(number), "CKPT_CACHE_DIR": str(tmp_path / "cache")}
-    return subprocess.run(
-        [sys.executable, "-c", code, str(at), *words], capture_output=True, text=True, env=env, cwd=tmp_path
-    )
+    env = {**CLEAN, "SENT": str(number), "HOW": how, "CKPT_CACHE_DIR": str(tmp_path / "cache")}
+    line = [sys.executable, "-c", AT, str(at), *words]
+    return subprocess.run(line, capture_output=True, text=True, env=env, cwd=tmp_path)
 
 
 def python(*words: object) -> subprocess.CompletedProcess[str]:
@@ -108,13 +95,13 @@ def by_day(few: Iterable[int], by_night: Iterable[int]) -> list[Any]:
 @pytest.mark.parametrize(("number", "code"), BOTH)
 @pytest.mark.parametrize("at", by_day((1, 60, 140), range(1, 160)))
 def test_a_signal_at_an_import(at: int, number: int, code: int, root: Path, tmp_path: Path) -> None:
-    assert holds(sent(AT_IMPORT, at, number, root, tmp_path), code)
+    assert holds(sent("import", at, number, root, tmp_path), code)
 
 
 @pytest.mark.parametrize(("number", "code"), BOTH)
 @pytest.mark.parametrize("at", by_day((300, 60_000), random.Random(7).sample(range(1, 120_000), 50)))
 def test_a_signal_at_a_call(at: int, number: int, code: int, root: Path, tmp_path: Path) -> None:
-    holds(sent(AT_CALL, at, number, root, tmp_path), code)
+    holds(sent("call", at, number, root, tmp_path), code)
 
 
 @pytest.mark.exhaustive
@@ -125,7 +112,7 @@ def test_a_signal_at_calls_of_other_commands(
     command: str, at: int, number: int, code: int, root: Path, tmp_path: Path
 ) -> None:
     """What is written is whole or not there, and the next command goes on."""
-    done = sent(AT_CALL, at, number, root, tmp_path, command)
+    done = sent("call", at, number, root, tmp_path, command)
     assert is_quiet(done) and done.returncode in (0, code), done.stderr
     for path in [*root.rglob(".ckpt-seal*.json"), tmp_path / "answer.json"]:
         assert not path.exists() or json.loads(path.read_text())
@@ -140,26 +127,49 @@ for number in (signal.SIGINT, signal.SIGTERM):
 os.execv(sys.argv[2], sys.argv[2:])
 """
 """Starts a command that inherits both signals as ignored, or not."""
-SLOW = """
-import sys, threading, time
+WITH_PLAN = """
+import os, signal, sys, threading, time
 from ckpt_tools import api, cli
-def slow(*args, **kwargs):
+number = int(sys.argv.pop()) if sys.argv[3:] else 0
+class Odd:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(1000): pass
+def slow():
     threading.Thread(target=time.sleep, args=(10**6,)).start()  # no daemon: a normal exit would wait for it
     print("ready", flush=True)
     while True:
         time.sleep(0.01)  # a signal that comes just before pause() would wait in it for ever
-api.plan = slow
-sys.argv = ["ckpt", "plan"]
+def twice():
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pause()
+    finally:  # what is left in order takes its time
+        os.kill(os.getpid(), number)
+        print("not reached", flush=True)
+def destructor():
+    del_me = Odd()
+    del del_me
+    raise KeyError("a bug")
+def lost():
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(1000): pass
+    except BaseException:
+        pass
+    raise KeyError("a bug")
+api.plan = lambda *args, how=globals()[sys.argv[2]], **kwargs: how()
+sys.argv[0] = "ckpt"
 cli.main()
 """
+"""``ckpt plan NAME …``, which does what the function of this name does."""
 
 
 @pytest.mark.parametrize("inherited", ["ignored", "default"])
 @pytest.mark.parametrize(("number", "code"), BOTH)
 def test_a_signal_ends_it_at_once_whatever_was_inherited(number: int, code: int, inherited: str) -> None:
     """A script's background jobs inherit SIGINT as ignored."""
-
-    line = [sys.executable, "-c", INHERIT, inherited, sys.executable, "-c", SLOW]
+    line = [sys.executable, "-c", INHERIT, inherited, sys.executable, "-c", WITH_PLAN, "plan", "slow"]
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=CLEAN) as child:
         assert child.stdout is not None and child.stderr is not None
         assert child.stdout.readline() == b"ready\n"
@@ -183,53 +193,13 @@ def test_what_the_command_becomes_inherits_what_ckpt_did(ignored: bool, root: Pa
     assert done.stdout.split() == (["SIG_IGN", "SIG_IGN"] if ignored else ["python", "SIG_DFL"])
 
 
-TWICE = """
-import os, signal, sys
-from ckpt_tools import api, cli
-def slow(*args, **kwargs):
-    try:
-        os.kill(os.getpid(), signal.SIGTERM)
-        signal.pause()
-    finally:  # what is left in order takes its time
-        os.kill(os.getpid(), int(sys.argv[2]))
-        print("not reached", flush=True)
-api.plan = slow
-sys.argv[0] = "ckpt"
-cli.main()
-"""
-
-
 @pytest.mark.parametrize(("number", "code"), BOTH)
 def test_a_second_signal_ends_it_where_it_stands(number: int, code: int) -> None:
-    done = python("-c", TWICE, "plan", int(number))
+    done = python("-c", WITH_PLAN, "plan", "twice", int(number))
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
-
-
-SWALLOWED = """
-import os, signal, sys
-from ckpt_tools import api, cli
-class Odd:
-    def __del__(self):
-        os.kill(os.getpid(), signal.SIGTERM)
-        for _ in range(1000): pass
-def plan(*args, **kwargs):
-    if sys.argv[2] == "destructor":
-        del_me = Odd()
-        del del_me
-    else:
-        try:
-            os.kill(os.getpid(), signal.SIGTERM)
-            for _ in range(1000): pass
-        except BaseException:
-            pass
-    raise KeyError("a bug")
-api.plan = plan
-sys.argv[0] = "ckpt"
-cli.main()
-"""
 
 
 @pytest.mark.parametrize("how", ["destructor", "lost"])
 def test_a_signal_whose_exception_is_lost_still_ends_it(how: str) -> None:
-    done = python("-c", SWALLOWED, "plan", how)
+    done = python("-c", WITH_PLAN, "plan", how)
     assert done.returncode == 143 and is_quiet(done), done.stderr
