@@ -4,23 +4,19 @@ field, against real answers.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from one_question import Asker
 from own_plugins import install
 from places import DOCS
 from run_helpers import broken
-from sample_results import field_names
-from small_runs import FILE, encrypted, flipped, lost, plain, started_before
+from small_runs import FILE, encrypted, lost, plain, started_before
 
-from ckpt_tools import guard
 from ckpt_tools.errors import BY_EXIT_CODE
 from ckpt_tools.settings import plugins
 
@@ -122,30 +118,3 @@ def test_the_example_of_a_failure_is_a_real_one(asker: Asker, tmp_path: Path) ->
     code, out, err = asker.execute("plan", tmp_path / "run-7")
     assert (code, out) == (3, "")
     assert f"```text\n{err.replace(str(tmp_path), '/data')}```" in (DOCS / "exit-codes.md").read_text()
-
-
-@pytest.mark.slow
-def test_every_field_that_the_page_names_is_in_a_real_answer(asker: Asker, tmp_path: Path) -> None:
-    """The other way round is held in test_docs.py: every field of an answer is on the page."""
-    root = flipped(tmp_path)
-    (root / "latest_checkpointed_iteration.txt").write_text("10")
-    guard.seal(root)
-    store = tmp_path.name  # each test has a store of its own
-    (tmp_path / store).symlink_to(root)
-    values: list[Any] = [json.loads(asker.execute(*line.split(), "--json")[1]) for line in (
-        "verify run --explain-bytes --level values", "verify run --sample 1/2", "plan run", "latest run --rank 0", "hook run --plan-dir state --view view --job j",
-        "ls run", "report run --level values", "report none", f"show run/{FILE}", "diff run/iter_0000010 run/iter_0000020", "explain truncated", "formats", "layouts", "layouts run --check --layout megatron",
-        "launchers", "plan none", "plan run --history --plan-dir state", "quarantine run/iter_0000010", "repair run", "seal run --dry-run --again", "show run/iter_0000010/.ckpt-seal.json",
-        f"stage local://{store} staged",
-    )]  # fmt: skip
-    lines = asker.execute("verify", root, "--format", "jsonl")[1].splitlines()
-    lines += asker.execute("watch", root, "--once", "--settle", "0s", "--state-dir", "watched")[
-        1
-    ].splitlines()
-    values += map(json.loads, lines)
-    known = {key for value in values for key in field_names(value)}
-    known |= {value["type"] for value in values if "type" in value}  # what watch says has a row of its own
-    known |= {"gone", "hook", "problem", "restart"}  # tests/cli/test_watch.py sees each of these
-    rows = re.findall(r"^\| (`[a-z_`, ]+`) \|", (DOCS / "json.md").read_text(), re.MULTILINE)
-    names = set(re.findall(r"`([a-z_]+)`", " ".join(rows)))
-    assert names and not names - known, names - known

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ from places import FIXTURES
 from run_helpers import OLD, broken, flip, megatron, one_file_per_rank, torchrun_env
 from small_files import mindspore, saved, tensor, trainer
 from small_runs import FILE, empty, encrypted, flipped, lost, plain, started_before
+from timed import put
 
 from ckpt_tools import guard
 from ckpt_tools.cli import app, options
@@ -95,21 +97,16 @@ def behind(tmp: Path) -> Path:
 
 def gasps(tmp: Path) -> Path:
     """Every rank saves: iterations 20 and 30 are whole, and 45 is no multiple of 10."""
-    for number in (20, 30, 45):
-        for rank in range(2):
-            path = tmp / f"run/iter_{number:07d}/mp_rank_00/model_optim_rng_{rank}.pt"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(saved({"model": {"w": tensor(number)}, "iteration": number}))
-            os.utime(path, (OLD + number * 360, OLD + number * 360))
+    for number, rank in product((20, 30, 45), range(2)):
+        path = tmp / f"run/iter_{number:07d}/mp_rank_00/model_optim_rng_{rank}.pt"
+        put(path, saved({"model": {"w": tensor(number)}, "iteration": number}), OLD + number * 360)
     return tmp / "run"
 
 
 def two_layouts(tmp: Path) -> Path:
-    root = plain(tmp)
     for name, data in trainer(5).items():
-        (root / "checkpoint-5").mkdir(exist_ok=True)
-        (root / "checkpoint-5" / name).write_bytes(data)
-    return root
+        put(tmp / "run/checkpoint-5" / name, data)
+    return plain(tmp)
 
 
 def two_runs(tmp: Path) -> Path:
@@ -119,10 +116,8 @@ def two_runs(tmp: Path) -> Path:
 
 
 def two_prefixes(tmp: Path) -> Path:
-    (tmp / "run").mkdir()
     for at, prefix in enumerate(("net", "other")):
-        path = tmp / f"run/{prefix}-1_10.ckpt"
-        path.write_bytes(mindspore(True, 0, step_num=10 + at))
+        put(tmp / f"run/{prefix}-1_10.ckpt", mindspore(True, 0, step_num=10 + at))
     return tmp / "run"
 
 
@@ -137,23 +132,17 @@ def per_rank(tmp: Path) -> Path:
 
 def half_of_a_pair(tmp: Path) -> Path:
     """Rank 0 has lost its newest file, and what rank 1 has is not the same."""
-    root = per_rank(tmp)
-    path = root / "rank_0/net-1_20.ckpt"
-    path.write_bytes(path.read_bytes()[:-40])
-    os.utime(path, (OLD + 7200, OLD + 7200))
-    return root
+    path = per_rank(tmp) / "rank_0/net-1_20.ckpt"
+    put(path, path.read_bytes()[:-40], OLD + 7200)
+    return tmp / "run"
 
 
 def three_of_a_kind(tmp: Path) -> Path:
     """Rank 0 has lost its newest file, and the other two hold different tensors."""
-    root = tmp / "run"
-    for step in (10, 20):
-        for rank in range(3):
-            path = root / f"rank_{rank}/net-1_{step}.ckpt"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(mindspore(True, rank, step_num=step)[: -40 if (rank, step) == (0, 20) else None])
-            os.utime(path, (OLD + step * 360, OLD + step * 360))
-    return root
+    for step, rank in product((10, 20), range(3)):
+        data = mindspore(True, rank, step_num=step)[: -40 if (rank, step) == (0, 20) else None]
+        put(tmp / f"run/rank_{rank}/net-1_{step}.ckpt", data, OLD + step * 360)
+    return tmp / "run"
 
 
 def spoil_orders(tmp: Path, name: str, by: str) -> None:
@@ -169,19 +158,14 @@ def trusting(
     subject: Callable[[Path], Path | Sequence[object]], file: str = "--config conf/c.toml", always: str = ""
 ) -> dict[str, Case]:
     """The flags that say whose orders count, each with a file that is refused without it."""
-    words = {
-        "trust_dir": "--trust-dir conf",
-        "trust": "--trust dir=conf",
-        "trust_group": "--trust-group",
-        "trust_owner": f"--trust-owner {SOMEBODY}",
-    }
+    words = {"trust_dir": "--trust-dir conf", "trust": "--trust dir=conf", "trust_group": "--trust-group"}
+    words["trust_owner"] = f"--trust-owner {SOMEBODY}"
 
     def prepare(of: str) -> Callable[[Path], Path | Sequence[object]]:
         return lambda tmp: (spoil_orders(tmp, file.rpartition("/")[2], of), subject(tmp))[1]
 
-    return {
-        key: Case(prepare(key), f"{always} {file}", f"{always} {file} {more}") for key, more in words.items()
-    }
+    before = f"{always} {file}"
+    return {key: Case(prepare(key), before, f"{before} {more}") for key, more in words.items()}
 
 
 def failed_ranks(tmp: Path) -> Path:
@@ -395,18 +379,16 @@ SEAL: dict[str, Case] = {
 }
 
 
-def put_away(tmp: Path) -> Path:
+def put_away(tmp: Path, **more: str) -> Path:
     """One checkpoint lies in quarantine."""
     root = plain(tmp)
-    quarantine(str(root), [str(root / "iter_0000020")], apply=True)
+    quarantine(str(root), [str(root / "iter_0000020")], apply=True, **more)
     return root
 
 
 def nowhere(tmp: Path) -> Path:
     """Its journal lies elsewhere."""
-    root = plain(tmp)
-    quarantine(str(root), [str(root / "iter_0000020")], apply=True, state_dir=str(tmp / "elsewhere"))
-    return root
+    return put_away(tmp, state_dir=str(tmp / "elsewhere"))
 
 
 def quarantine_locked(tmp: Path) -> Path:
@@ -666,37 +648,29 @@ class Seen(Asker):
     and what was called.
     """
 
+    words: Sequence[str] = ()
+    unreadable = False
+
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp: Path) -> None:
         super().__init__(monkeypatch, capfd, tmp / "state/ckpt-tools/decisions")
         self.patch, self.tmp, self.calls = monkeypatch, tmp, list[object]()
+        compare = import_module("ckpt_tools.comparison.compare")
         monkeypatch.chdir(tmp)
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp / "state"))
         monkeypatch.setattr(scheduler, "LEAST", 1)
         monkeypatch.setattr(engines, "copies_here", self._copies)
         monkeypatch.setattr(Rate, "took", lambda _, n: self.calls.append("paid"))
-        real, threads = os.open, import_module("ckpt_tools.comparison.compare").ThreadPoolExecutor
-        monkeypatch.setattr(
-            import_module("ckpt_tools.comparison.compare"),
-            "ThreadPoolExecutor",
-            self._noting(threads, "threads"),
-        )
-        flags = fcntl.fcntl
+        threads, flags, real = compare.ThreadPoolExecutor, fcntl.fcntl, os.open
+        noted: Callable[..., Any] = lambda *given: (self.calls.append(given), threads(*given))[1]  # noqa: E731
+        monkeypatch.setattr(compare, "ThreadPoolExecutor", noted)
         monkeypatch.setattr(fcntl, "fcntl", lambda fd, *more: self._set(flags, fd, *more))
         monkeypatch.setattr(os, "open", lambda path, *more, **named: self._opened(real, path, *more, **named))
         # the trees are of this second
         monkeypatch.setattr(import_module("ckpt_tools.storage").Identity, "settled", lambda *_: True)
-        self.unreadable = False
 
     def _copies(self, jobs: int) -> None:
         self.calls.append(("processes", jobs))
         raise Stopped
-
-    def _noting(self, real: Callable[..., Any], what: str) -> Callable[..., Any]:
-        def call(*given: Any, **named: Any) -> Any:
-            self.calls.append((what, given))
-            return real(*given, **named)
-
-        return call
 
     def _set(self, real: Callable[..., int], fd: int, *more: int) -> int:
         if more[-1] & os.O_DIRECT:
@@ -709,7 +683,8 @@ class Seen(Asker):
         return real(path, *more, **named)
 
     def see(self, command: str, subject: Path | Sequence[object], line: str) -> object:
-        words = shlex.split(line)
+        said, _, after = line.partition("-- ")
+        words, tail = shlex.split(said), ["--", *(shlex.split(after) or ["train"])]
         asked = [subject] if isinstance(subject, Path) else list(subject)
         if command == "stage":  # of a store, and from the beginning
             import_module("ckpt_tools.storage.stores.mounts")._trees.clear()
@@ -717,32 +692,20 @@ class Seen(Asker):
                 shutil.rmtree(self.tmp / name, ignore_errors=True)
             if isinstance(subject, Path):
                 asked = [f"local://{subject.relative_to(self.tmp)}", "staged"]
-        tail = words[words.index("--") :] if "--" in words else ["--", "train"]
-        words = words[: words.index("--")] if "--" in words else words
         self.unreadable = "--unreadable" in words
         fixed = [] if "--text" in words or command in ("run", "hook install", "watch") else ["--json"]
         fixed += ["--rank", 0] if command == "latest" and "--rank" not in words else []
-        fixed += (
-            ["--no-cache"]
-            if command in (*CHOOSING, "stage", "verify", "report", "quarantine", "prune")
-            and not {"--cached", "--no-cache"} & set(words)
-            else []
-        )
+        reads = command in (*CHOOSING, "stage", "verify", "report", "quarantine", "prune")
+        fixed += ["--no-cache"] if reads and not {"--cached", "--no-cache"} & set(words) else []
         given = [word for word in words if word not in ("--unreadable", "--cached", "--text")]
         self.started, self.calls, self.words = {}, [], []
         if not HELD:  # a lock in it is part of the case
             shutil.rmtree(self.tmp / "state", ignore_errors=True)
-        if command == "run" and tail == ["--", "none"]:
-            tail = []
-        code, out, err = self.execute(
-            *command.split(), *asked, *given, *fixed, *(tail if command == "run" else [])
-        )
+        tail = tail if command == "run" else []
+        code, out, err = self.execute(*command.split(), *asked, *given, *fixed, *tail)
         plan = Path(self.started.get("CKPT_PLAN", ""))
-        body = (
-            {k: v for k, v in json.loads(plan.read_text()).items() if k != "decision"}
-            if plan.is_file()
-            else {}
-        )
+        body = json.loads(plan.read_text()) if plan.is_file() else {}
+        body.pop("decision", None)
         told = {k: v for k, v in self.started.items() if k.startswith("CKPT_") and k != "CKPT_PLAN"}
         return code, _still(out), _still(err), told, _still(json.dumps(body)), self.words, self.calls
 
@@ -750,20 +713,16 @@ class Seen(Asker):
         super()._become(words, env)
         self.words = list(words)
 
-    words: Sequence[str] = ()
-
 
 def _still(text: str) -> str:
     """Without what differs from run to run: times, and the names of decisions that a time is part of."""
-    text = re.sub(
-        r'"(seconds|made_at|decided_at|pid|agent|host|oldest|time|process)": ?[^,}\n]+', r'"\1": 0', text
-    )
-    text = re.sub(r'"metrics_port": \d+', "PORT", text)
-    text = re.sub(r"ckpt: warning: \S+ is accepted until the next release\n(hint: .*\n)?", "", text)
-    text = re.sub(r"\d{19}-\d+", "START", text)
-    text = re.sub(r"\d+ s ago", "just now", text)
-    text = re.sub(r"in \d+\.\d s(?: \([^)]+/s\))?", "in no time", text)
-    return re.sub(r"\d+\.json", "N.json", text)
+    for pattern, instead in (
+        (r'"(seconds|made_at|decided_at|pid|agent|host|oldest|time|process)": ?[^,}\n]+', r'"\1": 0'), (r'"metrics_port": \d+', "PORT"),
+        (r"ckpt: warning: \S+ is accepted until the next release\n(hint: .*\n)?", ""), (r"\d{19}-\d+", "START"), (r"\d+ s ago", "just now"),
+        (r"in \d+\.\d s(?: \([^)]+/s\))?", "in no time"), (r"\d+\.json", "N.json"),
+    ):  # fmt: skip
+        text = re.sub(pattern, instead, text)
+    return text
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ import pytest
 from run_helpers import megatron
 from safetensors_writer import vectors
 
-from ckpt_tools import Selection, plan
 from ckpt_tools.storage import stalls
 from ckpt_tools.storage.attempts import patiently
 
@@ -110,22 +109,6 @@ def test_python_gets_an_exception_and_ends_as_usual(root: Path) -> None:
 
 
 # ---- the limit itself
-
-
-def test_without_a_limit_nothing_is_different(root: Path) -> None:
-    before = threading.active_count()
-    seen = []
-    assert patiently(lambda: seen.append(threading.current_thread()) or 7) == 7
-    assert seen == [threading.current_thread()] and threading.active_count() == before
-    assert plan(str(root), Selection(order="step")) == plan(str(root), Selection(order="step"))
-
-
-def test_with_a_limit_the_answer_is_the_same(root: Path) -> None:
-    made, without = (plan(str(root), Selection(order="step", budget=budget)) for budget in (3600.0, None))
-    assert (made.fingerprint, made.bytes_read, made.ranks) == (
-        without.fingerprint, without.bytes_read, without.by_rank,
-    )  # fmt: skip
-    assert not [t for t in threading.enumerate() if t.name.startswith("ckpt-work")]
 
 
 def test_values_errors_and_context_come_through() -> None:

@@ -15,12 +15,8 @@ from typing import Any
 
 import pytest
 from fixture_trees import CASES, below, damage, materialise, selection
-from msgspec.structs import replace
 from one_question import COMMANDS, Answer, Asker
-from run_helpers import broken, broken_body, megatron, torchrun_env
-
-from ckpt_tools import Selection
-from ckpt_tools.planning import first_launch
+from run_helpers import broken, broken_body
 
 pytestmark = pytest.mark.slow
 
@@ -58,19 +54,6 @@ def test_a_question_is_no_start(asker: Asker, root: Path) -> None:
     shutil.rmtree(root)
     root.mkdir()
     assert len({asker.ask(name, root, "--allow=none") for name in ("plan", "latest")}) == 1
-
-
-def test_the_first_launch_of_another_run_in_the_same_root(asker: Asker, tmp_path: Path) -> None:
-    """The run that an earlier start was of is still there, and the question is about another."""
-    root = megatron(tmp_path / "runs/a").parent
-    asker.ask("run", root)
-    asked = Selection(plan_dir=str(asker.state))
-    for named in ({"run": "b"}, {"prefix": "b"}, {"layout": "dcp"}):
-        assert first_launch.find_earlier_start(str(root), replace(asked, **named)) is None
-    before = first_launch.find_earlier_start(str(root), asked)
-    assert before is not None and (before.step, before.path) == (20, str(root / "a/iter_0000020"))
-    shutil.rmtree(root)
-    assert first_launch.find_earlier_start(str(root), replace(asked, run="b")) == before
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -260,13 +243,3 @@ def test_a_plan_may_be_narrowed_to_a_rank_but_only_by_the_flag(
     assert {asker.ask(name, root, "--rank", "2") for name in COMMANDS} == {Answer(2)}
     monkeypatch.setenv("CKPT_RANK", "1")
     assert json.loads(asker.execute("plan", root, "--json")[1])["ranks"] == whole["ranks"]
-
-
-@pytest.mark.parametrize("name", ["run", "hook"])
-def test_a_rank_outside_the_world_of_the_decision_does_not_start(
-    asker: Asker, root: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    for variable, value in torchrun_env(3, 4).items():
-        monkeypatch.setenv(variable, value)
-    assert asker.ask(name, root, "--worker", "--world-size", "2") == Answer(2)
-    assert "rank 3 is not among the 2 ranks" in asker.err

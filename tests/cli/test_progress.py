@@ -18,7 +18,7 @@ import pytest
 import small_files
 from places import LAYOUT_TREES
 from progress_lines import FIELDS
-from run_helpers import CKPT, CLEAN, broken, ckpt, megatron
+from run_helpers import CLEAN, broken, ckpt, megatron
 from safetensors_writer import beginning
 
 from ckpt_tools import CkptError, Level, Selection, plan, scan, verify
@@ -201,19 +201,3 @@ def test_few_lines_whatever_happens(
     assert [line["seconds"] for line in said] == sorted(line["seconds"] for line in said)
     last = {"file": "/data/0", "files": 3, "files_total": 7, "bytes": 9999, "rate": 1000, "state": "done"}
     assert last.items() <= said[-1].items()
-
-
-@pytest.mark.slow
-def test_a_wrapper_sees_how_much_of_6_gib_was_read(huge: Path) -> None:
-    words, pipe = [*CKPT, "verify", str(huge), "--progress", "json", "--no-cache"], subprocess.PIPE
-    with subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, env=CLEAN) as child:
-        assert child.stderr is not None
-        for text in child.stderr:  # it ends with the command
-            line = json.loads(text)
-            if line["state"] == "reading" and line["bytes"]:
-                break
-        assert 0 < line["bytes"] < line["bytes_total"] and line["bytes_total"] > 6 << 30
-        assert line["file"].endswith("model.safetensors") and line["rate"] > 0
-        child.send_signal(signal.SIGINT)
-        assert json.loads(child.stderr.read().splitlines()[-1])["state"] == "stopped"
-        assert child.wait() == 130

@@ -24,7 +24,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from places import LAYOUT_TREES
 from run_helpers import CKPT, CLEAN, SAY, broken, ckpt, decided_body, megatron, torchrun_env
 from told_decider import told
 
@@ -81,13 +80,6 @@ def test_first_launch(tmp_path: Path, plans: Path) -> None:
     assert words == ["a", "b"]
     # nothing shines through
     assert (env["CKPT_RESUME"], env["CKPT_STEP"], env["CKPT_PATH"], env["CKPT_EPOCH"]) == ("0", "", "", "")
-
-
-def test_the_layouts_own_variables(tmp_path: Path, plans: Path) -> None:
-    shutil.copytree(LAYOUT_TREES / "deepspeed", tmp_path / "all")
-    tree = next(p.parent for p in sorted((tmp_path / "all").rglob("latest")))
-    _, env = said(start(tree, plans))
-    assert env["CKPT_LOAD_DIR"] == str(tree) and env["CKPT_TAG"]
 
 
 def test_a_command_that_cannot_be_started_changes_no_signal(tmp_path: Path) -> None:
@@ -372,24 +364,6 @@ def torchrun(tmp_path: Path) -> dict[str, str]:
     return {"PATH": f"{path.parent}:{CLEAN['PATH']}", "SAY": SAY[2]}
 
 
-def test_an_id_of_this_start_alone_needs_no_meeting(
-    root: Path, plans: Path, torchrun: dict[str, str]
-) -> None:
-    """With --job the first to come decides, and the other may come much later (if a checkpoint has come
-    meanwhile: test_same_start.py).
-    """
-    asked = ["run", root, "--plan-dir", plans, "--job", "start-1", "--node"]
-    line = ["--", "torchrun", "--nnodes=2", "--nproc-per-node=1", "train.py"]
-    first, late = (said(ckpt(*asked, n, *line, env=torchrun))[1] for n in range(2))
-    assert late["CKPT_PLAN"] == first["CKPT_PLAN"] and late["CKPT_STEP"] == "20"
-
-
-def test_a_launcher_whose_other_node_never_comes(root: Path, plans: Path, torchrun: dict[str, str]) -> None:
-    line = ["torchrun", "--nnodes=2", "--node-rank=0", "--nproc-per-node=1", "--rdzv-id=same", "train.py"]
-    done = ckpt("run", root, "--plan-dir", plans, "--timeout", "1", "--", *line, env=torchrun)
-    assert done.returncode == 5 and "node 1 did not come" in done.stderr and done.stdout == ""
-
-
 # -- hooks, and who reads the decision -----------------------------------------------------------------------
 
 
@@ -430,11 +404,3 @@ def test_latest_inside_a_job_is_the_jobs_decision(root: Path, plans: Path, tmp_p
     done = ckpt("latest", "--rank", 7, env=env)
     assert done.returncode == 2 and "is not among the" in done.stderr
     assert ckpt("latest", env=env).returncode == 2  # which rank?
-
-
-def test_the_tree_is_not_touched(root: Path, plans: Path) -> None:
-    before = [(p, p.stat()) for p in (root, *root.rglob("*"))]
-    said(start(root, plans))
-    workers(root, plans, 2)
-    assert sorted(p for p, _ in before) == sorted([root, *root.rglob("*")])
-    assert all((s.st_mtime_ns, s.st_size) == (p.stat().st_mtime_ns, p.stat().st_size) for p, s in before)

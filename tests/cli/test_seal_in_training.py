@@ -6,7 +6,6 @@ import ast
 import importlib
 import os
 import re
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -116,20 +115,6 @@ def test_ranks_that_are_no_more_leave_no_share(tmp_path: Path) -> None:
     assert sorted(p.name for p in shares.iterdir()) == ["rank-00000.json", "rank-00001.json"]
     saved(path)
     assert not [*path.glob(".ckpt-seal.d/*")]
-
-
-def test_seals_of_what_was_pruned_are_silent(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run", [10, 20, 30])
-    saved(root / "iter_0000010", 2)
-    saved(root / "iter_0000020")
-    saved(root / "iter_0000030")
-    for path in root.glob("iter_00000[12]0/mp_rank_*"):
-        shutil.rmtree(path)
-    verified = ckpt_tools.verify(root)
-    assert not errors(verified, ckpt_tools.Severity.WARNING)
-    chosen = ckpt_tools.plan(root)
-    assert chosen.checkpoint is not None and chosen.checkpoint.step == 30
-    assert not chosen.warnings and not chosen.rejected
 
 
 class Failing:

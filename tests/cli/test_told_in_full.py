@@ -95,16 +95,6 @@ def test_ranks_without_a_file_are_all_told(missing: set[int]) -> None:
     assert list(answers(c, planned)) == [missing] * 4
 
 
-@EXAMPLES
-@given(st.sets(st.integers(0, 1 << 20)), st.integers(0, 1 << 20))
-def test_ranges_hold_the_numbers(numbers: set[int], world: int) -> None:
-    of = ranges.ranges(numbers)
-    assert {n for a, b in of for n in range(a, b + 1)} == numbers and ranges.size(of) == len(numbers)
-    below = ranges.gaps(numbers, world)
-    assert ranges.size(below) == world - sum(n < world for n in numbers)
-    assert all(ranges.ranges([*numbers, a, b]) != of for a, b in below)
-
-
 def unfolded(text: str) -> Iterator[str]:
     for name in re.findall(r"(?:[^,{ ]|\{[^}]*\})+", text):
         m = re.fullmatch(r"(.*)\{(.*)\}(.*)", name)

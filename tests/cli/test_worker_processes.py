@@ -67,13 +67,13 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     real = Scheduler.read
 
     def counting(self: Scheduler, requests: list[Request]) -> Iterator[tuple[Request, Seen]]:
-        n = 0
+        count, n = len(requests), 0
         try:
             for one in real(self, requests):
                 n += 1
                 yield one
         finally:
-            seen.append((len(requests), n))
+            seen.append((count, n))
 
     monkeypatch.setattr(Scheduler, "read", counting)
     return seen
