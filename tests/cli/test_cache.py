@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -171,13 +170,6 @@ def test_a_deeper_look_answers_a_shallower_question_and_not_the_other_way(root: 
     assert asked(root, level=Level.CONTENT).bytes_read <= 10
     verify([str(root)], Level.STRUCTURE, cache=True)  # does not replace what is deeper
     assert asked(root, level=Level.VALUES).bytes_read <= 10
-
-
-@pytest.mark.exhaustive
-@pytest.mark.slow
-def test_the_loader_is_asked_each_time(root: Path) -> None:
-    assert asked(root, level=Level.LOAD).bytes_read > 2 * BIG
-    assert asked(root, level=Level.LOAD).bytes_read > 2 * BIG
 
 
 def test_what_needs_another_package_is_looked_at_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -536,38 +528,6 @@ def test_who_gets_the_lock_looks_again(known: Path, monkeypatch: pytest.MonkeyPa
     assert asked(known).bytes_read <= 10
 
 
-HOLDER = """
-import os, sys
-from ckpt_tools.cache import turn
-from ckpt_tools.settings.resolve import verdicts as directory
-home = directory(os.environ)
-os.makedirs(home, 0o700, exist_ok=True)
-with turn(home, sys.argv[1], True) as ours:
-    assert ours()
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
-
-@pytest.mark.slow
-def test_a_reader_that_was_killed_holds_up_nobody(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run", ranks=8, steps=(20,))
-    settle()
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(part(root, 3))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert holder.stdout is not None and holder.stdout.readline() == "held\n"
-    waiting = subprocess.Popen(command(root, 3), stdout=subprocess.PIPE, text=True)
-    with pytest.raises(subprocess.TimeoutExpired):
-        waiting.wait(2)  # for as long as the other one lives
-    holder.send_signal(signal.SIGKILL)
-    holder.communicate()
-    assert json.loads(waiting.communicate()[0])["resume_step"] == 20
-
-
 def test_waiting_has_an_end(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "WAIT", 0.05)
     os.makedirs(directory(os.environ), 0o700)
@@ -586,66 +546,11 @@ def test_without_file_locks_everybody_reads(root: Path, monkeypatch: pytest.Monk
     assert asked(root).bytes_read <= 10
 
 
-WRITER = """
-import sys, time
-from ckpt_tools.cache import Cache, Entry
-from ckpt_tools.storage import Identity
-n = 0
-while True:
-    cache = Cache("/nowhere", 1e9)
-    for _ in range(20):
-        n += 1
-        cache.put(f"/{n % 50}", b"q", Identity(1, 2, 3, 4, 5), Entry(b"x" * (n % 7000), 2, time.time_ns(), False))
-    cache.close()
-    if n == 20:
-        print("something is kept", flush=True)
-"""
-
-
-@pytest.mark.slow
-def test_a_writer_killed_at_any_moment_leaves_a_readable_cache(tmp_path: Path, home: Path) -> None:
-    found = 0
-    for i in range(12):
-        writer = subprocess.Popen([sys.executable, "-c", WRITER], stdout=subprocess.PIPE)
-        assert writer.stdout is not None
-        writer.stdout.readline()
-        time.sleep(0.02 + 0.013 * i)
-        writer.kill()
-        writer.communicate()
-        notes: list[str] = []
-        cache = Cache("/nowhere", 1e9, notes.append)
-        found += sum(cache.get(f"/{n}", b"q", 2, SAME) is not None for n in range(50))
-        cache.put("/mine", b"q", SAME, Entry(b"x", 2, time.time_ns(), False))
-        assert cache.get("/mine", b"q", 2, SAME) is not None
-        cache.close()
-        assert notes == []
-    assert found > 0
-
-
 # -- the command ---------------------------------------------------------------------------------------------
 
 
 def ckpt(*argv: str, **env: str) -> subprocess.CompletedProcess[str]:
     return warm.completed(argv, {**os.environ, **env})
-
-
-@pytest.mark.slow
-def test_the_command_line(tmp_path: Path, home: Path) -> None:
-    root = megatron(tmp_path / "run", ranks=8, steps=(20,))
-    settle()
-
-    def read(*more: str, **env: str) -> int:
-        done = ckpt(*command(root, 0)[3:], *more, **env)
-        return int(json.loads(done.stdout)["bytes_read"])
-
-    assert read("--no-cache") > 8 * BIG and read(CKPT_NO_CACHE="1") > 8 * BIG
-    assert not home.exists()
-    done = ckpt("verify", str(root), "--quiet")
-    assert done.returncode == 0 and database(home)
-    assert read() <= 10
-    assert read("--max-age", "0") > 8 * BIG and read(CKPT_NO_CACHE="1") > 8 * BIG
-    table = ckpt("plan", str(root), "--tp", "8", "--world-size", "8")
-    assert "of it now, the rest by earlier runs" in table.stdout
 
 
 @pytest.mark.slow

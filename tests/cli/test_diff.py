@@ -6,12 +6,10 @@ import errno
 import json
 import os
 import pickle
-import random
 import re
 import shutil
 import subprocess
 import sys
-import tracemalloc
 import warnings
 from collections import Counter
 from functools import cache
@@ -145,19 +143,6 @@ def test_overlapping_views_cannot_make_a_small_file_expensive():
     assert 0 < len(done) < len(views)
 
 
-@pytest.mark.slow
-def test_memory_does_not_grow_with_the_file(tmp_path):
-    path = tmp_path / "x"
-    with path.open("wb") as f:
-        f.truncate(3 * CHUNK)
-    tracemalloc.start()
-    try:
-        file_digest(str(path), jobs=2)
-        assert tracemalloc.get_traced_memory()[1] < 4 * BUFFER
-    finally:
-        tracemalloc.stop()
-
-
 def _known(path: Path) -> Path:
     """A file of two chunks and a little, almost all of it zeros that take no space."""
     with path.open("wb") as f:
@@ -277,18 +262,6 @@ def test_a_copy_is_the_same(what, level, tmp_path):
         assert f.change is (Change.NOT_COMPARED if hidden[f.a.path] else Change.SAME)
         assert not hidden[f.a.path] & set(runs_by_name(tensors, f.a.size))
     assert digests or not placed  # of data below its index, a lone file shows nothing
-
-
-def test_each_byte_of_a_tensor_is_read_at_most_once(tmp_path):
-    n = 4 << 20
-    a = safetensors(
-        tmp_path / "a.safetensors",
-        {"x": ("U8", (n,), random.Random(1).randbytes(n)), "y": ("U8", (3,), b"abc")},
-    )
-    result = diff(str(a), str(a))
-    headers = diff(str(a), str(a), Level.STRUCTURE).bytes_read
-    assert result.bytes_read == headers + 2 * (n + 3)
-    assert headers < 100_000
 
 
 # -- one byte differs ----------------------------------------------------------------------------------------
@@ -426,16 +399,6 @@ def test_files_of_a_rank_are_compared_whatever_step_their_names_say(tmp_path):
     assert found == [*zip(*sides, strict=True)]
 
 
-@pytest.mark.slow
-def test_several_checkpoints_are_matched_by_step(tmp_path):
-    b = copy(DEMO, tmp_path / "b")
-    shutil.rmtree(b / "iter_0000010/mp_rank_01")
-    shutil.rmtree(b / "iter_0000020/mp_rank_00")
-    result = diff(str(DEMO), str(b))
-    assert not names(result, Change.CHANGED)
-    assert Counter(f.change for f in result.files) == {Change.SAME: 4, Change.REMOVED: 4}
-
-
 def test_prefixes_without_a_layout(tmp_path, capfd):
     """TensorFlow's users name a checkpoint by what its files have in common."""
     home = FIXTURES / "formats/tf_bundle/good/manager"
@@ -447,6 +410,15 @@ def test_prefixes_without_a_layout(tmp_path, capfd):
     result = diff(str(tmp_path / "a"), str(tmp_path / "b"))
     assert len(result.files) == 2
     assert not result.differs
+
+
+@pytest.mark.slow
+def test_several_checkpoints_are_matched_by_step(tmp_path):
+    b = copy(DEMO, tmp_path / "b")
+    shutil.rmtree(b / "iter_0000010/mp_rank_01")
+    shutil.rmtree(b / "iter_0000020/mp_rank_00")
+    for sides, lone in (((DEMO, b), Change.REMOVED), ((b, DEMO), Change.ADDED)):
+        assert Counter(f.change for f in diff(*map(str, sides)).files) == {Change.SAME: 4, lone: 4}
 
 
 @pytest.mark.slow
@@ -587,14 +559,6 @@ def test_not_compared_is_not_the_same(tmp_path, capfd, monkeypatch):
     assert "not everything could be compared" in out
     assert run(capfd, a, a, "--strict")[0] == 5
     assert json.loads(run(capfd, a, a, "--json")[1])["same"] is False
-
-
-def test_an_encrypted_file_hides_its_tensors(tmp_path):
-    home = FIXTURES / "formats"
-    result = diff(
-        str(home / "mindspore_encrypted/good/aes-gcm.ckpt"), str(home / "mindspore_ckpt/good/tiny-crc.ckpt")
-    )
-    assert set(result.tensors) == {Change.NOT_COMPARED}
 
 
 @pytest.mark.parametrize(

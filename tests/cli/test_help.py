@@ -60,16 +60,6 @@ def test_help_is_a_word_too() -> None:
     assert run_helpers.ckpt("help").stdout == run_helpers.ckpt("--help").stdout
 
 
-def test_a_directory_is_verified_and_shown(home: Path) -> None:
-    done = run_helpers.ckpt("verify", cwd=home / "run")
-    assert done.returncode == 0 and done.stdout.startswith("ok: 4 files")
-    done = run_helpers.ckpt("show", home / "run/iter_0000010")
-    assert done.returncode == 0
-    assert "└─ step 10" in done.stdout and "mp_rank_01/model_optim_rng.pt" in done.stdout
-    done = run_helpers.ckpt("show", home / "run", "--json")
-    assert done.returncode == 0 and '"schema": "ckpt-tools/scan/v1"' in done.stdout
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_shows_its_flags_and_five_examples(name: str) -> None:
     shown, rows = page(*name.split(), columns=250), list(examples(name))

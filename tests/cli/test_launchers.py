@@ -15,14 +15,13 @@ import subprocess
 from collections import UserDict
 
 import pytest
-import warm
 from examples import examples
 from fixture_trees import tree
 from hypothesis import given
 from hypothesis import strategies as st
 from in_process import executed
 
-from ckpt_tools.api import latest, plan
+from ckpt_tools.api import latest
 from ckpt_tools.errors import UsageError
 from ckpt_tools.launchers import LAUNCHERS, Started, detect
 from ckpt_tools.model.plan import Known
@@ -213,15 +212,12 @@ def test_torchrun_without_a_number(name, value):
 
 
 def test_each_number_names_its_variable():
-    s = detect(TORCHRUN)
-    assert (s.rank, s.world_size) == (Known(5, "RANK (torchrun)"), Known(8, "WORLD_SIZE (torchrun)"))
-    assert detect(MSRUN).rank == Known(9, "MS_NODE_ID (msrun)")
-    s = detect(SRUN)
-    assert s.rank == Known(1, "SLURM_PROCID (slurm)")
-    assert s.world_size == Known(4, "SLURM_STEP_NUM_TASKS (slurm)")
-    assert detect(OPEN_MPI).rank == Known(3, "OMPI_COMM_WORLD_RANK (mpi)")
-    assert detect(TRAINER).world_size == Known(32, "PET_NNODES × PET_NPROC_PER_NODE (kubernetes)")
-    assert detect({"CKPT_RANK": "3"}) == Started("bare", rank=Known(3, "CKPT_RANK (bare)"))
+    for given_env, name, known in (
+        (TORCHRUN, "rank", Known(5, "RANK (torchrun)")), (TORCHRUN, "world_size", Known(8, "WORLD_SIZE (torchrun)")), (MSRUN, "rank", Known(9, "MS_NODE_ID (msrun)")),
+        (SRUN, "rank", Known(1, "SLURM_PROCID (slurm)")), (SRUN, "world_size", Known(4, "SLURM_STEP_NUM_TASKS (slurm)")), (OPEN_MPI, "rank", Known(3, "OMPI_COMM_WORLD_RANK (mpi)")),
+        (TRAINER, "world_size", Known(32, "PET_NNODES × PET_NPROC_PER_NODE (kubernetes)")), ({"CKPT_RANK": "3"}, "rank", Known(3, "CKPT_RANK (bare)")),
+    ):  # fmt: skip
+        assert getattr(detect(given_env), name) == known
     asked = {k: v for k, v in SRUN.items() if "TASKS_PER_NODE" not in k} | {"SLURM_NTASKS_PER_NODE": "4"}
     for garbage in ("", "x", "2(x", "2(x3", "(x3)", "2(xx)", ","):
         s = detect(asked | {"SLURM_STEP_TASKS_PER_NODE": garbage})
@@ -359,32 +355,27 @@ def test_latest_says_what_is_unclear(tmp_path, environment):
     assert latest(root, Selection(rank=1)).ranks[0].rank == 1  # --rank goes before everything
     environment({"CKPT_RANK": "1"})
     assert latest(root).ranks[0].rank == 1
-    environment(MSRUN | {"MS_ROLE": "MS_SCHED"})  # msrun's scheduler loads nothing
+    environment(SCHEDULER)  # msrun's loads nothing
     with pytest.raises(UsageError, match=r"^MS_ROLE=MS_SCHED"):
         latest(root)
-    world = plan(root, Selection(world_size=None)).saved_world_size
-    assert latest(root, Selection(rank=0, world_size=world)).ranks[0].rank == 0
-
-
-def ckpt(given_env: dict[str, str], *argv: str) -> str:
-    done = warm.completed(argv, QUIET | given_env)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
 
 
 @pytest.mark.slow
-def test_the_command():
-    out = ckpt(TORCHRUN, "launchers")
+def test_the_command(environment):
+    environment(TORCHRUN)
+    out = executed(["launchers"])[1]
     assert re.search(r"^rank +5 +RANK \(torchrun\)$", out, re.MULTILINE)
     assert re.search(r"^job +run-7 +TORCHELASTIC_RUN_ID$", out, re.MULTILINE)
-    answer = json.loads(ckpt(TORCHRUN, "launchers", "--json"))
+    answer = json.loads(executed(["launchers", "--json"])[1])
     assert set(answer["detected"]) == set(Started.__match_args__)
     assert answer["detected"]["nodes"] == {"value": 2, "provenance": "GROUP_WORLD_SIZE (torchrun)"}
     first = answer["launchers"][0]
     assert (first["name"], first["rank"], first["world_size"]) == ("torchrun", 5, 8)
-    out = ckpt(BATCH | {"SLURM_JOB_ID": "\x1b[2J"}, "launchers")
+    environment(BATCH | {"SLURM_JOB_ID": "\x1b[2J"})
+    out = executed(["launchers"])[1]
     assert "unclear: SLURM_JOB_ID=" in out and "hint: " in out and "\x1b" not in out
-    assert json.loads(ckpt({}, "launchers", "--json"))["detected"] is None
+    environment({})
+    assert json.loads(executed(["launchers", "--json"])[1])["detected"] is None
 
 
 ONE_NODE = TORCHRUN | env("RANK=1 LOCAL_WORLD_SIZE=8 GROUP_RANK=0 GROUP_WORLD_SIZE=1")

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from fixture_trees import CASES, below, damage, materialise, selection
 from one_question import COMMANDS, Answer, Asker
-from run_helpers import broken, broken_body
+from run_helpers import broken, broken_body, megatron
 
 pytestmark = pytest.mark.slow
 
@@ -54,6 +54,17 @@ def test_a_question_is_no_start(asker: Asker, root: Path) -> None:
     shutil.rmtree(root)
     root.mkdir()
     assert len({asker.ask(name, root, "--allow=none") for name in ("plan", "latest")}) == 1
+
+
+@pytest.mark.slow
+def test_the_first_launch_of_another_run_in_the_same_root(asker: Asker, tmp_path: Path) -> None:
+    """The run that an earlier start was of is still there, and the question is about another."""
+    root = megatron(tmp_path / "runs/a").parent
+    asker.ask("run", root)
+    other = ("--run", "b", "--allow=none", "--allow=missing")
+    assert asker.ask("plan", root, *other).code == 0
+    shutil.rmtree(root / "a")
+    assert asker.ask("plan", root, *other) == Answer(4)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

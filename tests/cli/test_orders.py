@@ -288,6 +288,21 @@ def test_the_search_ends_at_a_directory_that_others_write(project: Path) -> None
     assert searched(project / "b/c").refused is None  # nobody is warned of a file that is not there
 
 
+def test_a_configuration_of_another_user(project: Path, owners: Owners) -> None:
+    """One in pyproject.toml counts, where it has a table of ours."""
+    (project / "ckpt.toml").unlink()
+    for text, values, refused in (
+        ("[tool.other]\n", {}, False),
+        ("[tool.ckpt]\nworld-size = 8\n", {"world-size": 8}, True),
+    ):
+        (project / "pyproject.toml").write_text(text)
+        assert searched(project / "b").values == values
+        owners.give(project / "pyproject.toml")
+        found = searched(project / "b")
+        assert found.values == {} and bool(found.refused) is refused
+        (project / "pyproject.toml").unlink()
+
+
 @pytest.mark.slow
 def test_the_warning_is_on_stderr_and_the_command_goes_on(
     asker: Asker, root: Path, project: Path, monkeypatch: pytest.MonkeyPatch
@@ -343,6 +358,17 @@ def test_a_volume_of_a_pod(asker: Asker, root: Path, plans: Path, monkeypatch: p
     monkeypatch.setenv("CKPT_PLAN", str(next(plans.glob("*/j511.0/1.json"))))
     for asked in READING:
         started(asker, *asked)
+
+
+def test_a_group_of_everybody_in_the_container(
+    asker: Asker, root: Path, plans: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OpenShift: a uid without a name, gid 0, and directories that the group may write."""
+    monkeypatch.setattr("pwd.getpwuid", dict[int, object]().__getitem__)
+    plans.chmod(0o775)
+    asked = ("hook", root, "--plan-dir", plans)
+    refused(asker, asked, "may be written by the group", "--plan-dir", "--trust group")
+    started(asker, *asked, "--trust=group")
 
 
 # ---- what a decision may say

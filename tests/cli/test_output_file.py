@@ -103,34 +103,32 @@ def test_a_disk_that_is_full_leaves_the_old_answer(tmp_path: Path) -> None:
 def test_a_failure_is_in_the_file_where_the_format_can_say_it(asker: Asker, tmp_path: Path) -> None:
     """Else a CI server would read the good answer of yesterday."""
     lost(tmp_path)
-    old = "of yesterday"
+    answer = tmp_path / "answer"
     for line, code in {"plan run": 4, "verify nowhere": 5, "verify run --no-such-flag": 2}.items():
-        words = line.split()
         for name, reader in (("json", json.loads), ("junit", read.junit), ("sarif", read.sarif)):
-            (tmp_path / "answer").write_text(old)
-            got, out, _ = asker.execute(*words, "--format", name, "-o", "answer")
-            assert (got, out) == (code, "")
-            assert reader((tmp_path / "answer").read_text()) is not None
-        (tmp_path / "answer").write_text(old)
-        assert asker.execute(*words, "-oanswer")[:2] == (code, "")
-        assert (tmp_path / "answer").read_text() == old
-    code, _, _ = asker.execute("plan", "run", "--format", "shell", "-o", "answer")
-    assert (code, (tmp_path / "answer").read_text()) == (4, "(exit 4)\n")
+            answer.write_text("of yesterday")
+            assert asker.execute(*line.split(), "--format", name, "-o", "answer")[:2] == (code, "")
+            assert reader(answer.read_text()) is not None
+        answer.write_text("of yesterday")
+        assert asker.execute(*line.split(), "-oanswer")[:2] == (code, "")
+        assert answer.read_text() == "of yesterday"
+    assert asker.execute("plan", "run", "--format", "shell", "-o", "answer")[0] == 4
+    assert answer.read_text() == "(exit 4)\n"
 
 
 def test_modes_and_links(tmp_path: Path) -> None:
+    new, link, secret = (tmp_path / name for name in ("new", "link", "secret"))
     before = os.umask(0o027)
     try:
-        write_whole(str(tmp_path / "new"), b"1")
-        assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o640
-        (tmp_path / "secret").touch(0o600)
-        (tmp_path / "link").symlink_to("secret")
-        check_writable(str(tmp_path / "link"))
-        write_whole(str(tmp_path / "link"), b"2")
+        write_whole(str(new), b"1")
+        secret.touch(0o600)
+        link.symlink_to("secret")
+        check_writable(str(link))
+        write_whole(str(link), b"2")
     finally:
         os.umask(before)
-    assert (tmp_path / "link").is_symlink() and (tmp_path / "secret").read_bytes() == b"2"
-    assert stat.S_IMODE((tmp_path / "secret").stat().st_mode) == 0o600
+    assert link.is_symlink() and secret.read_bytes() == b"2"
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (new, secret)] == [0o640, 0o600]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "new", "secret"]
 
 
@@ -163,15 +161,8 @@ def test_what_is_asked_about_is_never_replaced(asker: Asker, tmp_path: Path) -> 
     root = plain(tmp_path)
     (tmp_path / "link").symlink_to(root / FILE)
     file = f"run/{FILE}"  # below what is named, too
-    for line in (
-        f"verify run {root / FILE}",
-        f"show {file}",
-        "verify run",
-        f"diff {file} run",
-        f"plan {file}",
-        "show link",
-    ):
-        for place in (f"run/{FILE}", "link"):
+    for line in (f"verify run {root / FILE}", f"show {file}", "verify run", f"diff {file} run", f"plan {file}", "show link"):  # fmt: skip
+        for place in (file, "link"):
             code, out, err = asker.execute(*line.split(), "-o", place)
             assert (code, out) == (2, "") and "would overwrite a file of a checkpoint" in err
             for mistaken in ([], ["--nosuch"]):  # nor by the failure, for a program

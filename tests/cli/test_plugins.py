@@ -24,7 +24,7 @@ from own_plugins import BOTH, FORMAT, LAYOUT, install, saved
 from places import DOCS, FORMAT_FILES, ROOT
 from run_helpers import flip, megatron
 
-from ckpt_tools import Selection, cli, errors, formats, layouts, plan, verify
+from ckpt_tools import Selection, cli, errors, formats, job, verify
 from ckpt_tools.job.decider import digest
 from ckpt_tools.launchers import detect, line_of
 from ckpt_tools.reading.scheduler import work
@@ -441,6 +441,23 @@ def test_a_worker_with_other_plugins_is_another_version_and_asks_another_questio
     assert "but without the format plug-in 'own'" in plugins.tool_version()
 
 
+def test_processes_with_other_plugins_do_not_share_a_decision(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, options = megatron(tmp_path / "run"), job.Options(worker=True, plan_dir=str(tmp_path / "plans"))
+
+    def decide(rank: int) -> None:
+        for name, value in {"RANK": rank, "SIZE": 2, "LOCAL_RANK": rank, "LOCAL_SIZE": 2}.items():
+            monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", str(value))
+        job.decide(str(run), Selection(), options)
+
+    decide(0)
+    install(place)
+    plugins.forget()
+    with pytest.raises(errors.UsageError, match="with other options or plug-ins"):
+        decide(1)
+
+
 LAUNCHER = """
 from ckpt_tools.launchers import Launcher, LaunchLine, Started
 from ckpt_tools.launchers.launcher import known
@@ -496,20 +513,6 @@ def test_a_manifest_says_what_files_beside_it_held(place: Path, tmp_path: Path) 
         found = {f.code for file in verify(run).files for f in file.report.findings if f.severity}
         assert found == codes
     assert formats.package_of("sizes") == "own-parts 1.0"
-
-
-def test_the_api_knows_them(place: Path, tmp_path: Path) -> None:
-    run = saved(tmp_path / "run")
-    with pytest.raises(errors.NotRecognised):
-        plan(run)
-    install(place)
-    plugins.forget()
-    made = plan(run, Selection(rank=1))
-    assert made.checkpoint and (made.checkpoint.layout, made.checkpoint.step) == ("owned", 20)
-    assert (layouts.package_of("owned"), layouts.package_of("megatron")) == ("own-parts 1.0", None)
-    plugins.switch(True)
-    with pytest.raises(errors.NotRecognised):
-        plan(run)
 
 
 # ---- what is promised

@@ -195,7 +195,7 @@ def test_words_that_hold_the_path_vanish(tmp_path: Path, words: list[str], left:
 # ---- one file for all ranks
 
 
-def shell(root: Path, *options: str) -> str:
+def printed(root: Path, *options: str) -> str:
     code, out, said = executed(["plan", str(root), "--format", "shell", *options])
     assert code in (0, 2), said
     return out
@@ -207,7 +207,7 @@ def test_replicas_are_one_file_for_all_ranks(tmp_path: Path) -> None:
     launch = ["torchrun", "--nproc-per-node=16", "main.py"]
     assert told(started([root], [*launch, "{ckpt.args}"]))[-2:] == ["--resume", path]
     assert told(started([root], [*launch, "{ckpt.path}"]))[-1] == path
-    assert f"CKPT_PATH={path} " in shell(root) and f"'--resume {path}'" in shell(root)
+    assert f"CKPT_PATH={path} " in printed(root) and f"'--resume {path}'" in printed(root)
     made = plan(str(root), Selection(world_size=16))
     assert made.resume.path == path and {f.path for r in made.ranks for f in r.files} > {path}
 
@@ -219,15 +219,15 @@ def test_files_of_other_tensors_are_no_replicas(tmp_path: Path) -> None:
     state = {"epoch": 7, "arch": "resnet18", "state_dict": {"w": small_files.tensor(1, shape=(2, 6))}}
     path.write_bytes(small_files.saved({**state, "best_acc1": 0.5, "optimizer": small_files.adam(7)}))
     os.utime(path, (OLD + 7, OLD + 7))
-    assert shell(root) == "(exit 2)\n"
+    assert printed(root) == "(exit 2)\n"
 
 
 def test_ranks_that_the_caller_calls_replicas(tmp_path: Path) -> None:
     root = one_file_per_rank(tmp_path / "run")
-    assert shell(root) == "(exit 2)\n"
-    assert f"CKPT_PATH={root}/rank_0/net-1_20.ckpt " in shell(root, "--replica-groups", "all")
-    assert f"CKPT_PATH={root}/rank_0/net-1_20.ckpt " in shell(root, "--replica-groups", "0,1")
-    assert shell(root, "--replica-groups", "0;1") == "(exit 2)\n"
+    assert printed(root) == "(exit 2)\n"
+    assert f"CKPT_PATH={root}/rank_0/net-1_20.ckpt " in printed(root, "--replica-groups", "all")
+    assert f"CKPT_PATH={root}/rank_0/net-1_20.ckpt " in printed(root, "--replica-groups", "0,1")
+    assert printed(root, "--replica-groups", "0;1") == "(exit 2)\n"
     made = plan(str(root), Selection(replicas_all=True, prove_replicas=True))
     assert made.resume.path is None  # their tensors differ
 

@@ -13,9 +13,10 @@ import pytest
 from blake3 import blake3
 from fixture_trees import materialise
 from in_process import executed
-from places import LAYOUT_TREES
+from places import FORMAT_FILES, LAYOUT_TREES
 from run_helpers import flip, megatron
-from safetensors_writer import vectors
+from safetensors_writer import made, vectors
+from timed import put
 
 from ckpt_tools import Change, diff, guard
 from ckpt_tools.api import plan, verify
@@ -235,6 +236,35 @@ def test_the_tensors_that_are_hit_and_the_place_in_the_file_are_named(
     assert said == hit
     # the file once, and the tensors that reach into two of its chunks
     assert report.bytes_read < whole + 2 * ((1 << 12) + 2 * 1000) + 2 * (start + 1000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fragments", [False, True])
+def test_what_was_written_anew_with_another_size_is_sworn_to_again(tmp_path: Path, fragments: bool) -> None:
+    """As the hint of seal-mismatch says."""
+    path, words = tmp_path / "step_5/model_5.pt", {"rank": 0, "world_size": 1} if fragments else {}
+    for name in ("tiny.pt", "nested.pt", "tiny.pt"):
+        put(path, (FORMAT_FILES / "torch_zip/good" / name).read_bytes())
+        done = guard.seal(path.parent, again=True, settle=0, **words)
+        assert [one.state for one in done.checkpoints] == ["sealed"]
+        assert {r.report.verdict for r in verify(path, settle=0).files if r.report.path == str(path)} == {
+            "ok"
+        }
+
+
+def test_damage_between_tensors_hits_none(tmp_path: Path) -> None:
+    path = weights(tmp_path / "run/model.safetensors", a=bytes(100))
+    text = path.read_bytes()[8:-100] + b"       "
+    path.write_bytes(made(text, bytes(100)))
+    guard.seal(tmp_path / "run", tensors=True)
+    flip(path, 8 + len(text) - 1, ord(" ") ^ ord("\t"))  # a blank becomes a tab: still JSON
+    found = [
+        f.message
+        for r in verify(tmp_path / "run").files
+        for f in r.report.findings
+        if f.code == "seal-mismatch"
+    ]
+    assert [message.endswith("no tensor is hit") for message in found] == [True]
 
 
 @pytest.mark.slow

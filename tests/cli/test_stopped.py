@@ -66,7 +66,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.share(8)
+@pytest.mark.share(14)
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_stopped_at_any_call(case: Case, stop: Stop, commands: Commands, tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ NEXT = {
 }
 
 
-@pytest.mark.share(20)
+@pytest.mark.share(40)
 @pytest.mark.parametrize("after", NEXT)
 @pytest.mark.parametrize("happened", HAPPENED)
 @pytest.mark.parametrize("command", INTERRUPTED)

@@ -146,6 +146,15 @@ def test_equal_notes_are_one_with_a_count() -> None:
         assert page.done().count("[truncated]") == rows, "what may be folded is counted"
 
 
+def test_many_runs_are_a_page(tmp_path: Path) -> None:
+    for n in range(20):
+        megatron(tmp_path / f"run-{n:02d}", steps=(10, 20, 30), world=1)
+    text = scan_page.render(scan(tmp_path), NARROW)
+    rows = [line for line in text.splitlines() if "megatron" in line]
+    assert len(rows) == 20 and all(re.search(r" 3 .* step 30 ", row) for row in rows) and "20 runs" in text
+    assert len(scan_page.render(scan(tmp_path), View(width=80, verbose=True)).splitlines()) > 60
+
+
 @pytest.mark.slow
 def test_a_path_alone_says_what_is_there_and_what_to_ask_next(tmp_path: Path) -> None:
     root = megatron(tmp_path / "a run")

@@ -268,6 +268,35 @@ def test_what_could_not_be_looked_at_is_never_left_out(
     assert asked
 
 
+def test_trackers_and_notes_are_fresh(tmp_path: Path) -> None:
+    root, made = tree("tensorflow", "sharded", tmp_path)
+    (root / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-200"\n')
+    build(made, str(tmp_path / "v"))
+    told = (tmp_path / "v" / "checkpoint").read_text().splitlines()
+    assert told == [
+        f'{key}: "model.ckpt-300"' for key in ("model_checkpoint_path", "all_model_checkpoint_paths")
+    ]
+    assert "model.ckpt-300.meta" in links(tmp_path / "v")
+    root, made = tree("mindspore", "pangu", tmp_path / "m")
+    for r in range(4):
+        (root / f"rank_{r}" / "meta.json").write_text("{}")
+    build(made, str(tmp_path / "w"))
+    said = json.loads((tmp_path / "w" / "rank_2" / "meta.json").read_text())
+    assert (tmp_path / "w" / "rank_2" / said["last_ckpt_file"]).exists()
+    assert made.checkpoint and said["last_step"] == made.checkpoint.step_in_epoch
+
+
+def test_a_rank_without_a_name_is_refused(tmp_path: Path) -> None:
+    """A user's own template in which nothing says the rank."""
+    _, made = tree("pytorch-sample", "imagenet", tmp_path)
+    assert made.checkpoint is not None
+    parts = tuple(p._replace(layout="deepspeed", piece="model_any") for p in made.checkpoint.parts)
+    odd = replace(made, checkpoint=replace(made.checkpoint, layout="deepspeed", parts=parts))
+    with pytest.raises(UsageError, match="no view can be made"):
+        build(odd, str(tmp_path / "v"))
+    assert not (tmp_path / "v").exists()
+
+
 def test_the_files_of_other_nodes_are_left_out(tmp_path: Path) -> None:
     """With --agree every node has the ranks of all in its plan, and only its own files on its disk."""
     _, made = tree("mindio-ttp", "tft", tmp_path)
@@ -436,12 +465,12 @@ def test_many_builders_at_once_end_with_one_whole_view(tmp_path: Path, which: st
 def test_a_killed_builder_leaves_no_half_view(tmp_path: Path) -> None:
     root, made = tree("megatron", "tp", tmp_path)
     before = picture(root)
-    for i in range(20):
+    for i in range(6):
         one = builder(root, tmp_path / "v", 100_000, "both")
         assert one.stdout is not None and one.stdin is not None and one.stdout.readline() == "ready\n"
         one.stdin.write("go\n")
         one.stdin.flush()
-        time.sleep(0.02 + 0.003 * i)
+        time.sleep(0.02 + 0.01 * i)
         one.send_signal(signal.SIGKILL)
         one.communicate(timeout=1000)
         if (tmp_path / "v").exists():

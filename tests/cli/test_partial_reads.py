@@ -1,11 +1,13 @@
-"""``ckpt verify --sample`` and ``--max-duration``: what is read, what is remembered of it, and what is said
-about the rest.
+"""``ckpt verify --sample`` and ``--budget`` of every command: what is read, what is remembered and said of the rest, and
+that time that is over never makes anything of damage.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import threading
+import zlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
@@ -17,17 +19,22 @@ import run_helpers
 import torch
 import warm
 from in_process import executed
-from large_runs import megatron, settle
+from large_runs import BIG, flip, megatron, part, settle
+from msgspec.structs import replace
 from places import FIXTURES
+from shards import copy, optimizer, shard
 
 from ckpt_tools import errors
-from ckpt_tools.api import verify
+from ckpt_tools.api import plan, verify
+from ckpt_tools.checksum import BUFFER, Extent, Sum, mismatches
 from ckpt_tools.model.answers import Sample, Verification
-from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.finding import Severity, Verdict
+from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level
+from ckpt_tools.model.selection import Selection
 from ckpt_tools.output import json as emit
 from ckpt_tools.reading.engines import Engine
-from ckpt_tools.storage import Identity
+from ckpt_tools.storage import BytesSource, Identity, LocalSource, Stopped
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +62,7 @@ def several(root: Path, names: Iterable[object], tensors: int = 1) -> Path:
     return root
 
 
-def flip(path: Path) -> None:
+def flip_middle(path: Path) -> None:
     """A bit in the middle of the third record; the modification time is set back."""
     run_helpers.flip(path, 5 * MiB // 2)
 
@@ -112,7 +119,7 @@ def test_all_of_it_is_the_ordinary_answer(tmp_path: Path) -> None:
 
 def test_the_parts_of_a_file_stay_when_others_come_and_go(tmp_path: Path) -> None:
     file = one(tmp_path / "run/a.pt")
-    flip(file)
+    flip_middle(file)
 
     def hit() -> list[int]:
         parts = [verify([str(tmp_path / "run")], sample=f"{n}/3") for n in (1, 2, 3)]
@@ -185,7 +192,7 @@ def test_damage_found_in_a_part_ends_an_earlier_verdict_and_comes_first_the_next
     monkeypatch.setattr(Identity, "of", same)
     root = several(tmp_path / "run", "abc", 12)
     asked(root)
-    flip(root / "b.pt")
+    flip_middle(root / "b.pt")
     assert asked(root, max_age=1000.0).verdict is Verdict.OK  # the verdict from before
     assert sorted(asked(root, sample=f"{n}/2").verdict for n in (1, 2)) == ["broken", "ok"]
     assert asked(root, max_age=1000.0).verdict is Verdict.BROKEN
@@ -251,7 +258,7 @@ def ckpt(*words: str, **env: str) -> tuple[int, str, str]:
 
 def test_the_command(tmp_path: Path) -> None:
     root = tmp_path / "run"
-    flip(one(root / "a.pt"))
+    flip_middle(one(root / "a.pt"))
     one(root / "b.pt", 2)
     settle()
     done = [ckpt(str(root), "--json", "--strict", "--sample", f"{n}/5") for n in (1, 2, 3, 4, 5)]
@@ -264,6 +271,8 @@ def test_the_command(tmp_path: Path) -> None:
     assert "(sample 1%, within 60 min), 1 file of 2 to the end; 1 file of 2 never checked so far" in out
     code, out, _ = ckpt(str(root), "--format", "jsonl", "--sample", "50%")
     assert json.loads(out.splitlines()[-1])["sample"]["blocks"] == 2
+    with pytest.raises(errors.UsageError):
+        verify([str(tmp_path)], sample="most")
     code, _, err = ckpt(str(tmp_path), "--sample", "3/2")
     assert code == 2 and "1/2 to 2/2" in err
 
@@ -282,3 +291,145 @@ def test_only_contents_are_sampled(tmp_path: Path, words: tuple[str, str]) -> No
 def test_workers_read_no_part(part: dict[str, Any]) -> None:
     with ThreadPoolExecutor(1) as threads, pytest.raises(errors.UsageError, match="whole files"):
         asked(ROOTS[0], engine=Engine(threads, "threads"), **part)
+
+
+ASKED = Selection(world_size=2, sizes={"tp": 2}, settle=0.0)
+
+
+def levels(made: LoadPlan) -> list[Level]:
+    return [f.level for r in made.by_rank for f in r.files]
+
+
+def codes(made: LoadPlan) -> set[str]:
+    return {f.code for f in made.warnings}
+
+
+def test_without_time_the_headers_must_do(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run")
+    made = plan(str(root), replace(ASKED, budget=0.0))
+    assert made.resume_step == 20 and levels(made) == [Level.STRUCTURE] * 2
+    assert made.below_level == 2 and made.budget == 0.0 and made.bytes_read < BIG / 2
+    size = sum(part(root, rank).stat().st_size for rank in (0, 1))
+    (said,) = [f for f in made.warnings if f.code == "budget-spent"]
+    assert said.severity is Severity.WARNING
+    assert f"2 of the 2 files to load, {size:,} bytes" in said.message
+    assert "below-level" not in codes(made)  # it would say the same again
+
+
+def test_what_is_known_from_earlier_costs_no_time(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run")
+    settle()
+    verify([str(root)], cache=True)
+    made = plan(str(root), replace(ASKED, budget=0.0, cache=True))
+    assert levels(made) == [Level.CONTENT] * 2
+    assert made.below_level == 0
+    assert codes(made) == codes(plan(str(root), ASKED))
+
+
+def test_when_it_ends_between_two_files(tmp_path: Path, enough_for: Callable[[int], Any]) -> None:
+    root = megatron(tmp_path / "run")
+    made = plan(str(root), replace(ASKED, budget=60.0), progress=enough_for(part(root).stat().st_size))
+    assert levels(made) == [Level.CONTENT, Level.STRUCTURE]
+    (said,) = [f for f in made.warnings if f.code == "budget-spent"]
+    assert f"1 of the 2 files to load, {part(root, 1).stat().st_size:,} bytes" in said.message
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_when_it_ends_inside_a_file(tmp_path: Path, enough_for: Callable[[int], Any], jobs: int) -> None:
+    root = megatron(tmp_path / "run", size=8 * MiB)
+    settle()
+    asked = replace(ASKED, budget=60.0, jobs=jobs, cache=True)
+    threads = threading.active_count()
+    made = plan(str(root), asked, progress=enough_for(2 * MiB))
+    assert threading.active_count() == threads
+    assert 2 * MiB <= made.bytes_read < 6 * MiB
+    assert levels(made) == [Level.STRUCTURE] * 2
+    assert made.below_level == 2 and "budget-spent" in codes(made)
+    # half a look is not kept
+    whole = plan(str(root), replace(asked, budget=None))
+    assert whole.bytes_read > 16 * MiB and levels(whole) == [Level.CONTENT] * 2
+
+
+def test_damage_that_structure_shows_is_damage_whatever_the_budget(tmp_path: Path) -> None:
+    """And a flipped bit that nobody had time to read is said."""
+    root = megatron(tmp_path / "run")
+    flip(part(root))
+    assert plan(str(root), ASKED).resume_step == 10
+    made = plan(str(root), replace(ASKED, budget=0.0))
+    assert made.resume_step == 20 and "budget-spent" in codes(made)
+    os.truncate(part(root), 500_000)
+    made = plan(str(root), replace(ASKED, budget=0.0))
+    assert made.resume_step == 10 and len(made.rejected) == 1
+    os.truncate(part(root, step=10), 500_000)
+    with pytest.raises(errors.NoneUsable):
+        plan(str(root), replace(ASKED, budget=0.0))
+
+
+def test_damage_that_was_found_before_the_end_counts(
+    tmp_path: Path, enough_for: Callable[[int], Any]
+) -> None:
+    """Of two records the first is damaged, and the reading stops in the second."""
+    root = megatron(tmp_path / "run")
+    was = part(root).stat()
+    torch.save({"iteration": 20, "model": {name: torch.randn(MiB) for name in ("one", "two")}}, part(root))
+    run_helpers.flip(part(root), 2 * MiB)
+    os.utime(part(root), ns=(was.st_atime_ns, was.st_mtime_ns))
+    asked = replace(ASKED, budget=60.0, jobs=1)
+    made = plan(str(root), asked, progress=enough_for(6 * MiB))
+    assert made.resume_step == 10
+    assert "crc-mismatch" in {f.code for f in made.rejected[0].findings}
+    assert levels(made) == [Level.STRUCTURE] * 2 and "budget-spent" in codes(made)
+    # the first record was not read to its end
+    assert plan(str(root), asked, progress=enough_for(2 * MiB)).resume_step == 20
+
+
+@pytest.mark.parametrize("jobs", [1, 5])
+@pytest.mark.parametrize("after", [3 * MiB, 70 * MiB])
+def test_a_stop_yields_what_is_certain_and_leaves_no_thread(jobs: int, after: int) -> None:
+    data = bytes(96 * MiB)
+    extents, right = [Extent(4 * MiB * i, 4 * MiB) for i in range(24)], zlib.crc32(data[: 4 * MiB])
+    sums = [Sum(f"record {i}", right ^ (i == 0), (extent,), 0) for i, extent in enumerate(extents)]
+    lock, read, threads = threading.Lock(), [0], threading.active_count()
+
+    def progress(n: int) -> None:
+        with lock:
+            read[0] += n
+            if read[0] > after:
+                raise Stopped
+
+    mismatch, found = mismatches(BytesSource(data), sums, jobs=jobs, progress=progress), list[str]()
+    with pytest.raises(Stopped):
+        found += iter(lambda: next(mismatch)[0].what, None)
+    # two other threads may have read their 32 MiB before
+    certain = after > (64 * MiB if jobs > 1 else 0) + 4 * MiB
+    assert found in ([["record 0"]] if certain else [["record 0"], []])
+    assert threading.active_count() == threads
+    assert read[0] <= after + (2 * jobs + 1) * BUFFER  # a block of each piece of work under way or waiting
+
+
+def test_a_copy_that_is_not_compared_to_its_end_counts_as_unread(tmp_path: Path) -> None:
+    root = shard(tmp_path / "run", (10, 20, 30))
+    copy(root, optimizer(20, 1), optimizer(30, 1), "now")
+    settle()
+    verify([str(root)], cache=True)
+    with pytest.raises(errors.UsageError, match="byte for byte the same"):
+        plan(str(root), Selection(cache=True))
+    # the contents that would have told were not compared
+    made = plan(str(root), Selection(cache=True, budget=0.0))
+    assert set(levels(made)) == {Level.CONTENT}
+    (said,) = [f for f in made.warnings if f.code == "budget-spent"]
+    assert made.resume_step == 30 and "before 1 of the 4 files" in said.message
+
+
+def test_bytes_read_are_those_of_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever reads a file is counted: the looks, the indexes, the trackers, the pages that are compared."""
+    root, read = megatron(tmp_path / "run"), [0]
+    real = LocalSource.close
+
+    def close(self: LocalSource) -> None:
+        read[0] += self.bytes_read
+        real(self)
+
+    monkeypatch.setattr(LocalSource, "close", close)
+    made = plan(str(root), ASKED)
+    assert made.bytes_read == read[0] > made.bytes_verified > 2 * BIG
