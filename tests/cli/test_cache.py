@@ -79,8 +79,6 @@ def known(root: Path) -> Path:
     return root
 
 
-# -- what is kept --------------------------------------------------------------------------------------------
-
 TEXT = st.text()
 INT = st.integers(-(1 << 63), (1 << 64) - 1)
 SCALAR = st.one_of(st.none(), st.booleans(), INT, st.floats(), TEXT)
@@ -119,9 +117,6 @@ def test_what_cannot_be_kept_is_read_again(value: object) -> None:
 )
 def test_what_is_no_report_is_none(data: bytes) -> None:
     assert unpack("/p", data) is None
-
-
-# -- the same plan -------------------------------------------------------------------------------------------
 
 
 def outcome(root: str, question: dict[str, Any], **more: Any) -> tuple[object, int]:
@@ -179,9 +174,6 @@ def test_what_needs_another_package_is_looked_at_again(root: Path, monkeypatch: 
         assert asked(root, level=Level.VALUES).below_level == 2
     made = asked(root, level=Level.VALUES)
     assert made.below_level == 0 and made.bytes_read > 4 * BIG
-
-
-# -- looked at again -----------------------------------------------------------------------------------------
 
 
 def rewritten(path: Path) -> None:
@@ -351,9 +343,6 @@ def test_nothing_is_kept_with_a_key_or_unless_asked(tmp_path: Path, home: Path) 
     assert not home.exists()
 
 
-# -- a cache that cannot be used -----------------------------------------------------------------------------
-
-
 def database(home: Path) -> Path:
     return next(home.glob("*/verdicts.sqlite"))
 
@@ -489,9 +478,6 @@ def test_the_file_stays_bounded(tmp_path: Path, home: Path, monkeypatch: pytest.
     assert filled(range(200, 201), now + 31 * 86400 * 10**9) == ["/200"]
 
 
-# -- many processes ------------------------------------------------------------------------------------------
-
-
 def command(root: Path, rank: int, *more: str) -> list[str]:
     options = ["--parallel", "tp=8", "--world-size", "8", "--level", "content", "--json", *more]
     return [sys.executable, "-m", "ckpt_tools", "latest", str(root), "--rank", str(rank), *options]
@@ -512,22 +498,6 @@ def test_64_processes_read_every_byte_once(tmp_path: Path) -> None:
     assert size <= sum(a["bytes_read"] for a in answers) <= 1.05 * size
 
 
-@pytest.mark.slow
-def test_who_gets_the_lock_looks_again(known: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process may have read the file between our look into the cache and our turn."""
-    real, seen = Cache.get, set[tuple[str, bytes, int]]()
-
-    def late(
-        self: Cache, path: str, question: bytes, depth: int, identity: Identity, **more: Any
-    ) -> Entry | None:
-        first = (path, question, depth) not in seen
-        seen.add((path, question, depth))
-        return None if first else real(self, path, question, depth, identity, **more)
-
-    monkeypatch.setattr(Cache, "get", late)
-    assert asked(known).bytes_read <= 10
-
-
 def test_waiting_has_an_end(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "WAIT", 0.05)
     os.makedirs(directory(os.environ), 0o700)
@@ -544,9 +514,6 @@ def test_without_file_locks_everybody_reads(root: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("fcntl.flock", unsupported)  # no file system here is without them
     assert asked(root).bytes_read > 2 * BIG
     assert asked(root).bytes_read <= 10
-
-
-# -- the command ---------------------------------------------------------------------------------------------
 
 
 def ckpt(*argv: str, **env: str) -> subprocess.CompletedProcess[str]:

@@ -71,9 +71,6 @@ def ckpt(*argv, **env):
     return subprocess.run(line, capture_output=True, env=CLEAN | env, timeout=1000)
 
 
-# -- verify --------------------------------------------------------------------------------------------------
-
-
 def verified(verdict=Verdict.OK, files=2, ok=2, suspect=0, broken=0, unknown=0, below=0, findings=()):
     return sample.verification(
         verdict=verdict,
@@ -112,8 +109,6 @@ def test_verify_exit_codes(answer, capfd, result, plain, strict):
         assert run(capfd, "verify", *form, "--strict", "--", "-x")[::2] == (strict, "")
     assert [given[0] for given, _ in calls] == [["x"], ["-x"]] * 3
 
-
-# -- latest and plan -----------------------------------------------------------------------------------------
 
 NARROW = replace(sample.plan(), shared=(), by_rank=sample.plan().by_rank[:1], rejected=(), warnings=())
 
@@ -163,9 +158,6 @@ def test_errors_are_exit_codes(answer, capfd, command, error, code):
     assert run(capfd, command, "--format=shell")[:2] == (code, f"(exit {code})\n")
 
 
-# -- the other commands --------------------------------------------------------------------------------------
-
-
 def test_explain(capfd):
     assert run(capfd, "explain", "truncated")[1].startswith("truncated: ")
     for word, meant in (("trucated", "truncated"), ("save/missing-ranks", "save/missing-rank")):
@@ -185,9 +177,6 @@ def test_version_and_help():
     assert ckpt("--version").stdout.decode() == f"ckpt {__version__}\n"
     bare = ckpt()
     assert (bare.returncode, bare.stdout) == (2, b"") and b"Usage: ckpt" in bare.stderr
-
-
-# -- mistakes and accidents ----------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -249,9 +238,6 @@ def test_a_poor_locale_changes_no_answer():
     assert done.returncode == 0 and done.stdout.startswith(b"truncated: ")
 
 
-# -- streams, colour, progress -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("choice", "env", "terminal", "colored"),
     [
@@ -301,8 +287,6 @@ def test_a_mistyped_flag_names_no_file():
     for words in (["-o", "x"], ["-ox"], ["--output", "x"], ["--output=x"]):
         assert dispatch.read_answer_flags(["verify", "--nosuch", *words])["output_file"] == "x"
 
-
-# -- start-up ------------------------------------------------------------------------------------------------
 
 HEAVY = "rich sqlite3 torch numpy fsspec safetensors cryptography pydantic"
 OTHERS = " ".join(f"ckpt_tools.cli.{name}" for name in COMMANDS if name != "latest")

@@ -8,8 +8,6 @@ import os
 import pickle
 import re
 import shutil
-import subprocess
-import sys
 import warnings
 from collections import Counter
 from functools import cache
@@ -29,7 +27,6 @@ from small_files import saved, tensor
 from ckpt_tools import Change, Level, Verdict, cli, diff
 from ckpt_tools.api import show
 from ckpt_tools.checksum import BUFFER
-from ckpt_tools.checksum import sums as chunks_module
 from ckpt_tools.checksum.sums import CHUNK, join_digests
 from ckpt_tools.comparison import compare
 from ckpt_tools.comparison.difference import File, match, same_value
@@ -76,8 +73,6 @@ def safetensors(path: Path, tensors: dict[str, tuple[str, tuple[int, ...], bytes
 
 ONE = ("F32", (2,), b"\1\2\3\4\5\6\7\x08")
 TWO = ("F32", (2,), b"\1\2\3\4\5\6\7\x09")
-
-# -- digests -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -166,28 +161,6 @@ def test_the_digest_of_a_file_never_changes(tmp_path):
     assert file_digest(str(tmp_path / "empty")) == "2982a5d84bcba88cde7ba530541728ab"
 
 
-XXHSUM = """#!{python}
-import sys, xxhash
-assert sys.argv[1:] == ["-H2", "-"]
-print(xxhash.xxh3_128_hexdigest(sys.stdin.buffer.read()) + "  stdin")
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="stat and split are GNU's")
-def test_the_documented_command_makes_it(tmp_path, monkeypatch):
-    (line,) = (one.strip() for one in (chunks_module.__doc__ or "").splitlines() if "xxhsum -H2 - |" in one)
-    if shutil.which("xxhsum") is None:
-        (tmp_path / "xxhsum").write_text(XXHSUM.format(python=sys.executable))
-        (tmp_path / "xxhsum").chmod(0o755)
-        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    _known(tmp_path / "x")
-    done = subprocess.run(
-        ["sh", "-c", line.replace("FILE", "x")], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert done.stdout.split()[0] == file_digest(str(tmp_path / "x")), done.stderr
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("io", ["auto", "direct"])
 @pytest.mark.parametrize("jobs", [1, 3])
@@ -219,9 +192,6 @@ def test_a_file_that_changes_meanwhile_is_told(tmp_path):
     with pytest.raises(OSError, match="changed") as e:
         file_digest(str(path), lambda n: path.write_bytes(bytes(2 * BUFFER + 1)) and None)
     assert e.value.errno == errno.ESTALE
-
-
-# -- nothing differs -----------------------------------------------------------------------------------------
 
 
 def one_of_each(paths):
@@ -263,8 +233,6 @@ def test_a_copy_is_the_same(what, level, tmp_path):
         assert not hidden[f.a.path] & set(runs_by_name(tensors, f.a.size))
     assert digests or not placed  # of data below its index, a lone file shows nothing
 
-
-# -- one byte differs ----------------------------------------------------------------------------------------
 
 _KINDS = "safetensors mindspore_ckpt torch_zip torch_legacy torch_tar tf_bundle dcp safetensors_index"
 _SETS = [p for p in GOOD if p.parts[-3] in _KINDS.split()]
@@ -315,9 +283,6 @@ def test_structure_does_not_see_it(tmp_path, capfd):
     assert run(capfd, a, b)[0] == 1
     code, out, _ = run(capfd, a, b, "--level", "structure")
     assert code == 0 and "the same names, types, shapes and metadata" in out
-
-
-# -- other differences ---------------------------------------------------------------------------------------
 
 
 def test_added_removed_reshaped_changed(tmp_path, capfd):
@@ -371,9 +336,6 @@ def test_metadata_values_that_compare_oddly():
     assert not any(same_value(a, b) for a, b in ((True, 1), (0, False), ("1", 1), (nan, 1.0)))
 
 
-# -- which file is compared with which -----------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_steps_in_the_names_of_a_layout_do_not_matter(capfd):
     result = diff(str(DEMO / "iter_0000010"), str(DEMO / "iter_0000020"))
@@ -381,22 +343,6 @@ def test_steps_in_the_names_of_a_layout_do_not_matter(capfd):
     assert all(f.a and f.b and os.path.basename(f.a.path) == os.path.basename(f.b.path) for f in result.files)
     assert names(result, Change.CHANGED)
     assert {m.key for f in result.files for m in f.metadata} >= {"iteration"}
-
-
-def test_files_of_a_rank_are_compared_whatever_step_their_names_say(tmp_path):
-    """Those of a dying gasp, too."""
-    sides = [
-        [f"rank_{rank}/pangu{rank}-{step}.ckpt" for rank in range(3)] for step in ("2_3", "2_3_breakpoint")
-    ]
-    for side, ours in zip("ab", sides, strict=True):
-        for name in ours:
-            copy(FIXTURES / "layouts/mindspore/pangu/tree" / name, tmp_path / side / name)
-    result = diff(str(tmp_path / "a"), str(tmp_path / "b"))
-    found = [
-        (os.path.relpath(f.a.path, tmp_path / "a"), os.path.relpath(f.b.path, tmp_path / "b"))
-        for f in result.files
-    ]
-    assert found == [*zip(*sides, strict=True)]
 
 
 def test_prefixes_without_a_layout(tmp_path, capfd):
@@ -516,9 +462,6 @@ def test_every_file_is_in_exactly_one_pair_and_a_side_matches_itself(a, b):
     assert all(one is other for one, other in match(once, once))
 
 
-# -- what cannot be compared ---------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_a_damaged_file_is_told_and_compared_as_far_as_it_goes(capfd):
     code, out, _ = run(capfd, DEMO / "iter_0000010", DEMO / "iter_0000020", "--json")
@@ -581,9 +524,6 @@ def test_what_cannot_be_read_is_5(tmp_path, capfd, monkeypatch, number, code):
     status, out, _ = run(capfd, a, b, "--json")
     (f,) = json.loads(out)["files"]
     assert (status, f["b"]["verdict"], f["b"]["findings"][-1]["code"]) == (5, "unknown", code)
-
-
-# -- questions that make no sense, and trust -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -38,9 +38,6 @@ def made(*, group_info=None, partial_save=False, replicas=1, distributed=False, 
     return checkpoint
 
 
-# -- on restart: against what would be on the disk -----------------------------------------------------------
-
-
 @st.composite
 def jobs(draw):
     """(world size, groups over some of the ranks, failed ranks, how many of each group save or None)."""
@@ -141,9 +138,6 @@ def test_nobody_stands_in_for_a_distributed_optimizer():
     assert not sharded.check_resumable_model()
     assert sharded.resume_iteration(17, 5) == 15
     assert sharded.save()  # although it is not the first of its group
-
-
-# -- where the faults come from ------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -304,9 +298,6 @@ def test_the_example_on_the_page_runs(tmp_path):
     assert names["model_name"] == f"{tmp_path}/iter_0000012/mp_rank_00/model_optim_rng_2.pt"
 
 
-# -- while training runs -------------------------------------------------------------------------------------
-
-
 class Lost(Exception):
     pass
 
@@ -427,9 +418,6 @@ def test_the_ready_made_instance(monkeypatch):
     monkeypatch.delitem(vars(elastic), "exception_checkpoint")
     with pytest.raises(AttributeError, match="no attribute 'other'"):
         _ = elastic.other
-
-
-# -- a real job ----------------------------------------------------------------------------------------------
 
 
 DEATHS = [

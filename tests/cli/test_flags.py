@@ -64,9 +64,6 @@ class Case(NamedTuple):
     env: dict[str, str] = {}  # noqa: RUF012 - never changed
 
 
-# -- trees ---------------------------------------------------------------------------------------------------
-
-
 def untold(prepare: Callable[[Path], Path]) -> Callable[[Path], Sequence[object]]:
     """A tree of which the words tell."""
     return lambda tmp: [prepare(tmp)][:0]
@@ -260,8 +257,6 @@ INSTALLED: list[str] = []
 HELD: list[int] = []
 OWNERS: list[Owners] = []
 
-
-# -- what each flag changes ----------------------------------------------------------------------------------
 
 TOLD = "--text --resume-args '--from {path}' -- train {ckpt.args}"
 ONE_NODE = "--agree --nodes 2 --node 0 --world-size 2"
@@ -638,9 +633,6 @@ def test_every_parameter_is_held_to_something(command: str) -> None:
     for name, case in cases(command).items():
         flags = {opt for opt in getattr(parameters(command)[name], "opts", ()) if opt.startswith("-")}
         assert not flags or flags & {*shlex.split(case.one), *shlex.split(case.other)}, name
-
-
-# -- what is seen --------------------------------------------------------------------------------------------
 
 
 class Seen(Asker):

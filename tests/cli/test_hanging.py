@@ -4,9 +4,7 @@ same.
 
 from __future__ import annotations
 
-import contextvars
 import json
-import os
 import threading
 from pathlib import Path
 
@@ -100,25 +98,6 @@ for skip in (False, True):
 def test_python_gets_an_exception_and_ends_as_usual(root: Path) -> None:
     done = hanging.ckpt("read", newest(root), root, newest(root), code=IN_PYTHON)
     assert (done.returncode, done.stdout, done.stderr) == (0, "CannotLook True\n10\n", "")
-
-
-# ---- the limit itself
-
-
-def test_values_errors_and_context_come_through() -> None:
-    variable = contextvars.ContextVar("variable", default=0)
-    with stalls.limited(3600):
-        assert stalls.away(lambda: 7) == 7
-        variable.set(8)
-        assert stalls.away(variable.get) == 8
-        with pytest.raises(ZeroDivisionError):
-            stalls.away(lambda: 1 // 0)
-        with pytest.raises(FileNotFoundError):
-            patiently(os.stat, "/no/such/file")
-        with pytest.raises(KeyboardInterrupt):
-            stalls.away(lambda: (_ for _ in ()).throw(KeyboardInterrupt))
-        assert patiently(os.stat, "/") == os.stat("/")
-    assert not [t for t in threading.enumerate() if t.name.startswith("ckpt-work")]
 
 
 def test_slow_is_not_stalled(monkeypatch: pytest.MonkeyPatch) -> None:

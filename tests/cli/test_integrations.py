@@ -46,9 +46,6 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
-# ---- what a framework is given
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "checkpoint"),
@@ -122,9 +119,6 @@ def test_none_only_where_that_is_allowed_and_true(tmp_path: Path) -> None:
     with pytest.raises(errors.CannotLook):
         resume(tmp_path / "none", allow_none=True)
     assert resume(tmp_path / "none", allow_none=True, allow_missing=True) is None
-
-
-# ---- ranks that are joined
 
 
 class Joined:
@@ -228,9 +222,6 @@ def test_ranks_that_ask_differently_all_raise(tmp_path: Path, monkeypatch: pytes
     assert {(type(e), str(e)) for e in said} == {(errors.UsageError, told)}
 
 
-# ---- ranks that are not
-
-
 def test_ranks_of_a_launcher_find_one_decision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root, found = one_file_per_rank(tmp_path / "run"), []
     for rank in (0, 1):
@@ -251,9 +242,6 @@ def test_the_decision_of_ckpt_run_counts(tmp_path: Path, monkeypatch: pytest.Mon
     assert (found := resume(plain(tmp_path / "b"))) and found.step == 20  # it is about another directory
     said = Joined(2, monkeypatch).run(lambda _: resume(root))
     assert [r.step for r in said if isinstance(r, Resumed)] == [10, 10]
-
-
-# ---- the page
 
 
 PAGE = (DOCS / "integrations.md").read_text()

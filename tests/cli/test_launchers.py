@@ -254,8 +254,6 @@ def test_what_to_do_and_who_is_none():
     assert detect({"PATH": "/bin", "DEVICE_ID": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}) is None
 
 
-# -- every environment ---------------------------------------------------------------------------------------
-
 READ = {name for launcher in LAUNCHERS for name in launcher.variables}
 VARIABLES = sorted(READ | {"VC_A_NUM", "SLURM_STEPID", "SLURM_JOBID"})
 ODD = (
@@ -314,8 +312,6 @@ def test_launchers_declare_what_they_read():
         assert launcher.reference
 
 
-# -- real launchers ------------------------------------------------------------------------------------------
-
 QUIET = {
     name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH") if name in os.environ
 }
@@ -325,9 +321,6 @@ QUIET = {
 def started(command: list[str]) -> None:
     done = subprocess.run(command, env=QUIET, capture_output=True, text=True, timeout=1000)
     assert done.returncode == 0, done.stderr
-
-
-# -- what is made of it --------------------------------------------------------------------------------------
 
 
 @pytest.fixture

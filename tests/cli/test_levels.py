@@ -6,14 +6,12 @@ from __future__ import annotations
 
 import json
 import os
-import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
 import warm
 from places import FORMAT_FILES
-from safetensors_writer import packed
 
 KEYED = FORMAT_FILES / "mindspore_encrypted"
 
@@ -61,20 +59,3 @@ def test_a_key_file_that_holds_no_key_is_said_without_showing_it(
     assert code == 2
     assert "secret.key" in answer["error"]["message"]
     assert not content or content.decode() not in json.dumps(answer)
-
-
-@pytest.mark.slow
-def test_values_are_counted_and_a_nan_is_told(tmp_path: Path) -> None:
-    numbers = [0.5, -1.25] * 50
-    path = tmp_path / "w.safetensors"
-    path.write_bytes(packed({"w": ("F32", [100], struct.pack("<100f", *numbers))}))
-    code, answer = ckpt("verify", path, "--level", "values")
-    assert (code, answer["files"][0]["level"], answer["summary"]["below_level"]) == (0, "values", 0)
-    odd = ("nan", "inf", "denormal", "absurd", "zeros")
-    assert answer["files"][0]["values"] == {"count": 100, **dict.fromkeys(odd, 0)}
-    numbers[7] = float("nan")
-    path.write_bytes(packed({"w": ("F32", [100], struct.pack("<100f", *numbers))}))
-    answer = ckpt("verify", path, "--level", "values")[1]
-    assert (answer["verdict"], answer["files"][0]["values"]["nan"]) == ("suspect", 1)
-    [shown] = ckpt("show", path, "--level", "values")[1]["stats"]
-    assert (shown["name"], shown["nan"], shown["min"], shown["max"]) == ("w", 1, -1.25, 0.5)

@@ -10,15 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
-import sample_results as sample
 from in_process import executed
 from places import FIXTURES
 from small_files import mindspore
 
 from ckpt_tools import scan
 from ckpt_tools.cli.ls import moment
-from ckpt_tools.discovery.completeness import ranks_present
-from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.output.page import FEW, View
 from ckpt_tools.output.scan import draw
 
@@ -169,17 +166,6 @@ def test_data_does_not_date_a_checkpoint(tmp_path):
     assert {c["unfinished"] for c in answer} == {True, False} and {c["mtime"] for c in answer} == {
         1_700_000_000
     }
-
-
-def test_shards_are_no_ranks():
-    def ranks(*coords):
-        of = {"layout": "deepspeed", "piece": "model"}
-        parts = tuple(sample.part(None, f"/r/{i}", coords=at, **of) for i, at in enumerate(coords))
-        return ranks_present(sample.checkpoint(layout="deepspeed", parts=parts), BUILT_IN["deepspeed"])
-
-    assert ranks((("tp", 0), ("shard", 0)), (("tp", 0), ("shard", 1)), (("tp", 1), ("shard", 0))) == 2
-    assert ranks((("shard", 0),), (("shard", 1),)) is None
-    assert ranks_present(sample.checkpoint(), BUILT_IN.of(sample.checkpoint())) == 2
 
 
 @pytest.mark.slow

@@ -120,9 +120,6 @@ def test_promtool_takes_what_is_hostile() -> None:
         read.prometheus('x{y="a\nb"} 1\n')
 
 
-# -- what each says ------------------------------------------------------------------------------------------
-
-
 def test_junit_has_a_case_for_each_file_and_says_what_is_wrong() -> None:
     [good, bad, across] = read.junit(shown("junit", sample.verification()))
     assert good.get("name") == "out/rank_0/net-3_40.ckpt" and len(good) == 0
@@ -254,9 +251,6 @@ def test_prometheus_has_the_numbers() -> None:
     assert failed["ckpt_plan_failure_code", (("root", "/d"),)] == 4
 
 
-# -- as commands ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", MACHINES)
 def test_a_failure_is_told_in_the_format_that_was_asked_for(asker: Asker, tmp_path: Path, name: str) -> None:
     lost(tmp_path)
@@ -268,16 +262,6 @@ def test_a_failure_is_told_in_the_format_that_was_asked_for(asker: Asker, tmp_pa
     assert name != "junit" or read.junit(out).get("errors") == "1"
 
 
-def test_other_commands_have_their_own_formats(asker: Asker, tmp_path: Path) -> None:
-    plain(tmp_path)
-    for line in ("ls run junit", "latest run junit", "plan run jsonl", "verify run shell"):
-        *words, name = line.split()
-        code, out, err = asker.execute(*words, "--format", name)
-        assert code == 2 and "--format" in err and not out.startswith("<?xml")
-    _, _, err = asker.execute("verify", "run", "--format", "nonsense")
-    assert all(name in err for name in MACHINES)
-
-
 def test_a_missing_package_is_said_before_anything_is_read() -> None:
     renders = {"plan": "nowhere.at.all:render"}
     page = registry.Output("page", "t", renders, needs="nowhere_at_all", extra="page")
@@ -287,8 +271,6 @@ def test_a_missing_package_is_said_before_anything_is_read() -> None:
     own = registry.Output("own", "t", {"plan": lambda d, v: f"{d.root} {v.now}\n"})
     assert own.render(sample.plan()) == "/data 0.0\n"
 
-
-# -- docs/machines.md ----------------------------------------------------------------------------------------
 
 PAGE = (DOCS / "machines.md").read_text()
 BLOCKS = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)

@@ -28,9 +28,6 @@ def asker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
     return Asker(monkeypatch, capfd, tmp_path / "state")
 
 
-# -- what was there at an earlier start ----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("started", ["run", "hook"])
 def test_nothing_where_an_earlier_start_had_something_is_no_first_launch(
     asker: Asker, root: Path, started: str
@@ -85,21 +82,10 @@ def test_a_note_of_an_earlier_start_that_cannot_be_read_is_no_absence(
     assert asker.ask(name, root, "--allow=fresh").code == 0
 
 
-def test_a_fresh_start_although_checkpoints_exist(asker: Asker, root: Path) -> None:
-    broken(root, 10)
-    broken(root, 20)
-    assert set(asker.everywhere(root, "--allow=none", allow_none=True).values()) == {Answer(4)}
-    for name, answer in asker.everywhere(root, "--allow=fresh", allow_fresh=True).items():
-        assert (answer.code, answer.path, len(answer.rejected)) == (0, None, 2), name
-
-
 def test_decisions_never_go_below_the_root(asker: Asker, root: Path) -> None:
     asker.state = root / "decisions"
     assert set(asker.everywhere(root).values()) == {Answer(2)}
     assert not asker.state.exists()
-
-
-# -- every layout's trees, as they are, damaged, and with times that nobody can believe ----------------------
 
 
 def flags(options: dict[str, Any]) -> list[object]:
@@ -181,8 +167,6 @@ def test_all_answer_alike_to_every_question(
     alike(asker, case, question, tmp_path)
 
 
-# -- what must not matter ------------------------------------------------------------------------------------
-
 FORMATS = {
     "plan": ("table", "json", "shell", "junit", "sarif", "github", "markdown", "csv", "prometheus", "html"),
     "latest": ("text", "json", "shell"),
@@ -235,9 +219,6 @@ def test_the_budget_of_a_start_is_the_only_default_that_differs(asker: Asker, ro
         answers = asker.everywhere(root, "--budget", word, "--no-cache", budget=seconds)
         assert {a.step for a in answers.values()} == {step}, answers
         assert len(set(answers.values())) == 1
-
-
-# -- narrowed to a rank, and strict --------------------------------------------------------------------------
 
 
 def test_a_plan_may_be_narrowed_to_a_rank_but_only_by_the_flag(

@@ -57,9 +57,6 @@ def started(asker: Asker, *argv: object) -> str:
     return out
 
 
-# ---- --plan-dir
-
-
 @pytest.mark.slow
 def test_a_directory_of_decisions_that_everybody_may_write(
     asker: Asker, root: Path, plans: Path, monkeypatch: pytest.MonkeyPatch
@@ -121,9 +118,6 @@ def test_what_is_made_is_for_us_to_write_whatever_the_umask(asker: Asker, root: 
         assert found <= modes | {0o755, 0o644}, [*map(oct, found)]
 
 
-# ---- CKPT_PLAN
-
-
 @pytest.fixture
 def plan(asker: Asker, root: Path, plans: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = decided(asker, root, plans)
@@ -147,9 +141,6 @@ def test_a_decision_in_the_environment(
     started(asker, *asked, "--trust-owner", SOMEBODY)
 
 
-# ---- --view
-
-
 def test_a_view_that_was_exchanged_since(
     asker: Asker, tmp_path: Path, plans: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,8 +151,6 @@ def test_a_view_that_was_exchanged_since(
     (tmp_path / "view").chmod(0o777)
     refused(asker, READING[1], "may be written by everybody", "the view", "chmod o-w")
 
-
-# ---- lists and keys
 
 FILES: dict[str, tuple[str, bytes]] = {
     "--fault-file": ("faults.json", b"[0]"),
@@ -199,8 +188,11 @@ def test_strategy_files_elsewhere_than_beside_the_checkpoints(
     (elsewhere := tmp_path / "strategy").mkdir()
     for place in (elsewhere, root):
         (place / "src_strategy_0.ckpt").write_bytes(b"no strategy")
-    owners.give(elsewhere / "src_strategy_0.ckpt")
     asked = ("plan", root, "--strategy-dir")
+    elsewhere.chmod(0o777)
+    refused(asker, (*asked, elsewhere), "written by everybody", "--strategy-dir: ")
+    elsewhere.chmod(0o755)
+    owners.give(elsewhere / "src_strategy_0.ckpt")
     refused(asker, (*asked, elsewhere), f"belongs to uid {SOMEBODY}", "--strategy-dir: ", f"owner={SOMEBODY}")
     for words in ((elsewhere, "--trust-owner", SOMEBODY), (root,)):
         assert "damaged or no strategy file" in asker.execute(*asked, *words)[2]
@@ -217,9 +209,6 @@ def test_the_fault_file_of_a_training(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"^CKPT_FAULT_FILE: .*everybody"):
         ExceptionCheckpoint(env={"CKPT_FAULT_FILE": str(faults)})
     assert ExceptionCheckpoint(fault_file=faults, env={"CKPT_TRUST_DIR": str(tmp_path)}).fault_ranks == {0}
-
-
-# ---- the settings
 
 
 def test_trust_is_never_read_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,9 +242,6 @@ def test_variables_of_trust_count_in_every_command_behind_flags(
 def test_owners_are_numbers(wrong: object, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--trust-owner: .* is not a number of a user"):
         resolve.resolve({"trust-owner": wrong}, env={}, cwd=str(tmp_path))
-
-
-# ---- ckpt.toml
 
 
 def searched(cwd: Path, **trusted: object) -> resolve.Settings:
@@ -313,9 +299,6 @@ def test_the_warning_is_on_stderr_and_the_command_goes_on(
     assert code == 0 and err.count("ckpt: warning: ") == 1 and "ckpt.toml is not read" in err
 
 
-# ---- the cache of verdicts
-
-
 SPOILED: dict[str, Callable[[Path, Owners], object]] = {
     "directory of somebody": lambda database, owners: owners.give(database.parent),
     "directory for everybody": lambda database, _: database.parent.chmod(0o777),
@@ -342,9 +325,6 @@ def test_a_cache_of_others_is_not_used(
     assert json.loads(out)["bytes_read"] > 0 and sorted(home.parent.iterdir()) == before
 
 
-# ---- arrangements of real clusters
-
-
 @pytest.mark.slow
 def test_a_volume_of_a_pod(asker: Asker, root: Path, plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A volume claim is mounted with mode 0777, or 2775 and a group of its own; one variable serves every
@@ -369,9 +349,6 @@ def test_a_group_of_everybody_in_the_container(
     asked = ("hook", root, "--plan-dir", plans)
     refused(asker, asked, "may be written by the group", "--plan-dir", "--trust group")
     started(asker, *asked, "--trust=group")
-
-
-# ---- what a decision may say
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.output import json as emit
 from ckpt_tools.reading.engines import Engine
-from ckpt_tools.storage import BytesSource, Identity, LocalSource, Stopped
+from ckpt_tools.storage import BytesSource, Identity, Stopped
 
 pytestmark = pytest.mark.slow
 
@@ -79,9 +79,6 @@ def sampled(root: Path, **more: Any) -> Sample:
 
 def findings(*results: Verification) -> set[tuple[str, str, str]]:
     return {(f.report.path, x.code, x.message) for r in results for f in r.files for x in f.report.findings}
-
-
-# -- parts of the whole --------------------------------------------------------------------------------------
 
 
 @pytest.mark.share(36)
@@ -134,9 +131,6 @@ def test_the_parts_of_a_file_stay_when_others_come_and_go(tmp_path: Path) -> Non
     assert hit() == first
 
 
-# -- how much, and what comes first --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("share", "files"), [("25%", 3), ("3MB", 3), ("1", 1), ("0.001%", 1)])
 def test_at_least_what_was_asked_and_no_more_than_a_file_over(tmp_path: Path, share: str, files: int) -> None:
     s = sampled(several(tmp_path / "run", range(12)), sample=share)
@@ -180,9 +174,6 @@ def test_a_look_that_was_ended_is_no_verdict(tmp_path: Path, enough_for: Callabl
     assert asked(root, max_age=1000.0).summary.bytes_read < size / 2
 
 
-# -- damage --------------------------------------------------------------------------------------------------
-
-
 def test_damage_found_in_a_part_ends_an_earlier_verdict_and_comes_first_the_next_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,9 +190,6 @@ def test_damage_found_in_a_part_ends_an_earlier_verdict_and_comes_first_the_next
     for _ in range(3):  # a file at a time is read
         again = asked(root, sample="1")
         assert again.verdict is Verdict.BROKEN and again.sample is not None and again.sample.files_read == 1
-
-
-# -- time ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -248,9 +236,6 @@ def test_what_was_read_before_ctrl_c_is_remembered(tmp_path: Path) -> None:
     assert sampled(root, sample="1").never in (12 - 4 - 1, 12 - 5 - 1)
 
 
-# -- the command ---------------------------------------------------------------------------------------------
-
-
 def ckpt(*words: str, **env: str) -> tuple[int, str, str]:
     done = warm.completed(["verify", *words], {**os.environ, **env})
     return done.returncode, done.stdout, done.stderr
@@ -282,9 +267,6 @@ def test_only_contents_are_sampled(tmp_path: Path, words: tuple[str, str]) -> No
     for level in ("presence", "structure", "values", "load"):
         code, out, err = executed(["verify", str(tmp_path), *words, "--level", level])
         assert (code, out) == (2, "") and f"level {level}" in err and "add --level content" in err
-
-
-# -- engines -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("part", [{"sample": "1/2"}, {"max_duration": 60.0}], ids=str)
@@ -419,17 +401,3 @@ def test_a_copy_that_is_not_compared_to_its_end_counts_as_unread(tmp_path: Path)
     assert set(levels(made)) == {Level.CONTENT}
     (said,) = [f for f in made.warnings if f.code == "budget-spent"]
     assert made.resume_step == 30 and "before 1 of the 4 files" in said.message
-
-
-def test_bytes_read_are_those_of_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever reads a file is counted: the looks, the indexes, the trackers, the pages that are compared."""
-    root, read = megatron(tmp_path / "run"), [0]
-    real = LocalSource.close
-
-    def close(self: LocalSource) -> None:
-        read[0] += self.bytes_read
-        real(self)
-
-    monkeypatch.setattr(LocalSource, "close", close)
-    made = plan(str(root), ASKED)
-    assert made.bytes_read == read[0] > made.bytes_verified > 2 * BIG

@@ -109,9 +109,6 @@ def process(place: Path | str, *words: object, **env: str) -> subprocess.Complet
     )  # fmt: skip
 
 
-# ---- the example, as pip installs it
-
-
 @pytest.fixture(scope="module")
 def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """examples/plugin, installed into a directory of its own."""
@@ -214,9 +211,6 @@ def test_worker_processes_know_plugins(example: Path, tmp_path: Path) -> None:
     answer = json.loads(done.stdout)
     assert (done.returncode, answer["summary"]["ok"]) == (0, 450)
     assert sum(f["format"] == "acme_tensors" and f["level"] == "content" for f in answer["files"]) == 300
-
-
-# ---- broken ones
 
 
 FORMAT_ALONE = {"formats": {"own": "own_parts:FORMAT"}}
@@ -339,9 +333,6 @@ def test_what_it_prints_or_calls_itself_is_not_part_of_the_answer(
     assert "\x1b" not in err and "1.0\\x1b[2J" in err
 
 
-# ---- names
-
-
 @pytest.mark.parametrize(
     ("listing", "name"),
     [("formats", "safetensors"), ("layouts", "megatron"), ("launchers", "slurm"), ("outputs", "json"), ("manifests", "dcp")],
@@ -370,9 +361,6 @@ def test_two_of_one_name_are_a_question(
     install(place, name="other-parts", module="own_other")
     code, _, err = ckpt("plan", tmp_path / "run")
     assert (code, "own-parts 1.0" in err, "other-parts 1.0" in err) == (2, True, True)
-
-
-# ---- where packages are looked for
 
 
 def entries(monkeypatch: pytest.MonkeyPatch, *places: Path | str) -> list[tuple[str, str, str, str]]:
@@ -404,9 +392,6 @@ def test_no_metadata_ends_a_command(
     with pytest.MonkeyPatch.context() as patch:
         assert entries(patch, place)[0][0] in ("formats", "broken")
     plugins.forget()
-
-
-# ---- verdicts, engines, launchers, manifests
 
 
 def test_a_verdict_of_another_version_is_not_used(
@@ -513,9 +498,6 @@ def test_a_manifest_says_what_files_beside_it_held(place: Path, tmp_path: Path) 
         found = {f.code for file in verify(run).files for f in file.report.findings if f.severity}
         assert found == codes
     assert formats.package_of("sizes") == "own-parts 1.0"
-
-
-# ---- what is promised
 
 
 def promised() -> dict[str, str]:

@@ -149,9 +149,6 @@ def test_a_terminal_sees_how_much_of_6_gib_was_read(command: str, huge: Path, tm
     os.close(ours)
 
 
-# -- for wrappers --------------------------------------------------------------------------------------------
-
-
 def lines_of(err: str) -> list[dict]:
     """The objects among what stands on stderr."""
     return [json.loads(line) for line in err.splitlines() if line.startswith("{")]

@@ -219,6 +219,3 @@ def test_with_a_witness_no_random_damage_is_repaired_wrongly(root: Path, tries: 
         (row,) = repair(str(root), [str(root / FILE)], apply=True).changes
         assert row.state == "stays" or (root / FILE).read_bytes() == whole
         assert row.state == "repaired" or len(bits) > 1
-
-
-# ---- the odds

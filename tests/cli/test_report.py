@@ -64,9 +64,6 @@ class Elements(HTMLParser):
         return next(str(m["content"]) for m in metas if m.get("http-equiv") == "Content-Security-Policy")
 
 
-# -- what it says --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_it_says_what_verify_and_plan_say(asker: Asker) -> None:
     demo = FIXTURES / "demo"
@@ -140,9 +137,6 @@ def test_rollbacks_and_gaps(asker: Asker, tmp_path: Path) -> None:
     assert (steps[gap["from"]], steps[gap["to"]], gap["seconds"]) == (50, 60, 1000)
 
 
-# -- bad input -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_a_report_of_nothing_is_a_whole_one(asker: Asker, tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
@@ -203,8 +197,6 @@ def test_a_map_of_many_ranges_is_bounded_and_tiles_the_file() -> None:
     assert [r.offset for r in joined[1:]] == [r.offset + r.length for r in joined[:-1]]
     assert joined[0].offset == 0 and joined[-1].offset + joined[-1].length == 50_000
 
-
-# -- hostile names -------------------------------------------------------------------------------------------
 
 NASTY = [
     "</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>", '"><svg onload=alert(1)>', "<!--",
@@ -268,9 +260,6 @@ def test_only_its_own_scripts_run_and_nothing_is_fetched() -> None:
         assert not str(attrs.get("href") or "#").startswith(("http", "//")), (tag, attrs)
 
 
-# -- what it is made of --------------------------------------------------------------------------------------
-
-
 def test_the_library_is_the_one_that_was_published() -> None:
     told = json.loads((HOME / "vendor/vendored.json").read_text())
     there = {p.name for p in (HOME / "vendor").iterdir()}
@@ -280,9 +269,6 @@ def test_the_library_is_the_one_that_was_published() -> None:
     assert b"\r" not in body and b"</script" not in body.lower()
     assert f'version="{told["version"]}"'.encode() in body
     assert "Apache License" in (HOME / "vendor/LICENSE-echarts").read_text()
-
-
-# -- size ----------------------------------------------------------------------------------------------------
 
 
 def test_files_take_little_room() -> None:

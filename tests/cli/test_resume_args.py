@@ -21,7 +21,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from in_process import Start, executed, started
 from msgspec.structs import replace
-from one_question import Asker
 from run_helpers import OLD, SAY, ckpt, megatron, one_file_per_rank, torchrun_env
 
 from ckpt_tools import Selection, plan
@@ -77,9 +76,6 @@ def pasted(line: str) -> Start:
     return started(words[2:end], words[end + 1 :])
 
 
-# ---- a command that would start from nothing
-
-
 def test_a_loop_without_arguments_does_not_start_and_the_line_that_is_printed_does(loop: Path) -> None:
     line, mark, _ = hint(started([loop, "--allow=none"], TRAIN)).partition(", with the flag")
     assert mark and "reads CKPT_PATH" in hint(started([loop], TRAIN))
@@ -130,9 +126,6 @@ def test_ranks_that_read_their_part_later(tmp_path: Path) -> None:
     assert f"CKPT_ARGS='--from {root}/rank_1/net-1_20.ckpt'" in out
 
 
-# ---- what the caller says
-
-
 def test_the_callers_arguments_go_before_the_layouts(root: Path) -> None:
     start = started([root, "--resume-args", "--from {path} --at={step} '${HOME} x'"], TRAIN)
     assert told(start) == ["--from", str(root), "--at=20", "${HOME} x"]
@@ -170,9 +163,6 @@ def test_a_number_that_is_not_known_is_never_passed_as_nothing(loop: Path) -> No
     assert (code, out) == (2, "(exit 2)\n") and UNHEARD in said
 
 
-# ---- a first launch
-
-
 @pytest.mark.parametrize(
     ("words", "left"),
     [
@@ -190,9 +180,6 @@ def test_words_that_hold_the_path_vanish(tmp_path: Path, words: list[str], left:
     (tmp_path / "run").mkdir()
     given = [tmp_path / "run", "--allow=none", "--resume-args", "--resume {path}"]
     assert told(started(given, ["train", *words])) == left
-
-
-# ---- one file for all ranks
 
 
 def printed(root: Path, *options: str) -> str:
@@ -232,9 +219,6 @@ def test_ranks_that_the_caller_calls_replicas(tmp_path: Path) -> None:
     assert made.resume.path is None  # their tensors differ
 
 
-# ---- in Python
-
-
 def files(made: Any) -> dict[int, list[str]]:
     return {r.rank: [os.path.basename(f.path) for f in r.files] for r in made.ranks}
 
@@ -252,9 +236,6 @@ def test_ranks_are_never_empty_where_files_are_planned(tmp_path: Path) -> None:
     assert {rank: sorted(names) for rank, names in of_two.items()} in ({0: shared}, {0: shared, 1: shared})
     (tmp_path / "none").mkdir()
     assert plan(str(tmp_path / "none"), Selection(allow_none=True)).ranks == ()
-
-
-# ---- several files that a loop loads
 
 
 @pytest.fixture
@@ -365,17 +346,3 @@ def test_run_hook_plan_and_latest_say_the_same(tmp_path: Path) -> None:
 def test_a_view_is_what_the_arguments_name(root: Path, tmp_path: Path) -> None:
     done = ckpt("hook", root, "--plan-dir", tmp_path / "plans", "--job", "j", "--view", tmp_path / "my view")
     assert words_of("dash", done.stdout, SET)[1] == os.fsencode(tmp_path / "my view")
-
-
-@pytest.mark.slow
-def test_warnings_may_fail_in_every_format_and_the_answer_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    asker = Asker(monkeypatch, capfd, tmp_path / "state")
-    root = megatron(tmp_path / "run")
-    (root / "latest_checkpointed_iteration.txt").write_text("10")
-    os.utime(root / "latest_checkpointed_iteration.txt", (OLD, OLD))  # of the save before, not of one later
-    for name in ("shell", "json", "csv"):
-        line = ("plan", root, "--no-cache", "--format", name)
-        plain, failing = (asker.execute(*line, *more) for more in ((), ("--fail-on", "warning")))
-        assert (plain[0], failing[0]) == (0, 1) and plain[1] == failing[1]

@@ -24,7 +24,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from run_helpers import CKPT, CLEAN, SAY, broken, ckpt, decided_body, megatron, torchrun_env
+from run_helpers import CKPT, CLEAN, SAY, ckpt, decided_body, megatron, torchrun_env
 from told_decider import told
 
 from ckpt_tools.errors import CannotLook, NoneUsable
@@ -54,9 +54,6 @@ def said(done: subprocess.CompletedProcess[str]) -> tuple[list[str], dict[str, s
     assert done.returncode == 0, done.stderr
     words, env = json.loads(done.stdout)
     return words, env
-
-
-# -- what the command sees -----------------------------------------------------------------------------------
 
 
 def test_the_command_is_told_what_to_resume_from(root: Path, plans: Path) -> None:
@@ -121,12 +118,6 @@ def test_a_command_that_cannot_start(root: Path, plans: Path, tmp_path: Path) ->
 def test_placeholders_that_cannot_be_filled(root: Path, plans: Path, word: str, hint: str) -> None:
     done = start(root, plans, words=[word])
     assert done.returncode == 2 and hint in done.stderr and done.stdout == ""
-
-
-# -- what keeps it from starting -----------------------------------------------------------------------------
-
-
-# -- the file itself -----------------------------------------------------------------------------------------
 
 
 def test_disk_full_leaves_no_half_decision(root: Path, plans: Path) -> None:
@@ -216,9 +207,6 @@ def test_a_state_that_cannot_be_read_is_never_no_state(
         ask = partial(first_launch.read_last_start, decisions.directory)
     with pytest.raises(CannotLook, match=re.escape(path)):
         ask()
-
-
-# -- one job, one decision -----------------------------------------------------------------------------------
 
 
 def workers(root: Path, plans: Path, world: int, restart: int = 0) -> list[dict[str, str]]:
@@ -362,32 +350,6 @@ def torchrun(tmp_path: Path) -> dict[str, str]:
     path.write_text(f'#!/bin/sh\nexec {SAY[0]} -c "$SAY" "$@"\n')
     path.chmod(0o755)
     return {"PATH": f"{path.parent}:{CLEAN['PATH']}", "SAY": SAY[2]}
-
-
-# -- hooks, and who reads the decision -----------------------------------------------------------------------
-
-
-def test_scripts_with_set_e(root: Path, plans: Path) -> None:
-    script = f'''set -euo pipefail
-        eval "$({" ".join(CKPT)} hook {root} --plan-dir {plans})"
-        echo "step $CKPT_STEP resume $CKPT_RESUME path $CKPT_PATH"'''
-    words = ["bash", "-c", script]
-    done = subprocess.run(words, env=CLEAN, capture_output=True, text=True)
-    assert done.stdout == f"step 20 resume 1 path {root}\n"
-    for step in (10, 20):
-        broken(root, step)
-    done = subprocess.run(words, env=CLEAN, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (4, "")  # the eval itself fails
-
-
-def test_a_task_prolog_only_reads(root: Path, plans: Path) -> None:
-    env = json.loads(ckpt("hook", root, "--plan-dir", plans, "--json").stdout)["env"]
-    before = sorted(plans.rglob("*"))
-    done = ckpt("hook", "--read", "--format", "slurm", "--rank", 1, env=env)
-    assert done.returncode == 0 and "export CKPT_STEP=20\n" in done.stdout
-    assert all(re.fullmatch(r"export \w+=.*", line) for line in done.stdout.splitlines())
-    assert sorted(plans.rglob("*")) == before
-    assert ckpt("hook", "--read").returncode == 2  # without a decision
 
 
 def test_latest_inside_a_job_is_the_jobs_decision(root: Path, plans: Path, tmp_path: Path) -> None:

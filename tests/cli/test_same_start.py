@@ -34,8 +34,6 @@ from ckpt_tools.model.selection import Selection
 
 pytestmark = pytest.mark.slow  # several starts of processes
 
-# -- what is of one start alone ------------------------------------------------------------------------------
-
 
 def task(rank: int, world: int, port: str = "40001", **more: str) -> dict[str, str]:
     """What srun gives one of its tasks, all on one node."""
@@ -108,9 +106,6 @@ def test_a_key_that_nobody_gave(found: Membership) -> None:
     assert found.unique and found.start
 
 
-# -- one decision for each start, or none --------------------------------------------------------------------
-
-
 def come(decisions: Decisions, rank: int, tree: int) -> int | None:
     """The tree that a rank starts by, which finds this one; None where it stops (exit code 5)."""
     body = {"schema": "ckpt-tools/plan/v1", "checkpoint": None, "resume_step": tree}
@@ -165,9 +160,6 @@ def test_what_a_decision_is_made_from(root: Path, tmp_path: Path) -> None:
     nothing = tmp_path / "empty"
     nothing.mkdir()
     assert digest(nothing, allow_none=True) == digest(nothing, allow_none=True)
-
-
-# -- with real processes -------------------------------------------------------------------------------------
 
 
 @pytest.fixture

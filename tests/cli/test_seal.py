@@ -1,31 +1,49 @@
-"""``ckpt seal`` as users run it: what is sealed, what is not, and what the other commands make of it."""
+"""``ckpt seal`` as users run it: what is sealed, what is not, and what the other commands make of it; seals made while
+training goes on; and signatures: ``ckpt`` and the real command of OpenSSF model signing take each other's.
+"""
 
 from __future__ import annotations
 
+import ast
+import base64
 import hashlib
+import importlib
 import json
 import os
+import re
 import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import TestCase
 
 import pytest
+import warm
 from blake3 import blake3
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from fixture_trees import materialise
 from in_process import executed
-from places import FORMAT_FILES, LAYOUT_TREES
-from run_helpers import flip, megatron
-from safetensors_writer import made, vectors
+from places import DOCS, FORMAT_FILES, LAYOUT_TREES, ROOT, SUPPORT
+from run_helpers import CLEAN, ckpt, flip, megatron
+from safetensors_writer import made, packed, vectors
 from timed import put
 
+import ckpt_tools
 from ckpt_tools import Change, diff, guard
 from ckpt_tools.api import plan, verify
 from ckpt_tools.cli.seal import exit_code
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.formats.seals.document import FRAGMENTS, Crc64Nvme
-from ckpt_tools.guard import sealing
+from ckpt_tools.guard import background, sealing, writing
+from ckpt_tools.guard.callbacks import saving, seal_when_done
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.selection import Selection
+
+pytestmark = pytest.mark.slow
 
 FILE = "iter_0000020/mp_rank_00/model_optim_rng.pt"
 
@@ -42,7 +60,6 @@ def codes(root: Path, **more: object) -> dict[str, set[str]]:
     return {name: got for name, got in rows.items() if got}
 
 
-@pytest.mark.slow
 def test_what_is_whole_is_sealed_and_a_flipped_bit_is_seen(root: Path) -> None:
     said = sealed(root)
     assert said["summary"]["sealed"] == 2
@@ -90,7 +107,6 @@ def test_what_is_pruned_while_it_is_to_be_sealed_hides_nothing(
     assert exit_code(done, strict=False) == 0
 
 
-@pytest.mark.slow
 def test_a_file_to_load_that_its_seal_does_not_name_is_said(tmp_path: Path) -> None:
     """It may be of another save, and nobody has sworn that it is sound."""
     root = megatron(tmp_path / "run", world=3)
@@ -107,7 +123,6 @@ def test_a_file_to_load_that_its_seal_does_not_name_is_said(tmp_path: Path) -> N
     assert not [f for f in plan(root).warnings if f.code == "seal-extra"]
 
 
-@pytest.mark.slow
 def test_a_broken_seal_is_a_warning_and_with_require_seal_an_error(root: Path) -> None:
     guard.seal(root)
     flip(root / "iter_0000020/.ckpt-seal.json", 300)
@@ -118,7 +133,6 @@ def test_a_broken_seal_is_a_warning_and_with_require_seal_an_error(root: Path) -
     assert plan(root, Selection(require_seal=True)).checkpoint.step == 10
 
 
-@pytest.mark.slow
 def test_unsealed_files_are_an_error_where_a_seal_is_required(root: Path) -> None:
     """And a dry run makes none."""
     before = sorted(root.rglob("*"))
@@ -129,7 +143,6 @@ def test_unsealed_files_are_an_error_where_a_seal_is_required(root: Path) -> Non
         assert asked == found
 
 
-@pytest.mark.slow
 def test_a_read_only_tree_has_its_seals_elsewhere(root: Path, tmp_path: Path) -> None:
     away = tmp_path / "seals"
     guard.seal(root, seal_dir=str(away))
@@ -139,7 +152,6 @@ def test_a_read_only_tree_has_its_seals_elsewhere(root: Path, tmp_path: Path) ->
     assert "seal-mismatch" in codes(root / FILE, seal_dir=str(away))["."]
 
 
-@pytest.mark.slow
 def test_each_rank_seals_what_it_wrote(root: Path) -> None:
     home = root / "iter_0000020"
     files = sorted(home.rglob("*.pt"))
@@ -153,7 +165,6 @@ def test_each_rank_seals_what_it_wrote(root: Path) -> None:
     assert "seal-mismatch" in codes(root)[os.path.relpath(files[0], root)]
 
 
-@pytest.mark.slow
 def test_another_save_under_the_same_name_is_no_damage(tmp_path: Path) -> None:
     root, other = tmp_path / "run", tmp_path / "other"
     root.mkdir(), other.mkdir()
@@ -173,16 +184,12 @@ def test_a_seal_that_cannot_be_written_is_exit_5(root: Path, tmp_path: Path) -> 
         guard.seal(root, digest="crc8")
 
 
-# ---- what else a seal is for
-
-
 def weights(path: Path, **tensors: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(vectors(**tensors))
     return path
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("tensors", [True, False])
 def test_sealed_checkpoints_are_compared_without_reading_their_contents(
     tmp_path: Path, tensors: bool
@@ -238,7 +245,6 @@ def test_the_tensors_that_are_hit_and_the_place_in_the_file_are_named(
     assert report.bytes_read < whole + 2 * ((1 << 12) + 2 * 1000) + 2 * (start + 1000)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fragments", [False, True])
 def test_what_was_written_anew_with_another_size_is_sworn_to_again(tmp_path: Path, fragments: bool) -> None:
     """As the hint of seal-mismatch says."""
@@ -267,7 +273,6 @@ def test_damage_between_tensors_hits_none(tmp_path: Path) -> None:
     assert [message.endswith("no tensor is hit") for message in found] == [True]
 
 
-@pytest.mark.slow
 def test_a_seal_shows_what_it_holds(root: Path) -> None:
     guard.seal(root, tensors=True)
     seal = root / "iter_0000020/.ckpt-seal.json"
@@ -280,7 +285,6 @@ def test_a_seal_shows_what_it_holds(root: Path) -> None:
     assert told.items() <= shown["metadata"].items()
 
 
-@pytest.mark.slow
 def test_the_digest_of_a_whole_file_is_the_one_that_others_know(root: Path) -> None:
     path, data = root / FILE, (root / FILE).read_bytes()
     known = {"sha256": hashlib.sha256(data).hexdigest(), "blake3": blake3(data).hexdigest()}
@@ -300,7 +304,6 @@ def test_crc64nvme_is_that_of_the_catalogue() -> None:
     assert running.digest().hex() == "ae8b14860a799888"  # reveng's check value
 
 
-@pytest.mark.slow
 def test_the_graph_beside_a_bundle_is_sealed_as_well(tmp_path: Path) -> None:
     root = materialise(LAYOUT_TREES / "tensorflow/sharded/expected.json", tmp_path)
     graph = root / "model.ckpt-300.meta"
@@ -318,3 +321,400 @@ def test_the_graph_beside_a_bundle_is_sealed_as_well(tmp_path: Path) -> None:
     assert str(seal) in (made.warnings[0].hint or "")  # sealing anew leaves it
     seal.unlink()
     assert verify(root).verdict is Verdict.OK
+
+
+RUN = "import sys; sys.path.insert(0, sys.argv.pop(1)); sys.path += sys.argv.pop(1).split(':'); "
+
+
+def script(text: str, *words: object) -> subprocess.CompletedProcess[str]:
+    """Run Python code where the package is, with what we need behind it."""
+    others = ":".join([*(p for p in sys.path if "site-packages" in p), str(SUPPORT)])
+    line = [warm.python_with_signing(), "-c", RUN + text, str(ROOT), others, *map(str, words)]
+    return subprocess.run(line, env=CLEAN, capture_output=True, text=True, timeout=1000)
+
+
+def ours(*words: object) -> subprocess.CompletedProcess[str]:
+    return script("from ckpt_tools.cli import main; main()", *words)
+
+
+def theirs(*words: object, python: str = "") -> int:
+    """How the command of the package ends: its own code, in a process that has it loaded, unless a ``python``
+    is named.
+    """
+    line = [python or warm.python_with_signing(), "-m", "model_signing", *map(str, words)]
+    return subprocess.run(line, env=CLEAN, capture_output=True, timeout=1000).returncode
+
+
+def pair(home: Path, name: str) -> tuple[Path, Path]:
+    """(private key, public key), as openssl makes them."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    private, public = home / f"{name}.key", home / f"{name}.pub"
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    private.write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
+    public.write_bytes(key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo))
+    return private, public
+
+
+def invalid(root: Path, key: Path) -> tuple[int, set[str]]:
+    """The exit code, and the names of the files that no signature vouches for."""
+    done = ours("verify", root, "--verify-key", key, "--json")
+    assert done.stdout, done.stderr
+    said = json.loads(done.stdout)
+    files = {f["path"] for f in said["files"] if any(x["code"] == "signature-invalid" for x in f["findings"])}
+    files |= {f["path"] for f in said["findings"] if f["code"] == "signature-invalid"}
+    return done.returncode, {Path(p).name for p in files}
+
+
+def test_the_command_accepts_what_we_sign(root: Path, tmp_path: Path) -> None:
+    (private, public), (_, foreign) = pair(tmp_path, "ours"), pair(tmp_path, "foreign")
+    done = ours("seal", root, "--sign-key", private)
+    assert done.returncode == 0, done.stderr
+    home = root / "iter_0000020"
+    words = ("verify", "key", home, "--signature", home / "model.sig", "--public_key")
+    assert theirs(*words, public, python=sys.executable) == 0
+    assert theirs(*words, foreign, python=sys.executable) == 1
+    assert invalid(root, public) == (0, set())
+    again = ours("seal", root, "--sign-key", private, "--json")
+    assert json.loads(again.stdout)["summary"]["already"] == 2
+    assert ckpt("verify", root, "--strict").returncode == 0  # without a key, or the package
+    flip(home / "mp_rank_00/model_optim_rng.pt")
+    assert theirs(*words, public) == 1
+    assert ours("verify", root, "--verify-key", public).returncode == 1
+    assert ours("plan", root, "--verify-key", foreign).returncode == 4
+    planned = ours("plan", root, "--verify-key", public, "--json").stdout
+    assert '"step": 10' in planned.partition("rejected")[0]
+
+
+@pytest.mark.share(2)
+@pytest.mark.parametrize("where", ["model/model.sig", "model.sig"])
+def test_we_accept_what_the_command_signs(where: str, tmp_path: Path) -> None:
+    (private, public), (_, foreign) = pair(tmp_path, "theirs"), pair(tmp_path, "foreign")
+    root = tmp_path / "run"
+    shutil.copytree(megatron(tmp_path / "made") / "iter_0000020", root / "model")
+    signature = root / where
+    assert theirs("sign", "key", root / "model", "--signature", signature, "--private_key", private) == 0
+    files = {p.name for p in (root / "model").rglob("*.pt")}
+    assert invalid(root, public) == (0, set())
+    assert invalid(root, foreign) == (1, {*files, "model.sig"})
+    # the manifest is edited: its own digest of digests as well
+    text, bundle = signature.read_text(), json.loads(signature.read_text())
+    payload = json.loads(base64.b64decode(bundle["dsseEnvelope"]["payload"]))
+    payload["subject"][0]["name"] = "other"
+    bundle["dsseEnvelope"]["payload"] = base64.b64encode(json.dumps(payload).encode()).decode()
+    signature.write_text(json.dumps(bundle))
+    code, names = invalid(root, public)
+    assert code == 1 and "model.sig" in names
+    signature.write_text(text)
+    # files that nobody signed, of a format and of none
+    (root / "model/evil.py").write_text("import os")
+    shutil.copy(next((root / "model").rglob("*.pt")), root / "model/more.pt")
+    assert invalid(root, public) == (1, {"evil.py", "more.pt"})
+    for name in ("evil.py", "more.pt"):
+        (root / "model" / name).unlink()
+    signature.unlink()
+    assert invalid(root, public) == (1, files)
+    signature.write_text("{}")
+    code, names = invalid(root, public)
+    assert code == 1 and names >= files
+
+
+def test_a_file_among_others_has_a_signature_of_its_own(tmp_path: Path) -> None:
+    private, public = pair(tmp_path, "ours")
+    root = tmp_path / "run"
+    root.mkdir()
+    for step in (1, 2):
+        (root / f"step{step}.safetensors").write_bytes(packed({"w": ("F32", [1], bytes([step]) * 4)}))
+    assert ours("seal", root, "--sign-key", private).returncode == 0
+    assert invalid(root, public) == (0, set())
+    signature = root / ".step1.safetensors.model.sig"
+    words = ("verify", "key", root / "step1.safetensors", "--signature", signature, "--public_key", public)
+    assert theirs(*words) == 0
+    (root / ".step2.safetensors.model.sig").write_bytes(signature.read_bytes())  # that of another file
+    assert ours("verify", root, "--verify-key", public).returncode == 1
+
+
+@pytest.mark.parametrize("text", ["", "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n", None])
+def test_a_key_that_is_none_is_exit_2(text: str | None, tmp_path: Path) -> None:
+    root, key = megatron(tmp_path / "run"), tmp_path / "key"
+    if text is not None:
+        key.write_text(text)
+    for words in (("verify", root, "--verify-key", key), ("seal", root, "--sign-key", key)):
+        done = ours(*words)
+        assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+    assert not list(root.rglob(".ckpt-seal*"))
+
+
+def test_without_the_package_it_is_named(root: Path) -> None:
+    text = "import sys; sys.modules['model_signing'] = None; from ckpt_tools.cli import main; main()"
+    for command, flag in {"verify": "--verify-key", "plan": "--verify-key", "seal": "--sign-key"}.items():
+        line = [sys.executable, "-c", text, command, str(root), flag, "k"]
+        done = subprocess.run(line, env=CLEAN, capture_output=True, text=True, timeout=1000)
+        assert done.returncode == 2 and "pip install 'ckpt-tools[sign]'" in done.stderr, done.stderr
+
+
+def test_a_signature_goes_with_a_whole_seal(root: Path, tmp_path: Path) -> None:
+    for more in (["--merge"], ["--seal-dir", f"{tmp_path}/seals"]):
+        code, _, said = executed(["seal", str(root), "--sign-key", "k", *more])
+        assert code == 2 and "whole checkpoint" in said
+
+
+EVERY_LAYOUT = """
+import os, tempfile
+from pathlib import Path
+from fixture_trees import CASES, materialise
+from model_signing import verifying
+from ckpt_tools import guard
+from ckpt_tools.api import plan, scan, verify
+from ckpt_tools.errors import CkptError
+from ckpt_tools.model.selection import Selection
+
+def answer(root):
+    parts = [len(c.parts) for c in scan(root).checkpoints]
+    try:
+        made = plan(root, Selection(allow_none=True))
+    except CkptError as e:
+        return parts, type(e).__name__, str(e)
+    return parts, made.checkpoint and made.checkpoint.path, sorted(r.checkpoint.path for r in made.rejected)
+
+for case in {case.parent.parent.name: case for case in reversed(CASES)}.values():
+    with tempfile.TemporaryDirectory() as made:
+        root = materialise(case, Path(made))
+        before = answer(root)
+        guard.seal(root, sign_key=sys.argv[1])
+        assert answer(root) == before, (case, before, answer(root))
+        found = [f.report for f in verify(root, verify_key=sys.argv[2]).files if f.report.coverage == 1]
+        assert not any(x.code == "signature-invalid" for r in found for x in r.findings), (case, found)
+        assert not any(one.state == "sealed" for one in guard.seal(root, sign_key=sys.argv[1]).checkpoints), case
+        for path in root.rglob("*model.sig"):
+            model = path.with_name(path.name[1:-10]) if path.name != "model.sig" else path.parent
+            if not any(p.is_symlink() for p in (model, *model.rglob("*"))):
+                verifying.Config().use_elliptic_key_verifier(public_key=sys.argv[2]).verify(model, path)
+print("done")
+"""
+
+
+@pytest.mark.exhaustive
+def test_signatures_change_no_answer_about_any_layout_and_fit(tmp_path: Path) -> None:
+    done = script(EVERY_LAYOUT, *pair(tmp_path, "ours"))
+    assert done.stdout == "done\n", done.stderr
+
+
+@pytest.fixture(autouse=True)
+def nothing_goes_on() -> Iterator[None]:
+    """The thread that seals would be in the way of tests that fork this process."""
+    yield
+    if background._worker.cache_info().currsize:
+        background._worker().close(wait=True)
+        background._worker.cache_clear()
+
+
+def python(code: str, *words: object, interpreter: str = sys.executable, **env: str) -> str:
+    """What a process prints that runs this."""
+    command = [interpreter, "-c", textwrap.dedent(code), *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | env)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_a_script_that_may_seal_imports_next_to_nothing() -> None:
+    names = ("transformers", "lightning", "mindspore")
+    for module in ("ckpt_tools", *(f"ckpt_tools.guard.callbacks.{name}" for name in names)):
+        said = python(f"""
+            import sys
+            import {module}
+            print(sum(name.startswith("ckpt_tools") for name in sys.modules))
+            print(*{{"torch", "numpy", "rich", "typer", "xxhash", "json", *{names}}} & set(sys.modules))
+        """)
+        count, heavy = said.split("\n")[:2]
+        assert heavy == ""
+        assert int(count) <= (1 if module == "ckpt_tools" else 24)
+
+
+def test_it_goes_on_in_the_background_in_order(tmp_path: Path) -> None:
+    roots = [megatron(tmp_path / name) for name in "ab"]
+    first, last = (ckpt_tools.seal(root, background=True) for root in roots)
+    done = last.wait(), first.wait(0)
+    assert [one and (one.roots, one.count("sealed")) for one in done] == [
+        ((str(root),), 2) for root in reversed(roots)
+    ]
+
+
+def test_what_goes_wrong_is_a_warning(root: Path, tmp_path: Path) -> None:
+    path = root / "iter_0000020/mp_rank_00/model_optim_rng.pt"
+    path.write_bytes(path.read_bytes()[:-40])
+    with TestCase().assertLogs("ckpt_tools", "INFO") as logged:
+        assert ckpt_tools.seal(root, background=True).wait() is not None
+        assert ckpt_tools.seal(root, background=True, digest="crc8").wait() is None
+        assert ckpt_tools.seal(root, background=True, seal_dir=str(path)).wait() is None
+        assert ckpt_tools.seal(tmp_path / "gone", background=True).wait() is None
+    levels = [(r.levelname, r.name) for r in logged.records]
+    assert levels == [("WARNING", "ckpt_tools")] * 3 + [("INFO", "ckpt_tools")]
+
+
+def test_a_process_that_ends_waits_for_its_seals(root: Path) -> None:
+    python("import sys, ckpt_tools; ckpt_tools.seal(sys.argv[1], background=True)", root)
+    assert len(list(root.glob("*/.ckpt-seal.json"))) == 2
+
+
+def test_a_directory_that_is_deleted_meanwhile_does_not_come_back(tmp_path: Path) -> None:
+    for name in (".ckpt-seal.json", ".ckpt-seal.d/rank-00001.json"):
+        with pytest.raises(CannotLook):
+            writing.put(f"{tmp_path}/checkpoint-10/{name}", b"", away=False)
+        assert not list(tmp_path.iterdir())
+
+
+def test_nobody_swears_to_what_is_being_replaced(tmp_path: Path) -> None:
+    path = megatron(tmp_path / "run", [10]) / "iter_0000010"
+    seal = path / ".ckpt-seal.json"
+    with saving(path, background=False):
+        assert not seal.exists()
+    assert seal.exists()
+    with pytest.raises(ZeroDivisionError), saving(path, background=False):
+        1 / seal.exists()
+    assert not seal.exists()
+
+
+def saved(path: Path, world: int = 1) -> None:
+    """Each rank has saved its part."""
+    for rank in range(world):
+        with saving(path, background=False, **({"rank": rank, "world_size": world} if world > 1 else {})):
+            pass
+
+
+def test_ranks_that_are_no_more_leave_no_share(tmp_path: Path) -> None:
+    path = megatron(tmp_path / "run", [10]) / "iter_0000010"
+    saved(path, 4)
+    saved(path, 2)
+    shares = path / ".ckpt-seal.d"
+    assert sorted(p.name for p in shares.iterdir()) == ["rank-00000.json", "rank-00001.json"]
+    saved(path)
+    assert not [*path.glob(".ckpt-seal.d/*")]
+
+
+class Failing:
+    """A future of an asynchronous save that failed."""
+
+    def exception(self) -> BaseException:
+        return OSError("disk full")
+
+    def add_done_callback(self, fn: object) -> None:
+        fn(self)
+
+
+def test_a_save_that_failed_is_not_sealed(tmp_path: Path) -> None:
+    path = megatron(tmp_path / "run", [10]) / "iter_0000010"
+    ckpt_tools.seal(path)
+    seal_when_done(Failing(), path)
+    background.finish()
+    assert not (path / ".ckpt-seal.json").exists()
+
+
+SAVES = """
+    import sys
+    from concurrent.futures import Future
+
+    import torch
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as dcp
+    from ckpt_tools.guard.callbacks import saving, seal_when_done
+
+    out, rank, world = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    dist.init_process_group("gloo", init_method=f"file://{out}/meet", rank=rank, world_size=world)
+    state = {"model": {f"w{rank}": torch.ones(50), "all": torch.zeros(50)}}
+    me = {"rank": rank, "world_size": world}
+    for step in (1, 2):
+        path = f"{out}/run/step_{step}"
+        with saving(path, **me):
+            dcp.save(state | {"step": step}, checkpoint_id=path)
+    path = f"{out}/run/step_3"
+    future = dcp.async_save(state | {"step": 3}, checkpoint_id=path)
+    seal_when_done(future, path, **me)
+    future.result()
+    if rank == 0:
+        path = f"{out}/plain-{world}/last.pt"
+        __import__("os").mkdir(f"{out}/plain-{world}")
+        for step in (1, 2):
+            with saving(path):
+                torch.save(state | {"step": step}, path)
+    dist.destroy_process_group()
+"""
+
+
+def errors(
+    verified: ckpt_tools.Verification, least: ckpt_tools.Severity = ckpt_tools.Severity.ERROR
+) -> set[str]:
+    found = [*verified.findings, *(f for file in verified.files for f in file.report.findings)]
+    return {f.code for f in found if f.severity >= least}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("world", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
+def test_what_torch_saves_is_sealed(tmp_path: Path, world: int) -> None:
+    """By torch.save, DCP and DCP's asynchronous save: 100 % of every file, and every bit is guarded."""
+    python_here = warm.python_with_torch()
+    words = [[python_here, "-c", textwrap.dedent(SAVES), tmp_path, str(r), str(world)] for r in range(world)]
+    ranks = [subprocess.Popen(w, stderr=subprocess.PIPE, text=True) for w in words]
+    said = [rank.communicate()[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0] * world, said
+    for root, saves in ((tmp_path / "run", 3), (tmp_path / f"plain-{world}", 1)):
+        verified = ckpt_tools.verify(root, require_seal=True)
+        assert not errors(verified)
+        assert not [f for f in verified.files if f.report.format != "seal" and f.report.coverage != 1]
+        assert ckpt_tools.plan(root).checkpoint is not None
+        kept = [p for p in root.rglob("*") if p.is_file() and ".ckpt-seal" not in str(p)]
+        assert len(list(root.glob("*/.ckpt-seal.d/*"))) == (saves * world if world > 1 and saves > 1 else 0)
+        for path in kept:
+            data = path.read_bytes()
+            path.write_bytes(data[:-9] + bytes([data[-9] ^ 4]) + data[-8:])
+            assert errors(ckpt_tools.verify(root)) >= {"seal-mismatch"}, path
+            path.write_bytes(data)
+
+
+def examples(heading: str) -> list[str]:
+    """The code below some words of docs/seals.md."""
+    page = (DOCS / "seals.md").read_text()
+    return re.findall(rf"^\*\*{re.escape(heading)}\*\*.*\n\n```python\n((?:.*\n)+?)```", page, re.MULTILINE)
+
+
+@pytest.mark.share(3)
+@pytest.mark.torch
+@pytest.mark.parametrize("name", ["torch.save", "torch.distributed.checkpoint", "An asynchronous save"])
+def test_the_examples_on_the_page(tmp_path: Path, name: str) -> None:
+    (code,) = examples(name)
+    (tmp_path / "run").mkdir()
+    # in a process of its own: what torch leaves running here would be in the way of other tests
+    python(AROUND_AN_EXAMPLE, code, tmp_path, interpreter=warm.python_with_torch())
+    verified = ckpt_tools.verify(tmp_path / "run", require_seal=True)
+    assert verified.files
+    assert not errors(verified)
+
+
+AROUND_AN_EXAMPLE = """
+    import os, sys, time
+    import torch
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as dcp
+    from ckpt_tools.guard import background
+
+    code, home = sys.argv[1:]
+    dist.init_process_group("gloo", init_method=f"file://{home}/meet", rank=0, world_size=1)
+    model, step, run = torch.nn.Linear(2, 2), 4, f"{home}/run"
+    exec(code)
+    if "future" in globals():
+        future.result()
+        while not os.path.exists(f"{run}/step_4/.ckpt-seal.json"):
+            time.sleep(0.05)  # the future is done a moment before it tells
+    dist.destroy_process_group()
+    background.finish()
+"""
+
+
+def test_every_example_on_the_page_is_code() -> None:
+    page = (DOCS / "seals.md").read_text()
+    blocks = re.findall(r"```python\n((?:.*\n)+?)```", page)
+    assert len(blocks) == 10
+    for block in blocks:
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom):
+                module = importlib.import_module(str(node.module))
+                assert all(hasattr(module, alias.name) for alias in node.names)

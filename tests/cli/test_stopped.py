@@ -102,9 +102,6 @@ def test_stopped_at_any_call(case: Case, stop: Stop, commands: Commands, tmp_pat
         shutil.rmtree(tmp_path / f"{nth}")
 
 
-# ---- what was interrupted is judged anew
-
-
 def set_back(root: Path) -> None:
     shutil.rmtree(max(root.glob("iter_*")))
     (root / "latest_checkpointed_iteration.txt").unlink(missing_ok=True)

@@ -149,9 +149,6 @@ def loaders_read(view: Path, made: LoadPlan, told: dict[str, Any]) -> None:
             assert safetensors.torch.load_file(path)
 
 
-# ---- names and trackers
-
-
 PLAIN = {"tracker": "newest", "piece": [{"template": "s{step}/r{rank}.pt"}]}
 OWN = user.load([{"name": "own", **PLAIN}, {"name": "named", "tracker_holds": "name", **PLAIN}]).own
 user.use(())  # for the tests of other modules
@@ -315,9 +312,6 @@ def test_the_files_of_other_nodes_are_left_out(tmp_path: Path) -> None:
     assert decision.links(0) == []
 
 
-# ---- what must never happen
-
-
 def test_it_is_never_built_in_or_around_the_root(tmp_path: Path) -> None:
     root, made = tree("megatron", "tp", tmp_path)
     before = picture(tmp_path)
@@ -477,9 +471,6 @@ def test_a_killed_builder_leaves_no_half_view(tmp_path: Path) -> None:
             assert len(homes(tmp_path / "v")) == 1 and len(links(tmp_path / "v")) == 2
     build(made, str(tmp_path / "v"))
     assert homes(tmp_path / "v") == {"iter_0000030"} and picture(root) == before
-
-
-# ---- the command
 
 
 def test_the_command_is_told_the_view(tmp_path: Path) -> None:
