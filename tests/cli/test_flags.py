@@ -27,11 +27,12 @@ from one_question import Asker
 from own_pickles import CALL, adding
 from own_plugins import install
 from owners import SOMEBODY, Owners
-from places import FIXTURES
-from run_helpers import OLD, broken, flip, megatron, one_file_per_rank, torchrun_env
-from small_files import mindspore, saved, tensor, trainer
+from places import LAYOUT_TREES
+from run_helpers import OLD, flip, megatron, one_file_per_rank, torchrun_env
+from small_files import mindspore, saved, tensor
 from small_runs import FILE, empty, encrypted, flipped, lost, plain, started_before
 from timed import put
+from told_trees import change
 
 from ckpt_tools import guard
 from ckpt_tools.cli import app, options
@@ -69,13 +70,31 @@ def untold(prepare: Callable[[Path], Path]) -> Callable[[Path], Sequence[object]
     return lambda tmp: [prepare(tmp)][:0]
 
 
-def one_rank(tmp: Path) -> Path:
-    return megatron(tmp / "run", world=1)
+Tree = Callable[[Path], Path]
 
 
-def cut(tmp: Path) -> Path:
-    broken(root := plain(tmp), 20)
-    return root
+def made(**how: Any) -> Tree:
+    return lambda tmp: megatron(tmp / "run", **how)
+
+
+def changed(of: Tree, changes: str) -> Tree:
+    """The changes of told_trees.py."""
+    return lambda tmp: (change(of(tmp), changes), tmp / "run")[1]
+
+
+one_rank, four_ranks, many = made(world=1), made(world=4), made(steps=(10, 1010, 2010))
+per_rank = changed(lambda tmp: one_file_per_rank(tmp / "run"), "as it is")
+cut, first_broken = (
+    changed(plain, f"cut {FILE}"),
+    changed(many, "cut iter_0000010/mp_rank_00/model_optim_rng.pt"),
+)
+with_a_bit, behind = (
+    changed(plain, f"flip {FILE}"),
+    changed(plain, "put latest_checkpointed_iteration.txt 10"),
+)
+two_layouts = changed(plain, "checkpoint-5/:trainer")
+two_prefixes = changed(empty, "net-1_10.ckpt:mindspore10 other-1_10.ckpt:mindspore11")
+strategies = changed(per_rank, "mkdir ../none")
 
 
 def rolled_back(tmp: Path) -> Path:
@@ -83,12 +102,6 @@ def rolled_back(tmp: Path) -> Path:
     root = megatron(tmp / "run", tracker=False)
     for path in root.rglob("iter_0000010/*/*.pt"):
         os.utime(path, (OLD + 36_000, OLD + 36_000))
-    return root
-
-
-def behind(tmp: Path) -> Path:
-    root = plain(tmp)
-    (root / "latest_checkpointed_iteration.txt").write_text("10")
     return root
 
 
@@ -100,31 +113,16 @@ def gasps(tmp: Path) -> Path:
     return tmp / "run"
 
 
-def two_layouts(tmp: Path) -> Path:
-    for name, data in trainer(5).items():
-        put(tmp / "run/checkpoint-5" / name, data)
-    return plain(tmp)
+failed_ranks = changed(gasps, 'put ../faults.json {"fault_ranks": [0]}')
 
 
 def two_runs(tmp: Path) -> Path:
-    for name in ("a", "b"):
-        megatron(tmp / "run" / name)
-    return tmp / "run"
-
-
-def two_prefixes(tmp: Path) -> Path:
-    for at, prefix in enumerate(("net", "other")):
-        put(tmp / f"run/{prefix}-1_10.ckpt", mindspore(True, 0, step_num=10 + at))
-    return tmp / "run"
+    return megatron(megatron(tmp / "run/a").parent / "b").parent
 
 
 def images(tmp: Path) -> Path:
     """Files whose names do not tell their step."""
-    return Path(shutil.copytree(FIXTURES / "layouts/pytorch-sample/imagenet/tree", tmp / "run"))
-
-
-def per_rank(tmp: Path) -> Path:
-    return one_file_per_rank(tmp / "run")
+    return Path(shutil.copytree(LAYOUT_TREES / "pytorch-sample/imagenet/tree", tmp / "run"))
 
 
 def half_of_a_pair(tmp: Path) -> Path:
@@ -163,16 +161,6 @@ def trusting(
 
     before = f"{always} {file}"
     return {key: Case(prepare(key), before, f"{before} {more}") for key, more in words.items()}
-
-
-def failed_ranks(tmp: Path) -> Path:
-    (tmp / "faults.json").write_text('{"fault_ranks": [0]}')
-    return gasps(tmp)
-
-
-def strategies(tmp: Path) -> Path:
-    (tmp / "none").mkdir()
-    return per_rank(tmp)
 
 
 def foreign(tmp: Path) -> Path:
@@ -407,16 +395,6 @@ QUARANTINE: dict[str, Case] = {
 }
 
 
-def many(tmp: Path) -> Path:
-    """Four days between saves."""
-    return megatron(tmp / "run", steps=(10, 1010, 2010))
-
-
-def first_broken(tmp: Path) -> Path:
-    broken(root := many(tmp), 10)
-    return root
-
-
 SETTLED = "--settle 0s"
 ONE = f"--keep 1 {SETTLED}"
 PRUNE: dict[str, Case] = {
@@ -476,13 +454,6 @@ def behind_and_locked(tmp: Path) -> Path:
     return root
 
 
-def with_a_bit(tmp: Path) -> Path:
-    """One bit of it is flipped."""
-    path = plain(tmp) / FILE
-    flip(path, path.stat().st_size // 2, 8)
-    return tmp / "run"
-
-
 def fresh_bit(tmp: Path) -> Path:
     os.utime(with_a_bit(tmp) / FILE)
     return tmp / "run"
@@ -499,10 +470,6 @@ STAGED = "root rank world_size kind max_step require allow_fresh no_fallback lim
 """Flags of plan that are held to ``ckpt stage`` itself; the others reach its plan as they reach that of
 ``ckpt plan`` (tests/stores/test_stage.py, test_it_asks_what_plan_asks).
 """
-
-
-def four_ranks(tmp: Path) -> Path:
-    return megatron(tmp / "run", world=4)
 
 
 REPAIR: dict[str, Case] = {

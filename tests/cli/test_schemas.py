@@ -137,9 +137,10 @@ def test_every_command_prints_what_its_schema_says_and_the_page_names_each_of_it
     lines = asker.execute("verify", root, "--format", "jsonl", "--progress", "json")
     values += [json.loads(x) for of in lines[1:] for x in of.splitlines() if x.startswith("{")]
     watch = "--once --settle 0s --state-dir state --on-good true --on-bad true --seal"
-    lines = asker.execute("watch", root, *watch.split())
+    lines = asker.execute("watch", root := plain(tmp_path / "watched"), *watch.split())
     shutil.rmtree(root / "iter_0000010")
     broken(root, 20)
+    asker.execute("hook", root, "--allow=fresh")
     again = asker.execute("watch", root, *watch.split())
     values += map(json.loads, (lines[1] + again[1]).splitlines())
     assert {check(value) for value in values} == {*NAMES}

@@ -1,4 +1,6 @@
-"""What people see on a terminal: nothing is wider than it but what must be copied whole, and nothing is shredded."""
+"""What people see on a terminal, and wrappers of progress: nothing is wider than it but what must be copied whole, how much
+there is to read is known before it is read, and nothing is said where nobody watches.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +12,29 @@ import re
 import signal
 import struct
 import subprocess
+import sys
 import termios
 import time
 import zipfile
+from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import small_files
 import warm
 from fixture_trees import CASES, materialise
+from places import LAYOUT_TREES
+from progress_lines import FIELDS
 from run_helpers import CKPT, CLEAN, broken, broken_body, ckpt, megatron, one_file_per_rank
+from safetensors_writer import beginning
 
+from ckpt_tools import Level
 from ckpt_tools.api import plan, scan, show, verify
+from ckpt_tools.cli import progress as progress_module
+from ckpt_tools.cli.output import Output
+from ckpt_tools.cli.progress import INTERVAL, Lines, Meter, progress
 from ckpt_tools.errors import CkptError, NoneUsable
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import BUILT_IN
@@ -32,6 +45,9 @@ from ckpt_tools.output import scan as scan_page
 from ckpt_tools.output import verification as verify_page
 from ckpt_tools.output.page import Page, View
 from ckpt_tools.output.words import wrapped
+from ckpt_tools.storage import Identity
+
+pytestmark = pytest.mark.slow
 
 NARROW = View(width=80)
 WHOLE = re.compile(r"^  (path|arguments|environment): |^(error|warning|note): ")
@@ -81,7 +97,6 @@ def harmed(lines: list[str]) -> list[str]:
     return [*too_wide("\n".join(lines), 80), *(line for line in below if re.match(r"\S+/\S*[^;]$", line))]
 
 
-@pytest.mark.slow
 @pytest.mark.share(2)
 @pytest.mark.parametrize("width", [60, 80, 200])
 @pytest.mark.parametrize(
@@ -98,7 +113,6 @@ def test_every_page_fits_and_keeps_paths_whole(case: Path, width: int, tmp_path:
         assert " " in str(root) or {os.path.relpath(f.path, root) for f in c.parts} <= words
 
 
-@pytest.mark.slow
 def test_verify_says_the_verdict_first_and_then_only_problems(root: Path) -> None:
     good = verify_page.render(verify(root), NARROW)
     assert good.startswith("ok: 4 files") and "verdict" not in good and "4 ok files not listed" in good
@@ -110,7 +124,6 @@ def test_verify_says_the_verdict_first_and_then_only_problems(root: Path) -> Non
     assert code == 1 and sum("iter_0000010" in line for line in lines) >= 2
 
 
-@pytest.mark.slow
 def test_an_interrupted_verify_says_what_it_has_seen(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", steps=(10, 20, 30))
     broken(root, 20)
@@ -155,7 +168,6 @@ def test_many_runs_are_a_page(tmp_path: Path) -> None:
     assert len(scan_page.render(scan(tmp_path), View(width=80, verbose=True)).splitlines()) > 60
 
 
-@pytest.mark.slow
 def test_a_path_alone_says_what_is_there_and_what_to_ask_next(tmp_path: Path) -> None:
     root = megatron(tmp_path / "a run")
     code, lines = terminal(str(root))
@@ -176,7 +188,6 @@ def test_a_path_alone_says_what_is_there_and_what_to_ask_next(tmp_path: Path) ->
     assert terminal(cwd=tmp_path / "empty")[0] == 2, "the page of help"
 
 
-@pytest.mark.slow
 def test_layouts_are_a_list_with_a_page_each() -> None:
     listed = ckpt("layouts").stdout.splitlines()
     assert len(listed) == len(list(BUILT_IN)) + 3 and max(map(len, listed)) <= 80
@@ -196,7 +207,6 @@ def test_what_each_save_lacks_is_said_where_none_is_whole(tmp_path: Path) -> Non
     assert lacks in raised.value.hint
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("width", [60, 80])
 def test_differences_and_contents_fit(tmp_path: Path, width: int) -> None:
     """Names of tensors are longer than that: they stand below their rows, and below the name of their file."""
@@ -212,7 +222,6 @@ def test_differences_and_contents_fit(tmp_path: Path, width: int) -> None:
         assert long and all(lines[i].startswith("    ") and len(lines[i - 1].split()) >= rows for i in long)
 
 
-@pytest.mark.slow
 def test_messages_fit_a_terminal_and_are_one_line_in_a_log(tmp_path: Path) -> None:
     logged = ckpt("plan", tmp_path / "nowhere").stderr.splitlines()
     assert [line.partition(" ")[0] for line in logged] == ["ckpt:", "hint:"]
@@ -240,3 +249,172 @@ def test_watch_says_what_it_has_checked_and_what_it_has_not(tmp_path: Path) -> N
     assert f"gone: {root}/iter_0000020 (step 20), which was bad" in watch("--settle", "0s")[1]
     code, said = watch("--json")
     assert [json.loads(line)["type"] for line in said.splitlines()] == ["started", "pass", "stopped"]
+
+
+OF_LAYOUTS = [
+    [p for p in sorted(layout.iterdir()) if p.is_dir()] for layout in sorted(LAYOUT_TREES.iterdir())
+]
+TREES = [cases[0] / "tree" for cases in OF_LAYOUTS]
+
+
+def measured(ask: Callable[[Callable[[int, int], None]], object]) -> list[tuple[int, int]]:
+    """What progress said, in order."""
+    said: list[tuple[int, int]] = []
+    with suppress(CkptError):
+        ask(lambda done, total: said.append((done, total)))
+    return said
+
+
+@pytest.mark.parametrize("tree", TREES, ids=lambda p: p.parent.parent.name)
+def test_what_is_left_is_known(tree: Path) -> None:
+    """In every layout: what was read never exceeds what there is, and goes to its end."""
+    asked = Selection(jobs=1, allow_none=True, order="step")
+    said = measured(lambda tell: plan(str(tree), asked, progress=tell))
+    assert all(done <= total for done, total in said) and [d for d, _ in said] == sorted(d for d, _ in said)
+    assert not said or said[-1][0] == said[-1][1]
+
+
+def test_the_total_is_that_of_the_files_to_load(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", world=2)
+    sizes = [p.stat().st_size for p in sorted(root.glob("iter_0000020/*/*.pt"))]
+    said = measured(lambda tell: plan(str(root), Selection(jobs=1), progress=tell))
+    assert said[0][1] == sum(sizes) and said[0][0] < sum(sizes)
+    assert not measured(lambda tell: plan(str(root), Selection(level=Level.STRUCTURE), progress=tell))
+
+
+def test_what_an_earlier_run_has_read_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp_path / "cache"))
+    # or its files, a moment old, would be read again
+    monkeypatch.setattr(Identity, "settled", lambda *_: True)
+    root = megatron(tmp_path / "run", world=2)
+    first = measured(lambda tell: plan(str(root), Selection(jobs=1, cache=True), progress=tell))
+    again = measured(lambda tell: plan(str(root), Selection(jobs=1, cache=True), progress=tell))
+    assert first and all(done == total for done, total in again)
+
+
+def test_nothing_is_said_where_stderr_is_no_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    with progress(Output("table")) as meter:
+        assert meter is None
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.fixture
+def huge(tmp_path: Path) -> Path:
+    """A Trainer's checkpoint whose model has 6 GiB and takes no room on the disk."""
+    home = tmp_path / "run" / "checkpoint-10"
+    home.mkdir(parents=True)
+    for name, data in small_files.trainer(10).items():
+        (home / name).write_bytes(data)
+    size = 6 << 30
+    head = beginning(size)
+    with open(home / "model.safetensors", "wb") as f:
+        f.write(head)
+        f.truncate(len(head) + size)
+    return home.parent
+
+
+class Heard:
+    """What a watcher is told."""
+
+    def __init__(self) -> None:
+        self.listed, self.opened = list[str](), set[str]()
+
+    def __call__(self, done: int, total: int) -> None:
+        return
+
+    def listing(self, path: str) -> None:
+        self.listed.append(path)
+
+    def file(self, path: str, total: int | None) -> None:
+        self.opened.add(path)
+
+
+def test_every_directory_that_is_listed_is_said(root: Path) -> None:
+    """A file system that answers slowly is heard of before the first byte is read."""
+    there = {str(root), *(str(path) for path in root.rglob("*") if path.is_dir())}
+    for ask in (scan, verify, lambda path, progress: plan(path, progress=progress)):
+        heard = Heard()
+        ask(root, progress=heard)
+        assert set(heard.listed) >= there and not any("model_optim" in path for path in heard.listed)
+
+
+def test_a_terminal_sees_what_is_listed_and_read(capfd: pytest.CaptureFixture[str]) -> None:
+    meter = Meter(False)
+    meter.listing("/runs/at/once")
+    assert not capfd.readouterr().err, "a short run shows no bar"
+    meter.started = meter.said = meter.started - 10
+    meter.listing("/runs/a\x1b[2Jb")
+    meter.said -= 10
+    meter.file(f"/runs/{'x' * 99}/file.pt", 3)
+    meter(1 << 20, 1 << 30)
+    meter.stop()
+    err = capfd.readouterr().err
+    assert "listing /runs/a" in err and "\x1b[2J" not in err and "x/file.pt" in err and "x" * 50 not in err
+
+
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_a_terminal_sees_how_much_of_6_gib_was_read(command: str, huge: Path, tmp_path: Path) -> None:
+    more = ["--plan-dir", str(tmp_path / "plans"), "--", "true"] if command == "run" else []
+    ours, theirs = pty.openpty()
+    words = [sys.executable, "-m", "ckpt_tools", command, str(huge), *more]
+    env = {**CLEAN, "TERM": "xterm", "COLUMNS": "120", "CKPT_NO_CACHE": "1"}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=theirs, env=env) as child:
+        os.close(theirs)
+        seen = b""
+        while b"/6.0 GiB" not in seen:
+            seen += os.read(ours, 1 << 16)  # raises when the command ends without having said it
+        child.send_signal(signal.SIGINT)
+        with suppress(OSError):  # it has ended
+            while os.read(ours, 1 << 16):
+                pass
+        assert child.wait() == 130
+    os.close(ours)
+
+
+def lines_of(err: str) -> list[dict]:
+    """The objects among what stands on stderr."""
+    return [json.loads(line) for line in err.splitlines() if line.startswith("{")]
+
+
+@pytest.mark.parametrize("command", ["verify", "plan", "latest", "run", "hook", "diff", "seal"])
+def test_a_wrapper_hears_of_the_first_and_the_last(command: str, tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run\n\udcff{", world=2)
+    subject = [root / "iter_0000010", root / "iter_0000020"] if command == "diff" else [root]
+    state = ["--plan-dir", tmp_path / "plans"] if command in ("run", "hook") else []
+    more = {"latest": "--rank 0 --json", "hook": "--json", "run": "--rank 0 -- true", "seal": "--dry-run"}
+    words = [*state, *more.get(command, "").split()]
+    for quiet in ([], ["-q"]):
+        done = ckpt(command, *subject, "--progress", "json", *quiet, *words, env={"CKPT_NO_CACHE": "1"})
+        first, *_, last = said = lines_of(done.stderr)
+        assert done.returncode == (command == "diff"), done.stderr
+        assert all(list(line) == FIELDS and line["type"] == "progress" for line in said)
+        assert (first["state"], first["bytes"], last["state"]) == ("started", 0, "done")
+        assert 0 < last["bytes"] <= last["bytes_total"]
+        assert last["files"] >= 2 and last["file"].startswith(str(root))
+        assert last["files_total"] == (last["files"] if command in ("verify", "diff", "seal") else None)
+
+
+def test_a_failure_ends_in_stopped_and_the_rest_of_stderr_stays(root: Path) -> None:
+    for step in (10, 20):
+        broken(root, step)
+    done = ckpt("plan", root, "--progress", "json")
+    assert done.returncode == 4 and lines_of(done.stderr)[-1]["state"] == "stopped"
+    assert "ckpt: error: " in done.stderr and "progress" not in done.stdout
+
+
+def test_few_lines_whatever_happens(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: now)
+    with progress(Output("json", progress="json")) as meter:
+        assert isinstance(meter, Lines)
+        for i in range(10_000):
+            now += 0.001
+            meter.file(f"/data/{i % 3}", 7)
+            meter(i, 20_000)
+    said = lines_of(capfd.readouterr().err)
+    assert len(said) <= 10 / INTERVAL + 2 and len(said) > 30
+    assert [line["seconds"] for line in said] == sorted(line["seconds"] for line in said)
+    last = {"file": "/data/0", "files": 3, "files_total": 7, "bytes": 9999, "rate": 1000, "state": "done"}
+    assert last.items() <= said[-1].items()
