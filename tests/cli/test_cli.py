@@ -89,19 +89,14 @@ STALE = finding("stale-tracker", "names step 5", path="/data")
 @pytest.mark.parametrize(
     ("result", "plain", "strict"),
     [
-        (verified(), 0, 0),
-        (verified(Verdict.SUSPECT, suspect=1), 0, 1),
-        (verified(Verdict.BROKEN, broken=1), 1, 1),
-        (verified(Verdict.UNKNOWN, unknown=1, broken=1), 5, 5),
-        (verified(below=1), 0, 5),
-        (verified(Verdict.BROKEN, broken=1, below=1), 1, 5),
-        (verified(files=0, ok=0), 3, 3),
+        (verified(), 0, 0), (verified(Verdict.SUSPECT, suspect=1), 0, 1), (verified(Verdict.BROKEN, broken=1), 1, 1),
+        (verified(Verdict.UNKNOWN, unknown=1, broken=1), 5, 5), (verified(below=1), 0, 5),
+        (verified(Verdict.BROKEN, broken=1, below=1), 1, 5), (verified(files=0, ok=0), 3, 3),
         (verified(Verdict.UNKNOWN, files=0, ok=0), 3, 3),
-        (verified(Verdict.UNKNOWN, files=0, ok=0, findings=(BLIND,)), 5, 5),
-        (verified(findings=(LOST,)), 1, 1),
+        (verified(Verdict.UNKNOWN, files=0, ok=0, findings=(BLIND,)), 5, 5), (verified(findings=(LOST,)), 1, 1),
         (verified(Verdict.SUSPECT, findings=(STALE,)), 0, 1),
     ],
-)
+)  # fmt: skip
 def test_verify_exit_codes(answer, capfd, result, plain, strict):
     calls = answer("verify", result)
     for form in ((), ("--json",), ("--format", "jsonl")):
@@ -183,15 +178,11 @@ def test_version_and_help():
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("ls --no-such", "--no-such"),
-        ("show", "FILE"),
-        ("ls --format yaml", "'yaml' is not one of table, json"),
-        ("plan --json --format shell", "contradict"),
-        ("plan --rank one", "--rank: 'one' is not a whole number"),
-        ("plan --rank 4 --world-size 4", "does not exist among 4 ranks"),
-        ("latest a b", "b"),
+        ("ls --no-such", "--no-such"), ("show", "FILE"), ("ls --format yaml", "'yaml' is not one of table, json"),
+        ("plan --json --format shell", "contradict"), ("plan --rank one", "--rank: 'one' is not a whole number"),
+        ("plan --rank 4 --world-size 4", "does not exist among 4 ranks"), ("latest a b", "b"),
     ],
-)
+)  # fmt: skip
 def test_usage_errors_are_2(capfd, line, says):
     code, out, err = run(capfd, *line.split())
     assert code == 2 and says in err and "Traceback" not in err
@@ -241,16 +232,12 @@ def test_a_poor_locale_changes_no_answer():
 @pytest.mark.parametrize(
     ("choice", "env", "terminal", "colored"),
     [
-        (None, {}, True, True),
-        (None, {}, False, False),
-        (None, {"TERM": "dumb"}, True, False),
-        (None, {"NO_COLOR": ""}, True, True),
-        (None, {"FORCE_COLOR": "1"}, False, True),
-        (None, {"FORCE_COLOR": "1", "NO_COLOR": "1"}, True, False),
-        ("always", {"NO_COLOR": "1"}, False, True),
+        (None, {}, True, True), (None, {}, False, False), (None, {"TERM": "dumb"}, True, False),
+        (None, {"NO_COLOR": ""}, True, True), (None, {"FORCE_COLOR": "1"}, False, True),
+        (None, {"FORCE_COLOR": "1", "NO_COLOR": "1"}, True, False), ("always", {"NO_COLOR": "1"}, False, True),
         ("never", {"FORCE_COLOR": "1"}, True, False),
     ],
-)
+)  # fmt: skip
 def test_colour(monkeypatch, choice, env, terminal, colored):
     monkeypatch.setenv("TERM", "xterm")
     for name, value in env.items():
@@ -268,15 +255,10 @@ def test_colour_of_a_command(answer, capfd):
 @pytest.mark.parametrize(
     ("line", "requested"),
     [
-        ("plan --json", "json"),
-        ("plan --format shell", "shell"),
-        ("plan --nosuch x --json", "json"),
-        ("nosuch --format=shell", "shell"),
-        ("plan --format", ""),
-        ("verify -- --json", ""),
-        ("", ""),
+        ("plan --json", "json"), ("plan --format shell", "shell"), ("plan --nosuch x --json", "json"),
+        ("nosuch --format=shell", "shell"), ("plan --format", ""), ("verify -- --json", ""), ("", ""),
     ],
-)
+)  # fmt: skip
 def test_requested_format(line, requested):
     said = dispatch.read_answer_flags(line.split())
     assert ("json" if said["json"] else said["format"] or "") == requested

@@ -531,14 +531,11 @@ def test_what_cannot_be_read_is_5(tmp_path, capfd, monkeypatch, number, code):
     [
         ((DEMO, DEMO / "latest_checkpointed_iteration.txt"), 2, "is a file"),
         ((DEMO / "latest_checkpointed_iteration.txt", "nowhere"), 5, "does not exist"),
-        (("empty", DEMO), 5, "no checkpoint file"),
-        ((DEMO, "empty"), 5, "no checkpoint file"),
-        ((DEMO, DEMO, "--level", "values"), 2, "structure or content"),
-        ((DEMO, DEMO, "--level", "deep"), 2, "deep"),
-        ((DEMO,), 2, "B"),
-        ((DEMO, DEMO, DEMO), 2, ""),
+        (("empty", DEMO), 5, "no checkpoint file"), ((DEMO, "empty"), 5, "no checkpoint file"),
+        ((DEMO, DEMO, "--level", "values"), 2, "structure or content"), ((DEMO, DEMO, "--level", "deep"), 2, "deep"),
+        ((DEMO,), 2, "B"), ((DEMO, DEMO, DEMO), 2, ""),
     ],
-)
+)  # fmt: skip
 def test_mistakes(tmp_path, capfd, argv, code, says):
     (tmp_path / "empty").mkdir()
     status, out, err = run(capfd, *argv)

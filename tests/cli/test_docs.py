@@ -112,13 +112,9 @@ def test_a_seal_sees_what_the_readme_flips(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("held", "left_out", "code"),
     [
-        ("loop", False, 0),
-        ("older", True, 0),
-        ("none", False, 0),
-        ("by rank", False, 2),
-        ("unusable", False, 4),
+        ("loop", False, 0), ("older", True, 0), ("none", False, 0), ("by rank", False, 2), ("unusable", False, 4),
     ],
-)
+)  # fmt: skip
 def test_the_recipe_for_job_scripts_resumes_or_stops(
     tmp_path: Path, held: str, left_out: bool, code: int
 ) -> None:

@@ -154,17 +154,13 @@ def fault_file(tmp_path):
 @pytest.mark.parametrize(
     ("content", "ranks"),
     [
-        ([], set()),
-        ({"version": 1, "fault_ranks": [3, 5, 3], "time": "2026-01-02T03:04:05Z", "else": None}, {3, 5}),
+        ([], set()), ({"version": 1, "fault_ranks": [3, 5, 3], "time": "2026-01-02T03:04:05Z", "else": None}, {3, 5}),
         ({"fault_ranks": [1], "fault_nodes": ["b"], "node_ranks": {"a": [2], "b": [4, 5]}}, {1, 4, 5}),
         ({"fault_nodes": ["a", "b"], "node_ranks": {"a": [2], "b": [4, 5], "c": "not asked"}}, {2, 4, 5}),
-        ({"FaultRankIds": ["0", "12"], "CreatTime": 1700000000}, {0, 12}),
-        ({"FaultRankIds": "['0', '12']"}, {0, 12}),
-        ([_fault_file.MAX_RANK], {1 << 24}),
-        ("\ufeff[1]".encode(), {1}),
-        (b" " * ((1 << 20) - 3) + b"[1]", {1}),
+        ({"FaultRankIds": ["0", "12"], "CreatTime": 1700000000}, {0, 12}), ({"FaultRankIds": "['0', '12']"}, {0, 12}),
+        ([_fault_file.MAX_RANK], {1 << 24}), ("\ufeff[1]".encode(), {1}), (b" " * ((1 << 20) - 3) + b"[1]", {1}),
     ],
-)
+)  # fmt: skip
 def test_fault_files(fault_file, content, ranks):
     assert made(fault_file=fault_file(content)).fault_ranks == ranks
 
@@ -172,20 +168,12 @@ def test_fault_files(fault_file, content, ranks):
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("", "is not JSON"),
-        (b"\xff\xfe\xfa", "is not JSON"),
-        ("[" * 100_000, "is not JSON"),
-        ("1" * 10_000, "is not JSON"),
-        ("null", "neither a list of ranks"),
-        ({"fault_rank": [1]}, "has no fault_ranks"),
-        ({"fault_ranks": "1,2"}, "fault_ranks is not a list"),
-        ([True], "the list: True is not a rank"),
-        ([1.0], "1.0 is not a rank"),
-        ([-1], "rank -1 is negative"),
-        ([(1 << 24) + 1], "rank 16777217 is above 16777216"),
-        ({"version": 2, "fault_ranks": [1]}, "has version 2"),
-        ({"version": True, "fault_ranks": [1]}, "has version True"),
-        ({"fault_nodes": ["a"]}, "but not their ranks"),
+        ("", "is not JSON"), (b"\xff\xfe\xfa", "is not JSON"), ("[" * 100_000, "is not JSON"),
+        ("1" * 10_000, "is not JSON"), ("null", "neither a list of ranks"),
+        ({"fault_rank": [1]}, "has no fault_ranks"), ({"fault_ranks": "1,2"}, "fault_ranks is not a list"),
+        ([True], "the list: True is not a rank"), ([1.0], "1.0 is not a rank"), ([-1], "rank -1 is negative"),
+        ([(1 << 24) + 1], "rank 16777217 is above 16777216"), ({"version": 2, "fault_ranks": [1]}, "has version 2"),
+        ({"version": True, "fault_ranks": [1]}, "has version True"), ({"fault_nodes": ["a"]}, "but not their ranks"),
         ({"fault_nodes": ["a"], "node_ranks": {"b": [1]}}, "does not know the fault node 'a'"),
         ({"fault_nodes": ["a"], "node_ranks": {"a": [-2]}}, "node_ranks of 'a': rank -2 is negative"),
         ({"fault_nodes": ["a"], "node_ranks": [[1]]}, "node_ranks is not an object"),
@@ -193,7 +181,7 @@ def test_fault_files(fault_file, content, ranks):
         ({"FaultRankIds": "0 and 1"}, "FaultRankIds: 'and' is not a rank"),
         ({"FaultRankIds": 3.5}, "FaultRankIds: 3.5 is not a rank"),
     ],
-)
+)  # fmt: skip
 def test_bad_fault_files(fault_file, content, says):
     path = fault_file(content)
     with pytest.raises(UsageError, match=r"^fault_file: ") as e:
@@ -245,23 +233,20 @@ def test_arguments_come_before_variables_and_both_kinds_add_up(fault_file):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"fault_ranks": "1,,2"}, "fault_ranks: '' is not a rank"),
-        ({"fault_ranks": [True]}, "True is not a rank"),
+        ({"fault_ranks": "1,,2"}, "fault_ranks: '' is not a rank"), ({"fault_ranks": [True]}, "True is not a rank"),
         ({"fault_ranks": 3}, "is not a list"),
         ({"env": {"CKPT_FAULT_RANKS": "x"}}, "CKPT_FAULT_RANKS: 'x' cannot be read"),
         ({"env": {"CKPT_FAULT_FILE": "/none"}}, "CKPT_FAULT_FILE: '/none' cannot be read"),
         ({"fault_ranks": [4], "world_size": 4}, "rank 4 does not exist among 4 ranks"),
         ({"rank": 4, "world_size": 4}, "rank 4 does not exist among 4 ranks"),
-        ({"world_size": 0}, "world_size: 0 is below 1"),
-        ({"group_info": [[0, 1], [1, 2]]}, "a rank twice"),
+        ({"world_size": 0}, "world_size: 0 is below 1"), ({"group_info": [[0, 1], [1, 2]]}, "a rank twice"),
         ({"group_info": [[0], []]}, "empty group"),
         ({"group_info": [0, 1]}, "group_info: 'int' object is not iterable"),
         ({"group_info": [[0, "1"]]}, "'1' is not a rank"),
         ({"group_info": [[0, 4]], "world_size": 4}, "group_info: rank 4 does not exist among 4 ranks"),
-        ({"replicas": 0}, "replicas: 0 is below 1"),
-        ({"replicas": True}, "replicas: True is not"),
+        ({"replicas": 0}, "replicas: 0 is below 1"), ({"replicas": True}, "replicas: True is not"),
     ],
-)
+)  # fmt: skip
 def test_mistakes_are_said_when_it_is_made_or_configured(given, says):
     with pytest.raises(UsageError, match=re.escape(says)) as e:
         made(**given)

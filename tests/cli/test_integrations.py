@@ -50,13 +50,10 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("case", "checkpoint"),
     [
-        ("hf-trainer/trainer", transformers.checkpoint),
-        ("lightning/steps", lightning.checkpoint),
-        ("accelerate/steps", accelerate.checkpoint),
-        ("dcp/two", dcp.checkpoint),
-        ("keras/batches", keras.checkpoint),
+        ("hf-trainer/trainer", transformers.checkpoint), ("lightning/steps", lightning.checkpoint),
+        ("accelerate/steps", accelerate.checkpoint), ("dcp/two", dcp.checkpoint), ("keras/batches", keras.checkpoint),
     ],
-)
+)  # fmt: skip
 def test_it_is_given_its_own_pick(case: str, checkpoint: Callable[..., str | None], tmp_path: Path) -> None:
     expected = LAYOUT_TREES / case / "expected.json"
     root = materialise(expected, tmp_path)
@@ -168,12 +165,9 @@ def own_files(root: Path) -> list[tuple[str, ...]]:
 @pytest.mark.parametrize(
     ("tree", "asked", "error"),
     [
-        (empty, {}, errors.NoCheckpoint),
-        (lost, {"allow_none": True, "world_size": 2}, errors.NoneUsable),
-        (lambda tmp: tmp / "none", {}, errors.CannotLook),
-        (plain, {"run": "b"}, errors.UsageError),
-        (plain, {"world_size": 3}, errors.UsageError),
-        (plain, {"max_step": 5}, errors.NoneUsable),
+        (empty, {}, errors.NoCheckpoint), (lost, {"allow_none": True, "world_size": 2}, errors.NoneUsable),
+        (lambda tmp: tmp / "none", {}, errors.CannotLook), (plain, {"run": "b"}, errors.UsageError),
+        (plain, {"world_size": 3}, errors.UsageError), (plain, {"max_step": 5}, errors.NoneUsable),
         (encrypted, {"strict": True, "level": Level.VALUES, "world_size": 1}, errors.CannotLook),
     ],
 )  # fmt: skip

@@ -157,18 +157,13 @@ def test_a_command_that_a_hint_names_exists(line: str) -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("verfy x", "did you mean 'ckpt verify'?"),
-        ("plan . --jsno", "did you mean --json?"),
-        ("plan . --format jsn", "did you mean json?"),
-        ("verify . --level contnt", "did you mean content?"),
-        ("explain trunkated", "did you mean 'truncated'?"),
-        ("formats torchzip", "did you mean 'torch_zip'?"),
-        ("layouts megatorn", "did you mean 'megatron'?"),
-        ("hook instal", "did you mean 'ckpt hook install'?"),
-        ("completion bsh", "did you mean 'bash'?"),
-        ("rnu-7", "did you mean 'ckpt run-7'?"),
+        ("verfy x", "did you mean 'ckpt verify'?"), ("plan . --jsno", "did you mean --json?"),
+        ("plan . --format jsn", "did you mean json?"), ("verify . --level contnt", "did you mean content?"),
+        ("explain trunkated", "did you mean 'truncated'?"), ("formats torchzip", "did you mean 'torch_zip'?"),
+        ("layouts megatorn", "did you mean 'megatron'?"), ("hook instal", "did you mean 'ckpt hook install'?"),
+        ("completion bsh", "did you mean 'bash'?"), ("rnu-7", "did you mean 'ckpt run-7'?"),
     ],
-)
+)  # fmt: skip
 def test_what_was_meant_is_asked(line: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "run-7").mkdir()
     done = ckpt(*line.split(), cwd=tmp_path)
@@ -248,10 +243,8 @@ def test_what_run_cannot_start(tmp_path: Path, capfd: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("line", "instead"),
     [
-        ("verify RUN --all", "verify RUN --verbose"),
-        ("verify RUN --fail-on warning", "verify RUN --strict"),
-        ("explain truncated --format json", "explain truncated --json"),
-        ("verify RUN --color never", "verify RUN"),
+        ("verify RUN --all", "verify RUN --verbose"), ("verify RUN --fail-on warning", "verify RUN --strict"),
+        ("explain truncated --format json", "explain truncated --json"), ("verify RUN --color never", "verify RUN"),
         ("seal RUN --dry-run --also md5,sha1", "seal RUN --dry-run --digest xxh3,md5,sha1"),
         ("prune RUN --keep-checkpoint-max 1", "prune RUN --keep 1"),
         ("prune RUN --keep-checkpoint-per-n-minutes 1 --max-total 1", "prune RUN --keep minutes=1,total=1"),
@@ -270,11 +263,10 @@ def test_what_run_cannot_start(tmp_path: Path, capfd: pytest.CaptureFixture[str]
         ("plan RUN/no --allow-none --allow-missing", "plan RUN/no --allow none,missing"),
         ("plan RUN/none/no --allow-fresh", "plan RUN/none/no --allow fresh"),
         ("verify RUN --trust-group --trust-owner 7", "verify RUN --trust group --trust owner=7"),
-        ("verify RUN --max-duration 1h", "verify RUN --budget 1h"),
-        ("ls RUN --prefix none", "ls RUN --run none"),
+        ("verify RUN --max-duration 1h", "verify RUN --budget 1h"), ("ls RUN --prefix none", "ls RUN --run none"),
         ("plan RUN --no-cache --prove-replicas", "plan RUN --no-cache"),
     ],
-)
+)  # fmt: skip
 def test_a_flag_that_goes_does_what_it_did_and_says_what_to_use(
     line: str, instead: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

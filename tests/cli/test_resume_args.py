@@ -166,16 +166,12 @@ def test_a_number_that_is_not_known_is_never_passed_as_nothing(loop: Path) -> No
 @pytest.mark.parametrize(
     ("words", "left"),
     [
-        (["--resume", "{ckpt.path}"], []),
-        (["--resume={ckpt.path}"], []),
-        (["--load", "{ckpt.path}/model", "--lr", "3"], ["--lr", "3"]),
-        (["trainer.path={ckpt.path}", "x"], ["x"]),
-        (["--lr=3", "{ckpt.path}"], ["--lr=3"]),
-        (["name", "{ckpt.path}"], ["name"]),
-        (["-c", "use '{ckpt.path}'"], ["-c", "use ''"]),
-        (["{ckpt.args}", "--at={ckpt.step}"], ["--at="]),
+        (["--resume", "{ckpt.path}"], []), (["--resume={ckpt.path}"], []),
+        (["--load", "{ckpt.path}/model", "--lr", "3"], ["--lr", "3"]), (["trainer.path={ckpt.path}", "x"], ["x"]),
+        (["--lr=3", "{ckpt.path}"], ["--lr=3"]), (["name", "{ckpt.path}"], ["name"]),
+        (["-c", "use '{ckpt.path}'"], ["-c", "use ''"]), (["{ckpt.args}", "--at={ckpt.step}"], ["--at="]),
     ],
-)
+)  # fmt: skip
 def test_words_that_hold_the_path_vanish(tmp_path: Path, words: list[str], left: list[str]) -> None:
     (tmp_path / "run").mkdir()
     given = [tmp_path / "run", "--allow=none", "--resume-args", "--resume {path}"]
