@@ -276,14 +276,11 @@ MACHINES = "junit sarif github markdown csv prometheus observed"
 OUTPUTS = " ".join(f"ckpt_tools.output.{name}" for name in MACHINES.split())
 JOINED = "from ckpt_tools.integrations"
 NEVER = {
-    "import ckpt_tools": f"dataclasses inspect {HEAVY} ckpt_tools.*",
-    "latest run --rank 0": OUTPUTS,
-    "plan run --format shell": OUTPUTS,
-    "plan run --json": f"{OUTPUTS} ckpt_tools.job.starts",
-    "latest empty --rank 0 --allow=none": f"{HEAVY} {OTHERS}",
+    "import ckpt_tools": f"dataclasses inspect {HEAVY} ckpt_tools.*", "latest run --rank 0": OUTPUTS, "plan run --format shell": OUTPUTS,
+    "plan run --json": f"{OUTPUTS} ckpt_tools.job.starts", "latest empty --rank 0 --allow=none": f"{HEAVY} {OTHERS}",
     "from ckpt_tools.elastic import ExceptionCheckpoint": "torch numpy typer rich",
     f"{JOINED} import agreement, dcp, transformers; assert agreement.find_group() is None": "torch transformers",
-}
+}  # fmt: skip
 """What is run -> the modules that it does not load: hooks run commands on every rank, and training imports us."""
 LOADED = """
 import sys

@@ -383,35 +383,26 @@ def quarantine_locked(tmp: Path) -> Path:
 
 NEWEST = "run/iter_0000020"
 QUARANTINE: dict[str, Case] = {
-    **added(untold(unfinished), "apply | settle 0s", f"{NEWEST}"),
-    "paths": Case(untold(plain), f"{NEWEST}", "run/iter_0000010"),
-    "damaged": Case(cut, "", "--damaged"),
-    "undo": Case(untold(put_away), f"{NEWEST}", f"{NEWEST} --undo"),
+    **added(untold(unfinished), "apply | settle 0s", f"{NEWEST}"), "paths": Case(untold(plain), f"{NEWEST}", "run/iter_0000010"),
+    "damaged": Case(cut, "", "--damaged"), "undo": Case(untold(put_away), f"{NEWEST}", f"{NEWEST} --undo"),
     "home": Case(untold(plain), f"{NEWEST}", f"{NEWEST} --root ."),
     "no_cache": Case(cut, "--damaged --cached", "--damaged --cached --no-cache"),
     "state_dir": Case(untold(nowhere), f"{NEWEST} --undo", f"{NEWEST} --undo --state-dir elsewhere"),
-    **trusting(lambda tmp: [plain(tmp) / "iter_0000020"]),
-    **without(untold(plain), NEWEST),
-}
+    **trusting(lambda tmp: [plain(tmp) / "iter_0000020"]), **without(untold(plain), NEWEST),
+}  # fmt: skip
 
 
 SETTLED = "--settle 0s"
 ONE = f"--keep 1 {SETTLED}"
 PRUNE: dict[str, Case] = {
-    "root": Case(untold(many), f"run {ONE}", f"run/iter_0000010 {ONE}"),
-    "keep_what": Case(many, ONE, f"--keep 2 {SETTLED}"),
-    "store_option": far(ONE),
-    "damaged": Case(first_broken, ONE, f"{ONE} --damaged"),
-    "run": Case(two_runs, ONE, f"{ONE} --run a"),
+    "root": Case(untold(many), f"run {ONE}", f"run/iter_0000010 {ONE}"), "keep_what": Case(many, ONE, f"--keep 2 {SETTLED}"),
+    "store_option": far(ONE), "damaged": Case(first_broken, ONE, f"{ONE} --damaged"), "run": Case(two_runs, ONE, f"{ONE} --run a"),
     "max_age": Case(many, f"{ONE} --cached", f"{ONE} --cached --max-age never"),
-    "no_cache": Case(first_broken, f"{ONE} --cached", f"{ONE} --cached --no-cache"),
-    "settle": Case(many, "--keep 1", ONE),
-    "plan_dir": Case(many, ONE, f"{ONE} --plan-dir none"),
-    "apply": Case(quarantine_locked, ONE, f"{ONE} --apply"),
-    "state_dir": Case(quarantine_locked, f"{ONE} --apply", f"{ONE} --apply --state-dir run/{FILE}"),
-    **without(many, ONE),
+    "no_cache": Case(first_broken, f"{ONE} --cached", f"{ONE} --cached --no-cache"), "settle": Case(many, "--keep 1", ONE),
+    "plan_dir": Case(many, ONE, f"{ONE} --plan-dir none"), "apply": Case(quarantine_locked, ONE, f"{ONE} --apply"),
+    "state_dir": Case(quarantine_locked, f"{ONE} --apply", f"{ONE} --apply --state-dir run/{FILE}"), **without(many, ONE),
     **trusting(many, always=ONE),
-}
+}  # fmt: skip
 PIN: dict[str, Case] = {
     **added(untold(plain), "undo | dry-run", f"{NEWEST}"),
     "paths": Case(untold(plain), f"{NEWEST}", "run/iter_0000010"),
@@ -473,18 +464,12 @@ STAGED = "root rank world_size kind max_step require allow_fresh no_fallback lim
 
 
 REPAIR: dict[str, Case] = {
-    "paths": Case(untold(with_a_bit), "run/iter_0000020", "run/iter_0000010"),
-    "accept_odds": Case(with_a_bit, "", "--accept-odds 0.001"),
-    "tracker": Case(behind, "", "--tracker"),
-    "home": Case(with_a_bit, "", "--root ."),
-    "apply": Case(behind_and_locked, "--tracker", "--tracker --apply"),
-    "settle": Case(fresh_bit, "", "--settle 0s"),
-    "state_dir": Case(plain, "--apply", "--apply --state-dir run/inside"),
-    "key_file": Case(encrypted_and_hit, "", "--key-file key"),
-    "jobs": Case(plain, "--jobs 2", "--jobs 3"),
-    **trusting(plain),
-    **without(plain),
-}
+    "paths": Case(untold(with_a_bit), "run/iter_0000020", "run/iter_0000010"), "accept_odds": Case(with_a_bit, "", "--accept-odds 0.001"),
+    "tracker": Case(behind, "", "--tracker"), "home": Case(with_a_bit, "", "--root ."),
+    "apply": Case(behind_and_locked, "--tracker", "--tracker --apply"), "settle": Case(fresh_bit, "", "--settle 0s"),
+    "state_dir": Case(plain, "--apply", "--apply --state-dir run/inside"), "key_file": Case(encrypted_and_hit, "", "--key-file key"),
+    "jobs": Case(plain, "--jobs 2", "--jobs 3"), **trusting(plain), **without(plain),
+}  # fmt: skip
 OTHERS: dict[str, dict[str, Case]] = {
     "repair": REPAIR,
     "quarantine": QUARANTINE,
@@ -500,13 +485,9 @@ OTHERS: dict[str, dict[str, Case]] = {
     "seal": SEAL,
     "ls": {
         **chosen("root kind layout run prefix exclude max_step world_size order store_option save_interval"),
-        "jobs": Case(images, "--jobs 2", "--jobs 3"),
-        "since": Case(plain, "", "--since 1h"),
-        **without(plain),
-        "tree": Case(plain, "--text", "--text --tree"),
-        "quarantine": Case(put_away, "", "--quarantine"),
-        "state_dir": Case(nowhere, "--quarantine", "--quarantine --state-dir elsewhere"),
-        **trusting(plain),
+        "jobs": Case(images, "--jobs 2", "--jobs 3"), "since": Case(plain, "", "--since 1h"), **without(plain),
+        "tree": Case(plain, "--text", "--text --tree"), "quarantine": Case(put_away, "", "--quarantine"),
+        "state_dir": Case(nowhere, "--quarantine", "--quarantine --state-dir elsewhere"), **trusting(plain),
     },
     "stage": {
         **chosen(STAGED),
@@ -572,7 +553,7 @@ OTHERS: dict[str, dict[str, Case]] = {
         "what": Case(lambda tmp: [], "--text slurm", "--text torchrun"),
         "root": Case(lambda tmp: [], "--text slurm", "--text slurm --root /somewhere"),
     },
-}
+}  # fmt: skip
 ELSEWHERE = {("watch", "once"), ("watch", "seal_good"), ("layouts", "write")}
 ELSEWHERE |= {
     ("stage", name) for name in CHOICE.keys() - {*STAGED.split(), "history", "fail_on", "resume_args"}

@@ -181,13 +181,10 @@ FORMATS = {
     "run": ("text",),
 }
 TREES: dict[str, Callable[[Path], object]] = {
-    "sound": lambda root: None,
-    "an older one": lambda root: broken(root, 20),
-    "none usable": lambda root: [broken(root, step) for step in (10, 20)],
-    "in doubt": lambda root: doubt(root, _reversed),
-    "nothing": lambda root: (shutil.rmtree(root), root.mkdir()),
-    "not there": shutil.rmtree,
-}
+    "sound": lambda root: None, "an older one": lambda root: broken(root, 20),
+    "none usable": lambda root: [broken(root, step) for step in (10, 20)], "in doubt": lambda root: doubt(root, _reversed),
+    "nothing": lambda root: (shutil.rmtree(root), root.mkdir()), "not there": shutil.rmtree,
+}  # fmt: skip
 
 
 def test_the_formats_are_those_of_the_commands(asker: Asker, tmp_path: Path) -> None:
