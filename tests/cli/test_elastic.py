@@ -45,12 +45,7 @@ def jobs(draw):
     mixed = draw(st.permutations(range(world)))[: draw(st.integers(0, world))]
     cuts = sorted(draw(st.sets(st.integers(1, max(1, len(mixed) - 1)), max_size=4)))
     groups = [list(mixed[a:b]) for a, b in zip([0, *cuts], [*cuts, len(mixed)], strict=True) if mixed[a:b]]
-    return (
-        world,
-        groups,
-        draw(st.sets(st.integers(0, world - 1))),
-        draw(st.one_of(st.none(), st.integers(1, 4))),
-    )
+    return world, groups, draw(st.sets(st.integers(0, world - 1))), draw(st.none() | st.integers(1, 4))
 
 
 @pytest.mark.slow
@@ -66,9 +61,8 @@ def test_what_is_resumable_is_what_live_ranks_wrote(job, iteration, interval):
 
     resumable = set(disk.values()) == set(state.values())
     assert checkpoint.check_resumable_model() is resumable
-    assert checkpoint.resume_iteration(iteration, interval) == (
-        iteration if resumable else iteration - iteration % interval
-    )
+    to = iteration if resumable else iteration - iteration % interval
+    assert checkpoint.resume_iteration(iteration, interval) == to
     for rank in range(world):
         source = checkpoint.source(rank)
         if rank in disk:
