@@ -289,9 +289,13 @@ def test_a_file_that_changes_while_it_is_read_is_not_kept(
     real = reader.inspect
 
     def meddling(path: str, level: Level, **more: Any) -> Any:
-        os.chmod(path, 0o600)
-        os.chmod(path, 0o644)
-        return real(path, level, **more)
+        def progress(n: int) -> None:
+            os.chmod(path, 0o600)
+            os.chmod(path, 0o644)
+            told(n)
+
+        told = more.pop("progress")
+        return real(path, level, progress=progress, **more)
 
     monkeypatch.setattr(reader, "inspect", meddling)
     assert [asked(root).bytes_read > 2 * BIG for _ in range(2)] == [True] * 2

@@ -681,7 +681,26 @@ def seen(
     plugins.forget()
 
 
-def matters(seen: Seen, command: str, name: str) -> None:
+WITNESSED = [(command, name) for command in COMMANDS for name in cases(command)]
+SHARED = [
+    (command, name)
+    for command, name in WITNESSED
+    if command in CHOOSING and name in CHOICE and cases(command)[name] is CHOICE[name]
+]
+SHARED += [("hook", name) for name in DECIDING if ("run", name) in WITNESSED and ("hook", name) in WITNESSED]
+"""Flags that several commands take from one declaration: by default each is tried in one of them."""
+CHEAP = [pair for i, pair in enumerate(SHARED) if i % 4 == 0] + [
+    pair for pair in WITNESSED if pair not in SHARED
+]
+
+
+ROWS = [pytest.param(*pair, marks=() if pair in CHEAP else pytest.mark.exhaustive) for pair in WITNESSED]
+
+
+@pytest.mark.share(36)
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "name"), ROWS)
+def test_a_flag_matters(seen: Seen, command: str, name: str) -> None:
     case = cases(command)[name]
     for variable, value in case.env.items():
         seen.patch.setenv(variable, value)
@@ -696,29 +715,3 @@ def matters(seen: Seen, command: str, name: str) -> None:
     first, other_, again = (seen.see(command, *question) for question in asked)
     assert first == again, "the same words say the same"
     assert first != other_, f"{name} changes nothing in {command}"
-
-
-WITNESSED = [(command, name) for command in COMMANDS for name in cases(command)]
-SHARED = [
-    (command, name)
-    for command, name in WITNESSED
-    if command in CHOOSING and name in CHOICE and cases(command)[name] is CHOICE[name]
-]
-SHARED += [("hook", name) for name in DECIDING if ("run", name) in WITNESSED and ("hook", name) in WITNESSED]
-"""Flags that several commands take from one declaration: by default each is tried in one of them."""
-CHEAP = [pair for i, pair in enumerate(SHARED) if i % 4 == 0] + [
-    pair for pair in WITNESSED if pair not in SHARED
-]
-
-
-@pytest.mark.share(36)
-@pytest.mark.slow
-@pytest.mark.parametrize(("command", "name"), CHEAP)
-def test_a_flag_matters(seen: Seen, command: str, name: str) -> None:
-    matters(seen, command, name)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(("command", "name"), [pair for pair in WITNESSED if pair not in CHEAP])
-def test_a_flag_matters_in_every_command(seen: Seen, command: str, name: str) -> None:
-    matters(seen, command, name)

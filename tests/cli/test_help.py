@@ -16,6 +16,7 @@ import pytest
 import run_helpers
 import shells
 import warm
+from in_process import executed
 from injected import HANGS, Fault
 from run_helpers import CLEAN, ckpt, megatron
 from small_files import saved
@@ -58,8 +59,9 @@ def test_the_first_panel_of_plan_has_what_people_need_first() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_short_help_has_few_flags_and_three_examples(name: str) -> None:
-    shown = run_helpers.ckpt(*name.split(), "-h", env={"COLUMNS": "80"}).stdout
+def test_the_short_help_has_few_flags_and_three_examples(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = executed([*name.split(), "-h"])[1]
     lines = shown.splitlines()
     assert len(lines) <= 40 and max(map(len, lines)) <= 80
     assert sum(line.startswith("│ --") for line in lines) <= 15
@@ -73,14 +75,14 @@ def test_help_is_a_word_too() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_shows_its_flags_and_five_examples(name: str) -> None:
-    shown, rows = page(*name.split(), columns=250), list(examples(name))
+def test_a_command_shows_its_flags_and_five_examples(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "250")
+    shown, rows = executed([*name.split(), "--help"])[1], list(examples(name))
     assert len(set(rows)) == 5
     for line, why in rows:
         assert f" {line}  # {why}" in shown and f"ckpt {name}" in line
     for param in (p for p in command(name).params if not p.hidden):
-        text = param.help.replace("\\[", "[").split()
-        assert " ".join(text[:4]) in shown, param.opts
+        assert " ".join(param.help.replace("\\[", "[").split()[:4]) in shown, param.opts
 
 
 @pytest.fixture(scope="module")

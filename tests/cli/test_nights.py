@@ -121,14 +121,6 @@ def follow(text: str, at: Path) -> None:
         assert ckpt("plan", meant, cwd=at).returncode == 0
 
 
-@pytest.mark.slow
-def test_a_root_that_was_created_by_hand_is_a_first_launch(tmp_path: Path) -> None:
-    night = next(n for n in NIGHTS if n.name == "unmounted")
-    night.tree(tmp_path)
-    follow(asked(night, tmp_path, "plan")[1], tmp_path)
-    assert asked(night, tmp_path, "plan", "--allow=none")[0] == 0
-
-
 @pytest.mark.parametrize("width", range(40, 100, 7))
 def test_what_is_pasted_is_never_broken(width: int) -> None:
     pasted = (

@@ -150,7 +150,15 @@ def asked() -> Iterator[Any]:
 ASKED = list(asked())
 
 
-def alike(asker: Asker, case: Path, question: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.share(12)
+@pytest.mark.parametrize(
+    ("case", "question"),
+    [
+        pytest.param(*q.values, id=q.id, marks=pytest.mark.exhaustive if i % 39 else ())
+        for i, q in enumerate(ASKED)
+    ],
+)
+def test_all_answer_alike(asker: Asker, case: Path, question: dict[str, Any], tmp_path: Path) -> None:
     options, root = question.get("options", {}), materialise(case, tmp_path)
     damage(root, question)
     if "times" in question:
@@ -158,20 +166,6 @@ def alike(asker: Asker, case: Path, question: dict[str, Any], tmp_path: Path) ->
     named = {name: getattr(selection(options), name) for name in options}
     answers = asker.everywhere(Path(root, question.get("root", ".")), *flags(options), **named)
     assert len(set(answers.values())) == 1, answers
-
-
-@pytest.mark.share(12)
-@pytest.mark.parametrize(("case", "question"), ASKED[::39])
-def test_all_answer_alike(asker: Asker, case: Path, question: dict[str, Any], tmp_path: Path) -> None:
-    alike(asker, case, question, tmp_path)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(("case", "question"), [q for i, q in enumerate(ASKED) if i % 39])
-def test_all_answer_alike_to_every_question(
-    asker: Asker, case: Path, question: dict[str, Any], tmp_path: Path
-) -> None:
-    alike(asker, case, question, tmp_path)
 
 
 FORMATS = {

@@ -155,25 +155,6 @@ def test_without_a_cache_each_run_takes_others(tmp_path: Path) -> None:
     assert len({f.report.path for run in runs for f in run.files if f.report.level is Level.CONTENT}) > 3
 
 
-def test_verdicts_that_may_be_used_are_not_sampled(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
-    settle()
-    asked(root)
-    result = asked(root, sample="50%", max_age=1000.0)
-    assert result.sample is not None and result.sample.bytes == 0
-    assert {f.report.level for f in result.files} == {Level.CONTENT}
-
-
-def test_a_look_that_was_ended_is_no_verdict(tmp_path: Path, enough_for: Callable[[int], Any]) -> None:
-    root = tmp_path / "run"
-    size = one(root / "a.pt").stat().st_size
-    settle()
-    ended = asked(root, max_duration=60.0, jobs=1, progress=enough_for(3 * MiB))
-    assert [f.report.level for f in ended.files] == [Level.STRUCTURE]
-    assert asked(root, max_age=1000.0).summary.bytes_read >= size  # nothing is kept that would answer it
-    assert asked(root, max_age=1000.0).summary.bytes_read < size / 2
-
-
 def test_damage_found_in_a_part_ends_an_earlier_verdict_and_comes_first_the_next_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

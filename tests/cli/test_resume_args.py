@@ -17,8 +17,6 @@ import sample_results as sample
 import small_files
 import torch
 from hook_job import torch_file
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from in_process import Start, executed, started
 from msgspec.structs import replace
 from run_helpers import OLD, SAY, ckpt, megatron, one_file_per_rank, torchrun_env
@@ -312,13 +310,6 @@ def test_every_shell_gives_the_words_back(name: str) -> None:
     for args in (HOSTILE, ("--load", "/a b", "--ckpt-step", "10"), ()):
         for script in (SET, *([ARRAY] if name in ("bash", "zsh", "ksh") else [])):
             assert words_of(name, line(args), script) == [os.fsencode(a) for a in args]
-
-
-@pytest.mark.slow
-@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=8), max_size=4))
-@settings(max_examples=25)
-def test_any_words(args: list[str]) -> None:
-    assert words_of("dash", line(tuple(args)), SET) == [a.encode() for a in args]
 
 
 @pytest.mark.slow

@@ -255,15 +255,10 @@ def test_many_workers_at_once(workers: int, tmp_path: Path, plans: Path) -> None
 def test_a_failed_decision_fails_those_who_waited_for_it_and_no_one_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    began = set[int]()
-
-    def noted() -> float:
-        began.add(threading.get_ident())
-        return time.time()
-
-    monkeypatch.setattr(room, "time", SimpleNamespace(time=noted))
+    began, tried = set[int](), list[int]()
+    now = SimpleNamespace(time=lambda: (began.add(threading.get_ident()), time.time())[1])
+    monkeypatch.setattr(room, "time", now)
     decisions = Decisions(str(tmp_path / "plans"), str(tmp_path / "run"))
-    tried: list[int] = []
 
     def fail() -> Any:
         tried.append(1)
@@ -271,16 +266,14 @@ def test_a_failed_decision_fails_those_who_waited_for_it_and_no_one_else(
             time.sleep(0.01)
         raise NoneUsable("nothing is good", "look at it")
 
-    def ask(member: str) -> str:
+    def ask(rank: int) -> None:
         with pytest.raises(NoneUsable, match="nothing is good"):
-            decisions.once(told("k", member, fail))
-        return "failed"
+            decisions.once(told("k", f"rank-{rank}", fail))
 
     with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(ask, ["rank-0", "rank-1", "rank-2", "rank-3"])) == ["failed"] * 4
+        list(pool.map(ask, range(4)))
     assert len(tried) == 1
-    decided = decisions.once(told("k", "rank-0", decided_body))
-    assert not decided.found  # a later start tries again
+    assert not decisions.once(told("k", "rank-0", decided_body)).found  # a later start tries again
 
 
 def test_processes_that_ask_differently_are_told(root: Path, plans: Path) -> None:

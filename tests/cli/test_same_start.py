@@ -79,31 +79,17 @@ def test_launchers_that_tell_their_starts_apart(
     assert one.start
 
 
-@pytest.mark.parametrize(
-    "found",
-    [
-        membership(task(0, 2), "nightly", rank=1),  # several launchers may start the ranks of one job
-        membership(task(0, 2, SLURM_HET_SIZE="2"), rank=1),  # each component has a port of its own
-        membership(task(0, 2, "")),
-        membership(mpi(0, ""), "nightly"),
-        membership(bare(0), "nightly"),
-        of_node(None, None, {}, Options(job="nightly", node=0, nodes=2), 2),
-    ],
-)
-def test_an_id_that_nothing_tells_from_that_of_an_earlier_start(found: Membership) -> None:
-    assert found.unique and not found.start
-
-
-@pytest.mark.parametrize(
-    "found",
-    [
-        membership(task(0, 2), rank=1),
-        membership(mpi(0, "")),  # their parent, on this machine
-        of_node(None, None, {}, Options(), 2),
-    ],
-)
-def test_a_key_that_nobody_gave(found: Membership) -> None:
-    assert found.unique and found.start
+@pytest.mark.parametrize("started", [False, True])
+def test_an_id_that_nothing_tells_from_that_of_an_earlier_start_and_a_key_that_nobody_gave(
+    started: bool,
+) -> None:
+    """Several launchers may start the ranks of one job, and each component of it has a port of its own."""
+    named = (
+        membership(task(0, 2), "nightly", rank=1), membership(task(0, 2, SLURM_HET_SIZE="2"), rank=1), membership(task(0, 2, "")),
+        membership(mpi(0, ""), "nightly"), membership(bare(0), "nightly"), of_node(None, None, {}, Options(job="nightly", node=0, nodes=2), 2),
+    )  # fmt: skip
+    nameless = membership(task(0, 2), rank=1), membership(mpi(0, "")), of_node(None, None, {}, Options(), 2)
+    assert {(one.unique, bool(one.start)) for one in (nameless if started else named)} == {(True, started)}
 
 
 def come(decisions: Decisions, rank: int, tree: int) -> int | None:

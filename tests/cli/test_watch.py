@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import warm
 from described_layouts import described_tree
 from run_helpers import OLD, broken, broken_body, ckpt, flip, megatron
 from safetensors_writer import vectors
@@ -179,15 +178,6 @@ def test_commands_that_fail_hang_or_say_much(tmp_path: Path) -> None:
     other = megatron(tmp_path / "b", steps=(10,))
     (left,) = hooks(tmp_path, other, "--on-good", "sleep 3 & echo here")  # it is not waited for
     assert left["exit_code"] == 0 and left["output"] == "here\n"
-
-
-def test_a_command_may_prune_what_is_still_to_be_verified(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run", steps=(10, 20, 30, 40))
-    words = f'{warm.commands()}/ckpt prune "$CKPT_WATCH_ROOT" --keep-last 2 --settle 0s --apply'
-    code, events, said = once(tmp_path, root, *SETTLED, "--on-good", words)
-    assert code == 0, said
-    assert states(events) == {40: "good", 30: "good"}, "what is gone is neither good nor bad"
-    assert sorted(p.name for p in root.glob("iter_*")) == ["iter_0000030", "iter_0000040"]
 
 
 def test_restarts_from_the_same_step_are_counted(root: Path, plans: Path, tmp_path: Path) -> None:
