@@ -198,9 +198,7 @@ def test_a_file_that_changed_is_read_again(known: Path, change: Callable[[Path],
     assert asked(known).bytes_read <= 10
 
 
-def test_what_turns_out_broken_is_forgotten_but_by_those_who_asked_before(
-    opened: Callable[[], Cache],
-) -> None:
+def test_what_turns_out_broken_is_forgotten_but_by_who_asked_before(opened: Callable[[], Cache]) -> None:
     """A medium that loses bits changes no time: what a nightly look finds must not be hidden by what an earlier
     one had kept. And 64 ranks that meet a broken file read it once.
     """
@@ -282,7 +280,7 @@ def test_when_a_file_is_settled(ctime_ns: int, later_ns: int, settled: bool) -> 
     assert Identity(1, 1, ctime_ns, 1, 1).settled(ctime_ns + later_ns) is settled
 
 
-def test_a_file_that_changes_while_it_is_read_is_not_kept(
+def test_what_changes_meanwhile_is_not_kept(
     root: Path, at_once: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even when the change shows in neither size nor modification time."""
@@ -422,9 +420,7 @@ def test_a_cache_that_cannot_be_had_is_one_note(
 
 
 @pytest.mark.slow
-def test_a_locked_cache_is_waited_for_and_then_done_without(
-    known: Path, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_locked_cache_is_done_without(known: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ckpt_tools.cache._BUSY", 0.05)
     with closing(sqlite3.connect(database(home), isolation_level=None)) as db:
         db.execute("BEGIN EXCLUSIVE")

@@ -115,9 +115,7 @@ def test_a_seal_sees_what_the_readme_flips(tmp_path: Path) -> None:
         ("loop", False, 0), ("older", True, 0), ("none", False, 0), ("by rank", False, 2), ("unusable", False, 4),
     ],
 )  # fmt: skip
-def test_the_recipe_for_job_scripts_resumes_or_stops(
-    tmp_path: Path, held: str, left_out: bool, code: int
-) -> None:
+def test_the_recipe_of_a_job_resumes_or_stops(tmp_path: Path, held: str, left_out: bool, code: int) -> None:
     """With a script that fails if it starts at 0 although there is a checkpoint; a framework says its own arguments."""
     job = Job(tmp_path)
     job.holds(held)
@@ -163,23 +161,18 @@ FILES = sorted((DOCS / "man").iterdir())
 
 def shown(page: Path) -> str:
     """As a reader sees it, on lines so wide that few are broken."""
-    done = subprocess.run(
-        ["mandoc", "-Tutf8", "-Owidth=1000", page], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run(["mandoc", "-Tutf8", "-Owidth=1000", page], capture_output=True, text=True)
     return re.sub(".\b", "", done.stdout)
 
 
 def test_each_command_has_a_page() -> None:
-    assert sorted(p.stem for p in FILES) == sorted(
-        ["ckpt", *("-".join(["ckpt", *name.split()]) for name in COMMANDS)]
-    )
+    names = ["ckpt", *("-".join(["ckpt", *name.split()]) for name in COMMANDS)]
+    assert sorted(p.stem for p in FILES) == sorted(names)
 
 
 @pytest.mark.parametrize("page", FILES, ids=lambda p: p.stem)
 def test_mandoc_has_nothing_to_say(page: Path) -> None:
-    done = subprocess.run(
-        ["mandoc", "-Tlint", "-Wwarning", page], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(["mandoc", "-Tlint", "-Wwarning", page], capture_output=True, text=True)
     # a date would change where nothing else does
     assert not [line for line in done.stdout.splitlines() if "missing date" not in line]
 

@@ -32,9 +32,8 @@ PAIRS = [[0, 2], [1, 3]]
 
 def made(*, group_info=None, partial_save=False, replicas=1, distributed=False, **given):
     checkpoint = ExceptionCheckpoint(**{"env": {}, **given})
-    checkpoint.set_config(
-        print, (), partial_save, group_info, replicas, use_distributed_optimizer=distributed
-    )
+    saving = (partial_save, group_info, replicas)
+    checkpoint.set_config(print, (), *saving, use_distributed_optimizer=distributed)
     return checkpoint
 
 
@@ -355,9 +354,8 @@ def test_without_a_save_function_it_says_so():
     [(0, 1, True), (2, 1, False), (2, 2, True), (4, 2, False), (4, 9, True), (5, 1, True), (None, 1, True)],
 )
 def test_partial_save_is_by_the_first_of_each_group(rank, replicas, saves):
-    assert (
-        made(rank=rank, group_info=[[0, 2, 4], [1, 3]], partial_save=True, replicas=replicas).save() is saves
-    )
+    groups = {"group_info": [[0, 2, 4], [1, 3]], "replicas": replicas}
+    assert made(rank=rank, partial_save=True, **groups).save() is saves
     assert made(rank=rank, group_info=[[0, 2, 4], [1, 3]], replicas=replicas).save()
 
 
@@ -434,9 +432,8 @@ def test_a_job_that_died_resumes_as_the_plan_says(tmp_path, dying, partial, repl
     saved = {int(re.findall(r"\d+", p.name)[0]) for p in root.glob("iter_0000007/*/*.pt")}
     assert saved == {r for r in range(4) if r not in dying and not (partial and r >= 2 * replicas)}
 
-    (faults := tmp_path / "faults.json").write_text(
-        json.dumps({"version": 1, "fault_ranks": sorted(dying)[1:]})
-    )
+    faults = tmp_path / "faults.json"
+    faults.write_text(json.dumps({"version": 1, "fault_ranks": sorted(dying)[1:]}))
     saving = {"partial_save": partial, "group_info": PAIRS, "replicas": replicas}
     checkpoint = made(fault_ranks=[min(dying)], fault_file=faults, world_size=4, **saving)
     assert (checkpoint.check_resumable_model(), checkpoint.resume_iteration(7, 5)) == (step == 7, step)
@@ -449,7 +446,7 @@ def test_a_job_that_died_resumes_as_the_plan_says(tmp_path, dying, partial, repl
 
     words = f"--fault-ranks {min(dying)} --replica-groups 0,2;1,3 --save-interval 5 --world-size 4 --json"
     code, out, said = executed(
-        ["plan", str(root), "--fault-file", str(faults), "--settle", "0s", *words.split()]
+        ["plan", str(root), "--fault-file", str(faults), "--settle=0s", *words.split()]
     )
     assert code == 0, said
     answer = json.loads(out)

@@ -84,14 +84,10 @@ def changed(of: Tree, changes: str) -> Tree:
 
 one_rank, four_ranks, many = made(world=1), made(world=4), made(steps=(10, 1010, 2010))
 per_rank = changed(lambda tmp: one_file_per_rank(tmp / "run"), "as it is")
-cut, first_broken = (
-    changed(plain, f"cut {FILE}"),
-    changed(many, "cut iter_0000010/mp_rank_00/model_optim_rng.pt"),
-)
-with_a_bit, behind = (
-    changed(plain, f"flip {FILE}"),
-    changed(plain, "put latest_checkpointed_iteration.txt 10"),
-)
+cut = changed(plain, f"cut {FILE}")
+first_broken = changed(many, "cut iter_0000010/mp_rank_00/model_optim_rng.pt")
+with_a_bit = changed(plain, f"flip {FILE}")
+behind = changed(plain, "put latest_checkpointed_iteration.txt 10")
 two_layouts = changed(plain, "checkpoint-5/:trainer")
 two_prefixes = changed(empty, "net-1_10.ckpt:mindspore10 other-1_10.ckpt:mindspore11")
 strategies = changed(per_rank, "mkdir ../none")
@@ -555,9 +551,8 @@ OTHERS: dict[str, dict[str, Case]] = {
     },
 }  # fmt: skip
 ELSEWHERE = {("watch", "once"), ("watch", "seal_good"), ("layouts", "write")}
-ELSEWHERE |= {
-    ("stage", name) for name in CHOICE.keys() - {*STAGED.split(), "history", "fail_on", "resume_args"}
-}
+NOT_ASKED = {*STAGED.split(), "history", "fail_on", "resume_args"}
+ELSEWHERE |= {("stage", name) for name in CHOICE.keys() - NOT_ASKED}
 ELSEWHERE |= {(command, "same_save") for command in ("plan", "latest", "run", "hook", "stage")}
 """Without --once nothing ends, and a seal stays: tests/cli/test_watch.py has both, test_guess.py --write. --same-save
 is accepted and has no effect any more.
@@ -689,9 +684,8 @@ SHARED = [
 ]
 SHARED += [("hook", name) for name in DECIDING if ("run", name) in WITNESSED and ("hook", name) in WITNESSED]
 """Flags that several commands take from one declaration: by default each is tried in one of them."""
-CHEAP = [pair for i, pair in enumerate(SHARED) if i % 4 == 0] + [
-    pair for pair in WITNESSED if pair not in SHARED
-]
+CHEAP = [pair for i, pair in enumerate(SHARED) if i % 4 == 0]
+CHEAP += [pair for pair in WITNESSED if pair not in SHARED]
 
 
 ROWS = [pytest.param(*pair, marks=() if pair in CHEAP else pytest.mark.exhaustive) for pair in WITNESSED]

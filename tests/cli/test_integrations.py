@@ -192,7 +192,7 @@ def test_a_bug_on_rank_0_leaves_nobody_waiting(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.slow
 @pytest.mark.parametrize("blind", [0, 2])
-def test_a_rank_that_does_not_see_its_files_stops_all(
+def test_a_rank_without_its_files_stops_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blind: int
 ) -> None:
     """Its node has lost a mount, or another file lies there."""

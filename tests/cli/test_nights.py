@@ -199,9 +199,7 @@ def test_a_flag_without_its_value_is_named_with_its_command(
 
 
 @pytest.mark.parametrize("word", ["step", "steps", "rank", "world", "groups", "ranks", "interval", "cache"])
-def test_a_word_of_a_flag_is_enough_to_name_it(
-    word: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_word_of_a_flag_is_enough(word: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     _, err = said(capfd, "plan", str(tmp_path), f"--{word}", "3")
     assert "no flag" not in err or word.rstrip("s") in err.partition("did you mean ")[2], err
 

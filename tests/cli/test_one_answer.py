@@ -36,9 +36,7 @@ def asker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
 
 
 @pytest.mark.parametrize("started", ["run", "hook"])
-def test_nothing_where_an_earlier_start_had_something_is_no_first_launch(
-    asker: Asker, root: Path, started: str
-) -> None:
+def test_nothing_where_there_was_something_is_no_first_launch(asker: Asker, root: Path, started: str) -> None:
     """A file system that is not mounted looks like a first launch to whoever asks."""
     assert asker.ask(started, root).step == 20
     shutil.rmtree(root)
@@ -225,9 +223,8 @@ def test_a_plan_may_be_narrowed_to_a_rank_but_only_by_the_flag(
     """CKPT_RANK is what each process of a job has: whoever writes the plan of the job there must not write
     that of one rank.
     """
-    whole, one = (
-        json.loads(asker.execute("plan", root, "--json", *words)[1]) for words in ((), ("--rank", "1"))
-    )
+    asked = (("--json",), ("--json", "--rank", "1"))
+    whole, one = (json.loads(asker.execute("plan", root, *words)[1]) for words in asked)
     own = {"ranks": whole["ranks"][1:], "resume": one["resume"], "bytes_read": one["bytes_read"]}
     assert [r["rank"] for r in whole["ranks"]] == [0, 1] and one == whole | own
     assert {asker.ask(name, root, "--rank", "2") for name in COMMANDS} == {Answer(2)}
@@ -389,7 +386,6 @@ def test_workers_of_the_same_launcher_are_none(root: Path, plans: Path) -> None:
 def test_a_script_that_asks_twice_is_no_earlier_start(root: Path, plans: Path) -> None:
     """Nor is what it has started beside its training, such as a page with curves."""
     hook = f'eval "$({shlex.join([*CKPT, "hook", str(root), "--plan-dir", str(plans)])})"'
-    done = subprocess.run(
-        ["bash", "-c", f"{hook}; sleep 600 & {hook}; kill $!"], env=CLEAN, capture_output=True, text=True
-    )
+    line = ["bash", "-c", f"{hook}; sleep 600 & {hook}; kill $!"]
+    done = subprocess.run(line, env=CLEAN, capture_output=True, text=True)
     assert done.returncode == 0 and "another-writer" not in done.stderr

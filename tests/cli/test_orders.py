@@ -408,9 +408,7 @@ def test_a_key_opens_what_is_in_an_encrypted_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"too short", b"x" * 33, None])
-def test_a_key_file_that_holds_no_key_is_said_without_showing_it(
-    tmp_path: Path, content: bytes | None
-) -> None:
+def test_a_key_file_without_a_key_is_said_and_not_shown(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "secret.key"
     if content is not None:
         path.write_bytes(content)

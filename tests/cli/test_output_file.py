@@ -143,9 +143,7 @@ def test_what_is_no_file_is_written_to_and_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_is_coloured_or_wrapped_in_a_file(
-    asker: Asker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_colour_is_in_a_file(asker: Asker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain(tmp_path)
     monkeypatch.setattr(console, "terminal", lambda stream: stream is not None)
     monkeypatch.setenv("COLUMNS", "40")

@@ -174,7 +174,7 @@ def test_damage_found_in_a_part_ends_an_earlier_verdict_and_comes_first_the_next
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_the_next_run_goes_on_where_the_time_was_over(
+def test_the_next_run_goes_on_where_it_ended(
     tmp_path: Path, jobs: int, enough_for: Callable[[int], Any]
 ) -> None:
     root = several(tmp_path / "run", range(8), 2)
@@ -187,9 +187,7 @@ def test_the_next_run_goes_on_where_the_time_was_over(
     assert [8 - s.never for s in runs[:-1]] == [*accumulate(s.files_read for s in runs[:-1])]
 
 
-def test_a_file_that_takes_too_long_is_not_in_the_way_of_others(
-    tmp_path: Path, enough_for: Callable[[int], Any]
-) -> None:
+def test_a_slow_file_is_not_in_the_way_of_others(tmp_path: Path, enough_for: Callable[[int], Any]) -> None:
     notes, root = list[str](), several(tmp_path / "run", "abc", 2)
     one(root / "huge.pt", 1, 8 * MiB)
     settle()
@@ -328,9 +326,7 @@ def test_damage_that_structure_shows_is_damage_whatever_the_budget(tmp_path: Pat
         plan(str(root), replace(ASKED, budget=0.0))
 
 
-def test_damage_that_was_found_before_the_end_counts(
-    tmp_path: Path, enough_for: Callable[[int], Any]
-) -> None:
+def test_damage_found_before_the_end_counts(tmp_path: Path, enough_for: Callable[[int], Any]) -> None:
     """Of two records the first is damaged, and the reading stops in the second."""
     root = megatron(tmp_path / "run")
     was = part(root).stat()

@@ -140,12 +140,8 @@ def test_the_example_is_planned_and_verified(here: Here, example: Path, tmp_path
 def test_a_job_is_started_from_it(example: Path, tmp_path: Path, view: list[str]) -> None:
     """What is decided is read back by every process of the job, and looked at as any order is."""
     run, place = own_plugins.acme(tmp_path / "run"), tmp_path / "view"
-    start = [
-        sys.executable,
-        "-c",
-        "import os, sys; print(os.environ['CKPT_PATH'], *sys.argv[1:])",
-        "{ckpt.args}",
-    ]
+    told = "import os, sys; print(os.environ['CKPT_PATH'], *sys.argv[1:])"
+    start = [sys.executable, "-c", told, "{ckpt.args}"]
     more = [*view, place] if view else []
     done = process(example, "run", run, "--plan-dir", tmp_path / "plans", *more, "--", *start)
     assert done.returncode == 0, done.stderr
@@ -180,9 +176,7 @@ O = Output("own", "-", {"verification": "own_parts:nothing", "plan": lambda docu
 """
 
 
-def test_an_output_that_is_broken_or_fails_is_said_where_it_is_asked_for(
-    place: Path, tmp_path: Path, ckpt: Run
-) -> None:
+def test_a_broken_output_is_said_where_it_is_asked_for(place: Path, tmp_path: Path, ckpt: Run) -> None:
     run = megatron(tmp_path / "run")
     install(place, {"outputs": {"own": "own_parts:O", "gone": "own_parts:P"}}, OUTPUT)
     for command, said in (("verify", "AttributeError"), ("plan", "ZeroDivisionError")):
@@ -267,9 +261,7 @@ def test_what_only_it_knows_is_no_first_launch(place: Path, tmp_path: Path, ckpt
     assert ckpt(*fresh, "--allow=fresh")[0] == 0  # the user's own words
 
 
-def test_a_layout_whose_format_is_broken_never_leads_to_an_older_checkpoint(
-    place: Path, tmp_path: Path, ckpt: Run
-) -> None:
+def test_a_layout_with_a_broken_format_never_leads_back(place: Path, tmp_path: Path, ckpt: Run) -> None:
     rows = {"formats": {"own": "own_formats:FORMAT"}, "layouts": {"owned": "own_parts:LAYOUT"}}
     install(place, rows, LAYOUT)
     code, _, err = ckpt("plan", saved(tmp_path / "run"))
@@ -310,9 +302,7 @@ def test_a_check_that_fails_leaves_its_file_unknown(place: Path, tmp_path: Path,
         (FORMAT + LAYOUT.replace('"-", ())', '"-", (), check=lambda parts: (1 / 0 for _ in parts))'), "failed in 'check'"),
     ],
 )  # fmt: skip
-def test_a_function_that_fails_names_its_package(
-    place: Path, tmp_path: Path, ckpt: Run, source: str, said: str
-) -> None:
+def test_a_failure_names_its_package(place: Path, tmp_path: Path, ckpt: Run, source: str, said: str) -> None:
     install(place, source=source)
     run = saved(tmp_path / "run")
     (run / "LAST").write_text("20")
@@ -320,9 +310,7 @@ def test_a_function_that_fails_names_its_package(
     assert (code, said in err, "own-parts 1.0" in err) == (5, True, True) and "CKPT_NO_PLUGINS=1" in err, err
 
 
-def test_what_it_prints_or_calls_itself_is_not_part_of_the_answer(
-    place: Path, tmp_path: Path, ckpt: Run
-) -> None:
+def test_what_it_prints_or_is_called_is_no_part_of_an_answer(place: Path, tmp_path: Path, ckpt: Run) -> None:
     install(place, source="print('hello')\n" + FORMAT + LAYOUT)
     code, out, err = ckpt("plan", saved(tmp_path / "run"), "--json")
     assert (code, json.loads(out)["checkpoint"]["step"], "hello" in err) == (0, 20, True)
@@ -337,9 +325,7 @@ def test_what_it_prints_or_calls_itself_is_not_part_of_the_answer(
     ("listing", "name"),
     [("formats", "safetensors"), ("layouts", "megatron"), ("launchers", "slurm"), ("outputs", "json"), ("manifests", "dcp")],
 )  # fmt: skip
-def test_no_name_of_ckpt_is_exchanged(
-    place: Path, tmp_path: Path, ckpt: Run, listing: str, name: str
-) -> None:
+def test_no_own_name_is_exchanged(place: Path, tmp_path: Path, ckpt: Run, listing: str, name: str) -> None:
     install(place, {listing: {name: "own_parts:P"}})
     asked = ("plan", "--format", "nonsense") if listing == "outputs" else ("latest",)
     code, _, err = ckpt(*asked, saved(tmp_path / "run"))
@@ -347,15 +333,14 @@ def test_no_name_of_ckpt_is_exchanged(
     assert (code, said in err) == (2, True), err
 
 
-def test_two_of_one_name_are_a_question(
+def test_one_name_twice_is_asked(
     place: Path, tmp_path: Path, ckpt: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Packages, and a layout of ckpt.toml."""
     install(place)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "ckpt.toml").write_text(
-        '[[layout]]\nname = "owned"\n[[layout.piece]]\ntemplate = "x-{step}.own"\n'
-    )
+    table = '[[layout]]\nname = "owned"\n[[layout.piece]]\ntemplate = "x-{step}.own"\n'
+    (tmp_path / "ckpt.toml").write_text(table)
     code, _, err = ckpt("plan", saved(tmp_path / "run"))
     assert (code, "there are two layouts called 'owned'" in err) == (2, True)
     install(place, name="other-parts", module="own_other")
@@ -381,7 +366,7 @@ def test_where_packages_are_looked_for(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @given(st.binary(max_size=200), st.binary(max_size=80))
-def test_no_metadata_ends_a_command(
+def test_no_metadata_is_a_crash(
     tmp_path_factory: pytest.TempPathFactory, rows: bytes, headers: bytes
 ) -> None:
     """Whatever stands there: what begins like ours is an entry point of a package, or said to be broken."""
@@ -394,9 +379,7 @@ def test_no_metadata_ends_a_command(
     plugins.forget()
 
 
-def test_a_verdict_of_another_version_is_not_used(
-    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verdicts_of_others_are_not_used(here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp_path / "cache"))
     run = saved(tmp_path / "run")
     first = install(tmp_path / "a")

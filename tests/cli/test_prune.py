@@ -142,7 +142,7 @@ def test_pins(tmp_path: Path) -> None:
     assert steps(root) == [10, 20, 30]
 
 
-def test_a_checkpoint_that_is_written_while_prune_plans_stays(
+def test_a_checkpoint_written_while_prune_plans_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job that was set back saves a step anew, in place, after it was verified."""

@@ -103,9 +103,7 @@ def test_a_tracker_and_its_truth(asker: Asker, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_several_runs_have_an_answer_each(
-    asker: Asker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_run_has_an_answer(asker: Asker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = tmp_path / "runs"
     for name in ("a", "b"):
         megatron(runs / name)
@@ -174,12 +172,8 @@ def test_the_worst_of_a_large_job_is_a_bounded_page() -> None:
     counts, bars = (9**9, 1, 0, 0, 0, 0, -0.12345678, 0.12345678), tuple((p, 12345) for p in range(-30, 34))
     names = [f"model.layers.{i}.mlp.dense_h_to_4h.weight" for i in range(2)]
     stats = tuple(Stats(name, "bfloat16", *counts, bars) for name in names)
-    told: dict[str, Any] = {
-        "verdict": data.Verdict.BROKEN,
-        "findings": found,
-        "regions": regions,
-        "stats": stats,
-    }
+    told: dict[str, Any] = {"verdict": data.Verdict.BROKEN, "findings": found}
+    told |= {"regions": regions, "stats": stats}
     assert good.verification
     entries = tuple(replace(f, report=replace(f.report, **told)) for f in good.verification.files)
     worst = replace(good.verification, files=entries, verdict=data.Verdict.BROKEN)

@@ -96,9 +96,7 @@ def test_a_file_for_each_rank_is_no_answer_for_all(tmp_path: Path, words: list[s
         assert (code, out) == (2, "(exit 2)\n") and UNHEARD in said
 
 
-def test_the_line_inside_of_torchrun_is_printed_and_works(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_line_inside_of_torchrun_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = one_file_per_rank(tmp_path / "run")
     launch = ["python", "-m", "torch.distributed.run", "--nproc-per-node=2", "train.py", "{ckpt.args}"]
     line = hint(started([root], launch)).partition("with: ")[2].partition(", with the flag")[0]

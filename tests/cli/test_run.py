@@ -134,9 +134,7 @@ def test_disk_full_leaves_no_half_decision(root: Path, plans: Path) -> None:
 
 
 @pytest.mark.parametrize("delay", [0.05, 0.15, 0.25])
-def test_a_decider_killed_at_any_point_leaves_a_whole_decision_or_none(
-    root: Path, plans: Path, delay: float
-) -> None:
+def test_a_killed_decider_leaves_a_whole_decision_or_none(root: Path, plans: Path, delay: float) -> None:
     line = [*CKPT, "run", str(root), "--worker", "--plan-dir", str(plans), "--", "sleep", "30"]
     with subprocess.Popen(
         line, env={**CLEAN, **torchrun_env(0, 2, job="j")}, stderr=subprocess.DEVNULL
@@ -285,9 +283,8 @@ def test_processes_that_ask_differently_are_told(root: Path, plans: Path) -> Non
 def test_layouts_of_the_users_own_are_the_same_question_in_every_process(root: Path, plans: Path) -> None:
     """In processes of which none is a copy of another: they have the same functions at other addresses."""
     config = root.parent / "ckpt.toml"
-    config.write_text(
-        '[[layout]]\nname = "ours"\n[[layout.piece]]\nrole = "model"\ntemplate = "{step}/w.bin"\n'
-    )
+    table = '[[layout]]\nname = "ours"\n[[layout.piece]]\nrole = "model"\ntemplate = "{step}/w.bin"\n'
+    config.write_text(table)
     words = [*CKPT, "run", root, "--worker", "--plan-dir", plans, "--config", config, "--", "true"]
     for rank in range(2):
         done = subprocess.run(words, env={**CLEAN, **torchrun_env(rank, 2)}, capture_output=True, text=True)

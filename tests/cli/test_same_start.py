@@ -237,7 +237,7 @@ def test_a_key_under_which_somebody_decides_stays(decisions: Decisions) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ESTALE])
-def test_what_cannot_be_looked_at_stays(
+def test_what_cannot_be_seen_stays(
     decisions: Decisions, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     key = decide(decisions, "old")

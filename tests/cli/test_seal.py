@@ -188,9 +188,7 @@ def weights(path: Path, **tensors: bytes) -> Path:
 
 
 @pytest.mark.parametrize("tensors", [True, False])
-def test_sealed_checkpoints_are_compared_without_reading_their_contents(
-    tmp_path: Path, tensors: bool
-) -> None:
+def test_sealed_checkpoints_are_compared_without_reading_contents(tmp_path: Path, tensors: bool) -> None:
     size, sides = 1 << 20, (tmp_path / "one", tmp_path / "two")
     for side, last in zip(sides, (2, 3), strict=True):
         weights(side / "model-00001.safetensors", a=bytes(size), b=bytes([1]) * size)
@@ -232,11 +230,8 @@ def test_the_tensors_that_are_hit_and_the_place_in_the_file_are_named(
     found = verify(tmp_path / "run")
     (report,) = [f.report for f in found.files if f.report.path == str(path)]
     said = {f.message.rpartition("; ")[2]: f.offset for f in report.findings if f.code == "seal-mismatch"}
-    places = {at: (start + 1000 * at) >> 12 << 12 for at in (3, 40)}
-    hit = {
-        "1 of 64 tensors hit: layers.40.weight": places[40],
-        "3 of 64 tensors hit: layers.{3–5}.weight": places[3],
-    }
+    hit = {"1 of 64 tensors hit: layers.40.weight": 40, "3 of 64 tensors hit: layers.{3–5}.weight": 3}
+    hit = {words: (start + 1000 * at) >> 12 << 12 for words, at in hit.items()}
     assert said == hit
     # the file once, and the tensors that reach into two of its chunks
     assert report.bytes_read < whole + 2 * ((1 << 12) + 2 * 1000) + 2 * (start + 1000)
@@ -250,9 +245,8 @@ def test_what_was_written_anew_with_another_size_is_sworn_to_again(tmp_path: Pat
         put(path, (FORMAT_FILES / "torch_zip/good" / name).read_bytes())
         done = guard.seal(path.parent, again=True, settle=0, **words)
         assert [one.state for one in done.checkpoints] == ["sealed"]
-        assert {r.report.verdict for r in verify(path, settle=0).files if r.report.path == str(path)} == {
-            "ok"
-        }
+        reports = [r.report for r in verify(path, settle=0).files]
+        assert {r.verdict for r in reports if r.path == str(path)} == {"ok"}
 
 
 def test_damage_between_tensors_hits_none(tmp_path: Path) -> None:
@@ -261,12 +255,8 @@ def test_damage_between_tensors_hits_none(tmp_path: Path) -> None:
     path.write_bytes(made(text, bytes(100)))
     guard.seal(tmp_path / "run", tensors=True)
     flip(path, 8 + len(text) - 1, ord(" ") ^ ord("\t"))  # a blank becomes a tab: still JSON
-    found = [
-        f.message
-        for r in verify(tmp_path / "run").files
-        for f in r.report.findings
-        if f.code == "seal-mismatch"
-    ]
+    (found,) = (r.report.findings for r in verify(tmp_path / "run").files if r.report.path == str(path))
+    found = [f.message for f in found if f.code == "seal-mismatch"]
     assert [message.endswith("no tensor is hit") for message in found] == [True]
 
 
@@ -530,9 +520,8 @@ def test_it_goes_on_in_the_background_in_order(tmp_path: Path) -> None:
     roots = [megatron(tmp_path / name) for name in "ab"]
     first, last = (ckpt_tools.seal(root, background=True) for root in roots)
     done = last.wait(), first.wait(0)
-    assert [one and (one.roots, one.count("sealed")) for one in done] == [
-        ((str(root),), 2) for root in reversed(roots)
-    ]
+    wanted = [((str(root),), 2) for root in reversed(roots)]
+    assert [one and (one.roots, one.count("sealed")) for one in done] == wanted
 
 
 def test_what_goes_wrong_is_a_warning(root: Path, tmp_path: Path) -> None:

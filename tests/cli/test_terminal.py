@@ -216,9 +216,8 @@ def test_differences_and_contents_fit(tmp_path: Path, width: int) -> None:
         _, lines = terminal(*words, width=width)
         assert not too_wide("\n".join(lines), width)
         assert words[0] != "diff" or re.fullmatch(r"they differ: \d+ changed of \d+ tensors", lines[0])
-        long = [
-            i for i, line in enumerate(lines) if line.strip().endswith("self_attention.linear_qkv.weight")
-        ]
+        name = "self_attention.linear_qkv.weight"
+        long = [i for i, line in enumerate(lines) if line.strip().endswith(name)]
         assert long and all(lines[i].startswith("    ") and len(lines[i - 1].split()) >= rows for i in long)
 
 
@@ -234,9 +233,8 @@ def test_watch_says_what_it_has_checked_and_what_it_has_not(tmp_path: Path) -> N
     broken_body(root)
 
     def watch(*words: str) -> tuple[int, str]:
-        code, lines = terminal(
-            "watch", str(root), "--once", "--state-dir", str(tmp_path / "s"), *words, width=200
-        )
+        line = ("watch", str(root), "--once", "--state-dir", str(tmp_path / "s"), *words)
+        code, lines = terminal(*line, width=200)
         return code, "\n".join(lines)
 
     code, said = watch("--settle", "1h")
@@ -402,9 +400,7 @@ def test_a_failure_ends_in_stopped_and_the_rest_of_stderr_stays(root: Path) -> N
     assert "ckpt: error: " in done.stderr and "progress" not in done.stdout
 
 
-def test_few_lines_whatever_happens(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_few_lines_in_any_case(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     now = 100.0
     monkeypatch.setattr(progress_module.time, "monotonic", lambda: now)
     with progress(Output("json", progress="json")) as meter:

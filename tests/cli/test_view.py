@@ -86,10 +86,8 @@ def test_a_plan_of_the_view_is_the_plan_and_its_files_load(
     told = build(made, str(view))
     assert picture(root) == before
     assert made.checkpoint is not None
-    assert (
-        scan(str(view)).checkpoints
-        and len({(c.step, c.epoch, c.kind) for c in scan(str(view)).checkpoints}) == 1
-    )
+    seen = scan(str(view)).checkpoints
+    assert len({(c.step, c.epoch, c.kind) for c in seen}) == 1
     # what was ruled out or asked about other steps does not concern a view; a save interval would take a lone
     # checkpoint for another kind
     options = {
@@ -270,9 +268,8 @@ def test_trackers_and_notes_are_fresh(tmp_path: Path) -> None:
     (root / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-200"\n')
     build(made, str(tmp_path / "v"))
     told = (tmp_path / "v" / "checkpoint").read_text().splitlines()
-    assert told == [
-        f'{key}: "model.ckpt-300"' for key in ("model_checkpoint_path", "all_model_checkpoint_paths")
-    ]
+    keys = ("model_checkpoint_path", "all_model_checkpoint_paths")
+    assert told == [f'{key}: "model.ckpt-300"' for key in keys]
     assert "model.ckpt-300.meta" in links(tmp_path / "v")
     root, made = tree("mindspore", "pangu", tmp_path / "m")
     for r in range(4):
@@ -353,9 +350,7 @@ def test_nothing_but_a_view_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["directory", "file", "link"])
-def test_what_was_put_there_meanwhile_stays(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_came_there_meanwhile_stays(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody's directory, file or link takes the place while the view is built."""
     from ckpt_tools.job import view as room
 
@@ -490,9 +485,7 @@ def test_the_command_is_told_the_view(tmp_path: Path) -> None:
     assert inside.code == 2 and "lies inside" in inside.said and not (root / "v").exists()
 
 
-def test_a_failed_rank_finds_its_replica_under_its_own_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_rank_finds_its_replica_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root, _ = tree("mindio-ttp", "tft", tmp_path)
     view, home = tmp_path / "v", "tft_saved_checkpoints-step_11"
     options = [root, "--view", view, "--plan-dir", tmp_path / "plans", "--world-size", "4"]

@@ -308,9 +308,7 @@ def test_an_idle_run_says_nothing_more(watch: Watch, tmp_path: Path) -> None:
     assert seen.waits == [60.0] * 6, "the next listing, whatever was found"
 
 
-def test_a_clock_that_jumps_moves_nothing(
-    watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_jumping_clock_moves_nothing(watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, ahead = time.time, [0.0]
     monkeypatch.setattr(time, "time", lambda: real() + ahead[0])
     path = megatron(tmp_path / "run")
@@ -328,9 +326,7 @@ def test_a_clock_that_jumps_moves_nothing(
     assert all(0 < seconds <= 60 for seconds in seen.waits)
 
 
-def test_what_is_young_is_waited_for_by_our_clock(
-    watch: Watch, tmp_path: Path, ahead: Callable[[float], Act]
-) -> None:
+def test_young_files_wait_by_our_clock(watch: Watch, tmp_path: Path, ahead: Callable[[float], Act]) -> None:
     """Its times lie in the future: those of a file server whose clock is wrong. A cut save is told of all the same."""
     path = megatron(tmp_path / "run", steps=(10, 20), world=1, tracker=False)
     os.truncate(path / FILE, (path / FILE).stat().st_size // 2)
@@ -389,9 +385,7 @@ def test_what_cannot_be_read_is_neither_good_nor_bad(
     assert seen.of("pass", "checkpoints")[0]["unknown"] == 1
 
 
-def test_a_full_disk_is_said_once_and_it_goes_on(
-    watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_said_once(watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, real = megatron(tmp_path / "run"), os.write
     full = [True]
 

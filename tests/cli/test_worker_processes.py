@@ -127,9 +127,7 @@ def test_every_fixture_at_once(root: str, runs: int, copies: list[tuple[int, int
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize("level", [Level.STRUCTURE, Level.CONTENT])
-def test_plans_are_the_same_and_fall_back_the_same(
-    many: Path, level: Level, copies: list[tuple[int, int]]
-) -> None:
+def test_plans_are_and_fall_back_the_same(many: Path, level: Level, copies: list[tuple[int, int]]) -> None:
     question = Selection(level=level, settle=0.0)
     alone = plan(str(many), replace(question, jobs=1))
     made = plan(str(many), replace(question, jobs=2))
