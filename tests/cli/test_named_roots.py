@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from fixture_trees import pairs
+from in_process import executed
 from msgspec.structs import replace
 from places import DOCS, LAYOUT_TREES, ROOT
 from run_helpers import megatron
@@ -68,15 +69,12 @@ def typos(tmp_path: Path) -> dict[str, Path]:
 @pytest.mark.slow
 @pytest.mark.parametrize("typo", TYPOS)
 @pytest.mark.parametrize("command", ASK)
-def test_every_command_ends_with_5(
-    command: str, typo: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_every_command_ends_with_5(command: str, typo: str, tmp_path: Path) -> None:
     root = str(typos(tmp_path)[typo])
     first, *words = shlex.split(command)
     before = sorted(tmp_path.joinpath("runs").rglob("*"))
-    assert execute([first, *([root] * (1 + (first == "diff"))), *words]) == 5
-    said = capfd.readouterr()
-    assert said.out in ("", "(exit 5)\n") and "ckpt: error: " in said.err and "hint: " in said.err
+    code, out, err = executed([first, *([root] * (1 + (first == "diff"))), *words])
+    assert code == 5 and out in ("", "(exit 5)\n") and "ckpt: error: " in err and "hint: " in err
     assert sorted(tmp_path.joinpath("runs").rglob("*")) == before
 
 
@@ -106,40 +104,30 @@ def test_the_hint_is_a_line_to_copy(tmp_path: Path, capfd: pytest.CaptureFixture
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["latest", "plan", "hook", "run -- no-such-command"])
-@pytest.mark.parametrize("given", ["flag", "variable"])
-def test_a_first_launch_may_say_so(
-    command: str,
-    given: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    wrong = typos(tmp_path)
-    root, (first, *more) = tmp_path / "runs" / "new", command.split()
-    if given == "variable":
-        monkeypatch.setenv("CKPT_ALLOW_MISSING", "1")
+def test_a_first_launch_may_say_so(command: str, tmp_path: Path) -> None:
+    wrong, (first, *more) = typos(tmp_path), command.split()
+    root = tmp_path / "runs" / "new"
 
-    def asked(root: Path, *allowed: str) -> int:
-        flags = (*(["--allow=missing"] if given == "flag" else []), *allowed)
-        return execute([first, str(root), *flags, *more])
+    def asked(root: Path, *allowed: str) -> tuple[int, str]:
+        code, out, err = executed([first, str(root), "--allow=missing", *allowed, *more])
+        return code, out + err
 
-    assert asked(root) == 5  # alone it allows nothing
-    assert "together with --allow none" in capfd.readouterr().err
-    assert asked(root, "--allow=none") == (127 if more else 0)
-    said = capfd.readouterr()
-    assert "missing-root" in said.err + said.out and not os.path.lexists(root)
+    code, said = asked(root)
+    assert code == 5 and "together with --allow none" in said  # alone it allows nothing
+    code, said = asked(root, "--allow=none")
+    assert code == (127 if more else 0) and "missing-root" in said and not os.path.lexists(root)
     for typo in ("the directory above", "below a file", "a link to nothing"):  # its parent is not there
-        assert asked(wrong[typo], "--allow=none") == 5
+        assert asked(wrong[typo], "--allow=none")[0] == 5
 
 
 def test_absent_is_certain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = tmp_path / "ckpt"
-    assert absent(str(root)) and absent(f"{root}/")
+    root = str(tmp_path / "ckpt")
+    assert absent(root) and absent(f"{root}/")
     (tmp_path / "ckpt-old").mkdir()
-    assert absent(str(root))
+    assert absent(root)
     for name in ("ckpt_0", "ckpt7", "ckpt.index"):  # what ROOT is a prefix of
         (tmp_path / name).touch()
-        assert not absent(str(root)), name
+        assert not absent(root), name
         (tmp_path / name).unlink()
 
     def failing(path: object) -> object:
@@ -148,7 +136,7 @@ def test_absent_is_certain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     for call in ("os.scandir", "os.lstat"):
         with monkeypatch.context() as patch:
             patch.setattr(call, failing)
-            assert not absent(str(root))
+            assert not absent(root)
 
 
 def test_what_scripts_are_told_is_the_safe_form() -> None:
@@ -193,20 +181,16 @@ def other(tmp_path: Path, name: str) -> Path:
 
 @pytest.mark.share(4)
 @pytest.mark.parametrize(("name", "first"), pairs(NAMES, [True, False], pytest.mark.slow))
-def test_verify_names_what_it_did_not_inspect(
-    name: str, first: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_verify_names_what_it_did_not_inspect(name: str, first: bool, tmp_path: Path) -> None:
     named, sound = other(tmp_path, name), good(tmp_path)
-    both = [str(named), str(sound)] if first else [str(sound), str(named)]
-    assert execute(["verify", str(sound)]) == 0
-    assert execute(["verify", str(named)]) == 3
-    capfd.readouterr()
-    assert execute(["verify", *both, "--level", "structure", "--json"]) == 5
-    said = json.loads(capfd.readouterr().out)
+    both = [str(named), str(sound)][:: 1 if first else -1]
+    assert [executed(["verify", str(path)])[0] for path in (sound, named)] == [0, 3]
+    code, out, _ = executed(["verify", *both, "--level", "structure", "--json"])
+    said = json.loads(out)
     left_out = [f["path"] for f in said["findings"] if f["code"] == "not-inspected"]
-    assert (said["verdict"], left_out) == ("unknown", [str(named)])
-    assert execute(["verify", *both, "-q"]) == 5
-    assert os.path.basename(named) in capfd.readouterr().out
+    assert (code, said["verdict"], left_out) == (5, "unknown", [str(named)])
+    code, out, _ = executed(["verify", *both, "-q"])
+    assert code == 5 and os.path.basename(named) in out
     assert ckpt_tools.verify(both).verdict is Verdict.UNKNOWN
 
 
@@ -219,14 +203,12 @@ def test_show_and_diff_do_not_end_with_0(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in NAMES if not n.endswith("/")])
-@pytest.mark.parametrize("command", ["plan", "latest", "hook"])
-def test_a_file_for_a_root_is_no_first_launch(
-    command: str, name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_for_a_root_is_no_first_launch(name: str, tmp_path: Path) -> None:
     named = other(tmp_path, name)
-    state = ["--plan-dir", "plans"] if command == "hook" else []
-    assert execute([command, str(named), "--allow=none", "--allow=missing", *state]) == 5
-    assert str(named) in capfd.readouterr().err
+    for command in ("plan", "latest", "hook"):
+        state = ["--plan-dir", "plans"] if command == "hook" else []
+        code, _, err = executed([command, str(named), "--allow=none", "--allow=missing", *state])
+        assert code == 5 and str(named) in err
     with pytest.raises(errors.CannotLook):
         ckpt_tools.plan(named, Selection(allow_none=True))
 
@@ -257,16 +239,14 @@ def test_a_named_file_is_looked_at_wherever_it_lies(place: str, tmp_path: Path) 
 @pytest.mark.share(4)
 @pytest.mark.parametrize("kind", ["tar", "gztar", "bztar", "xztar", "zip"])
 @pytest.mark.parametrize("name", ["run", "step_300", "core"])
-def test_an_archive_of_a_run_is_neither_good_nor_damaged(
-    kind: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_archive_of_a_run_is_neither_good_nor_damaged(kind: str, name: str, tmp_path: Path) -> None:
     """Nobody looked at what is in it; and what is merely compressed is of no checkpoint's format."""
     packed = shutil.make_archive(str(tmp_path / name), kind, GOOD / "tp", "tree" if name == "run" else None)
-    assert execute(["verify", packed]) == 3
-    assert "does not look into" in capsys.readouterr().out
-    assert execute(["plan", packed, "--allow=none"]) == 5
-    assert "unpack it" in capsys.readouterr().err
-    assert execute(["verify", str(Path(packed).rename(tmp_path / "noname"))]) == 3
+    code, out, _ = executed(["verify", packed])
+    assert code == 3 and "does not look into" in out
+    code, _, err = executed(["plan", packed, "--allow=none"])
+    assert code == 5 and "unpack it" in err
+    assert executed(["verify", str(Path(packed).rename(tmp_path / "noname"))])[0] == 3
 
 
 FORMS: dict[str, Callable[[Path], Any]] = {"text": str, "bytes": os.fsencode, "object": Path}

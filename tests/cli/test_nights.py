@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from in_process import executed
 from nights import NIGHTS, RANK_1, RUN, Night
 from run_helpers import CKPT, CLEAN, ckpt, megatron
 
-from ckpt_tools.cli import app, dispatch, options
+from ckpt_tools.cli import app, options
 from ckpt_tools.cli.app import COMMANDS, parameters
 from ckpt_tools.errors import BY_EXIT_CODE
 from ckpt_tools.findings import CODES
@@ -168,64 +169,62 @@ def flags(command: str) -> dict[str, Any]:
     return {name: p for p in app.command(command).params for name in p.opts if name.startswith("--")}
 
 
-def said(capfd: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str]:
-    code = dispatch.execute(argv)
-    return code, capfd.readouterr().err
+def said(*argv: str) -> tuple[int, str]:
+    code, _, err = executed(argv)
+    return code, err
 
 
 @pytest.mark.slow
 @pytest.mark.share(2)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_one_dash_in_place_of_two_names_the_flag(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    known = flags(command)
-    for flag in known:
-        code, err = said(capfd, *command.split(), flag[1:], "x")
+    for flag in flags(command):
+        code, err = said(*command.split(), flag[1:], "x")
         if "there is no flag" in err:  # -j and -o are flags with a value of their own
             assert code == 2 and f"did you mean {flag}?" in err, (flag, err)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_flag_without_its_value_is_named_with_its_command(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for flag, param in flags(command).items():
         if not param.is_flag:
-            code, err = said(capfd, *command.split(), flag)
+            code, err = said(*command.split(), flag)
             assert code == 2 and f"{flag} needs a value" in err and f"'ckpt {command} -h'" in err, (flag, err)
 
 
 @pytest.mark.parametrize("word", ["step", "steps", "rank", "world", "groups", "ranks", "interval", "cache"])
-def test_a_word_of_a_flag_is_enough(word: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    _, err = said(capfd, "plan", str(tmp_path), f"--{word}", "3")
+def test_a_word_of_a_flag_is_enough(word: str, tmp_path: Path) -> None:
+    _, err = said("plan", str(tmp_path), f"--{word}", "3")
     assert "no flag" not in err or word.rstrip("s") in err.partition("did you mean ")[2], err
 
 
 @pytest.mark.parametrize(
     "words",
-    ["python train.py", "python train.py --lr 3", "torchrun --nproc_per_node 2 train.py", "sh -c true", "python", "",
-     "-- ''", "--"],
-)  # fmt: skip
+    ["python train.py --lr 3", "torchrun --nproc_per_node 2 train.py", "sh -c true", "", "-- ''", "--"],
+)
 def test_run_without_a_command_after_dashes_says_where_it_goes(
-    root: Path, words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    root: Path, words: str, tmp_path: Path
 ) -> None:
-    code, err = said(capfd, "run", str(root), "--plan-dir", str(tmp_path / "plans"), *shlex.split(words))
+    code, err = said("run", str(root), "--plan-dir", str(tmp_path / "plans"), *shlex.split(words))
     assert code == 2 and "after --: ckpt run ROOT -- " in err, err
     assert not (tmp_path / "plans").exists(), "nothing was decided for a job that cannot start"
 
 
-def test_what_run_cannot_start(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_run_cannot_start(tmp_path: Path) -> None:
     """A command that vanishes is no bug; a word before the dashes may be a flag's value, or a second ROOT."""
     (tmp_path / "run").mkdir()
     words = ("--plan-dir", str(tmp_path / "plans"), "--allow=none", "--", "{ckpt.args}")
-    code, err = said(capfd, "run", str(tmp_path / "run"), *words)
+    code, err = said("run", str(tmp_path / "run"), *words)
     assert code == 2 and "after --" in err, err
-    code, err = said(capfd, "run", str(tmp_path), "--json", "--", "true")
+    code, err = said("run", str(tmp_path), "--json", "--", "true")
     assert code == 2 and "ckpt plan --json" in err and "$CKPT_PLAN" in err, err
-    code, err = said(capfd, "run", "a", "b", "--", "echo")
+    code, err = said("run", "a", "b", "--", "echo")
     begin = "ckpt: error: there are more words before -- than 'ckpt run' takes: b\nhint: "
     assert code == 2 and err.startswith(begin)
 
@@ -258,12 +257,11 @@ def test_what_run_cannot_start(tmp_path: Path, capfd: pytest.CaptureFixture[str]
     ],
 )  # fmt: skip
 def test_a_flag_that_goes_does_what_it_did_and_says_what_to_use(
-    line: str, instead: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    line: str, instead: str, tmp_path: Path
 ) -> None:
     root, answers = megatron(tmp_path / "run"), []
     for said in (line, instead):
-        code = dispatch.execute([word.replace("RUN", str(root)) for word in said.split()])
-        out, err = capfd.readouterr()
+        code, out, err = executed([word.replace("RUN", str(root)) for word in said.split()])
         answers.append((code, re.sub(r" in [0-9.]+ s( \([^)]*\))?", "", out)))
         assert ("is accepted until the next release" in err) == (said == line), err
     assert answers[0] == answers[1]
