@@ -262,30 +262,17 @@ def added(
 
 
 CHOICE: dict[str, Case] = {
-    **added(
-        plain,
-        "history | world-size 4 | exclude iter_0000020 | max-step 19 | tp 1 | parallel tp=1 | "
-        "require-seal | verify-key absent.pub",
-    ),
+    **added(plain, "history | world-size 4 | exclude iter_0000020 | max-step 19 | tp 1 | parallel tp=1 | require-seal | verify-key absent.pub"),
     **added(gasps, "prefer periodic | kind periodic | fault-ranks 0", "--save-interval 10"),
-    **added(flipped, "level structure | max-attempts 1"),
-    **added(half_of_a_pair, "replica-groups 0,1 | replicas all"),
-    **added(plain, "budget 0s | io direct | limit-rate 1PB", "--no-cache"),
-    **added(plain, "max-age 0s | no-cache", "--cached"),
-    **added(empty, "allow none | allow-none"),
-    **added(cut, "no-fallback | fail-on warning"),
-    "root": Case(lambda tmp: [], "@plain", "@rolled_back"),
-    "rank": Case(per_rank, "--rank 0", "--rank 1"),
-    "resume_args": Case(plain, "", "--resume-args '--at {step}'"),
-    "order": Case(rolled_back, "", "--order step"),
-    "resume_from": Case(behind, "", "--resume-from tracker"),
-    "layout": Case(two_layouts, "", "--layout megatron"),
-    "run": Case(two_runs, "", "--run a"),
-    "prefix": Case(two_prefixes, "", "--prefix net"),
-    "trust_global": Case(foreign, "", "--trust-global mycompany.*"),
-    "store_option": far(),
-    "key_file": Case(encrypted, "", "--key-file key"),
-    "require": Case(per_rank, "", "--require epoch_num"),
+    **added(flipped, "level structure | max-attempts 1"), **added(half_of_a_pair, "replica-groups 0,1 | replicas all"),
+    **added(plain, "budget 0s | io direct | limit-rate 1PB", "--no-cache"), **added(plain, "max-age 0s | no-cache", "--cached"),
+    **added(empty, "allow none | allow-none"), **added(cut, "no-fallback | fail-on warning"),
+    "root": Case(lambda tmp: [], "@plain", "@rolled_back"), "rank": Case(per_rank, "--rank 0", "--rank 1"),
+    "resume_args": Case(plain, "", "--resume-args '--at {step}'"), "order": Case(rolled_back, "", "--order step"),
+    "resume_from": Case(behind, "", "--resume-from tracker"), "layout": Case(two_layouts, "", "--layout megatron"),
+    "run": Case(two_runs, "", "--run a"), "prefix": Case(two_prefixes, "", "--prefix net"),
+    "trust_global": Case(foreign, "", "--trust-global mycompany.*"), "store_option": far(),
+    "key_file": Case(encrypted, "", "--key-file key"), "require": Case(per_rank, "", "--require epoch_num"),
     "fault_file": Case(failed_ranks, "--save-interval 10", "--save-interval 10 --fault-file faults.json"),
     "prove_replicas": Case(three_of_a_kind, "--replica-groups all", "--replica-groups all --prove-replicas"),
     "strategy_dir": Case(strategies, "", "--strategy-dir none"),
@@ -293,16 +280,12 @@ CHOICE: dict[str, Case] = {
     "rank_order": Case(plain, "--world-size 4", "--world-size 4 --rank-order dp-tp-cp-ep-pp"),
     "save_interval": Case(gasps, "", "--save-interval 10"),
     "allow_missing": Case(lambda tmp: tmp / "run", "--allow=none", "--allow=none --allow-missing"),
-    "allow_fresh": Case(lost, "", "--allow-fresh"),
-    "plan_dir": Case(started_before, "--allow=none", "--allow=none --plan-dir log"),
+    "allow_fresh": Case(lost, "", "--allow-fresh"), "plan_dir": Case(started_before, "--allow=none", "--allow=none --plan-dir log"),
     "seal_dir": Case(sealed_away, "--require-seal", "--require-seal --seal-dir seals"),
     "skip_unreadable": Case(plain, "--unreadable", "--unreadable --skip-unreadable"),
-    "strict": Case(plain, "--no-cache --budget 0s", "--no-cache --budget 0s --strict"),
-    **without(plain),
-    "settle": Case(unfinished, "", "--settle 0s"),
-    "jobs": Case(plain, "--no-cache --jobs 2", "--no-cache --jobs 3"),
-    **trusting(plain),
-}
+    "strict": Case(plain, "--no-cache --budget 0s", "--no-cache --budget 0s --strict"), **without(plain),
+    "settle": Case(unfinished, "", "--settle 0s"), "jobs": Case(plain, "--no-cache --jobs 2", "--no-cache --jobs 3"), **trusting(plain),
+}  # fmt: skip
 
 
 def chosen(names: str) -> dict[str, Case]:
@@ -316,46 +299,26 @@ DECIDING: dict[str, Case] = {
     "rank": Case(per_rank, "--worker --rank 0", "--worker --rank 1", torchrun_env(0, 2)),
     "node": Case(plain, "--agree --nodes 2 --world-size 2", ONE_NODE),
     "timeout": Case(locked, "--job j --timeout 0s", "--job j --timeout 1ms"),
-    "require_mount": Case(lambda tmp: tmp / "run", "", "--require-mount"),
-    "by_rank": Case(per_rank, TOLD, f"--by-rank {TOLD}"),
+    "require_mount": Case(lambda tmp: tmp / "run", "", "--require-mount"), "by_rank": Case(per_rank, TOLD, f"--by-rank {TOLD}"),
     "command": Case(plain, "-- train", "-- test"),
-}
+}  # fmt: skip
 CHECK: dict[str, Case] = {
-    **added(plain, "by-store | sample 1/2 | scheduler file:none.json"),
-    **added(behind, "strict | fail-on warning"),
-    **chosen(
-        "level key_file require require_seal seal_dir verify_key no_cache jobs io limit_rate trust_global"
-    ),
-    "paths": CHOICE["root"],
-    "store_option": far(),
-    "max_age": Case(plain, "--cached", "--cached --max-age 1d"),
-    "no_cache": Case(plain, "--cached --max-age 1d", "--cached --max-age 1d --no-cache"),
-    "settle": Case(unfinished, "", "--settle 0s"),
-    "explain_bytes": Case(one_rank, "", "--explain-bytes"),
-    "max_duration": Case(plain, "--sample 100%", "--sample 100% --budget 0s"),
-    **without(plain),
-    **trusting(plain),
-}
+    **added(plain, "by-store | sample 1/2 | scheduler file:none.json"), **added(behind, "strict | fail-on warning"),
+    **chosen("level key_file require require_seal seal_dir verify_key no_cache jobs io limit_rate trust_global"), "paths": CHOICE["root"],
+    "store_option": far(), "max_age": Case(plain, "--cached", "--cached --max-age 1d"),
+    "no_cache": Case(plain, "--cached --max-age 1d", "--cached --max-age 1d --no-cache"), "settle": Case(unfinished, "", "--settle 0s"),
+    "explain_bytes": Case(one_rank, "", "--explain-bytes"), "max_duration": Case(plain, "--sample 100%", "--sample 100% --budget 0s"),
+    **without(plain), **trusting(plain),
+}  # fmt: skip
 DRY = "--dry-run"
 SEAL: dict[str, Case] = {
-    **added(
-        plain,
-        "digest none | also none | tensors | seal-dir seals | sign-key absent.key | io direct | "
-        "limit-rate 1PB",
-        DRY,
-    ),
-    **added(unfinished, "settle 0s | strict", DRY),
-    "paths": Case(lambda tmp: [], f"@plain {DRY}", f"@rolled_back {DRY}"),
-    "store_option": far(DRY),
-    "again": Case(sealed_and_edited, DRY, f"{DRY} --again"),
-    "merge": Case(fragments, DRY, f"{DRY} --merge"),
-    "dry_run": Case(sealed_already, "--again", f"--again {DRY}"),
-    "key_file": Case(encrypted, DRY, f"{DRY} --key-file key"),
-    "require": Case(per_rank, DRY, f"{DRY} --require epoch_num"),
-    "jobs": Case(plain, f"{DRY} --jobs 2", f"{DRY} --jobs 3"),
-    **trusting(plain),
-    **without(plain, DRY),
-}
+    **added(plain, "digest none | also none | tensors | seal-dir seals | sign-key absent.key | io direct | limit-rate 1PB", DRY),
+    **added(unfinished, "settle 0s | strict", DRY), "paths": Case(lambda tmp: [], f"@plain {DRY}", f"@rolled_back {DRY}"),
+    "store_option": far(DRY), "again": Case(sealed_and_edited, DRY, f"{DRY} --again"), "merge": Case(fragments, DRY, f"{DRY} --merge"),
+    "dry_run": Case(sealed_already, "--again", f"--again {DRY}"), "key_file": Case(encrypted, DRY, f"{DRY} --key-file key"),
+    "require": Case(per_rank, DRY, f"{DRY} --require epoch_num"), "jobs": Case(plain, f"{DRY} --jobs 2", f"{DRY} --jobs 3"),
+    **trusting(plain), **without(plain, DRY),
+}  # fmt: skip
 
 
 def put_away(tmp: Path, **more: str) -> Path:
@@ -400,37 +363,23 @@ PRUNE: dict[str, Case] = {
     **trusting(many, always=ONE),
 }  # fmt: skip
 PIN: dict[str, Case] = {
-    **added(untold(plain), "undo | dry-run", f"{NEWEST}"),
-    "paths": Case(untold(plain), f"{NEWEST}", "run/iter_0000010"),
-    "home": Case(untold(plain), f"{NEWEST}", f"{NEWEST} --root ."),
-    **trusting(lambda tmp: [plain(tmp) / "iter_0000020"]),
+    **added(untold(plain), "undo | dry-run", f"{NEWEST}"), "paths": Case(untold(plain), f"{NEWEST}", "run/iter_0000010"),
+    "home": Case(untold(plain), f"{NEWEST}", f"{NEWEST} --root ."), **trusting(lambda tmp: [plain(tmp) / "iter_0000020"]),
     **without(untold(plain), f"{NEWEST} --dry-run"),
-}
+}  # fmt: skip
 PASS = "--once --settle 0s"
 WATCH: dict[str, Case] = {
-    **added(
-        plain,
-        "rescan never | every night | on-good true | metrics 0 | state-dir elsewhere | io direct | "
-        "limit-rate 1PB",
-        PASS,
-    ),
-    "roots": Case(untold(plain), f"run {PASS}", f"run/iter_0000010 {PASS}"),
-    "store_option": far(PASS),
+    **added(plain, "rescan never | every night | on-good true | metrics 0 | state-dir elsewhere | io direct | limit-rate 1PB", PASS),
+    "roots": Case(untold(plain), f"run {PASS}", f"run/iter_0000010 {PASS}"), "store_option": far(PASS),
     "on_bad": Case(flipped, PASS, f"{PASS} --on-bad true"),
     "timeout": Case(one_rank, f"{PASS} --on-good 'sleep 1'", f"{PASS} --on-good 'sleep 1' --timeout 0.1s"),
-    "metrics_address": Case(
-        plain, f"{PASS} --metrics-port 0", f"{PASS} --metrics-port 0 --metrics-address 192.0.2.1"
-    ),
-    "plan_dir": Case(started_before, PASS, f"{PASS} --plan-dir log"),
-    "seal_dir": Case(sealed_away, PASS, f"{PASS} --seal-dir seals"),
+    "metrics_address": Case(plain, f"{PASS} --metrics-port 0", f"{PASS} --metrics-port 0 --metrics-address 192.0.2.1"),
+    "plan_dir": Case(started_before, PASS, f"{PASS} --plan-dir log"), "seal_dir": Case(sealed_away, PASS, f"{PASS} --seal-dir seals"),
     "require": Case(per_rank, PASS, f"{PASS} --require epoch_num"),
-    "trust_global": Case(foreign, PASS, f"{PASS} --trust-global mycompany.*"),
-    "settle": Case(plain, "--once", PASS),
-    "key_file": Case(encrypted, PASS, f"{PASS} --key-file key"),
-    "jobs": Case(plain, f"{PASS} --jobs 2", f"{PASS} --jobs 3"),
-    **without(plain, PASS),
-    **trusting(plain, always=PASS),
-}
+    "trust_global": Case(foreign, PASS, f"{PASS} --trust-global mycompany.*"), "settle": Case(plain, "--once", PASS),
+    "key_file": Case(encrypted, PASS, f"{PASS} --key-file key"), "jobs": Case(plain, f"{PASS} --jobs 2", f"{PASS} --jobs 3"),
+    **without(plain, PASS), **trusting(plain, always=PASS),
+}  # fmt: skip
 
 
 def behind_and_locked(tmp: Path) -> Path:
@@ -467,18 +416,15 @@ REPAIR: dict[str, Case] = {
     "jobs": Case(plain, "--jobs 2", "--jobs 3"), **trusting(plain), **without(plain),
 }  # fmt: skip
 OTHERS: dict[str, dict[str, Case]] = {
-    "repair": REPAIR,
-    "quarantine": QUARANTINE,
-    "prune": PRUNE,
-    "pin": PIN,
-    "watch": WATCH,
+    "repair": REPAIR, "quarantine": QUARANTINE, "prune": PRUNE, "pin": PIN, "watch": WATCH, "seal": SEAL, "verify": CHECK,
+    "explain": {"code": Case(lambda tmp: [], "truncated", "crc-mismatch")},
+    "completion": {"shell": Case(lambda tmp: [], "--text bash", "--text fish")},
+    "formats": {"name": Case(lambda tmp: [], "--text torch_zip", "--text safetensors"), **without(lambda tmp: [])},
+    "launchers": without(with_launcher),
     "undo": {
-        "root": Case(untold(put_away), "run", "run/iter_0000010"),
-        "apply": Case(quarantine_locked, "", "--apply"),
-        "state_dir": Case(nowhere, "", "--state-dir elsewhere"),
-        **trusting(put_away),
+        "root": Case(untold(put_away), "run", "run/iter_0000010"), "apply": Case(quarantine_locked, "", "--apply"),
+        "state_dir": Case(nowhere, "", "--state-dir elsewhere"), **trusting(put_away),
     },
-    "seal": SEAL,
     "ls": {
         **chosen("root kind layout run prefix exclude max_step world_size order store_option save_interval"),
         "jobs": Case(images, "--jobs 2", "--jobs 3"), "since": Case(plain, "", "--since 1h"), **without(plain),
@@ -486,64 +432,34 @@ OTHERS: dict[str, dict[str, Case]] = {
         "state_dir": Case(nowhere, "--quarantine", "--quarantine --state-dir elsewhere"), **trusting(plain),
     },
     "stage": {
-        **chosen(STAGED),
-        "directory": Case(untold(plain), "local://run one", "local://run other"),
+        **chosen(STAGED), "directory": Case(untold(plain), "local://run one", "local://run other"),
         "keep": Case(four_ranks, "", "--keep 0"),
     },
-    "verify": CHECK,
     "report": {
-        **{
-            name: CHECK[name]
-            for name in CHECK
-            if name not in ("by_store", "explain_bytes", "scheduler", "fail_on")
-        },
+        **{name: CHECK[name] for name in CHECK if name not in ("by_store", "explain_bytes", "scheduler", "fail_on")},
         **chosen("order run max_step save_interval world_size"),
     },
     "show": {
         "file": Case(untold(plain), f"run/{FILE}", "run/latest_checkpointed_iteration.txt"),
         "level": Case(lambda tmp: [flipped(tmp) / FILE], "", "--level content"),
         "key_file": Case(lambda tmp: [encrypted(tmp) / "net-1_5.ckpt"], "", "--key-file key"),
-        "explain_bytes": Case(lambda tmp: [one_rank(tmp) / FILE], "", "--explain-bytes"),
-        "store_option": far(),
-        **without(lambda tmp: [one_rank(tmp) / FILE]),
-        **trusting(lambda tmp: [one_rank(tmp) / FILE], "--key-file conf/key"),
+        "explain_bytes": Case(lambda tmp: [one_rank(tmp) / FILE], "", "--explain-bytes"), "store_option": far(),
+        **without(lambda tmp: [one_rank(tmp) / FILE]), **trusting(lambda tmp: [one_rank(tmp) / FILE], "--key-file conf/key"),
     },
     "diff": {
         "a": Case(untold(plain), "run/iter_0000010 run/iter_0000020", "run/iter_0000020 run/iter_0000020"),
         "b": Case(untold(plain), "run/iter_0000010 run/iter_0000020", "run/iter_0000010 run/iter_0000010"),
-        "level": Case(
-            lambda tmp: [(root := plain(tmp)) / "iter_0000010", root / "iter_0000020"],
-            "",
-            "--level structure",
-        ),
-        "seal_dir": Case(lambda tmp: [sealed_away(tmp)] * 2, "", "--seal-dir seals"),
-        "store_option": far("s3://bucket/other"),
+        "level": Case(lambda tmp: [(root := plain(tmp)) / "iter_0000010", root / "iter_0000020"], "", "--level structure"),
+        "seal_dir": Case(lambda tmp: [sealed_away(tmp)] * 2, "", "--seal-dir seals"), "store_option": far("s3://bucket/other"),
         "key_file": Case(lambda tmp: [encrypted(tmp) / "net-1_5.ckpt"] * 2, "", "--key-file key"),
-        "strict": Case(
-            lambda tmp: [encrypted(tmp) / "net-1_5.ckpt"] * 2,
-            "--level structure",
-            "--level structure --strict",
-        ),
-        "jobs": Case(lambda tmp: [plain(tmp)] * 2, "--jobs 1", "--jobs 2"),
-        **without(lambda tmp: [plain(tmp)] * 2),
+        "strict": Case(lambda tmp: [encrypted(tmp) / "net-1_5.ckpt"] * 2, "--level structure", "--level structure --strict"),
+        "jobs": Case(lambda tmp: [plain(tmp)] * 2, "--jobs 1", "--jobs 2"), **without(lambda tmp: [plain(tmp)] * 2),
         **trusting(lambda tmp: [plain(tmp)] * 2),
     },
-    "explain": {"code": Case(lambda tmp: [], "truncated", "crc-mismatch")},
-    "completion": {"shell": Case(lambda tmp: [], "--text bash", "--text fish")},
-    "formats": {
-        "name": Case(lambda tmp: [], "--text torch_zip", "--text safetensors"),
-        **without(lambda tmp: []),
-    },
-    "launchers": without(with_launcher),
     "layouts": {
-        "root": Case(
-            untold(plain), "run --check --layout megatron", "run/iter_0000010 --check --layout megatron"
-        ),
-        "check": Case(lambda tmp: [], "--text", "--text --check"),
-        "guess": Case(plain, "--check", "--guess"),
-        "layout": Case(plain, "--check --layout megatron", "--check --layout dcp"),
-        **without(lambda tmp: []),
-        **trusting(lambda tmp: []),
+        "root": Case(untold(plain), "run --check --layout megatron", "run/iter_0000010 --check --layout megatron"),
+        "check": Case(lambda tmp: [], "--text", "--text --check"), "guess": Case(plain, "--check", "--guess"),
+        "layout": Case(plain, "--check --layout megatron", "--check --layout dcp"), **without(lambda tmp: []), **trusting(lambda tmp: []),
     },
     "hook install": {
         "what": Case(lambda tmp: [], "--text slurm", "--text torchrun"),

@@ -156,11 +156,9 @@ def test_a_view_that_was_exchanged_since(
 
 
 FILES: dict[str, tuple[str, bytes]] = {
-    "--fault-file": ("faults.json", b"[0]"),
-    "--replica-groups": ("groups", b"0"),
-    "--key-file": ("key", b"k" * 16),
+    "--fault-file": ("faults.json", b"[0]"), "--replica-groups": ("groups", b"0"), "--key-file": ("key", b"k" * 16),
     "--config": ("ckpt.toml", b"world-size = 1\n"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.slow

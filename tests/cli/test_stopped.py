@@ -142,11 +142,9 @@ INTERRUPTED: dict[str, tuple[Callable[[Path], None], list[str]]] = {
     "repair": (flipped, ["repair", "@", "--accept-odds", "0.001", "--apply"]),
 }
 NEXT = {
-    "prune": ["prune", "@", "--keep", "1000", "--settle", "0s", "--apply"],
-    "pin": ["pin", OLDEST, "--root", "@"],
-    "undo": ["undo", "@", "--apply"],
-    "repair": ["repair", "@", "--tracker", "--apply"],
-}
+    "prune": ["prune", "@", "--keep", "1000", "--settle", "0s", "--apply"], "pin": ["pin", OLDEST, "--root", "@"],
+    "undo": ["undo", "@", "--apply"], "repair": ["repair", "@", "--tracker", "--apply"],
+}  # fmt: skip
 
 
 @pytest.mark.share(40)
