@@ -397,14 +397,11 @@ def full(home: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 TROUBLE: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
-    "no module": lambda home, patch: patch.setitem(sys.modules, "sqlite3", None),
-    "nowhere": nowhere,
+    "no module": lambda home, patch: patch.setitem(sys.modules, "sqlite3", None), "nowhere": nowhere,
     "a file": lambda home, patch: home.write_text("in the way"),
     "a directory": lambda home, patch: os.makedirs(f"{directory(os.environ)}/verdicts.sqlite", 0o700),
-    # root may write anywhere else
-    "without end": lambda home, patch: patch.setenv("CKPT_CACHE_DIR", "/proc/1/nothing"),
-    "full": full,
-}
+    "without end": lambda home, patch: patch.setenv("CKPT_CACHE_DIR", "/proc/1/nothing"), "full": full,
+}  # fmt: skip
 
 
 @pytest.mark.slow

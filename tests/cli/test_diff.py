@@ -107,8 +107,9 @@ def test_what_has_no_place_has_no_digest():
     source = BytesSource(bytes(range(100)))
     tensors = [
         Tensor("meta", "float32", (4,), 0), Tensor("hidden", "float32", (4,), 16), Tensor("strided", "uint8", (4,), 4, 10, "", ((10, 0),)),
-        Tensor("behind", "uint8", (4,), 4, 98), Tensor("before", "uint8", (4,), 4, -1), Tensor("twice", "uint8", (1,), 1, 3), Tensor("twice", "uint8", (1,), 1, 7),
-        Tensor("half", "uint8", (1,), 1, 3), Tensor("half", "uint8", (1,), 1, None), Tensor("none", "uint8", (0, 4), 0),
+        Tensor("behind", "uint8", (4,), 4, 98), Tensor("before", "uint8", (4,), 4, -1),
+        Tensor("twice", "uint8", (1,), 1, 3), Tensor("twice", "uint8", (1,), 1, 7), Tensor("half", "uint8", (1,), 1, 3),
+        Tensor("half", "uint8", (1,), 1, None), Tensor("none", "uint8", (0, 4), 0),
     ]  # fmt: skip
     wanted = {"twice": b"\3\7", "none": b""}
     assert digests_of(source, tensors) == {name: xxhash.xxh3_128_hexdigest(of) for name, of in wanted.items()}

@@ -87,7 +87,8 @@ def test_what_is_resumable_is_what_live_ranks_wrote(job, iteration, interval):
         ("1", {"tensor_rank": 1, "rank": 1}, "mp_rank_01/model_optim_rng_3.pt"),
         ("1,3", {"tensor_rank": 1, "release": True}, "mp_rank_01/model_optim_rng_3.pt"),  # of no dying job
         ("1", {"tensor_rank": 1, "sharded": True}, "mp_rank_01/model_rng.pt mp_rank_01_001/optim.pt"),
-        ("1", {"tensor_rank": 0, "pipeline_rank": 1, "sharded": True, "rank": 9, "data_parallel_rank": 4}, "mp_rank_00_001/model_rng.pt mp_rank_00_001_004/optim.pt"),
+        ("1", {"tensor_rank": 0, "pipeline_rank": 1, "sharded": True, "rank": 9, "data_parallel_rank": 4},
+         "mp_rank_00_001/model_rng.pt mp_rank_00_001_004/optim.pt"),
         ("1", {"tensor_rank": 1, "sharded": True, "rank": 1, "periodic": True}, "mp_rank_01/model_rng.pt mp_rank_01_000/optim.pt"),
     ],
 )  # fmt: skip

@@ -262,7 +262,8 @@ def added(
 
 
 CHOICE: dict[str, Case] = {
-    **added(plain, "history | world-size 4 | exclude iter_0000020 | max-step 19 | tp 1 | parallel tp=1 | require-seal | verify-key absent.pub"),
+    **added(plain, "history | world-size 4 | exclude iter_0000020 | max-step 19 | tp 1 | parallel tp=1 | require-seal"),
+    **added(plain, "verify-key absent.pub"),
     **added(gasps, "prefer periodic | kind periodic | fault-ranks 0", "--save-interval 10"),
     **added(flipped, "level structure | max-attempts 1"), **added(half_of_a_pair, "replica-groups 0,1 | replicas all"),
     **added(plain, "budget 0s | io direct | limit-rate 1PB", "--no-cache"), **added(plain, "max-age 0s | no-cache", "--cached"),

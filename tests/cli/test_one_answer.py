@@ -168,10 +168,8 @@ def test_all_answer_alike(asker: Asker, case: Path, question: dict[str, Any], tm
 
 FORMATS = {
     "plan": ("table", "json", "shell", "junit", "sarif", "github", "markdown", "csv", "prometheus", "html"),
-    "latest": ("text", "json", "shell"),
-    "hook": ("shell", "json", "slurm"),
-    "run": ("text",),
-}
+    "latest": ("text", "json", "shell"), "hook": ("shell", "json", "slurm"), "run": ("text",),
+}  # fmt: skip
 TREES: dict[str, Callable[[Path], object]] = {
     "sound": lambda root: None, "an older one": lambda root: broken(root, 20),
     "none usable": lambda root: [broken(root, step) for step in (10, 20)], "in doubt": lambda root: doubt(root, _reversed),

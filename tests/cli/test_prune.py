@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from in_process import executed
 from kill_points import files_of, step
 from places import FIXTURES
 from run_helpers import broken, ckpt, megatron, one_file_per_rank
@@ -18,6 +19,8 @@ from run_helpers import broken, ckpt, megatron, one_file_per_rank
 from ckpt_tools import guard
 from ckpt_tools.api import plan
 from ckpt_tools.errors import NoneUsable
+from ckpt_tools.guard import prune as command
+from ckpt_tools.guard.prune import Policy
 from ckpt_tools.model.selection import Selection
 
 
@@ -130,11 +133,8 @@ def test_pins(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", steps=(10, 20, 30))
     path = str(root / "iter_0000010")
     assert ckpt("pin", path, "--dry-run").returncode == 0 and not (root / ".ckpt").exists()
-    assert ckpt("pin", path, "--remove").returncode == 3
-    for _ in range(2):
-        assert ckpt("pin", path).returncode == 0
-    assert step(root) == 30
-    assert ckpt("pin", path, "--remove").returncode == 0
+    done = [ckpt("pin", path, *words).returncode for words in (["--undo"], [], [], ["--undo"])]
+    assert done == [3, 0, 0, 0] and step(root) == 30
     assert gone(pruned(root, "--keep", "1")) == ["iter_0000010", "iter_0000020"]
     assert ckpt("pin", str(root / "iter_0000099")).returncode == 3
     (root / ".ckpt/pins/broken.json").write_text("{")
@@ -146,13 +146,9 @@ def test_a_checkpoint_written_while_prune_plans_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job that was set back saves a step anew, in place, after it was verified."""
-    from ckpt_tools.guard import prune as command
-    from ckpt_tools.guard.prune import Policy, prune
-
     root = megatron(tmp_path / "run", steps=(10, 20, 30))
     path = root / "iter_0000010/mp_rank_00/model_optim_rng.pt"
-    info = path.stat()
-    real, asked = command.plan, []
+    info, real, asked = path.stat(), command.plan, []
 
     def planned(*args: object, **kwargs: object) -> object:
         asked.append(args)
@@ -163,7 +159,7 @@ def test_a_checkpoint_written_while_prune_plans_stays(
         return real(*args, **kwargs)
 
     monkeypatch.setattr(command, "plan", planned)
-    said = prune(str(root), Policy(keep_last=1), apply=True, selection=Selection(settle=0))
+    said = command.prune(str(root), Policy(keep_last=1), apply=True, selection=Selection(settle=0))
     rows = {Path(row.path).name: (row.state, row.why) for row in said.changes}
     assert rows["iter_0000010"] == ("stays", "somebody wrote it while it was looked at")
     assert gone(rows) == ["iter_0000020"] and steps(root) == [10, 30]
@@ -242,9 +238,8 @@ def test_what_lies_there_exists(command: str, words: list[str], tmp_path: Path) 
     root = megatron(tmp_path / "run", steps=(10,), tracker=False)
     put_away(root / "iter_0000010", "--apply")
     tail = ["--rank", "0"] if command == "latest" else ["--", "true"] if command == "run" else []
-    done = ckpt(command, str(root), *words, "--plan-dir", str(tmp_path / "plans"), *tail)
-    assert done.returncode == 4, (done.stdout, done.stderr)
-    assert ".ckpt/quarantine/000001" in done.stderr
+    code, _, err = executed([command, str(root), *words, "--plan-dir", str(tmp_path / "plans"), *tail])
+    assert code == 4 and ".ckpt/quarantine/000001" in err, err
 
 
 def test_it_exists_for_its_own_run_alone(tmp_path: Path) -> None:
