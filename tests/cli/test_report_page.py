@@ -266,6 +266,28 @@ def test_odd_numbers_come_first_with_their_distribution(shown: Open, demo: dict[
     assert all("model.norm" in row for row in texts(of, "#tensors tbody tr"))
 
 
+def test_light_and_dark(shown: Open, demo: dict[str, Any]) -> None:
+    back = "getComputedStyle(document.body).backgroundColor"
+    of, night = shown(demo), shown(demo, color_scheme="dark")
+    light, dark = of.page.evaluate(back), night.page.evaluate(back)
+    assert light != dark
+    of.page.click("#tools button:text-is('Dark')")
+    assert of.page.evaluate(back) == dark
+    night.page.click("#tools button:text-is('Light')")
+    assert night.page.evaluate(back) == light
+
+
+@pytest.mark.exhaustive
+def test_it_is_printed_in_light_and_whole(shown: Open, demo: dict[str, Any]) -> None:
+    of = shown(demo, color_scheme="dark", viewport={"width": 794, "height": 1123})
+    of.page.emulate_media(media="print", color_scheme="dark")
+    assert of.page.evaluate("document.scrollingElement.scrollWidth") <= 794
+    assert not of.page.locator("#tools").is_visible() and not of.page.locator(".search").first.is_visible()
+    assert of.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert of.page.evaluate("getComputedStyle(document.body).color") == "rgb(18, 22, 28)"
+    assert of.page.pdf().startswith(b"%PDF")
+
+
 CONTRAST = """() => {
   const light = (c) => { const [r, g, b] = c.map((v) => { v /= 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; }); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
   const numbers = (text) => { const all = text.match(/[\\d.]+/g).map(Number); return text.startsWith('color(srgb') ? all.map((v, i) => (i < 3 ? v * 255 : v)) : all; };
