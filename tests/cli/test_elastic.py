@@ -320,18 +320,20 @@ def test_what_counts_as_a_fault(job, error, saves):
     assert bool(saved) is saves
 
 
-@pytest.mark.parametrize("failure", [OSError("disk full"), KeyboardInterrupt(), SystemExit(0)])
-def test_a_failing_save_hides_nothing(failure):
+@pytest.mark.parametrize("failure", [OSError("disk full"), KeyboardInterrupt(), SystemExit(0), None])
+def test_a_failing_save_hides_nothing_and_one_without_a_function_says_so(failure):
     def save() -> None:
         raise failure
 
-    checkpoint = made(rank=0)
-    checkpoint.set_config(save)
+    checkpoint = ExceptionCheckpoint(env={})
+    if failure:
+        checkpoint.set_config(save)
     with TestCase().assertLogs("ckpt_tools") as logged, pytest.raises(Lost), checkpoint:
         raise Lost
-    assert checkpoint.save_error is failure and not checkpoint.saved
     (said,) = logged.output
-    assert "the emergency save failed" in said and type(failure).__name__ in said
+    assert checkpoint.save_error is failure and not checkpoint.saved
+    assert ("the emergency save failed" in said) == (type(failure).__name__ in said) == bool(failure)
+    assert bool(failure) or "named no save_func" in said
 
 
 def test_arguments_are_asked_for_when_they_are_needed():
@@ -342,12 +344,6 @@ def test_arguments_are_asked_for_when_they_are_needed():
     with pytest.raises(Lost), checkpoint:
         raise Lost
     assert saved == [41]
-
-
-def test_without_a_save_function_it_says_so():
-    with TestCase().assertLogs("ckpt_tools") as logged, pytest.raises(Lost), ExceptionCheckpoint(env={}):
-        raise Lost
-    assert "named no save_func" in logged.output[0]
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ PRINTING = {"progress_as", "output_file", "format", "json", "quiet", "verbose", 
 
 @cache
 def parameters(command: str) -> dict[str, Any]:
-    """The real parameters of a command, by name; what becomes another one is held to that in test_mistakes.py."""
+    """The real parameters of a command, by name; what becomes another one is held to that in test_nights.py."""
     renamed = {name for name, going in options.GOING.items() if going.becomes}
     return {str(p.name): p for p in app.command(command).params if p.name not in PRINTING | renamed}
 

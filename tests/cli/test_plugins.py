@@ -234,7 +234,7 @@ BROKEN = {
 @pytest.mark.share(4)
 @pytest.mark.parametrize("wrong", BROKEN)
 def test_a_broken_one_is_in_every_answer(place: Path, tmp_path: Path, ckpt: Run, wrong: str) -> None:
-    """With --strict and --no-plugins: test_contract_pages.py."""
+    """With --strict and --no-plugins: test_schemas.py."""
     source, entry_points, said = BROKEN[wrong]
     run = megatron(tmp_path / "run")
     install(place, entry_points, source)
