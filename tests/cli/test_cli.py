@@ -411,10 +411,8 @@ def test_restarts_are_called_so(tmp_path):
 
 
 RANKS = {
-    "2": ("deepspeed/zero1", "deepspeed/pipeline", "megatron/distopt_old", "hf-trainer/fsdp"),
-    "4": ("megatron/pp",),
-    "4/4": ("megatron/ascend", "dcp/four"),
-    "2/2": ("mindspore/resnet",),
+    "2": ("deepspeed/zero1", "deepspeed/pipeline", "megatron/distopt_old", "hf-trainer/fsdp"), "4": ("megatron/pp",),
+    "4/4": ("megatron/ascend", "dcp/four"), "2/2": ("mindspore/resnet",),
     "–": ("deepspeed-universal/converted", "tensorflow/sharded", "orbax/ocdbt", "sharded-safetensors/transformers"),
 }  # fmt: skip
 """Of zero1 one file of model states, one of optimizer states for each of two data parallel ranks; of fsdp random

@@ -222,13 +222,11 @@ def test_trust_is_never_read_from_a_file(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("env", "means"),
     [
-        ({}, Trust()),
-        ({"CKPT_TRUST_GROUP": "1"}, Trust(group=True)),
-        ({"CKPT_TRUST_GROUP": "0"}, Trust()),
+        ({}, Trust()), ({"CKPT_TRUST_GROUP": "1"}, Trust(group=True)), ({"CKPT_TRUST_GROUP": "0"}, Trust()),
         ({"CKPT_TRUST_OWNER": "1000, 65534"}, Trust(owners=frozenset({1000, 65534}))),
         ({"CKPT_TRUST_DIR": "/a b\n/c"}, Trust(directories=("/a b", "/c"))),
     ],
-)
+)  # fmt: skip
 def test_variables_of_trust_count_in_every_command_behind_flags(
     tmp_path: Path, env: dict[str, str], means: Trust
 ) -> None:

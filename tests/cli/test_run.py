@@ -309,13 +309,11 @@ def test_several_nodes_need_a_way_to_agree(root: Path) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "torchrun --max_restarts 3 train.py",
-        "torchrun --nproc-per-node 2 --max-restarts=32767 train.py",
-        f"{sys.executable} -m torch.distributed.run --max-r 1 train.py",
-        "torchrun --nnodes=1:2 train.py",
+        "torchrun --max_restarts 3 train.py", "torchrun --nproc-per-node 2 --max-restarts=32767 train.py",
+        f"{sys.executable} -m torch.distributed.run --max-r 1 train.py", "torchrun --nnodes=1:2 train.py",
         "PET_MAX_RESTARTS=2 torchrun train.py",
     ],
-)
+)  # fmt: skip
 def test_the_outer_form_refuses_what_restarts_in_place(root: Path, line: str) -> None:
     words = line.split()
     env = dict([words.pop(0).split("=")]) if "=" in words[0] else {}

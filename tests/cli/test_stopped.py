@@ -129,11 +129,8 @@ def put_away(root: Path) -> None:
 
 OLDEST = "@/iter_0000010"
 HAPPENED: dict[str, Callable[[Path], None]] = {
-    "nothing": lambda _: None,
-    "set back": set_back,
-    "a new save": save_anew,
-    "a pin": pinned,
-}
+    "nothing": lambda _: None, "set back": set_back, "a new save": save_anew, "a pin": pinned,
+}  # fmt: skip
 INTERRUPTED: dict[str, tuple[Callable[[Path], None], list[str]]] = {
     "prune": (lambda _: None, ["prune", "@", "--keep", "2", "--settle", "0s", "--apply"]),
     "quarantine": (lambda _: None, ["quarantine", OLDEST, "--root", "@", "--settle", "0s", "--apply"]),
