@@ -192,7 +192,7 @@ def test_version_and_help():
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("ls --no-such", "--no-such"), ("show", "FILE"), ("ls --format yaml", "'yaml' is not one of table, json"),
+        ("verfy", "verfy"), ("ls --no-such", "--no-such"), ("show", "FILE"), ("ls --format yaml", "'yaml' is not one of table, json"),
         ("plan --json --format shell", "contradict"), ("plan --rank one", "--rank: 'one' is not a whole number"),
         ("plan --rank 4 --world-size 4", "does not exist among 4 ranks"), ("latest a b", "b"),
     ],

@@ -368,8 +368,9 @@ def test_what_an_index_names_belongs_to_it(tmp_path):
 @pytest.mark.torch
 def test_distributed_checkpoints_of_one_state_are_the_same(tmp_path, capfd):
     """Each save has an id of its own in ``.metadata``: its bytes differ, the state does not."""
-    for name, seed in (("one", 0.5), ("two", 0.5), ("other", 0.25)):
-        for file, data in dcp.__wrapped__(5, 1, seed=seed).items():
+    saves = {"one": ("step", 0.5), "two": ("step", 0.5), "other": ("last_step", 0.25)}
+    for name, (key, seed) in saves.items():
+        for file, data in dcp.__wrapped__(5, 1, key, seed).items():
             copied = tmp_path / name / file
             copied.parent.mkdir(exist_ok=True)
             copied.write_bytes(data)

@@ -213,6 +213,7 @@ FORMAT_ALONE = {"formats": {"own": "own_parts:FORMAT"}}
 LAYOUT_ALONE = {"layouts": {"owned": "own_parts:LAYOUT"}}
 BROKEN = {
     "no such package": ("import no_such_package\n", BOTH, "ModuleNotFoundError: No module named 'no_such_package'"),
+    "an error of its own": (f"{FORMAT}{LAYOUT}\n1 / 0\n", BOTH, "ZeroDivisionError: division by zero"),
     "an exit": ("raise SystemExit(0)\n", BOTH, "SystemExit: 0"),
     "no such attribute": (FORMAT, BOTH, "AttributeError: module 'own_parts' has no attribute 'LAYOUT'"),
     "another kind": (FORMAT, {"layouts": {"own": "own_parts:FORMAT"}}, "own_parts:FORMAT is a Format, no Layout"),
