@@ -5,9 +5,7 @@ how many processes read one file once.
 from __future__ import annotations
 
 import json
-import math
 import os
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -81,85 +79,44 @@ def known(root: Path) -> Path:
     return root
 
 
-# -- what is kept --------------------------------------------------------------------------------------------
-
-TEXT = st.text(st.characters(exclude_categories=()))  # with lone surrogates
-INT = st.one_of(st.integers(), st.integers(-10, 10).map(lambda n: n * 10**5000))
+TEXT = st.text()
+INT = st.integers(-(1 << 63), (1 << 64) - 1)
 SCALAR = st.one_of(st.none(), st.booleans(), INT, st.floats(), TEXT)
 FINDING = st.builds(Finding, TEXT, st.sampled_from(Severity), TEXT, st.one_of(st.none(), INT), TEXT, TEXT)
-STATS = st.builds(
-    Stats,
-    TEXT,
-    TEXT,
-    *[st.integers(0)] * 6,
-    st.one_of(st.none(), st.floats()),
-    st.one_of(st.none(), st.floats()),
-)
-INDEX = st.lists(st.integers(0, 2**64), max_size=3).map(tuple)
+SIZE = st.integers(0, (1 << 64) - 1)
+FLOAT = st.one_of(st.none(), st.floats())
+STATS = st.builds(Stats, TEXT, TEXT, *[SIZE] * 6, FLOAT, FLOAT)
+INDEX = st.lists(SIZE, max_size=3).map(tuple)
 REPORT = st.builds(
-    Report, st.just("/p"), st.one_of(st.none(), TEXT), st.integers(), st.sampled_from(Verdict), st.sampled_from(Level), st.floats(0, 1),
-    st.dictionaries(TEXT, SCALAR), st.lists(FINDING).map(tuple), TEXT, st.integers(0), st.integers(0), st.integers(), st.integers(0), st.just(()),
+    Report, st.just("/p"), st.one_of(st.none(), TEXT), INT, st.sampled_from(Verdict), st.sampled_from(Level), st.floats(0, 1),
+    st.dictionaries(TEXT, SCALAR), st.lists(FINDING).map(tuple), TEXT, SIZE, SIZE, INT, SIZE, st.just(()),
     st.lists(STATS).map(tuple),
 )  # fmt: skip
-
-
-def plain(value: object) -> str:
-    """Equal for equal values; NaN is equal to itself, and huge numbers have no decimal form."""
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 2**64:
-        return hex(value)
-    if isinstance(value, float):
-        return "nan" if math.isnan(value) else value.hex()
-    if isinstance(value, (tuple, list)):
-        return f"{type(value).__name__}({', '.join(map(plain, value))})"
-    if isinstance(value, dict):
-        return plain(list(value.items()))
-    fields = getattr(type(value), "__match_args__", None)
-    return plain([getattr(value, f) for f in fields]) if fields else repr(value)
-
-
-def within(value: object) -> Iterator[object]:
-    """A value and all that is in it."""
-    yield value
-    inside = value.items() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ()
-    fields = getattr(type(value), "__match_args__", None)
-    for inner in [getattr(value, f) for f in fields] if fields else inside:
-        yield from within(inner)
-
-
-def is_beyond(value: object) -> bool:
-    """Whether it is an integer of more than 64 bits, or a text that is no UTF-8."""
-    if isinstance(value, str):
-        return value != value.encode("utf-8", "replace").decode()
-    return isinstance(value, int) and not -(1 << 63) <= value < 1 << 64
 
 
 @pytest.mark.slow
 @given(REPORT, st.dictionaries(TEXT, st.builds(Box, INDEX, INDEX)))
 def test_a_report_comes_back_as_it_was(report: Report, places: dict[str, Box]) -> None:
     data = pack(report, places)
-    if data is None:  # it is not kept, and read again
-        assert any(map(is_beyond, within([report, places])))
-        return
+    assert data is not None
     again = unpack("/p", data)
-    assert again is not None
-    assert plain(again[0]) == plain(report)
-    assert plain(dict(again[1])) == plain(places)
+    assert again is not None and repr((again[0], dict(again[1]))) == repr((report, places))  # NaN is NaN
+
+
+@pytest.mark.parametrize("value", [1 << 64, -(10**5000), "\udcff"], ids=["large", "huge", "bytes"])
+def test_what_cannot_be_kept_is_read_again(value: object) -> None:
+    kept = Report("/p", None, 0, Verdict.OK, Level.CONTENT, 1.0, {"x": value})  # type: ignore[dict-item]
+    assert pack(kept, {}) is None
 
 
 @pytest.mark.slow
 @given(
     st.one_of(
-        st.binary(),
-        st.recursive(SCALAR.filter(lambda v: not isinstance(v, int)), lambda v: st.dictionaries(TEXT, v)).map(
-            lambda v: json.dumps(v).encode()
-        ),
+        st.binary(), st.dictionaries(st.text(), st.none() | st.text()).map(lambda v: json.dumps(v).encode())
     )
 )
 def test_what_is_no_report_is_none(data: bytes) -> None:
     assert unpack("/p", data) is None
-
-
-# -- the same plan -------------------------------------------------------------------------------------------
 
 
 def outcome(root: str, question: dict[str, Any], **more: Any) -> tuple[object, int]:
@@ -195,12 +152,9 @@ def test_a_second_run_reads_no_content(tmp_path: Path, level: Level) -> None:
     root = megatron(tmp_path / "run")
     settle()
     first, second = asked(root, level=level), asked(root, level=level)
-    assert first.bytes_read > (
-        4 * BIG if level > Level.CONTENT else 2 * BIG if level > Level.STRUCTURE else 1000
-    )
-    assert second.bytes_read <= 10  # the tracker
+    least = {Level.STRUCTURE: 1000, Level.CONTENT: 2 * BIG, Level.VALUES: 4 * BIG}
+    assert first.bytes_read > least[level] and second.bytes_read <= 10  # the tracker
     assert replace(second, bytes_read=0) == replace(first, bytes_read=0)
-    assert second.bytes_verified >= 2 * BIG or level is Level.STRUCTURE
 
 
 @pytest.mark.slow
@@ -208,17 +162,9 @@ def test_a_deeper_look_answers_a_shallower_question_and_not_the_other_way(root: 
     asked(root, level=Level.STRUCTURE)
     assert asked(root, level=Level.CONTENT).bytes_read > 2 * BIG
     asked(root, level=Level.VALUES)
-    made = asked(root, level=Level.CONTENT)
-    assert made.bytes_read <= 10
+    assert asked(root, level=Level.CONTENT).bytes_read <= 10
     verify([str(root)], Level.STRUCTURE, cache=True)  # does not replace what is deeper
     assert asked(root, level=Level.VALUES).bytes_read <= 10
-
-
-@pytest.mark.exhaustive
-@pytest.mark.slow
-def test_the_loader_is_asked_each_time(root: Path) -> None:
-    assert asked(root, level=Level.LOAD).bytes_read > 2 * BIG
-    assert asked(root, level=Level.LOAD).bytes_read > 2 * BIG
 
 
 def test_what_needs_another_package_is_looked_at_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,14 +174,6 @@ def test_what_needs_another_package_is_looked_at_again(root: Path, monkeypatch: 
         assert asked(root, level=Level.VALUES).below_level == 2
     made = asked(root, level=Level.VALUES)
     assert made.below_level == 0 and made.bytes_read > 4 * BIG
-
-
-# -- looked at again -----------------------------------------------------------------------------------------
-
-
-def touched(path: Path) -> None:
-    was = path.stat()
-    os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns + 10**9))
 
 
 def rewritten(path: Path) -> None:
@@ -252,13 +190,25 @@ def replaced(path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("change", [touched, rewritten, replaced], ids=lambda c: c.__name__)
+@pytest.mark.parametrize("change", [os.utime, rewritten, replaced], ids=lambda c: c.__name__)
 def test_a_file_that_changed_is_read_again(known: Path, change: Callable[[Path], None]) -> None:
     change(part(known))
     settle()
-    again = asked(known)
-    assert BIG < again.bytes_read < 1.2 * BIG  # this one, and not the other
+    assert BIG < asked(known).bytes_read < 1.2 * BIG  # this one, and not the other
     assert asked(known).bytes_read <= 10
+
+
+def test_what_turns_out_broken_is_forgotten_but_by_who_asked_before(opened: Callable[[], Cache]) -> None:
+    """A medium that loses bits changes no time: what a nightly look finds must not be hidden by what an earlier
+    one had kept. And 64 ranks that meet a broken file read it once.
+    """
+    early, cache, now = opened(), opened(), time.time_ns()
+    cache.put("/x", b"a", SAME, Entry(b"good", 2, now, False))
+    cache.put("/x", b"b", SAME, Entry(b"good", 1, now, False))
+    cache.put("/x", b"a", SAME, Entry(b"bad", 2, time.time_ns(), True))
+    assert early.get("/x", b"a", 2, SAME) is not None
+    later = opened()
+    assert later.get("/x", b"a", 1, SAME) is later.get("/x", b"b", 1, SAME) is None
 
 
 @pytest.mark.slow
@@ -284,42 +234,21 @@ def opened() -> Iterator[Callable[[], Cache]]:
         yield lambda: stack.enter_context(closing(Cache("/nowhere", 1e9)))
 
 
-def test_one_that_turns_out_broken_is_forgotten(opened: Callable[[], Cache]) -> None:
-    """A medium that loses bits changes no time: what a nightly look finds must not be hidden by what an
-    earlier one had kept.
-    """
-    cache, now = opened(), time.time_ns()
-    cache.put("/x", b"a", SAME, Entry(b"good", 2, now, False))
-    cache.put("/x", b"b", SAME, Entry(b"good", 1, now, False))
-    cache.put("/x", b"a", SAME, Entry(b"bad", 1, now - 1, True))
-    cache.close()
-    later = opened()
-    assert later.get("/x", b"a", 1, SAME) is later.get("/x", b"b", 1, SAME) is None
-
-
-def test_what_ran_beside_us_may_say_that_a_file_is_broken(opened: Callable[[], Cache]) -> None:
-    """64 ranks that meet a broken file read it once: the others asked before that look began."""
-    early, other = opened(), opened()
-    other.put("/x", b"a", SAME, Entry(b"bad", 2, time.time_ns(), True))
-    assert early.get("/x", b"a", 2, SAME) is not None
-    assert opened().get("/x", b"a", 2, SAME) is None
-
-
 @pytest.mark.slow
 def test_a_changed_index_makes_its_members_be_looked_at_again(tmp_path: Path) -> None:
+    (home := tmp_path / "run/step-20").mkdir(parents=True)
     for name, data in small_files.dcp(20).items():
-        path = tmp_path / "run" / "step-20" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+        (home / name).write_bytes(data)
     settle()
-    verify([str(tmp_path / "run")], cache=True)
-    full = verify([str(tmp_path / "run")]).summary.bytes_read
-    index = tmp_path / "run" / "step-20" / ".metadata"
-    warm = verify([str(tmp_path / "run")], cache=True, max_age=1e9).summary.bytes_read
-    assert index.stat().st_size < warm < full / 2  # it says what the others are, so it is always read
+
+    def read(**more: Any) -> int:
+        return verify([str(tmp_path / "run")], cache=True, **more).summary.bytes_read
+
+    full, index = read(), home / ".metadata"
+    assert index.stat().st_size < read(max_age=1e9) < full / 2  # it says what the others are: always read
     rewritten(index)
     settle()
-    assert verify([str(tmp_path / "run")], cache=True, max_age=1e9).summary.bytes_read == full
+    assert read(max_age=1e9) == full
 
 
 def test_another_question_and_another_version_ask_anew(known: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,12 +280,11 @@ def test_when_a_file_is_settled(ctime_ns: int, later_ns: int, settled: bool) -> 
     assert Identity(1, 1, ctime_ns, 1, 1).settled(ctime_ns + later_ns) is settled
 
 
-@pytest.mark.slow
-def test_a_file_that_changes_while_it_is_read_is_not_kept(
-    tmp_path: Path, at_once: None, monkeypatch: pytest.MonkeyPatch
+def test_what_changes_meanwhile_is_not_kept(
+    root: Path, at_once: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even when the change shows in neither size nor modification time."""
-    root, real = megatron(tmp_path / "run", steps=(20,)), reader.inspect
+    real = reader.inspect
 
     def meddling(path: str, level: Level, **more: Any) -> Any:
         def progress(n: int) -> None:
@@ -368,11 +296,9 @@ def test_a_file_that_changes_while_it_is_read_is_not_kept(
         return real(path, level, progress=progress, **more)
 
     monkeypatch.setattr(reader, "inspect", meddling)
-    asked(root)
-    assert asked(root).bytes_read > 2 * BIG
+    assert [asked(root).bytes_read > 2 * BIG for _ in range(2)] == [True] * 2
     monkeypatch.setattr(reader, "inspect", real)
-    assert asked(root).bytes_read > 2 * BIG
-    assert asked(root).bytes_read <= 10
+    assert asked(root).bytes_read > 2 * BIG and asked(root).bytes_read <= 10
 
 
 @pytest.mark.slow
@@ -395,9 +321,8 @@ def test_verify_keeps_what_it_saw_and_reads_everything_again(tmp_path: Path) -> 
     assert verify([str(root)], cache=True).summary.bytes_read == cold.summary.bytes_read > 4 * BIG
     assert asked(root).bytes_read < 10
     warm = verify([str(root)], cache=True, max_age=3600.0)
-    assert warm.summary.bytes_read < 10
     cost = {"bytes_read": warm.summary.bytes_read, "seconds": warm.summary.seconds}
-    assert warm == replace(cold, summary=replace(cold.summary, **cost))
+    assert cost["bytes_read"] < 10 and warm == replace(cold, summary=replace(cold.summary, **cost))
     explained = verify([str(root)], cache=True, max_age=1e9, explain=True)
     assert all(f.report.regions for f in explained.files), "never from the cache"
 
@@ -413,16 +338,12 @@ def test_nothing_is_kept_with_a_key_or_unless_asked(tmp_path: Path, home: Path) 
     assert not home.exists()
 
 
-# -- a cache that cannot be used -----------------------------------------------------------------------------
-
-
 def database(home: Path) -> Path:
     return next(home.glob("*/verdicts.sqlite"))
 
 
 DAMAGED: dict[str, Callable[[bytes], bytes | str]] = {
     "garbage": lambda whole: os.urandom(20_000),
-    "text": lambda whole: b"hello\n",
     "torn": lambda whole: whole[:4096] + os.urandom(len(whole) - 4096),
     "empty-schema": lambda whole: "CREATE TABLE other (a)",
     "other-version": lambda whole: f"{COLUMNS}; PRAGMA user_version = 7",
@@ -433,9 +354,9 @@ COLUMNS = "CREATE TABLE seen (a); CREATE TABLE pruned (ns)"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", DAMAGED)
-def test_a_damaged_cache_is_said_and_left_alone(root: Path, home: Path, what: str) -> None:
+def test_a_damaged_cache_is_said_and_left_alone(known: Path, home: Path, what: str) -> None:
     """The bytes of it are others, or another program has made it by these statements."""
-    good, path = asked(root), database(home)
+    path = database(home)
     made_by = DAMAGED[what](path.read_bytes())
     if isinstance(made_by, bytes):
         path.write_bytes(made_by)
@@ -443,12 +364,11 @@ def test_a_damaged_cache_is_said_and_left_alone(root: Path, home: Path, what: st
         path.unlink()
         with closing(sqlite3.connect(path)) as db:
             db.executescript(made_by)
-    made, notes = noted(root)
-    assert replace(made, bytes_read=0) == replace(good, bytes_read=0)
-    assert len(notes) == 1 and f"no verdicts are kept in {path}" in notes[0]
+    made, notes = noted(known)
+    assert made.resume_step == 20 and len(notes) == 1 and f"no verdicts are kept in {path}" in notes[0]
     path.unlink()
-    asked(root)
-    assert asked(root).bytes_read <= 10  # a new one works
+    asked(known)
+    assert asked(known).bytes_read <= 10  # a new one works
 
 
 @pytest.mark.slow
@@ -477,14 +397,11 @@ def full(home: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 TROUBLE: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
-    "no module": lambda home, patch: patch.setitem(sys.modules, "sqlite3", None),
-    "nowhere": nowhere,
+    "no module": lambda home, patch: patch.setitem(sys.modules, "sqlite3", None), "nowhere": nowhere,
     "a file": lambda home, patch: home.write_text("in the way"),
     "a directory": lambda home, patch: os.makedirs(f"{directory(os.environ)}/verdicts.sqlite", 0o700),
-    # root may write anywhere else
-    "without end": lambda home, patch: patch.setenv("CKPT_CACHE_DIR", "/proc/1/nothing"),
-    "full": full,
-}
+    "without end": lambda home, patch: patch.setenv("CKPT_CACHE_DIR", "/proc/1/nothing"), "full": full,
+}  # fmt: skip
 
 
 @pytest.mark.slow
@@ -494,24 +411,17 @@ def test_a_cache_that_cannot_be_had_is_one_note(
 ) -> None:
     root = megatron(tmp_path / "run", steps=(20,))
     TROUBLE[trouble](home, monkeypatch)
-    made, notes = noted(root)
-    assert made.resume_step == 20
-    assert len(notes) == 1, notes
-    assert len(noted(root)[1]) == 1
+    for _ in range(2):
+        made, notes = noted(root)
+        assert made.resume_step == 20 and len(notes) == 1, notes
 
 
 @pytest.mark.slow
-def test_a_locked_cache_is_waited_for_and_then_done_without(
-    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_locked_cache_is_done_without(known: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ckpt_tools.cache._BUSY", 0.05)
-    root = megatron(tmp_path / "run", steps=(20,))
-    settle()
-    asked(root)
-    db = sqlite3.connect(database(home), isolation_level=None)
-    db.execute("BEGIN EXCLUSIVE")
-    made, notes = noted(root)
-    db.close()
+    with closing(sqlite3.connect(database(home), isolation_level=None)) as db:
+        db.execute("BEGIN EXCLUSIVE")
+        made, notes = noted(known)
     assert made.resume_step == 20 and len(notes) == 1 and "locked" in notes[0]
 
 
@@ -519,21 +429,14 @@ def test_a_locked_cache_is_waited_for_and_then_done_without(
 def test_never_below_the_scanned_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = megatron(tmp_path / "run", steps=(20,))
     before = sorted(root.rglob("*"))
-    monkeypatch.setenv("CKPT_CACHE_DIR", str(root / "cache"))
-    _, notes = noted(root)
-    assert len(notes) == 1 and "lies in the tree" in notes[0]
     (tmp_path / "link").symlink_to(root)
-    monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp_path / "link" / "cache"))
-    assert len(noted(root)[1]) == 1
+    for home in (root / "cache", tmp_path / "link/cache"):
+        monkeypatch.setenv("CKPT_CACHE_DIR", str(home))
+        _, notes = noted(root)
+        assert len(notes) == 1 and "lies in the tree" in notes[0]
     assert sorted(root.rglob("*")) == before
-
-
-def test_inside(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    assert inside(str(tmp_path / "a" / "b"), str(tmp_path / "a"))
-    assert inside("/x", "/")
-    assert not inside(str(tmp_path / "ab"), str(tmp_path / "a"))
-    assert inside(str(tmp_path / "pre_0" / "x"), str(tmp_path / "pre"))  # ROOT is a prefix of several
+    assert inside(f"{tmp_path}/pre_0/x", f"{tmp_path}/pre")  # ROOT is a prefix of several
+    assert inside("/x", "/") and not inside(f"{root}b", str(root))
 
 
 def test_where_it_lies() -> None:
@@ -543,28 +446,22 @@ def test_where_it_lies() -> None:
     assert directory({"XDG_CACHE_HOME": "relative"}) == os.path.expanduser(f"~/.cache/ckpt-tools/{host}")
 
 
-def test_the_file_stays_bounded(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_stays_bounded(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ckpt_tools.cache.ROWS", 10)
 
     def filled(names: range, now_ns: int) -> list[str]:
         monkeypatch.setattr(time, "time_ns", lambda: now_ns)
-        cache = Cache("/nowhere", 1e9)
-        for n in names:
-            cache.put(f"/{n:03d}", b"", SAME, Entry(b"x", 2, now_ns, False))
-        cache.close()
-        db = sqlite3.connect(database(home))
-        rows = [os.fsdecode(path) for (path,) in db.execute("SELECT path FROM seen ORDER BY path")]
-        db.close()
-        return rows
+        with closing(Cache("/nowhere", 1e9)) as cache:
+            for n in names:
+                cache.put(f"/{n:03d}", b"", SAME, Entry(b"x", 2, now_ns, False))
+        with closing(sqlite3.connect(database(home))) as db:
+            return [os.fsdecode(path) for (path,) in db.execute("SELECT path FROM seen ORDER BY path")]
 
     now = time.time_ns()
     assert len(filled(range(20), now)) == 10  # the first run has never been cleaned up after
     assert len(filled(range(100, 103), now + 10**9)) == 13  # not on every run
     # nobody asked for the others in 30 days
     assert filled(range(200, 201), now + 31 * 86400 * 10**9) == ["/200"]
-
-
-# -- many processes ------------------------------------------------------------------------------------------
 
 
 def command(root: Path, rank: int, *more: str) -> list[str]:
@@ -579,67 +476,16 @@ def test_64_processes_read_every_byte_once(tmp_path: Path) -> None:
     settle()
     with ThreadPoolExecutor(64) as pool:
         calls = list(pool.map(lambda i: ckpt(*command(root, i % 8)[3:], CKPT_MAX_AGE="1d"), range(64)))
-    answers = []
-    for i, call in enumerate(calls):
-        assert (call.returncode, call.stderr) == (0, "")
-        answers.append(json.loads(call.stdout))
-        assert [f["path"] for f in answers[-1]["ranks"][0]["files"]] == [str(part(root, i % 8))]
+    assert {(call.returncode, call.stderr) for call in calls} == {(0, "")}
+    answers = [json.loads(call.stdout) for call in calls]
+    paths = [[f["path"] for f in answer["ranks"][0]["files"]] for answer in answers]
+    assert paths == [[str(part(root, i % 8))] for i in range(64)]
     assert len({a["fingerprint"] for a in answers}) == 1
     assert size <= sum(a["bytes_read"] for a in answers) <= 1.05 * size
 
 
-@pytest.mark.slow
-def test_who_gets_the_lock_looks_again(known: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process may have read the file between our look into the cache and our turn."""
-    real, seen = Cache.get, set[tuple[str, bytes, int]]()
-
-    def late(
-        self: Cache, path: str, question: bytes, depth: int, identity: Identity, **more: Any
-    ) -> Entry | None:
-        first = (path, question, depth) not in seen
-        seen.add((path, question, depth))
-        return None if first else real(self, path, question, depth, identity, **more)
-
-    monkeypatch.setattr(Cache, "get", late)
-    assert asked(known).bytes_read <= 10
-
-
-HOLDER = """
-import os, sys
-from ckpt_tools.cache import turn
-from ckpt_tools.settings.resolve import verdicts as directory
-home = directory(os.environ)
-os.makedirs(home, 0o700, exist_ok=True)
-with turn(home, sys.argv[1], True) as ours:
-    assert ours()
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
-
-@pytest.mark.slow
-def test_a_reader_that_was_killed_holds_up_nobody(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run", ranks=8, steps=(20,))
-    settle()
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(part(root, 3))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert holder.stdout is not None and holder.stdout.readline() == "held\n"
-    waiting = subprocess.Popen(command(root, 3), stdout=subprocess.PIPE, text=True)
-    with pytest.raises(subprocess.TimeoutExpired):
-        waiting.wait(2)  # for as long as the other one lives
-    holder.send_signal(signal.SIGKILL)
-    holder.communicate()
-    assert json.loads(waiting.communicate()[0])["resume_step"] == 20
-
-
-def test_waiting_has_an_end(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_has_an_end(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "WAIT", 0.05)
-    root = megatron(tmp_path / "run", steps=(20,))
-    settle()
     os.makedirs(directory(os.environ), 0o700)
     with turn(directory(os.environ), str(part(root)), True) as ours:
         assert ours()
@@ -647,79 +493,17 @@ def test_waiting_has_an_end(tmp_path: Path, home: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
-def test_without_file_locks_everybody_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import fcntl
-
+def test_without_file_locks_everybody_reads(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unsupported(fd: int, how: int) -> None:
         raise OSError(95, "not supported")
 
-    monkeypatch.setattr(fcntl, "flock", unsupported)  # no file system here is without them
-    root = megatron(tmp_path / "run", steps=(20,))
-    settle()
+    monkeypatch.setattr("fcntl.flock", unsupported)  # no file system here is without them
     assert asked(root).bytes_read > 2 * BIG
     assert asked(root).bytes_read <= 10
 
 
-WRITER = """
-import sys, time
-from ckpt_tools.cache import Cache, Entry
-from ckpt_tools.storage import Identity
-n = 0
-while True:
-    cache = Cache("/nowhere", 1e9)
-    for _ in range(20):
-        n += 1
-        cache.put(f"/{n % 50}", b"q", Identity(1, 2, 3, 4, 5), Entry(b"x" * (n % 7000), 2, time.time_ns(), False))
-    cache.close()
-    if n == 20:
-        print("something is kept", flush=True)
-"""
-
-
-@pytest.mark.slow
-def test_a_writer_killed_at_any_moment_leaves_a_readable_cache(tmp_path: Path, home: Path) -> None:
-    found = 0
-    for i in range(12):
-        writer = subprocess.Popen([sys.executable, "-c", WRITER], stdout=subprocess.PIPE)
-        assert writer.stdout is not None
-        writer.stdout.readline()
-        time.sleep(0.02 + 0.013 * i)
-        writer.kill()
-        writer.communicate()
-        notes: list[str] = []
-        cache = Cache("/nowhere", 1e9, notes.append)
-        found += sum(cache.get(f"/{n}", b"q", 2, SAME) is not None for n in range(50))
-        cache.put("/mine", b"q", SAME, Entry(b"x", 2, time.time_ns(), False))
-        assert cache.get("/mine", b"q", 2, SAME) is not None
-        cache.close()
-        assert notes == []
-    assert found > 0
-
-
-# -- the command ---------------------------------------------------------------------------------------------
-
-
 def ckpt(*argv: str, **env: str) -> subprocess.CompletedProcess[str]:
     return warm.completed(argv, {**os.environ, **env})
-
-
-@pytest.mark.slow
-def test_the_command_line(tmp_path: Path, home: Path) -> None:
-    root = megatron(tmp_path / "run", ranks=8, steps=(20,))
-    settle()
-
-    def read(*more: str, **env: str) -> int:
-        done = ckpt(*command(root, 0)[3:], *more, **env)
-        return int(json.loads(done.stdout)["bytes_read"])
-
-    assert read("--no-cache") > 8 * BIG and read(CKPT_NO_CACHE="1") > 8 * BIG
-    assert not home.exists()
-    done = ckpt("verify", str(root), "--quiet")
-    assert done.returncode == 0 and database(home)
-    assert read() <= 10
-    assert read("--max-age", "0") > 8 * BIG and read(CKPT_NO_CACHE="1") > 8 * BIG
-    table = ckpt("plan", str(root), "--tp", "8", "--world-size", "8")
-    assert "of it now, the rest by earlier runs" in table.stdout
 
 
 @pytest.mark.slow

@@ -112,12 +112,6 @@ def test_it_is_nobody_and_owns_nothing(image: str) -> None:
 
 
 @pytest.mark.image
-def test_without_words_it_says_how_it_is_used(image: str) -> None:
-    done = container(image)
-    assert done.returncode == 0 and done.stdout.startswith("Usage: ckpt "), done.stderr
-
-
-@pytest.mark.image
 def test_verdicts_are_kept_where_there_is_a_place_for_them(image: str, tmp_path: Path) -> None:
     """And any user will do."""
     cache = tmp_path / "cache"

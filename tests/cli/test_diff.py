@@ -6,14 +6,8 @@ import errno
 import json
 import os
 import pickle
-import random
 import re
 import shutil
-import subprocess
-import sys
-import threading
-import tracemalloc
-import warnings
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -27,25 +21,16 @@ from hypothesis import strategies as st
 from places import FIXTURES
 from run_helpers import flip
 from safetensors_writer import packed
-from sample_results import field_names
-from small_files import saved, tensor
+from small_files import dcp, saved, tensor
 
 from ckpt_tools import Change, Level, Verdict, cli, diff
 from ckpt_tools.api import show
-from ckpt_tools.checksum import BUFFER, digests
-from ckpt_tools.checksum import sums as chunks_module
+from ckpt_tools.checksum import BUFFER
 from ckpt_tools.checksum.sums import CHUNK, join_digests
 from ckpt_tools.comparison import compare
 from ckpt_tools.comparison.difference import File, match, same_value
 from ckpt_tools.formats import Anatomy
-from ckpt_tools.inspection.digests import (
-    SHARED,
-    digests_of,
-    file_digest,
-    runs,
-    runs_by_name,
-    tensor_digests,
-)
+from ckpt_tools.inspection.digests import SHARED, digests_of, file_digest, runs, runs_by_name, tensor_digests
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Tensor
 from ckpt_tools.storage import BytesSource
@@ -88,8 +73,6 @@ def safetensors(path: Path, tensors: dict[str, tuple[str, tuple[int, ...], bytes
 ONE = ("F32", (2,), b"\1\2\3\4\5\6\7\x08")
 TWO = ("F32", (2,), b"\1\2\3\4\5\6\7\x09")
 
-# -- digests -------------------------------------------------------------------------------------------------
-
 
 @pytest.mark.slow
 @pytest.mark.torch
@@ -97,72 +80,39 @@ def test_equal_bytes_have_equal_digests_in_every_format(tmp_path):
     torch = pytest.importorskip("torch")
     from safetensors.torch import save_file
 
-    state = {
-        "w": torch.arange(6, dtype=torch.float32).reshape(2, 3),
-        "b": torch.ones(5, dtype=torch.bfloat16),
-        "none": torch.zeros(0, 3),
-    }
+    state = {"w": torch.ones(2, 3), "b": torch.ones(5, dtype=torch.bfloat16), "none": torch.zeros(0, 3)}
     torch.save(state, tmp_path / "zip.pt")
     torch.save(state, tmp_path / "legacy.pt", _use_new_zipfile_serialization=False)
     save_file(state, tmp_path / "x.safetensors")
-    wanted = {
-        n: xxhash.xxh3_128_hexdigest(t.contiguous().view(torch.uint8).numpy().tobytes())
-        for n, t in state.items()
-    }
+    of = {n: t.contiguous().view(torch.uint8).numpy().tobytes() for n, t in state.items()}
     for name in ("zip.pt", "legacy.pt", "x.safetensors"):
-        assert tensor_digests(str(tmp_path / name), show(str(tmp_path / name))[1]) == wanted
+        found = tensor_digests(str(tmp_path / name), show(str(tmp_path / name))[1])
+        assert found == {n: xxhash.xxh3_128_hexdigest(data) for n, data in of.items()}
     result = diff(str(tmp_path / "zip.pt"), str(tmp_path / "x.safetensors"))
-    assert names(result, Change.SAME) == set(state)
-    assert result.complete
+    assert names(result, Change.SAME) == set(state) and result.complete
     torch.save(state, tmp_path / "other.pt")  # torch writes the file's name into the archive
     assert not diff(str(tmp_path / "zip.pt"), str(tmp_path / "other.pt")).differs
 
 
-def test_split_records_are_one_tensor():
-    """MindSpore's records of at most 512 MiB (here 1 KiB): the digest is that of the tensor, not of its
-    records.
-    """
-    path = FIXTURES / "formats/mindspore_ckpt/good/split-plain.ckpt"
-    data, anatomy = path.read_bytes(), show(str(path))[1]
-    (t,) = anatomy.tensors
-    whole = b"".join(data[at : at + n] for at, n in t.pieces)
-    assert len(t.pieces) > 1
-    assert len(whole) == t.nbytes
-    assert tensor_digests(str(path), anatomy) == {t.name: xxhash.xxh3_128_hexdigest(whole)}
-
-
 def test_shared_bytes_are_read_once(tmp_path):
-    path = tmp_path / "x"
-    path.write_bytes(os.urandom(3 * BUFFER))
-    tied = [
-        Tensor("a", "uint8", (2 * BUFFER,), 2 * BUFFER, 5),
-        Tensor("b", "uint8", (2 * BUFFER,), 2 * BUFFER, 5),
-        Tensor("c", "uint8", (9,), 9, 0),
-    ]
+    (path := tmp_path / "x").write_bytes(os.urandom(3 * BUFFER))
+    tied = [Tensor(name, "uint8", (2 * BUFFER,), 2 * BUFFER, 5) for name in "ab"]
     seen: list[int] = []
-    digests = tensor_digests(str(path), Anatomy(tensors=tied), seen.append)
-    assert digests["a"] == digests["b"] == xxhash.xxh3_128_hexdigest(path.read_bytes()[5 : 5 + 2 * BUFFER])
+    found = tensor_digests(str(path), Anatomy(tensors=[*tied, Tensor("c", "uint8", (9,), 9, 0)]), seen.append)
+    assert found["a"] == found["b"] == xxhash.xxh3_128_hexdigest(path.read_bytes()[5 : 5 + 2 * BUFFER])
     assert sum(seen) == 2 * BUFFER + 5  # the first bytes of c, and all of a
 
 
 def test_what_has_no_place_has_no_digest():
     source = BytesSource(bytes(range(100)))
     tensors = [
-        Tensor("meta", "float32", (4,), 0),
-        Tensor("hidden", "float32", (4,), 16),
-        Tensor("strided", "uint8", (4,), 4, 10, "", ((10, 0),)),
-        Tensor("behind", "uint8", (4,), 4, 98),
-        Tensor("before", "uint8", (4,), 4, -1),
-        Tensor("twice", "uint8", (1,), 1, 3),
-        Tensor("twice", "uint8", (1,), 1, 7),
-        Tensor("half", "uint8", (1,), 1, 3),
-        Tensor("half", "uint8", (1,), 1, None),
-        Tensor("none", "uint8", (0, 4), 0),
-    ]
-    assert digests_of(source, tensors) == {
-        "twice": xxhash.xxh3_128_hexdigest(b"\3\7"),
-        "none": xxhash.xxh3_128_hexdigest(b""),
-    }
+        Tensor("meta", "float32", (4,), 0), Tensor("hidden", "float32", (4,), 16), Tensor("strided", "uint8", (4,), 4, 10, "", ((10, 0),)),
+        Tensor("behind", "uint8", (4,), 4, 98), Tensor("before", "uint8", (4,), 4, -1),
+        Tensor("twice", "uint8", (1,), 1, 3), Tensor("twice", "uint8", (1,), 1, 7), Tensor("half", "uint8", (1,), 1, 3),
+        Tensor("half", "uint8", (1,), 1, None), Tensor("none", "uint8", (0, 4), 0),
+    ]  # fmt: skip
+    wanted = {"twice": b"\3\7", "none": b""}
+    assert digests_of(source, tensors) == {name: xxhash.xxh3_128_hexdigest(of) for name, of in wanted.items()}
     assert runs(tensors[3], 102) == ((98, 4),)
 
 
@@ -175,130 +125,44 @@ def test_overlapping_views_cannot_make_a_small_file_expensive():
 
 
 @pytest.mark.slow
-def test_memory_does_not_grow_with_the_file(tmp_path):
-    path = tmp_path / "x"
-    with path.open("wb") as f:
-        f.truncate(3 * CHUNK)
-    tracemalloc.start()
-    try:
-        file_digest(str(path), jobs=2)
-        assert tracemalloc.get_traced_memory()[1] < 4 * BUFFER
-    finally:
-        tracemalloc.stop()
-
-
-def _known(path: Path) -> Path:
-    """A file of two chunks and a little, almost all of it zeros that take no space."""
-    with path.open("wb") as f:
+def test_the_digest_of_a_file_never_changes(tmp_path):
+    """Seals hold it: these values are what xxhsum 0.8.1 makes of the recipe in the documentation."""
+    with (tmp_path / "x").open("wb") as f:  # two chunks and a little, almost all zeros that take no space
         f.write(b"first")
         f.seek(2 * CHUNK)
         f.write(b"last")
-    return path
-
-
-@pytest.mark.slow
-def test_the_digest_of_a_file_never_changes(tmp_path):
-    """Seals hold it: these values are what xxhsum 0.8.1 makes of the recipe in the documentation."""
-    assert file_digest(str(_known(tmp_path / "x"))) == "3ebcbbff23ff951c9113458a7868436c"
+    (tmp_path / "empty").touch()
     chunks = (
-        "5749c60db100fb553e3cff374eda9bdf",
-        "8c5a2179ae9f1c910939aaa27d431ff2",
-        "ee41d6104252544473aefec01537518b",
+        "5749c60db100fb553e3cff374eda9bdf 8c5a2179ae9f1c910939aaa27d431ff2 ee41d6104252544473aefec01537518b"
     )
-    assert join_digests(2 * CHUNK + 4, chunks) == "3ebcbbff23ff951c9113458a7868436c"
-    (tmp_path / "empty").touch()
+    whole = "3ebcbbff23ff951c9113458a7868436c"
+    assert file_digest(str(tmp_path / "x")) == whole == join_digests(2 * CHUNK + 4, tuple(chunks.split()))
     assert file_digest(str(tmp_path / "empty")) == "2982a5d84bcba88cde7ba530541728ab"
-
-
-XXHSUM = """#!{python}
-import sys, xxhash
-assert sys.argv[1:] == ["-H2", "-"]
-print(xxhash.xxh3_128_hexdigest(sys.stdin.buffer.read()) + "  stdin")
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="stat and split are GNU's")
-def test_the_documented_command_makes_it(tmp_path, monkeypatch):
-    (line,) = (
-        line.strip() for line in (chunks_module.__doc__ or "").splitlines() if "xxhsum -H2 - |" in line
-    )
-    if shutil.which("xxhsum") is None:
-        (tmp_path / "xxhsum").write_text(XXHSUM.format(python=sys.executable))
-        (tmp_path / "xxhsum").chmod(0o755)
-        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    _known(tmp_path / "x")
-    (tmp_path / "empty").touch()
-    for name in ("x", "empty"):
-        done = subprocess.run(
-            ["sh", "-c", line.replace("FILE", name)], cwd=tmp_path, capture_output=True, text=True, check=True
-        )
-        assert done.stdout.split()[0] == file_digest(str(tmp_path / name))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("io", ["auto", "direct"])
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_digests_do_not_depend_on_who_reads(tmp_path, monkeypatch, io, jobs):
-    """Every byte is read once, by several threads or helpers."""
+    """Every byte is read once, by several threads or helpers; the digest of a tensor in pieces is that of all."""
     monkeypatch.setattr("ckpt_tools.checksum.sums.CHUNK", 3 * BUFFER)
-    data = os.urandom(11 * BUFFER + 7)
-    (tmp_path / "x").write_bytes(data)
+    data, path = os.urandom(11 * BUFFER + 7), tmp_path / "x"
+    path.write_bytes(data)
     seen: list[int] = []
-    digest = file_digest(str(tmp_path / "x"), seen.append, jobs=jobs, io=io)
+    digest = file_digest(str(path), seen.append, jobs=jobs, io=io)
     ranges = range(0, len(data), 3 * BUFFER)
     parts = [xxhash.xxh3_128_hexdigest(data[at : at + 3 * BUFFER]) for at in ranges]
-    assert digest == join_digests(len(data), parts)
-    assert sum(seen) == len(data)
+    assert digest == join_digests(len(data), parts) and sum(seen) == len(data)
     seen.clear()
-    tensors = [
-        Tensor(f"t{i}", "uint8", (n,), n, at)
-        for i, (at, n) in enumerate([(5, 100), (105, 4 * BUFFER), (6 * BUFFER, 5 * BUFFER + 7)])
-    ]
-    tensors += [
-        Tensor("split", "uint8", (30,), 30, 5 * BUFFER, "", ((5 * BUFFER, 10), (5 * BUFFER + 20, 20)))
-    ]
-    found = tensor_digests(str(tmp_path / "x"), Anatomy(tensors=tensors), seen.append, jobs=jobs, io=io)
-    assert found == {
-        t.name: xxhash.xxh3_128_hexdigest(
-            b"".join(data[at : at + n] for at, n in t.pieces or ((t.offset, t.nbytes),))
-        )
-        for t in tensors
-    }
+    places = [(5, 100), (105, 4 * BUFFER), (6 * BUFFER, 5 * BUFFER + 7)]
+    tensors = [Tensor(f"t{i}", "uint8", (n,), n, at) for i, (at, n) in enumerate(places)]
+    split = ((5 * BUFFER, 10), (5 * BUFFER + 20, 20))
+    tensors += [Tensor("split", "uint8", (30,), 30, 5 * BUFFER, "", split)]
+    found = tensor_digests(str(path), Anatomy(tensors=tensors), seen.append, jobs=jobs, io=io)
+    pieces = {t.name: t.pieces or ((t.offset, t.nbytes),) for t in tensors}
+    joined = {name: b"".join(data[at : at + n] for at, n in of) for name, of in pieces.items()}
+    assert found == {name: xxhash.xxh3_128_hexdigest(of) for name, of in joined.items()}
     assert sum(seen) == sum(t.nbytes for t in tensors)
-
-
-@pytest.mark.parametrize("what", ["file", "tensors"])
-def test_one_file_is_digested_by_several_threads(monkeypatch, what):
-    monkeypatch.setattr("ckpt_tools.checksum.sums.CHUNK", 4 * BUFFER)
-    threads: set[int] = set()
-    started = threading.Barrier(2, timeout=1000)
-
-    class Slow(BytesSource):
-        def readinto(self, offset: int, buffer: memoryview) -> None:
-            if threading.get_ident() not in threads:
-                threads.add(threading.get_ident())
-                started.wait()  # for the other one
-            super().readinto(offset, buffer)
-
-    source = Slow(bytes(8 * BUFFER))
-    tensors = [Tensor(f"t{i}", "uint8", (BUFFER,), BUFFER, i * BUFFER) for i in range(8)]
-    ranges = [((at, 4 * BUFFER),) for at in (0, 4 * BUFFER)]
-    done = (
-        len(digests(source, ranges, jobs=2)) if what == "file" else len(digests_of(source, tensors, jobs=2))
-    )
-    assert (done, len(threads)) == (2 if what == "file" else 8, 2)
-
-
-def test_both_sides_share_the_threads(tmp_path, monkeypatch):
-    a, b = (safetensors(tmp_path / f"{name}.safetensors", {"x": ONE}) for name in "ab")
-    given: list[int] = []
-    monkeypatch.setattr(
-        compare, "tensor_digests", lambda *args, jobs: given.append(jobs) or tensor_digests(*args, jobs=jobs)
-    )
-    for jobs in (1, 2, 8):
-        diff(str(a), str(b), jobs=jobs)
-    assert given == [1, 1, 1, 1, 4, 4]
 
 
 def test_a_file_that_changes_meanwhile_is_told(tmp_path):
@@ -307,9 +171,6 @@ def test_a_file_that_changes_meanwhile_is_told(tmp_path):
     with pytest.raises(OSError, match="changed") as e:
         file_digest(str(path), lambda n: path.write_bytes(bytes(2 * BUFFER + 1)) and None)
     assert e.value.errno == errno.ESTALE
-
-
-# -- nothing differs -----------------------------------------------------------------------------------------
 
 
 def one_of_each(paths):
@@ -330,38 +191,24 @@ def one_of_each(paths):
 )
 def test_a_copy_is_the_same(what, level, tmp_path):
     result = diff(str(what), str(copy(what, tmp_path / "copy" / what.name)), level)
-    assert not result.differs
-    assert result.files
-    assert all(
-        f.a and f.b and not f.metadata and {t.change for t in f.tensors} <= {Change.SAME, Change.NOT_COMPARED}
-        for f in result.files
-    )
-    if level is Level.CONTENT:  # only what the file does not place (strided, meta) cannot be told
-        for f in result.files:
-            hidden = {t.name for t in f.tensors if t.change is Change.NOT_COMPARED}
-            assert f.change is (Change.NOT_COMPARED if hidden else Change.SAME)
-            assert not hidden & set(runs_by_name(show(f.a.path)[1].tensors, f.a.size))
-    placed_ = sum(1 for f in result.files for t in f.tensors if t.a and t.a.digest)
-    shown = any(t.offset is not None for f in result.files for t in show(f.a.path)[1].tensors)
-    if level is Level.CONTENT:
-        assert placed_ or not shown  # of data below its index, a lone file shows nothing
-    else:
-        assert not placed_
+    assert result.files and not result.differs
+    hidden = {}
+    for f in result.files:
+        hidden[f.a.path] = {t.name for t in f.tensors if t.change is Change.NOT_COMPARED}
+        told = {t.name for t in f.tensors}
+        assert f.b and not f.metadata and names(result, Change.SAME) | hidden[f.a.path] >= told
+    digests = sum(1 for f in result.files for t in f.tensors if t.a and t.a.digest)
+    if level is Level.STRUCTURE:
+        assert not digests
+        return
+    placed = False
+    for f in result.files:  # only what the file does not place (strided, meta) cannot be told
+        tensors = show(f.a.path)[1].tensors
+        placed |= any(t.offset is not None for t in tensors)
+        assert f.change is (Change.NOT_COMPARED if hidden[f.a.path] else Change.SAME)
+        assert not hidden[f.a.path] & set(runs_by_name(tensors, f.a.size))
+    assert digests or not placed  # of data below its index, a lone file shows nothing
 
-
-def test_each_byte_of_a_tensor_is_read_at_most_once(tmp_path):
-    n = 4 << 20
-    a = safetensors(
-        tmp_path / "a.safetensors",
-        {"x": ("U8", (n,), random.Random(1).randbytes(n)), "y": ("U8", (3,), b"abc")},
-    )
-    result = diff(str(a), str(a))
-    headers = diff(str(a), str(a), Level.STRUCTURE).bytes_read
-    assert result.bytes_read == headers + 2 * (n + 3)
-    assert headers < 100_000
-
-
-# -- one byte differs ----------------------------------------------------------------------------------------
 
 _KINDS = "safetensors mindspore_ckpt torch_zip torch_legacy torch_tar tf_bundle dcp safetensors_index"
 _SETS = [p for p in GOOD if p.parts[-3] in _KINDS.split()]
@@ -396,12 +243,11 @@ def test_one_flipped_byte_is_one_changed_tensor(tmp_path_factory, data):
     here = {t for t, at in runs_of.items() if any(a <= byte < a + m for a, m in at)}  # tied ones as well
     assert name in here
     changed = [(f, t.name) for f in result.files for t in f.tensors if t.change is Change.CHANGED]
-    told = {(os.path.basename(f.b.path), name) for f, name in changed}
     # a TensorFlow string's length: the structure shows it already
     if show(str(path))[0].verdict is Verdict.BROKEN:
         assert not names(result, Change.SAME) & here
     else:
-        assert told == {(path.name, t) for t in here}
+        assert {(os.path.basename(f.b.path), t) for f, t in changed} == {(path.name, t) for t in here}
     assert result.differs or any(r.verdict is Verdict.BROKEN for r in result.reports)
     assert all(f.change is Change.SAME for f in result.files if os.path.basename(f.b.path) != path.name)
 
@@ -412,12 +258,7 @@ def test_structure_does_not_see_it(tmp_path, capfd):
     flip(b, b.stat().st_size - 1)
     assert run(capfd, a, b)[0] == 1
     code, out, _ = run(capfd, a, b, "--level", "structure")
-    assert code == 0
-    assert "the same names, types, shapes and metadata" in out
-    assert all(t.a.digest is None for f in diff(str(a), str(b), Level.STRUCTURE).files for t in f.tensors)
-
-
-# -- other differences ---------------------------------------------------------------------------------------
+    assert code == 0 and "the same names, types, shapes and metadata" in out
 
 
 def test_added_removed_reshaped_changed(tmp_path, capfd):
@@ -435,7 +276,8 @@ def test_added_removed_reshaped_changed(tmp_path, capfd):
     assert {t.name: str(t.change) for t in f.tensors} == {
         "same": "same", "shape": "reshaped", "type": "reshaped", "bytes": "changed", "gone": "removed", "new": "added",
     }  # fmt: skip
-    assert {(m.key, str(m.change), m.a, m.b) for m in f.metadata} == {
+    said = {(m.key, str(m.change), m.a, m.b) for m in f.metadata}
+    assert said == {
         ("run", "changed", "1", "2"),
         ("left", "removed", "x", None),
         ("right", "added", None, "y"),
@@ -454,33 +296,22 @@ def test_json(tmp_path, capfd):
     b = safetensors(tmp_path / "b.safetensors", {"x": TWO})
     code, out, _ = run(capfd, a, b, "--json")
     value = json.loads(out)
-    said = [value[key] for key in ("schema", "same", "level")]
-    assert (code, said) == (1, ["ckpt-tools/diff/v1", False, "content"])
-    counts = dict.fromkeys(("same", "reshaped", "added", "not_compared"), 0)
-    assert value["summary"]["tensors"] == {**counts, "changed": 1, "removed": 1}
+    assert (code, value["schema"], value["same"]) == (1, "ckpt-tools/diff/v1", False)
+    assert value["summary"]["tensors"].items() >= {"changed": 1, "removed": 1, "same": 0}.items()
     (f,) = value["files"]
     assert (f["a"]["path"], f["b"]["path"], f["change"]) == (str(a), str(b), "changed")
-    assert f["tensors"][0] == {
-        "name": "x",
-        "change": "changed",
-        "a": {"dtype": "float32", "shape": [2], "nbytes": 8, "digest": xxhash.xxh3_128_hexdigest(ONE[2])},
-        "b": {"dtype": "float32", "shape": [2], "nbytes": 8, "digest": xxhash.xxh3_128_hexdigest(TWO[2])},
-        "largest_difference": None,
-    }
-    assert f["tensors"][1]["b"] is None
+    x, y = f["tensors"]
+    side = {"dtype": "float32", "shape": [2], "nbytes": 8}
+    hashed = [{**side, "digest": xxhash.xxh3_128_hexdigest(of[2])} for of in (ONE, TWO)]
+    changed = {"name": "x", "change": "changed", "largest_difference": None}
+    assert x == {**changed, "a": hashed[0], "b": hashed[1]} and y["b"] is None
     assert f["metadata"] == [{"key": "left", "change": "removed", "a": "1", "b": None}]
-    page = (FIXTURES.parent / "docs/json.md").read_text()
-    assert not set(field_names(value)) - set(re.findall(r"`([a-z_]+)`", page))
-    assert value["schema"].removeprefix("ckpt-tools/") in page
 
 
 def test_metadata_values_that_compare_oddly():
     nan = float("nan")
     assert all(same_value(a, b) for a, b in ((nan, nan), (1, 1.0), (None, None)))
     assert not any(same_value(a, b) for a, b in ((True, 1), (0, False), ("1", 1), (nan, 1.0)))
-
-
-# -- which file is compared with which -----------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -490,32 +321,6 @@ def test_steps_in_the_names_of_a_layout_do_not_matter(capfd):
     assert all(f.a and f.b and os.path.basename(f.a.path) == os.path.basename(f.b.path) for f in result.files)
     assert names(result, Change.CHANGED)
     assert {m.key for f in result.files for m in f.metadata} >= {"iteration"}
-
-
-@pytest.mark.parametrize(
-    ("ranks", "one", "other"), [(4, "1_4", "2_3"), (3, "2_3", "2_3_breakpoint")], ids=["steps", "dying gasp"]
-)
-def test_files_of_a_rank_are_compared_whatever_step_their_names_say(tmp_path, ranks, one, other):
-    tree = FIXTURES / "layouts/mindspore/pangu/tree"
-    names = [[f"rank_{rank}/pangu{rank}-{step}.ckpt" for rank in range(ranks)] for step in (one, other)]
-    for side, ours in zip("ab", names, strict=True):
-        for name in ours:
-            copy(tree / name, tmp_path / side / name)
-    result = diff(str(tmp_path / "a"), str(tmp_path / "b"))
-    here, there = str(tmp_path / "a"), str(tmp_path / "b")
-    assert [(os.path.relpath(f.a.path, here), os.path.relpath(f.b.path, there)) for f in result.files] == [
-        *zip(*names, strict=True)
-    ]
-
-
-@pytest.mark.slow
-def test_several_checkpoints_are_matched_by_step(tmp_path):
-    b = copy(DEMO, tmp_path / "b")
-    shutil.rmtree(b / "iter_0000010/mp_rank_01")
-    shutil.rmtree(b / "iter_0000020/mp_rank_00")
-    result = diff(str(DEMO), str(b))
-    assert not names(result, Change.CHANGED)
-    assert Counter(f.change for f in result.files) == {Change.SAME: 4, Change.REMOVED: 4}
 
 
 def test_prefixes_without_a_layout(tmp_path, capfd):
@@ -532,14 +337,22 @@ def test_prefixes_without_a_layout(tmp_path, capfd):
 
 
 @pytest.mark.slow
+def test_several_checkpoints_are_matched_by_step(tmp_path):
+    b = copy(DEMO, tmp_path / "b")
+    shutil.rmtree(b / "iter_0000010/mp_rank_01")
+    shutil.rmtree(b / "iter_0000020/mp_rank_00")
+    for sides, lone in (((DEMO, b), Change.REMOVED), ((b, DEMO), Change.ADDED)):
+        assert Counter(f.change for f in diff(*map(str, sides)).files) == {Change.SAME: 4, lone: 4}
+
+
+@pytest.mark.slow
 def test_two_files_are_compared_whatever_they_are_called(tmp_path):
-    for a, b in (("checkpoint.pth.tar", "x.pt"), ("rank_1.pt", "step_7/rank_2.pt")):
-        one, two = (
-            copy(DEMO / "iter_0000010/mp_rank_00/model_optim_rng_0.pt", tmp_path / name) for name in (a, b)
-        )
-        result = diff(str(one), str(two))
-        assert [(f.a.path, f.b.path) for f in result.files if f.a and f.b] == [(str(one), str(two))]
-        assert names(result, Change.SAME)
+    one, two = (
+        copy(DEMO / "iter_0000010/mp_rank_00/model_optim_rng_0.pt", tmp_path / n)
+        for n in ("rank_1.pt", "step_7/rank_2.pt")
+    )
+    result = diff(str(one), str(two))
+    assert [(f.a.path, f.b.path) for f in result.files] == [(str(one), str(two))] and not result.differs
 
 
 def test_what_an_index_names_belongs_to_it(tmp_path):
@@ -556,21 +369,16 @@ def test_what_an_index_names_belongs_to_it(tmp_path):
 @pytest.mark.torch
 def test_distributed_checkpoints_of_one_state_are_the_same(tmp_path, capfd):
     """Each save has an id of its own in ``.metadata``: its bytes differ, the state does not."""
-    torch = pytest.importorskip("torch")
-    import torch.distributed.checkpoint as dcp
-
-    state = {"w": torch.arange(12, dtype=torch.float32).reshape(3, 4), "b": torch.ones(5)}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch tells that it saves alone
-        for name in ("one", "two"):
-            dcp.save(state, checkpoint_id=tmp_path / name, no_dist=True)
-        dcp.save({**state, "b": torch.zeros(5)}, checkpoint_id=tmp_path / "other", no_dist=True)
+    saves = {"one": ("step", 0.5), "two": ("step", 0.5), "other": ("last_step", 0.25)}
+    for name, (key, seed) in saves.items():
+        for file, data in dcp.__wrapped__(5, 1, key, seed).items():
+            copied = tmp_path / name / file
+            copied.parent.mkdir(exist_ok=True)
+            copied.write_bytes(data)
     assert (tmp_path / "one/.metadata").read_bytes() != (tmp_path / "two/.metadata").read_bytes()
     assert run(capfd, tmp_path / "one", tmp_path / "two", "--strict")[0] == 0
-    result = diff(str(tmp_path / "one"), str(tmp_path / "other"))
-    assert [(f.name, t.name) for f in result.files for t in f.tensors if t.change is Change.CHANGED] == [
-        ("__0_0.distcp", "b")
-    ]
+    changed = names(diff(str(tmp_path / "one"), str(tmp_path / "other")), Change.CHANGED)
+    assert changed == {"model.w0", "model.w1"}
 
 
 def _file(name: str, piece: str = "", **told) -> File:
@@ -596,17 +404,8 @@ def test_what_matches_what():
     numbered = [[*side, _file(f"x.{k}.bin")] for k, side in ((5, steps[0]), (6, steps[1]))]
     assert ("x.5.bin", None) in _named(match(*numbered)), "of several steps 5 and 6 are two"
     assert _named(match([_file("x.5.bin")], [_file("x.6.bin")])) == {("x.5.bin", "x.6.bin")}
-    both = [
-        [_file(f"{run}-{n}-{piece}", piece, prefix=run, step=n) for n in (1, 2) for piece in "pq"]
-        for run in "ab"
-    ]
-    assert _named(match(*both)) == {(f"a-{n}-{piece}", f"b-{n}-{piece}") for n in (1, 2) for piece in "pq"}
-    other = [_file("n", "r", rank=0)]
-    assert _named(match([_file("l", "p", rank=0), _file("m", "q", rank=0)], other)) == {
-        ("l", None),
-        ("m", None),
-        (None, "n"),
-    }
+    ranks = match([_file("l", "p", rank=0), _file("m", "q", rank=0)], [_file("n", "r", rank=0)])
+    assert _named(ranks) == {("l", None), ("m", None), (None, "n")}
 
 
 _number = st.integers(0, 3)
@@ -627,34 +426,23 @@ _side = st.lists(_part | _bare, max_size=12)
 
 @pytest.mark.slow
 @given(_side, _side)
-def test_every_file_is_in_exactly_one_pair(a, b):
+def test_every_file_is_in_exactly_one_pair_and_a_side_matches_itself(a, b):
     pairs = match(a, b)
     for i, side in enumerate((a, b)):
         assert Counter(id(p[i]) for p in pairs if p[i] is not None) == Counter(map(id, side))
     assert (None, None) not in pairs
-
-
-@pytest.mark.slow
-@given(st.lists(_part | _bare, max_size=12, unique_by=lambda f: f.name))
-def test_a_side_matches_itself(side):
-    assert all(a is b for a, b in match(side, side))
-
-
-# -- what cannot be compared ---------------------------------------------------------------------------------
+    once = list({f.name: f for f in a}.values())
+    assert all(one is other for one, other in match(once, once))
 
 
 @pytest.mark.slow
 def test_a_damaged_file_is_told_and_compared_as_far_as_it_goes(capfd):
     code, out, _ = run(capfd, DEMO / "iter_0000010", DEMO / "iter_0000020", "--json")
-    value = json.loads(out)
-    cut = next(f for f in value["files"] if f["b"]["verdict"] == "broken")
-    assert code == 1
-    assert cut["b"]["findings"][0]["code"] == "truncated"
-    assert cut["change"] == "not-compared"
+    cut = next(f for f in json.loads(out)["files"] if f["b"]["verdict"] == "broken")
+    assert (code, cut["b"]["findings"][0]["code"], cut["change"]) == (1, "truncated", "not-compared")
     assert {t["change"] for t in cut["tensors"]} == {"not-compared"}, "a cut file's tensors were not removed"
     text = run(capfd, DEMO / "iter_0000010", DEMO / "iter_0000020")[1]
-    assert "truncated" in text
-    assert f"1 damaged file in {DEMO / 'iter_0000020'}: 'ckpt verify " in text
+    assert "truncated" in text and f"1 damaged file in {DEMO / 'iter_0000020'}: 'ckpt verify " in text
 
 
 def test_tensors_without_a_place(tmp_path, capfd):
@@ -664,21 +452,17 @@ def test_tensors_without_a_place(tmp_path, capfd):
     assert run(capfd, a, b, "--strict")[0] == 0
     flip(b, b.read_bytes().index(b"\0<q") + 1)  # the high byte of the number 1 in float16
     code, out, _ = run(capfd, a, b)
-    assert code == 1
-    assert "other bytes" in out
-    assert "3 not compared" in out
+    assert code == 1 and "other bytes" in out and "3 not compared" in out
     assert names(diff(str(a), str(b)), Change.NOT_COMPARED) == {"w", "p", "half"}
 
 
 @pytest.mark.torch
 def test_an_expanded_tensor_is_stored_shorter(tmp_path):
-    """Its bytes stand for several elements each: equal to another expanded one, not comparable with a whole
-    one.
-    """
+    """Its bytes stand for several elements each: equal to another one, not comparable with a whole one."""
     torch = pytest.importorskip("torch")
-    torch.save({"e": torch.ones(1).expand(4)}, tmp_path / "a.pt")
-    torch.save({"e": torch.ones(1).expand(4)}, tmp_path / "b.pt")
-    torch.save({"e": torch.ones(4)}, tmp_path / "c.pt")
+    made = {"a": torch.ones(1).expand(4), "b": torch.ones(1).expand(4), "c": torch.ones(4)}
+    for name, expanded in made.items():
+        torch.save({"e": expanded}, tmp_path / f"{name}.pt")
     for other, change in (("b.pt", Change.SAME), ("c.pt", Change.NOT_COMPARED)):
         assert names(diff(str(tmp_path / "a.pt"), str(tmp_path / other)), change) == {"e"}
 
@@ -693,72 +477,42 @@ def test_not_compared_is_not_the_same(tmp_path, capfd, monkeypatch):
     assert json.loads(run(capfd, a, a, "--json")[1])["same"] is False
 
 
-def test_an_encrypted_file_hides_its_tensors(tmp_path):
-    home = FIXTURES / "formats"
-    result = diff(
-        str(home / "mindspore_encrypted/good/aes-gcm.ckpt"), str(home / "mindspore_ckpt/good/tiny-crc.ckpt")
-    )
-    assert set(result.tensors) == {Change.NOT_COMPARED}
-
-
-@pytest.mark.parametrize(("number", "code"), [(errno.EIO, "unreadable"), (errno.ESTALE, "in-use")])
+@pytest.mark.parametrize(
+    ("number", "code"), [(errno.EIO, "unreadable"), (errno.ESTALE, "in-use"), (0, "in-use")]
+)
 def test_what_cannot_be_read_is_5(tmp_path, capfd, monkeypatch, number, code):
+    """Nor what was replaced after its header was read (0)."""
     a = FIXTURES / "formats/safetensors/good/tiny.safetensors"
     b = copy(a, tmp_path / "b.safetensors")
     real = compare.tensor_digests
 
     def broken(path, *rest, **more):
         if path == str(b):
-            raise OSError(number, os.strerror(number))
+            os.utime(b, ns=(1, 1))
+            if number:
+                raise OSError(number, os.strerror(number))
         return real(path, *rest, **more)
 
     monkeypatch.setattr(compare, "tensor_digests", broken)
     status, out, _ = run(capfd, a, b, "--json")
     (f,) = json.loads(out)["files"]
-    assert status == 5
-    assert (f["change"], f["b"]["verdict"], f["b"]["findings"][-1]["code"]) == (
-        "not-compared",
-        "unknown",
-        code,
-    )
-
-
-def test_a_file_replaced_after_its_header_was_read_is_in_use(tmp_path, monkeypatch):
-    a = safetensors(tmp_path / "a.safetensors", {"x": ONE})
-    b = safetensors(tmp_path / "b.safetensors", {"x": ONE})
-    real = compare.tensor_digests
-
-    def late(path, *rest, **more):
-        if path == str(b):
-            os.utime(b, ns=(1, 1))
-        return real(path, *rest, **more)
-
-    monkeypatch.setattr(compare, "tensor_digests", late)
-    assert diff(str(a), str(b)).files[0].b.findings[-1].code == "in-use"
-
-
-# -- questions that make no sense, and trust -----------------------------------------------------------------
+    assert (status, f["b"]["verdict"], f["b"]["findings"][-1]["code"]) == (5, "unknown", code)
 
 
 @pytest.mark.parametrize(
     ("argv", "code", "says"),
     [
         ((DEMO, DEMO / "latest_checkpointed_iteration.txt"), 2, "is a file"),
-        ((DEMO, "nowhere"), 5, "does not exist"),
         ((DEMO / "latest_checkpointed_iteration.txt", "nowhere"), 5, "does not exist"),
-        (("empty", DEMO), 5, "no checkpoint file"),
-        ((DEMO, "empty"), 5, "no checkpoint file"),
-        ((DEMO, DEMO, "--level", "load"), 2, "structure, content or values"),
-        ((DEMO, DEMO, "--level", "deep"), 2, "deep"),
-        ((DEMO,), 2, "B"),
-        ((DEMO, DEMO, DEMO), 2, ""),
+        (("empty", DEMO), 5, "no checkpoint file"), ((DEMO, "empty"), 5, "no checkpoint file"),
+        ((DEMO, DEMO, "--level", "load"), 2, "structure, content or values"), ((DEMO, DEMO, "--level", "deep"), 2, "deep"),
+        ((DEMO,), 2, "B"), ((DEMO, DEMO, DEMO), 2, ""),
     ],
-)
+)  # fmt: skip
 def test_mistakes(tmp_path, capfd, argv, code, says):
     (tmp_path / "empty").mkdir()
     status, out, err = run(capfd, *argv)
-    assert (status, out) == (code, "")
-    assert says in err
+    assert (status, out) == (code, "") and says in err
 
 
 def test_nothing_is_unpickled(tmp_path, capfd):
@@ -769,19 +523,7 @@ def test_nothing_is_unpickled(tmp_path, capfd):
     for name in ("a.pkl", "b.pkl"):
         (tmp_path / name).write_bytes(pickle.dumps({"w": Evil()}))
     code, out, _ = run(capfd, tmp_path / "a.pkl", tmp_path / "b.pkl")
-    assert not (tmp_path / "ran").exists()
-    assert "unsafe-pickle" in out
-    assert code == 1
-
-
-@pytest.mark.slow
-def test_progress_reaches_the_end(tmp_path):
-    seen: list[tuple[int, int]] = []
-    result = diff(str(DEMO), str(DEMO), progress=lambda done, total: seen.append((done, total)))
-    assert seen
-    assert max(done for done, _ in seen) <= result.bytes_read
-    assert len({total for _, total in seen}) == 1
-    assert all(done <= total for done, total in seen)
+    assert code == 1 and "unsafe-pickle" in out and not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize("command", ["show", "diff"])

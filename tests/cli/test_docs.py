@@ -1,57 +1,33 @@
-"""The pages say what the code does."""
+"""The pages say what the code does: those that are written by hand, the README, and the manual pages in roff that two
+formatters take without a complaint.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-import sample_results as sample
 import warm
+from hook_job import Job
 from places import DOCS, ROOT
-from sample_results import field_names
+from safetensors_writer import vectors
+from small_files import dcp, trainer
+from told_trees import answer, loaded, plant
 
 from ckpt_tools import __version__, errors
-from ckpt_tools.formats.common.format import Anatomy
-from ckpt_tools.model.report import Tensor
-from ckpt_tools.output import json as emit_json
-from ckpt_tools.output import jsonl
-from ckpt_tools.output.failure import Failure, code_of
+from ckpt_tools.cli.app import COMMANDS, command, examples
+from ckpt_tools.layouts.files import numbers_named
+from ckpt_tools.output.failure import code_of
 
 
 @pytest.mark.slow
 def test_generated_pages_are_current():
     done = subprocess.run([sys.executable, DOCS / "make.py", "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def _answers():
-    anatomy = Anatomy(tensors=[Tensor("w", "f32", (2,), 8, 0, "0")], globals=["os system"])
-    yield from (sample_json(r) for r in (sample.verification(), sample.plan(), sample.scan()))
-    yield json.loads(emit_json.render_file(sample.report("/x"), anatomy, {"os system": "dangerous"}))
-    yield sample_json(Failure("plan", "usage-error", "m", "h", 2))
-    yield from (json.loads(line) for line in jsonl.render(sample.verification()).splitlines())
-    for command in (["explain", "truncated"], ["formats"], ["layouts"], ["launchers"]):
-        done = warm.completed([*command, "--json"], os.environ)
-        yield json.loads(done.stdout)
-
-
-def sample_json(result):
-    return json.loads(emit_json.render(result))
-
-
-@pytest.mark.slow
-def test_every_json_field_is_documented():
-    page = (DOCS / "json.md").read_text()
-    documented = set(re.findall(r"`([a-z_]+)`", page))
-    answers = list(_answers())
-    missing = {key for answer in answers for key in field_names(answer)} - documented
-    assert not missing
-    for schema in {answer["schema"].removeprefix("ckpt-tools/") for answer in answers if "schema" in answer}:
-        assert schema in page
 
 
 def _subclasses(cls):
@@ -76,3 +52,138 @@ def test_the_changelog_knows_the_version():
 def test_links_between_pages_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+CHOOSES = (DOCS / "how-it-chooses.md").read_text()
+TREES = re.findall(r"^(\S.*?) {2,}(\d) +(\S+)$", CHOOSES.split("## Twelve small trees")[1], re.MULTILINE)
+
+
+@pytest.mark.parametrize(("files", "code", "said"), TREES)
+def test_a_small_tree_is_answered_as_the_page_says(files: str, code: str, said: str, tmp_path: Path) -> None:
+    plant(tmp_path, files)
+    if code == "0":
+        assert said in loaded(tmp_path).split()
+    else:
+        assert answer(tmp_path).startswith(f"exit {code} {said}")
+
+
+def test_a_spare_that_is_written_later_makes_no_save_newer(tmp_path: Path) -> None:
+    """Weights that were exported from the best so far stand beside it: it is loaded from its own file."""
+    plant(tmp_path, "best.pt:epoch12 last.pt:epoch37@60 best.pth:model12@120")
+    assert loaded(tmp_path) == "last.pt"
+
+
+def test_the_names_of_the_table_are_declared_and_the_others_are_not() -> None:
+    _, table = CHOOSES.split("| names of people's own loops | are |")
+    rows, _, none = table.partition("`final.pt`")
+    listed = " ".join(row for row in rows.splitlines() if row.startswith("| `"))
+    names, others = (re.findall(r"`([^`]+)`", text) for text in (listed, f"`final.pt`{none.splitlines()[0]}"))
+    assert len(names) > 20 and all(numbers_named(name)[0] for name in names)
+    assert len(others) == 3 and not any(numbers_named(name)[0] for name in others)
+
+
+def test_how_it_chooses_is_one_page_with_twelve_trees() -> None:
+    assert len(TREES) == 12 and len(CHOOSES.splitlines()) <= 120
+    assert "how-it-chooses.md" in (DOCS.parent / "README.md").read_text()
+
+
+def test_the_front_page_is_short_and_shows_what_commands_print() -> None:
+    """docs/make.py makes the pictures, and tests/cli/test_docs.py holds them to what is printed now."""
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 150
+    for name in re.findall(r"\]\(((?:docs/)?[\w./-]+)", text):
+        assert (ROOT / name).exists(), name
+    shown = (ROOT / "docs/terminal-plan.svg").read_text()
+    assert "ckpt-step" in shown and "@font-face" not in shown and "url(http" not in shown
+
+
+@pytest.mark.slow
+def test_a_seal_sees_what_the_readme_flips(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/model.safetensors").write_bytes(vectors(w=bytes(range(250)) * 4))
+    text = (ROOT / "README.md").read_text().partition("**Any changed bit.**")[2]
+    script = text.partition("```sh\n")[2].partition("```")[0]
+    env = {**os.environ, "PATH": f"{warm.commands()}:{os.environ['PATH']}"}
+    done = subprocess.run(["sh", "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 1 and "seal-mismatch" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("held", "left_out", "code"),
+    [
+        ("loop", False, 0), ("older", True, 0), ("none", False, 0), ("by rank", False, 2), ("unusable", False, 4),
+    ],
+)  # fmt: skip
+def test_the_recipe_of_a_job_resumes_or_stops(tmp_path: Path, held: str, left_out: bool, code: int) -> None:
+    """With a script that fails if it starts at 0 although there is a checkpoint; a framework says its own arguments."""
+    job = Job(tmp_path)
+    job.holds(held)
+    text = (ROOT / "README.md").read_text().partition("**In a job script**")[2]
+    script = text.partition("```sh\n")[2].partition("```")[0]
+    wanted = "--resume-args '--resume {path}' "
+    assert wanted in script and "torchrun … train.py" in script
+    script = script.replace(wanted, "" if left_out else wanted).replace("torchrun … ", "python ")
+    done = job.bash(script, job.env(RUN=str(job.root)))
+    assert done.returncode == code, done.stdout + done.stderr
+    step = {
+        "loop": ["--resume", str(job.root / "step_20.pt")],
+        "older": ["--load", str(job.root), "--ckpt-step", "10"],
+    }
+    assert [t["args"] for t in job.told] == ([step.get(held, [])] if code == 0 else [])
+
+
+@pytest.mark.slow
+def test_the_recipe_for_python_sees_files(tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text().partition("**In Python, and in training code**")[2]
+    script = text.partition("```python\n")[2].partition("```")[0]
+    roots = {}
+    for held in ("loop", "by rank"):
+        (tmp_path / held).mkdir()
+        job = Job(tmp_path / held)
+        job.holds(held)
+        roots[held] = job.root
+    for held, files in (("checkpoint-5", trainer(5)), ("step-5", dcp(5))):
+        roots[held] = tmp_path / f"of {held}"
+        for name, data in files.items():
+            path = roots[held] / held / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+    for held, root in roots.items():
+        words = [sys.executable, "-c", script.replace("/runs/llm", str(root))]
+        told, *files = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+        assert files and all(Path(file).is_file() for file in files)
+        assert told.startswith(str(root) if held != "by rank" else "None"), told
+
+
+FILES = sorted((DOCS / "man").iterdir())
+
+
+def shown(page: Path) -> str:
+    """As a reader sees it, on lines so wide that few are broken."""
+    done = subprocess.run(["mandoc", "-Tutf8", "-Owidth=1000", page], capture_output=True, text=True)
+    return re.sub(".\b", "", done.stdout)
+
+
+def test_each_command_has_a_page() -> None:
+    names = ["ckpt", *("-".join(["ckpt", *name.split()]) for name in COMMANDS)]
+    assert sorted(p.stem for p in FILES) == sorted(names)
+
+
+@pytest.mark.parametrize("page", FILES, ids=lambda p: p.stem)
+def test_mandoc_has_nothing_to_say(page: Path) -> None:
+    done = subprocess.run(["mandoc", "-Tlint", "-Wwarning", page], capture_output=True, text=True)
+    # a date would change where nothing else does
+    assert not [line for line in done.stdout.splitlines() if "missing date" not in line]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_page_has_every_flag_and_every_example(name: str) -> None:
+    text = shown(DOCS / f"man/{'-'.join(['ckpt', *name.split()])}.1")
+    for param in (p for p in command(name).params if not p.hidden):
+        about = " ".join(param.help.replace("\\[", "[").split())
+        assert about.replace("…", "...") in re.sub(r"\s+", " ", text), param.name
+        for flag in param.opts if param.param_type_name == "option" else ():
+            assert re.search(rf"^ +(-\w, )?(--[\w-]+, )*{flag}\b", text, re.MULTILINE), flag
+    lines = {line.strip() for line in text.splitlines()}
+    assert {line for line, _ in examples(name)} <= lines

@@ -1,12 +1,19 @@
-"""What training code is handed: the framework's own pick of real trees, one answer on all ranks, or one error."""
+"""What training code is handed: the framework's own pick of real trees, one answer on all ranks, or one error; and by
+ExceptionCheckpoint one save when training dies, and on restart the files that a plan of the same tree names.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
+import signal
+import sys
 import threading
+import tracemalloc
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,11 +21,16 @@ from unittest import TestCase
 
 import pytest
 from fixture_trees import materialise
+from hypothesis import given
+from hypothesis import strategies as st
+from in_process import executed
 from places import BENCHMARKS, DOCS, LAYOUT_TREES
-from run_helpers import broken, megatron, one_file_per_rank, torchrun_env
+from run_helpers import broken, megatron, one_file_per_rank, sparse, torchrun_env
 from small_runs import empty, encrypted, lost, plain
 
-from ckpt_tools import Level, errors, integrations, job
+from ckpt_tools import Level, elastic, errors, integrations, job
+from ckpt_tools.elastic import ExceptionCheckpoint, Terminated
+from ckpt_tools.errors import UsageError
 from ckpt_tools.integrations import (
     Resumed,
     accelerate,
@@ -34,6 +46,8 @@ from ckpt_tools.integrations import (
 from ckpt_tools.integrations.agreement import Group
 from ckpt_tools.job.decision import Decision
 from ckpt_tools.model.selection import Selection
+from ckpt_tools.settings import fault_file as _fault_file
+from ckpt_tools.settings import resolve
 
 
 @pytest.fixture(autouse=True)
@@ -45,20 +59,14 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
-# ---- what a framework is given
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "checkpoint"),
     [
-        ("hf-trainer/trainer", transformers.checkpoint),
-        ("lightning/steps", lightning.checkpoint),
-        ("accelerate/steps", accelerate.checkpoint),
-        ("dcp/two", dcp.checkpoint),
-        ("keras/batches", keras.checkpoint),
+        ("hf-trainer/trainer", transformers.checkpoint), ("lightning/steps", lightning.checkpoint),
+        ("accelerate/steps", accelerate.checkpoint), ("dcp/two", dcp.checkpoint), ("keras/batches", keras.checkpoint),
     ],
-)
+)  # fmt: skip
 def test_it_is_given_its_own_pick(case: str, checkpoint: Callable[..., str | None], tmp_path: Path) -> None:
     expected = LAYOUT_TREES / case / "expected.json"
     root = materialise(expected, tmp_path)
@@ -93,7 +101,11 @@ def test_the_older_one_where_the_newest_is_broken(tmp_path: Path) -> None:
     with TestCase().assertLogs("ckpt_tools", "WARNING") as logged:
         found = resume(root)
     assert found and (found.step, len(found.files)) == (10, 2)
-    assert any("iter_0000020 was skipped: " in record.getMessage() for record in logged.records)
+    assert any("iter_0000020 was skipped: " in text for text in logged.output)
+    with pytest.raises(errors.NotNewest):
+        resume(root, no_fallback=True)
+    with pytest.raises(errors.UsageError, match="'max_steps' is not an argument of this function"):
+        resume(root, max_steps=1)
 
 
 def test_of_another_layout_nothing_is_handed_on(tmp_path: Path) -> None:
@@ -119,21 +131,6 @@ def test_none_only_where_that_is_allowed_and_true(tmp_path: Path) -> None:
     assert resume(tmp_path / "none", allow_none=True, allow_missing=True) is None
 
 
-@pytest.mark.slow
-def test_asked_as_of_plan(tmp_path: Path) -> None:
-    root = plain(tmp_path)
-    for wrong in ("rank", "nonsense", "max_steps"):
-        with pytest.raises(errors.UsageError, match=f"'{wrong}' is not an argument of this function"):
-            resume(root, **{wrong: 1})
-    assert (found := resume(root, max_step=15)) and found.step == 10
-    broken(root, 20)
-    with pytest.raises(errors.NotNewest):
-        resume(root, no_fallback=True)
-
-
-# ---- ranks that are joined
-
-
 class Joined:
     """So many ranks, each a thread, joined as torch joins processes: whoever does not come is waited for in vain."""
 
@@ -152,32 +149,25 @@ class Joined:
 
     def run(self, call: Callable[[int], object]) -> list[object]:
         """What each rank returns, or raises."""
-        out: list[object] = [None] * self.size
 
-        def rank(number: int) -> None:
+        def rank(number: int) -> object:
             meet = partial(self._meet, number)
             self.here.group = Group(number, self.size, lambda text: meet(text)[0], meet)
             try:
-                out[number] = call(number)
+                return call(number)
             except Exception as e:
-                out[number] = e
+                return e
 
-        threads = [threading.Thread(target=rank, args=(number,)) for number in range(self.size)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return out
+        with ThreadPoolExecutor(self.size) as pool:
+            return list(pool.map(rank, range(self.size)))
 
 
 def test_all_ranks_hear_one_decision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = one_file_per_rank(tmp_path / "run")
-    asked = []
-    plan = agreement.api.plan
+    asked, plan = [], agreement.api.plan
     monkeypatch.setattr(agreement.api, "plan", lambda *words: asked.append(words) or plan(*words))
     said = Joined(2, monkeypatch).run(lambda _: resume(root))
-    assert [r.files for r in said if isinstance(r, Resumed)] == own_files(root)
-    assert len(asked) == 1
+    assert [r.files for r in said if isinstance(r, Resumed)] == own_files(root) and len(asked) == 1
 
 
 def own_files(root: Path) -> list[tuple[str, ...]]:
@@ -188,12 +178,9 @@ def own_files(root: Path) -> list[tuple[str, ...]]:
 @pytest.mark.parametrize(
     ("tree", "asked", "error"),
     [
-        (empty, {}, errors.NoCheckpoint),
-        (lost, {"allow_none": True, "world_size": 2}, errors.NoneUsable),
-        (lambda tmp: tmp / "none", {}, errors.CannotLook),
-        (plain, {"run": "b"}, errors.UsageError),
-        (plain, {"world_size": 3}, errors.UsageError),
-        (plain, {"max_step": 5}, errors.NoneUsable),
+        (empty, {}, errors.NoCheckpoint), (lost, {"allow_none": True, "world_size": 2}, errors.NoneUsable),
+        (lambda tmp: tmp / "none", {}, errors.CannotLook), (plain, {"run": "b"}, errors.UsageError),
+        (plain, {"world_size": 3}, errors.UsageError), (plain, {"max_step": 5}, errors.NoneUsable),
         (encrypted, {"strict": True, "level": Level.VALUES, "world_size": 1}, errors.CannotLook),
     ],
 )  # fmt: skip
@@ -218,22 +205,21 @@ def test_a_bug_on_rank_0_leaves_nobody_waiting(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.slow
 @pytest.mark.parametrize("blind", [0, 2])
-def test_a_rank_that_does_not_see_its_files_stops_all(
+def test_a_rank_without_its_files_stops_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blind: int
 ) -> None:
     """Its node has lost a mount, or another file lies there."""
-    check = Decision.check
+    check, told = Decision.check, "/data/x cannot be looked at any more: No such file"
 
     def seen(self: Decision, ranks: Any = None) -> None:
         if ranks == [blind]:
-            raise errors.CannotLook("/data/x cannot be looked at any more: No such file")
+            raise errors.CannotLook(told)
         check(self, ranks)
 
     monkeypatch.setattr(Decision, "check", seen)
     root = megatron(tmp_path / "run", world=3)
     said = Joined(3, monkeypatch).run(lambda _: resume(root))
-    told = f"rank {blind}: /data/x cannot be looked at any more: No such file"
-    assert {(type(e), str(e)) for e in said} == {(errors.CannotLook, told)}
+    assert {(type(e), str(e)) for e in said} == {(errors.CannotLook, f"rank {blind}: {told}")}
 
 
 def test_ranks_that_ask_differently_all_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,9 +227,6 @@ def test_ranks_that_ask_differently_all_raise(tmp_path: Path, monkeypatch: pytes
     said = Joined(2, monkeypatch).run(lambda rank: resume(root, max_step=20 + rank))
     told = "rank 1 asks with other arguments, or other plug-ins, than rank 0"
     assert {(type(e), str(e)) for e in said} == {(errors.UsageError, told)}
-
-
-# ---- ranks that are not
 
 
 def test_ranks_of_a_launcher_find_one_decision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,14 +239,6 @@ def test_ranks_of_a_launcher_find_one_decision(tmp_path: Path, monkeypatch: pyte
     assert [r.files for r in found if r] == own_files(root)
 
 
-def test_several_nodes_need_a_place_that_all_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = one_file_per_rank(tmp_path / "run")
-    for name, value in torchrun_env(0, 2, job="j", local=1).items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(errors.UsageError, match=r"2 nodes, and each would decide alone"):
-        resume(root)
-
-
 @pytest.mark.slow
 def test_the_decision_of_ckpt_run_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = plain(tmp_path)
@@ -274,9 +249,6 @@ def test_the_decision_of_ckpt_run_counts(tmp_path: Path, monkeypatch: pytest.Mon
     assert (found := resume(plain(tmp_path / "b"))) and found.step == 20  # it is about another directory
     said = Joined(2, monkeypatch).run(lambda _: resume(root))
     assert [r.step for r in said if isinstance(r, Resumed)] == [10, 10]
-
-
-# ---- the page
 
 
 PAGE = (DOCS / "integrations.md").read_text()
@@ -295,3 +267,429 @@ def test_the_page_names_every_module_and_every_run_has_a_row() -> None:
     assert modules - own == set(re.findall(r"\| `ckpt_tools\.integrations\.(\w+)` \|", PAGE))
     rows = re.findall(r"^\| (\w+) .* \| starts \| `.*` \| `.*` \| yes \| `NoneUsable` \|", PAGE, re.MULTILINE)
     assert len(rows) == len(RUNS), rows
+
+
+PAIRS = [[0, 2], [1, 3]]
+
+
+def made(*, group_info=None, partial_save=False, replicas=1, distributed=False, **given):
+    checkpoint = ExceptionCheckpoint(**{"env": {}, **given})
+    saving = (partial_save, group_info, replicas)
+    checkpoint.set_config(print, (), *saving, use_distributed_optimizer=distributed)
+    return checkpoint
+
+
+@st.composite
+def jobs(draw):
+    """(world size, groups over some of the ranks, failed ranks, how many of each group save or None)."""
+    world = draw(st.integers(1, 12))
+    mixed = draw(st.permutations(range(world)))[: draw(st.integers(0, world))]
+    cuts = sorted(draw(st.sets(st.integers(1, max(1, len(mixed) - 1)), max_size=4)))
+    groups = [list(mixed[a:b]) for a, b in zip([0, *cuts], [*cuts, len(mixed)], strict=True) if mixed[a:b]]
+    return world, groups, draw(st.sets(st.integers(0, world - 1))), draw(st.none() | st.integers(1, 4))
+
+
+@pytest.mark.slow
+@given(jobs(), st.integers(0, 10**9), st.integers(1, 10**6))
+def test_what_is_resumable_is_what_live_ranks_wrote(job, iteration, interval):
+    world, groups, failed, replicas = job
+    saving = {"partial_save": replicas is not None, "replicas": replicas or 1}
+    checkpoint = made(fault_ranks=failed, world_size=world, group_info=groups, **saving)
+    state = {rank: f"alone {rank}" for rank in range(world)}
+    state |= {rank: f"group {i}" for i, group in enumerate(groups) for rank in group}
+    idle = {rank for g in groups if replicas for rank in g[replicas:]}
+    disk = {rank: state[rank] for rank in range(world) if rank not in failed and rank not in idle}
+
+    resumable = set(disk.values()) == set(state.values())
+    assert checkpoint.check_resumable_model() is resumable
+    to = iteration if resumable else iteration - iteration % interval
+    assert checkpoint.resume_iteration(iteration, interval) == to
+    for rank in range(world):
+        source = checkpoint.source(rank)
+        if rank in disk:
+            assert source == rank
+        elif state[rank] in disk.values():
+            assert source in disk and disk[source] == state[rank]
+        else:
+            assert source is None
+            with pytest.raises(UsageError, match=f"state of rank {rank}:") as e:
+                checkpoint.get_checkpoint_names("/c", iteration, tensor_rank=0, rank=rank)
+            assert "periodic=True" in e.value.hint
+        before = checkpoint.source(rank, periodic=True)  # then every rank had saved
+        assert state[before] == state[rank]
+        assert (before in failed) == all(r in failed for r in range(world) if state[r] == state[rank])
+
+
+@pytest.mark.parametrize(
+    ("faults", "given", "names"),
+    [
+        ("1", {"tensor_rank": 1}, "mp_rank_01/model_optim_rng_3.pt"),
+        ("1", {"tensor_rank": 1, "pipeline_rank": 2}, "mp_rank_01_002/model_optim_rng_3.pt"),
+        ("1", {"tensor_rank": 1, "pipeline_rank": 0, "pipeline_parallel": False}, "mp_rank_01/model_optim_rng_3.pt"),
+        ("1", {"tensor_rank": 1, "rank": 1}, "mp_rank_01/model_optim_rng_3.pt"),
+        ("1,3", {"tensor_rank": 1, "release": True}, "mp_rank_01/model_optim_rng_3.pt"),  # of no dying job
+        ("1", {"tensor_rank": 1, "sharded": True}, "mp_rank_01/model_rng.pt mp_rank_01_001/optim.pt"),
+        ("1", {"tensor_rank": 0, "pipeline_rank": 1, "sharded": True, "rank": 9, "data_parallel_rank": 4},
+         "mp_rank_00_001/model_rng.pt mp_rank_00_001_004/optim.pt"),
+        ("1", {"tensor_rank": 1, "sharded": True, "rank": 1, "periodic": True}, "mp_rank_01/model_rng.pt mp_rank_01_000/optim.pt"),
+    ],
+)  # fmt: skip
+def test_names(faults, given, names):
+    """That of the model and, where the optimizer is distributed, that of its state."""
+    checkpoint = made(fault_ranks=faults, rank=3, group_info=PAIRS)
+    asked = {name: value for name, value in given.items() if name != "sharded"}
+    home = "/c/release" if asked.get("release") else "/c/iter_0000012"
+    found = checkpoint.get_checkpoint_names("/c", 12, **asked, use_distributed_optimizer="sharded" in given)
+    assert found == tuple(f"{home}/{name}" for name in (names.split() * 2)[:2])
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({}, "tensor_rank is not known"),
+        ({"tensor_rank": 0, "pipeline_parallel": True}, "pipeline_rank is not known"),
+        ({"tensor_rank": 0, "rank": 8}, "rank: rank 8 does not exist among 8 ranks"),
+        ({"tensor_rank": 0, "rank": -1}, "rank: -1 is below 0"),
+        ({"tensor_rank": 0, "use_distributed_optimizer": True, "rank": 7}, "data_parallel_rank is not known"),
+        ({"tensor_rank": 0, "use_distributed_optimizer": True, "rank": 1}, "state of rank 1:"),
+    ],
+)
+def test_a_name_that_cannot_be_known_is_not_guessed(given, says):
+    with pytest.raises(UsageError, match=re.escape(says)) as e:
+        made(fault_ranks="1", rank=3, world_size=8, group_info=PAIRS).get_checkpoint_names("/c", 12, **given)
+    assert e.value.hint and e.value.exit_code == 2
+
+
+def test_one_group_has_no_model_parallelism_and_no_rank_no_file():
+    names = made(rank=1, group_info=[[0, 1]]).get_checkpoint_names("c", 0)
+    assert names[0] == "c/iter_0000000/mp_rank_00/model_optim_rng_1.pt"
+    with pytest.raises(UsageError, match="rank is not known"):
+        made(group_info=[[0, 1]]).get_checkpoint_names("c", 0)
+
+
+def test_nobody_stands_in_for_a_distributed_optimizer():
+    assert made().check_resumable_model() and not made(fault_ranks=[0]).check_resumable_model()
+    assert made(fault_ranks=[2], group_info=PAIRS).check_resumable_model()
+    sharded = made(fault_ranks=[2], group_info=PAIRS, distributed=True, partial_save=True, rank=2)
+    assert not sharded.check_resumable_model()
+    assert sharded.resume_iteration(17, 5) == 15
+    assert sharded.save()  # although it is not the first of its group
+
+
+@pytest.fixture
+def fault_file(tmp_path):
+    def write(content):
+        text = content if isinstance(content, str | bytes) else json.dumps(content)
+        path = tmp_path / "faults.json"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return str(path)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("content", "ranks"),
+    [
+        ([], set()), ({"version": 1, "fault_ranks": [3, 5, 3], "time": "2026-01-02T03:04:05Z", "else": None}, {3, 5}),
+        ({"fault_ranks": [1], "fault_nodes": ["b"], "node_ranks": {"a": [2], "b": [4, 5]}}, {1, 4, 5}),
+        ({"fault_nodes": ["a", "b"], "node_ranks": {"a": [2], "b": [4, 5], "c": "not asked"}}, {2, 4, 5}),
+        ({"FaultRankIds": ["0", "12"], "CreatTime": 1700000000}, {0, 12}), ({"FaultRankIds": "['0', '12']"}, {0, 12}),
+        ([_fault_file.MAX_RANK], {1 << 24}), ("\ufeff[1]".encode(), {1}), (b" " * ((1 << 20) - 3) + b"[1]", {1}),
+    ],
+)  # fmt: skip
+def test_fault_files(fault_file, content, ranks):
+    assert made(fault_file=fault_file(content)).fault_ranks == ranks
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "is not JSON"), (b"\xff\xfe\xfa", "is not JSON"), ("[" * 100_000, "is not JSON"),
+        ("1" * 10_000, "is not JSON"), ("null", "neither a list of ranks"),
+        ({"fault_rank": [1]}, "has no fault_ranks"), ({"fault_ranks": "1,2"}, "fault_ranks is not a list"),
+        ([True], "the list: True is not a rank"), ([1.0], "1.0 is not a rank"), ([-1], "rank -1 is negative"),
+        ([(1 << 24) + 1], "rank 16777217 is above 16777216"), ({"version": 2, "fault_ranks": [1]}, "has version 2"),
+        ({"version": True, "fault_ranks": [1]}, "has version True"), ({"fault_nodes": ["a"]}, "but not their ranks"),
+        ({"fault_nodes": ["a"], "node_ranks": {"b": [1]}}, "does not know the fault node 'a'"),
+        ({"fault_nodes": ["a"], "node_ranks": {"a": [-2]}}, "node_ranks of 'a': rank -2 is negative"),
+        ({"fault_nodes": ["a"], "node_ranks": [[1]]}, "node_ranks is not an object"),
+        ({"fault_nodes": "a", "node_ranks": {}}, "fault_nodes is not a list of names"),
+        ({"FaultRankIds": "0 and 1"}, "FaultRankIds: 'and' is not a rank"),
+        ({"FaultRankIds": 3.5}, "FaultRankIds: 3.5 is not a rank"),
+    ],
+)  # fmt: skip
+def test_bad_fault_files(fault_file, content, says):
+    path = fault_file(content)
+    with pytest.raises(UsageError, match=r"^fault_file: ") as e:
+        made(fault_file=path)
+    assert says in str(e.value) and path in str(e.value)
+    with pytest.raises(UsageError, match=r"^--fault-file: ") as e:
+        resolve.resolve({"fault-file": path}, env={}, cwd="/")
+    assert says in str(e.value) and "--fault-file" in e.value.hint
+
+
+def test_a_checkpoint_given_by_mistake_is_not_read_whole(tmp_path):
+    path = sparse(tmp_path / "model.pt")
+    tracemalloc.start()
+    try:
+        with pytest.raises(UsageError, match=r"^fault_file: .* is larger than 1,048,576 bytes"):
+            made(fault_file=path)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 23
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.slow
+@given(st.recursive(st.none() | st.booleans() | st.integers(-2, 9) | st.floats() | st.text(max_size=3), lambda v: st.lists(v) | st.dictionaries(
+    st.sampled_from(["version", "fault_ranks", "fault_nodes", "node_ranks", "FaultRankIds", "a"]), v), max_leaves=8))  # fmt: skip
+def test_no_content_is_a_crash(tmp_path_factory, content):
+    path = tmp_path_factory.getbasetemp() / "any.json"
+    path.write_text(json.dumps(content))
+    try:
+        ranks = _fault_file.fault_file(str(path))
+    except ValueError as e:
+        ranks, said = frozenset(), str(e)
+    else:
+        said = str(path)
+    assert str(path) in said
+    assert all(type(r) is int and 0 <= r <= _fault_file.MAX_RANK for r in ranks)
+
+
+def test_arguments_come_before_variables_and_both_kinds_add_up(fault_file):
+    path = fault_file([5])
+    env = {"CKPT_FAULT_RANKS": "1,3-4", "CKPT_FAULT_FILE": path, "CKPT_RANK": "2", "CKPT_WORLD_SIZE": "8"}
+    found = ExceptionCheckpoint(env=env)
+    assert (found.fault_ranks, found.rank, found.world_size) == ({1, 3, 4, 5}, 2, 8)
+    found = ExceptionCheckpoint(fault_ranks=(), rank=0, env=env)
+    assert (found.fault_ranks, found.rank) == ({5}, 0)
+    assert ExceptionCheckpoint(fault_ranks="0", fault_file=fault_file("[7]"), env=env).fault_ranks == {0, 7}
+    assert ExceptionCheckpoint(env={**torchrun_env(3, 4, job="x"), "CKPT_RANK": ""}).rank == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"fault_ranks": "1,,2"}, "fault_ranks: '' is not a rank"), ({"fault_ranks": [True]}, "True is not a rank"),
+        ({"fault_ranks": 3}, "is not a list"),
+        ({"env": {"CKPT_FAULT_RANKS": "x"}}, "CKPT_FAULT_RANKS: 'x' cannot be read"),
+        ({"env": {"CKPT_FAULT_FILE": "/none"}}, "CKPT_FAULT_FILE: '/none' cannot be read"),
+        ({"fault_ranks": [4], "world_size": 4}, "rank 4 does not exist among 4 ranks"),
+        ({"rank": 4, "world_size": 4}, "rank 4 does not exist among 4 ranks"),
+        ({"world_size": 0}, "world_size: 0 is below 1"), ({"group_info": [[0, 1], [1, 2]]}, "a rank twice"),
+        ({"group_info": [[0], []]}, "empty group"),
+        ({"group_info": [0, 1]}, "group_info: 'int' object is not iterable"),
+        ({"group_info": [[0, "1"]]}, "'1' is not a rank"),
+        ({"group_info": [[0, 4]], "world_size": 4}, "group_info: rank 4 does not exist among 4 ranks"),
+        ({"replicas": 0}, "replicas: 0 is below 1"), ({"replicas": True}, "replicas: True is not"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_said_when_it_is_made_or_configured(given, says):
+    with pytest.raises(UsageError, match=re.escape(says)) as e:
+        made(**given)
+    assert e.value.hint
+
+
+def test_the_flag_adds_to_the_other_flag(fault_file, tmp_path):
+    def ranks(env=None, cwd="/", **flags):
+        given = {**dict.fromkeys(resolve.BY_KEY), "root": "/x", **flags}
+        return resolve.resolve(given, env=env or {}, cwd=cwd).selection().fault_ranks
+
+    path = fault_file([5])
+    assert ranks(**{"fault-ranks": "1", "fault-file": path}) == {1, 5}
+    assert ranks({"CKPT_FAULT_RANKS": "2", "CKPT_FAULT_FILE": path}) == {2, 5}
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "ckpt.toml").write_text('fault-file = "faults.json"\n')
+    assert ranks(cwd=str(tmp_path / "deep")) == {5}
+
+
+def test_the_schema_on_the_page_is_the_one_that_is_read(fault_file):
+    blocks = re.findall(r"```json\n(.*?)```", (DOCS / "elastic.md").read_text(), re.DOTALL)
+    assert len(blocks) >= 3 and all(_fault_file.fault_file(fault_file(block)) for block in blocks)
+
+
+def test_the_example_on_the_page_runs(tmp_path):
+    page = (DOCS / "elastic.md").read_text()
+    trained, args = [], argparse.Namespace(iteration=12, save_interval=10, load=str(tmp_path))
+    names = dict.fromkeys(("save_checkpoint", "model", "optimizer", "scheduler"))
+    names |= {"rank": 2, "world_size": 4, "data_parallel_groups": PAIRS, "tensor_rank": 0}
+    names |= {"args": args, "iteration": 12, "train": trained.append}
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(block, names)
+    assert trained == [12]
+    assert names["model_name"] == f"{tmp_path}/iter_0000012/mp_rank_00/model_optim_rng_2.pt"
+
+
+class Lost(Exception):
+    pass
+
+
+@pytest.fixture
+def watched():
+    """(checkpoint, what was saved)."""
+    saved: list[object] = []
+    checkpoint = made(rank=1, group_info=PAIRS)
+    checkpoint.set_config(lambda *args: saved.append(args), (7, "model"), group_info=PAIRS)
+    return checkpoint, saved
+
+
+def test_the_exception_is_saved_for_once_and_goes_on_unchanged(watched):
+    checkpoint, saved = watched
+    assert checkpoint.wrap(lambda: 3)() == 3 and not saved and not checkpoint.saved
+    error = Lost("peer")
+
+    @checkpoint.wrap
+    def train(step: int, *, more: int) -> None:
+        """Doc."""
+        assert (step, more) == (1, 2)
+        with checkpoint:
+            raise error
+
+    with pytest.raises(Lost) as e:
+        train(1, more=2)
+    assert e.value is error and e.value.__cause__ is None and e.value.__context__ is None
+    assert saved == [(7, "model")] and checkpoint.saved and checkpoint.save_error is None
+    assert (train.__name__, train.__doc__) == ("train", "Doc.")
+
+
+@pytest.mark.parametrize(
+    ("error", "saves"),
+    [(KeyboardInterrupt(), True), (SystemExit("bad"), True), (SystemExit(0), False), (SystemExit(), False), (GeneratorExit(), False)],
+)  # fmt: skip
+def test_what_counts_as_a_fault(watched, error, saves):
+    checkpoint, saved = watched
+    with pytest.raises(type(error)), checkpoint:
+        raise error
+    assert bool(saved) is saves
+
+
+@pytest.mark.parametrize("failure", [OSError("disk full"), KeyboardInterrupt(), SystemExit(0), None])
+def test_a_failing_save_hides_nothing_and_one_without_a_function_says_so(failure):
+    def save() -> None:
+        raise failure
+
+    checkpoint = ExceptionCheckpoint(env={})
+    if failure:
+        checkpoint.set_config(save)
+    with TestCase().assertLogs("ckpt_tools") as logged, pytest.raises(Lost), checkpoint:
+        raise Lost
+    (said,) = logged.output
+    assert checkpoint.save_error is failure and not checkpoint.saved
+    assert ("the emergency save failed" in said) == (type(failure).__name__ in said) == bool(failure)
+    assert bool(failure) or "named no save_func" in said
+
+
+def test_arguments_are_asked_for_when_they_are_needed():
+    saved, step = [], [0]
+    checkpoint = made(rank=0)
+    checkpoint.set_config(saved.append, lambda: tuple(step))
+    step[0] = 41
+    with pytest.raises(Lost), checkpoint:
+        raise Lost
+    assert saved == [41]
+
+
+@pytest.mark.parametrize(
+    ("rank", "replicas", "saves"),
+    [(0, 1, True), (2, 1, False), (2, 2, True), (4, 2, False), (4, 9, True), (5, 1, True), (None, 1, True)],
+)
+def test_partial_save_is_by_the_first_of_each_group(rank, replicas, saves):
+    groups = {"group_info": [[0, 2, 4], [1, 3]], "replicas": replicas}
+    assert made(rank=rank, partial_save=True, **groups).save() is saves
+    assert made(rank=rank, group_info=[[0, 2, 4], [1, 3]], replicas=replicas).save()
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_sigterm_saves_once_undisturbed_and_is_then_as_before(first):
+    before, saved = signal.getsignal(signal.SIGTERM), []
+    with made():  # who did not ask for signals
+        assert signal.getsignal(signal.SIGTERM) is before
+
+    def save() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)  # the scheduler is impatient
+        saved.append(signal.getsignal(signal.SIGTERM))
+
+    checkpoint = made(rank=0, signals=(signal.SIGTERM,))
+    checkpoint.set_config(save)
+    with pytest.raises(Terminated if first else SystemExit) as e, checkpoint:
+        signal.raise_signal(signal.SIGTERM) if first else sys.exit(3)
+    assert e.value.code == (128 + signal.SIGTERM if first else 3)
+    assert saved == [signal.SIG_IGN] and checkpoint.saved
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_signals_need_the_main_thread():
+    def enter() -> None:
+        with made(signals=(signal.SIGTERM,)):
+            pass
+
+    with ThreadPoolExecutor(1) as pool, pytest.raises(UsageError, match="main thread"):
+        pool.submit(enter).result()
+
+
+def test_the_ready_made_instance(monkeypatch):
+    monkeypatch.setenv("CKPT_FAULT_RANKS", "3")
+    monkeypatch.delitem(vars(elastic), "exception_checkpoint", raising=False)
+    first = elastic.exception_checkpoint
+    assert first.fault_ranks == {3} and elastic.exception_checkpoint is first
+    monkeypatch.delitem(vars(elastic), "exception_checkpoint")
+    with pytest.raises(AttributeError, match="no attribute 'other'"):
+        _ = elastic.other
+
+
+DEATHS = [
+    ({2}, False, 1, 7),
+    ({0, 3}, False, 1, 7),
+    ({0, 2}, False, 1, 5),
+    ({2}, True, 1, 7),  # and so rank 3 has no file either
+    ({0}, True, 1, 5),  # the only one of its group that would have saved
+    ({0}, True, 2, 7),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.parametrize(("dying", "partial", "replicas", "step"), DEATHS)
+def test_a_job_that_died_resumes_as_the_plan_says(tmp_path, dying, partial, replicas, step):
+    """Two pairs of replicas: after step 5 all have saved, and in step 7 some die and the others lose a peer."""
+    torch = pytest.importorskip("torch")
+    root = tmp_path / "run"
+
+    def save(rank, iteration):
+        path = root / f"iter_{iteration:07d}/mp_rank_{rank % 2:02d}/model_optim_rng_{rank}.pt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        weight = torch.full((8,), float(iteration * (rank % 2 + 1)))
+        torch.save({"iteration": iteration, "weight": weight}, path)
+
+    for rank in range(4):
+        save(rank, 5)
+    for rank in set(range(4)) - dying:
+        checkpoint = ExceptionCheckpoint(rank=rank, world_size=4, env={})
+        checkpoint.set_config(save, (rank, 7), partial, PAIRS, replicas)
+        with pytest.raises(Lost), checkpoint:
+            raise Lost
+    (root / "latest_checkpointed_iteration.txt").write_text("7")
+    saved = {int(re.findall(r"\d+", p.name)[0]) for p in root.glob("iter_0000007/*/*.pt")}
+    assert saved == {r for r in range(4) if r not in dying and not (partial and r >= 2 * replicas)}
+
+    faults = tmp_path / "faults.json"
+    faults.write_text(json.dumps({"version": 1, "fault_ranks": sorted(dying)[1:]}))
+    saving = {"partial_save": partial, "group_info": PAIRS, "replicas": replicas}
+    checkpoint = made(fault_ranks=[min(dying)], fault_file=faults, world_size=4, **saving)
+    assert (checkpoint.check_resumable_model(), checkpoint.resume_iteration(7, 5)) == (step == 7, step)
+    loaded = {}
+    for rank in range(4):
+        place = {"tensor_rank": rank % 2, "rank": rank, "periodic": step == 5}
+        loaded[rank], _ = checkpoint.get_checkpoint_names(root, step, **place)
+        content = torch.load(loaded[rank], weights_only=True)
+        assert content["iteration"] == step and content["weight"][0] == step * (rank % 2 + 1)
+
+    words = f"--fault-ranks {min(dying)} --replica-groups 0,2;1,3 --save-interval 5 --world-size 4 --json"
+    code, out, said = executed(
+        ["plan", str(root), "--fault-file", str(faults), "--settle=0s", *words.split()]
+    )
+    assert code == 0, said
+    answer = json.loads(out)
+    assert answer["resume_step"] == step
+    assert {r["rank"]: r["files"][0]["path"] for r in answer["ranks"] if len(r["files"]) == 1} == loaded
+    rollback = answer["rollback"] and [answer["rollback"][key] for key in ("from", "to", "save_interval")]
+    assert rollback == (None if step == 7 else [7, 5, 5])

@@ -11,20 +11,17 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
-import sys
 from collections import UserDict
 
 import pytest
-import warm
 from examples import examples
 from fixture_trees import tree
 from hypothesis import given
 from hypothesis import strategies as st
 from in_process import executed
 
-from ckpt_tools.api import latest, plan
+from ckpt_tools.api import latest
 from ckpt_tools.errors import UsageError
 from ckpt_tools.launchers import LAUNCHERS, Started, detect
 from ckpt_tools.model.plan import Known
@@ -215,15 +212,12 @@ def test_torchrun_without_a_number(name, value):
 
 
 def test_each_number_names_its_variable():
-    s = detect(TORCHRUN)
-    assert (s.rank, s.world_size) == (Known(5, "RANK (torchrun)"), Known(8, "WORLD_SIZE (torchrun)"))
-    assert detect(MSRUN).rank == Known(9, "MS_NODE_ID (msrun)")
-    s = detect(SRUN)
-    assert s.rank == Known(1, "SLURM_PROCID (slurm)")
-    assert s.world_size == Known(4, "SLURM_STEP_NUM_TASKS (slurm)")
-    assert detect(OPEN_MPI).rank == Known(3, "OMPI_COMM_WORLD_RANK (mpi)")
-    assert detect(TRAINER).world_size == Known(32, "PET_NNODES × PET_NPROC_PER_NODE (kubernetes)")
-    assert detect({"CKPT_RANK": "3"}) == Started("bare", rank=Known(3, "CKPT_RANK (bare)"))
+    for given_env, name, known in (
+        (TORCHRUN, "rank", Known(5, "RANK (torchrun)")), (TORCHRUN, "world_size", Known(8, "WORLD_SIZE (torchrun)")), (MSRUN, "rank", Known(9, "MS_NODE_ID (msrun)")),
+        (SRUN, "rank", Known(1, "SLURM_PROCID (slurm)")), (SRUN, "world_size", Known(4, "SLURM_STEP_NUM_TASKS (slurm)")), (OPEN_MPI, "rank", Known(3, "OMPI_COMM_WORLD_RANK (mpi)")),
+        (TRAINER, "world_size", Known(32, "PET_NNODES × PET_NPROC_PER_NODE (kubernetes)")), ({"CKPT_RANK": "3"}, "rank", Known(3, "CKPT_RANK (bare)")),
+    ):  # fmt: skip
+        assert getattr(detect(given_env), name) == known
     asked = {k: v for k, v in SRUN.items() if "TASKS_PER_NODE" not in k} | {"SLURM_NTASKS_PER_NODE": "4"}
     for garbage in ("", "x", "2(x", "2(x3", "(x3)", "2(xx)", ","):
         s = detect(asked | {"SLURM_STEP_TASKS_PER_NODE": garbage})
@@ -259,8 +253,6 @@ def test_what_to_do_and_who_is_none():
     assert detect({}) is None
     assert detect({"PATH": "/bin", "DEVICE_ID": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}) is None
 
-
-# -- every environment ---------------------------------------------------------------------------------------
 
 READ = {name for launcher in LAUNCHERS for name in launcher.variables}
 VARIABLES = sorted(READ | {"VC_A_NUM", "SLURM_STEPID", "SLURM_JOBID"})
@@ -320,63 +312,15 @@ def test_launchers_declare_what_they_read():
         assert launcher.reference
 
 
-# -- real launchers ------------------------------------------------------------------------------------------
-
 QUIET = {
     name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH") if name in os.environ
 }
 """What a real launcher is started with: nothing that another one has set."""
 
 
-def read(path) -> dict:
-    return json.loads(path.read_text())["detected"]
-
-
 def started(command: list[str]) -> None:
     done = subprocess.run(command, env=QUIET, capture_output=True, text=True, timeout=1000)
     assert done.returncode == 0, done.stderr
-
-
-def of_rank(path, rank: int, **known: int) -> dict:
-    """What rank ``rank`` of two on one node has seen."""
-    s = read(path)
-    found = {name: s[name]["value"] for name in NUMBERS if s[name]}
-    assert found == values(rank, 2, local_rank=rank, local_world_size=2, node=0, nodes=1, **known)
-    assert s["unclear"] == ""
-    return s
-
-
-@pytest.mark.cluster
-def test_real_mpirun(tmp_path):
-    mpirun = shutil.which("mpirun")
-    assert mpirun, "this test runs Open MPI: apt-get install openmpi-bin"
-    ask = f'exec "{sys.executable}" -m ckpt_tools launchers --json > "{tmp_path}/$OMPI_COMM_WORLD_RANK"'
-    started([mpirun, "--allow-run-as-root", "--oversubscribe", "-n", "2", "sh", "-c", ask])
-    said = [of_rank(tmp_path / str(rank), rank) for rank in range(2)]
-    assert said[1]["rank"]["provenance"] == "OMPI_COMM_WORLD_RANK (mpi)" and said[0]["launcher"] == "mpi"
-    assert said[0]["job"] == said[1]["job"] != ""
-
-
-@pytest.mark.cluster
-@pytest.mark.exhaustive
-def test_real_torchrun_with_a_restart(tmp_path):
-    ask = (
-        f'"{sys.executable}" -m ckpt_tools launchers --json >'
-        f' "{tmp_path}/$RANK.$TORCHELASTIC_RESTART_COUNT" && '
-        'test "$RANK.$TORCHELASTIC_RESTART_COUNT" != 1.0'  # rank 1 dies in the first generation
-    )
-    words = (
-        "--nproc-per-node=2 --max-restarts=1 --rdzv-backend=c10d --rdzv-endpoint=localhost:0"
-        " --rdzv-id=job-7 --monitor-interval=0.1 --no-python"
-    )
-    started([sys.executable, "-m", "torch.distributed.run", *words.split(), "sh", "-c", ask])
-    for rank in range(2):
-        s = of_rank(tmp_path / f"{rank}.1", rank, restart=1, max_restarts=1)
-        assert (s["rank"]["provenance"], s["job"]) == ("RANK (torchrun)", "job-7")
-    assert read(tmp_path / "1.0")["restart"]["value"] == 0
-
-
-# -- what is made of it --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -404,45 +348,27 @@ def test_latest_says_what_is_unclear(tmp_path, environment):
     assert latest(root, Selection(rank=1)).ranks[0].rank == 1  # --rank goes before everything
     environment({"CKPT_RANK": "1"})
     assert latest(root).ranks[0].rank == 1
-    environment(MSRUN | {"MS_ROLE": "MS_SCHED"})  # msrun's scheduler loads nothing
+    environment(SCHEDULER)  # msrun's loads nothing
     with pytest.raises(UsageError, match=r"^MS_ROLE=MS_SCHED"):
         latest(root)
-    world = plan(root, Selection(world_size=None)).saved_world_size
-    assert latest(root, Selection(rank=0, world_size=world)).ranks[0].rank == 0
 
 
 @pytest.mark.slow
-def test_the_world_size_of_a_plan_names_its_variable(tmp_path, environment):
-    root = str(tree("tp", tmp_path))
-    world = plan(root).world_size
-    tasks = ("SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE")
-    here = {"SLURM_GTIDS": ",".join("0" * world), "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
-    environment(SRUN | dict.fromkeys(tasks, str(world)) | here)
-    assert plan(root).topology["world_size"] == Known(world, "SLURM_STEP_NUM_TASKS (slurm)")
-    assert plan(root, Selection(world_size=world)).topology["world_size"].provenance == "--world-size"
-    environment(BATCH | {"SLURM_NTASKS": "999"})
-    assert plan(root).topology["world_size"].provenance == "world_size in the files"
-
-
-def ckpt(given_env: dict[str, str], *argv: str) -> str:
-    done = warm.completed(argv, QUIET | given_env)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
-
-
-@pytest.mark.slow
-def test_the_command():
-    out = ckpt(TORCHRUN, "launchers")
+def test_the_command(environment):
+    environment(TORCHRUN)
+    out = executed(["launchers"])[1]
     assert re.search(r"^rank +5 +RANK \(torchrun\)$", out, re.MULTILINE)
     assert re.search(r"^job +run-7 +TORCHELASTIC_RUN_ID$", out, re.MULTILINE)
-    answer = json.loads(ckpt(TORCHRUN, "launchers", "--json"))
+    answer = json.loads(executed(["launchers", "--json"])[1])
     assert set(answer["detected"]) == set(Started.__match_args__)
     assert answer["detected"]["nodes"] == {"value": 2, "provenance": "GROUP_WORLD_SIZE (torchrun)"}
     first = answer["launchers"][0]
     assert (first["name"], first["rank"], first["world_size"]) == ("torchrun", 5, 8)
-    out = ckpt(BATCH | {"SLURM_JOB_ID": "\x1b[2J"}, "launchers")
+    environment(BATCH | {"SLURM_JOB_ID": "\x1b[2J"})
+    out = executed(["launchers"])[1]
     assert "unclear: SLURM_JOB_ID=" in out and "hint: " in out and "\x1b" not in out
-    assert json.loads(ckpt({}, "launchers", "--json"))["detected"] is None
+    environment({})
+    assert json.loads(executed(["launchers", "--json"])[1])["detected"] is None
 
 
 ONE_NODE = TORCHRUN | env("RANK=1 LOCAL_WORLD_SIZE=8 GROUP_RANK=0 GROUP_WORLD_SIZE=1")

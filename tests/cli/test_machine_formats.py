@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from one_question import Asker
-from places import DOCS, LAYOUT_TREES
+from places import DOCS
 from progress_lines import FIELDS
-from run_helpers import CLEAN, broken, ckpt, megatron
+from run_helpers import CLEAN, megatron
 from small_runs import lost, plain
 
 from ckpt_tools.errors import UsageError
@@ -37,20 +37,12 @@ HOSTILE = (
     "/d/a|b\\|c", "/d/<img src=x onerror=alert(1)>", "/d/]]></failure>&amp;", "/d/%0A,file=x:y", "/d/[x](http://e)", "/d/@someone #1 $x$ ~~y~~", "/d/\ufffe\uffff",
     "/d/\x85\u2028line", "/d/ **b** _i_ __c__ ", "/d/```", "/d/${x}`$(x)`", "/d/ends with \\", '/d/a{b="c"} 1', "/d/##[add-mask]x",
 )  # fmt: skip
-TREES = [
-    next(p for p in sorted(layout.iterdir()) if p.is_dir()) / "tree"
-    for layout in sorted(LAYOUT_TREES.iterdir())
-]
-
-
-def find(name: str) -> registry.Output:
-    found = registry.find(name)
-    assert found
-    return found
 
 
 def shown(name: str, document: registry.Document, **view: object) -> str:
-    return find(name).render(document, View(now=1.5e9, **view))  # type: ignore[arg-type]
+    found = registry.find(name)
+    assert found
+    return found.render(document, View(now=1.5e9, **view))  # type: ignore[arg-type]
 
 
 def about(path: str, words: str) -> list[Finding]:
@@ -122,28 +114,14 @@ def test_hostile_names(path: str) -> None:
                 check(name, document, shown(name, document, verbose=verbose))
 
 
-def test_where_nothing_is_still_written_a_young_file_that_ends_early_is_damaged(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run", tracker=False)
-    broken(root, 20)
-    for path in root.glob("iter_0000020/*/*"):
-        os.utime(path)
-    codes = {form: ckpt("verify", root, "--format", form).returncode for form in ("table", *MACHINES)}
-    assert {form for form, code in codes.items() if code} == {"junit", "sarif", "github", "markdown"}
-    assert ckpt("verify", root, "--format", "junit", "--settle", "1h").returncode == 0
-
-
 def test_promtool_takes_what_is_hostile() -> None:
     read.prometheus(*(shown("prometheus", d) for path in HOSTILE[::4] for d in documents(path, path)))
     with pytest.raises(AssertionError):  # it can refuse
         read.prometheus('x{y="a\nb"} 1\n')
 
 
-# -- what each says ------------------------------------------------------------------------------------------
-
-
 def test_junit_has_a_case_for_each_file_and_says_what_is_wrong() -> None:
-    suite = read.junit(shown("junit", sample.verification()))
-    [good, bad, across] = suite
+    [good, bad, across] = read.junit(shown("junit", sample.verification()))
     assert good.get("name") == "out/rank_0/net-3_40.ckpt" and len(good) == 0
     assert bad.get("name") == printable(sample.NASTY.removeprefix("/data/"))
     assert bad[0].tag == "failure" and bad[0].get("type") == "truncated" and "at byte 12" in bad[0].text
@@ -154,7 +132,7 @@ def test_junit_has_a_case_for_each_file_and_says_what_is_wrong() -> None:
     assert (lax.get("failures"), strict.get("failures")) == ("1", "2")
 
 
-def test_junit_of_nothing_is_no_success() -> None:
+def test_nothing_is_no_success() -> None:
     empty = Verification("/d", Verdict.OK, sample.verification().level, Summary())
     assert read.junit(shown("junit", empty)).get("errors") == "1"
     assert read.github(shown("github", empty))[0][0] == "error"
@@ -183,14 +161,15 @@ def test_junit_of_a_plan() -> None:
     assert failed.get("failures") == "1"
 
 
-def test_sarif_names_files_by_their_bytes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_sarif_names_files_by_their_bytes_and_says_that_there_is_no_answer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     here = f"{tmp_path}/a b/\udcff:x.pt"
     for path in (sample.NASTY, here):
         run = read.sarif(shown("sarif", verification(path, "w")))
         home = run["originalUriBaseIds"]["%SRCROOT%"]["uri"].removeprefix("file://").rstrip("/")
-        files = {read.file_of(r, os.fsencode(home)) for r in run["results"]}
-        assert os.fsencode(path) in files
+        assert os.fsencode(path) in {read.file_of(r, os.fsencode(home)) for r in run["results"]}
         places = [r["locations"][0]["physicalLocation"]["artifactLocation"] for r in run["results"]]
         assert all("uriBaseId" in place for place in places) == (path == here)
     levels = [r["level"] for r in run["results"]]
@@ -201,13 +180,9 @@ def test_sarif_names_files_by_their_bytes(monkeypatch: pytest.MonkeyPatch, tmp_p
     prints = {r["partialFingerprints"]["ckptFinding/v1"] for r in run["results"]}
     told = {(r["ruleId"], str(r["locations"]), str(r.get("properties"))) for r in run["results"]}
     assert len(prints) == len(told)
-
-
-def test_sarif_says_that_there_is_no_answer() -> None:
     [said] = read.sarif(shown("sarif", failure("/d/x", "why")))["invocations"]
-    assert said["executionSuccessful"] is False and said["exitCode"] == 4
+    assert (said["executionSuccessful"], said["exitCode"]) == (False, 4)
     assert said["toolExecutionNotifications"][0]["descriptor"] == {"id": "none-usable"}
-    assert read.sarif(shown("sarif", sample.plan()))["invocations"][0]["executionSuccessful"] is True
 
 
 @pytest.mark.exhaustive
@@ -261,35 +236,19 @@ def test_csv_comes_back_from_the_csv_module() -> None:
 def test_prometheus_has_the_numbers() -> None:
     root = ("root", "/data")
     got = read.samples(shown("prometheus", sample.verification()))
-    assert got["ckpt_verify_files", (root, ("verdict", "broken"))] == 1
-    assert got["ckpt_verify_findings", (root, ("code", "missing-rank"), ("severity", "error"))] == 1
-    assert got["ckpt_verify_timestamp_seconds", (root,)] == 1.5e9
-    assert got["ckpt_verify_failure_code", (root,)] == 0
-    damaged = [labels for name, labels in got if name == "ckpt_verify_damaged_file"]
-    assert damaged == [(root, ("path", printable(sample.NASTY)), ("verdict", "broken"))]
+    path = ("path", printable(sample.NASTY))
+    wanted = {
+        ("ckpt_verify_files", (root, ("verdict", "broken"))): 1, ("ckpt_verify_timestamp_seconds", (root,)): 1.5e9,
+        ("ckpt_verify_findings", (root, ("code", "missing-rank"), ("severity", "error"))): 1, ("ckpt_verify_failure_code", (root,)): 0,
+        ("ckpt_verify_damaged_file", (root, path, ("verdict", "broken"))): 1,
+    }  # fmt: skip
+    assert wanted.items() <= got.items()
     got = read.samples(shown("prometheus", sample.plan()))
     assert got["ckpt_resume_step", (root,)] == 120 and got["ckpt_resume_substituted_files", (root,)] == 1
     none = read.samples(shown("prometheus", sample.empty_plan()))
     assert "ckpt_resume_step" not in {name for name, _ in none}
     failed = read.samples(shown("prometheus", failure("/d/x", "w")))
     assert failed["ckpt_plan_failure_code", (("root", "/d"),)] == 4
-
-
-# -- as commands ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.exhaustive
-def test_every_real_tree_in_every_format(asker: Asker) -> None:
-    """The exit code is that of the table, and each answer is one that its reader takes."""
-    metrics = []
-    for number, tree in enumerate(TREES[:: 1 + len(TREES) // 30]):
-        for command in (["verify", tree], ["plan", tree, "--order", "step", "-q"]):
-            name = MACHINES[number % len(MACHINES)]
-            code, out, _ = asker.execute(*command, "--format", name)
-            assert code == asker.execute(*command, "--format", "table")[0]
-            check(name, sample.plan(), out)
-            metrics += [out] if name == "prometheus" else []
-    read.prometheus(*metrics)
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -303,16 +262,6 @@ def test_a_failure_is_told_in_the_format_that_was_asked_for(asker: Asker, tmp_pa
     assert name != "junit" or read.junit(out).get("errors") == "1"
 
 
-def test_other_commands_have_their_own_formats(asker: Asker, tmp_path: Path) -> None:
-    plain(tmp_path)
-    for line in ("ls run junit", "latest run junit", "plan run jsonl", "verify run shell"):
-        *words, name = line.split()
-        code, out, err = asker.execute(*words, "--format", name)
-        assert code == 2 and "--format" in err and not out.startswith("<?xml")
-    _, _, err = asker.execute("verify", "run", "--format", "nonsense")
-    assert all(name in err for name in MACHINES)
-
-
 def test_a_missing_package_is_said_before_anything_is_read() -> None:
     renders = {"plan": "nowhere.at.all:render"}
     page = registry.Output("page", "t", renders, needs="nowhere_at_all", extra="page")
@@ -323,8 +272,6 @@ def test_a_missing_package_is_said_before_anything_is_read() -> None:
     assert own.render(sample.plan()) == "/data 0.0\n"
 
 
-# -- docs/machines.md ----------------------------------------------------------------------------------------
-
 PAGE = (DOCS / "machines.md").read_text()
 BLOCKS = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
@@ -334,16 +281,18 @@ BLOCKS = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 def test_a_block_of_the_page_runs(block: str, tmp_path: Path) -> None:
     megatron(tmp_path / "run")
     env = {"PATH": f"{warm.commands()}:{os.environ['PATH']}", "GITHUB_STEP_SUMMARY": f"{tmp_path}/summary.md"}
-    env |= {"CKPT_CACHE_DIR": os.environ["CKPT_CACHE_DIR"]}
-    done = subprocess.run(
-        ["sh", "-euc", block], cwd=tmp_path, env=CLEAN | env, capture_output=True, text=True
-    )
+    env |= {**CLEAN, "CKPT_CACHE_DIR": os.environ["CKPT_CACHE_DIR"]} | env
+    done = subprocess.run(["sh", "-euc", block], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    readers = {".xml": read.junit, ".sarif": read.sarif, ".prom": read.samples, ".csv": read.rows}
-    readers[".md"] = read.markdown
+    readers = {
+        ".xml": read.junit,
+        ".sarif": read.sarif,
+        ".prom": read.samples,
+        ".csv": read.rows,
+        ".md": read.markdown,
+    }
     for made in tmp_path.iterdir():
-        if made.suffix in readers:
-            assert len(readers[made.suffix](made.read_text()))
+        assert made.suffix not in readers or len(readers[made.suffix](made.read_text()))
 
 
 def test_the_page_lists_the_formats_and_the_metrics() -> None:

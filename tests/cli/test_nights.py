@@ -1,5 +1,5 @@
-"""What a tired person reads on nights on which a job did not resume: the cause, then what to do, and nothing
-that does not work when it is pasted.
+"""What a tired person reads on nights on which a job did not resume, and of mistakes in a command line: the cause, then
+what to do, and nothing that does not work when it is pasted.
 """
 
 from __future__ import annotations
@@ -9,12 +9,15 @@ import shlex
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from in_process import executed
 from nights import NIGHTS, RANK_1, RUN, Night
-from run_helpers import CKPT, CLEAN, ckpt
+from run_helpers import CKPT, CLEAN, ckpt, megatron
 
-from ckpt_tools.cli.app import parameters
+from ckpt_tools.cli import app, options
+from ckpt_tools.cli.app import COMMANDS, parameters
 from ckpt_tools.errors import BY_EXIT_CODE
 from ckpt_tools.findings import CODES
 from ckpt_tools.output.words import wrapped
@@ -65,11 +68,10 @@ SAYS: dict[str, dict[str, tuple[int, Sequence[str]]]] = {
 }  # fmt: skip
 """Of each night, by command: the exit code, and phrases in the order in which they are read."""
 THEN: dict[str, tuple[str, int, str]] = {
-    "full": ("--allow=fresh", 0, "training would start from scratch"),
-    "first": ("--allow=none", 0, "training would start from scratch"),
+    "full": ("--allow=fresh", 0, "training would start from scratch"), "first": ("--allow=none", 0, "training would start from scratch"),
     "refused": ("--allow=unreadable", 0, "Resume from step 20"),
     "unknown-code": ("--trust global='mycompany.*'", 0, "Resume from step 16"),
-}
+}  # fmt: skip
 """What ``plan`` says once the flags are added that it named."""
 
 
@@ -119,14 +121,6 @@ def follow(text: str, at: Path) -> None:
         assert ckpt("plan", meant, cwd=at).returncode == 0
 
 
-@pytest.mark.slow
-def test_a_root_that_was_created_by_hand_is_a_first_launch(tmp_path: Path) -> None:
-    night = next(n for n in NIGHTS if n.name == "unmounted")
-    night.tree(tmp_path)
-    follow(asked(night, tmp_path, "plan")[1], tmp_path)
-    assert asked(night, tmp_path, "plan", "--allow=none")[0] == 0
-
-
 @pytest.mark.parametrize("width", range(40, 100, 7))
 def test_what_is_pasted_is_never_broken(width: int) -> None:
     pasted = (
@@ -155,20 +149,123 @@ def test_a_command_that_a_hint_names_exists(line: str) -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("verfy x", "did you mean 'ckpt verify'?"),
-        ("plan . --jsno", "did you mean --json?"),
-        ("plan . --format jsn", "did you mean json?"),
-        ("verify . --level contnt", "did you mean content?"),
-        ("explain trunkated", "did you mean 'truncated'?"),
-        ("formats torchzip", "did you mean 'torch_zip'?"),
-        ("layouts megatorn", "did you mean 'megatron'?"),
-        ("hook instal", "did you mean 'ckpt hook install'?"),
-        ("completion bsh", "did you mean 'bash'?"),
-        ("rnu-7", "did you mean 'ckpt run-7'?"),
+        ("verfy x", "did you mean 'ckpt verify'?"), ("plan . --jsno", "did you mean --json?"),
+        ("plan . --format jsn", "did you mean json?"), ("verify . --level contnt", "did you mean content?"),
+        ("explain trunkated", "did you mean 'truncated'?"), ("formats torchzip", "did you mean 'torch_zip'?"),
+        ("layouts megatorn", "did you mean 'megatron'?"), ("hook instal", "did you mean 'ckpt hook install'?"),
+        ("completion bsh", "did you mean 'bash'?"), ("rnu-7", "did you mean 'ckpt run-7'?"),
     ],
-)
+)  # fmt: skip
 def test_what_was_meant_is_asked(line: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "run-7").mkdir()
     done = ckpt(*line.split(), cwd=tmp_path)
     assert done.returncode in (2, 5) and says in done.stderr, done.stderr
     assert "Usage:" not in done.stderr and done.stderr.startswith("ckpt: error: ")
+
+
+def flags(command: str) -> dict[str, Any]:
+    """Its long flags, and what typer knows of each."""
+    return {name: p for p in app.command(command).params for name in p.opts if name.startswith("--")}
+
+
+def said(*argv: str) -> tuple[int, str]:
+    code, _, err = executed(argv)
+    return code, err
+
+
+@pytest.mark.slow
+@pytest.mark.share(2)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_one_dash_in_place_of_two_names_the_flag(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for flag in flags(command):
+        code, err = said(*command.split(), flag[1:], "x")
+        if "there is no flag" in err:  # -j and -o are flags with a value of their own
+            assert code == 2 and f"did you mean {flag}?" in err, (flag, err)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_flag_without_its_value_is_named_with_its_command(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for flag, param in flags(command).items():
+        if not param.is_flag:
+            code, err = said(*command.split(), flag)
+            assert code == 2 and f"{flag} needs a value" in err and f"'ckpt {command} -h'" in err, (flag, err)
+
+
+@pytest.mark.parametrize("word", ["step", "steps", "rank", "world", "groups", "ranks", "interval", "cache"])
+def test_a_word_of_a_flag_is_enough(word: str, tmp_path: Path) -> None:
+    _, err = said("plan", str(tmp_path), f"--{word}", "3")
+    assert "no flag" not in err or word.rstrip("s") in err.partition("did you mean ")[2], err
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["python train.py --lr 3", "torchrun --nproc_per_node 2 train.py", "sh -c true", "", "-- ''", "--"],
+)
+def test_run_without_a_command_after_dashes_says_where_it_goes(
+    root: Path, words: str, tmp_path: Path
+) -> None:
+    code, err = said("run", str(root), "--plan-dir", str(tmp_path / "plans"), *shlex.split(words))
+    assert code == 2 and "after --: ckpt run ROOT -- " in err, err
+    assert not (tmp_path / "plans").exists(), "nothing was decided for a job that cannot start"
+
+
+def test_what_run_cannot_start(tmp_path: Path) -> None:
+    """A command that vanishes is no bug; a word before the dashes may be a flag's value, or a second ROOT."""
+    (tmp_path / "run").mkdir()
+    words = ("--plan-dir", str(tmp_path / "plans"), "--allow=none", "--", "{ckpt.args}")
+    code, err = said("run", str(tmp_path / "run"), *words)
+    assert code == 2 and "after --" in err, err
+    code, err = said("run", str(tmp_path), "--json", "--", "true")
+    assert code == 2 and "ckpt plan --json" in err and "$CKPT_PLAN" in err, err
+    code, err = said("run", "a", "b", "--", "echo")
+    begin = "ckpt: error: there are more words before -- than 'ckpt run' takes: b\nhint: "
+    assert code == 2 and err.startswith(begin)
+
+
+@pytest.mark.parametrize(
+    ("line", "instead"),
+    [
+        ("verify RUN --all", "verify RUN --verbose"), ("verify RUN --fail-on warning", "verify RUN --strict"),
+        ("explain truncated --format json", "explain truncated --json"), ("verify RUN --color never", "verify RUN"),
+        ("seal RUN --dry-run --also md5,sha1", "seal RUN --dry-run --digest xxh3,md5,sha1"),
+        ("prune RUN --keep-checkpoint-max 1", "prune RUN --keep 1"),
+        ("prune RUN --keep-checkpoint-per-n-minutes 1 --max-total 1", "prune RUN --keep minutes=1,total=1"),
+        ("prune RUN --keep-last 1 --keep-hourly 2", "prune RUN --keep 1 --keep hourly=2"),
+        ("prune RUN --keep-within 5d --keep-kind periodic", "prune RUN --keep within=5d,kind=periodic"),
+        ("prune RUN --keep-every 10 --keep-daily 1", "prune RUN --keep every=10,daily=1"),
+        ("prune RUN --keep-weekly 1 --keep-per-minutes 2", "prune RUN --keep weekly=1,minutes=2"),
+        ("pin RUN/iter_0000010 --remove", "pin RUN/iter_0000010 --undo"),
+        ("quarantine RUN/iter_0000010 --restore", "quarantine RUN/iter_0000010 --undo"),
+        ("watch RUN --hook-timeout never", "watch RUN --timeout never"),
+        ("plan RUN --no-cache --same-save x", "plan RUN --no-cache"),
+        ("plan RUN --no-cache --explain", "plan RUN --no-cache -v"),
+        ("plan RUN --no-cache --tp 2 --rank-order tp-dp", "plan RUN --no-cache --parallel tp=2,order=tp-dp"),
+        ("plan RUN --no-cache --resume-from tracker", "plan RUN --no-cache --order tracker"),
+        ("plan RUN --no-cache --replicas all", "plan RUN --no-cache --replica-groups all"),
+        ("plan RUN/no --allow-none --allow-missing", "plan RUN/no --allow none,missing"),
+        ("plan RUN/none/no --allow-fresh", "plan RUN/none/no --allow fresh"),
+        ("verify RUN --trust-group --trust-owner 7", "verify RUN --trust group --trust owner=7"),
+        ("verify RUN --max-duration 1h", "verify RUN --budget 1h"), ("ls RUN --prefix none", "ls RUN --run none"),
+        ("plan RUN --no-cache --prove-replicas", "plan RUN --no-cache"),
+    ],
+)  # fmt: skip
+def test_a_flag_that_goes_does_what_it_did_and_says_what_to_use(
+    line: str, instead: str, tmp_path: Path
+) -> None:
+    root, answers = megatron(tmp_path / "run"), []
+    for said in (line, instead):
+        code, out, err = executed([word.replace("RUN", str(root)) for word in said.split()])
+        answers.append((code, re.sub(r" in [0-9.]+ s( \([^)]*\))?", "", out)))
+        assert ("is accepted until the next release" in err) == (said == line), err
+    assert answers[0] == answers[1]
+
+
+def test_what_goes_is_no_flag_of_the_help() -> None:
+    shown = {p.name for name in COMMANDS for p in app.command(name).params if not p.hidden}
+    assert not shown & options.GOING.keys()

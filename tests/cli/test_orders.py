@@ -9,19 +9,19 @@ import os
 import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
-from msgspec.structs import replace
+import warm
 from one_question import COMMANDS, Asker
 from owners import SOMEBODY, Owners
+from places import FORMAT_FILES
 from run_helpers import megatron, one_file_per_rank
 
-from ckpt_tools import Selection, latest
 from ckpt_tools.errors import UsageError
-from ckpt_tools.planning import first_launch
 from ckpt_tools.settings import resolve
 from ckpt_tools.storage import trust
-from ckpt_tools.storage.trust import Trust, Untrusted
+from ckpt_tools.storage.trust import Trust
 
 
 @pytest.fixture
@@ -54,21 +54,10 @@ def refused(asker: Asker, argv: Sequence[object], because: str, flag: str, say: 
     assert because in err and flag in err and say in err, err
 
 
-def of_somebody(asker: Asker, argv: Sequence[object], flag: str) -> None:
-    refused(asker, argv, f"belongs to uid {SOMEBODY}", flag, f"--trust owner={SOMEBODY}")
-
-
-def of_everybody(asker: Asker, argv: Sequence[object], flag: str, say: str = "--trust dir=") -> None:
-    refused(asker, argv, "may be written by everybody", flag, say)
-
-
 def started(asker: Asker, *argv: object) -> str:
     code, out, err = asker.execute(*argv)
     assert code == 0, err
     return out
-
-
-# ---- --plan-dir
 
 
 @pytest.mark.slow
@@ -85,34 +74,18 @@ def test_a_directory_of_decisions_that_everybody_may_write(
     started(asker, *asked)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
 def test_a_note_that_others_could_have_taken_away_is_not_missed(
-    asker: Asker, empty: Path, plans: Path, command: str
+    asker: Asker, empty: Path, plans: Path
 ) -> None:
     """Without the note of an earlier start a lost mount looks like a first launch."""
-    words = ("--", "train") if command == "run" else ()
-    rank = ("--rank", "0") if command == "latest" else ()
-    asked = (command, empty, "--plan-dir", plans, "--allow=none", *rank)
-    plans.chmod(0o777)
-    of_everybody(asker, (*asked, *words), "--plan-dir")
-    plans.chmod(0o755)
-    started(asker, *asked, *words)
-
-
-def test_a_planted_note_of_an_earlier_start(asker: Asker, empty: Path, plans: Path, owners: Owners) -> None:
-    note = Path(first_launch.place(str(plans), str(empty))) / first_launch.LAST
-    note.parent.mkdir()
-    note.write_text(json.dumps({"step": 20, "path": str(empty / "iter_0000020")}))
-    note.chmod(0o644)
-    owners.give(note)
-    asked = ("plan", empty, "--plan-dir", plans, "--allow=none")
-    of_somebody(asker, asked, "--plan-dir")
-    assert asker.execute(*asked, "--trust-owner", SOMEBODY)[0] == 4
-    selection = Selection(plan_dir=str(plans), allow_none=True)
-    with pytest.raises(Untrusted):
-        latest(str(empty), selection)
-    with pytest.raises(Exception, match="an earlier start resumed from step 20"):
-        latest(str(empty), replace(selection, trust=Trust(owners=frozenset({SOMEBODY}))))
+    for command in COMMANDS:
+        words = ("--", "train") if command == "run" else ()
+        rank = ("--rank", "0") if command == "latest" else ()
+        asked = (command, empty, "--plan-dir", plans, "--allow=none", *rank)
+        plans.chmod(0o777)
+        refused(asker, (*asked, *words), "may be written by everybody", "--plan-dir")
+        plans.chmod(0o755)
+        started(asker, *asked, *words)
 
 
 def decided(asker: Asker, root: Path, plans: Path) -> Path:
@@ -125,15 +98,13 @@ def test_a_decision_that_somebody_planted_in_a_sticky_directory(
     asker: Asker, root: Path, plans: Path, owners: Owners
 ) -> None:
     """The attack on the first release: the directory for the root is somebody else's, and so is all in it."""
-    decision = decided(asker, root, plans)
-    body = json.loads(decision.read_text())
-    decision.write_text(json.dumps({**body, "resume": {**body["resume"], "env": {"LD_PRELOAD": "/evil.so"}}}))
+    decided(asker, root, plans)
     plans.chmod(0o1777)
     asked = ("hook", root, "--plan-dir", plans, "--job", "j")
     started(asker, *asked)  # such a directory does for many users
     for path in plans.rglob("*"):
         owners.give(path)
-    of_somebody(asker, asked, "--plan-dir")
+    refused(asker, asked, f"belongs to uid {SOMEBODY}", "--plan-dir", f"--trust owner={SOMEBODY}")
 
 
 @pytest.mark.slow
@@ -148,9 +119,6 @@ def test_what_is_made_is_for_us_to_write_whatever_the_umask(asker: Asker, root: 
             os.umask(before)
         found = {stat.S_IMODE(p.lstat().st_mode) for p in place.rglob("*") if not p.is_symlink()}
         assert found <= modes | {0o755, 0o644}, [*map(oct, found)]
-
-
-# ---- CKPT_PLAN
 
 
 @pytest.fixture
@@ -172,11 +140,8 @@ def test_a_decision_in_the_environment(
     refused(asker, asked, f"{plan} may be written by everybody", "CKPT_PLAN", "chmod o-w")
     plan.chmod(0o644)
     owners.give(plan)
-    of_somebody(asker, asked, "CKPT_PLAN")
+    refused(asker, asked, f"belongs to uid {SOMEBODY}", "CKPT_PLAN", f"--trust owner={SOMEBODY}")
     started(asker, *asked, "--trust-owner", SOMEBODY)
-
-
-# ---- --view
 
 
 def test_a_view_that_was_exchanged_since(
@@ -190,14 +155,10 @@ def test_a_view_that_was_exchanged_since(
     refused(asker, READING[1], "may be written by everybody", "the view", "chmod o-w")
 
 
-# ---- lists and keys
-
 FILES: dict[str, tuple[str, bytes]] = {
-    "--fault-file": ("faults.json", b"[0]"),
-    "--replica-groups": ("groups", b"0"),
-    "--key-file": ("key", b"k" * 16),
+    "--fault-file": ("faults.json", b"[0]"), "--replica-groups": ("groups", b"0"), "--key-file": ("key", b"k" * 16),
     "--config": ("ckpt.toml", b"world-size = 1\n"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.slow
@@ -206,70 +167,36 @@ def test_files_of_orders(asker: Asker, root: Path, tmp_path: Path, owners: Owner
     name, data = FILES[flag]
     (tmp_path / "conf").mkdir()
     file = tmp_path / "conf" / name
-
-    def write() -> None:
+    asked = ("plan", root, flag, file, "--save-interval", "10")
+    for spoil, why, say in (
+        (lambda: file.chmod(0o622), f"{file} may be written by everybody", "chmod o-w"), (lambda: (file.unlink(), os.mkfifo(file)), "not a regular file", "file of your own"),
+        (lambda: os.truncate(file, 1 << 40), "is larger than", "file that was meant"), (lambda: owners.give(file), f"belongs to uid {SOMEBODY}", f"--trust owner={SOMEBODY}"),
+    ):  # fmt: skip
         file.unlink(missing_ok=True)
         file.write_bytes(data)
         file.chmod(0o600)
-
-    write()
-    asked = ("plan", root, flag, file, "--save-interval", "10")
-    started(asker, *asked)
-    file.chmod(0o622)
-    refused(asker, asked, f"{file} may be written by everybody", flag, "chmod o-w")
-    file.unlink()
-    os.mkfifo(file)
-    refused(asker, asked, "not a regular file", flag, "file of your own")
-    write()
-    os.truncate(file, 1 << 40)
-    refused(asker, asked, "is larger than", flag, "file that was meant")
-    write()
-    owners.give(file)
-    of_somebody(asker, asked, flag)
+        started(asker, *asked)
+        spoil()
+        refused(asker, asked, why, flag, say)
     started(asker, *asked, "--trust-owner", f"7,{SOMEBODY}")
 
 
 @pytest.mark.slow
-def test_strategy_files_beside_the_checkpoints_and_elsewhere(
+def test_strategy_files_elsewhere_than_beside_the_checkpoints(
     asker: Asker, root: Path, tmp_path: Path, owners: Owners
 ) -> None:
     """Those in ROOT are as good as the checkpoints; those elsewhere say whose files a rank loads."""
     (elsewhere := tmp_path / "strategy").mkdir()
     for place in (elsewhere, root):
         (place / "src_strategy_0.ckpt").write_bytes(b"no strategy")
-    elsewhere.chmod(0o777)
     asked = ("plan", root, "--strategy-dir")
-    refused(
-        asker, (*asked, elsewhere), "written by everybody", "--strategy-dir: ", f"--trust dir={elsewhere}"
-    )
+    elsewhere.chmod(0o777)
+    refused(asker, (*asked, elsewhere), "written by everybody", "--strategy-dir: ")
     elsewhere.chmod(0o755)
     owners.give(elsewhere / "src_strategy_0.ckpt")
-    of_somebody(asker, (*asked, elsewhere), "--strategy-dir: ")
+    refused(asker, (*asked, elsewhere), f"belongs to uid {SOMEBODY}", "--strategy-dir: ", f"owner={SOMEBODY}")
     for words in ((elsewhere, "--trust-owner", SOMEBODY), (root,)):
         assert "damaged or no strategy file" in asker.execute(*asked, *words)[2]
-
-
-@pytest.mark.parametrize(
-    ("variable", "flag"), [("CKPT_FAULT_FILE", "--fault-file"), ("CKPT_REPLICA_GROUPS", "--replica-groups")]
-)
-def test_the_variable_is_named_where_it_was_the_variable(
-    asker: Asker, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, flag: str
-) -> None:
-    name, data = FILES[flag]
-    (tmp_path / name).write_bytes(data)
-    (tmp_path / name).chmod(0o666)
-    monkeypatch.setenv(variable, str(tmp_path / name))
-    of_everybody(asker, ("plan", root), variable)
-
-
-def test_a_key_that_others_can_read(asker: Asker, root: Path, tmp_path: Path) -> None:
-    key = tmp_path / "key"
-    key.write_bytes(b"k" * 16)
-    key.chmod(0o640)
-    why = "may be used by others than its owner (mode 0640)"
-    file = next(root.rglob("*.pt"))
-    for command in (("verify", root), ("plan", root), ("diff", root, root), ("show", file)):
-        refused(asker, (*command, "--key-file", key), why, "--key-file", f"chmod 600 {key}")
 
 
 def test_the_fault_file_of_a_training(tmp_path: Path) -> None:
@@ -285,9 +212,6 @@ def test_the_fault_file_of_a_training(tmp_path: Path) -> None:
     assert ExceptionCheckpoint(fault_file=faults, env={"CKPT_TRUST_DIR": str(tmp_path)}).fault_ranks == {0}
 
 
-# ---- the settings
-
-
 def test_trust_is_never_read_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for key, value in (("trust-group", "true"), ("trust-owner", '"1"'), ("trust-dir", '"/"')):
         (tmp_path / "ckpt.toml").write_text(f"{key} = {value}\n")
@@ -298,13 +222,11 @@ def test_trust_is_never_read_from_a_file(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("env", "means"),
     [
-        ({}, Trust()),
-        ({"CKPT_TRUST_GROUP": "1"}, Trust(group=True)),
-        ({"CKPT_TRUST_GROUP": "0"}, Trust()),
+        ({}, Trust()), ({"CKPT_TRUST_GROUP": "1"}, Trust(group=True)), ({"CKPT_TRUST_GROUP": "0"}, Trust()),
         ({"CKPT_TRUST_OWNER": "1000, 65534"}, Trust(owners=frozenset({1000, 65534}))),
         ({"CKPT_TRUST_DIR": "/a b\n/c"}, Trust(directories=("/a b", "/c"))),
     ],
-)
+)  # fmt: skip
 def test_variables_of_trust_count_in_every_command_behind_flags(
     tmp_path: Path, env: dict[str, str], means: Trust
 ) -> None:
@@ -319,9 +241,6 @@ def test_variables_of_trust_count_in_every_command_behind_flags(
 def test_owners_are_numbers(wrong: object, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--trust-owner: .* is not a number of a user"):
         resolve.resolve({"trust-owner": wrong}, env={}, cwd=str(tmp_path))
-
-
-# ---- ckpt.toml
 
 
 def searched(cwd: Path, **trusted: object) -> resolve.Settings:
@@ -355,17 +274,18 @@ def test_the_search_ends_at_a_directory_that_others_write(project: Path) -> None
 
 
 def test_a_configuration_of_another_user(project: Path, owners: Owners) -> None:
-    """The attack on the first release: a file in an ancestor of the working directory."""
-    owners.give(project / "ckpt.toml")
-    found = searched(project / "b")
-    assert found.values == {} and f"belongs to uid {SOMEBODY}" in str(found.refused)
-    assert searched(project / "b", trust_owner=[str(SOMEBODY)]).values["world-size"] == 8
-    (project / "pyproject.toml").write_text("[tool.other]\n")
-    owners.give(project / "pyproject.toml")
+    """One in pyproject.toml counts, where it has a table of ours."""
     (project / "ckpt.toml").unlink()
-    assert searched(project / "b").refused is None
-    (project / "pyproject.toml").write_text("[tool.ckpt]\nworld-size = 8\n")
-    assert searched(project / "b").values == {} and searched(project / "b").refused
+    for text, values, refused in (
+        ("[tool.other]\n", {}, False),
+        ("[tool.ckpt]\nworld-size = 8\n", {"world-size": 8}, True),
+    ):
+        (project / "pyproject.toml").write_text(text)
+        assert searched(project / "b").values == values
+        owners.give(project / "pyproject.toml")
+        found = searched(project / "b")
+        assert found.values == {} and bool(found.refused) is refused
+        (project / "pyproject.toml").unlink()
 
 
 @pytest.mark.slow
@@ -376,18 +296,6 @@ def test_the_warning_is_on_stderr_and_the_command_goes_on(
     monkeypatch.chdir(project / "b")
     code, _, err = asker.execute("plan", root)
     assert code == 0 and err.count("ckpt: warning: ") == 1 and "ckpt.toml is not read" in err
-    of_everybody(asker, ("plan", root, "--config", project / "ckpt.toml"), "--config", "chmod o-w")
-
-
-def test_a_start_without_a_configuration_asks_about_no_directory(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (project / "ckpt.toml").unlink()
-    monkeypatch.setattr(trust, "check", lambda *_: pytest.fail("asked"))
-    assert searched(project / "b/c").file is None
-
-
-# ---- the cache of verdicts
 
 
 SPOILED: dict[str, Callable[[Path, Owners], object]] = {
@@ -416,9 +324,6 @@ def test_a_cache_of_others_is_not_used(
     assert json.loads(out)["bytes_read"] > 0 and sorted(home.parent.iterdir()) == before
 
 
-# ---- arrangements of real clusters
-
-
 @pytest.mark.slow
 def test_a_volume_of_a_pod(asker: Asker, root: Path, plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A volume claim is mounted with mode 0777, or 2775 and a group of its own; one variable serves every
@@ -438,48 +343,21 @@ def test_a_group_of_everybody_in_the_container(
     asker: Asker, root: Path, plans: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """OpenShift: a uid without a name, gid 0, and directories that the group may write."""
-
-    def unknown(uid: int) -> object:
-        raise KeyError(uid)
-
-    monkeypatch.setattr("pwd.getpwuid", unknown)
+    monkeypatch.setattr("pwd.getpwuid", dict[int, object]().__getitem__)
     plans.chmod(0o775)
     asked = ("hook", root, "--plan-dir", plans)
     refused(asker, asked, "may be written by the group", "--plan-dir", "--trust group")
     started(asker, *asked, "--trust=group")
 
 
-def test_a_configmap_and_a_secret(asker: Asker, root: Path, tmp_path: Path, owners: Owners) -> None:
-    """Links to links, all root's: a fault file of mode 0644 in a directory of mode 1777, and a key that its
-    group may read.
-    """
-    volume = tmp_path / "volume"
-    (volume / "..2026_01_01").mkdir(parents=True, mode=0o755)
-    for name, data in (("faults", b"[0]"), ("key", b"k" * 16)):
-        (volume / "..2026_01_01" / name).write_bytes(data)
-        (volume / "..2026_01_01" / name).chmod(0o644)
-        (volume / name).symlink_to(f"..data/{name}")
-    (volume / "..data").symlink_to("..2026_01_01")
-    volume.chmod(0o1777)
-    for path in (volume, *volume.rglob("*"), volume / "..2026_01_01", *(volume / "..2026_01_01").iterdir()):
-        owners.give(path, 0)
-    started(asker, "plan", root, "--fault-file", volume / "faults", "--save-interval", "10")
-    started(asker, "verify", root, "--key-file", volume / "key")
-
-
-# ---- what a decision may say
-
-
 @pytest.mark.parametrize(
     ("resume", "wrong"),
     [
-        ({"path": "/elsewhere"}, "resume.path /elsewhere"),
         ({"path": "{root}/../elsewhere"}, "resume.path"),
         ({"path": "/"}, "resume.path"),
         ({"args": ["--load", "/elsewhere"]}, "resume.args: /elsewhere"),
         ({"args": ["--load", "{root}", "--evil"]}, "'--evil', which no layout says"),
         ({"env": {"CKPT_LOAD_DIR": "/elsewhere"}}, "resume.env.CKPT_LOAD_DIR"),
-        ({"env": {"LD_PRELOAD": "/elsewhere.so"}}, "resume.env"),
     ],
 )
 def test_a_decision_leads_to_what_was_planned(
@@ -489,3 +367,49 @@ def test_a_decision_leads_to_what_was_planned(
     text = json.dumps({**body, "resume": {**body["resume"], **resume}}).replace("{root}", str(root))
     plan.write_text(text)
     refused(asker, READING[0], wrong, "CKPT_PLAN", "remove this one")
+
+
+KEYED = FORMAT_FILES / "mindspore_encrypted"
+
+
+def ckpt(*args: object) -> tuple[int, Any]:
+    done = warm.completed([*map(str, args), "--json"], os.environ)
+    return done.returncode, json.loads(done.stdout)
+
+
+def keyed(tmp_path: Path) -> tuple[Path, Path]:
+    """An encrypted file, and a copy of its key: in a clone everybody can read that."""
+    own = next(KEYED.glob("*gcm*.key"))
+    key = tmp_path / own.name
+    key.write_bytes(own.read_bytes())
+    key.chmod(0o600)
+    return KEYED / "good" / own.name.removesuffix(".key"), key
+
+
+@pytest.mark.slow
+def test_a_key_opens_what_is_in_an_encrypted_file(tmp_path: Path) -> None:
+    path, key = keyed(tmp_path)
+    plain = ckpt("show", path)[1]
+    opened = ckpt("show", path, "--key-file", key)[1]
+    assert not plain["tensors"] and opened["tensors"]
+    assert {f["code"] for f in plain["findings"]} >= {"needs-key"}
+    other = tmp_path / "other.key"
+    other.write_bytes(b"0" * len(key.read_bytes()))
+    other.chmod(0o600)
+    code, answer = ckpt("verify", path, "--key-file", other)
+    assert (code, answer["files"][0]["verdict"]) == (5, "unknown")
+    assert [f["code"] for f in answer["files"][0]["findings"] if f["severity"] != "note"] == ["wrong-key"]
+    key.write_bytes(key.read_bytes() + b"\n")  # a line end is no part of it
+    assert ckpt("verify", path, "--key-file", key)[0] == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"too short", b"x" * 33, None])
+def test_a_key_file_without_a_key_is_said_and_not_shown(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "secret.key"
+    if content is not None:
+        path.write_bytes(content)
+        path.chmod(0o600)
+    code, answer = ckpt("verify", FORMAT_FILES / "mindspore_encrypted/good", "--key-file", path)
+    assert code == 2
+    assert "secret.key" in answer["error"]["message"]
+    assert not content or content.decode() not in json.dumps(answer)

@@ -1,4 +1,6 @@
-"""What is released: .ci/build, and what it puts into the sdist and the wheel."""
+"""What is released, .ci/build and what it puts into the sdist and the wheel; and what others call from CI: the steps of
+action.yml, run as GitHub's runner runs them, and the pre-commit hook.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,15 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 import yaml
-from places import ROOT
+from places import FIXTURES, FORMAT_FILES, ROOT
+from run_helpers import ckpt
 
 if sys.version_info >= (3, 11):
     from tomllib import loads as toml_loads
@@ -98,16 +102,6 @@ def test_the_sdist_holds_what_its_own_tests_need_and_no_more(release: Built) -> 
     assert not [*filter(of_ours.match, names)]
 
 
-@pytest.mark.exhaustive
-def test_the_wheel_runs_without_an_installation(release: Built, tmp_path: Path) -> None:
-    with zipfile.ZipFile(release.wheel) as files:
-        files.extractall(tmp_path / "site")
-    command = [sys.executable, "-m", "ckpt_tools", "verify", ROOT / "fixtures/demo", "-q"]
-    env = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
-    assert done.returncode == 1 and "broken: 3 of 8 files" in done.stdout, done.stderr
-
-
 def test_shellcheck_has_nothing_to_say() -> None:
     words = [Path(sys.executable).with_name("shellcheck"), *sorted((ROOT / ".ci").iterdir())]
     done = subprocess.run(words, capture_output=True, text=True)
@@ -160,17 +154,6 @@ def test_the_recipe_asks_for_what_the_package_asks_for() -> None:
     assert set(recipe["build"]["python"]["entry_points"]) == points
 
 
-def test_the_recipe_is_rendered() -> None:
-    import rattler_build
-
-    from ckpt_tools import __version__
-
-    recipe = rattler_build.Stage0Recipe.from_file(str(ROOT / "recipe/recipe.yaml"))
-    (made,) = recipe.render(rattler_build.VariantConfig())
-    assert (made.recipe.package.name, str(made.recipe.package.version)) == ("ckpt-tools", __version__)
-    assert "crc32c >=2.7" in made.recipe.requirements.run
-
-
 @pytest.fixture
 def tagged(tmp_path: Path) -> Path:
     """A repository that has little more than a version, and git's commands for it."""
@@ -214,14 +197,6 @@ def test_the_time_of_the_commit_is_that_of_the_files(tagged: Path, tmp_path: Pat
     assert found[0].sdist.read_bytes() != found[1].sdist.read_bytes()
 
 
-@pytest.mark.exhaustive
-def test_without_a_tag_it_is_the_version_of_the_source(tagged: Path, tmp_path: Path) -> None:
-    from ckpt_tools import __version__
-
-    shutil.rmtree(tagged / ".git")
-    assert f"-{__version__}-" in built(tagged / ".ci/build", tmp_path / "out").wheel.name
-
-
 @pytest.mark.parametrize(
     ("tag", "said"),
     [("v7.3.0", "## 7.3.0 – YYYY-MM-DD"), ("v0.0.9", "not higher"), ("v7.nothing", "7.nothing")],
@@ -231,3 +206,153 @@ def test_a_tag_that_is_no_release_is_refused(tagged: Path, tmp_path: Path, tag: 
     done = run_build(tagged / ".ci/build", tmp_path / "out")
     assert done.returncode == 1 and said in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
+HOOK = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())[0]
+DEMO = FIXTURES / "demo"
+
+
+@dataclass
+class Job:
+    """A runner's files and variables, and what the steps of the action left in them."""
+
+    home: Path
+    inputs: dict[str, str]
+    outputs: dict[str, dict[str, str]] = field(default_factory=dict)
+    log: str = ""
+
+    def value(self, text: str) -> str:
+        """What the runner puts in place of an expression."""
+
+        def one(match: re.Match[str]) -> str:
+            kind, *names = match[1].split(".")
+            if kind == "inputs":
+                return self.inputs.get(names[0], ACTION["inputs"][names[0]].get("default", ""))
+            if kind == "github":
+                return {"action_path": str(ROOT)}[names[0]]
+            assert (kind, names[1]) == ("steps", "outputs")
+            return self.outputs.get(names[0], {}).get(names[2], "")
+
+        return re.sub(r"\$\{\{ ([\w.-]+) \}\}", one, text)
+
+    def run(self, name: str) -> int:
+        """One step of the action; its exit code."""
+        step: dict[str, Any] = next(s for s in ACTION["runs"]["steps"] if s["name"] == name)
+        script, said = self.home / "step.sh", self.home / "said"
+        script.write_text(step["run"])
+        said.write_text("")
+        env = {
+            "PATH": os.environ["PATH"], "HOME": str(self.home), "RUNNER_TEMP": str(self.home),
+            "XDG_CACHE_HOME": str(self.home / "cache"), "GITHUB_OUTPUT": str(said),
+            "GITHUB_STEP_SUMMARY": str(self.home / "summary.md"),
+            **{key: self.value(text) for key, text in step["env"].items()},
+        }  # fmt: skip
+        work = self.home / "work"
+        work.mkdir(exist_ok=True)
+        command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", script]
+        done = subprocess.run(command, env=env, cwd=work, capture_output=True, text=True)
+        self.log += done.stdout
+        found = self.outputs.setdefault(step.get("id", ""), {})
+        found.update(line.split("=", 1) for line in said.read_text().splitlines())
+        return done.returncode
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    """With what the first step would have installed."""
+    return Job(tmp_path, {"path": str(DEMO)}, {"install": {"ckpt": f"{warm.commands()}/ckpt"}})
+
+
+def test_no_input_is_ever_part_of_a_script() -> None:
+    scripts = [step["run"] for step in ACTION["runs"]["steps"] if "run" in step]
+    assert len(scripts) == 3
+    assert not [script for script in scripts if "${{" in script]
+
+
+def test_damage_is_shown_three_times_and_fails_at_the_end(job: Job) -> None:
+    assert job.run("Verify") == 0  # the upload comes first
+    assert job.outputs["verify"] == {"exit-code": "1", "sarif": "ckpt.sarif"}
+    assert job.log.count("::error file=") == 3
+    assert "### ckpt verify: broken" in (job.home / "summary.md").read_text()
+    assert '"2.1.0"' in (job.home / "work/ckpt.sarif").read_text()
+    assert job.run("Result") == 1
+
+
+@pytest.mark.share(4)
+@pytest.mark.parametrize(
+    ("path", "fails", "code"),
+    [("gone", "never", 5), ("empty", "never", 3), ("gone", "error", 5), ("sound", "warning", 0), (str(DEMO), "never", 0)],
+)  # fmt: skip
+def test_what_is_no_damage_keeps_its_exit_code_and_never_lets_damage_pass(
+    job: Job, path: str, fails: str, code: int
+) -> None:
+    work = job.home / "work"
+    (work / "empty").mkdir(parents=True)
+    (work / "sound").mkdir()
+    shutil.copy(DEMO / "iter_0000010/mp_rank_00/model_optim_rng_0.pt", work / "sound")
+    job.inputs |= {"path": path, "fail-on": fails}
+    assert job.run("Verify") == 0
+    assert job.outputs["verify"]["exit-code"] == ("1" if path == str(DEMO) else str(code))
+    assert job.run("Result") == code
+
+
+def test_words_come_whole(job: Job) -> None:
+    """Lines are words, whatever is in them: blanks, quotes, commands, the beginning of a flag."""
+    work = job.home / "work"
+    names = ["two words", "$(touch ran)", "a'b\"c", "-q", "`touch ran`;touch ran"]
+    for name in names:
+        (work / name).mkdir(parents=True)
+        shutil.copy(DEMO / "iter_0000020/mp_rank_01/model_optim_rng_1.pt", work / name)
+    job.inputs |= {"path": "\r\n".join(["", *names, ""]), "args": "--max-duration\n1h"}
+    assert job.run("Verify") == 0
+    assert job.outputs["verify"]["exit-code"] == "1"
+    assert job.log.count("::error file=") == len(names)
+    assert not (work / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("path", "\n\n"), ("fail-on", "sometimes"), ("sarif", "a\nb=c"), ("version", "1;id"), ("version", "1 --pre")],
+)  # fmt: skip
+def test_what_is_not_understood_stops_it(job: Job, name: str, text: str) -> None:
+    job.inputs |= {name: text}
+    assert job.run("Install ckpt-tools" if name == "version" else "Verify") == 2
+    assert f"::error::{name}: " in job.log
+    assert not (job.home / "work/ckpt.sarif").exists()
+
+
+def test_the_upload_takes_what_was_written() -> None:
+    (step,) = (s for s in ACTION["runs"]["steps"] if "uses" in s)
+    assert step["with"]["sarif_file"] == "${{ steps.verify.outputs.sarif }}"
+    assert "inputs.upload-sarif == 'true'" in step["if"] and "always()" in step["if"]
+
+
+@pytest.mark.exhaustive
+def test_the_first_step_installs_this_package(job: Job) -> None:
+    """From the package index: what it needs, and what builds it."""
+    assert job.run("Install ckpt-tools") == 0
+    assert Path(job.outputs["install"]["ckpt"]).parent.parent.parent == job.home
+    assert job.run("Verify") == 0 and job.outputs["verify"]["exit-code"] == "1"
+
+
+def test_the_hook_asks_about_files_that_ckpt_knows_and_pre_commit_takes_it() -> None:
+    """Each suffix it names belongs to a format with a file of it that is good, and to none that is not."""
+    from pre_commit.clientlib import load_manifest
+
+    (hook,) = load_manifest(str(ROOT / ".pre-commit-hooks.yaml"))
+    assert hook["id"] == "ckpt-verify" and hook["language"] == "python"
+    suffixes = re.findall(r"\w+", HOOK["files"].partition("(")[2])
+    good = {p.suffix[1:] for p in FORMAT_FILES.glob("*/good/*")}
+    assert suffixes == sorted(suffixes)
+    assert set(suffixes) - good <= {"keras", "pdopt", "pdparams", "distcp", "hdf5"}
+
+
+def test_the_hook_refuses_what_is_damaged() -> None:
+    words = HOOK["entry"].split()
+    assert words[0] == "ckpt"
+    tree = sorted(p for p in DEMO.rglob("*") if re.search(HOOK["files"], p.name))
+    sound = [p for p in tree if "iter_0000010/mp_rank_01" in str(p)]
+    for files, code in ((tree, 1), (sound, 0)):
+        assert ckpt(*words[1:], *files, cwd=ROOT).returncode == code
+    assert len(tree) == 8 and len(sound) == 2

@@ -9,9 +9,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from in_process import executed
 from kill_points import files_of
 from places import FIXTURES
 from run_helpers import ckpt, codes_of, megatron
+from timed import put
 
 from ckpt_tools import guard
 from ckpt_tools.api import plan, verify
@@ -34,9 +36,9 @@ def flip(path: Path, *bits: int) -> bytes:
 
 
 def said(root: Path, *words: str, code: int = 0) -> dict:
-    done = ckpt("repair", str(root), "--json", *words)
-    assert done.returncode == code, (done.stdout, done.stderr)
-    return json.loads(done.stdout) if done.stdout else {}
+    ended, out, err = executed(["repair", str(root), "--json", *words])
+    assert ended == code, (out, err)
+    return json.loads(out) if out else {}
 
 
 def codes(root: Path) -> set[str]:
@@ -204,21 +206,16 @@ def test_usage(root: Path, tmp_path: Path) -> None:
     assert ckpt("repair", str(tmp_path / "empty")).returncode == 3
 
 
-# ---- the odds
-
-
 @pytest.mark.parametrize("tries", [5, pytest.param(60, marks=pytest.mark.exhaustive)])
 def test_with_a_witness_no_random_damage_is_repaired_wrongly(root: Path, tries: int) -> None:
     guard.seal(root)
-    chance = random.Random(1)
-    whole = (root / FILE).read_bytes()
+    chance, whole = random.Random(1), (root / FILE).read_bytes()
     for _ in range(tries):
         bits = chance.sample(range(8 * len(whole)), chance.randrange(1, 5))
         data = bytearray(whole)
         for bit in bits:
             data[bit // 8] ^= 1 << bit % 8
-        (root / FILE).write_bytes(data)
-        os.utime(root / FILE, (1, 1))
+        put(root / FILE, bytes(data), 1)
         (row,) = repair(str(root), [str(root / FILE)], apply=True).changes
         assert row.state == "stays" or (root / FILE).read_bytes() == whole
         assert row.state == "repaired" or len(bits) > 1

@@ -1,5 +1,5 @@
-"""``ckpt report``: what its document says, that its file is whole or not there, and that nothing in it is run or
-fetched which is not its own.
+"""``ckpt report``: what its document says, that its file is whole or not there, and that nothing in it is run or fetched
+which is not its own. Lists of ranks, places, files and runs are told in full, in text and in JSON.
 """
 
 from __future__ import annotations
@@ -10,28 +10,48 @@ import os
 import re
 import sys
 from base64 import b64encode
+from collections.abc import Iterator
+from functools import partial
 from html.parser import HTMLParser
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import sample_results as sample
 import synthetic_reports
+from examples import examples
 from fixture_trees import CASES, materialise, overwrite
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from one_question import Asker
 from places import FIXTURES, PACKAGE
-from run_helpers import broken, megatron
+from run_helpers import SAY, broken, ckpt, megatron
 
+from ckpt_tools.api import plan, verify
+from ckpt_tools.discovery import completeness
 from ckpt_tools.findings import finding
-from ckpt_tools.model.finding import Severity
+from ckpt_tools.layouts import BUILT_IN
+from ckpt_tools.layouts.common.saved_by import Topology
+from ckpt_tools.model import ranges
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.plan import LoadPlan, Rejected, Resume
 from ckpt_tools.model.report import Guard, Region, Stats
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.output import json as emit_json
+from ckpt_tools.output import plan as table
 from ckpt_tools.output import registry
 from ckpt_tools.output.failure import Failure
+from ckpt_tools.output.page import View
 from ckpt_tools.output.report import data, page
 from ckpt_tools.output.report.advice import Gathered, Start
+from ckpt_tools.planning.assign import Groups, assign
+from ckpt_tools.planning.engine import find_gaps
+from ckpt_tools.planning.facts import Evidence, Tensors
 
 HOME = PACKAGE / "output/report"
 MEGABYTES = 1_000_000
@@ -62,9 +82,6 @@ class Elements(HTMLParser):
     def policy(self) -> str:
         metas = (attrs for tag, attrs in self.found if tag == "meta")
         return next(str(m["content"]) for m in metas if m.get("http-equiv") == "Content-Security-Policy")
-
-
-# -- what it says --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -98,37 +115,30 @@ def test_of_two_copies_the_one_that_is_loaded_is_named(asker: Asker, tmp_path: P
 
 def test_a_tracker_and_its_truth(asker: Asker, tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", steps=(10, 20, 30))
-    tracker = root / "latest_checkpointed_iteration.txt"
-    told = report(asker, root)["trackers"]
-    assert [(t["says"], t["findings"]) for t in told] == [(30, [])]
-    tracker.write_text("20")
-    (told,) = report(asker, root)["trackers"]
-    assert told["says"] == 20 and [f["code"] for f in told["findings"]] == ["stale-tracker"]
-    tracker.write_text("999")
-    (told,) = report(asker, root)["trackers"]
-    assert told["checkpoint"] is None and [f["code"] for f in told["findings"]] == ["dangling-tracker"]
+    for says, codes in ((30, []), (20, ["stale-tracker"]), (999, ["dangling-tracker"])):
+        (root / "latest_checkpointed_iteration.txt").write_text(f"{says}")
+        (told,) = report(asker, root)["trackers"]
+        assert told["says"] == says and [f["code"] for f in told["findings"]] == codes
+        assert (told["checkpoint"] is None) is (says == 999)
 
 
 @pytest.mark.slow
-def test_several_runs_have_an_answer_each(
-    asker: Asker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_run_has_an_answer(asker: Asker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = tmp_path / "runs"
     for name in ("a", "b"):
-        megatron(tmp_path / "runs" / name)
+        megatron(runs / name)
     for step in (10, 20):
-        broken(tmp_path / "runs/b", step)
-    said = report(asker, tmp_path / "runs")
+        broken(runs / "b", step)
+    said = report(asker, runs)
     starts = [(s["run"], s["resume_step"], s["verdict"]) for s in said["starts"]]
-    assert starts == [("a", 20, "ok"), ("b", None, "broken")]
+    assert starts == [("a", 20, "ok"), ("b", None, "broken")] and said["starts_omitted"] == 0
     assert said["next"]["verdict"] == "broken"
     assert said["next"]["sentence"].startswith("1 of 2 runs can resume. Look at b")
     for command in said["next"]["commands"]:
         assert asker.execute(*command["command"].split()[1:])[0] in (0, 1, 4)
-    megatron(tmp_path / "runs/c", steps=(10,))
-    assert report(asker, tmp_path / "runs")["starts_omitted"] == 0
-    monkeypatch.setattr("ckpt_tools.cli.report.RUNS", 2)
-    said = report(asker, tmp_path / "runs")  # those that nobody asked about are counted
-    assert ([s["run"] for s in said["starts"]], said["starts_omitted"]) == (["a", "b"], 1)
+    monkeypatch.setattr("ckpt_tools.cli.report.RUNS", 1)
+    said = report(asker, runs)  # those that nobody asked about are counted
+    assert ([s["run"] for s in said["starts"]], said["starts_omitted"]) == (["a"], 1)
 
 
 @pytest.mark.slow
@@ -145,20 +155,16 @@ def test_rollbacks_and_gaps(asker: Asker, tmp_path: Path) -> None:
     assert (steps[gap["from"]], steps[gap["to"]], gap["seconds"]) == (50, 60, 1000)
 
 
-# -- bad input -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_a_report_of_nothing_is_a_whole_one(asker: Asker, tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
-    assert asker.execute("report", "notes", "-o", "none.html")[0] == 3
-    (tmp_path / "notes/readme.txt").write_text("x")
-    assert asker.execute("report", "notes", "-o", "unknown.html")[0] == 3
     for name in ("none.html", "unknown.html"):
+        assert asker.execute("report", "notes", "-o", name)[0] == 3
         text = (tmp_path / name).read_text()
-        assert text.rstrip().endswith("</html>")
         said = json.loads(Elements(text).data)
+        assert text.rstrip().endswith("</html>")
         assert said["checkpoints"] == [] and said["next"]["verdict"] == "unknown"
+        (tmp_path / "notes/readme.txt").write_text("x")
     assert "recognised in 1 file" in said["next"]["sentence"]
 
 
@@ -180,14 +186,14 @@ def test_the_worst_of_a_large_job_is_a_bounded_page() -> None:
     """Every file is damaged in many places and has many tensors."""
     good = synthetic_reports.gathered(ranks=512, saves=10, broken=())
     words, size = "archive/data/{}: CRC-32 df808ef4, stored 7111c588", 9_000_000
-    found = [finding("crc-mismatch", words.format(i), offset=i) for i in range(20)]
+    found = tuple(finding("crc-mismatch", words.format(i), offset=i) for i in range(20))
     what = "archive/data/{} of a torch archive"
-    regions = [Region(i * size, size, what.format(i), Guard.CHECKSUM) for i in range(160)]
+    regions = tuple(Region(i * size, size, what.format(i), Guard.CHECKSUM) for i in range(160))
     counts, bars = (9**9, 1, 0, 0, 0, 0, -0.12345678, 0.12345678), tuple((p, 12345) for p in range(-30, 34))
     names = [f"model.layers.{i}.mlp.dense_h_to_4h.weight" for i in range(2)]
-    told: dict[str, Any] = {"verdict": data.Verdict.BROKEN, "findings": tuple(found)}
-    told |= {"regions": tuple(regions)}
-    told |= {"stats": tuple(Stats(name, "bfloat16", *counts, bars) for name in names)}
+    stats = tuple(Stats(name, "bfloat16", *counts, bars) for name in names)
+    told: dict[str, Any] = {"verdict": data.Verdict.BROKEN, "findings": found}
+    told |= {"regions": regions, "stats": stats}
     assert good.verification
     entries = tuple(replace(f, report=replace(f.report, **told)) for f in good.verification.files)
     worst = replace(good.verification, files=entries, verdict=data.Verdict.BROKEN)
@@ -205,8 +211,6 @@ def test_a_map_of_many_ranges_is_bounded_and_tiles_the_file() -> None:
     assert [r.offset for r in joined[1:]] == [r.offset + r.length for r in joined[:-1]]
     assert joined[0].offset == 0 and joined[-1].offset + joined[-1].length == 50_000
 
-
-# -- hostile names -------------------------------------------------------------------------------------------
 
 NASTY = [
     "</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>", '"><svg onload=alert(1)>', "<!--",
@@ -270,9 +274,6 @@ def test_only_its_own_scripts_run_and_nothing_is_fetched() -> None:
         assert not str(attrs.get("href") or "#").startswith(("http", "//")), (tag, attrs)
 
 
-# -- what it is made of --------------------------------------------------------------------------------------
-
-
 def test_the_library_is_the_one_that_was_published() -> None:
     told = json.loads((HOME / "vendor/vendored.json").read_text())
     there = {p.name for p in (HOME / "vendor").iterdir()}
@@ -284,61 +285,8 @@ def test_the_library_is_the_one_that_was_published() -> None:
     assert "Apache License" in (HOME / "vendor/LICENSE-echarts").read_text()
 
 
-def test_every_script_is_part_of_the_page() -> None:
-    assert sorted(p.stem for p in (HOME / "scripts").iterdir()) == sorted(page.SCRIPTS)
-
-
-def _light(colour: str) -> float:
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(one: str, other: str) -> float:
-    high, low = sorted((_light(one), _light(other)), reverse=True)
-    return (high + 0.05) / (low + 0.05)
-
-
-TEXT = [
-    *((text, back) for text in ("text", "muted", "accent") for back in ("page", "card", "raised")),
-    ("accent", "accent-back"),
-    *((verdict, f"{verdict}-back") for verdict in ("ok", "suspect", "broken", "unknown")),
-]
-"""Words and what they stand on: at least 4.5 to 1 (WCAG AA)."""
-SHAPES = [
-    ("strong-line", "card"),
-    ("broken-fill", "absent-fill"),
-    ("broken-fill", "card"),
-    ("accent", "page"),
-]
-"""What must be told apart without words: at least 3 to 1."""
-
-
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_colours_can_be_read(dark: bool) -> None:
-    pairs = re.findall(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\)", (HOME / "report.css").read_text())
-    colours = {name: (light, night)[dark] for name, light, night in pairs}
-    for text, back in TEXT:
-        assert contrast(colours[text], colours[back]) >= 4.5, (text, back)
-    for shape, back in SHAPES:
-        assert contrast(colours[shape], colours[back]) >= 3, (shape, back)
-    assert contrast("#ffffff", "#000000") == pytest.approx(21)
-
-
-# -- size ----------------------------------------------------------------------------------------------------
-
-NAMES = [
-    "iter_{step:07d}/mp_rank_00_{rank:03d}/model_optim_rng.pt",
-    "rank_{rank}/net_rank_{rank}-3_{step}.ckpt",
-    "global_step{step}/zero_pp_rank_{rank}_mp_rank_00_optim_states.pt",
-]
-
-
-@pytest.mark.parametrize(
-    "name", [NAMES[0], *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[1:])]
-)
-def test_files_take_little_room(name: str) -> None:
-    of = [data.document(synthetic_reports.gathered(ranks, 10, (), name)) for ranks in (128, 1024)]
+def test_files_take_little_room() -> None:
+    of = [data.document(synthetic_reports.gathered(ranks, 10, ())) for ranks in (128, 1024)]
     few, many = (len(page.render(document).encode()) for document in of)
     assert many - few < 20 * 896 * 10  # twenty bytes for each further file
 
@@ -348,3 +296,147 @@ def test_notes_do_not_fill_a_report() -> None:
     said = data.document(Gathered(("/data",), 0.0, sample.verification(findings=(note,) * 100)))
     assert all(f["severity"] != "note" for f in said["findings"])
     assert sum(c["count"] for c in said["codes"] if c["code"] == "not-checksummed") == 100
+
+
+WORLD = 1024
+_LIST = re.compile(r"\brank (\d+)|[\d,]+ of 1,024 ranks: ([\d–, ]*\d)|ranks ([\d–, ]*\d) \([\d,]+ of 1,024\)")
+
+
+def ranks_in(text: str) -> set[int]:
+    """What a person reads: all ranks that the first list of ranks in a text names."""
+    m = _LIST.search(text)
+    assert m is not None, text
+    pairs = [piece.split("–") for piece in (m[1] or m[2] or m[3]).split(", ")]
+    return {n for pair in pairs for n in range(int(pair[0]), int(pair[-1]) + 1)}
+
+
+def ranks_of(finding: dict[str, list[list[int]]]) -> set[int]:
+    return {n for first, last in finding["ranks"] for n in range(first, last + 1)}
+
+
+def save(ranks: set[int], step: int = 10) -> Checkpoint:
+    made = partial(
+        Part, layout="mindspore", piece="model_rank", role="model", run="run", base="/r", step=step
+    )
+    parts = [made(f"/r/rank_{r}/net-1_{step}.ckpt", rank=r) for r in sorted(ranks)]
+    return Checkpoint("mindspore", "run", Kind.PERIODIC, tuple(parts), "/r", step, step)
+
+
+def answers(c: Checkpoint, findings: list[Finding]) -> Iterator[set[int]]:
+    """The ranks that every form of an answer tells."""
+    made = LoadPlan("/r", None, Resume(None), rejected=(Rejected(c, tuple(findings)),), candidates=(c,))
+    for view in (View(), View(width=200), View(verbose=True)):
+        text = table.render(made, view)
+        yield ranks_in(" ".join(text.partition("Skipped: ")[2].split()))
+    (lost,) = json.loads(emit_json.render(made))["rejected"][0]["findings"]
+    yield ranks_of(lost)
+    (sent,) = msgspec.json.decode(msgspec.json.encode(findings))
+    assert msgspec.convert(sent, Finding) == findings[0]
+
+
+MISSING = st.one_of(
+    st.sets(st.integers(0, WORLD - 1), min_size=1, max_size=WORLD - 1),
+    st.builds(
+        lambda a, n, step: set(range(a, min(WORLD, a + n), step)),
+        st.integers(0, 1000),
+        st.integers(1, WORLD - 1),
+        st.integers(1, 3),
+    ),
+)
+EXAMPLES = examples(20)
+
+
+@pytest.mark.slow
+@EXAMPLES
+@given(MISSING)
+def test_ranks_without_a_file_are_all_told(missing: set[int]) -> None:
+    everyone, c = set(range(WORLD)), save(set(range(WORLD)) - missing, 20)
+    findings = find_gaps(c, completeness.expected([save(everyone), c], BUILT_IN, WORLD))
+    assert list(answers(c, findings)) == [missing] * 4
+    silent = Evidence(lambda p: Tensors(""), lambda r, p: [])
+    planned = assign(c, Groups(Topology(WORLD), Selection()), {}, silent).findings
+    assert list(answers(c, planned)) == [missing] * 4
+
+
+def unfolded(text: str) -> Iterator[str]:
+    for name in re.findall(r"(?:[^,{ ]|\{[^}]*\})+", text):
+        m = re.fullmatch(r"(.*)\{(.*)\}(.*)", name)
+        for piece in m[2].split(", ") if m else []:
+            first, _, last = piece.partition("–")
+            width = len(first) if first.startswith("0") and first != "0" else 0
+            yield from (
+                f"{m[1]}{str(n).zfill(width)}{m[3]}" for n in range(int(first), int(last or first) + 1)
+            )
+        if m is None:
+            yield name
+
+
+NAMES = st.one_of(
+    st.from_regex(r"[a-c_]{0,2}[0-9]{0,3}[a-c.-]{0,2}[0-9]{0,3}", fullmatch=True).filter(bool),
+    st.builds("__{}_{}.distcp".format, st.integers(0, 40), st.integers(0, 2)),
+    st.builds("model-{:05d}-of-{:05d}.safetensors".format, st.integers(0, 40), st.integers(9, 11)),
+)
+
+
+@pytest.mark.slow
+@examples(200)
+@given(st.sets(NAMES, max_size=60))
+def test_folded_names_are_the_names(names: set[str]) -> None:
+    assert set(unfolded(ranges.names(names))) == names
+
+
+@EXAMPLES
+@given(st.sets(st.sampled_from(list(product(range(3), range(9)))), min_size=1))
+def test_places_are_all_told(lost: set[tuple[int, int]]) -> None:
+    read = set()
+    for place in ranges.places((("tp", t), ("pp", p)) for t, p in lost).split(", "):
+        m = re.fullmatch(r"tp=(\d+) pp=(.+)", place)
+        assert m is not None
+        pairs = [piece.split("–") for piece in m[2].split(",")]
+        read |= {(int(m[1]), n) for pair in pairs for n in range(int(pair[0]), int(pair[-1]) + 1)}
+    assert read == lost
+
+
+def test_files_that_an_index_misses_are_all_told(tmp_path: Path) -> None:
+    shards = [f"model-{i:05d}-of-00100.safetensors" for i in range(1, 101)]
+    index = {"metadata": {"total_size": 0}, "weight_map": {f"w{i}": name for i, name in enumerate(shards)}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    found = [f for r in verify(str(tmp_path)).files for f in r.report.findings]
+    said = " ".join(f.message for f in found if f.code == "missing-part")
+    quoted = set(re.findall(r"'(.*?)'", said))
+    assert quoted | set(unfolded(said.rpartition(": ")[2])) == set(shards)
+
+
+def damaged(root: Path) -> Path:
+    megatron(root, (10, 20), world=8)
+    for rank in (1, 2, 3, 6):
+        broken(root, 20, rank)
+    return root
+
+
+@pytest.mark.slow
+def test_one_line_for_each_damaged_file_and_one_for_what_follows(tmp_path: Path) -> None:
+    made = plan(str(damaged(tmp_path)), Selection(order="step"))
+    (lost,) = made.rejected
+    # causes first, in JSON as well
+    assert [f.code for f in lost.findings] == ["truncated"] * 4 + ["missing-rank"]
+    lines = table.render(made).splitlines()
+    assert sum(line.startswith("error: ") for line in lines) == 4
+    (follows,) = [line for line in lines if line.startswith("so ")]
+    assert "ranks 1–3, 6 (4 of 8) have no good model file" in follows
+    assert not any("missing-rank" in line for line in lines)
+
+
+@pytest.mark.slow
+def test_the_one_line_of_run_has_the_count(tmp_path: Path) -> None:
+    root, plans = damaged(tmp_path / "run"), tmp_path / "plans"
+    done = ckpt("run", root, "--plan-dir", plans, "--order", "step", "--", *SAY)
+    (line,) = [line for line in done.stderr.splitlines() if "step 20 was skipped (" in line]
+    assert "ranks 1–3 and 6 have no good copy; " in line and "truncated" in line
+
+
+@pytest.mark.parametrize("count", [2, 17, 300])
+def test_every_run_is_named(count: int) -> None:
+    text = completeness.listed(("megatron", f"exp/run-{i}") for i in range(count))
+    names = set(unfolded(text.partition(": ")[2].replace(" (layout megatron)", "")))
+    assert names == {f"exp/run-{i}" for i in range(count)}

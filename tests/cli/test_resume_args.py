@@ -1,5 +1,5 @@
 """How a command learns of what was chosen: ``--resume-args``, words that vanish on a first launch, one file for
-replicas; and that nothing starts where it would not.
+replicas; and that nothing starts where it would not. ``CKPT_ARGS``: the words come back from any shell as they were.
 """
 
 from __future__ import annotations
@@ -7,17 +7,23 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sample_results as sample
 import small_files
 import torch
 from hook_job import torch_file
 from in_process import Start, executed, started
-from run_helpers import OLD, one_file_per_rank, torchrun_env
+from msgspec.structs import replace
+from run_helpers import OLD, SAY, ckpt, megatron, one_file_per_rank, torchrun_env
 
 from ckpt_tools import Selection, plan
+from ckpt_tools.model.plan import Resume
+from ckpt_tools.output import shell
 
 TRAIN = ["train", "{ckpt.args}"]
 UNHEARD = "the command would not learn of it"
@@ -68,9 +74,6 @@ def pasted(line: str) -> Start:
     return started(words[2:end], words[end + 1 :])
 
 
-# ---- a command that would start from nothing
-
-
 def test_a_loop_without_arguments_does_not_start_and_the_line_that_is_printed_does(loop: Path) -> None:
     line, mark, _ = hint(started([loop, "--allow=none"], TRAIN)).partition(", with the flag")
     assert mark and "reads CKPT_PATH" in hint(started([loop], TRAIN))
@@ -93,9 +96,7 @@ def test_a_file_for_each_rank_is_no_answer_for_all(tmp_path: Path, words: list[s
         assert (code, out) == (2, "(exit 2)\n") and UNHEARD in said
 
 
-def test_the_line_inside_of_torchrun_is_printed_and_works(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_line_inside_of_torchrun_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = one_file_per_rank(tmp_path / "run")
     launch = ["python", "-m", "torch.distributed.run", "--nproc-per-node=2", "train.py", "{ckpt.args}"]
     line = hint(started([root], launch)).partition("with: ")[2].partition(", with the flag")[0]
@@ -119,9 +120,6 @@ def test_ranks_that_read_their_part_later(tmp_path: Path) -> None:
         assert executed(["hook", "--read"])[0] == 2  # not a rank of the job
         code, out, _ = executed(["hook", "--read", "--rank", "1"])
     assert f"CKPT_ARGS='--from {root}/rank_1/net-1_20.ckpt'" in out
-
-
-# ---- what the caller says
 
 
 def test_the_callers_arguments_go_before_the_layouts(root: Path) -> None:
@@ -161,32 +159,22 @@ def test_a_number_that_is_not_known_is_never_passed_as_nothing(loop: Path) -> No
     assert (code, out) == (2, "(exit 2)\n") and UNHEARD in said
 
 
-# ---- a first launch
-
-
 @pytest.mark.parametrize(
     ("words", "left"),
     [
-        (["--resume", "{ckpt.path}"], []),
-        (["--resume={ckpt.path}"], []),
-        (["--load", "{ckpt.path}/model", "--lr", "3"], ["--lr", "3"]),
-        (["trainer.path={ckpt.path}", "x"], ["x"]),
-        (["--lr=3", "{ckpt.path}"], ["--lr=3"]),
-        (["name", "{ckpt.path}"], ["name"]),
-        (["-c", "use '{ckpt.path}'"], ["-c", "use ''"]),
-        (["{ckpt.args}", "--at={ckpt.step}"], ["--at="]),
+        (["--resume", "{ckpt.path}"], []), (["--resume={ckpt.path}"], []),
+        (["--load", "{ckpt.path}/model", "--lr", "3"], ["--lr", "3"]), (["trainer.path={ckpt.path}", "x"], ["x"]),
+        (["--lr=3", "{ckpt.path}"], ["--lr=3"]), (["name", "{ckpt.path}"], ["name"]),
+        (["-c", "use '{ckpt.path}'"], ["-c", "use ''"]), (["{ckpt.args}", "--at={ckpt.step}"], ["--at="]),
     ],
-)
+)  # fmt: skip
 def test_words_that_hold_the_path_vanish(tmp_path: Path, words: list[str], left: list[str]) -> None:
     (tmp_path / "run").mkdir()
     given = [tmp_path / "run", "--allow=none", "--resume-args", "--resume {path}"]
     assert told(started(given, ["train", *words])) == left
 
 
-# ---- one file for all ranks
-
-
-def shell(root: Path, *options: str) -> str:
+def printed(root: Path, *options: str) -> str:
     code, out, said = executed(["plan", str(root), "--format", "shell", *options])
     assert code in (0, 2), said
     return out
@@ -198,7 +186,7 @@ def test_replicas_are_one_file_for_all_ranks(tmp_path: Path) -> None:
     launch = ["torchrun", "--nproc-per-node=16", "main.py"]
     assert told(started([root], [*launch, "{ckpt.args}"]))[-2:] == ["--resume", path]
     assert told(started([root], [*launch, "{ckpt.path}"]))[-1] == path
-    assert f"CKPT_PATH={path} " in shell(root) and f"'--resume {path}'" in shell(root)
+    assert f"CKPT_PATH={path} " in printed(root) and f"'--resume {path}'" in printed(root)
     made = plan(str(root), Selection(world_size=16))
     assert made.resume.path == path and {f.path for r in made.ranks for f in r.files} > {path}
 
@@ -210,32 +198,17 @@ def test_files_of_other_tensors_are_no_replicas(tmp_path: Path) -> None:
     state = {"epoch": 7, "arch": "resnet18", "state_dict": {"w": small_files.tensor(1, shape=(2, 6))}}
     path.write_bytes(small_files.saved({**state, "best_acc1": 0.5, "optimizer": small_files.adam(7)}))
     os.utime(path, (OLD + 7, OLD + 7))
-    assert shell(root) == "(exit 2)\n"
+    assert printed(root) == "(exit 2)\n"
 
 
 def test_ranks_that_the_caller_calls_replicas(tmp_path: Path) -> None:
     root = one_file_per_rank(tmp_path / "run")
-    assert shell(root) == "(exit 2)\n"
-    assert f"CKPT_PATH={root}/rank_0/net-1_20.ckpt " in shell(root, "--replica-groups", "all")
-    assert f"CKPT_PATH={root}/rank_0/net-1_20.ckpt " in shell(root, "--replica-groups", "0,1")
-    assert shell(root, "--replica-groups", "0;1") == "(exit 2)\n"
+    assert printed(root) == "(exit 2)\n"
+    assert f"CKPT_PATH={root}/rank_0/net-1_20.ckpt " in printed(root, "--replica-groups", "all")
+    assert f"CKPT_PATH={root}/rank_0/net-1_20.ckpt " in printed(root, "--replica-groups", "0,1")
+    assert printed(root, "--replica-groups", "0;1") == "(exit 2)\n"
     made = plan(str(root), Selection(replicas_all=True, prove_replicas=True))
     assert made.resume.path is None  # their tensors differ
-
-
-def test_the_file_that_all_are_told_is_checked_by_all(tmp_path: Path) -> None:
-    root = samples(tmp_path / "run")
-    code, out, said = executed(["hook", str(root)])
-    assert code == 0, said
-    os.utime(root / "rank_0/model_best.pth.tar", (OLD, OLD))
-    with pytest.MonkeyPatch.context() as patch:
-        for word in shlex.split(out)[1:]:
-            patch.setenv(*word.partition("=")[::2])
-        code, _, said = executed(["hook", "--read", "--rank", "8"])
-    assert code == 5 and "rank_0/model_best.pth.tar has changed" in said
-
-
-# ---- in Python
 
 
 def files(made: Any) -> dict[int, list[str]]:
@@ -255,14 +228,6 @@ def test_ranks_are_never_empty_where_files_are_planned(tmp_path: Path) -> None:
     assert {rank: sorted(names) for rank, names in of_two.items()} in ({0: shared}, {0: shared, 1: shared})
     (tmp_path / "none").mkdir()
     assert plan(str(tmp_path / "none"), Selection(allow_none=True)).ranks == ()
-
-
-def test_what_all_ranks_load_is_among_the_files_of_each(tmp_path: Path) -> None:
-    root = one_file_per_rank(tmp_path / "run")
-    assert files(plan(str(root))) == {0: ["net-1_20.ckpt"], 1: ["net-1_20.ckpt"]}
-
-
-# ---- several files that a loop loads
 
 
 @pytest.fixture
@@ -313,3 +278,56 @@ def test_words_that_the_command_does_not_get_start_nothing(loop: Path) -> None:
     assert pasted(reads).code == 0
     assert started(asked, ["sh", "-c", "exec train $CKPT_ARGS"]).code == 0
     assert started(asked, ["train", "{ckpt.path}"]).code == 0
+
+
+SHELLS = [name for name in ("dash", "bash", "zsh", "ksh", "busybox") if shutil.which(name)]
+HOSTILE = (
+    "a b", "it's", 'say "x"', "$HOME `id` $(id)", "new\nline\n", "\\", "*", "", "-n", "--", "~", "!x", "\udcff\udc80", "\u202e", "a;b|c&d", "\t", "[x]{a,b}", "#c", "=ls", "\x1b[2J",
+)  # fmt: skip
+
+
+def words_of(name: str, text: str, script: str) -> list[bytes]:
+    """What a shell makes of the line that a plan prints."""
+    command = [name, *(["sh"] if name == "busybox" else []), "-c", f"{text}{script}"]
+    done = subprocess.run([os.fsencode(word) for word in command], capture_output=True, check=True)
+    assert done.stderr == b""
+    return done.stdout.split(b"\0")[:-1]
+
+
+def line(args: tuple[str, ...]) -> str:
+    return shell.render(replace(sample.plan(), resume=Resume("/x", args)))
+
+
+SET = 'eval "set -- $CKPT_ARGS"; [ $# = 0 ] || printf \'%s\\0\' "$@"\n'
+ARRAY = 'eval "args=($CKPT_ARGS)"; [ ${#args[@]} = 0 ] || printf \'%s\\0\' "${args[@]}"\n'
+
+
+@pytest.mark.parametrize("name", SHELLS)
+def test_every_shell_gives_the_words_back(name: str) -> None:
+    assert {"dash", "bash"} <= set(SHELLS)
+    for args in (HOSTILE, ("--load", "/a b", "--ckpt-step", "10"), ()):
+        for script in (SET, *([ARRAY] if name in ("bash", "zsh", "ksh") else [])):
+            assert words_of(name, line(args), script) == [os.fsencode(a) for a in args]
+
+
+@pytest.mark.slow
+def test_run_hook_plan_and_latest_say_the_same(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "it's\n$HOME *")
+    state = ["--plan-dir", tmp_path / "plans"]
+    words, told = json.loads(ckpt("run", root, *state, "--", *SAY, "{ckpt.args}").stdout)
+    assert words == ["--load", str(root), "--ckpt-step", "20"]
+    expected = [word.encode() for word in words]
+    assert words_of("dash", "", f"CKPT_ARGS={shell.words([told['CKPT_ARGS']])}; {SET}") == expected
+    for command in (
+        ["hook", root, *state],
+        ["plan", root, "--format", "shell"],
+        ["latest", root, "--rank", "0", "--format", "shell"],
+    ):
+        done = ckpt(*command)
+        assert done.returncode == 0 and words_of("dash", done.stdout, SET) == expected, command
+
+
+@pytest.mark.slow
+def test_a_view_is_what_the_arguments_name(root: Path, tmp_path: Path) -> None:
+    done = ckpt("hook", root, "--plan-dir", tmp_path / "plans", "--job", "j", "--view", tmp_path / "my view")
+    assert words_of("dash", done.stdout, SET)[1] == os.fsencode(tmp_path / "my view")

@@ -1,5 +1,5 @@
-"""``ckpt run`` and ``ckpt hook`` as real processes: what the command sees, what keeps it from starting, and
-that all processes of a job get one decision.
+"""``ckpt run`` and ``ckpt hook`` as real processes: what the command sees, what keeps it from starting, and that all
+processes of a job get one decision. SIGINT and SIGTERM at any moment: 130 and 143, no traceback, and nothing is started.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import builtins
 import errno
 import json
 import os
-import pty
+import random
 import re
 import resource
 import shutil
@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -25,16 +25,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from places import LAYOUT_TREES
-from run_helpers import CKPT, CLEAN, SAY, broken, ckpt, decided_body, megatron, torchrun_env
+from run_helpers import CKPT, CLEAN, SAY, ckpt, decided_body, megatron, torchrun_env
 from told_decider import told
 
 from ckpt_tools.errors import CannotLook, NoneUsable
 from ckpt_tools.job import decisions as room
 from ckpt_tools.job.command import become
-from ckpt_tools.job.decision import read
 from ckpt_tools.job.decisions import Decisions
-from ckpt_tools.job.files import hold_lock
 from ckpt_tools.planning import first_launch
 
 pytestmark = pytest.mark.slow  # real processes, many at a time
@@ -60,9 +57,6 @@ def said(done: subprocess.CompletedProcess[str]) -> tuple[list[str], dict[str, s
     return words, env
 
 
-# -- what the command sees -----------------------------------------------------------------------------------
-
-
 def test_the_command_is_told_what_to_resume_from(root: Path, plans: Path) -> None:
     words, env = said(start(root, plans, words=["--at={ckpt.step}", "{ckpt.args}", "{ckpt.path}/x"]))
     assert words == ["--at=20", "--load", str(root), "--ckpt-step", "20", f"{root}/x"]
@@ -84,13 +78,6 @@ def test_first_launch(tmp_path: Path, plans: Path) -> None:
     assert words == ["a", "b"]
     # nothing shines through
     assert (env["CKPT_RESUME"], env["CKPT_STEP"], env["CKPT_PATH"], env["CKPT_EPOCH"]) == ("0", "", "", "")
-
-
-def test_the_layouts_own_variables(tmp_path: Path, plans: Path) -> None:
-    shutil.copytree(LAYOUT_TREES / "deepspeed", tmp_path / "all")
-    tree = next(p.parent for p in sorted((tmp_path / "all").rglob("latest")))
-    _, env = said(start(tree, plans))
-    assert env["CKPT_LOAD_DIR"] == str(tree) and env["CKPT_TAG"]
 
 
 def test_a_command_that_cannot_be_started_changes_no_signal(tmp_path: Path) -> None:
@@ -134,62 +121,6 @@ def test_placeholders_that_cannot_be_filled(root: Path, plans: Path, word: str, 
     assert done.returncode == 2 and hint in done.stderr and done.stdout == ""
 
 
-# -- what keeps it from starting -----------------------------------------------------------------------------
-
-
-def test_checkpoints_exist_and_none_is_usable(root: Path, plans: Path) -> None:
-    for step in (10, 20):
-        broken(root, step)
-    done = start(root, plans, "--allow=none")
-    assert done.returncode == 4 and done.stdout == "" and "hint:" in done.stderr
-    for step in (10, 20):  # which files, for who reads this at night
-        assert f"iter_{step:07d}/mp_rank_00/model_optim_rng.pt: truncated" in done.stderr
-    # the error and its hint
-    assert start(root, plans, "-q").stderr.count("\n") == 2
-    _, env = said(start(root, plans, "--allow=fresh"))
-    assert env["CKPT_RESUME"] == "0"
-
-
-def test_a_lost_mount_is_no_first_launch(root: Path, plans: Path) -> None:
-    said(start(root, plans))
-    shutil.rmtree(root)
-    done = start(root, plans, "--allow=none", "--allow=fresh")
-    assert done.returncode == 5 and "mounted" in done.stderr and done.stdout == "", done.stderr
-    for more in (("--allow=missing",), ()):  # the directory is gone, or is the empty mount point
-        if not more:
-            root.mkdir()
-        done = start(root, plans, "--allow=none", *more)
-        assert done.returncode == 4 and "step 20" in done.stderr and "mounted" in done.stderr, done.stderr
-    _, env = said(start(root, plans, "--allow=none", "--allow=fresh"))
-    assert env["CKPT_RESUME"] == "0"
-
-
-def test_a_root_that_cannot_be_looked_at_is_not_none(root: Path, plans: Path, tmp_path: Path) -> None:
-    assert start(tmp_path / "no/such/dir", plans, "--allow=none").returncode == 5
-    loop = tmp_path / "loop"
-    loop.symlink_to(loop)
-    assert start(loop, plans, "--allow=none").returncode == 5
-    done = start(root, plans, "--require-mount")
-    mounted = os.stat(root).st_dev != os.stat("/").st_dev
-    assert done.returncode == (0 if mounted else 5), done.stderr
-    if not mounted:
-        assert "nothing is mounted" in done.stderr
-
-
-def test_a_checkpoint_still_being_written_is_passed_over(root: Path, plans: Path) -> None:
-    megatron(root, steps=(30,), tracker=False)
-    path = root / "iter_0000030/mp_rank_01/model_optim_rng.pt"
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    os.utime(root / "iter_0000030/mp_rank_00/model_optim_rng.pt")
-    done = start(root, plans)
-    _, env = said(done)
-    assert env["CKPT_STEP"] == "20" and "iter_0000030" in done.stderr
-
-
-# -- the file itself -----------------------------------------------------------------------------------------
-
-
 def test_disk_full_leaves_no_half_decision(root: Path, plans: Path) -> None:
     def small() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -203,20 +134,17 @@ def test_disk_full_leaves_no_half_decision(root: Path, plans: Path) -> None:
     said(start(root, plans))
 
 
-@pytest.mark.parametrize("delay", [0.05, 0.1, 0.15, 0.2, 0.25, 0.3])
-def test_a_decider_killed_at_any_point_leaves_a_whole_decision_or_none(
-    root: Path, plans: Path, delay: float
-) -> None:
+@pytest.mark.parametrize("delay", [0.05, 0.15, 0.25])
+def test_a_killed_decider_leaves_a_whole_decision_or_none(root: Path, plans: Path, delay: float) -> None:
     line = [*CKPT, "run", str(root), "--worker", "--plan-dir", str(plans), "--", "sleep", "30"]
-    env = {**CLEAN, **torchrun_env(0, 2, job="j")}
-    process = subprocess.Popen(line, env=env, stderr=subprocess.DEVNULL)
-    time.sleep(delay)
-    process.kill()
-    process.wait()
+    with subprocess.Popen(
+        line, env={**CLEAN, **torchrun_env(0, 2, job="j")}, stderr=subprocess.DEVNULL
+    ) as process:
+        time.sleep(delay)
+        process.kill()
     for path in plans.rglob("*.json"):
         json.loads(path.read_text())
-    _, seen = said(worker(root, plans, 1))
-    assert seen["CKPT_STEP"] == "20"
+    assert said(worker(root, plans, 1))[1]["CKPT_STEP"] == "20"
 
 
 def test_a_file_replaced_between_plan_and_load_fails_loudly(root: Path, plans: Path) -> None:
@@ -231,30 +159,8 @@ def test_a_file_replaced_between_plan_and_load_fails_loudly(root: Path, plans: P
     assert ckpt("hook", "--read", "--rank", 1, env=env).stdout == "(exit 5)\n"
 
 
-HOLDER = """
-import sys, time
-from ckpt_tools.job.files import hold_lock
-with hold_lock(sys.argv[1], 1):
-    print("held", flush=True)
-    time.sleep(10**6)
-"""
-
-
-def test_the_lock_dies_with_its_holder(tmp_path: Path) -> None:
-    lock = tmp_path / "lock"
-    line = [sys.executable, "-c", HOLDER, str(lock)]
-    with subprocess.Popen(line, stdout=subprocess.PIPE, env=CLEAN) as holder:
-        assert holder.stdout and holder.stdout.readline() == b"held\n"
-        with pytest.raises(CannotLook, match="deciding for more than"), hold_lock(str(lock), 0.2):
-            pass
-        holder.kill()
-    with hold_lock(str(lock), 1000):
-        pass
-
-
-def test_garbage_in_place_of_a_decision(root: Path, plans: Path, tmp_path: Path) -> None:
+def test_garbage_in_place_of_a_decision(root: Path, plans: Path) -> None:
     """Where somebody has started by it, a new one could mix with it; where nobody has, it is made anew."""
-
     seen = said(worker(root, plans, 0))[1]
     plan = Path(seen["CKPT_PLAN"])
     plan.write_text("{")
@@ -264,11 +170,6 @@ def test_garbage_in_place_of_a_decision(root: Path, plans: Path, tmp_path: Path)
     shutil.rmtree(plan.with_suffix(".taken"))  # as if it had been cut off before anybody took it
     again = said(worker(root, plans, 1))[1]
     assert again["CKPT_STEP"] == "20" and again["CKPT_PLAN"] != seen["CKPT_PLAN"]
-    for text in ("", "[1]", '{"schema": "other"}', "\0"):
-        (tmp_path / "x.json").write_text(text)
-        done = ckpt("latest", "--rank", 0, env={"CKPT_PLAN": str(tmp_path / "x.json")})
-        assert done.returncode == 5 and "not a decision of ckpt" in done.stderr
-    assert ckpt("latest", "--rank", 0, env={"CKPT_PLAN": str(tmp_path / "gone.json")}).returncode == 5
 
 
 STATE = ("last.json", "1.json", "1.taken", "")
@@ -287,10 +188,8 @@ def test_a_state_that_cannot_be_read_is_never_no_state(
     that names it, and nothing is decided.
     """
     decisions = Decisions(str(tmp_path / "plans"), str(tmp_path / "run"))
-    body = decided_body("/r/iter_20", 20)
-    decisions.once(told("k", "rank-0", lambda: body))
-    path = os.path.join(decisions.directory, *([what] if what == "last.json" else ["k", what]))
-    path = path.rstrip("/")
+    decisions.once(told("k", "rank-0", lambda: decided_body("/r/iter_20", 20)))
+    path = os.path.join(decisions.directory, what if what == "last.json" else f"k/{what}").rstrip("/")
 
     def failing(real: Any) -> Any:
         def call(at: Any, *more: Any, **named: Any) -> Any:
@@ -302,34 +201,11 @@ def test_a_state_that_cannot_be_read_is_never_no_state(
 
     for owner, name in ((builtins, "open"), (os, "listdir"), (os, "scandir"), (os, "stat"), (os, "open")):
         monkeypatch.setattr(owner, name, failing(getattr(owner, name)))
-
-    def decide() -> Any:
-        pytest.fail("decided anew")
-
-    ask = partial(decisions.once, told("k", "rank-1", decide, timeout=1))
+    ask = partial(decisions.once, told("k", "rank-1", lambda: pytest.fail("decided anew"), timeout=1))
     if what == "last.json":
         ask = partial(first_launch.read_last_start, decisions.directory)
     with pytest.raises(CannotLook, match=re.escape(path)):
         ask()
-
-
-@pytest.mark.parametrize("text", ["", "{", "[1]", "{}", '{"path": 3}', "\0", '"x"'])
-def test_a_damaged_note_of_the_last_start_is_no_first_launch(root: Path, plans: Path, text: str) -> None:
-    decisions = Decisions(str(plans), str(root))
-    assert first_launch.read_last_start(decisions.directory) is None
-    body = decided_body("/r/iter_20", 20)
-    decisions.once(told("k", "rank-0", lambda: body))
-    earlier = first_launch.read_last_start(decisions.directory)
-    assert earlier is not None and (earlier.step, earlier.path) == (20, "/r/iter_20")
-    assert abs(earlier.decided_at - time.time()) < 600
-    note = Path(decisions.directory, "last.json")
-    note.write_text(text)
-    with pytest.raises(CannotLook, match=re.escape(str(note))) as raised:
-        first_launch.read_last_start(decisions.directory)
-    assert "--allow fresh" in raised.value.hint and f"rm {note}" in raised.value.hint
-
-
-# -- one job, one decision -----------------------------------------------------------------------------------
 
 
 def workers(root: Path, plans: Path, world: int, restart: int = 0) -> list[dict[str, str]]:
@@ -367,28 +243,21 @@ def test_many_workers_at_once(workers: int, tmp_path: Path, plans: Path) -> None
     root = megatron(tmp_path / "many", world=8)
 
     def one(rank: int) -> dict[str, str]:
-        env = {**torchrun_env(rank, workers, 0, "j"), "CKPT_WORLD_SIZE": f"{workers}"}
-        return said(start(root, plans, "--worker", "--replica-groups", "all", env=env))[1]
+        return said(worker(root, plans, rank, "--replica-groups", "all", world=workers))[1]
 
     with ThreadPoolExecutor(workers) as pool:
         seen = list(pool.map(one, range(workers)))
     assert len({(s["CKPT_PLAN"], s["CKPT_STEP"], s["CKPT_FINGERPRINT"]) for s in seen}) == 1
-    decision = read(seen[0]["CKPT_PLAN"])
-    assert len(list(Path(decision.path).parent.glob("*.json"))) == 1  # decided once
+    assert len(list(Path(seen[0]["CKPT_PLAN"]).parent.glob("*.json"))) == 1  # decided once
 
 
 def test_a_failed_decision_fails_those_who_waited_for_it_and_no_one_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    began = set[int]()
-
-    def noted() -> float:
-        began.add(threading.get_ident())
-        return time.time()
-
-    monkeypatch.setattr(room, "time", SimpleNamespace(time=noted))
+    began, tried = set[int](), list[int]()
+    now = SimpleNamespace(time=lambda: (began.add(threading.get_ident()), time.time())[1])
+    monkeypatch.setattr(room, "time", now)
     decisions = Decisions(str(tmp_path / "plans"), str(tmp_path / "run"))
-    tried: list[int] = []
 
     def fail() -> Any:
         tried.append(1)
@@ -396,16 +265,14 @@ def test_a_failed_decision_fails_those_who_waited_for_it_and_no_one_else(
             time.sleep(0.01)
         raise NoneUsable("nothing is good", "look at it")
 
-    def ask(member: str) -> str:
+    def ask(rank: int) -> None:
         with pytest.raises(NoneUsable, match="nothing is good"):
-            decisions.once(told("k", member, fail))
-        return "failed"
+            decisions.once(told("k", f"rank-{rank}", fail))
 
     with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(ask, ["rank-0", "rank-1", "rank-2", "rank-3"])) == ["failed"] * 4
+        list(pool.map(ask, range(4)))
     assert len(tried) == 1
-    decided = decisions.once(told("k", "rank-0", decided_body))
-    assert not decided.found  # a later start tries again
+    assert not decisions.once(told("k", "rank-0", decided_body)).found  # a later start tries again
 
 
 def test_processes_that_ask_differently_are_told(root: Path, plans: Path) -> None:
@@ -417,9 +284,8 @@ def test_processes_that_ask_differently_are_told(root: Path, plans: Path) -> Non
 def test_layouts_of_the_users_own_are_the_same_question_in_every_process(root: Path, plans: Path) -> None:
     """In processes of which none is a copy of another: they have the same functions at other addresses."""
     config = root.parent / "ckpt.toml"
-    config.write_text(
-        '[[layout]]\nname = "ours"\n[[layout.piece]]\nrole = "model"\ntemplate = "{step}/w.bin"\n'
-    )
+    table = '[[layout]]\nname = "ours"\n[[layout.piece]]\nrole = "model"\ntemplate = "{step}/w.bin"\n'
+    config.write_text(table)
     words = [*CKPT, "run", root, "--worker", "--plan-dir", plans, "--config", config, "--", "true"]
     for rank in range(2):
         done = subprocess.run(words, env={**CLEAN, **torchrun_env(rank, 2)}, capture_output=True, text=True)
@@ -444,20 +310,20 @@ def test_several_nodes_need_a_way_to_agree(root: Path) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "torchrun --max_restarts 3 train.py",
-        "torchrun --nproc-per-node 2 --max-restarts=32767 train.py",
-        f"{sys.executable} -m torch.distributed.run --max-r 1 train.py",
-        "torchrun --nnodes=1:2 train.py",
+        "torchrun --max_restarts 3 train.py", "torchrun --nproc-per-node 2 --max-restarts=32767 train.py",
+        f"{sys.executable} -m torch.distributed.run --max-r 1 train.py", "torchrun --nnodes=1:2 train.py",
+        "PET_MAX_RESTARTS=2 torchrun train.py",
     ],
-)
+)  # fmt: skip
 def test_the_outer_form_refuses_what_restarts_in_place(root: Path, line: str) -> None:
-    done = ckpt("run", root, "--", *line.split())
+    words = line.split()
+    env = dict([words.pop(0).split("=")]) if "=" in words[0] else {}
+    done = ckpt("run", root, "--", *words, env=env)
     works = r"hint: .* --no-python ckpt run \S+ --worker -- python -u train.py"
     assert done.returncode == 2 and re.search(works, done.stderr), done.stderr
 
 
-def test_restarts_of_the_environment_and_options_of_scripts(root: Path, plans: Path) -> None:
-    assert ckpt("run", root, "--", "torchrun", "train.py", env={"PET_MAX_RESTARTS": "2"}).returncode == 2
+def test_options_of_scripts_are_not_those_of_torchrun(root: Path, plans: Path) -> None:
     line = "torchrun --standalone --nproc-per-node=2 train.py --max_restarts 3"
     done = ckpt("run", root, "--plan-dir", plans, "--", *line.split(), env={"PATH": "/nowhere"})
     assert done.returncode == 127  # it would have been started
@@ -475,70 +341,6 @@ def torchrun(tmp_path: Path) -> dict[str, str]:
     return {"PATH": f"{path.parent}:{CLEAN['PATH']}", "SAY": SAY[2]}
 
 
-def nodes(root: Path, plans: Path, env: dict[str, str]) -> list[dict[str, str]]:
-    def one(n: int) -> dict[str, str]:
-        line = f"torchrun --nnodes=2 --node-rank={n} --nproc-per-node=1 --rdzv-id=same train.py"
-        asked = ["run", root, "--plan-dir", plans, "--timeout", "1000", "--", *line.split()]
-        return said(ckpt(*asked, env=env))[1]
-
-    with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(one, range(2)))
-
-
-def test_two_launchers_that_share_a_directory(root: Path, plans: Path, torchrun: dict[str, str]) -> None:
-    first = nodes(root, plans, torchrun)
-    assert {n["CKPT_STEP"] for n in first} == {"20"} and len({n["CKPT_FINGERPRINT"] for n in first}) == 1
-    megatron(root, steps=(30,))
-    again = nodes(root, plans, torchrun)  # the same rendezvous id, as a requeued job has it
-    assert {n["CKPT_STEP"] for n in again} == {"30"}
-
-
-def test_an_id_of_this_start_alone_needs_no_meeting(
-    root: Path, plans: Path, torchrun: dict[str, str]
-) -> None:
-    """With --job the first to come decides, and the other may come much later (if a checkpoint has come
-    meanwhile: test_same_start.py).
-    """
-    asked = ["run", root, "--plan-dir", plans, "--job", "start-1", "--node"]
-    line = ["--", "torchrun", "--nnodes=2", "--nproc-per-node=1", "train.py"]
-    first, late = (said(ckpt(*asked, n, *line, env=torchrun))[1] for n in range(2))
-    assert late["CKPT_PLAN"] == first["CKPT_PLAN"] and late["CKPT_STEP"] == "20"
-
-
-def test_a_launcher_whose_other_node_never_comes(root: Path, plans: Path, torchrun: dict[str, str]) -> None:
-    line = ["torchrun", "--nnodes=2", "--node-rank=0", "--nproc-per-node=1", "--rdzv-id=same", "train.py"]
-    done = ckpt("run", root, "--plan-dir", plans, "--timeout", "1", "--", *line, env=torchrun)
-    assert done.returncode == 5 and "node 1 did not come" in done.stderr and done.stdout == ""
-
-
-# -- hooks, and who reads the decision -----------------------------------------------------------------------
-
-
-def test_scripts_with_set_e(root: Path, plans: Path) -> None:
-    script = f'''set -euo pipefail
-        eval "$({" ".join(CKPT)} hook {root} --plan-dir {plans})"
-        echo "step $CKPT_STEP resume $CKPT_RESUME path $CKPT_PATH"'''
-
-    def bash() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(["bash", "-c", script], env=CLEAN, capture_output=True, text=True, timeout=1000)
-
-    assert bash().stdout == f"step 20 resume 1 path {root}\n"
-    for step in (10, 20):
-        broken(root, step)
-    done = bash()
-    assert (done.returncode, done.stdout) == (4, "")  # the eval itself fails
-
-
-def test_a_task_prolog_only_reads(root: Path, plans: Path) -> None:
-    env = json.loads(ckpt("hook", root, "--plan-dir", plans, "--json").stdout)["env"]
-    before = sorted(plans.rglob("*"))
-    done = ckpt("hook", "--read", "--format", "slurm", "--rank", 1, env=env)
-    assert done.returncode == 0 and "export CKPT_STEP=20\n" in done.stdout
-    assert all(re.fullmatch(r"export \w+=.*", line) for line in done.stdout.splitlines())
-    assert sorted(plans.rglob("*")) == before
-    assert ckpt("hook", "--read").returncode == 2  # without a decision
-
-
 def test_latest_inside_a_job_is_the_jobs_decision(root: Path, plans: Path, tmp_path: Path) -> None:
     env = json.loads(ckpt("hook", root, "--plan-dir", plans, "--json").stdout)["env"]
     megatron(root, steps=(30,))
@@ -548,7 +350,6 @@ def test_latest_inside_a_job_is_the_jobs_decision(root: Path, plans: Path, tmp_p
     assert ckpt("latest", env={**env, **torchrun_env(1, 2)}).stdout == f"{mine}\n"
     body = json.loads(ckpt("latest", "--rank", 1, "--json", env=env).stdout)
     assert [r["rank"] for r in body["ranks"]] == [1] and body["resume_step"] == 20
-    assert "CKPT_STEP=20" in ckpt("latest", "--rank", 1, "--format", "shell", env=env).stdout
     other = megatron(tmp_path / "other", steps=(5,))
     assert "iter_0000005" in ckpt("latest", other, "--rank", 1, env=env).stdout  # another question
     done = ckpt("latest", "--rank", 7, env=env)
@@ -556,23 +357,187 @@ def test_latest_inside_a_job_is_the_jobs_decision(root: Path, plans: Path, tmp_p
     assert ckpt("latest", env=env).returncode == 2  # which rank?
 
 
-def test_on_a_terminal_and_without_one(root: Path, plans: Path) -> None:
-    ours, theirs = pty.openpty()
-    line = [*CKPT, "run", str(root), "--plan-dir", str(plans), "--", "sh", "-c"]
-    line.append("test -t 1 && test -t 2 && echo terminal")
-    done = subprocess.run(line, stdin=theirs, stdout=theirs, stderr=theirs, env=CLEAN, timeout=1000)
-    os.close(theirs)
-    assert done.returncode == 0
-    text = os.read(ours, 100_000).decode()
-    os.close(ours)
-    assert "terminal" in text and "Resume from step 20" in text
-    quiet = ckpt("run", root, "--plan-dir", plans, "-q", "--", "true")
-    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "", "")
+BOTH = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+AT = """
+import os, sys
+left, how = int(sys.argv.pop(1)), os.environ["HOW"]
+def passed(n=1):
+    global left
+    left -= n
+    if left == 0 and n:
+        os.kill(os.getpid(), int(os.environ["SENT"]))
+class Counting:
+    def find_spec(self, name, path=None, target=None):
+        passed()
+import ckpt_tools.cli.signals as signals
+begin = signals.begin
+def counted():
+    begin()
+    if how == "import":
+        sys.meta_path.insert(0, Counting())
+    else:
+        sys.setprofile(lambda frame, event, arg: passed(event in ("call", "c_call")))
+signals.begin = counted
+from ckpt_tools.cli import main
+main()
+"""
+"""The command, to which a signal is sent at its n-th import, or call of a function."""
 
 
-def test_the_tree_is_not_touched(root: Path, plans: Path) -> None:
-    before = [(p, p.stat()) for p in (root, *root.rglob("*"))]
-    said(start(root, plans))
-    workers(root, plans, 2)
-    assert sorted(p for p, _ in before) == sorted([root, *root.rglob("*")])
-    assert all((s.st_mtime_ns, s.st_size) == (p.stat().st_mtime_ns, p.stat().st_size) for p, s in before)
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    return megatron(tmp_path / "run", steps=(10,), world=1)
+
+
+WORDS = {
+    "run": ("run", "@", "--plan-dir", "plans", "--", sys.executable, "-c", "print('started')"), "seal": ("seal", "@"),
+    "prune": ("prune", "@", "--keep", "1", "--apply", "--settle", "0s", "--state-dir", "pruned"),
+    "watch": ("watch", "@", "--once", "--seal", "--settle", "0s", "--state-dir", "watched"),
+    "quarantine": ("quarantine", "@", "--apply"), "report": ("report", "@", "-o", "page.html"),
+    "verify": ("verify", "@", "--json", "-o", "answer.json"), "hook": ("hook", "@", "--plan-dir", "plans"),
+}  # fmt: skip
+
+
+def sent(
+    how: str, at: int, number: int, small: Path, tmp_path: Path, command: str = "run"
+) -> subprocess.CompletedProcess[str]:
+    words = [str(small) if word == "@" else word for word in WORDS[command]]
+    env = {**CLEAN, "SENT": str(number), "HOW": how, "CKPT_CACHE_DIR": str(tmp_path / "cache")}
+    line = [sys.executable, "-c", AT, str(at), *words]
+    return subprocess.run(line, capture_output=True, text=True, env=env, cwd=tmp_path)
+
+
+def python(*words: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True, env=CLEAN)
+
+
+def is_quiet(done: subprocess.CompletedProcess[str]) -> bool:
+    return "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+
+
+def holds(done: subprocess.CompletedProcess[str], code: int) -> bool:
+    """Whether the command ended by the signal and quietly; False when it was over before the signal came."""
+    assert is_quiet(done), done.stderr
+    if done.returncode == 0 and done.stdout == "started\n":
+        return False
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    return True
+
+
+def by_day(few: Iterable[int], by_night: Iterable[int]) -> list[Any]:
+    """The moments that are tried by day, and those that are tried at night."""
+    few = [*few]
+    return [*few, *(pytest.param(at, marks=pytest.mark.exhaustive) for at in by_night if at not in few)]
+
+
+@pytest.mark.parametrize(("number", "code"), BOTH)
+@pytest.mark.parametrize("at", by_day((1, 60, 140), range(1, 160)))
+def test_a_signal_at_an_import(at: int, number: int, code: int, small: Path, tmp_path: Path) -> None:
+    assert holds(sent("import", at, number, small, tmp_path), code)
+
+
+@pytest.mark.parametrize(("number", "code"), BOTH)
+@pytest.mark.parametrize("at", by_day((300, 60_000), random.Random(7).sample(range(1, 120_000), 50)))
+def test_a_signal_at_a_call(at: int, number: int, code: int, small: Path, tmp_path: Path) -> None:
+    holds(sent("call", at, number, small, tmp_path), code)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("number", "code"), BOTH)
+@pytest.mark.parametrize("at", random.Random(8).sample(range(3_000, 120_000), 6))
+@pytest.mark.parametrize("command", [name for name in WORDS if name != "run"])
+def test_a_signal_at_calls_of_other_commands(
+    command: str, at: int, number: int, code: int, small: Path, tmp_path: Path
+) -> None:
+    """What is written is whole or not there, and the next command goes on."""
+    done = sent("call", at, number, small, tmp_path, command)
+    assert is_quiet(done) and done.returncode in (0, code), done.stderr
+    for path in [*small.rglob(".ckpt-seal*.json"), tmp_path / "answer.json"]:
+        assert not path.exists() or json.loads(path.read_text())
+    again = python("-m", "ckpt_tools", "plan", small, "--json")
+    assert json.loads(again.stdout)["resume_step"] == 10, again.stderr
+
+
+INHERIT = """
+import os, signal, sys
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.SIG_IGN if sys.argv[1] == "ignored" else signal.SIG_DFL)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+"""Starts a command that inherits both signals as ignored, or not."""
+WITH_PLAN = """
+import os, signal, sys, threading, time
+from ckpt_tools import api, cli
+number = int(sys.argv.pop()) if sys.argv[3:] else 0
+class Odd:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(1000): pass
+def slow():
+    threading.Thread(target=time.sleep, args=(10**6,)).start()  # no daemon: a normal exit would wait for it
+    print("ready", flush=True)
+    while True:
+        time.sleep(0.01)  # a signal that comes just before pause() would wait in it for ever
+def twice():
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pause()
+    finally:  # what is left in order takes its time
+        os.kill(os.getpid(), number)
+        print("not reached", flush=True)
+def destructor():
+    del_me = Odd()
+    del del_me
+    raise KeyError("a bug")
+def lost():
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(1000): pass
+    except BaseException:
+        pass
+    raise KeyError("a bug")
+api.plan = lambda *args, how=globals()[sys.argv[2]], **kwargs: how()
+sys.argv[0] = "ckpt"
+cli.main()
+"""
+"""``ckpt plan NAME …``, which does what the function of this name does."""
+
+
+@pytest.mark.parametrize("inherited", ["ignored", "default"])
+@pytest.mark.parametrize(("number", "code"), BOTH)
+def test_a_signal_ends_it_at_once_whatever_was_inherited(number: int, code: int, inherited: str) -> None:
+    """A script's background jobs inherit SIGINT as ignored."""
+    line = [sys.executable, "-c", INHERIT, inherited, sys.executable, "-c", WITH_PLAN, "plan", "slow"]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=CLEAN) as child:
+        assert child.stdout is not None and child.stderr is not None
+        assert child.stdout.readline() == b"ready\n"
+        child.send_signal(number)
+        assert child.wait() == code and child.stderr.read() == b""
+
+
+SAYS = """
+import signal
+for number in (signal.SIGINT, signal.SIGTERM):
+    print(getattr(signal.getsignal(number), "name", "python"))
+"""
+
+
+@pytest.mark.parametrize("ignored", [True, False])
+def test_what_the_command_becomes_inherits_what_ckpt_did(ignored: bool, small: Path, tmp_path: Path) -> None:
+    words = ["run", str(small), "--plan-dir", str(tmp_path / "plans"), "--", sys.executable, "-c", SAYS]
+    how = "ignored" if ignored else "default"
+    done = python("-c", INHERIT, how, sys.executable, "-m", "ckpt_tools", *words)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == (["SIG_IGN", "SIG_IGN"] if ignored else ["python", "SIG_DFL"])
+
+
+@pytest.mark.parametrize(("number", "code"), BOTH)
+def test_a_second_signal_ends_it_where_it_stands(number: int, code: int) -> None:
+    done = python("-c", WITH_PLAN, "plan", "twice", int(number))
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+
+@pytest.mark.parametrize("how", ["destructor", "lost"])
+def test_a_signal_whose_exception_is_lost_still_ends_it(how: str) -> None:
+    done = python("-c", WITH_PLAN, "plan", how)
+    assert done.returncode == 143 and is_quiet(done), done.stderr

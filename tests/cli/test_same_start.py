@@ -1,32 +1,38 @@
-"""A job id that comes back: the ranks of one start never resume by decisions of two."""
+"""A job id that comes back: the ranks of one start never resume by decisions of two. Decisions that nobody has made or
+taken for long are removed by a later start; the clock is ours.
+"""
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import subprocess
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from run_helpers import SAY, ckpt, megatron
+from run_helpers import SAY, ckpt, decided_body, megatron
 from told_decider import told
 
 from ckpt_tools import launchers
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.job import Options
+from ckpt_tools.job import decisions as room
 from ckpt_tools.job.decider import Decider
-from ckpt_tools.job.decisions import Decisions
+from ckpt_tools.job.decisions import KEPT_DAYS, Decisions
+from ckpt_tools.job.files import hold_lock
 from ckpt_tools.job.membership import Membership, of_node, of_worker
 from ckpt_tools.model.selection import Selection
 
 pytestmark = pytest.mark.slow  # several starts of processes
-
-# -- what is of one start alone ------------------------------------------------------------------------------
 
 
 def task(rank: int, world: int, port: str = "40001", **more: str) -> dict[str, str]:
@@ -73,34 +79,17 @@ def test_launchers_that_tell_their_starts_apart(
     assert one.start
 
 
-@pytest.mark.parametrize(
-    "found",
-    [
-        membership(task(0, 2), "nightly", rank=1),  # several launchers may start the ranks of one job
-        membership(task(0, 2, SLURM_HET_SIZE="2"), rank=1),  # each component has a port of its own
-        membership(task(0, 2, "")),
-        membership(mpi(0, ""), "nightly"),
-        membership(bare(0), "nightly"),
-        of_node(None, None, {}, Options(job="nightly", node=0, nodes=2), 2),
-    ],
-)
-def test_an_id_that_nothing_tells_from_that_of_an_earlier_start(found: Membership) -> None:
-    assert found.unique and not found.start
-
-
-@pytest.mark.parametrize(
-    "found",
-    [
-        membership(task(0, 2), rank=1),
-        membership(mpi(0, "")),  # their parent, on this machine
-        of_node(None, None, {}, Options(), 2),
-    ],
-)
-def test_a_key_that_nobody_gave(found: Membership) -> None:
-    assert found.unique and found.start
-
-
-# -- one decision for each start, or none --------------------------------------------------------------------
+@pytest.mark.parametrize("started", [False, True])
+def test_an_id_that_nothing_tells_from_that_of_an_earlier_start_and_a_key_that_nobody_gave(
+    started: bool,
+) -> None:
+    """Several launchers may start the ranks of one job, and each component of it has a port of its own."""
+    named = (
+        membership(task(0, 2), "nightly", rank=1), membership(task(0, 2, SLURM_HET_SIZE="2"), rank=1), membership(task(0, 2, "")),
+        membership(mpi(0, ""), "nightly"), membership(bare(0), "nightly"), of_node(None, None, {}, Options(job="nightly", node=0, nodes=2), 2),
+    )  # fmt: skip
+    nameless = membership(task(0, 2), rank=1), membership(mpi(0, "")), of_node(None, None, {}, Options(), 2)
+    assert {(one.unique, bool(one.start)) for one in (nameless if started else named)} == {(True, started)}
 
 
 def come(decisions: Decisions, rank: int, tree: int) -> int | None:
@@ -131,12 +120,6 @@ def test_law(tmp_path_factory: pytest.TempPathFactory, starts: Sequence[tuple[in
         assert not seen or tree in seen.values() or saved or len(starts) > 1
 
 
-def test_whoever_took_the_earlier_decision_leads_the_way(tmp_path: Path) -> None:
-    decisions = Decisions(str(tmp_path / "plans"), str(tmp_path / "run"))
-    assert [come(decisions, r, 1) for r in (0, 1)] == [1, 1]
-    assert [come(decisions, r, 2) for r in (3, 1, 0, 3, 2)] == [None, 2, 2, 2, 2]
-
-
 def digest(root: Path, **selection: Any) -> str:
     """What a member of the job nightly finds."""
     of = of_node(None, None, {}, Options(job="nightly", node=0, nodes=2), 2)
@@ -163,9 +146,6 @@ def test_what_a_decision_is_made_from(root: Path, tmp_path: Path) -> None:
     nothing = tmp_path / "empty"
     nothing.mkdir()
     assert digest(nothing, allow_none=True) == digest(nothing, allow_none=True)
-
-
-# -- with real processes -------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -207,12 +187,6 @@ def test_a_job_name_that_is_given_twice(root: Path, rank: Any) -> None:
     assert [step(rank(bare(r), "--job", "nightly")) for r in (1, 0)] == ["30", "30"]
 
 
-def test_a_job_that_has_grown(rank: Any) -> None:
-    assert [step(rank(bare(r), "--job", "nightly")) for r in (0, 1)] == ["20", "20"]
-    stopped = rank(bare(2, 3), "--job", "nightly")
-    assert stopped.returncode == 5 and "its ranks or checkpoints are not those" in stopped.stderr
-
-
 def test_a_replaced_process_that_trained_by_the_earlier_decision(root: Path, rank: Any) -> None:
     """Rank 0 was replaced before rank 1 came, so that the newest decision is not the one rank 1 started by."""
     assert [step(rank(bare(r), "--job", "uid")) for r in (0, 1, 0)] == ["20"] * 3
@@ -221,11 +195,66 @@ def test_a_replaced_process_that_trained_by_the_earlier_decision(root: Path, ran
     assert [step(rank(bare(r), "--job", "uid")) for r in (0, 1)] == ["30", "30"]
 
 
-def test_a_start_from_nothing(tmp_path: Path, rank: Any, root: Path) -> None:
-    for path in sorted(root.rglob("*"), reverse=True):
-        path.rmdir() if path.is_dir() else path.unlink()
-    job = "--job", "nightly", "--allow=none"
-    assert rank(bare(0), *job).returncode == rank(bare(0), *job).returncode == 0
-    megatron(root)
-    assert rank(bare(1), *job).returncode == 5
-    assert [step(rank(bare(r), *job)) for r in (0, 1)] == ["20", "20"]
+DAY = 86400.0
+
+
+def decide(decisions: Decisions, key: str, member: str = "rank-0") -> Path:
+    body = decided_body("/r/iter_20", 20)
+    decisions.once(told(key, member, lambda: body))
+    return Path(decisions.directory, key)
+
+
+def after(decisions: Decisions, days: float) -> set[str]:
+    """The keys that are left when somebody decides so much later."""
+    home = os.path.dirname(decisions.directory)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(room, "time", SimpleNamespace(time=lambda: time.time() + days * DAY))
+        decide(Decisions(home, decisions.root), "next")
+    return {p.name for p in Path(decisions.directory).iterdir() if p.is_dir()} - {"next"}
+
+
+@pytest.fixture
+def decisions(tmp_path: Path) -> Decisions:
+    return Decisions(str(tmp_path / "plans"), str(tmp_path / "run"))
+
+
+def test_a_decision_goes_when_it_was_not_taken_for_long(decisions: Decisions) -> None:
+    keys = [decide(decisions, name) for name in ("old", "taken", "new")]
+    for key in keys[:2]:
+        for path in (*key.rglob("*"), key):
+            os.utime(path, (at := time.time() - 50 * DAY, at))
+    decide(decisions, "taken", "rank-1")
+    assert after(decisions, 0) == after(decisions, KEPT_DAYS - 51) == {"old", "taken", "new"}
+    assert after(decisions, KEPT_DAYS - 49) == {"taken", "new"}
+    assert after(decisions, KEPT_DAYS + 1) == set()
+
+
+def test_a_key_under_which_somebody_decides_stays(decisions: Decisions) -> None:
+    key = decide(decisions, "old")
+    with hold_lock(str(key / "lock"), 1):
+        assert after(decisions, 3650) == {"old"}
+    assert after(decisions, 3650) == set()
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ESTALE])
+def test_what_cannot_be_seen_stays(
+    decisions: Decisions, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    key = decide(decisions, "old")
+    real = os.scandir
+
+    def failing(path: Any) -> Any:
+        if path == str(key):
+            raise OSError(number, os.strerror(number), path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", failing)
+    assert after(decisions, 3650) == {"old"}
+
+
+def test_the_command_says_nothing_of_it(root: Path, plans: Path) -> None:
+    key = decide(Decisions(str(plans), str(root)), "old")
+    for path in (*key.rglob("*"), key):
+        os.utime(path, (1, 1))
+    done = ckpt("run", root, "--plan-dir", plans, "-q", "--", "true")
+    assert (done.returncode, done.stderr) == (0, "") and not key.exists()

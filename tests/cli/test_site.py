@@ -84,7 +84,7 @@ def test_it_is_built_from_pages_and_code(site: Path) -> None:
     assert (site / "changelog.html").exists() and (site / "decisions/0005-no-torch.html").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_reader_needs_no_other_server(site: Path) -> None:
     """Links may lead elsewhere; what a browser loads by itself may not."""
     for page in site.rglob("*.html"):

@@ -66,7 +66,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.share(8)
+@pytest.mark.share(14)
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_stopped_at_any_call(case: Case, stop: Stop, commands: Commands, tmp_path: Path) -> None:
@@ -102,9 +102,6 @@ def test_stopped_at_any_call(case: Case, stop: Stop, commands: Commands, tmp_pat
         shutil.rmtree(tmp_path / f"{nth}")
 
 
-# ---- what was interrupted is judged anew
-
-
 def set_back(root: Path) -> None:
     shutil.rmtree(max(root.glob("iter_*")))
     (root / "latest_checkpointed_iteration.txt").unlink(missing_ok=True)
@@ -132,11 +129,8 @@ def put_away(root: Path) -> None:
 
 OLDEST = "@/iter_0000010"
 HAPPENED: dict[str, Callable[[Path], None]] = {
-    "nothing": lambda _: None,
-    "set back": set_back,
-    "a new save": save_anew,
-    "a pin": pinned,
-}
+    "nothing": lambda _: None, "set back": set_back, "a new save": save_anew, "a pin": pinned,
+}  # fmt: skip
 INTERRUPTED: dict[str, tuple[Callable[[Path], None], list[str]]] = {
     "prune": (lambda _: None, ["prune", "@", "--keep", "2", "--settle", "0s", "--apply"]),
     "quarantine": (lambda _: None, ["quarantine", OLDEST, "--root", "@", "--settle", "0s", "--apply"]),
@@ -145,14 +139,12 @@ INTERRUPTED: dict[str, tuple[Callable[[Path], None], list[str]]] = {
     "repair": (flipped, ["repair", "@", "--accept-odds", "0.001", "--apply"]),
 }
 NEXT = {
-    "prune": ["prune", "@", "--keep", "1000", "--settle", "0s", "--apply"],
-    "pin": ["pin", OLDEST, "--root", "@"],
-    "undo": ["undo", "@", "--apply"],
-    "repair": ["repair", "@", "--tracker", "--apply"],
-}
+    "prune": ["prune", "@", "--keep", "1000", "--settle", "0s", "--apply"], "pin": ["pin", OLDEST, "--root", "@"],
+    "undo": ["undo", "@", "--apply"], "repair": ["repair", "@", "--tracker", "--apply"],
+}  # fmt: skip
 
 
-@pytest.mark.share(20)
+@pytest.mark.share(40)
 @pytest.mark.parametrize("after", NEXT)
 @pytest.mark.parametrize("happened", HAPPENED)
 @pytest.mark.parametrize("command", INTERRUPTED)

@@ -1,4 +1,6 @@
-"""What people see on a terminal: nothing is wider than it but what must be copied whole, and nothing is shredded."""
+"""What people see on a terminal, and wrappers of progress: nothing is wider than it but what must be copied whole, how much
+there is to read is known before it is read, and nothing is said where nobody watches.
+"""
 
 from __future__ import annotations
 
@@ -10,32 +12,44 @@ import re
 import signal
 import struct
 import subprocess
+import sys
 import termios
 import time
 import zipfile
+from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import small_files
 import warm
 from fixture_trees import CASES, materialise
+from places import LAYOUT_TREES
+from progress_lines import FIELDS
 from run_helpers import CKPT, CLEAN, broken, broken_body, ckpt, megatron, one_file_per_rank
+from safetensors_writer import beginning
 
+from ckpt_tools import Level
 from ckpt_tools.api import plan, scan, show, verify
-from ckpt_tools.comparison.compare import diff
+from ckpt_tools.cli import progress as progress_module
+from ckpt_tools.cli.output import Output
+from ckpt_tools.cli.progress import INTERVAL, Lines, Meter, progress
 from ckpt_tools.errors import CkptError, NoneUsable
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.output import contents, difference
+from ckpt_tools.output import contents
 from ckpt_tools.output import plan as plan_page
 from ckpt_tools.output import scan as scan_page
 from ckpt_tools.output import verification as verify_page
 from ckpt_tools.output.page import Page, View
 from ckpt_tools.output.words import wrapped
+from ckpt_tools.storage import Identity
+
+pytestmark = pytest.mark.slow
 
 NARROW = View(width=80)
-VERDICTS = ("broken", "unknown", "suspect", "ok")
 WHOLE = re.compile(r"^  (path|arguments|environment): |^(error|warning|note): ")
 
 
@@ -83,73 +97,22 @@ def harmed(lines: list[str]) -> list[str]:
     return [*too_wide("\n".join(lines), 80), *(line for line in below if re.match(r"\S+/\S*[^;]$", line))]
 
 
-@pytest.mark.slow
 @pytest.mark.share(2)
-@pytest.mark.parametrize("case", CASES[::9], ids=lambda case: f"{case.parent.parent.name}/{case.parent.name}")
-def test_every_page_fits_and_keeps_paths_whole(case: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("width", [60, 80, 200])
+@pytest.mark.parametrize(
+    "case", CASES[::15], ids=lambda case: f"{case.parent.parent.name}/{case.parent.name}"
+)
+def test_every_page_fits_and_keeps_paths_whole(case: Path, width: int, tmp_path: Path) -> None:
     root = materialise(case, tmp_path)
-    listed = pages(root, View(width=80, verbose=True, now=time.time()))
-    for text in listed:
-        assert not harmed(text.splitlines())
+    listed = pages(root, View(width=width, verbose=width == 80, now=time.time()))
+    report, anatomy = show(next(p for p in sorted(root.rglob("*")) if p.is_file()))
+    for text in (*listed, contents.render(report, anatomy, {}, View(width=width))):
+        assert not too_wide(text, width) and (width != 80 or not harmed(text.splitlines()))
     words = set(listed[1].split())
-    for c in scan(root).checkpoints:
+    for c in scan(root).checkpoints if width == 80 else ():
         assert " " in str(root) or {os.path.relpath(f.path, root) for f in c.parts} <= words
 
 
-@pytest.mark.share(3)
-@pytest.mark.slow
-@pytest.mark.parametrize("width", [60, 80, 200])
-def test_other_terminals_and_other_pages_fit(width: int, tmp_path: Path) -> None:
-    for n, case in enumerate(CASES[:: 17 if width == 60 else 31]):
-        root = materialise(case, tmp_path / str(n))
-        view = View(width=width, now=time.time())
-        texts = pages(root, view)
-        by_run: dict[tuple[str, str], list[str]] = {}
-        for c in scan(root).checkpoints:
-            by_run.setdefault((c.layout, c.run), []).append(c.path)
-        for paths in by_run.values():
-            if len(paths) > 1 and all(map(os.path.isdir, paths[:2])):
-                texts.append(difference.render(diff(*paths[:2]), view))
-        report, anatomy = show(next(p for p in sorted(root.rglob("*")) if p.is_file()))
-        texts.append(contents.render(report, anatomy, {}, view))
-        assert not [line for text in texts for line in too_wide(text, width)], case
-
-
-def test_a_difference_is_said_first_and_a_type_once(root: Path) -> None:
-    made = diff(root / "iter_0000010", root / "iter_0000020")
-    short = difference.render(made, NARROW).splitlines()
-    lines = difference.render(made, View(width=80, verbose=True)).splitlines()
-    assert short[0] == lines[0] and re.fullmatch(r"they differ: \d+ changed of \d+ tensors", short[0])
-    assert ["change", "tensor", "type"] in [line.split() for line in short], "digests only where asked"
-    header = next(line for line in lines if line.endswith("in B"))
-    row = lines[lines.index(header) + 1]
-    assert header.split() == ["change", "tensor", "type", "in", "A", "in", "B"] and row.count("float32") == 1
-
-
-@pytest.mark.exhaustive
-@pytest.mark.slow
-def test_every_list_fits(tmp_path: Path) -> None:
-    for n, case in enumerate(CASES):
-        text = scan_page.render(scan(materialise(case, tmp_path / str(n))), View(width=80, now=time.time()))
-        assert not harmed(text.splitlines()), case
-
-
-def test_a_path_as_long_as_the_line_stays_whole() -> None:
-    path = f"/r/{'x' * 38}/{'y' * 38}.pt"
-    page = Page(NARROW)
-    page.findings([finding("truncated", "cut", path=path)], "/r")
-    assert page.done().startswith(f"error: {path[3:]}\n  cut [truncated]\n") and len(path) + 4 > 80
-
-
-def test_what_a_wide_terminal_has_room_for_stands_in_one_line(root: Path) -> None:
-    broken(root, 20)
-    narrow, wide = (verify_page.render(verify(root), View(width=w)) for w in (80, 200))
-    assert len(wide.splitlines()) < len(narrow.splitlines())
-    row = next(line for line in wide.splitlines() if line.startswith("error"))
-    assert "iter_0000020" in row and max(map(len, wide.splitlines())) > 80
-
-
-@pytest.mark.slow
 def test_verify_says_the_verdict_first_and_then_only_problems(root: Path) -> None:
     good = verify_page.render(verify(root), NARROW)
     assert good.startswith("ok: 4 files") and "verdict" not in good and "4 ok files not listed" in good
@@ -161,7 +124,6 @@ def test_verify_says_the_verdict_first_and_then_only_problems(root: Path) -> Non
     assert code == 1 and sum("iter_0000010" in line for line in lines) >= 2
 
 
-@pytest.mark.slow
 def test_an_interrupted_verify_says_what_it_has_seen(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", steps=(10, 20, 30))
     broken(root, 20)
@@ -182,43 +144,6 @@ def test_an_interrupted_verify_says_what_it_has_seen(tmp_path: Path) -> None:
     assert "iter_0000020" in seen and "iter_0000010" not in seen and "ok:" not in seen
 
 
-def test_what_is_broken_is_listed_first(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run", steps=(10, 20))
-    path = root / "iter_0000010/mp_rank_00/model_optim_rng.pt"
-    torch_of_another_writer = b"\x80\x02cunheard_of.writer\nThing\n."
-    path.write_bytes(torch_of_another_writer)
-    broken(root, 20)
-    lines = verify_page.render(verify(root), View(width=200, verbose=True)).splitlines()
-    verdicts = [line.split()[0] for line in lines if "_rank_" in line and line.split()[0] in VERDICTS]
-    assert verdicts == sorted(verdicts, key=VERDICTS.index) and verdicts[0] == "broken"
-
-
-def test_columns_that_say_nothing_are_left_out(root: Path, tmp_path: Path) -> None:
-    header = scan_page.render(scan(root), NARROW).splitlines()[0].split()
-    assert header == ["step", "state", "layout", "ranks", "files", "size", "age", "path"]
-    both = tmp_path / "both"
-    megatron(both / "a")
-    megatron(both / "b")
-    assert "run" in scan_page.render(scan(both), NARROW).splitlines()[0].split()
-
-
-def test_flat_files_have_names(tmp_path: Path) -> None:
-    for n in range(7):
-        (tmp_path / f"net-1_{n + 1}.ckpt").write_bytes(b"x")
-    lines = scan_page.render(scan(tmp_path), NARROW).splitlines()[1:8]
-    assert len(set(lines)) == 7 and all(f"net-1_{7 - n}.ckpt" in line for n, line in enumerate(lines))
-
-
-@pytest.mark.slow
-def test_many_runs_are_a_page(tmp_path: Path) -> None:
-    for n in range(20):
-        megatron(tmp_path / f"run-{n:02d}", steps=(10, 20, 30), world=1)
-    text = scan_page.render(scan(tmp_path), NARROW)
-    rows = [line for line in text.splitlines() if "megatron" in line]
-    assert len(rows) == 20 and all(re.search(r" 3 .* step 30 ", row) for row in rows) and "20 runs" in text
-    assert len(scan_page.render(scan(tmp_path), View(width=80, verbose=True)).splitlines()) > 60
-
-
 def test_equal_notes_are_one_with_a_count() -> None:
     page = Page(NARROW)
     same = [finding("not-checksummed", "no checksum", path=f"/r/{n}.pt") for n in range(9)]
@@ -234,28 +159,35 @@ def test_equal_notes_are_one_with_a_count() -> None:
         assert page.done().count("[truncated]") == rows, "what may be folded is counted"
 
 
-@pytest.mark.slow
+def test_many_runs_are_a_page(tmp_path: Path) -> None:
+    for n in range(20):
+        megatron(tmp_path / f"run-{n:02d}", steps=(10, 20, 30), world=1)
+    text = scan_page.render(scan(tmp_path), NARROW)
+    rows = [line for line in text.splitlines() if "megatron" in line]
+    assert len(rows) == 20 and all(re.search(r" 3 .* step 30 ", row) for row in rows) and "20 runs" in text
+    assert len(scan_page.render(scan(tmp_path), View(width=80, verbose=True)).splitlines()) > 60
+
+
 def test_a_path_alone_says_what_is_there_and_what_to_ask_next(tmp_path: Path) -> None:
     root = megatron(tmp_path / "a run")
     code, lines = terminal(str(root))
     assert code == 0 and f"ckpt plan '{root}'" in "\n".join(lines) and lines[0].split()[0] == "step"
-    said = [line.partition("#")[0] for line in lines if line.startswith("ckpt ")]
-    assert len(said) == 3 and terminal(cwd=root)[1][: len(lines) - 3] == lines[:-3]
+    assert sum(line.startswith("ckpt ") for line in lines) == 3
+    assert terminal(cwd=root)[1][: len(lines) - 3] == lines[:-3]
     file = root / "iter_0000010/mp_rank_00/model_optim_rng.pt"
     code, lines = terminal(str(file))
     assert code == 0 and lines[1].startswith(f"ckpt show '{file}'")
-    assert terminal(str(tmp_path / "nothing"))[0] == 5
-    (tmp_path / "empty").mkdir()
-    code, lines = terminal(str(tmp_path / "empty"))
-    assert code == 3 and "--allow none" in "\n".join(lines) and "0 other files" in "\n".join(lines)
     (tmp_path / "other").mkdir()
+    (tmp_path / "empty").mkdir()
     (tmp_path / "other/readme").write_text("not of a checkpoint")
-    code, lines = terminal(str(tmp_path / "other"))
-    assert code == 3 and "adding-a-layout" in "\n".join(lines) and "--allow none" not in "\n".join(lines)
+    for name, code, says, not_said in (
+        ("nothing", 5, "", "--allow none"), ("empty", 3, "--allow none", "adding-a-layout"), ("other", 3, "adding-a-layout", "--allow none"),
+    ):  # fmt: skip
+        ended, lines = terminal(str(tmp_path / name))
+        assert ended == code and says in "\n".join(lines) and not_said not in "\n".join(lines)
     assert terminal(cwd=tmp_path / "empty")[0] == 2, "the page of help"
 
 
-@pytest.mark.slow
 def test_layouts_are_a_list_with_a_page_each() -> None:
     listed = ckpt("layouts").stdout.splitlines()
     assert len(listed) == len(list(BUILT_IN)) + 3 and max(map(len, listed)) <= 80
@@ -271,16 +203,10 @@ def test_what_each_save_lacks_is_said_where_none_is_whole(tmp_path: Path) -> Non
     (root / "rank_1/net-1_300.ckpt").unlink()
     with pytest.raises(NoneUsable) as raised:
         plan(root, Selection(settle=0))
-    hint = raised.value.hint
-    assert "epoch 1 step 300 lacks rank 1; epoch 1 step 200 lacks rank 0. Nothing was started" in hint
-    one_file_per_rank(root, steps=(400,))
-    (root / "rank_1/net-1_400.ckpt").write_bytes(b"")
-    with pytest.raises(NoneUsable) as raised:
-        plan(root, Selection(settle=0))
-    assert "no save is whole" not in raised.value.hint, "other damage is not about ranks alone"
+    lacks = "epoch 1 step 300 lacks rank 1; epoch 1 step 200 lacks rank 0. Nothing was started"
+    assert lacks in raised.value.hint
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("width", [60, 80])
 def test_differences_and_contents_fit(tmp_path: Path, width: int) -> None:
     """Names of tensors are longer than that: they stand below their rows, and below the name of their file."""
@@ -289,12 +215,12 @@ def test_differences_and_contents_fit(tmp_path: Path, width: int) -> None:
     for words, rows in ((("diff", a, b), 2), (("show", f"{a}/mp_rank_00/model_optim_rng.pt"), 5)):
         _, lines = terminal(*words, width=width)
         assert not too_wide("\n".join(lines), width)
+        assert words[0] != "diff" or re.fullmatch(r"they differ: \d+ changed of \d+ tensors", lines[0])
         name = "self_attention.linear_qkv.weight"
         long = [i for i, line in enumerate(lines) if line.strip().endswith(name)]
         assert long and all(lines[i].startswith("    ") and len(lines[i - 1].split()) >= rows for i in long)
 
 
-@pytest.mark.slow
 def test_messages_fit_a_terminal_and_are_one_line_in_a_log(tmp_path: Path) -> None:
     logged = ckpt("plan", tmp_path / "nowhere").stderr.splitlines()
     assert [line.partition(" ")[0] for line in logged] == ["ckpt:", "hint:"]
@@ -302,20 +228,13 @@ def test_messages_fit_a_terminal_and_are_one_line_in_a_log(tmp_path: Path) -> No
     assert not too_wide("\n".join(seen), 60) and " ".join(seen).split() == " ".join(logged).split()
 
 
-@pytest.mark.slow
-def test_a_misspelt_layout_is_found(tmp_path: Path) -> None:
-    done = ckpt("plan", megatron(tmp_path / "run"), "--layout", "megtron")
-    assert done.returncode == 4 and "did you mean 'megatron'" in done.stderr
-
-
 def test_watch_says_what_it_has_checked_and_what_it_has_not(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", steps=(10, 20))
     broken_body(root)
 
     def watch(*words: str) -> tuple[int, str]:
-        code, lines = terminal(
-            "watch", str(root), "--once", "--state-dir", str(tmp_path / "s"), *words, width=200
-        )
+        line = ("watch", str(root), "--once", "--state-dir", str(tmp_path / "s"), *words)
+        code, lines = terminal(*line, width=200)
         return code, "\n".join(lines)
 
     code, said = watch("--settle", "1h")
@@ -328,3 +247,170 @@ def test_watch_says_what_it_has_checked_and_what_it_has_not(tmp_path: Path) -> N
     assert f"gone: {root}/iter_0000020 (step 20), which was bad" in watch("--settle", "0s")[1]
     code, said = watch("--json")
     assert [json.loads(line)["type"] for line in said.splitlines()] == ["started", "pass", "stopped"]
+
+
+OF_LAYOUTS = [
+    [p for p in sorted(layout.iterdir()) if p.is_dir()] for layout in sorted(LAYOUT_TREES.iterdir())
+]
+TREES = [cases[0] / "tree" for cases in OF_LAYOUTS]
+
+
+def measured(ask: Callable[[Callable[[int, int], None]], object]) -> list[tuple[int, int]]:
+    """What progress said, in order."""
+    said: list[tuple[int, int]] = []
+    with suppress(CkptError):
+        ask(lambda done, total: said.append((done, total)))
+    return said
+
+
+@pytest.mark.parametrize("tree", TREES, ids=lambda p: p.parent.parent.name)
+def test_what_is_left_is_known(tree: Path) -> None:
+    """In every layout: what was read never exceeds what there is, and goes to its end."""
+    asked = Selection(jobs=1, allow_none=True, order="step")
+    said = measured(lambda tell: plan(str(tree), asked, progress=tell))
+    assert all(done <= total for done, total in said) and [d for d, _ in said] == sorted(d for d, _ in said)
+    assert not said or said[-1][0] == said[-1][1]
+
+
+def test_the_total_is_that_of_the_files_to_load(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", world=2)
+    sizes = [p.stat().st_size for p in sorted(root.glob("iter_0000020/*/*.pt"))]
+    said = measured(lambda tell: plan(str(root), Selection(jobs=1), progress=tell))
+    assert said[0][1] == sum(sizes) and said[0][0] < sum(sizes)
+    assert not measured(lambda tell: plan(str(root), Selection(level=Level.STRUCTURE), progress=tell))
+
+
+def test_what_an_earlier_run_has_read_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp_path / "cache"))
+    # or its files, a moment old, would be read again
+    monkeypatch.setattr(Identity, "settled", lambda *_: True)
+    root = megatron(tmp_path / "run", world=2)
+    first = measured(lambda tell: plan(str(root), Selection(jobs=1, cache=True), progress=tell))
+    again = measured(lambda tell: plan(str(root), Selection(jobs=1, cache=True), progress=tell))
+    assert first and all(done == total for done, total in again)
+
+
+def test_nothing_is_said_where_stderr_is_no_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    with progress(Output("table")) as meter:
+        assert meter is None
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.fixture
+def huge(tmp_path: Path) -> Path:
+    """A Trainer's checkpoint whose model has 6 GiB and takes no room on the disk."""
+    home = tmp_path / "run" / "checkpoint-10"
+    home.mkdir(parents=True)
+    for name, data in small_files.trainer(10).items():
+        (home / name).write_bytes(data)
+    size = 6 << 30
+    head = beginning(size)
+    with open(home / "model.safetensors", "wb") as f:
+        f.write(head)
+        f.truncate(len(head) + size)
+    return home.parent
+
+
+class Heard:
+    """What a watcher is told."""
+
+    def __init__(self) -> None:
+        self.listed, self.opened = list[str](), set[str]()
+
+    def __call__(self, done: int, total: int) -> None:
+        return
+
+    def listing(self, path: str) -> None:
+        self.listed.append(path)
+
+    def file(self, path: str, total: int | None) -> None:
+        self.opened.add(path)
+
+
+def test_every_directory_that_is_listed_is_said(root: Path) -> None:
+    """A file system that answers slowly is heard of before the first byte is read."""
+    there = {str(root), *(str(path) for path in root.rglob("*") if path.is_dir())}
+    for ask in (scan, verify, lambda path, progress: plan(path, progress=progress)):
+        heard = Heard()
+        ask(root, progress=heard)
+        assert set(heard.listed) >= there and not any("model_optim" in path for path in heard.listed)
+
+
+def test_a_terminal_sees_what_is_listed_and_read(capfd: pytest.CaptureFixture[str]) -> None:
+    meter = Meter(False)
+    meter.listing("/runs/at/once")
+    assert not capfd.readouterr().err, "a short run shows no bar"
+    meter.started = meter.said = meter.started - 10
+    meter.listing("/runs/a\x1b[2Jb")
+    meter.said -= 10
+    meter.file(f"/runs/{'x' * 99}/file.pt", 3)
+    meter(1 << 20, 1 << 30)
+    meter.stop()
+    err = capfd.readouterr().err
+    assert "listing /runs/a" in err and "\x1b[2J" not in err and "x/file.pt" in err and "x" * 50 not in err
+
+
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_a_terminal_sees_how_much_of_6_gib_was_read(command: str, huge: Path, tmp_path: Path) -> None:
+    more = ["--plan-dir", str(tmp_path / "plans"), "--", "true"] if command == "run" else []
+    ours, theirs = pty.openpty()
+    words = [sys.executable, "-m", "ckpt_tools", command, str(huge), *more]
+    env = {**CLEAN, "TERM": "xterm", "COLUMNS": "120", "CKPT_NO_CACHE": "1"}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=theirs, env=env) as child:
+        os.close(theirs)
+        seen = b""
+        while b"/6.0 GiB" not in seen:
+            seen += os.read(ours, 1 << 16)  # raises when the command ends without having said it
+        child.send_signal(signal.SIGINT)
+        with suppress(OSError):  # it has ended
+            while os.read(ours, 1 << 16):
+                pass
+        assert child.wait() == 130
+    os.close(ours)
+
+
+def lines_of(err: str) -> list[dict]:
+    """The objects among what stands on stderr."""
+    return [json.loads(line) for line in err.splitlines() if line.startswith("{")]
+
+
+@pytest.mark.parametrize("command", ["verify", "plan", "latest", "run", "hook", "diff", "seal"])
+def test_a_wrapper_hears_of_the_first_and_the_last(command: str, tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run\n\udcff{", world=2)
+    subject = [root / "iter_0000010", root / "iter_0000020"] if command == "diff" else [root]
+    state = ["--plan-dir", tmp_path / "plans"] if command in ("run", "hook") else []
+    more = {"latest": "--rank 0 --json", "hook": "--json", "run": "--rank 0 -- true", "seal": "--dry-run"}
+    words = [*state, *more.get(command, "").split()]
+    for quiet in ([], ["-q"]):
+        done = ckpt(command, *subject, "--progress", "json", *quiet, *words, env={"CKPT_NO_CACHE": "1"})
+        first, *_, last = said = lines_of(done.stderr)
+        assert done.returncode == (command == "diff"), done.stderr
+        assert all(list(line) == FIELDS and line["type"] == "progress" for line in said)
+        assert (first["state"], first["bytes"], last["state"]) == ("started", 0, "done")
+        assert 0 < last["bytes"] <= last["bytes_total"]
+        assert last["files"] >= 2 and last["file"].startswith(str(root))
+        assert last["files_total"] == (last["files"] if command in ("verify", "diff", "seal") else None)
+
+
+def test_a_failure_ends_in_stopped_and_the_rest_of_stderr_stays(root: Path) -> None:
+    for step in (10, 20):
+        broken(root, step)
+    done = ckpt("plan", root, "--progress", "json")
+    assert done.returncode == 4 and lines_of(done.stderr)[-1]["state"] == "stopped"
+    assert "ckpt: error: " in done.stderr and "progress" not in done.stdout
+
+
+def test_few_lines_in_any_case(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    now = 100.0
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: now)
+    with progress(Output("json", progress="json")) as meter:
+        assert isinstance(meter, Lines)
+        for i in range(10_000):
+            now += 0.001
+            meter.file(f"/data/{i % 3}", 7)
+            meter(i, 20_000)
+    said = lines_of(capfd.readouterr().err)
+    assert len(said) <= 10 / INTERVAL + 2 and len(said) > 30
+    assert [line["seconds"] for line in said] == sorted(line["seconds"] for line in said)
+    last = {"file": "/data/0", "files": 3, "files_total": 7, "bytes": 9999, "rate": 1000, "state": "done"}
+    assert last.items() <= said[-1].items()
