@@ -29,10 +29,7 @@ def found(root: Path, code: str) -> list[tuple[str, Severity, str]]:
 
 
 JOB = ";".join(f"rank_0/net-1_{n}.ckpt:mindspore rank_1/net-1_{n}.ckpt:mindspore=" for n in (10, 20, 30, 40))
-MADE = {
-    "job": ("planted", JOB),
-    "deep": ("planted", f"{JOB};put rank_1/meta.json {'[' * 100_000}"),
-}
+MADE = {"job": ("planted", JOB), "deep": ("planted", f"{JOB};put rank_1/meta.json {'[' * 100_000}")}
 TREES = table(
     """
     job

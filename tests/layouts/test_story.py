@@ -14,10 +14,10 @@ import pytest
 import sample_results as sample
 import timed
 from fixture_trees import materialise
+from in_process import executed
 from places import LAYOUT_TREES
 from small_files import megatron, saved, tensor
 
-from ckpt_tools import cli
 from ckpt_tools.api import latest, plan
 from ckpt_tools.errors import CkptError
 from ckpt_tools.model.part import Kind
@@ -268,10 +268,8 @@ def test_every_kind_of_name() -> None:
 # --- the command line
 
 
-def run(capfd: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
-    capfd.readouterr()
-    code = cli.execute(argv)
-    return code, *capfd.readouterr()
+def run(*words: str) -> tuple[int, str, str]:
+    return executed(words)
 
 
 @pytest.fixture
@@ -286,28 +284,25 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-def test_plan_tells_it(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capfd, "plan", str(tree), "-v")
+def test_plan_tells_it(tree: Path) -> None:
+    code, out, err = run("plan", str(tree), "-v")
     assert (code, err) == (0, "")
     assert out == page(plan(str(tree)))
 
 
-def test_quiet_is_the_one_sentence(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_quiet_is_the_one_sentence(tree: Path) -> None:
     expected = f"Resume from step 20, the newest checkpoint. {ALONE}\n"
-    assert run(capfd, "plan", str(tree), "-q") == (0, expected, "")
+    assert run("plan", str(tree), "-q") == (0, expected, "")
 
 
 @pytest.mark.parametrize("form", ["json", "shell"])
-def test_what_programs_read_stays_as_it_is(tree: Path, capfd: pytest.CaptureFixture[str], form: str) -> None:
-    assert (
-        run(capfd, "plan", str(tree), "-v", "--format", form)[:2]
-        == run(capfd, "plan", str(tree), "--format", form)[:2]
-    )
+def test_what_programs_read_stays_as_it_is(tree: Path, form: str) -> None:
+    assert run("plan", str(tree), "-v", "--format", form)[:2] == run("plan", str(tree), "--format", form)[:2]
 
 
-def test_json_has_the_same_facts(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_json_has_the_same_facts(tree: Path) -> None:
     put(tree, "iter_0000020/mp_rank_01/model_optim_rng.pt", b"PK", 1)
-    answer = json.loads(run(capfd, "plan", str(tree), "--json")[1])
+    answer = json.loads(run("plan", str(tree), "--json")[1])
     assert [(c["step"], c["kind"], c["outcome"]) for c in answer["candidates"]] == [
         (20, "periodic", "rejected"),
         (10, "periodic", "chosen"),
@@ -315,26 +310,26 @@ def test_json_has_the_same_facts(tree: Path, capfd: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.slow
-def test_latest_tells_it_on_stderr_only(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capfd, "latest", str(tree), "--rank", "0", "-v")
+def test_latest_tells_it_on_stderr_only(tree: Path) -> None:
+    code, out, err = run("latest", str(tree), "--rank", "0", "-v")
     assert (code, out) == (0, f"{tree}/iter_0000020/mp_rank_00/model_optim_rng.pt\n")
     assert err == page(latest(str(tree), Selection(rank=0)))
-    assert run(capfd, "latest", str(tree), "--rank", "0") == (0, out, f"ckpt: note: {ALONE}\n")
+    assert run("latest", str(tree), "--rank", "0") == (0, out, f"ckpt: note: {ALONE}\n")
 
 
 @pytest.mark.slow
-def test_a_failure_tells_it_as_well(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_tells_it_as_well(tree: Path) -> None:
     for step in (10, 20):
         put(tree, f"iter_{step:07d}/mp_rank_01/model_optim_rng.pt", b"PK", step)
     expected = page(failed(tree, Selection()))
     assert "skipped" in expected
-    code, out, err = run(capfd, "plan", str(tree), "-v")
+    code, out, err = run("plan", str(tree), "-v")
     assert (code, out) == (4, expected)
     assert "none is usable" in err
-    code, out, err = run(capfd, "latest", str(tree), "--rank", "0", "-v")
+    code, out, err = run("latest", str(tree), "--rank", "0", "-v")
     assert (code, out) == (4, "")
     assert err.startswith(expected)
-    code, out, _ = run(capfd, "plan", str(tree), "-v", "--json")
+    code, out, _ = run("plan", str(tree), "-v", "--json")
     assert (code, json.loads(out)["checkpoint"]) == (4, None)
 
 

@@ -404,9 +404,7 @@ def test_tensors_whose_pieces_leave_holes_reject_it(world: World) -> None:
 
 
 @pytest.mark.slow
-def test_ranks_without_a_group_are_asked_about_unless_another_node_may_have_their_files(
-    world: World,
-) -> None:
+def test_ranks_without_a_group_are_asked_about_unless_another_node_may_have_their_files(world: World) -> None:
     world.layout = replace(
         world.layout,
         complete=Complete(by_name=True),
