@@ -16,8 +16,10 @@ from timed import put
 
 from ckpt_tools import Level, Selection, plan, verify
 from ckpt_tools.errors import UsageError
+from ckpt_tools.formats.pickles.stubs import vouched
 from ckpt_tools.layouts import LAYOUTS
 from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.report import Report, Unlisted
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.reading.opening import open_session
 
@@ -138,3 +140,11 @@ def test_a_report_made_for_something_else_is_asked_about_too(run: Path) -> None:
     part = next(p for p in s.parts if p.path == str(run / NEWER))
     s.reports[part.path] = s.report_file(part.path, Level.CONTENT)
     assert "unknown-global" in {f.code for f in s.report(part, Level.CONTENT).findings}
+
+
+def test_of_many_names_the_first_are_told_and_the_others_counted() -> None:
+    names = tuple(Unlisted(f"a.b{i}", bool(i % 2), i) for i in range(20))
+    report = Report("/x", "torch_zip", 1, Verdict.OK, Level.STRUCTURE, unlisted=names)
+    once = vouched(report, ("a.b1",), unasked=True)
+    assert (len(once.findings), once.verdict) == (9, Verdict.SUSPECT)
+    assert vouched(report, ("a.*",), unasked=True).verdict is Verdict.OK
