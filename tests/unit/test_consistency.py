@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from ckpt_tools.discovery.completeness import expected
 from ckpt_tools.findings import finding
-from ckpt_tools.formats import hides_cuts
+from ckpt_tools.formats import Anatomy, hides_cuts
+from ckpt_tools.formats.pickles.scalars import scalars
 from ckpt_tools.layouts import Layouts
+from ckpt_tools.layouts.common import counters
 from ckpt_tools.layouts.common.layout import Compared, Layout, Piece
 from ckpt_tools.layouts.common.piece import OWN, Claim, Readers
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -188,3 +191,25 @@ def test_only_files_that_are_the_same_by_their_layout_are_replicas() -> None:
     assert not odd_replicas([part(1, rank, coords=(("tp", rank),)) for rank in range(3)], signs)
     nameless = [part(1, None, path=f"/run/1/{name}") for name in "abc"]
     assert not odd_replicas(nameless, signs)
+
+
+@pytest.mark.parametrize(
+    ("value", "step"),
+    [
+        ({"step_count": 7, "iter_num": 28}, 7),
+        ({"meta": {"iter": 7, "epoch": 1}}, 7),
+        ({"train_state": {"global_step": 7}}, 7),
+        ({"optimizer_history": [{"num_updates": 3}, {"num_updates": 7}]}, 7),
+        ({"state": {"timestamp": {"Timestamp": {"batch": 7}}}}, 7),
+        ({"state": {"timestamp": {"batch": 7}}}, 7),
+        ({"optimizer_history": [], "meta": "of another kind", "state": {"timestamp": 3}}, None),
+        ({"step": -1, "iter_num": 7}, 7),
+        ({"meta": {"iter": True}, "train_state": [{"step": "7"}]}, None),
+    ],
+)
+def test_the_step_is_found_where_a_framework_keeps_it(value: dict[str, Any], step: int | None) -> None:
+    anatomy = Anatomy()
+    scalars(value, anatomy)
+    assert counters.number(anatomy.metadata, counters.STEPS) == step
+    # Python calls a superscript a digit; safetensors keeps any text
+    assert counters.numbers({"step": "²", "iteration": "12"}, ("step", "iteration")) == (12,)

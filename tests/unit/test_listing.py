@@ -11,6 +11,7 @@ import pytest
 
 from ckpt_tools.storage import listing
 from ckpt_tools.storage.listing import walk
+from ckpt_tools.storage.retry import is_directory, is_file, is_link, lstat, status, there
 
 
 class Seen(list[os.DirEntry[str]]):
@@ -149,3 +150,13 @@ def test_a_mistake_of_the_caller_is_raised(tmp_path: Path) -> None:
 
     with pytest.raises(KeyError):
         list(walk(str(tmp_path), wrong, 4))
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", "a\0/../b"])
+def test_what_no_file_system_can_hold_is_not_there(name: str, tmp_path: Path) -> None:
+    """Texts in files, such as trackers and JSON, may name it."""
+    path = f"{tmp_path}/{name}"
+    assert not any(asked(path) for asked in (there, is_file, is_directory, is_link))
+    for asked in (status, lstat):
+        with pytest.raises(FileNotFoundError):
+            asked(path)

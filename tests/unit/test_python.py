@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import traceback
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import sample_results as sample
 from small_files import saved, tensor
 
 import ckpt_tools
-from ckpt_tools import Kind, Level, LoadPlan, Selection, UsageError, plan
+from ckpt_tools import Kind, Level, LoadPlan, Part, Selection, UsageError, latest, plan
 from ckpt_tools.errors import name_parameters
 
 
@@ -28,6 +29,17 @@ def test_a_plan_says_what_to_load(made: LoadPlan) -> None:
     assert path is not None and path.endswith("step_2.pt")
     assert made.files() == made.files(0) == [path] and made.arguments == made.resume.args
     assert repr(made).startswith("LoadPlan(step=2, path=") and len(repr(made)) < len(path) + 80
+    assert latest(made.root, Selection(order="step")).files() == [path]  # of ranks that load the same, any
+
+
+def test_a_part_is_a_value_of_nineteen_fields() -> None:
+    part = Part("/r/iter_7/x.pt", "megatron", "model", "model", "run", "/r", home="/r/iter_7", rank=3, step=7)
+    assert (len(part), part[0], part[-1]) == (19, part.path, part.findings)
+    assert Part(*part) == part == pickle.loads(pickle.dumps(part)) and hash(Part(*part)) == hash(part)
+    assert repr(part).startswith("Part(path='/r/iter_7/x.pt', layout='megatron'")
+    for name, value in {"path": "x", "kind": Kind.BEST, "rank": 4, "epoch": 1, "size": -1}.items():
+        copy = part._replace(**{name: value})
+        assert copy != part and copy._asdict() == part._asdict() | {name: value}
 
 
 def test_ranks_have_files_of_their_own() -> None:
