@@ -4,20 +4,18 @@ all trees of named frameworks.
 
 from __future__ import annotations
 
-import itertools
-import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import timed
-from fixture_trees import CASES, materialise, one_of_each
+from fixture_trees import CASES, materialise, one_of_each, overwrite
 from places import FIXTURES
 from recorded import TREES
-from small_files import adam, saved, tensor
+from small_files import saved, tensor
+from told_trees import Question, hold, table
 
-from ckpt_tools.api import plan, verify
+from ckpt_tools.api import plan
 from ckpt_tools.errors import NoneUsable, UsageError
-from ckpt_tools.model.finding import Verdict
 
 NAMED = [
     case
@@ -36,115 +34,83 @@ def test_beside_the_files_of_a_framework_a_rank_of_its_own_is_no_checkpoint(
     case: Path, tmp_path: Path
 ) -> None:
     root = materialise(case, tmp_path)
-    before = plan(str(root))
-    assert before.checkpoint is not None
-    home = before.checkpoint.parts[0].home
-    if not home or before.checkpoint.layout in ("dlrover", "files", "numpy", "torch-checkpointing"):
+    before = plan(str(root)).checkpoint
+    assert before is not None
+    home = before.parts[0].home
+    if not home or before.layout in ("dlrover", "files", "numpy", "torch-checkpointing"):
         return  # names of their own, such as that of an item called rank; files of no framework
-    path = Path(home) / "rank_0.pt"
-    path.write_bytes(saved({"w": tensor(7)}))
-    os.utime(path, ns=(before.checkpoint.mtime_ns,) * 2)
-    try:
-        after = plan(str(root))
-    except (UsageError, NoneUsable):
-        return  # torchtune's optimizer is of the epoch that is now nobody's
-    assert after.checkpoint is not None
-    assert (after.checkpoint.path, after.checkpoint.layout) == (
-        before.checkpoint.path,
-        before.checkpoint.layout,
-    )
+    overwrite(Path(home) / "rank_0.pt", saved({"w": tensor(7)}), before.mtime_ns)
+    with suppress(UsageError, NoneUsable):  # torchtune's optimizer is of the epoch that is now nobody's
+        after = plan(str(root)).checkpoint
+        assert after is not None and (after.path, after.layout) == (before.path, before.layout)
 
 
-# ---- flat in one directory
+GRID = "weights_tp_rank_world_size={}_2_pp_rank_world_size=0_1.pth"
+MADE = {
+    "runs": (
+        "planted",
+        ";".join(
+            f"{d}/training_state_rank0.pt:optimizer{n} {d}/training_state_rank1.pt:optimizer{n}= {d}/training_state.pt:model{n}="
+            for n in (8, 10)
+            for d in [f"draft-step{n}"]
+        ),
+    ),
+}
+TREES = table(
+    """
+    planted
+        # Flat in one directory; what of the newest is gone loses all of it.
+        step_10_rank_0.pt:model100 step_10_rank_1.pt:model101= step_20_rank_0.pt:model200 step_20_rank_1.pt:model201=
+            -> loads step_20_rank_0.pt step_20_rank_1.pt
+        then rm step_20_rank_1.pt -> loads step_10_rank_0.pt step_10_rank_1.pt
+        rank0_step10.pt:model100 rank1_step10.pt:model101= rank0_step20.pt:model200 rank1_step20.pt:model201=
+            -> loads rank0_step20.pt rank1_step20.pt
+        then rm rank1_step20.pt -> loads rank0_step10.pt rank1_step10.pt
+        model_10.rank0.pt:model100 model_10.rank1.pt:model101= model_20.rank0.pt:model200 model_20.rank1.pt:model201=
+            -> loads model_20.rank0.pt model_20.rank1.pt
+        then rm model_20.rank1.pt -> loads model_10.rank0.pt model_10.rank1.pt
+        iter_0000010.rank-0.bin:model100 iter_0000010.rank-1.bin:model101= iter_0000020.rank-0.bin:model200;
+            iter_0000020.rank-1.bin:model201= -> loads iter_0000020.rank-0.bin iter_0000020.rank-1.bin
+        epoch_1_rank_0.pt:model100 epoch_1_rank_1.pt:model101= epoch_2_rank_0.pt:model200 epoch_2_rank_1.pt:model201=
+            -> loads epoch_2_rank_0.pt epoch_2_rank_1.pt
+        # A model for all beside the optimizers of ranks.
+        model_10.pt:model optim_10_rank0.pt:optimizer10= optim_10_rank1.pt:optimizer10= model_20.pt:model;
+            optim_20_rank0.pt:optimizer20= optim_20_rank1.pt:optimizer20=
+            -> loads model_20.pt optim_20_rank0.pt optim_20_rank1.pt
+        then rm model_20.pt -> loads model_10.pt optim_10_rank0.pt optim_10_rank1.pt
+        # Numbers that count as ranks do, from 0 without a gap, in directories of later steps than there are ranks.
+        step_10/checkpoint_0.pt:whole10 step_20/checkpoint_0.pt:whole20 -> loads step_20/checkpoint_0.pt
+        step_10/checkpoint_0.pt:model100 step_10/checkpoint_1.pt:model101= step_20/checkpoint_0.pt:model200;
+            step_20/checkpoint_1.pt:model201= -> loads step_20/checkpoint_0.pt step_20/checkpoint_1.pt
+        then rm step_20/checkpoint_1.pt -> step_10 -missing-rank +world-size-inferred
+        # Directories of ranks, and files of a grid (Picotron's).
+        rank0/step10.pt:model100 rank1/step10.pt:model101= rank0/step20.pt:model200 rank1/step20.pt:model201=
+            -> loads rank0/step20.pt rank1/step20.pt
+        then rm rank0/step20.pt -> loads rank0/step10.pt rank1/step10.pt
+        rank_0/model_epoch_1.pt:model100 rank_0/optim_epoch_1.pt:optimizer1= rank_1/model_epoch_1.pt:model101=;
+            rank_1/optim_epoch_1.pt:optimizer1= rank_0/model_epoch_2.pt:model200 rank_0/optim_epoch_2.pt:optimizer2=;
+            rank_1/model_epoch_2.pt:model201= rank_1/optim_epoch_2.pt:optimizer2=
+                -> loads rank_0/model_epoch_2.pt rank_0/optim_epoch_2.pt rank_1/model_epoch_2.pt rank_1/optim_epoch_2.pt
+        then rm rank_0/optim_epoch_2.pt -> epoch 1 -missing-rank +world-size-inferred
+    picotron
+        as it is -> 20
+        rm 20/weights_tp_rank_world_size=0_2_pp_rank_world_size=0_1.pth -> 10 -missing-rank
+    # The name of a run may stand before the step, and 10 comes after 8.
+    runs slow
+        as it is
+            -> loads draft-step10/training_state.pt draft-step10/training_state_rank0.pt draft-step10/training_state_rank1.pt
+        rm draft-step10/training_state.pt -> draft-step8 -missing-part +world-size-inferred => broken missing-part
+    """,
+    picotron=(
+        "planted",
+        " ".join(f"{n}/{GRID.format(r)}:model{n}{r}{'=' * r}" for n in (10, 20) for r in (0, 1)),
+    ),
+    **MADE,
+)
 
 
-FLAT = ("step_{n}_rank_{r}.pt", "ckpt-{n}-rank{r}.pth", "rank{r}_step{n}.pt", "model_{n}.rank{r}.pt", "iter_{n:07d}.rank-{r}.bin", "epoch_{n}_rank_{r}.pt")  # fmt: skip
-
-
-def state(step: int, rank: int) -> bytes:
-    return saved({"model": {"w": tensor(step, rank)}, "optimizer": adam(step), "step": step})
-
-
-def put(root: Path, name: str, data: bytes, at: int) -> None:
-    timed.put(root / name, data, 60 * at)
-
-
-def loads(root: Path) -> dict[int, list[str]]:
-    made = plan(str(root))
-    shared = [os.path.basename(f.path) for f in made.shared]
-    return {r.rank: sorted([*shared, *(os.path.basename(f.path) for f in r.files)]) for r in made.by_rank}
-
-
-@pytest.mark.parametrize("name", FLAT)
-def test_saves_that_lie_in_one_directory(name: str, tmp_path: Path) -> None:
-    for n in (10, 20):
-        for r in (0, 1):
-            put(tmp_path, name.format(n=n, r=r), saved({"w": tensor(n, r)}), n)
-    assert loads(tmp_path) == {r: [name.format(n=20, r=r)] for r in (0, 1)}
-    (tmp_path / name.format(n=20, r=1)).unlink()
-    assert loads(tmp_path) == {r: [name.format(n=10, r=r)] for r in (0, 1)}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("model", "optimizer"), [("model_{n}.pt", "optim_{n}_rank{r}.pt"), ("model_step_{n}.pt", "optim_step_{n}_rank{r}.pt")])  # fmt: skip
-def test_a_model_for_all_beside_the_optimizers_of_ranks(model: str, optimizer: str, tmp_path: Path) -> None:
-    for n in (10, 20):
-        put(tmp_path, model.format(n=n), saved({"w": tensor(n)}), n)
-        for r in (0, 1):
-            put(tmp_path, optimizer.format(n=n, r=r), saved(adam(n)), n)
-    assert loads(tmp_path) == {r: sorted((model.format(n=20), optimizer.format(n=20, r=r))) for r in (0, 1)}
-    (tmp_path / model.format(n=20)).unlink()
-    assert loads(tmp_path) == {r: sorted((model.format(n=10), optimizer.format(n=10, r=r))) for r in (0, 1)}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("home", ["draft-step{}", "run_a_step_{}"])
-def test_the_name_of_a_run_may_stand_before_the_step(home: str, tmp_path: Path) -> None:
-    for n in (8, 10):  # 10 comes after 8
-        for r in (0, 1):
-            put(tmp_path, f"{home.format(n)}/training_state_rank{r}.pt", saved(adam(n)), n)
-        put(tmp_path, f"{home.format(n)}/training_state.pt", saved({"w": tensor(n), "step": n}), n)
-    everyone = "training_state.pt"
-    assert loads(tmp_path) == {r: [everyone, f"training_state_rank{r}.pt"] for r in (0, 1)}
-    newest = plan(str(tmp_path)).checkpoint
-    assert newest is not None and newest.step == 10
-    (tmp_path / home.format(10) / everyone).unlink()
-    assert verify(str(tmp_path)).verdict is Verdict.BROKEN
-    made = plan(str(tmp_path))
-    assert made.checkpoint is not None and made.checkpoint.step == 8
-    assert {f.code for r in made.rejected for f in r.findings} == {"missing-part"}
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_numbers_that_count_as_ranks_do_are_ranks(ranks: int, tmp_path: Path) -> None:
-    """From 0 without a gap, in directories of later steps than there are ranks."""
-    for n, r in itertools.product((10, 20), range(ranks)):
-        put(tmp_path, f"step_{n}/checkpoint_{r}.pt", state(n, r), n)
-    assert loads(tmp_path) == {r: [f"checkpoint_{r}.pt"] for r in range(ranks)}
-    if ranks > 1:
-        (tmp_path / "step_20/checkpoint_1.pt").unlink()
-        made = plan(str(tmp_path))
-        assert made.checkpoint is not None and made.checkpoint.step == 10
-        assert {f.code for r in made.rejected for f in r.findings} == {"missing-rank"}
-
-
-def planned(root: Path) -> set[str]:
-    made = plan(str(root))
-    files = (*made.shared, *(f for r in made.by_rank for f in r.files))
-    return {os.path.relpath(f.path, root) for f in files}
-
-
-PICOTRON = "{}/weights_tp_rank_world_size={}_2_pp_rank_world_size=0_1.pth"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("names", ["rank{1}/step{0}.pt", "rank_{1}/optim_epoch_{0}.pt", PICOTRON])
-def test_directories_of_ranks_and_files_of_a_grid_are_one_save(names: str, tmp_path: Path) -> None:
-    """One that lacks a file loses, also where it is alone."""
-    model = [names.replace("optim", "model")] if "optim" in names else []
-    for n, r, name in itertools.product((10, 20), range(2), (names, *model)):
-        put(tmp_path, name.format(n, r), state(n, r + 2 * (name != names)), n)
-    every = [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.p*")]
-    assert planned(tmp_path) == {name for name in every if "20" in name}
-    (tmp_path / names.format(20, 0)).unlink()
-    assert planned(tmp_path) == {name for name in every if "20" not in name}
+@pytest.mark.parametrize(("tree", "asked"), TREES)
+def test_each_rank_loads_its_own_of_the_newest_whole_save(
+    tree: str, asked: list[Question], tmp_path: Path
+) -> None:
+    hold(tree, asked, tmp_path)
