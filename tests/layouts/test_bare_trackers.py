@@ -19,7 +19,6 @@ from ckpt_tools.model.selection import Selection
 MADE = {
     "files": ("planted", "step_100.pt step_200.pt"),
     "directories": ("planted", "step_100/state.pt:whole100 step_200/state.pt:whole200"),
-    "epochs": ("planted", "ckpt-100.pth ckpt-200.pth"),
     "averages": ("planted", "model_100.pt ema_100.pt= model_200.pt ema_200.pt="),
     "last": ("planted", "model_100.pt model_200.pt last.pt:whole200="),
     "halves": (
@@ -35,32 +34,16 @@ TREES = table(
         then rm *.pt | allow_none=yes -> exit 4 tree/first-launch-leftovers +dangling-tracker
         put {latest,latest.txt,last.txt,last_checkpoint.txt,latest_ckpt.txt} step_100.pt
             -> step_200.pt +stale-tracker
-        put {latest,latest.txt,last.txt,last_checkpoint.txt,latest_ckpt.txt} step_300.pt
-            -> step_200.pt -missing-part +dangling-tracker
-        put {latest,latest.txt,last.txt,last_checkpoint.txt,latest_ckpt.txt} loss 0.25 nothing else
-            -> step_200.pt +dangling-tracker
+        put {latest,last.txt} step_300.pt -> step_200.pt -missing-part +dangling-tracker
+        put {latest,last.txt} loss 0.25 nothing else -> step_200.pt +dangling-tracker
         put latest_checkpoint.txt {200,the best so far,a b} -> step_200.pt +bad-tracker
         latest_checkpoint.txt:{empty,zeros,json} -> step_200.pt +bad-tracker
     directories
         put latest_checkpoint.txt {step_300,/elsewhere/ckpts/step_300,out/step_300/}
             -> step_200 -missing-part +dangling-tracker
         then rm step_*/* | allow_none=yes -> exit 4 tree/first-launch-leftovers +dangling-tracker
-        put {latest,latest.txt,last.txt,last_checkpoint.txt,latest_ckpt.txt} step_100
-            -> step_200 +stale-tracker
-        put {latest,latest.txt,last.txt,last_checkpoint.txt,latest_ckpt.txt} step_300
-            -> step_200 -missing-part +dangling-tracker
-        put {latest,latest.txt,last.txt,last_checkpoint.txt,latest_ckpt.txt} loss 0.25 nothing else
-            -> step_200 +dangling-tracker
-        put latest_checkpoint.txt {200,the best so far,a b} -> step_200 +bad-tracker
-        latest_checkpoint.txt:{empty,zeros,json} -> step_200 +bad-tracker
-    epochs
-        put latest_checkpoint.txt {ckpt-300.pth,/elsewhere/ckpts/ckpt-300.pth,out/ckpt-300.pth/}
-            -> ckpt-200.pth -missing-part +dangling-tracker
-        then rm *.pth | allow_none=yes -> exit 4 tree/first-launch-leftovers +dangling-tracker
-        put latest.txt ckpt-100.pth -> ckpt-200.pth +stale-tracker
-        put latest.txt ckpt-300.pth -> ckpt-200.pth -missing-part +dangling-tracker
-        put latest.txt loss 0.25 nothing else -> ckpt-200.pth +dangling-tracker
-        put latest_checkpoint.txt {200,the best so far,a b} -> ckpt-200.pth +bad-tracker
+        put latest_checkpoint.txt step_100 -> step_200 +stale-tracker
+        put latest_checkpoint.txt {200,the best so far} -> step_200 +bad-tracker
     # It names the model of several files, or any file of a save.
     averages
         put latest_checkpoint.txt model_100.pt -> ema_200.pt +stale-tracker
@@ -84,26 +67,22 @@ def test_what_a_text_names(tree: str, asked: list[Question], tmp_path: Path) -> 
 
 
 PADDLE_SPEECH = {
-    "checkpoint_latest": ("{}.pdparams", b"model_checkpoint_path:2\nmodel_checkpoint_path:3\n"),
+    "checkpoint_latest": ("{}.pdparams", "model_checkpoint_path:{}\n"),
     "records.jsonl": (
         "snapshot_iter_{}.pdz",
-        (
-            b'{"path": "/out/checkpoints/snapshot_iter_2.pdz", "iteration": 2}\n'
-            b'{"path": "/out/checkpoints/snapshot_iter_3.pdz", "iteration": 3}\n'
-        ),
+        '{{"path": "/out/checkpoints/snapshot_iter_{0}.pdz", "iteration": {0}}}\n',
     ),
 }
 
 
 @pytest.mark.parametrize("tracker", PADDLE_SPEECH)
 def test_paddlespeech_names_its_latest_save_in_a_list(tracker: str, tmp_path: Path) -> None:
-    name, said = PADDLE_SPEECH[tracker]
-    files = [tmp_path / name.format(n) for n in (1, 2)]
-    for n, path in enumerate(files, 1):
-        put(path, pickle.dumps({"w": np.full((3, 4), n, np.float32)}, 2), 1_700_000_000 + n)
-    (tmp_path / tracker).write_bytes(said.rpartition(b"\n")[0].rpartition(b"\n")[0])
+    name, row = PADDLE_SPEECH[tracker]
+    held = [pickle.dumps({"w": np.full((3, 4), n, np.float32)}, 2) for n in (1, 2)]
+    files = [put(tmp_path / name.format(n), data, n) for n, data in enumerate(held, 1)]
+    put(tmp_path / tracker, row.format(2))
     assert not plan(str(tmp_path)).rejected
-    (tmp_path / tracker).write_bytes(said)
+    put(tmp_path / tracker, row.format(2) + row.format(3))
     made = plan(str(tmp_path))
     assert made.resume.path == str(files[1])
     assert [f.code for r in made.rejected for f in r.findings] == ["missing-part"]
@@ -112,5 +91,5 @@ def test_paddlespeech_names_its_latest_save_in_a_list(tracker: str, tmp_path: Pa
     with pytest.raises(NoneUsable):
         plan(str(tmp_path), Selection(allow_none=True))
     for other in (b"", b"{}", b'{"path": 7, "iteration": 1}', b"\xff" * 9, b"[" * 100_000):
-        (tmp_path / tracker).write_bytes(other)
+        put(tmp_path / tracker, other)
         assert plan(str(tmp_path), Selection(allow_none=True)).checkpoint is None

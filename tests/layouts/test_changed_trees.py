@@ -124,6 +124,7 @@ TREES = table(
     olmo-core/steps slow
         cp run/step100/train/rank1.pt run/step200/train/rank1.pt -> run/step100 -mixed-attempts -step-mismatch
         mv run/step200 run/step200-tmp -> run/step100 +unfinished-save   # it never got its name
+        mv run/step200 kept; rm run -> is olmo-core periodic step 200
     espnet/epochs/exp
         # No flipped bit leads to the weights.
         flip checkpoint.pth -> exit 4 choice/none-usable -crc-mismatch -missing-part
@@ -227,6 +228,11 @@ TREES = table(
         cp *+00 CKPT+kept -> CKPT+2026-11-24+08-31-47+00 => ok
         at * 0 -> CKPT+2026-11-24+08-31-47+00 +mtime-not-kept   # the steps of the optimizer tell
     speechbrain/epochs/save slow
+        # A recoverable that is text is no damage.
+        put *+00/epoch_counter.ckpt 12; put *+01/epoch_counter.ckpt 12; put *+02/epoch_counter.ckpt 12
+            -> CKPT+2026-11-24+08-31-47+00 => ok
+        put *+00/dataloader-VALID.ckpt None; put *+01/dataloader-VALID.ckpt None; put *+02/dataloader-VALID.ckpt None
+            -> CKPT+2026-11-24+08-31-47+00 => ok
         zero *+00/{counter.ckpt,brain.ckpt,labels.ckpt,CKPT.yaml} -> CKPT+2026-11-24+08-31-47+02 -zero-filled
         # A Checkpointer without a brain goes by time.
         rm */brain.ckpt; at *+01 60; at *+02 60; at *+00 60 -> CKPT+2026-11-24+08-31-47+00

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 import small_files
-from fixture_trees import tree
+from fixture_trees import tree, tree_of
 from msgspec.structs import replace
 from places import FORMAT_FILES, LAYOUT_TREES
 from timed import put
+from told_trees import answer, rewrite
 
 from ckpt_tools import errors
 from ckpt_tools.api import plan, scan, verify
@@ -146,3 +147,14 @@ def test_a_file_of_torch_by_the_name_of_a_file_of_flax(tmp_path: Path) -> None:
     assert "wrong-format" not in codes(verify([str(tmp_path)]))
     (tmp_path / "checkpoint_2000").write_bytes(bytes(len(good)))
     assert "zero-filled" in codes(verify([str(tmp_path)]))
+
+
+@pytest.mark.slow
+def test_a_class_of_that_name_from_another_module_is_not_that_of_olmo_core(tmp_path: Path) -> None:
+    """It may run anything."""
+    root = tree_of("olmo-core/steps", tmp_path)
+    rewrite(
+        root / "run/step200/model_and_optim/.metadata",
+        lambda data: data.replace(b"olmo_core.dist", b"evil_core.dist"),
+    )
+    assert answer(root).startswith("run/step100 ")
