@@ -2,83 +2,69 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 from small_files import adam, lightning, saved, tensor
-from timed import put
+from told_trees import KINDS, Question, hold, plant, table
 
-from ckpt_tools.api import latest, plan
+from ckpt_tools.api import plan
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model.selection import Selection
 
-STEP, FIRST = 20, 1_790_000_000
+WEIGHTS = {
+    "values": {"w": tensor(7)},
+    "shapes": {"w": tensor(7, shape=(4, 3))},
+    "keys": {"decoder.w": tensor(20)},
+    "copy": {"w": tensor(20)},
+}
+"""Those of a whole state of the same step: others, of other tensors, or the same with more beside."""
 
 
-@cache
 def other(which: str) -> bytes:
-    """A whole state of the same step: of other weights, of other tensors, or of the same with more beside."""
-    weights = {
-        "values": {"w": tensor(7)},
-        "shapes": {"w": tensor(7, shape=(4, 3))},
-        "keys": {"decoder.w": tensor(STEP)},
-        "copy": {"w": tensor(STEP)},
-    }[which]
-    return saved(
-        {
-            "epoch": 1,
-            "global_step": STEP,
-            "pytorch-lightning_version": "2.6.6",
-            "state_dict": weights,
-            "loops": {},
-            "callbacks": {"score": torch.tensor(0.25)},
-            "optimizer_states": [adam(STEP)],
-            "lr_schedulers": [],
-        }
-    )
+    told = {
+        "epoch": 1,
+        "global_step": 20,
+        "pytorch-lightning_version": "2.6.6",
+        "loops": {},
+        "lr_schedulers": [],
+    }
+    rest = {"callbacks": {"score": torch.tensor(0.25)}, "optimizer_states": [adam(20)]}
+    return saved({**told, "state_dict": WEIGHTS[which], **rest})
 
 
-NAMES = [
-    ("encoder.ckpt", "decoder.ckpt"),
-    ("epoch=1-step=20.ckpt", "epoch=1-step=20_b.ckpt"),
-    ("model-val_loss=0.31.ckpt", "model-val_loss=0.42.ckpt"),
-    ("epoch=1-step=20.ckpt", "last.ckpt"),
-]
-ASKED = [Selection(rank=0), Selection(rank=0, order="step"), Selection(rank=0, order="mtime")]
+KINDS |= {which: (lambda n, which=which: other(which)) for which in WEIGHTS}
+KINDS["one"] = lambda n: lightning(1, 20)
+TREES = table(
+    """
+    planted
+        # Of other weights none is chosen in silence, whatever the order.
+        encoder.ckpt:one decoder.ckpt:{values,shapes,keys}= -> exit 2 save/mixed-counters
+        then as it is | order=step -> exit 2 save/mixed-counters
+        then as it is | order=mtime -> exit 2 save/mixed-counters
+        then as it is | exclude=decoder.ckpt -> encoder.ckpt
+        epoch=1-step=20.ckpt:one epoch=1-step=20_b.ckpt:{values,shapes,keys} -> exit 2 save/mixed-counters
+        then as it is | exclude=epoch=1-step=20_b.ckpt -> epoch=1-step=20.ckpt
+        model-val_loss=0.42.ckpt:{values,shapes,keys} model-val_loss=0.31.ckpt:one -> exit 2 save/mixed-counters
+        epoch=1-step=20.ckpt:one last.ckpt:{values,shapes,keys}= -> exit 2 save/mixed-counters
+        then as it is | order=mtime -> exit 2 save/mixed-counters
+        # Copies and a damaged one are no question.
+        encoder.ckpt:one decoder.ckpt:{copy,one}= -> decoder.ckpt
+        epoch=1-step=20.ckpt:one epoch=1-step=20_b.ckpt:{copy,one}= -> epoch=1-step=20.ckpt
+        model-val_loss=0.31.ckpt:one model-val_loss=0.42.ckpt:{copy,one}= -> model-val_loss=0.31.ckpt
+        epoch=1-step=20.ckpt:one last.ckpt:{copy,one}= -> epoch=1-step=20.ckpt
+        epoch=1-step=20.ckpt:one last.ckpt:values!= -> epoch=1-step=20.ckpt -truncated +mtime-not-kept
+    """
+)
 
 
-def tree(root: Path, names: tuple[str, str], which: str, later: int) -> list[Path]:
-    made = [root / name for name in names]
-    for i, (path, data) in enumerate(zip(made, (lightning(1, STEP), other(which)), strict=True)):
-        put(path, data, FIRST + i * later)
-    return made
+@pytest.mark.parametrize(("tree", "asked"), TREES)
+def test_which_of_the_files_of_one_step_is_loaded(tree: str, asked: list[Question], tmp_path: Path) -> None:
+    hold(tree, asked, tmp_path)
 
 
-@pytest.mark.parametrize("names", NAMES, ids=["/".join(names) for names in NAMES])
-@pytest.mark.parametrize(("which", "later"), [("values", 0), ("shapes", 30), ("keys", -30)])
-def test_of_other_weights_none_is_chosen_in_silence(
-    which: str, names: tuple[str, str], later: int, tmp_path: Path
-) -> None:
-    one, two = tree(tmp_path, names, which, later)
-    for asked in ASKED:
-        with pytest.raises(UsageError, match="hold other weights") as raised:
-            latest(tmp_path, asked)
-        assert f"--exclude {two.name} to resume from {one.name}" in raised.value.hint
-    left = plan(tmp_path, Selection(exclude=(two.name,)))
-    assert left.resume.path == str(one)
-
-
-@pytest.mark.parametrize("names", NAMES, ids=["/".join(names) for names in NAMES])
-def test_a_copy_is_no_question(names: tuple[str, str], tmp_path: Path) -> None:
-    made = tree(tmp_path, names, "copy", 0)
-    assert plan(tmp_path).resume.path in map(str, made)
-    made[1].write_bytes(made[0].read_bytes())
-    assert plan(tmp_path).resume.path in map(str, made)
-
-
-def test_a_damaged_one_is_no_question(tmp_path: Path) -> None:
-    one, two = tree(tmp_path, NAMES[3], "values", 0)
-    two.write_bytes(two.read_bytes()[:500])
-    assert plan(tmp_path).resume.path == str(one)
+def test_the_hint_says_which_to_leave_out(tmp_path: Path) -> None:
+    plant(tmp_path, "encoder.ckpt:one decoder.ckpt:values=")
+    with pytest.raises(UsageError, match="hold other weights") as raised:
+        plan(tmp_path)
+    assert "--exclude decoder.ckpt to resume from encoder.ckpt" in raised.value.hint
