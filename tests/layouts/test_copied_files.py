@@ -22,7 +22,6 @@ from ckpt_tools.api import plan, scan
 from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.inspection.check import inspect
 from ckpt_tools.layouts import BUILT_IN
-from ckpt_tools.layouts.common.counters import STEPS
 from ckpt_tools.layouts.common.piece import Changes
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
@@ -31,10 +30,6 @@ from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import Selection
 
-REPLICATED = ("nvrx-local", "pytorch-sample")
-"""Layouts in which another rank's file may be this rank's own, kept twice."""
-SAVED = ("save_id", "consumed_samples", "optimizer_step", "last_epoch")
-"""What else of a file is another at every save."""
 EDITS = frozenset(
     {"remove", "copy", "truncate", "write", "flip", "link", "swap", "mtime", "now", "root", "error"}
 )
@@ -53,11 +48,8 @@ class Tree(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """One file put in the place of another; ``kind`` says whose it is: the same place's at another step,
-    another rank's, or another role's. ``part`` is what it is put over.
-    """
+    """A file of an older save put in the place of the same one; ``part`` is what it is put over."""
 
-    kind: str
     source: str
     part: Part
 
@@ -89,32 +81,20 @@ def older(made: LoadPlan) -> list[Checkpoint]:
 
 
 def copies(tree: Tree, everything: bool) -> Iterator[Copy]:
-    """Every loaded file under one of the next checkpoint: of its own place, of another rank, of each other
-    kind. Not ``everything``: of each kind of file one, each way once.
-    """
-    other, seen = older(tree.made)[0], set[tuple[str, str]]()
+    """Every loaded file under that of the next checkpoint. Not ``everything``: of each kind of file one."""
+    seen = set[str]()
     for p in tree.loads():
-        for kind, q in sources(p, other):
-            fresh = everything or (p.piece, kind) not in seen
-            if fresh and Path(q.path).read_bytes() != Path(p.path).read_bytes():
-                seen.add((p.piece, kind))
-                yield Copy(kind, q.path, p)
-
-
-def sources(p: Part, other: Checkpoint) -> Iterator[tuple[str, Part]]:
-    inside = p.path.removeprefix(p.home) if p.home else ""
-    sound = [q for q in other.parts if q.size > 0]
-
-    def alike(q: Part) -> bool:
-        # a piece of saves that count epochs is called otherwise than the same one of those that count steps
-        called = q.path.removeprefix(q.home) if q.home else q.piece
-        return (q.role, q.rank, q.coords, called) == (p.role, p.rank, p.coords, inside or p.piece)
-
-    same = [q for q in sound if alike(q)]
-    rest = [q for q in sound if q not in same]
-    yield from (("step", q) for q in same)
-    yield from (("rank", q) for q in [q for q in rest if q.piece == p.piece][:1])
-    yield from (("role", q) for q in {q.piece: q for q in rest if q.piece != p.piece}.values())
+        inside = p.path.removeprefix(p.home) if p.home else p.piece
+        for q in older(tree.made)[0].parts:
+            called = q.path.removeprefix(q.home) if q.home else q.piece
+            alike = q.size > 0 and (q.role, q.rank, q.coords, called) == (p.role, p.rank, p.coords, inside)
+            if (
+                alike
+                and (everything or p.piece not in seen)
+                and Path(q.path).read_bytes() != Path(p.path).read_bytes()
+            ):
+                seen.add(p.piece)
+                yield Copy(q.path, p)
 
 
 def outcome(tree: Tree, c: Copy, fresh: bool) -> str:
@@ -143,63 +123,28 @@ def allowed(c: Copy, tree: Tree) -> set[str]:
     """What a plan may make of it: of a model's and an optimizer's files what can be told of another save's is
     never loaded, and where the bytes leave a doubt, a warning says so.
     """
-    assert tree.made.checkpoint is not None
-    piece = BUILT_IN[c.part.layout].piece(c.part.piece)
-    other = (
-        c.part.role.endswith(("rng", "scheduler", "metadata", "index")) or piece.changes is Changes.CONSTANT
-    )
-    if other or not known(c.over).tensors or untold(c, tree) or is_one_of_many(c, tree):
+    constant = BUILT_IN[c.part.layout].piece(c.part.piece).changes is Changes.CONSTANT
+    report = known(c.over)
+    few = [p for p in tree.loads() if p.role == c.part.role and known(p.path).tensors < 2]
+    one_of_many = (
+        report.tensors < 2 and len(few) > 4
+    )  # each tensor has a file of its own: some are the same in all
+    if (
+        constant
+        or c.part.role.endswith(("rng", "scheduler", "metadata", "index"))
+        or not report.tensors
+        or one_of_many
+    ):
         return {"lost", "warned", "silent"}
-    if c.kind == "role":
-        return {"lost", "warned"} if is_whole(c, tree) or stateless(c) else {"lost"}
-    doubtful = c.part.role == "data" or tree.made.checkpoint.layout in REPLICATED or partly(c, tree)
-    return {"lost", "warned"} if doubtful or is_whole(c, tree) or loader(c) else {"lost"}
-
-
-def is_one_of_many(c: Copy, tree: Tree) -> bool:
-    """Whether each tensor has a file of its own, of which some are the same in every save; or what a rank keeps
-    of other things has one.
-    """
-    files = [p for p in tree.loads() if p.role == c.part.role and known(p.path).tensors < 2]
-    return (known(c.over).tensors < 2 and len(files) > 4) or (c.kind == "rank" and c.part.role == "state")
-
-
-def is_whole(c: Copy, tree: Tree) -> bool:
-    """Whether the file is all that is loaded of its save, but for what counts: a copy is an older save, and not
-    a mix of two.
-    """
-    return {p.path for p in tree.loads() if known(p.path).tensors} == {c.over}
-
-
-def partly(c: Copy, tree: Tree) -> bool:
-    """Whether two saves do not tell that the file is trained: some of a model that is in several files may be
-    frozen, and so may an average of it.
-    """
     trained = [p for p in tree.loads() if p.role not in ("optimizer", "parameter") and known(p.path).tensors]
-    return c.kind == "step" and c.part in trained and len(trained) > 1
+    # all that is loaded of its save: an older save, and not a mix of two; or one of several, which may be frozen
+    whole = {p.path for p in tree.loads() if known(p.path).tensors} == {c.over}
+    doubtful = c.part.role == "data" or (c.part in trained and len(trained) > 1)
+    return {"lost", "warned"} if whole or doubtful or c.part.layout in REPLICATED else {"lost"}
 
 
-def untold(c: Copy, tree: Tree) -> bool:
-    """Whether nothing in the file is another at every save: it has neither tensors nor a number that grows
-    with the steps, so that of two or three saves it may well be the same in two. Nor has what has a name drawn
-    by lot a place in another save.
-    """
-    report, names = known(c.over), {p.name for o in older(tree.made) for p in o.parts}
-    by_lot = c.kind == "rank" and c.part.role == "data" and c.part.name not in names
-    counted = {*STEPS, *SAVED} & {key.rpartition(".")[2] for key in report.metadata}
-    return by_lot or (c.kind == "step" and not report.tensors and not counted)
-
-
-def stateless(c: Copy) -> bool:
-    """Whether neither is a state of training, or only an index names both: its framework cannot load one in
-    place of the other.
-    """
-    return c.part.role == "data" or not (known(c.source).tensors or known(c.over).tensors)
-
-
-def loader(c: Copy) -> bool:
-    """Whether the file says how far an epoch has been read: so far may be that of another."""
-    return any(key.startswith(("_num_yielded", "_snapshot")) for key in known(c.over).metadata)
+REPLICATED = ("nvrx-local", "pytorch-sample")
+"""Layouts in which another rank's file may be this rank's own, kept twice."""
 
 
 @cache
@@ -216,7 +161,7 @@ def hold(case: Path, target: Path, everything: bool) -> int:
         tried += [
             (outcome(tree, c, fresh), may, c) for fresh in ((False, True) if everything else (bool(i % 2),))
         ]
-    assert not [(got, c.kind, c.source, c.over) for got, may, c in tried if got not in may]
+    assert not [(got, c.source, c.over) for got, may, c in tried if got not in may]
     return len(tried)
 
 

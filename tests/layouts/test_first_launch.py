@@ -28,7 +28,6 @@ from ckpt_tools.formats.named import MANIFESTS, NAMED
 from ckpt_tools.layouts import LAYOUTS
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning import first_launch as launching
 
 if sys.version_info >= (3, 11):
     import tomllib as toml_parser
@@ -113,16 +112,6 @@ def test_what_is_left_of_a_checkpoint_is_never_a_first_launch(case: Path, tmp_pa
         held(keep(root, only))
     for one in [p for p in root.rglob("*") if p.is_file() and (p.name in TRACKERS or state(p))]:
         held(keep(root, lambda p, one=one: p == one))
-
-
-def test_nothing_is_read_behind_an_objection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error of reading it would turn the answer into another."""
-    (tmp_path / "latest_checkpointed_iteration.txt").write_text("20")
-    (tmp_path / "agent_0.pt").write_bytes(b"x" * 4096)
-    monkeypatch.setattr(launching, "find_unplaced_files", lambda *_: pytest.fail("read behind the tracker"))
-    with pytest.raises(errors.NoneUsable, match="it names 20") as refused:
-        plan(str(tmp_path), FIRST)
-    assert refused.value.rule == "tree/first-launch-leftovers"
 
 
 @pytest.mark.exhaustive
@@ -256,15 +245,6 @@ def test_all_commands_answer_alike(name: str, code: int, tmp_path: Path) -> None
         assert executed([*words, str(root), "--allow=fresh"])[0] == 0, words
     assert started([str(root), *plans, "--allow=none"], ["train"])[::2] == (code, None)
     assert started([str(root), *plans, "--allow=fresh"], ["train"]).words == ["train"]
-
-
-@pytest.mark.slow
-def test_the_list_of_runs_is_whole(tmp_path: Path) -> None:
-    for i in range(40):
-        megatron(tmp_path / f"run-{i:02d}", (10,), world=1)
-    with pytest.raises(errors.UsageError) as caught:
-        plan(str(tmp_path))
-    assert "run-{00–09} (layout megatron), run-{10–39} (layout megatron)" in str(caught.value)
 
 
 def test_a_save_under_way_excuses_nothing_beside_it(tmp_path: Path) -> None:

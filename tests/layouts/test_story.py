@@ -9,7 +9,6 @@ import re
 from pathlib import Path
 
 import pytest
-import sample_results as sample
 import timed
 from fixture_trees import tree_of
 from in_process import executed
@@ -17,7 +16,6 @@ from small_files import megatron, megatron_state, saved, tensor
 
 from ckpt_tools.api import latest, plan
 from ckpt_tools.errors import CkptError
-from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
@@ -214,21 +212,6 @@ def test_latest_tells_only_of_its_own_rank(tmp_path: Path) -> None:
     lines = steady(page(latest(str(tmp_path), Selection(rank=1))), tmp_path)
     assert sum("model_optim_rng.pt" in line for line in lines) == 1
     assert not any("nobody loads" in line for line in lines)  # rank 0 loads the other
-
-
-def test_every_kind_of_name() -> None:
-    """A checkpoint is called by its step, else its epoch, else the number of its save, else by its own name."""
-    nameless = {"step": None, "kind": Kind.BEST, "path": "/data/x"}
-    rows = [
-        (sample.checkpoint(**nameless), "epoch 3 step 40"),
-        (sample.checkpoint(**{**nameless, "step_in_epoch": None}), "epoch 3"),
-        (sample.checkpoint(**{**nameless, "epoch": None}), "save 2"),
-        (sample.checkpoint(**{**nameless, "epoch": None, "generation": None}), "x"),
-    ]
-    lines = page(sample.empty_plan(candidates=tuple(c for c, _ in rows))).splitlines()
-    assert [line.partition(". ")[2] for line in lines if line[:2] == "  " and ". " in line] == [
-        f"{what}, x: not looked at" for _, what in rows
-    ]
 
 
 # --- the command line

@@ -28,7 +28,6 @@ from ckpt_tools.formats import BY_NAME as FORMATS
 from ckpt_tools.layouts import LAYOUTS, Layout, Piece, active, use, user
 from ckpt_tools.layouts.common.templates import FIELDS, METRIC, NUMBERS, RANKS
 from ckpt_tools.layouts.guess import near_miss
-from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 
@@ -120,36 +119,6 @@ def test_tracker_and_what_it_holds(tmp_path: Path, holds: str, text: str | None,
             plan(str(tmp_path), asked)
 
 
-@pytest.mark.slow
-def test_kind_unfinished_loaded_required_and_single(tmp_path: Path) -> None:
-    taught(
-        {"template": "s{step}/a.pt", "shared": True, "single": True},
-        {"template": "s{step}/b.pt", "shared": True, "single": True},
-        {"template": "s{step}/notes.pt", "role": "notes", "shared": True, "loaded": False, "required": False},
-        {"template": "s{step}.part/a.pt", "shared": True, "unfinished": True},
-        {"template": "panic{step}/a.pt", "shared": True, "kind": "dying-gasp"},
-    )
-    for number in (10, 20):
-        for name in ("a", "b", "notes"):
-            put(tmp_path / f"s{number}" / f"{name}.pt", saved({"w": tensor(number)}), number)
-    put(tmp_path / "s30.part" / "a.pt", saved({"w": tensor(30)}), 30)
-    put(tmp_path / "panic25" / "a.pt", saved({"w": tensor(25)}), 25)
-    kinds = {(c.step, c.kind, c.unfinished) for c in scan(str(tmp_path)).checkpoints}
-    assert kinds == {
-        (30, Kind.PERIODIC, True),
-        (25, Kind.DYING_GASP, False),
-        (20, Kind.PERIODIC, False),
-        (10, Kind.PERIODIC, False),
-    }
-    made = plan(str(tmp_path), Selection(kind=Kind.PERIODIC))
-    # one of two copies, and no notes
-    assert [os.path.relpath(f.path, tmp_path) for f in made.shared] == ["s20/a.pt"]
-    put(tmp_path / "s20" / "a.pt", b"cut", 20)
-    (tmp_path / "s20" / "notes.pt").unlink()
-    made = plan(str(tmp_path), Selection(kind=Kind.PERIODIC))
-    assert [os.path.relpath(f.path, tmp_path) for f in made.shared] == ["s20/b.pt"]
-
-
 def test_resume_args(tmp_path: Path) -> None:
     taught(resume_args=["--from={path}", "--root", "{base}", "--at={step}", "{epoch}", "$" + "{HOME} {}"])
     home = step(tmp_path, 10)
@@ -221,6 +190,13 @@ MADE = {
     "safetensors": of({"template": TEMPLATE, "formats": ["safetensors"]}),
     "both": of({"template": TEMPLATE, "formats": ["safetensors", "torch_zip"]}),
     "committed": of(committed=True),
+    "kinds": of(
+        {"template": "s{step}/a.pt", "shared": True, "single": True},
+        {"template": "s{step}/b.pt", "shared": True, "single": True},
+        {"template": "s{step}/notes.pt", "role": "notes", "shared": True, "loaded": False, "required": False},
+        {"template": "s{step}.part/a.pt", "shared": True, "unfinished": True},
+        {"template": "panic{step}/a.pt", "shared": True, "kind": "dying-gasp"},
+    ),
 }
 TREES = table(
     """
@@ -291,6 +267,12 @@ TREES = table(
         run/step=10/:pair -> exit 4 choice/none-usable -missing-rank -wrong-format
     both slow
         run/step=10/:pair -> run/step=10
+    kinds
+        # One of two copies, and no notes; what is unfinished is no save.
+        s10/a.pt:model10 s10/b.pt:model10= s20/a.pt:model20 s20/b.pt:model20= s20/notes.pt:model20= s30.part/a.pt:model30 | kind=periodic
+            -> loads s20/a.pt
+        then cut s20/a.pt; rm s20/notes.pt | kind=periodic -> loads s20/b.pt
+        s10/a.pt:model10 s10/b.pt:model10= panic25/a.pt:model25 -> is mine dying-gasp step 25
     committed slow
         run/step=10/:pair; rm run/step=10/shard-00001-of-2.pt -> exit 2 save/groups-needed
     """,
@@ -489,12 +471,6 @@ def test_check_survives_odd_trees(tree: Path) -> None:
     assert run("layouts", "--check", "nowhere")[0] == 5
 
 
-def test_check_of_a_layout_of_ours(tree: Path) -> None:
-    code, out, _ = run("layouts", "--check", "out", "--layout", "dlrover", "--json")
-    assert code == 1
-    assert {row["layout"] for row in json.loads(out)["layouts-check"]} == {"dlrover"}
-
-
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -610,21 +586,6 @@ def test_a_template_matches_every_path_that_it_describes(made: tuple[str, str], 
 def test_any_table_is_read_or_refused(value: object) -> None:
     with suppress(ValueError):
         user.load([value], tuple(FORMATS))
-
-
-@pytest.mark.slow
-def test_layouts_do_not_leak(tmp_path: Path) -> None:
-    """The fixture of this module forgets them; and a second question of the same process replaces those of
-    the first.
-    """
-    assert active().in_order == LAYOUTS
-    taught(name="one")
-    taught(name="two")
-    assert [one.name for one in active().own] == ["two"]
-    step(tmp_path, 10)
-    assert {c.layout for c in scan(str(tmp_path)).checkpoints} == {"two"}
-    use(())
-    assert "two" not in {c.layout for c in scan(str(tmp_path)).checkpoints}
 
 
 @pytest.mark.parametrize(

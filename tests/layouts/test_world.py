@@ -14,7 +14,7 @@ import torch
 from timed import lay
 
 from ckpt_tools.api import plan, verify
-from ckpt_tools.errors import NoneUsable, UsageError
+from ckpt_tools.errors import UsageError
 from ckpt_tools.layouts.common.saved_by import Topology
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.plan import LoadPlan
@@ -374,31 +374,6 @@ def test_parallel_sizes_that_contradict_themselves_or_the_names_are_said_and_nam
     if expected > world:
         with pytest.raises(UsageError, match="topology-mismatch"):
             plan(str(tmp_path), Selection(world_size=world))
-
-
-def test_names_with_a_hole_do_not_win(tmp_path: Path) -> None:
-    put(tmp_path, {10: grid(10, tp=1), 20: claimed(20, ("00_000", "00_002"), 1, 2, 2)})
-    with pytest.raises((NoneUsable, UsageError)):
-        plan(str(tmp_path))
-
-
-@pytest.mark.share(2)
-@pytest.mark.slow
-@pytest.mark.parametrize("worlds", [{10: 4, 20: 2}, {10: 2, 20: 4}], ids=str)
-@pytest.mark.parametrize("told", [None, 2, 4])
-@pytest.mark.parametrize(
-    "writer", ["deepspeed", "data_parallel", "tensor_parallel", "stages", "dlrover", "local", "nemo"]
-)
-def test_a_save_of_another_world_is_loaded_whole_or_not_at_all(
-    writer: str, told: int | None, worlds: dict[int, int], tmp_path: Path
-) -> None:
-    made = write(tmp_path, writer, worlds)
-    (tmp_path / made[20][0]).write_bytes(b"cut")
-    try:
-        chosen = plan(str(tmp_path), Selection(world_size=told))
-    except (NoneUsable, UsageError):
-        return  # said, and nothing is started
-    assert planned(chosen, tmp_path) == set(made[10])
 
 
 @pytest.mark.slow
