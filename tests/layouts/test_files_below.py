@@ -4,15 +4,14 @@ a job that is told to resume without them would start with a part of a state, an
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
-from fixture_trees import materialise
+from fixture_trees import tree_of
 from in_process import executed
 from pasted_hints import Paste, written
-from places import LAYOUT_TREES
 from small_files import adam, saved, tensor
+from timed import put
 
 from ckpt_tools import CkptError, Selection, errors, plan
 
@@ -42,25 +41,24 @@ def pasted_lines(root: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> st
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(("below", "what"), tuple(zip(BELOW, STATES, strict=True)))
 def test_a_state_below_the_directory_is_asked_about(tmp_path: Path, case: str, below: str, what: str) -> None:
-    root = materialise(LAYOUT_TREES / case / "expected.json", tmp_path)
-    path = newest(root) / below
-    path.parent.mkdir(parents=True)
-    path.write_bytes(saved(STATES[what]))
+    root = tree_of(case, tmp_path)
+    path = put(newest(root) / below, saved(STATES[what]))
     with pytest.raises(CkptError) as asked:
         plan(str(root))
-    assert asked.value.exit_code in (2, 4)
-    assert os.path.relpath(path, root) in str(asked.value)
+    assert asked.value.exit_code in (2, 4) and str(path.relative_to(root)) in str(asked.value)
 
 
 @pytest.mark.slow
-@pytest.mark.share(2, "slow")
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("name", ["samples/step_10.npy", "logs/train.json", "samples/a.npz"])
-def test_data_below_it_are_no_question(tmp_path: Path, case: str, name: str) -> None:
-    root = materialise(LAYOUT_TREES / case / "expected.json", tmp_path)
+def test_data_below_it_are_no_question(tmp_path: Path, case: str) -> None:
+    root = tree_of(case, tmp_path)
     home = newest(root)
-    (home / name).parent.mkdir()
-    (home / name).write_bytes(b"{}" if name.endswith("json") else b"\x93NUMPY")
+    for name, data in {
+        "samples/step_10.npy": "\x93NUMPY",
+        "logs/train.json": "{}",
+        "samples/a.npz": "x",
+    }.items():
+        put(home / name, data)
     assert newest(root) == home
 
 
@@ -70,7 +68,7 @@ def test_what_an_engine_saved_below_a_directory_without_a_model_is_asked_about(
     where: str, named: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Accelerate's own files are there, and the model in a place that its layout does not know."""
-    root = materialise(LAYOUT_TREES / "accelerate/deepspeed/expected.json", tmp_path)
+    root = tree_of("accelerate/deepspeed", tmp_path)
     for save in root.iterdir():
         (save / where).parent.mkdir(parents=True, exist_ok=True)
         (save / "pytorch_model").rename(save / where)
@@ -82,10 +80,9 @@ def test_what_an_engine_saved_below_a_directory_without_a_model_is_asked_about(
 def test_files_of_two_layouts_in_one_directory_are_asked_about(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = materialise(LAYOUT_TREES / "accelerate/deepspeed/expected.json", tmp_path)
-    for save in root.iterdir():
-        for path in (save / "pytorch_model").iterdir():
-            path.rename(save / path.name)
+    root = tree_of("accelerate/deepspeed", tmp_path)
+    for path in root.glob("*/pytorch_model/*"):
+        path.rename(path.parents[1] / path.name)
     with pytest.raises(errors.UsageError):
         plan(str(root), Selection(run="."))
     assert pasted_lines(root, tmp_path, monkeypatch).startswith("Resume from step 8")

@@ -1,49 +1,11 @@
-"""Files of ranks under names that training loops give: which checkpoint is planned, over random names and over
-all trees of named frameworks.
-"""
+"""Files of ranks under names that training loops give: which checkpoint is planned."""
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from fixture_trees import CASES, materialise, one_of_each, overwrite
-from places import FIXTURES
-from recorded import TREES
-from small_files import saved, tensor
 from told_trees import Question, hold, table
-
-from ckpt_tools.api import plan
-from ckpt_tools.errors import NoneUsable, UsageError
-
-NAMED = [
-    case
-    for case in CASES
-    if case.parent.parent.name != "rank-files" and str((case.parent / "tree").relative_to(FIXTURES)) in TREES
-]
-"""Of all frameworks, where a plan asks nothing."""
-
-
-@pytest.mark.share(8)
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "case", one_of_each([pytest.param(case, id="/".join(case.parts[-3:-1])) for case in NAMED])
-)
-def test_beside_the_files_of_a_framework_a_rank_of_its_own_is_no_checkpoint(
-    case: Path, tmp_path: Path
-) -> None:
-    root = materialise(case, tmp_path)
-    before = plan(str(root)).checkpoint
-    assert before is not None
-    home = before.parts[0].home
-    if not home or before.layout in ("dlrover", "files", "numpy", "torch-checkpointing"):
-        return  # names of their own, such as that of an item called rank; files of no framework
-    overwrite(Path(home) / "rank_0.pt", saved({"w": tensor(7)}), before.mtime_ns)
-    with suppress(UsageError, NoneUsable):  # torchtune's optimizer is of the epoch that is now nobody's
-        after = plan(str(root)).checkpoint
-        assert after is not None and (after.path, after.layout) == (before.path, before.layout)
-
 
 GRID = "weights_tp_rank_world_size={}_2_pp_rank_world_size=0_1.pth"
 MADE = {

@@ -6,19 +6,15 @@ import os
 from pathlib import Path
 
 import pytest
+import timed
 from small_files import adam, lightning, saved, tensor
 
 from ckpt_tools.api import plan
 from ckpt_tools.errors import UsageError
 
-START = 1_735_700_000
-
 
 def put(root: Path, name: str, version: int, data: bytes) -> None:
-    path = root / name.format(version)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-    os.utime(path, (START + 600 * version,) * 2)
+    timed.put(root / name.format(version), data, 600 * version)
 
 
 def content(kind: str, version: int) -> bytes:

@@ -23,7 +23,7 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Part, Unseen
 from ckpt_tools.model.plan import Assignment, Resume
-from ckpt_tools.model.report import Box, Level, Report
+from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import ReadOptions, Selection
 from ckpt_tools.planning.choose import Judgement
 from ckpt_tools.planning.equal_files import Contradiction
@@ -117,10 +117,6 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def codes(made: Judgement) -> list[str]:
-    return [f.code for f in made.findings]
-
-
 def loads(made: Judgement) -> dict[int, list[str]]:
     assert made.assignment is not None
     return {rank: [load.part.name for load in some] for rank, some in made.assignment.loads.items()}
@@ -155,29 +151,6 @@ def test_what_its_directory_hides_rejects_it_only_where_leave_was_given_to_pass_
     assert (made.usable, told) == (False, [("unreadable", unseen[0].path, Severity.ERROR)])
     lone = tuple(p._replace(home="") for p in world.judged.parts)  # without a directory of their own
     assert world.judge().judge(replace(world.judged, parts=lone)).usable
-
-
-def test_contradictions_are_asked_about_what_would_be_loaded_until_nothing_is_wrong(world: World) -> None:
-    world.found = [Contradiction(world.path("model_1"), WRONG_STEP)]
-    made = world.judgement()
-    assert made.usable and loads(made) == {0: ["model_0"], 1: ["model_0"]}
-    assert [[p.name for p in planned] for planned in world.asked] == [["model_0", "model_1"], ["model_0"]]
-
-
-def test_tensors_whose_pieces_leave_holes_reject_it(world: World) -> None:
-    home = f"{world.root}/20"
-    half, other = Box((0,), (2,)), Box((3,), (4,))
-    world.session.places[home] = {world.path("model_0"): {"w": half}, world.path("model_1"): {"w": other}}
-    made = world.judgement()
-    assert not made.usable and made.read
-    assert [(f.code, f.path) for f in made.findings] == [("bad-header", home)]
-    world.session.places[home][world.path("model_1")] = {"w": Box((2,), (4,))}
-    world.session.places[f"{world.root}/10"] = {"/a": {"w": Box((1,), (2,))}}  # of another directory
-    assert world.judgement().usable
-    world.session.places[home][world.path("model_1")] = {"w": other}
-    world.broken("model_0", "model_1")  # of which one would fill the hole
-    made = world.judgement()
-    assert not made.usable and "bad-header" not in codes(made) and "crc-mismatch" in codes(made)
 
 
 def test_another_world_is_asked_about_before_anything_is_found_wrong(
