@@ -13,12 +13,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from mindspore_writer import record
 from safetensors.numpy import save as safetensors_save
-from small_files import adam, mindspore, payload, saved, tensor
-from told_trees import KINDS, SETS, Made, Question, change, hold, of_steps, rewrite, table
+from small_files import (
+    adam,
+    dcp,
+    deepspeed_model,
+    deepspeed_zero,
+    lightning,
+    mindspore,
+    payload,
+    saved,
+    tensor,
+)
+from told_trees import KINDS, SETS, Made, Question, change, hold, of_steps, plant, rewrite, table
 
 from ckpt_tools import plan
+from ckpt_tools.errors import UsageError
 
 
 def arrays(ending: str, first: int, number: int) -> bytes:
@@ -173,6 +185,85 @@ MADE: dict[str, tuple[str, str] | Made] = {
     "untold": ("planted", RESTARTED.replace("mindspore", "uncounted")),
     "algorithm": ("planted", "iter_1/:rllib iter_2/:rllib"),
 }
+
+
+def callbacks(often: str, other: str) -> tuple[str, str]:
+    saves = [f"{often.format(e=e, s=s)}:lightning{s}@{s}" for e, s in enumerate((10, 20, 30), 1)]
+    return "planted", " ".join([*saves, f"{other}:lightning40@40"])
+
+
+OFTEN = "epoch={e}-step={s}.ckpt"
+MADE |= {
+    "end": callbacks(OFTEN, "end-epoch=4.ckpt"),
+    "best": callbacks(OFTEN, "best-epoch=4-step=40.ckpt"),
+    "last": callbacks(OFTEN, "last.ckpt"),
+    "run-end": callbacks(f"run-{OFTEN}", "end-epoch=4.ckpt"),
+    "run-last": callbacks(f"run-{OFTEN}", "last.ckpt"),
+    "part-best": callbacks("epoch={e}-part.ckpt", "best-val-epoch=4-step=40.ckpt"),
+    "again": (
+        "planted",
+        "epoch=1-step=10.ckpt:lightning10@10 last.ckpt:lightning10= epoch=2-step=20.ckpt:lightning20@20 last-v1.ckpt:lightning20=",
+    ),
+}
+
+GRID = "weights_tp_rank_world_size={}_2_pp_rank_world_size=0_1.pth"
+MADE |= {
+    "runs": (
+        "planted",
+        ";".join(
+            f"{d}/training_state_rank0.pt:optimizer{n} {d}/training_state_rank1.pt:optimizer{n}= {d}/training_state.pt:model{n}="
+            for n in (8, 10)
+            for d in [f"draft-step{n}"]
+        ),
+    ),
+}
+
+
+def zero(step: int, seed: int) -> Mapping[str, bytes]:
+    files = {f"zero_pp_rank_{r}_mp_rank_00_optim_states.pt": deepspeed_zero(step, 2, r) for r in (0, 1)}
+    return {"mp_rank_00_model_states.pt": deepspeed_model(step, 2, 1, seed), **files}
+
+
+def crashed(seed: int) -> bytes:
+    state = {"epoch": 0, "global_step": 7, "pytorch-lightning_version": "2.6.6", "loops": {}, "callbacks": {}}
+    rest = {"optimizer_states": [adam(7)], "lr_schedulers": []}
+    return saved({**state, "state_dict": {"w": tensor(seed)}, **rest})
+
+
+SETS |= {
+    "zero": lambda n: zero(n, 0),
+    "zeroagain": lambda n: zero(n, 7),
+    "dcpagain": lambda n: dcp(n, seed=7),
+}
+KINDS |= {
+    "crashed": crashed,
+    "gasp": lambda n: mindspore(False, n, epoch_num=2, step_num=7),
+    "told": lambda n: mindspore(False, 0, epoch_num=1, step_num=n),
+}
+
+WEIGHTS = {
+    "values": {"w": tensor(7)},
+    "shapes": {"w": tensor(7, shape=(4, 3))},
+    "keys": {"decoder.w": tensor(20)},
+    "copy": {"w": tensor(20)},
+}
+"""Those of a whole state of the same step: others, of other tensors, or the same with more beside."""
+
+
+def other(which: str) -> bytes:
+    told = {
+        "epoch": 1,
+        "global_step": 20,
+        "pytorch-lightning_version": "2.6.6",
+        "loops": {},
+        "lr_schedulers": [],
+    }
+    rest = {"callbacks": {"score": torch.tensor(0.25)}, "optimizer_states": [adam(20)]}
+    return saved({**told, "state_dict": WEIGHTS[which], **rest})
+
+
+KINDS |= {which: (lambda n, which=which: other(which)) for which in WEIGHTS}
+KINDS["one"] = lambda n: lightning(1, 20)
 TREES = table(
     """
     planted
@@ -281,7 +372,123 @@ TREES = table(
         as it is | order=step -> epoch1-step4 => ok
         rm epoch1-step4/{optimizer/pytorch_optim-00001.bin,lr_scheduler} | order=step -> epoch1-step2 -missing-part
         rm epoch1-step4/running_states.json | order=step -> epoch1-step2 +unfinished-save
+    # --- What several ModelCheckpoint callbacks of one Trainer save into one directory.
+    # Lightning's ModelCheckpoint, twice: by steps, and at the end of an epoch or for the best.
+    end
+        as it is -> end-epoch=4.ckpt => ok
+        {cut,empty,rm} end-epoch=4.ckpt -> loads epoch=3-step=30.ckpt
+        end-epoch=4.ckpt:lightmodel40= -> epoch=3-step=30.ckpt +passed-over
+        then cut epoch=3-step=30.ckpt -> epoch=2-step=20.ckpt -truncated +passed-over
+    best
+        as it is -> best-epoch=4-step=40.ckpt => ok
+        {cut,empty,rm} best-epoch=4-step=40.ckpt -> loads epoch=3-step=30.ckpt
+        best-epoch=4-step=40.ckpt:lightmodel40= -> epoch=3-step=30.ckpt +passed-over
+        then cut epoch=3-step=30.ckpt -> epoch=2-step=20.ckpt -truncated +passed-over
+    last
+        as it is -> last.ckpt => ok
+        {cut,empty,rm} last.ckpt -> loads epoch=3-step=30.ckpt
+        last.ckpt:lightmodel40= -> epoch=3-step=30.ckpt +passed-over
+        then cut epoch=3-step=30.ckpt -> epoch=2-step=20.ckpt -truncated +passed-over
+    run-end
+        as it is -> end-epoch=4.ckpt => ok
+        {cut,empty,rm} end-epoch=4.ckpt -> loads run-epoch=3-step=30.ckpt
+    run-last
+        as it is -> last.ckpt => ok
+        {cut,empty,rm} last.ckpt -> loads run-epoch=3-step=30.ckpt
+    part-best
+        as it is -> best-val-epoch=4-step=40.ckpt => ok
+        {cut,empty,rm} best-val-epoch=4-step=40.ckpt -> loads epoch=3-part.ckpt
+    # A run that starts from scratch in a directory renews last-v1.ckpt; an old one that was put back is seen.
+    again
+        as it is -> epoch=2-step=20.ckpt => ok
+        rm last-v1.ckpt; last.ckpt:lightning10@30 -> epoch=2-step=20.ckpt => suspect step-mismatch
+    # --- Files of ranks under names that training loops give: which checkpoint is planned.
+    planted
+        # Flat in one directory; what of the newest is gone loses all of it.
+        step_10_rank_0.pt:model100 step_10_rank_1.pt:model101= step_20_rank_0.pt:model200 step_20_rank_1.pt:model201=
+            -> loads step_20_rank_0.pt step_20_rank_1.pt
+        then rm step_20_rank_1.pt -> loads step_10_rank_0.pt step_10_rank_1.pt
+        rank0_step10.pt:model100 rank1_step10.pt:model101= rank0_step20.pt:model200 rank1_step20.pt:model201=
+            -> loads rank0_step20.pt rank1_step20.pt
+        then rm rank1_step20.pt -> loads rank0_step10.pt rank1_step10.pt
+        model_10.rank0.pt:model100 model_10.rank1.pt:model101= model_20.rank0.pt:model200 model_20.rank1.pt:model201=
+            -> loads model_20.rank0.pt model_20.rank1.pt
+        then rm model_20.rank1.pt -> loads model_10.rank0.pt model_10.rank1.pt
+        iter_0000010.rank-0.bin:model100 iter_0000010.rank-1.bin:model101= iter_0000020.rank-0.bin:model200;
+            iter_0000020.rank-1.bin:model201= -> loads iter_0000020.rank-0.bin iter_0000020.rank-1.bin
+        epoch_1_rank_0.pt:model100 epoch_1_rank_1.pt:model101= epoch_2_rank_0.pt:model200 epoch_2_rank_1.pt:model201=
+            -> loads epoch_2_rank_0.pt epoch_2_rank_1.pt
+        # A model for all beside the optimizers of ranks.
+        model_10.pt:model optim_10_rank0.pt:optimizer10= optim_10_rank1.pt:optimizer10= model_20.pt:model;
+            optim_20_rank0.pt:optimizer20= optim_20_rank1.pt:optimizer20=
+            -> loads model_20.pt optim_20_rank0.pt optim_20_rank1.pt
+        then rm model_20.pt -> loads model_10.pt optim_10_rank0.pt optim_10_rank1.pt
+        # Numbers that count as ranks do, from 0 without a gap, in directories of later steps than there are ranks.
+        step_10/checkpoint_0.pt:whole10 step_20/checkpoint_0.pt:whole20 -> loads step_20/checkpoint_0.pt
+        step_10/checkpoint_0.pt:model100 step_10/checkpoint_1.pt:model101= step_20/checkpoint_0.pt:model200;
+            step_20/checkpoint_1.pt:model201= -> loads step_20/checkpoint_0.pt step_20/checkpoint_1.pt
+        then rm step_20/checkpoint_1.pt -> step_10 -missing-rank +world-size-inferred
+        # Directories of ranks, and files of a grid (Picotron's).
+        rank0/step10.pt:model100 rank1/step10.pt:model101= rank0/step20.pt:model200 rank1/step20.pt:model201=
+            -> loads rank0/step20.pt rank1/step20.pt
+        then rm rank0/step20.pt -> loads rank0/step10.pt rank1/step10.pt
+        rank_0/model_epoch_1.pt:model100 rank_0/optim_epoch_1.pt:optimizer1= rank_1/model_epoch_1.pt:model101=;
+            rank_1/optim_epoch_1.pt:optimizer1= rank_0/model_epoch_2.pt:model200 rank_0/optim_epoch_2.pt:optimizer2=;
+            rank_1/model_epoch_2.pt:model201= rank_1/optim_epoch_2.pt:optimizer2=
+                -> loads rank_0/model_epoch_2.pt rank_0/optim_epoch_2.pt rank_1/model_epoch_2.pt rank_1/optim_epoch_2.pt
+        then rm rank_0/optim_epoch_2.pt -> epoch 1 -missing-rank +world-size-inferred
+    picotron
+        as it is -> 20
+        rm 20/weights_tp_rank_world_size=0_2_pp_rank_world_size=0_1.pth -> 10 -missing-rank
+    # The name of a run may stand before the step, and 10 comes after 8.
+    runs slow
+        as it is
+            -> loads draft-step10/training_state.pt draft-step10/training_state_rank0.pt draft-step10/training_state_rank1.pt
+        rm draft-step10/training_state.pt -> draft-step8 -missing-part +world-size-inferred => broken missing-part
+    # --- Saves of one step in two places: copies of each other, or of two attempts, between which no name chooses.
+    # Of two attempts the later is loaded; a copy is no question, and neither is a damaged one.
+    planted
+        global_step5/:zero global_step10/:zero step_10/:zeroagain -> step_10 +missing-tracker
+        global_step5/:zero global_step10/:zero step_10/:zero= -> global_step10 +missing-tracker
+        global_step5/:zero global_step10/:zero step_10/:zeroagain!= -> global_step10 +missing-tracker
+        step-10/:dcp step-20/:dcp step_20/:dcpagain -> step_20
+        step-10/:dcp step-20/:dcp step_20/:dcp= -> step-20
+        step-10/:dcp step-20/:dcp step_20/:dcpagain!= -> step-20
+        checkpoints/epoch=0-step=4.ckpt:lightning checkpoints/on_exception.ckpt:crashed7 crash/on_exception.ckpt:crashed9
+            -> crash/on_exception.ckpt
+        checkpoints/epoch=0-step=4.ckpt:lightning checkpoints/on_exception.ckpt:crashed7 crash/on_exception.ckpt:crashed7=
+            -> checkpoints/on_exception.ckpt
+        checkpoints/epoch=0-step=4.ckpt:lightning checkpoints/on_exception.ckpt:crashed7 crash/on_exception.ckpt:crashed9!=
+            -> checkpoints/on_exception.ckpt -truncated
+        net-1_2.ckpt:told net-1_4.ckpt:told net-2_3_breakpoint.ckpt:gasp0 b/net-2_3_breakpoint.ckpt:gasp5
+            -> b/net-2_3_breakpoint.ckpt
+        net-1_2.ckpt:told net-1_4.ckpt:told net-2_3_breakpoint.ckpt:gasp0 b/net-2_3_breakpoint.ckpt:gasp0{,=}
+            -> b/net-2_3_breakpoint.ckpt
+        net-1_2.ckpt:told net-1_4.ckpt:told net-2_3_breakpoint.ckpt:gasp0 b/net-2_3_breakpoint.ckpt:gasp5!=
+            -> net-2_3_breakpoint.ckpt -missing-rank -truncated
+    # --- Files of one step under several names, of which a framework loads one: copies of each other, or other models.
+    planted
+        # Of other weights none is chosen in silence, whatever the order.
+        encoder.ckpt:one decoder.ckpt:{values,shapes,keys}= -> exit 2 save/mixed-counters
+        then as it is | order=step -> exit 2 save/mixed-counters
+        then as it is | order=mtime -> exit 2 save/mixed-counters
+        then as it is | exclude=decoder.ckpt -> encoder.ckpt
+        epoch=1-step=20.ckpt:one epoch=1-step=20_b.ckpt:{values,shapes,keys} -> exit 2 save/mixed-counters
+        then as it is | exclude=epoch=1-step=20_b.ckpt -> epoch=1-step=20.ckpt
+        model-val_loss=0.42.ckpt:{values,shapes,keys} model-val_loss=0.31.ckpt:one -> exit 2 save/mixed-counters
+        epoch=1-step=20.ckpt:one last.ckpt:{values,shapes,keys}= -> exit 2 save/mixed-counters
+        then as it is | order=mtime -> exit 2 save/mixed-counters
+        # Copies and a damaged one are no question.
+        encoder.ckpt:one decoder.ckpt:{copy,one}= -> decoder.ckpt
+        epoch=1-step=20.ckpt:one epoch=1-step=20_b.ckpt:{copy,one}= -> epoch=1-step=20.ckpt
+        model-val_loss=0.31.ckpt:one model-val_loss=0.42.ckpt:{copy,one}= -> model-val_loss=0.31.ckpt
+        epoch=1-step=20.ckpt:one last.ckpt:{copy,one}= -> epoch=1-step=20.ckpt
+        epoch=1-step=20.ckpt:one last.ckpt:values!= -> epoch=1-step=20.ckpt -truncated +mtime-not-kept
     """,
+    picotron=(
+        "planted",
+        " ".join(f"{n}/{GRID.format(r)}:model{n}{r}{'=' * r}" for n in (10, 20) for r in (0, 1)),
+    ),
     examples=(
         "colossalai/booster",
         of_steps(
@@ -313,3 +520,10 @@ def test_what_rllib_makes_its_parts_from_is_known(tmp_path: Path) -> None:
                 tmp_path / home / RLLIB[2], lambda _, more=more: f"\x80\x02({known}{more}t.".encode("latin-1")
             )  # type: ignore[misc]
         assert {f.code for f in plan(tmp_path).warnings} == told
+
+
+def test_the_hint_says_which_to_leave_out(tmp_path: Path) -> None:
+    plant(tmp_path, "encoder.ckpt:one decoder.ckpt:values=")
+    with pytest.raises(UsageError, match="hold other weights") as raised:
+        plan(tmp_path)
+    assert "--exclude decoder.ckpt to resume from encoder.ckpt" in raised.value.hint

@@ -15,10 +15,12 @@ from typing import Any
 
 import pytest
 from fixture_trees import CASES, TREES, damage, files_of, firsts, materialise, questions, selection, tree_of
+from msgspec.structs import replace
 from places import LAYOUT_TREES
 
-from ckpt_tools import errors
+from ckpt_tools import CkptError, Level, Selection, errors, latest
 from ckpt_tools.api import plan, scan, verify
+from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import CODES
 from ckpt_tools.layouts import LAYOUTS
 from ckpt_tools.layouts.common.templates import compile_template
@@ -208,3 +210,38 @@ def test_each_checkpoint_is_of_the_framework_whose_files_lie_in_it(tmp_path: Pat
             path.unlink()
     # as the Trainer's others: it was cut off
     assert found() == {(True, "hf-trainer", True), (False, "hf-trainer", False)}
+
+
+# --- However deep one looks, and whoever asks, the answer is the same: names alone lead to the files that
+
+
+ASKED = Selection(settle=0)
+
+
+def files(made: LoadPlan) -> set[str]:
+    """What the job loads: which of its ranks loads which, names alone may not tell."""
+    return {f.path for load in made.by_rank for f in load.files} | {f.path for f in made.shared}
+
+
+@pytest.mark.slow
+@pytest.mark.share(8)
+@pytest.mark.parametrize("case", TREES)
+def test_names_alone_and_one_rank_alone_lead_to_the_same_files(case: Path, tmp_path: Path) -> None:
+    root = materialise(case, tmp_path)
+    try:
+        read = plan(str(root), ASKED)
+    except CkptError:  # several runs, or none that is whole: other tests ask what is said then
+        return
+    try:
+        named = plan(str(root), replace(ASKED, level=Level.PRESENCE))
+    except UsageError:  # names count steps and epochs, and only contents tell the steps of both
+        assert case.parent.parent.name == "accelerate"
+        return
+    assert read.checkpoint and named.checkpoint
+    if named.checkpoint.key == read.checkpoint.key:
+        assert files(named) == files(read)
+    else:  # only contents tell that it is damaged
+        assert named.checkpoint.key in {r.checkpoint.key for r in read.rejected}
+    for load in (*read.by_rank[:1], *read.by_rank[1:][-1:]):
+        alone = latest(str(root), replace(ASKED, rank=load.rank))
+        assert [r for r in alone.by_rank if r.rank == load.rank] == [load]

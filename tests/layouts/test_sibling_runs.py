@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 import pytest
 from places import LAYOUT_TREES
-from small_files import lightning, saved, tensor
+from small_files import adam, lightning, saved, tensor
 from timed import put
 from told_trees import Question, hold, table
 
 from ckpt_tools.api import plan, scan
+from ckpt_tools.errors import UsageError
 from ckpt_tools.layouts import BUILT_IN
 
 
@@ -117,3 +119,48 @@ def test_the_places_of_replicas_in_their_data_are_no_runs(
     tree: str, asked: list[Question], tmp_path: Path
 ) -> None:
     hold(tree, asked, tmp_path)
+
+
+# --- Directories of versions, as Weights & Biases' clients download them (``model:v0/``): one run of save
+
+
+def put_version(root: Path, name: str, version: int, data: bytes) -> None:
+    put(root / name.format(version), data, 600 * version)
+
+
+def content(kind: str, version: int) -> bytes:
+    if kind == "lightning":
+        return lightning(version, 10 * version)
+    state = {"model": {"w": tensor(version)}, "optimizer": adam(10 * version)}
+    return saved(state if kind == "state" else {"w": tensor(version)})
+
+
+@pytest.mark.parametrize("kind", ["lightning", "state", "weights"])
+@pytest.mark.parametrize("name", ["model:v{}", "artifacts/model-x1y2:v{}"])
+def test_versions_are_saves_of_one_run(name: str, kind: str, tmp_path: Path) -> None:
+    versions = (2, 9, 10)
+    for version in versions:
+        put_version(tmp_path, f"{name}/model.ckpt", version, content(kind, version))
+    made = plan(str(tmp_path))
+    assert made.checkpoint and made.checkpoint.path == str(tmp_path / name.format(10))
+    assert not made.warnings
+    os.truncate(tmp_path / name.format(10) / "model.ckpt", 700)
+    made = plan(str(tmp_path))
+    assert made.checkpoint and made.checkpoint.path == str(tmp_path / name.format(9))
+
+
+@pytest.mark.parametrize("kind", ["lightning", "state"])
+def test_versions_of_two_artifacts_are_two_runs(kind: str, tmp_path: Path) -> None:
+    for artifact in "ab":
+        for version in (0, 1):
+            put_version(tmp_path, f"model-{artifact}:v{{}}/model.ckpt", version, content(kind, version))
+    with pytest.raises(UsageError, match="several runs"):
+        plan(str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["lightning", "state"])
+def test_a_newest_version_that_was_emptied_is_told(kind: str, tmp_path: Path) -> None:
+    for version in (0, 1, 2):
+        put_version(tmp_path, "model:v{}/model.ckpt", version, content(kind, version))
+    (tmp_path / "model:v2/model.ckpt").unlink()
+    assert [f.path for f in plan(str(tmp_path)).warnings] == [str(tmp_path / "model:v2")]
