@@ -81,17 +81,24 @@ def keep(root: Path, wanted: Callable[[Path], bool]) -> Path:
     target = root.parent / "kept"
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()
-    for p in root.rglob("*"):
-        if p.is_file() and wanted(p):
-            to = target / p.relative_to(root)
-            to.parent.mkdir(parents=True, exist_ok=True)
-            os.link(p, to)
+    for p in filter(wanted, below(root)):
+        to = target / p.relative_to(root)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        os.link(p, to)
     return target
+
+
+def tracker(path: Path) -> bool:
+    return path.name in TRACKERS
+
+
+def index(path: Path) -> bool:
+    return names.may_be_index(path.name)
 
 
 def renamed(root: Path) -> Path:
     """The tree with directories whose names say nothing, and without its trackers."""
-    target = keep(root, lambda p: p.name not in TRACKERS)
+    target = keep(root, lambda p: not tracker(p))
     directories = sorted((p for p in target.rglob("*") if p.is_dir()), key=lambda p: -len(p.parts))
     for i, p in enumerate(directories):
         p.rename(p.parent / f"nonsense{'x' * i}")
@@ -104,13 +111,9 @@ def renamed(root: Path) -> Path:
 def test_what_is_left_of_a_checkpoint_is_never_a_first_launch(case: Path, tmp_path: Path) -> None:
     root = materialise(case, tmp_path)
     held(renamed(root))
-    for only in (
-        lambda p: p.name in TRACKERS,
-        lambda p: names.may_be_index(p.name),
-        lambda p: not names.may_be_index(p.name) and p.name not in TRACKERS,
-    ):
+    for only in (tracker, index, lambda p: not tracker(p) and not index(p)):
         held(keep(root, only))
-    for one in [p for p in root.rglob("*") if p.is_file() and (p.name in TRACKERS or state(p))]:
+    for one in [p for p in below(root) if tracker(p) or state(p)]:
         held(keep(root, lambda p, one=one: p == one))
 
 
@@ -260,9 +263,8 @@ def test_an_archive_with_a_state_in_it_is_no_first_launch(packed: str, tmp_path:
     """As ``model.save("ppo_cartpole")`` of Stable-Baselines3 writes it, whatever else comes first in it."""
     for name in (packed, packed + ".log"):
         with zipfile.ZipFile(tmp_path / "ppo_cartpole.zip", "w") as z:
-            z.writestr("data", os.urandom(9000))
-            z.writestr(name, b"weights")
-            z.writestr("system_info.txt", "Linux")
+            for member, data in {"data": os.urandom(9000), name: b"weights", "info.txt": b"Linux"}.items():
+                z.writestr(member, data)
         assert fresh(tmp_path) == (name != packed)
 
 

@@ -6,20 +6,15 @@ import itertools
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import timed
-from hypothesis import given
-from hypothesis import strategies as st
 from in_process import executed
 from small_files import adam, saved, tensor
 
 from ckpt_tools.api import plan
-from ckpt_tools.discovery.walk import discover
 from ckpt_tools.formats import BY_NAME as FORMATS
 from ckpt_tools.layouts import Layouts, use, user
 from ckpt_tools.layouts import guess as guessing
@@ -34,11 +29,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as toml_parser
 
-STEPS = ("step_", "step=", "global_step", "global-step-", "iter", "iter_", "iteration-", "model_step_")
-EPOCHS = ("epoch_", "epoch-")
-RANKS = ("rank", "rank_", "r_rank", "state_rank", "mp_rank_", "tp")
-SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors", ".weights", ".bin")
-
 
 @pytest.fixture(autouse=True)
 def clean() -> Iterator[None]:
@@ -52,68 +42,6 @@ def guess(paths: Iterable[str]) -> Guess:
 
 def toml(guessed: Guess) -> str:
     return render(guessed, [f"guessed{n or ''}" for n in range(len(guessed.layouts))])
-
-
-class Made(NamedTuple):
-    """Where a file belongs, as whoever wrote its name meant it."""
-
-    run: str
-    when: tuple[int, ...]
-    whose: int | None
-
-
-@st.composite
-def trees(draw: st.DrawFn) -> dict[str, Made]:
-    """Files of a random template, by their paths, with the places that their names tell."""
-    words = draw(st.lists(st.sampled_from([*STEPS, *EPOCHS, "ours-", ""]), min_size=1, max_size=1))
-    if words[0] in STEPS and draw(st.booleans()):
-        words = [draw(st.sampled_from(EPOCHS)), *words]
-    rank = draw(st.sampled_from(["", *RANKS, "w"]))
-    named = any(w in STEPS + EPOCHS for w in words)
-    width, wide = draw(st.sampled_from([0, 7])), draw(st.sampled_from([0, 2]))
-    numbers = st.lists(st.integers(10, 9_999), min_size=1 if named else 2, max_size=3, unique=True)
-    saves = list(itertools.product(*(draw(numbers) for _ in words)))
-    world = draw(st.integers(1 if rank in RANKS else 2, 4)) if rank else 1
-    flat, apart = draw(st.booleans()), draw(st.booleans())
-    roles = draw(st.sets(st.sampled_from(["model", "optim", "scheduler", "rng"]), min_size=1))
-    made = {}
-    for run in draw(st.sampled_from([("",), ("alpha/",), ("alpha/", "beta/deep/")])):
-        for save, r, role in itertools.product(saves, range(world), sorted(roles)):
-            when = [f"{w}{n:0{width}d}" for w, n in zip(words, save, strict=True)]
-            whose = [f"{rank}{r:0{wide}d}"] if rank else []
-            if flat:
-                path = "-".join([role, *when, *whose])
-            else:
-                path = "/".join([*when, "-".join([role, *whose]) if apart else "/".join([*whose, role])])
-            path = f"{run}{path}{draw(st.shared(st.sampled_from(SUFFIXES), key='suffix'))}"
-            made[path] = Made(run, save, r if rank else None)
-    return made
-
-
-@pytest.mark.slow
-@given(trees())
-def test_a_guess_describes_every_file_and_keeps_them_together_as_they_were_saved(
-    made: dict[str, Made],
-) -> None:
-    guessed = guess(list(made))
-    assert guessed.left_out == (), toml(guessed)
-    with tempfile.TemporaryDirectory() as root:
-        for path in made:
-            (Path(root) / path).parent.mkdir(parents=True, exist_ok=True)
-            (Path(root) / path).write_bytes(b"x")
-        layouts = user.load(toml_parser.loads(toml(guessed))["layout"], tuple(FORMATS))
-        parts = {os.path.relpath(p.path, root): p for p in discover(root, layouts).parts}
-    assert parts.keys() == made.keys()
-    assert {p.layout for p in parts.values()} == {"guessed"}
-    saves, whose = set(), set()
-    for path, truth in made.items():
-        p = parts[path]
-        saves.add((truth.run, truth.when, p.run, p.epoch, p.step))
-        whose.add((truth.whose, p.rank, p.coords))
-        told = tuple(n for n in (p.epoch, p.step) if n is not None)
-        assert told == truth.when
-    assert len(saves) == len({row[:2] for row in saves}) == len({row[2:] for row in saves})
-    assert len(whose) == len({row[0] for row in whose}) == len({row[1:] for row in whose})
 
 
 # --- what each name is taken for

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -63,25 +61,6 @@ def test_the_newest_may_still_be_written(tmp_path: Path) -> None:
     assert verify([str(flat)], settle=0).verdict is Verdict.BROKEN
     asked = verify([str(newest)])  # asked about by name, it is judged as it is
     assert asked.verdict is Verdict.BROKEN and "truncated" in codes(asked, Severity.ERROR)
-
-
-@pytest.mark.slow
-def test_a_file_that_grows_while_it_is_read_is_in_use(tmp_path: Path) -> None:
-    path, stop = tree("flat", tmp_path) / "resnet-2_5.ckpt", threading.Event()
-
-    def writer() -> None:
-        while not stop.is_set():
-            with path.open("ab") as f:
-                f.write(b"x")
-            time.sleep(0.0002)
-
-    thread = threading.Thread(target=writer)
-    thread.start()
-    try:
-        assert any("in-use" in codes(verify([str(path)])) for _ in range(200))
-    finally:
-        stop.set()
-        thread.join()
 
 
 @pytest.mark.slow

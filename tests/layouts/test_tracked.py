@@ -167,20 +167,3 @@ def test_a_tracker_of_another_layout_is_no_less_a_witness(name: str, tmp_path: P
 
     before, none = missed(most)
     assert none == [] and missed(most + 10) == (before, [most + 10])
-
-
-@pytest.mark.share(6)
-@pytest.mark.parametrize("name", [*TRACKED, *OTHERS])
-def test_a_tracker_that_names_a_damaged_save_is_told(name: str, tmp_path: Path) -> None:
-    """Whoever follows it alone loads that one, be it a directory or a file."""
-    run = Run(name, tmp_path / "run")
-    for p in run.newest.parts:
-        if p.size:
-            os.truncate(p.path, p.size // 2)
-            os.utime(p.path, (START + 600,) * 2)
-    try:
-        made = run.ask()
-    except (NoneUsable, UsageError):
-        return
-    assert made.checkpoint is not None and made.checkpoint.order < run.newest.order
-    assert "dangling-tracker" in {f.code for f in made.warnings}

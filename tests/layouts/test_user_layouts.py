@@ -26,8 +26,7 @@ from ckpt_tools.api import latest, plan, scan, verify
 from ckpt_tools.errors import UsageError
 from ckpt_tools.formats import BY_NAME as FORMATS
 from ckpt_tools.layouts import LAYOUTS, Layout, Piece, active, use, user
-from ckpt_tools.layouts.common.templates import FIELDS, METRIC, NUMBERS, RANKS
-from ckpt_tools.layouts.guess import near_miss
+from ckpt_tools.layouts.common.templates import FIELDS
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 
@@ -87,19 +86,12 @@ def test_the_users_own_templates_go_first(tmp_path: Path) -> None:
         ("step", "20\n", ""),
         ("step", "10", "stale-tracker"),
         ("step", "30", "dangling-tracker"),
-        ("step", "step=20", "bad-tracker"),
-        ("step", "10\n20", "bad-tracker"),
-        ("step", "9" * 19, "bad-tracker"),
-        ("step", "", "bad-tracker"),
+        *(("step", text, "bad-tracker") for text in ("step=20", "10\n20", "9" * 19, "")),
         ("step", None, "missing-tracker"),
-        ("name", "step=20\n", ""),
-        ("name", "/moved/since/step=20", ""),
-        ("name", "step=20/", ""),
+        *(("name", text, "") for text in ("step=20\n", "/moved/since/step=20", "step=20/")),
         ("name", "step=10", "stale-tracker"),
-        ("name", "20", "dangling-tracker"),
-        ("name", "step=10\nstep=20", "bad-tracker"),
-        ("name", " \n", "bad-tracker"),
-        ("name", "\0\xff", "dangling-tracker"),
+        *(("name", text, "dangling-tracker") for text in ("20", "\0\xff")),
+        *(("name", text, "bad-tracker") for text in ("step=10\nstep=20", " \n")),
     ],
 )
 def test_tracker_and_what_it_holds(tmp_path: Path, holds: str, text: str | None, code: str) -> None:
@@ -125,21 +117,13 @@ def test_resume_args(tmp_path: Path) -> None:
     args = plan(str(tmp_path)).resume.args
     assert args == (f"--from={home}", "--root", str(tmp_path / "run"), "--at=10", "", "${HOME} {}")
     assert latest(str(tmp_path), Selection(rank=1)).resume.args == args
-
-
-def test_the_path_is_the_file_when_all_load_one(tmp_path: Path) -> None:
-    taught({"template": "e{epoch}.pt", "shared": True}, resume_args=["{path}", "{epoch}", "{step}"])
-    path = put(tmp_path / "e3.pt", saved({"w": tensor(1)}))
-    made = plan(str(tmp_path)).resume
-    assert (made.path, made.args) == (str(path), (str(path), "3", ""))
-
-
-def test_step_and_epoch_from_the_content(tmp_path: Path) -> None:
-    taught({"template": "last.pt", "shared": True}, step_keys=["n"], epoch_keys=["e"], epoch_base=1)
-    put(tmp_path / "last.pt", saved({"w": tensor(1), "n": 77, "e": 3}))
-    made = plan(str(tmp_path)).checkpoint
-    assert made is not None
-    assert (made.step, made.epoch, made.epoch_base) == (77, 3, 1)
+    # the path is the file when all load one, and content tells the step and the epoch
+    keys = {"step_keys": ["n"], "epoch_keys": ["e"], "epoch_base": 1}
+    taught({"template": "last.pt", "shared": True}, resume_args=["{path}", "{epoch}", "{step}"], **keys)
+    path = put(tmp_path / "one/last.pt", saved({"w": tensor(1), "n": 77, "e": 3}))
+    made = plan(str(tmp_path / "one"))
+    assert (made.resume.path, made.resume.args) == (str(path), (str(path), "3", "77"))
+    assert made.checkpoint is not None and made.checkpoint.epoch_base == 1
 
 
 SETS["pair"] = lambda n: {
@@ -181,9 +165,6 @@ MADE = {
     "args": of(OWN, ARGS),
     "needed": of(OWN, ARGS, needs=["args"]),
     "epochs": of({"template": "e{epoch}.pt", "shared": True}, epoch_keys=["epoch"]),
-    "content": of(
-        {"template": "last.pt", "shared": True}, step_keys=["step"], epoch_keys=["epoch"], epoch_base=1
-    ),
     "replicated": of({"template": "step={step}/tp{tp}.pt", "replicated_over": ["dp"]}),
     "over-dp": of({"template": TEMPLATE, "replicated_over": ["dp"]}),
     "over-dp-sharded": of({"template": TEMPLATE, "replicated_over": ["dp"], "sharded": True}),
@@ -295,38 +276,25 @@ BAD_TABLES: list[tuple[object, str]] = [
     ([{"name": "My Layout"}], "layout My Layout: name must be of a-z"),
     ([{"name": "mine"}], "layout mine: it needs at least one"),
     ([layout(pieces=1)], "layout 1: unknown key 'pieces'; known: name, title"),
-    ([layout(title=1)], "layout 1: title must be str, not 1"),
     ([layout(reshardable=1)], "layout 1: reshardable must be bool, not 1"),
-    ([layout(epoch_base=True)], "layout 1: epoch_base must be int, not True"),
     ([layout(needs="model")], "layout 1: needs must be list, not 'model'"),
-    ([layout(needs=[1])], "layout 1: needs must be a list of words"),
-    ([layout(step_keys=[""])], "layout 1: step_keys must be a list of words"),
     ([layout(tracker="")], "layout 1: tracker is empty"),
     ([layout(tracker="meta/LATEST")], "layout mine: tracker is a file's name, not the path 'meta/LATEST'"),
     ([layout(commit="done")], "layout mine: commit names the role 'done', which no piece has"),
-    ([layout(needs=["model", "rng"])], "layout mine: needs names the role 'rng'"),
     ([layout(tracker_holds="both")], "layout mine: tracker_holds is 'step' or 'name'"),
     ([layout(resume_args=["{steps}"])], "layout mine: resume_args knows {path}, {base}, {step}"),
     ([{"name": "mine", "piece": "x"}], "layout 1: piece must be list"),
     ([{"name": "mine", "piece": ["x"]}], "layout mine, piece 1 is not a table"),
     ([layout({"template": "a"}, {})], "layout mine, piece 2: a template is a path below"),
     ([layout({"template": "/abs/{rank}"})], "piece 1: a template is a path below"),
-    ([layout({"template": "a/../{rank}"})], "piece 1: a template is a path below"),
-    ([layout({"template": "{run}/"})], "piece 1: a template is a path below"),
     ([layout({"template": "{ranks}.pt"})], "piece 1: {ranks} in {ranks}.pt: a field is one of tp, pp"),
-    ([layout({"template": "{rank:5}.pt"})], "{rank:5} in {rank:5}.pt: a field is one of"),
-    ([layout({"template": "{rank:05}.pt"})], "a field is one of"),
     ([layout({"template": "{rank:099d}.pt"})], "min repeat greater than max repeat"),
-    ([layout({"template": "[a/b]/{rank}.pt"})], "[ in '[a' has no partner within that name"),
     ([layout({"template": "{rank.pt"})], "{ in '{rank.pt' has no partner within that name"),
-    ([layout({"template": "<a|b/c>"})], "< in '<a|b' has no partner"),
     ([layout({"template": "a]"})], "] in 'a]' has no partner"),
-    ([layout({"template": "a", "role": ""})], "piece 1: role is empty"),
     ([layout({"template": "a", "kind": "weekly"})], "piece 1: kind is one of periodic, dying-gasp, release, best, not 'weekly'"),
     ([layout({"template": "a", "formats": ["pth"]})], "piece 1: there is no format 'pth'; 'ckpt formats' lists them"),
     ([layout({"template": "a", "replicated_over": ["data"]})], "replicated_over names axes among tp, pp, ep, dp, cp, not 'data'"),
     ([layout({"template": "a", "weak": True})], "piece 1: unknown key 'weak'; known: template, role"),
-    ([layout({"template": "a", "shared": "yes"})], "piece 1: shared must be bool"),
     ([layout(), layout()], "there are two layouts called 'mine': choose another name"),
     ([layout(name="megatron")], "there are two layouts called 'megatron': choose another name"),
 ]  # fmt: skip
@@ -380,13 +348,6 @@ def test_commands_know_the_layouts_of_the_file(tree: Path) -> None:
     assert run("plan", "out", "--layout", "megatron")[0] == 4
     known = [one["name"] for one in json.loads(run("layouts", "--json")[1])["layouts"]]
     assert (known[0], len(known)) == ("mine", len(LAYOUTS) + 1)
-
-
-@pytest.mark.slow
-def test_a_pyproject_may_hold_them_too(tree: Path) -> None:
-    (tree.parent / "ckpt.toml").unlink()
-    (tree.parent / "pyproject.toml").write_text(TOML.replace("[[layout", "[[tool.ckpt.layout"))
-    assert json.loads(run("plan", "out", "--json")[1])["checkpoint"]["layout"] == "mine"
 
 
 @pytest.mark.slow
@@ -516,69 +477,6 @@ def test_every_key_and_field_is_on_the_page() -> None:
         assert set(re.findall(r"`(\w+)`", first)) == set(fields)
     told = layouts.partition("| in a template")[2].partition("| key of")[0]
     assert set(re.findall(r"`\{(\w+)\}`", told)) == {*FIELDS} - {"run"}
-
-
-# --- any template
-
-
-WORDS = st.text(st.sampled_from("abstep-_=.,+@# ñ"), min_size=1, max_size=6).filter(
-    lambda s: s not in (".", "..")
-)
-NUMBER = st.integers(0, 10**9)
-RANK = st.integers(0, 999_999)
-
-
-@st.composite
-def templates(draw: st.DrawFn) -> tuple[str, str]:
-    """(a template of known fields, a path that it describes)."""
-    fields = draw(st.permutations(FIELDS))
-    template, path = "", ""
-    for depth in range(draw(st.integers(1, 3))):
-        name, text = "", ""
-        for _ in range(draw(st.integers(1, 4))):
-            kind, word = draw(st.sampled_from(["literal", "field", "optional", "words"])), draw(WORDS)
-            field = fields.pop() if kind in ("field", "optional") and fields else ""
-            if field in NUMBERS:
-                width = draw(st.integers(0, 9))
-                number = draw(RANK if field in RANKS else NUMBER)
-                value = f"{number:0{width}d}" if width else str(number)
-                field = f"{{{field}:0{width}d}}" if width else f"{{{field}}}"
-            else:
-                value = {"tmp": "_tmp", METRIC: f"{draw(RANK)}.{draw(RANK)}"}.get(field, word)
-                field = f"{{{field}}}" if field else ""
-            if kind == "optional" and field:
-                name += f"[{word}{field}]"
-                text += draw(st.sampled_from(["", word + value]))
-            elif kind == "field" and field:
-                name, text = name + field, text + value
-            elif kind == "words":
-                others = draw(st.lists(WORDS, min_size=1, max_size=3))
-                name, text = (
-                    f"{name}<{'|'.join([*others, word])}>",
-                    text + draw(st.sampled_from([*others, word])),
-                )
-            else:
-                name, text = name + word, text + word
-        if text in ("", ".", "..") or name in (".", ".."):
-            name, text = f"{name}x", f"{text}x"
-        template, path = f"{template}{'/' if depth else ''}{name}", f"{path}{'/' if depth else ''}{text}"
-    return template, path
-
-
-@pytest.mark.slow
-@given(templates(), st.sampled_from(["", "run/", "a/b/"]))
-def test_a_template_matches_every_path_that_it_describes(made: tuple[str, str], above: str) -> None:
-    template, path = made
-    (one,) = user.load([layout({"template": "{run}/" + template})]).own
-    (piece,) = one.pieces
-    directory, _, name = f"/data/{above}{path}".rpartition("/")
-    places = active().templates().places(directory)
-    mine = [place for place in places if place.layout is one]
-    assert len(mine) == 1
-    assert mine[0].base == f"/data/{above}{path}".removesuffix(f"/{path}")
-    told = places.read_name(name)
-    assert told is not None and places[told.piece].layout is one
-    assert near_miss(piece, above + path) is None
 
 
 @pytest.mark.slow

@@ -236,16 +236,6 @@ def test_nothing_is_asked_where_something_tells_how_many_ranks_there_are(
     assert planned(chosen, tmp_path) == set(made[40 if more else 10])
 
 
-@pytest.mark.parametrize("writer", ["trainer", "accelerate"])
-def test_a_lost_file_of_random_numbers_is_said_and_costs_no_step(writer: str, tmp_path: Path) -> None:
-    newest = write(tmp_path, writer, {10: 4, 20: 4})[20]
-    lost = next(name for name in newest if name.endswith(("rng_state_1.pth", "random_states_1.pkl")))
-    (tmp_path / lost).unlink()
-    made = plan(str(tmp_path))
-    assert made.checkpoint is not None and "20" in made.checkpoint.path and not made.rejected
-    assert ["rank 1" in f.message for f in made.warnings if f.code == "missing-rank"] == [True]
-
-
 def grid(step: int, tp: int = 2, pp: int = 2, dp: int = 1, order: str = "tp-cp-ep-dp-pp") -> dict[str, bytes]:
     """A Megatron save of that grid, each place written by its first data parallel rank."""
     topology, out = Topology(tp * pp * dp, {"tp": tp, "pp": pp}, order), {}

@@ -69,15 +69,6 @@ def codes(made: Assignment) -> list[str]:
     return [f.code for f in made.findings]
 
 
-def test_every_rank_loads_its_own_files_in_the_order_of_the_layout() -> None:
-    made = assigned([*models(0, 1, name="optim"), *models(1, 0), *models(0, 1, name="log")], 2)
-    assert loads(made) == {0: ["model_0", "optim_0"], 1: ["model_1", "optim_1"]}
-    assert not made.findings and not made.shared
-    assert not any(load.substituted for some in made.loads.values() for load in some)
-    made = assigned(models(0, 1, 2), 3, ranks=frozenset({1}))  # only these are asked for
-    assert loads(made) == {1: ["model_1"]} and not made.findings
-
-
 def test_a_damaged_file_is_replaced_by_the_nearest_good_one() -> None:
     made = assigned(models(0, 1, 2, 3, 4), 5, "model_3", "model_2")
     assert loads(made) == {n: [f"model_{of}"] for n, of in enumerate((0, 1, 1, 4, 4))}
@@ -127,18 +118,6 @@ def test_what_no_rank_may_stand_in_for() -> None:
     assert elsewhere.findings[0].path == "/run/10/other", "a finding that has a path keeps it"
 
 
-def test_ranks_without_a_file_are_told_once_and_what_follows_last() -> None:
-    parts = [*models(0, 1, 2, 3), *models(0, 1, name="optim")]
-    made = assigned(parts, 4, "model_0", "model_1", "model_2", "model_3")
-    assert not any("model_0" in names for names in loads(made).values())
-    assert codes(made) == ["crc-mismatch"] * 4 + ["missing-rank"] * 2
-    last = [(f.ranks, f.follows) for f in made.findings[-2:]]
-    assert last == [(((2, 3),), False), (((0, 3),), True)]
-    assert made.findings[-1].message.endswith(
-        "no rank with the same state has one (the same on all dp ranks)"
-    )
-
-
 def test_nobody_knows_of_a_group() -> None:
     """Where every file was saved that was meant to be, a rank without one needs a replica."""
     by_name = replace(TOY, complete=Complete(by_name=True))
@@ -165,17 +144,6 @@ def test_members_of_another_group_do_not_stand_in() -> None:
     made = assigned(models(1, 2), 8, "model_2", **halves)
     assert 2 not in loads(made) and codes(made)
     assert loads(assigned(models(0, 1, 2), 8, "model_2", **halves))[2] == ["model_0"]
-
-
-def test_a_rank_that_failed_prefers_a_replica_but_keeps_its_own_file() -> None:
-    failed = {"fault_ranks": frozenset({0, 1})}
-    assert loads(assigned(models(0, 1, 2), 3, **failed)) == {0: ["model_2"], 1: ["model_2"], 2: ["model_2"]}
-    assert loads(assigned(models(0, 1), 2, **failed)) == {0: ["model_0"], 1: ["model_1"]}
-    assert loads(assigned(models(0, 1), 2, "model_0", **failed)) == {0: ["model_1"], 1: ["model_1"]}
-    shard = assigned(models(0, 1, name="optim"), 2, **failed)
-    assert loads(shard) == {0: ["optim_0"], 1: ["optim_1"]}
-    last = assigned(models(0, 1, 2, 3), 4, "model_3", fault_ranks=frozenset({2}))
-    assert loads(last)[3] == ["model_1"]  # farther, but it did not fail
 
 
 def test_what_a_rank_saved_while_it_failed_is_never_loaded() -> None:

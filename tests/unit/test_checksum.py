@@ -156,15 +156,13 @@ def test_true_sums_match_and_every_flip_shows(
 def test_every_byte_is_read_once(
     jobs: int, whole: bool, how: Crc | type[Crc32c], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compare, "UNIT", 100)
-    monkeypatch.setattr(compare, "INLINE", 0)
-    monkeypatch.setattr(compare, "GAP", 1)
-    body = deflated(DATA[:500])
-    data = DATA + body + DATA
+    for name, value in (("UNIT", 100), ("INLINE", 0), ("GAP", 1)):
+        monkeypatch.setattr(compare, name, value)
+    data = DATA + BODY + DATA
     sums = [
         Sum("a", zlib.crc32(DATA[10:2000]), (Extent(10, 1990),), 0),
         Sum("b", crc32c(DATA[2500:4000]), (Extent(2500, 1500),), 0, hash=how),
-        Sum("c", zlib.crc32(DATA[:500]), (Deflated(len(DATA), len(body), 500),), 0),
+        Sum("c", zlib.crc32(DATA[:500]), (Deflated(len(DATA), len(BODY), 500),), 0),
     ]
     source = Counting(data)
     assert list(mismatches(source, sums + [sha256(data)] * whole, jobs=jobs, gaps=True)) == []
@@ -174,18 +172,15 @@ def test_every_byte_is_read_once(
 @pytest.mark.slow
 @pytest.mark.parametrize("crc", [CRC32, CRC32C])
 def test_memory_is_flat_and_large_ranges_are_split_over_threads(crc: Crc) -> None:
-    size = 8 * UNIT + 5
-    source = Zeros(size)
-    expected = 0
+    source, expected = Zeros(8 * UNIT + 5), 0
     for n in (UNIT,) * 8 + (5,):
         expected = crc.update(bytes(n), expected)
     tracemalloc.start()
-    assert list(mismatches(source, [Sum("z", expected, (Extent(0, size),), 0, hash=crc)], jobs=4)) == []
+    sums = [Sum("z", expected, (Extent(0, source.size),), 0, hash=crc)]
+    assert list(mismatches(source, sums, jobs=4)) == []
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert source.bytes_read == size
-    assert peak < 8 << 20
-    assert len(source.threads) > 1
+    assert source.bytes_read == source.size and peak < 8 << 20 and len(source.threads) > 1
 
 
 @pytest.mark.slow

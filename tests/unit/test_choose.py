@@ -22,13 +22,6 @@ def checkpoint(step: int, mtime: int | None = None, kind: Kind = Kind.PERIODIC, 
     return Checkpoint("megatron", "run", kind, (), f"/run/{kind}/{step}", at, step, **more)  # type: ignore[arg-type]
 
 
-def test_ties_fall_to_the_other_key() -> None:
-    a, b = checkpoint(10, mtime=5), checkpoint(20, mtime=5)
-    assert rank([a, b])[0] is b
-    c, d = checkpoint(10, mtime=5, generation=1), checkpoint(10, mtime=6, generation=2)
-    assert rank([c, d], "step")[0] is d
-
-
 def test_periodic_goes_before_a_newer_dying_gasp_of_the_same_step() -> None:
     gasp = checkpoint(20, mtime=9, kind=Kind.DYING_GASP)
     periodic, older = checkpoint(20, mtime=3), checkpoint(10, mtime=5)

@@ -22,7 +22,7 @@ from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.planning.facts import SavesFacts
-from ckpt_tools.planning.rules.save import replica_mismatch, signature_changed, step_mismatch
+from ckpt_tools.planning.rules.save import replica_mismatch, signature_changed
 
 
 def named(rows: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
@@ -65,15 +65,6 @@ def odd_ones(*rows: tuple[Part, Report], layout: Layout = TOY) -> list[tuple[str
     return [(row.odd.path, row.typical.path) for row in found]
 
 
-def test_a_layout_is_asked_about_files_of_a_known_format() -> None:
-    read, unknown, unread = part(1), part(2), part(3)
-    reports = {read.path: report(read), unknown.path: report(unknown, format=None)}
-    hits = step_mismatch.check(facts([read, unknown, unread], reports))
-    assert [(hit.path, hit.message, hit.of_file) for hit in hits] == [(read.path, "torch_zip", True)]
-    assert len(list(step_mismatch.check(facts([read], reports)))) == 1
-    assert not list(step_mismatch.check(facts([], {})))
-
-
 def test_a_format_that_hides_cuts_is_compared_in_every_layout() -> None:
     """A file that lost its end between two records looks whole: only the others show what it lacks."""
     layout = replace(TOY, compared=Compared.NONE)
@@ -81,14 +72,6 @@ def test_a_format_that_hides_cuts_is_compared_in_every_layout() -> None:
     assert not odd_ones(*rows, layout=layout)
     cut = [(p, replace(r, format="mindspore_ckpt")) for p, r in rows]
     assert odd_ones(*cut, layout=layout) == [(rows[1][0].path, rows[0][0].path)]
-
-
-def test_other_tensors_than_most_files_of_the_rank() -> None:
-    a, b, c = part(1), part(2), part(3)
-    assert odd_ones((a, report(a)), (b, report(b, "cd")), (c, report(c))) == [(b.path, a.path)]
-    assert not odd_ones((a, report(a)), (b, report(b)), (c, report(c)))
-    unread = part(4)
-    assert not list(signature_changed.find_changed(facts([unread, a], {a.path: report(a)})))
 
 
 @pytest.mark.parametrize(
