@@ -362,8 +362,7 @@ TREES = table(
             -> is ray periodic step 2
     planted
         # A policy is no run of its own, and an empty state is in every save.
-        iter_1/:policies iter_2/:policies
-            -> loads iter_2/algorithm_state.pkl iter_2/policies/main/policy_state.pkl iter_2/policies/main/rllib_checkpoint.json iter_2/rllib_checkpoint.json
+        iter_1/:policies iter_2/:policies -> iter_2 => ok
         PPO_0_0/checkpoint_000001/:policies PPO_0_0/checkpoint_000002/:policies -> PPO_0_0/checkpoint_000002
         iter_1/:rllib iter_1/learner_group/state.pkl:nostate= iter_2/:rllib iter_2/learner_group/state.pkl:nostate=
             -> iter_2

@@ -90,9 +90,10 @@ def assert_planned(made: LoadPlan, question: dict[str, Any], root: Path) -> None
         taken = {r.rank for r in made.by_rank if any(f.substituted for f in r.files)}
         assert taken == set(question["substituted"])
         assert all(f.reason for r in made.by_rank for f in r.files if f.substituted)
-    back = made.rollback and {"from": made.rollback.origin, "to": made.rollback.target, "save_interval": made.rollback.save_interval}  # fmt: skip
+    back = made.rollback
+    told = back and {"from": back.origin, "to": back.target, "save_interval": back.save_interval}
     if "rollback" in question or "save_interval" not in question.get("options", {}):
-        assert back == question.get("rollback")
+        assert told == question.get("rollback")
     assert " ".join(question.get("resume_args", ())) in " ".join(made.resume.args)
 
 

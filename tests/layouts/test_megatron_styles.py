@@ -85,7 +85,8 @@ def test_files_of_mindspore_in_the_tree_of_megatron_have_the_places_of_their_dir
     tmp_path: Path,
 ) -> None:
     for i, (tp, pp) in enumerate(product(range(2), repeat=2)):
-        files = {f"{name}.ckpt": small_files.mindspore(False, 2 * i + n, step_num=5) for n, name in enumerate(("model_optim_rng", "distrib_optim"))}  # fmt: skip
+        one, two = (small_files.mindspore(False, 2 * i + n, step_num=5) for n in (0, 1))
+        files = {"model_optim_rng.ckpt": one, "distrib_optim.ckpt": two}
         lay(tmp_path / f"iter_0000005/mp_rank_{tp:02d}_{pp:03d}", files)
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("5")
     made = plan(str(tmp_path), Selection(world_size=8))

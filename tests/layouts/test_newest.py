@@ -2,80 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import shutil
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-from described_layouts import HOUR, START, put, trackers
-from fixture_trees import NAMED, selection, tree_of
+from described_layouts import HOUR, START, put
+from fixture_trees import tree_of
 from small_files import saved, tensor
 from told_trees import answer
 
 from ckpt_tools.api import plan, scan
-from ckpt_tools.errors import UsageError
 from ckpt_tools.model.part import Kind
-from ckpt_tools.model.report import Level
-
-AHEAD = 60 * 60 * 24 * 365 * 20
-"""Long after this test runs."""
-
-
-# --- the same in every layout, on the trees that its framework wrote
-
-
-class Pair(NamedTuple):
-    """When the older and the newer of two checkpoints were written, and whether the newer is the answer, or it is a
-    question.
-    """
-
-    older: float
-    newer: float
-    told: bool = True
-
-
-PAIRS = {
-    "in step": Pair(START, START + HOUR),
-    "all equal": Pair(START, START),
-    "at the epoch": Pair(2, 1),
-    "the other way round": Pair(START + HOUR, START, told=False),
-    "the older in the future": Pair(START + AHEAD, START),
-}
-LAYOUTS_OF_TWO = {
-    "accelerate/auto", "dcp/four", "dcp/two", "deepspeed-universal/converted", "deepspeed/pipeline", "deepspeed/zero1", "deepspeed/zero2", "deepspeed/zero3",
-    "hf-trainer/fsdp", "hf-trainer/sharded", "hf-trainer/trainer", "keras/callback", "lightning/callback", "megatron-core/mcore", "megatron/distopt", "megatron/pp",
-    "megatron/tp", "orbax/ocdbt", "orbax/zarr", "tensorflow/manager", "tensorflow/sharded", "dlrover/flash", "nvrx-local/three", "mindspore/flat",
-}  # fmt: skip
-
-
-@pytest.mark.share(8)
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(LAYOUTS_OF_TWO))
-def test_two_checkpoints_of_every_layout(name: str, tmp_path: Path) -> None:
-    root = shutil.copytree(NAMED[name].parent / "tree", tmp_path / "tree")
-    first = json.loads(NAMED[name].read_text())["plans"][0]["options"]
-    for tracker in trackers(root):
-        tracker.unlink()
-    found = [c for c in scan(str(root)).checkpoints if not c.unfinished]
-    *more, older, newer = sorted([c for c in found if c.run == found[0].run], key=lambda c: c.order)
-    for p in (p for c in (*more, *(c for c in found if c.run != older.run)) for p in c.parts):
-        os.unlink(p.path)
-    asked = selection({**first, "run": older.run, "layout": older.layout, "level": Level.STRUCTURE})
-    for what, pair in PAIRS.items():
-        for c, at in ((older, pair.older), (newer, pair.newer)):
-            for p in c.parts:
-                os.utime(p.path, (at, at))
-        if pair.told:
-            chosen = plan(str(root), asked).checkpoint
-            assert chosen is not None and chosen.path == newer.path, what
-        else:
-            with pytest.raises(UsageError, match="unclear which"):
-                plan(str(root), asked)
-
 
 # --- names that are dates
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 import pytest
 from places import LAYOUT_TREES
-from small_files import adam, lightning, saved, tensor
+from small_files import lightning, saved, tensor
 from timed import put
 from told_trees import Question, hold, table
 
 from ckpt_tools.api import plan, scan
-from ckpt_tools.errors import UsageError
 from ckpt_tools.layouts import BUILT_IN
 
 
@@ -101,6 +99,11 @@ def test_a_save_without_a_rank_that_others_have_is_passed_over(
         assert chosen is not None and chosen.step == 20
 
 
+def versions(kind: str) -> tuple[str, str]:
+    files = [f"v{n}/model.ckpt:{kind}{10 * n}" for n in (2, 9, 10)]
+    return "planted", ";".join([*files, *(f"mv v{n} model:v{n}" for n in (2, 9, 10))])
+
+
 TREES = table(
     """
     dcp/two slow
@@ -110,57 +113,29 @@ TREES = table(
         then cp step-10 ft-replicat-1/step-10; cp step-20 ft-replicat-1/step-20; cp step-20 ft-replicat-1/step-201
             -> step-20 +passed-over
         then rm step-10; rm step-20 -> exit 4 choice/none-usable
-    """
+    # Directories of versions, as Weights & Biases' clients download them: one run of saves.
+    lightnings
+        as it is -> model:v10 => ok
+        cut model:v10/model.ckpt -> model:v9 -truncated
+        rm model:v10/model.ckpt -> model:v9 +unfinished-save
+        mv model:v9 other:v9 -> exit 2 tree/several-runs
+    states
+        as it is -> model:v10 => ok
+        cut model:v10/model.ckpt -> model:v9 -truncated
+        rm model:v10/model.ckpt -> model:v9 +unfinished-save
+        mv model:v9 other:v9 -> exit 2 tree/several-runs
+    weights
+        as it is -> model:v10 => ok
+        cut model:v10/model.ckpt -> model:v9 -truncated
+        mv model:v9 artifacts/model:v9; mv model:v10 artifacts/model:v10; mv model:v2 artifacts/model:v2
+            -> artifacts/model:v10
+    """,
+    lightnings=versions("lightning"),
+    states=versions("state"),
+    weights=versions("model"),
 )
 
 
 @pytest.mark.parametrize(("tree", "asked"), TREES)
-def test_the_places_of_replicas_in_their_data_are_no_runs(
-    tree: str, asked: list[Question], tmp_path: Path
-) -> None:
+def test_what_is_one_run_and_what_are_several(tree: str, asked: list[Question], tmp_path: Path) -> None:
     hold(tree, asked, tmp_path)
-
-
-# --- Directories of versions, as Weights & Biases' clients download them (``model:v0/``): one run of save
-
-
-def put_version(root: Path, name: str, version: int, data: bytes) -> None:
-    put(root / name.format(version), data, 600 * version)
-
-
-def content(kind: str, version: int) -> bytes:
-    if kind == "lightning":
-        return lightning(version, 10 * version)
-    state = {"model": {"w": tensor(version)}, "optimizer": adam(10 * version)}
-    return saved(state if kind == "state" else {"w": tensor(version)})
-
-
-@pytest.mark.parametrize("kind", ["lightning", "state", "weights"])
-@pytest.mark.parametrize("name", ["model:v{}", "artifacts/model-x1y2:v{}"])
-def test_versions_are_saves_of_one_run(name: str, kind: str, tmp_path: Path) -> None:
-    versions = (2, 9, 10)
-    for version in versions:
-        put_version(tmp_path, f"{name}/model.ckpt", version, content(kind, version))
-    made = plan(str(tmp_path))
-    assert made.checkpoint and made.checkpoint.path == str(tmp_path / name.format(10))
-    assert not made.warnings
-    os.truncate(tmp_path / name.format(10) / "model.ckpt", 700)
-    made = plan(str(tmp_path))
-    assert made.checkpoint and made.checkpoint.path == str(tmp_path / name.format(9))
-
-
-@pytest.mark.parametrize("kind", ["lightning", "state"])
-def test_versions_of_two_artifacts_are_two_runs(kind: str, tmp_path: Path) -> None:
-    for artifact in "ab":
-        for version in (0, 1):
-            put_version(tmp_path, f"model-{artifact}:v{{}}/model.ckpt", version, content(kind, version))
-    with pytest.raises(UsageError, match="several runs"):
-        plan(str(tmp_path))
-
-
-@pytest.mark.parametrize("kind", ["lightning", "state"])
-def test_a_newest_version_that_was_emptied_is_told(kind: str, tmp_path: Path) -> None:
-    for version in (0, 1, 2):
-        put_version(tmp_path, "model:v{}/model.ckpt", version, content(kind, version))
-    (tmp_path / "model:v2/model.ckpt").unlink()
-    assert [f.path for f in plan(str(tmp_path)).warnings] == [str(tmp_path / "model:v2")]

@@ -36,8 +36,9 @@ def state(step: int, /, **more: Any) -> bytes:
 
 @cache
 def icefall() -> Tree:
-    saves = (("checkpoint-2000.pt", 2000, 1), ("epoch-1.pt", 3000, 1), ("checkpoint-4000.pt", 4000, 2), ("checkpoint-6000.pt", 6000, 2))  # fmt: skip
-    return [(name, state(n, batch_idx_train=n, start_epoch=1, cur_epoch=epoch)) for name, n, epoch in saves]
+    steps = (2000, 3000, 4000, 6000)
+    told = {n: state(n, batch_idx_train=n, start_epoch=1, cur_epoch=1 + (n > 3000)) for n in steps}
+    return [("epoch-1.pt" if n == 3000 else f"checkpoint-{n}.pt", data) for n, data in told.items()]
 
 
 @cache

@@ -65,7 +65,8 @@ def accelerate(step: int, world: int) -> dict[str, bytes]:
 
 def deepspeed(step: int, world: int) -> dict[str, bytes]:
     home = f"global_step{step}"
-    zero = {f"{home}/zero_pp_rank_{d}_mp_rank_00_optim_states.pt": small_files.deepspeed_zero(step, world, d) for d in range(world)}  # fmt: skip
+    name = f"{home}/zero_pp_rank_{{}}_mp_rank_00_optim_states.pt"
+    zero = {name.format(d): small_files.deepspeed_zero(step, world, d) for d in range(world)}
     return {f"{home}/mp_rank_00_model_states.pt": small_files.deepspeed_model(step, world, 1, 0), **zero}
 
 
