@@ -495,6 +495,9 @@ TREES = table(
             -> iter_8.pth +missing-tracker => suspect missing-tracker
     deepspeed/zero1
         put latest global_step4; at latest -99999999 -> global_step8 +stale-tracker
+    deepspeed/zero3 slow
+        cp global_step4/zero_pp_rank_1_mp_rank_00_model_states.pt global_step8/
+            -> global_step4 -missing-rank -mixed-attempts -step-mismatch +dangling-tracker => broken step-mismatch
     openrlhf/ppo slow
         # OpenRLHF loads of its actor and of its critic what each one's latest names, whatever it is told.
         as it is -> step 20

@@ -298,12 +298,14 @@ TREES = table(
         118/:arcface 119/:arcface -> exit 2 choice/unplaced-newer => ok
         then rm 119/dist@fc@rank@00001.w.pdparam; rm 119/dist@fc@rank@00001.w_velocity_0.pdopt
             -> exit 2 choice/unplaced-newer
+    planted slow
         # --- Files that no index lists, of which only other saves tell, whether or not these can be loaded.
         global_step10/:experts global_step20/:experts global_step30/:experts; cut */layer_69_*;
             rm global_step{10,20,30}/layer_69_expert_0_mp_rank_00_model_states.pt
                 -> exit 4 choice/none-usable -missing-part -truncated
         global_step10/:layers global_step20/:layers global_step30/:layers; cut */layer_01-*;
             rm global_step{10,20,30}/layer_01-model_states.pt -> exit 4 choice/none-usable -missing-part -truncated
+    planted
         # --- A link called as the choice is but for its number, that leads nowhere, and directories that are not done.
         cat-000001-state/:kohya cat-000002-state/:kohya; ln ../unmounted/cat-000003-state cat-000003-state
             -> cat-000002-state +dangling-link
@@ -322,6 +324,8 @@ TREES = table(
         net-3_3.ckpt:mindspore9 net-4_3.ckpt:mindspore12= net_1-1_3.ckpt:mindspore3= net_1-2_3.ckpt:mindspore6=
             -> exit 2 order/times-mute
         then as it is | order=step -> is mindspore periodic step 12
+        rank_0/net-3_3.ckpt:mindspore9 rank_1/net-3_3.ckpt:mindspore9= rank_0/net_1-1_3.ckpt:mindspore3=;
+            rank_1/net_1-1_3.ckpt:mindspore3= -> exit 2 order/times-mute
         net-1_3.ckpt:mindspore3 net-2_3.ckpt:mindspore6 net-3_3.ckpt:mindspore9 net_1-1_3.ckpt:mindspore3;
             net_1-2_3.ckpt:mindspore6 -> net_1-2_3.ckpt +mtime-disagrees-with-step
         then net_1-3_3.ckpt:mindspore9 net_1-4_3.ckpt:mindspore12 -> net_1-4_3.ckpt
