@@ -160,6 +160,8 @@ TREES = table(
         rm iteration_00000030/{common,metadata}.json -> iteration_00000020 -missing-part +dangling-tracker
         rm iteration_00000030/{model,opt}-000000{0,1}-0000002.safetensors
             -> iteration_00000020 -missing-part +dangling-tracker
+        only iteration_00000030; rm iteration_00000030/{common,metadata}.json
+            -> exit 4 choice/none-usable -missing-part
         only iteration_00000030; rm iteration_00000030/{model,opt}-000000{0,1}-0000002.safetensors
             -> exit 4 choice/none-usable -missing-part
         put latest_checkpointed_iteration.txt 20; rm iteration_00000030/*.json
@@ -280,6 +282,8 @@ TREES = table(
         rm step-20/{model/decoder/kernel/0.0,_step/0} -> step-10 -missing-part => broken missing-part
         rm step-20/opt_state/0/mu/decoder/kernel/0.0 -> step-20 +missing-part => suspect missing-part
         rm step-20/{_step/.zarray,model,opt_state} -> step-10 -missing-part
+        only step-20; rm step-20/_step/.zarray | order=step
+            -> exit 4 choice/none-usable -missing-part => broken missing-part
     axlearn/steps slow
         rm step_00000020/gda/model/decoder/kernel -> step_00000010 -missing-part => broken missing-part
         rm step_00000010 -> step_00000020 => ok
@@ -330,6 +334,8 @@ TREES = table(
         only iter_0000020 -> iter_0000020 +missing-tracker
         then rm iter_0000020/common.pt
             -> exit 4 choice/none-usable -missing-part => broken missing-part missing-tracker
+        only iter_0000020; mv iter_0000020 final -> final
+        then rm final/common.pt -> exit 4 choice/none-usable -missing-part => broken missing-part
     megatron-core/common_state slow
         # Megatron-core of mid-2026 and later writes no common.pt.
         only iter_0000020 -> iter_0000020 +missing-tracker => suspect missing-tracker
@@ -377,6 +383,7 @@ TREES = table(
         cp hpc_ckpt_1.ckpt hpc_ckpt_2.ckpt -> hpc_ckpt_1.ckpt ~dangling-tracker
         then cut hpc_ckpt_{1.ckpt,2.ckpt} -> hpc_ckpt_1.ckpt ~dangling-tracker
     lightning/exception
+        cut checkpoints/on_exception.ckpt -> checkpoints/epoch=0-step=4.ckpt -truncated
         cp checkpoints/on_exception.ckpt checkpoints/epoch=0-step=5.ckpt
             -> checkpoints/epoch=0-step=5.ckpt ~dangling-tracker
     hf-trainer/epochs slow

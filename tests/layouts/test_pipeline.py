@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import small_files
-from fixture_trees import below, tree, tree_of
+from fixture_trees import tree, tree_of
 from msgspec.structs import replace
 from places import FORMAT_FILES, LAYOUT_TREES
 from timed import put
@@ -18,7 +18,7 @@ from told_trees import answer, rewrite, verified
 
 from ckpt_tools import errors
 from ckpt_tools.api import plan, scan, verify
-from ckpt_tools.errors import NoneUsable, UsageError
+from ckpt_tools.errors import NoneUsable
 from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.part import Kind
@@ -151,25 +151,4 @@ def test_splits_of_two_models_are_told_apart(tmp_path: Path) -> None:
     last.write_bytes(data)
     assert verified(root) == "broken missing-tensor"
     with pytest.raises(NoneUsable):
-        plan(str(root))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", ["hf-trainer/trainer", "megatron/tp"])
-def test_an_export_beside_training_is_no_run_of_its_own(case: str, tmp_path: Path) -> None:
-    root = tree_of(case, tmp_path)
-    without = plan(str(root))
-    shutil.copy(LAYOUT_TREES / "gguf/whole/tree/llama-q8_0.gguf", root)
-    beside = plan(str(root))
-    assert (beside.resume, beside.files(), beside.rejected) == (
-        without.resume,
-        without.files(),
-        without.rejected,
-    )
-    exported = plan(str(root), Selection(layout="gguf"))
-    assert exported.checkpoint is not None and exported.checkpoint.kind is Kind.RELEASE
-    for file in below(root):
-        if file.suffix != ".gguf":
-            file.write_bytes(file.read_bytes()[:40])
-    with pytest.raises((NoneUsable, UsageError)):
         plan(str(root))

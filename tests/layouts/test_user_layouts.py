@@ -278,6 +278,7 @@ BAD_TABLES: list[tuple[object, str]] = [
     ([layout(pieces=1)], "layout 1: unknown key 'pieces'; known: name, title"),
     ([layout(reshardable=1)], "layout 1: reshardable must be bool, not 1"),
     ([layout(needs="model")], "layout 1: needs must be list, not 'model'"),
+    ([layout(needs=[1])], "layout 1: needs must be a list of words"),
     ([layout(tracker="")], "layout 1: tracker is empty"),
     ([layout(tracker="meta/LATEST")], "layout mine: tracker is a file's name, not the path 'meta/LATEST'"),
     ([layout(commit="done")], "layout mine: commit names the role 'done', which no piece has"),

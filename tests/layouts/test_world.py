@@ -318,19 +318,6 @@ def test_files_of_jobs_of_two_sizes_are_no_checkpoint(tmp_path: Path) -> None:
     assert made.checkpoint is not None and made.checkpoint.step == 20
 
 
-def test_a_rank_that_replica_groups_name_counts(tmp_path: Path) -> None:
-    files = {
-        name: data
-        for name, data in WRITERS["gasp"](20, 4).items()
-        if "rank_2" not in name and "rank_3" not in name
-    }
-    put(tmp_path, {20: files})
-    made = plan(str(tmp_path), Selection(replica_groups={"": ((0, 2), (1, 3))}))
-    assert (made.world_size, [r.rank for r in made.by_rank]) == (4, [0, 1, 2, 3])
-    assert made.topology["world_size"].provenance == "--replica-groups"
-    assert [f.source_rank for r in made.by_rank for f in r.files] == [0, 1, 0, 1]
-
-
 def claimed(step: int, places: Sequence[str], tp: int, pp: int, world: int) -> dict[str, bytes]:
     """A Megatron save with these names, whose files all claim these sizes."""
     return {

@@ -73,7 +73,6 @@ def test_an_equal_signature_is_the_proof_and_silence_is_a_note_or_with_strict_a_
 
 
 SILENT = Evidence(lambda p: Tensors(""), lambda rank, part: [])
-PAIRS = Selection(replica_groups={"": ((0, 2), (1, 3))})
 
 
 @pytest.mark.parametrize(
