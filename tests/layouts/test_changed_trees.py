@@ -124,6 +124,7 @@ TREES = table(
     olmo-core/steps slow
         cp run/step100/train/rank1.pt run/step200/train/rank1.pt -> run/step100 -mixed-attempts -step-mismatch
         mv run/step200 run/step200-tmp -> run/step100 +unfinished-save   # it never got its name
+        mv run/step200 kept; rm run -> is olmo-core periodic step 200
     espnet/epochs/exp
         # No flipped bit leads to the weights.
         flip checkpoint.pth -> exit 4 choice/none-usable -crc-mismatch -missing-part
@@ -150,9 +151,6 @@ TREES = table(
         rm step_30/{model,optimizer}/pp_00/tp_00/{sdp_00,sdp_01}.pt -> step_20 -missing-part
         rm step_30/trainer/{rank_00,rank_01}.pt -> step_20 -missing-part
         cut step_30/data_reader/{dp_00,dp_01}.pt -> step_20 -truncated
-        cut step_30/{model,optimizer}/pp_00/tp_00/{sdp_00,sdp_01}.pt -> step_20 -truncated
-        cut step_30/trainer/{rank_00,rank_01}.pt -> step_20 -truncated
-        rm step_30/{data_reader,model,optimizer,trainer} -> step_20 -missing-part
         cp step_10/optimizer/pp_00/tp_00/{sdp_00,sdp_01}.pt step_30/ -> step_20 -step-mismatch
         cp step_10/trainer/{rank_00,rank_01}.pt step_30/ -> step_20 -step-mismatch
         # Delete_checkpoint(keep_model=True).
@@ -166,13 +164,7 @@ TREES = table(
             -> exit 4 choice/none-usable -missing-part
         only iteration_00000030; rm iteration_00000030/{model,opt}-000000{0,1}-0000002.safetensors
             -> exit 4 choice/none-usable -missing-part
-        put latest_checkpointed_iteration.txt 20; rm iteration_00000030/metadata.json
-            -> iteration_00000020 +unfinished-save
         put latest_checkpointed_iteration.txt 20; rm iteration_00000030/*.json
-            -> iteration_00000020 +unfinished-save
-        put latest_checkpointed_iteration.txt 20; rm iteration_00000030/*.json;
-            rm iteration_00000030/opt-0000001-* -> iteration_00000020 +unfinished-save
-        put latest_checkpointed_iteration.txt 20; rm iteration_00000030/*.json; rm iteration_00000030/opt-*
             -> iteration_00000020 +unfinished-save
         put latest_checkpointed_iteration.txt 20; rm iteration_00000030/*; touch iteration_00000030/x
             -> iteration_00000020 +unfinished-save
@@ -209,14 +201,8 @@ TREES = table(
         rm global_step_30/optimizer_* -> global_step_20 +unfinished-save +world-size-inferred
         mv global_step_10 step-10; mv global_step_20 step-20; mv global_step_30 step-30
             -> is torch-checkpointing periodic step 30
-        mv global_step_10 iter0000010; mv global_step_20 iter0000020; mv global_step_30 iter0000030
-            -> is torch-checkpointing periodic step 30
-        mv global_step_10 10; mv global_step_20 20; mv global_step_30 30
-            -> is torch-checkpointing periodic step 30
         mv global_step_10 epoch_10; mv global_step_20 epoch_20; mv global_step_30 epoch_30
             -> is torch-checkpointing periodic epoch 30
-        mv global_step_10 checkpoint_10; mv global_step_20 checkpoint_20; mv global_step_30 checkpoint_30
-            -> is torch-checkpointing periodic step 30
     torch-checkpointing/ranks
         only global_step_10 -> global_step_10   # its metadata tell how many ranks it has
         then rm global_step_10/*_1.pt -> exit 4 choice/none-usable -missing-rank
@@ -227,6 +213,11 @@ TREES = table(
         cp *+00 CKPT+kept -> CKPT+2026-11-24+08-31-47+00 => ok
         at * 0 -> CKPT+2026-11-24+08-31-47+00 +mtime-not-kept   # the steps of the optimizer tell
     speechbrain/epochs/save slow
+        # A recoverable that is text is no damage.
+        put *+00/epoch_counter.ckpt 12; put *+01/epoch_counter.ckpt 12; put *+02/epoch_counter.ckpt 12
+            -> CKPT+2026-11-24+08-31-47+00 => ok
+        put *+00/dataloader-VALID.ckpt None; put *+01/dataloader-VALID.ckpt None; put *+02/dataloader-VALID.ckpt None
+            -> CKPT+2026-11-24+08-31-47+00 => ok
         zero *+00/{counter.ckpt,brain.ckpt,labels.ckpt,CKPT.yaml} -> CKPT+2026-11-24+08-31-47+02 -zero-filled
         # A Checkpointer without a brain goes by time.
         rm */brain.ckpt; at *+01 60; at *+02 60; at *+00 60 -> CKPT+2026-11-24+08-31-47+00
@@ -336,7 +327,6 @@ TREES = table(
     accelerate/two_models
         only checkpoint-30 -> checkpoint-30
         then rm checkpoint-30/model.safetensors -> exit 4 choice/none-usable -missing-part
-        only checkpoint-30; rm checkpoint-30/optimizer.bin -> exit 4 choice/none-usable -missing-part
     hf-trainer/trainer slow
         rm checkpoint-20/generation_config.json -> checkpoint-20 +missing-part => suspect missing-part
     megatron-core/sync slow
@@ -350,8 +340,6 @@ TREES = table(
         # Megatron-core of mid-2026 and later writes no common.pt.
         only iter_0000020 -> iter_0000020 +missing-tracker => suspect missing-tracker
         then rm iter_0000020/__0_0.distcp -> exit 4 choice/none-usable -missing-part
-        only iter_0000020; mv iter_0000020 final -> final => ok
-        then rm final/__0_0.distcp -> exit 4 choice/none-usable -missing-part
         mv iter_0000020 iter_0000030; put latest_checkpointed_iteration.txt 30
             -> iter_0000010 -step-mismatch +dangling-tracker
         rm iter_*/metadata.json -> exit 4 choice/none-usable -missing-part => broken missing-part
@@ -365,15 +353,12 @@ TREES = table(
         then rm checkpoint-5 -> exit 4 choice/none-usable -missing-part
         cut checkpoint-10/unet/config.json -> checkpoint-5 -truncated => broken truncated
         then rm checkpoint-5 -> exit 4 choice/none-usable -truncated
-        empty checkpoint-10/unet/config.json -> checkpoint-5 -empty-file => broken empty-file
-        then rm checkpoint-5 -> exit 4 choice/none-usable -empty-file
     torchsnapshot/plain slow
         zero run-4/0/model/{bias,weight_0_0} -> run-2 -zero-filled => broken zero-filled
         zero run-4/0/optim/state/1/exp_avg -> run-4 +zero-filled => suspect zero-filled
         zero run-*/0/model/bias -> run-4 => ok
         # Its data files bear no name of a framework.
         rm run-4/.snapshot_metadata -> run-2 +unfinished-save => suspect unfinished-save
-        then as it is | exclude=run-4 -> run-2
     saved-model/named
         # Nothing tells its size, but its pages were never written.
         zero export/assets/vocab.json -> exit 4 choice/none-usable -zero-filled => broken zero-filled
@@ -432,12 +417,6 @@ TREES = table(
         mv step-6 step-3 -> step-4 ~passed-over
         then empty step-4/__0_0.distcp -> step-2 -empty-file +passed-over
         then empty step-2/__0_0.distcp -> exit 4 choice/none-usable -empty-file -missing-part
-        mv step-6 step-5 -> step-4 +passed-over
-        then empty step-4/__0_0.distcp -> step-2 -empty-file +passed-over
-        then empty step-2/__0_0.distcp -> exit 4 choice/none-usable -empty-file -missing-part
-        mv step-6 step-700 -> step-4 +passed-over
-        then empty step-4/__0_0.distcp -> step-2 -empty-file +passed-over
-        then empty step-2/__0_0.distcp -> exit 4 choice/none-usable -empty-file -missing-part
     dcp/model_only
         as it is | kind=release -> step-6
         only step-6 -> step-6
@@ -449,13 +428,6 @@ TREES = table(
         cp iter_0000010/__0_0.distcp iter_0000020/ -> iter_0000010 -step-mismatch +dangling-tracker
     megatron-core/fsdp_dtensor slow
         as it is -> iter_0000020 => ok
-        rm latest_* -> iter_0000020 +missing-tracker => suspect missing-tracker
-        rm iter_0000020/.metadata -> iter_0000010 -missing-part +dangling-tracker
-        then rm latest_* -> iter_0000010 +missing-tracker +unfinished-save
-        cp iter_0000010/__0_0.distcp iter_0000020/ -> iter_0000010 -step-mismatch +dangling-tracker
-    megatron-core/zarr slow
-        as it is -> iter_0000020 => ok
-        rm latest_* -> iter_0000020 +missing-tracker => suspect missing-tracker
     megatron/tp slow
         flip iter_0000030/mp_rank_01/model_optim_rng.pt
             -> iter_0000020 -crc-mismatch -missing-rank +dangling-tracker
@@ -467,14 +439,10 @@ TREES = table(
         # Trackers are hints.
         empty latest_checkpointed_iteration.txt; at latest_checkpointed_iteration.txt -99999999
             -> iter_0000030 +bad-tracker => suspect bad-tracker
-        zero latest_checkpointed_iteration.txt; at latest_checkpointed_iteration.txt -99999999
-            -> iter_0000030 +bad-tracker => suspect bad-tracker
         put latest_checkpointed_iteration.txt 20; at latest_checkpointed_iteration.txt -99999999
             -> iter_0000030 +stale-tracker => suspect stale-tracker
         put latest_checkpointed_iteration.txt 9999999; at latest_checkpointed_iteration.txt -99999999
             -> iter_0000030 -missing-part +dangling-tracker => suspect dangling-tracker
-        put latest_checkpointed_iteration.txt 30; at latest_checkpointed_iteration.txt -99999999
-            -> iter_0000030 => ok
         rm latest_checkpointed_iteration.txt -> iter_0000030 +missing-tracker => suspect missing-tracker
         # Beyond the tracker: the job has not said that it is finished.
         cp iter_0000030/mp_rank_01 iter_0000040/mp_rank_01
@@ -516,8 +484,6 @@ TREES = table(
             -> resnet-2_4.ckpt -dangling-link -missing-rank => broken dangling-link
         rm resnet-2_5.ckpt; ln resnet-2_5.ckpt resnet-2_5.ckpt
             -> resnet-2_4.ckpt -missing-rank -symlink-loop => broken symlink-loop
-        rm resnet-2_5.ckpt; ln other resnet-2_5.ckpt; ln resnet-2_5.ckpt other
-            -> resnet-2_4.ckpt -missing-rank -symlink-loop +dangling-link => broken symlink-loop
         empty resnet-2_5.ckpt -> resnet-2_4.ckpt -empty-file -missing-rank => broken empty-file
         zero resnet-2_5.ckpt -> resnet-2_4.ckpt -missing-rank -zero-filled => broken zero-filled
         rm resnet-2_5.ckpt -> resnet-2_4.ckpt => ok
@@ -536,9 +502,9 @@ TREES = table(
             -> iter_8.pth +missing-tracker => suspect missing-tracker
     deepspeed/zero1
         put latest global_step4; at latest -99999999 -> global_step8 +stale-tracker
-        then at latest 99999999 -> exit 2 order/times-contradict-steps
-        then as it is | resume_from=tracker -> global_step4 +stale-tracker
-        then as it is | order=mtime -> global_step8 +stale-tracker
+    deepspeed/zero3 slow
+        cp global_step4/zero_pp_rank_1_mp_rank_00_model_states.pt global_step8/
+            -> global_step4 -missing-rank -mixed-attempts -step-mismatch +dangling-tracker => broken step-mismatch
     openrlhf/ppo slow
         # OpenRLHF loads of its actor and of its critic what each one's latest names, whatever it is told.
         as it is -> step 20
@@ -587,9 +553,6 @@ TREES = table(
             -> 20260102/checkpoints/ckpt-step-10 -missing-part +dangling-tracker
         then rm 20260102/checkpoints/ckpt-step-10 | allow_none=yes
             -> exit 4 tree/first-launch-leftovers +dangling-tracker
-        # Models exported beside the saves are no runs.
-        cp //sharded-safetensors/steps/tree/step-1000 20260102/hf-{10,20,30}
-            -> 20260102/checkpoints/ckpt-step-20 ~passed-over
     planted
         mkdir 20260101/checkpoints;
             put .xtuner {"exps": [{"exp_dir": "/data/20260101", "checkpoint_list": []}]} | allow_none=yes
@@ -605,7 +568,6 @@ TREES = table(
         as it is -> checkpoint-20
         rm checkpoint-20/{modules.json,1_Pooling/config.json,2_Dense/config.json}
             -> checkpoint-15 -missing-part
-        cut checkpoint-20/{modules.json,1_Pooling/config.json,2_Dense/config.json} -> checkpoint-15 -truncated
         rm checkpoint-20/2_Dense/model.safetensors -> checkpoint-15 -missing-part
         cut checkpoint-20/2_Dense/model.safetensors -> checkpoint-15 -truncated
     universal

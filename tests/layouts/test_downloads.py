@@ -4,14 +4,13 @@ and never loaded.
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
-from fixture_trees import materialise
-from places import LAYOUT_TREES
+from fixture_trees import tree_of
 from safetensors.torch import save
 from small_files import tensor
+from timed import put
 
 from ckpt_tools.api import plan, scan, verify
 from ckpt_tools.errors import CkptError, NoneUsable
@@ -24,49 +23,37 @@ ENDINGS = (".crdownload", ".!qB", ".opdownload", ".part", ".partial", ".incomple
 
 
 def models(tmp_path: Path) -> Path:
-    home = tmp_path / "models/unet"
-    home.mkdir(parents=True)
-    (home / "model.safetensors").write_bytes(save({"w": tensor(1)}))
-    return home
+    return put(tmp_path / "models/unet/model.safetensors", save({"w": tensor(1)})).parent
 
 
 @pytest.mark.parametrize("ending", [CONTROLS[0], pytest.param(CONTROLS[1], marks=pytest.mark.slow)])
 def test_a_file_beside_which_a_downloader_keeps_its_own_is_broken(ending: str, tmp_path: Path) -> None:
-    file = models(tmp_path) / "model.safetensors"
-    assert verify(str(file.parent)).verdict is Verdict.OK
-    (file.parent / f"{file.name}{ending}").write_bytes(bytes(120))
-    for root in (file.parent.parent, file):
-        (report,) = (f.report for f in verify(str(root)).files if f.report.path == str(file))
-        assert report.verdict is Verdict.BROKEN
-        (found,) = (f for f in report.findings if f.severity is Severity.ERROR)
-        assert found.code == "unfinished-save" and f"{file.name}{ending}" in found.message
-    (listed,) = scan(str(file.parent.parent)).findings
-    assert (listed.code, listed.path) == ("unfinished-save", str(file))
-    with pytest.raises(NoneUsable):
-        plan(str(file.parent))
-
-
-def test_a_control_file_alone_says_nothing(tmp_path: Path) -> None:
     home = models(tmp_path)
-    (home / "other.safetensors.aria2").write_bytes(bytes(120))
+    file = home / "model.safetensors"
+    put(home / f"other.safetensors{ending}", bytes(120))  # alone it says nothing
     assert verify(str(home)).verdict is Verdict.OK
+    put(home / f"{file.name}{ending}", bytes(120))
+    for root in (home.parent, file):
+        (report,) = (f.report for f in verify(str(root)).files if f.report.path == str(file))
+        (found,) = (f for f in report.findings if f.severity is Severity.ERROR)
+        assert report.verdict is Verdict.BROKEN
+        assert found.code == "unfinished-save" and f"{file.name}{ending}" in found.message
+    listed = [(f.code, f.path) for f in scan(str(home.parent)).findings]
+    assert listed == [("unfinished-save", str(file))]
+    with pytest.raises(NoneUsable):
+        plan(str(home))
 
 
 def test_what_is_being_downloaded_is_not_sealed(tmp_path: Path) -> None:
-    root = materialise(LAYOUT_TREES / "hf-trainer/trainer/expected.json", tmp_path)
-    (root / "checkpoint-20/model.safetensors.aria2").write_bytes(bytes(120))
-    made = seal(str(root), settle=0)
-    assert {Path(one.path).name: one.state for one in made.checkpoints} == {
-        "checkpoint-15": "sealed",
-        "checkpoint-20": "unfinished",
-    }
+    root = tree_of("hf-trainer/trainer", tmp_path)
+    put(root / "checkpoint-20/model.safetensors.aria2", bytes(120))
+    states = {Path(one.path).name: one.state for one in seal(str(root), settle=0).checkpoints}
+    assert states == {"checkpoint-15": "sealed", "checkpoint-20": "unfinished"}
 
 
 def test_a_file_with_such_an_ending_is_named(tmp_path: Path) -> None:
     home = models(tmp_path)
-    begun = [home / f"depth.safetensors{ending}" for ending in ENDINGS]
-    for path in begun:
-        shutil.copyfile(home / "model.safetensors", path)
+    begun = [put(home / f"depth.safetensors{ending}", save({"w": tensor(1)})) for ending in ENDINGS]
     for found in (verify(str(home)).findings, scan(str(home)).findings):
         assert sorted((f.code, f.path) for f in found) == sorted(("unfinished-save", str(p)) for p in begun)
 

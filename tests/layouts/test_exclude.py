@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 from fixture_trees import TREES, materialise
+from in_process import executed
 from run_helpers import megatron, sparse
+from timed import put
 
-from ckpt_tools import cli, errors
+from ckpt_tools import errors
 from ckpt_tools.api import plan, scan
 from ckpt_tools.discovery.exclude import Excluded
 from ckpt_tools.discovery.walk import discover
@@ -54,26 +56,20 @@ def test_patterns(glob: str, hidden: set[str], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "glob", ["*", "**", "**/*", "?*", "", "/data/x", "~/x", "../x", "a/../b", "a//b", ".", "./a"]
 )
-def test_patterns_that_are_refused(glob: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_patterns_that_are_refused(glob: str, tmp_path: Path) -> None:
     """They would hide every checkpoint, or mean another place than ROOT."""
-    assert cli.execute(["plan", str(tmp_path), "--exclude", glob, "--allow=none"]) == 2
-    assert "ckpt: error: --exclude" in capfd.readouterr().err
+    code, _, err = executed(["plan", str(tmp_path), "--exclude", glob, "--allow=none"])
+    assert code == 2 and "ckpt: error: --exclude" in err
 
 
 def test_one_per_line_and_in_a_file(tmp_path: Path) -> None:
+    def excluded(given: list[str] | None, **env: str) -> tuple[str, ...]:
+        return resolve({"exclude": given}, env=env, cwd=str(tmp_path)).selection().exclude
+
     both = ("logs", "data/*.bin")
-    assert (
-        resolve({"exclude": None}, env={"CKPT_EXCLUDE": "logs\ndata/*.bin\n"}, cwd=str(tmp_path))
-        .selection()
-        .exclude
-        == both
-    )
+    assert excluded(None, CKPT_EXCLUDE="logs\ndata/*.bin\n") == both
     (tmp_path / "ckpt.toml").write_text('exclude = ["logs", "data/*.bin"]')
-    assert resolve({"exclude": None}, env={}, cwd=str(tmp_path)).selection().exclude == both
-    assert (
-        resolve({"exclude": list(both)}, env={"CKPT_EXCLUDE": "else"}, cwd=str(tmp_path)).selection().exclude
-        == both
-    )
+    assert excluded(None) == excluded([*both], CKPT_EXCLUDE="else") == both
 
 
 def answer(root: Path, *exclude: str) -> LoadPlan | str:
@@ -95,52 +91,35 @@ def test_what_is_hidden_might_as_well_not_be_there(case: Path, tmp_path: Path) -
     if isinstance(before, str) or isinstance(after, str):
         assert after == before
         return
-    assert (after.fingerprint, after.warnings, after.candidates) == (
-        before.fingerprint,
-        before.warnings,
-        before.candidates,
-    )
-    assert (before.excluded, after.excluded) == (0, 1)
+    one, other = ((made.fingerprint, made.warnings, made.candidates) for made in (before, after))
+    assert other == one and (before.excluded, after.excluded) == (0, 1)
 
 
 @pytest.mark.slow
-def test_it_is_counted_in_every_answer(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_it_is_counted_in_every_answer(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", (10,))
-    for name in ("logs", "data"):
-        (root / name).mkdir()
+    for name in ("run/logs", "run/data", "empty/logs"):
+        (tmp_path / name).mkdir(parents=True)
     flags = ["--exclude", "logs", "--exclude", "data", "--exclude", "nothing"]
-    for command in (
-        ["plan", str(root)],
-        ["latest", str(root), "--rank", "0"],
-        ["ls", str(root)],
-        ["hook", str(root), "--plan-dir", str(tmp_path / "p")],
-    ):
-        assert cli.execute([*command, *flags, "--json"]) == 0
-        assert json.loads(capfd.readouterr().out)["excluded"] == 2
+    for words in (["plan"], ["latest", "--rank", "0"], ["ls"], ["hook", "--plan-dir", str(tmp_path / "p")]):
+        code, out, _ = executed([*words, str(root), *flags, "--json"])
+        assert (code, json.loads(out)["excluded"]) == (0, 2)
     for command in ("plan", "ls"):
-        assert cli.execute([command, str(root), *flags]) == 0
-        assert "2 entries hidden by --exclude" in capfd.readouterr().out
-    (tmp_path / "empty/logs").mkdir(parents=True)
-    assert cli.execute(["plan", str(tmp_path / "empty"), *flags]) == 3
-    assert "hidden by --exclude: 1" in capfd.readouterr().err
+        assert "2 entries hidden by --exclude" in executed([command, str(root), *flags])[1]
+    code, _, err = executed(["plan", str(tmp_path / "empty"), *flags])
+    assert code == 3 and "hidden by --exclude: 1" in err
 
 
 def test_known_bystanders_are_no_reason(tmp_path: Path) -> None:
     sparse(tmp_path / "pretrained/blob")
-    (tmp_path / "pretrained/model.safetensors").write_bytes(b"x")
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old/latest").write_text("global_step500")
-    first = Selection(allow_none=True)
+    put(tmp_path / "pretrained/model.safetensors", b"x")
+    put(tmp_path / "old/latest", "global_step500")
     with pytest.raises(errors.CkptError):
-        plan(str(tmp_path), first)
-    made = plan(str(tmp_path), Selection(allow_none=True, exclude=("pretrained", "old")))
+        plan(str(tmp_path), Selection(allow_none=True))
+    without = Selection(allow_none=True, exclude=("pretrained", "old"))
+    made = plan(str(tmp_path), without)
     assert made.checkpoint is None and made.excluded == 2
     megatron(tmp_path, (10,))
-    assert (
-        plan(str(tmp_path), Selection(allow_none=True, exclude=("pretrained", "old"))).resume_step == 10
-    )  # the script of the next start is the same
-    assert [
-        c.step
-        for c in scan(str(tmp_path), Selection(exclude=("iter_0000010",))).checkpoints
-        if c.layout == "megatron"
-    ] == []
+    assert plan(str(tmp_path), without).resume_step == 10  # the script of the next start is the same
+    left = scan(str(tmp_path), Selection(exclude=("iter_0000010",))).checkpoints
+    assert not [c for c in left if c.layout == "megatron"]

@@ -6,21 +6,15 @@ import itertools
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from subprocess import CompletedProcess
-from typing import NamedTuple
 
 import pytest
-import run_helpers
 import timed
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from in_process import executed
 from small_files import adam, saved, tensor
 
 from ckpt_tools.api import plan
-from ckpt_tools.discovery.walk import discover
 from ckpt_tools.formats import BY_NAME as FORMATS
 from ckpt_tools.layouts import Layouts, use, user
 from ckpt_tools.layouts import guess as guessing
@@ -35,11 +29,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as toml_parser
 
-STEPS = ("step_", "step=", "global_step", "global-step-", "iter", "iter_", "iteration-", "model_step_")
-EPOCHS = ("epoch_", "epoch-")
-RANKS = ("rank", "rank_", "r_rank", "state_rank", "mp_rank_", "tp")
-SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors", ".weights", ".bin")
-
 
 @pytest.fixture(autouse=True)
 def clean() -> Iterator[None]:
@@ -53,109 +42,6 @@ def guess(paths: Iterable[str]) -> Guess:
 
 def toml(guessed: Guess) -> str:
     return render(guessed, [f"guessed{n or ''}" for n in range(len(guessed.layouts))])
-
-
-class Made(NamedTuple):
-    """Where a file belongs, as whoever wrote its name meant it."""
-
-    run: str
-    when: tuple[int, ...]
-    whose: int | None
-
-
-@st.composite
-def trees(draw: st.DrawFn) -> dict[str, Made]:
-    """Files of a random template, by their paths, with the places that their names tell."""
-    words = draw(st.lists(st.sampled_from([*STEPS, *EPOCHS, "ours-", ""]), min_size=1, max_size=1))
-    if words[0] in STEPS and draw(st.booleans()):
-        words = [draw(st.sampled_from(EPOCHS)), *words]
-    rank = draw(st.sampled_from(["", *RANKS, "w"]))
-    named = any(w in STEPS + EPOCHS for w in words)
-    width, wide = draw(st.sampled_from([0, 7])), draw(st.sampled_from([0, 2]))
-    numbers = st.lists(st.integers(10, 9_999), min_size=1 if named else 2, max_size=3, unique=True)
-    saves = list(itertools.product(*(draw(numbers) for _ in words)))
-    world = draw(st.integers(1 if rank in RANKS else 2, 4)) if rank else 1
-    flat, apart = draw(st.booleans()), draw(st.booleans())
-    roles = draw(st.sets(st.sampled_from(["model", "optim", "scheduler", "rng"]), min_size=1))
-    made = {}
-    for run in draw(st.sampled_from([("",), ("alpha/",), ("alpha/", "beta/deep/")])):
-        for save, r, role in itertools.product(saves, range(world), sorted(roles)):
-            when = [f"{w}{n:0{width}d}" for w, n in zip(words, save, strict=True)]
-            whose = [f"{rank}{r:0{wide}d}"] if rank else []
-            if flat:
-                path = "-".join([role, *when, *whose])
-            else:
-                path = "/".join([*when, "-".join([role, *whose]) if apart else "/".join([*whose, role])])
-            path = f"{run}{path}{draw(st.shared(st.sampled_from(SUFFIXES), key='suffix'))}"
-            made[path] = Made(run, save, r if rank else None)
-    return made
-
-
-@pytest.mark.slow
-@given(trees())
-def test_a_guess_describes_every_file_and_keeps_them_together_as_they_were_saved(
-    made: dict[str, Made],
-) -> None:
-    guessed = guess(list(made))
-    assert guessed.left_out == (), toml(guessed)
-    with tempfile.TemporaryDirectory() as root:
-        for path in made:
-            (Path(root) / path).parent.mkdir(parents=True, exist_ok=True)
-            (Path(root) / path).write_bytes(b"x")
-        layouts = user.load(toml_parser.loads(toml(guessed))["layout"], tuple(FORMATS))
-        parts = {os.path.relpath(p.path, root): p for p in discover(root, layouts).parts}
-    assert parts.keys() == made.keys()
-    assert {p.layout for p in parts.values()} == {"guessed"}
-    saves, whose = set(), set()
-    for path, truth in made.items():
-        p = parts[path]
-        saves.add((truth.run, truth.when, p.run, p.epoch, p.step))
-        whose.add((truth.whose, p.rank, p.coords))
-        told = tuple(n for n in (p.epoch, p.step) if n is not None)
-        assert told == truth.when
-    assert len(saves) == len({row[:2] for row in saves}) == len({row[2:] for row in saves})
-    assert len(whose) == len({row[0] for row in whose}) == len({row[1:] for row in whose})
-
-
-@pytest.mark.slow
-@settings(max_examples=15)
-@given(trees(), st.data())
-def test_the_plan_takes_the_newest_whole_save(made: dict[str, Made], data: st.DataObject) -> None:
-    """Of each run, by the table that was printed; a save that lacks a file that the others have is none."""
-    with tempfile.TemporaryDirectory() as root:
-        saves: dict[str, dict[tuple[int, ...], list[str]]] = {}
-        for path, truth in made.items():
-            saves.setdefault(truth.run, {}).setdefault(truth.when, []).append(path)
-        saves = {run: rising(of_run) for run, of_run in saves.items()}
-        for of_run in saves.values():
-            for n, when in enumerate(sorted(of_run)):
-                for i, name in enumerate(of_run[when]):
-                    (Path(root) / name).parent.mkdir(parents=True, exist_ok=True)
-                    timed.put(Path(root) / name, saved({"w": tensor(n, i)}), 1_700_000_000 + 600 * n)
-        layouts = user.load(toml_parser.loads(toml(guess(list(made))))["layout"], tuple(FORMATS))
-        for run, of_run in saves.items():
-            *older, newest = sorted(of_run)
-            assert planned(root, run, layouts) == (newest, sorted(of_run[newest]))
-            if older and len(of_run[newest]) > 1:
-                (Path(root) / data.draw(st.sampled_from(of_run[newest]))).unlink()
-                assert planned(root, run, layouts) == (older[-1], sorted(of_run[older[-1]]))
-
-
-def rising(saves: dict[tuple[int, ...], list[str]]) -> dict[tuple[int, ...], list[str]]:
-    """Those in which every number grows, as it does in training."""
-    kept = [min(saves)]
-    kept += [when for when in sorted(saves) if all(a > b for a, b in zip(when, kept[-1], strict=True))][:1]
-    return {when: saves[when] for when in kept}
-
-
-def planned(root: str, run: str, layouts: Layouts) -> tuple[tuple[int, ...], list[str]]:
-    """The numbers of the save that a run resumes from, and its files."""
-    made = plan(str(Path(root) / run), Selection(layouts=layouts))
-    chosen = made.checkpoint
-    assert chosen is not None
-    files = [f.path for r in made.by_rank for f in r.files] + [f.path for f in made.shared]
-    numbers = tuple(n for n in (chosen.epoch, chosen.step) if n is not None)
-    return numbers, sorted(os.path.relpath(path, root) for path in files)
 
 
 # --- what each name is taken for
@@ -234,18 +120,6 @@ def test_what_has_no_save_in_common_is_a_layout_of_its_own() -> None:
     ]
 
 
-def test_a_file_without_a_number_is_a_save_of_the_run_beside_it(tmp_path: Path) -> None:
-    for n, name in enumerate(("step_100.pt", "step_200.pt", "final.pt")):
-        timed.put(tmp_path / name, saved({"model": {"w": tensor(n)}}), 1_700_000_000 + 600 * n)
-    assert run_helpers.ckpt("plan", str(tmp_path)).returncode == 2
-    (config := tmp_path / "ckpt.toml").write_text(
-        run_helpers.ckpt("layouts", "--guess", str(tmp_path)).stdout
-    )
-    done = run_helpers.ckpt("plan", str(tmp_path), "--config", str(config), "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["checkpoint"]["path"] == str(tmp_path / "final.pt")
-
-
 def test_directories_of_the_same_files_are_runs_and_others_parts_of_one_save() -> None:
     assert templates("a/left.pt", "a/right.pt", "b/left.pt", "b/right.pt") == ["left.pt", "right.pt"]
     assert templates("s/net/a.pt", "s/optim/b.pt") == ["s/net/a.pt", "s/optim/b.pt"]
@@ -258,18 +132,12 @@ def test_no_template_fits_a_file_of_another_layout() -> None:
     assert guessing.guess({"model.pt": 1}, placed) == ((), ("model.pt",))
 
 
-@pytest.mark.parametrize(
-    "words", [("agent",), ("student", "teacher"), ("left", "right"), ("dernier", "final")]
-)
+@pytest.mark.parametrize("words", [("agent",), ("student", "teacher"), ("dernier", "final")])
 def test_pasted_lines_make_the_plan_answer_whatever_the_words(words: tuple[str, ...], tmp_path: Path) -> None:
     for n, word in itertools.product((100, 200), words):
-        timed.put(tmp_path / f"{word}_{n}.pt", saved({"model": {"w": tensor(n)}}), 1_700_000_000 + 600 * n)
-    assert run_helpers.ckpt("plan", str(tmp_path)).returncode in (2, 4)
-    lines = run_helpers.ckpt("layouts", "--guess", str(tmp_path)).stdout
-    (config := tmp_path / "ckpt.toml").write_text(lines)
-    done = run_helpers.ckpt("plan", str(tmp_path), "--config", str(config), "--json")
-    assert done.returncode == 0, done.stderr
-    files = json.loads(done.stdout)["shared"]
+        timed.put(tmp_path / f"run/{word}_{n}.pt", saved({"model": {"w": tensor(n)}}), 600 * n)
+    assert executed(["plan", str(tmp_path / "run")])[0] in (2, 4)
+    files = json.loads(pasted(tmp_path / "run")[1])["shared"]
     assert sorted(os.path.basename(f["path"]) for f in files) == sorted(f"{word}_200.pt" for word in words)
 
 
@@ -308,47 +176,25 @@ def test_what_lies_beside_with_the_same_ending_is_described_too(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_what_it_prints_makes_the_plan_answer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["s{}-r{}.weird", "ours-{}/part{}.pt"])
+def test_what_it_prints_makes_the_plan_answer(name: str, tmp_path: Path) -> None:
     home = tmp_path / "run"
     for step, rank in itertools.product((100, 200), range(2)):
-        path = home / f"s{step}-r{rank}.weird"
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(saved({"model": {"w": tensor(step, rank)}, "step": step}))
-    before = run_helpers.ckpt("plan", str(home))
-    assert before.returncode == 2
-    assert "describe the layout in ckpt.toml: docs/adding-a-layout.md" in before.stderr
-    done = run_helpers.ckpt("layouts", "--guess", str(home))
-    assert done.returncode == 0, done.stderr
-    (tmp_path / "ckpt.toml").write_text(done.stdout)
-    after = run_helpers.ckpt("plan", str(home), "--config", str(tmp_path / "ckpt.toml"))
-    assert after.returncode == 0, after.stderr
-    assert "Resume from step 200" in after.stdout
-    nothing = run_helpers.ckpt("layouts", "--guess", str(home), "--config", str(tmp_path / "ckpt.toml"))
-    assert (nothing.returncode, nothing.stdout) == (3, "")
-
-
-@pytest.mark.slow
-def test_directories_that_look_like_runs_may_be_one(tmp_path: Path) -> None:
-    for step, rank in itertools.product((100, 200), range(2)):
-        path = tmp_path / f"ours-{step}/part{rank}.pt"
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(saved({"model": {"w": tensor(step, rank)}, "step": step}))
-    done = run_helpers.ckpt("plan", str(tmp_path))
-    assert done.returncode in (2, 4)
-    assert "describe the layout in ckpt.toml: docs/adding-a-layout.md" in done.stderr
+        timed.put(home / name.format(step, rank), saved({"model": {"w": tensor(step, rank)}, "step": step}))
+    code, _, err = executed(["plan", str(home)])
+    assert code in (2, 4) and "describe the layout in ckpt.toml: docs/adding-a-layout.md" in err
+    assert json.loads(pasted(home)[1])["resume_step"] == 200
+    nothing = executed(["layouts", "--guess", str(home), "--config", str(tmp_path / "ckpt.toml")])
+    assert nothing[:2] == (3, "")
 
 
 @pytest.mark.parametrize(
     ("flags", "why"),
-    [
-        (["--guess", "--check"], "cannot be combined"),
-        (["--guess", "--json"], "prints TOML"),
-        ([], "only looked at"),
-    ],
+    [("--guess --check", "cannot be combined"), ("--guess --json", "prints TOML"), ("", "only looked at")],
 )
-def test_what_is_no_question(tmp_path: Path, flags: list[str], why: str) -> None:
-    done = run_helpers.ckpt("layouts", *flags, str(tmp_path))
-    assert done.returncode == 2 and why in done.stderr
+def test_what_is_no_question(tmp_path: Path, flags: str, why: str) -> None:
+    code, _, err = executed(["layouts", *flags.split(), str(tmp_path)])
+    assert code == 2 and why in err
 
 
 TRACKERS = {
@@ -364,15 +210,12 @@ TRACKERS = {
 def test_a_tracker_is_written_down_and_used(tmp_path: Path, name: str) -> None:
     """What it names and is gone is missed from then on."""
     said, holds = TRACKERS[name]
-    for run in ("a", "b"):
-        for step in (100, 200):
-            for rank in range(2):
-                path = tmp_path / f"runs/{run}/ours-{step}/w{rank}.weights"
-                timed.put(path, saved({"w": tensor(step + rank)}), 1_700_000_000 + step)
+    for run, step, rank in itertools.product("ab", (100, 200), range(2)):
+        timed.put(
+            tmp_path / f"runs/{run}/ours-{step}/w{rank}.weights", saved({"w": tensor(step + rank)}), step
+        )
         (tmp_path / f"runs/{run}" / name).write_text(said.format(200))
-        (tmp_path / f"runs/{run}/seed.txt").write_text("100")
-    done = run_helpers.ckpt("layouts", "--guess", str(tmp_path / "runs"))
-    (layout,) = toml_parser.loads(done.stdout)["layout"]
+    (layout,) = guessed_of(tmp_path / "runs")
     assert layout["tracker"] == name and layout.get("tracker_holds", "step") == holds
     known = Layouts(user.load([layout], tuple(FORMATS)))
     for path in (tmp_path / "runs/a/ours-200").iterdir():
@@ -385,26 +228,28 @@ def test_a_tracker_is_written_down_and_used(tmp_path: Path, name: str) -> None:
 @pytest.mark.slow
 def test_a_number_that_is_no_step_is_no_tracker(tmp_path: Path) -> None:
     for step in (100, 200):
-        path = tmp_path / f"ours-{step}/w0.weights"
-        path.parent.mkdir()
-        path.write_bytes(saved({"w": tensor(step)}))
-    for name in ("last_loss.txt", "seed", "latest.log"):
-        (tmp_path / name).write_text({"seed": "100"}.get(name, "0.31"))
-    done = run_helpers.ckpt("layouts", "--guess", str(tmp_path))
-    assert "tracker" not in toml_parser.loads(done.stdout)["layout"][0]
+        timed.put(tmp_path / f"ours-{step}/w0.weights", saved({"w": tensor(step)}))
+    for name, text in {"last_loss.txt": "0.31", "seed": "100", "latest.log": "0.31"}.items():
+        (tmp_path / name).write_text(text)
+    assert "tracker" not in guessed_of(tmp_path)[0]
 
 
-def pasted(root: Path) -> CompletedProcess[str]:
+def guessed_of(root: Path) -> list[dict[str, str]]:
+    layouts: list[dict[str, str]] = toml_parser.loads(executed(["layouts", "--guess", str(root)])[1])[
+        "layout"
+    ]
+    return layouts
+
+
+def pasted(root: Path) -> tuple[int, str, str]:
     """Plan with the lines that a guess prints, as they are."""
-    (config := root.parent / "ckpt.toml").write_text(run_helpers.ckpt("layouts", "--guess", str(root)).stdout)
-    return run_helpers.ckpt("plan", str(root), "--config", str(config), "--json")
+    (config := root.parent / "ckpt.toml").write_text(executed(["layouts", "--guess", str(root)])[1])
+    return executed(["plan", str(root), "--config", str(config), "--json"])
 
 
 def put(root: Path, files: Mapping[str, object]) -> Path:
     for n, (name, held) in enumerate(files.items()):
-        root.mkdir(exist_ok=True)
-        (root / name).write_bytes(saved(held))
-        os.utime(root / name, (1_700_000_000 + 600 * n,) * 2)
+        timed.put(root / name, saved(held), 600 * n)
     return root
 
 
@@ -420,56 +265,57 @@ def state(n: int) -> dict[str, object]:
         {"alpha.pt": state(1), "beta.pt": state(2)},
         {"step_2.pt": state(2), "step_2_copy.pt": state(8), "zz_loss_2.pt": {"w": tensor(2)}},
     ],
-    ids=[
-        "two whole states of a step",
-        "a whole state beside weights",
-        "two whole states without a number",
-        "joined by a third file",
-    ],
+    ids=", ".join,
 )
 def test_a_whole_state_is_neither_a_part_of_another_one_nor_passed_over(
     files: Mapping[str, object], tmp_path: Path
 ) -> None:
-    done = pasted(put(tmp_path / "run", files))
-    assert done.returncode == 2 and "holds several runs" in done.stderr
+    code, _, err = pasted(put(tmp_path / "run", files))
+    assert code == 2 and "holds several runs" in err
     assert "# each [[layout]] is a run: keep the one to resume from" in (tmp_path / "ckpt.toml").read_text()
 
 
-def test_the_step_of_a_file_without_a_number_is_what_it_tells(tmp_path: Path) -> None:
-    files = {"step_100.pt": state(100), "step_200.pt": state(200), "final.pt": state(250)}
-    done = pasted(put(tmp_path / "run", files))
-    assert json.loads(done.stdout)["checkpoint"]["step"] == 250
+def test_a_file_without_a_number_is_a_save_of_the_run_beside_it_and_its_step_what_it_tells(
+    tmp_path: Path,
+) -> None:
+    root = put(
+        tmp_path / "run", {"step_100.pt": state(100), "step_200.pt": state(200), "final.pt": state(250)}
+    )
+    assert executed(["plan", str(root)])[0] == 2
+    chosen = json.loads(pasted(root)[1])["checkpoint"]
+    assert (chosen["step"], chosen["path"]) == (250, str(root / "final.pt"))
 
 
-def test_lines_are_written_where_they_are_read(tmp_path: Path) -> None:
+def test_lines_are_written_where_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path / "run", {"agent_3.pt": state(3), "agent_4.pt": state(4)})
     put(tmp_path / "other", {"actor_7.pt": state(7)})
-    for root, step in (("run", 4), ("other", 7)):
-        done = run_helpers.ckpt("layouts", "--guess", root, "--write", cwd=tmp_path)
-        assert done.stdout.startswith(
-            f"{tmp_path}/ckpt.toml describes {tmp_path}/{root} to commands that start in {tmp_path}: "
-        ), done.stderr
-        done = run_helpers.ckpt("plan", root, "--json", cwd=tmp_path)
-        assert json.loads(done.stdout)["checkpoint"]["step"] == step
-    assert (tmp_path / "ckpt.toml").read_text().count("[[layout]]") == 2
-    assert run_helpers.ckpt("layouts", "--write", cwd=tmp_path).returncode == 2
     put(tmp_path / "unsure", {"bot_0.pt": state(3), "bot_1.pt": state(4)})
-    assert run_helpers.ckpt("layouts", "--guess", "unsure", "--write", cwd=tmp_path).returncode == 2
+    monkeypatch.chdir(tmp_path)
+    for root, step in (("run", 4), ("other", 7)):
+        out = executed(["layouts", "--guess", root, "--write"])[1]
+        told = f"{tmp_path}/ckpt.toml describes {tmp_path}/{root} to commands that start in {tmp_path}: "
+        assert out.startswith(told), out
+        assert json.loads(executed(["plan", root, "--json"])[1])["checkpoint"]["step"] == step
+    for words in (["--write"], ["--guess", "unsure", "--write"]):
+        assert executed(["layouts", *words])[0] == 2
     assert (tmp_path / "ckpt.toml").read_text().count("[[layout]]") == 2
 
 
-def test_nothing_is_written_where_others_could_have_planted_it(tmp_path: Path) -> None:
+def test_nothing_is_written_where_others_could_have_planted_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(tmp_path / "run", {"agent_3.pt": state(3)})
     (tmp_path / "mine").write_text("")
     (here := tmp_path / "open").mkdir()
     here.chmod(0o777)
     (here / "ckpt.toml").symlink_to("../mine")
-    done = run_helpers.ckpt("layouts", "--guess", "../run", "--write", cwd=here)
-    assert done.returncode == 2 and "others could have written it" in done.stderr
-    assert (tmp_path / "mine").read_text() == ""
+    monkeypatch.chdir(here)
+    code, _, err = executed(["layouts", "--guess", "../run", "--write"])
+    assert code == 2 and "others could have written it" in err and (tmp_path / "mine").read_text() == ""
 
 
-def test_a_name_that_is_no_text_is_not_written(tmp_path: Path) -> None:
+def test_a_name_that_is_no_text_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path / "run", {os.fsdecode(b"zz\xff_3.pt"): state(3)})
-    done = run_helpers.ckpt("layouts", "--guess", "run", "--write", cwd=tmp_path)
-    assert done.returncode == 2 and not (tmp_path / "ckpt.toml").exists()
+    monkeypatch.chdir(tmp_path)
+    code, _, _ = executed(["layouts", "--guess", "run", "--write"])
+    assert code == 2 and not (tmp_path / "ckpt.toml").exists()

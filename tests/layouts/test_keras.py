@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
+from fixture_trees import tree_of
 from places import LAYOUT_TREES
 from timed import put
 from told_trees import Question, hold, table
@@ -24,8 +24,6 @@ TREES = table(
         then empty ckpt.weights.h5 -> exit 4 choice/none-usable -empty-file
         only model-0*; mv model-01.keras best.keras; mv model-02.keras last.keras -> last.keras => ok
         then cut last.keras -> best.keras -truncated
-        only model-0*; mv model-01.keras model_1.keras; mv model-02.keras model_2.keras -> model_2.keras => ok
-        then cut model_2.keras -> model_1.keras -truncated
         only model-0*; mv model-01.keras weights.1-0.53.keras; mv model-02.keras weights.2-0.22.keras
             -> weights.2-0.22.keras => ok
         then cut weights.2-0.22.keras -> weights.1-0.53.keras -truncated
@@ -33,9 +31,6 @@ TREES = table(
         only cp-*; mv cp-0001.weights.h5 model_9_12.5.weights.h5;
             mv cp-0002.weights.h5 model_10_val0.2217.weights.h5 -> model_10_val0.2217.weights.h5 => ok
         then cut model_10_val0.2217.weights.h5 -> model_9_12.5.weights.h5 -truncated
-        only cp-*; mv cp-0001.weights.h5 01-3.206.weights.h5; mv cp-0002.weights.h5 02-3.202.weights.h5
-            -> 02-3.202.weights.h5 => ok
-        then cut 02-3.202.weights.h5 -> 01-3.206.weights.h5 -truncated
         only cp-*; mv cp-0001.weights.h5 model_1.h5; mv cp-0002.weights.h5 model_2.h5 -> model_2.h5 => ok
         then cut model_2.h5 -> model_1.h5 -truncated
         only cp-*; mv cp-0001.weights.h5 weights.01-3.71.hdf5; mv cp-0002.weights.h5 weights.02-3.70.hdf5
@@ -88,18 +83,14 @@ SHARDS = LAYOUT_TREES / "keras-shards/named/tree"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("called", ["w_", "cp-", "net.epoch_"])
+@pytest.mark.parametrize("called", ["cp-", "net.epoch_"])
 def test_a_set_of_shards_may_count_in_one_digit(called: str, tmp_path: Path) -> None:
     """A file is called after the number of the epoch, as it is in Keras' own examples: it was a run."""
     for path in SHARDS.iterdir():
-        copy, data = tmp_path / path.name.replace("cp-0", called), path.read_bytes()
-        put(
-            copy,
-            data.replace(b"cp-0", called.encode()) if path.suffix == ".json" else data,
-            1_735_700_000 + int(path.name[4]),
-        )
-    made = plan(tmp_path)
-    assert made.resume.path == str(tmp_path / f"{called}3.weights.json")
+        data, json = path.read_bytes(), path.suffix == ".json"
+        data = data.replace(b"cp-0", called.encode()) if json else data
+        put(tmp_path / path.name.replace("cp-0", called), data, int(path.name[4]))
+    assert plan(tmp_path).resume.path == str(tmp_path / f"{called}3.weights.json")
     (tmp_path / f"{called}3_00001.weights.h5").unlink()
     assert plan(tmp_path).resume.path == str(tmp_path / f"{called}2.weights.json")
 
@@ -110,13 +101,12 @@ def test_an_index_of_shards_is_no_index_of_safetensors() -> None:
     assert (report.format, report.verdict) == ("keras_shards", Verdict.OK)
 
 
-@pytest.mark.parametrize("ms", [-1000, -400, 50, 400, 1900, 60_000])
+@pytest.mark.parametrize("ms", [-1000, 50, 400, 60_000])
 def test_an_epoch_from_before_its_weights_is_that_of_an_earlier_save(ms: int, tmp_path: Path) -> None:
     """As a job leaves it that is killed between the two: Keras would train that epoch once more. Where times are
     exact, a copy of such small files takes less.
     """
-    root = Path(shutil.copytree(LAYOUT_TREES / "keras-backup/one/tree", tmp_path / "run"))
-    at = 1_760_000_000_123_456_789
+    root, at = tree_of("keras-backup/one", tmp_path), 1_760_000_000_123_456_789
     os.utime(root / "training_metadata.json", ns=(at, at))
     os.utime(root / "latest.weights.h5", ns=(at + ms * 10**6,) * 2)
     warned = ["epoch-mismatch"] if ms > 250 else []

@@ -5,16 +5,13 @@ planned without a question, and no save that lacks what its loader opens.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 from safetensors.torch import save as safetensors_save
 from small_files import dcp, saved, tensor
-from timed import lay
-
-from ckpt_tools import plan
+from told_trees import SETS, Question, hold, table
 
 Save = Mapping[str, bytes]
 
@@ -87,84 +84,58 @@ def verl_exported(step: int) -> Save:
     return {**verl_sft(step), **below(f"global_step_{step}/huggingface", exported(step))}
 
 
-ARRANGED: dict[str, tuple[Callable[[int], Save], str, tuple[str, ...]]] = {
-    "verl, Megatron": (
-        verl_megatron,
-        "latest_checkpointed_iteration.txt",
-        (
-            "global_step_20/actor/optimizer/dist_ckpt/.metadata",
-            "global_step_20/critic/extra/dist_ckpt/metadata.json",
-            "global_step_20/data.pt",
-        ),
-    ),
-    "verl, Megatron, one model": (
-        verl_sft_megatron,
-        "latest_checkpointed_iteration.txt",
-        ("global_step_20/model/dist_ckpt/.metadata", "global_step_20/data_1.pt"),
-    ),
-    "verl, FSDP, one model": (
-        verl_sft,
-        "latest_checkpointed_iteration.txt",
-        ("global_step_20/optim_world_size_2_rank_1.pt", "global_step_20/data_1.pt"),
-    ),
-    "verl, FSDP, exported": (
-        verl_exported,
-        "latest_checkpointed_iteration.txt",
-        ("global_step_20/model_world_size_2_rank_1.pt",),
-    ),
-    "SkyRL, Megatron": (
-        skyrl_megatron,
-        "latest_ckpt_global_step.txt",
-        (
-            "global_step_20/policy/.metadata",
-            "global_step_20/critic/metadata.json",
-            "global_step_20/fully_async_state.pt",
-        ),
-    ),
-    "Megatron-Bridge, exported": (
-        bridge,
-        "latest_checkpointed_iteration.txt",
-        ("iter_0000020/metadata.json",),
-    ),
+def inside(home: str, save: Callable[[int], Save]) -> Callable[[int], Save]:
+    """A save without the directory that tells its step."""
+    return lambda n: {name.removeprefix(f"{home.format(n)}/"): data for name, data in save(n).items()}
+
+
+SAVES = {
+    "verl": inside("global_step_{}", verl_megatron),
+    "verlone": inside("global_step_{}", verl_sft_megatron),
+    "verlfsdp": inside("global_step_{}", verl_sft),
+    "verlexported": inside("global_step_{}", verl_exported),
+    "skyrl": inside("global_step_{}", skyrl_megatron),
+    "bridge": inside("iter_{:07d}", bridge),
 }
-"""What it saves, the tracker, and files without which the newest save is not loaded."""
-
-
-def written(root: Path, name: str) -> Path:
-    save, tracker, _ = ARRANGED[name]
-    for at, step in enumerate((10, 20)):
-        lay(root, save(step), 600 * at)
-    if tracker:
-        (root / tracker).write_text("20")
-    return root
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ARRANGED)
-def test_the_newest_save_is_planned_without_a_question(name: str, tmp_path: Path) -> None:
-    made = plan(str(written(tmp_path, name)))
-    assert made.checkpoint is not None and made.checkpoint.step == 20
-    assert not made.warnings and not made.rejected
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "gone"), [(name, gone) for name, row in ARRANGED.items() for gone in row[2]]
+SETS |= SAVES
+MEGATRON, SKYRL = "latest_checkpointed_iteration.txt", "latest_ckpt_global_step.txt"
+HOMES = {"skyrl": ("global_step_{}", SKYRL), "bridge": ("iter_00000{}", MEGATRON)}
+MADE = {
+    name: ("planted", f"{home.format(10)}/:{name}10 {home.format(20)}/:{name}20; put {tracker} 20")
+    for name in SAVES
+    for home, tracker in [HOMES.get(name, ("global_step_{}", MEGATRON))]
+}
+TREES = table(
+    """
+    verl slow
+        as it is -> global_step_20
+        rm global_step_20{,/data.pt,/actor/optimizer/dist_ckpt/.metadata,/critic/extra/dist_ckpt/metadata.json}
+            -> global_step_10 -missing-part +dangling-tracker
+    verlone slow
+        as it is -> global_step_20
+        rm global_step_20{,/data_1.pt,/model/dist_ckpt/.metadata} -> global_step_10 -missing-part +dangling-tracker
+    verlfsdp slow
+        as it is -> global_step_20
+        rm global_step_20{,/data_1.pt} -> global_step_10 -missing-part +dangling-tracker
+        rm global_step_20/optim_world_size_2_rank_1.pt -> global_step_10 -missing-rank +dangling-tracker
+    verlexported slow
+        as it is -> global_step_20
+        rm global_step_20/model_world_size_2_rank_1.pt -> global_step_10 -missing-rank +dangling-tracker
+    skyrl slow
+        as it is -> global_step_20
+        rm global_step_20{,/policy/.metadata,/critic/metadata.json,/fully_async_state.pt}
+            -> global_step_10 -missing-part +dangling-tracker
+    bridge slow
+        as it is -> iter_0000020
+        rm iter_0000020 -> iter_0000010 -missing-part +dangling-tracker
+        rm iter_0000020/metadata.json -> iter_0000010 -missing-part +dangling-tracker ~passed-over
+    """,
+    **MADE,
 )
-def test_a_save_without_what_its_loader_opens_is_not(name: str, gone: str, tmp_path: Path) -> None:
-    root = written(tmp_path, name)
-    (root / gone).unlink()
-    made = plan(str(root))
-    assert made.checkpoint is not None and made.checkpoint.step == 10
-    assert made.rejected or made.warnings
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name, row in ARRANGED.items() if row[1]])
-def test_a_save_that_its_tracker_names_is_missed(name: str, tmp_path: Path) -> None:
-    root = written(tmp_path, name)
-    (gone,) = {path.partition("/")[0] for path in ARRANGED[name][0](20)}
-    shutil.rmtree(root / gone)
-    made = plan(str(root))
-    assert made.checkpoint is not None and made.checkpoint.step == 10
-    assert "dangling-tracker" in {f.code for f in made.warnings}
+@pytest.mark.parametrize(("tree", "asked"), TREES)
+def test_the_newest_save_is_planned_if_it_has_what_its_loader_opens(
+    tree: str, asked: list[Question], tmp_path: Path
+) -> None:
+    hold(tree, asked, tmp_path)

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 from pathlib import Path
 
 import pytest
-from fixture_trees import CASES, materialise
+from fixture_trees import CASES, materialise, one_of_each, tree_of
 from places import LAYOUT_TREES
 from small_files import adam, dcp, saved, tensor, trainer
-from timed import put
+from timed import lay, put
+from told_trees import answer, plant, remove, verified
 
-from ckpt_tools.api import plan
-from ckpt_tools.errors import NoneUsable, NotRecognised
+from ckpt_tools.api import plan, verify
+from ckpt_tools.discovery.group import group
+from ckpt_tools.errors import CkptError, NoneUsable, NotRecognised
+from ckpt_tools.formats import Anatomy
+from ckpt_tools.formats.common.zeros import all_zero
+from ckpt_tools.formats.dcp.torchsnapshot import PLAIN, Entry, check_file
 from ckpt_tools.layouts import LAYOUTS
 from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.model.selection import ReadOptions
+from ckpt_tools.planning.engine import check_together
+from ckpt_tools.reading.opening import open_session
+from ckpt_tools.storage import BytesSource
 
 TOLD = [
     case
@@ -44,18 +56,14 @@ def lone(case: Path, at: Path) -> tuple[Path, Checkpoint]:
 def test_what_is_always_saved_together_is_missed_alone(case: Path, tmp_path: Path) -> None:
     root, newest = lone(case, tmp_path)
     layout = next(x for x in LAYOUTS if x.name == newest.layout)
-    whole = {layout.piece(p.piece).role for p in newest.parts}
     for name, role in layout.complete.saved_with:
         others = [p for p in newest.parts if layout.piece(p.piece).role == role]
         if not others or name not in {p.piece for p in newest.parts}:
             continue
-        assert role in whole
         for p in others:
             Path(p.path).rename(tmp_path / p.name)
-        assert missed(root, survivable=any(layout.piece(p.piece).readers.survivable for p in others)), (
-            name,
-            role,
-        )
+        survivable = any(layout.piece(p.piece).readers.survivable for p in others)
+        assert missed(root, survivable=survivable), (name, role)
         for p in others:
             (tmp_path / p.name).rename(p.path)
 
@@ -68,42 +76,40 @@ def missed(root: Path, survivable: bool) -> bool:
     return survivable and "missing-part" in {f.code for f in made.warnings}
 
 
+APART = """
+accelerate/fsdp/tree/step_8 optimizer_0
+accelerate/fsdp-full/tree/step_8 optimizer.bin
+dcp-hf/two/tree/step-10 shard-00002-*
+dcp-set/lm-engine/tree/global_step20 optimizer
+files/mlx-npz/tree/step_60 weights.npz unusable
+levanter/steps/tree/step-20 model unusable
+levanter/steps/tree/step-20 opt_state
+mindformers/lone/tree/iteration_00000010 qwen3-opt-0000000-0000001.safetensors
+mindformers/ranks/tree/iteration_00000030 opt-*.safetensors unusable
+nanotron/zero/tree/20 random/tp-1-*
+nemo-rl/dtensor/tree/step_4 policy unusable
+nemo-rl/dtensor/tree/step_4 value/weights unusable
+nemo-rl/dtensor/tree/step_4 policy/optimizer
+nemo-rl/megatron/tree/step_4 policy/weights unusable
+skyrl/ppo/tree/global_step_20 critic/optim*
+speechbrain/epochs/tree/save/CKPT+2026-11-24+08-31-47+02 optimizer.ckpt
+verl/ppo/tree/global_step_20 actor/optim*
+verl/ppo/tree/global_step_20 critic/model*
+"""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("save", "lost", "usable"),
-    [
-        ("accelerate/fsdp/tree/step_8", "optimizer_0", True),
-        ("accelerate/fsdp-full/tree/step_8", "optimizer.bin", True),
-        ("dcp-hf/two/tree/step-10", "shard-00002-*", True),
-        ("dcp-set/lm-engine/tree/global_step20", "optimizer", True),
-        ("files/mlx-npz/tree/step_60", "weights.npz", False),
-        ("levanter/steps/tree/step-20", "model", False),
-        ("levanter/steps/tree/step-20", "opt_state", True),
-        ("mindformers/lone/tree/iteration_00000010", "qwen3-opt-0000000-0000001.safetensors", True),
-        ("mindformers/ranks/tree/iteration_00000030", "opt-*.safetensors", False),
-        ("nanotron/zero/tree/20", "random/tp-1-*", True),
-        ("nemo-rl/dtensor/tree/step_4", "policy", False),
-        ("nemo-rl/dtensor/tree/step_4", "value/weights", False),
-        ("nemo-rl/dtensor/tree/step_4", "policy/optimizer", True),
-        ("nemo-rl/megatron/tree/step_4", "policy/weights", False),
-        ("skyrl/ppo/tree/global_step_20", "critic/optim*", True),
-        ("speechbrain/epochs/tree/save/CKPT+2026-11-24+08-31-47+02", "optimizer.ckpt", True),
-        ("verl/ppo/tree/global_step_20", "actor/optim*", True),
-        ("verl/ppo/tree/global_step_20", "critic/model*", True),
-    ],
-)
-def test_what_lies_apart_from_the_rest_is_missed_alone(
-    save: str, lost: str, usable: bool, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("row", APART.strip().splitlines())
+def test_what_lies_apart_from_the_rest_is_missed_alone(row: str, tmp_path: Path) -> None:
     """An optimizer, or a model of several: a warning where a job may have saved none."""
-    source = LAYOUT_TREES / save
-    home = Path(shutil.copytree(source, tmp_path / "run" / source.name))
+    save, lost, *unusable = row.split()
+    home = Path(shutil.copytree(LAYOUT_TREES / save, tmp_path / "run" / Path(save).name))
     for path in home.rglob("*"):  # as one save writes them
         os.utime(path, (1_700_000_000,) * 2)
     assert not [w for w in plan(str(home.parent)).warnings if w.code == "missing-part"]
     for path in home.glob(lost):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    assert missed(home.parent, survivable=usable)
+        remove(path)
+    assert missed(home.parent, survivable=not unusable)
 
 
 @pytest.mark.parametrize(
@@ -111,36 +117,34 @@ def test_what_lies_apart_from_the_rest_is_missed_alone(
 )
 def test_the_trainer_resumes_from_no_model_alone(name: str, tmp_path: Path) -> None:
     """What a first save that dies after its model leaves."""
-    home = tmp_path / "checkpoint-20"
-    home.mkdir()
-    (home / name).write_bytes(trainer(20)["model.safetensors"])
-    (home / "config.json").write_bytes(trainer(20)["config.json"])
-    if "-of-" in name:
-        index = {"metadata": {"total_size": 96}, "weight_map": dict.fromkeys("wb", name)}
-        (home / "model.safetensors.index.json").write_text(json.dumps(index))
+    files = {name: trainer(20)["model.safetensors"], "config.json": trainer(20)["config.json"]}
+    index = {"metadata": {"total_size": 96}, "weight_map": dict.fromkeys("wb", name)}
+    files |= {"model.safetensors.index.json": json.dumps(index).encode()} if "-of-" in name else {}
+    lay(tmp_path / "checkpoint-20", files)
     assert [w.code for w in plan(str(tmp_path)).warnings] == ["missing-part"]
 
 
 @pytest.mark.parametrize(
     ("names", "code", "todo"),
     [
-        (["model_00000250.bin"], "no layout", "ckpt layouts --guess"),  # llm.c
+        ("model_00000250.bin", "no layout", "ckpt layouts --guess"),  # llm.c
         (
-            ["params.00001", "params.00002", "state/optimizer_last.pkl"],
+            "params.00001 params.00002 state/optimizer_last.pkl",
             "missing-part",
             "describe the layout in ckpt.toml",
         ),
-        (["model.pt", "scheduler.pt"], "missing-part", "bring it back"),
+        ("model.pt scheduler.pt", "missing-part", "bring it back"),
     ],
 )
 def test_where_none_is_usable_the_hint_says_what_to_do(
-    names: list[str], code: str, todo: str, tmp_path: Path
+    names: str, code: str, todo: str, tmp_path: Path
 ) -> None:
-    held = {"scheduler.pt": saved({"last_epoch": 10, "base_lrs": [0.1]}), names[0]: saved({"w": tensor(1)})}
-    held |= {"model_00000250.bin": b"\x40\x2f\x35\x01" + bytes(range(255)) * 40}
-    for name in names:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(held.get(name) or saved(adam(3)))
+    first, *others = names.split()
+    llm = b"\x40\x2f\x35\x01" + bytes(range(255)) * 40
+    put(tmp_path / first, saved({"w": tensor(1)}) if others else llm)
+    for name in others:
+        state = {"last_epoch": 10, "base_lrs": [0.1]} if "scheduler" in name else adam(3)
+        put(tmp_path / name, saved(state))
     with pytest.raises((NoneUsable, NotRecognised), match=code) as raised:
         plan(str(tmp_path))
     assert todo in raised.value.hint
@@ -169,13 +173,10 @@ def test_directories_of_one_save_are_one_whatever_it_is_called(at: str, tmp_path
 @pytest.mark.parametrize("name", ["state.ckpt", "step-00000010/lit_model.pth", "step-10"])
 def test_a_lone_directory_called_as_a_file_has_the_rest_of_the_state(name: str, tmp_path: Path) -> None:
     """Fabric saves a directory where the model is sharded, and ``meta.pt`` last into it."""
-    home = tmp_path / name
-    home.mkdir(parents=True)
-    for file, data in dcp(10).items():
-        (home / file).write_bytes(data)
+    home = lay(tmp_path / name, dcp(10))
     codes = [f.code for f in plan(str(tmp_path)).warnings]
     assert codes == ["missing-part"] * ("." in name)  # a loop of one's own saves no more
-    (home / "meta.pt").write_bytes(saved({"iter_num": 10}))
+    put(home / "meta.pt", saved({"iter_num": 10}))
     made = plan(str(tmp_path))
     assert not made.warnings and made.resume.path == str(home)
 
@@ -183,11 +184,75 @@ def test_a_lone_directory_called_as_a_file_has_the_rest_of_the_state(name: str, 
 def test_directories_called_as_files_below_those_of_steps_are_saves_of_one_run(tmp_path: Path) -> None:
     """LitGPT's, where the model is sharded."""
     for step in (500, 1000):
-        home = tmp_path / f"step-{step:08d}/lit_model.pth"
-        home.mkdir(parents=True)
-        for file, data in {**dcp(step), "meta.pt": saved({"iter_num": step})}.items():
-            put(home / file, data, 1_735_700_000 + step)
+        files = {**dcp(step), "meta.pt": saved({"iter_num": step})}
+        home = lay(tmp_path / f"step-{step:08d}/lit_model.pth", files, step)
     made = plan(str(tmp_path))
-    assert (made.resume_step, made.resume.path) == (1000, str(tmp_path / "step-00001000/lit_model.pth"))
-    (tmp_path / "step-00001000/lit_model.pth/meta.pt").unlink()
+    assert (made.resume_step, made.resume.path) == (1000, str(home))
+    (home / "meta.pt").unlink()
     assert plan(str(tmp_path)).resume_step == 500
+
+
+# --- What is gone of a checkpoint, or holds only zeros, is missed where the saves beside it have it: by `
+
+
+@pytest.mark.parametrize(("middle", "zeros"), [(b"", True), (b"\1", False)])
+def test_all_of_a_file_is_read_before_it_is_called_zeros(middle: bytes, zeros: bool) -> None:
+    """Its ends are looked at with everything else, the rest only where they and the other saves say so."""
+    source = BytesSource(bytes(2 << 20) + middle + bytes(2 << 20))
+    entry = Entry(0, None, "w", PLAIN, "uint8", (source.size,))
+    anatomy = Anatomy()
+    assert list(check_file(source, anatomy, [entry])) == []
+    assert anatomy.metadata == {"zeros": True}
+    assert all_zero(source) is zeros
+
+
+EXEMPT = {"flax/gda", "lightning/sharded"}
+"""Of a directory of arrays alone, and of one without its index, nothing tells that it was a checkpoint."""
+LOST = {"missing-part", "missing-rank"}
+SEVERAL = [
+    pytest.param(case, id=name) for case in CASES if (name := "/".join(case.parts[-3:-1])) not in EXEMPT
+]
+
+
+@pytest.mark.share(6)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", one_of_each(SEVERAL))
+def test_verify_misses_what_makes_plan_give_up_a_checkpoint(case: Path, tmp_path: Path) -> None:
+    root = materialise(case, tmp_path)
+    made = asked(root)
+    paths = sorted(path for path in (made.files() if made else ()) if Path(path).is_file() and not Path(path).is_symlink())  # fmt: skip
+    if len(paths) < 2 or made is None or made.checkpoint is None:
+        return
+    Path(random.Random(case.parts[-2]).choice(paths)).unlink()
+    now = asked(root)
+    given_up = [r for r in (now.rejected if now else ()) if r.checkpoint.path == made.checkpoint.path]
+    if any(f.code in LOST for r in given_up for f in r.findings):
+        assert verify(str(root)).verdict is not Verdict.OK
+
+
+def asked(root: Path) -> LoadPlan | None:
+    try:
+        return plan(str(root))
+    except NoneUsable as error:
+        return error.plan
+    except CkptError:
+        return None
+
+
+@pytest.mark.slow
+def test_the_step_that_an_index_lists_is_that_of_its_save(tmp_path: Path) -> None:
+    index = tree_of("axlearn/steps", tmp_path) / "step_00000020/index"
+    index.write_text(index.read_text().replace('["step", 20]', '["step", 10]'))
+    assert answer(index.parents[1]) == "step_00000010 -step-mismatch"
+
+
+def test_a_text_that_all_other_saves_have_is_missed(tmp_path: Path) -> None:
+    """Nerogar/OneTrainer#498: meta.json is written last, and the job died before it."""
+    for n in (100, 200, 300):
+        plant(tmp_path, f"step_{n}/state.pt:state{n} step_{n}/meta.json=")
+    assert answer(tmp_path) == "step_300"
+    (tmp_path / "step_300/meta.json").unlink()
+    assert (answer(tmp_path), verified(tmp_path)) == ("step_300 +missing-part", "suspect missing-part")
+    s = open_session(str(tmp_path), ReadOptions())
+    older = [c for c in group(s.parts, s.layouts) if c.step == 100]
+    assert check_together(s, False, saves=older) == [], "of one save that is asked about"

@@ -18,14 +18,15 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch.distributed.checkpoint as saver
-from fixture_trees import CASES, QUESTIONS, damage, firsts, materialise, selection
+from fixture_trees import QUESTIONS, TREES, damage, firsts, materialise, selection, tree_of
 from real_loaders import _Modules, dcp_home, load_dcp, load_torch, tensors
 
-from ckpt_tools.api import plan, verify
+from ckpt_tools.api import plan, scan, verify
 from ckpt_tools.layouts import BUILT_IN
+from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Kind
-from ckpt_tools.model.plan import FileLoad, LoadPlan
+from ckpt_tools.model.plan import LoadPlan
 
 OURS_ALONE = {
     "text_member", "tf_bundle", "ocdbt", "orbax_tree", "zarr", "hdf5", "gguf", "onnx", "saved_model",
@@ -61,14 +62,10 @@ def told_steps(state: object) -> set[int]:
     return {n for key in STEPS if isinstance(state, dict) and isinstance(n := state.get(key), int)}
 
 
-def every_file(made: LoadPlan) -> dict[str, FileLoad]:
-    return {f.path: f for f in (*made.shared, *(f for r in made.by_rank for f in r.files))}
-
-
 def loaded(made: LoadPlan, formats: Mapping[str, str | None]) -> tuple[dict[str, object], list[str]]:
     """Path -> state for what a real loader read; and the paths that only our own checks looked at."""
     states, ours, sets = dict[str, object](), list[str](), set[str]()
-    for path in every_file(made):
+    for path in made.files():
         form = formats[path]
         if form == "dcp":
             sets.add(dcp_home(path))
@@ -77,18 +74,15 @@ def loaded(made: LoadPlan, formats: Mapping[str, str | None]) -> tuple[dict[str,
         elif form in ("npy", "npz"):
             kept = np.load(path)
             states[path] = {name: kept[name].tolist() for name in kept} if form == "npz" else kept.tolist()
-        elif path.endswith(".joblib"):
-            ours.append(path)
-        elif form == "pickle_plain":
+        elif form == "pickle_plain" and not path.endswith(".joblib"):
             with open(path, "rb") as f:
                 states[path] = _Modules.load(f)
         elif form == "safetensors":
             states[path] = safetensors.torch.load_file(path)
         elif form in ("json_member", "safetensors_index", "mcore_integrity") or path.endswith(".json"):
-            with open(path, encoding="utf-8") as f:
-                states[path] = json.load(f)
+            states[path] = json.loads(Path(path).read_text(encoding="utf-8"))
         else:
-            assert form in OURS_ALONE, (path, form)
+            assert form in OURS_ALONE or path.endswith(".joblib"), (path, form)
             ours.append(path)
     states.update((home, load_dcp(home)) for home in sets)
     return states, ours
@@ -131,10 +125,10 @@ def test_the_real_loaders_load_what_the_plan_says(
     )
     if "--ckpt-step" in told:  # Megatron-LM makes the directory's name from the number
         home = Path(told["--load"]) / f"iter_{int(told['--ckpt-step']):07d}"
-        assert all(Path(path).is_relative_to(home) for path in every_file(made))
+        assert all(Path(path).is_relative_to(home) for path in made.files())
     if "--tag" in told:
         home = Path(told["--load_dir"]) / told["--tag"]
-        assert all(Path(path).is_relative_to(home) for path in every_file(made))
+        assert all(Path(path).is_relative_to(home) for path in made.files())
         assert (resume.env["CKPT_LOAD_DIR"], resume.env["CKPT_TAG"]) == (told["--load_dir"], told["--tag"])
 
 
@@ -147,20 +141,29 @@ def test_every_layout_is_loaded_or_is_known_not_to_be() -> None:
 @pytest.mark.slow
 def test_the_loaders_see_what_is_wrong(tmp_path: Path) -> None:
     """What these tests rest on: a loader here really reads the file, and the step in it is compared."""
-    case = next(c for c in CASES if c.parent.name == "tp")
-    root = materialise(case, tmp_path)
-    made = plan(str(root))
-    path = next(iter(every_file(made)))
+    made = plan(str(tree_of("megatron/tp", tmp_path / "tp")))
+    path = made.files()[0]
     assert told_steps(load_torch(path)) == {made.resume_step}
-    Path(path).chmod(0o644)
     Path(path).write_bytes(Path(path).read_bytes()[:1000])
     with pytest.raises(RuntimeError):
         load_torch(path)
-    case = next(c for c in CASES if c.parent.parent.name == "dcp" and c.parent.name == "two")
-    root = materialise(case, tmp_path / "dcp")
-    made = plan(str(root))
+    made = plan(str(tree_of("dcp/two", tmp_path / "dcp")))
     assert sum(t.numel() for t in tensors(load_dcp(made.resume.path or "")))
-    piece = next(p for p in every_file(made) if p.endswith(".distcp"))
-    Path(piece).unlink()
+    Path(next(p for p in made.files() if p.endswith(".distcp"))).unlink()
     with pytest.raises(saver.CheckpointException):
         load_dcp(made.resume.path or "")
+
+
+ALONE = {"espnet"}
+"""Goes on from the one file that it writes over, and from nothing else."""
+
+
+@pytest.mark.share(8)
+@pytest.mark.parametrize("case", TREES)
+def test_arguments_tell_which_of_several_checkpoints_is_meant(case: Path) -> None:
+    said: dict[tuple[object, ...], Checkpoint] = {}
+    for c in scan(case.parent / "tree").checkpoints:
+        resume = BUILT_IN[c.layout].resume(c, None)
+        if (resume.args or resume.env) and not c.unfinished and c.layout not in ALONE:
+            told = (c.layout, c.run, resume.args, *sorted(resume.env.items()))
+            assert said.setdefault(told, c) is c, resume.args

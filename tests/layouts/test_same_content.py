@@ -14,16 +14,14 @@ from pathlib import Path
 
 import pytest
 import torch.distributed.checkpoint as saver
-from fixture_trees import materialise, overwrite
-from places import LAYOUT_TREES
+from fixture_trees import overwrite, tree_of
 from safetensors.torch import save as safetensors_save
 from shards import DAY, copy, numbers, optimizer, put, shard
 from small_files import dcp, saved, trainer
-from told_trees import Made, Question, hold, table
+from told_trees import Made, Question, flipped, hold, table
 
 from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 
 Found = set[tuple[str, str]]
@@ -51,14 +49,10 @@ def trained(tree: Path, steps: Sequence[int]) -> Path:
     return tree
 
 
-def found(tree: Path, code: str = "same-content", level: Level = Level.CONTENT) -> Found:
-    """(path below the tree, severity) of the findings of that code."""
-    return {
-        (os.path.relpath(f.report.path, tree), str(x.severity))
-        for f in verify([str(tree)], level).files
-        for x in f.report.findings
-        if x.code == code
-    }
+def found(tree: Path) -> Found:
+    """(path below the tree, severity) of the findings of copies."""
+    rows = ((row.report.path, f) for row in verify([str(tree)]).files for f in row.report.findings)
+    return {(os.path.relpath(path, tree), str(f.severity)) for path, f in rows if f.code == "same-content"}
 
 
 TWO, THREE = (10, 20), (10, 20, 30)
@@ -161,6 +155,13 @@ TREES = table(
         # A frozen model is saved once more because a framework saves everything: an adapter is what is trained.
         cp checkpoint-10/model.safetensors checkpoint-20/; cp checkpoint-10/model.safetensors checkpoint-30/
             -> checkpoint-30
+    planted
+        # A file of another step in a directory whose name tells none: another file there tells the step.
+        step-10/:dcp step-20/:dcp step-30/:dcp30; cp step-20/__0_1.distcp step-30/__0_1.distcp
+            -> exit 2 pair/same-content
+        step-10/:dcp step-20/:dcp good/:dcp30; cp step-20/__0_1.distcp good/__0_1.distcp -> exit 2 pair/same-content
+        step-10/:dcp step-20/:dcp step-30-ok/:dcp30; cp step-20/__0_1.distcp step-30-ok/__0_1.distcp
+            -> exit 2 pair/same-content
     # --- What is no copy
     followed slow
         as it is -> 40 +world-size-inferred
@@ -216,94 +217,68 @@ def test_each_answer_that_is_offered_leads_on(tmp_path: Path) -> None:
     assert f"{tree / older} and {tree / newer} are byte for byte the same" in str(e.value)
     assert "restore whichever is the copy" in e.value.hint and "ckpt diff" in e.value.hint
     offered = dict(re.findall(r"(--max-step|--exclude) (\S+) ", e.value.hint))
-    made = plan(str(tree), Selection(max_step=int(offered["--max-step"])))
-    assert made.resume_step == 10 and "same-content" in {f.code for f in made.warnings}
-    made = plan(str(tree), Selection(exclude=(offered["--exclude"],)))
-    assert made.resume_step == 20 and "same-content" not in {f.code for f in made.warnings}
+    for asked, step in (
+        (Selection(max_step=int(offered["--max-step"])), 10),
+        (Selection(exclude=(offered["--exclude"],)), 20),
+    ):
+        made = plan(str(tree), asked)
+        told = "same-content" in {f.code for f in made.warnings}
+        assert (made.resume_step, told) == (step, step == 10)
 
 
 def test_equal_pages_are_not_equal_files(tmp_path: Path) -> None:
     """Only a few pages of each file are looked at first; what has the same ones is compared byte by byte."""
     trained(tmp_path, TWO)
-    first, second = (tmp_path / f"checkpoint-{step}" / "model.safetensors" for step in TWO)
+    names = [f"checkpoint-{step}/model.safetensors" for step in TWO]
     data = safetensors_save({"w": numbers(1)}, {"format": "pt"})
-    other = bytearray(data)
-    other[len(data) // 8] ^= 1  # in none of those pages
-    put(first, data, 10)
-    put(second, bytes(other), 20)
+    for name in names:
+        put(tmp_path / name, data, 10)
+    assert found(tmp_path) == {(names[0], "note"), (names[1], "error")}
+    overwrite(tmp_path / names[1], flipped(data, len(data) // 8), 0)  # in none of those pages
     assert found(tmp_path) == set()
-    put(second, data, 20)
-    assert found(tmp_path) == {
-        ("checkpoint-20/model.safetensors", "error"),
-        ("checkpoint-10/model.safetensors", "note"),
-    }
 
 
 @pytest.mark.parametrize("older", [0, 2])
 def test_a_file_over_that_of_a_save_that_only_its_date_places(older: int, tmp_path: Path) -> None:
-    """What it holds tells the step of the save that it was copied from;
-    nothing else tells that of its own."""
-    root = materialise(LAYOUT_TREES / "ray/train-v2/expected.json", tmp_path)
-    saves = sorted(root.glob("checkpoint_2*"))
-    shutil.copyfile(saves[older] / "checkpoint.pt", saves[-1] / "checkpoint.pt")
-    copied = str(saves[-1] / "checkpoint.pt")
+    """What it holds tells the step of the save that it was copied from; nothing else tells that of its own."""
+    root = tree_of("ray/train-v2", tmp_path)
+    saves = sorted(root.glob("checkpoint_2*/checkpoint.pt"))
+    copied = str(shutil.copyfile(saves[older], saves[-1]))
     if older:  # of the same epoch, so times tell
         assert [f.path for f in plan(str(root)).warnings if f.code == "same-content"] == [copied]
     else:
         with pytest.raises(UsageError, match="which checkpoint is the newest"):
             plan(str(root))
-    found = [(row.report.path, f) for row in verify(str(root)).files for f in row.report.findings]
-    assert [path for path, f in found if f.code == "same-content" and f.severity] == [copied]
-
-
-@pytest.mark.parametrize("name", ["step-30", "good", "step-30-ok"])
-def test_a_file_of_another_step_is_seen_in_a_directory_whose_name_tells_none(
-    name: str, tmp_path: Path
-) -> None:
-    """Another file there tells the step."""
-    for step in (10, 20, 30):
-        files = {**dcp(step), "__0_1.distcp": dcp(20 if step == 30 else step)["__0_1.distcp"]}
-        home = tmp_path / (name if step == 30 else f"step-{step}")
-        home.mkdir()
-        for file, data in files.items():
-            put(home / file, data, step)
-    with pytest.raises(UsageError, match="byte for byte the same"):
-        plan(str(tmp_path))
-    put(tmp_path / name / "__0_1.distcp", dcp(30)["__0_1.distcp"], 30)
-    assert plan(str(tmp_path)).resume_step == 30
+    told = {path for path, severity in found(root) if severity != "note"}
+    assert told == {os.path.relpath(copied, root)}
 
 
 def test_a_damaged_shard_of_an_older_save_is_no_question_about_the_newest(tmp_path: Path) -> None:
-    root = materialise(LAYOUT_TREES / "tensorflow" / "sharded" / "expected.json", tmp_path)
+    root = tree_of("tensorflow/sharded", tmp_path)
     for old in sorted(root.glob("model.ckpt-200*")):  # two of the three shards stay as they are
-        overwrite(
-            root / old.name.replace("-200", "-100"), old.read_bytes(), old.stat().st_mtime_ns - 60_000_000_000
-        )
+        minute = old.stat().st_mtime_ns - 60 * 10**9
+        overwrite(root / old.name.replace("-200", "-100"), old.read_bytes(), minute)
     for file in sorted(root.glob("model.ckpt-200.data*")):
         data = file.read_bytes()
         for damaged in (bytes(len(data)), b""):
             overwrite(file, damaged, 0)
-            made = plan(root)
-            assert made.checkpoint is not None
-            assert made.resume.path == str(root / "model.ckpt-300")
+            assert plan(root).resume.path == str(root / "model.ckpt-300")
         overwrite(file, data, 0)
 
 
 def test_equal_metadata_of_two_saves_is_no_copy(tmp_path: Path) -> None:
     metadata = pickle.loads(dcp(10)[".metadata"])
     metadata.storage_meta = None  # up to torch 2.3 nothing in it tells the save
-    for step in (10, 20, 30):
+    for step in THREE:
         for name, data in {**dcp(step), ".metadata": pickle.dumps(metadata)}.items():
             put(tmp_path / f"step-{step}" / name, data, step)
     assert found(tmp_path) == set()
     overwrite(tmp_path / "step-30" / ".metadata", b"", 0)
-    made = plan(tmp_path)
-    assert made.checkpoint is not None
-    assert made.checkpoint.path == str(tmp_path / "step-20")
+    assert plan(tmp_path).resume.path == str(tmp_path / "step-20")
 
 
 def test_a_file_for_each_tensor_may_stay_and_is_called_by_a_number_that_means_nothing(tmp_path: Path) -> None:
-    for step in (10, 20):
+    for step in TWO:
         state = {f"m{i}": numbers(step, i) for i in range(4)} | {"frozen": numbers(1)}
         state |= {"a": numbers(step)} if step > 10 else {}  # what comes first moves all other numbers on
         home = tmp_path / f"step-{step}"
@@ -316,6 +291,4 @@ def test_a_file_for_each_tensor_may_stay_and_is_called_by_a_number_that_means_no
     assert found(tmp_path) == set()
     for limit in (10, None):
         made = plan(tmp_path, Selection(max_step=limit))
-        assert made.checkpoint is not None
-        assert made.checkpoint.step == (limit or 20)
-        assert {f.code for f in made.warnings} == set()
+        assert (made.resume_step, made.warnings) == (limit or 20, ())

@@ -5,6 +5,7 @@ the exit code; but they are named.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import shutil
@@ -17,6 +18,8 @@ import small_files
 from asked_plan import Answer, asked
 from fixture_trees import CASES, TREES, materialise
 from places import LAYOUT_TREES
+from timed import lay
+from told_trees import copy
 
 from ckpt_tools import errors, formats
 from ckpt_tools.api import plan, scan, verify
@@ -37,11 +40,7 @@ def age(top: Path, seconds: int) -> None:
 def put_beside(source: Path, name: str, seconds: int) -> Path:
     """A copy of ``source`` under a name of NAMES."""
     target = source.parent / name.format(source.name)
-    target.parent.mkdir(exist_ok=True)
-    if source.is_dir():
-        shutil.copytree(source, target)
-    else:
-        shutil.copy2(source, target)
+    copy(source, target)
     age(target, seconds)
     return target
 
@@ -59,9 +58,8 @@ def named(root: Path, copied: Path, before: Sequence[str] = ()) -> bool:
     answers = [scan(str(root)).findings, verify([str(root)]).findings]
     with contextlib.suppress(errors.CkptError):
         answers.append(plan(str(root)).warnings)
-    told = [sorted(set_aside(found)) for found in answers]
     nameless = top != copied and copied.is_file() and not formats.names.known(copied.name)
-    return all(found == sorted([*before, str(top)]) for found in told) or nameless
+    return nameless or all(sorted(set_aside(found)) == sorted([*before, str(top)]) for found in answers)
 
 
 def set_aside(found: Iterable[Finding]) -> list[str]:
@@ -78,12 +76,7 @@ def sources(root: Path, before: Answer) -> dict[str, Path]:
     return out
 
 
-COPIES = [
-    (kind, name, seconds)
-    for name in NAMES
-    for kind in ("run", "checkpoint", "file")
-    for seconds in (-7200, 7200)
-]
+COPIES = [*itertools.product(("run", "checkpoint", "file"), NAMES, (-7200, 7200))]
 
 
 def undisturbed(case: Path, tmp_path: Path, copies: Iterable[tuple[str, str, int]]) -> int:
@@ -112,9 +105,9 @@ def test_copies_beside_a_run_change_nothing_and_are_named(case: Path, tmp_path: 
     # every copy meets some layouts, and every layout a copy
     start = zlib.crc32(case.parent.relative_to(LAYOUT_TREES).as_posix().encode())
     some = COPIES[(5 * start) % len(COPIES)]
-    copy = some if start % 2 else ("run", some[1], some[2])
+    one = some if start % 2 else ("run", some[1], some[2])
     # files of a flat directory are no checkpoint's own, and where a run is asked for none is chosen
-    assert undisturbed(case, tmp_path, [copy]) or copy[0] != "run"
+    assert undisturbed(case, tmp_path, [one]) or one[0] != "run"
 
 
 @pytest.mark.exhaustive
@@ -124,36 +117,27 @@ def test_no_copy_beside_any_layout_changes_anything(case: Path, tmp_path: Path) 
 
 
 SET_ASIDE = (
-    "run.bak", "model.pt.orig", "iter_0000020~", "exp.old", ".Trash-1000", ".snapshots", "lost+found",
-)  # fmt: skip
-KEPT = (
-    *(
-        "iter_0000020",
-        "bold",
-        "backup",
-        "snapshots",
-        ".snapshot_metadata",
-        "run.snapshot",
-        "epoch=1-step=20-v1.ckpt",
-    ),
-    *(
-        "exp_old",
-        "exp_20250131-101500",
-        "step-20 - Copy (2)",
-        "net-1_10 (1).ckpt",
-    ),  # runs or files like any other
+    "run.bak",
+    "model.pt.orig",
+    "iter_0000020~",
+    "exp.old",
+    ".Trash-1000",
+    ".snapshots",
+    "lost+found",
 )
+KEPT = (
+    "iter_0000020", "bold", "backup", "snapshots", ".snapshot_metadata", "run.snapshot", "epoch=1-step=20-v1.ckpt", "exp_old",
+    "exp_20250131-101500", "step-20 - Copy (2)", "net-1_10 (1).ckpt",
+)  # fmt: skip
+"""Runs or files like any other."""
 
 
 def test_names_of_copies() -> None:
     assert [name for name in (*SET_ASIDE, *KEPT) if is_set_aside(name)] == list(SET_ASIDE)
 
 
-def trainer(root: Path, name: str, step: int, seed: int = 0) -> None:
-    for file, data in small_files.trainer(step + seed).items():
-        path = root / name / f"checkpoint-{step}" / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+def trainer(root: Path, name: str, step: int) -> None:
+    lay(root / name / f"checkpoint-{step}", small_files.trainer(step))
 
 
 @pytest.mark.parametrize("other", ["exp_20250131", "exp_old"])

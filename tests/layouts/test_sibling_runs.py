@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -11,13 +10,10 @@ import pytest
 from places import LAYOUT_TREES
 from small_files import lightning, saved, tensor
 from timed import put
+from told_trees import Question, hold, table
 
 from ckpt_tools.api import plan, scan
-from ckpt_tools.errors import NoneUsable
 from ckpt_tools.layouts import BUILT_IN
-from ckpt_tools.model.checkpoint import Checkpoint
-
-FIRST, PACE = 1_790_000_000, 600
 
 
 @cache
@@ -52,14 +48,13 @@ def test_each_rank_loads_its_own_file_of_the_newest_whole_save(tmp_path: Path, w
     ranks = [[tmp_path / names[step] for step in ("10", "20")] for names in RANKS[which]]
     for rank, files in enumerate(ranks):
         for step, file in zip((10, 20), files, strict=True):
-            put(
-                file,
-                fairseq(step, rank) if which.startswith("fairseq") else lightning(0, step),
-                FIRST + PACE * step,
-            )
-    assert _loaded(tmp_path) == [[str(new)] for _, new in ranks]
-    ranks[1][1].unlink()
-    assert _loaded(tmp_path) == [[str(old)] for old, _ in ranks]
+            put(file, fairseq(step, rank) if which.startswith("fairseq") else lightning(0, step), 600 * step)
+    for n in (1, 0):
+        by_rank = plan(str(tmp_path)).by_rank
+        assert [[file.path for file in rank.files] for rank in by_rank] == [
+            [str(files[n])] for files in ranks
+        ]
+        ranks[1][1].unlink(missing_ok=True)
 
 
 @cache
@@ -92,42 +87,55 @@ def test_a_save_without_a_rank_that_others_have_is_passed_over(
     for step in (10, 20, 30):
         for rank in (0, 1):
             name, data = sharded(layout, step, rank)
-            if step == 30 and rank == 0 and fewer:
-                data += sharded(layout, step, 1)[1]
-            file = tmp_path / name
-            put(file, data, FIRST + PACE * step)
+            more = sharded(layout, step, 1)[1] if step == 30 and rank == 0 and fewer else b""
+            file = put(tmp_path / name, data + more, 600 * step)
     file.unlink()
-    (seen,) = [c for c in scan(str(tmp_path)).checkpoints if c.step == 30]
-    found = [f.code for f in BUILT_IN[seen.layout].lost(seen, _others(tmp_path))]
+    saves = {c.step: c for c in scan(str(tmp_path)).checkpoints}
+    seen = saves.pop(30)
+    found = [f.code for f in BUILT_IN[seen.layout].lost(seen, [*saves.values()])]
     assert found == ([] if fewer else ["missing-part"])
     if not fewer:
-        made = plan(str(tmp_path))
-        assert made.checkpoint is not None
-        assert made.checkpoint.step == 20
+        chosen = plan(str(tmp_path)).checkpoint
+        assert chosen is not None and chosen.step == 20
 
 
-def _others(root: Path) -> list[Checkpoint]:
-    return [c for c in scan(str(root)).checkpoints if c.step != 30]
+def versions(kind: str) -> tuple[str, str]:
+    files = [f"v{n}/model.ckpt:{kind}{10 * n}" for n in (2, 9, 10)]
+    return "planted", ";".join([*files, *(f"mv v{n} model:v{n}" for n in (2, 9, 10))])
 
 
-def _loaded(root: Path) -> list[list[str]]:
-    return [[file.path for file in rank.files] for rank in plan(str(root)).by_rank]
+TREES = table(
+    """
+    dcp/two slow
+        # torchtitan with torchft saves at every step where replicas are in their data, and the state less often.
+        cp step-10 ft-replicat-0/step-10; cp step-10 ft-replicat-0/step-101; cp step-20 ft-replicat-0/step-20
+            -> step-20 +passed-over
+        then cp step-10 ft-replicat-1/step-10; cp step-20 ft-replicat-1/step-20; cp step-20 ft-replicat-1/step-201
+            -> step-20 +passed-over
+        then rm step-10; rm step-20 -> exit 4 choice/none-usable
+    # Directories of versions, as Weights & Biases' clients download them: one run of saves.
+    lightnings
+        as it is -> model:v10 => ok
+        cut model:v10/model.ckpt -> model:v9 -truncated
+        rm model:v10/model.ckpt -> model:v9 +unfinished-save
+        mv model:v9 other:v9 -> exit 2 tree/several-runs
+    states
+        as it is -> model:v10 => ok
+        cut model:v10/model.ckpt -> model:v9 -truncated
+        rm model:v10/model.ckpt -> model:v9 +unfinished-save
+        mv model:v9 other:v9 -> exit 2 tree/several-runs
+    weights
+        as it is -> model:v10 => ok
+        cut model:v10/model.ckpt -> model:v9 -truncated
+        mv model:v9 artifacts/model:v9; mv model:v10 artifacts/model:v10; mv model:v2 artifacts/model:v2
+            -> artifacts/model:v10
+    """,
+    lightnings=versions("lightning"),
+    states=versions("state"),
+    weights=versions("model"),
+)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_the_places_of_replicas_in_their_data_are_no_runs(replicas: int, tmp_path: Path) -> None:
-    """torchtitan with torchft saves them at every step, and the state less often."""
-    older, newer = (LAYOUT_TREES / "dcp" / "two" / "tree" / f"step-{step}" for step in (10, 20))
-    for of, name in ((older, "step-10"), (newer, "step-20")):
-        shutil.copytree(of, tmp_path / name)
-        for replica in range(replicas):
-            shutil.copytree(of, tmp_path / f"ft-replicat-{replica}" / name)
-            shutil.copytree(of, tmp_path / f"ft-replicat-{replica}" / f"{name}1")
-    made = plan(str(tmp_path)).checkpoint
-    assert made is not None
-    assert made.path == str(tmp_path / "step-20")
-    for name in ("step-10", "step-20"):
-        shutil.rmtree(tmp_path / name)
-    with pytest.raises(NoneUsable, match="only what replicas keep for themselves"):
-        plan(str(tmp_path))
+@pytest.mark.parametrize(("tree", "asked"), TREES)
+def test_what_is_one_run_and_what_are_several(tree: str, asked: list[Question], tmp_path: Path) -> None:
+    hold(tree, asked, tmp_path)

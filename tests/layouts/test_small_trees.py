@@ -33,8 +33,6 @@ TREES = table(
     planted
         # --- 1. What is a save: files
         step_100.pt step_200.pt -> loads step_200.pt
-        ckpt-100.pth ckpt-200.pth -> loads ckpt-200.pth
-        model_step100.bin model_step200.bin -> loads model_step200.bin
         checkpoint_000100.pt checkpoint_000200.pt -> loads checkpoint_000200.pt
         epoch_2.pt:epoch epoch_3.pt:epoch -> loads epoch_3.pt
         step_100.pt step_200.pt best.pt:model150 -> loads step_200.pt   # newer, and weights alone
@@ -44,18 +42,14 @@ TREES = table(
         step_100.pt step_200.pt best.pt:whole200 -> loads step_200.pt
         step_100.pt step_200.pt final.pt:model200 -> loads step_200.pt
         step_100.pt step_200.pt final.pt:whole250 -> exit 2 choice/unplaced-newer
-        step_100.pt step_200.pt final.pt:whole200 -> exit 2 choice/unplaced-newer
         checkpoint_best.pth:whole100 checkpoint_final.pth:whole200 -> loads checkpoint_final.pth
         step_100.pt step_200.pt model.safetensors:tensors200 -> loads step_200.pt
         step_100.pt optim_200.pt:optimizer -> loads step_100.pt   # a half
         model_100.pt:model optim_100.pt:optimizer= model_200.pt:model optim_200.pt:optimizer=
             -> loads model_200.pt optim_200.pt => ok
-        model_100.pt:model optim_100.pt:sgd= model_200.pt:model -> loads model_100.pt optim_100.pt
         model_100.pt:model optim_100.pt:sgd= optim_200.pt:sgd -> loads model_100.pt optim_100.pt
         # Two networks.
         D_1000.pth G_1000.pth:whole1001= D_2000.pth G_2000.pth:whole2001= -> loads D_2000.pth G_2000.pth => ok
-        netD_epoch_1.pth:model netG_epoch_1.pth:model11= netD_epoch_2.pth:model netG_epoch_2.pth:model12=
-            -> loads netD_epoch_2.pth netG_epoch_2.pth => ok
         D_1000.pth G_1000.pth= D_2000.pth G_2000.pth= {G,D}_3000.pth -> loads D_2000.pth G_2000.pth
         D_1000.pth G_1000.pth= D_2000.pth G_2000.pth= D_3000.pth:cut G_3000.pth=
             -> loads D_2000.pth G_2000.pth
@@ -81,7 +75,6 @@ TREES = table(
         step_100.pt step_200.pt step_300.pt:uncounted -> loads step_200.pt
         step_100.pt step_200.pt step_300.pt:model -> loads step_200.pt
         llama_100.pt:whole llama_200.pt:whole best.pt:model150 -> exit 2 choice/unplaced-newer
-        step_100.pt step_200.pt:whole100 -> loads step_100.pt   # saved at another step
         ckpt_100.pt ckpt_200.pt:whole100 -> loads ckpt_100.pt
         epoch_1.pt:epoch epoch_3.pt:epoch epoch_5.pt:epoch1 -> loads epoch_3.pt
         step_100.pt step_200.pt:cut -> loads step_100.pt
@@ -98,8 +91,6 @@ TREES = table(
         step_100/:halves step_200/:halves -> loads step_200/model.pt step_200/optimizer.pt => ok
         ckpt-100/state.pt:whole100 ckpt-200/state.pt:whole200 -> loads ckpt-200/state.pt
         iter_0000005/model_5.pth iter_0000010/model_10.pth -> loads iter_0000010/model_10.pth
-        step_100/:halves step_200/:halves step_300/model.pt:model300
-            -> loads step_200/model.pt step_200/optimizer.pt
         step_100/:halves step_200/:halves step_300/model.pt:model300 step_300/optimizer.pt:optimizer300!=
             -> loads step_200/model.pt step_200/optimizer.pt
         ckpt-100/state.pt:whole100 ckpt-200/state.pt:whole200 ckpt-300/state.pt:model300
@@ -116,9 +107,6 @@ TREES = table(
         ckpt-100/state.pt:whole100 ckpt-200/state.pt:whole200 again/state.pt:whole250
             -> exit 2 tree/several-runs
         100/:halves 200/:halves -> loads 200/model.pt 200/optimizer.pt
-        100/:halves 200/:halves 300/model.pt:model300 -> loads 200/model.pt 200/optimizer.pt
-        100/:halves 200/:halves 300/model.pt:model300 300/optimizer.pt:empty=
-            -> loads 200/model.pt 200/optimizer.pt
         100/model.pt:model100 200/model.pt:model200 -> 200   # numbers of which nothing tells
         100/state.pt:whole100 other/state.pt:whole90 -> exit 2 tree/several-runs
         # Numbers that do not grow with training.
@@ -152,20 +140,16 @@ TREES = table(
         model_1/state.pt:whole90 model_2/state.pt:whole30 -> exit 2 tree/several-runs
         weights/step_10.pt:model ema/step_15.pt:model -> exit 2 tree/several-runs
         41/ckpt_100.pt 41/ckpt_200.pt 42/ckpt_100.pt 42/ckpt_200.pt -> exit 2 tree/several-runs
-        41/best.pt:whole100 41/last.pt:whole200 42/best.pt:whole100 42/last.pt:whole200
-            -> exit 2 tree/several-runs
         42/a/model.pt:whole100 42/b/model.pt:whole200 -> exit 2 choice/unplaced-newer +no-layout
         step_5/a/model.pt:whole100 step_5/b/model.pt:whole200 -> exit 2 choice/unplaced-newer +no-layout
         # Models in shards among states: what a loop began with, and what it exports.
         step_10.pt hf/step_10/:shards= step_20.pt hf/step_20/:shards= -> loads step_20.pt
-        step_10.pt hf-10/:shards= step_20.pt hf-20/:shards= -> loads step_20.pt
         step_10/:halves step_10/hf/:shards= step_20/:halves step_20/hf/:shards=
             -> loads step_20/model.pt step_20/optimizer.pt
         then cut step_20/model.pt -> step_10 -truncated
         pretrained/:shards ckpt/step_10.pt ckpt/step_20.pt -> ckpt/step_20.pt
         then cut ckpt/* -> exit 4 choice/none-usable -truncated
         ckpt/step_10.pt ckpt/step_20.pt final_model/:shards -> ckpt/step_20.pt ~passed-over
-        ckpt/step_10/:halves ckpt/step_20/:halves final_model/:shards -> ckpt/step_20 ~passed-over
         ckpt/step_10.pt ckpt/step_20.pt {ckpt/hf,pretrained_model}/model.safetensors
             -> ckpt/step_20.pt ~passed-over
         ckpt/step_10.pt ckpt/step_20.pt {ckpt/hf,pretrained_model}/pytorch_model.bin:model3
@@ -175,7 +159,6 @@ TREES = table(
         step_10/:shards step_20/:shards vectors.pt:model3@0 -> step_20
         # An export after states, and the best of a callback that saves weights alone.
         step-4/:dcp step-6/:dcp step-7/:shards -> step-6 +passed-over
-        step-4/:dcp step-6/:dcp hf/step-7/:shards -> step-6 +passed-over
         steps/epoch=1-step=10.ckpt:lightning steps/epoch=2-step=20.ckpt:lightning;
             best/epoch=2-step=25.ckpt:lightmodel -> steps/epoch=2-step=20.ckpt +passed-over
         epoch=1-step=10.ckpt:lightning end-epoch=1-step=15.ckpt:lightning epoch=2-step=20.ckpt:lightning
@@ -192,7 +175,6 @@ TREES = table(
         2026-11-01.pt:state1 2026-11-02.pt:state2= -> exit 2 order/times-mute
         then as it is | order=step -> exit 2 order/times-mute
         then as it is | order=mtime -> exit 2 order/times-mute
-        epoch_1_step_10.pt:state epoch_1_step_20.pt:state epoch_2_step_10.pt:state50 -> epoch_2_step_10.pt
         epoch_1_step_10.pt:state epoch_1_step_20.pt:state= epoch_2_step_10.pt:state50=
             -> epoch_2_step_10.pt +mtime-not-kept
         # --- 4. Is it whole
@@ -209,7 +191,6 @@ TREES = table(
             -> exit 4 choice/none-usable -missing-part
         # Two halves that were not written together.
         model.pt:model3@10 optimizer.pt:optimizer3@0 -> model.pt +mixed-attempts
-        last/model.pt:model3@10 last/optimizer.pt:optimizer3@0 -> last +mixed-attempts
         # What is written over beside weights that are kept is of those that it was written with.
         lora_000000250.safetensors lora_000000500.safetensors lora_000000750.safetensors;
             optimizer.pt:optimizer750= -> loads lora_000000750.safetensors optimizer.pt => ok
@@ -222,17 +203,12 @@ TREES = table(
             -> exit 4 choice/none-usable -missing-part
         model_250.pt:model model_500.pt:model@60 optimizer.pt:optimizer500= scheduler.pt:scheduler500=
             -> loads model_500.pt optimizer.pt scheduler.pt
-        epoch_250.pth:model epoch_500.pth:model@60 optimizer.pt:optimizer375@30
-            -> exit 4 choice/none-usable -missing-part
         # A healthy loop: the last once more under its own name, and the best.
         model_epoch1.pt:model opt_epoch1.pt:optimizer= best.pt:model1= model_epoch2.pt:model;
             opt_epoch2.pt:optimizer= last.pt:model2= -> model_epoch2.pt -missing-part => ok
         step_10/:shards step_10/optimizer.pt:optimizer10= step_20/:shards step_20/optimizer.pt:optimizer20=
             -> loads step_20/model-00001-of-00002.safetensors step_20/model-00002-of-00002.safetensors step_20/model.safetensors.index.json step_20/optimizer.pt
         then rm step_20/model-00002-of-00002.safetensors -> step_10 -missing-part
-        step_10/:shards step_10/optimizer.pt:optimizer10= step_20/:shards step_20/optimizer.pt:optimizer20=
-            -> step_20
-        then rm step_20/model.safetensors.index.json -> step_10 -missing-part
         step_10/:shards step_10/optimizer.pt:optimizer10= step_20/:shards -> step_10 -missing-part
         step_10/:shards step_10/optimizer.pt:optimizer10= step_20/:shards step_20/optimizer.pt:optimizer20!=
             -> step_10 -truncated
@@ -253,11 +229,8 @@ TREES = table(
         step_1/a.pt step_1/mine/kept:model300 -> step_1
         step_1.pt {kept,kept.bin}:model1 -> exit 2 choice/unplaced-newer   # it may be of a kind that nobody knows
         epoch_0.pt epoch_1.pt last.pt.tmp:whole3! -> epoch_1.pt +unfinished-save
-        epoch_0.pt epoch_1.pt train.log last.pt.tmp:whole3! -> epoch_1.pt +unfinished-save
         # --- Links
         step_10.pt:model; ln step_10.pt step_20.pt -> step_20.pt +mtime-not-kept +step-mismatch
-        ckpt-10.pth:model; ln ckpt-10.pth ckpt-20.pth -> ckpt-20.pth +mtime-not-kept +step-mismatch
-        epoch_1.pt:model; ln epoch_1.pt epoch_2.pt -> epoch_2.pt +mtime-not-kept +step-mismatch
         10/model.pt:model10 10/optimizer.pt:optimizer10= 20/optimizer.pt:optimizer20;
             ln ../10/model.pt 20/model.pt -> 20 +step-mismatch
         then as it is | no_fallback=yes -> exit 6 choice/none-usable
@@ -267,9 +240,7 @@ TREES = table(
             -> ckpt_2026-01-03.pt
         checkpoint-10/:trainer; ln checkpoint-10 checkpoint-20 -> checkpoint-10 +step-mismatch
         checkpoint-10/:trainer; ln checkpoint-10 last -> checkpoint-10
-        checkpoint-10/:trainer; ln checkpoint-10 iter_0000020 -> checkpoint-10
         checkpoint-10/:trainer; ln checkpoint-10 checkpoint-010 -> checkpoint-10
-        checkpoint-10/:trainer; ln checkpoint-10 run_20 -> checkpoint-10
         # A link that is called as a later save and leads nowhere, and directories that are not done.
         step_10.pt step_20.pt; ln gone/step_30.pt step_30.pt -> step_20.pt -dangling-link
         then as it is | no_fallback=yes -> exit 6 choice/none-usable -dangling-link
@@ -283,15 +254,11 @@ TREES = table(
         # A save of the Trainer that was killed stays unfinished: its arguments come before its optimizer.
         checkpoint-10/:trainer; rm checkpoint-10/trainer_state.json
             -> exit 3 tree/nothing-there +unfinished-save
-        then rm checkpoint-10/rng_state.pth -> exit 3 tree/nothing-there +unfinished-save
-        then rm checkpoint-10/scheduler.pt -> exit 3 tree/nothing-there +unfinished-save
         then rm checkpoint-10/optimizer.pt -> exit 3 tree/nothing-there +unfinished-save
         # As NeMo-RL's.
         step_10/model.pt:model10 step_10/config.yaml= step_20/model.pt:model20 step_20/config.yaml= -> step_20
         # Accelerate's with FSDP, whose model was lost.
         checkpoint-10/optimizer_0/:dcp10 -> checkpoint-10/optimizer_0 +missing-part
-        # Accelerate's with FSDP, whose model was lost.
-        ckpt/optimizer_0/:dcp10 -> ckpt/optimizer_0 +missing-part
         # An adapter that LitGPT trains.
         step-000010/lit_model.pth.{lora,adapter,adapter_v2}:model10 -> step-000010
         # --- Files of ranks
@@ -306,8 +273,6 @@ TREES = table(
             -> step_10 -missing-rank +world-size-inferred
         # Optimizers alone.
         optim_10_rank0.pt:optimizer optim_10_rank1.pt:optimizer= net_10.pth:model
-            -> exit 4 choice/none-usable -missing-part +world-size-inferred
-        step_10/optim_rank0.pt:optimizer10 step_10/optim_rank1.pt:optimizer10= net_10.pth:model
             -> exit 4 choice/none-usable -missing-part +world-size-inferred
         state_rank0.pt:whole20 state_rank1.pt:whole20= -> loads state_rank0.pt state_rank1.pt
         # Written over, of two steps.

@@ -8,6 +8,7 @@ import os
 import pickle
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,8 @@ from timed import put
 
 from ckpt_tools.api import plan
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 
-START = 1_700_000_000
 Tree = Sequence[tuple[str, bytes]]
 """Files in the order in which they were saved."""
 
@@ -37,28 +36,17 @@ def state(step: int, /, **more: Any) -> bytes:
 
 @cache
 def icefall() -> Tree:
-    def told(batch: int, epoch: int) -> bytes:
-        return state(batch, batch_idx_train=batch, start_epoch=1, cur_epoch=epoch)
-
-    return [
-        ("checkpoint-2000.pt", told(2000, 1)),
-        ("epoch-1.pt", told(3000, 1)),
-        ("checkpoint-4000.pt", told(4000, 2)),
-        ("checkpoint-6000.pt", told(6000, 2)),
-    ]
+    steps = (2000, 3000, 4000, 6000)
+    told = {n: state(n, batch_idx_train=n, start_epoch=1, cur_epoch=1 + (n > 3000)) for n in steps}
+    return [("epoch-1.pt" if n == 3000 else f"checkpoint-{n}.pt", data) for n, data in told.items()]
 
 
 @cache
 def monai() -> Tree:
-    def told(n: int) -> bytes:
-        return state(n, trainer={"epoch_length": 10, "max_epochs": 5, "iteration": n})
-
+    names = {"epoch=1": 10, "epoch=2": 20, "key_metric=0.8832": 20, "epoch=3": 30, "final_iteration=34": 34}
+    told = {"epoch_length": 10, "max_epochs": 5}
     return [
-        ("checkpoint_epoch=1.pt", told(10)),
-        ("checkpoint_epoch=2.pt", told(20)),
-        ("checkpoint_key_metric=0.8832.pt", told(20)),
-        ("checkpoint_epoch=3.pt", told(30)),
-        ("checkpoint_final_iteration=34.pt", told(34)),  # when it ended, or died
+        (f"checkpoint_{name}.pt", state(n, trainer={**told, "iteration": n})) for name, n in names.items()
     ]
 
 
@@ -67,28 +55,18 @@ def diffusion_policy() -> Tree:
     def told(epoch: int, step: int) -> bytes:
         counted = {"epoch": pickle.dumps(epoch, 4), "global_step": pickle.dumps(step, 4)}
         optimizer = {"state": {}, "param_groups": [{"lr": 0.1}]}
-        return saved(
-            {
-                "cfg": {},
-                "state_dicts": {"model": {"w": tensor(epoch)}, "optimizer": optimizer},
-                "pickles": counted,
-            }
-        )
+        states = {"model": {"w": tensor(epoch)}, "optimizer": optimizer}
+        return saved({"cfg": {}, "state_dicts": states, "pickles": counted})
 
-    return [
-        ("epoch=0000-test_mean_score=0.100.ckpt", told(0, 90)),
-        ("epoch=0050-test_mean_score=0.917.ckpt", told(50, 70000)),
-        ("latest.ckpt", told(60, 84000)),
-    ]
+    names = ("epoch=0000-test_mean_score=0.100.ckpt", "epoch=0050-test_mean_score=0.917.ckpt", "latest.ckpt")
+    return [(name, told(n, 100 * n)) for name, n in zip(names, (1, 50, 60), strict=True)]
 
 
 @cache
 def wenet() -> Tree:
     """Weights alone, and all that counts lies in texts beside them."""
-    return [
-        (name, saved({"w": tensor(i)}))
-        for i, name in enumerate(("epoch_0.pt", "step_500.pt", "epoch_1.pt", "step_1000.pt", "epoch_2.pt"))
-    ]
+    names = ("epoch_0.pt", "step_500.pt", "epoch_1.pt", "step_1000.pt", "epoch_2.pt")
+    return [(name, saved({"w": tensor(i)})) for i, name in enumerate(names)]
 
 
 @cache
@@ -145,25 +123,20 @@ LOOPS: Mapping[str, tuple[Any, str]] = {
 
 def lay(root: Path, tree: Tree, every: int = 600) -> None:
     for i, (name, data) in enumerate(tree):
-        put(root / name, data, START + i * every)
+        put(root / name, data, i * every)
 
 
-def answer(root: Path) -> LoadPlan:
-    return plan(str(root), Selection(settle=0))
-
-
-def picked(root: Path) -> str:
-    answered = answer(root)
-    assert answered.checkpoint is not None
-    return os.path.relpath(answered.resume.path or answered.shared[0].path, root)
+def picked(root: Path) -> tuple[str, list[str]]:
+    made = plan(str(root), Selection(settle=0))
+    assert made.checkpoint is not None
+    return os.path.relpath(made.resume.path or made.files()[0], root), [f.code for f in made.warnings]
 
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_loop_goes_on_from_its_newest_save(tmp_path: Path, loop: str) -> None:
     made, newest = LOOPS[loop]
     lay(tmp_path, made())
-    assert picked(tmp_path) == newest
-    assert [f.code for f in answer(tmp_path).warnings] == []
+    assert picked(tmp_path) == (newest, [])
 
 
 @pytest.mark.parametrize("every", [0, 1])
@@ -172,17 +145,14 @@ def test_a_copy_is_no_reason_to_go_back_in_silence(tmp_path: Path, loop: str, ev
     """Neither where ``cp -r`` wrote the files in the order of their names, nor where all have one time."""
     made, newest = LOOPS[loop]
     lay(tmp_path, sorted(dict(made()).items()), every)
-    try:
-        chosen = picked(tmp_path)
-    except UsageError:
-        return
-    assert chosen == newest
+    with suppress(UsageError):
+        assert picked(tmp_path)[0] == newest
 
 
 @pytest.mark.parametrize("export", ["onnx/inside/tree/model.onnx", "gguf/whole/tree/llama-q8_0.gguf"])
 @pytest.mark.parametrize("name", ["model", "step_3"])
 def test_an_export_beside_states_never_hides_them(tmp_path: Path, export: str, name: str) -> None:
-    saves = [(f"step_{step}.pt", state(step)) for step in (1, 2, 3)]
     of = LAYOUT_TREES / export
-    lay(tmp_path, [*saves, (f"{name}{of.suffix}", of.read_bytes())])
-    assert picked(tmp_path) == "step_3.pt"
+    exported = (f"{name}{of.suffix}", of.read_bytes())
+    lay(tmp_path, [*((f"step_{step}.pt", state(step)) for step in (1, 2, 3)), exported])
+    assert picked(tmp_path)[0] == "step_3.pt"

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,22 +16,18 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from in_process import executed
 from places import DOCS
 from small_files import saved, tensor
 from timed import put
-from told_trees import SETS, Made, Question, hold, table
+from told_trees import KINDS, SETS, Made, Question, hold, table
 
-from ckpt_tools import cli
 from ckpt_tools.api import latest, plan, scan, verify
 from ckpt_tools.errors import UsageError
 from ckpt_tools.formats import BY_NAME as FORMATS
 from ckpt_tools.layouts import LAYOUTS, Layout, Piece, active, use, user
-from ckpt_tools.layouts.common.templates import FIELDS, METRIC, NUMBERS, RANKS
-from ckpt_tools.layouts.guess import near_miss
-from ckpt_tools.model.finding import Verdict
-from ckpt_tools.model.part import Kind
-from ckpt_tools.model.plan import Known, LoadPlan
-from ckpt_tools.model.report import Level
+from ckpt_tools.layouts.common.templates import FIELDS
+from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 
 TEMPLATE = "{run}/step={step}/shard-{rank:05d}-of-{world}.pt"
@@ -62,28 +58,11 @@ def step(root: Path, number: int, world: int = 2, run: str = "run", **content: A
     return home
 
 
-def files(made: LoadPlan) -> dict[int, list[str]]:
-    return {r.rank: [os.path.relpath(f.path, made.root) for f in r.files] for r in made.by_rank}
-
-
 def codes(made: LoadPlan) -> set[str]:
     return {f.code for f in made.warnings}
 
 
 # --- from a table to a plan
-
-
-def test_the_template_of_the_example(tmp_path: Path) -> None:
-    taught()
-    step(tmp_path, 900)
-    step(tmp_path, 1000)
-    made = plan(str(tmp_path))
-    assert made.checkpoint is not None
-    assert (made.checkpoint.layout, made.checkpoint.run, made.resume_step) == ("mine", "run", 1000)
-    assert made.checkpoint.path == made.resume.path == str(tmp_path / "run" / "step=1000")
-    assert files(made) == {r: [f"run/step=1000/shard-{r:05d}-of-2.pt"] for r in range(2)}
-    assert made.topology["world_size"] == Known(2, "names on disk")
-    assert codes(made) == set()
 
 
 @pytest.mark.slow
@@ -94,20 +73,6 @@ def test_the_users_own_templates_go_first(tmp_path: Path) -> None:
     assert [(c.layout, c.step) for c in scan(str(tmp_path)).checkpoints] == [("mine", 7)]
     use(())
     assert [c.layout for c in scan(str(tmp_path)).checkpoints] == ["megatron"]
-
-
-def test_a_number_that_files_call_otherwise_is_said(tmp_path: Path) -> None:
-    """A template that is guessed says {step} of epochs, and the job would be told a step near nothing."""
-    for epoch in (1, 2):
-        state = {"model": {"w": tensor(epoch)}, "epoch": epoch, "step": 1000 * epoch}
-        put(tmp_path / f"checkpoint{epoch}.pth", saved(state), epoch)
-    taught({"template": "checkpoint{step}.pth"})
-    assert [(f.code, f.message) for f in plan(str(tmp_path)).warnings] == [
-        ("step-mismatch", "the name says step 2, the file 2000")
-    ]
-    taught({"template": "checkpoint{epoch}.pth"})
-    made = plan(str(tmp_path))
-    assert made.resume_step == 2000 and codes(made) == set()
 
 
 # --- what the keys do
@@ -121,19 +86,12 @@ def test_a_number_that_files_call_otherwise_is_said(tmp_path: Path) -> None:
         ("step", "20\n", ""),
         ("step", "10", "stale-tracker"),
         ("step", "30", "dangling-tracker"),
-        ("step", "step=20", "bad-tracker"),
-        ("step", "10\n20", "bad-tracker"),
-        ("step", "9" * 19, "bad-tracker"),
-        ("step", "", "bad-tracker"),
+        *(("step", text, "bad-tracker") for text in ("step=20", "10\n20", "9" * 19, "")),
         ("step", None, "missing-tracker"),
-        ("name", "step=20\n", ""),
-        ("name", "/moved/since/step=20", ""),
-        ("name", "step=20/", ""),
+        *(("name", text, "") for text in ("step=20\n", "/moved/since/step=20", "step=20/")),
         ("name", "step=10", "stale-tracker"),
-        ("name", "20", "dangling-tracker"),
-        ("name", "step=10\nstep=20", "bad-tracker"),
-        ("name", " \n", "bad-tracker"),
-        ("name", "\0\xff", "dangling-tracker"),
+        *(("name", text, "dangling-tracker") for text in ("20", "\0\xff")),
+        *(("name", text, "bad-tracker") for text in ("step=10\nstep=20", " \n")),
     ],
 )
 def test_tracker_and_what_it_holds(tmp_path: Path, holds: str, text: str | None, code: str) -> None:
@@ -153,103 +111,28 @@ def test_tracker_and_what_it_holds(tmp_path: Path, holds: str, text: str | None,
             plan(str(tmp_path), asked)
 
 
-def committing(tmp_path: Path) -> None:
-    """A marker without bytes, which is written last."""
-    taught(
-        {"template": TEMPLATE},
-        {"template": "step={step}/_SUCCESS", "role": "done", "shared": True, "loaded": False},
-        commit="done",
-    )
-    for number in (10, 20):
-        put(step(tmp_path, number) / "_SUCCESS", b"")
-
-
-def test_a_mark_may_be_empty_but_a_file_that_is_loaded_may_not(tmp_path: Path) -> None:
-    committing(tmp_path)
-    for level in (Level.PRESENCE, Level.STRUCTURE, Level.CONTENT, Level.VALUES):
-        (mark,) = {
-            f.report.verdict
-            for f in verify([str(tmp_path)], level).files
-            if f.report.path.endswith("_SUCCESS")
-        }
-        assert mark is Verdict.OK
-    put(tmp_path / "run" / "step=20" / "shard-00001-of-2.pt", b"", 20)
-    made = plan(str(tmp_path))
-    assert made.resume_step == 10
-    assert "empty-file" in {f.code for f in made.rejected[0].findings}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("keys", [["done"], ["nowhere", "done"]])
-def test_step_keys_contradict_the_name(tmp_path: Path, keys: list[str]) -> None:
-    step(tmp_path, 10, step=0, done=10)
-    home = step(tmp_path, 20, step=0, done=20)
-    shutil.copy2(tmp_path / "run" / "step=10" / "shard-00001-of-2.pt", home)
-    taught()
-    assert plan(str(tmp_path)).resume_step == 20  # nothing tells
-    taught(step_keys=keys)
-    made = plan(str(tmp_path))
-    assert made.resume_step == 10
-    found = {os.path.basename(f.path): f for f in made.rejected[0].findings}["shard-00001-of-2.pt"]
-    assert (found.code, keys[-1] in found.message) == ("step-mismatch", True)
-
-
-@pytest.mark.slow
-def test_kind_unfinished_loaded_required_and_single(tmp_path: Path) -> None:
-    taught(
-        {"template": "s{step}/a.pt", "shared": True, "single": True},
-        {"template": "s{step}/b.pt", "shared": True, "single": True},
-        {"template": "s{step}/notes.pt", "role": "notes", "shared": True, "loaded": False, "required": False},
-        {"template": "s{step}.part/a.pt", "shared": True, "unfinished": True},
-        {"template": "panic{step}/a.pt", "shared": True, "kind": "dying-gasp"},
-    )
-    for number in (10, 20):
-        for name in ("a", "b", "notes"):
-            put(tmp_path / f"s{number}" / f"{name}.pt", saved({"w": tensor(number)}), number)
-    put(tmp_path / "s30.part" / "a.pt", saved({"w": tensor(30)}), 30)
-    put(tmp_path / "panic25" / "a.pt", saved({"w": tensor(25)}), 25)
-    kinds = {(c.step, c.kind, c.unfinished) for c in scan(str(tmp_path)).checkpoints}
-    assert kinds == {
-        (30, Kind.PERIODIC, True),
-        (25, Kind.DYING_GASP, False),
-        (20, Kind.PERIODIC, False),
-        (10, Kind.PERIODIC, False),
-    }
-    made = plan(str(tmp_path), Selection(kind=Kind.PERIODIC))
-    # one of two copies, and no notes
-    assert [os.path.relpath(f.path, tmp_path) for f in made.shared] == ["s20/a.pt"]
-    put(tmp_path / "s20" / "a.pt", b"cut", 20)
-    (tmp_path / "s20" / "notes.pt").unlink()
-    made = plan(str(tmp_path), Selection(kind=Kind.PERIODIC))
-    assert [os.path.relpath(f.path, tmp_path) for f in made.shared] == ["s20/b.pt"]
-
-
 def test_resume_args(tmp_path: Path) -> None:
     taught(resume_args=["--from={path}", "--root", "{base}", "--at={step}", "{epoch}", "$" + "{HOME} {}"])
     home = step(tmp_path, 10)
     args = plan(str(tmp_path)).resume.args
     assert args == (f"--from={home}", "--root", str(tmp_path / "run"), "--at=10", "", "${HOME} {}")
     assert latest(str(tmp_path), Selection(rank=1)).resume.args == args
-
-
-def test_the_path_is_the_file_when_all_load_one(tmp_path: Path) -> None:
-    taught({"template": "e{epoch}.pt", "shared": True}, resume_args=["{path}", "{epoch}", "{step}"])
-    path = put(tmp_path / "e3.pt", saved({"w": tensor(1)}))
-    made = plan(str(tmp_path)).resume
-    assert (made.path, made.args) == (str(path), (str(path), "3", ""))
-
-
-def test_step_and_epoch_from_the_content(tmp_path: Path) -> None:
-    taught({"template": "last.pt", "shared": True}, step_keys=["n"], epoch_keys=["e"], epoch_base=1)
-    put(tmp_path / "last.pt", saved({"w": tensor(1), "n": 77, "e": 3}))
-    made = plan(str(tmp_path)).checkpoint
-    assert made is not None
-    assert (made.step, made.epoch, made.epoch_base) == (77, 3, 1)
+    # the path is the file when all load one, and content tells the step and the epoch
+    keys = {"step_keys": ["n"], "epoch_keys": ["e"], "epoch_base": 1}
+    taught({"template": "last.pt", "shared": True}, resume_args=["{path}", "{epoch}", "{step}"], **keys)
+    path = put(tmp_path / "one/last.pt", saved({"w": tensor(1), "n": 77, "e": 3}))
+    made = plan(str(tmp_path / "one"))
+    assert (made.resume.path, made.resume.args) == (str(path), (str(path), "3", "77"))
+    assert made.checkpoint is not None and made.checkpoint.epoch_base == 1
 
 
 SETS["pair"] = lambda n: {
     f"shard-{r:05d}-of-2.pt": saved({"model": {"w": tensor(n, r)}, "step": n}) for r in (0, 1)
 }
+SETS["numbered"] = lambda n: {
+    f"shard-{r:05d}-of-2.pt": saved({"model": {"w": tensor(n, r)}, "step": 0, "done": n}) for r in (0, 1)
+}
+KINDS["thousands"] = lambda n: saved({"model": {"w": tensor(n)}, "epoch": n, "step": 1000 * n})
 SETS["quad"] = lambda n: {f"shard-{r:05d}-of-4.pt": saved({"model": {"w": tensor(n, r)}}) for r in range(4)}
 SETS["tps"] = lambda n: {f"tp{r}.pt": saved({"w": tensor(n, r)}) for r in (0, 1)}
 ARGS = {"template": "step={step}/args.json", "role": "args", "shared": True}
@@ -271,6 +154,9 @@ def of(*pieces: dict[str, Any], **more: Any) -> Made:
 
 MADE = {
     "own": of(),
+    "keys": of(step_keys=["nowhere", "done"]),
+    "guessed": of({"template": "checkpoint{step}.pth"}),
+    "by-epoch": of({"template": "checkpoint{epoch}.pth"}),
     "ranks": of({"template": "step={step}/r{rank}.pt"}),
     "reshardable": of(PARTS, reshardable=True),
     "parts": of(PARTS),
@@ -279,15 +165,19 @@ MADE = {
     "args": of(OWN, ARGS),
     "needed": of(OWN, ARGS, needs=["args"]),
     "epochs": of({"template": "e{epoch}.pt", "shared": True}, epoch_keys=["epoch"]),
-    "content": of(
-        {"template": "last.pt", "shared": True}, step_keys=["step"], epoch_keys=["epoch"], epoch_base=1
-    ),
     "replicated": of({"template": "step={step}/tp{tp}.pt", "replicated_over": ["dp"]}),
     "over-dp": of({"template": TEMPLATE, "replicated_over": ["dp"]}),
     "over-dp-sharded": of({"template": TEMPLATE, "replicated_over": ["dp"], "sharded": True}),
     "safetensors": of({"template": TEMPLATE, "formats": ["safetensors"]}),
     "both": of({"template": TEMPLATE, "formats": ["safetensors", "torch_zip"]}),
     "committed": of(committed=True),
+    "kinds": of(
+        {"template": "s{step}/a.pt", "shared": True, "single": True},
+        {"template": "s{step}/b.pt", "shared": True, "single": True},
+        {"template": "s{step}/notes.pt", "role": "notes", "shared": True, "loaded": False, "required": False},
+        {"template": "s{step}.part/a.pt", "shared": True, "unfinished": True},
+        {"template": "panic{step}/a.pt", "shared": True, "kind": "dying-gasp"},
+    ),
 }
 TREES = table(
     """
@@ -311,6 +201,17 @@ TREES = table(
             -> exit 4 choice/none-usable -missing-rank -truncated
         then as it is | replicas_all=yes -> loads run/step=10/shard-00000-of-2.pt
         run/step=10/:pair; rm run/step=10/shard-00001-of-2.pt -> exit 4 choice/none-usable -missing-rank
+        # Nothing tells that a shard is of another step.
+        run/step=10/:numbered run/step=20/:numbered; cp run/step=10/shard-00001-of-2.pt run/step=20/shard-00001-of-2.pt
+            -> run/step=20 +same-content +step-mismatch => suspect same-content step-mismatch
+    keys slow
+        run/step=10/:numbered run/step=20/:numbered; cp run/step=10/shard-00001-of-2.pt run/step=20/shard-00001-of-2.pt
+            -> run/step=10 -missing-rank -step-mismatch => broken step-mismatch
+    guessed
+        # A template that is guessed says {step} of epochs, and the job would be told a step near nothing.
+        checkpoint1.pth:thousands checkpoint2.pth:thousands -> checkpoint2.pth +step-mismatch => suspect step-mismatch
+    by-epoch
+        checkpoint1.pth:thousands checkpoint2.pth:thousands -> is mine periodic step 2000
     over-dp slow
         run/step=10/:pair; cut run/step=10/shard-00001-of-2.pt -> loads run/step=10/shard-00000-of-2.pt
     over-dp-sharded slow
@@ -332,7 +233,9 @@ TREES = table(
     done slow
         run/step=10/:pair run/step=10/_SUCCESS:empty= run/step=20/:pair run/step=20/_SUCCESS:empty=
             -> loads run/step=20/shard-00000-of-2.pt run/step=20/shard-00001-of-2.pt => ok
-        then rm run/step=20/_SUCCESS -> run/step=10 +unfinished-save => suspect unfinished-save
+        then empty run/step=20/shard-00001-of-2.pt -> run/step=10 -empty-file -missing-rank => broken empty-file
+        run/step=10/:pair run/step=10/_SUCCESS:empty= run/step=20/:pair run/step=20/_SUCCESS:empty=;
+            rm run/step=20/_SUCCESS -> run/step=10 +unfinished-save => suspect unfinished-save
         then rm run/step=10/_SUCCESS -> exit 2 tree/first-launch-leftovers +unfinished-save
     args slow
         run/step=10/:pair run/step=20/:pair -> run/step=20
@@ -345,6 +248,12 @@ TREES = table(
         run/step=10/:pair -> exit 4 choice/none-usable -missing-rank -wrong-format
     both slow
         run/step=10/:pair -> run/step=10
+    kinds
+        # One of two copies, and no notes; what is unfinished is no save.
+        s10/a.pt:model10 s10/b.pt:model10= s20/a.pt:model20 s20/b.pt:model20= s20/notes.pt:model20= s30.part/a.pt:model30 | kind=periodic
+            -> loads s20/a.pt
+        then cut s20/a.pt; rm s20/notes.pt | kind=periodic -> loads s20/b.pt
+        s10/a.pt:model10 s10/b.pt:model10= panic25/a.pt:model25 -> is mine dying-gasp step 25
     committed slow
         run/step=10/:pair; rm run/step=10/shard-00001-of-2.pt -> exit 2 save/groups-needed
     """,
@@ -367,53 +276,29 @@ BAD_TABLES: list[tuple[object, str]] = [
     ([{"name": "My Layout"}], "layout My Layout: name must be of a-z"),
     ([{"name": "mine"}], "layout mine: it needs at least one"),
     ([layout(pieces=1)], "layout 1: unknown key 'pieces'; known: name, title"),
-    ([layout(title=1)], "layout 1: title must be str, not 1"),
     ([layout(reshardable=1)], "layout 1: reshardable must be bool, not 1"),
-    ([layout(epoch_base=True)], "layout 1: epoch_base must be int, not True"),
     ([layout(needs="model")], "layout 1: needs must be list, not 'model'"),
     ([layout(needs=[1])], "layout 1: needs must be a list of words"),
-    ([layout(step_keys=[""])], "layout 1: step_keys must be a list of words"),
     ([layout(tracker="")], "layout 1: tracker is empty"),
     ([layout(tracker="meta/LATEST")], "layout mine: tracker is a file's name, not the path 'meta/LATEST'"),
     ([layout(commit="done")], "layout mine: commit names the role 'done', which no piece has"),
-    ([layout(needs=["model", "rng"])], "layout mine: needs names the role 'rng'"),
     ([layout(tracker_holds="both")], "layout mine: tracker_holds is 'step' or 'name'"),
-    (
-        [layout(resume_args=["{steps}"])],
-        "layout mine: resume_args knows {path}, {base}, {step}, {epoch}, not {steps}",
-    ),
+    ([layout(resume_args=["{steps}"])], "layout mine: resume_args knows {path}, {base}, {step}"),
     ([{"name": "mine", "piece": "x"}], "layout 1: piece must be list"),
     ([{"name": "mine", "piece": ["x"]}], "layout mine, piece 1 is not a table"),
     ([layout({"template": "a"}, {})], "layout mine, piece 2: a template is a path below"),
     ([layout({"template": "/abs/{rank}"})], "piece 1: a template is a path below"),
-    ([layout({"template": "a/../{rank}"})], "piece 1: a template is a path below"),
-    ([layout({"template": "{run}/"})], "piece 1: a template is a path below"),
     ([layout({"template": "{ranks}.pt"})], "piece 1: {ranks} in {ranks}.pt: a field is one of tp, pp"),
-    ([layout({"template": "{rank:5}.pt"})], "{rank:5} in {rank:5}.pt: a field is one of"),
-    ([layout({"template": "{rank:05}.pt"})], "a field is one of"),
     ([layout({"template": "{rank:099d}.pt"})], "min repeat greater than max repeat"),
-    ([layout({"template": "[a/b]/{rank}.pt"})], "[ in '[a' has no partner within that name"),
     ([layout({"template": "{rank.pt"})], "{ in '{rank.pt' has no partner within that name"),
-    ([layout({"template": "<a|b/c>"})], "< in '<a|b' has no partner"),
     ([layout({"template": "a]"})], "] in 'a]' has no partner"),
-    ([layout({"template": "a", "role": ""})], "piece 1: role is empty"),
-    (
-        [layout({"template": "a", "kind": "weekly"})],
-        "piece 1: kind is one of periodic, dying-gasp, release, best, not 'weekly'",
-    ),
-    (
-        [layout({"template": "a", "formats": ["pth"]})],
-        "piece 1: there is no format 'pth'; 'ckpt formats' lists them",
-    ),
-    (
-        [layout({"template": "a", "replicated_over": ["data"]})],
-        "replicated_over names axes among tp, pp, ep, dp, cp, not 'data'",
-    ),
+    ([layout({"template": "a", "kind": "weekly"})], "piece 1: kind is one of periodic, dying-gasp, release, best, not 'weekly'"),
+    ([layout({"template": "a", "formats": ["pth"]})], "piece 1: there is no format 'pth'; 'ckpt formats' lists them"),
+    ([layout({"template": "a", "replicated_over": ["data"]})], "replicated_over names axes among tp, pp, ep, dp, cp, not 'data'"),
     ([layout({"template": "a", "weak": True})], "piece 1: unknown key 'weak'; known: template, role"),
-    ([layout({"template": "a", "shared": "yes"})], "piece 1: shared must be bool"),
     ([layout(), layout()], "there are two layouts called 'mine': choose another name"),
     ([layout(name="megatron")], "there are two layouts called 'megatron': choose another name"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("tables", "says"), BAD_TABLES, ids=[says[:50] for _, says in BAD_TABLES])
@@ -448,176 +333,118 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-def run(capfd: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
-    capfd.readouterr()
-    code = cli.execute(argv)
-    return code, *capfd.readouterr()
+def run(*words: str) -> tuple[int, str, str]:
+    return executed(words)
 
 
 @pytest.mark.slow
-def test_commands_know_the_layouts_of_the_file(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capfd, "plan", "out", "--json")
+def test_commands_know_the_layouts_of_the_file(tree: Path) -> None:
+    code, out, _ = run("plan", "out", "--json")
     made = json.loads(out)
     assert (code, made["resume_step"], made["checkpoint"]["layout"]) == (0, 20, "mine")
     assert made["resume"]["args"] == ["--ckpt", str(tree / "run" / "step=20")]
-    assert run(capfd, "latest", "out", "--rank", "1")[:2] == (0, f"{tree}/run/step=20/shard-00001-of-2.pt\n")
-    assert {f["layout"] for f in json.loads(run(capfd, "verify", "out", "--json")[1])["files"]} == {"mine"}
-    assert {c["step"] for c in json.loads(run(capfd, "ls", "out", "--json")[1])["checkpoints"]} == {10, 20}
-    assert run(capfd, "plan", "out", "--layout", "megatron")[0] == 4
-    known = [one["name"] for one in json.loads(run(capfd, "layouts", "--json")[1])["layouts"]]
+    assert run("latest", "out", "--rank", "1")[:2] == (0, f"{tree}/run/step=20/shard-00001-of-2.pt\n")
+    assert {f["layout"] for f in json.loads(run("verify", "out", "--json")[1])["files"]} == {"mine"}
+    assert {c["step"] for c in json.loads(run("ls", "out", "--json")[1])["checkpoints"]} == {10, 20}
+    assert run("plan", "out", "--layout", "megatron")[0] == 4
+    known = [one["name"] for one in json.loads(run("layouts", "--json")[1])["layouts"]]
     assert (known[0], len(known)) == ("mine", len(LAYOUTS) + 1)
 
 
 @pytest.mark.slow
-def test_a_pyproject_may_hold_them_too(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (tree.parent / "ckpt.toml").unlink()
-    (tree.parent / "pyproject.toml").write_text(TOML.replace("[[layout", "[[tool.ckpt.layout"))
-    assert json.loads(run(capfd, "plan", "out", "--json")[1])["checkpoint"]["layout"] == "mine"
-
-
-@pytest.mark.slow
-def test_a_file_in_the_scanned_tree_teaches_nothing(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_file_in_the_scanned_tree_teaches_nothing(tree: Path) -> None:
     shutil.move(tree.parent / "ckpt.toml", tree / "ckpt.toml")
     os.chdir(tree)
-    _, out, err = run(capfd, "ls", ".", "--json")
+    _, out, err = run("ls", ".", "--json")
     assert "mine" not in {c["layout"] for c in json.loads(out)["checkpoints"]}
     assert "is not read, because it lies in the tree that is scanned" in err
     os.chdir("/")
-    assert f"{tree}/ckpt.toml is not read" in run(capfd, "ls", str(tree))[2]
+    assert f"{tree}/ckpt.toml is not read" in run("ls", str(tree))[2]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (TOML.replace("tracker", "trackr"), "layout 1: unknown key 'trackr'"),
-        (TOML.replace('"torch_zip"', '"pt"'), "there is no format 'pt'"),
-        (
-            TOML.replace("{rank:05d}", "{node_rank}"),
-            "{node_rank} in shard-{node_rank}-of-{world}.pt: a field is one of",
-        ),
-        (TOML.replace('"mine"', '"dcp"'), "two layouts called 'dcp'"),
-        ('[layout]\nname = "mine"\n', "layout: {'name': 'mine'} is not a text"),
-        ("layout = [1]\n", "layout 1 is not a table"),
-    ],
-)
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["plan", "out"],
-        ["latest", "out"],
-        ["verify", "out"],
-        ["ls", "out"],
-        ["layouts"],
-        ["layouts", "--check", "out"],
-    ],
-)
-def test_a_mistake_in_the_file_is_exit_2_with_a_hint(
-    tree: Path, capfd: pytest.CaptureFixture[str], text: str, says: str, command: list[str]
-) -> None:
+@pytest.mark.parametrize("command", ["plan", "latest", "verify", "ls", "layouts", "layouts --check"])
+def test_a_mistake_in_the_file_is_exit_2_with_a_hint(tree: Path, command: str) -> None:
     file = tree.parent / "ckpt.toml"
-    file.write_text(text)
-    if text.startswith("[layout]") and command[0] in ("verify", "layouts") and "--check" not in command:
-        return  # then it is the setting --layout, which these do not have
-    code, out, err = run(capfd, *command)
-    assert (code, out) == (2, "")
-    assert str(file) in err
-    assert says in err
-    assert "hint: " in err
+    for text, says in (
+        (TOML.replace("tracker", "trackr"), "layout 1: unknown key 'trackr'"),
+        ('[layout]\nname = "mine"\n', "layout: {'name': 'mine'} is not a text"),
+    ):
+        if text.startswith("[layout]") and command in ("verify", "layouts"):
+            continue  # then it is the setting --layout, which these do not have
+        file.write_text(text)
+        code, out, err = run(*command.split(), *["out"] * (command != "layouts"))
+        assert (code, out) == (2, "")
+        assert str(file) in err and says in err and "hint: " in err
 
 
 # --- ckpt layouts --check
 
 
 @pytest.mark.slow
-def test_check_says_what_matches_and_what_nearly_does(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capfd, "layouts", "--check", "out", "--json")
+def test_check_says_what_matches_and_what_nearly_does(tree: Path) -> None:
+    code, out, _ = run("layouts", "--check", "out", "--json")
     answer = json.loads(out)
     assert (code, answer["schema"]) == (0, "ckpt-tools/layouts-check/v1")
     (row,) = answer["layouts-check"]
-    example = row.pop("example")
-    assert row == {
-        "layout": "mine",
-        "template": TEMPLATE.removeprefix("{run}/"),
-        "matched": 4,
-        "near_misses": [],
-    }
-    assert (tree / example).exists()
-    for name in (
-        "step=20/shard-3-of-2.pt",
-        "step=20/shard-00000-of-2.pt.bak",
-        "step=2x/shard-00000-of-2.pt",
-        "stop=20/shard-00000-of-2.pt",
-    ):
-        put(tree / "run" / name, b"")
-    (row,) = json.loads(run(capfd, "layouts", "--check", "out", "--json")[1])["layouts-check"]
+    assert (tree / row.pop("example")).exists()
+    template = TEMPLATE.removeprefix("{run}/")
+    assert row == {"layout": "mine", "template": template, "matched": 4, "near_misses": []}
+    (tree / "run/stop=20").mkdir()
+    (tree / "run/step=2x").mkdir()
+    for name in ("20/shard-3-of-2.pt", "20/shard-00000-of-2.pt.bak", "2x/shard-00000-of-2.pt"):
+        put(tree / f"run/step={name}", b"")
+    put(tree / "run/stop=20/shard-00000-of-2.pt", b"")
+    (row,) = json.loads(run("layouts", "--check", "out", "--json")[1])["layouts-check"]
     assert row["matched"] == 4
-    missed = {m["path"]: (m["fits"], m["expected"], m["found"]) for m in row["near_misses"]}
-    assert missed == {
-        "run/step=20/shard-00000-of-2.pt.bak": ("step=20/shard-00000-of-2.pt", "the end of the name", ".bak"),
-        "run/step=20/shard-3-of-2.pt": ("step=20/shard-", "{rank:05d}", "3-of-2.pt"),
-        "run/step=2x/shard-00000-of-2.pt": ("step=2", "/shard-", "x/shard-00000-of-2.pt"),
-    }
-    assert [len(m["fits"]) for m in row["near_misses"]] == sorted(
-        (len(m["fits"]) for m in row["near_misses"]), reverse=True
-    )
-    code, out, _ = run(capfd, "layouts", "--check", "out")
-    assert code == 0
-    assert (
-        "run/step=20/shard-3-of-2.pt: fits up to 'step=20/shard-', then '{rank:05d}' is expected and"
-        " '3-of-2.pt' is there" in out
-    )
+    assert [(m["path"], m["fits"], m["expected"], m["found"]) for m in row["near_misses"]] == [
+        ("run/step=20/shard-00000-of-2.pt.bak", "step=20/shard-00000-of-2.pt", "the end of the name", ".bak"),
+        ("run/step=20/shard-3-of-2.pt", "step=20/shard-", "{rank:05d}", "3-of-2.pt"),
+        ("run/step=2x/shard-00000-of-2.pt", "step=2", "/shard-", "x/shard-00000-of-2.pt"),
+    ]
+    told = "fits up to 'step=20/shard-', then '{rank:05d}' is expected and '3-of-2.pt' is there"
+    assert f"run/step=20/shard-3-of-2.pt: {told}" in run("layouts", "--check", "out")[1]
 
 
-def test_check_shows_the_nearest_misses(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_check_shows_the_nearest_misses(tree: Path) -> None:
     for i in (4, 8, 0, 7, 1, 6, 2, 5, 3):
         # in the order of names the shortest comes first
         put(tree / "run" / "step=20" / f"{'shard-00000-of-2.pt'[: 2 * i + 1]}!{i}", b"")
-    (row,) = json.loads(run(capfd, "layouts", "--check", "out", "--json")[1])["layouts-check"]
+    (row,) = json.loads(run("layouts", "--check", "out", "--json")[1])["layouts-check"]
     assert [m["path"][-1] for m in row["near_misses"]][:2] == ["8", "7"]
     assert len(row["near_misses"]) == 5
 
 
-def test_check_fails_when_a_template_matches_nothing(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_check_fails_when_a_template_matches_nothing(tree: Path) -> None:
     with (tree.parent / "ckpt.toml").open("a") as f:
         f.write('[[layout.piece]]\ntemplate = "step={step}/optim-{rank}.pt"\nrole = "optimizer"\n')
-    code, out, _ = run(capfd, "layouts", "--check", "out", "--json")
+    code, out, _ = run("layouts", "--check", "out", "--json")
     assert code == 1
     assert [row["matched"] for row in json.loads(out)["layouts-check"]] == [4, 0]
 
 
-def test_check_survives_odd_trees(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_check_survives_odd_trees(tree: Path) -> None:
     (tree / "run" / "loop").symlink_to("loop")
     (tree / "run" / "gone").symlink_to("nowhere")
     (tree / "run" / "up").symlink_to("..")
     put(tree / "run" / os.fsdecode(b"step=1\xff\n"), b"")
     (tree / "run" / "step=20" / "shard-00009-of-2.pt").mkdir()
-    assert run(capfd, "layouts", "--check", "out")[0] == 0
-    assert run(capfd, "layouts", "--check", "nowhere")[0] == 5
-
-
-def test_check_of_a_layout_of_ours(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capfd, "layouts", "--check", "out", "--layout", "dlrover", "--json")
-    assert code == 1
-    assert {row["layout"] for row in json.loads(out)["layouts-check"]} == {"dlrover"}
+    assert run("layouts", "--check", "out")[0] == 0
+    assert run("layouts", "--check", "nowhere")[0] == 5
 
 
 @pytest.mark.parametrize(
-    ("argv", "says"),
+    ("words", "says"),
     [
-        (["layouts", "out"], "only looked at with --check"),
-        (["layouts", "--check", "out", "--layout", "nobody's"], "there is no layout"),
-        (["layouts", "--check", "out", "--config", "empty.toml"], "no layout of your own"),
+        ("out", "only looked at with --check"),
+        ("--check out --layout nobody's", "there is no layout"),
+        ("--check out --config empty.toml", "no layout of your own"),
     ],
 )
-def test_questions_that_check_cannot_answer(
-    tree: Path, capfd: pytest.CaptureFixture[str], argv: Sequence[str], says: str
-) -> None:
+def test_questions_that_check_cannot_answer(tree: Path, words: str, says: str) -> None:
     (tree.parent / "empty.toml").write_text("")
-    code, _, err = run(capfd, *argv)
-    assert code == 2
-    assert says in err
-    assert "hint: " in err
+    code, _, err = run("layouts", *words.split())
+    assert code == 2 and says in err and "hint: " in err
 
 
 # --- the page
@@ -627,21 +454,19 @@ PAGE = DOCS / "adding-a-layout.md"
 
 
 @pytest.mark.slow
-def test_the_example_on_the_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_example_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = PAGE.read_text()
     blocks = dict(re.findall(r"```(\w+)\n(.*?)```", page, re.DOTALL)[:2])
     (tmp_path / "ckpt.toml").write_text(blocks["toml"])
     monkeypatch.chdir(tmp_path)
     put(step(tmp_path / "out", 1000, 8, run="run-7") / "_SUCCESS", b"")
     put(tmp_path / "out" / "run-7" / "LATEST", "1000\n")
-    code, out, err = run(capfd, "plan", "out", "--json")
+    code, out, err = run("plan", "out", "--json")
     made = json.loads(out)
     assert (code, err, made["resume_step"], made["world_size"]) == (0, "", 1000, 8)
     assert made["resume"]["args"] == ["--resume", str(tmp_path / "out" / "run-7" / "step=1000")]
     put(tmp_path / "out" / "run-7" / "step=1000" / "shard-3-of-8.pt", b"")
-    assert run(capfd, "layouts", "--check", "out")[1] == blocks["text"].partition("\n")[2]
+    assert run("layouts", "--check", "out")[1] == blocks["text"].partition("\n")[2]
 
 
 def test_every_key_and_field_is_on_the_page() -> None:
@@ -655,88 +480,6 @@ def test_every_key_and_field_is_on_the_page() -> None:
     assert set(re.findall(r"`\{(\w+)\}`", told)) == {*FIELDS} - {"run"}
 
 
-# --- any template
-
-
-WORDS = st.text(st.sampled_from("abstep-_=.,+@# ñ"), min_size=1, max_size=6).filter(
-    lambda s: s not in (".", "..")
-)
-NUMBER = st.integers(0, 10**9)
-RANK = st.integers(0, 999_999)
-
-
-@st.composite
-def templates(draw: st.DrawFn) -> tuple[str, str]:
-    """(a template of known fields, a path that it describes)."""
-    fields = draw(st.permutations(FIELDS))
-    template, path = "", ""
-    for depth in range(draw(st.integers(1, 3))):
-        name, text = "", ""
-        for _ in range(draw(st.integers(1, 4))):
-            kind, word = draw(st.sampled_from(["literal", "field", "optional", "words"])), draw(WORDS)
-            field = fields.pop() if kind in ("field", "optional") and fields else ""
-            if field in NUMBERS:
-                width = draw(st.integers(0, 9))
-                number = draw(RANK if field in RANKS else NUMBER)
-                value = f"{number:0{width}d}" if width else str(number)
-                field = f"{{{field}:0{width}d}}" if width else f"{{{field}}}"
-            else:
-                value = {"tmp": "_tmp", METRIC: f"{draw(RANK)}.{draw(RANK)}"}.get(field, word)
-                field = f"{{{field}}}" if field else ""
-            if kind == "optional" and field:
-                name += f"[{word}{field}]"
-                text += draw(st.sampled_from(["", word + value]))
-            elif kind == "field" and field:
-                name, text = name + field, text + value
-            elif kind == "words":
-                others = draw(st.lists(WORDS, min_size=1, max_size=3))
-                name, text = (
-                    f"{name}<{'|'.join([*others, word])}>",
-                    text + draw(st.sampled_from([*others, word])),
-                )
-            else:
-                name, text = name + word, text + word
-        if text in ("", ".", "..") or name in (".", ".."):
-            name, text = f"{name}x", f"{text}x"
-        template, path = f"{template}{'/' if depth else ''}{name}", f"{path}{'/' if depth else ''}{text}"
-    return template, path
-
-
-@pytest.mark.slow
-@given(templates(), st.sampled_from(["", "run/", "a/b/"]))
-def test_a_template_matches_every_path_that_it_describes(made: tuple[str, str], above: str) -> None:
-    template, path = made
-    (one,) = user.load([layout({"template": "{run}/" + template})]).own
-    (piece,) = one.pieces
-    directory, _, name = f"/data/{above}{path}".rpartition("/")
-    places = active().templates().places(directory)
-    mine = [place for place in places if place.layout is one]
-    assert len(mine) == 1
-    assert mine[0].base == f"/data/{above}{path}".removesuffix(f"/{path}")
-    told = places.read_name(name)
-    assert told is not None and places[told.piece].layout is one
-    assert near_miss(piece, above + path) is None
-
-
-@pytest.mark.slow
-@given(
-    templates(),
-    st.text(max_size=60) | st.lists(WORDS, max_size=6).map("/".join),
-    st.integers(0, 60),
-    st.integers(0, 8),
-)
-def test_a_near_miss_is_true_of_the_path(made: tuple[str, str], other: str, at: int, cut: int) -> None:
-    """For any path, and for a path that the template describes with a piece replaced."""
-    template, path = made
-    piece = Piece("x", "model", template)
-    for odd in (other, path[:at] + other + path[at + cut :]):
-        miss = near_miss(piece, odd)
-        if miss is not None:
-            tail = "/".join(odd.split("/")[-piece.depth - 1 :])
-            assert tail.startswith(miss.fits + miss.found)
-            assert miss.expected == "the end of the name" or miss.expected in template
-
-
 @pytest.mark.slow
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=8), lambda v: st.lists(v, max_size=3) | st.dictionaries(st.sampled_from([*user._LAYOUT, *user._PIECE]) | st.text(max_size=5), v, max_size=4), max_leaves=12))  # fmt: skip
 def test_any_table_is_read_or_refused(value: object) -> None:
@@ -744,44 +487,21 @@ def test_any_table_is_read_or_refused(value: object) -> None:
         user.load([value], tuple(FORMATS))
 
 
-@pytest.mark.slow
-def test_layouts_do_not_leak(tmp_path: Path) -> None:
-    """The fixture of this module forgets them; and a second question of the same process replaces those of
-    the first.
-    """
-    assert active().in_order == LAYOUTS
-    taught(name="one")
-    taught(name="two")
-    assert [one.name for one in active().own] == ["two"]
-    step(tmp_path, 10)
-    assert {c.layout for c in scan(str(tmp_path)).checkpoints} == {"two"}
-    use(())
-    assert "two" not in {c.layout for c in scan(str(tmp_path)).checkpoints}
-
-
 @pytest.mark.parametrize(
     "template",
     [
-        "{name}{name}{name}.pt",
-        "{prefix}_{name}_{name}_{run}.pt",
-        "{tp}{pp}{ep}{dp}.pt",
-        "{tp}[_]{pp}[a]{ep}[.-]{dp}.pt",
-        "[" * 9 + "a" + "]" * 9,
-        "a" * 1025,
+        "{name}{name}{name}.pt", "{prefix}_{name}_{name}_{run}.pt", "{tp}{pp}{ep}{dp}.pt", "{tp}[_]{pp}[a]{ep}[.-]{dp}.pt",
+        "[" * 9 + "a" + "]" * 9, "a" * 1025,
     ],
-)
+)  # fmt: skip
 def test_a_template_that_reads_a_name_in_too_many_ways_is_refused(template: str) -> None:
     """A hostile name would be tried in each of them."""
     with pytest.raises(ValueError, match=r"longer than|any text|nothing between|nests"):
         user.load([{"name": "theirs", "piece": [{"template": template}]}])
-
-
-@pytest.mark.parametrize(
-    "template",
-    ["{prefix}-{name}_{step}.pt", "{tp}_{pp}_{ep}_{dp}_{cp}.pt", "{run}/{name}/{prefix}/a[_{tp}[_{pp}]].pt"],
-)
-def test_templates_that_do_not_are_taken(template: str) -> None:
-    try:
-        assert user.load([{"name": "theirs", "piece": [{"template": template}]}])
-    finally:
-        use(())
+    own = (
+        "{prefix}-{name}_{step}.pt",
+        "{tp}_{pp}_{ep}_{dp}_{cp}.pt",
+        "{run}/{name}/{prefix}/a[_{tp}[_{pp}]].pt",
+    )
+    for taken in own:
+        assert user.load([{"name": "theirs", "piece": [{"template": taken}]}])

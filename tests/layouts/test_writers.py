@@ -5,18 +5,18 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fixture_trees import TREES, materialise
+from in_process import executed, started
 from run_helpers import megatron
+from timed import put
 
-from ckpt_tools import cli
 from ckpt_tools.api import plan
 from ckpt_tools.errors import CannotLook, CkptError
 from ckpt_tools.model.finding import Finding
@@ -26,17 +26,8 @@ from ckpt_tools.planning import other_writers
 from ckpt_tools.planning.choose import choose
 from ckpt_tools.planning.planner import Planner
 
-ASK = {
-    "plan": ("plan", "--json"),
-    "latest": ("latest", "--rank", "0"),
-    "hook": ("hook", "--plan-dir", "{plans}"),
-    "run": ("run", "--plan-dir", "{plans}"),
-}
-
-
 ORPHAN = "iter_0000030/mp_rank_00/model_optim_rng.pt.tmp"
 """A save that a killed launcher's worker goes on with."""
-Asked = Callable[[str, Path], tuple[int, str, str]]
 
 
 @contextmanager
@@ -59,65 +50,46 @@ def writing(path: Path) -> Iterator[None]:
         yield
 
 
-class Started(BaseException):
-    """The command of ``ckpt run`` would have been started."""
-
-
-def become(words: list[str], env: dict[str, str]) -> None:
-    sys.stdout.write(f"CKPT_STEP={env['CKPT_STEP']}")
-    raise Started
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Asked:
-    """(exit code, stdout, stderr) of one of the commands that choose."""
-    monkeypatch.setattr("ckpt_tools.job.command.become", become)
-
-    def ask(command: str, root: Path) -> tuple[int, str, str]:
-        name, *words = (w.replace("{plans}", str(tmp_path / "plans")) for w in ASK[command])
-        try:
-            code = cli.execute(
-                [name, str(root), *words, "--no-cache", *(("--", "true") if command == "run" else ())]
-            )
-        except Started:
-            code = 0
-        return code, *capfd.readouterr()
-
-    return ask
-
-
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     root = megatron(tmp_path / "run")
-    orphan = root / ORPHAN
-    orphan.parent.mkdir(parents=True)
-    orphan.write_bytes(b"x")
-    # the clock of a file system goes in steps of some milliseconds
-    for path in (orphan, *orphan.parents[:3]):
-        os.utime(path, (time.time() - 60,) * 2)
+    ago = time.time() - 60  # the clock of a file system goes in steps of some milliseconds
+    orphan = put(root / ORPHAN, b"x", ago)
+    for path in orphan.parents[:3]:
+        os.utime(path, (ago, ago))
     return root
 
 
+COMMANDS = ("plan --json", "latest --rank 0", "hook --plan-dir {}", "run --plan-dir {}")
+
+
+def ask(command: str, root: Path) -> tuple[int, str]:
+    """The exit code of one of the commands that choose, and all that it says; of what ``run`` starts the step."""
+    name, *words = command.format(root.parent / "plans").split()
+    if name == "run":
+        start = started([root, *words, "--no-cache"], ["true"])
+        return start.code, start.said + start.env.get("CKPT_STEP", "")
+    code, out, err = executed([name, str(root), *words, "--no-cache"])
+    return code, out + err
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ASK)
-def test_an_orphan_that_writes_the_next_checkpoint_is_said(root: Path, command: str, asked: Asked) -> None:
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_orphan_that_writes_the_next_checkpoint_is_said(root: Path, command: str) -> None:
     with writing(root / ORPHAN):
-        code, out, err = asked(command, root)
-    assert code == 0 and "another-writer" in err + out and str(root / ORPHAN) in err + out, (out, err)
-    assert "20" in out + err
-    code, out, err = asked(command, root)
-    assert code == 0 and "another-writer" not in out + err  # it was killed
+        code, told = ask(command, root)
+    assert code == 0 and "another-writer" in told and str(root / ORPHAN) in told and "20" in told, told
+    code, told = ask(command, root)
+    assert code == 0 and "another-writer" not in told  # it was killed
 
 
-@pytest.mark.parametrize("command", ASK)
-def test_a_writer_in_the_chosen_checkpoint_stops_every_command(
-    root: Path, command: str, asked: Asked
-) -> None:
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_writer_in_the_chosen_checkpoint_stops_every_command(root: Path, command: str) -> None:
     with writing(root / "iter_0000020/mp_rank_01/model_optim_rng.pt"):
-        code, out, err = asked(command, root)
+        code, told = ask(command, root)
     assert (
-        code == 5 and "iter_0000020/mp_rank_01" in err and "CKPT_STEP=" not in out.replace("(exit 5)", "")
-    ), (out, err)
+        code == 5 and "iter_0000020/mp_rank_01" in told and "CKPT_STEP=" not in told.replace("(exit 5)", "")
+    )
 
 
 def test_new_files_beside_the_checkpoints_are_said(root: Path) -> None:
@@ -156,7 +128,7 @@ def test_every_planned_file_that_changes_and_every_new_one_is_noticed(case: Path
     planner, choice = found
     made = planner.finish(choice, choice.checkpoint)
     assert not said(made)
-    for path in sorted({f.path for f in (*made.shared, *(f for r in made.by_rank for f in r.files))}):
+    for path in made.files():
         st = os.stat(path)
         os.utime(path)
         with pytest.raises(CannotLook, match="in use: it has changed"):
@@ -180,28 +152,16 @@ def test_calls_are_few_while_nothing_changes(tmp_path: Path, monkeypatch: pytest
     calls: list[str] = []
     for name in ("stat", "scandir", "listdir", "lstat", "open"):
         real = getattr(os, name)
-        monkeypatch.setattr(
-            os, name, lambda *a, real=real, name=name, **k: (calls.append(name), real(*a, **k))[1]
-        )
+        spy = lambda *a, real=real, name=name, **k: (calls.append(name), real(*a, **k))[1]  # noqa: E731
+        monkeypatch.setattr(os, name, spy)
     assert list(planner.find_other_writers()) == []
     # the newest checkpoint's files, the run, the checkpoint, its directories
     assert len(calls) <= 4 + 1 + 1 + 4 + 1 and set(calls) == {"stat"}
     assert len(calls) <= 2 * other_writers.STATS + other_writers.DIRECTORIES
 
 
-def test_slow_file_systems_are_asked_many_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    paths = [str(tmp_path / f"{i}") for i in range(100)]
-    for path in paths[:-1]:
-        Path(path).write_bytes(b"x")
-    quick = dict(other_writers.stat_all(paths))
-    slow = dict(other_writers.stat_all(paths))
-    assert list(slow) == list(quick) == paths and isinstance(slow[paths[-1]], FileNotFoundError)
-    assert all(slow[p] == quick[p] for p in paths[:-1])
-
-
 def test_a_clock_that_is_wrong_is_no_writer(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     for path in (root / "iter_0000010").rglob("*.pt"):
-        os.utime(path, (time.time() + 7200, time.time() + 7200))
-    made = plan(str(root), Selection(order="step"))
-    assert not said(made)
+        os.utime(path, (time.time() + 7200,) * 2)
+    assert not said(plan(str(root), Selection(order="step")))

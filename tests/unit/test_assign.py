@@ -20,24 +20,15 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.assign import Groups, assign
 from ckpt_tools.planning.facts import Evidence, Tensors
 
-TOY = Layout(
-    name="toy",
-    title="",
-    pieces=(
-        Piece("model", "model", "{step}/{rank}.pt", readers=Readers(replicated_over=("dp",))),
-        Piece("copy", "model", "{step}/copy_{rank}.pt", readers=Readers(replicated_over=("dp",))),
-        Piece("optim", "optimizer", "{step}/optim_{rank}.pt", readers=SHARDED),
-        Piece("rng", "rng", "{step}/rng_{rank}.pt", readers=OWN, required=False),
-        Piece("log", "log", "{step}/log_{rank}.pt", readers=OWN, loaded=False),
-        Piece("index", "metadata", "{step}/index"),
-        Piece("notes", "notes", "{step}/notes", loaded=False),
-        Piece("config", "config", "{step}/config", readers=COPIES),
-        Piece("backup", "config", "{step}/backup", readers=COPIES),
-    ),
-    resume=lambda _c, _root: Resume(None),
-    reference="",
-    limits=(),
+PIECES = (
+    Piece("model", "model", "{step}/{rank}.pt", readers=Readers(replicated_over=("dp",))),
+    Piece("copy", "model", "{step}/copy_{rank}.pt", readers=Readers(replicated_over=("dp",))),
+    Piece("optim", "optimizer", "{step}/optim_{rank}.pt", readers=SHARDED),
+    Piece("log", "log", "{step}/log_{rank}.pt", readers=OWN, loaded=False),
+    Piece("config", "config", "{step}/config", readers=COPIES),
+    Piece("backup", "config", "{step}/backup", readers=COPIES),
 )
+TOY = Layout("toy", "", pieces=PIECES, resume=lambda _c, _root: Resume(None), reference="", limits=())
 NOTHING_KNOWN = Evidence(lambda _part: Tensors("ab"), lambda _rank, _part: ())
 CRC = finding("crc-mismatch", "flipped", offset=3)
 
@@ -76,15 +67,6 @@ def loads(made: Assignment) -> dict[int, list[str]]:
 
 def codes(made: Assignment) -> list[str]:
     return [f.code for f in made.findings]
-
-
-def test_every_rank_loads_its_own_files_in_the_order_of_the_layout() -> None:
-    made = assigned([*models(0, 1, name="optim"), *models(1, 0), *models(0, 1, name="log")], 2)
-    assert loads(made) == {0: ["model_0", "optim_0"], 1: ["model_1", "optim_1"]}
-    assert not made.findings and not made.shared
-    assert not any(load.substituted for some in made.loads.values() for load in some)
-    made = assigned(models(0, 1, 2), 3, ranks=frozenset({1}))  # only these are asked for
-    assert loads(made) == {1: ["model_1"]} and not made.findings
 
 
 def test_a_damaged_file_is_replaced_by_the_nearest_good_one() -> None:
@@ -136,32 +118,13 @@ def test_what_no_rank_may_stand_in_for() -> None:
     assert elsewhere.findings[0].path == "/run/10/other", "a finding that has a path keeps it"
 
 
-def test_ranks_without_a_file_are_told_once_and_what_follows_last() -> None:
-    parts = [*models(0, 1, 2, 3), *models(0, 1, name="optim")]
-    made = assigned(parts, 4, "model_0", "model_1", "model_2", "model_3")
-    assert not any("model_0" in names for names in loads(made).values())
-    assert codes(made) == ["crc-mismatch"] * 4 + ["missing-rank"] * 2
-    last = [(f.ranks, f.follows) for f in made.findings[-2:]]
-    assert last == [(((2, 3),), False), (((0, 3),), True)]
-    assert made.findings[-1].message.endswith(
-        "no rank with the same state has one (the same on all dp ranks)"
-    )
-
-
-def test_a_file_that_is_not_required_is_missed_only_where_it_is_damaged() -> None:
-    parts = [*models(0, 1), *models(0, name="rng")]
-    assert not assigned(parts, 2).findings
-    assert codes(assigned(parts, 2, "rng_0")) == ["crc-mismatch", "missing-rank"]
-
-
 def test_nobody_knows_of_a_group() -> None:
     """Where every file was saved that was meant to be, a rank without one needs a replica."""
     by_name = replace(TOY, complete=Complete(by_name=True))
     made = assigned(models(0, name="optim"), 3, layout=by_name)
-    assert made.groupless == (1, 2) and codes(made) == ["replica-groups-needed"]
-    assert made.findings[0].ranks == ((1, 2),)
-    text = "there is no file in this checkpoint, and no rank is known to hold the same state, for 2 of 3 ranks: 1, 2"
-    assert made.findings[0].message == text
+    (one,) = made.findings
+    assert (made.groupless, one.code, one.ranks) == ((1, 2), "replica-groups-needed", ((1, 2),))
+    assert one.message.endswith("no rank is known to hold the same state, for 2 of 3 ranks: 1, 2")
     (one,) = assigned(models(0, name="optim"), 2, layout=by_name).findings
     assert one.message == "rank 1 has no file in this checkpoint, and no rank is known to hold the same state"
     broken = assigned(models(0, 1, name="optim"), 2, "optim_1", layout=by_name)
@@ -171,30 +134,16 @@ def test_nobody_knows_of_a_group() -> None:
 
 
 def test_members_of_another_group_do_not_stand_in() -> None:
-    made = assigned(models(0, 1, 2, 3), 4, "model_0", sizes={"tp": 2})
-    assert loads(made)[0] == ["model_2"]
-    made = assigned(models(0, 1, 3), 4, sizes={"tp": 2})
-    assert 2 not in loads(assigned(models(1, 3), 4, sizes={"tp": 2}))
-    assert loads(made)[2] == ["model_0"]
+    halves = {"sizes": {"tp": 2}}
+    assert loads(assigned(models(0, 1, 2, 3), 4, "model_0", **halves))[0] == ["model_2"]
+    assert 2 not in loads(assigned(models(1, 3), 4, **halves))
+    assert loads(assigned(models(0, 1, 3), 4, **halves))[2] == ["model_0"]
     large = assigned(models(1, 7), 64, ranks=frozenset({0, 6}))  # more ranks than files
     assert loads(large) == {0: ["model_1"], 6: ["model_7"]}
     # the group has more ranks than there are files: they are gone through the other way around
-    made = assigned(models(1, 2), 8, "model_2", sizes={"tp": 2})
-    assert 2 not in loads(made)
-    assert codes(made)
-    made = assigned(models(0, 1, 2), 8, "model_2", sizes={"tp": 2})
-    assert loads(made)[2] == ["model_0"]
-
-
-def test_a_rank_that_failed_prefers_a_replica_but_keeps_its_own_file() -> None:
-    failed = {"fault_ranks": frozenset({0, 1})}
-    assert loads(assigned(models(0, 1, 2), 3, **failed)) == {0: ["model_2"], 1: ["model_2"], 2: ["model_2"]}
-    assert loads(assigned(models(0, 1), 2, **failed)) == {0: ["model_0"], 1: ["model_1"]}
-    assert loads(assigned(models(0, 1), 2, "model_0", **failed)) == {0: ["model_1"], 1: ["model_1"]}
-    shard = assigned(models(0, 1, name="optim"), 2, **failed)
-    assert loads(shard) == {0: ["optim_0"], 1: ["optim_1"]}
-    last = assigned(models(0, 1, 2, 3), 4, "model_3", fault_ranks=frozenset({2}))
-    assert loads(last)[3] == ["model_1"]  # farther, but it did not fail
+    made = assigned(models(1, 2), 8, "model_2", **halves)
+    assert 2 not in loads(made) and codes(made)
+    assert loads(assigned(models(0, 1, 2), 8, "model_2", **halves))[2] == ["model_0"]
 
 
 def test_what_a_rank_saved_while_it_failed_is_never_loaded() -> None:
@@ -207,30 +156,6 @@ def test_what_a_rank_saved_while_it_failed_is_never_loaded() -> None:
     assert loads(lost) == {0: ["optim_0"]} and codes(lost) == ["fault-rank", "missing-rank"]
     healthy = assigned(models(0, 1, name="optim"), 2, "optim_0", **dying)  # type: ignore[arg-type]
     assert codes(healthy)[:2] == ["crc-mismatch", "fault-rank"]
-
-
-def test_files_at_places_of_the_grid() -> None:
-    parts = [part(f"model_{tp}", coords=(("tp", tp),)) for tp in (0, 1)]
-    assert loads(assigned(parts, 4, sizes={"tp": 2})) == {n: [f"model_{n % 2}"] for n in range(4)}
-    first, second = parts[0], part("copy_0", coords=(("tp", 0),))
-    assert loads(assigned([second, first, parts[1]], 2, sizes={"tp": 2}))[0] == ["model_0"]
-
-
-def test_a_file_without_a_place_belongs_to_the_first_rank_and_serves_all() -> None:
-    made = assigned([part("model")], 3)
-    assert loads(made) == {rank: ["model"] for rank in range(3)}
-    assert [made.loads[rank][0].substituted for rank in range(3)] == [False, True, True]
-
-
-def test_what_all_ranks_load() -> None:
-    parts = [*models(0), part("index"), part("notes")]
-    made = assigned(parts, 1)
-    assert [load.part.path for load in made.shared] == ["/run/10/index"] and not made.findings
-    broken = assigned(parts, 1, "index")
-    assert not broken.shared and codes(broken) == ["crc-mismatch"]
-    assert broken.findings[0].path == "/run/10/index"
-    assert not assigned(parts, 1, "notes").findings
-    assert not assigned([part("index")], 2).findings
 
 
 @pytest.mark.parametrize("names", [["config", "backup"], ["backup", "config"]])

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from ckpt_tools.discovery.completeness import expected
 from ckpt_tools.findings import finding
-from ckpt_tools.formats import hides_cuts
+from ckpt_tools.formats import Anatomy, hides_cuts
+from ckpt_tools.formats.pickles.scalars import scalars
 from ckpt_tools.layouts import Layouts
+from ckpt_tools.layouts.common import counters
 from ckpt_tools.layouts.common.layout import Compared, Layout, Piece
 from ckpt_tools.layouts.common.piece import OWN, Claim, Readers
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -19,7 +22,7 @@ from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.planning.facts import SavesFacts
-from ckpt_tools.planning.rules.save import replica_mismatch, signature_changed, step_mismatch
+from ckpt_tools.planning.rules.save import replica_mismatch, signature_changed
 
 
 def named(rows: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
@@ -28,20 +31,14 @@ def named(rows: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
 
 
 OVER_DP = Readers(replicated_over=("dp",))
-TOY = Layout(
-    name="toy",
-    title="",
-    pieces=(
-        Piece("model", "model", "{step}/{rank}.pt", readers=OVER_DP),
-        Piece("rng", "rng", "{step}/rng_{rank}.pt", readers=OWN),
-        Piece("zero", "optimizer", "{step}/zero_{rank}.pt", readers=replace(OVER_DP, sharded=True)),
-        Piece("bare", "model", "{name}.pt", readers=OWN, claim=Claim.WEAK),
-    ),
-    resume=lambda _c, _root: Resume(None),
-    reference="",
-    limits=(),
-    check=named,
+PIECES = (
+    Piece("model", "model", "{step}/{rank}.pt", readers=OVER_DP),
+    Piece("rng", "rng", "{step}/rng_{rank}.pt", readers=OWN),
+    Piece("zero", "optimizer", "{step}/zero_{rank}.pt", readers=replace(OVER_DP, sharded=True)),
+    Piece("bare", "model", "{name}.pt", readers=OWN, claim=Claim.WEAK),
 )
+RESUME = Resume(None)
+TOY = Layout("toy", "", pieces=PIECES, resume=lambda _c, _root: RESUME, reference="", limits=(), check=named)
 
 
 def part(step: int, rank: int | None = 0, /, **more: object) -> Part:
@@ -68,15 +65,6 @@ def odd_ones(*rows: tuple[Part, Report], layout: Layout = TOY) -> list[tuple[str
     return [(odd.path, typical.path) for odd, typical, _ in found]
 
 
-def test_a_layout_is_asked_about_files_of_a_known_format() -> None:
-    read, unknown, unread = part(1), part(2), part(3)
-    reports = {read.path: report(read), unknown.path: report(unknown, format=None)}
-    hits = step_mismatch.check(facts([read, unknown, unread], reports))
-    assert [(hit.path, hit.message, hit.of_file) for hit in hits] == [(read.path, "torch_zip", True)]
-    assert len(list(step_mismatch.check(facts([read], reports)))) == 1
-    assert not list(step_mismatch.check(facts([], {})))
-
-
 def test_a_format_that_hides_cuts_is_compared_in_every_layout() -> None:
     """A file that lost its end between two records looks whole: only the others show what it lacks."""
     layout = replace(TOY, compared=Compared.NONE)
@@ -84,14 +72,6 @@ def test_a_format_that_hides_cuts_is_compared_in_every_layout() -> None:
     assert not odd_ones(*rows, layout=layout)
     cut = [(p, replace(r, format="mindspore_ckpt")) for p, r in rows]
     assert odd_ones(*cut, layout=layout) == [(rows[1][0].path, rows[0][0].path)]
-
-
-def test_other_tensors_than_most_files_of_the_rank() -> None:
-    a, b, c = part(1), part(2), part(3)
-    assert odd_ones((a, report(a)), (b, report(b, "cd")), (c, report(c))) == [(b.path, a.path)]
-    assert not odd_ones((a, report(a)), (b, report(b)), (c, report(c)))
-    unread = part(4)
-    assert not list(signature_changed.find_changed(facts([unread, a], {a.path: report(a)})))
 
 
 @pytest.mark.parametrize(
@@ -160,11 +140,17 @@ def odd_replicas(parts: Sequence[Part], signatures: Sequence[str | None]) -> lis
 def test_a_replica_with_other_tensors_than_most() -> None:
     parts = [part(1, rank) for rank in range(4)]
     assert odd_replicas(parts, ["ab", "cd", "ab", "ab"]) == [(parts[1].path, "tensors")]
-    assert not odd_replicas(parts, ["ab", "cd", "ab", "cd"])  # half is not most
+    for signatures in (
+        ["ab", "cd", "ab", "cd"],
+        ["ab", None, "ab", "ab"],
+        ["", "", "", "cd"],
+    ):  # half is not most
+        assert not odd_replicas(parts, signatures)
     assert not odd_replicas(parts[:2], ["ab", "cd"])
-    assert not odd_replicas(parts, ["ab", None, "ab", "ab"])  # one that was not read
-    assert not odd_replicas(parts, ["", "", "", "cd"])
-    assert odd_replicas([parts[0], *parts[1:3]], ["cd", "ab", "ab"]) == [(parts[0].path, "tensors")]
+    small = [part(1, rank, coords=(("tp", 0),)) for rank in range(2)]  # hides no other group
+    large = [part(1, rank, coords=(("tp", 1),)) for rank in range(2, 5)]
+    found = odd_replicas([*small, *large], ["ab", "cd", "ab", "ab", "cd"])
+    assert found == [(large[2].path, "tensors")]
 
 
 def test_a_replica_of_another_size_than_most() -> None:
@@ -190,8 +176,23 @@ def test_only_files_that_are_the_same_by_their_layout_are_replicas() -> None:
     assert not odd_replicas(nameless, signs)
 
 
-def test_a_small_group_hides_no_other_one() -> None:
-    small = [part(1, rank, coords=(("tp", 0),)) for rank in range(2)]
-    large = [part(1, rank, coords=(("tp", 1),)) for rank in range(2, 5)]
-    found = odd_replicas([*small, *large], ["ab", "cd", "ab", "ab", "cd"])
-    assert found == [(large[2].path, "tensors")]
+@pytest.mark.parametrize(
+    ("value", "step"),
+    [
+        ({"step_count": 7, "iter_num": 28}, 7),
+        ({"meta": {"iter": 7, "epoch": 1}}, 7),
+        ({"train_state": {"global_step": 7}}, 7),
+        ({"optimizer_history": [{"num_updates": 3}, {"num_updates": 7}]}, 7),
+        ({"state": {"timestamp": {"Timestamp": {"batch": 7}}}}, 7),
+        ({"state": {"timestamp": {"batch": 7}}}, 7),
+        ({"optimizer_history": [], "meta": "of another kind", "state": {"timestamp": 3}}, None),
+        ({"step": -1, "iter_num": 7}, 7),
+        ({"meta": {"iter": True}, "train_state": [{"step": "7"}]}, None),
+    ],
+)
+def test_the_step_is_found_where_a_framework_keeps_it(value: dict[str, Any], step: int | None) -> None:
+    anatomy = Anatomy()
+    scalars(value, anatomy)
+    assert counters.number(anatomy.metadata, counters.STEPS) == step
+    # Python calls a superscript a digit; safetensors keeps any text
+    assert counters.numbers({"step": "²", "iteration": "12"}, ("step", "iteration")) == (12,)

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-from pathlib import Path
 
 import pytest
 from counted import calls
-from places import LAYOUT_TREES
 
-from ckpt_tools.cli import dispatch
 from ckpt_tools.formats import BY_NAME as FORMATS
 from ckpt_tools.layouts import BUILT_IN, LAYOUTS, Layouts
 from ckpt_tools.layouts.common.templates import DATE, FIELD, METRIC, TEXTS, TOKENS, compile_name
@@ -89,18 +84,6 @@ def test_a_save_directly_below_the_root_directory_has_it_as_its_base() -> None:
             places = templates.places(directory)
             at = places.pieces.index(piece)
             assert places[at].base == "/", (layout.name, piece.template)
-
-
-@pytest.mark.skipif(not os.access("/", os.W_OK), reason="nothing can be made directly below /")
-def test_a_save_directly_below_the_root_directory(capfd: pytest.CaptureFixture[str]) -> None:
-    root = Path(f"/run-{os.getpid()}")
-    shutil.copytree(LAYOUT_TREES / "torchsnapshot/plain/tree/run-4", root)
-    try:
-        assert dispatch.execute(["verify", str(root), "--quiet"]) == 0
-        assert dispatch.execute(["plan", str(root)]) == 0
-    finally:
-        shutil.rmtree(root)
-    assert f"path: {root}\n" in capfd.readouterr().out
 
 
 def test_few_templates_are_compiled_for_a_tree(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from ckpt_tools.storage import listing
 from ckpt_tools.storage.listing import walk
+from ckpt_tools.storage.retry import is_directory, is_file, is_link, lstat, status, there
 
 
 class Seen(list[os.DirEntry[str]]):
@@ -60,57 +61,6 @@ def test_each_real_directory_is_seen_once(tmp_path: Path, seed: int) -> None:
     assert len(set(real)) == len(real) == sum(1 for _ in os.walk(tmp_path / "t"))
 
 
-def test_what_cannot_be_listed_comes_with_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in "abcdefgh":
-        (tmp_path / name / "in").mkdir(parents=True)
-    scandir = os.scandir
-
-    def refusing(path: str) -> object:
-        if path.endswith("/c"):
-            raise PermissionError(13, "no")
-        return scandir(path)
-
-    monkeypatch.setattr(os, "scandir", refusing)
-    told = dict(names(tmp_path))
-    assert told[str(tmp_path / "c")] == 13
-    assert str(tmp_path / "c" / "in") not in told
-    assert len(told) == 1 + 8 + 7
-
-
-def test_an_entry_that_does_not_say_what_it_is_comes_with_its_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It may be a directory, so it is no file that nobody knows; one that is no directory after all is none."""
-    for name in "abc":
-        (tmp_path / "elsewhere" / name).mkdir(parents=True)
-        (tmp_path / "root" / name).mkdir(parents=True)
-    (tmp_path / "root" / "link").symlink_to(tmp_path / "elsewhere")
-    (tmp_path / "root" / "loop").symlink_to("loop")
-    real, link = os.stat, str(tmp_path / "root" / "link")
-
-    class Entry:
-        def __init__(self, entry: os.DirEntry[str]) -> None:
-            self.entry, self.name, self.path = entry, entry.name, entry.path
-            self.is_symlink = entry.is_symlink
-
-        def is_dir(self) -> bool:
-            if self.path == link:
-                raise OSError(5, "Input/output error")
-            return self.entry.is_dir()
-
-    def failing(path: str, *args: object, **kwargs: object) -> os.stat_result:
-        if path == link:
-            raise OSError(5, "Input/output error")
-        return real(path, *args, **kwargs)  # type: ignore[arg-type]
-
-    entries = listing._list_directory
-    monkeypatch.setattr(listing, "_list_directory", lambda path: [Entry(e) for e in entries(path)])
-    monkeypatch.setattr(os, "stat", failing)
-    told = dict(names(tmp_path / "root"))
-    assert told.pop(link) == 5
-    assert len(told) == 4
-
-
 def test_loops_end(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     for i in range(5):
@@ -138,14 +88,11 @@ def test_only_files_that_are_asked_about_are_asked(tmp_path: Path, monkeypatch: 
     assert sorted(asked) == sorted(map(str, wanted))
 
 
-def test_a_mistake_of_the_caller_is_raised(tmp_path: Path) -> None:
-    for i in range(30):
-        (tmp_path / f"{i:02}").mkdir()
-
-    def wrong(path: str, entries: list[os.DirEntry[str]]) -> Seen:
-        if path.endswith("/20"):
-            raise KeyError(path)
-        return Seen(entries)
-
-    with pytest.raises(KeyError):
-        list(walk(str(tmp_path), wrong, 4))
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", "a\0/../b"])
+def test_what_no_file_system_can_hold_is_not_there(name: str, tmp_path: Path) -> None:
+    """Texts in files, such as trackers and JSON, may name it."""
+    path = f"{tmp_path}/{name}"
+    assert not any(asked(path) for asked in (there, is_file, is_directory, is_link))
+    for asked in (status, lstat):
+        with pytest.raises(FileNotFoundError):
+            asked(path)

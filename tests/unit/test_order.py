@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 import pytest
 from msgspec.structs import replace
 
-from ckpt_tools.layouts import Layouts
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.planning.order import (
     OrderFacts,
-    add_told_steps,
-    count_steps_in_epochs,
-    find_places,
     order_saves,
-    start_from_named,
 )
 from ckpt_tools.planning.rules.order import times_contradict_steps, times_mute
 from ckpt_tools.planning.rules.rule import Effect
@@ -127,73 +121,7 @@ def test_saves_whose_steps_do_not_compare_are_a_question_where_times_say_nothing
     assert f.newest.epoch == 3 and not list(f.find_unplaced(apart)) and not hits(f)
 
 
-def test_a_tracker_that_was_written_later_and_names_another_is_a_question() -> None:
-    saves = [save(10, 0), save(20, 10)]
-    assert hits(facts(saves, named="/run/latest", tracked=saves[0])) == [(CONTRADICT, Effect.ASK)]
-
-
 def test_the_best_so_far_goes_last_where_nothing_tells_its_step() -> None:
     saves = [save(10, 0), save(20, 10), save(None, 11, Kind.BEST), save(25, 12, Kind.BEST)]
     assert [c.step for c in order_saves(saves, "mtime")] == [25, 20, 10, None]
     assert [c.step for c in order_saves(saves, "mtime", Kind.BEST)] == [25, None, 20, 10]
-
-
-def test_from_what_a_tracker_names_only_earlier_ones_follow() -> None:
-    saves = order_saves([save(s, s) for s in (10, 20, 30)], "step")
-    assert [c.step for c in start_from_named(saves, [saves[1]], {})] == [20, 10]
-
-
-# --- places in training that names do not tell
-
-PLACES = partial(find_places, layouts=Layouts())
-
-
-def test_steps_of_a_run_whose_names_restart_are_those_that_its_files_tell() -> None:
-    at = {"layout": "mindspore", "step_in_epoch": 1}
-    first, again = (replace(save(None, n), epoch=3 - n, restarts=n, **at) for n in (0, 1))
-    told = {first.key: 9, again.key: 12}
-    places = {key: (step, -1, -1) for key, step in told.items()}
-    assert PLACES([first, again], count_told=lambda c: told[c.key]) == places
-    assert PLACES([first, again], count_told=lambda c: None) == {}
-
-
-def test_dates_in_names_are_places() -> None:
-    dates = "2026-11-26_08-53-41.900219", "2026-11-27_08-53-44.772248"
-    saves = [replace(save(None, 0), layout="ray", path=f"/run/checkpoint_{date}") for date in dates]
-    saves = [replace(c, parts=(c.parts[0]._replace(path=f"{c.path}/model.pt"),)) for c in saves]
-    places = PLACES(saves, count_told=lambda c: None)
-    assert places[saves[0].key] < places[saves[1].key]
-
-
-def test_the_end_of_an_epoch_comes_after_its_steps() -> None:
-    within = replace(save(None, 0), layout="timm", epoch=3, step_in_epoch=100)
-    end = replace(save(None, 1), layout="timm", epoch=3)
-    places = PLACES([within, end], count_told=lambda c: None)
-    assert [c.step_in_epoch for c in order_saves([end, within], "step", None, places)] == [None, 100]
-
-
-@pytest.mark.parametrize(
-    ("saves", "minutes", "anew"),
-    [
-        ([(1, 10), (1, 20), (2, 10)], (0, 0, 0), True),  # a step comes again
-        ([(1, 20), (2, 10)], (0, 10), True),  # times follow the epochs
-        ([(1, 20), (2, 10)], (10, 0), False),  # times follow the steps
-        ([(1, 20), (2, 10)], (0, 0), False),
-        ([(1, 10), (2, 20)], (0, 10), False),
-    ],
-)
-def test_steps_that_begin_anew_in_each_epoch(
-    saves: list[tuple[int, int]], minutes: tuple[int, ...], anew: bool
-) -> None:
-    made = [
-        replace(save(step, at), layout="dcp-set", epoch=epoch)
-        for (epoch, step), at in zip(saves, minutes, strict=True)
-    ]
-    told = count_steps_in_epochs(made, Layouts())
-    assert {(c.step is None, c.step_in_epoch is not None) for c in told} == {(anew, anew)}
-
-
-def test_files_tell_the_steps_where_names_count_in_two_units() -> None:
-    saves = [save(10, 0), save(None, 1, epoch=2)]
-    assert [c.step for c in add_told_steps(saves, lambda c: 30)] == [10, 30]
-    assert [c.step for c in add_told_steps(saves[1:], lambda c: 30)] == [None]

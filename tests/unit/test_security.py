@@ -29,30 +29,27 @@ B3
   cluster/test_agree.py: test_through_torch | test_what_our_ranks_load_is_what_we_have_found
   test_meeting.py: test_through_a_store_of_torch
 O1
-  test_orders.py: test_a_directory_of_decisions_that_everybody_may_write |
-    test_a_decision_that_somebody_planted_in_a_sticky_directory |
+  test_orders.py: test_a_directory_of_decisions_that_everybody_may_write | test_a_decision_that_somebody_planted_in_a_sticky_directory |
     test_a_note_that_others_could_have_taken_away_is_not_missed
-  attack: another user's decision in a 1777 plan-dir | another user's plan-dir |
-    a plan-dir that all may write | the note of an earlier start removed |
-    a link in place of a directory of decisions | a link in place of a lock | a link in place of the cache |
-    another user's directory as --view | a --view in a directory that all may write
+  attack: another user's decision in a 1777 plan-dir | another user's plan-dir | a plan-dir that all may write |
+    the note of an earlier start removed | a link in place of a directory of decisions | a link in place of a lock |
+    a link in place of the cache | another user's directory as --view | a --view in a directory that all may write
 O2
   test_trust.py: test_a_second_name_in_a_sticky_directory
   test_orders.py: test_files_of_orders
   attack: CKPT_PLAN names another user's file | a FIFO as CKPT_PLAN | CKPT_PLAN leads through /proc/self/fd |
-    a decision exchanged before it is opened | a ckpt.toml exchanged before it is opened |
-    a hard link to an old decision of ours | another user's fault file | a FIFO as fault file |
-    another user's key file | another user's file as --config | another user's file of replica groups
+    a decision exchanged before it is opened | a ckpt.toml exchanged before it is opened | a hard link to an old decision of ours |
+    another user's fault file | a FIFO as fault file | another user's key file | another user's file as --config |
+    another user's file of replica groups
 O3
   test_config.py: test_no_configuration_is_read_from_the_scanned_tree
-  attack: another user's ckpt.toml above the working directory | a ckpt.toml that all may write |
-    another user's link as ckpt.toml | a FIFO as ckpt.toml
+  attack: another user's ckpt.toml above the working directory | a ckpt.toml that all may write | another user's link as ckpt.toml |
+    a FIFO as ckpt.toml
 O4
   test_trust.py: test_a_key_is_read_by_its_owner_alone | test_what_kubernetes_mounts
   attack: a key file that all may read
 O5
-  attack: a cache of another user's | a database of another user's in our cache |
-    a cache that all may write
+  attack: a cache of another user's | a database of another user's in our cache | a cache that all may write
 O6
   test_trust.py: test_a_group_of_many_and_a_group_of_one | test_another_owner |
     test_a_trusted_directory_vouches_for_what_lies_in_it_and_not_for_what_its_links_reach
@@ -62,8 +59,8 @@ O7
 O8
   test_hostile_files.py: test_every_change_of_one_value | test_a_forged_cache_is_not_used
   test_fuzz.py: test_what_once_failed_does_not_fail_again
-  attack: CKPT_PLAN with 100,000 brackets | CKPT_PLAN of 1 GiB | ckpt.toml with 100,000 brackets |
-    CKPT_PLAN with {"decision":{}} | a cache with nonsense in every record
+  attack: CKPT_PLAN with 100,000 brackets | CKPT_PLAN of 1 GiB | ckpt.toml with 100,000 brackets | CKPT_PLAN with {"decision":{}} |
+    a cache with nonsense in every record
 O9
   test_same_start.py: test_launchers_that_tell_their_starts_apart | test_srun_under_a_job_id_that_came_back |
     test_a_job_name_that_is_given_twice | test_what_a_decision_is_made_from | test_law
@@ -74,27 +71,21 @@ T1
     test_what_no_list_has_is_suspect_where_it_is_given_to_what_calls_it
   attack: a call | a call through a module's import | a call in .metadata
 T2
-  test_trust_global.py: test_every_command_asks_and_none_goes_back | test_the_flag_lifts_no_error |
-    test_each_of_them_warns
-  attack: a call behind 6,000,000 steps | a call behind 6,000,000 steps, in .metadata |
-    a second pickle behind the first
+  test_trust_global.py: test_every_command_asks_and_none_goes_back | test_the_flag_lifts_no_error | test_each_of_them_warns
+  attack: a call behind 6,000,000 steps | a call behind 6,000,000 steps, in .metadata | a second pickle behind the first
 T3
   test_outside.py: test_code_of_torchscript_that_touches_files_is_unsafe |
-    test_torchscript_is_never_ok_without_a_note_and_no_training_state |
-    test_what_hdf5_keeps_in_other_files_is_an_error | test_code_in_the_configuration_of_keras_is_unsafe |
-    test_code_in_the_attributes_of_a_keras_model_is_unsafe |
-    test_an_archive_that_leaves_its_directory_is_an_escape |
-    test_pickles_in_an_archive_are_judged_whatever_they_are_called |
+    test_torchscript_is_never_ok_without_a_note_and_no_training_state | test_what_hdf5_keeps_in_other_files_is_an_error |
+    test_code_in_the_configuration_of_keras_is_unsafe | test_code_in_the_attributes_of_a_keras_model_is_unsafe |
+    test_an_archive_that_leaves_its_directory_is_an_escape | test_pickles_in_an_archive_are_judged_whatever_they_are_called |
     test_members_of_npz_are_arrays_by_their_bytes
 T4
-  attack: FIFOs in a tree | files of a tree are links to /proc/self/environ |
-    files of a tree are links to /dev/zero | a tracker names a directory elsewhere |
-    an index names a file elsewhere
+  attack: FIFOs in a tree | files of a tree are links to /proc/self/environ | files of a tree are links to /dev/zero |
+    a tracker names a directory elsewhere | an index names a file elsewhere
 T5
   test_pickle.py: test_memory_is_bounded_by_the_stream
-  attack: zip: 1 GiB of zeros | zip: 1,000,000 entries | zstd: 4 GiB of zeros |
-    pickle: tuples of tuples, 2³⁰⁰ | pickle: 100,000 keys of one hash | pickle: lists 1,000,000 deep |
-    JSON index nests 1,000,000 deep | 8,000 empty files
+  attack: zip: 1 GiB of zeros | zip: 1,000,000 entries | zstd: 4 GiB of zeros | pickle: tuples of tuples, 2³⁰⁰ |
+    pickle: 100,000 keys of one hash | pickle: lists 1,000,000 deep | JSON index nests 1,000,000 deep | 8,000 empty files
 T6
   test_emit.py: test_tables_print_nothing_that_steers_a_terminal
   test_machine_formats.py: test_hostile_names | test_no_name_and_no_message_breaks_a_format
@@ -102,24 +93,20 @@ T6
 T7
   test_load.py: test_nothing_of_the_file_is_run | test_the_loader_cannot_write
 S1
-  test_secrets.py: test_nothing_secret_is_shown_or_left_where_the_store_answers |
-    test_the_law_sees_it_where_one_of_these_is_missing |
-    test_nothing_secret_is_shown_or_left_where_it_does_not |
-    test_a_program_that_says_too_much_is_not_quoted
+  test_secrets.py: test_nothing_secret_is_shown_or_left_where_the_store_answers | test_the_law_sees_it_where_one_of_these_is_missing |
+    test_nothing_secret_is_shown_or_left_where_it_does_not | test_a_program_that_says_too_much_is_not_quoted
   test_signed.py: test_the_name_has_nothing_of_the_query
 S2
   test_store_tables.py: test_no_secret_is_taken_or_said
-  test_signed.py: test_what_belongs_elsewhere_is_refused_and_not_quoted |
-    test_two_objects_never_have_one_name
+  test_signed.py: test_what_belongs_elsewhere_is_refused_and_not_quoted | test_two_objects_never_have_one_name
 S3
   test_store_tables.py: test_a_file_in_the_tree_that_is_scanned_gives_no_orders
   test_credentials.py: test_an_engine_is_told_no_secrets_and_no_options
 E1
   test_working_directory.py: test_the_load_child_imports_nothing_from_the_working_directory |
-    test_python_m_imports_nothing_from_where_it_was_started |
-    test_pages_start_ckpt_where_nobody_can_plant_a_module | test_the_training_is_not_told_how_to_import
-  test_plugins.py: test_where_packages_are_looked_for |
-    test_without_plugins_the_example_is_not_there
+    test_python_m_imports_nothing_from_where_it_was_started | test_pages_start_ckpt_where_nobody_can_plant_a_module |
+    test_the_training_is_not_told_how_to_import
+  test_plugins.py: test_where_packages_are_looked_for | test_without_plugins_the_example_is_not_there
   attack: modules in the working directory: ckpt, load level
 L1
   attack: modules in the working directory: python -m | an empty place in PYTHONPATH

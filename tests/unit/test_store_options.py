@@ -64,28 +64,25 @@ def test_the_client_takes_each_of_its_options() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["http://me:hunter2@proxy:8080", "https://token@host", "https://h/?sig=abc"]
+    "value", ["http://me:hunter2@proxy:8080", "https://hunter2@host", "https://h/?sig=hunter2"]
 )
 def test_a_url_with_a_password_is_no_value(value: str) -> None:
     with pytest.raises(ValueError, match="others can see") as e:
         checked("proxy_url", value)
-    assert "hunter2" not in str(e.value) and "abc" not in str(e.value)
+    assert "hunter2" not in str(e.value)
 
 
 def test_the_longest_prefix_counts_for_each_key_and_flags_before_it() -> None:
-    given = StoreOptions(
-        (("timeout", "9s"),),
-        (
-            ("s3://bucket/run", (("region", "b"),)),
-            ("s3://bucket", (("region", "a"), ("timeout", "1s"), ("endpoint", "https://here"))),
-            ("s3://bucket2", (("region", "c"),)),
-            ("s3://", (("skip_signature", "true"),)),
-        ),
-    )
+    bucket = (("region", "a"), ("timeout", "1s"), ("endpoint", "https://here"))
+    tables = {
+        "s3://bucket/run": (("region", "b"),),
+        "s3://bucket": bucket,
+        "s3://bucket2": (("region", "c"),),
+    }
+    given = StoreOptions((("timeout", "9s"),), (*tables.items(), ("s3://", (("skip_signature", "true"),))))
     here = {"endpoint": "https://here", "skip_signature": "true", "timeout": "9s"}
-    assert given.of("s3://bucket/run/x") == {**here, "region": "b"}
-    assert given.of("s3://bucket/runs") == {**here, "region": "a"}
-    assert given.of("s3://bucket") == {**here, "region": "a"}
+    for url, region in (("/run/x", "b"), ("/runs", "a"), ("", "a")):
+        assert given.of(f"s3://bucket{url}") == {**here, "region": region}
     assert given.of("gs://bucket") == {"timeout": "9s"}
 
 
@@ -108,13 +105,6 @@ OTHERS = {"AWS_ALLOW_HTTP": "true", "AWS_TIMEOUT": "9s", "GOOGLE_PROXY_URL": "x"
         ("s3://b", {"timeout": "90"}, {}, {}, {"timeout": "90000ms"}),
         ("s3://b", {"endpoint": "http://h:1"}, {}, {"endpoint": "http://h:1"}, PLAIN),
         ("s3://b", {}, {"AWS_ENDPOINT_URL": "http://h:1"}, {}, PLAIN),
-        (
-            "s3://b",
-            {"endpoint": "https://h"},
-            {"AWS_ENDPOINT_URL": "http://h"},
-            {"endpoint": "https://h"},
-            {},
-        ),
         ("s3://b", {"timeout": "3"}, OTHERS, {}, {"timeout": "3000ms", **PLAIN}),
         ("s3://b", {}, {"AWS_ALLOW_HTTP": "true"}, {}, {}),
         ("s3://b", {"skip_signature": "true"}, {}, {"skip_signature": "true"}, {}),

@@ -4,7 +4,6 @@ that are read once for everything.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import pickle
 import threading
@@ -28,7 +27,6 @@ from ckpt_tools.checksum.store_sums import (
     composite,
     of_chunks,
     to_work_out,
-    work_out,
 )
 from ckpt_tools.checksum.sums import ASKED, CHUNK, ChunkDigests, chunks, xxh3
 from ckpt_tools.model.seal import NAMES, StoreChecksum, StoreChecksums
@@ -107,25 +105,6 @@ def test_long_ranges_combine(first: int, zeros: int) -> None:
     from awscrt.checksums import combine_crc64nvme
 
     assert CRC64NVME.combine(first, 5, zeros) == combine_crc64nvme(first, 5, zeros)
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@given(parts=PARTS)
-@examples(25)
-def test_composite_of_a_body(algorithm: str, parts: list[bytes]) -> None:
-    of, data = of_parts(algorithm, parts), b"".join(parts)
-    assert composite(algorithm, [whole(algorithm, p) for p in parts]) == of.value
-    assert work_out(BytesSource(data), of, jobs=1) == of.value
-    other = bytes([data[0] ^ 1]) + data[1:]
-    assert work_out(BytesSource(other), of, jobs=1) != of.value
-
-
-def test_the_etag_of_an_upload_in_parts_as_it_was_documented_by_others() -> None:
-    """Two parts of 5 MiB and 1 byte of zeros; the value is `aws s3api`'s way: md5 of the MD5s, with hexadecimal digits."""
-    data = bytes((5 << 20) + 1)
-    parts = (5 << 20, 1)
-    expected = hashlib.md5(hashlib.md5(data[: 5 << 20]).digest() + hashlib.md5(b"\0").digest()).digest()
-    assert work_out(BytesSource(data), StoreChecksum("md5", expected, parts, weak=True)) == expected
 
 
 @pytest.mark.share(2, "slow")
@@ -251,8 +230,3 @@ def test_a_seals_own_digests_carry_a_crc(tile: int, in_parts: bool) -> None:
     out, source = WorkedOut(of, len(data)), Counting(data)
     list(out.collect(mismatches(source, [*seal, *out.sums], jobs=1)))
     assert out.value == of.value and set(source.times) == {1}
-
-
-def test_base64_of_s3() -> None:
-    """What S3 says of the nine digits: the bytes of the CRC, highest first."""
-    assert base64.b64encode(whole("crc32c", CHECK)) == b"4waSgw=="

@@ -51,17 +51,13 @@ def test_a_file_that_others_write(own: Path, mode: int) -> None:
 
 
 def test_a_directory_that_others_write(own: Path) -> None:
+    for mode in (0o777, 0o1777):  # a sticky one keeps our file, but gives no orders itself
+        own.chmod(mode)
+        with pytest.raises(Untrusted, match="everybody"), trust.directory(str(own)):
+            pass
+    assert trust.read(str(own / "orders"), 9) == b"go"
     own.chmod(0o777)
     assert f"--trust dir={own}" in refused(own / "orders", "may be written by everybody").hint
-    with pytest.raises(Untrusted), trust.directory(str(own)):
-        pass
-
-
-def test_a_sticky_directory_keeps_our_file_but_gives_no_orders_itself(own: Path) -> None:
-    own.chmod(0o1777)
-    assert trust.read(str(own / "orders"), 9) == b"go"
-    with pytest.raises(Untrusted, match="everybody"), trust.directory(str(own)):
-        pass
 
 
 def test_a_second_name_in_a_sticky_directory(own: Path) -> None:
@@ -97,13 +93,6 @@ def test_we_are_not_everybody(own: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert trust.read(str(own / "orders"), 9, Trust(owners=frozenset(owners))) == b"go"
 
 
-def test_the_owner_of_the_directory(own: Path, owners: Owners) -> None:
-    owners.give(own)
-    refused(own / "orders", "belongs to uid 54321")
-    own.chmod(0o1777)  # its owner may exchange what lies in it all the same
-    refused(own / "orders", "belongs to uid 54321")
-
-
 def test_a_link_counts_as_far_as_where_it_lies_and_leads(own: Path) -> None:
     (own / "open").mkdir()
     (own / "open" / "link").symlink_to(own / "orders")
@@ -123,6 +112,10 @@ def test_a_planted_link_is_its_owners(own: Path, owners: Owners) -> None:
     (own / "link").symlink_to(own / "orders")
     owners.give(own / "link")
     refused(own / "link", "the link .* belongs to uid 54321")
+    owners.give(own)  # the owner of a directory may exchange what lies in it all the same
+    for mode in (0o755, 0o1777):
+        own.chmod(mode)
+        refused(own / "orders", "belongs to uid 54321")
 
 
 def test_what_is_no_regular_file_is_not_opened(own: Path, owners: Owners) -> None:
@@ -188,10 +181,12 @@ def test_a_trusted_directory_vouches_for_what_lies_in_it_and_not_for_what_its_li
     refused(own / "volume" / ".." / "orders", "may be written by everybody", to)
 
 
-def test_nothing_stays_open(own: Path) -> None:
+def test_nothing_stays_open_and_a_refusal_names_the_setting_once(own: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     (own / "orders").chmod(0o666)
-    refused(own / "orders", "everybody")
+    with pytest.raises(Untrusted, match=r"^--fault-file: .*everybody") as e, trust.named("--fault-file"):
+        trust.read(str(own / "orders"), 9)
+    assert e.value.exit_code == 2 and "--trust dir=" in e.value.hint
     (own / "orders").chmod(0o600)
     trust.read(str(own / "orders"), 9)
     assert len(os.listdir("/proc/self/fd")) == before
@@ -246,13 +241,6 @@ def test_an_absolute_path_needs_no_current_directory(own: Path, monkeypatch: pyt
     monkeypatch.chdir(own / "gone")
     (own / "gone").rmdir()
     assert trust.read(str(own / "orders"), 9) == b"go"
-
-
-def test_a_refusal_names_the_setting_once(own: Path) -> None:
-    (own / "orders").chmod(0o666)
-    with pytest.raises(Untrusted, match=r"^--fault-file: .*everybody") as e, trust.named("--fault-file"):
-        trust.read(str(own / "orders"), 9)
-    assert e.value.exit_code == 2 and "--trust dir=" in e.value.hint
 
 
 def test_a_directory_that_another_process_makes_meanwhile(
