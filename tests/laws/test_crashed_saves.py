@@ -1,0 +1,150 @@
+"""A job that dies at any call of a save, as each framework makes them: the save before is found until the new one is
+whole, also where one of an earlier attempt is overwritten, and nobody else's save is blamed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import described_layouts
+import pytest
+import small_files
+from memory import brief_directory
+from timed import put
+
+from ckpt_tools.api import plan, verify
+from ckpt_tools.model.finding import Severity
+
+Files = Mapping[str, bytes]
+Call = tuple[str, str, bytes | str]
+"""("write", path, data) or ("rename", path, to): of a removal nothing is left that a rename does not leave as well."""
+BEFORE, CRASHED = (10, 20), 30
+TRACKERS = {"megatron": "latest_checkpointed_iteration.txt", "ascend": "latest_checkpointed_iteration.txt"}
+
+
+def in_place(files: Files) -> list[Call]:
+    return [("write", path, data) for path, data in files.items()]
+
+
+def each_aside(end: str) -> Callable[[Files], list[Call]]:
+    """Each file under another name, and then renamed."""
+    return lambda files: [
+        call
+        for path, data in files.items()
+        for call in (("write", path + end, data), ("rename", path + end, path))
+    ]
+
+
+def index_last(files: Files) -> list[Call]:
+    """As FileSystemWriter.finish of DCP: the index is written aside, when all else is there."""
+    data = {path: made for path, made in files.items() if not path.endswith("/.metadata")}
+    index = {path: made for path, made in files.items() if path not in data}
+    common = {path: data.pop(path) for path in list(data) if path.endswith("/metadata.json")}
+    return [*in_place(data), *each_aside(".tmp")(index), *in_place(common)]
+
+
+def directory_aside(files: Files) -> list[Call]:
+    """As Orbax's CheckpointManager."""
+    home = next(iter(files)).partition("/")[0]
+    aside = f"{home}.orbax-checkpoint-tmp"
+    return [*in_place({aside + p.removeprefix(home): d for p, d in files.items()}), ("rename", aside, home)]
+
+
+def core(step: int) -> Files:
+    home, told = f"iter_{step:07d}", b'{"sharded_backend": "torch_dist", "sharded_backend_version": 1}'
+    files = {"common.pt": small_files.megatron_common(step, 2), **small_files.dcp(step, 2, "iteration")}
+    return {f"{home}/{name}": data for name, data in {**files, "metadata.json": told}.items()}
+
+
+def tensorflow(step: int) -> Files:
+    data, index = small_files.bundle(step // 10, step)
+    return {f"ckpt-{step // 10}.data-00000-of-00001": data, f"ckpt-{step // 10}.index": index}
+
+
+def of(layout: str, n: int) -> Callable[[int], Files]:
+    return lambda step: described_layouts.LAYOUTS[layout](step, n)
+
+
+FRAMEWORKS: dict[str, tuple[Callable[[int], Files], Callable[[Files], list[Call]]]] = {
+    "megatron": (of("megatron", 2), in_place),
+    "ascend": (of("ascend", 2), in_place),
+    "deepspeed": (of("deepspeed", 2), in_place),
+    "trainer": (of("trainer", 1), in_place),
+    "dcp": (of("dcp", 2), index_last),
+    "megatron-core": (core, index_last),
+    "lightning": (of("lightning", 1), each_aside(".part")),
+    "mindspore": (of("mindspore", 3), each_aside(".tmp")),
+    "tensorflow": (tensorflow, each_aside(".tempstate123")),
+    "orbax": (lambda s: {f"{s}/{p}": d for p, d in small_files.orbax(s).items()}, directory_aside),
+}
+MAY_LACK = ("config.json", "_CHECKPOINT_METADATA", "commit_success.txt")
+NOT_LOADED = "training_args.bin"
+
+
+def is_whole(framework: str, step: int, there: Files) -> bool:
+    """Whether all that a job needs of a save is there; of Ascend's, which each rank writes, one file of a place."""
+    files = FRAMEWORKS[framework][0](step)
+    known = {path: there.get(path, data if path.endswith(MAY_LACK) else b"") for path, data in files.items()}
+    whole = [path for path, data in files.items() if known[path] == data or path.endswith(NOT_LOADED)]
+    of_place = os.path.dirname if framework == "ascend" else str
+    return {of_place(path) for path in whole} == {of_place(path) for path in files}
+
+
+def crashes(calls: list[Call]) -> Iterator[list[Call]]:
+    """What was done before the end: so many calls, and half of the next one if it writes."""
+    for n, (kind, path, what) in enumerate(calls):
+        yield calls[:n]
+        if kind == "write":
+            yield [*calls[:n], (kind, path, what[: len(what) // 2])]
+    yield calls
+
+
+def carry_out(root: Path, calls: list[Call], at: float) -> None:
+    for kind, path, what in calls:
+        if kind == "write":
+            (root / path).unlink(missing_ok=True)
+            put(root / path, what, at)
+        elif (root / str(what)).is_dir():  # a save that exists is not written again
+            shutil.rmtree(root / path)
+        else:
+            os.replace(root / path, root / str(what))
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+
+@pytest.mark.share(2)
+@pytest.mark.parametrize("again", [False, True], ids=["first", "again"])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_the_save_before_is_found_until_the_new_one_is_whole(framework: str, again: bool) -> None:
+    files, how = FRAMEWORKS[framework]
+    ago = time.time() - 86_400
+    with brief_directory() as top:
+        for step in (*BEFORE, *((CRASHED,) if again else ())):
+            carry_out(top / "before", how(files(step)), ago + 60 * step)
+        if tracker := TRACKERS.get(framework):
+            put(top / "before" / tracker, b"20", ago + 1200)
+        for done in crashes(how(files(CRASHED))):
+            root = Path(shutil.copytree(top / "before", top / "now"))
+            carry_out(root, done, ago + 60 * CRASHED + 600)
+            made, there = plan(str(root)), contents(root)
+            expected = CRASHED if is_whole(framework, CRASHED, there) else BEFORE[-1]
+            assert made.resume_step == expected, (len(done), made.resume_step)
+            loaded = [f.path for f in (*made.shared, *(f for r in made.by_rank for f in r.files))]
+            whole = files(expected)
+            assert all(there[name] == whole[name] for name in (os.path.relpath(p, root) for p in loaded))
+            seen = verify([str(root)])
+            of_files = [(r.report.path, f) for r in seen.files for f in r.report.findings]
+            told = [*of_files, *((f.path, f) for f in seen.findings)]
+            # what is written here depends on the step alone
+            blamed = {path for path, f in told if f.severity is Severity.ERROR and f.code != "same-content"}
+            mine = {root / path for step in BEFORE for path in files(step)}
+            assert not blamed & {
+                str(above) for path in mine for above in (path, path.parent) if above != root
+            }
+            shutil.rmtree(root)
