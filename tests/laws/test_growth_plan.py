@@ -11,7 +11,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,12 +21,9 @@ from counted import calls
 from ckpt_tools import api
 from ckpt_tools.errors import CkptError
 from ckpt_tools.layouts import BUILT_IN
-from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import judge
-from ckpt_tools.planning.facts import Run
 
 OLD = 1_700_000_000
 ONE = small_files.megatron(10, 0, 1, 1, 1)
@@ -160,17 +156,6 @@ def test_no_directory_is_listed_for_each_entry(
             api.plan(str(tmp_path / "run"), Selection(jobs=1, allow_none=allow_none))
     assert listed
     assert max(listed.values()) < SMALL / 2, listed.most_common(1)
-
-
-def test_neighbours_are_those_that_sorting_finds() -> None:
-    """Nearest first, and of those that are equally near the older."""
-    times = [5, 1, 9, 5, 3, 7, 5, 1, 100, 0]
-    all_ = [Checkpoint("megatron", "run", Kind.PERIODIC, (), f"/{i}", t) for i, t in enumerate(times)]
-    run: Any = SimpleNamespace(_by_time=sorted(all_, key=lambda c: c.mtime_ns))
-    for c in all_:
-        times = [o.mtime_ns for o in Run.find_nearest(run, c)]
-        others = sorted(o.mtime_ns for o in all_ if o is not c)
-        assert times == sorted(others, key=lambda at: abs(at - c.mtime_ns))
 
 
 def peak(root: Path, ranks: int) -> int:

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import pytest
 from examples import examples
@@ -23,12 +23,12 @@ from places import LAYOUT_TREES
 from timed import put
 
 from ckpt_tools.api import plan, scan, verify
-from ckpt_tools.errors import CkptError, UsageError
-from ckpt_tools.guard.prune import Policy, prune
+from ckpt_tools.errors import CkptError
 from ckpt_tools.layouts import LAYOUTS, Layout
 from ckpt_tools.layouts.common.piece import Claim
 from ckpt_tools.layouts.common.templates import FIELD, TEXTS, TOKENS
 from ckpt_tools.model.part import Kind
+from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.output import json as emit_json
@@ -37,14 +37,12 @@ from ckpt_tools.output import scan as scan_table
 from ckpt_tools.output import verification
 from ckpt_tools.output.page import View
 
-T = TypeVar("T")
-SAMPLES = LAYOUT_TREES
 STRAYS = [
     "rank_0/meta.json",
     "resume_record/latest_checkpointed_iteration.txt",
     "net-graph.meta",
     "x.tmp",
-    "model.ckpt.dirty",
+    "m.ckpt.dirty",
 ]
 """Notes and leftovers that no template names."""
 SAID = [
@@ -61,7 +59,7 @@ WORDS = ["net", "model", "a-b", "x_1", "net_2", "é", "a b", "-", "\x1b[2J", "\u
 def _real() -> dict[str, list[bytes]]:
     """Real files by the end of their name, small ones: an optimizer's would do as well, but cost time."""
     found: dict[str, list[bytes]] = defaultdict(list)
-    for path in sorted(SAMPLES.glob("*/*/tree/**/*")):
+    for path in sorted(LAYOUT_TREES.glob("*/*/tree/**/*")):
         if path.is_file() and path.stat().st_size < 20_000 and len(found[path.suffix]) < 12:
             found[path.suffix].append(path.read_bytes())
     return found
@@ -92,7 +90,7 @@ class Entry(NamedTuple):
         return whole[: int(len(whole) * self.left)]
 
 
-def fill(template: str, choose: Callable[[Sequence[T]], T]) -> str:
+def fill(template: str, choose: Callable[[Sequence[Any]], Any]) -> str:
     """A path that a template stands for; ``choose`` decides where it leaves a choice."""
     out, kept = "", [True]
     for i, token in enumerate(TOKENS.split(template)):
@@ -107,11 +105,9 @@ def fill(template: str, choose: Callable[[Sequence[T]], T]) -> str:
         elif token[0] == "<":
             text = choose(token[1:-1].split("|"))
         else:
-            field = FIELD.fullmatch(token)
-            assert field
-            text = choose(["_tmp"] if field[1] == "tmp" else WORDS if field[1] in TEXTS else NUMBERS).zfill(
-                int(field[2] or 0)
-            )
+            field: Any = FIELD.fullmatch(token)
+            some = ["_tmp"] if field[1] == "tmp" else WORDS if field[1] in TEXTS else NUMBERS
+            text = choose(some).zfill(int(field[2] or 0))
         out += text if kept[-1] else ""
     return out
 
@@ -122,11 +118,8 @@ def names(draw: st.DrawFn, templates: list[str]) -> str:
     out = fill(draw(st.sampled_from(templates)), lambda options: draw(st.sampled_from(options)))
     if draw(st.integers(0, 3)) == 0:
         at = draw(st.integers(0, len(out) - 1))
-        out = (
-            out[:at]
-            + draw(st.sampled_from(["", out[at] * 2, "_", "-", "0", ".", "/", "é", " "]))
-            + out[at + 1 :]
-        )
+        other = draw(st.sampled_from(["", out[at] * 2, "_", "-", "0", ".", "/", "é", " "]))
+        out = out[:at] + other + out[at + 1 :]
     return "/".join(c[:200] for c in out.split("/") if c not in ("", ".", "..")) or "x"
 
 
@@ -136,35 +129,19 @@ def entries(some: list[Layout]) -> st.SearchStrategy[Entry]:
     name = names(sorted({p.template for layout in some for p in layout.pieces}))
     link = st.sampled_from([None] * 15 + ["nowhere", ".", "..", "loop", "/dev/null"])
     data = st.none() | st.none() | st.binary(max_size=60) | st.just(bytes(100))
-    left = st.sampled_from([1.0, 1.0, 1.0, 0.0, 0.5, 0.97])
-    at = st.integers(0, 3)
-    file = st.builds(
-        Entry,
-        st.builds(str.__add__, path, name),
-        link,
-        st.sampled_from([False] * 15 + [True]),
-        data,
-        st.integers(0, 50),
-        left,
-        at,
-    )
+    left, directory = st.sampled_from([1.0, 1.0, 1.0, 0.0, 0.5, 0.97]), st.sampled_from([False] * 15 + [True])
+    at, below = st.integers(0, 3), st.builds(str.__add__, path, name)
+    file = st.builds(Entry, below, link, directory, data, st.integers(0, 50), left, at)
     notes = [n for layout in some for n in (layout.tracker.file, *layout.records.names) if n] + STRAYS
+    noted = st.builds(str.__add__, path, st.sampled_from(notes))
     note = st.builds(
-        Entry,
-        st.builds(str.__add__, path, st.sampled_from(notes)),
-        st.none(),
-        st.just(False),
-        st.sampled_from(SAID),
-        st.just(0),
-        st.just(1.0),
-        at,
+        lambda name, said, at: Entry(name, None, False, said, 0, 1.0, at), noted, st.sampled_from(SAID), at
     )
     return file | file | file | note
 
 
-TREES = st.lists(st.sampled_from(LAYOUTS), min_size=1, max_size=2).flatmap(
-    lambda some: st.lists(entries(some), min_size=1, max_size=24)
-)
+FEW = st.lists(st.sampled_from(LAYOUTS), min_size=1, max_size=2)
+TREES = FEW.flatmap(lambda some: st.lists(entries(some), min_size=1, max_size=24))
 QUESTIONS = st.builds(
     lambda **asked: Selection(**asked),  # noqa: PLW0108 - else Hypothesis looks for its annotations
     level=st.sampled_from([Level.PRESENCE, Level.STRUCTURE, Level.CONTENT]),
@@ -201,36 +178,28 @@ def everything(root: Path) -> dict[str, tuple[object, ...]]:
     for base, directories, files in os.walk(root):
         for path in (os.path.join(base, name) for name in (*directories, *files, ".")):
             seen = os.lstat(path)
-            held = (
-                os.readlink(path)
-                if stat.S_ISLNK(seen.st_mode)
-                else Path(path).read_bytes()
-                if stat.S_ISREG(seen.st_mode)
-                else None
-            )
+            held: object = os.readlink(path) if stat.S_ISLNK(seen.st_mode) else None
+            if stat.S_ISREG(seen.st_mode):
+                held = Path(path).read_bytes()
             out[path] = (seen.st_mode, seen.st_size, seen.st_mtime_ns, held)
     return out
 
 
 def ask(root: str, question: Selection) -> None:
     """Every question that a tree can be asked, and every form of its answer."""
-    found = scan(root)
-    for answer in (scan_table.render(found), scan_table.draw(found), emit_json.render(found)):
-        answer.encode()
-    verified = verify([root])
+    found, verified = scan(root), verify([root])
+    texts = [scan_table.render(found), scan_table.draw(found), emit_json.render(found)]
+    texts += [verification.render(verified), emit_json.render(verified)]
     assert len(verified.files) == verified.summary.files
-    for text in (verification.render(verified), emit_json.render(verified)):
-        text.encode()
     runs = {(c.run, c.layout): Selection(run=c.run, layout=c.layout) for c in found.checkpoints}
     for selection in (Selection(), question, *list(runs.values())[:3]):
-        made = None
         try:
-            made = plan(root, selection)
+            made: LoadPlan | None = plan(root, selection)
         except CkptError as e:
             made = e.plan
-        if made is not None:
-            for text in (plan_table.render(made, View(verbose=True)), emit_json.render(made)):
-                text.encode()
+        texts += [plan_table.render(made, View(verbose=True)), emit_json.render(made)] if made else []
+    for text in texts:
+        text.encode()
 
 
 @given(TREES, QUESTIONS)
@@ -245,47 +214,6 @@ def test_any_tree_is_answered_and_left_alone(made: list[Entry], question: Select
         assert everything(root) == before
 
 
-def answer(root: Path) -> tuple[int, str]:
-    """What a job resumes from."""
-    try:
-        return 0, plan(root, Selection(settle=0, plan_dir=None)).fingerprint
-    except CkptError as e:
-        return e.exit_code, ""
-
-
-@given(TREES, st.booleans(), st.sampled_from([Policy(keep_last=1), Policy(max_total=1)]))
-@examples(150)
-def test_prune_leaves_the_answer_as_it_is(made: list[Entry], damaged: bool, policy: Policy) -> None:
-    """Whole checkpoints go or nothing; what goes is what was said; a second pass finds nothing."""
-    with brief_directory() as top:
-        root = top / "tree"
-        root.mkdir()
-        build(root, made)
-        before, was = contents(root), answer(root)
-        ask = Selection(settle=0)
-        try:
-            said = prune(str(root), policy, damaged=damaged, selection=ask)
-            done = prune(str(root), policy, damaged=damaged, apply=True, selection=ask)
-        except CkptError:
-            assert contents(root) == before and answer(root) == was
-            return
-        went = [c.path for c in done.changes if c.state == "removed"]
-        assert went == [c.path for c in said.changes if c.state == "would-remove"]
-        assert contents(root).items() <= before.items()
-        assert answer(root) == was or was[0] == UsageError.exit_code  # several runs
-        again = prune(str(root), policy, damaged=damaged, apply=True, selection=ask)
-        assert not [c for c in again.changes if c.state == "removed"]
-
-
-def contents(root: Path) -> dict[str, tuple[object, ...]]:
-    """Files and links below a root that are not our own: directories of checkpoints may go when they are empty."""
-    return {
-        path: row
-        for path, row in everything(root).items()
-        if "/.ckpt" not in path and (os.path.islink(path) or os.path.isfile(path))
-    }
-
-
 @pytest.mark.share(4)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
 def test_the_trees_are_worth_asking_about(layout: Layout, tmp_path: Path) -> None:
@@ -293,9 +221,7 @@ def test_the_trees_are_worth_asking_about(layout: Layout, tmp_path: Path) -> Non
     early.
     """
     # any x.ckpt is what its content says
-    pieces = [
-        p for p in layout.pieces if not p.is_unfinished and not (p.claim is Claim.WEAK and p.content.step)
-    ]
+    pieces = [p for p in layout.pieces if not (p.is_unfinished or (p.claim is Claim.WEAK and p.content.step))]
     if not pieces:
         return
     names = [fill(p.template, lambda options: options[0]).rstrip("/") for p in pieces]

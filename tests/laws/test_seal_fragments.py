@@ -46,16 +46,8 @@ def name(rank: int) -> str:
 def sealed(rank: int) -> SealedFile:
     digest = xxhash.xxh3_128(DATA).hexdigest()
     crc, crcc = f"{zlib.crc32(DATA):08x}", f"{crc32c.crc32c(DATA):08x}"
-    return SealedFile(
-        path=name(rank),
-        size=len(DATA),
-        digest=join_digests(len(DATA), [digest]),
-        crc32=crc,
-        crc32c=crcc,
-        chunks=digest,
-        chunk_crc32=crc,
-        chunk_crc32c=crcc,
-    )
+    sums = {"crc32": crc, "crc32c": crcc, "chunk_crc32": crc, "chunk_crc32c": crcc, "chunks": digest}
+    return SealedFile(name(rank), len(DATA), join_digests(len(DATA), [digest]), **sums)
 
 
 OF = SealedCheckpoint(layout="megatron", step=20)

@@ -21,15 +21,8 @@ from ckpt_tools.formats.seals import document
 from ckpt_tools.formats.seals.document import FRAGMENTS, NAME
 
 MODEL = "mp_rank_00/model_optim_rng.pt"
-HEAD = {
-    "schema": "ckpt-tools/seal/v1",
-    "tool_version": "1",
-    "checkpoint": {},
-    "algorithm": "xxh3",
-    "chunk_size": 64 << 20,
-    "fragment": None,
-    "beside": [],
-}
+TOOL = {"schema": "ckpt-tools/seal/v1", "tool_version": "1"}
+HEAD = {**TOOL, "checkpoint": {}, "algorithm": "xxh3", "chunk_size": 64 << 20, "fragment": None, "beside": []}
 
 
 def signed(text: bytes) -> bytes:

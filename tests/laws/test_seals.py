@@ -4,16 +4,19 @@ they name is seen, and none is in the way of what frameworks do.
 
 from __future__ import annotations
 
-import os
+import json
 import random
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
 from fixture_trees import CASES, TREES, materialise
+from run_helpers import flip
 
 from ckpt_tools import guard
 from ckpt_tools.api import plan, scan, verify
@@ -46,12 +49,12 @@ def chosen(root: Path) -> tuple[object, ...]:
         return type(e).__name__, e.exit_code, str(e).replace(str(root), "")
     files = sorted({f.path for f in (*made.shared, *(f for r in made.by_rank for f in r.files))})
     lost = sorted((r.checkpoint.path, *sorted({f.code for f in r.findings})) for r in made.rejected)
-    return (
-        made.checkpoint.path if made.checkpoint else None,
-        files,
-        lost,
-        sorted({f.code for f in made.warnings}),
-    )
+    return made.checkpoint and made.checkpoint.path, files, lost, sorted({f.code for f in made.warnings})
+
+
+def listing(root: Path) -> tuple[object, ...]:
+    found = scan(root)
+    return [(c.path, c.step, len(c.parts)) for c in found.checkpoints], found.bare, found.unrecognised
 
 
 def judged(root: Path) -> tuple[Verdict, dict[str, list[str]], list[str]]:
@@ -61,30 +64,24 @@ def judged(root: Path) -> tuple[Verdict, dict[str, list[str]], list[str]]:
 
 
 def files(found: Verification) -> dict[str, list[str]]:
-    rows = {
-        f.report.path: sorted(x.code for x in f.report.findings if x.severity > Severity.NOTE)
-        for f in found.files
-    }
-    return {path: codes for path, codes in rows.items() if codes}
+    rows = (
+        (f.report.path, x.code) for f in found.files for x in f.report.findings if x.severity > Severity.NOTE
+    )
+    return {path: sorted(code for _, code in of) for path, of in groupby(sorted(rows), itemgetter(0))}
 
 
 @pytest.mark.share(80)
 @pytest.mark.parametrize("case", TREES)
 def test_a_seal_changes_no_answer_about_what_it_is_of(case: Path) -> None:
     with copied(case) as root:
-        before, said, listed = chosen(root), judged(root), scan(root)
+        before, said, listed = chosen(root), judged(root), listing(root)
         done = guard.seal(root)
         assert chosen(root) == before
         assert judged(root) == said
-        after = scan(root)
-        assert [(c.path, c.step, len(c.parts)) for c in after.checkpoints] == [
-            (c.path, c.step, len(c.parts)) for c in listed.checkpoints
-        ]
-        assert (after.bare, after.unrecognised) == (listed.bare, listed.unrecognised)
+        assert listing(root) == listed
         sealed = {one.path for one in done.checkpoints if one.state == "sealed"}
-        assert {
-            f.report.coverage for f in verify(root).files if f.report.path in sealed and f.report.size
-        } <= {1.0}
+        known = (f.report for f in verify(root).files if f.report.path in sealed and f.report.size)
+        assert {report.coverage for report in known} <= {1.0}
         again = guard.seal(root)
         assert {one.path for one in again.checkpoints if one.state == "already"} == sealed
 
@@ -100,19 +97,14 @@ def test_every_changed_bit_of_what_is_sealed_is_seen(case: Path, most: int) -> N
         assert [one.state for one in done.checkpoints].count("sealed"), done.checkpoints
         named = sealed_files(done, root)
         for path in chance.sample(sorted(named), min(most, len(named))):
-            whole, times = path.read_bytes(), path.stat()
-            at, bit = chance.randrange(len(whole)), chance.randrange(8)
-            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
-            os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-            assert str(path) in broken(root), (path, at, bit)
-            path.write_bytes(whole)
-            os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+            at, mask = chance.randrange(path.stat().st_size), 1 << chance.randrange(8)
+            flip(path, at, mask)
+            assert str(path) in broken(root), (path, at, mask)
+            flip(path, at, mask)
         assert broken(root) == before
 
 
 def sealed_files(done: Sealing, root: Path) -> set[Path]:
-    import json
-
     out = set[Path]()
     for one in done.checkpoints:
         if one.state == "sealed":

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pytest
+import small_files
 from fixture_trees import CASES, materialise
-from in_process import executed
 from places import FORMAT_FILES
 from run_helpers import megatron
 from timed import put
@@ -21,7 +21,6 @@ from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import CkptError
 from ckpt_tools.formats.seals.document import FRAGMENTS, NAME
 from ckpt_tools.model.finding import Finding, Severity, Verdict
-from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 
 FIRST = {case.parent.parent.name: case for case in reversed(CASES)}
@@ -52,16 +51,10 @@ def test_seals_alone_are_no_first_launch(case: Path, tmp_path: Path) -> None:
 
 def flat(root: Path, steps: Sequence[int] = (10, 20, 30)) -> Path:
     """Checkpoints of one file each, in one directory."""
-    import small_files
-
     root.mkdir()
     for step in steps:
         put(root / f"net-1_{step}.ckpt", small_files.mindspore(True, 0, step_num=step), 1_700_000_000 + step)
     return root
-
-
-def warned(made: LoadPlan) -> list[str]:
-    return missed(made.warnings)
 
 
 def missed(findings: Iterable[Finding]) -> list[str]:
@@ -72,14 +65,14 @@ def test_a_newest_file_that_is_gone_is_said(tmp_path: Path) -> None:
     root = flat(tmp_path / "run")
     newest = plan(root).checkpoint
     guard.seal(root)
-    assert not warned(plan(root))
+    assert not missed(plan(root).warnings)
     (root / "net-1_10.ckpt").unlink()
-    assert not warned(plan(root)) and not missed(verify(root).findings)  # an old one was pruned
+    assert not missed(plan(root).warnings) and not missed(verify(root).findings)  # an old one was pruned
     (root / "net-1_30.ckpt").unlink()
     assert missed(verify(root).findings) == ["net-1_30.ckpt"]
     made = plan(root)
     assert made.checkpoint and newest and made.checkpoint.step_in_epoch == 20
-    assert warned(made) == ["net-1_30.ckpt"]
+    assert missed(made.warnings) == ["net-1_30.ckpt"]
 
 
 @pytest.mark.parametrize(
@@ -93,19 +86,19 @@ def test_who_keeps_the_best_removes_newer_ones_too(
     for step in pruned:
         (root / f"net-1_{step}.ckpt").unlink()
     assert missed(verify(root).findings) == [f"net-1_{step}.ckpt" for step in said]
-    assert bool(warned(plan(root))) == (50 in pruned)  # what chooses says it always
+    assert bool(missed(plan(root).warnings)) == (50 in pruned)  # what chooses says it always
 
 
 def test_a_newest_directory_that_is_emptied_is_said(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", steps=(10, 20, 30), tracker=False)
     guard.seal(root)
-    assert not warned(plan(root))
+    assert not missed(plan(root).warnings)
     for step in (10, 30):
         for path in (root / f"iter_{step:07d}").glob("mp_rank_*"):
             shutil.rmtree(path)
     made = plan(root)
     assert made.checkpoint and made.checkpoint.step == 20
-    assert warned(made) == ["iter_0000030"]
+    assert missed(made.warnings) == ["iter_0000030"]
 
 
 IN_ITS_PLACE: dict[str, Callable[[Path], object]] = {
@@ -167,40 +160,6 @@ def test_what_lies_in_the_place_of_a_seal_is_said_by_all(place: str, what: str, 
     made = plan(root)
     assert made.checkpoint and made.checkpoint.step == 20
     assert {(f.code, f.path) for f in made.warnings} == {("seal-broken", str(path))}
-
-
-class Started(BaseException):
-    """The command that a job becomes."""
-
-
-@pytest.mark.parametrize(
-    ("what", "words"),
-    [
-        pytest.param(what, words, marks=() if i == j else pytest.mark.slow)
-        for i, what in enumerate(["fifo", "dangling", "directory", "loop", "device", "full"])
-        for j, words in enumerate(["latest @ --rank 0", "run @ --plan-dir plans -- true"])
-    ],
-)
-def test_what_starts_a_job_says_it_too(
-    what: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def become(file: str, line: list[str], env: dict[str, str]) -> None:
-        raise Started(env["CKPT_STEP"])
-
-    root = megatron(tmp_path / "run")
-    path = root / "iter_0000020" / NAME
-    INSTEAD[what](path)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(os, "execvpe", become)
-    try:
-        code, printed, error = executed([str(root) if word == "@" else word for word in words.split()])
-    except Started as started:
-        code, printed, error = 0, str(started), ""  # CKPT_STEP
-    if what in LOST_MOUNT:
-        assert code == 5 and f"{path}: " in error and "hint: " in error, error
-    else:
-        assert code == 0 and (printed == "20" or "iter_0000020" in printed), (code, error)
-        assert words.startswith("run") or (f"{path}: seal-broken" in error), error
 
 
 class Pruning:

@@ -6,8 +6,6 @@ import errno
 import hashlib
 import json
 import os
-import signal
-import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,29 +71,6 @@ class Commands(Child):
         """
         told = {"words": list(words), "directory": str(directory), "nth": nth, "errno": errno}
         return Run(**json.loads(self.say(told)))
-
-
-class Traced(Child):
-    """The same, with strace: killed at the n-th system call of any kind, of any of its threads."""
-
-    def __init__(self) -> None:
-        super().__init__("kill_points", "kill_points_child", "wait")
-
-    def run(self, words: Sequence[str], nth: int) -> int:
-        """How a command ended (negative: by that signal): one thread of it, or the only one, was killed as it
-        made its n-th call; with 0 none is.
-        """
-        pid = int(self.say(list(words)))  # a copy, stopped
-        inject = [] if not nth else ["-e", f"inject=all:signal=KILL:when={nth}"]
-        line = ["strace", "-f", "-o", "/dev/null", *inject, "-p", str(pid)]
-        tracer = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
-        assert tracer.stderr and self.process.stdout
-        said = tracer.stderr.readline()
-        assert "attached" in said, said
-        os.kill(pid, signal.SIGCONT)
-        code = int(self.process.stdout.readline())
-        tracer.communicate()
-        return code
 
 
 def files_of(root: Path, *, state: bool = True) -> dict[str, str]:
