@@ -10,23 +10,19 @@ from fixture_trees import overwrite, tree_of
 from own_pickles import setting
 from told_trees import Question, answer, change, hold, of_steps, table
 
+LAYER = "global_step8/layer_0@-model"
 MADE = {
     # Saves of a larger model.
     "pipeline": (
         "deepspeed/pipeline",
         "only global_step8;"
-        + of_steps(
-            "0 1 2 3",
-            "cp global_step8/layer_0@-model_00-model_states.pt global_step8/layer_0@-model_01-model_states.pt",
-        ),
+        + of_steps("0 1 2 3", f"cp {LAYER}_00-model_states.pt {LAYER}_01-model_states.pt"),
     ),
     "unranked": (
         "deepspeed/pipeline",
-        ";".join(
-            f"mv global_step{step}/layer_0{n}-model_00-model_states.pt global_step{step}/layer_0{n}-model_states.pt"
-            for step in (4, 8)
-            for n in range(4)
-        ),
+        of_steps(
+            "0 1 2 3", f"mv {LAYER}_00-model_states.pt {LAYER.removesuffix('-model')}-model_states.pt"
+        ).replace("; ", ";"),
     ),
     "nanotron": (
         "nanotron/zero",
@@ -36,11 +32,10 @@ MADE = {
     "two-models": (
         "accelerate/auto",
         "only checkpoints/checkpoint_3; mv checkpoints/checkpoint_3 3;"
-        + ";".join(
-            f"cp 3/{name}.{end} 3/{name}_1.{end}"
-            for name, end in (("model", "safetensors"), ("optimizer", "bin"), ("scheduler", "bin"))
+        + of_steps(
+            "optimizer scheduler", "cp 3/@.bin 3/@_1.bin\ncp 3/model.safetensors 3/model_1.safetensors"
         )
-        + "; mv 3 checkpoints/checkpoint_3",
+        + ";mv 3 checkpoints/checkpoint_3",
     ),
 }
 TREES = table(

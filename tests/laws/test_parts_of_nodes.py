@@ -37,12 +37,8 @@ def later(p: Part) -> bool:
 def of_later_ranks(c: Checkpoint) -> list[Part]:
     """The files that a node without rank 0 has of a save, where no replica of them is enough."""
     parts = [p for p in c.parts if later(p)]
-    pieces = [BUILT_IN.piece_of(p) for p in parts]
-    return (
-        []
-        if any(not (p.readers.sharded or p.readers.shared or p.readers.survivable) for p in pieces)
-        else parts
-    )
+    readers = [BUILT_IN.piece_of(p).readers for p in parts]
+    return parts if all(r.sharded or r.shared or r.survivable for r in readers) else []
 
 
 def leave(root: Path, kept: Iterable[str]) -> None:

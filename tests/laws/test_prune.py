@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from described_layouts import HOUR, LAYOUTS, START, described_tree, trackers
 from examples import examples
-from fixture_trees import CASES, materialise
+from fixture_trees import CASES, NAMED, materialise
 from hypothesis import event, given
 from hypothesis import strategies as st
 from kill_points import files_of
+from timed import same_times
 
 from ckpt_tools.api import plan, scan
 from ckpt_tools.errors import CkptError
@@ -28,12 +29,8 @@ SMALLEST = Policy(max_total=1)
 """Keeps nothing of its own accord."""
 FIRST = {case.parent.parent.name: case for case in reversed(CASES)}
 EACH = [
-    pytest.param(
-        case,
-        marks=pytest.mark.exhaustive if n % 6 else (),
-        id=f"{case.parent.parent.name}/{case.parent.name}",
-    )
-    for n, case in enumerate(CASES)
+    pytest.param(c, marks=pytest.mark.exhaustive if n % 6 else (), id=name)
+    for n, (name, c) in enumerate(NAMED.items())
 ]
 
 
@@ -88,12 +85,11 @@ def harm(root: Path, what: str, at: int) -> None:
     if not files:
         return
     path = files[at % len(files)]
-    st_ = path.stat()
     if what == "remove":
         path.unlink()
     elif what == "cut":
-        path.write_bytes(path.read_bytes()[: st_.st_size // 2])
-        os.utime(path, ns=(st_.st_atime_ns, st_.st_mtime_ns))
+        with same_times(path):
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     elif what == "strange":
         (path.parent / "mine.txt").write_text(f"mine, and nowhere else: {path}")
     elif what == "link" and not (root / f"link{at}").is_symlink():
@@ -130,11 +126,8 @@ def test_whatever_happened_to_a_tree(case: Path, harms: list[tuple[str, int]], d
         event("removed" if went(done) else "nothing to remove")
 
 
-DESCRIBED = list(product(LAYOUTS, (False, True)))
-
-
 @given(
-    st.sampled_from(DESCRIBED),
+    st.sampled_from(list(product(LAYOUTS, (False, True)))),
     st.sets(st.integers(0, 3), max_size=2),
     st.integers(1, 3),
     st.sampled_from([None, 20, 40]),

@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fixture_trees import CASES, materialise
+from fixture_trees import CASES, below, materialise
 
 from ckpt_tools.api import plan
 from ckpt_tools.errors import CkptError
 from ckpt_tools.guard.prune.entries import Entry, find_entries
 from ckpt_tools.guard.prune.protected import find_stages
+from ckpt_tools.model.plan import FileLoad, LoadPlan
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading.opening import open_session
 
@@ -35,6 +36,10 @@ def answer(root: Path) -> tuple[int, str]:
     return (0, made.fingerprint) if made.checkpoint else (3, "")
 
 
+def loads(made: LoadPlan) -> list[FileLoad]:
+    return [*made.shared, *(f for r in made.by_rank for f in r.files)]
+
+
 def used(root: Path, mine: set[str], *, stand_ins: bool) -> bool:
     """Whether a job would load one of these files, relative to the root; with ``stand_ins`` that does not
     count where files of other ranks stand in for what is gone.
@@ -43,19 +48,9 @@ def used(root: Path, mine: set[str], *, stand_ins: bool) -> bool:
         made = plan(str(root), QUESTION)
     except CkptError:
         return False
-    loads = [*made.shared, *(f for r in made.by_rank for f in r.files)]
-    if stand_ins and any(f.substituted for f in loads):
+    if stand_ins and any(f.substituted for f in loads(made)):
         return False
-    return any(os.path.relpath(f.path, root) in mine for f in loads)
-
-
-def files_below(paths: tuple[str, ...]) -> list[str]:
-    return sorted(
-        str(file)
-        for path in paths
-        for file in ([path] if os.path.isfile(path) else Path(path).rglob("*"))
-        if os.path.isfile(file)
-    )
+    return any(os.path.relpath(f.path, root) in mine for f in loads(made))
 
 
 def removed(path: str, root: Path) -> None:
@@ -73,7 +68,7 @@ def in_order(found: list[Entry], e: Entry, root: Path) -> list[list[str]]:
     s.add_members()
     at = find_stages(s, e)
     out: list[list[str]] = [[], [], [], []]
-    for path in files_below(e.group.paths):
+    for path in sorted(str(file) for top in e.group.paths for file in below(Path(top))):
         out[at(path)].append(path)
     return [stage for stage in out if stage]
 
@@ -110,8 +105,8 @@ def test_what_is_left_of_a_checkpoint_is_none(case: Path, tmp_path: Path) -> Non
         return  # nothing would be removed
     s = open_session(str(root), QUESTION.read_options())
     found = find_entries(s, QUESTION)
-    loads = {f.path for f in [*chosen.shared, *(f for r in chosen.by_rank for f in r.files)]}
-    going = [e for e in found if not loads & {*e.members, *e.group.files}]
+    used_now = {f.path for f in loads(chosen)}
+    going = [e for e in found if not used_now & {*e.members, *e.group.files}]
     whole = answer(root)
     assert whole[0] == 0
     for e in going[:1]:
@@ -126,8 +121,6 @@ def test_what_is_left_of_a_checkpoint_is_none(case: Path, tmp_path: Path) -> Non
             assert code or now == whole[1], gone
             for path in others:  # nothing else can be used, and its names still tell what there should be
                 os.truncate(left / os.path.relpath(path, root), 7)
-            order = in_order(found, e, root)
-            what = f"of {e.group.label} {len(gone)} files are gone, and it is chosen"
-            first_left = not set(order[0]) <= set(gone)
-            assert not used(left, mine, stand_ins=first_left), (what, gone)
+            first_left = not set(in_order(found, e, root)[0]) <= set(gone)
+            assert not used(left, mine, stand_ins=first_left), (e.group.label, gone)
             shutil.rmtree(left)

@@ -60,15 +60,8 @@ def run(tmp_path: Path) -> Path:
 
 def ckpt(home: Path, *words: str) -> tuple[int, dict]:
     env = {**os.environ, "PYTHONPATH": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [
-        sys.executable,
-        "-P" if sys.version_info >= (3, 11) else "-B",
-        "-m",
-        "ckpt_tools",
-        *words,
-        "--json",
-        "--no-cache",
-    ]
+    how = "-P" if sys.version_info >= (3, 11) else "-B"
+    command = [sys.executable, how, "-m", "ckpt_tools", *words, "--json", "--no-cache"]
     done = subprocess.run(command, env=env, cwd=home, capture_output=True, text=True)
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, json.loads(done.stdout)
