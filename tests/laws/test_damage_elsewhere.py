@@ -40,8 +40,11 @@ def files_of_older(root: Path, loaded: frozenset[str], *, each: bool) -> list[Pa
     return [path for path in ones.values() if path.is_file() and path.stat().st_size]
 
 
-def same_after_damage(case: Path, tmp_path: Path, *, each: bool) -> None:
-    """Damage one file after the other: each in all ways, or in one of them, which take turns."""
+@pytest.mark.parametrize("each", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+@pytest.mark.share(3)
+@pytest.mark.parametrize("case", one_of_each(TREES))
+def test_damage_in_an_older_save_leaves_the_choice_as_it_was(case: Path, each: bool, tmp_path: Path) -> None:
+    """One file after the other is damaged: each in all ways, or in one of them, which take turns."""
     root = materialise(case, tmp_path)
     code, path, loaded = before = answer(root)
     files = files_of_older(root, loaded, each=each) if code == 0 and path else ()
@@ -52,15 +55,3 @@ def same_after_damage(case: Path, tmp_path: Path, *, each: bool) -> None:
             overwrite(file, damaged, 0)
             assert answer(root) == before, (os.path.relpath(file, root), len(damaged))
         overwrite(file, data, 0)
-
-
-@pytest.mark.share(3)
-@pytest.mark.parametrize("case", one_of_each(TREES))
-def test_damage_in_an_older_save_leaves_the_choice_as_it_was(case: Path, tmp_path: Path) -> None:
-    same_after_damage(case, tmp_path, each=False)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("case", TREES)
-def test_damage_in_any_file_of_an_older_save_does(case: Path, tmp_path: Path) -> None:
-    same_after_damage(case, tmp_path, each=True)

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -87,18 +88,8 @@ def paths(value: Any) -> Iterator[str]:
         yield from (p for v in value if isinstance(v, dict | list) for p in paths(v))
 
 
-BY_DAY = {(0, 0), (1, 2), (3, 4)}
-ROWS = [
-    pytest.param(
-        place, name, id=f"{place}-{name}", marks=() if (number, at) in BY_DAY else pytest.mark.exhaustive
-    )
-    for number, place in enumerate(PLACES)
-    for at, name in enumerate(NAMES)
-]
-
-
-@pytest.mark.share(3)
-@pytest.mark.parametrize(("place", "name"), ROWS)
+@pytest.mark.share(28)
+@pytest.mark.parametrize(("place", "name"), list(product(PLACES, NAMES)))
 def test_names_of_any_bytes(place: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

@@ -29,7 +29,10 @@ POINTERS = {
     "github": "404: Not Found",
 }
 HINTS = {kind: kind if " " in kind else "download it again" for kind in POINTERS}
-WEIGHTS = ("model.safetensors", "m.pt", "m.pth", "m.ckpt", "m.pkl", "m.gguf", "m.h5", "m.onnx", "m.npz", "m.npy", "m.msgpack", "pytorch_model.bin", "m.eqx", "m.keras", "m.joblib", "m.pdparams")  # fmt: skip
+WEIGHTS = [
+    f"m.{end}"
+    for end in ["safetensors", "pt", "pth", "ckpt", "pkl", "gguf", "h5", "onnx", "npz", "npy", "msgpack", "eqx", "keras", "joblib", "pdparams"]
+]
 
 
 @pytest.mark.parametrize("kind", POINTERS)

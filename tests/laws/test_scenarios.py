@@ -4,16 +4,15 @@ loaded, nothing older without a word, nothing from nothing, and every rank hears
 
 from __future__ import annotations
 
-import zlib
 from pathlib import Path
 
 import pytest
-from fixture_trees import CASES
+from fixture_trees import TREES
 from memory import brief_directory
 from scenarios import Whole, mishap, wrong
 
-SEEDS = 40
-"""For each case, every night."""
+SEEDS = [3, pytest.param(40, marks=pytest.mark.exhaustive)]
+"""For each case that is tried by day; for each, every night."""
 
 
 def all_wrong(case: Path, seeds: range) -> list[str]:
@@ -27,20 +26,8 @@ def all_wrong(case: Path, seeds: range) -> list[str]:
     return found
 
 
-def of_the_day(case: Path) -> bool:
-    """One case of eight; which, follows from its name."""
-    return zlib.crc32(f"{case.parent.parent.name}/{case.parent.name}".encode()) % 8 == 0
-
-
-@pytest.mark.share(4)
-@pytest.mark.parametrize(
-    "case", [c for c in CASES if of_the_day(c)], ids=lambda c: f"{c.parts[-3]}-{c.parts[-2]}"
-)
-def test_nothing_is_answered_that_may_not_be(case: Path) -> None:
-    assert not all_wrong(case, range(3))
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.parts[-3]}-{c.parts[-2]}")
-def test_nothing_is_answered_that_may_not_be_of_any_case(case: Path) -> None:
-    assert not all_wrong(case, range(SEEDS))
+@pytest.mark.parametrize("seeds", SEEDS)
+@pytest.mark.share(32)
+@pytest.mark.parametrize("case", TREES)
+def test_nothing_is_answered_that_may_not_be(case: Path, seeds: int) -> None:
+    assert not all_wrong(case, range(seeds))
