@@ -148,3 +148,9 @@ def test_the_save_before_is_found_until_the_new_one_is_whole(framework: str, aga
                 str(above) for path in mine for above in (path, path.parent) if above != root
             }
             shutil.rmtree(root)
+
+
+def test_of_many_files_that_are_written_meanwhile_few_are_named(tmp_path: Path) -> None:
+    carry_out(tmp_path, in_place(described_layouts.deepspeed(10, 3)), time.time() + 3)
+    said = [f.message for f in plan(str(tmp_path)).warnings if f.code == "another-writer"]
+    assert len(said) == 9 and "more files and directories were written meanwhile" in said[-1]

@@ -14,14 +14,14 @@ from run_helpers import megatron
 
 from ckpt_tools.cli import execute
 
-COMMANDS = {
-    "plan": ["--json"],
-    "latest": ["--rank", "0"],
-    "hook": ["--plan-dir", "plans"],
-    "verify": ["--json"],
-    "seal": ["-q"],
-    "prune": ["--keep", "1", "--apply", "-q"],
-}
+COMMANDS = (
+    "plan @ --json",
+    "latest @ --rank 0",
+    "hook @ --plan-dir plans",
+    "verify @ --json",
+    "seal @ -q",
+    "prune @ --keep 1 --apply -q",
+)
 
 
 class Closing:
@@ -45,7 +45,7 @@ def closes(command: str, place: Path, nth: int, monkeypatch: pytest.MonkeyPatch)
         patch.setenv("XDG_CACHE_HOME", str(place / "cache"))
         root = megatron(place / "run")
         patch.setattr(os, "close", closing := Closing(os.close, nth))
-        return execute([command, str(root), *COMMANDS[command]]), closing.calls
+        return execute([str(root) if word == "@" else word for word in command.split()]), closing.calls
 
 
 @pytest.mark.share(3)

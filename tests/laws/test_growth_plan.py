@@ -34,7 +34,10 @@ def put(path: Path, data: bytes = b"", minute: int = 0) -> None:
     timed.put(path, data, OLD + 60 * minute)
 
 
-def files(name: str, data: bytes = b"", apart: int = 0) -> Callable[[Path, int], None]:
+Make = Callable[[Path, int], object]
+
+
+def files(name: str, data: bytes = b"", apart: int = 0) -> Make:
     """As many files as asked for; ``{i}`` in their names counts them, ``{}`` of Megatron's name are step and
     rank.
     """
@@ -46,41 +49,32 @@ def files(name: str, data: bytes = b"", apart: int = 0) -> Callable[[Path, int],
     return make
 
 
-def beside(name: str, data: bytes = b"", size: int = 0) -> Callable[[Path, int], None]:
-    """The same beside a checkpoint; each is ``size`` bytes long, most of which take no room."""
+def beside(one: Callable[[Path, int], object]) -> Make:
+    """A checkpoint, and what is made as often as asked for."""
 
     def make(root: Path, n: int) -> None:
         put(root / MEGATRON.format(10, 0), ONE)
         for i in range(n):
-            put(root / name.format(i=i), data)
-            if size:
-                os.truncate(root / name.format(i=i), size)
+            one(root, i)
 
     return make
 
 
-def links(to: str) -> Callable[[Path, int], None]:
-    def make(root: Path, n: int) -> None:
-        put(root / MEGATRON.format(10, 0), ONE)
-        for i in range(n):
-            os.symlink(to if i % 30 == 0 else f"link{i - 1}", root / f"link{i}")
+def also(name: str, data: bytes = ONE, size: int = 0) -> Make:
+    """Files beside a checkpoint; each is ``size`` bytes long, most of which take no room."""
 
-    return make
+    def one(root: Path, i: int) -> None:
+        put(root / name.format(i=i), data)
+        os.truncate(root / name.format(i=i), size or len(data))
 
-
-def directories(name: str, *, alone: bool) -> Callable[[Path, int], None]:
-    """Empty ones, ``alone`` or beside a checkpoint."""
-
-    def make(root: Path, n: int) -> None:
-        if not alone:
-            put(root / MEGATRON.format(10, 0), ONE)
-        for i in range(11, 11 + n):
-            (root / name.format(i)).mkdir(parents=True)
-
-    return make
+    return beside(one)
 
 
-TREES: dict[str, Callable[[Path, int], None]] = {
+def links(to: str) -> Make:
+    return beside(lambda root, i: os.symlink(to if i % 30 == 0 else f"link{i - 1}", root / f"link{i}"))
+
+
+TREES: dict[str, Make] = {
     "empty files of steps": files("iter_{i:07d}/mp_rank_00/model_optim_rng.pt"),
     "empty files of ranks": files("iter_0000010/mp_rank_{i:02d}/model_optim_rng.pt"),
     "empty bare files": files("model_{i}.pt"),
@@ -98,14 +92,16 @@ TREES: dict[str, Callable[[Path, int], None]] = {
     "generations": files("net_{i}-1_5.ckpt", b"x" * 100, 6),
     "links": links("iter_0000010"),
     "links to nothing": links("nowhere"),
-    "set-aside files": beside("iter_0000010/mp_rank_00/model_optim_rng_{i}.pt.bak", ONE),
-    "set-aside directories": beside("backup_{i}.bak/" + MEGATRON.format(10, 0), ONE),
-    "unfinished saves": beside("iter_{i:07d}_tmp/mp_rank_00/model_optim_rng.pt", ONE),
-    "unfinished files": beside("step_{i}.pt.tmp", ONE),
-    "empty directories of numbers": directories("{}", alone=True),
-    "empty directories of later saves": directories("iter_{:07d}", alone=False),
-    "unknown files": beside("junk{i}.dat", b"junk"),
-    "large unknown files": beside("junk{i}", b"junk", 65 << 20),
+    "set-aside files": also("iter_0000010/mp_rank_00/model_optim_rng_{i}.pt.bak"),
+    "set-aside directories": also("backup_{i}.bak/" + MEGATRON.format(10, 0)),
+    "unfinished saves": also("iter_{i:07d}_tmp/mp_rank_00/model_optim_rng.pt"),
+    "unfinished files": also("step_{i}.pt.tmp"),
+    "empty directories of numbers": lambda root, n: [
+        (root / f"{i}").mkdir(parents=True) for i in range(11, 11 + n)
+    ],
+    "empty directories of later saves": beside(lambda root, i: (root / f"iter_{i + 11:07d}").mkdir()),
+    "unknown files": also("junk{i}.dat", b"junk"),
+    "large unknown files": also("junk{i}", b"junk", 65 << 20),
 }
 SMALL = 40
 

@@ -34,22 +34,10 @@ FORGED = re.compile(r"^\s*(ckpt: note: |::error::)forged", re.MULTILINE)
 """The rest of a name with line breaks, as a line of its own."""
 TREE = FIXTURES / "layouts/megatron/tp/tree"
 COMMANDS = (
-    "ls @",
-    "plan @ {run}",
-    "plan @ --explain {run}",
-    "verify @",
-    "verify @ --level nonsense",
-    "show !",
-    "diff @ @",
-    "prune @ --keep-last 1 --settle 0s",
-    "quarantine @",
-    "repair @",
-    "seal @",
-    "watch @ --once --settle 0s --state-dir watched",
-    "@",
-    "plan @ --run !",
-    "latest @ --rank 0 {run} --json -o answer",
-)
+    "ls @", "plan @ {run}", "plan @ --explain {run}", "verify @", "verify @ --level nonsense", "show !", "diff @ @", "@",
+    "prune @ --keep-last 1 --settle 0s", "quarantine @", "repair @", "seal @", "watch @ --once --settle 0s --state-dir watched",
+    "plan @ --run !", "latest @ --rank 0 {run} --json -o answer",
+)  # fmt: skip
 WITH_JSON = ("ls @", "plan @ {run}", "verify @", "show !", "latest @ --rank 0 {run}", "diff @ @", "seal @")
 
 

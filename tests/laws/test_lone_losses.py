@@ -11,6 +11,7 @@ from own_pickles import setting
 from told_trees import Question, answer, change, hold, of_steps, table
 
 LAYER = "global_step8/layer_0@-model"
+RANKED, UNRANKED = "global_step@/layer_0{}-model_00-model_states.pt", "global_step@/layer_0{}-model_states.pt"
 MADE = {
     # Saves of a larger model.
     "pipeline": (
@@ -20,9 +21,7 @@ MADE = {
     ),
     "unranked": (
         "deepspeed/pipeline",
-        of_steps(
-            "0 1 2 3", f"mv {LAYER}_00-model_states.pt {LAYER.removesuffix('-model')}-model_states.pt"
-        ).replace("; ", ";"),
+        of_steps("4 8", "\n".join(f"mv {RANKED.format(n)} {UNRANKED.format(n)}" for n in range(4))),
     ),
     "nanotron": (
         "nanotron/zero",

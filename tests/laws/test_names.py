@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -37,7 +38,6 @@ class Said(NamedTuple):
     code: int
     step: int | None
     files: tuple[str, ...]
-    inodes: frozenset[int]
     mtime_ns: int
     named: frozenset[tuple[str, str]]
 
@@ -51,14 +51,10 @@ def ask(root: Path) -> Said:
     assert made.checkpoint is not None
     paths = [f.path for f in (*made.shared, *(f for r in made.by_rank for f in r.files))]
     findings = (*made.warnings, *(f for r in made.rejected for f in r.findings))
-    return Said(
-        0,
-        made.checkpoint.step,
-        tuple(sorted(os.path.relpath(path, root) for path in paths)),
-        inodes(paths),
-        max(os.stat(path).st_mtime_ns for path in paths),
-        frozenset((f.code, os.path.relpath(f.path or root, root)) for f in findings),
-    )
+    files = tuple(sorted(os.path.relpath(path, root) for path in paths))
+    newest = max(os.stat(path).st_mtime_ns for path in paths)
+    named = frozenset((f.code, os.path.relpath(f.path or root, root)) for f in findings)
+    return Said(0, made.checkpoint.step, files, inodes(paths), newest, named)
 
 
 @cache
@@ -78,12 +74,12 @@ def copy_of(case: Path, target: Path, *, kept: bool = True) -> tuple[Path, Said]
     return root, said._replace(inodes=inodes(files), mtime_ns=newest)
 
 
-def inodes(paths: list[str]) -> frozenset[int]:
+def inodes(paths: Iterable[str | Path]) -> frozenset[int]:
     return frozenset(os.stat(path).st_ino for path in paths)
 
 
 def below(top: Path) -> frozenset[int]:
-    return inodes([str(path) for path in top.rglob("*") if path.is_file()])
+    return inodes(path for path in top.rglob("*") if path.is_file())
 
 
 def move_times(tree: Path, later_ns: int) -> None:

@@ -48,17 +48,13 @@ def places_of(root: Path) -> Places:
     told, known = dict[str, dict[str, int]](), dict[str, set[int]]()
     for p in session.parts:
         piece = session.layouts.piece_of(p)
-        own = {
-            a: n
-            for a, n in p.coords
-            if a in AXES and not piece.readers.shared and a not in piece.readers.replicated_over
-        }
+        shared = AXES if piece.readers.shared else piece.readers.replicated_over
+        own = {a: n for a, n in p.coords if a in AXES and a not in shared}
         told[os.path.relpath(p.path, root)] = own
         for axis, n in own.items():
             known.setdefault(axis, set()).add(n)
-    return {
-        name: at for name, own in told.items() if (at := {a: n for a, n in own.items() if len(known[a]) > 1})
-    }
+    several = ((name, {a: n for a, n in own.items() if len(known[a]) > 1}) for name, own in told.items())
+    return {name: at for name, at in several if at}
 
 
 def loads(made: LoadPlan) -> Iterator[tuple[int | None, str]]:

@@ -31,7 +31,23 @@ POINTERS = {
 HINTS = {kind: kind if " " in kind else "download it again" for kind in POINTERS}
 WEIGHTS = [
     f"m.{end}"
-    for end in ["safetensors", "pt", "pth", "ckpt", "pkl", "gguf", "h5", "onnx", "npz", "npy", "msgpack", "eqx", "keras", "joblib", "pdparams"]
+    for end in [
+        "safetensors",
+        "pt",
+        "pth",
+        "ckpt",
+        "pkl",
+        "gguf",
+        "h5",
+        "onnx",
+        "npz",
+        "npy",
+        "msgpack",
+        "eqx",
+        "keras",
+        "joblib",
+        "pdparams",
+    ]
 ]
 
 

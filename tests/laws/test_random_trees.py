@@ -34,26 +34,9 @@ from ckpt_tools.output import verification
 from ckpt_tools.output.page import View
 
 NOTES = sorted({n for layout in LAYOUTS for n in (layout.tracker.file, *layout.records.names) if n})
-STRAYS = [
-    *NOTES,
-    "rank_0/meta.json",
-    "resume_record/latest_checkpointed_iteration.txt",
-    "net-graph.meta",
-    "x.tmp",
-    "m.ckpt.dirty",
-]
-"""Notes that belong to layouts, and leftovers that none names."""
-SAID = [
-    b"",
-    b"10",
-    b"20\n",
-    b"release",
-    b"global_step10",
-    b'model_checkpoint_path: "ckpt-1"\n',
-    b"{}",
-    b"\xff" * 20,
-    b"9" * 5000,
-]
+OTHERS = ["rank_0/meta.json", "resume_record/latest_checkpointed_iteration.txt", "net-graph.meta", "x.tmp", "m.ckpt.dirty"]  # fmt: skip
+"""Notes and leftovers that no template names."""
+SAID = [b"", b"10", b"20\n", b"release", b"global_step10", b'model_checkpoint_path: "ckpt-1"\n', b"{}", b"\xff" * 20, b"9" * 5000]  # fmt: skip
 INSTEAD = ["", "_", "-", "0", "9" * 30, ".", "/", "é", " ", "\x1b[2J", "\udcff", "\n"]
 
 
@@ -79,7 +62,7 @@ def entries(draw: st.DrawFn, some: list[Path]) -> Entry:
     """A file of one of the trees, in one of four with a character of its name lost or replaced; or a note."""
     above = draw(st.sampled_from(["", "", "", "", "a/", "a/b/"]))
     if not draw(st.integers(0, 3)):
-        return Entry(above + draw(st.sampled_from(STRAYS)), draw(st.sampled_from(SAID)))
+        return Entry(above + draw(st.sampled_from([*NOTES, *OTHERS])), draw(st.sampled_from(SAID)))
     case = draw(st.sampled_from(some))
     file = draw(st.sampled_from(files_of(case)))
     name = above + os.path.relpath(file, case.parent / "tree")

@@ -4,45 +4,22 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 from pathlib import Path
 
 import pytest
-from places import FORMAT_FILES
+from good_files import copied, rows
+from timed import same_times
 
 from ckpt_tools import guard
 from ckpt_tools.checksum.combine import CRC32, CRC32C, Crc, Flip, flipped_bit, longest, odds
-from ckpt_tools.formats import FORMATS
 from ckpt_tools.guard.repair.mending import Bench, Damaged, extents_of, length_of, mend
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.reading.opening import open_session
 
-GOOD = {
-    fmt.name: sorted((FORMAT_FILES / fmt.name / "good").glob("*"))
-    for fmt in FORMATS
-    if (FORMAT_FILES / fmt.name / "good").exists() and fmt.name != "seal"
-}
-EACH = [
-    pytest.param(
-        path,
-        id=f"{name}/{path.name}",
-        marks=[] if path == some[0] or "crc" in path.name else pytest.mark.exhaustive,
-    )
-    for name, some in GOOD.items()
-    for path in some
-]
+EACH = rows(pytest.mark.exhaustive, lambda path: "crc" in path.name)
 BITS = int(os.environ.get("REPAIRED_BITS", "12"))
 """Random bits of each file; REPAIRED_BITS=1000 -m "exhaustive or not exhaustive" is the long run."""
 LARGEST = 512 << 10
-
-
-def copied(good: Path, root: Path) -> Path:
-    root.mkdir()
-    if good.is_dir():
-        shutil.copytree(good, root / good.name, symlinks=True)
-    else:
-        shutil.copy2(good, root)
-    return root
 
 
 def bench_of(root: Path) -> Bench:
@@ -55,25 +32,24 @@ def bench_of(root: Path) -> Bench:
 
 def places(look: Damaged) -> list[int]:
     """Every bit that a CRC of a record below 512 KiB covers, as it lies in the file."""
-    sums = [
+    # what two readings differ in is not certain
+    sums = (
         s for s in look.sums if isinstance(s.hash, Crc) and length_of(s) <= LARGEST and s.otherwise is None
-    ]
-    found = [e for s in sums for e in extents_of(s) or ()]  # what two readings differ in is not certain
+    )
+    found = [e for s in sums for e in extents_of(s) or ()]
     return [8 * at + bit for e in found for at in range(e.offset, e.offset + e.length) for bit in range(8)]
 
 
 def mended(bench: Bench, path: Path, bits: list[int]) -> tuple[bytes | None, float]:
     """The file after these bits of it were flipped and it was repaired; None where nothing is proposed."""
-    whole, times = path.read_bytes(), path.stat()
+    whole = path.read_bytes()
     data = bytearray(whole)
     for bit in bits:
         data[bit // 8] ^= 1 << bit % 8
-    path.write_bytes(data)
-    try:
+    with same_times(path):
+        path.write_bytes(data)
         found = mend(bench, bench.look(str(path)))
-    finally:
         path.write_bytes(whole)
-        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     if found is None:
         return None, 0
     for at, value in found.bits.items():

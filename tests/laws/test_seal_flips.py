@@ -5,67 +5,38 @@ itself, with every digest.
 from __future__ import annotations
 
 import json
-import os
 import random
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from places import FORMAT_FILES
-from run_helpers import megatron
+from good_files import GOOD, copied, rows
+from run_helpers import flip, megatron
+from timed import same_times
 
 from ckpt_tools import guard
 from ckpt_tools.api import verify
 from ckpt_tools.checksum import sums
-from ckpt_tools.formats import FORMATS
 from ckpt_tools.formats.seals.document import NAME, base_of
 from ckpt_tools.inspection.check import inspect
 from ckpt_tools.inspection.indexes import Indexes
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.report import Level, Report
 
-LEFTOVERS = ("_CHECKPOINT_METADATA", "process_0")
-"""Alone they are what is left of a save, which is not sealed."""
-GOOD = {
-    fmt.name: sorted(p for p in (FORMAT_FILES / fmt.name / "good").glob("*") if p.name not in LEFTOVERS)
-    for fmt in FORMATS
-    if (FORMAT_FILES / fmt.name / "good").exists()
-}
-EACH = [
-    pytest.param(path, id=f"{name}/{path.name}", marks=[] if path == some[0] else pytest.mark.slow)
-    for name, some in GOOD.items()
-    if name != "seal"
-    for path in some
-]
-ONE_OF_EACH = [pytest.param(some[0], id=name) for name, some in GOOD.items() if name != "seal"]
+EACH = rows(pytest.mark.slow)
+ONE_OF_EACH = {name: some[0] for name, some in GOOD.items()}
 BITS = 48
 FEW = 8
 """Random bits of each file where the first and the last byte have one bit each as well."""
 DIGESTS = ("xxh3", "sha256", "blake3")
 WITH_DIGESTS = [
-    pytest.param(
-        param.values[0],
-        digest,
-        id=f"{param.id}-{digest}",
-        marks=[] if digest == "xxh3" or n % 6 == DIGESTS.index(digest) else pytest.mark.exhaustive,
-    )
-    for n, param in enumerate(ONE_OF_EACH)
-    for digest in DIGESTS
+    pytest.param(good, how, id=f"{name}-{how}", marks=() if i in (0, n % 6) else pytest.mark.exhaustive)
+    for n, (name, good) in enumerate(ONE_OF_EACH.items())
+    for i, how in enumerate(DIGESTS)
 ]
 """How a digest is made does not depend on the format: each is tried with a sixth of them, but for that of every
 day, and each format with that.
 """
-
-
-def copied(good: Path, root: Path) -> Path:
-    """A good file, or a set of files that belong together, with the keys that its format's fixtures have."""
-    if good.is_dir():
-        shutil.copytree(good, root / good.name, symlinks=True)
-    else:
-        root.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(good, root)
-    return root
 
 
 def sealed(root: Path, digest: str = "xxh3") -> dict[Path, list[Path]]:
@@ -89,15 +60,10 @@ def report(path: Path, seals: list[Path], level: Level = Level.CONTENT) -> Repor
 
 def flipped(path: Path, bits: Iterator[int]) -> Iterator[int]:
     """The file with one bit after the other flipped, its times as they were; each is flipped back."""
-    whole, times = path.read_bytes(), path.stat()
     for bit in bits:
-        data = bytearray(whole)
-        data[bit // 8] ^= 1 << bit % 8
-        path.write_bytes(data)
-        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        flip(path, bit // 8, 1 << bit % 8)
         yield bit
-    path.write_bytes(whole)
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        flip(path, bit // 8, 1 << bit % 8)
 
 
 def some_bits(name: str, size: int, bits: int = BITS) -> Iterator[int]:
@@ -168,19 +134,15 @@ def test_at_level_structure_sizes_and_lost_files_are_seen(tmp_path: Path) -> Non
     root = megatron(tmp_path / "run")
     named = sealed(root)
     path = next(iter(named))
-    times = path.stat()
-    with path.open("ab") as f:
-        f.write(b"x")
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with same_times(path):
+        path.write_bytes(path.read_bytes() + b"x")
     assert "seal-mismatch" in {f.code for f in report(path, named[path], Level.STRUCTURE).findings}
     path.unlink()
     found = verify(root, level=Level.STRUCTURE)
     assert "seal-missing" in {f.code for row in found.files for f in row.report.findings}
 
 
-@pytest.mark.parametrize(
-    "every", [False, pytest.param(True, marks=pytest.mark.exhaustive)], ids=["one-a-byte", "all"]
-)
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
 def test_every_flipped_bit_and_every_cut_of_a_seal_is_seen(every: bool, tmp_path: Path) -> None:
     """One bit of each byte, which takes turns, and a cut at every third; every single one by night."""
     root = megatron(tmp_path / "run", steps=(10,))

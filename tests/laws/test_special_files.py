@@ -45,21 +45,9 @@ KINDS: dict[str, Callable[[Path], object]] = {
     "directory": Path.mkdir,
 }
 COMMANDS = (
-    "plan @ --json --allow none",
-    "ls @",
-    "verify @",
-    "verify !",
-    "show !",
-    "latest @ --rank 0",
-    "seal @",
-    "prune @ --keep-last 1",
-    "diff @ @",
-    "quarantine @",
-    "repair @",
-    "hook @ --plan-dir plans",
-    "report @ -o page.html",
-    "watch @ --once --settle 0s --state-dir watched",
-)
+    "plan @ --json --allow none", "ls @", "verify @", "verify !", "show !", "latest @ --rank 0", "seal @", "prune @ --keep-last 1", "diff @ @",
+    "quarantine @", "repair @", "hook @ --plan-dir plans", "report @ -o page.html", "watch @ --once --settle 0s --state-dir watched",
+)  # fmt: skip
 SAID = ("was skipped", "passed over", "newer than the choice")
 WATCHED: list[Path] = []
 BLOCKING: list[str] = []

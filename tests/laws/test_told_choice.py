@@ -62,9 +62,8 @@ def files_of(made: dict[str, Any]) -> set[str]:
 def leads_to(path: str, made: dict[str, Any]) -> bool:
     """Whether a path is one of the planned files, or a directory or a prefix that holds some."""
     real = os.path.realpath(path)
-    return any(os.path.realpath(f).startswith(real) for f in files_of(made)) or made["checkpoint"][
-        "path"
-    ] in (path, real)
+    within = any(os.path.realpath(f).startswith(real) for f in files_of(made))
+    return within or made["checkpoint"]["path"] in (path, real)
 
 
 @pytest.mark.share(16)

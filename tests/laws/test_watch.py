@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from places import FIXTURES
+from fixture_trees import NAMED, below
 from run_helpers import broken_body, megatron
+from timed import same_times
 
 from ckpt_tools.api import verify
 from ckpt_tools.errors import CkptError
@@ -24,12 +25,7 @@ from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.reading.opening import open_session
 
-CASES = sorted((FIXTURES / "layouts").glob("*/*/tree"))
-EVERY_FOURTH = [
-    pytest.param(tree, marks=[pytest.mark.exhaustive] * (i % 4 > 0), id="-".join(tree.parts[-3:-1]))
-    for i, tree in enumerate(CASES)
-]
-"""The others: pytest -m exhaustive tests/laws/test_watch.py"""
+TREES = [pytest.param(case.parent / "tree", id=name.replace("/", "-")) for name, case in NAMED.items()]
 
 
 def damaged(root: Path) -> set[str]:
@@ -59,12 +55,8 @@ def compared(root: Path, monkeypatch: pytest.MonkeyPatch, tmp: Path) -> dict[str
     return out
 
 
-def files_of(root: Path) -> list[Path]:
-    return [path for path in root.rglob("*") if path.is_file() and not path.is_symlink()]
-
-
-@pytest.mark.share(16)
-@pytest.mark.parametrize("tree", EVERY_FOURTH)
+@pytest.mark.share(64)
+@pytest.mark.parametrize("tree", TREES)
 @pytest.mark.parametrize("cut", [0, 9])
 def test_damage_that_verify_sees_is_never_called_good(
     tree: Path, cut: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -72,15 +64,11 @@ def test_damage_that_verify_sees_is_never_called_good(
     """As it is, and with the end of its largest file gone."""
     root = Path(shutil.copytree(tree, tmp_path / "tree", symlinks=True)) if cut else tree
     if cut:
-        largest = max(files_of(root), key=lambda path: (path.stat().st_size, path))
-        times = largest.stat()
-        os.truncate(largest, max(0, times.st_size - cut))
-        os.utime(largest, ns=(times.st_atime_ns, times.st_mtime_ns))
+        largest = max((p for p in below(root) if not p.is_symlink()), key=lambda p: (p.stat().st_size, p))
+        with same_times(largest):
+            os.truncate(largest, max(0, largest.stat().st_size - cut))
     said = compared(root, monkeypatch, tmp_path)
-    wrong = {key: row for key, row in said.items() if row[0] and row[1] in ("good", "suspect")}
-    assert not wrong, "it is damaged"
-    wrong = {key: row for key, row in said.items() if not row[0] and row[1] == "bad"}
-    assert not wrong, "it is not"
+    assert not set(said.values()) & {(True, "good"), (True, "suspect"), (False, "bad")}, said
 
 
 def test_a_rank_that_is_gone_for_long_is_missed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -56,12 +56,13 @@ def shards(n: int) -> Mapping[str, bytes]:
     return {**files, "model.safetensors.index.json": json.dumps(index).encode(), "config.json": b"{}"}
 
 
+LIGHT = {"pytorch-lightning_version": "2.6.6", "loops": {}}
 KINDS: dict[str, Callable[[int], bytes]] = {
     "whole": lambda n: saved({"model": weights(n), "optimizer": adam(n), "step": n}),
     "epoch": lambda n: saved({"model": weights(n), "optimizer": adam(n), "epoch": n}),
     "state": lambda n: saved({"model": weights(n), "optimizer": adam(n)}),
     "uncounted": lambda n: saved(
-        {"model": {"w": tensor(n)}, "optimizer": {"state": {}, "param_groups": [{"lr": 0.1}]}}
+        {"model": {"w": tensor(n)}, "optimizer": {"state": {}, "param_groups": [{}]}}
     ),
     "stepped": lambda n: saved({"model": {"w": tensor(n)}, "step": n}),
     "model": lambda n: saved(weights(n)),
@@ -73,15 +74,7 @@ KINDS: dict[str, Callable[[int], bytes]] = {
     "nothing": lambda n: saved({}),
     "tensors": lambda n: safetensors_save(weights(n), {"format": "pt"}),
     "lightning": lambda n: lightning(n // 10, n),
-    "lightmodel": lambda n: saved(
-        {
-            "epoch": n // 10,
-            "global_step": n,
-            "pytorch-lightning_version": "2.6.6",
-            "state_dict": weights(n),
-            "loops": {},
-        }
-    ),
+    "lightmodel": lambda n: saved(LIGHT | {"epoch": n // 10, "global_step": n, "state_dict": weights(n)}),
     "mindspore": lambda n: mindspore(True, 0, epoch_num=1, step_num=n),
     "text": lambda n: b"words\n",
     "json": lambda n: b"{}",
@@ -98,7 +91,7 @@ SETS: dict[str, Callable[[int], Mapping[str, bytes]]] = {
 }
 """What is planted into a directory (``step-10/:dcp``)."""
 ENDINGS = {"safetensors": "tensors"} | dict.fromkeys(
-    ("json", "txt", "log", "yaml", "md", "py", "png"), "text"
+    ["json", "txt", "log", "yaml", "md", "py", "png"], "text"
 )
 WORD = re.compile(r"([^:@=]+(?:=[^:@=]+)*)(?::([a-z]+)(\d*)(!?))?(?:@(\d+))?(=?)")
 
@@ -273,9 +266,8 @@ def loaded(root: Path, **asked: Any) -> str:
 def verified(root: Path) -> str:
     """The verdict of ``verify``, and the codes of its warnings and errors."""
     seen = verify([str(root)])
-    return " ".join(
-        [str(seen.verdict), *codes([*seen.findings, *(f for r in seen.files for f in r.report.findings)])]
-    )
+    found = [*seen.findings, *(f for r in seen.files for f in r.report.findings)]
+    return " ".join([str(seen.verdict), *codes(found)])
 
 
 # --- tables
@@ -337,10 +329,8 @@ def table(text: str, flags: str = "", **made: tuple[str, str] | Made) -> list[An
     """
     rows: list[Any] = []
     tree, slow = "", False
-    lines = re.sub(r"(;)\n +|\n +(->)", r"\1 \2", re.sub(r"^ *#.*\n", "", text, flags=re.MULTILINE)).split(
-        "\n"
-    )
-    lines = [line.strip() for line in lines if line.strip()]
+    told = re.sub(r"(;)\n +|\n +(->)", r"\1 \2", re.sub(r"^ *#.*\n", "", text, flags=re.MULTILINE))
+    lines = [line.strip() for line in told.split("\n") if line.strip()]
     for n, line in enumerate(lines):
         if "->" not in line:
             tree, _, mark = line.partition(" ")
