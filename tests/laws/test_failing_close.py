@@ -14,14 +14,7 @@ from run_helpers import megatron
 
 from ckpt_tools.cli import execute
 
-COMMANDS = (
-    "plan @ --json",
-    "latest @ --rank 0",
-    "hook @ --plan-dir plans",
-    "verify @ --json",
-    "seal @ -q",
-    "prune @ --keep 1 --apply -q",
-)
+COMMANDS = ("plan @ --json", "latest @ --rank 0", "hook @ --plan-dir plans", "verify @ --json", "seal @ -q", "prune @ --keep 1 --apply -q")  # fmt: skip
 
 
 class Closing:

@@ -99,14 +99,10 @@ def zeroed(_name: str, t: torch.Tensor) -> torch.Tensor:
     [
         (lambda name, t: torch.empty(0) if "q_proj" in name else t, "missing-tensor", "q_proj.lora_A.weight"),
         (zeroed, "zero-filled", "q_proj.lora_B.weight"),
-        (
-            lambda name, t: zeroed(name, t) if "v_proj.lora_A" in name else t,
-            "zero-filled",
-            "v_proj.lora_A.weight",
-        ),
+        (lambda name, t: zeroed(name, t) if "v_proj.lora_A" in name else t, "zero-filled", "v_proj.lora_A.weight"),
     ],
     ids=["shape-0", "zeros", "one-of-zeros"],
-)
+)  # fmt: skip
 def test_weights_that_are_gone_are_named_and_the_save_before_is_taken(
     to: Callable[[str, torch.Tensor], torch.Tensor], code: str, named: str, tmp_path: Path
 ) -> None:

@@ -104,34 +104,17 @@ VIEW = {"root": "/v", "checkpoint": "/v/c", "ranks": {"0": ["/v/a"], "1": ["/v/b
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        (("resume", "env"), {"LD_PRELOAD": "/tmp/x.so"}),
-        (("resume", "env"), {"PATH": "/tmp"}),
-        (("resume", "env"), {"CKPT_TAG": "a\0b"}),
-        (("resume", "args"), ["--load", 3]),
-        (("resume", "args"), "--load"),
-        (("resume", "path"), "relative"),
-        (("resume", "path"), "/elsewhere"),
-        (("resume", "args"), ["--load", "/elsewhere"]),
-        (("resume", "env"), {"CKPT_LOAD_DIR": "/elsewhere"}),
-        (("view",), VIEW | {"ranks": {"0": ["/etc/passwd"], "1": ["/v/b"]}}),
-        (("view",), VIEW | {"ranks": {"0": ["/v/../etc/passwd"], "1": ["/v/b"]}}),
-        (("view",), VIEW | {"checkpoint": "/vv", "ranks": {}}),
-        (("view",), VIEW | {"ranks": {"0": []}}),
-        (("ranks", 0, "files"), []),
-        (("ranks", 1, "rank"), 0),
-        (("ranks",), []),
-        (("checkpoint",), None),
-        (("ranks", 0, "files", 0, "size"), 2**70),
-        (("ranks", 0, "files", 0, "size"), True),
-        (("ranks", 0, "files", 0, "path"), "\ud800"),
-        (("schema",), "ckpt-tools/plan/v2"),
-        (("schema",), None),
-        (("decision",), {}),
-        (("decision", "root"), 1),
-        (("decision", "decided_at"), "now"),
+        (("resume", "env"), {"LD_PRELOAD": "/tmp/x.so"}), (("resume", "env"), {"PATH": "/tmp"}), (("resume", "env"), {"CKPT_TAG": "a\0b"}),
+        (("resume", "env"), {"CKPT_LOAD_DIR": "/elsewhere"}), (("resume", "args"), ["--load", 3]), (("resume", "args"), "--load"),
+        (("resume", "args"), ["--load", "/elsewhere"]), (("resume", "path"), "relative"), (("resume", "path"), "/elsewhere"),
+        (("view",), VIEW | {"ranks": {"0": ["/etc/passwd"], "1": ["/v/b"]}}), (("view",), VIEW | {"checkpoint": "/vv", "ranks": {}}),
+        (("view",), VIEW | {"ranks": {"0": ["/v/../etc/passwd"], "1": ["/v/b"]}}), (("view",), VIEW | {"ranks": {"0": []}}),
+        (("ranks", 0, "files"), []), (("ranks", 1, "rank"), 0), (("ranks",), []), (("checkpoint",), None), (("decision",), {}),
+        (("ranks", 0, "files", 0, "size"), 2**70), (("ranks", 0, "files", 0, "size"), True), (("ranks", 0, "files", 0, "path"), "\ud800"),
+        (("schema",), "ckpt-tools/plan/v2"), (("schema",), None), (("decision", "root"), 1), (("decision", "decided_at"), "now"),
         (("x",), json.loads("[" * 40 + "]" * 40)),
     ],
-)
+)  # fmt: skip
 def test_what_no_decision_says_is_a_question(tmp_path: Path, field: tuple[Any, ...], value: object) -> None:
     body = json.loads(decided(tmp_path).read_text())
     node = body
@@ -145,19 +128,14 @@ def test_what_no_decision_says_is_a_question(tmp_path: Path, field: tuple[Any, .
 
 
 GARBAGE: dict[str, tuple[bytes, int]] = {
-    "empty-decision": (b'{"decision":{}}', 2),
-    "empty-list": (b'{"decision":[]}', 5),
-    "deep": (b"[" * 100_000, 5),
-    "deep-objects": (b'{"decision":' * 100_000, 5),
-    "nan": (b'{"decision":{"decided_at":NaN}}', 5),
+    "empty-decision": (b'{"decision":{}}', 2), "empty-list": (b'{"decision":[]}', 5), "deep": (b"[" * 100_000, 5), "nul": (b"\0" * 100, 5),
+    "deep-objects": (b'{"decision":' * 100_000, 5), "nan": (b'{"decision":{"decided_at":NaN}}', 5), "bom": (b"\xef\xbb\xbf{}", 5),
     "infinite": (b'{"decision":{"root":"/x","decided_at":1e999},"checkpoint":null}', 2),
     "huge": (b'{"decision":{"root":"/x","decided_at":' + b"9" * 4000 + b'},"checkpoint":null}', 2),
     "too-many-digits": (b'{"decision":{"decided_at":' + b"9" * 100_000 + b"}}", 5),
     "no-utf-8": (b'{"decision":{"root":"/\xff\xfe","decided_at":"\xff"}}', 2),
-    "bom": (b"\xef\xbb\xbf{}", 5),
-    "nul": (b"\0" * 100, 5),
     "nul-in-a-path": (b'{"decision":{"root":"/\\u0000","decided_at":1},"checkpoint":null}', 2),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", GARBAGE)
@@ -236,15 +214,7 @@ def test_what_ckpt_writes_passes(case: Path, question: dict[str, Any], tmp_path:
 
 
 def stamped(body: dict[str, Any]) -> bytes:
-    made = {
-        "root": "/x",
-        "decided_at": 1.5,
-        "host": "h",
-        "pid": 1,
-        "process": "1.1",
-        "agent": "",
-        "job": None,
-    }
+    made = {"root": "/x", "decided_at": 1.5, "host": "h", "pid": 1, "process": "1.1", "agent": "", "job": None}  # fmt: skip
     return as_json.dump({**body, "decision": made}).encode()
 
 

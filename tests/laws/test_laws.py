@@ -53,7 +53,7 @@ def asked(root: Path, q: Question) -> LoadPlan | str:
 
 def number(made: LoadPlan) -> int | None:
     assert made.checkpoint is not None
-    return made.checkpoint.step if made.checkpoint.layout != "pytorch-sample" else made.checkpoint.epoch
+    return made.checkpoint.step
 
 
 def files(made: LoadPlan, root: Path) -> tuple[dict[int, dict[str, list[str]]], list[str]]:
@@ -212,14 +212,8 @@ def test_damage_where_the_plan_does_not_look_never_changes_it(layout: str, data:
 def state(root: Path) -> dict[str, object]:
     def of(p: Path) -> tuple[object, ...]:
         s = p.stat()
-        return (
-            s.st_size,
-            s.st_mtime_ns,
-            s.st_mode,
-            s.st_nlink,
-            s.st_ino,
-            p.read_bytes() if p.is_file() else b"",
-        )
+        held = p.read_bytes() if p.is_file() else b""
+        return s.st_size, s.st_mtime_ns, s.st_mode, s.st_nlink, s.st_ino, held
 
     return {str(p): of(p) for p in [root, *root.rglob("*")]}
 

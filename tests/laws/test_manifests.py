@@ -113,16 +113,7 @@ def test_no_flipped_bit_goes_unseen(step: int, tmp_path: Path) -> None:
 
 
 def test_names_that_a_shell_would_not_like(tmp_path: Path) -> None:
-    odd = [
-        "new\nline.pt",
-        "back\\slash.pt",
-        "both\\n.pt",
-        " space.pt",
-        "*star.pt",
-        "a  b.pt",
-        "(x) = y.pt",
-        "\udcff.pt",
-    ]
+    odd = ["new\nline.pt", "back\\slash.pt", "both\\n.pt", " space.pt", "*star.pt", "a  b.pt", "(x) = y.pt", "\udcff.pt"]  # fmt: skip
     for name in odd:
         tiny(tmp_path, name)
     for how in (["-b"], ["-t"], ["-b", "--tag"]):
@@ -135,25 +126,14 @@ def test_names_that_a_shell_would_not_like(tmp_path: Path) -> None:
 
 
 SPELLINGS = {
-    "coreutils": "{h}  m.pt\n",
-    "binary": "{h} *m.pt\n",
-    "one space": "{h} m.pt\n",
-    "a tab": "{h}\tm.pt\n",
-    "blanks before it": "  {h}  m.pt\n",
-    "Windows": "\ufeff{h}  m.pt\r\n",
-    "upper case": "{H}  m.pt\n",
-    "escaped": "\\{h}  m.pt\n",
-    "BSD": "SHA256 (m.pt) = {h}\n",
-    "OpenSSL 1": "SHA256(m.pt)= {h}\n",
-    "OpenSSL 3": "SHA2-256(m.pt)= {h}\n",
-    "no end": "{h}  m.pt",
+    "coreutils": "{h}  m.pt\n", "binary": "{h} *m.pt\n", "one space": "{h} m.pt\n", "a tab": "{h}\tm.pt\n", "no end": "{h}  m.pt",
+    "blanks before it": "  {h}  m.pt\n", "Windows": "\ufeff{h}  m.pt\r\n", "upper case": "{H}  m.pt\n", "escaped": "\\{h}  m.pt\n",
+    "BSD": "SHA256 (m.pt) = {h}\n", "OpenSSL 1": "SHA256(m.pt)= {h}\n", "OpenSSL 3": "SHA2-256(m.pt)= {h}\n",
     "words above it": "SHA-256 of the weights:\n\n{h}  m.pt\n",
     "other digests beside it": "MD5X (m.pt) = 12\nSize (m.pt) = 12 bytes\nSHA256 (m.pt) = {h}\n",
     "signed in the clear": "-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA256\n\n{h}  m.pt\n"
     "-----BEGIN PGP SIGNATURE-----\n\niQIz\n-----END PGP SIGNATURE-----\n",
-}
-
-
+}  # fmt: skip
 TABLE = "\n{:<16}{:<71}{}\n{:<16}{:<71}{}\n{}\n\n".format(
     *("Algorithm", "Hash", "Path", "---------", "----", "----"), f"{'SHA256':<16}{{H}}       C:\\w\\m.pt  "
 )
@@ -216,18 +196,11 @@ def test_a_listed_file_of_no_format_is_not_taken_for_one(begin: bytes, tmp_path:
 
 
 NO_LISTS = {
-    "words": b"see the release notes\n",
-    "a table": b"| file | sum |\n|---|---|\n",
-    "JSON": b'{"a": 1}',
-    "short": b"0" * 8,
-    "a script": b"#!/bin/sh\nexit\n",
-    "binary": bytes(range(256)),
-    "HTML": b"<!DOCTYPE html><title>404</title>",
-    "an error": b"Entry not found",
+    "words": b"see the release notes\n", "a table": b"| file | sum |\n|---|---|\n", "JSON": b'{"a": 1}', "short": b"0" * 8,
+    "a script": b"#!/bin/sh\nexit\n", "binary": bytes(range(256)), "HTML": b"<!DOCTYPE html><title>404</title>",
+    "an error": b"Entry not found", "UTF-16": "see the release notes".encode("utf-16"), "half of UTF-16": b"\xff\xfe\x00",
     "Git LFS": b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 99\n",
-    "UTF-16": "see the release notes".encode("utf-16"),
-    "half of UTF-16": b"\xff\xfe\x00",
-}
+}  # fmt: skip
 LISTS = (
     *("SHA256SUMS", "sha256sum.txt", "MD5SUMS", "checksums.txt", "CHECKSUMS", "sha256.txt", "SHASUMS256.txt"),
     *("model_checksums.sha256", "checksums-sha256.txt", "manifest-sha256.txt", "checklist.chk"),

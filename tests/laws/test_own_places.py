@@ -23,15 +23,11 @@ from ckpt_tools.reading.opening import open_session
 
 AXES = ("tp", "pp", "ep")
 Places = Mapping[str, Mapping[str, int]]
+OF_FOUR = ({"sizes": {"tp": 2}}, {"replicas_all": True}, {"replica_groups": {"": ((0, 1, 2, 3),)}}, {"layout": "files"}, {"layout": "rank-files"})  # fmt: skip
 FLAGS = (
     {},
-    {"world_size": 4},
-    {"world_size": 4, "sizes": {"tp": 2}},
     {"world_size": 2, "sizes": {"tp": 1, "pp": 1}},
-    {"world_size": 4, "replicas_all": True},
-    {"world_size": 4, "replica_groups": {"": ((0, 1, 2, 3),)}},
-    {"world_size": 4, "layout": "files"},
-    {"world_size": 4, "layout": "rank-files"},
+    *({"world_size": 4, **more} for more in ({}, *OF_FOUR)),
 )
 CASES = sorted(
     case

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 from fixture_trees import TREES, materialise, tree_of
+from told_trees import Question, hold, table
 from two_nodes import run_each
 
 from ckpt_tools import cli
 from ckpt_tools.api import plan, scan, verify
-from ckpt_tools.errors import CkptError, NoneUsable, NotRecognised
+from ckpt_tools.errors import CkptError, NoneUsable
 from ckpt_tools.layouts import BUILT_IN, COORDS
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -92,13 +93,27 @@ def test_what_is_missing_is_said_and_how_all_nodes_decide(case: str, tmp_path: P
     assert "--replica-groups" not in caught.value.hint
 
 
-def test_rank_0_being_there_it_is_a_save_that_was_cut(tmp_path: Path) -> None:
-    root = tree_of("dcp/two", tmp_path)
-    leave(root, [str(root / "step-10/__0_0.distcp")])
-    assert plan(str(root), FIRST).checkpoint is None
-    leave(tree_of("dcp/two", tmp_path / "other"), [str(tmp_path / "other/tree/step-10/__1_0.distcp")])
-    with pytest.raises(NoneUsable):
-        plan(str(tmp_path / "other/tree"), FIRST)
+TABLE = table(
+    """
+    # The only save may be one that its job died in; without rank 0 it is another node's.
+    dcp/two
+        only step-10; only step-10/__0_0.distcp -> nothing +unfinished-save
+        only step-10; only step-10/__1_0.distcp -> exit 4 choice/none-usable -missing-rank
+    dcp/seed
+        rm */.metadata -> nothing +unfinished-save => broken unfinished-save
+    # TensorFlow calls its tracker as T5X calls the index of a save.
+    t5x/steps
+        only checkpoint_20; only checkpoint_20/checkpoint -> exit 2 tree/first-launch-leftovers +missing-part
+        only checkpoint_20; only checkpoint_20/checkpoint; put checkpoint_20/checkpoint model_checkpoint_path: "model.ckpt-20"
+            -> exit 4 tree/first-launch-leftovers +dangling-tracker
+    """,
+    "allow_none=yes",
+)
+
+
+@pytest.mark.parametrize(("tree", "asked"), TABLE)
+def test_what_is_left_of_a_save(tree: str, asked: list[Question], tmp_path: Path) -> None:
+    hold(tree, asked, tmp_path)
 
 
 def test_two_nodes_with_disks_of_their_own_agree(tmp_path: Path) -> None:
@@ -157,27 +172,6 @@ def test_hidden_files_that_a_copy_left_out_are_named(
     for command, code in (("plan", 2), ("verify", 1)):
         assert cli.execute([command, str(root)]) == code
         assert "left hidden files out; copy again with 'cp -a'" in "".join(capfd.readouterr())
-
-
-def test_the_only_save_may_be_one_that_its_job_died_in(tmp_path: Path) -> None:
-    root = tree_of("dcp/seed", tmp_path)
-    for path in root.rglob(".metadata"):
-        path.unlink()
-    assert plan(str(root), FIRST).checkpoint is None
-    assert verify([str(root)]).verdict is Verdict.BROKEN
-
-
-def test_a_file_that_a_layout_places_is_no_tracker_of_another(tmp_path: Path) -> None:
-    """TensorFlow calls its tracker as T5X calls the index of a save."""
-    root = tree_of("t5x/steps", tmp_path)
-    leave(root, [str(root / "checkpoint_20/checkpoint")])
-    with pytest.raises(NotRecognised) as caught:
-        plan(str(root), FIRST)
-    assert [f.code for f in told(caught.value)] == ["missing-part"]
-    (root / "checkpoint_20/checkpoint").write_text('model_checkpoint_path: "model.ckpt-20"\n')
-    with pytest.raises(NoneUsable) as lost:
-        plan(str(root), FIRST)
-    assert [f.code for f in told(lost.value)] == ["dangling-tracker"]
 
 
 def test_a_tree_of_saves_that_never_finished_is_not_ok(tmp_path: Path) -> None:

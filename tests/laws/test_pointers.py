@@ -29,31 +29,12 @@ POINTERS = {
     "github": "404: Not Found",
 }
 HINTS = {kind: kind if " " in kind else "download it again" for kind in POINTERS}
-WEIGHTS = [
-    f"m.{end}"
-    for end in [
-        "safetensors",
-        "pt",
-        "pth",
-        "ckpt",
-        "pkl",
-        "gguf",
-        "h5",
-        "onnx",
-        "npz",
-        "npy",
-        "msgpack",
-        "eqx",
-        "keras",
-        "joblib",
-        "pdparams",
-    ]
-]
+ENDS = ("safetensors", "pt", "pth", "ckpt", "pkl", "gguf", "h5", "onnx", "npz", "npy", "msgpack", "eqx", "keras", "joblib", "pdparams")  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", POINTERS)
 def test_it_is_named_under_the_name_of_any_weights(kind: str, tmp_path: Path) -> None:
-    for name in WEIGHTS:
+    for name in [f"m.{end}" for end in ENDS]:
         assert names.known(name), name
         (tmp_path / name).write_text(POINTERS[kind])
     for f in verify([str(tmp_path)], Level.CONTENT, settle=0).files:

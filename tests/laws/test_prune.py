@@ -100,11 +100,10 @@ def harm(root: Path, what: str, at: int) -> None:
         (path.parent / "latest").write_text("nothing")
 
 
-@given(
-    st.sampled_from(CASES),
-    st.lists(st.tuples(st.sampled_from(HARM), st.integers(0, 200)), max_size=3),
-    st.booleans(),
-)
+HARMS = st.lists(st.tuples(st.sampled_from(HARM), st.integers(0, 200)), max_size=3)
+
+
+@given(st.sampled_from(CASES), HARMS, st.booleans())
 @examples(120)
 def test_whatever_happened_to_a_tree(case: Path, harms: list[tuple[str, int]], damaged: bool) -> None:
     """What is resumed from stays the same, and what is no checkpoint's stays where it is."""
@@ -126,13 +125,11 @@ def test_whatever_happened_to_a_tree(case: Path, harms: list[tuple[str, int]], d
         event("removed" if went(done) else "nothing to remove")
 
 
-@given(
-    st.sampled_from(list(product(LAYOUTS, (False, True)))),
-    st.sets(st.integers(0, 3), max_size=2),
-    st.integers(1, 3),
-    st.sampled_from([None, 20, 40]),
-    st.booleans(),
-)
+TREES = st.sampled_from(list(product(LAYOUTS, (False, True))))
+CUTS = st.sets(st.integers(0, 3), max_size=2)
+
+
+@given(TREES, CUTS, st.integers(1, 3), st.sampled_from([None, 20, 40]), st.booleans())
 @examples(60)
 def test_what_is_sound_and_not_kept_goes_and_nothing_else(
     tree: tuple[str, bool], cut: set[int], last: int, every: int | None, damaged: bool
@@ -162,17 +159,6 @@ def test_what_is_sound_and_not_kept_goes_and_nothing_else(
         assert none == gone and there == {*range(len(saves))} - gone
         assert answer(root) == was and was[0] == 0
         event(f"{len(gone)} of {len(saves)} went")
-
-
-@pytest.mark.share(2)
-@pytest.mark.parametrize("case", [*FIRST.values()][::4])
-def test_a_policy_that_keeps_all_removes_nothing(case: Path) -> None:
-    with tempfile.TemporaryDirectory() as made:
-        root = materialise(case, Path(made))
-        before = files_of(root)
-        if answer(root)[0] == 0:
-            assert not went(prune(str(root), Policy(keep_last=99), apply=True, selection=NOW))
-        assert files_of(root, state=False) == before
 
 
 @pytest.mark.parametrize("case", [*FIRST.values()][::4])

@@ -22,16 +22,7 @@ from ckpt_tools.formats.seals import document
 from ckpt_tools.formats.seals.document import NAME
 from ckpt_tools.model.finding import Verdict
 
-NAMES = (
-    ".",
-    "../x",
-    "a/../b",
-    "./model.safetensors",
-    "MODEL.safetensors",
-    "mode\u0301l.safetensors",
-    "model.safetensors/",
-    "n" * 5000,
-)
+NAMES = (".", "../x", "a/../b", "./model.safetensors", "MODEL.safetensors", "mode\u0301l.safetensors", "model.safetensors/", "n" * 5000)  # fmt: skip
 DIGESTS = ("0" * 32, "f" * 31, "F" * 32, "\u0660" * 32, "0" * 100_000)
 NUMBERS = (0, 2**63 - 1, 1.5, float("nan"), float("inf"))
 GROWN = 200 << 10

@@ -42,17 +42,11 @@ def row(path: object, size: object = 0, **more: object) -> dict[str, object]:
 
 
 BROKEN = {
-    "another": seal(schema="ckpt-tools/seal/v2"),
-    "no file": seal([7]),
-    "size": seal([row(MODEL, (1 << 63) - 1)]),
-    "counters": seal([row(MODEL, 5, counters=[1])]),
-    "rank": seal(fragment={"rank": -1, "world_size": 5}),
-    "text": b"no seal at all",
-    "empty": b"",
-    "deep": b"[" * 100_000,
-    "deep and signed": signed(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
+    "another": seal(schema="ckpt-tools/seal/v2"), "no file": seal([7]), "size": seal([row(MODEL, (1 << 63) - 1)]), "empty": b"",
+    "counters": seal([row(MODEL, 5, counters=[1])]), "rank": seal(fragment={"rank": -1, "world_size": 5}), "text": b"no seal at all",
+    "deep": b"[" * 100_000, "deep and signed": signed(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
     "digits": signed(b'{"schema":' + b"9" * 100_000 + b"}"),
-}
+}  # fmt: skip
 
 
 @pytest.fixture

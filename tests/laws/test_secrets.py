@@ -56,27 +56,16 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureF
 
 def lines(at: Where, out: Path) -> dict[str, list[str]]:
     """A command line of each command."""
+    of_root = {name: [at.root] for name in ("", "ls", "repair", "undo")}
+    plans = ["--plan-dir", f"{out}/plans"]
     return {
-        "": [at.root],
-        "ls": [at.root],
-        "verify": [at.root, "--json", "--progress", "json"],
-        "report": [at.root, "-o", f"{out}/report.html"],
-        "seal": [at.root, "--seal-dir", f"{out}/seals"],
-        "latest": [at.root, "--rank", "0"],
-        "plan": [at.root, "--json", "--plan-dir", f"{out}/plans"],
-        "run": [at.root, "--plan-dir", f"{out}/plans", "--explain", "-v", "--", "train"],
-        "hook": [at.root, "--plan-dir", f"{out}/plans", "--json"],
-        "stage": [at.root, f"{out}/staged"],
-        "show": [at.file],
-        "diff": [at.one, at.other],
-        "repair": [at.root],
-        "quarantine": [at.one],
-        "prune": [at.root, "--keep", "1", "--state-dir", f"{out}/state"],
-        "pin": [at.one, "--dry-run"],
-        "undo": [at.root],
+        **of_root, "verify": [at.root, "--json", "--progress", "json"], "report": [at.root, "-o", f"{out}/report.html"],
+        "seal": [at.root, "--seal-dir", f"{out}/seals"], "latest": [at.root, "--rank", "0"], "plan": [at.root, "--json", *plans],
+        "run": [at.root, *plans, "--explain", "-v", "--", "train"], "hook": [at.root, *plans, "--json"], "layouts": ["--check", at.root],
+        "stage": [at.root, f"{out}/staged"], "show": [at.file], "diff": [at.one, at.other], "quarantine": [at.one],
+        "prune": [at.root, "--keep", "1", "--state-dir", f"{out}/state"], "pin": [at.one, "--dry-run"],
         "watch": [at.root, "--once", "--settle", "0s", "--state-dir", f"{out}/state"],
-        "layouts": ["--check", at.root],
-    }
+    }  # fmt: skip
 
 
 # -- stores that answer badly --------------------------------------------------------------------------------
@@ -94,16 +83,10 @@ class Echo(Handler):
 
 
 FAULTS: Mapping[str, tuple[int, str]] = {
-    "denied": (403, "AccessDenied"),
-    "forged": (403, "SignatureDoesNotMatch"),
-    "expired": (400, "ExpiredToken"),
-    "skewed": (403, "RequestTimeTooSkewed"),
-    "no bucket": (404, "NoSuchBucket"),
-    "nobody": (401, ""),
-    "elsewhere": (301, "PermanentRedirect"),
-    "overloaded": (503, "SlowDown"),
-    "garbage": (200, ""),
-}
+    "denied": (403, "AccessDenied"), "forged": (403, "SignatureDoesNotMatch"), "expired": (400, "ExpiredToken"),
+    "skewed": (403, "RequestTimeTooSkewed"), "no bucket": (404, "NoSuchBucket"), "nobody": (401, ""),
+    "elsewhere": (301, "PermanentRedirect"), "overloaded": (503, "SlowDown"), "garbage": (200, ""),
+}  # fmt: skip
 
 
 @contextmanager

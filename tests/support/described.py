@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -37,31 +36,18 @@ def megatron(data: Draw, steps: Sequence[int], ascend: bool = False) -> Tree:
             same = tuple(r for r, t2, _, p2 in cells if (t, p) == (t2, p2))
             content = small_files.megatron(step, rank, tp, pp, world)
             if ascend:
-                yield File(
-                    f"{home}/model_optim_rng_{rank}.pt",
-                    content,
-                    owner=rank,
-                    mine=(rank,),
-                    spare=same,
-                    tells=True,
-                    swap=True,
-                )
+                own = {"owner": rank, "mine": (rank,), "spare": same, "tells": True, "swap": True}
+                yield File(f"{home}/model_optim_rng_{rank}.pt", content, **own)
                 if optimizer:
                     of = small_files.megatron_optimizer(step, rank)
                     yield File(f"{home}/distrib_optim_{rank}.pt", of, "optimizer", rank, (rank,))
             elif d == 0:
                 yield File(f"{home}/model_optim_rng.pt", content, mine=same, tells=True, swap=True)
                 if optimizer:
-                    yield File(
-                        f"{home}/distrib_optim.pt",
-                        small_files.megatron_optimizer(step, rank),
-                        "optimizer",
-                        mine=same,
-                    )
+                    of = small_files.megatron_optimizer(step, rank)
+                    yield File(f"{home}/distrib_optim.pt", of, "optimizer", mine=same)
 
-    said = data.draw(
-        st.sampled_from([str(max(steps)).encode(), b"10", b"999", b"x", b"", None]), label="tracker"
-    )
+    said = data.draw(st.sampled_from([b"%d" % max(steps), b"10", b"999", b"x", b"", None]), label="tracker")
     others = {} if said is None else {"latest_checkpointed_iteration.txt": said}
 
     named = int(said) if said and said.isdigit() and int(said) in steps else None
@@ -116,40 +102,12 @@ def dcp(data: Draw, steps: Sequence[int]) -> Tree:
     saves = []
     for step in steps:
         made = small_files.dcp(step, n)
-        listed = {k: {"commit": k[0] == ".", "named": k[0] != ".", "flip": k[0] != "."} for k in made}
-        saves.append(
-            Save(step, 0, [File(f"step-{step}/{k}", v, shared=True, **listed[k]) for k, v in made.items()])
-        )
+        files = {f"step-{step}/{k}": (v, k == ".metadata") for k, v in made.items()}
+        rows = [File(k, v, shared=True, commit=c, named=not c, flip=not c) for k, (v, c) in files.items()]
+        saves.append(Save(step, 0, rows))
     larger = [s for s in steps if data.draw(st.booleans(), label="stale file")]
     stale = dict.fromkeys((f"step-{s}/__7_0.distcp" for s in larger), b"left over from a larger job")
     return Tree("dcp", 1, saves, others=stale)
-
-
-def lightning(data: Draw, steps: Sequence[int]) -> Tree:
-    saves = []
-    for s in steps:
-        path, content = f"epoch={s // 10}-step={s}.ckpt", small_files.lightning(s // 10, s)
-        saves.append(Save(s, 0, [File(path, content, shared=True, copy=True, swap=True)]))
-    if data.draw(st.booleans(), label="last"):
-        newest = saves[-1]
-        newest.files.append(replace(newest.files[0], path="last.ckpt", swap=False))
-    return Tree("lightning", 1, saves)
-
-
-def sample(data: Draw, steps: Sequence[int]) -> Tree:
-    """Each node's first rank overwrites its file after every epoch, and copies the best one."""
-    nodes = range(0, 2 * data.draw(st.integers(1, 3), label="nodes"), 2)
-    world, epoch, best = len(nodes) * 2, 7, data.draw(st.integers(1, 6), label="best")
-    everyone = tuple(range(world))
-
-    def files(name: str, n: int) -> list[File]:
-        return [
-            File(f"rank_{r}/{name}.pth.tar", small_files.sample(n), owner=r, mine=(r,), spare=everyone)
-            for r in nodes
-        ]
-
-    saves = [Save(best, 0, files("model_best", best)), Save(epoch, 0, files("checkpoint", epoch))]
-    return Tree("pytorch-sample", world, saves)
 
 
 def _mindspore(data: Draw, steps: Sequence[int], world: int, crc: bool) -> list[Save]:
@@ -184,7 +142,7 @@ def mindio(data: Draw, steps: Sequence[int]) -> Tree:
 
 
 LAYOUTS: dict[str, Callable[[Draw, Sequence[int]], Tree]] = {
-    f.__name__: f for f in (megatron, ascend, deepspeed, trainer, dcp, lightning, sample, mindspore, mindio)
+    f.__name__: f for f in (megatron, ascend, deepspeed, trainer, dcp, mindspore, mindio)
 }  # fmt: skip
 
 
@@ -193,7 +151,7 @@ def tree(data: Draw, layout: str) -> Tree:
     steps = [10 * (i + 1) for i in range(data.draw(st.integers(1, 4), label="saves"))]
     made = LAYOUTS[layout](data, steps)
     order: Sequence[int] = range(len(made.saves))
-    if layout != "sample" and data.draw(st.booleans(), label="rollback"):
+    if data.draw(st.booleans(), label="rollback"):
         order = data.draw(st.permutations(order), label="order")
     for i, s in zip(order, made.saves, strict=True):
         s.mtime = START + 600 * i + 40 * i * i  # no two gaps alike, so that none is just half of another

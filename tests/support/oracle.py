@@ -20,8 +20,7 @@ class File:
     as well, as a flag or the layout tells.
 
     ``owner`` is the rank that wrote it, ``shared`` says that every rank loads it, ``commit`` that it is
-    written last, ``tells`` that its content tells the world size, ``copy`` that any other of its role does as
-    well, ``named`` that an index misses it when it is gone. ``swap``: content of another step shows;
+    written last, ``tells`` that its content tells the world size, ``named`` that an index misses it when it is gone. ``swap``: content of another step shows;
     ``flip``: a flipped bit does. ``witness``: it shows that another is not what it should be, so it stays.
     ``harm`` is "" (sound), "broken" or "gone"; ``changed``: some of its bytes are lost, wherever it lies.
     """
@@ -36,7 +35,6 @@ class File:
     commit: bool = False
     tells: bool = False
     loaded: bool = True
-    copy: bool = False
     named: bool = False
     swap: bool = False
     flip: bool = True
@@ -113,9 +111,8 @@ def world_size(tree: Tree, q: Question, saves: list[Save]) -> int:
     """
     owners = [f.owner for s in saves for f in there(s) if f.owner is not None]
     told = tree.world if any(f.tells and not f.harm for s in saves for f in s.files) else None
-    return q.world or max(
-        told or max(owners, default=0) + 1, 1 + max((r for g in q.groups for r in g), default=0)
-    )
+    grouped = 1 + max((r for g in q.groups for r in g), default=0)
+    return q.world or max(told or max(owners, default=0) + 1, grouped)
 
 
 def saved_by(tree: Tree, saves: list[Save]) -> int | None:
@@ -223,11 +220,7 @@ def shrank(tree: Tree, q: Question, made: Answer | str) -> bool:
 def loads(s: Save, saves: list[Save], tree: Tree, q: Question, world: int, dying: bool) -> Answer | None:
     """What so many ranks load from a save; None where one finds nothing."""
     ranks = None if lost_role(s, saves, tree) else assign(s, q, world, dying)
-    sets: dict[str, list[File]] = {}
-    for f in there(s):
-        if f.shared and f.loaded:
-            sets.setdefault(f.role if f.copy else f.path, []).append(f)
-    shared = [{f.path for f in files if not f.harm} for files in sets.values()]
+    shared = [set[str]() if f.harm else {f.path} for f in there(s) if f.shared and f.loaded]
     return Answer(s.step, dying, ranks, shared) if ranks is not None and all(shared) else None
 
 
