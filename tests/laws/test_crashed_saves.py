@@ -13,6 +13,7 @@ from pathlib import Path
 import described_layouts
 import pytest
 import small_files
+from asked_plan import loads
 from memory import brief_directory
 from timed import put
 
@@ -135,9 +136,8 @@ def test_the_save_before_is_found_until_the_new_one_is_whole(framework: str, aga
             made, there = plan(str(root)), contents(root)
             expected = CRASHED if is_whole(framework, CRASHED, there) else BEFORE[-1]
             assert made.resume_step == expected, (len(done), made.resume_step)
-            loaded = [f.path for f in (*made.shared, *(f for r in made.by_rank for f in r.files))]
-            whole = files(expected)
-            assert all(there[name] == whole[name] for name in (os.path.relpath(p, root) for p in loaded))
+            loaded, whole = [os.path.relpath(f.path, root) for f in loads(made)], files(expected)
+            assert [there[name] for name in loaded] == [whole[name] for name in loaded]
             seen = verify([str(root)])
             of_files = [(r.report.path, f) for r in seen.files for f in r.report.findings]
             told = [*of_files, *((f.path, f) for f in seen.findings)]

@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from asked_plan import loads
 from fixture_trees import TREES, materialise, overwrite
 from memory import brief_directory
 from places import LAYOUT_TREES
@@ -34,8 +35,7 @@ def _told(root: Path) -> tuple[str | None, frozenset[tuple[str, str | None]], fr
     except CkptError:
         return None, frozenset(), frozenset()
     said = frozenset((f.code, f.path) for f in made.warnings)
-    loaded = frozenset(f.path for f in (*made.shared, *(f for r in made.by_rank for f in r.files)))
-    return made.checkpoint and made.checkpoint.path, said, loaded
+    return made.checkpoint and made.checkpoint.path, said, frozenset(f.path for f in loads(made))
 
 
 def _pairs(root: Path, loaded: frozenset[str]) -> Iterator[tuple[Path, bytes]]:

@@ -4,16 +4,13 @@ calls are counted at two sizes.
 
 from __future__ import annotations
 
-import gc
 import io
 import json
 import struct
 import warnings
-import weakref
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -28,9 +25,8 @@ from small_files import tf
 from ckpt_tools.api import verify
 from ckpt_tools.formats.archives import zip_directory
 from ckpt_tools.formats.common import json_text, tensors
-from ckpt_tools.formats.common.format import Damage, limited
 from ckpt_tools.formats.hdf5.blocks import lookup3
-from ckpt_tools.model.finding import Finding, Verdict
+from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level
 
 FLOATS = struct.pack("<f", 0.5)
@@ -239,28 +235,3 @@ def test_the_bounds_are_those_that_memory_was_measured_with() -> None:
     """500 bytes of memory for a tensor, 700 for a record, beside 200 MB for the text of the largest header."""
     assert tensors.MAX_TENSORS * 500 + (200 << 20) < 300 << 20
     assert zip_directory.MAX_RECORDS * 700 + (16 << 20) < 300 << 20
-
-
-def test_damage_lets_go_of_what_was_read() -> None:
-    """Without waiting for the collector: the next look would have to hold the text of two headers."""
-
-    class Text:
-        pass
-
-    kept: list[weakref.ref[Text]] = []
-
-    def check() -> Iterator[Finding]:
-        text = Text()
-        kept.append(weakref.ref(text))
-        yield from ()
-        raise Damage("truncated", "cut off", 0)
-
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        with suppress(Damage):
-            list(limited(check)())
-        assert kept[0]() is None
-    finally:
-        if collecting:
-            gc.enable()

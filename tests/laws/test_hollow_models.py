@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from asked_plan import loads
 from fixture_trees import TREES, materialise, overwrite, tree_of
 from safetensors.torch import load_file, save
 from small_files import saved
@@ -32,7 +33,7 @@ FORMATS = ("safetensors", "torch_zip", "torch_legacy")
 
 def loaded(made: LoadPlan) -> dict[str, str]:
     """path -> role of all files that a job loads."""
-    return {f.path: f.role for f in (*made.shared, *(f for r in made.by_rank for f in r.files))}
+    return {f.path: f.role for f in loads(made)}
 
 
 def without_tensors(form: str) -> bytes:

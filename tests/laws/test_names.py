@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import small_files
+from asked_plan import loads
 from examples import examples
 from fixture_trees import CASES, materialise
 from hypothesis import assume, given
@@ -49,7 +50,7 @@ def ask(root: Path) -> Said:
     except CkptError as e:
         return Said(e.exit_code, None, (), frozenset(), 0, frozenset())
     assert made.checkpoint is not None
-    paths = [f.path for f in (*made.shared, *(f for r in made.by_rank for f in r.files))]
+    paths = [f.path for f in loads(made)]
     findings = (*made.warnings, *(f for r in made.rejected for f in r.findings))
     files = tuple(sorted(os.path.relpath(path, root) for path in paths))
     newest = max(os.stat(path).st_mtime_ns for path in paths)

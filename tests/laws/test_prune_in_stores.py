@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from asked_plan import loads
 from fixture_trees import CASES, below, materialise
 
 from ckpt_tools.api import plan
 from ckpt_tools.errors import CkptError
 from ckpt_tools.guard.prune.entries import Entry, find_entries
 from ckpt_tools.guard.prune.protected import find_stages
-from ckpt_tools.model.plan import FileLoad, LoadPlan
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading.opening import open_session
 
@@ -34,10 +34,6 @@ def answer(root: Path) -> tuple[int, str]:
     except CkptError as e:
         return e.exit_code, ""
     return (0, made.fingerprint) if made.checkpoint else (3, "")
-
-
-def loads(made: LoadPlan) -> list[FileLoad]:
-    return [*made.shared, *(f for r in made.by_rank for f in r.files)]
 
 
 def used(root: Path, mine: set[str], *, stand_ins: bool) -> bool:

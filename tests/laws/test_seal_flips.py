@@ -20,7 +20,7 @@ from ckpt_tools.checksum import sums
 from ckpt_tools.formats.seals.document import NAME, base_of
 from ckpt_tools.inspection.check import inspect
 from ckpt_tools.inspection.indexes import Indexes
-from ckpt_tools.model.finding import Severity, Verdict
+from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level, Report
 
 EACH = rows(pytest.mark.slow)
@@ -96,21 +96,6 @@ def test_every_bit_of_small_files(good: Path, tmp_path: Path) -> None:
         size = path.stat().st_size
         bits = iter(range(8 * size)) if size <= 4096 else some_bits(path.name, size)
         assert not unseen(path, seals, bits), path.name
-
-
-@pytest.mark.share(12)
-@pytest.mark.parametrize("good", EACH)
-def test_a_seal_changes_no_verdict_about_a_good_file(good: Path, tmp_path: Path) -> None:
-    root = copied(good, tmp_path / "run")
-    before = {f.report.path: codes(f.report) for f in verify(root).files}
-    named = sealed(root)
-    after = {f.report.path: codes(f.report) for f in verify(root).files}
-    assert {path: after.get(path) for path in before} == before
-    assert all(not after[str(path)] for path in named if str(path) not in before)
-
-
-def codes(of: Report) -> list[tuple[str, Severity]]:
-    return sorted({(f.code, f.severity) for f in of.findings if f.severity > Severity.NOTE})
 
 
 @pytest.mark.share(3)

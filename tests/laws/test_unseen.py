@@ -5,18 +5,16 @@ the unharmed one, or exit 5 that names the path.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 import subprocess
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import small_files
-from fixture_trees import CASES, NAMED, TREES, damage, materialise, questions, tree_of
+from fixture_trees import CASES, NAMED, TREES, materialise, tree_of
 from injected import ERRNOS, OF_DIRECTORIES, OF_FILES, Fault, Reply, Victim, broken_law, paths, words_of
 from run_helpers import CKPT, CLEAN, OLD, megatron, one_file_per_rank
 from timed import put, same_times
@@ -135,20 +133,6 @@ def test_every_error_of_every_call_on_every_path(
 ) -> None:
     root = materialise(CASES[at], tmp_path)
     all_hold(victim, command, words_of(command, str(root)), faults(root))
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("more", [{}, {"skip_unreadable": True}], ids=["", "skip"])
-@pytest.mark.parametrize(("case", "question"), questions())
-def test_every_call_on_every_path_of_damaged_trees(
-    case: Path, question: dict[str, Any], more: dict[str, bool], victim: Victim, tmp_path: Path
-) -> None:
-    root = materialise(case, tmp_path)
-    damage(root, question)
-    options = json.dumps({**question.get("options", {}), **more})
-    words = ["by-python", os.path.join(root, question.get("root", ".")), options]
-    tried = (f for n, f in enumerate(faults(root)) if n // 6 % 6 == n % 6 and not os.path.islink(f.path))
-    all_hold(victim, "--allow=unreadable" if more else "", words, tried)
 
 
 # ---- what is tried again, and what cannot win

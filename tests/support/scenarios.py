@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from asked_plan import loads
 from fixture_trees import materialise, overwrite, selection
 from msgspec.structs import replace
 
@@ -182,10 +183,6 @@ WHAT: dict[str, What] = {how: bytes_changed(how) for how in CHANGES} | {
 OFTEN = [*WHAT, "truncated", "flipped", "removed", "beside", "beside", "touched"]
 
 
-def planned(made: LoadPlan) -> list[FileLoad]:
-    return [*made.shared, *(f for r in made.by_rank for f in r.files)]
-
-
 def mishap(whole: Whole, seed: object) -> Mishap:
     """One to three things happen to the tree, which is whole before."""
     whole.anew()
@@ -205,7 +202,7 @@ def wrong(m: Mishap) -> Iterator[str]:
         if _finished_left(m):
             yield "it starts from nothing"
     else:
-        yield from (f"{f.path} is to be loaded" for f in planned(made) if _is_bad(m, f))
+        yield from (f"{f.path} is to be loaded" for f in loads(made) if _is_bad(m, f))
         yield from _older(m, made, made.checkpoint)
         yield from _by_rank(m, made)
 

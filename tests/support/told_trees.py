@@ -61,26 +61,17 @@ KINDS: dict[str, Callable[[int], bytes]] = {
     "whole": lambda n: saved({"model": weights(n), "optimizer": adam(n), "step": n}),
     "epoch": lambda n: saved({"model": weights(n), "optimizer": adam(n), "epoch": n}),
     "state": lambda n: saved({"model": weights(n), "optimizer": adam(n)}),
-    "uncounted": lambda n: saved(
-        {"model": {"w": tensor(n)}, "optimizer": {"state": {}, "param_groups": [{}]}}
-    ),
-    "stepped": lambda n: saved({"model": {"w": tensor(n)}, "step": n}),
-    "model": lambda n: saved(weights(n)),
-    "optimizer": lambda n: saved(adam(n)),
-    "counted": lambda n: saved({**adam(n), "step": n}),
+    "uncounted": lambda n: saved({"model": {"w": tensor(n)}, "optimizer": {"state": {}, "param_groups": [{"lr": 0.1}]}}),
+    "stepped": lambda n: saved({"model": {"w": tensor(n)}, "step": n}), "model": lambda n: saved(weights(n)),
+    "optimizer": lambda n: saved(adam(n)), "counted": lambda n: saved({**adam(n), "step": n}), "nothing": lambda n: saved({}),
     "sgd": lambda n: saved({"state": {}, "param_groups": [{"lr": 1 / n}]}),
     "scheduler": lambda n: saved({"base_lrs": [0.1], "last_epoch": n, "_step_count": n + 1}),
     "rng": lambda n: saved({"cpu": torch.full((16,), n % 251, dtype=torch.uint8)}),
-    "nothing": lambda n: saved({}),
-    "tensors": lambda n: safetensors_save(weights(n), {"format": "pt"}),
-    "lightning": lambda n: lightning(n // 10, n),
+    "tensors": lambda n: safetensors_save(weights(n), {"format": "pt"}), "lightning": lambda n: lightning(n // 10, n),
     "lightmodel": lambda n: saved(LIGHT | {"epoch": n // 10, "global_step": n, "state_dict": weights(n)}),
-    "mindspore": lambda n: mindspore(True, 0, epoch_num=1, step_num=n),
-    "text": lambda n: b"words\n",
-    "json": lambda n: b"{}",
-    "zeros": lambda n: bytes(2000),
-    "empty": lambda n: b"",
-}
+    "mindspore": lambda n: mindspore(True, 0, epoch_num=1, step_num=n), "text": lambda n: b"words\n", "json": lambda n: b"{}",
+    "zeros": lambda n: bytes(2000), "empty": lambda n: b"",
+}  # fmt: skip
 """What a planted file holds: ``whole`` where nothing is said, ``tensors`` in safetensors, words in a text."""
 SETS: dict[str, Callable[[int], Mapping[str, bytes]]] = {
     "dcp": dcp,
@@ -143,12 +134,9 @@ def flipped(data: bytes, at: int | None = None) -> bytes:
 
 
 BYTES: dict[str, Callable[[bytes], bytes]] = {
-    "cut": lambda data: data[: len(data) // 2],
-    "empty": lambda data: b"",
-    "zero": lambda data: bytes(len(data)),
-    "flip": flipped,
-    "touch": lambda data: data,
-}
+    "cut": lambda data: data[: len(data) // 2], "empty": lambda data: b"", "zero": lambda data: bytes(len(data)),
+    "flip": flipped, "touch": lambda data: data,
+}  # fmt: skip
 
 
 def remove(path: Path) -> None:

@@ -83,13 +83,9 @@ class Xml(Files):
         hashes = "crc32c=" + base64.b64encode(crc32c(stored.data).to_bytes(4, "big")).decode()
         if not stored.joined:
             hashes += ",md5=" + base64.b64encode(hashlib.md5(stored.data).digest()).decode()
-        return {
-            "x-goog-generation": str(stored.generation),
-            "x-goog-metageneration": "1",
-            "x-goog-hash": hashes,
-            "x-goog-stored-content-length": str(len(stored.data)),
-            "ETag": stored.etag,
-        }
+        goog = {"generation": str(stored.generation), "metageneration": "1", "hash": hashes}
+        goog["stored-content-length"] = str(len(stored.data))
+        return {**{f"x-goog-{name}": value for name, value in goog.items()}, "ETag": stored.etag}
 
     def remove(self) -> None:
         if self.shelf.find(self.key) is None:
