@@ -4,80 +4,23 @@ word, and what may hold none is left alone.
 
 from __future__ import annotations
 
-import io
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from asked_plan import loads
-from fixture_trees import TREES, materialise, overwrite, tree_of
+from fixture_trees import overwrite, tree_of
 from safetensors.torch import load_file, save
 from small_files import saved
 
 from ckpt_tools.api import plan, verify
-from ckpt_tools.errors import CkptError
 from ckpt_tools.formats import Anatomy, format_of
 from ckpt_tools.formats.common.zeros import zero_tensors
-from ckpt_tools.inspection.check import inspect
 from ckpt_tools.layouts import active
 from ckpt_tools.model.finding import Severity
-from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level
 from ckpt_tools.planning.lost_files import MODELS, OPTIMIZERS
 from ckpt_tools.storage import BytesSource
-
-FORMATS = ("safetensors", "torch_zip", "torch_legacy")
-
-
-def loaded(made: LoadPlan) -> dict[str, str]:
-    """path -> role of all files that a job loads."""
-    return {f.path: f.role for f in loads(made)}
-
-
-def without_tensors(form: str) -> bytes:
-    if form == "safetensors":
-        return save({})
-    return saved({}) if form == "torch_zip" else legacy({})
-
-
-def legacy(state: object) -> bytes:
-    buffer = io.BytesIO()
-    torch.save(state, buffer, _use_new_zipfile_serialization=False)
-    return buffer.getvalue()
-
-
-def of_models(made: LoadPlan) -> Iterator[tuple[Path, str]]:
-    """The files of models with tensors in them, one of each name, and their formats."""
-    seen = set[str]()
-    for path, role in loaded(made).items():
-        name = "".join(c for c in os.path.basename(path) if not c.isdigit())
-        report, _ = inspect(path, Level.STRUCTURE)
-        if role in MODELS and report.format in FORMATS and report.tensors and name not in seen:
-            seen.add(name)
-            yield Path(path), report.format
-
-
-@pytest.mark.share(50)
-@pytest.mark.parametrize("case", TREES)
-def test_a_model_without_tensors_is_never_loaded_without_a_word(case: Path, tmp_path: Path) -> None:
-    root = materialise(case, tmp_path)
-    try:
-        made = plan(str(root))
-    except CkptError:
-        return
-    for path, form in of_models(made):
-        before = path.read_bytes()
-        overwrite(path, without_tensors(form), 0)
-        try:
-            now = plan(str(root))
-        except CkptError:
-            pass
-        else:
-            told = any(f.severity is not Severity.NOTE for f in now.warnings)
-            assert told or str(path) not in loaded(now), path
-        overwrite(path, before, 0)
 
 
 def found(path: Path) -> dict[str, str]:

@@ -4,17 +4,14 @@ checkpoint file may lie; nobody resumes from it, nobody starts from nothing over
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
-from fixture_trees import TREES, materialise
 
-from ckpt_tools import Level, errors
-from ckpt_tools.api import plan, verify
+from ckpt_tools import Level
+from ckpt_tools.api import verify
 from ckpt_tools.formats import names
 from ckpt_tools.model.finding import Verdict
-from ckpt_tools.model.selection import Selection
 
 DIGEST = "4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393"
 POINTERS = {
@@ -41,33 +38,3 @@ def test_it_is_named_under_the_name_of_any_weights(kind: str, tmp_path: Path) ->
         assert f.report.verdict is Verdict.BROKEN, f.report
         assert [x.code for x in f.report.findings] == ["pointer-not-data"], f.report
         assert HINTS[kind] in f.report.findings[0].hint
-
-
-def state_files(root: Path) -> list[Path]:
-    """Files of checkpoints that a repository would keep elsewhere."""
-    files = [p for p in root.rglob("*") if p.is_file() and not p.is_symlink() and p.stat().st_size]
-    states = (p for p in files if names.state(p.name) or p.suffix == ".bin")
-    return [p for p in states if not p.name.endswith((".json", ".yaml"))]
-
-
-@pytest.mark.slow
-@pytest.mark.share(8)
-@pytest.mark.parametrize("case", TREES)
-def test_nobody_starts_over_it(case: Path, tmp_path: Path) -> None:
-    """Of a clone without its large files, no job resumes, and none begins from nothing."""
-    root = materialise(case, tmp_path)
-    replaced = state_files(root)
-    for path in replaced:
-        times = path.stat()
-        path.write_text(POINTERS["git lfs pull"])
-        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert replaced
-    taken = {str(p) for p in replaced}
-    for level in (Level.STRUCTURE, Level.CONTENT):
-        try:
-            made = plan(str(root), Selection(allow_none=True, level=level))
-        except errors.CkptError:
-            continue
-        assert made.checkpoint is not None, "it would start from nothing"
-        used = [f.path for f in (*made.shared, *(f for r in made.by_rank for f in r.files))]
-        assert not taken.intersection(used)

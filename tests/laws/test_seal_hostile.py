@@ -5,21 +5,27 @@ is touched.
 from __future__ import annotations
 
 import json
+import resource
+import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 from counted import at_most
-from run_helpers import CKPT, CLEAN, codes_of, megatron
+from mutated import INSTEAD, mutants
+from places import FORMAT_FILES
+from run_helpers import CKPT, CLEAN, codes_of, flip, megatron
 
 from ckpt_tools import guard
 from ckpt_tools.api import plan, verify
-from ckpt_tools.errors import CannotLook
+from ckpt_tools.errors import CannotLook, CkptError
 from ckpt_tools.formats.seals import document
 from ckpt_tools.formats.seals.document import FRAGMENTS, NAME
+from ckpt_tools.model.finding import Verdict
 
 MODEL = "mp_rank_00/model_optim_rng.pt"
 TOOL = {"schema": "ckpt-tools/seal/v1", "tool_version": "1"}
@@ -176,3 +182,38 @@ def test_memory_is_bounded(what: str, words: list[str], root: Path, tmp_path: Pa
     line = [sys.executable, "-c", code, str(peak), *CKPT, words[0], str(root), *words[1:], "--json"]
     subprocess.run(line, env={**CLEAN, "CKPT_NO_CACHE": "1"}, check=True, timeout=600)
     assert int(peak.read_text()) < 300 * 1024, (what, words)
+
+
+NAMES = (".", "../x", "a/../b", "./model.safetensors", "MODEL.safetensors", "mode\u0301l.safetensors", "model.safetensors/", "n" * 5000)  # fmt: skip
+DIGESTS = ("0" * 32, "f" * 31, "F" * 32, "\u0660" * 32, "0" * 100_000)
+NUMBERS = (0, 2**63 - 1, 1.5, float("nan"), float("inf"))
+GROWN = 200 << 10
+"""KiB of memory that this may take beyond what the process had."""
+
+
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.exhaustive)])
+def test_no_changed_seal_makes_a_changed_file_good(every: int, tmp_path: Path) -> None:
+    model = tmp_path / "model/model.safetensors"
+    model.parent.mkdir()
+    shutil.copyfile(min(FORMAT_FILES.glob("safetensors/good/*.safetensors")), model)
+    guard.seal(model.parent, settle=0, again=True)
+    flip(model)
+    (path,) = model.parent.glob(f"*{NAME}")
+
+    def said() -> tuple[Verdict, float]:
+        files = {f.report.path: f.report for f in verify(model.parent, settle=0).files}
+        return files[str(model)].verdict, files[str(model)].coverage
+
+    assert said()[0] is Verdict.BROKEN
+    seal, before = json.loads(path.read_text()), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    del seal["self"]
+    for n, (what, made) in enumerate(mutants(seal, (*INSTEAD, *NAMES, *DIGESTS, *NUMBERS))):
+        if n % every == 0:
+            text = json.dumps(made)
+            text = text if n % 3 else text.replace('"size":', '"size": 0, "size":', 1)  # a name twice
+            path.write_bytes(document.closed(text.encode()[:-1] + b",\n"))
+            verdict, coverage = said()
+            assert verdict is not Verdict.OK or not coverage, what
+            with suppress(CkptError):
+                plan(model.parent)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < GROWN

@@ -1,29 +1,34 @@
 """Seals over the real trees of all layouts: they change no answer about what is good, every changed bit of what
-they name is seen, and none is in the way of what frameworks do.
+they name is seen, and none is in the way of what frameworks do; and where only seals are left of checkpoints, no job
+starts older, or from nothing, in silence.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
 import pytest
+import small_files
 from fixture_trees import CASES, TREES, materialise
-from run_helpers import flip
+from places import FORMAT_FILES
+from run_helpers import flip, megatron
+from timed import put
 
 from ckpt_tools import guard
 from ckpt_tools.api import plan, scan, verify
 from ckpt_tools.errors import CkptError
 from ckpt_tools.formats.seals.document import FRAGMENTS, NAME
 from ckpt_tools.model.answers import Verification
-from ckpt_tools.model.finding import Severity, Verdict
+from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.seal import Sealing
 from ckpt_tools.model.selection import Selection
 
@@ -127,3 +132,169 @@ def test_a_copy_without_times_keeps_its_seals(case: Path) -> None:
         shutil.copytree(root, away, symlinks=True, copy_function=shutil.copyfile)
         found = {path.replace(str(away), str(root)): codes for path, codes in files(verify(away)).items()}
         assert not {p: c for p, c in found.items() if any(x.startswith("seal") for x in c)}, (found, said)
+
+
+def unlink_all_but_seals(root: Path) -> int:
+    """Every file but the seals; how many seals there are."""
+    files = [p for p in root.rglob("*") if not p.is_dir() or p.is_symlink()]
+    seals = [p for p in files if p.name.endswith(NAME) or p.parent.name == FRAGMENTS]
+    for path in set(files) - set(seals):
+        path.unlink()
+    return len(seals)
+
+
+@pytest.mark.share(6)
+@pytest.mark.parametrize("case", ONE_OF_EACH)
+def test_seals_alone_are_no_first_launch(case: Path, tmp_path: Path) -> None:
+    root = materialise(case, tmp_path)
+    guard.seal(root)
+    if not unlink_all_but_seals(root):
+        return
+    with pytest.raises(CkptError) as raised:
+        plan(root, Selection(allow_none=True))
+    assert raised.value.exit_code == 4 and "seal" in str(raised.value)
+    assert plan(root, Selection(allow_none=True, allow_fresh=True)).checkpoint is None
+
+
+def flat(root: Path, steps: Sequence[int] = (10, 20, 30)) -> Path:
+    """Checkpoints of one file each, in one directory."""
+    root.mkdir()
+    for step in steps:
+        put(root / f"net-1_{step}.ckpt", small_files.mindspore(True, 0, step_num=step), 1_700_000_000 + step)
+    return root
+
+
+def missed(findings: Iterable[Finding]) -> list[str]:
+    return sorted(os.path.basename(f.path or "") for f in findings if f.code == "seal-missing")
+
+
+def test_a_newest_file_that_is_gone_is_said(tmp_path: Path) -> None:
+    root = flat(tmp_path / "run")
+    newest = plan(root).checkpoint
+    guard.seal(root)
+    assert not missed(plan(root).warnings)
+    (root / "net-1_10.ckpt").unlink()
+    assert not missed(plan(root).warnings) and not missed(verify(root).findings)  # an old one was pruned
+    (root / "net-1_30.ckpt").unlink()
+    assert missed(verify(root).findings) == ["net-1_30.ckpt"]
+    made = plan(root)
+    assert made.checkpoint and newest and made.checkpoint.step_in_epoch == 20
+    assert missed(made.warnings) == ["net-1_30.ckpt"]
+
+
+@pytest.mark.parametrize(
+    ("pruned", "said"), [((10, 40), []), ((20, 50), []), ((50,), [50]), ((10, 50), [50])]
+)
+def test_who_keeps_the_best_removes_newer_ones_too(
+    pruned: tuple[int, ...], said: list[int], tmp_path: Path
+) -> None:
+    root = flat(tmp_path / "run", steps=(10, 20, 30, 40, 50))
+    guard.seal(root)
+    for step in pruned:
+        (root / f"net-1_{step}.ckpt").unlink()
+    assert missed(verify(root).findings) == [f"net-1_{step}.ckpt" for step in said]
+    assert bool(missed(plan(root).warnings)) == (50 in pruned)  # what chooses says it always
+
+
+def test_a_newest_directory_that_is_emptied_is_said(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(10, 20, 30), tracker=False)
+    guard.seal(root)
+    assert not missed(plan(root).warnings)
+    for step in (10, 30):
+        for path in (root / f"iter_{step:07d}").glob("mp_rank_*"):
+            shutil.rmtree(path)
+    made = plan(root)
+    assert made.checkpoint and made.checkpoint.step == 20
+    assert missed(made.warnings) == ["iter_0000030"]
+
+
+IN_ITS_PLACE: dict[str, Callable[[Path], object]] = {
+    "dangling": lambda path: path.symlink_to("nowhere"),
+    "loop": lambda path: path.symlink_to(path.name),
+    "directory": lambda path: path.mkdir(),
+    "nothing": lambda path: None,
+}
+
+
+@pytest.mark.parametrize("what", IN_ITS_PLACE)
+def test_what_lies_in_the_place_of_a_sealed_file_is_said(what: str, tmp_path: Path) -> None:
+    """Of a file without state, which no layout looks at; and the checkpoint beside it is as good as before."""
+    root = shutil.copytree(FORMAT_FILES / "tf_bundle/good/manager", tmp_path / "run")
+    graph = root / "ckpt-2.meta"
+    graph.write_bytes(b"graph")
+    chosen = plan(root).checkpoint
+    seal = next(one.seal for one in guard.seal(root, settle=0).checkpoints if one.path == str(graph))
+    graph.unlink()
+    IN_ITS_PLACE[what](graph)
+    found = verify(root, settle=0)
+    said = {(one.report.path, f.code, f.severity) for one in found.files for f in one.report.findings}
+    assert {row for row in said if row[1].startswith("seal-")} == {(seal, "seal-missing", Severity.WARNING)}
+    assert chosen and plan(root).checkpoint == chosen
+
+
+INSTEAD: dict[str, Callable[[Path], object]] = {
+    **{what: make for what, make in IN_ITS_PLACE.items() if what != "nothing"},
+    "full": lambda path: (path / "x").mkdir(parents=True),
+    "fifo": os.mkfifo,
+    "device": lambda path: path.symlink_to("/dev/null"),
+}
+LOST_MOUNT = ("dangling", "loop")
+"""What the seal says may lie elsewhere, so nobody knows it."""
+
+
+@pytest.mark.parametrize("what", INSTEAD)
+@pytest.mark.parametrize("place", [NAME, f"{FRAGMENTS}/rank-00000.json", FRAGMENTS])
+def test_what_lies_in_the_place_of_a_seal_is_said_by_all(place: str, what: str, tmp_path: Path) -> None:
+    """And no job starts older for it."""
+    if place == FRAGMENTS and what in ("directory", "full"):
+        return
+    root = megatron(tmp_path / "run")
+    path = root / "iter_0000020" / place
+    path.parent.mkdir(exist_ok=True)
+    INSTEAD[what](path)
+    found = verify(root, settle=0)
+    assert [f.report.path for f in found.files if f.report.verdict is not Verdict.OK] == [str(path)]
+    try:
+        alone = [f.report.path for f in verify(root / "iter_0000020/mp_rank_00/model_optim_rng.pt").files]
+    except CkptError as e:
+        alone = str(e).split()
+    assert str(path) in " ".join(alone)
+    if what in LOST_MOUNT:
+        with pytest.raises(CkptError, match="seal") as raised:
+            plan(root)
+        assert raised.value.exit_code == 5 and str(path) in str(raised.value)
+        return
+    made = plan(root)
+    assert made.checkpoint and made.checkpoint.step == 20
+    assert {(f.code, f.path) for f in made.warnings} == {("seal-broken", str(path))}
+
+
+class Pruning:
+    """Removes a directory when the first file of it is read."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+
+    def __call__(self, done: int, of: int) -> None:
+        """Nothing is shown."""
+
+    def file(self, path: str, total: int | None) -> None:
+        if path.startswith(str(self.home)):
+            shutil.rmtree(self.home, ignore_errors=True)
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_checkpoint_that_is_pruned_while_it_is_read_is_said_to_be_gone(
+    sealed: bool, tmp_path: Path
+) -> None:
+    root = megatron(tmp_path / "run")
+    if sealed:
+        guard.seal(root, settle=0)
+    home = root / "iter_0000010"
+    found = verify(root, settle=0, progress=Pruning(home))
+    said = {f.report.path: f.report for f in found.files}
+    gone = [r for path, r in said.items() if path.startswith(f"{home}/")]
+    assert gone and {r.verdict for r in gone} == {Verdict.UNKNOWN} and found.verdict is Verdict.UNKNOWN
+    assert {f.code for r in gone for f in r.findings} == {"in-use"}
+    assert all("removed while" in f.message for r in gone for f in r.findings)
+    assert {r.verdict for path, r in said.items() if path not in {g.path for g in gone}} == {Verdict.OK}
