@@ -15,7 +15,7 @@ import shutil
 import socket
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -67,8 +67,8 @@ def made(place: str, name: bytes, home: Path) -> tuple[bytes, bytes]:
     return root, file
 
 
-def asked(line: str, root: bytes, file: bytes, run: list[str]) -> tuple[int, str, str]:
-    known = {"@": [os.fsdecode(root)], "!": [os.fsdecode(file)], "{run}": run}
+def asked(line: str, root: bytes, file: bytes, run: Sequence[str] = ()) -> tuple[int, str, str]:
+    known = {"@": [os.fsdecode(root)], "!": [os.fsdecode(file)], "{run}": [*run]}
     words = [given for word in line.split() for given in known.get(word, [word])]
     return executed(words)
 
@@ -85,12 +85,8 @@ def paths(value: Any) -> Iterator[str]:
 
 @pytest.mark.share(28)
 @pytest.mark.parametrize(("place", "name"), list(product(PLACES, NAMES)))
-def test_names_of_any_bytes(place: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("CKPT_NO_CACHE", "1")
-    monkeypatch.setenv("CKPT_JOBS", "1")
-    root, file = made(place, NAMES[name], tmp_path)
+def test_names_of_any_bytes(place: str, name: str, home: Path) -> None:
+    root, file = made(place, NAMES[name], home)
     run = ["--run", os.fsdecode(NAMES[name])] if place == "run" else []
     for line in COMMANDS:
         code, printed, error = asked(line, root, file, run)
@@ -162,46 +158,38 @@ def _audited() -> Iterator[None]:
     WATCHED.clear()
 
 
-def said(line: str, root: Path, path: Path) -> tuple[int, str, str]:
-    words = [{"@": str(root), "!": str(path)}.get(word, word) for word in line.split()]
-    return executed(words)
-
-
 def step(code: int, printed: str) -> Any:
     return json.loads(printed).get("resume_step") if code == 0 else None
 
 
-def rows() -> Iterator[Any]:
-    """Each kind once for each tree, in place of one file after the other; by day two of them."""
-    for tree in TREES:
-        home = FIXTURES / "layouts" / tree / "tree"
-        files = sorted(p.relative_to(home).as_posix() for p in home.rglob("*") if p.is_file())
-        for number, kind in enumerate(KINDS):
-            by_day = tree == TREES[0] and kind in ("pipe", "dangling")
-            marks = () if by_day else pytest.mark.exhaustive
-            yield pytest.param(tree, files[number * 5 % len(files)], kind, id=f"{tree}-{kind}", marks=marks)
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory of somebody's own, whose cache nobody uses."""
+    for name, value in {
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+        "CKPT_NO_CACHE": "1",
+        "CKPT_JOBS": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "state").mkdir()
+    monkeypatch.chdir(tmp_path / "state")
+    return tmp_path
 
 
-@pytest.mark.share(4)
-@pytest.mark.parametrize(("tree", "file", "kind"), list(rows()))
-def test_what_is_no_file_keeps_nobody(
-    tree: str, file: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root, state = tmp_path / "run", tmp_path / "state"
-    shutil.copytree(FIXTURES / "layouts" / tree / "tree", root)
-    state.mkdir()
-    monkeypatch.chdir(state)
-    monkeypatch.setenv("XDG_STATE_HOME", str(state))
-    monkeypatch.setenv("CKPT_NO_CACHE", "1")
-    monkeypatch.setenv("CKPT_JOBS", "1")
-    usual = step(*said(ASKED_OF_FILES[0], root, root)[:2])
-    path = root / file
+@pytest.mark.share(22)
+@pytest.mark.parametrize(("tree", "kind"), list(product(TREES, KINDS)))
+def test_what_is_no_file_keeps_nobody(tree: str, kind: str, home: Path) -> None:
+    """In place of one file after the other: each kind of another one."""
+    root = Path(shutil.copytree(FIXTURES / "layouts" / tree / "tree", home / "run"))
+    usual = step(*asked(ASKED_OF_FILES[0], os.fsencode(root), b"")[:2])
+    files = sorted(p for p in root.rglob("*") if p.is_file())
+    path = files[[*KINDS].index(kind) * 5 % len(files)]
     path.unlink()
     KINDS[kind](path)
-    WATCHED[:], BLOCKING[:] = [tmp_path], []
+    WATCHED[:], BLOCKING[:] = [home], []
     try:
         for line in ASKED_OF_FILES:
-            code, printed, error = said(line, root, path)
+            code, printed, error = asked(line, os.fsencode(root), os.fsencode(path))
             assert code in range(7) and "Traceback" not in error, (line, code, error)
             assert not BLOCKING, line
             if line.startswith("plan") and code == 0:

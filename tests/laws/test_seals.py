@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 import small_files
-from fixture_trees import CASES, TREES, materialise
+from fixture_trees import FIRST, TREES, materialise
 from places import FORMAT_FILES
 from run_helpers import flip, megatron
 from timed import put
@@ -32,7 +32,6 @@ from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.seal import Sealing
 from ckpt_tools.model.selection import Selection
 
-FIRST = {case.parent.parent.name: case for case in reversed(CASES)}
 ONE_OF_EACH = [pytest.param(case, id=layout) for layout, case in sorted(FIRST.items())]
 
 
