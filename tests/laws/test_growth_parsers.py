@@ -39,10 +39,10 @@ def safetensors(*entries: bytes, data: int) -> bytes:
     return struct.pack("<Q", len(header)) + header + FLOATS * data
 
 
-def listed(names: Iterable[str], data: int | None = None, apart: int = 4) -> bytes:
+def listed(names: Iterable[str], data: int | None = None, apart: int = 4, backwards: bool = False) -> bytes:
     """Vectors of one number, in this order; all in one place where they lie ``apart`` by nothing."""
     rows = [b'"%s":' % name.encode() + LIST % (apart * k, apart * k + 4) for k, name in enumerate(names)]
-    return safetensors(*rows, data=len(rows) if data is None else data)
+    return safetensors(*rows[:: -1 if backwards else 1], data=len(rows) if data is None else data)
 
 
 def archive(*records: tuple[str, bytes]) -> bytes:
@@ -161,9 +161,9 @@ FILES: dict[str, Callable[[int], dict[str, bytes]]] = {
     "pickle": one("x.pkl", lambda n: b"\x80\x02](" + b"}" * n + b"e."),
     "safetensors": one(TENSORS, lambda n: listed(named(n))),
     "safetensors, one place": one(TENSORS, lambda n: listed(named(n), data=1, apart=0)),
-    "safetensors, backwards": one(TENSORS, lambda n: safetensors(*(b'"w%d":' % i + LIST % (4 * i, 4 * i + 4) for i in range(n)[::-1]), data=n)),
+    "safetensors, backwards": one(TENSORS, lambda n: listed(named(n), backwards=True)),
     "safetensors, one name": one(TENSORS, lambda n: listed(["w"] * n)),
-    "safetensors, metadata": one(TENSORS, lambda n: safetensors(b'"__metadata__":{' + b",".join(b'"k%d":"v"' % i for i in range(n)) + b"}", data=0)),
+    "safetensors, metadata": one(TENSORS, lambda n: safetensors(b'"__metadata__":' + json.dumps(dict.fromkeys(named(n), "v")).encode(), data=0)),
     "safetensors, braces": one(TENSORS, lambda n: safetensors(*(b'"w%d":{"x":"%s"}' % (i, b"}" * 40) for i in range(n)), data=0)),
     "safetensors, set": lambda n: shards(n, 4),
     "safetensors, many files": lambda n: shards(n, n),

@@ -123,20 +123,16 @@ def test_the_memo_as_pythons_own() -> None:
 
 STORMS: dict[str, Callable[[int], bytes]] = {
     "puts": lambda n: P2 + b"N" + b"".join(b"r" + (k * 3).to_bytes(4, "little") for k in range(n)) + b".",
-    "puts backwards": lambda n: (
-        P2 + b"N" + b"".join(b"r" + k.to_bytes(4, "little") for k in range(n, 0, -1)) + b"."
-    ),
+    "puts backwards": lambda n: P2 + b"N" + b"".join(b"r" + k.to_bytes(4, "little") for k in range(n, 0, -1)) + b".",
     "memoizes": lambda n: P4 + b"N" + b"\x94" * n + b".",
     "lines": lambda n: P2 + b"N" + b"".join(b"p%d\n" % (k * PRIME) for k in range(n)) + b".",
-    "marks": lambda n: P2 + b"(" * n + b"0" * n + b"N.",
-    "deep lists": lambda n: P2 + b"]" * n + b"a" * (n - 1) + b".",
-    "deep tuples": lambda n: P2 + b"N" + b"\x85" * n + b".",
-    "deep dicts": lambda n: P2 + b"}K\1" * n + b"N" + b"s" * n + b".",
+    "marks": lambda n: P2 + b"(" * n + b"0" * n + b"N.", "deep lists": lambda n: P2 + b"]" * n + b"a" * (n - 1) + b".",
+    "deep tuples": lambda n: P2 + b"N" + b"\x85" * n + b".", "deep dicts": lambda n: P2 + b"}K\1" * n + b"N" + b"s" * n + b".",
     "one tuple": lambda n: P2 + b"](" + b"".join(long1(PRIME * 3) for _ in range(n)) + b"e.",
     "globals": lambda n: P2 + b"".join(b"cm\nn%d\n0" % k for k in range(n)) + b"N.",
     "calls": lambda n: P2 + b"cm\nn\nq\0(" + b"h\0)R" * n + b"t\x86.",
     "keys twice": lambda n: P2 + b"}(" + b"X\1\0\0\0aN" * n + b"u.",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", STORMS)

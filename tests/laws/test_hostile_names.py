@@ -25,14 +25,10 @@ from in_process import executed
 from places import FIXTURES
 
 NAMES = {
-    "no UTF-8": b"\xff\xfe",
-    "lines": b"a\nckpt: note: forged\n::error::forged\rc",
-    "escapes": b"\x1b[31mred\x1b]0;title\x07\x08\x7f",
-    "of 8 bits": b"\xc2\x9b31m",
-    "right to left": b"\xe2\x80\xaegpj\xe2\x81\xa6x\xe2\x80\x8f",
-    "separators": b"\xe2\x80\xa8a\xe2\x80\xa9",
+    "no UTF-8": b"\xff\xfe", "lines": b"a\nckpt: note: forged\n::error::forged\rc", "escapes": b"\x1b[31mred\x1b]0;title\x07\x08\x7f",
+    "of 8 bits": b"\xc2\x9b31m", "right to left": b"\xe2\x80\xaegpj\xe2\x81\xa6x\xe2\x80\x8f", "separators": b"\xe2\x80\xa8a\xe2\x80\xa9",
     "for a shell": b"-a b'\"$(x)`y`;*&\\",
-}
+}  # fmt: skip
 PLACES = ("root", "run", "file", "directory")
 UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -119,20 +115,17 @@ def pipe_elsewhere(path: Path) -> None:
     path.symlink_to(f"{path.name}.pipe")
 
 
+def link_to(target: str) -> Callable[[Path], object]:
+    return lambda path: path.symlink_to(target.format(path.name))
+
+
 KINDS: dict[str, Callable[[Path], object]] = {
-    "pipe": os.mkfifo,
-    "link to a pipe": pipe_elsewhere,
-    "socket": a_socket,
-    "device": lambda path: path.symlink_to("/dev/zero"),
-    "terminal": lambda path: path.symlink_to("/dev/tty"),
-    "loop": lambda path: path.symlink_to(path.name),
-    "link above": lambda path: path.symlink_to(".."),
-    "dangling": lambda path: path.symlink_to("none"),
-    "directory": Path.mkdir,
-}
+    "pipe": os.mkfifo, "link to a pipe": pipe_elsewhere, "socket": a_socket, "device": link_to("/dev/zero"),
+    "terminal": link_to("/dev/tty"), "loop": link_to("{}"), "link above": link_to(".."), "dangling": link_to("none"), "directory": Path.mkdir,
+}  # fmt: skip
 ASKED_OF_FILES = (
-    "plan @ --json --allow none", "ls @", "verify @", "verify !", "show !", "latest @ --rank 0", "seal @", "prune @ --keep-last 1", "diff @ @",
-    "quarantine @", "repair @", "hook @ --plan-dir plans", "report @ -o page.html", "watch @ --once --settle 0s --state-dir watched",
+    "plan @ --json --allow none", "ls @", "verify @", "verify !", "show !", "latest @ --rank 0", "seal @", "prune @ --keep-last 1",
+    "diff @ @", "quarantine @", "repair @", "hook @ --plan-dir plans", "report @ -o page.html", "watch @ --once --settle 0s --state-dir watched",
 )  # fmt: skip
 SAID = ("was skipped", "passed over", "newer than the choice")
 WATCHED: list[Path] = []

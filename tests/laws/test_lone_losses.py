@@ -21,39 +21,24 @@ from ckpt_tools.model.finding import Verdict
 
 LAYER = "global_step8/layer_0@-model"
 RANKED, UNRANKED = "global_step@/layer_0{}-model_00-model_states.pt", "global_step@/layer_0{}-model_states.pt"
+ONE = "only checkpoints/checkpoint_3; mv checkpoints/checkpoint_3 3; cp 3/model.safetensors 3/model_1.safetensors;"
+HALVES = of_steps("optimizer scheduler", "cp 3/@.bin 3/@_1.bin")
+LAYERS = of_steps("0 1 2 3", f"cp {LAYER}_00-model_states.pt {LAYER}_01-model_states.pt")
+NO_RANKS = of_steps("4 8", "\n".join(f"mv {RANKED.format(n)} {UNRANKED.format(n)}" for n in range(4)))
+DECODERS = of_steps("1 2", "cp 20/model/model/decoder/0 20/model/model/decoder/@")
 MADE = {
-    # Saves of a larger model.
-    "pipeline": (
-        "deepspeed/pipeline",
-        "only global_step8;"
-        + of_steps("0 1 2 3", f"cp {LAYER}_00-model_states.pt {LAYER}_01-model_states.pt"),
-    ),
-    "unranked": (
-        "deepspeed/pipeline",
-        of_steps("4 8", "\n".join(f"mv {RANKED.format(n)} {UNRANKED.format(n)}" for n in range(4))),
-    ),
-    "nanotron": (
-        "nanotron/zero",
-        of_steps("1 2", "cp 20/model/model/decoder/0 20/model/model/decoder/@") + ";rm 10",
-    ),
-    # A second model that is trained beside its own.
-    "two-models": (
-        "accelerate/auto",
-        "only checkpoints/checkpoint_3; mv checkpoints/checkpoint_3 3;"
-        + of_steps(
-            "optimizer scheduler", "cp 3/@.bin 3/@_1.bin\ncp 3/model.safetensors 3/model_1.safetensors"
-        )
-        + ";mv 3 checkpoints/checkpoint_3",
-    ),
+    # Saves of a larger model, and a second model that is trained beside its own.
+    "pipeline": ("deepspeed/pipeline", f"only global_step8;{LAYERS}"),
+    "unranked": ("deepspeed/pipeline", NO_RANKS),
+    "nanotron": ("nanotron/zero", f"{DECODERS};rm 10"),
+    "two-models": ("accelerate/auto", f"{ONE}{HALVES};mv 3 checkpoints/checkpoint_3"),
 }
 TREES = table(
     """
     # --- Others of the save show that it was there
     colossalai/booster
-        only epoch-1_step-4; rm epoch-1_step-4/modeling/pytorch_model.bin.index.json
-            -> exit 4 choice/none-usable -missing-part
-        only epoch-1_step-4;
-            rm epoch-1_step-4/optimizer/{pytorch_optim.bin.index.json,pytorch_optim_group.bin}
+        only epoch-1_step-4; rm epoch-1_step-4/modeling/pytorch_model.bin.index.json -> exit 4 choice/none-usable -missing-part
+        only epoch-1_step-4; rm epoch-1_step-4/optimizer/{pytorch_optim.bin.index.json,pytorch_optim_group.bin}
             -> exit 4 choice/none-usable -missing-part
     fairseq2/sharded/checkpoints
         only step_30 -> step_30
@@ -61,42 +46,36 @@ TREES = table(
         only step_30; rm step_30/{optimizer/pp_00/tp_00/sdp_01,trainer/rank_01,data_reader/dp_01}.pt
             -> exit 4 choice/none-usable -missing-part
     hf-trainer/sharded
-        only checkpoint-20; rm checkpoint-20/model.safetensors.index.json
-            -> exit 4 choice/none-usable -missing-part
+        only checkpoint-20; rm checkpoint-20/model.safetensors.index.json -> exit 4 choice/none-usable -missing-part
     hf-trainer/paddlenlp-unified
         only checkpoint-10; rm checkpoint-10/{model.safetensors.index.json,optimizer.safetensors.index.json}
             -> exit 4 choice/none-usable -missing-part
     lerobot/optimizers/outputs/checkpoints
-        only 000300; rm 000300/pretrained_model/policy_preprocessor{.json,_step_3_normalizer_processor.safetensors} -> exit 4 choice/none-usable -missing-part
-        only 000300; rm 000300/training_state/{actor/optimizer_state.safetensors,critic/optimizer_param_groups.json} -> exit 4 choice/none-usable -missing-part
+        only 000300; rm 000300/pretrained_model/policy_preprocessor{.json,_step_3_normalizer_processor.safetensors}
+            -> exit 4 choice/none-usable -missing-part
+        only 000300; rm 000300/training_state/{actor/optimizer_state.safetensors,critic/optimizer_param_groups.json}
+            -> exit 4 choice/none-usable -missing-part
     levanter/steps
         only step-20 -> step-20
-        only step-20; rm step-20/{model/decoder/kernel/.zarray,_step/0}
-            -> exit 4 choice/none-usable -missing-part
+        only step-20; rm step-20/{model/decoder/kernel/.zarray,_step/0} -> exit 4 choice/none-usable -missing-part
     megatron/layer_wise
-        rm iter_0000010; rm iter_0000020/mp_rank_00/model_optim_rng.pt
-            -> exit 4 choice/none-usable -missing-part
+        rm iter_0000010; rm iter_0000020/mp_rank_00/model_optim_rng.pt -> exit 4 choice/none-usable -missing-part
     megatron-core/bridge
         rm iter_0000010; rm iter_0000020/train_state.pt -> exit 4 choice/none-usable -missing-part
     megatron-core/fsdp_dtensor
         rm iter_0000010; rm iter_0000020/train_state.pt -> exit 4 choice/none-usable -missing-part
     megatron-core/zarr
-        rm iter_0000010; rm iter_0000020/{model.bias/.zarray,model.weight/0.0}
-            -> exit 4 choice/none-usable -missing-part
+        rm iter_0000010; rm iter_0000020/{model.bias/.zarray,model.weight/0.0} -> exit 4 choice/none-usable -missing-part
     nemo-rl/megatron
-        only step_4; rm step_4/policy/weights/iter_0000000/metadata.json
-            -> exit 4 choice/none-usable -missing-part
+        only step_4; rm step_4/policy/weights/iter_0000000/metadata.json -> exit 4 choice/none-usable -missing-part
     openrlhf/ppo
         only _actor/global_step20; only _critic/global_step20 -> step 20
-        rm */global_step10; rm {_critic,_actor}/global_step20/mp_rank_00_model_states.pt
-            -> exit 4 choice/none-usable -missing-part
+        rm */global_step10; rm {_critic,_actor}/global_step20/mp_rank_00_model_states.pt -> exit 4 choice/none-usable -missing-part
     t5x/steps
-        only checkpoint_20; rm checkpoint_20/target.decoder.bias/.zarray
-            -> exit 4 choice/none-usable -missing-part
+        only checkpoint_20; rm checkpoint_20/target.decoder.bias/.zarray -> exit 4 choice/none-usable -missing-part
     pipeline
         as it is -> global_step8 +missing-tracker
-        rm global_step8/layer_{02-model_00,03-model_01}-model_states.pt
-            -> exit 4 choice/none-usable -missing-part
+        rm global_step8/layer_{02-model_00,03-model_01}-model_states.pt -> exit 4 choice/none-usable -missing-part
     deepspeed/pipeline
         rm global_step8/layer_03-model_00-model_states.pt -> global_step4 -missing-part +dangling-tracker
     unranked
@@ -120,15 +99,13 @@ TREES = table(
     accelerate/auto
         # Only the second loader draws at random: the first has no sampler to save.
         cp checkpoints/checkpoint_2/scheduler.bin checkpoints/checkpoint_2/sampler_1.bin;
-            cp checkpoints/checkpoint_3/scheduler.bin checkpoints/checkpoint_3/sampler_1.bin
-            -> checkpoints/checkpoint_3
+            cp checkpoints/checkpoint_3/scheduler.bin checkpoints/checkpoint_3/sampler_1.bin -> checkpoints/checkpoint_3
     # A file that no rank has: of which its name tells.
     dcp-hf/two
         mv step-10/shard-00001* step-10/shard-00001-model-00001-of-00002.safetensors;
             mv step-10/shard-00002* step-10/shard-00002-model-00002-of-00002.safetensors -> step-10
         mv step-10/shard-00001* step-10/shard-00001-model-00001-of-00003.safetensors;
-            mv step-10/shard-00002* step-10/shard-00002-model-00002-of-00003.safetensors
-            -> step-10 +missing-part
+            mv step-10/shard-00002* step-10/shard-00002-model-00002-of-00003.safetensors -> step-10 +missing-part
     """,
     **MADE,
 )

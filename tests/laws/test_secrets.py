@@ -8,6 +8,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.sax.saxutils import escape
@@ -211,18 +212,10 @@ def test_nothing_secret_is_shown_or_left_where_the_store_answers(who: str, told:
     assert len(list(desk.left())) > 3, "verdicts, decisions and a report are written"
 
 
-def badly() -> Iterator[Any]:
-    """Who asks, and how it is answered: each answer is given to somebody, and those that quote what they were
-    sent to all. With a profile boto3 is asked for each command, which takes long.
-    """
-    for i, who in enumerate(("environment", "presigned", "profile")):
-        for n, name in enumerate(("nothing there", *FAULTS)):
-            daily = name in ("forged", "garbage") or (n % 2 == i and who != "profile")
-            yield pytest.param(who, name, marks=() if daily else pytest.mark.exhaustive)
-
-
-@pytest.mark.share(9)
-@pytest.mark.parametrize(("who", "name"), list(badly()))
+@pytest.mark.share(24)
+@pytest.mark.parametrize(
+    ("who", "name"), list(product(("environment", "presigned", "profile"), ("nothing there", *FAULTS)))
+)
 def test_nothing_secret_is_shown_or_left_where_it_does_not(
     who: str, name: str, told: Tell, s3: Bucket
 ) -> None:

@@ -249,14 +249,7 @@ def test_copies_and_links_that_could_not_be_looked_at(
 # ---- nothing is there, as far as one can see
 
 
-ANY = (
-    "plan",
-    "plan --allow=unreadable --allow=none",
-    "hook --allow none",
-    "run --allow none",
-    "ls",
-    "verify",
-)
+ANY = ("plan", "plan --allow=unreadable --allow=none", "hook --allow none", "run --allow none", "ls", "verify")  # fmt: skip
 
 
 @pytest.mark.parametrize("command", ANY)

@@ -28,6 +28,14 @@ from ckpt_tools.reading.opening import open_session
 TREES = [pytest.param(case.parent / "tree", id=name.replace("/", "-")) for name, case in NAMED.items()]
 
 
+READ = ReadOptions(jobs=1, settle=0.0, cache=True)
+
+
+def own_places(patch: pytest.MonkeyPatch, tmp: Path) -> None:
+    patch.setenv("XDG_STATE_HOME", str(tmp / "state"))
+    patch.setenv("CKPT_CACHE_DIR", str(tmp / "cache"))
+
+
 def damaged(root: Path) -> set[str]:
     """The paths that verify has errors about."""
     result = verify(str(root), settle=0.0, jobs=1)
@@ -37,12 +45,10 @@ def damaged(root: Path) -> set[str]:
 
 def compared(root: Path, monkeypatch: pytest.MonkeyPatch, tmp: Path) -> dict[str, tuple[bool, str]]:
     """Checkpoint -> whether verify calls it damaged, and its state."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp / "state"))
-    monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp / "cache"))
-    read = ReadOptions(jobs=1, settle=0.0, cache=True)
-    watched = WatchedRoot(str(root), WatchOptions(read=read), lambda _: None)
+    own_places(monkeypatch, tmp)
+    watched = WatchedRoot(str(root), WatchOptions(read=READ), lambda _: None)
     watched.look()
-    s, bad, out = open_session(str(root), read), damaged(root), {}
+    s, bad, out = open_session(str(root), READ), damaged(root), {}
     found = list_checkpoints(s)
     of = {key: {p.path for p in s.members(one.checkpoint).parts} for key, one in found.items()}
     for key, one in found.items():
@@ -109,12 +115,10 @@ def looked_once(root: Path, call: str, at: int, tmp: Path) -> tuple[int, dict[st
         shutil.rmtree(tmp / name, ignore_errors=True)
     said, failing = list[Event](), Failing(getattr(os, call), root, at)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(tmp / "state"))
-        patch.setenv("CKPT_CACHE_DIR", str(tmp / "cache"))
+        own_places(patch, tmp)
         patch.setattr(os, call, failing)
-        options = WatchOptions(read=ReadOptions(jobs=1, settle=0.0, cache=True), once=True)
         try:
-            code = Watcher([str(root)], options, said.append).run()
+            code = Watcher([str(root)], WatchOptions(read=READ, once=True), said.append).run()
         except CkptError as e:
             code = e.exit_code
     passes: list[Any] = [e.fields["checkpoints"] for e in said if e.type == "pass"]
@@ -130,24 +134,3 @@ def test_whichever_call_fails_it_says_the_same_or_that_it_could_not_look(call: s
     ends = [looked_once(root, call, at, tmp_path)[:2] for at in range(1, calls + 1)]
     assert [5, {**usual, "good": 1, "waiting": 1}] in [[*end] for end in ends] or call != "stat"
     assert all(code == 5 or (code, states) == (0, usual) for code, states in ends), ends
-
-
-def test_an_older_directory_that_cannot_be_listed_is_no_success(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Although a plan passes over it: there may be a checkpoint that nobody has verified."""
-    root, real = megatron(tmp_path / "run"), os.scandir
-    os.utime(root / "iter_0000010", (1e9, 1e9))
-
-    def listed(path: Any = ".") -> Any:
-        if isinstance(path, str) and path.endswith("iter_0000010"):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
-        return real(path)
-
-    monkeypatch.setattr(os, "scandir", listed)
-    said = list[Event]()
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    options = WatchOptions(read=ReadOptions(jobs=1, settle=0.0, cache=False), once=True)
-    assert Watcher([str(root)], options, said.append).run() == 5
-    plans: list[Any] = [e.fields["plan"] for e in said if e.type == "pass"]
-    assert plans[-1]["exit_code"] == 0
