@@ -103,21 +103,6 @@ def test_the_memo_is_no_dict(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(type(k) is str and not k.isdigit() for k in made[0].far)
 
 
-@pytest.mark.exhaustive
-def test_the_memo_as_pythons_own() -> None:
-    """Numbers that are left out, given twice, far away, and those that MEMOIZE gives beside them."""
-    for stream in (
-        b"K\1q\1K\2\x94K\3q\7K\4\x94h\1h\1\x86h\2\x86h\7\x86.",
-        b"K\1r\xff\xff\xff\0K\2\x94h\1j\xff\xff\xff\0\x86.",
-        b"K\1q\0K\2q\0h\0.",
-        b"K\1p123456789\nK\2\x94g123456789\nh\1\x86.",
-    ):
-        whole = P4 + b"(" + stream[:-1] + b"t."
-        assert read_pickle(whole).value == pickle.loads(whole)
-    with pytest.raises(Damage, match="never stored"):
-        read_pickle(P4 + b"K\1q\5h\4.")
-
-
 # -- growth --------------------------------------------------------------------------------------------------
 
 
