@@ -20,6 +20,7 @@ import torch.distributed.checkpoint as saver
 from counted import calls
 from mindspore_writer import record
 from msgpack_writer import array, packed
+from safetensors_writer import made
 from small_files import tf
 
 from ckpt_tools.api import verify
@@ -163,7 +164,7 @@ FILES: dict[str, Callable[[int], dict[str, bytes]]] = {
     "safetensors, one place": one(TENSORS, lambda n: listed(named(n), data=1, apart=0)),
     "safetensors, backwards": one(TENSORS, lambda n: listed(named(n), backwards=True)),
     "safetensors, one name": one(TENSORS, lambda n: listed(["w"] * n)),
-    "safetensors, metadata": one(TENSORS, lambda n: safetensors(b'"__metadata__":' + json.dumps(dict.fromkeys(named(n), "v")).encode(), data=0)),
+    "safetensors, metadata": one(TENSORS, lambda n: made({"__metadata__": dict.fromkeys(named(n), "v")})),
     "safetensors, braces": one(TENSORS, lambda n: safetensors(*(b'"w%d":{"x":"%s"}' % (i, b"}" * 40) for i in range(n)), data=0)),
     "safetensors, set": lambda n: shards(n, 4),
     "safetensors, many files": lambda n: shards(n, n),

@@ -1,5 +1,6 @@
-"""Whatever befalls the files of a tree of any layout: another save or another file is taken, or something is said of it;
-nothing damaged is loaded, nothing older without a word, nothing from nothing, and every rank hears the same.
+"""Whatever befalls the files of a tree of any layout: another save or another file is taken, or something is
+said of it; nothing damaged is loaded, nothing older without a word, nothing from nothing, and every rank hears
+the same.
 """
 
 from __future__ import annotations

@@ -121,11 +121,13 @@ def link_to(target: str) -> Callable[[Path], object]:
 
 KINDS: dict[str, Callable[[Path], object]] = {
     "pipe": os.mkfifo, "link to a pipe": pipe_elsewhere, "socket": a_socket, "device": link_to("/dev/zero"),
-    "terminal": link_to("/dev/tty"), "loop": link_to("{}"), "link above": link_to(".."), "dangling": link_to("none"), "directory": Path.mkdir,
+    "terminal": link_to("/dev/tty"), "loop": link_to("{}"), "link above": link_to(".."),
+    "dangling": link_to("none"), "directory": Path.mkdir,
 }  # fmt: skip
 ASKED_OF_FILES = (
     "plan @ --json --allow none", "ls @", "verify @", "verify !", "show !", "latest @ --rank 0", "seal @", "prune @ --keep-last 1",
-    "diff @ @", "quarantine @", "repair @", "hook @ --plan-dir plans", "report @ -o page.html", "watch @ --once --settle 0s --state-dir watched",
+    "diff @ @", "quarantine @", "repair @", "hook @ --plan-dir plans", "report @ -o page.html",
+    "watch @ --once --settle 0s --state-dir watched",
 )  # fmt: skip
 SAID = ("was skipped", "passed over", "newer than the choice")
 WATCHED: list[Path] = []

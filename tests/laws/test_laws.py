@@ -1,6 +1,6 @@
-"""Laws of the plan on small trees of which it is known what is whole, as frameworks write them: after a crash at any call
-of a save, also where one of an earlier attempt is overwritten; and after damage to some files. The newest whole save is
-found, nobody else's is blamed, and the plan depends on nothing that does not matter.
+"""Laws of the plan on small trees of which it is known what is whole, as frameworks write them: after a crash
+at any call of a save, also where one of an earlier attempt is overwritten; and after damage to some files. The
+newest whole save is found, nobody else's is blamed, and the plan depends on nothing that does not matter.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Over real trees of all layouts: files of other programs beside checkpoints, and runs and frameworks side by side
-never end in a crash, in a mixture of two runs, or in an older checkpoint without a word. And any tree of files: files of
-real trees of one or two layouts, under names that miss theirs narrowly, beside notes and leftovers; contents real, cut,
-empty or of no sense: nothing but a CkptError may come out of a question, and the tree must be what it was.
+"""Over real trees of all layouts: files of other programs beside checkpoints, and runs and frameworks side by
+side never end in a crash, in a mixture of two runs, or in an older checkpoint without a word. And any tree of
+files: files of real trees of one or two layouts, under names that miss theirs narrowly, beside notes and
+leftovers; contents real, cut, empty or of no sense: nothing but a CkptError may come out of a question, and the
+tree must be what it was.
 """
 
 from __future__ import annotations
@@ -187,7 +188,9 @@ def test_of_two_frameworks_in_one_directory_the_later_is_never_passed_over(case:
 NOTES = sorted({n for layout in LAYOUTS for n in (layout.tracker.file, *layout.records.names) if n})
 OTHERS = ["rank_0/meta.json", "resume_record/latest_checkpointed_iteration.txt", "net-graph.meta", "x.tmp", "m.ckpt.dirty"]  # fmt: skip
 """Notes and leftovers that no template names."""
-SAID = [b"", b"10", b"20\n", b"release", b"global_step10", b'model_checkpoint_path: "ckpt-1"\n', b"{}", b"\xff" * 20, b"9" * 5000]  # fmt: skip
+SAID = [
+    b"", b"10", b"20\n", b"release", b"global_step10", b'model_checkpoint_path: "ckpt-1"\n', b"{}", b"\xff" * 20, b"9" * 5000,
+]  # fmt: skip
 INSTEAD = ["", "_", "-", "0", "9" * 30, ".", "/", "é", " ", "\x1b[2J", "\udcff", "\n"]
 
 

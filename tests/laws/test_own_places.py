@@ -23,7 +23,8 @@ from ckpt_tools.reading.opening import open_session
 
 AXES = ("tp", "pp", "ep")
 Places = Mapping[str, Mapping[str, int]]
-OF_FOUR = ({"sizes": {"tp": 2}}, {"replicas_all": True}, {"replica_groups": {"": ((0, 1, 2, 3),)}}, {"layout": "files"}, {"layout": "rank-files"})  # fmt: skip
+GROUP = {"replica_groups": {"": ((0, 1, 2, 3),)}}
+OF_FOUR = ({"sizes": {"tp": 2}}, {"replicas_all": True}, GROUP, {"layout": "files"}, {"layout": "rank-files"})
 FLAGS = (
     {},
     {"world_size": 2, "sizes": {"tp": 1, "pp": 1}},

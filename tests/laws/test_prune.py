@@ -1,9 +1,10 @@
-"""Prune and quarantine over the real trees of all layouts: what is resumed from stays, nothing else than checkpoints goes,
-and what is left of one is nothing; what is put away is no candidate, exists all the same, and comes back as it was.
+"""Prune and quarantine over the real trees of all layouts: what is resumed from stays, nothing else than
+checkpoints goes, and what is left of one is nothing; what is put away is no candidate, exists all the same, and
+comes back as it was.
 
-Of a store the order in which objects are deleted counts, which cannot be renamed: however far it came, what a job resumes
-from is what it was before, or an answer that stops it. The law is held on disks: a tree without the objects that are gone
-is what is left.
+Of a store the order in which objects are deleted counts, which cannot be renamed: however far it came, what a
+job resumes from is what it was before, or an answer that stops it. The law is held on disks: a tree without the
+objects that are gone is what is left.
 """
 
 from __future__ import annotations

@@ -346,7 +346,8 @@ RANK = "mp_rank_01/model_optim_rng.pt"
 @pytest.mark.parametrize(
     ("command", "call", "below"),
     [
-        ("plan --json", "opendir", "iter_0000020"), ("latest --rank 0", "read", f"iter_0000020/{RANK}"), ("verify", "read", f"iter_0000010/{RANK}"),
+        ("plan --json", "opendir", "iter_0000020"), ("latest --rank 0", "read", f"iter_0000020/{RANK}"),
+        ("verify", "read", f"iter_0000010/{RANK}"),
         ("hook", "readdir", "iter_0000020/mp_rank_00"), ("run", "open", f"iter_0000020/{RANK}"), ("ls", "stat", f"iter_0000020/{RANK}"),
     ],
 )  # fmt: skip
@@ -407,7 +408,9 @@ def test_the_number_of_a_rank_is_no_older_step(
     assert harmed.injected and harmed.code == 5 and fault.path in harmed.err
 
 
-CLOSING = ("plan @ --json", "latest @ --rank 0", "hook @ --plan-dir plans", "verify @ --json", "seal @ -q", "prune @ --keep 1 --apply -q")  # fmt: skip
+CLOSING = (
+    "plan @ --json", "latest @ --rank 0", "hook @ --plan-dir plans", "verify @ --json", "seal @ -q", "prune @ --keep 1 --apply -q",
+)  # fmt: skip
 
 
 class Closing:

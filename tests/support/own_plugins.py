@@ -44,7 +44,7 @@ def install(
     source: str = FORMAT + LAYOUT,
     **named: str,
 ) -> Path:
-    """Put a package into a place of Python's path, and return that; ``name``, ``version`` and ``module`` are its own."""
+    """Put a package of this ``name``, ``version`` and ``module`` into a place of Python's path, and return that."""
     name, version, module = (named.get(key, usual) for key, usual in USUAL.items())
     place.mkdir(parents=True, exist_ok=True)
     (place / f"{module}.py").write_text(source)
