@@ -55,6 +55,7 @@ class Said(NamedTuple):
     code: int
     step: int | None
     files: tuple[str, ...]
+    inodes: frozenset[int]
     mtime_ns: int
     named: frozenset[tuple[str, str]]
 
