@@ -21,7 +21,7 @@ import pytest
 from asked_plan import loads
 from described_layouts import HOUR, LAYOUTS, START, described_tree, trackers
 from examples import examples
-from fixture_trees import CASES, FIRST, TREES, below, materialise
+from fixture_trees import CASES, FIRST, NAMED, below, materialise
 from hypothesis import event, given
 from hypothesis import strategies as st
 from kill_points import files_of
@@ -43,6 +43,14 @@ SMALLEST = Policy(max_total=1)
 """Keeps nothing of its own accord."""
 
 
+def by_day(*layouts: str) -> list[Any]:
+    """All cases; by day the first one of each of these."""
+    first = [FIRST[layout] for layout in layouts]
+    return [
+        pytest.param(c, id=n, marks=() if c in first else pytest.mark.exhaustive) for n, c in NAMED.items()
+    ]
+
+
 def answer(root: Path, selection: Selection = NOW) -> tuple[int, str]:
     """The exit code and the fingerprint of what a job resumes from."""
     try:
@@ -60,8 +68,7 @@ def went(said: Changes) -> list[str]:
     return [c.path for c in said.changes if c.state in ("removed", "would-remove")]
 
 
-@pytest.mark.share(108)
-@pytest.mark.parametrize("case", TREES)
+@pytest.mark.parametrize("case", by_day("dcp", "hf-trainer", "mindspore", "tensorflow", "verl"))
 def test_what_is_resumed_from_stays(case: Path) -> None:
     with tempfile.TemporaryDirectory() as made:
         root = materialise(case, Path(made))
@@ -203,8 +210,7 @@ def chosen_of(root: Path) -> tuple[Any, ...]:
     return 0, chosen and chosen.path, chosen and chosen.label, wrong
 
 
-@pytest.mark.share(80)
-@pytest.mark.parametrize("case", TREES)
+@pytest.mark.parametrize("case", by_day("deepspeed", "lerobot", "lightning", "megatron"))
 def test_away_and_back(case: Path) -> None:
     """All checkpoints of a tree, one after the other as they are chosen, and back in the reverse order."""
     with tempfile.TemporaryDirectory() as made:

@@ -143,7 +143,7 @@ def unlink_all_but_seals(root: Path) -> int:
     return len(seals)
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("case", ONE_OF_EACH)
 def test_seals_alone_are_no_first_launch(case: Path, tmp_path: Path) -> None:
     root = materialise(case, tmp_path)
