@@ -39,9 +39,7 @@ def test_an_attack_that_gets_what_it_wants_is_open() -> None:
     assert attack.judged(one, done, "") == ""
     assert attack.judged(one, done, "everything") == "everything"
     for answer in (
-        Answer(0, "", done.err),
-        Answer(70, "", done.err),
-        Answer(-9, "", done.err),
+        *(Answer(code, "", done.err) for code in (0, 70, -9)),
         Answer(2, "", "ckpt: error: no"),
         Answer(2, "", done.err, memory=attack.HUGE + 1),
         Answer(2, "", done.err, hung=True),
@@ -69,10 +67,8 @@ def test_memory_is_that_of_the_command_alone(end: str) -> None:
     ballast = bytearray(200 << 20)
     ballast[::4096] = b"x" * len(ballast[::4096])
     with scene() as at:
-        small, large = (
-            at.ckpt("explain", "truncated", code=f"{end}x = b'x' * ({size} << 20)\n").memory
-            for size in (1, 128)
-        )
+        codes = (f"{end}x = b'x' * ({size} << 20)\n" for size in (1, 128))
+        small, large = (at.ckpt("explain", "truncated", code=code).memory for code in codes)
     assert 10 << 20 < small < 120 << 20 < 128 << 20 < large < 250 << 20
 
 
@@ -82,18 +78,7 @@ def test_obeying_shows(tmp_path: Path) -> None:
     """
     with scene() as at:
         at.demo()
-        answer = at.ckpt(
-            "run",
-            at.runs,
-            "--order",
-            "step",
-            "--plan-dir",
-            at.home / "p",
-            "--job",
-            "j",
-            "--",
-            "env",
-            env={"CKPT_X": "PWNED"},
-        )
+        options = ("--order", "step", "--plan-dir", at.home / "p", "--job", "j")
+        answer = at.ckpt("run", at.runs, *options, "--", "env", env={"CKPT_X": "PWNED"})
         assert answer.code == 0 and "CKPT_X=PWNED" in answer.out
         assert Scene.decision(at)[1]["checkpoint"]["step"] == 10

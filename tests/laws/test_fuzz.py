@@ -19,10 +19,9 @@ from places import ROOT
 from scripts import loaded
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats import FORMATS, Anatomy, Format
+from ckpt_tools.formats import FORMATS, Format
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Level
-from ckpt_tools.storage import Source
 
 sys.path.append(str(ROOT / "benchmarks"))  # last: its small_files is another than that of the tests
 
@@ -44,21 +43,19 @@ def test_the_target_holds_for_seeds_and_splices_of_them(fmt: Format) -> None:
         run(a[: r.randrange(len(a) + 1)] + b[r.randrange(len(b) + 1) :])
 
 
-def test_the_target_lets_through_what_a_check_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-        raise ZeroDivisionError
+def raises(*_: object) -> Iterator[Finding]:
+    raise ZeroDivisionError
 
-    monkeypatch.setitem(FORMATS[0].checks, Level.STRUCTURE, broken)  # type: ignore[arg-type]
+
+def test_the_target_lets_through_what_a_check_raises_and_objects_to_an_impossible_finding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(FORMATS[0].checks, Level.STRUCTURE, raises)  # type: ignore[arg-type]
     with pytest.raises(ZeroDivisionError) as caught:
         TARGET.target(FORMATS[0].name)(b"PK")
     assert TARGET.where(caught.value).startswith("ZeroDivisionError-format-")
-
-
-def test_the_target_objects_to_an_impossible_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-        yield finding("truncated", "x", offset=-1)
-
-    monkeypatch.setitem(FORMATS[0].checks, Level.STRUCTURE, broken)  # type: ignore[arg-type]
+    impossible = [finding("truncated", "x", offset=-1)]
+    monkeypatch.setitem(FORMATS[0].checks, Level.STRUCTURE, lambda *_: iter(impossible))  # type: ignore[arg-type]
     with pytest.raises(AssertionError):
         TARGET.target(FORMATS[0].name)(b"PK")
 
@@ -90,21 +87,13 @@ def test_what_is_no_format_holds_for_seeds_and_splices_of_them(name: str) -> Non
         run(FUZZ.spliced(known, r))
 
 
-def test_a_target_that_is_no_format_lets_through_what_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_that_is_no_format_does_so_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ckpt_tools.layouts.LAYOUTS", ())
-    monkeypatch.setattr(
-        "ckpt_tools.layouts.mindspore.check_records",
-        lambda *_: [replace(finding("truncated", "x"), code="no-such-code")],
-    )
+    wrong = [replace(finding("truncated", "x"), code="no-such-code")]
+    monkeypatch.setattr("ckpt_tools.layouts.mindspore.check_records", lambda *_: wrong)
     with pytest.raises(AssertionError):
         TARGET.target("tracker")(b"20")
-
-
-def test_the_configuration_is_really_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr("ckpt_tools.layouts.user.load", broken)
+    monkeypatch.setattr("ckpt_tools.layouts.user.load", raises)
     with pytest.raises(ZeroDivisionError):
         TARGET.target("config")(TARGET.OTHERS["config"].seeds()[0])
 
@@ -129,9 +118,8 @@ def test_every_target_has_its_share_of_the_time(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(FUZZ, "campaign", campaign)
     monkeypatch.setattr(FUZZ.os, "sched_getaffinity", lambda _: {0, 1})
     results = FUZZ.campaigns(120, tmp_path, None)
-    assert sorted(name for name, _, _ in asked) == sorted(TARGET.every()) and len(
-        {out for _, _, out in asked}
-    ) == len(asked)
+    assert sorted(name for name, _, _ in asked) == sorted(TARGET.every())
+    assert len({out for _, _, out in asked}) == len(asked)
     assert sum(seconds for _, seconds, _ in asked) <= 2 * 120
     assert FUZZ.summed(results)["defects"] == {"names": ["crash"]} and json.dumps(FUZZ.summed(results))
 

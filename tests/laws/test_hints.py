@@ -44,7 +44,7 @@ def wrong_hints(alike: Sequence[Any], place: Path) -> Iterator[str]:
             yield from (f"{question}: {why}" for why in problems(tree, command))
 
 
-@pytest.mark.share(24)
+@pytest.mark.share(36)
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_pasted_hint_leads_where_it_says(group: str, tmp_path: Path) -> None:
     trees = groupby(unanswered(group), make.needs)
@@ -88,27 +88,23 @@ def test_what_is_left_out_is_exactly_the_file_that_is_named(tmp_path: Path) -> N
     assert code == 0 and out.startswith("Resume from step 200")
 
 
-HALVES = ("lora/lora.safetensors", "optimizer/optimizer.pt", "meta.json")
+def halves(n: int) -> dict[str, object]:
+    return {
+        "lora/lora.safetensors": saved({"w": tensor(n)}),
+        "optimizer/optimizer.pt": adam(n),
+        "meta.json": b"{}",
+    }
 
 
 @pytest.mark.parametrize(
     "files",
     [
         {f"{n}/net.pt": state(n) for n in (1200, 1600)},
-        {
-            f"backup/2024-10-04_11-20-0{n}-backup-{n}00-{n}-0/{name}": held
-            for n in (2, 3)
-            for name, held in zip(HALVES, (saved({"w": tensor(n)}), adam(n), b"{}"), strict=True)
-        },
-        {
-            f"checkpoint_23_{n}-model_part-{p}-shard{s}.pt": state(n)
-            for n in (22500, 22750)
-            for p in range(2)
-            for s in range(2)
-        },
+        {f"backup/2024-10-04_11-20-0{n}-backup-{n}00-{n}-0/{name}": held for n in (2, 3) for name, held in halves(n).items()},
+        {f"checkpoint_23_{n}-model_part-{at // 2}-shard{at % 2}.pt": state(n) for n in (22500, 22750) for at in range(4)},
     ],
     ids=["numbers", "halves in directories", "two coordinates"],
-)
+)  # fmt: skip
 def test_no_run_is_offered_where_nothing_tells_it(files: Mapping[str, object], tmp_path: Path) -> None:
     root = put(tmp_path, files)
     assert offered(root)[0] in (0, 2)
@@ -123,29 +119,17 @@ def fixed(names: Sequence[str]) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("names", "then"),
     [
-        (("final.pt",), "Resume from "),
-        (("agent_0.pt",), "Resume from step 0"),
-        (("agent_0.pt", "agent_1.pt"), "Resume from step 1"),
-        (("left.pt", "right.pt"), "several runs"),
-        (("net/left.pt", "optim/right.pt"), "several runs"),
-        (("s/net/left.pt", "s/optim/right.pt"), "several runs"),
-        (("a/left.pt", "a/right.pt", "b/left.pt", "b/right.pt"), "several runs"),
-        (("step_100.pt", "agent_0.pt"), "several runs"),
-        (("step_100.pt", "left.pt", "right.pt"), "several runs"),
-        (("student_100.pt", "teacher_100.pt"), "Resume from step 100"),
+        (("final.pt",), "Resume from "), (("agent_0.pt",), "Resume from step 0"), (("agent_0.pt", "agent_1.pt"), "Resume from step 1"),
+        (("left.pt", "right.pt"), "several runs"), (("s/net/left.pt", "s/optim/right.pt"), "several runs"),
+        (("a/left.pt", "a/right.pt", "b/left.pt", "b/right.pt"), "several runs"), (("step_100.pt", "left.pt", "right.pt"), "several runs"),
         (("student_1.pt", "teacher_1.pt", "student_2.pt", "teacher_2.pt"), "Resume from step 2"),
-        (("acc_0.91.pt", "acc_0.95.pt"), "Resume from step 1"),
-        (("net_0.91.pt", "opt_0.91.pt"), "several runs"),
-        (("bert_20260102_030405.pt", "bert_20260102_030505.pt"), "Resume from step 1"),
-        (("model[1].pt", "model[2].pt"), "Resume from step 2"),
-        (("agent <1>.pt",), "Resume from step 1"),
-        (("ours_rank0.pt", "ours_rank1.pt"), "Resume from "),
-        (("ours_100_rank0.pt", "ours_100_rank1.pt"), "Resume from step 100"),
-        (("ours-1000/w0.pt", "ours-1000/w1.pt"), "Resume from step 1000"),
-        (("step_50/extra/a.pt", "step_100.pt", "run 7/zip.pt"), ""),
+        (("acc_0.91.pt", "acc_0.95.pt"), "Resume from step 1"), (("net_0.91.pt", "opt_0.91.pt"), "several runs"),
+        (("bert_20260102_030405.pt", "bert_20260102_030505.pt"), "Resume from step 1"), (("agent <1>.pt",), "Resume from step 1"),
+        (("ours_100_rank0.pt", "ours_100_rank1.pt"), "Resume from step 100"), (("model[1].pt", "model[2].pt"), "Resume from step 2"),
+        (("ours-1000/w0.pt", "ours-1000/w1.pt"), "Resume from step 1000"), (("step_50/extra/a.pt", "step_100.pt", "run 7/zip.pt"), ""),
         (("a b/it's.pt",), "Resume from "),
     ],
-)
+)  # fmt: skip
 def test_pasted_lines_are_an_answer(
     names: Sequence[str], then: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,14 +146,11 @@ def test_pasted_lines_are_an_answer(
 @pytest.mark.parametrize(
     ("names", "sure"),
     [
-        (("student_100.pt", "teacher_100.pt"), True),
-        (("ours_100_rank0.pt", "ours_100_rank1.pt"), True),
-        (("agent_0.pt", "agent_1.pt"), False),
-        (("left.pt", "right.pt"), False),
-        (("step_100.pt", "left.pt"), False),
+        (("student_100.pt", "teacher_100.pt"), True), (("ours_100_rank0.pt", "ours_100_rank1.pt"), True),
+        (("agent_0.pt", "agent_1.pt"), False), (("left.pt", "right.pt"), False), (("step_100.pt", "left.pt"), False),
         (("ours_1-part_0.pt", "ours_2-part_0.pt", "ours_last-part_0.pt"), False),
     ],
-)
+)  # fmt: skip
 def test_lines_are_offered_where_names_tell_them(names: Sequence[str], sure: bool, tmp_path: Path) -> None:
     """All ranks loaded the file of one, or the last of two networks: nobody read the comments."""
     root = put(tmp_path / "run", fixed(names))
@@ -181,43 +162,26 @@ def test_lines_are_offered_where_names_tell_them(names: Sequence[str], sure: boo
 def test_the_lines_say_where_they_are_read(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = put(tmp_path / "run", fixed(["left.pt", "deep/right.txt"]))
+    guess = ["layouts", "--guess", str(put(tmp_path / "run", fixed(["left.pt", "deep/right.txt"])))]
     monkeypatch.chdir(tmp_path / where)
-    assert executed(["layouts", "--guess", str(root)])[1].startswith(
-        f"# Save these lines as {tmp_path}/ckpt.toml, "
-    )
+    assert executed(guess)[1].startswith(f"# Save these lines as {tmp_path}/ckpt.toml, ")
     (tmp_path / "pyproject.toml").write_text("[tool.ckpt]\nsettle = 0\n")
-    said = executed(["layouts", "--guess", str(root)])[1]
-    assert (
-        said.startswith(f"# Add these lines to {tmp_path}/pyproject.toml, ")
-        and "\n[[tool.ckpt.layout]]" in said
-    )
+    said = executed(guess)[1]
+    assert said.startswith(f"# Add these lines to {tmp_path}/pyproject.toml, ")
+    assert "\n[[tool.ckpt.layout]]" in said
 
 
 def test_what_is_passed_over_is_not_offered_to_resume_from(tmp_path: Path) -> None:
-    root = put(
-        tmp_path,
-        {"step_100.pt": state(100), "step_200.pt": state(200), "optim_best.pt": adam(5), "ema.pt": b""},
-    )
+    files = {"step_100.pt": state(100), "step_200.pt": state(200), "optim_best.pt": adam(5), "ema.pt": b""}
+    root = put(tmp_path, files)
     code, out, err = executed(["plan", str(root)])
     assert (code, pastes(out + err, str(root))) == (0, [])
 
 
-def test_numbered_directories_are_no_runs_to_choose_from(tmp_path: Path) -> None:
-    """One was offered as --run, with which every later start resumed from it."""
-    root = put(tmp_path / "run", {f"snap_{n}/net.pt": state(n) for n in (1200, 1600)})
-    code, out, _ = executed(["plan", str(root)])
-    assert code == 0 and out.startswith("Resume from step 1600")
+WRONG = [("--exclude llm", "starts from nothing"), ("--max-step 100", "leads to "), ("--run none", "starts from nothing")]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("wrong", "seen"),
-    [
-        ("--exclude llm", "starts from nothing"),
-        ("--max-step 100", "leads to "),
-        ("--run none", "starts from nothing"),
-    ],
-)
+@pytest.mark.parametrize(("wrong", "seen"), WRONG)
 def test_a_wrong_hint_is_seen(wrong: str, seen: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(unplaced, "without_all", lambda *_, **__: f"{wrong} to resume from step 200")
     files = {f"llm/iter_{n:07}/mp_rank_00/model_optim_rng.pt": state(n) for n in (100, 200)}

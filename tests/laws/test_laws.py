@@ -1,307 +1,258 @@
-"""Laws of the plan on real random trees: it is what an oracle works out from their description, and it
-depends on nothing that does not matter.
+"""Laws of the plan on small trees of which it is known what is whole, as frameworks write them: after a crash
+at any call of a save, also where one of an earlier attempt is overwritten; and after damage to some files. The
+newest whole save is found, nobody else's is blamed, and the plan depends on nothing that does not matter.
 """
 
 from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import msgspec
+import described_layouts
 import pytest
-from described import LAYOUTS, START, harm, question, tree, write
+import small_files
+import timed
+from asked_plan import loads
 from examples import examples
-from hypothesis import given, note
+from hypothesis import given
 from hypothesis import strategies as st
 from memory import brief_directory
-from oracle import Answer, Question, Save, Tree, answer, finished
+from timed import put
 
-from ckpt_tools import errors
-from ckpt_tools.api import plan, scan, verify
-from ckpt_tools.model.finding import Severity, Verdict
-from ckpt_tools.model.part import Kind
-from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.api import plan, verify
+from ckpt_tools.errors import CkptError
+from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.selection import Selection
 
-BYTES = ("truncate", "zero", "flip")
-"""Damage to the bytes of a file that stays where it is."""
+Files = Mapping[str, bytes]
+Call = tuple[str, str, bytes | str]
+"""("write", path, data) or ("rename", path, to): of a removal nothing is left that a rename does not leave as well."""
+BEFORE, CRASHED = (10, 20), 30
+TRACKERS = {"megatron": "latest_checkpointed_iteration.txt", "ascend": "latest_checkpointed_iteration.txt"}
 
 
-def selection(q: Question) -> Selection:
-    return Selection(
-        world_size=q.world,
-        replica_groups={"": q.groups} if q.groups else {},
-        fault_ranks=q.faults,
-        save_interval=q.interval,
-        order=q.order,
-    )
+def in_place(files: Files) -> list[Call]:
+    return [("write", path, data) for path, data in files.items()]
 
 
-def asked(root: Path, q: Question) -> LoadPlan | str:
-    """The plan, or the class of the exception."""
-    try:
-        return plan(str(root), selection(q))
-    except errors.CkptError as e:
-        note(f"{type(e).__name__}: {e}")
-        return type(e).__name__
+def each_aside(end: str) -> Callable[[Files], list[Call]]:
+    """Each file under another name, and then renamed."""
+    return lambda files: [
+        call
+        for path, data in files.items()
+        for call in (("write", path + end, data), ("rename", path + end, path))
+    ]
 
 
-def number(made: LoadPlan) -> int | None:
-    assert made.checkpoint is not None
-    return made.checkpoint.step if made.checkpoint.layout != "pytorch-sample" else made.checkpoint.epoch
+def index_last(files: Files) -> list[Call]:
+    """As FileSystemWriter.finish of DCP: the index is written aside, when all else is there."""
+    data = {path: made for path, made in files.items() if not path.endswith("/.metadata")}
+    index = {path: made for path, made in files.items() if path not in data}
+    common = {path: data.pop(path) for path in list(data) if path.endswith("/metadata.json")}
+    return [*in_place(data), *each_aside(".tmp")(index), *in_place(common)]
 
 
-def files(made: LoadPlan, root: Path) -> tuple[dict[int, dict[str, list[str]]], list[str]]:
-    ranks: dict[int, dict[str, list[str]]] = {}
-    for r in made.by_rank:
-        for f in r.files:
-            ranks.setdefault(r.rank, {}).setdefault(f.role, []).append(os.path.relpath(f.path, root))
-    return ranks, [os.path.relpath(f.path, root) for f in made.shared]
+def directory_aside(files: Files) -> list[Call]:
+    """As Orbax's CheckpointManager."""
+    home = next(iter(files)).partition("/")[0]
+    aside = f"{home}.orbax-checkpoint-tmp"
+    return [*in_place({aside + p.removeprefix(home): d for p, d in files.items()}), ("rename", aside, home)]
 
 
-def compare(made: LoadPlan | str, expected: Answer | str, root: Path) -> None:
-    if isinstance(made, str) or isinstance(expected, str):
-        # where another number of ranks saved and files are damaged as well, either may be said: both stop the
-        # job
-        assert made == expected or {
-            made if isinstance(made, str) else "",
-            expected if isinstance(expected, str) else "",
-        } == {"UsageError", "NoneUsable"}
-        return
-    assert made.checkpoint is not None
-    note(
-        f"rejected {[(r.checkpoint.path, [(f.code, f.message) for f in r.findings]) for r in made.rejected]}"
-    )
-    ranks, shared = files(made, root)
-    if not expected.ranks and list(ranks) == [0]:  # what the one rank of a job opens by itself
-        shared += [name for role in ranks.pop(0).values() for name in role]
-    note(f"planned {ranks} {shared}")
-    assert number(made) == expected.step
-    assert (made.checkpoint.kind is Kind.DYING_GASP) == expected.dying
-    assert set(ranks) == set(expected.ranks)
-    for rank, roles in expected.ranks.items():
-        assert set(ranks[rank]) == set(roles), rank
-        for role, fit in roles.items():
-            assert len(ranks[rank][role]) == 1 and ranks[rank][role][0] in fit, (rank, role)
-    assert len(shared) == len(expected.shared)
-    assert all(len(fit & set(shared)) == 1 for fit in expected.shared)
+def core(step: int) -> Files:
+    home, told = f"iter_{step:07d}", b'{"sharded_backend": "torch_dist", "sharded_backend_version": 1}'
+    files = {"common.pt": small_files.megatron_common(step, 2), **small_files.dcp(step, 2, "iteration")}
+    return {f"{home}/{name}": data for name, data in {**files, "metadata.json": told}.items()}
 
 
-def described(data: st.DataObject, layout: str, harms: int = 3) -> tuple[Tree, Question]:
-    made = tree(data, layout)
-    q = question(data, made)
-    for _ in range(data.draw(st.integers(0, harms), label="harms")):
-        harm(data, made)
-    return made, q
+def tensorflow(step: int) -> Files:
+    data, index = small_files.bundle(step // 10, step)
+    return {f"ckpt-{step // 10}.data-00000-of-00001": data, f"ckpt-{step // 10}.index": index}
 
 
-EXAMPLES = examples(int(os.environ.get("LAW_EXAMPLES", "25")))
+def of(layout: str, n: int) -> Callable[[int], Files]:
+    return lambda step: described_layouts.LAYOUTS[layout](step, n)
 
 
-@pytest.mark.share(2)
-@pytest.mark.parametrize("layout", LAYOUTS)
-@EXAMPLES
-@given(data=st.data())
-def test_the_plan_is_what_the_oracle_says(layout: str, data: st.DataObject) -> None:
-    made, q = described(data, layout)
-    expected = answer(made, q)
-    note(f"expected {expected}")
-    with brief_directory() as top:
-        write(made, top)
-        compare(asked(top, q), expected, top)
+FRAMEWORKS: dict[str, tuple[Callable[[int], Files], Callable[[Files], list[Call]]]] = {
+    "megatron": (of("megatron", 2), in_place),
+    "ascend": (of("ascend", 2), in_place),
+    "deepspeed": (of("deepspeed", 2), in_place),
+    "trainer": (of("trainer", 1), in_place),
+    "dcp": (of("dcp", 2), index_last),
+    "megatron-core": (core, index_last),
+    "lightning": (of("lightning", 1), each_aside(".part")),
+    "mindio": (of("mindio", 4), each_aside(".tmp")),
+    "tensorflow": (tensorflow, each_aside(".tempstate123")),
+    "orbax": (lambda s: {f"{s}/{p}": d for p, d in small_files.orbax(s).items()}, directory_aside),
+}
+MAY_LACK = ("config.json", "rng_state.pth", "_CHECKPOINT_METADATA", "commit_success.txt")
+NOT_LOADED = "training_args.bin"
 
 
-@EXAMPLES
-@given(data=st.data())
-def test_saves_without_the_highest_ranks_are_what_the_oracle_says(data: st.DataObject) -> None:
-    made = LAYOUTS["mindspore"](data, range(10, 10 * data.draw(st.integers(4, 5), label="saves"), 10))
-    few = data.draw(st.integers(1, max(1, made.world - 1)), label="few")
-    q = question(data, made)
-    for i, s in enumerate(made.saves):
-        s.mtime = START + 600 * i
-        size = (
-            data.draw(st.sampled_from([few, few, made.world]), label=f"ranks at {s.step}")
-            if i
-            else made.world
-        )
-        for f in s.files[size:]:
-            f.harm = "gone"
-    for _ in range(data.draw(st.integers(0, 1), label="harms")):
-        harm(data, made)
-    expected = answer(made, q)
-    note(f"expected {expected}")
-    with brief_directory() as top:
-        write(made, top)
-        compare(asked(top, q), expected, top)
+def is_whole(framework: str, step: int, there: Files) -> bool:
+    """Whether all that a job needs of a save is there; of Ascend's, which each rank writes, one file of a place."""
+    files = FRAMEWORKS[framework][0](step)
+    known = {path: there.get(path, data if path.endswith(MAY_LACK) else b"") for path, data in files.items()}
+    whole = [path for path, data in files.items() if known[path] == data or path.endswith(NOT_LOADED)]
+    of_place = os.path.dirname if framework == "ascend" else str
+    return {of_place(path) for path in whole} == {of_place(path) for path in files}
 
 
-def built(
-    data: st.DataObject, layout: str, root: Path, harms: int = 2
-) -> tuple[Tree, Question, Answer | str]:
-    """A tree in which files are damaged in place: which checkpoints there are, and of whom, is not in doubt."""
-    made = tree(data, layout)
-    q = question(data, made)
-    q = replace(q, faults=frozenset(), interval=None, order=q.order or "mtime")
-    for _ in range(data.draw(st.integers(0, harms), label="harms")):
-        harm(data, made, BYTES)
-    write(made, root)
-    return made, q, answer(made, q)
+def crashes(calls: list[Call]) -> Iterator[list[Call]]:
+    """What was done before the end: so many calls, and half of the next one if it writes."""
+    for n, (kind, path, what) in enumerate(calls):
+        yield calls[:n]
+        if kind == "write":
+            yield [*calls[:n], (kind, path, what[: len(what) // 2])]
+    yield calls
 
 
-def remove(s: Save, made: Tree, root: Path) -> None:
-    """Remove a save, and what lies in a directory of its own."""
-    home = os.path.dirname(s.files[0].path)
-    beside = [name for name in made.others if home and os.path.dirname(name) == home]
-    for f in s.files:
-        (root / f.path).unlink()
-    for name in beside:
-        (root / name).unlink(missing_ok=True)
+def carry_out(root: Path, calls: list[Call], at: float) -> None:
+    for kind, path, what in calls:
+        if kind == "write":
+            (root / path).unlink(missing_ok=True)
+            put(root / path, what, at)
+        elif (root / str(what)).is_dir():  # a save that exists is not written again
+            shutil.rmtree(root / path)
+        else:
+            os.replace(root / path, root / str(what))
 
 
-def told(made: LoadPlan | str, root: Path) -> object:
-    """What a job does with the plan."""
-    return made if isinstance(made, str) else (number(made), files(made, root), made.fingerprint)
+def contents(root: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
 
 
-@pytest.mark.share(6)
-@pytest.mark.parametrize("layout", LAYOUTS)
-@EXAMPLES
-@given(data=st.data())
-def test_an_older_checkpoint_never_matters_and_without_the_chosen_one_the_next_is_chosen(
-    layout: str, data: st.DataObject
-) -> None:
-    with brief_directory() as root:
-        made, q, expected = built(data, layout, root)
-        before = asked(root, q)
-        if isinstance(expected, str):
-            assert before == expected
-            return
-        order = sorted(made.saves, key=lambda s: s.mtime if q.order == "mtime" else s.step)
-        chosen = next(s for s in order if s.step == expected.step)
-        for older in order[: order.index(chosen)]:
-            remove(older, made, root)
-            assert told(asked(root, q), root) == told(before, root)
-            made.saves.remove(older)
-        write(replace(made, saves=order), root)
-        remove(chosen, made, root)
-        order.remove(chosen)
-        compare(asked(root, q), answer(replace(made, saves=order), q), root)
+def of_saves(root: Path, framework: str, steps: Iterable[int]) -> Iterator[str]:
+    """The files of saves, and their directories."""
+    for path in (root / name for step in steps for name in FRAMEWORKS[framework][0](step)):
+        yield from {str(path), str(path.parent)} - {str(root)}
+
+
+def blamed(root: Path) -> set[str | None]:
+    """What verify has errors about; what is written here depends on the step alone."""
+    seen = verify([str(root)])
+    told = [
+        *((r.report.path, f) for r in seen.files for f in r.report.findings),
+        *((f.path, f) for f in seen.findings),
+    ]
+    return {path for path, f in told if f.severity is Severity.ERROR and f.code != "same-content"}
 
 
 @pytest.mark.share(2)
-@pytest.mark.parametrize("layout", LAYOUTS)
-@EXAMPLES
-@given(data=st.data())
-def test_damage_where_the_plan_does_not_look_never_changes_it(layout: str, data: st.DataObject) -> None:
-    with brief_directory() as root:
-        made, q, expected = built(data, layout, root, 1)
-        before = asked(root, q)
-        if isinstance(before, str):
-            assert before == expected
-            return
-        used = {f.path for r in before.by_rank for f in r.files} | {f.path for f in before.shared}
-        for _ in range(2):
-            harm(data, made, BYTES, lambda f: str(root / f.path) not in used)
-        write(made, root)
-        assert told(asked(root, q), root) == told(before, root)
+@pytest.mark.parametrize("again", [False, True], ids=["first", "again"])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_the_save_before_is_found_until_the_new_one_is_whole(framework: str, again: bool) -> None:
+    files, how = FRAMEWORKS[framework]
+    ago = time.time() - 86_400
+    with brief_directory() as top:
+        for step in (*BEFORE, *((CRASHED,) if again else ())):
+            carry_out(top / "before", how(files(step)), ago + 60 * step)
+        if tracker := TRACKERS.get(framework):
+            put(top / "before" / tracker, b"20", ago + 1200)
+        for done in crashes(how(files(CRASHED))):
+            root = Path(shutil.copytree(top / "before", top / "now"))
+            carry_out(root, done, ago + 60 * CRASHED + 600)
+            made, there = plan(str(root)), contents(root)
+            expected = CRASHED if is_whole(framework, CRASHED, there) else BEFORE[-1]
+            assert made.resume_step == expected, (len(done), made.resume_step)
+            loaded, whole = [os.path.relpath(f.path, root) for f in loads(made)], files(expected)
+            assert [there[name] for name in loaded] == [whole[name] for name in loaded]
+            assert not blamed(root) & {*of_saves(root, framework, BEFORE)}
+            shutil.rmtree(root)
 
 
-def state(root: Path) -> dict[str, object]:
-    return {
-        str(p): (
-            s.st_size,
-            s.st_mtime_ns,
-            s.st_mode,
-            s.st_nlink,
-            s.st_ino,
-            p.read_bytes() if p.is_file() else b"",
-        )
-        for p in [root, *root.rglob("*")]
-        for s in [p.stat()]
-    }
+def test_of_many_files_that_are_written_meanwhile_few_are_named(tmp_path: Path) -> None:
+    carry_out(tmp_path, in_place(described_layouts.deepspeed(10, 3)), time.time() + 3)
+    said = [f.message for f in plan(str(tmp_path)).warnings if f.code == "another-writer"]
+    assert len(said) == 9 and "more files and directories were written meanwhile" in said[-1]
 
 
-class Shuffled:
+# ---- damage
+
+
+HARM: dict[str, Callable[[bytes], bytes | None]] = {
+    "cut": lambda data: data[: len(data) // 2],
+    "zeroed": lambda data: bytes(len(data)),
+    "empty": lambda _: b"",
+    "gone": lambda _: None,
+}
+LARGE = ("orbax",)
+"""Of which not every file is needed."""
+
+
+def in_order(
+    shuffle: Callable[[list[Any]], None], real: Callable[..., Any] = os.scandir
+) -> Callable[..., Any]:
     """``os.scandir`` in an order of its own."""
 
-    def __init__(
-        self, path: object, shuffle: Callable[[list[object]], None], real: Callable[..., Any]
-    ) -> None:
+    def scandir(path: object = ".") -> Any:
         with real(path) as it:
-            self.entries = list(it)
-        shuffle(self.entries)
+            entries = list(it)
+        shuffle(entries)
+        return nullcontext(entries)
 
-    def __enter__(self) -> Iterator[object]:
-        return iter(self.entries)
-
-    def __exit__(self, *_: object) -> None:
-        pass
+    return scandir
 
 
-@pytest.mark.share(6)
-@pytest.mark.parametrize("layout", LAYOUTS)
-@EXAMPLES
+def told(root: Path, order: str) -> tuple[object, ...]:
+    """What a job does."""
+    try:
+        made = plan(str(root), Selection(order=order))
+    except CkptError as e:
+        return e.exit_code, None, (), ""
+    files = sorted({os.path.relpath(f.path, root) for f in loads(made)})
+    return 0, made.resume_step, tuple(files), made.fingerprint
+
+
+@pytest.mark.share(2)
+@pytest.mark.parametrize("framework", sorted(FRAMEWORKS.keys() - {*LARGE}))
+@examples(int(os.environ.get("LAW_EXAMPLES", "25")))
 @given(data=st.data())
-def test_neither_the_directory_s_order_nor_its_place_matters_and_nothing_is_modified(
-    layout: str, data: st.DataObject
+def test_the_newest_whole_save_is_chosen_whatever_happened_to_others(
+    framework: str, data: st.DataObject
 ) -> None:
-    made, q = described(data, layout)
-    shuffle = random.Random(data.draw(st.integers(0, 9), label="order of entries")).shuffle
+    files, _ = FRAMEWORKS[framework]
+    steps = [10 * n for n in range(1, data.draw(st.integers(2, 4)) + 1)]
+    written = data.draw(st.permutations(steps), label="in the order of time")
+    order = data.draw(st.sampled_from(["mtime", "step"]))
+    lacks = data.draw(st.sampled_from(steps), label="what may lack files")
+    shuffle = random.Random(data.draw(st.integers(0, 9))).shuffle
+    harmed = set[int]()
     with brief_directory() as top:
-        root, other = top / "here", top / "elsewhere" / "there"
-        for at in (root, other):
-            at.mkdir(parents=True)
-        write(made, root)
-        before = state(root)
-        first = asked(root, q)
-        real = os.scandir
+        root = top / "here"
+        for n, step in enumerate(written):
+            carry_out(root, in_place(files(step)), timed.DAY + 600 * n)
+        for _ in range(data.draw(st.integers(0, 3), label="harms")):
+            step = data.draw(st.sampled_from(steps))
+            name = data.draw(st.sampled_from(sorted(files(step))))
+            how = data.draw(st.sampled_from(sorted(HARM.keys() - ({"gone"} if step != lacks else set()))))
+            left = HARM[how](files(step)[name])
+            harmed.add(step)
+            (root / name).unlink(missing_ok=True)
+            if left is not None:
+                put(root / name, left, timed.DAY + 600 * written.index(step))
+        there, before = contents(root), {str(p): p.lstat().st_mtime_ns for p in root.rglob("*")}
+        ranked = written[::-1] if order == "mtime" else steps[::-1]
+        whole = [step for step in ranked if is_whole(framework, step, there)]
+        answer = told(root, order)
+        assert answer[1] == (whole[0] if whole else None), (answer, whole)
+        assert answer[0] in ((0,) if whole else (2, 3, 4))
+        assert all(there[name] == files(whole[0]).get(name) for name in answer[2])
+        assert not blamed(root) & {*of_saves(root, framework, {*steps} - harmed)}
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(os, "scandir", lambda path=".": Shuffled(path, shuffle, real))
-            again = asked(root, q)
-        assert (
-            again
-            if isinstance(again, str)
-            else msgspec.structs.replace(again, bytes_verified=0, bytes_read=0)
-        ) == (
-            first
-            if isinstance(first, str)
-            else msgspec.structs.replace(first, bytes_verified=0, bytes_read=0)
-        )
-        write(made, other, shuffle)
-        assert told(asked(other, q), other) == told(first, root)
-        verify([str(root)])
-        scan(str(root))
-        assert state(root) == before
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@EXAMPLES
-@given(data=st.data())
-def test_verify_blames_what_was_harmed_and_nothing_else(layout: str, data: st.DataObject) -> None:
-    made, _ = described(data, layout)
-    harmed = [s for s in made.saves if any(f.harm for f in s.files)]
-    with brief_directory() as root:
-        write(made, root)
-        result = verify([str(root)])
-        verdicts = {os.path.relpath(r.report.path, root): r.report.verdict for r in result.files}
-        note(
-            f"{[(r.report.path, r.report.findings) for r in result.files if r.report.findings]}"
-            f" {result.findings}"
-        )
-        for f in (f for s in made.saves for f in s.files):
-            if not f.harm:
-                assert verdicts[f.path] is not Verdict.BROKEN or any(f in s.files for s in harmed), f.path
-            elif f.harm == "broken" and f.changed:
-                assert verdicts[f.path] in (Verdict.BROKEN, Verdict.SUSPECT), f.path
-        for finding in result.findings:
-            if finding.severity is Severity.ERROR:
-                where = os.path.relpath(finding.path, root)
-                assert (
-                    (where == "." and not finished(made))
-                    or where in made.others
-                    or any(f.path.startswith(where) for s in harmed for f in s.files)
-                ), finding
+            patch.setattr(os, "scandir", in_order(shuffle))
+            assert told(root, order) == answer
+        assert contents(root) == there and {str(p): p.lstat().st_mtime_ns for p in root.rglob("*")} == before
+        other = Path(shutil.copytree(root, top / "elsewhere/there"))
+        assert told(other, order)[:3] == answer[:3]
+        for step in ranked[ranked.index(whole[0]) + 1 :] if whole else ():
+            for name in files(step):
+                (other / name).unlink(missing_ok=True)
+            assert told(other, order)[:3] == answer[:3], "an older one matters"

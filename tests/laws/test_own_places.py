@@ -23,15 +23,12 @@ from ckpt_tools.reading.opening import open_session
 
 AXES = ("tp", "pp", "ep")
 Places = Mapping[str, Mapping[str, int]]
+GROUP = {"replica_groups": {"": ((0, 1, 2, 3),)}}
+OF_FOUR = ({"sizes": {"tp": 2}}, {"replicas_all": True}, GROUP, {"layout": "files"}, {"layout": "rank-files"})
 FLAGS = (
     {},
-    {"world_size": 4},
-    {"world_size": 4, "sizes": {"tp": 2}},
     {"world_size": 2, "sizes": {"tp": 1, "pp": 1}},
-    {"world_size": 4, "replicas_all": True},
-    {"world_size": 4, "replica_groups": {"": ((0, 1, 2, 3),)}},
-    {"world_size": 4, "layout": "files"},
-    {"world_size": 4, "layout": "rank-files"},
+    *({"world_size": 4, **more} for more in ({}, *OF_FOUR)),
 )
 CASES = sorted(
     case
@@ -48,17 +45,13 @@ def places_of(root: Path) -> Places:
     told, known = dict[str, dict[str, int]](), dict[str, set[int]]()
     for p in session.parts:
         piece = session.layouts.piece_of(p)
-        own = {
-            a: n
-            for a, n in p.coords
-            if a in AXES and not piece.readers.shared and a not in piece.readers.replicated_over
-        }
+        shared = AXES if piece.readers.shared else piece.readers.replicated_over
+        own = {a: n for a, n in p.coords if a in AXES and a not in shared}
         told[os.path.relpath(p.path, root)] = own
         for axis, n in own.items():
             known.setdefault(axis, set()).add(n)
-    return {
-        name: at for name, own in told.items() if (at := {a: n for a, n in own.items() if len(known[a]) > 1})
-    }
+    several = ((name, {a: n for a, n in own.items() if len(known[a]) > 1}) for name, own in told.items())
+    return {name: at for name, at in several if at}
 
 
 def loads(made: LoadPlan) -> Iterator[tuple[int | None, str]]:

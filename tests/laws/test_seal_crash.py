@@ -8,15 +8,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
-from fixture_trees import pairs
 from injected import Fault, Victim, words_of
-from kill_points import Commands, Traced, files_of
+from kill_points import Commands, files_of
 from run_helpers import CKPT, CLEAN, codes_of, megatron
 
 from ckpt_tools import guard
@@ -59,13 +58,6 @@ class Way:
     words: Callable[[Path], list[str]]
     before: Callable[[Path], object] = lambda _: None
 
-    @classmethod
-    def of_rank(cls, name: str, rank: int, before: Callable[[Path], object] = lambda _: None) -> Way:
-        """One rank's fragment."""
-        return cls(
-            name, lambda top: ["-c", RANK, str(home_of(top)), str(rank), *files_of_rank(top, rank)], before
-        )
-
 
 def home_of(top: Path) -> Path:
     return top / "run/iter_0000010"
@@ -78,15 +70,22 @@ def away_of(top: Path) -> Path:
 def files_of_rank(top: Path, rank: int) -> list[str]:
     """Half of the files, by their names."""
     home = home_of(top)
-    names = sorted(
-        str(p.relative_to(home)) for p in home.rglob("*") if p.is_file() and "ckpt-seal" not in str(p)
-    )
-    return names[rank::2]
+    files = (p for p in home.rglob("*") if p.is_file() and "ckpt-seal" not in str(p))
+    return sorted(str(p.relative_to(home)) for p in files)[rank::2]
 
 
-def by_ranks(top: Path) -> None:
-    for rank in range(2):
+def by_ranks(top: Path, ranks: int = 2) -> None:
+    for rank in range(ranks):
         guard.seal(home_of(top), rank=rank, world_size=2, files=files_of_rank(top, rank))
+
+
+def of_rank(rank: int) -> Callable[[Path], list[str]]:
+    """One rank's fragment."""
+    return lambda top: ["-c", RANK, str(home_of(top)), str(rank), *files_of_rank(top, rank)]
+
+
+def sealed_away(top: Path) -> None:
+    guard.seal(top / "run", seal_dir=str(away_of(top)))
 
 
 def stale(top: Path) -> None:
@@ -97,28 +96,17 @@ def stale(top: Path) -> None:
     os.utime(left, (1, 1))
 
 
+OTHER = ("--again", "--digest", "sha256")
 WAYS = [
-    Way("first", lambda top: ["seal", str(top / "run")]),
-    Way(
-        "again",
-        lambda top: ["seal", str(top / "run"), "--again", "--digest", "sha256"],
-        lambda top: guard.seal(top / "run"),
-    ),
-    Way("over what a dead one left", lambda top: ["seal", str(top / "run"), "--again", "--tensors"], stale),
+    Way("first", lambda top: ["seal", f"{top}/run"]),
+    Way("again", lambda top: ["seal", f"{top}/run", *OTHER], lambda top: guard.seal(top / "run")),
+    Way("over what a dead one left", lambda top: ["seal", f"{top}/run", "--again", "--tensors"], stale),
     Way("merge", lambda top: ["seal", str(home_of(top)), "--merge"], by_ranks),
-    Way("again over fragments", lambda top: ["seal", str(top / "run"), "--again"], by_ranks),
-    Way.of_rank("the first rank", 0),
-    Way.of_rank(
-        "the second rank",
-        1,
-        lambda top: guard.seal(home_of(top), rank=0, world_size=2, files=files_of_rank(top, 0)),
-    ),
-    Way("away", lambda top: ["seal", str(top / "run"), "--seal-dir", str(away_of(top))]),
-    Way(
-        "away again",
-        lambda top: ["seal", f"{top}/run", "--seal-dir", f"{top}/away", "--again", "--digest", "sha256"],
-        lambda top: guard.seal(top / "run", seal_dir=str(away_of(top))),
-    ),
+    Way("again over fragments", lambda top: ["seal", f"{top}/run", "--again"], by_ranks),
+    Way("the first rank", of_rank(0)),
+    Way("the second rank", of_rank(1), lambda top: by_ranks(top, 1)),
+    Way("away", lambda top: ["seal", f"{top}/run", "--seal-dir", f"{top}/away"]),
+    Way("away again", lambda top: ["seal", f"{top}/run", "--seal-dir", f"{top}/away", *OTHER], sealed_away),
 ]
 
 
@@ -138,12 +126,9 @@ class Place:
 
     def seals(self) -> dict[str, bytes]:
         """Every seal and fragment, without what is aside."""
-        found = (
-            p for p in self.top.rglob("*") if p.is_file() and "ckpt-seal" in str(p.relative_to(self.top))
-        )
-        return {
-            str(p.relative_to(self.top)): p.read_bytes() for p in sorted(found) if not p.name.endswith(".tmp")
-        }
+        files = {str(p.relative_to(self.top)): p for p in sorted(self.top.rglob("*")) if p.is_file()}
+        named = (name for name in files if "ckpt-seal" in name and not name.endswith(".tmp"))
+        return {name: files[name].read_bytes() for name in named}
 
     def reset(self) -> None:
         """As it was, with new copies: a killed process may have left its hand on the old ones."""
@@ -164,7 +149,10 @@ class Place:
         assert not gone - (self.old.keys() - new.keys()), gone
         if gone:  # the fragments go once the one seal of all is there
             assert new.items() <= self.seals().items()
-        assert_nothing_else(self.kept, self.top)
+        kept, top = (
+            {n: t for n, t in files_of(r).items() if "ckpt-seal" not in n} for r in (self.kept, self.top)
+        )
+        assert top == kept, "no byte of a checkpoint is another one"
         more = {"seal_dir": str(away_of(self.top))} if "away" in self.way.name else {}
         said = codes_of(verify(self.top / "run", **more))
         wrong = {f"seal-{word}" for word in ("broken", "extra", "mismatch", "missing", "incomplete")}
@@ -177,15 +165,6 @@ class Place:
         assert again() in ((0, 3) if self.way.name == "merge" else (0,))  # 3: there is nothing left to merge
         assert self.seals() == new
         assert not any(path.exists() for path in left)
-
-
-def assert_nothing_else(kept: Path, top: Path) -> None:
-    """No byte of a checkpoint is another one."""
-
-    def own(root: Path) -> dict[str, str]:
-        return {name: text for name, text in files_of(root).items() if "ckpt-seal" not in name}
-
-    assert own(top) == own(kept)
 
 
 @pytest.fixture(scope="module")
@@ -211,26 +190,6 @@ def test_killed_at_any_call_that_changes_something(way: Way, commands: Commands,
         place.judge(new, lambda: commands.run(place.words, place.top).code)
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
-def test_killed_at_any_call(way: Way, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
-    """Of any kind, also those that only look."""
-    place, new, nth = Place(tmp_path, way), dict[str, bytes](), 0
-    with Traced() as traced:
-        assert traced.run(place.words, 0) == 0
-        new = place.seals()
-        assert new != place.old
-        code = -signal.SIGKILL
-        while code:
-            nth += 1
-            place.reset()
-            code = traced.run(place.words, nth)
-            assert code in (0, -signal.SIGKILL)
-            place.judge(new, lambda: traced.run(place.words, 0))
-    record_property("kill points", nth - 1)
-    assert nth > 100
-
-
 # ---- what cannot be read
 
 
@@ -248,10 +207,7 @@ def test_a_seal_that_cannot_be_read_is_never_no_seal(
 ) -> None:
     root = one(tmp_path / "run")
     home = root / "iter_0000010"
-    if fragments:
-        guard.seal(home, rank=0, world_size=1)
-    else:
-        guard.seal(root)
+    guard.seal(home, rank=0, world_size=1) if fragments else guard.seal(root)
     places = [(str(p), p.is_dir()) for p in home.rglob("*") if "seal" in p.name or p.parent.name == FRAGMENTS]
     words = [*words_of(command, str(root)), "--require-seal"]
     unharmed = victim.ask(words)
@@ -270,21 +226,21 @@ def test_a_seal_that_cannot_be_read_is_never_no_seal(
 
 
 @pytest.mark.parametrize("processes", [2, pytest.param(8, marks=pytest.mark.exhaustive)])
-def test_64_ranks_seal_into_one_directory(processes: int, tmp_path: Path) -> None:
+def test_16_ranks_seal_into_one_directory(processes: int, tmp_path: Path) -> None:
     home = one(tmp_path / "run") / "iter_0000010"
-    for rank in range(64):
+    for rank in range(16):
         (home / f"shard_{rank:05d}.bin").write_bytes(b"{" + os.urandom(64))
     code = (
         "import sys; from ckpt_tools import guard; rank = int(sys.argv[1]);"
-        "done = [guard.seal(sys.argv[2], rank=r, world_size=64, files=[f'shard_{r:05d}.bin'])"
-        " for r in range(rank, 64, int(sys.argv[3]))]; sys.exit([d for d in done if not d.count('sealed')] or 0)"
+        "done = [guard.seal(sys.argv[2], rank=r, world_size=16, files=[f'shard_{r:05d}.bin'])"
+        " for r in range(rank, 16, int(sys.argv[3]))]; sys.exit([d for d in done if not d.count('sealed')] or 0)"
     )
     ranks = [
         subprocess.Popen([sys.executable, "-c", code, str(rank), str(home), str(processes)], env=CLEAN)
         for rank in range(processes)
     ]
     assert [rank.wait(600) for rank in ranks] == [0] * processes
-    assert len(list((home / FRAGMENTS).iterdir())) == 64
+    assert len(list((home / FRAGMENTS).iterdir())) == 16
     assert not codes_of(verify(home)) & {"seal-broken", "seal-incomplete", "seal-mismatch"}
     assert [x.state for x in guard.seal(home, merge=True).checkpoints] == ["merged"]
     assert not (home / FRAGMENTS).exists()
@@ -324,22 +280,14 @@ def test_two_that_seal_one_tree_leave_one_seal(tmp_path: Path) -> None:
     assert not list(root.rglob("*.tmp"))
 
 
-def grow(path: Path) -> None:
-    with path.open("ab") as f:
-        f.write(b"more")
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "rewritten": lambda path: path.write_bytes(path.read_bytes()[::-1]), "gone": lambda path: path.unlink(),
+    "grown": lambda path: os.truncate(path, path.stat().st_size + 4), "cut": lambda path: os.truncate(path, 10),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("moment", [0, 1], ids=["before it is read", "after it was read"])
-@pytest.mark.parametrize(
-    "how",
-    [
-        lambda path: path.write_bytes(path.read_bytes()[::-1]),
-        grow,
-        lambda path: path.unlink(),
-        lambda path: os.truncate(path, 10),
-    ],
-    ids=["rewritten", "grown", "gone", "cut"],
-)
+@pytest.mark.parametrize("how", CHANGES.values(), ids=CHANGES)
 def test_what_changes_while_it_is_sealed_is_in_use(
     how: Callable[[Path], object], moment: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -383,20 +331,18 @@ def test_what_cannot_be_looked_at_again_is_not_known_to_have_changed(
 
 @pytest.mark.parametrize(
     ("number", "call"),
-    pairs(
-        [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT],
-        ["write", "fsync", "rename"],
-        pytest.mark.exhaustive,
-    ),
+    [(errno.ENOSPC, "write"), (errno.EROFS, "rename"), (errno.EDQUOT, "fsync"), (errno.EACCES, "write")],
 )
 def test_any_error_of_a_write_is_exit_5_with_the_next_step(
     call: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = one(tmp_path / "run")
     guard.seal(root)
-    old = seal_of(root).read_bytes()
+    old, real = seal_of(root).read_bytes(), getattr(os, call)
 
-    def failing(*_: object, **__: object) -> object:
+    def failing(*words: Any, **more: Any) -> object:
+        if call == "open" and not str(words[0]).endswith(".tmp"):
+            return real(*words, **more)
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(f"ckpt_tools.guard.writing.os.{call}", failing)
@@ -405,25 +351,3 @@ def test_any_error_of_a_write_is_exit_5_with_the_next_step(
     monkeypatch.undo()
     assert raised.value.exit_code == 5 and "CKPT_SEAL_DIR" in raised.value.hint
     assert seal_of(root).read_bytes() == old and not list(root.rglob("*.tmp"))
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
-def test_a_directory_that_may_not_be_written_is_exit_5(tmp_path: Path) -> None:
-    with tempfile.TemporaryDirectory() as home:  # each pytest that starts closes those of all others
-        os.chmod(home, 0o755)
-        refused(one(Path(home, "run")), tmp_path)
-
-
-def refused(root: Path, tmp_path: Path) -> None:
-    for path in (root, *root.rglob("*")):
-        path.chmod(0o755 if path.is_dir() else 0o644)
-    code = (
-        "import os, sys; from ckpt_tools import guard; from ckpt_tools.errors import CannotLook;"
-        "guard.seal(sys.argv[1], seal_dir=sys.argv[2]); os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-        "try: guard.seal(sys.argv[1])\n"
-        "except CannotLook as e: print(e.exit_code, e.hint)"
-    )
-    line = [sys.executable, "-c", code, str(root), str(tmp_path / "away")]
-    done = subprocess.run(line, env=CLEAN, capture_output=True, text=True)
-    assert done.stdout.startswith("5 ") and "CKPT_SEAL_DIR" in done.stdout, done.stderr
-    assert not list(root.rglob(".ckpt-seal*"))

@@ -1,5 +1,5 @@
-"""Seals against single flipped bits: in a good file of every format, at every border of chunks, and in the seal
-itself, with every digest.
+"""Single flipped bits against seals: in a good file of every format, at every border of chunks, and in the seal
+itself, with every digest; and in every format that stores CRCs: found from the CRC alone, exactly, and flipped back.
 """
 
 from __future__ import annotations
@@ -7,65 +7,41 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from places import FORMAT_FILES
-from run_helpers import megatron
+from good_files import GOOD, copied, rows
+from run_helpers import flip, megatron
+from timed import same_times
 
 from ckpt_tools import guard
 from ckpt_tools.api import verify
 from ckpt_tools.checksum import sums
-from ckpt_tools.formats import FORMATS
+from ckpt_tools.checksum.combine import CRC32, CRC32C, Crc, Flip, flipped_bit, longest, odds
 from ckpt_tools.formats.seals.document import NAME, base_of
+from ckpt_tools.guard.repair.mending import Bench, Damaged, extents_of, length_of, mend
 from ckpt_tools.inspection.check import inspect
 from ckpt_tools.inspection.indexes import Indexes
-from ckpt_tools.model.finding import Severity, Verdict
+from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level, Report
+from ckpt_tools.model.selection import ReadOptions
+from ckpt_tools.reading.opening import open_session
 
-LEFTOVERS = ("_CHECKPOINT_METADATA", "process_0")
-"""Alone they are what is left of a save, which is not sealed."""
-GOOD = {
-    fmt.name: sorted(p for p in (FORMAT_FILES / fmt.name / "good").glob("*") if p.name not in LEFTOVERS)
-    for fmt in FORMATS
-    if (FORMAT_FILES / fmt.name / "good").exists()
-}
-EACH = [
-    pytest.param(path, id=f"{name}/{path.name}", marks=[] if path == some[0] else pytest.mark.slow)
-    for name, some in GOOD.items()
-    if name != "seal"
-    for path in some
-]
-ONE_OF_EACH = [pytest.param(some[0], id=name) for name, some in GOOD.items() if name != "seal"]
+EACH = rows(pytest.mark.slow)
+ONE_OF_EACH = {name: some[0] for name, some in GOOD.items()}
 BITS = 48
 FEW = 8
 """Random bits of each file where the first and the last byte have one bit each as well."""
 DIGESTS = ("xxh3", "sha256", "blake3")
 WITH_DIGESTS = [
-    pytest.param(
-        param.values[0],
-        digest,
-        id=f"{param.id}-{digest}",
-        marks=[] if digest == "xxh3" or n % 6 == DIGESTS.index(digest) else pytest.mark.exhaustive,
-    )
-    for n, param in enumerate(ONE_OF_EACH)
-    for digest in DIGESTS
+    pytest.param(good, how, id=f"{name}-{how}", marks=() if i in (0, n % 6) else pytest.mark.exhaustive)
+    for n, (name, good) in enumerate(ONE_OF_EACH.items())
+    for i, how in enumerate(DIGESTS)
 ]
 """How a digest is made does not depend on the format: each is tried with a sixth of them, but for that of every
 day, and each format with that.
 """
-
-
-def copied(good: Path, root: Path) -> Path:
-    """A good file, or a set of files that belong together, with the keys that its format's fixtures have."""
-    if good.is_dir():
-        shutil.copytree(good, root / good.name, symlinks=True)
-    else:
-        root.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(good, root)
-    return root
 
 
 def sealed(root: Path, digest: str = "xxh3") -> dict[Path, list[Path]]:
@@ -89,15 +65,10 @@ def report(path: Path, seals: list[Path], level: Level = Level.CONTENT) -> Repor
 
 def flipped(path: Path, bits: Iterator[int]) -> Iterator[int]:
     """The file with one bit after the other flipped, its times as they were; each is flipped back."""
-    whole, times = path.read_bytes(), path.stat()
     for bit in bits:
-        data = bytearray(whole)
-        data[bit // 8] ^= 1 << bit % 8
-        path.write_bytes(data)
-        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        flip(path, bit // 8, 1 << bit % 8)
         yield bit
-    path.write_bytes(whole)
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        flip(path, bit // 8, 1 << bit % 8)
 
 
 def some_bits(name: str, size: int, bits: int = BITS) -> Iterator[int]:
@@ -132,21 +103,6 @@ def test_every_bit_of_small_files(good: Path, tmp_path: Path) -> None:
         assert not unseen(path, seals, bits), path.name
 
 
-@pytest.mark.share(12)
-@pytest.mark.parametrize("good", EACH)
-def test_a_seal_changes_no_verdict_about_a_good_file(good: Path, tmp_path: Path) -> None:
-    root = copied(good, tmp_path / "run")
-    before = {f.report.path: codes(f.report) for f in verify(root).files}
-    named = sealed(root)
-    after = {f.report.path: codes(f.report) for f in verify(root).files}
-    assert {path: after.get(path) for path in before} == before
-    assert all(not after[str(path)] for path in named if str(path) not in before)
-
-
-def codes(of: Report) -> list[tuple[str, Severity]]:
-    return sorted({(f.code, f.severity) for f in of.findings if f.severity > Severity.NOTE})
-
-
 @pytest.mark.share(3)
 @pytest.mark.parametrize(("good", "digest"), WITH_DIGESTS)
 def test_a_bit_at_every_border_of_chunks(
@@ -168,19 +124,15 @@ def test_at_level_structure_sizes_and_lost_files_are_seen(tmp_path: Path) -> Non
     root = megatron(tmp_path / "run")
     named = sealed(root)
     path = next(iter(named))
-    times = path.stat()
-    with path.open("ab") as f:
-        f.write(b"x")
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with same_times(path):
+        path.write_bytes(path.read_bytes() + b"x")
     assert "seal-mismatch" in {f.code for f in report(path, named[path], Level.STRUCTURE).findings}
     path.unlink()
     found = verify(root, level=Level.STRUCTURE)
     assert "seal-missing" in {f.code for row in found.files for f in row.report.findings}
 
 
-@pytest.mark.parametrize(
-    "every", [False, pytest.param(True, marks=pytest.mark.exhaustive)], ids=["one-a-byte", "all"]
-)
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
 def test_every_flipped_bit_and_every_cut_of_a_seal_is_seen(every: bool, tmp_path: Path) -> None:
     """One bit of each byte, which takes turns, and a cut at every third; every single one by night."""
     root = megatron(tmp_path / "run", steps=(10,))
@@ -205,3 +157,95 @@ def assert_useless(path: Path, seal: Path, what: str) -> None:
     assert [f.code for f in seals.about[base_of(str(seal))]] == ["seal-broken"], what
     said = inspect(str(seal), Level.CONTENT, claims=indexes.claims(str(seal)))[0]
     assert [f.code for f in said.findings] == ["seal-broken"], (what, said.findings)
+
+
+BY_DAY = [GOOD[name][0] for name in ("ocdbt", "ollama", "torch_zip")] + [
+    p for p in GOOD["orbax_tree"] if "zarr2" in p.name
+]
+STORED = [
+    pytest.param(path, id=f"{name}/{path.name}", marks=() if path in BY_DAY else pytest.mark.exhaustive)
+    for name, some in GOOD.items()
+    for path in some
+]
+TRIED = int(os.environ.get("REPAIRED_BITS", "12"))
+"""Random bits of each file; REPAIRED_BITS=1000 -m "exhaustive or not exhaustive" is the long run."""
+LARGEST = 512 << 10
+
+
+def bench_of(root: Path) -> Bench:
+    s = open_session(str(root), ReadOptions())
+    s.add_members()
+    for part in s.parts:
+        s.indexes.claims(part.path)
+    return Bench(s)
+
+
+def covered_bits(look: Damaged) -> list[int]:
+    """Every bit that a CRC of a record below 512 KiB covers, as it lies in the file."""
+    # what two readings differ in is not certain
+    sums = (
+        s for s in look.sums if isinstance(s.hash, Crc) and length_of(s) <= LARGEST and s.otherwise is None
+    )
+    found = [e for s in sums for e in extents_of(s) or ()]
+    return [8 * at + bit for e in found for at in range(e.offset, e.offset + e.length) for bit in range(8)]
+
+
+def mended(bench: Bench, path: Path, bits: list[int]) -> tuple[bytes | None, float]:
+    """The file after these bits of it were flipped and it was repaired; None where nothing is proposed."""
+    whole = path.read_bytes()
+    data = bytearray(whole)
+    for bit in bits:
+        data[bit // 8] ^= 1 << bit % 8
+    with same_times(path):
+        path.write_bytes(data)
+        found = mend(bench, bench.look(str(path)))
+        path.write_bytes(whole)
+    if found is None:
+        return None, 0
+    for at, value in found.bits.items():
+        data[at] = value
+    return bytes(data), found.odds
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
+@pytest.mark.parametrize("good", STORED)
+def test_a_flipped_bit_is_flipped_back(good: Path, sealed: bool, tmp_path: Path) -> None:
+    root = copied(good, tmp_path / "run")
+    if sealed:
+        guard.seal(root)
+    bench, chance = bench_of(root), random.Random(good.name)
+    for path in sorted(p for p in root.rglob("*") if p.is_file() and ".ckpt-seal" not in str(p)):
+        look = bench.look(str(path))
+        if look.is_damaged or not path.stat().st_size:
+            continue
+        bits = covered_bits(look) if not bench.find_sealed(str(path)) else range(8 * path.stat().st_size)
+        for bit in {*bits[:1], *bits[-1:], *chance.sample(bits, min(TRIED, len(bits)))}:
+            after, odds_of = mended(bench, path, [bit])
+            assert after == path.read_bytes(), (path.name, bit)
+            assert odds_of <= 0.001 and (not odds_of or not bench.find_sealed(str(path)))
+
+
+@pytest.mark.parametrize("crc", [CRC32, CRC32C], ids=lambda c: c.name)
+@pytest.mark.parametrize("length", [1, 3, 4, 5, 1000, 65_537])
+def test_each_bit_has_its_own_difference(crc: Crc, length: int) -> None:
+    chance = random.Random(length)
+    data = bytearray(chance.randbytes(length))
+    right = crc.update(bytes(data), 0)
+    for at in {0, length - 1, *(chance.randrange(length) for _ in range(20))}:
+        for bit in range(8):
+            data[at] ^= 1 << bit
+            assert flipped_bit(crc, crc.update(bytes(data), 0) ^ right, length) == Flip(at, bit)
+            data[at] ^= 1 << bit
+    assert all(flipped_bit(crc, 1 << bit, length) is None for bit in range(32)), "the CRC itself was hit"
+    assert flipped_bit(crc, 0, length) is None
+
+
+@pytest.mark.exhaustive
+@pytest.mark.share(2)
+@pytest.mark.parametrize("crc", [CRC32, CRC32C], ids=lambda c: c.name)
+def test_a_random_difference_is_a_bit_as_often_as_the_odds_say(crc: Crc) -> None:
+    length, tries, chance = 16 << 20, 400, random.Random(0)
+    hits = sum(flipped_bit(crc, chance.getrandbits(32), length) is not None for _ in range(tries))
+    share = odds(length)
+    assert abs(hits / tries - share) < 4 * (share / tries) ** 0.5
+    assert flipped_bit(crc, 1, longest(crc) + 1) is None

@@ -5,31 +5,31 @@ is touched.
 from __future__ import annotations
 
 import json
+import resource
+import shutil
 import subprocess
 import sys
+from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 from counted import at_most
-from run_helpers import CKPT, CLEAN, codes_of, megatron
+from mutated import INSTEAD, mutants
+from places import FORMAT_FILES
+from run_helpers import CKPT, CLEAN, codes_of, flip, megatron
 
 from ckpt_tools import guard
 from ckpt_tools.api import plan, verify
-from ckpt_tools.errors import CannotLook
+from ckpt_tools.errors import CannotLook, CkptError
 from ckpt_tools.formats.seals import document
 from ckpt_tools.formats.seals.document import FRAGMENTS, NAME
+from ckpt_tools.model.finding import Verdict
 
 MODEL = "mp_rank_00/model_optim_rng.pt"
-HEAD = {
-    "schema": "ckpt-tools/seal/v1",
-    "tool_version": "1",
-    "checkpoint": {},
-    "algorithm": "xxh3",
-    "chunk_size": 64 << 20,
-    "fragment": None,
-    "beside": [],
-}
+TOOL = {"schema": "ckpt-tools/seal/v1", "tool_version": "1"}
+HEAD = {**TOOL, "checkpoint": {}, "algorithm": "xxh3", "chunk_size": 64 << 20, "fragment": None, "beside": []}
 
 
 def signed(text: bytes) -> bytes:
@@ -48,28 +48,11 @@ def row(path: object, size: object = 0, **more: object) -> dict[str, object]:
 
 
 BROKEN = {
-    "algorithm": seal(algorithm=["xxh3"]),
-    "another": seal(schema="ckpt-tools/seal/v2"),
-    "chunks": seal(chunk_size=1),
-    "files": signed(json.dumps({**HEAD, "files": {}}).encode()),
-    "no file": seal([7]),
-    "path": seal([row(7)]),
-    "long": seal([row("n/" * 5000)]),
-    "size": seal([row(MODEL, (1 << 63) - 1)]),
-    "beyond": seal([row(MODEL, 1 << 80)]),
-    "negative": seal([row(MODEL, -1)]),
-    "true": seal([row(MODEL, True)]),
-    "twice": seal([row("a"), row("a")]),
-    "counters": seal([row(MODEL, 5, counters=[1])]),
-    "fragment": seal(fragment={"rank": 5, "world_size": 5}),
-    "rank": seal(fragment={"rank": -1, "world_size": 5}),
-    "text": b"no seal at all",
-    "empty": b"",
-    "deep": b"[" * 100_000,
-    "deep and signed": signed(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
+    "another": seal(schema="ckpt-tools/seal/v2"), "no file": seal([7]), "size": seal([row(MODEL, (1 << 63) - 1)]), "empty": b"",
+    "counters": seal([row(MODEL, 5, counters=[1])]), "rank": seal(fragment={"rank": -1, "world_size": 5}), "text": b"no seal at all",
+    "deep": b"[" * 100_000, "deep and signed": signed(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
     "digits": signed(b'{"schema":' + b"9" * 100_000 + b"}"),
-}
-OUTSIDE = ["../../x", "/etc/passwd", "a\0b", "", ".", "..", "a/../../../x", "\ud800", f"x/../{MODEL}", "./a"]
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -100,6 +83,9 @@ def test_what_is_no_seal_is_a_finding_and_is_kept(what: str, root: Path) -> None
     assert path.read_bytes() == BROKEN[what]
     assert [one.state for one in guard.seal(root, again=True).checkpoints][:1] == ["sealed"]
     assert not codes(root)
+
+
+OUTSIDE = ["../../x", "/etc/passwd", "a\0b", "", "..", "a/../../../x", "\ud800", f"x/../{MODEL}", "./a"]
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
@@ -176,17 +162,16 @@ def huge(what: str) -> bytes:
 
 
 HUGE = ("lines", "counters", "absent", "outside", "million", "text", "deep", "quotes")
-DAILY = {"million": 1}
-"""What is read by day, and by which command; all are read by all of them every night."""
+BY_DAY = ("million", ["plan"])
+"""What is read by day; all are read by all commands every night."""
 READERS = (["verify"], ["plan"], ["seal", "--dry-run"])
-ALL_READ = [
-    pytest.param(what, words, marks=() if DAILY.get(what) == i else pytest.mark.exhaustive)
-    for what in HUGE
-    for i, words in enumerate(READERS[: 1 if what == "lines" else 3])
-]
+READ = [pair for pair in product(HUGE, READERS) if pair[0] != "lines" or pair[1] == READERS[0]]
 
 
-@pytest.mark.parametrize(("what", "words"), ALL_READ)
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [pytest.param(*pair, marks=() if pair == BY_DAY else pytest.mark.exhaustive) for pair in READ],
+)
 def test_memory_is_bounded(what: str, words: list[str], root: Path, tmp_path: Path) -> None:
     place(root, huge(what))
     peak = tmp_path / "peak"
@@ -197,3 +182,46 @@ def test_memory_is_bounded(what: str, words: list[str], root: Path, tmp_path: Pa
     line = [sys.executable, "-c", code, str(peak), *CKPT, words[0], str(root), *words[1:], "--json"]
     subprocess.run(line, env={**CLEAN, "CKPT_NO_CACHE": "1"}, check=True, timeout=600)
     assert int(peak.read_text()) < 300 * 1024, (what, words)
+
+
+NAMES = (
+    ".",
+    "../x",
+    "a/../b",
+    "./model.safetensors",
+    "MODEL.safetensors",
+    "mode\u0301l.safetensors",
+    "n" * 5000,
+)
+DIGESTS = ("0" * 32, "f" * 31, "F" * 32, "\u0660" * 32, "0" * 100_000)
+NUMBERS = (0, 2**63 - 1, 1.5, float("nan"), float("inf"))
+GROWN = 200 << 10
+"""KiB of memory that this may take beyond what the process had."""
+
+
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.exhaustive)])
+def test_no_changed_seal_makes_a_changed_file_good(every: int, tmp_path: Path) -> None:
+    model = tmp_path / "model/model.safetensors"
+    model.parent.mkdir()
+    shutil.copyfile(min(FORMAT_FILES.glob("safetensors/good/*.safetensors")), model)
+    guard.seal(model.parent, settle=0, again=True)
+    flip(model)
+    (path,) = model.parent.glob(f"*{NAME}")
+
+    def said() -> tuple[Verdict, float]:
+        files = {f.report.path: f.report for f in verify(model.parent, settle=0).files}
+        return files[str(model)].verdict, files[str(model)].coverage
+
+    assert said()[0] is Verdict.BROKEN
+    seal, before = json.loads(path.read_text()), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    del seal["self"]
+    for n, (what, made) in enumerate(mutants(seal, (*INSTEAD, *NAMES, *DIGESTS, *NUMBERS))):
+        if n % every == 0:
+            text = json.dumps(made)
+            text = text if n % 3 else text.replace('"size":', '"size": 0, "size":', 1)  # a name twice
+            path.write_bytes(document.closed(text.encode()[:-1] + b",\n"))
+            verdict, coverage = said()
+            assert verdict is not Verdict.OK or not coverage, what
+            with suppress(CkptError):
+                plan(model.parent)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < GROWN

@@ -8,6 +8,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.sax.saxutils import escape
@@ -45,29 +46,27 @@ class Where(NamedTuple):
     file: str
 
 
+Tell = tuple[Path, pytest.MonkeyPatch, pytest.CaptureFixture[str]]
+
+
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Tell:
+    """What somebody's desk is made of."""
+    return tmp_path, monkeypatch, capfd
+
+
 def lines(at: Where, out: Path) -> dict[str, list[str]]:
     """A command line of each command."""
+    of_root = {name: [at.root] for name in ("", "ls", "repair", "undo")}
+    plans = ["--plan-dir", f"{out}/plans"]
     return {
-        "": [at.root],
-        "ls": [at.root],
-        "verify": [at.root, "--json", "--progress", "json"],
-        "report": [at.root, "-o", f"{out}/report.html"],
-        "seal": [at.root, "--seal-dir", f"{out}/seals"],
-        "latest": [at.root, "--rank", "0"],
-        "plan": [at.root, "--json", "--plan-dir", f"{out}/plans"],
-        "run": [at.root, "--plan-dir", f"{out}/plans", "--explain", "-v", "--", "train"],
-        "hook": [at.root, "--plan-dir", f"{out}/plans", "--json"],
-        "stage": [at.root, f"{out}/staged"],
-        "show": [at.file],
-        "diff": [at.one, at.other],
-        "repair": [at.root],
-        "quarantine": [at.one],
-        "prune": [at.root, "--keep", "1", "--state-dir", f"{out}/state"],
-        "pin": [at.one, "--dry-run"],
-        "undo": [at.root],
+        **of_root, "verify": [at.root, "--json", "--progress", "json"], "report": [at.root, "-o", f"{out}/report.html"],
+        "seal": [at.root, "--seal-dir", f"{out}/seals"], "latest": [at.root, "--rank", "0"], "plan": [at.root, "--json", *plans],
+        "run": [at.root, *plans, "--explain", "-v", "--", "train"], "hook": [at.root, *plans, "--json"], "layouts": ["--check", at.root],
+        "stage": [at.root, f"{out}/staged"], "show": [at.file], "diff": [at.one, at.other], "quarantine": [at.one],
+        "prune": [at.root, "--keep", "1", "--state-dir", f"{out}/state"], "pin": [at.one, "--dry-run"],
         "watch": [at.root, "--once", "--settle", "0s", "--state-dir", f"{out}/state"],
-        "layouts": ["--check", at.root],
-    }
+    }  # fmt: skip
 
 
 # -- stores that answer badly --------------------------------------------------------------------------------
@@ -85,16 +84,10 @@ class Echo(Handler):
 
 
 FAULTS: Mapping[str, tuple[int, str]] = {
-    "denied": (403, "AccessDenied"),
-    "forged": (403, "SignatureDoesNotMatch"),
-    "expired": (400, "ExpiredToken"),
-    "skewed": (403, "RequestTimeTooSkewed"),
-    "no bucket": (404, "NoSuchBucket"),
-    "nobody": (401, ""),
-    "elsewhere": (301, "PermanentRedirect"),
-    "overloaded": (503, "SlowDown"),
-    "garbage": (200, ""),
-}
+    "denied": (403, "AccessDenied"), "forged": (403, "SignatureDoesNotMatch"), "expired": (400, "ExpiredToken"),
+    "skewed": (403, "RequestTimeTooSkewed"), "no bucket": (404, "NoSuchBucket"), "nobody": (401, ""),
+    "elsewhere": (301, "PermanentRedirect"), "overloaded": (503, "SlowDown"), "garbage": (200, ""),
+}  # fmt: skip
 
 
 @contextmanager
@@ -170,14 +163,12 @@ class Desk:
         files = [f"{name}{step}/mp_rank_00/model_optim_rng.pt?{QUERY}" for step in (10, 20)]
         return Where(files[1], files[0], files[1], files[1])
 
-    def told(self, endpoint: str) -> None:
-        (self.tmp / "ckpt.toml").write_text(
-            f'[store."s3://"]\nendpoint = "{endpoint}"\nmax_retries = 0\n[store."http://"]\nmax_retries = 0\n'
-        )
-
     def run(self, endpoint: str, bucket: Bucket) -> dict[str, int]:
         """The exit code of each command; raises AssertionError for what one of them shows."""
-        self.told(endpoint)
+        stores = (
+            f'[store."s3://"]\nendpoint = "{endpoint}"\nmax_retries = 0\n[store."http://"]\nmax_retries = 0\n'
+        )
+        (self.tmp / "ckpt.toml").write_text(stores)
         codes = {}
         for name, words in lines(self.where(endpoint, bucket), self.tmp).items():
             self.capfd.readouterr()
@@ -210,54 +201,33 @@ def test_every_command_is_asked() -> None:
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize("who", ["environment", "profile", "presigned"])
-def test_nothing_secret_is_shown_or_left_where_the_store_answers(
-    who: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], s3: Bucket
-) -> None:
-    desk = Desk(tmp_path, monkeypatch, capfd, who)
+def test_nothing_secret_is_shown_or_left_where_the_store_answers(who: str, told: Tell, s3: Bucket) -> None:
+    desk = Desk(*told, who)
     with world("well", s3) as endpoint:
         codes = desk.run(endpoint, s3)
-    done = (
-        {"", "ls", "verify", "show", "seal"}
-        if who == "presigned"
-        else {"ls", "verify", "show", "plan", "latest", "seal", "report"}
-    )
-    assert {name: codes[name] for name in done if codes[name]} == {}
+    more = [""] if who == "presigned" else ["plan", "latest", "report"]
+    assert not any(codes[name] for name in ("ls", "verify", "show", "seal", *more)), codes
     assert codes["diff"] == 1
     assert 70 not in codes.values()
     assert len(list(desk.left())) > 3, "verdicts, decisions and a report are written"
 
 
-def badly() -> Iterator[Any]:
-    """Who asks, and how it is answered: each answer is given to somebody, and those that quote what they were
-    sent to all. With a profile boto3 is asked for each command, which takes long.
-    """
-    for i, who in enumerate(("environment", "presigned", "profile")):
-        for n, name in enumerate(("nothing there", *FAULTS)):
-            daily = name in ("forged", "garbage") or (n % 2 == i and who != "profile")
-            yield pytest.param(who, name, marks=() if daily else pytest.mark.exhaustive)
-
-
-@pytest.mark.share(9)
-@pytest.mark.parametrize(("who", "name"), list(badly()))
+@pytest.mark.share(24)
+@pytest.mark.parametrize(
+    ("who", "name"), list(product(("environment", "presigned", "profile"), ("nothing there", *FAULTS)))
+)
 def test_nothing_secret_is_shown_or_left_where_it_does_not(
-    who: str,
-    name: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    s3: Bucket,
+    who: str, name: str, told: Tell, s3: Bucket
 ) -> None:
-    desk = Desk(tmp_path, monkeypatch, capfd, who)
+    desk = Desk(*told, who)
     with world(name, s3) as endpoint:
         codes = desk.run(endpoint, s3)
     good = {command: code for command, code in codes.items() if code in (0, 70)}
     assert good == {} or name == "garbage"
 
 
-def test_a_program_that_says_too_much_is_not_quoted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], s3: Bucket
-) -> None:
-    desk = Desk(tmp_path, monkeypatch, capfd, "program")
+def test_a_program_that_says_too_much_is_not_quoted(told: Tell, s3: Bucket) -> None:
+    desk = Desk(*told, "program")
     assert set(desk.run("http://127.0.0.1:1", s3).values()) <= {2, 5}
 
 
@@ -280,23 +250,16 @@ class Leaky(AbstractFileSystem):
     [
         OSError(errno.EIO, KEY),
         PermissionError(errno.EACCES, KEY),
-        PermissionError(KEY),
-        FileNotFoundError(KEY),
-        ValueError(KEY),
+        *(kind(KEY) for kind in (PermissionError, FileNotFoundError, ValueError, ImportError)),
         RuntimeError(f"GET https://host/?X-Amz-Signature={SIGNATURE}"),
-        ImportError(KEY),
     ],
     ids=repr,
 )
 @pytest.mark.parametrize("early", [False, True])
 def test_no_library_is_quoted(
-    error: Exception,
-    early: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    error: Exception, early: bool, told: Tell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk = Desk(tmp_path, monkeypatch, capfd, "presigned")
+    desk = Desk(*told, "presigned")
     fsspec.register_implementation("leaky", Leaky, clobber=True)
     monkeypatch.setattr(Leaky, "error", error)
     if early:
@@ -308,11 +271,10 @@ def test_no_library_is_quoted(
 @pytest.mark.share(2)
 @pytest.mark.parametrize("who", ["environment", "presigned"])
 def test_an_error_of_ours_shows_nothing_secret(
-    who: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], s3: Bucket
+    who: str, told: Tell, monkeypatch: pytest.MonkeyPatch, s3: Bucket
 ) -> None:
     """Nobody knows what is in its text; the traceback that CKPT_DEBUG asks for has it, too."""
-    desk = Desk(tmp_path, monkeypatch, capfd, who)
-
+    desk = Desk(*told, who)
     known = {"environment": (KEY, SESSION), "presigned": (SESSION, SIGNATURE)}[who]
 
     def fails(*_: object, **__: object) -> None:
@@ -330,26 +292,23 @@ def _quoting(e: Exception, url: str, *_: object) -> OSError:
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize(
-    ("who", "name", "module", "attribute", "replaced"),
+    ("who", "name", "instead"),
     [
-        ("presigned", "well", signed, "named", lambda url: url),
-        ("presigned", "denied", object_store, "to_os_error", _quoting),
-        ("environment", "forged", object_store, "to_os_error", _quoting),
-        ("profile", "garbage", object_store, "to_os_error", _quoting),
+        ("presigned", "well", (signed, "named", lambda url: url)),
+        ("presigned", "denied", (object_store, "to_os_error", _quoting)),
+        ("environment", "forged", (object_store, "to_os_error", _quoting)),
+        ("profile", "garbage", (object_store, "to_os_error", _quoting)),
     ],
 )
 def test_the_law_sees_it_where_one_of_these_is_missing(
     who: str,
     name: str,
-    module: object,
-    attribute: str,
-    replaced: object,
-    tmp_path: Path,
+    instead: tuple[object, str, object],
+    told: Tell,
     monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
     s3: Bucket,
 ) -> None:
-    desk = Desk(tmp_path, monkeypatch, capfd, who)
-    monkeypatch.setattr(module, attribute, replaced)
+    desk = Desk(*told, who)
+    monkeypatch.setattr(*instead)
     with world(name, s3) as endpoint, pytest.raises(AssertionError, match=r"shows|leaves"):
         desk.run(endpoint, s3)

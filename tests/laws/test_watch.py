@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from places import FIXTURES
+from fixture_trees import NAMED, below
 from run_helpers import broken_body, megatron
+from timed import same_times
 
 from ckpt_tools.api import verify
 from ckpt_tools.errors import CkptError
@@ -24,12 +25,15 @@ from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.reading.opening import open_session
 
-CASES = sorted((FIXTURES / "layouts").glob("*/*/tree"))
-EVERY_FOURTH = [
-    pytest.param(tree, marks=[pytest.mark.exhaustive] * (i % 4 > 0), id="-".join(tree.parts[-3:-1]))
-    for i, tree in enumerate(CASES)
-]
-"""The others: pytest -m exhaustive tests/laws/test_watch.py"""
+TREES = [pytest.param(case.parent / "tree", id=name.replace("/", "-")) for name, case in NAMED.items()]
+
+
+READ = ReadOptions(jobs=1, settle=0.0, cache=True)
+
+
+def own_places(patch: pytest.MonkeyPatch, tmp: Path) -> None:
+    patch.setenv("XDG_STATE_HOME", str(tmp / "state"))
+    patch.setenv("CKPT_CACHE_DIR", str(tmp / "cache"))
 
 
 def damaged(root: Path) -> set[str]:
@@ -41,12 +45,10 @@ def damaged(root: Path) -> set[str]:
 
 def compared(root: Path, monkeypatch: pytest.MonkeyPatch, tmp: Path) -> dict[str, tuple[bool, str]]:
     """Checkpoint -> whether verify calls it damaged, and its state."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp / "state"))
-    monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp / "cache"))
-    read = ReadOptions(jobs=1, settle=0.0, cache=True)
-    watched = WatchedRoot(str(root), WatchOptions(read=read), lambda _: None)
+    own_places(monkeypatch, tmp)
+    watched = WatchedRoot(str(root), WatchOptions(read=READ), lambda _: None)
     watched.look()
-    s, bad, out = open_session(str(root), read), damaged(root), {}
+    s, bad, out = open_session(str(root), READ), damaged(root), {}
     found = list_checkpoints(s)
     of = {key: {p.path for p in s.members(one.checkpoint).parts} for key, one in found.items()}
     for key, one in found.items():
@@ -59,12 +61,8 @@ def compared(root: Path, monkeypatch: pytest.MonkeyPatch, tmp: Path) -> dict[str
     return out
 
 
-def files_of(root: Path) -> list[Path]:
-    return [path for path in root.rglob("*") if path.is_file() and not path.is_symlink()]
-
-
-@pytest.mark.share(16)
-@pytest.mark.parametrize("tree", EVERY_FOURTH)
+@pytest.mark.share(64)
+@pytest.mark.parametrize("tree", TREES)
 @pytest.mark.parametrize("cut", [0, 9])
 def test_damage_that_verify_sees_is_never_called_good(
     tree: Path, cut: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -72,15 +70,11 @@ def test_damage_that_verify_sees_is_never_called_good(
     """As it is, and with the end of its largest file gone."""
     root = Path(shutil.copytree(tree, tmp_path / "tree", symlinks=True)) if cut else tree
     if cut:
-        largest = max(files_of(root), key=lambda path: (path.stat().st_size, path))
-        times = largest.stat()
-        os.truncate(largest, max(0, times.st_size - cut))
-        os.utime(largest, ns=(times.st_atime_ns, times.st_mtime_ns))
+        largest = max((p for p in below(root) if not p.is_symlink()), key=lambda p: (p.stat().st_size, p))
+        with same_times(largest):
+            os.truncate(largest, max(0, largest.stat().st_size - cut))
     said = compared(root, monkeypatch, tmp_path)
-    wrong = {key: row for key, row in said.items() if row[0] and row[1] in ("good", "suspect")}
-    assert not wrong, "it is damaged"
-    wrong = {key: row for key, row in said.items() if not row[0] and row[1] == "bad"}
-    assert not wrong, "it is not"
+    assert not set(said.values()) & {(True, "good"), (True, "suspect"), (False, "bad")}, said
 
 
 def test_a_rank_that_is_gone_for_long_is_missed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -121,12 +115,10 @@ def looked_once(root: Path, call: str, at: int, tmp: Path) -> tuple[int, dict[st
         shutil.rmtree(tmp / name, ignore_errors=True)
     said, failing = list[Event](), Failing(getattr(os, call), root, at)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(tmp / "state"))
-        patch.setenv("CKPT_CACHE_DIR", str(tmp / "cache"))
+        own_places(patch, tmp)
         patch.setattr(os, call, failing)
-        options = WatchOptions(read=ReadOptions(jobs=1, settle=0.0, cache=True), once=True)
         try:
-            code = Watcher([str(root)], options, said.append).run()
+            code = Watcher([str(root)], WatchOptions(read=READ, once=True), said.append).run()
         except CkptError as e:
             code = e.exit_code
     passes: list[Any] = [e.fields["checkpoints"] for e in said if e.type == "pass"]
@@ -142,24 +134,3 @@ def test_whichever_call_fails_it_says_the_same_or_that_it_could_not_look(call: s
     ends = [looked_once(root, call, at, tmp_path)[:2] for at in range(1, calls + 1)]
     assert [5, {**usual, "good": 1, "waiting": 1}] in [[*end] for end in ends] or call != "stat"
     assert all(code == 5 or (code, states) == (0, usual) for code, states in ends), ends
-
-
-def test_an_older_directory_that_cannot_be_listed_is_no_success(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Although a plan passes over it: there may be a checkpoint that nobody has verified."""
-    root, real = megatron(tmp_path / "run"), os.scandir
-    os.utime(root / "iter_0000010", (1e9, 1e9))
-
-    def listed(path: Any = ".") -> Any:
-        if isinstance(path, str) and path.endswith("iter_0000010"):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
-        return real(path)
-
-    monkeypatch.setattr(os, "scandir", listed)
-    said = list[Event]()
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    options = WatchOptions(read=ReadOptions(jobs=1, settle=0.0, cache=False), once=True)
-    assert Watcher([str(root)], options, said.append).run() == 5
-    plans: list[Any] = [e.fields["plan"] for e in said if e.type == "pass"]
-    assert plans[-1]["exit_code"] == 0

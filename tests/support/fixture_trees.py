@@ -23,6 +23,8 @@ from ckpt_tools.model.selection import Selection
 CASES = sorted(LAYOUT_TREES.glob("*/*/expected.json"))
 NAMED = {"/".join(case.parts[-3:-1]): case for case in CASES}
 """Cases by the names of their layout and of their own."""
+FIRST = {case.parent.parent.name: case for case in reversed(CASES)}
+"""The first case of each layout."""
 TREES = [pytest.param(case, id=f"{case.parent.parent.name}-{case.parent.name}") for case in CASES]
 
 

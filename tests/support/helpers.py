@@ -117,16 +117,18 @@ class Fixture:
     path: Path
 
     @cached_property
+    def _at(self) -> int:
+        return next(i for i, part in enumerate(self.path.parts) if part in ("good", "bad"))
+
+    @cached_property
     def home(self) -> Path | None:
         """The directory of the set that the file is in."""
-        at = next(i for i, part in enumerate(self.path.parts) if part in ("good", "bad"))
-        return Path(*self.path.parts[: at + 2]) if len(self.path.parts) > at + 2 else None
+        deeper = len(self.path.parts) > self._at + 2
+        return Path(*self.path.parts[: self._at + 2]) if deeper else None
 
     @cached_property
     def format(self) -> Format:
-        return BY_NAME[
-            self.path.parts[next(i for i, part in enumerate(self.path.parts) if part in ("good", "bad")) - 1]
-        ]
+        return BY_NAME[self.path.parts[self._at - 1]]
 
     @cached_property
     def name(self) -> str:
@@ -147,9 +149,8 @@ class Fixture:
         """Path in the set -> content, for every file of the set; only this file when it is alone."""
         if self.home is None:
             return {self.path.name: self.data}
-        return {
-            str(p.relative_to(self.home)): p.read_bytes() for p in sorted(self.home.rglob("*")) if p.is_file()
-        }
+        files = (p for p in sorted(self.home.rglob("*")) if p.is_file())
+        return {str(p.relative_to(self.home)): p.read_bytes() for p in files}
 
     @cached_property
     def own(self) -> str:
@@ -198,11 +199,8 @@ class Fixture:
         placed = names.placed(f"/{self.own}")
         if self.home is not None and (placed or is_index(self.own.rpartition("/")[2])):
             said, missing = claims({**self.files, self.own: data})
-            if missing or any(
-                is_bad(self.files[o], self.format_of(o), said.get(o, ()))
-                for o in self.files
-                if o != self.own and said.get(o)
-            ):
+            others = [o for o in self.files if o != self.own and said.get(o)]
+            if missing or any(is_bad(self.files[o], self.format_of(o), said[o]) for o in others):
                 return True
             if any(said.get(o, []) == [] and self.said.get(o) for o in self.files):
                 return True  # a file that lost its description

@@ -45,29 +45,9 @@ def by_engine(root: str) -> int:
     return exit_code(result, strict=False)
 
 
-def by_python(root: str, options: str) -> int:
-    """``ckpt_tools.plan`` with a question in the form of expected.json."""
-    from fixture_trees import selection
-
-    from ckpt_tools.api import plan
-    from ckpt_tools.errors import CkptError
-    from ckpt_tools.output import json as emit
-
-    try:
-        sys.stdout.write(emit.render(plan(root, selection(json.loads(options)))))
-    except CkptError as e:
-        sys.stderr.write(f"{e}\n")
-        if e.plan is not None:
-            sys.stdout.write(emit.render(e.plan))
-        return e.exit_code
-    return 0
-
-
 def command(words: list[str]) -> int:
     if words[0] == "by-engine":
         return by_engine(words[1])
-    if words[0] == "by-python":
-        return by_python(*words[1:])
     from ckpt_tools.cli import execute
 
     try:

@@ -6,9 +6,7 @@ import errno
 import hashlib
 import json
 import os
-import signal
-import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,12 +34,10 @@ class Stop:
 _NAMES = {0: "kill", **errno.errorcode}
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EACCES)
 _NIGHTLY = pytest.mark.exhaustive
+_ROWS = [Stop(e, every) for every in (False, True) for e in (0, *ERRORS)]
 STOPS = [
-    pytest.param(
-        Stop(e, every), id=_NAMES[e] + " every time" * every, marks=_NIGHTLY if every or i > 1 else ()
-    )
-    for every in (False, True)
-    for i, e in enumerate((0, *ERRORS))
+    pytest.param(s, id=_NAMES[s.errno] + " every time" * s.every, marks=() if n < 2 else _NIGHTLY)
+    for n, s in enumerate(_ROWS)
 ]
 
 
@@ -75,44 +71,18 @@ class Commands(Child):
         return Run(**json.loads(self.say(told)))
 
 
-class Traced(Child):
-    """The same, with strace: killed at the n-th system call of any kind, of any of its threads."""
-
-    def __init__(self) -> None:
-        super().__init__("kill_points", "kill_points_child", "wait")
-
-    def run(self, words: Sequence[str], nth: int) -> int:
-        """How a command ended (negative: by that signal): one thread of it, or the only one, was killed as it
-        made its n-th call; with 0 none is.
-        """
-        pid = int(self.say(list(words)))  # a copy, stopped
-        inject = [] if not nth else ["-e", f"inject=all:signal=KILL:when={nth}"]
-        line = ["strace", "-f", "-o", "/dev/null", *inject, "-p", str(pid)]
-        tracer = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
-        assert tracer.stderr and self.process.stdout
-        said = tracer.stderr.readline()
-        assert "attached" in said, said
-        os.kill(pid, signal.SIGCONT)
-        code = int(self.process.stdout.readline())
-        tracer.communicate()
-        return code
-
-
 def files_of(root: Path, *, state: bool = True) -> dict[str, str]:
     """Every file below a root with a digest of its bytes, or where the link leads; without ``state`` not those
     of ``.ckpt``.
     """
-    return dict(_files(root, state))
-
-
-def _files(root: Path, state: bool) -> Iterator[tuple[str, str]]:
+    made = dict[str, str]()
     for directory, below, names in os.walk(root):
         if not state and ".ckpt" in below:
             below.remove(".ckpt")
-        for name in names:
-            path = Path(directory, name)
+        for path in (Path(directory, name) for name in names):
             text = os.readlink(path) if path.is_symlink() else hashlib.sha256(path.read_bytes()).hexdigest()
-            yield str(path.relative_to(root)), text
+            made[str(path.relative_to(root))] = text
+    return made
 
 
 def bytes_of(root: Path) -> set[str]:

@@ -8,7 +8,6 @@ import ctypes
 import importlib
 import json
 import os
-import signal
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -68,31 +67,5 @@ def become(shim: ctypes.CDLL, asked: dict[str, Any], out: int, err: int, log: in
         os._exit(code)
 
 
-def wait_for_a_tracer() -> None:
-    """The same for a tracer: each copy stops before it begins; its number out, then how it ended."""
-    for name in WARM:
-        importlib.import_module(f"ckpt_tools.{name}")
-    for line in sys.stdin:
-        pid = os.fork()
-        if not pid:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, 1)
-            os.dup2(nowhere, 2)
-            os.kill(os.getpid(), signal.SIGSTOP)
-            code = 70
-            try:
-                code = run(json.loads(line))
-            finally:
-                os._exit(code)
-        os.waitpid(pid, os.WUNTRACED)
-        sys.stdout.write(f"{pid}\n")
-        sys.stdout.flush()
-        sys.stdout.write(f"{os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n")
-        sys.stdout.flush()
-
-
 if __name__ == "__main__":
-    if sys.argv[1:] == ["wait"]:
-        wait_for_a_tracer()
-    else:
-        main()
+    main()

@@ -87,9 +87,8 @@ def github(text: str) -> list[tuple[str, dict[str, str], str]]:
     found = []
     for number, line in enumerate(lines):
         match = COMMAND.fullmatch(line)
-        assert match or (
-            number == len(lines) - 1 and not line.lstrip().startswith("::") and "##[" not in line
-        ), line
+        plain = not line.lstrip().startswith("::") and "##[" not in line
+        assert match or (number == len(lines) - 1 and plain), line
         if match:
             pairs = (pair.partition("=") for pair in match[2].split(",") if pair)
             properties = {key: _unescaped(value, ("%2C", ","), ("%3A", ":")) for key, _, value in pairs}

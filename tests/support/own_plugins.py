@@ -35,18 +35,17 @@ LAYOUT = Layout("owned", "Own", (Piece("state", "model", "save-{step}/rank-{rank
                 lambda checkpoint, path: Resume(checkpoint.path), "-", ())
 """
 BOTH = {"formats": {"own": "own_parts:FORMAT"}, "layouts": {"owned": "own_parts:LAYOUT"}}
+USUAL = {"name": "own-parts", "version": "1.0", "module": "own_parts"}
 
 
 def install(
     place: Path,
     entry_points: Mapping[str, Mapping[str, str]] = BOTH,
     source: str = FORMAT + LAYOUT,
-    *,
-    name: str = "own-parts",
-    version: str = "1.0",
-    module: str = "own_parts",
+    **named: str,
 ) -> Path:
-    """Put a package into a place of Python's path, and return that."""
+    """Put a package of this ``name``, ``version`` and ``module`` into a place of Python's path, and return that."""
+    name, version, module = (named.get(key, usual) for key, usual in USUAL.items())
     place.mkdir(parents=True, exist_ok=True)
     (place / f"{module}.py").write_text(source)
     metadata = place / f"{name.replace('-', '_')}-{version}.dist-info"

@@ -18,13 +18,10 @@ ROOTED = re.compile(r"\bgive ('(?:[^']|'\\'')*'|\S+) as ROOT")
 COMMAND = re.compile(r"(?<![\w-])ckpt (plan|layouts|repair) (.*)")
 FLAG = re.compile(r"--[a-z][a-z-]*(?:[ =](?!--|(?:or|to|and|if|for|in|on) )(?:'[^']*'|[^\s'\"]+))?")
 BLANK = re.compile(r"[A-Z][A-Z_]*|\.\.\.|…")
-OPTIONS = "--exclude --run --order --max-step --world-size --layout --kind --parallel --replica-groups"
-TRIED = frozenset(OPTIONS.split())
+TRIED = {"--exclude", "--run", "--order", "--max-step", "--world-size", "--layout", "--kind", "--parallel", "--replica-groups"}  # fmt: skip
 REPEATED = ("--exclude", "--parallel", "--replica-groups")
 OF_REPLICAS = ("--replica", "--world-size", "--parallel")
 NAMED = re.compile(r" to resume from (.+?)(?:,? or --|, or give |[,;]|$)")
-
-
 SAVED = re.compile(r"# (?:Save these lines as|Add these lines to) (.+?), read")
 CHOSEN = re.compile(r"^  path: (.*)$", re.MULTILINE)
 DOUBTED = re.compile(r" is not older than .* \((/.*?)\)$", re.MULTILINE)
@@ -94,20 +91,19 @@ class Tree(NamedTuple):
 
 def looked_at(root: str) -> Tree:
     found = json.loads(_run(["verify", root, "--level", "content", "--json"])[1] or "{}")
-    broken = set()
-    for f in found.get("files", ()):
-        if any(e["severity"] == "error" and e["code"] != "same-content" for e in f["findings"]):
-            broken.add(f["path"])
+    wrong = (
+        (f["path"], e) for f in found.get("files", ()) for e in f["findings"] if e["severity"] == "error"
+    )
+    broken = {path for path, e in wrong if e["code"] != "same-content"}
     doubted = {f["path"]: f["code"] for f in found.get("findings", ()) if f["severity"] == "error"}
     return Tree(root, frozenset(broken), doubted)
 
 
-def problems(tree: Tree, command: Sequence[str], deep: int = 2) -> Iterator[str]:
+def problems(
+    tree: Tree, asked: Sequence[str], deep: int = 2, tried: set[tuple[str, ...]] | None = None
+) -> Iterator[str]:
     """What goes wrong for who asks, and pastes what is offered, one after the other."""
-    yield from _problems(tree, [w for w in command if w != "--json"], deep, set())
-
-
-def _problems(tree: Tree, command: list[str], deep: int, tried: set[tuple[str, ...]]) -> Iterator[str]:
+    tried, command = set() if tried is None else tried, [w for w in asked if w != "--json"]
     code, out, err = _run(command)
     if code not in (2, 3, 4):
         return
@@ -116,7 +112,7 @@ def _problems(tree: Tree, command: list[str], deep: int, tried: set[tuple[str, .
         # where names do not tell it surely the command is not offered, and is right all the same
         offered.append(Paste("command", ("layouts", "--guess", tree.root)))
     for paste in offered:
-        then = _pasted(tree, command, paste)
+        then = _pasted(command, paste)
         key = (*then, *(paste.words if paste.is_layout else ()))
         if (then == command and not paste.is_layout) or key in tried:
             continue
@@ -126,7 +122,7 @@ def _problems(tree: Tree, command: list[str], deep: int, tried: set[tuple[str, .
             if paste.is_layout:
                 why = why or _unanswered(then, ended, err)
             if ended == 2 and deep and not why:
-                yield from _problems(tree, then, deep - 1, tried)
+                yield from problems(tree, then, deep - 1, tried)
         if why and (ended != code or paste.leads_to or paste.is_layout):
             yield f"{_shown(tree, command)} -> {_shown(tree, paste.words)}: {why}\n{lines}"
 
@@ -137,7 +133,7 @@ def _run(command: Sequence[str]) -> tuple[int, str, str]:
     return executed(command)
 
 
-def _pasted(tree: Tree, command: list[str], paste: Paste) -> list[str]:
+def _pasted(command: list[str], paste: Paste) -> list[str]:
     """The command to run next."""
     if paste.kind == "root":
         return [command[0], *paste.words, *command[2:]]
@@ -161,10 +157,8 @@ def written(paste: Paste) -> Iterator[str]:
         yield lines + said
     finally:
         use(())
-        if place and before is None:
-            config.unlink()
-        elif place and before is not None:
-            config.write_text(before)
+        if place:
+            config.unlink() if before is None else config.write_text(before)
 
 
 def _unanswered(command: list[str], ended: int, asked: str) -> str:

@@ -43,10 +43,10 @@ class Ended:
 class Child:
     """A process with a library preloaded, which answers each line by one, until it is closed."""
 
-    def __init__(self, library: str, script: str, *words: str, cwd: Path | None = None) -> None:
+    def __init__(self, library: str, script: str, cwd: Path | None = None) -> None:
         env = {**CLEAN, "LD_PRELOAD": compiled(library), "PYTHONPATH": str(ROOT)}
         env |= {"CKPT_NO_CACHE": "1", "CKPT_JOBS": "1"}
-        line = [sys.executable, str(SUPPORT / f"{script}.py"), *words]
+        line = [sys.executable, str(SUPPORT / f"{script}.py")]
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self.process = subprocess.Popen(line, env=env, cwd=cwd, text=True, **pipes)
 

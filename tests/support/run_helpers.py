@@ -30,12 +30,11 @@ SAY = [sys.executable, "-c", SEEN]
 OLD = 1_700_000_000
 
 
+Steps = Sequence[int]
+
+
 def megatron(
-    root: Path,
-    steps: Sequence[int] = (10, 20),
-    world: int = 2,
-    tracker: bool = True,
-    ranks: Sequence[int] | None = None,
+    root: Path, steps: Steps = (10, 20), world: int = 2, tracker: bool = True, ranks: Steps | None = None
 ) -> Path:
     """Megatron-LM checkpoints with one file per tensor parallel rank, six minutes a step."""
     for step in steps:

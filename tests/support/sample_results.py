@@ -41,13 +41,11 @@ def verification(**more) -> Verification:
     odd = {"loss": float("nan"), "lr": float("-inf"), "big": 1 << 5000}
     bad = report(NASTY, Verdict.BROKEN, early, metadata=odd)
     values = {
-        "root": "/data",
-        "verdict": Verdict.BROKEN,
-        "level": Level.CONTENT,
+        "root": "/data", "verdict": Verdict.BROKEN, "level": Level.CONTENT,
         "summary": Summary(2, 2000, 1500, 0.25, 1, 0, 1, 0, 0, 3),
         "files": (FileReport(part(0), report(part(0).path)), FileReport(None, bad)),
         "findings": (finding("missing-rank", "rank 1 has no file", path="/data/out"),),
-    }
+    }  # fmt: skip
     return Verification(**{**values, **more})
 
 
@@ -62,18 +60,14 @@ def plan(**more) -> LoadPlan:
     why = "own file is truncated; signatures are equal"
     other = load(1, path=load(0).path, source_rank=0, substituted=True, node="n1", reason=why)
     values = {
-        "root": "/data",
-        "checkpoint": checkpoint(),
-        "resume": Resume("/data/out", ("--load", "/data/out"), {"CKPT_EXTRA": "1"}),
+        "root": "/data", "checkpoint": checkpoint(), "resume": Resume("/data/out", ("--load", "/data/out"), {"CKPT_EXTRA": "1"}),
         "by_rank": (RankLoad(0, (load(0),)), RankLoad(1, (other,))),
         "shared": (load(0, role="metadata", path="/data/out/meta.pt", source_rank=None),),
         "world_size": 2, "saved_world_size": 2, "topology": {"dp": Known(2, "--dp")},
         "rollback": Rollback(160, 120, 40, "rank 1 has no file"),
         "rejected": (Rejected(lost, (finding("missing-rank", "rank 1 has no file", path="/data/gasp"),)),),
-        "ahead": (lost,),
-        "attempts": 2, "bytes_verified": 2000, "bytes_read": 2000,
+        "ahead": (lost,), "attempts": 2, "bytes_verified": 2000, "bytes_read": 2000, "fingerprint": "ab" * 16,
         "warnings": (finding("world-size-inferred", "2 from the highest rank"),),
-        "fingerprint": "ab" * 16,
     }  # fmt: skip
     return LoadPlan(**{**values, **more})
 
@@ -83,16 +77,16 @@ def empty_plan(**more) -> LoadPlan:
 
 
 def scan(**more) -> Scan:
+    left = Finding("unfinished-save", Severity.WARNING, "left over", path="/data/x.tmp", hint="remove it")
+    found = (checkpoint(), checkpoint(unfinished=True, run=NASTY, generation=None, parts=()))
     values = {
         "root": "/data",
-        "checkpoints": (checkpoint(), checkpoint(unfinished=True, run=NASTY, generation=None, parts=())),
+        "checkpoints": found,
         "expected": {"out/ckpt": 4},
-        "findings": (
-            Finding("unfinished-save", Severity.WARNING, "left over", path="/data/x.tmp", hint="remove it"),
-        ),
+        "findings": (left,),
         "bare": 2,
-        "unrecognised": 7,
     }
+    values["unrecognised"] = 7
     return Scan(**{**values, **more})
 
 

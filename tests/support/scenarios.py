@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fixture_trees import damage, materialise, overwrite, selection
+from asked_plan import loads
+from fixture_trees import materialise, overwrite, selection
 from msgspec.structs import replace
 
 from ckpt_tools import errors
@@ -94,47 +95,43 @@ class Mishap:
         name = self.any_file()
         if name is None:
             return
-        what = self.chance.choice(WHAT)
+        what = self.chance.choice(OFTEN)
         path, was = self.whole.root / name, (self.whole.root / name).stat()
-        what(self, name, path)
-        if path.is_file() and not path.is_symlink() and what not in (touched, no_times):
+        WHAT[what](self, name, path)
+        if path.is_file() and not path.is_symlink() and what != "touched":
             os.utime(path, ns=(was.st_mtime_ns, was.st_mtime_ns))
-        self.said.append(f"{what.__name__} {name}")
+        self.said.append(f"{what} {name}")
 
 
 What = Callable[[Mishap, str, Path], None]
 
 
-def truncated(m: Mishap, name: str, path: Path) -> None:
-    data = path.read_bytes()
-    kept = m.chance.choice([1, len(data) // 2, m.chance.randrange(len(data) + 1)])
-    damage(m.whole.root, {"truncate": {name: min(kept, len(data) // 2)}})
-    if len(data) > 1:
-        m.harmed[name] = "truncated"
+def cut(chance: random.Random, data: bytes) -> bytes:
+    kept = chance.choice([1, len(data) // 2, chance.randrange(len(data) + 1)])
+    return data[: min(kept, len(data) // 2)]
 
 
-def emptied(m: Mishap, name: str, path: Path) -> None:
-    if path.stat().st_size:
-        path.write_bytes(b"")
-        m.harmed[name] = "empty"
+def flip(chance: random.Random, data: bytes) -> bytes:
+    at = chance.randrange(len(data))
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
-def filled(m: Mishap, name: str, path: Path) -> None:
-    """With bytes that mean nothing, as many as there were."""
-    if path.stat().st_size > 64:
-        path.write_bytes(m.chance.randbytes(path.stat().st_size))
-        m.harmed[name] = "noise"
+CHANGES: dict[str, Callable[[random.Random, bytes], bytes]] = {
+    "truncated": cut,
+    "empty": lambda _, data: b"",
+    "noise": lambda chance, data: chance.randbytes(len(data)) if len(data) > 64 else data,
+    "zeroed": lambda _, data: bytes(len(data)),
+    "flipped": flip,
+}
 
 
-def zeroed(m: Mishap, name: str, path: Path) -> None:
-    path.write_bytes(bytes(path.stat().st_size))
-    m.harmed[name] = "zeroed"
+def bytes_changed(how: str) -> What:
+    def change(m: Mishap, name: str, path: Path) -> None:
+        if (data := path.read_bytes()) and (made := CHANGES[how](m.chance, data)) != data:
+            overwrite(path, made, 0)
+            m.harmed[name] = how
 
-
-def flipped(m: Mishap, name: str, path: Path) -> None:
-    if size := path.stat().st_size:
-        damage(m.whole.root, {"flip": {name: m.chance.randrange(size)}})
-        m.harmed[name] = "flipped"
+    return change
 
 
 def removed(m: Mishap, name: str, path: Path) -> None:
@@ -163,41 +160,27 @@ def left_out(m: Mishap, name: str, path: Path) -> None:
         shutil.rmtree(path.parent)
 
 
-def copied(m: Mishap, name: str, path: Path) -> None:
-    names = [path.name + ".bak", f"{path.stem}-copy{path.suffix}", path.name + "~"]
-    overwrite(path.with_name(m.chance.choice(names)), path.read_bytes(), path.stat().st_mtime_ns)
-
-
-def half_written(m: Mishap, name: str, path: Path) -> None:
-    other = path.with_name(path.name + m.chance.choice([".tmp", ".part", ".incomplete"]))
-    overwrite(other, path.read_bytes()[: path.stat().st_size // 2], path.stat().st_mtime_ns)
-
-
-def bystander(m: Mishap, name: str, path: Path) -> None:
-    other = path.with_name(m.chance.choice(["nohup.out", "wandb.log", "._" + path.name]))
-    overwrite(other, b"x\n" * 9, path.stat().st_mtime_ns)
+def beside(m: Mishap, name: str, path: Path) -> None:
+    """A copy, half of one, or what another program wrote."""
+    data, own = path.read_bytes(), path.name
+    copies = [(other, data) for other in (f"{own}.bak", f"{path.stem}-copy{path.suffix}", f"{own}~")]
+    halves = [(own + end, data[: len(data) // 2]) for end in (".tmp", ".part", ".incomplete")]
+    strange = [(other, b"x\n" * 9) for other in ("nohup.out", "wandb.log", f"._{own}")]
+    other, held = m.chance.choice([*copies, *halves, *strange])
+    overwrite(path.with_name(other), held, path.stat().st_mtime_ns)
 
 
 def touched(m: Mishap, name: str, path: Path) -> None:
-    os.utime(path)
+    """One, or all: they are the same then, as some copies make them."""
     m.times = True
+    for p in files(m.whole.root) if m.chance.randrange(2) else [path]:
+        os.utime(p, (1_600_000_000,) * 2 if p != path else None)
 
 
-def no_times(m: Mishap, name: str, path: Path) -> None:
-    """All the same, as some copies make them."""
-    for p in files(m.whole.root):
-        os.utime(p, (1_600_000_000,) * 2)
-    m.times = True
-
-
-WHAT: tuple[What, ...] = (
-    truncated, truncated, emptied, filled, zeroed, flipped, flipped, removed, removed, became_a_directory, became_a_link,
-    left_out, copied, half_written, bystander, touched, no_times,
-)  # fmt: skip
-
-
-def planned(made: LoadPlan) -> list[FileLoad]:
-    return [*made.shared, *(f for r in made.by_rank for f in r.files)]
+WHAT: dict[str, What] = {how: bytes_changed(how) for how in CHANGES} | {
+    "removed": removed, "directory": became_a_directory, "link": became_a_link, "left out": left_out, "beside": beside, "touched": touched,
+}  # fmt: skip
+OFTEN = [*WHAT, "truncated", "flipped", "removed", "beside", "beside", "touched"]
 
 
 def mishap(whole: Whole, seed: object) -> Mishap:
@@ -219,7 +202,7 @@ def wrong(m: Mishap) -> Iterator[str]:
         if _finished_left(m):
             yield "it starts from nothing"
     else:
-        yield from (f"{f.path} is to be loaded" for f in planned(made) if _is_bad(m, f))
+        yield from (f"{f.path} is to be loaded" for f in loads(made) if _is_bad(m, f))
         yield from _older(m, made, made.checkpoint)
         yield from _by_rank(m, made)
 

@@ -56,38 +56,22 @@ def shards(n: int) -> Mapping[str, bytes]:
     return {**files, "model.safetensors.index.json": json.dumps(index).encode(), "config.json": b"{}"}
 
 
+LIGHT = {"pytorch-lightning_version": "2.6.6", "loops": {}}
 KINDS: dict[str, Callable[[int], bytes]] = {
     "whole": lambda n: saved({"model": weights(n), "optimizer": adam(n), "step": n}),
     "epoch": lambda n: saved({"model": weights(n), "optimizer": adam(n), "epoch": n}),
     "state": lambda n: saved({"model": weights(n), "optimizer": adam(n)}),
-    "uncounted": lambda n: saved(
-        {"model": {"w": tensor(n)}, "optimizer": {"state": {}, "param_groups": [{"lr": 0.1}]}}
-    ),
-    "stepped": lambda n: saved({"model": {"w": tensor(n)}, "step": n}),
-    "model": lambda n: saved(weights(n)),
-    "optimizer": lambda n: saved(adam(n)),
-    "counted": lambda n: saved({**adam(n), "step": n}),
+    "uncounted": lambda n: saved({"model": {"w": tensor(n)}, "optimizer": {"state": {}, "param_groups": [{"lr": 0.1}]}}),
+    "stepped": lambda n: saved({"model": {"w": tensor(n)}, "step": n}), "model": lambda n: saved(weights(n)),
+    "optimizer": lambda n: saved(adam(n)), "counted": lambda n: saved({**adam(n), "step": n}), "nothing": lambda n: saved({}),
     "sgd": lambda n: saved({"state": {}, "param_groups": [{"lr": 1 / n}]}),
     "scheduler": lambda n: saved({"base_lrs": [0.1], "last_epoch": n, "_step_count": n + 1}),
     "rng": lambda n: saved({"cpu": torch.full((16,), n % 251, dtype=torch.uint8)}),
-    "nothing": lambda n: saved({}),
-    "tensors": lambda n: safetensors_save(weights(n), {"format": "pt"}),
-    "lightning": lambda n: lightning(n // 10, n),
-    "lightmodel": lambda n: saved(
-        {
-            "epoch": n // 10,
-            "global_step": n,
-            "pytorch-lightning_version": "2.6.6",
-            "state_dict": weights(n),
-            "loops": {},
-        }
-    ),
-    "mindspore": lambda n: mindspore(True, 0, epoch_num=1, step_num=n),
-    "text": lambda n: b"words\n",
-    "json": lambda n: b"{}",
-    "zeros": lambda n: bytes(2000),
-    "empty": lambda n: b"",
-}
+    "tensors": lambda n: safetensors_save(weights(n), {"format": "pt"}), "lightning": lambda n: lightning(n // 10, n),
+    "lightmodel": lambda n: saved(LIGHT | {"epoch": n // 10, "global_step": n, "state_dict": weights(n)}),
+    "mindspore": lambda n: mindspore(True, 0, epoch_num=1, step_num=n), "text": lambda n: b"words\n", "json": lambda n: b"{}",
+    "zeros": lambda n: bytes(2000), "empty": lambda n: b"",
+}  # fmt: skip
 """What a planted file holds: ``whole`` where nothing is said, ``tensors`` in safetensors, words in a text."""
 SETS: dict[str, Callable[[int], Mapping[str, bytes]]] = {
     "dcp": dcp,
@@ -98,7 +82,7 @@ SETS: dict[str, Callable[[int], Mapping[str, bytes]]] = {
 }
 """What is planted into a directory (``step-10/:dcp``)."""
 ENDINGS = {"safetensors": "tensors"} | dict.fromkeys(
-    ("json", "txt", "log", "yaml", "md", "py", "png"), "text"
+    ["json", "txt", "log", "yaml", "md", "py", "png"], "text"
 )
 WORD = re.compile(r"([^:@=]+(?:=[^:@=]+)*)(?::([a-z]+)(\d*)(!?))?(?:@(\d+))?(=?)")
 
@@ -150,12 +134,9 @@ def flipped(data: bytes, at: int | None = None) -> bytes:
 
 
 BYTES: dict[str, Callable[[bytes], bytes]] = {
-    "cut": lambda data: data[: len(data) // 2],
-    "empty": lambda data: b"",
-    "zero": lambda data: bytes(len(data)),
-    "flip": flipped,
-    "touch": lambda data: data,
-}
+    "cut": lambda data: data[: len(data) // 2], "empty": lambda data: b"", "zero": lambda data: bytes(len(data)),
+    "flip": flipped, "touch": lambda data: data,
+}  # fmt: skip
 
 
 def remove(path: Path) -> None:
@@ -273,9 +254,8 @@ def loaded(root: Path, **asked: Any) -> str:
 def verified(root: Path) -> str:
     """The verdict of ``verify``, and the codes of its warnings and errors."""
     seen = verify([str(root)])
-    return " ".join(
-        [str(seen.verdict), *codes([*seen.findings, *(f for r in seen.files for f in r.report.findings)])]
-    )
+    found = [*seen.findings, *(f for r in seen.files for f in r.report.findings)]
+    return " ".join([str(seen.verdict), *codes(found)])
 
 
 # --- tables
@@ -337,10 +317,8 @@ def table(text: str, flags: str = "", **made: tuple[str, str] | Made) -> list[An
     """
     rows: list[Any] = []
     tree, slow = "", False
-    lines = re.sub(r"(;)\n +|\n +(->)", r"\1 \2", re.sub(r"^ *#.*\n", "", text, flags=re.MULTILINE)).split(
-        "\n"
-    )
-    lines = [line.strip() for line in lines if line.strip()]
+    told = re.sub(r"(;)\n +|\n +(->)", r"\1 \2", re.sub(r"^ *#.*\n", "", text, flags=re.MULTILINE))
+    lines = [line.strip() for line in told.split("\n") if line.strip()]
     for n, line in enumerate(lines):
         if "->" not in line:
             tree, _, mark = line.partition(" ")

@@ -121,15 +121,8 @@ class Training:
         self.root, self.notes = tmp / "ckpt", tmp / "log"
         self.root.mkdir()
         self.notes.mkdir()
-        self.words = [
-            __file__,
-            "--save",
-            str(self.root),
-            "--steps",
-            str(self.steps),
-            "--notes",
-            str(self.notes),
-        ]
+        where = ("--save", self.root, "--steps", self.steps, "--notes", self.notes)
+        self.words = [__file__, *map(str, where)]
 
     @staticmethod
     def env(fault: str = "", rank: int = 1) -> dict[str, str]:

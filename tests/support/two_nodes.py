@@ -25,9 +25,8 @@ class Nodes:
     """
 
     def __init__(self, tmp: Path, steps: Sequence[int] = (10, 20)) -> None:
-        self.disks = [
-            megatron(tmp / f"disk-{n}", steps=steps, world=WORLD, ranks=(2 * n, 2 * n + 1)) for n in range(2)
-        ]
+        ranks = {tmp / "disk-0": (0, 1), tmp / "disk-1": (2, 3)}
+        self.disks = [megatron(disk, steps=steps, world=WORLD, ranks=own) for disk, own in ranks.items()]
         self.shared, self.tmp, self.world = tmp / "shared", tmp, WORLD
 
     def line(
@@ -55,10 +54,8 @@ class Nodes:
             return ckpt(*words, env=env)
 
         with ThreadPoolExecutor(2) as pool:
-            return [
-                (done.returncode, json.loads(done.stdout)[1] if done.stdout else {}, done.stderr)
-                for done in pool.map(one, range(2))
-            ]
+            ended = list(pool.map(one, range(2)))
+        return [(d.returncode, json.loads(d.stdout)[1] if d.stdout else {}, d.stderr) for d in ended]
 
 
 def run_each(

@@ -18,6 +18,9 @@ ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
 
+Texts = dict[str, str]
+
+
 @dataclass(frozen=True)
 class AzureContents:
     endpoint: str
@@ -43,10 +46,10 @@ class AzureContents:
         self,
         method: str,
         key: str,
-        query: dict[str, str] | None = None,
-        headers: dict[str, str] | None = None,
+        query: Texts | None = None,
+        headers: Texts | None = None,
         body: bytes = b"",
-    ) -> tuple[dict[str, str], bytes]:
+    ) -> tuple[Texts, bytes]:
         """Headers (names in lower case) and body of the answer; another than 2xx is an error."""
         path = quote(f"/{ACCOUNT}/{self.container}" + (f"/{key}" if key else ""))
         sent = {"x-ms-date": email.utils.formatdate(usegmt=True), "x-ms-version": "2023-11-03"}
@@ -64,9 +67,7 @@ class AzureContents:
             raise RuntimeError(f"{method} {target}: {answer.status} {data.decode(errors='replace')}")
         return {name.lower(): value for name, value in answer.getheaders()}, data
 
-    def signed(
-        self, method: str, path: str, query: dict[str, str], headers: dict[str, str], length: int
-    ) -> str:
+    def signed(self, method: str, path: str, query: Texts, headers: Texts, length: int) -> str:
         own = "".join(f"{name}:{value}\n" for name, value in sorted(headers.items()) if name[:5] == "x-ms-")
         asked = "".join(f"\n{name}:{value}" for name, value in sorted(query.items()))
         standard = [method, "", "", str(length or ""), *[""] * 8]

@@ -1,13 +1,9 @@
 """Azurite, Microsoft's emulator of Azure's blob storage; keys are verified.
 
-Measured, Azurite 3.35.0 with obstore 0.12: lists, pages, ranges, If-Match (412) and If-None-Match: * (409)
-are as in Azure. A blob put in one request has a Content-MD5, one of blocks has none unless the client sets
-it; the ETag is no checksum and is another one after each write, also of the same bytes.
-
-What it does not do as Azure does: x-ms-range-get-content-crc64 is FeatureNotSupported (500), and no answer
-has x-ms-content-crc64; no versions of blobs; a list that is to begin at startFrom, which
-is obstore's ``offset``, begins at its beginning where that name has digits (in 3.37.0 it does not); a container with a key that XML cannot hold, such as one with a
-control character, cannot be listed (500).
+What Azurite 3.35.0 does not do as Azure does: x-ms-range-get-content-crc64 is FeatureNotSupported (500); no versions of
+blobs; a list that is to begin at startFrom, which is obstore's ``offset``, begins at its beginning where that name has
+digits; a container with a key that XML cannot hold cannot be listed (500). A blob of blocks has no Content-MD5, and the
+ETag is another one after each write.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from http.client import HTTPResponse
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from stores.serving import CHUNK
@@ -79,7 +80,11 @@ class Exchange:
     def send(self, answer: Answer) -> None:
         """Give it to the client."""
         self.send_head(answer)
-        for block in answer.body:
+        self.send_rest(b"", answer)
+
+    def send_rest(self, first: bytes, answer: Answer) -> None:
+        """What was read of the server already, and what follows."""
+        for block in chain([first] if first else [], answer.body):
             self.send_block(block)
 
     def send_head(self, answer: Answer) -> None:

@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from stores.exchange import Answer, Exchange
 
@@ -19,22 +20,17 @@ class Cut:
     """The connection is reset after ``after`` bytes of the body; at 0 before any answer."""
 
     after: int = 0
+    reset: bool = True
 
     def meet(self, exchange: Exchange) -> None:
-        if self.after:
+        if self.after or not self.reset:
             exchange.send_first(exchange.ask(), self.after)
-        exchange.hang_up(reset=True)
+        exchange.hang_up(reset=self.reset)
 
 
-@dataclass(frozen=True)
-class Short:
+def Short(after: int) -> Cut:  # noqa: N802
     """``after`` bytes of the body under the right Content-Length; then the connection is closed in order."""
-
-    after: int
-
-    def meet(self, exchange: Exchange) -> None:
-        exchange.send_first(exchange.ask(), self.after)
-        exchange.hang_up()
+    return Cut(after, reset=False)
 
 
 @dataclass(frozen=True)
@@ -68,16 +64,9 @@ def unavailable(retry_after: str = "1") -> Status:
     return Status(503, (("Retry-After", retry_after),), b"<Error><Code>SlowDown</Code></Error>")
 
 
-def too_many() -> Status:
-    return Status(429, (), b"<Error><Code>TooManyRequests</Code></Error>")
-
-
-def expired_token() -> Status:
-    return Status(403, (), EXPIRED)
-
-
-def denied() -> Status:
-    return Status(403, (), DENIED)
+too_many = partial(Status, 429, (), b"<Error><Code>TooManyRequests</Code></Error>")
+expired_token = partial(Status, 403, (), EXPIRED)
+denied = partial(Status, 403, (), DENIED)
 
 
 @dataclass(frozen=True)
@@ -98,9 +87,7 @@ class Stall:
             pass
         if not self.after:
             exchange.send_head(answer)
-        exchange.send_block(rest)
-        for block in answer.body:
-            exchange.send_block(block)
+        exchange.send_rest(rest, answer)
 
 
 @dataclass(frozen=True)
@@ -159,9 +146,7 @@ class Hook:
         answer = exchange.ask()
         rest = exchange.send_first(answer, self.after)
         self.call()
-        exchange.send_block(rest)
-        for block in answer.body:
-            exchange.send_block(block)
+        exchange.send_rest(rest, answer)
 
 
 @dataclass(frozen=True)

@@ -6,21 +6,20 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from stores.azurite import Azurite, azurite_server
+from stores.azurite import azurite_server
 from stores.bucket import Bucket
-from stores.gcs import Gcs, gcs_server
-from stores.http_files import HttpFiles, http_files
+from stores.gcs import gcs_server
+from stores.http_files import http_files
 from stores.memory import memory_bucket
-from stores.moto_s3 import MotoS3, moto_s3
+from stores.moto_s3 import moto_s3
 from stores.proxy import Proxy, proxied
-from stores.rclone import RcloneS3
 from stores.rclone import rclone_s3 as started_rclone
-from stores.sftp import Sftp
 from stores.sftp import sftp_server as started_sftp
 
 
@@ -35,90 +34,42 @@ def servers_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("servers")
 
 
-@pytest.fixture(scope="session")
-def s3_server(servers_home: Path) -> Iterator[MotoS3]:
-    with moto_s3(servers_home) as server:
-        yield server
+def _server(start: Callable[[Path], AbstractContextManager[Any]]) -> Any:
+    @pytest.fixture(scope="session")
+    def server(servers_home: Path) -> Iterator[Any]:
+        with start(servers_home) as started:
+            yield started
+
+    return server
 
 
-@pytest.fixture(scope="session")
-def rclone_server(servers_home: Path) -> Iterator[RcloneS3]:
-    with started_rclone(servers_home) as server:
-        yield server
+def _bucket(server: str, **how: Any) -> Any:
+    @pytest.fixture
+    def bucket(request: pytest.FixtureRequest) -> Bucket:
+        made: Bucket = request.getfixturevalue(server).bucket(new_name(), **how)
+        return made
+
+    return bucket
 
 
-@pytest.fixture(scope="session")
-def azure_server(servers_home: Path) -> Iterator[Azurite]:
-    with azurite_server(servers_home) as server:
-        yield server
+s3_server = _server(moto_s3)
+rclone_server = _server(started_rclone)
+azure_server = _server(azurite_server)
+google_server = _server(lambda _: gcs_server())
+web_server = _server(lambda _: http_files())
+plain_web_server = _server(lambda _: http_files(ranges=False))
+sftp_server = _server(started_sftp)
 
-
-@pytest.fixture(scope="session")
-def google_server() -> Iterator[Gcs]:
-    with gcs_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def web_server() -> Iterator[HttpFiles]:
-    with http_files() as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def plain_web_server() -> Iterator[HttpFiles]:
-    with http_files(ranges=False) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def sftp_server(servers_home: Path) -> Iterator[Sftp]:
-    root = servers_home / "sftp"
-    root.mkdir()
-    with started_sftp(root) as server:
-        yield server
-
-
-@pytest.fixture
-def s3(s3_server: MotoS3) -> Bucket:
-    """S3 with checksums, conditions and versions (moto); this bucket keeps no versions."""
-    return s3_server.bucket(new_name())
-
-
-@pytest.fixture
-def versioned_s3(s3_server: MotoS3) -> Bucket:
-    return s3_server.bucket(new_name(), versioned=True)
-
-
-@pytest.fixture
-def rclone_s3(rclone_server: RcloneS3) -> Bucket:
-    """S3 with signatures, without versions and conditions."""
-    return rclone_server.bucket(new_name())
-
-
-@pytest.fixture
-def azurite(azure_server: Azurite) -> Bucket:
-    return azure_server.bucket(new_name())
-
-
-@pytest.fixture
-def gcs(google_server: Gcs) -> Bucket:
-    return google_server.bucket(new_name())
-
-
-@pytest.fixture
-def http_server(web_server: HttpFiles) -> Bucket:
-    return web_server.bucket(new_name())
-
-
-@pytest.fixture
-def http_without_ranges(plain_web_server: HttpFiles) -> Bucket:
-    return plain_web_server.bucket(new_name())
-
-
-@pytest.fixture
-def sftp(sftp_server: Sftp) -> Bucket:
-    return sftp_server.bucket(new_name())
+s3 = _bucket("s3_server")
+"""S3 with checksums, conditions and versions (moto); this bucket keeps no versions."""
+versioned_s3 = _bucket("s3_server", versioned=True)
+rclone_s3 = _bucket("rclone_server")
+"""S3 with signatures, without versions and conditions."""
+azurite = _bucket("azure_server")
+gcs = _bucket("google_server")
+http_server = _bucket("web_server")
+http_without_ranges = _bucket("plain_web_server")
+sftp = _bucket("sftp_server")
 
 
 @pytest.fixture

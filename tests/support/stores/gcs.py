@@ -1,18 +1,9 @@
 """The part of Google Cloud Storage's XML API that obstore speaks, as a server of ours.
 
-obstore asks for objects, lists and uploads by the XML API (https://cloud.google.com/storage/docs/xml-api),
-and the emulators that can be installed from a registry speak JSON: gcp-storage-emulator 2026.7.19 has the
-routes of the XML API for GET and PUT of an object alone (no HEAD, no list of a bucket, no x-goog-generation
-in an answer), so that head and list end in 404 or 501; fsouza's fake-gcs-server has no such list either, and
-is in no registry but Go's. This server has what they lack:
-
-- GET and HEAD with Range, If-Match, ?generation= (also of replaced ones: object versioning is on); answers
-  have ETag, x-goog-generation, x-goog-stored-content-length, and x-goog-hash with crc32c and md5;
-- PUT with x-goog-if-generation-match; the multipart API (an object of it has no md5, as in GCS); DELETE;
-- lists with prefix, delimiter, start-after, max-keys and pages (?list-type=2).
-
-What it does not do: credentials and rights (any token may do all), other APIs than these, metadata, copies,
-resumable uploads, composition.
+The emulators that can be installed from a registry speak JSON, and obstore asks by the XML API
+(https://cloud.google.com/storage/docs/xml-api): GET and HEAD with Range, If-Match and ?generation=, PUT with
+x-goog-if-generation-match, the multipart API (an object of it has no md5), DELETE, and lists with prefix, delimiter,
+start-after, max-keys and pages. Any token may do all.
 """
 
 from __future__ import annotations
@@ -92,13 +83,9 @@ class Xml(Files):
         hashes = "crc32c=" + base64.b64encode(crc32c(stored.data).to_bytes(4, "big")).decode()
         if not stored.joined:
             hashes += ",md5=" + base64.b64encode(hashlib.md5(stored.data).digest()).decode()
-        return {
-            "x-goog-generation": str(stored.generation),
-            "x-goog-metageneration": "1",
-            "x-goog-hash": hashes,
-            "x-goog-stored-content-length": str(len(stored.data)),
-            "ETag": stored.etag,
-        }
+        goog = {"generation": str(stored.generation), "metageneration": "1", "hash": hashes}
+        goog["stored-content-length"] = str(len(stored.data))
+        return {**{f"x-goog-{name}": value for name, value in goog.items()}, "ETag": stored.etag}
 
     def remove(self) -> None:
         if self.shelf.find(self.key) is None:

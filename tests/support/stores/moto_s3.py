@@ -1,18 +1,8 @@
 """moto's S3 server: checksums, versions, conditional requests and ranges as AWS has them.
 
-Measured, moto 5.2.5 with boto3 1.44 and obstore 0.12: a HEAD with x-amz-checksum-mode and
-GetObjectAttributes tell CRC32, CRC32C, CRC64NVME and SHA256, of uploads in parts also both kinds (COMPOSITE
-is the checksum of the checksums of the parts). If-Match answers 412 to GET, HEAD and PUT, If-None-Match: *
-to PUT; ranges answer 206 and 416; pages, delimiters, StartAfter, delete markers and ?versionId= work.
-
-What it does not do as AWS does:
-
-- It verifies neither signatures nor rights: any key and secret may do all.
-- It stores a checksum that the client sent without comparing it with the body, and no MD5 of a body either.
-- A composite checksum lacks the "-N" after it; GetObjectAttributes knows no ObjectParts.
-- An object put in one request has no x-amz-checksum-type (AWS: FULL_OBJECT); nor have the rows of a list.
-- A key with a newline is 404 when it is put; all other odd keys work ("//", "..", control characters).
-- Times are whole seconds everywhere, and a list in pages is of the moment of each page.
+What moto 5.2.5 does not do as AWS does: it verifies neither signatures nor rights, nor a checksum that the client
+sent; a composite checksum lacks the "-N" after it, and rows of a list its type; a key with a newline is 404 when it is
+put; times are whole seconds, and a list in pages is of the moment of each page.
 """
 
 from __future__ import annotations

@@ -1,18 +1,9 @@
 """``rclone serve s3`` over a local directory: signatures are verified, and objects are files.
 
-Measured, rclone 1.75.2 with obstore 0.12. What it does not do as AWS does:
-
-- It answers a range with status 200 and a right Content-Range, which obstore refuses ("Received non-partial
-  response when range requested"). :func:`rclone_s3` therefore has a proxy in front that makes it 206 and
-  changes nothing else; ``plain`` is rclone itself.
-- It ignores If-Match and If-None-Match, of GET, HEAD and PUT: a pinned read reads whatever is there now.
-- No versions (NotImplemented), no GetObjectAttributes (500).
-- It tells the checksum that came with a PUT, unverified, and repeats that of the whole object with a range;
-  after an upload in parts it tells the kind of checksum and no checksum.
-- The ETag is the MD5 of the content, also after an upload in parts, whose answer had told another one ("…-2"); in a list it stands without quotes.
-- A list has times in milliseconds, a HEAD in seconds.
-- Keys are paths: "//", "." and ".." are InvalidArgument, more than 255 bytes between two "/" an InternalError,
-  "dir/" is the key "dir", and a newline comes back from a list as U+240A.
+What rclone 1.75.2 does not do as AWS does: it answers a range with status 200 and a right Content-Range, which obstore
+refuses: a proxy in front makes it 206 and changes nothing else (``plain`` is rclone itself). It ignores If-Match and
+If-None-Match, knows no versions and no GetObjectAttributes, tells the checksum that came with a PUT unverified, and its
+keys are paths: "//", "." and ".." are InvalidArgument.
 """
 
 from __future__ import annotations

@@ -28,9 +28,11 @@ class Sftp:
 
 
 @contextmanager
-def sftp_server(root: Path) -> Iterator[Sftp]:
-    """Whoever has the password sees ``root`` as "/"."""
+def sftp_server(home: Path) -> Iterator[Sftp]:
+    """Whoever has the password sees the directory ``sftp`` in ``home`` as "/"."""
     import asyncssh
+
+    (root := home / "sftp").mkdir()
 
     clients: list[asyncssh.SSHServerConnection] = []
 
