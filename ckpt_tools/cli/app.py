@@ -132,6 +132,7 @@ class Commands(_Line, TyperGroup):
             if os.path.lexists(first):
                 hint = f"'ckpt ls {quote(first)}' lists what is there"
                 raise UsageError(f"there is no command {first!r}", hint)
+            # of a huge directory only a part is compared
             meant = nearest(first, COMMANDS, 0.6) or nearest(first, os.listdir()[:10_000], 0.6)
             hint = f"did you mean 'ckpt {quote(meant)}'?" if meant else "'ckpt -h' lists all commands"
             raise UsageError(f"there is no command {first!r}, and no file or directory", hint)

@@ -259,7 +259,7 @@ class Asked(Struct, frozen=True):
 
     @property
     def selection(self) -> Selection:
-        """Return which checkpoint to choose; for a job, which waits, with 60 seconds for reading contents."""
+        """Return which checkpoint to choose; a job, which waits, reads for 60 s unless --budget says else."""
         selection = self.found.selection(cache=True)
         if "job" in self.given and selection.budget is None:
             return replace(selection, budget=60.0)

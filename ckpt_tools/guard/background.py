@@ -38,7 +38,7 @@ class Pending:
 
 
 def seal_later(work: Callable[[], Sealing], roots: Sequence[str]) -> Pending:
-    """Call ``work`` in the background, after all earlier calls; log why something was not sealed."""
+    """Call ``work`` in the background, after all earlier calls. A failure is logged: training continues."""
 
     def seal() -> Sealing | None:
         try:

@@ -83,7 +83,9 @@ def find_state(wrong: Sequence[Finding]) -> str:
 
 
 def remove_fragments(home: str, only: Sequence[str] | None = None) -> None:
-    """Remove fragments, all or ``only`` some, after the seal that replaces them; those that stay count."""
+    """Remove fragments, all or ``only`` some names, after the seal that replaces them is written. Fragments
+    that stay are compared with the files, as the seal is.
+    """
     home = f"{home}/{document.FRAGMENTS}"
     with suppress(OSError):
         if is_url(home):

@@ -202,7 +202,9 @@ class Store:
 
     @cached_property
     def operations(self) -> list[Operation]:
-        """The operations in the journal, the latest first. Raises CannotLook and Untrusted."""
+        """The operations in the journal, latest first: unfinished ones, ones that can be undone, and the last
+        one. Raises CannotLook, and Untrusted if others can write the journal.
+        """
         path, out = os.path.join(self._directory, NAME), list[Operation]()
         try:
             data = trust.read(path, checked_json.MOST, self._trusted)
@@ -239,7 +241,9 @@ class Store:
         return 1 + max((op.number for op in self.operations), default=0)
 
     def place(self, kind: str) -> str:
-        """Return the directory of ``kind`` for files of the next operation, which need not be there yet."""
+        """Return the directory below ``.ckpt`` for files of the next operation; ``kind`` is quarantine,
+        trash, incoming or replaced. It is not there yet: who writes into it makes it.
+        """
         return f"{STATE}/{kind}/{self._find_next_number():06d}"
 
     def run(self, command: str, why: str, steps: Sequence[Step]) -> Operation:

@@ -188,7 +188,9 @@ def undo(root: str, *, apply: bool = False, state_dir: str | None = None, trust:
 
 
 def _list_undo(store: Store, root: str, steps: Sequence[Step], done: bool) -> list[Change]:
-    """Return the rows of undoing ``steps``. Raises UsageError if the old path of a file is taken by now."""
+    """Return the rows of a command that was taken back already, and of undoing ``steps``. Raises UsageError
+    if the old path of a file is taken by now.
+    """
     rows = store.changes()
     for step in steps:
         was, now = os.path.join(root, step.source), os.path.join(root, step.target)

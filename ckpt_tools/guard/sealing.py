@@ -72,7 +72,9 @@ class SealOptions(Struct, frozen=True):
 def seal_below(
     roots: Sequence[str], options: SealOptions, note: Callable[[SealedOne], object] | None = None
 ) -> Sealing:
-    """Seal every whole checkpoint at or below absolute roots; ``note`` gets each. Raises CannotLook."""
+    """Seal every whole checkpoint at or below the absolute roots; ``note`` is called with each result. Raises
+    CannotLook if a root cannot be listed or a seal cannot be written.
+    """
     if not options.dry_run and options.read.seal_dir is None:
         require_writable(roots, SEAL_ELSEWHERE)
     started, done, findings = time.perf_counter(), list[SealedOne](), list[Finding]()

@@ -1,4 +1,4 @@
-"""Signatures over sealed files, as ``model_signing verify key`` accepts them."""
+"""Signatures over a sealed directory or each sealed file, as ``model_signing verify key`` accepts them."""
 
 from __future__ import annotations
 

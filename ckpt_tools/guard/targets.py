@@ -1,4 +1,6 @@
-"""What is sealed, put away or pruned together, and what verifying a checkpoint shows."""
+"""What is sealed, put away or pruned together: a checkpoint with its own directory as a whole, other files
+one by one. Also what verifying a checkpoint shows.
+"""
 
 from __future__ import annotations
 
@@ -56,10 +58,8 @@ def targets(s: Session) -> Iterator[Target]:
         for c in sorted(run, key=lambda c: (c.order, c.path), reverse=True):
             home, *others = _find_homes(c)
             if home and not others and uses[home] == 1 and s.found.tree:  # it has the directory to itself
-                below = all_homes[
-                    bisect(all_homes, f"{home}/") : bisect(all_homes, f"{home}0")
-                ]  # "0" follows "/"
-                files = {*files_of(home, below), *(part.path for part in s.members(c).parts)}
+                first, end = bisect(all_homes, f"{home}/"), bisect(all_homes, f"{home}0")  # "0" follows "/"
+                files = {*files_of(home, all_homes[first:end]), *(p.path for p in s.members(c).parts)}
                 found = [Target(home, home, f"{home}/{NAME}", tuple(sorted(files)))]
             else:
                 found = list(_split(s, c))
@@ -187,7 +187,7 @@ class Group(Struct, frozen=True):
 
 
 def groups(s: Session) -> list[Group]:
-    """Return all below a root that can be put away; a file comes with its seal and its signature."""
+    """Return all that can be put away; with a file go its seal and signature, which mean nothing alone."""
     by_owner: dict[object, list[Target]] = defaultdict(list)
     for target in targets(s):
         by_owner[target.checkpoint.key if target.checkpoint else target.path].append(target)
@@ -206,7 +206,9 @@ def groups(s: Session) -> list[Group]:
 
 
 def find_named(found: Sequence[Group], paths: Sequence[str], root: str) -> list[Group]:
-    """Return the groups at or below the paths. Raises UsageError for a part of a group, and NoCheckpoint."""
+    """Return the groups at or below the paths; a file stands for its whole checkpoint if that has no
+    directory of its own. Raises UsageError for a part of a group, and NoCheckpoint.
+    """
     out = list[Group]()
     for path in paths:
         mine = [g for g in found if g.is_meant_by(path)]

@@ -86,7 +86,7 @@ def opened_home(home: str, *, make: bool = False, away: bool = False) -> Iterato
 
 
 def remove_abandoned(home: str) -> None:
-    """Remove temporary files of killed processes from a seal's directory; a store has none."""
+    """Remove temporary files that killed processes left; a store has none, as it writes objects whole."""
     if is_url(home):
         return
     with suppress(OSError), opened_home(home) as at:

@@ -61,7 +61,7 @@ def decide(
     *,
     listener: Listener = SILENT,
 ) -> Taken:
-    """Return this start's decision, made here or by the process that came first. Raise the same in all."""
+    """Return this start's decision, made here or by the first process. Raise CkptError, the same in all."""
     env = os.environ if env is None else env
     for name, instead in _REMOVED.items():
         if options.agree and env.get(name):
@@ -132,11 +132,10 @@ def _find_membership(
         raise UsageError(text, f"every restart makes a new decision with: {inside}")
     made = of_node(started, line, env, options, selection.world_size)
     alone = made.nodes == 1 and not (line or options.job or options.nodes)
-    # rank 0 may decide for all, as in scripts that ask for their rank
-    if alone and started and started.rank and started.rank.value > 0:
+    rank = started.rank if started else None
+    if alone and rank and rank.value > 0:  # rank 0 may decide for all, as in scripts that ask for their rank
         raise UsageError(
-            f"this is rank {started.rank.value}, as {started.rank.provenance} says, and each rank would"
-            " decide alone",
+            f"this is rank {rank.value}, as {rank.provenance} says, and each rank would decide alone",
             "start it with 'ckpt run --worker'; set CKPT_NODES=1 if this process starts a job of its own",
         )
     return made

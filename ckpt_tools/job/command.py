@@ -47,7 +47,7 @@ class Taken(Struct, frozen=True):
 
     @property
     def paths(self) -> list[str]:
-        """The files that this rank loads; if all ranks open the same, the framework's one path."""
+        """This rank's files; if all ranks open the same, the framework's one path; empty if there is none."""
         plan, resume_path = self.decision.document, self.decision.resume.path
         own = {f.role for r in plan.ranks or () for f in r.files}
         if plan.checkpoint and resume_path and plan.shared and own <= OPENED_BY_RANKS:
@@ -152,7 +152,7 @@ class Taken(Struct, frozen=True):
 
 
 def become(command: Sequence[str], env: Mapping[str, str]) -> NoReturn:
-    """Replace this process by the command, which gets its signals. Raise OSError if it cannot start."""
+    """Become the command, which gets our signals and sets the exit code. Raise OSError if it cannot start."""
     inherited = {name: value for name, value in env.items() if name not in _OURS}
     # Python ignores these two signals, and exec keeps a signal ignored.
     before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGPIPE, signal.SIGXFSZ)}

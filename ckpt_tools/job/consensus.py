@@ -131,7 +131,9 @@ def identify(c: Checkpoint, root: str) -> Identity:
 
 
 def merge(values: Sequence[Listing], planner: Planner) -> Order:
-    """Return the common order of all nodes' candidates. Raise UsageError, NoneUsable and NoCheckpoint."""
+    """Return the common order of all nodes' candidates. Raise UsageError unless all nodes ask the same and
+    run each rank once, NoneUsable or NoCheckpoint if there is nothing that all could resume from.
+    """
     _require_one_job(values)
     names = [v.host for v in values]
     hosts = [name if names.count(name) == 1 else f"{name}#{i}" for i, name in enumerate(names)]

@@ -103,7 +103,7 @@ class Decider(Struct):
         return started.world_size.value if started and started.world_size else None
 
     def decide(self) -> Decision:
-        """Return the decision of this start. Raise CkptError; with several nodes all raise it."""
+        """Return the decision, not yet checked by this process. Raise CkptError, the same on all nodes."""
         with self._open:  # the meeting tells the others how this node ended
             with self.reporting():
                 if self.options.require_mount:

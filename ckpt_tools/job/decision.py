@@ -1,6 +1,6 @@
 """One job, one decision: a load plan in a file, written once by the process that holds the lock, read and
-re-checked by all others. Unknown fields are let through, because a later version may add some; they must be
-finite and shallow all the same: ``ckpt latest --json`` prints a decision again.
+re-checked by all others. Each field that a process acts on is checked first. Unknown ones may be of a later
+version: they must only be finite and shallow, as ``ckpt latest --json`` prints a decision again.
 """
 
 from __future__ import annotations
@@ -251,7 +251,9 @@ def _is_below(link: str, root: str) -> bool:
 
 
 class Decision(Struct, frozen=True, dict=True):
-    """One decision, the JSON ``body`` of a file; ``trusted`` are the owners that its reader trusts."""
+    """One decision, in the file at ``path``: ``body`` is the JSON of the plan, whose field "decision" says
+    who made it, when and for what. ``trusted`` are the owners that its reader trusts, for its view too.
+    """
 
     path: str
     body: Mapping[str, Any]
@@ -286,7 +288,7 @@ class Decision(Struct, frozen=True, dict=True):
         return self.document.files(rank)
 
     def links(self, rank: int | None = None) -> list[str]:
-        """Return the paths at which to open the entries of ``files``, but those of other nodes."""
+        """Return where to open ``files``: at links if there is a view, without those of other nodes."""
         view = self.document.view
         if not view:
             return [f.path for f in self.files(rank)]
@@ -294,7 +296,7 @@ class Decision(Struct, frozen=True, dict=True):
         return [*view.shared, *(link for number in numbers for link in view.ranks.get(number, ()))]
 
     def path_of(self, rank: int | None) -> str | None:
-        """Return CKPT_PATH: the framework's path, else the rank's one file, else that of the view."""
+        """Return CKPT_PATH: the framework's path, the rank's one file, the view's checkpoint, or None."""
         resume_path, view = self.resume.path, self.document.view
         own = not resume_path and rank is not None and not (self.document.shared and not self.document.ranks)
         files = self.links(rank) if own else []
@@ -350,7 +352,9 @@ class Decision(Struct, frozen=True, dict=True):
 
 
 def read(path: str, trusted: Trust = OURS, named: str = "CKPT_PLAN") -> Decision:
-    """Return the decision in a file, to which ``named`` led. Raise CannotLook, UsageError and Untrusted."""
+    """Return the decision in a file, to which the setting ``named`` led. Raise CannotLook if there is none,
+    or other bytes, UsageError for an invalid field, and Untrusted if others could have written it.
+    """
     hint = "is --plan-dir on a file system that every process of the job sees?"
     with explain_refusal(f"the decision {path} cannot be read", hint), trust.named(named):
         data = trust.read(path, checked_json.MOST, trusted)

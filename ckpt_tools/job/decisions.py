@@ -40,7 +40,7 @@ _NUMBERED = re.compile(r"(\d{1,9})\.(json|taken)")
 
 
 class Decisions:
-    """The decisions about one root: a directory below ``plan_dir`` for each key, with numbered decisions."""
+    """The decisions about one root: numbered, in a directory for each key (job and generation)."""
 
     def __init__(self, plan_dir: str, root: str, trusted: Trust = OURS) -> None:
         self.trusted = trusted
@@ -135,7 +135,7 @@ class Decisions:
                 write(path, b"\n" + newer, self.trusted)
 
     def _find_usable(self, path: str, of: Membership, started: float) -> Decision | None:
-        """Return the newest decision, None if another is due. Raise CannotLook if nobody can know."""
+        """Return the newest decision, None if this member needs another. Raise CannotLook if unknown."""
         takers = _list_names(f"{path.removesuffix('.json')}.taken")
         if safe(of.member) in takers:
             return None

@@ -333,22 +333,23 @@ def meeting(board: Board, me: int, size: int, timeout: float) -> Iterator[Meetin
         m.join()
         yield m
     except BaseException as error:
-        if isinstance(error, CkptError):
-            reason: CkptError = error
-        elif isinstance(error, Exception):
-            text = f"internal error: {type(error).__name__}: {error}"
-            reason = CannotLook(text, "report it with what that node printed")
-        else:
-            text = "it was interrupted or terminated by a signal"
-            reason = CannotLook(text, "start again when all nodes are up")
         if not m.told:
             with suppress(CkptError):
-                m.tell(failure(reason))
+                m.tell(failure(_explain(error)))
         if isinstance(error, Exception):  # not after a signal: its sender waits
             with suppress(CkptError):
                 m.leave()
         raise
     m.leave()
+
+
+def _explain(error: BaseException) -> CkptError:
+    if isinstance(error, CkptError):
+        return error
+    if isinstance(error, Exception):
+        text = f"internal error: {type(error).__name__}: {error}"
+        return CannotLook(text, "report it with what that node printed")
+    return CannotLook("it was interrupted or terminated by a signal", "start again when all nodes are up")
 
 
 def _name_nodes(numbers: Sequence[int]) -> str:

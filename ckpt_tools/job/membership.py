@@ -149,7 +149,7 @@ def _find_place(started: Started, rank: int | None) -> tuple[int, range | None]:
         nodes = 1 if local is None or world is None or local == world else -(-world // local)
     if rank is not None and at is not None and local:
         return nodes, range(rank - at, rank - at + local)
-    return nodes, range(world) if nodes == 1 and world else None
+    return nodes, (range(world) if nodes == 1 and world else None)
 
 
 def of_node(
@@ -159,7 +159,7 @@ def of_node(
     options: Options,
     world: int | None = None,
 ) -> Membership:
-    """Return the membership of one launcher, alone or on one of several nodes. Raise UsageError."""
+    """Return a launcher's membership, alone or on one of several nodes; UsageError if how many is unknown."""
     started = started or Started("")
     nodes = _find_nodes(started, line, options.nodes)
     world = _known_value(started.world_size) if world is None else world
@@ -187,12 +187,13 @@ def of_node(
 
 
 def _ranks_of(node: int | None, line: LaunchLine | None, world: int | None, nodes: int) -> range | None:
-    per_node = line.per_node if line else world // nodes if world and world % nodes == 0 else None
+    split = world // nodes if world and not line and world % nodes == 0 else None
+    per_node = line.per_node if line else split
     return range(node * per_node, (node + 1) * per_node) if node is not None and per_node else None
 
 
 def _find_nodes(started: Started, line: LaunchLine | None, said: int | None) -> int:
-    """Return the job's number of nodes: ``said`` by the user, else by the launcher. Raise UsageError."""
+    """Return the number of nodes: ``said``, else by command line or launcher. Raise UsageError if unknown."""
     if said is not None:
         return said or 1
     if line and line.nodes is not None:

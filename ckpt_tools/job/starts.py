@@ -107,7 +107,7 @@ def _beyond(here: float | None, others: Sequence[float | None]) -> float | None:
 
 
 def with_loop(plan: LoadPlan, root: str, directory: str, trusted: Trust) -> LoadPlan:
-    """Return the plan with warnings of a third start from one checkpoint, and of a later one that is gone."""
+    """Return the plan with warnings: a third start in a row from one checkpoint, a later one that is gone."""
     if plan.checkpoint is None:
         return plan
     try:

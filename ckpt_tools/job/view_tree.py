@@ -244,7 +244,7 @@ class Tree(Struct, dict=True):
                 yield self.name_of(part), part.path
 
     def _companions(self, directory: str, above: str) -> Iterator[tuple[str, str]]:
-        """Yield (name, path) of a directory's files that are no parts, such as tokenizers and scripts."""
+        """Yield (name, path) of files but parts: tokenizers, scripts, data that only an index describes."""
         own, notes = directory == self.above, (self.layout.tracker.file, *self.layout.records.names)
         for e in entries_of(directory):
             name = f"{above}{e.name}"

@@ -80,7 +80,7 @@ class LaunchLine(Struct, frozen=True):
     """The command that the workers run."""
 
     def inside(self, ours: Sequence[str]) -> list[str]:
-        """Return the line with ``ours`` before the workers' command: each restart decides anew."""
+        """Return the line with ``ours`` (ckpt run --worker …) inside: each restart then decides anew."""
         return [*self.before, *ours, "--", *self.command]
 
 

@@ -70,7 +70,7 @@ def _read(env: Mapping[str, str], **fields: str) -> Started:
 
 
 def _explain_mix(env: Mapping[str, str], s: Started) -> str:
-    """Return which variables are of different steps, as in a script of another job; "" if none are."""
+    """Return which variables come of different steps, as in a script submitted from a task; "" if none do."""
     tasks, on_node = number(env, "SLURM_NTASKS"), env.get("SLURM_GTIDS", "").count(",") + 1
     tasks_fit = s.world_size is None or tasks in (None, s.world_size.value)
     local = s.local_world_size

@@ -109,7 +109,7 @@ def _find_start(command: Sequence[str]) -> int | None:
 
 
 def _make_line(options: Mapping[str, str], before: Sequence[str], after: Sequence[str]) -> LaunchLine:
-    """Return the line of ``options``; the words ``before`` stay, ``after`` is the workers' command."""
+    """Return the line of ``options``, by long names; ``before`` stays if ``after``, the command, goes."""
     nodes = options.get("nnodes", "1")
     least, _, most = nodes.partition(":")
     endpoint = options.get("rdzv-endpoint", "") or options.get("master-addr", "")

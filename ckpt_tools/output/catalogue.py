@@ -94,12 +94,8 @@ def render(
         lines.append(f"# {_ROLES}" if len(pieces) > 1 else _ARGUMENTS)
         names_say_when = any(p.fields & WHEN for p in pieces)
         for p in pieces:
-            lines += [
-                "",
-                f"[[{table}.piece]]",
-                f"# {_count_paths(p.paths)}",
-                *(f"# {note}" for note in p.notes),
-            ]
+            lines += ["", f"[[{table}.piece]]", f"# {_count_paths(p.paths)}"]
+            lines += (f"# {note}" for note in p.notes)
             lines.append(f"template = {json.dumps(p.template, ensure_ascii=False)}")
             lines.append(f"role = {json.dumps(p.role)}")
             own = "sharded = true   # no rank loads another's file"

@@ -111,7 +111,7 @@ class Source(Protocol):
     def bytes_read(self) -> int: ...
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return exactly ``length`` bytes at ``offset``. Raise ShortRead, and OSError as the system does."""
+        """Return exactly ``length`` bytes at ``offset``. Raise ShortRead past the end, and OSError."""
         ...
 
     def readinto(self, offset: int, buffer: memoryview) -> None:

@@ -38,7 +38,7 @@ def _stat(call: Callable[[str], os.stat_result], path: str) -> os.stat_result:
 
 
 def refresh(paths: Iterable[str]) -> dict[str, OSError]:
-    """Ask the stores anew about the URLs among ``paths``, and return the errors of those that failed."""
+    """Ask stores anew about URLs, so that the next ``status`` is current; return the errors by URL."""
     urls = [path for path in paths if is_url(path)]
     if not urls:
         return {}

@@ -159,11 +159,12 @@ class Limit:
         return time.monotonic() - max(self.ends, since) >= GRACE
 
     def away(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return ``work(*args)`` from a thread that may be left behind. Raise Stalled for an overdue call."""
+        """Return ``work(*args)`` from a thread that may be left behind. Raise Stalled if one of its system
+        calls, or of a thread that it starts, is overdue.
+        """
         if self.stalled >= MOST:
             raise Stalled
         thread, calls = Threads(1), dict[int, Call]()
-        seen: Call | None = None
 
         def begin() -> T:
             _calls.set(calls)
@@ -171,20 +172,23 @@ class Limit:
 
         try:
             future = thread.submit(begin)
-            while not wait(
-                [future], min(max(_AGAIN, self.ends + GRACE - time.monotonic()), TIMEOUT_MAX)
-            ).done:
-                before, seen = seen, next((c for c in list(calls.values()) if self.is_overdue(c[0])), None)
-                if seen is not None and seen is before:  # overdue at two looks
-                    path = _path_of(seen[1])
-                    self.stalled += 1
-                    self.lost.append(path)
-                    raise Stalled(path)
+            self._wait(future, calls)
         except BaseException:
             thread.close(wait=False)  # the thread ends if its call ever returns
             raise
         thread.close(wait=True)  # no thread is left: this process may fork
         return future.result()
+
+    def _wait(self, future: Future[Any], calls: dict[int, Call]) -> None:
+        """Wait for ``future``. Raise Stalled if the same call of ``calls`` is overdue at two looks."""
+        seen: Call | None = None
+        while not wait([future], min(max(_AGAIN, self.ends + GRACE - time.monotonic()), TIMEOUT_MAX)).done:
+            before, seen = seen, next((c for c in list(calls.values()) if self.is_overdue(c[0])), None)
+            if seen is not None and seen is before:
+                path = _path_of(seen[1])
+                self.stalled += 1
+                self.lost.append(path)
+                raise Stalled(path)
 
 
 _limit: ContextVar[Limit | None] = ContextVar("ckpt_tools_limit", default=None)

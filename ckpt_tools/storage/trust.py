@@ -103,7 +103,7 @@ class _PathWalk:
         self.steps: list[tuple[str, os.stat_result]] = []
 
     def walk(self) -> os.stat_result:
-        """Fill ``steps``, and return the lstat of the target. Raise OSError and Untrusted."""
+        """Fill ``steps``, return the target's lstat. Raise OSError, Untrusted for a link of somebody else."""
         path = self.path if os.path.isabs(self.path) else os.path.join(os.getcwd(), self.path)
         names, links = deque(["/", *path.split("/")]), 0
         while names:

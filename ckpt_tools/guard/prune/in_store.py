@@ -32,7 +32,7 @@ _STAGES = 4
 
 
 class Deletion(Struct, frozen=True):
-    """A checkpoint to be deleted: its ``paths``, and (object as it was verified, stage of its deletion)."""
+    """A checkpoint to be deleted: its ``paths``, and (object as verified, stage); lower stages go first."""
 
     label: str
     paths: tuple[str, ...]
@@ -112,7 +112,7 @@ class Deleter(Struct, frozen=True):
         self._delete(deletions)
 
     def _delete(self, deletions: Sequence[Deletion]) -> None:
-        """Delete stage by stage; what cannot be deleted keeps its later stages. Raises CannotLook."""
+        """Delete by stages; where one fails, the later ones stay. Raises CannotLook if anything is left."""
         self._write(deletions)
         (store, _), failed = store_of(self.root), dict[str, OSError]()
         for stage in range(_STAGES):
@@ -155,6 +155,7 @@ class Deleter(Struct, frozen=True):
         ]
 
     def _write(self, deletions: Sequence[Deletion]) -> None:
+        """Write the note of what is being deleted. Raises CannotLook."""
         note = _Note("ckpt-tools/pruning/v1", self.root, list(deletions))
         body = json.dumps(to_builtins(note)).encode("ascii")
         hint = "nothing is removed: name a directory that can be written with CKPT_STATE_DIR"

@@ -23,6 +23,7 @@ from ckpt_tools.reading.opening import open_session
 from ckpt_tools.settings import checked_json
 from ckpt_tools.storage import opened, trust
 from ckpt_tools.storage.listing import names_of
+from ckpt_tools.storage.trust import Trust
 from ckpt_tools.storage.urls import is_url
 from ckpt_tools.storage.writes import replace_file
 
@@ -47,6 +48,7 @@ class Policy(Struct, frozen=True):
     max_total: int | None = None
 
     def require_one(self) -> None:
+        """Raise UsageError if no field is set."""
         if self == Policy():
             text = "what to keep is not said: nothing is removed without that"
             raise UsageError(text, "for example --keep 3, or --keep daily=7,every=10000")
@@ -124,7 +126,7 @@ def _find_by_time(policy: Policy, saves: Sequence[Save]) -> Iterator[tuple[Save,
         for save in sorted(saves, key=lambda s: s.at_ns, reverse=True):
             last_of.setdefault(time.strftime(period, time.gmtime(save.at_ns // 10**9)), save)
         yield from ((s, f"the last of its {word}") for s in [*last_of.values()][: number or 0])
-    kept_at, interval = None, (policy.keep_per_minutes or 0) * 60 * 10**9
+    kept_at, interval = None, (policy.keep_per_minutes or 0) * 60 * 10**9  # in ns
     for save in sorted(saves, key=lambda s: s.at_ns) if interval else ():
         if kept_at is None or save.at_ns - kept_at >= interval:
             kept_at = save.at_ns
@@ -188,24 +190,16 @@ def pin(
     with journal.opened(root, None, trusted, apply=not dry_run) as store:
         labels = _find_labels(root, paths, remove, selection)
         for name in () if dry_run else labels:
-            file = f"{hashlib.sha256(os.fsencode(name)).hexdigest()[:32]}.json"
-            what = f"the pin of {name} cannot be removed" if remove else f"{name} cannot be pinned"
-            with explain_refusal(what, "make room, then run it again"):
-                if remove:
-                    with suppress(FileNotFoundError), trust.directory(home, trusted) as at:
-                        os.unlink(file, dir_fd=at)
-                        os.fsync(at)
-                else:
-                    trust.make(home, trusted)
-                    body = json.dumps({"schema": "ckpt-tools/pin/v1", "path": name}).encode()
-                    replace_file(home, file, body, trusted)
+            _write(home, name, remove, trusted)
         state = f"{'would-be-' if dry_run else ''}{'unpinned' if remove else 'pinned'}"
         rows = [Change(os.path.join(root, name), state, "", None, label) for name, label in labels.items()]
         return Changes("pin", root, not dry_run, (*store.changes(), *rows))
 
 
 def _find_labels(root: str, paths: list[str], remove: bool, selection: Selection) -> dict[str, str]:
-    """Return path below the root -> label, of all that is to be pinned, or of the pins to be removed."""
+    """Return path below the root -> label, of all to be pinned (a checkpoint's directory, or all its files),
+    or of the pins to be removed.
+    """
     if remove:
         pinned, labels = read_pins(root), {os.path.relpath(path, root): "" for path in paths}
         for name in (name for name in labels if name not in pinned):
@@ -217,3 +211,18 @@ def _find_labels(root: str, paths: list[str], remove: bool, selection: Selection
     found = find_named(groups(s), paths, root)
     own = ((g, [p for p in g.paths if len(g.paths) == 1 or p in g.files]) for g in found)
     return {os.path.relpath(path, root): g.label for g, mine in own for path in mine}
+
+
+def _write(home: str, name: str, remove: bool, trusted: Trust) -> None:
+    """Write the pin of ``name`` into the directory ``home``, or ``remove`` it. Raises CannotLook."""
+    file = f"{hashlib.sha256(os.fsencode(name)).hexdigest()[:32]}.json"
+    what = f"the pin of {name} cannot be removed" if remove else f"{name} cannot be pinned"
+    with explain_refusal(what, "make room, then run it again"):
+        if remove:
+            with suppress(FileNotFoundError), trust.directory(home, trusted) as at:
+                os.unlink(file, dir_fd=at)
+                os.fsync(at)
+        else:
+            trust.make(home, trusted)
+            body = json.dumps({"schema": "ckpt-tools/pin/v1", "path": name}).encode()
+            replace_file(home, file, body, trusted)

@@ -36,7 +36,9 @@ _MOST_COMPARED = 64 << 20  # bytes of the largest object that is read to compare
 
 
 def find_decided(plan_dir: str | None, trusted: Trust) -> frozenset[str]:
-    """Return the real paths that jobs' decisions load, of any root. Raises CannotLook and Untrusted."""
+    """Return the real paths that jobs' decisions load, of any root: a job may use another path. Raises
+    CannotLook if decisions cannot be read, or ``plan_dir`` is named and missing; and Untrusted.
+    """
     home, out = plan_dir or resolve.decisions(), set[str]()
     if not os.path.isdir(home):
         if plan_dir is not None:
@@ -167,7 +169,9 @@ def find_bests(s: Session, staying: Sequence[Entry], found: Sequence[Entry]) -> 
 
 
 def _find_places(named: str, paths: Collection[str], beside: str) -> list[str]:
-    """Return the ``paths`` that a name may mean after a move: those that share most names at the end."""
+    """Return the ``paths`` that a name may mean after a move: the ones that share most names at the end; of
+    several, the ones in the directory ``beside`` the naming checkpoint.
+    """
     shared_names = dict.fromkeys(paths, 0)
     for path in paths:
         for a, b in zip(reversed(named.split("/")), reversed(path.split("/")), strict=False):
@@ -214,7 +218,7 @@ def find_obstacle(s: Session, e: Entry, staying: Sequence[Entry]) -> str:
 
 
 def _find_strange(s: Session, e: Entry, home: str, staying: Sequence[Entry]) -> str:
-    """Return a file in a checkpoint's directory that may be somebody's: unknown, and no copy; else ""."""
+    """Return a file that may be somebody's: not known, and no staying checkpoint has it; "" if none is."""
     own = {*e.members, *s.found.indexes, *s.found.unneeded, *s.found.trackers.values()}
     copies = [other.group.paths[0] for other in staying if other.run == e.run and other.good]
     for directory, below, names in walk_below(home):

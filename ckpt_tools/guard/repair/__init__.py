@@ -104,7 +104,7 @@ def _list_changes(
 
 
 def _find_files(s: Session, paths: Sequence[str]) -> list[str]:
-    """Return the checkpoint files at or below ``paths``. Raises CannotLook and NoCheckpoint."""
+    """Return checkpoint files at or below ``paths``. Raises CannotLook for a missing path, NoCheckpoint."""
     for path in paths:
         if not os.path.lexists(path):
             raise CannotLook(f"{path} is not there")
@@ -153,7 +153,7 @@ def _replace_all(
 
 
 def _write_mended(old: str, mended: Mended, new: BufferedRandom) -> None:
-    """Write the mended contents of ``old`` to ``new``, with its owner and attributes. Raises OSError."""
+    """Write ``old`` mended, with its owner and extended attributes. Raises OSError if one cannot be kept."""
     with open(old, "rb") as source:
         try:
             fcntl.ioctl(new, _FICLONE, source.fileno())
@@ -196,5 +196,7 @@ def repair_trackers(
         if apply and tracker:
             step = store.step_to_write(os.path.relpath(tracker.path, root), tracker.data)
             number = store.run("repair", f"{tracker.path}: {tracker.then}", [step]).number
-        rows = [*store.changes(), *([tracker.row(apply, chosen.label)] if tracker else [])]
+        rows = store.changes()
+        if tracker:
+            rows.append(tracker.row(apply, chosen.label))
         return Changes("repair", root, apply, tuple(rows), (), number)

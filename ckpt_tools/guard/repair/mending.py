@@ -184,7 +184,7 @@ def mend(bench: Bench, damaged: Damaged) -> Mended | None:
 
 
 def find_lost_indexes(s: Session, damaged_index: str | None = None) -> Iterator[Lost]:
-    """Yield each missing shard index (or ``damaged_index``) whose shards are all there and look sound."""
+    """Yield each missing index (or only ``damaged_index``) whose shards are there and sound in structure."""
     files = dict.fromkeys((*(p.path for p in s.parts), *(f.path for f in s.found.bare)))
     for path, shards in sorted(whole_sets(files).items()):
         is_wanted = not os.path.lexists(path) if damaged_index is None else path == damaged_index

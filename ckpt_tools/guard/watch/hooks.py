@@ -1,4 +1,4 @@
-"""Calls commands for watched checkpoints: one at a time, for a bounded time, at the lowest CPU priority."""
+"""Calls commands with facts in variables: one at a time, for a bounded time, at the lowest CPU priority."""
 
 from __future__ import annotations
 

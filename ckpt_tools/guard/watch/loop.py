@@ -108,7 +108,9 @@ class Watcher:
 
 
 def _require_listable(root: str) -> None:
-    """Raise UsageError for a file, CannotLook for a missing directory; in a store it may yet come."""
+    """Raise UsageError for a file, and CannotLook for a missing directory. A store has a directory only from
+    its first object on, so there it may be still to come.
+    """
     if is_url(root):
         if not absent(root) and not is_tree(root):
             with explain_refusal(f"cannot look at {root}"):

@@ -85,7 +85,7 @@ _COUNTS = (
 
 
 class Metrics:
-    """Serves and writes the metrics of some roots. Raises UsageError and CannotLook."""
+    """Serves and writes metrics. Raises UsageError without the package, CannotLook if the port is taken."""
 
     def __init__(self, options: WatchOptions, tallies: Sequence[Tally]) -> None:
         self.options, self._tallies = options, tallies

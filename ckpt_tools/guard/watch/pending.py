@@ -1,4 +1,6 @@
-"""Which checkpoints of a listing are to be verified now, and the records of earlier verifications."""
+"""Which checkpoints of a listing are to be verified now; and the records of earlier verifications, which one
+process at a time keeps outside the tree.
+"""
 
 from __future__ import annotations
 
@@ -119,7 +121,9 @@ class Waiting:
         self._again[one.key] = one.moment, again
 
     def find_due(self, found: Mapping[str, Listed], known: Mapping[str, Record]) -> list[tuple[Listed, str]]:
-        """Return what is to be verified now, in this order, and why: new, changed, retry or scrub."""
+        """Return what is to be verified now, and why (new, changed, retry or scrub): in this order, newest
+        first, and for scrub the least recently checked first.
+        """
         due = [(one, why) for one in found.values() if (why := self._find_reason(one, known.get(one.key)))]
 
         def rank(row: tuple[Listed, str]) -> tuple[int, float]:
@@ -178,7 +182,7 @@ class Record(Struct, frozen=True):
 
 
 class Starts(Struct, frozen=True):
-    """The last start of a job: its time and step, and how many starts in a row before it had that step."""
+    """A job's last start: its time, the step resumed from, and how many starts before it in a row had it."""
 
     decided_at: float = 0.0
     step: int | None = None

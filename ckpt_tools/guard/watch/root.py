@@ -91,14 +91,12 @@ class WatchedRoot:
                 self.tally.up, self.tally.passed_at = True, time.time()
                 self._forget_gone(s, found)
                 self._unasked.clear()
-                records = self.records.known
-                due = self.waiting.find_due(found, records)
+                due = self.waiting.find_due(found, self.records.known)
                 until = time.monotonic() + _BATCH_SECONDS
                 while due:
                     one, reason = due.pop(0)
-                    if cache:  # a store's ETags tell changes, so its cached verdicts count
-                        known = reason != "scrub" and (reason != "retry" or records[one.key].unsealed)
-                        cache.max_age = self._age if known else 0.0
+                    if cache:
+                        cache.max_age = self._find_age(one, reason)
                     self._verify(s, one, reason)
                     if time.monotonic() > until:
                         break
@@ -123,6 +121,11 @@ class WatchedRoot:
         return "unreadable" in self._problems or exit_code == CannotLook.exit_code
 
     # ---- one checkpoint
+
+    def _find_age(self, one: Listed, reason: str) -> float:
+        """Return the age in seconds up to which cached verdicts count: a store's ETags tell changes."""
+        is_known = reason != "scrub" and (reason != "retry" or self.records.known[one.key].unsealed)
+        return self._age if is_known else 0.0
 
     def _verify(self, s: Session, one: Listed, reason: str) -> None:
         """Verify a checkpoint, seal it if asked, tell of it, call the hook, and update its record."""

@@ -170,7 +170,9 @@ class Place(Struct, frozen=True):
     # ---- room
 
     def make_room(self, needed: int, keep: int | None) -> list[str]:
-        """Free space for ``needed`` bytes; return what was removed. Raise CannotLook and OSError."""
+        """Free space for ``needed`` bytes: unless ``keep`` is None, remove least recently used checkpoints.
+        Return the removed names. Raise CannotLook if that is not enough, and OSError.
+        """
         removed: list[str] = []
         while needed > (free := shutil.disk_usage(self.home).free):
             name = next(self.remove_idle(keep), None) if keep is not None else None
@@ -182,7 +184,9 @@ class Place(Struct, frozen=True):
         return removed
 
     def remove_idle(self, keep: int | None) -> Iterator[str]:
-        """Remove idle checkpoints, the least recently used first, and yield each; ``keep`` stay."""
+        """Remove least recently used checkpoints one by one, and yield the name of each. ``keep`` of them
+        stay, this one included, and all in use. Raise OSError.
+        """
         found = {e.name.removesuffix(PART) for e in os.scandir(self.home) if e.is_dir(follow_symlinks=False)}
         others = list[tuple[int, Place]]()
         for name in filter(_NAME.fullmatch, found - {self.name}):
@@ -288,7 +292,7 @@ def _bring(
     *,
     anew: bool,
 ) -> tuple[dict[str, Record], list[int], list[str]]:
-    """Bring missing files. Return all records, the sizes of fetched files, names of what was removed."""
+    """Bring missing files, in this process alone. Return all records, sizes fetched, and names removed."""
     have, current = place.find_whole(anew=anew)
     missing = {name: f for name, f in wanted.items() if not have.get(name, Record("")).is_copy_of(f)}
     texts = _find_stale(stage.texts, have)

@@ -32,7 +32,7 @@ from ckpt_tools.model.seal import NOT_KEPT
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.scheduler import Request
-from ckpt_tools.reading.session import formats_allowed
+from ckpt_tools.reading.session import Session, formats_allowed
 from ckpt_tools.storage.stalls import Rate, Threads
 from ckpt_tools.storage.stores.mounts import learn_versions, object_of, store_of, tree_of
 from ckpt_tools.storage.stores.source import CHUNK, StoreSource
@@ -121,17 +121,7 @@ class Fetch:
         if not wanted:
             return []
         session = open_session(self.root, self.options)
-        parts, requests = {p.path: p for p in session.parts}, dict[str, Request]()
-        for url, f in {f.url: f for f in wanted.values()}.items():
-            tree, key = tree_of(url)
-            with explain_refusal(url, AGAIN):
-                now = tree.object(key)
-            if (now.size, now.mtime_ns, now.etag) != (f.size, f.mtime_ns, f.etag):
-                raise CannotLook(f"{url} has been replaced since it was chosen", AGAIN)
-            part = parts.get(url)
-            expect = formats_allowed(part, session.layouts.piece_of(part)) if part else ()
-            claims = session.indexes.claims(url)
-            requests[url] = Request(url, now.size, now.mtime_ns, Level.CONTENT, tuple(expect), claims)
+        requests = _make_requests(session, {f.url: f for f in wanted.values()})
         self._total = sum(f.size for f in wanted.values())
         self._key = session.reader.key
         aside = os.path.join(self.part, ASIDE)
@@ -159,7 +149,7 @@ class Fetch:
         return out
 
     def _bring(self, wanted: StagedFile, request: Request, names: Sequence[str], aside: str) -> list[Record]:
-        """Return an object's records under all its names; a damaged copy is fetched once more."""
+        """Return an object's records by all its names, verified; a damaged copy is fetched once more."""
         path = os.path.join(self.part, names[0])
         wrong: Sequence[Finding] = ()
         for at in (path, aside, aside):
@@ -223,7 +213,7 @@ class Fetch:
             self.progress(self._bytes_here, self._total)
 
     def _verify(self, wanted: StagedFile, path: str, request: Request) -> tuple[Record, Sequence[Finding]]:
-        """Return the record of a file that came, and the findings against it. Raise CannotLook."""
+        """Return a file's record, and the findings against it. Raise CannotLook if the object is another."""
         (_, key), joint = split(wanted.url), any(c.joint for c in request.claims)
         fd = os.open(path, _READ)
         try:
@@ -275,6 +265,22 @@ def put_in_place(aside: str, path: str) -> None:
 
 def _explain_replaced(url: str) -> CannotLook:
     return CannotLook(f"{url} was replaced while it was brought", AGAIN)
+
+
+def _make_requests(session: Session, wanted: Mapping[str, StagedFile]) -> dict[str, Request]:
+    """Return by URL how layout, indexes and seals verify a file. Raise CannotLook for another object."""
+    parts, out = {p.path: p for p in session.parts}, dict[str, Request]()
+    for url, f in wanted.items():
+        tree, key = tree_of(url)
+        with explain_refusal(url, AGAIN):
+            now = tree.object(key)
+        if (now.size, now.mtime_ns, now.etag) != (f.size, f.mtime_ns, f.etag):
+            raise CannotLook(f"{url} has been replaced since it was chosen", AGAIN)
+        part = parts.get(url)
+        expect = formats_allowed(part, session.layouts.piece_of(part)) if part else ()
+        claims = session.indexes.claims(url)
+        out[url] = Request(url, now.size, now.mtime_ns, Level.CONTENT, tuple(expect), claims)
+    return out
 
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")

@@ -78,7 +78,7 @@ def digest_of(fd: int) -> str:
 
 
 def read_note(directory: str, trusted: Trust) -> Note | None:
-    """Return the note in a directory, None without. Raise OSError, and UsageError for other files."""
+    """Return a directory's note or None. Raise OSError, Untrusted, UsageError if it is no note of ours."""
     try:
         data = trust.read(os.path.join(directory, NOTE), checked_json.MOST, trusted)
     except FileNotFoundError:

@@ -144,7 +144,8 @@ class StoreSource(OpenFile):
             return known
         with self._lock:
             grown = next((len(d) for s, d in self._windows.items() if s + len(d) == offset), 0)
-        start, size = offset, max(length, WINDOW, min(2 * grown, CHUNK))  # longer in a sequence
+        # longer in a sequence; all of a small file; at the end the last window
+        start, size = offset, max(length, WINDOW, min(2 * grown, CHUNK))
         if self.size <= self._read_at_once:
             start, size = 0, self.size
         elif offset + size > self.size:

@@ -311,7 +311,7 @@ def _is_other(headers: HTTPMessage, of: Object) -> bool:
 
 
 def _make_question(store: ObjectStore, key: str) -> tuple[str, dict[str, str]]:
-    """Return (URL, headers) of the HEAD request, both possibly secret, signed unless there is no need."""
+    """Return the HEAD's (URL, headers), maybe secret; signed unless there is a token or skip_signature."""
     own = _read_options(store)
     token = own.get("bearer_token", "") if store.url.startswith("gs://") else ""
     if token:
