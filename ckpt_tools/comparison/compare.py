@@ -110,14 +110,15 @@ class _Reader:
         except ImportError as e:
             raise UsageError("looking at values needs numpy", "pip install 'ckpt-tools[values]'") from e
         runs = [runs_by_name(side.anatomy.tensors, side.report.size) for side in (a, b)]
-        changed = {t.name: t.a.dtype for t in found.tensors if t.change is Change.CHANGED and t.a is not None}
-        known = changed.keys() & runs[0].keys() & runs[1].keys()  # digests of others come from seals
-        where = {name: (runs[0][name], runs[1][name]) for name in changed if name in known}
+        known, forms = runs[0].keys() & runs[1].keys(), a.forms  # digests of others come from seals
+        changed = {t.name: forms[t.name] for t in found.tensors if t.change is Change.CHANGED}
+        where = {n: (runs[0][n], runs[1][n]) for n, of in changed.items() if n in known and len(of) == 1}
         self.total += sum(length for sides in where.values() for side in sides for _, length in side)
         largest = dict[str, float | None]()
         with suppress(OSError, ShortRead), opened(a.report.path) as one, opened(b.report.path) as other:
             for name, sides in where.items():
-                largest[name] = find_largest_difference(one, other, sides, changed[name], self.advance)
+                dtype = forms[name][0].dtype
+                largest[name] = find_largest_difference(one, other, sides, dtype, self.advance)
         return replace(found, tensors=tuple(replace(t, largest=largest.get(t.name)) for t in found.tensors))
 
     def inspect_either(self, in_a: File, in_b: File) -> tuple[Side, Side]:

@@ -32,6 +32,7 @@ from ckpt_tools.errors import CannotLook, NoneUsable
 from ckpt_tools.job import decisions as room
 from ckpt_tools.job.command import become
 from ckpt_tools.job.decisions import Decisions
+from ckpt_tools.job.files import hold_lock
 from ckpt_tools.planning import first_launch
 
 pytestmark = pytest.mark.slow  # real processes, many at a time
@@ -170,6 +171,27 @@ def test_garbage_in_place_of_a_decision(root: Path, plans: Path) -> None:
     shutil.rmtree(plan.with_suffix(".taken"))  # as if it had been cut off before anybody took it
     again = said(worker(root, plans, 1))[1]
     assert again["CKPT_STEP"] == "20" and again["CKPT_PLAN"] != seen["CKPT_PLAN"]
+
+
+HOLDER = """
+import sys, time
+from ckpt_tools.job.files import hold_lock
+with hold_lock(sys.argv[1], 1):
+    print("held", flush=True)
+    time.sleep(10**6)
+"""
+
+
+def test_the_lock_dies_with_its_holder(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    line = [sys.executable, "-c", HOLDER, str(lock)]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, env=CLEAN) as holder:
+        assert holder.stdout and holder.stdout.readline() == b"held\n"
+        with pytest.raises(CannotLook, match="deciding for more than"), hold_lock(str(lock), 0.2):
+            pass
+        holder.kill()
+    with hold_lock(str(lock), 1000):
+        pass
 
 
 STATE = ("last.json", "1.json", "1.taken", "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import shutil
 import sys
 import tarfile
@@ -128,6 +129,32 @@ def test_files_lost_one_by_one_never_make_a_first_launch(case: Path, backwards: 
     shutil.rmtree(root)  # an empty directory called x.ckpt is a reason to ask, too
     root.mkdir()
     assert fresh(root)
+
+
+def kinds(root: Path) -> dict[str, set[Path]]:
+    """Files of finished checkpoints by what they are called without its numbers, where two have one each."""
+    owners: dict[str, dict[Path, str]] = {}
+    for c in scan(str(root)).checkpoints:
+        own = {Path(p.path) for p in c.parts}
+        if all(p.home for p in c.parts):
+            own |= {p for p in Path(c.path).rglob("*") if p.is_file()}
+        for p in set() if c.unfinished else own:
+            owners.setdefault(re.sub(r"\d+", "N", str(p.relative_to(root))), {})[p] = c.path + c.label
+    return {kind: set(files) for kind, files in owners.items() if len(set(files.values())) > 1}
+
+
+@pytest.mark.slow
+@pytest.mark.share(12)
+@pytest.mark.parametrize("case", TREES)
+def test_one_kind_of_file_left_of_several_checkpoints_is_never_a_first_launch(
+    case: Path, tmp_path: Path
+) -> None:
+    root = materialise(case, tmp_path)
+    for kind, files in kinds(root).items():
+        if not kind.endswith(
+            ("config.json", "config.yaml")
+        ):  # every save begins with them, and no state is in them
+            assert not fresh(keep(root, files.__contains__)), kind
 
 
 @pytest.mark.parametrize("tracker", sorted(TRACKERS))

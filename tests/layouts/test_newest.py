@@ -2,19 +2,93 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
-from described_layouts import HOUR, START, put
-from fixture_trees import tree_of
+from described_layouts import HOUR, START, put, trackers
+from fixture_trees import selection, tree_of
+from places import FIXTURES
 from small_files import saved, tensor
 from told_trees import answer
 
 from ckpt_tools.api import plan, scan
+from ckpt_tools.errors import UsageError
 from ckpt_tools.model.part import Kind
+from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.model.report import Level
+
+ASK = "a question"
+AHEAD = 60 * 24 * 365 * 20
+"""Minutes after START: long after this test runs."""
+
+
+def answered(root: Path, **asked: Any) -> tuple[LoadPlan | None, str]:
+    """The plan, or the question which checkpoint is the newest, with its hint."""
+    try:
+        return plan(str(root), selection(asked)), ""
+    except UsageError as e:
+        return None, f"{e}; {e.hint}"
+
+
+# --- the same in every layout, on the trees that its framework wrote
+
+
+class Pair(NamedTuple):
+    """When the older and the newer of two checkpoints were written, and which is the answer."""
+
+    older: float
+    newer: float
+    answer: str
+
+
+PAIRS = {
+    "in step": Pair(START, START + HOUR, "newer"),
+    "all equal": Pair(START, START, "newer"),
+    "at the epoch": Pair(2, 1, "newer"),
+    "the other way round": Pair(START + HOUR, START, ASK),
+    "the older in the future": Pair(START + AHEAD * 60, START, "newer"),
+}
+LAYOUTS_OF_TWO = {
+    "accelerate/auto", "dcp/four", "dcp/two", "deepspeed-universal/converted", "deepspeed/pipeline", "deepspeed/zero1", "deepspeed/zero2", "deepspeed/zero3",
+    "hf-trainer/fsdp", "hf-trainer/sharded", "hf-trainer/trainer", "keras/callback", "lightning/callback", "megatron-core/mcore", "megatron/distopt", "megatron/pp",
+    "megatron/tp", "orbax/ocdbt", "orbax/zarr", "tensorflow/manager", "tensorflow/sharded", "dlrover/flash", "nvrx-local/three", "mindspore/flat",
+}  # fmt: skip
+
+
+@pytest.mark.share(8)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(LAYOUTS_OF_TWO))
+def test_two_checkpoints_of_every_layout(name: str, tmp_path: Path) -> None:
+    root = shutil.copytree(FIXTURES / "layouts" / name / "tree", tmp_path / "tree")
+    first = json.loads((FIXTURES / "layouts" / name / "expected.json").read_text())["plans"][0]["options"]
+    for tracker in trackers(root):
+        tracker.unlink()
+    found = [c for c in scan(str(root)).checkpoints if not c.unfinished]
+    older, newer = sorted([c for c in found if c.run == found[0].run], key=lambda c: c.order)[-2:]
+    for c in found:
+        if c is not older and c is not newer:
+            for p in c.parts:
+                os.unlink(p.path)
+    for what, (one, other, wanted) in PAIRS.items():
+        for c, at in ((older, one), (newer, other)):
+            for p in c.parts:
+                os.utime(p.path, (at, at))
+        made, question = answered(
+            root, **{**first, "run": older.run, "layout": older.layout, "level": Level.STRUCTURE}
+        )
+        if made is None:
+            assert wanted == ASK, (what, question)
+            assert "unclear which" in question
+        else:
+            assert made.checkpoint is not None
+            assert (wanted, made.checkpoint.path) == ("newer", newer.path), what
+
 
 # --- names that are dates
 

@@ -16,7 +16,7 @@ from places import SUPPORT, TESTS
 SLOWEST_FIRST = ("cluster", "stores", "laws", "cli", "layouts", "formats", "unit")
 """By what a test takes in them."""
 ROOMS = frozenset(SLOWEST_FIRST)
-OF_SLOW = "help machine_formats plugins prune prune_in_training quarantine release repair seal_in_training sign site watch"  # fmt: skip
+OF_SLOW = "help machine_formats plugins prune release repair seal_in_training site watch"  # fmt: skip
 SLOW = frozenset(f"test_{of}" for of in OF_SLOW.split())
 """Files of commands that are left out of the loop of edit and test: they start real frameworks and servers, or
 kill a command at each call that it makes.

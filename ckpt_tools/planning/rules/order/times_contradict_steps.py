@@ -31,7 +31,9 @@ def check(f: OrderFacts) -> Iterator[Hit]:
     why = "no lower step was saved before it"
     if f.named:
         why = f"{name_below(f.named, f.root)} names {other.label}"
-    text = f"{DOUBT}{_describe(f.by_time, f.root)} by time, {_describe(f.by_step, f.root)} by step; {why}"
+    text = (
+        f"{DOUBT}{_describe(f.by_time, f.root)} by time (UTC), {_describe(f.by_step, f.root)} by step; {why}"
+    )
     by_step = f.exclude(f.by_step, f.by_time)
     if f.step_flag:
         by_step = f"--order step to resume from {f.by_step.label}"
@@ -40,10 +42,10 @@ def check(f: OrderFacts) -> Iterator[Hit]:
 
 
 def _describe(c: Checkpoint, root: str) -> str:
-    """Return which save it is and when it was written: ``step 20 (iter_20, 2026-01-31 12:00:00 UTC)``."""
+    """Return which save it is and when it was written: ``step 20 (iter_20, 2026-01-31 12:00:00)``."""
     name = "" if c.path == root else f"{name_below(c.path, root)}, "
     moment = datetime.fromtimestamp(c.mtime_ns // 1_000_000_000, timezone.utc)
-    return f"{c.label} ({name}{moment:%Y-%m-%d %H:%M:%S} UTC)"
+    return f"{c.label} ({name}{moment:%Y-%m-%d %H:%M:%S})"
 
 
 RULE = Rule(
