@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 EXAMPLES = """
 ckpt diff run/iter_0000010 run/iter_0000020  # which tensors changed between two saves
-ckpt diff run/iter_0000010 run/iter_0000010  # exit 0: nothing differs
 ckpt diff run/iter_0000010 run/iter_0000020 --level structure  # only names, types and shapes
 ckpt diff run/iter_0000010 run/iter_0000020 --level values  # how far apart their numbers are
 ckpt diff run/iter_0000010 run/iter_0000020 --verbose  # list each tensor

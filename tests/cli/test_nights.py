@@ -24,12 +24,12 @@ from ckpt_tools.output.words import wrapped
 
 SAYS: dict[str, dict[str, tuple[int, Sequence[str]]]] = {
     "truncated": {
-        "verify": (1, ("broken: 1 of 6 files", "iter_0000030/mp_rank_01/model_optim_rng.pt at byte 700", "from a good copy")),
+        "verify": (1, ("broken: 1 of 6 files", "iter_0000030/mp_rank_01/model_optim_rng.pt at byte 700", "restore this file from a backup")),
         "plan": (0, ("Resume from step 20", "Step 30 was skipped: rank 1 has no good copy", "rank 1 has no good model file")),
         "latest": (0, ("step 30 was skipped (", f"iter_0000030/{RANK_1}: truncated",)),
     },
     "torn": {
-        "plan": (4, ("2 checkpoints exist, none is usable", "step 300 lacks ranks 1–3; step 200 lacks rank 0", "Nothing was started: bring the files of these ranks back")),
+        "plan": (4, ("2 checkpoints exist, none is usable", "step 300 lacks ranks 1–3; step 200 lacks rank 0", "bring the files of these ranks back")),
     },
     "gone": {
         "plan": (0, ("Resume from step 20", "Step 30 was skipped: it is gone", "Skipped: step 30 (gone)", "it was removed or moved")),

@@ -203,8 +203,7 @@ def test_what_each_save_lacks_is_said_where_none_is_whole(tmp_path: Path) -> Non
     (root / "rank_1/net-1_300.ckpt").unlink()
     with pytest.raises(NoneUsable) as raised:
         plan(root, Selection(settle=0))
-    lacks = "epoch 1 step 300 lacks rank 1; epoch 1 step 200 lacks rank 0. Nothing was started"
-    assert lacks in raised.value.hint
+    assert "epoch 1 step 300 lacks rank 1; epoch 1 step 200 lacks rank 0" in str(raised.value)
 
 
 @pytest.mark.parametrize("width", [60, 80])

@@ -147,9 +147,9 @@ KINDS |= {
     "mindcv": mindcv,
     "mindcvstate": mindcv_optimizer,
     "mindcvcut": lambda n: mindcv_optimizer(n)[:-60],
-    "counted": lambda n: counted(n, moments=False),
+    "mscounted": lambda n: counted(n, moments=False),
     "moments": lambda n: counted(n, moments=True),
-    "uncounted": lambda n: mindspore(False, n, step_num=n).replace(b"step_num", b"some_num"),
+    "msuncounted": lambda n: mindspore(False, n, step_num=n).replace(b"step_num", b"some_num"),
     "iteration": lambda n: pickle.dumps({"training_iteration": n}),
     "nostate": lambda n: pickle.dumps({}),
     "arguments": lambda n: pickle.dumps({"output_dir": "out"}),
@@ -182,7 +182,7 @@ MADE: dict[str, tuple[str, str] | Made] = {
     ),
     "restarted": ("planted", RESTARTED),
     "at-one-time": ("planted", RESTARTED.replace(" ", "= ") + "="),
-    "untold": ("planted", RESTARTED.replace("mindspore", "uncounted")),
+    "untold": ("planted", RESTARTED.replace("mindspore", "msuncounted")),
     "algorithm": ("planted", "iter_1/:rllib iter_2/:rllib"),
 }
 
@@ -286,8 +286,8 @@ TREES = table(
         weights.safetensors:flat20 state.safetensors:mlx20= -> loads state.safetensors weights.safetensors
         then rm weights.safetensors | no_fallback=yes -> exit 6 choice/none-usable -missing-part
         # --- A save of a model alone is none to train on. What counts steps is no export, though it has no moments.
-        a.ckpt:{moments,counted}10 b.ckpt:counted20@20 -> is mindspore periodic step 20
-        a.ckpt:counted10 b.ckpt:counted0@20 -> is mindspore periodic step 10
+        a.ckpt:{moments,mscounted}10 b.ckpt:mscounted20@20 -> is mindspore periodic step 20
+        a.ckpt:mscounted10 b.ckpt:mscounted0@20 -> is mindspore periodic step 10
         training_args.bin:arguments -> exit 2 choice/unplaced-newer +no-layout => ok
         # Weights alone where a Trainer saves.
         checkpoint-500/config.json:json checkpoint-500/mm_projector.bin:weighty500= checkpoint-1000/config.json:json;

@@ -30,7 +30,7 @@ def save(root: Path, step: int, world: int, at: float) -> None:
 def test_what_a_larger_job_left_makes_no_save_old(world: int, tmp_path: Path) -> None:
     for step, ranks, hours in ((10, 4, 0), (20, 4, 1), (10, world, 24)):
         save(tmp_path, step, ranks, START + hours * HOUR)
-    with pytest.raises(UsageError, match="no save of a lower step was written before it"):
+    with pytest.raises(UsageError, match="no lower step was saved before it"):
         plan(str(tmp_path))
     made = plan(str(tmp_path), Selection(order="mtime"))
     assert (made.resume_step, made.world_size) == (10, world)

@@ -214,8 +214,8 @@ def test_each_answer_that_is_offered_leads_on(tmp_path: Path) -> None:
     assert found(tree) == {(newer, "error"), (older, "note")}
     with pytest.raises(UsageError) as e:
         plan(str(tree))
-    assert f"{tree / older} and {tree / newer} are byte for byte the same" in str(e.value)
-    assert "restore whichever is the copy" in e.value.hint and "ckpt diff" in e.value.hint
+    assert f"{older} and {newer} are byte for byte the same" in str(e.value)
+    assert "restore whichever is the copy" in e.value.hint
     offered = dict(re.findall(r"(--max-step|--exclude) (\S+) ", e.value.hint))
     for asked, step in (
         (Selection(max_step=int(offered["--max-step"])), 10),

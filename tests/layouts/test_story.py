@@ -113,7 +113,7 @@ Skipped: step 20 (iter_0000020)
 
 error: iter_0000020/mp_rank_01/model_optim_rng.pt at byte 0
   the file does not begin like torch_zip or torch_legacy [bad-header]
-  hint: restore this file from a good copy: a backup, where it was downloaded from, or a replica
+  hint: restore this file from a backup, its download or a replica
 so rank 1 has no good model file, and no rank with the same state has one (the same on all dp and cp ranks)
 
 warning: {LATEST}

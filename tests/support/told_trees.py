@@ -57,7 +57,20 @@ def shards(n: int) -> Mapping[str, bytes]:
 
 
 LIGHT = {"pytorch-lightning_version": "2.6.6", "loops": {}}
-KINDS: dict[str, Callable[[int], bytes]] = {
+
+
+class Declared(dict[str, Callable[[int], Any]]):
+    """By name, which nobody declares anew: all test modules of a process share them."""
+
+    def __ior__(self, more: Any) -> Any:
+        assert self.keys().isdisjoint(more), sorted(self.keys() & more)
+        return super().__ior__(more)
+
+    def __setitem__(self, name: str, made: Callable[[int], Any]) -> None:
+        self |= {name: made}
+
+
+KINDS: dict[str, Callable[[int], bytes]] = Declared({
     "whole": lambda n: saved({"model": weights(n), "optimizer": adam(n), "step": n}),
     "epoch": lambda n: saved({"model": weights(n), "optimizer": adam(n), "epoch": n}),
     "state": lambda n: saved({"model": weights(n), "optimizer": adam(n)}),
@@ -71,15 +84,19 @@ KINDS: dict[str, Callable[[int], bytes]] = {
     "lightmodel": lambda n: saved(LIGHT | {"epoch": n // 10, "global_step": n, "state_dict": weights(n)}),
     "mindspore": lambda n: mindspore(True, 0, epoch_num=1, step_num=n), "text": lambda n: b"words\n", "json": lambda n: b"{}",
     "zeros": lambda n: bytes(2000), "empty": lambda n: b"",
-}  # fmt: skip
+})  # fmt: skip
 """What a planted file holds: ``whole`` where nothing is said, ``tensors`` in safetensors, words in a text."""
-SETS: dict[str, Callable[[int], Mapping[str, bytes]]] = {
-    "dcp": dcp,
-    "trainer": trainer,
-    "halves": lambda n: {"model.pt": content("model", n), "optimizer.pt": content("optimizer", n)},
-    "megatron": lambda n: {f"mp_rank_{r:02d}/model_optim_rng.pt": megatron(n, r, 2, 1, 2) for r in range(2)},
-    "shards": shards,
-}
+SETS: dict[str, Callable[[int], Mapping[str, bytes]]] = Declared(
+    {
+        "dcp": dcp,
+        "trainer": trainer,
+        "halves": lambda n: {"model.pt": content("model", n), "optimizer.pt": content("optimizer", n)},
+        "megatron": lambda n: {
+            f"mp_rank_{r:02d}/model_optim_rng.pt": megatron(n, r, 2, 1, 2) for r in range(2)
+        },
+        "shards": shards,
+    }
+)
 """What is planted into a directory (``step-10/:dcp``)."""
 ENDINGS = {"safetensors": "tensors"} | dict.fromkeys(
     ["json", "txt", "log", "yaml", "md", "py", "png"], "text"

@@ -23,7 +23,7 @@ from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.planning.facts import Gap, SavesFacts
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 
-_GATHER = "it may lie on another node's disk: gather all nodes' files in one directory that every node sees"
+_GATHER = "it may be on another node's disk: gather all files in one place, which every node sees"
 """The hint for a set of files that every rank loads: a node's own files are not enough."""
 
 
