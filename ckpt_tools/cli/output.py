@@ -47,6 +47,7 @@ class Output(Struct, frozen=True):
 
     @property
     def view(self) -> View:
+        """How documents are shown: in a file without a width, and coloured only if --color says so."""
         from ckpt_tools.output.page import View
 
         stream = None if self.file else sys.stdout

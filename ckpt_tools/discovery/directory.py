@@ -219,7 +219,8 @@ class Listing:
         if name in here.layouts.note_names:
             found.trackers[name, here.path] = e.path
             return
-        if _may_be_known(name) or alone or _is_addressed(e):
+        may_be_known = _may_be_known(name) and not TEMPORARY.search(name)
+        if may_be_known or alone or _is_addressed(e):
             file = BareFile(e.path, *here.stat_of(e))
             if file.size >= 0 or not (holds_something(e) or is_directory_alike(e)):
                 found.bare.append(file)

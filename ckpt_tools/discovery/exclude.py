@@ -251,6 +251,7 @@ def read_repaired(path: str) -> list[Repaired]:
 
 def origins(put_away: str) -> Iterator[str]:
     """Yield the paths that the files of one quarantine had before. Raise OSError."""
+    # put_away is HOME/.ckpt/quarantine/NUMBER, and its files keep their paths below HOME
     home = os.path.dirname(os.path.dirname(os.path.dirname(put_away)))
     for _, entries in walk(put_away, Names):
         if isinstance(entries, OSError):

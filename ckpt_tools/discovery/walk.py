@@ -100,10 +100,11 @@ def _list_below(
     found.links.append(links)
 
     def walk_from(path: str, keep: EntryFilter) -> Iterator[tuple[str, DirectoryNames | OSError]]:
-        def keep_own(entries: Entries) -> Entries:
+        def keep_and_note(entries: Entries) -> Entries:
+            """Drop excluded entries and .ckpt, noting them in ``found``, then what ``keep`` drops."""
             return keep(without_state(found.excluded.keep(top, entries), found.states))
 
-        return walk(path, names.inspect, threads, keep_own)
+        return walk(path, names.inspect, threads, keep_and_note)
 
     for path, here in walk_from(top, links.keep):
         if hear is not None:

@@ -50,6 +50,8 @@ def quarantine(
         s.add_members()
         found = groups(s)
         wanted = _find_damaged(found, root, sel) if damaged else find_named(found, paths, root)
+        for path in () if damaged else paths:
+            _require_no_run(path, root, wanted)
         chosen = _plan_without(root, sel, ()) if damaged and wanted else None
         why = {g: _why_it_stays(g, chosen, sel.settle, s.now_ns) for g in wanted}
         moving = [g for g, stays in why.items() if not stays]
@@ -62,6 +64,17 @@ def quarantine(
             number = store.run("quarantine", ", ".join(g.name for g in moving), steps).number
         rows = [*store.changes(), *_list_changes(why, trackers, apply)]
         return Changes("quarantine", root, apply, tuple(rows), findings, number)
+
+
+def _require_no_run(path: str, root: str, wanted: Sequence[Group]) -> None:
+    """Raise UsageError if a path is no checkpoint but the directory of some, and would be left empty: their
+    quarantine belongs in it, or its next job would find nothing there.
+    """
+    if path != root and os.path.isdir(path) and path not in {g.path for g in wanted}:
+        text = f"{path} is no checkpoint, but a directory of some"
+        raise UsageError(
+            text, f"name each checkpoint in it, or add --root {quote(path)} to put all of them away"
+        )
 
 
 def _point_trackers(
@@ -176,7 +189,8 @@ def undo(root: str, *, apply: bool = False, state_dir: str | None = None, trust:
         undoable = (op for op in store.operations if op.status == "done" and op.command in journal.UNDOABLE)
         last = next(undoable, None)
         if last is None:
-            raise NoCheckpoint(f"no command that can be taken back has changed anything in {root}")
+            hint = f"'ckpt ls --quarantine {quote(root)}' lists what lies in {STATE}/{QUARANTINE}"
+            raise NoCheckpoint(f"no command that can be taken back has changed anything in {root}", hint)
         states = [(step, step.find_state(store.tree)) for step in last.steps]
         for path in (os.path.join(root, step.target) for step, state in states if state == "gone"):
             text = f"{path} is not as 'ckpt {last.command}' left it"

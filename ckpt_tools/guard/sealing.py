@@ -224,7 +224,9 @@ class Sealer:
                 put(path, data, away=False)
 
     def _is_sealed(self, target: Target) -> bool:
-        """Return whether a usable seal names these files and no others, with their sizes."""
+        """Return whether a usable seal names these files and no others, with their sizes; if there is a key,
+        also whether signatures name them.
+        """
         seals = self.session.indexes.seals
         found = [] if seals is None else seals.at(target.seal)
         sealed = {f.path: f.size for known in found for f in known.seal.files}

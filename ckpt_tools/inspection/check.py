@@ -45,7 +45,7 @@ _ROLE = re.compile(
     r"optimizer|scheduler|scaler|rng_state|random_states|training_args|pytorch_model|adapter_model"
 )
 """File names of the parts of a checkpoint (transformers/trainer.py, accelerate/utils/constants.py)."""
-_BLIND = NOT_SEEN | {"not-loaded", "wrong-key"}  # with one of these findings the verdict is unknown
+_MAKE_UNKNOWN = NOT_SEEN | {"not-loaded", "wrong-key"}  # with one of these findings the verdict is unknown
 Mismatches = Iterator[tuple[Sum, Outcome]]  # the stored checksums that do not match, and the values computed
 Read = Callable[[OpenFile, "list[Sum]", "list[tuple[int, int]]"], Mismatches]
 """Reads the content of a file, given the file, its stored checksums and a list. Adds (start, stop) of each
@@ -268,7 +268,7 @@ class Inspection(Struct):
             path=self.path,
             format=self.format.name if self.format else None,
             size=size,
-            verdict=Verdict.UNKNOWN if any(f.code in _BLIND for f in found) else worst(found),
+            verdict=Verdict.UNKNOWN if any(f.code in _MAKE_UNKNOWN for f in found) else worst(found),
             level=self.reached,
             coverage=min(round(protected / size, 6), 1.0) if size > 0 else 0.0,
             metadata=anatomy.metadata or NO_METADATA,
@@ -292,7 +292,7 @@ def unreadable(path: str, error: OSError) -> Report:
     found = _os_finding(error)
     if isinstance(error, FileNotFoundError) and is_link(path):
         found = finding("dangling-link", found.message)
-    verdict = Verdict.UNKNOWN if found.code in _BLIND else worst([found])
+    verdict = Verdict.UNKNOWN if found.code in _MAKE_UNKNOWN else worst([found])
     return Report(path, None, -1, verdict, Level.PRESENCE, findings=(of_file(found, path),))
 
 

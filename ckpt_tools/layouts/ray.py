@@ -28,7 +28,7 @@ def _read_snapshot(data: bytes) -> str | None:
 
 
 def _write_snapshot(said: int | str) -> bytes:
-    """Return the note of a manager that keeps this one checkpoint and no other."""
+    """Return the note of a manager that keeps one checkpoint, in the directory named ``said``."""
     kept = {"version": 0, "checkpoint_dir_name": str(said), "metrics": {}}
     note = {
         "ray_version": "2.60.0",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shlex import quote
+
 from ckpt_tools.model.answers import Changes
 from ckpt_tools.output.json import document, fields, list_findings
 from ckpt_tools.output.page import PLAIN, Page, View, relative
@@ -25,7 +27,8 @@ def render(result: Changes, view: View = PLAIN) -> str:
     elif not n:
         text = "nothing to do: what is listed stays as it is" if result.changes else "nothing to do"
     elif result.applied:
-        back = ": 'ckpt undo' takes it back" if result.command in ("repair", "quarantine") else ""
+        undo = f": 'ckpt undo {quote(root)} --apply' takes it back"
+        back = undo if result.command in ("repair", "quarantine") else ""
         number = "" if result.operation is None else f", operation {result.operation}{back}"
         text = f"{plural(n, 'change')} done{much}{number}"
     else:

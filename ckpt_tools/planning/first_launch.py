@@ -334,6 +334,7 @@ def find_earlier_start(root: str, selection: Selection) -> EarlierStart | None:
     """Return the earlier start that forbids to take this one for the first, else None. Raises CannotLook."""
     before = None if selection.allow_fresh else read_last_start(place_of(root, selection), selection.trust)
     if before and (selection.run, selection.prefix, selection.layout) != (None, None, None):
+        # one log for all runs of a root: a checkpoint that is still there is not lost, but of another run
         with suppress(OSError):  # if nobody can tell, it counts
             return None if there(before.path) else before
     return before

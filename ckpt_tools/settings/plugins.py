@@ -111,11 +111,11 @@ def switch(off: bool | None) -> None:
 
 
 def forget() -> None:
-    """Drop all found plug-ins, so that the next use searches again: some were installed, or switched off."""
+    """Drop all found plug-ins and the caches made from them: some were installed, or switched off."""
     with _state.lock:
         _state.found = None
-    for keeper in _state.keepers:
-        keeper()
+    for clear_cache in _state.keepers:
+        clear_cache()
 
 
 def kept_by(keeper: Callable[[], None]) -> None:

@@ -217,6 +217,18 @@ def test_nothing_is_done_without_apply(root: Path) -> None:
     assert files_of(root) == before and not (root / ".ckpt").exists()
 
 
+def test_a_run_is_put_away_into_itself_or_not_at_all(tmp_path: Path) -> None:
+    """Else its next job would find an empty directory, and begin anew."""
+    root = megatron(tmp_path / "run", steps=(10, 20))
+    (root / TRACKER).unlink()
+    line = ["quarantine", str(root), "--apply", "--settle", "0s"]
+    refused = ckpt(*line)
+    assert refused.returncode == 2 and f"add --root {root} to put all of them away" in refused.stderr
+    assert ckpt(*line, "--root", str(root)).returncode == 0
+    assert ckpt("plan", str(root), "--allow", "none").returncode == 4
+    assert ckpt("undo", str(root), "--apply").returncode == 0 and step(root) == 20
+
+
 def test_away_and_back(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", steps=(10, 20, 30))
     before, seen = files_of(root), step(root)

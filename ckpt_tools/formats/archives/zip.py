@@ -82,7 +82,8 @@ def read_zip(source: Source, anatomy: Anatomy, *, torch: bool) -> Generator[Find
 
 def _match_torch_record(reader: _NearReader, r: Record, border: int, anatomy: Anatomy) -> int:
     """Return where the payload of a record begins if every byte from its header to ``border`` is as torch
-    writes stored records (padded header, payload, descriptor), else -1: then it needs a closer look.
+    writes stored records (padded header, payload, descriptor), else -1: then it needs a closer look. A remote
+    source may spare these bytes: then sizes and alignment alone decide.
     """
     name, end = len(r.raw), border - _SHORT.size - 4
     payload = end - r.stored

@@ -210,6 +210,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if missing := [name for number, name in ((7, "graph"), (8, "opset_import")) if number not in seen]:
         why = f"the model ends at byte {reader.size} and has no {' and no '.join(missing)}"
         raise Damage("truncated", why, reader.size)
+    # files of external data: the model describes all that is known of them
     for where, extents in model.beside.items():
         anatomy.members[where] = Claim("onnx", partial(_check_beside, extents), whole=True)
     yield finding("not-checksummed", "ONNX keeps no checksum over its tensors")

@@ -23,7 +23,7 @@ def digest_of(etag: str) -> Digest | None:
 
 
 def claims_on(path: str, target: str) -> tuple[Claim, ...]:
-    """Return the claim of a blob's name on its content, or (); ``target`` is the path of the blob."""
+    """Return the claim that the name of a blob, ``target``, makes on the file ``path`` that links to it."""
     blob = _BLOB.fullmatch(target)
     digest = digest_of(blob[1]) if blob else None
     return (claim("hf_cache", "the name of its blob", path, [digest]),) if digest else ()

@@ -206,9 +206,11 @@ def _make_damage(reader: Reader, at: int, end: int) -> Damage:
     if rest[:7] == LITERAL and left > TRAILER:
         at += TRAILER
         code, why = "trailing-data", f"{left - TRAILER} bytes follow the checksum trailer"
-    elif rest[:7] == LITERAL[:left]:
+    elif rest[:7] == LITERAL[:left] and left < TRAILER:
         code, why = "truncated", f"the checksum trailer has {left} of {TRAILER} bytes"
-    elif left == TRAILER and not any(rest[7:13]):
+    elif left == TRAILER and rest[:7] == LITERAL:
+        code, why = "trailing-data", "a second checksum trailer follows the first"
+    elif left == TRAILER and not any(rest[7:13]):  # ten bytes for a CRC of four: six are zero
         why = f"the checksum trailer begins with {rest[:7]!r} instead of {LITERAL!r}"
     elif rest[:4] in CIPHERS:
         why = "ciphertext begins here, behind map parameters in clear text: MindSpore cannot load that"

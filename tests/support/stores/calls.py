@@ -105,7 +105,7 @@ class Calls(Counted):
         self.fault, self.calls = fault, list[Call]()
         self._numbers: dict[tuple[str, str], int] = {}
 
-    def _prove(self, prefix: str, *, more: bool = False) -> None:
+    def _require_store(self, prefix: str, *, more: bool = False) -> None:
         """A directory is a store."""
 
     def _call(self, kind: str, key: str, do: Callable[[], Any]) -> Any:
