@@ -112,7 +112,7 @@ CODES: dict[str, Code] = {
         Code("path-escape", E, "a path inside the checkpoint leaves its directory", "do not load this checkpoint"),
         # one checkpoint
         Code("same-content", E, "the file is byte for byte that of another step or rank", "a copy has overwritten the right file: restore the right one"),
-        Code("missing-rank", E, "a rank or shard of the checkpoint has no file", "it may be on another node's disk: gather all files in one place or, if ranks load only their own, use 'ckpt run --agree'", in_store="bring it back, or upload it from the node that holds it; else the save was cut short"),
+        Code("missing-rank", E, "a rank or shard of the checkpoint has no file", "it may be on another node's disk: gather all files in one place, or if ranks load only their own use 'ckpt run --agree'", in_store="bring it back, or upload it from the node that holds it; else the save was cut short"),
         Code("on-other-node", E, "a file that this node's ranks need lies on another node's disk", "copy it here, or share the disk", in_store="upload it from that node"),
         Code("missing-part", E, "a file that every checkpoint of this layout has is absent", "bring it back from a copy of the same save, if it was removed; else the save was cut short"),
         Code("missing-key", E, "an entry that CKPT_REQUIRE asks for is not in the file", "leave CKPT_REQUIRE out, or resume from a checkpoint that has the entry"),

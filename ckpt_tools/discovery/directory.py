@@ -47,8 +47,9 @@ the entries beside it, count as well.
 
 
 def _may_be_known(name: str) -> bool:
-    """Return True if a name says that a file has a format, or may have that of torch.save."""
-    return formats.names.known(name) or name.endswith((".bin", ".tar"))
+    """Return True if a name says that a file is finished, and has a format or may have that of torch.save."""
+    is_known = formats.names.known(name) or name.endswith((".bin", ".tar"))
+    return is_known and not TEMPORARY.search(name)
 
 
 def is_directory_alike(e: os.DirEntry[str]) -> bool:
@@ -219,8 +220,7 @@ class Listing:
         if name in here.layouts.note_names:
             found.trackers[name, here.path] = e.path
             return
-        may_be_known = _may_be_known(name) and not TEMPORARY.search(name)
-        if may_be_known or alone or _is_addressed(e):
+        if _may_be_known(name) or alone or _is_addressed(e):
             file = BareFile(e.path, *here.stat_of(e))
             if file.size >= 0 or not (holds_something(e) or is_directory_alike(e)):
                 found.bare.append(file)

@@ -76,7 +76,7 @@ T2
 T3
   test_outside.py: test_code_of_torchscript_that_touches_files_is_unsafe |
     test_torchscript_is_never_ok_without_a_note_and_no_training_state | test_code_of_keras_in_hdf5_and_what_it_keeps_in_other_files_is_an_error |
-    test_code_in_the_configuration_of_keras_is_unsafe | test_code_in_the_attributes_of_a_keras_model_is_unsafe |
+    test_code_in_the_configuration_of_keras_is_unsafe |
     test_an_archive_that_leaves_its_directory_is_an_escape | test_pickles_in_an_archive_are_judged_whatever_they_are_called |
     test_members_of_npz_are_arrays_by_their_bytes
 T4

@@ -61,7 +61,7 @@ def explain_failure(
 
 def _say_what_to_move(c: Checkpoint, root: str) -> str:
     own = {(p.home or p.path).removeprefix(f"{root}/") for p in c.parts}
-    return f"; for a first save, move {'it' if root in own else ranges.names(own)} away"
+    return f"; for a first save move {'it' if root in own else ranges.names(own)} away"
 
 
 def _stop_search(choice: Choice, most: int, plan: LoadPlan) -> CkptError:
