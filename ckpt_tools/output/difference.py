@@ -208,6 +208,8 @@ def _conclude(result: Difference) -> tuple[str, str]:
     if result.differs:
         return _describe(result), "bold red"
     if not result.complete:
+        if {str(change) for change in result.tensors} == {"not-compared"}:
+            return "no tensor could be compared", "yellow"
         return "no difference found, but not everything could be compared", "yellow"
     if result.files and all(f.by_store and f.bytes_same for f in result.files):
         names = ", ".join(NAMES[name] for name in sorted({f.by_store for f in result.files}))

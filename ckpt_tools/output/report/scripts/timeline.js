@@ -74,10 +74,12 @@ function runSeries(doc, members, x, p) {
 
 function chosenSeries(doc, byTime, x, p) {
   const chosen = byTime.filter(({ one }) => one.outcome === "chosen");
+  const places = byTime.map(({ i }) => x(i));
+  const middle = (Math.min(...places) + Math.max(...places)) / 2; // the label is on the side that has more room
   return {
     type: "scatter", z: 1, symbolSize: 27, silent: true, itemStyle: { color: "transparent", borderColor: p.accent, borderWidth: 3 },
     label: { show: chosen.length <= 4, distance: 8, formatter: "resume here", color: p.accent, fontWeight: 600, fontSize: 12, textBorderColor: p.card, textBorderWidth: 3 },
-    data: chosen.map(({ one, i }) => ({ value: [x(i), progressOf(one)], label: { position: byTime.length > 1 && byTime[0].i === i ? "right" : "left" } })),
+    data: chosen.map(({ one, i }) => ({ value: [x(i), progressOf(one)], label: { position: byTime.length > 1 && x(i) <= middle ? "right" : "left" } })),
   };
 }
 
