@@ -472,7 +472,7 @@ def test_not_compared_is_not_the_same(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(compare, "tensor_digests", lambda *_, **__: {})
     code, out, _ = run(capfd, a, a)
     assert code == 0
-    assert "not everything could be compared" in out
+    assert out.startswith("no tensor could be compared")
     assert run(capfd, a, a, "--strict")[0] == 5
     assert json.loads(run(capfd, a, a, "--json")[1])["same"] is False
 
