@@ -67,9 +67,7 @@ def quarantine(
 
 
 def _require_no_run(path: str, root: str, wanted: Sequence[Group]) -> None:
-    """Raise UsageError if a path is no checkpoint but the directory of some, and would be left empty: their
-    quarantine belongs in it, or its next job would find nothing there.
-    """
+    """Raise UsageError if a path is a directory of checkpoints: its next job would begin anew."""
     if path != root and os.path.isdir(path) and path not in {g.path for g in wanted}:
         text = f"{path} is no checkpoint, but a directory of some"
         raise UsageError(
