@@ -47,9 +47,8 @@ the entries beside it, count as well.
 
 
 def _may_be_known(name: str) -> bool:
-    """Return True if a name says that a file is finished, and has a format or may have that of torch.save."""
-    is_known = formats.names.known(name) or name.endswith((".bin", ".tar"))
-    return is_known and not TEMPORARY.search(name)
+    """Return True if a name says that a file has a format, or may have that of torch.save."""
+    return formats.names.known(name) or name.endswith((".bin", ".tar"))
 
 
 def is_directory_alike(e: os.DirEntry[str]) -> bool:

@@ -179,9 +179,9 @@ TREES = table(
             -> epoch_2_step_10.pt +mtime-not-kept
         # --- 4. Is it whole
         model.pt:model3 optimizer.pt:optimizer3= -> model.pt
-        # What is written under another name and renamed, by a job that was killed meanwhile.
-        step_10.pt step_20.pt {tmp,.tmp_30,tmp_model_30,model_30.tmp,model_30_tmp}.pt:cut -> step_20.pt +unfinished-save
-        step_10.pt step_20.pt step_30.pt.tmp.7:whole30! -> step_20.pt +unfinished-save
+        # A whole state is a question, also if its name says that it is not: no older one is taken instead.
+        step_10.pt step_20.pt {tmp,.tmp_30,tmp_model_30,model_30.tmp,model_30_tmp}.pt:whole30
+            -> exit 2 choice/unplaced-newer
         # An optimizer's state counts beside a model that is cut, too.
         {100/model,model_100}.pt:model100 {200/model,model_200}.pt:model200! {200/optim,optim_200}.pt:optimizer200=
             -> exit 4 choice/none-usable -missing-part -truncated

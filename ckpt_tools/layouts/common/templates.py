@@ -157,7 +157,7 @@ have its size from the beginning.
 """
 AGAIN = "finish the download, or download it again"
 TEMPORARY = re.compile(
-    r"(^|[._-])tmp([._-]|\d|$)|\.tmp\w*$|\.dirty(\.\w+)?$|\.part(ial)?$|\.tempstate\d+$"
+    r"\.tmp\w*$|^\.tmp|\.tmp$|\.dirty(\.\w+)?$|\.part(ial)?$|\.tempstate\d+$"
     rf"|(?:{'|'.join(map(re.escape, DOWNLOADS))})$"
 )
 """Names of files whose save or download is not finished."""
