@@ -33,6 +33,7 @@ class UnplacedFile(Struct, frozen=True):
     optimizer: bool | None = None  # it holds an optimizer's state; None if it cannot be read
     step: int | None = None
     broken: bool = False
+    damage: str = ""  # what is wrong with it, if its data is here and cannot be loaded
     inside: bool = False  # it lies in the directory of the choice
 
 

@@ -116,7 +116,8 @@ class Planner(Candidates):
         if len(self.arranged) > 1:
             require_no_stranger(self.session, c, self.selection)
         if found.bare or found.strange:
-            require_none_newer(self.session, replace(c, step=self.step(c)), self.selection)
+            placed = replace(c, step=self.step(c))
+            self.warnings += require_none_newer(self.session, placed, self.selection)
         if found.empty or found.bare or found.strange:
             self.warnings += trackers.find_begun_later(self.session, c)
         self.warnings += (f for f in find_lost_texts(self.session) if f.path == c.parts[0].home)

@@ -22,7 +22,7 @@ from ckpt_tools.layouts.common import counters, templates
 from ckpt_tools.layouts.files import numbers_named
 from ckpt_tools.layouts.guess import guess
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Severity, Verdict
+from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Part, Unseen
 from ckpt_tools.model.plan import Rejected
 from ckpt_tools.model.report import Level
@@ -30,7 +30,7 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.facts import UnplacedFile
 from ckpt_tools.planning.lost_files import find_headless
 from ckpt_tools.planning.rules.choice import unplaced_newer
-from ckpt_tools.planning.rules.rule import error_of
+from ckpt_tools.planning.rules.rule import Hit, error_of, finding_of
 from ckpt_tools.planning.rules.save import file_verdict
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.attempts import patiently
@@ -45,11 +45,13 @@ _MOST = 512
 """How many files are opened, the newest first: a directory of more without a layout is a data set."""
 
 
-def require_none_newer(s: Session, c: Checkpoint, asked: Selection) -> None:
-    """Raise UsageError if an unplaced file may be later than ``c``; none if the caller chose the files."""
+def require_none_newer(s: Session, c: Checkpoint, asked: Selection) -> list[Finding]:
+    """Return warnings about unplaced files that are later than ``c`` and damaged; [] if the caller chose the
+    files. Raises UsageError if a sound one may be later.
+    """
     flags_given = (asked.layout, asked.prefix, asked.kind, asked.max_step) != (None,) * 4
     if flags_given or asked.resume_from == "tracker" or asked.level is Level.PRESENCE:
-        return
+        return []
     above = c.parts[0].base if asked.run is not None else s.root
     optimizer = _has_optimizer(s, c)
     homes = tuple({f"{p.home}/" for p in c.parts if p.home})
@@ -60,12 +62,18 @@ def require_none_newer(s: Session, c: Checkpoint, asked: Selection) -> None:
         return path.startswith(f"{above}/") and not path.startswith(begun)
 
     unplaced = find_unplaced_files(s, c.mtime_ns, may_count, homes, beside)
-    if hits := list(unplaced_newer.find_unplaced(s.root, unplaced, c, optimizer=optimizer)):
-        aside = without_all(s.root, c, [h.path for h in hits], {p.path for p in s.parts})
-        if len(hits) > _NAMED:
-            aside = f"--exclude GLOB, so that all {len(hits):,} such files are left out"
-        todo = "fetch it (dvc pull)" if hits[0].path.endswith(DVC) else describe_how_to_place(s, hits[0].path)
-        raise error_of(unplaced_newer.RULE, replace(hits[0], hint=f"{todo}; or {make_clause(aside)}"))
+    found = list(unplaced_newer.find_unplaced(s.root, unplaced, c, optimizer=optimizer))
+    if hits := [hit for hit in found if hit.effect is None]:
+        raise error_of(unplaced_newer.RULE, replace(hits[0], hint=_say_what_to_do(s, c, hits)))
+    return [finding_of(unplaced_newer.RULE, hit) for hit in found]
+
+
+def _say_what_to_do(s: Session, c: Checkpoint, hits: Sequence[Hit]) -> str:
+    aside = without_all(s.root, c, [h.path for h in hits], {p.path for p in s.parts})
+    if len(hits) > _NAMED:
+        aside = f"--exclude GLOB, so that all {len(hits):,} such files are left out"
+    todo = "fetch it (dvc pull)" if hits[0].path.endswith(DVC) else describe_how_to_place(s, hits[0].path)
+    return f"{todo}; or {make_clause(aside)}"
 
 
 def require_fetched(s: Session, c: Checkpoint, rejected: Sequence[Rejected]) -> None:
@@ -255,7 +263,10 @@ def _read_named(s: Session, known: UnplacedFile, file: BareFile, of_name: str) -
         step = max(counters.steps_told(report.metadata), default=None)
         array = of in OF_ONE_ARRAY and is_optimizer_state(os.path.relpath(os.path.dirname(file.path), s.root))
         known = replace(known, optimizer=report.held.trained or array, step=step)
-    return replace(known, format=of, state=_holds_state(of), broken=broken)
+    errors = [f for f in report.findings if f.is_error]
+    here = all(f.code != "pointer-not-data" for f in errors)
+    damage = errors[0].message if broken and errors and here else ""
+    return replace(known, format=of, state=_holds_state(of), broken=broken, damage=damage)
 
 
 def _read_unnamed(s: Session, file: UnplacedFile) -> UnplacedFile:

@@ -12,7 +12,8 @@ from one_question import Asker
 from own_pickles import CALL, MINE, adding
 from places import FIXTURES
 from run_helpers import megatron
-from timed import put
+from small_files import dcp
+from timed import lay, put
 
 from ckpt_tools import Level, Selection, plan, verify
 from ckpt_tools.errors import UsageError
@@ -48,6 +49,14 @@ def test_every_command_asks_and_none_goes_back(run: Path, asker: Asker) -> None:
     asker.execute("plan", run)
     words = ("mycompany.models.Config", NEWER, "--trust global='mycompany.*'")
     assert [word for word in words if word not in asker.err] == []
+
+
+def test_a_flipped_bit_in_a_known_name_is_no_code_of_ones_own(tmp_path: Path) -> None:
+    flipped = {name: data.replace(b"TensorStorageM", b"TensorStoragdM") for name, data in dcp(20).items()}
+    seen = verify(str(lay(tmp_path / "step_20", flipped)), Level.STRUCTURE)
+    (hint,) = {f.hint for r in seen.files for f in r.report.findings if f.code == "unknown-global"}
+    assert "restore the file from a copy" in hint
+    assert "--trust global" not in hint
 
 
 @pytest.mark.slow

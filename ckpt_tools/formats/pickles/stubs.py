@@ -7,6 +7,7 @@ Also the findings and questions about names in no list, and how ``--trust global
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from shlex import quote
@@ -148,6 +149,8 @@ class Pickled(NamedTuple):
 
 _MOST = 8  # findings for one name each
 _FLAG = "--trust global="
+_PUBLIC = frozenset({"torch", "numpy", *sys.stdlib_module_names})
+"""Packages that are nobody's own."""
 
 
 def suspects(called: Sequence[Unlisted]) -> Iterator[Finding]:
@@ -167,8 +170,7 @@ def strangers(named: Sequence[Unlisted]) -> Iterator[Finding]:
     for u in named[:_MOST]:
         how = "calls" if u.called else "imports"
         why = f"loading the pickle {how} {u.name[:120]}, which ckpt does not know, and its framework"
-        hint = f"if it is yours, add {_FLAG}{quote(pattern(u.name))}; else do not load this file"
-        yield finding("unknown-global", f"{why} loads it without asking", offset=u.offset, hint=hint)
+        yield finding("unknown-global", f"{why} loads it without asking", offset=u.offset, hint=_advise([u]))
     if len(named) > _MOST:
         why = f"{len(named) - _MOST:,} more that ckpt does not know"
         yield finding("unknown-global", why, offset=named[_MOST].offset)
@@ -193,11 +195,20 @@ def pattern(name: str) -> str:
     return f"{package}.*" if package.isidentifier() and package != name else name
 
 
+def _advise(left: Sequence[Unlisted]) -> str:
+    """Return what to do about names in no list; a public package's may be a known one with a flipped bit."""
+    if any(u.name.partition(".")[0] in _PUBLIC for u in left):
+        again = (
+            "restore the file from a copy; of a framework newer than ckpt see 'ckpt explain unknown-global'"
+        )
+        return f"a flipped bit makes such a name: {again}"
+    flags = " ".join(f"{_FLAG}{quote(p)}" for p in list(dict.fromkeys(pattern(u.name) for u in left))[:4])
+    return f"if that is your own code, add {flags}; if not, do not load the file"
+
+
 def question(path: str, left: Sequence[Unlisted]) -> tuple[str, str]:
     """Return the question about a file whose framework would load names in no list: text and hint."""
     more = f" and {len(left) - 4} more" if len(left) > 4 else ""
     names = ", ".join(u.name[:120] for u in left[:4]) + more
-    patterns = " ".join(f"{_FLAG}{quote(p)}" for p in list(dict.fromkeys(pattern(u.name) for u in left))[:4])
     text = f"{path} names {names}, which ckpt does not know; its framework unpickles the file without asking,"
-    text += " and runs what it names"
-    return text, f"if that is your own code, add {patterns}; if not, do not load the file"
+    return f"{text} and runs what it names", _advise(left)

@@ -8,8 +8,9 @@ from shlex import quote
 from ckpt_tools.discovery.completeness import label
 from ckpt_tools.errors import CkptError, NoneUsable, NotRecognised
 from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Severity
 from ckpt_tools.planning.facts import UnplacedFile
-from ckpt_tools.planning.rules.rule import DOUBT, Effect, Hit, Rule, error_of
+from ckpt_tools.planning.rules.rule import DOUBT, Effect, Hit, Rule, error_of, name_below
 from ckpt_tools.planning.rules.tree.first_launch_leftovers import BYSTANDERS, FRESH, name_paths, say_each
 
 _LARGE = 64 << 20
@@ -28,7 +29,11 @@ def find_unplaced(
         large = file.format is None and file.size >= _LARGE
         if not (_may_be_later(file, chosen, optimizer) if chosen else file.state or large):
             continue
-        name = file.path.removeprefix(f"{root}/")
+        name = name_below(file.path, root)
+        if chosen and file.damage:
+            text = f"it was written after {chosen.label}, and is damaged: it is passed over ({file.damage})"
+            yield Hit(file.path, text, "remove it, or bring back a sound copy", Severity.WARNING, Effect.WARN)
+            continue
         text = f"no layout recognises {name} (format: {file.format or 'unknown'}), maybe a training state"
         if chosen:
             why = "holds an optimizer's state and lies beside" if file.inside else "is not older than"
@@ -84,6 +89,7 @@ A file that no layout recognises may hold a training state, and is not older tha
 the newest save of this run under another name, so the older one is not taken without asking. Weights
 alone that tell no later step are none where the choice has an optimizer's state; beside a choice of
 weights alone a file with an optimizer's state is one however old it is.
+A damaged one cannot be resumed from: a warning.
 For: loops of one's own, and saves that were renamed by hand.
 """,
 )
