@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ckpt_tools.cache import Cache
+from ckpt_tools.discovery import completeness
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, NotRecognised, UsageError
 from ckpt_tools.layouts.common.saved_by import ALONE
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, is_ahead
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.plan import Assignment, Choice, FileLoad, Load, LoadPlan, RankLoad, Resume
+from ckpt_tools.model.plan import Assignment, Choice, FileLoad, Known, Load, LoadPlan, RankLoad, Resume
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import choice_warnings, first_launch, order, other_writers, topology, trackers
@@ -163,10 +164,7 @@ class Planner(Candidates):
         chosen = self._tell_step(c, assignment.parts)
         other_writers.require_unchanged(loaded)
         one = loaded[0].path if self.judge.are_replicas(c, assignment) else None
-        counted = bool(ranks) or self.topology.provenance["world_size"].provenance != ALONE
-        known = dict(self.topology.provenance)
-        if not counted:  # any number of ranks may load files that all share
-            del known["world_size"]
+        known, saved = self._count_ranks(c, by_rank=bool(ranks))
         warnings = tuple(dict.fromkeys(self._find_warnings(choice, c, assignment)))
         return LoadPlan(
             root=self.root,
@@ -174,8 +172,8 @@ class Planner(Candidates):
             resume=self.layouts.of(c).resume(chosen, one),
             by_rank=ranks,
             shared=shared,
-            world_size=self.topology.world_size if counted else None,
-            saved_world_size=self.saved if counted else None,
+            world_size=known["world_size"].value if "world_size" in known else None,
+            saved_world_size=saved,
             topology=known,
             rollback=choice.rollback,
             rejected=choice.rejected,
@@ -190,6 +188,20 @@ class Planner(Candidates):
             excluded=len(self.session.found.excluded.paths),
             state=choice_warnings.describe_state(assignment.parts, self.session),
         )
+
+    def _count_ranks(self, c: Checkpoint, *, by_rank: bool) -> tuple[dict[str, Known], int | None]:
+        """Return the sizes of the job, and how many ranks saved ``c``; no number of ranks where any may load.
+        A set that all share was saved by as many as its own names tell, not those of a newer candidate.
+        """
+        known, saved = dict(self.topology.provenance), self.saved
+        source = known["world_size"].provenance
+        if not by_rank and source == ALONE:
+            del known["world_size"]
+            return known, None
+        if not by_rank and source == HIGHEST:
+            saved = completeness.expected_ranks([c], self.layouts) or saved
+            known["world_size"] = Known(saved or self.topology.world_size, HIGHEST)
+        return known, saved
 
     def _make_file_loads(self, loads: Iterable[Load]) -> tuple[FileLoad, ...]:
         """Return what was verified of each file; its path has no links, which may change later."""
