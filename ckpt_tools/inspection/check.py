@@ -45,7 +45,10 @@ _ROLE = re.compile(
     r"optimizer|scheduler|scaler|rng_state|random_states|training_args|pytorch_model|adapter_model"
 )
 """File names of the parts of a checkpoint (transformers/trainer.py, accelerate/utils/constants.py)."""
-_MAKE_UNKNOWN = NOT_SEEN | {"not-loaded", "wrong-key"}  # with one of these findings the verdict is unknown
+_MAKE_UNKNOWN = NOT_SEEN | {"not-loaded", "wrong-key"}
+"""Codes of findings with one of which a verdict is unknown."""
+_NOT_READ = frozenset({"unreadable", "in-use", "wrong-key"})
+"""Those of them with which an error may be none; with the others it is damage all the same."""
 Mismatches = Iterator[tuple[Sum, Outcome]]  # the stored checksums that do not match, and the values computed
 Read = Callable[[OpenFile, "list[Sum]", "list[tuple[int, int]]"], Mismatches]
 """Reads the content of a file, given the file, its stored checksums and a list. Adds (start, stop) of each
@@ -268,7 +271,7 @@ class Inspection(Struct):
             path=self.path,
             format=self.format.name if self.format else None,
             size=size,
-            verdict=Verdict.UNKNOWN if any(f.code in _MAKE_UNKNOWN for f in found) else worst(found),
+            verdict=_find_verdict(found),
             level=self.reached,
             coverage=min(round(protected / size, 6), 1.0) if size > 0 else 0.0,
             metadata=anatomy.metadata or NO_METADATA,
@@ -292,8 +295,14 @@ def unreadable(path: str, error: OSError) -> Report:
     found = _os_finding(error)
     if isinstance(error, FileNotFoundError) and is_link(path):
         found = finding("dangling-link", found.message)
-    verdict = Verdict.UNKNOWN if found.code in _MAKE_UNKNOWN else worst([found])
-    return Report(path, None, -1, verdict, Level.PRESENCE, findings=(of_file(found, path),))
+    return Report(path, None, -1, _find_verdict([found]), Level.PRESENCE, findings=(of_file(found, path),))
+
+
+def _find_verdict(found: Sequence[Finding]) -> Verdict:
+    """Return UNKNOWN if findings say that a file was not seen, unless they show damage all the same."""
+    codes, verdict = {f.code for f in found}, worst(found)
+    damaged = verdict is Verdict.BROKEN and _NOT_READ.isdisjoint(codes)
+    return verdict if damaged or _MAKE_UNKNOWN.isdisjoint(codes) else Verdict.UNKNOWN
 
 
 def _os_finding(e: OSError) -> Finding:

@@ -45,7 +45,9 @@ def recognise(
     only_listed = bool(claims) and not described and not expect
     if only_listed and fmt and not (fmt.distinct or fmt.state or formats.names.known(name)):
         fmt = None  # a manifest lists text files as well, and many of them begin like JSON
-    return format_of(claims[0].format) if fmt is None and not wrong and claims else fmt, wrong
+    # what no format recognises any more is still compared with its seal
+    left = [c for c in claims if not (wrong and gives_format(c))] if fmt is None else []
+    return format_of(left[0].format) if left else fmt, wrong
 
 
 def _say_empty(source: OpenFile, candidates: Sequence[Format]) -> list[Finding]:
