@@ -5,7 +5,16 @@ several threads, in bounded memory.
 from __future__ import annotations
 
 from ckpt_tools.checksum.combine import CRC32, CRC32C, Crc
-from ckpt_tools.checksum.compare import UNIT, InflateError, Outcome, Progress, Watch, digests, mismatches
+from ckpt_tools.checksum.compare import (
+    UNIT,
+    Asked,
+    InflateError,
+    Outcome,
+    Progress,
+    Watch,
+    digests,
+    mismatches,
+)
 from ckpt_tools.checksum.sums import Crc32c, Deflated, Extent, Hash, Piece, Sum, covered, shifted
 from ckpt_tools.storage.local import BUFFER
 from ckpt_tools.storage.stalls import default_jobs
@@ -15,6 +24,7 @@ __all__ = [
     "CRC32",
     "CRC32C",
     "UNIT",
+    "Asked",
     "Crc",
     "Crc32c",
     "Deflated",

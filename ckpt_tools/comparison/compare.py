@@ -92,12 +92,12 @@ class _Reader:
             by_store = agreement(self.sessions, (in_a, in_b), self.jobs, self.advance)
         if by_store is not None and by_store.same:
             a, b = self.inspect_either(in_a, in_b)
-            a.whole = b.whole = a.by_store = b.by_store = by_store.checksum.algorithm
+            a.whole = b.whole = a.by_store = b.by_store = by_store.algorithm
             self.total -= max(0, in_a.size) + max(0, in_b.size) if self.level >= Level.CONTENT else 0
             return compare(in_a.name, a, b, self.level)
         a, b = self.inspect(first, in_a), self.inspect(second, in_b)
         if by_store is not None:  # they differ: any two texts do
-            a.whole, b.whole, a.by_store = "one", "other", by_store.checksum.algorithm
+            a.whole, b.whole, a.by_store = "one", "other", by_store.algorithm
         if self.level >= Level.CONTENT:
             self.digest(a, b)
         found = compare(in_a.name, a, b, self.level, described=several and is_index(a) and is_index(b))
@@ -315,7 +315,7 @@ def _compare_bytes(stored: StoreChecksums, path: str, jobs: int, progress: Advan
         if value is None or source.changed():
             return None
     same = value == of.value
-    return Agreement(same, of, value) if same or not of.weak else None
+    return Agreement(same, of.algorithm) if same or not of.weak else None
 
 
 def _stored_sums(s: Session, f: File) -> StoreChecksums:

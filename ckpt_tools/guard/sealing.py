@@ -320,7 +320,7 @@ class Sealer:
         s.reader.opened(path)
         name = os.path.relpath(path, target.base)
         if options.fragment and s.indexes.find_undescribed(path) is not None:
-            return self._pass.read_plain(path, name)  # its index is another rank's
+            return self._pass.read(path, name, as_bytes=True)  # its index is another rank's
         expect = formats_allowed(part, s.layouts.piece_of(part)) if part else ()
         ignores_seals = options.again or options.fragment is not None
         claims = s.indexes.described(path) if ignores_seals else s.indexes.claims(path)
