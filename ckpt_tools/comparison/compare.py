@@ -140,8 +140,8 @@ class _Reader:
         report, anatomy = s.inspect(f.path, Level.STRUCTURE, f.seen, expect)
         self.headers += report.bytes_read
         sound = report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN)
-        seals = s.indexes.seals if sound else None
-        return Side(report, anatomy, seals.unchanged(f.path, report.size, report.mtime_ns) if seals else None)
+        sealed = s.indexes.seals.unchanged(f.path, report.size, report.mtime_ns) if sound else None
+        return Side(report, anatomy, sealed)
 
     def digest(self, a: Side, b: Side) -> None:
         """Digest the tensors, or whole files if no tensor has a known place; use the digests in seals."""
@@ -296,10 +296,9 @@ def agreement(
         stored, file, seals = _stored_sums(sides[other], pair[other]), pair[local], sides[local].indexes.seals
         if not stored.sums:
             return None
-        if seals is not None:  # the digests of a local file that was not written after its seal
-            sealed = seals.unchanged(file.path, file.size, status(file.path).st_mtime_ns)
-            if sealed is not None and (found := compared(stored, known_digests(sealed))):
-                return found
+        sealed = seals.unchanged(file.path, file.size, status(file.path).st_mtime_ns)
+        if sealed is not None and (found := compared(stored, known_digests(sealed))):
+            return found  # the digests of a local file that was not written after its seal
         return _compare_bytes(stored, file.path, jobs, progress)
     except (OSError, ShortRead):
         return None

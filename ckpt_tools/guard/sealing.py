@@ -227,9 +227,8 @@ class Sealer:
         """Return whether a usable seal names these files and no others, with their sizes; if there is a key,
         also whether signatures name them.
         """
-        seals = self.session.indexes.seals
-        found = [] if seals is None else seals.at(target.seal)
-        sealed = {f.path: f.size for known in found for f in known.seal.files}
+        known = self.session.indexes.seals.known.get(target.seal)
+        sealed = {f.path: f.size for f in known.seal.files} if known else {}
         if self._signer is not None and not self._signer.is_signed(target):
             return False
         return sealed == {os.path.relpath(path, target.base): find_size(path) for path in target.files}
@@ -247,7 +246,7 @@ class Sealer:
                 return self._gaps[c.key]
         out = [f for path in target.files for f in self._find_wrong_in(path)]
         seals = self.session.indexes.seals
-        if seals is not None and not self.options.again:
+        if not self.options.again:
             seals.read_all()
             found = [replace(f, path=target.seal) for f in seals.findings.get(target.seal, ())]
             found += (f for path in (target.path, *target.files) for f in seals.about.get(path, ()))
@@ -381,7 +380,7 @@ def seal_verified(s: Session, c: Checkpoint, options: ReadOptions) -> Sealing:
     for one in result.checkpoints:
         if one.state == "sealed":
             base = one.path if os.path.basename(one.seal) == NAME else os.path.dirname(one.path)
-            s.indexes.add_seal(one.seal, base)
+            s.indexes.seals.add(one.seal, base)
     for part in parts:
         expect = formats_allowed(part, s.layouts.piece_of(part))
         s.reader.sealed(part.path, expect, before[part.path], _find_basis(s, part.path))

@@ -8,13 +8,14 @@ import time
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ckpt_tools import formats
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.formats import Anatomy, Claim, format_of
 from ckpt_tools.formats.seals.document import is_seal
 from ckpt_tools.inspection.recognise import allowed_by_name, gives_format
+from ckpt_tools.inspection.seals import Same, Seals
 from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.report import Box, Level, Report
@@ -23,9 +24,6 @@ from ckpt_tools.storage.attempts import patiently
 from ckpt_tools.storage.listing import names_of
 from ckpt_tools.storage.retry import there
 from ckpt_tools.storage.urls import inside, is_url
-
-if TYPE_CHECKING:
-    from ckpt_tools.inspection.seals import Same, Seals
 
 _ABOVE = 5
 """How many directories above a file an index that names it may lie (OCDBT: two, a snapshot: four)."""
@@ -73,10 +71,7 @@ class Indexes:
         same: Same = lambda *_: False,
     ) -> None:
         self.unseen: dict[str, str] = {}
-        self.seals: Seals | None = None
-        self._same = same
-        if seals:
-            self._make_seals(seals)
+        self.seals = Seals(seals, self.unseen, same)
         self._unread: dict[str, list[str]] = defaultdict(list)  # directory -> indexes
         for path in paths:
             if placed := formats.names.placed(path):
@@ -94,20 +89,9 @@ class Indexes:
         self.read: dict[str, tuple[tuple[Claim, ...], Report, Mapping[str, Box], Identity | None]] = {}
         self.bytes_read = 0
 
-    def _make_seals(self, seals: Mapping[str, str]) -> Seals:
-        from ckpt_tools.inspection.seals import Seals  # most trees have none
-
-        self.seals = made = Seals(seals, self.unseen, self._same)
-        return made
-
-    def add_seal(self, path: str, base: str) -> None:
-        """Add the seal of the directory ``base``, written after the tree was listed."""
-        (self.seals or self._make_seals({})).add(path, base)
-
     def claims(self, path: str) -> tuple[Claim, ...]:
         """Return the claims on a file by the indexes and seals in its directory and above."""
-        sealed = self.seals.claims(path) if self.seals else ()
-        return (*self.described(path), *sealed)
+        return (*self.described(path), *self.seals.claims(path))
 
     def described(self, path: str) -> tuple[Claim, ...]:
         """Return the claims on a file by indexes alone. Reads those in its directory and above."""
@@ -119,12 +103,9 @@ class Indexes:
                 directory = os.path.dirname(directory)
         return (*self._claims.get(path, ()), *claims_by_path(path))
 
-    def sealed(self, path: str) -> bool:
-        return self.seals is not None and bool(self.seals.claims(path))
-
     def sources_digest(self, path: str) -> str | None:
         """Return a digest of the indexes and seals behind ``claims``: "" if none, None if one changes."""
-        sources = {*self._sources.get(path, ()), *(self.seals.behind(path) if self.seals else ())}
+        sources = {*self._sources.get(path, ()), *self.seals.behind(path)}
         if not sources:
             return ""
         if any(not identity for _, identity in sources):

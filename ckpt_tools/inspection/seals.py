@@ -30,7 +30,7 @@ from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.seal import Seal, SealedCheckpoint, SealedFile
-from ckpt_tools.storage import ShortRead, opened
+from ckpt_tools.storage import ShortRead, opened, urls
 from ckpt_tools.storage.local import on_this_machine
 from ckpt_tools.storage.retry import is_file, is_link, there
 
@@ -79,7 +79,7 @@ Same = Callable[[str, SealedFile, str], bool]
 class Seals:
     """The seals of a tree. ``bases`` maps the path of each seal to the directory of its names, ``findings`` a
     seal to the findings on it, ``about`` a file to the findings on the seals that name it. ``known`` are the
-    valid seals, ``absent`` the paths of those that name missing files.
+    valid seals by path, ``absent`` the paths of those that name missing files.
     """
 
     def __init__(
@@ -93,9 +93,8 @@ class Seals:
         self._entries: dict[str, tuple[_Entry, ...]] = {}
         self._whole = set[str]()  # directories of which a valid seal names every file
         self._last: SealedCheckpoint | None = None  # equal in all fragments: kept in memory once
-        self.known: list[Known] = []
+        self.known: dict[str, Known] = {}
         self.absent = set[str]()
-        self._by_path: dict[str, Known] = {}
         self.findings: dict[str, list[Finding]] = defaultdict(list)
         self.about: dict[str, list[Finding]] = defaultdict(list)
         self.unseen = unseen
@@ -148,10 +147,6 @@ class Seals:
         self.claims(path)
         return home in self._whole and path not in self._entries
 
-    def at(self, path: str) -> list[Known]:
-        """Return the valid seal at ``path`` as a list; [] if there is none."""
-        return [self._by_path[path]] if path in self._by_path else []
-
     def members(self) -> Iterator[str]:
         """Yield every existing file that a seal names; reads all seals."""
         self.read_all()
@@ -165,8 +160,7 @@ class Seals:
     def forget(self) -> None:
         """Drop the entries of all files, once they are compared, to free memory."""
         self._entries = {path: rows for path, rows in self._entries.items() if is_seal(path)}
-        self.known = [known for known in self.known if os.path.basename(known.path) == NAME]
-        self._by_path = {known.path: known for known in self.known}
+        self.known = {path: known for path, known in self.known.items() if os.path.basename(path) == NAME}
 
     def _read_of(self, base: str) -> None:
         """Read the seals of one directory, and check them: fragments together, then the counters of each."""
@@ -176,8 +170,7 @@ class Seals:
         for known in found:
             differ = _list_other_counters(known, self._same)
             if len(differ) < _PROOF:
-                self.known.append(known)
-                self._by_path[known.path] = known
+                self.known[known.path] = known
                 self._keep(known)
                 if os.path.basename(known.path) == NAME:
                     self._whole.add(base)
@@ -305,14 +298,9 @@ def replaces(one: Known, fragments: Sequence[Known]) -> bool:
 
 
 def inside(base: str, name: str) -> str | None:
-    """Return the path of a file that a seal names; None if it is outside ``base`` or no valid name."""
-    try:
-        os.fsencode(name)
-    except UnicodeEncodeError:
-        return None
-    if "\0" in name or name.startswith(("/", "../")) or name in ("", ".", ".."):
-        return None
-    return f"{base.rstrip('/')}/{name}" if os.path.normpath(name) == name else None
+    """Return the path of a file that a seal names; None if it is outside ``base``, or not in normal form."""
+    path = urls.inside(base, name)
+    return path if path == f"{base.rstrip('/')}/{name}" else None
 
 
 def _index_by_content(rows: Sequence[_Entry]) -> dict[tuple[int, str, str], _Entry]:

@@ -59,7 +59,7 @@ def _sealed_files(s: Session) -> Iterator[_SealedInStore]:
     times = {x.path: x.mtime_ns for x in every if is_url(x.path) and not x.findings and x.size > 0}
     for path, mtime_ns in times.items():
         digests = [known for c in s.indexes.claims(path) if (known := whole_digests(c))]
-        sealed = s.indexes.seals.sealed_by(path) if s.indexes.seals is not None else ()
+        sealed = s.indexes.seals.sealed_by(path)
         yield _SealedInStore(path, mtime_ns, formats.get(path, ()), sealed, digests)
 
 

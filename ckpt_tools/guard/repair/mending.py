@@ -90,8 +90,7 @@ class Bench:
 
     def find_sealed(self, path: str) -> SealedFile | None:
         """Return what seals say of the file; None if no seal names it, or seals differ about its chunks."""
-        seals = self.session.indexes.seals
-        entries = seals.sealed_by(path) if seals is not None else []
+        entries = self.session.indexes.seals.sealed_by(path)
         return entries[0][0] if len({f.chunks for f, _ in entries}) == 1 else None
 
 
