@@ -7,7 +7,7 @@ no reason to choose an older checkpoint.
 
 from __future__ import annotations
 
-import threading
+from functools import cache
 
 from msgspec.structs import replace
 
@@ -121,18 +121,7 @@ class Evidence:
     """The checksums that stores keep of objects, each asked for once. Safe for several threads."""
 
     def __init__(self) -> None:
-        self._told: dict[str, StoreChecksums] = {}
-        self._lock = threading.Lock()
-
-    def told(self, url: str) -> StoreChecksums:
-        """Return all checksums that the store keeps of an object. Raises OSError."""
-        with self._lock:
-            if (cached := self._told.get(url)) is not None:
-                return cached
-        tree, key = mounts.tree_of(url)
-        stored = add_whole_checksums(stored_checksums(tree.store, tree.object(key)))
-        with self._lock:
-            return self._told.setdefault(url, stored)
+        self.told = cache(ask_store)
 
     def same(self, path: str, sealed: SealedFile, algorithm: str) -> bool:
         """Return True if a store's checksum shows that a file is the one that was sealed."""
@@ -142,6 +131,12 @@ class Evidence:
             return False
         found = compare_with_seal(stored, sealed, algorithm)
         return found is not None and found.same
+
+
+def ask_store(url: str) -> StoreChecksums:
+    """Return all checksums that the store keeps of an object. Raises OSError."""
+    tree, key = mounts.tree_of(url)
+    return add_whole_checksums(stored_checksums(tree.store, tree.object(key)))
 
 
 def compare_with_seal(stored: StoreChecksums, sealed: SealedFile, algorithm: str) -> Agreement | None:

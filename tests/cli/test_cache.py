@@ -345,11 +345,8 @@ def database(home: Path) -> Path:
 DAMAGED: dict[str, Callable[[bytes], bytes | str]] = {
     "garbage": lambda whole: os.urandom(20_000),
     "torn": lambda whole: whole[:4096] + os.urandom(len(whole) - 4096),
-    "empty-schema": lambda whole: "CREATE TABLE other (a)",
-    "other-version": lambda whole: f"{COLUMNS}; PRAGMA user_version = 7",
-    "other-columns": lambda whole: f"{COLUMNS}; PRAGMA user_version = 1",
+    "other-columns": lambda whole: "CREATE TABLE seen (a)",
 }
-COLUMNS = "CREATE TABLE seen (a); CREATE TABLE pruned (ns)"
 
 
 @pytest.mark.slow
@@ -458,8 +455,8 @@ def test_the_file_stays_bounded(home: Path, monkeypatch: pytest.MonkeyPatch) -> 
             return [os.fsdecode(path) for (path,) in db.execute("SELECT path FROM seen ORDER BY path")]
 
     now = time.time_ns()
-    assert len(filled(range(20), now)) == 10  # the first run has never been cleaned up after
-    assert len(filled(range(100, 103), now + 10**9)) == 13  # not on every run
+    assert len(filled(range(20), now)) == 10
+    assert set(filled(range(100, 103), now + 10**9)) >= {"/100", "/101", "/102"}  # those used last stay
     # nobody asked for the others in 30 days
     assert filled(range(200, 201), now + 31 * 86400 * 10**9) == ["/200"]
 
