@@ -6,14 +6,13 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from enum import Enum
 from typing import NamedTuple
 
 from msgspec import Struct, field
 
 from ckpt_tools.formats import Anatomy, format_of
 from ckpt_tools.inspection.digests import runs_by_name
-from ckpt_tools.model.finding import Finding, Verdict
+from ckpt_tools.model.finding import Finding, Verdict, Word
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report, Scalar, Tensor
 from ckpt_tools.model.seal import SealedFile
@@ -25,7 +24,7 @@ _HIDES = frozenset({"needs-key", "wrong-key", "needs-extra", "too-complex"})
 """Findings with which part of the file was not read."""
 
 
-class Change(str, Enum):
+class Change(Word):
     """The change of an item from A to B. ``not-compared`` is never counted as ``same``."""
 
     SAME = "same"
@@ -35,9 +34,6 @@ class Change(str, Enum):
     """Another shape or element type."""
     CHANGED = "changed"
     NOT_COMPARED = "not-compared"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 class TensorSide(Struct, frozen=True):

@@ -42,7 +42,7 @@ LISTED = 16
 _ABOVE = 16
 """How many directories above a file its seal may lie."""
 _CLAIMS = 4
-"""Seals that one file is compared with, at most: more than there are algorithms."""
+"""Seals of different content that one file is compared with, at most: more than there are algorithms."""
 _ASKED = 4
 """Files of a seal whose counters tell whether the seal is of another save, at most."""
 _PROOF = 2
@@ -108,7 +108,7 @@ class Seals:
                 self._read_of(directory)
                 directory = os.path.dirname(directory)
         claims = list[Claim]()
-        for known, file in _index_by_content(self._entries.get(path, ())).values():
+        for known, file in self._entries.get(path, ()):
             check = partial(
                 compare,
                 size=file.size,
@@ -121,7 +121,7 @@ class Seals:
 
     def behind(self, path: str) -> Sequence[tuple[str, str]]:
         """Return (path, digest of its text) of each seal that the ``claims`` of a file rest on."""
-        return [(known.path, known.seal.digest) for known, _ in self._first_entries(path)]
+        return [(known.path, known.seal.digest) for known, _ in self._entries.get(path, ())]
 
     def add(self, path: str, base: str) -> None:
         """Add a seal that was written after the tree was listed."""
@@ -131,7 +131,7 @@ class Seals:
     def unchanged(self, path: str, size: int, mtime_ns: int) -> SealedFile | None:
         """Return the entry of a file not written after its seals; None if it was, or if seals differ."""
         self.claims(path)
-        found = self._first_entries(path)
+        found = self._entries.get(path, ())
         is_current = all(f.size == size and mtime_ns <= known.mtime_ns for known, f in found)
         if len({f.chunks for _, f in found}) != 1 or not is_current:
             return None
@@ -140,7 +140,7 @@ class Seals:
     def sealed_by(self, path: str) -> list[tuple[SealedFile, str]]:
         """Return (entry, algorithm of the seal) of each valid seal that names a file."""
         self.claims(path)
-        return [(file, known.seal.algorithm) for known, file in self._first_entries(path)]
+        return [(file, known.seal.algorithm) for known, file in self._entries.get(path, ())]
 
     def leaves_out(self, path: str, home: str) -> bool:
         """Return True if the directory ``home`` has a seal, and the seal does not name the file."""
@@ -239,9 +239,7 @@ class Seals:
             else:
                 present.append(path)
                 entry, have = _Entry(known, file), self._entries.get(path, ())
-                different = _index_by_content(have)
-                # one of the first entries, or its content differs from all of them
-                if len(have) < _CLAIMS or (len(different) < _CLAIMS and entry.content not in different):
+                if len(have) < _CLAIMS and all(entry.content != other.content for other in have):
                     self._entries[path] = (*have, entry)
         if outside:
             more = f" and {len(outside) - LISTED:,} more" if len(outside) > LISTED else ""
@@ -271,9 +269,6 @@ class Seals:
                 why = f"{name[:200]!r} was sealed, and what lies in its place is no file"
                 self.findings[known.path].append(finding("seal-missing", why, severity=Severity.WARNING))
 
-    def _first_entries(self, path: str) -> Sequence[_Entry]:
-        return self._entries.get(path, ())[:_CLAIMS]
-
     def _note(self, known: Known, f: Finding, present: Iterable[str]) -> None:
         """Note a finding for a seal, and for each path in ``present``."""
         self.findings[known.path].append(f)
@@ -301,14 +296,6 @@ def inside(base: str, name: str) -> str | None:
     """Return the path of a file that a seal names; None if it is outside ``base``, or not in normal form."""
     path = urls.inside(base, name)
     return path if path == f"{base.rstrip('/')}/{name}" else None
-
-
-def _index_by_content(rows: Sequence[_Entry]) -> dict[tuple[int, str, str], _Entry]:
-    """Map each content to the first entry that has it."""
-    out: dict[tuple[int, str, str], _Entry] = {}
-    for entry in rows:
-        out.setdefault(entry.content, entry)
-    return out
 
 
 def _list_paths(known: Known) -> list[str]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, toml
 from msgspec.structs import replace
 
 from ckpt_tools.errors import UsageError, explain_refusal
@@ -164,12 +163,8 @@ def _read(path: str, believed: Trust) -> dict[str, Any] | None:
     project = os.path.basename(path) == "pyproject.toml"
     if project and b"ckpt" not in data:
         return None  # most projects: spare them the TOML parser
-    if sys.version_info >= (3, 11):
-        import tomllib as toml
-    else:
-        import tomli as toml
     try:
-        table = toml.loads(data.decode("utf-8-sig"))  # some editors begin a file with a byte order mark
+        table: dict[str, Any] = toml.decode(data.decode("utf-8-sig"))  # some editors begin a file with a byte order mark
     except (ValueError, RecursionError) as e:
         why = f"configuration file {path!r} is not valid TOML: {e}"
         raise UsageError(why, "correct it, or add --config FILE") from e
