@@ -28,8 +28,8 @@ from ckpt_tools.comparison.difference import (
     lone,
     match,
 )
-from ckpt_tools.discovery.walk import require_file, roots
-from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.discovery.walk import require_file
+from ckpt_tools.errors import CannotLook, UsageError, explain_refusal
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.seals.document import known_digests
 from ckpt_tools.inspection.digests import file_digest, runs_by_name, tensor_digests
@@ -43,9 +43,9 @@ from ckpt_tools.reading.session import Progress, Session, with_findings
 from ckpt_tools.reading.unseen import not_seen
 from ckpt_tools.storage import ShortRead, opened
 from ckpt_tools.storage.paths import Path, one
-from ckpt_tools.storage.retry import is_directory, status, there
+from ckpt_tools.storage.retry import status
 from ckpt_tools.storage.trust import OURS, Trust
-from ckpt_tools.storage.urls import absolute, is_url
+from ckpt_tools.storage.urls import is_url
 
 
 class _Reader:
@@ -189,28 +189,15 @@ def _whole_digest(sealed: SealedFile) -> str:
     return join_digests(sealed.size, [sealed.chunks[i : i + n] for i in range(0, len(sealed.chunks), n)])
 
 
-def _require_alike(a: str, b: str) -> None:
-    """Raise UsageError if one side is a file and the other a directory, CannotLook if a side is missing."""
-    try:
-        kinds = [_is_file(p) for p in (a, b)]
-        if kinds[0] == kinds[1]:
-            return
-        one, other = (a, b) if kinds[0] else (b, a)
+def _require_alike(a: Session, b: Session) -> None:
+    """Raise UsageError if one side is a file and the other a directory; CannotLook if a store says both."""
+    if a.found.alone != b.found.alone:
+        one, other = (a.root, b.root) if a.found.alone else (b.root, a.root)
         if is_url(one):
-            require_file(one)
-    except OSError as e:
-        raise CannotLook(f"cannot look at {e.filename}: {e.strerror}") from e
-    hint = "compare two files, or two directories (or prefixes) of checkpoints"
-    raise UsageError(f"{one} is a file and {other} is none", hint)
-
-
-def _is_file(path: str) -> bool:
-    """Return False for a directory or a prefix. Raises CannotLook if the path has just appeared."""
-    if there(path):
-        return not is_directory(path)
-    if absolute(path) in roots(path):
-        raise CannotLook(f"{path} was not there a moment ago, and is there now", "run it again")
-    return False
+            with explain_refusal(f"cannot look at {one}"):
+                require_file(one)
+        hint = "compare two files, or two directories (or prefixes) of checkpoints"
+        raise UsageError(f"{one} is a file and {other} is none", hint)
 
 
 def diff(
@@ -247,8 +234,8 @@ def diff(
         from ckpt_tools.storage.stores import mounts
 
         mounts.configure(stores)
-    _require_alike(a, b)
     first, second = open_session(a, options), open_session(b, options)
+    _require_alike(first, second)
     in_a, in_b = files(first), files(second)
     if not in_a or not in_b:
         why = f"there is no checkpoint file in {b if in_a else a}"

@@ -14,7 +14,7 @@ import io
 import os
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -89,7 +89,6 @@ class Seals:
         self._unread: dict[str, list[str]] = defaultdict(list)  # directory -> seals
         for path, base in bases.items():
             self._unread[base].append(path)
-        self._climbed = set[str]()  # directories: seals in them and above them have been read
         self._entries: dict[str, tuple[_Entry, ...]] = {}
         self._whole = set[str]()  # directories of which a valid seal names every file
         self._last: SealedCheckpoint | None = None  # equal in all fragments: kept in memory once
@@ -101,12 +100,10 @@ class Seals:
 
     def claims(self, path: str) -> tuple[Claim, ...]:
         """Return the claims on a file by the seals in its directory and above; reads these seals."""
-        home = directory = os.path.dirname(path)
-        if self._unread and home not in self._climbed:
-            self._climbed.add(home)
-            for _ in range(_ABOVE):
-                self._read_of(directory)
-                directory = os.path.dirname(directory)
+        directory = os.path.dirname(path)
+        for _ in range(_ABOVE if self._unread else 0):
+            self._read_of(directory)
+            directory = os.path.dirname(directory)
         claims = list[Claim]()
         for known, file in self._entries.get(path, ()):
             check = partial(
@@ -126,7 +123,6 @@ class Seals:
     def add(self, path: str, base: str) -> None:
         """Add a seal that was written after the tree was listed."""
         self._unread[base].append(path)
-        self._climbed = {home for home in self._climbed if not f"{home}/".startswith(f"{base}/")}
 
     def unchanged(self, path: str, size: int, mtime_ns: int) -> SealedFile | None:
         """Return the entry of a file not written after its seals; None if it was, or if seals differ."""
@@ -360,14 +356,9 @@ class Signatures:
         except ImportError:
             raise UsageError("CKPT_VERIFY_KEY needs the package model-signing", EXTRA) from None
         self._verifier = verifying
-        self._key, self._known = key, dict[str, Checked]()
+        self._key = key
+        self.checked = cache(self._check)
         usable(key, lambda: verifying.Config().use_elliptic_key_verifier(public_key=Path(key)))
-
-    def checked(self, path: str) -> Checked:
-        """Check the signature in this file, once."""
-        if path not in self._known:
-            self._known[path] = self._check(path)
-        return self._known[path]
 
     def valid(self, path: str) -> Statement | None:
         """Return the statement that the signature in this file signs; None if it is not valid."""
