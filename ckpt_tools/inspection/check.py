@@ -324,11 +324,6 @@ def signature(tensors: Iterable[Tensor]) -> str:
     return sys.intern(digest) if text else ""  # all ranks' files may have the same
 
 
-def prefix_signature(path: str, expect: Sequence[str], tensors: int) -> str:
-    """Return the signature of the first ``tensors`` tensors, to recognise a copy cut between two records."""
-    return signature(inspect(path, Level.STRUCTURE, expect=expect)[1].tensors[:tensors])
-
-
 def difference(s: Sum, actual: int | bytes | InflateError) -> str:
     """Return in words how the ``actual`` value differs from the stored checksum."""
     if isinstance(actual, InflateError):

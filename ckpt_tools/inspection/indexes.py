@@ -80,9 +80,8 @@ class Indexes:
                 self._unread[os.path.dirname(path)].append(path)
         self.known = {path for paths in self._unread.values() for path in paths}
         self._member_paths: dict[str, list[str]] = defaultdict(list)
-        self._claims: dict[str, list[Claim]] = defaultdict(list)
+        self._claims: dict[str, dict[Claim, None]] = defaultdict(dict)  # in order, each once
         self._sources: dict[str, set[tuple[str, str]]] = defaultdict(set)
-        self._claim_keys: set[tuple[str, Claim]] = set()  # of all in _claims
         self._broken: set[str] = set()
         self.findings: dict[str, list[Finding]] = {}
         self.left_out: dict[str, list[str]] = {}
@@ -170,7 +169,9 @@ class Indexes:
                 if path is None:
                     continue
                 if self._there(path, found):
-                    self._keep(index, path, claim, sources)
+                    self._claims[path][claim] = None
+                    self._sources[path].update(sources)  # the files that the claim was read from
+                    self._member_paths[index].append(path)
                     if claim.follow and (path, claim) not in followed and len(followed) < _FOLLOWED:
                         followed.add((path, claim))
                         # only this claim: the paths in it are relative to the index
@@ -231,14 +232,6 @@ class Indexes:
         if report.verdict is not Verdict.OK and not anatomy.members:
             self._broken.add(index)
         return anatomy, (*part.above, (part.path, " ".join(map(str, identity))))
-
-    def _keep(self, index: str, path: str, claim: Claim, sources: tuple[_Seen, ...]) -> None:
-        """Keep a claim of an index on a file, once, and the files that the claim was read from."""
-        if (path, claim) not in self._claim_keys:
-            self._claim_keys.add((path, claim))
-            self._claims[path].append(claim)
-        self._sources[path].update(sources)
-        self._member_paths[index].append(path)
 
     def _place(self, base: str, name: str, claim: Claim, found: list[Finding]) -> str | None:
         """Return the path of a member of an index; None, and add to ``found``, if it is not clear."""
