@@ -18,16 +18,11 @@ from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
 from ckpt_tools.storage.urls import is_url
 
-Parse = Callable[[object, str], object]
+Parse = Callable[..., object]
 """Takes a raw value (the text of a flag or variable, or a TOML value) and the directory from which relative
-paths start; returns the setting's value.
+paths start; returns the setting's value. One that reads a file also takes whose files are trusted.
 
-Raises ValueError with a message that says which values are valid.
-"""
-
-Reading = Callable[[object, str, Trust], object]
-"""A Parse that reads a file named by the value. Its third parameter says whose files are trusted; it raises
-Untrusted as well.
+Raises ValueError with a message that says which values are valid, and Untrusted.
 """
 
 MAX_RANK = 1 << 24
