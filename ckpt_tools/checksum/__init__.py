@@ -7,7 +7,7 @@ from __future__ import annotations
 from ckpt_tools.checksum.combine import CRC32, CRC32C, Crc
 from ckpt_tools.checksum.compare import (
     UNIT,
-    Asked,
+    Computed,
     InflateError,
     Outcome,
     Progress,
@@ -24,7 +24,7 @@ __all__ = [
     "CRC32",
     "CRC32C",
     "UNIT",
-    "Asked",
+    "Computed",
     "Crc",
     "Crc32c",
     "Deflated",

@@ -139,7 +139,7 @@ def digests(
     return [got for _, got in found if isinstance(got, bytes)]
 
 
-class Asked:
+class Computed:
     """Checksums that are computed while a file is read: read ``sums`` (with ASKED in place of a stored value)
     with all others, then ``collect`` keeps their values.
     """

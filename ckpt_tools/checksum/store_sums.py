@@ -16,7 +16,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from ckpt_tools.checksum.combine import CRC32, CRC32C, CRC64NVME, Crc
-from ckpt_tools.checksum.compare import Asked, Progress
+from ckpt_tools.checksum.compare import Computed, Progress
 from ckpt_tools.checksum.sums import ASKED, CHUNK, Extent, Hash, Sum
 from ckpt_tools.model.seal import NAMES, StoreChecksum, StoreChecksums
 from ckpt_tools.storage import Source
@@ -115,7 +115,7 @@ def _as_bytes(algorithm: str, value: int) -> bytes:
 # ---- from bytes
 
 
-class WorkedOut(Asked):
+class WorkedOut(Computed):
     """One checksum of a store (``of``), computed while a file of ``size`` bytes is read; a composite checksum
     has one sum for each part.
     """

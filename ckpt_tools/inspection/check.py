@@ -16,7 +16,7 @@ from functools import partial
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from ckpt_tools.checksum import Asked, Crc, Extent, InflateError, Progress, Sum, covered, mismatches
+from ckpt_tools.checksum import Computed, Crc, Extent, InflateError, Progress, Sum, covered, mismatches
 from ckpt_tools.checksum.sums import xxh3
 from ckpt_tools.findings import NOT_SEEN, finding, of_file
 from ckpt_tools.formats import HEAD, Anatomy, Claim, Format, names, structure
@@ -98,8 +98,8 @@ class Inspection(Struct):
     the verdict unknown. If ``progress`` raises Stopped, ``stopped`` is set, and the report has the level
     ``reached`` and the findings until then.
     A file of no known format whose name tells no format gets ``format`` None and no findings. Its content is
-    read only if ``asks`` (size -> Asked) wants checksums of it, which are in ``asked``; ``as_bytes``: no
-    format is looked for.
+    read only for the checksums that ``computes`` returns for its size, and that ``computed`` then has;
+    ``as_bytes``: no format is looked for.
     The content of an object is compared with the checksum that its store keeps: ``as_kept`` if they are
     equal, ``proven`` if the file had no error before the content was read, either. ``wrong`` are the stored
     checksums that do not match.
@@ -115,9 +115,9 @@ class Inspection(Struct):
     explain: bool = False
     io: str = "auto"
     jobs: int = 0
-    asks: Callable[[int], Asked] | None = None
+    computes: Callable[[int], Computed] | None = None
     as_bytes: bool = False
-    asked: Asked | None = None
+    computed: Computed | None = None
     as_kept: bool = False
     proven: bool = False
     stopped: bool = False
@@ -169,7 +169,7 @@ class Inspection(Struct):
             self.format, wrong = recognise(source, name, self.expect, self.claims)
             found += wrong
         fmt = self.format
-        if fmt is None and (self.asks is None or found):
+        if fmt is None and (self.computes is None or found):
             return
         if fmt is not None and self.level >= Level.STRUCTURE:
             self._check_structure(source, fmt, name)
@@ -210,18 +210,18 @@ class Inspection(Struct):
             from ckpt_tools.inspection.kept_checksum import find_difference, kept_checksum, say_not_kept
 
             kept = kept_checksum(source)
-        self.asked = self.asks(source.size) if self.asks is not None else None
-        asked = [one for one in (kept, self.asked) if one is not None]
+        self.computed = self.computes(source.size) if self.computes is not None else None
+        further = [one for one in (kept, self.computed) if one is not None]
         is_known = self.format is not None  # else nothing says what a page of zeros means
         differing = mismatches(
             source,
-            [*self.anatomy.sums, *(s for one in asked for s in one.sums)],
+            [*self.anatomy.sums, *(s for one in further for s in one.sums)],
             jobs=self.jobs,
             progress=self.progress,
             gaps=is_known,
             watch=watching(zero_pages) if is_known else None,
         )
-        for one in asked:
+        for one in further:
             differing = one.collect(differing)
         for s, actual in differing:
             self.wrong.append(s)

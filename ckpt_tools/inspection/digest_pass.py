@@ -10,7 +10,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from ckpt_tools import formats
-from ckpt_tools.checksum import Asked, Extent, Progress, Sum
+from ckpt_tools.checksum import Computed, Extent, Progress, Sum
 from ckpt_tools.checksum.store_sums import combined
 from ckpt_tools.checksum.sums import ASKED, ChunkDigests, chunks, join_digests
 from ckpt_tools.errors import UsageError
@@ -80,12 +80,12 @@ class DigestPass(NamedTuple):
                 self.key,
                 io=self.io,
                 jobs=self.jobs,
-                asks=self._ask,
+                computes=self._list_sums,
                 as_bytes=as_bytes,
             )
         )
-        anatomy, asked = inspection.anatomy, inspection.asked
-        got = None if asked is None else asked.values
+        anatomy, computed = inspection.anatomy, inspection.computed
+        got = None if computed is None else computed.values
         if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN) or got is None:
             return Digested(report, None, anatomy.identity)
         if report.format is None:
@@ -107,7 +107,7 @@ class DigestPass(NamedTuple):
         """The digests of the whole file, besides the one that follows from its chunks."""
         return [name for name in dict.fromkeys((self.algorithm, *self.also)) if name != "xxh3"]
 
-    def _ask(self, size: int) -> Asked:
+    def _list_sums(self, size: int) -> Computed:
         """Return the sums of a file of ``size`` bytes: of its chunks, then of the whole by each algorithm."""
         sums = [Sum(f"chunk {e.offset}", ASKED, (e,), e.offset, hash=ChunkDigests) for e in chunks(size)]
         for name in self._algorithms:
@@ -115,10 +115,10 @@ class DigestPass(NamedTuple):
                 hint = f"pip install 'ckpt-tools[{name}]'"
                 raise UsageError(f"{name} needs a package that is not installed", hint)
             sums.append(Sum(name, ASKED, (Extent(0, size),), 0, hash=make))
-        return Asked(sums)
+        return Computed(sums)
 
     def _make_entry(self, name: str, size: int, got: Sequence[int | bytes]) -> SealedFile:
-        """Return the entry of a file in a seal from the values of ``_ask``."""
+        """Return the entry of a file in a seal from the values of ``_list_sums``."""
         values = [v if isinstance(v, bytes) else b"" for v in got]
         lengths = [e.length for e in chunks(size)]
         rows = values[: len(lengths)]
