@@ -204,39 +204,36 @@ class Inspection(Struct):
 
     def _check_content(self, source: OpenFile) -> None:
         """Read the content: add a finding for each checksum that does not match, and for lost pages."""
-        zero_pages, sealed_sums = list[tuple[int, int]](), dict[int, Sum]()
-        kept, is_sound = None, worst(self.found) is not Verdict.BROKEN
+        zero_pages, before, kept = list[tuple[int, int]](), len(self.found), None
+        is_sound = worst(self.found) is not Verdict.BROKEN
         if is_url(self.path):
             from ckpt_tools.inspection.kept_checksum import find_difference, kept_checksum, say_not_kept
 
             kept = kept_checksum(source)
         self.computed = self.computes(source.size) if self.computes is not None else None
-        further = [one for one in (kept, self.computed) if one is not None]
-        is_known = self.format is not None  # else nothing says what a page of zeros means
+        further = list(filter(None, (kept, self.computed)))
         differing = mismatches(
             source,
             [*self.anatomy.sums, *(s for one in further for s in one.sums)],
             jobs=self.jobs,
             progress=self.progress,
-            gaps=is_known,
-            watch=watching(zero_pages) if is_known else None,
+            gaps=self.format is not None,  # else nothing says what a page of zeros means
+            watch=watching(zero_pages),
         )
         for one in further:
             differing = one.collect(differing)
         for s, actual in differing:
             self.wrong.append(s)
-            if s.code == "seal-mismatch":
-                sealed_sums[len(self.found)] = s
             self.found.append(finding(s.code, f"{s.what}: {difference(s, actual)}", offset=s.offset))
         if kept is not None:
             if (not_kept := find_difference(kept)) is not None:
                 self.found[:] = say_not_kept(not_kept)  # the others are about bytes that the store has not
                 return
             self.as_kept = kept.value == kept.of.value
-            self.proven = is_sound and self.as_kept
-        if sealed_sums and self.anatomy.sealed:
-            for i, text in _describe_hit(source, self.anatomy, sealed_sums, self.progress).items():
-                self.found[i] = replace(self.found[i], message=f"{self.found[i].message}; {text}")
+        self.proven = is_sound and self.as_kept
+        sealed = {i: s for i, s in enumerate(self.wrong, before) if s.code == "seal-mismatch"}
+        for i, text in _describe_hit(source, self.anatomy, sealed, self.progress).items():
+            self.found[i] = replace(self.found[i], message=f"{self.found[i].message}; {text}")
         if len(zero_pages) < MOST:  # more are a pattern
             self.found += lost_pages(source, self.anatomy.tensors, zero_pages)
 
@@ -363,6 +360,8 @@ def _describe_hit(
     """Return a text for each chunk in ``wrong`` (index of its finding -> chunk): which tensors in the chunk
     differ from the sealed digests. Reads these tensors alone; a digest of the whole file gets no text.
     """
+    if not wrong or not anatomy.sealed:
+        return {}
     where, in_chunk = runs_by_name(anatomy.tensors, source.size), dict[int, list[str]]()
     for i, s in wrong.items():
         chunk = s.pieces[0]
