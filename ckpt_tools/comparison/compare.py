@@ -12,7 +12,6 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from ckpt_tools.checksum import Progress as Advance
-from ckpt_tools.checksum import default_jobs
 from ckpt_tools.checksum.store_sums import Agreement, compared, to_work_out, work_out
 from ckpt_tools.checksum.sums import DIGITS, join_digests
 from ckpt_tools.comparison.difference import (
@@ -44,6 +43,7 @@ from ckpt_tools.reading.unseen import not_seen
 from ckpt_tools.storage import ShortRead, opened
 from ckpt_tools.storage.paths import Path, one
 from ckpt_tools.storage.retry import status
+from ckpt_tools.storage.stalls import default_jobs
 from ckpt_tools.storage.trust import OURS, Trust
 from ckpt_tools.storage.urls import is_url
 

@@ -16,8 +16,9 @@ from functools import partial
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from ckpt_tools.checksum import Computed, Crc, Extent, InflateError, Progress, Sum, covered, mismatches
-from ckpt_tools.checksum.sums import xxh3
+from ckpt_tools.checksum import Crc, Extent, Progress, Sum, mismatches
+from ckpt_tools.checksum.compare import Computed, InflateError
+from ckpt_tools.checksum.sums import covered, xxh3
 from ckpt_tools.findings import NOT_SEEN, finding, of_file
 from ckpt_tools.formats import HEAD, Anatomy, Claim, Format, names, structure
 from ckpt_tools.formats.common.counters import optimizer_step, scalar_counters

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from ckpt_tools import formats
-from ckpt_tools.checksum import Computed, Extent, Progress, Sum
+from ckpt_tools.checksum import Extent, Progress, Sum
+from ckpt_tools.checksum.compare import Computed
 from ckpt_tools.checksum.store_sums import combined
 from ckpt_tools.checksum.sums import ASKED, ChunkDigests, chunks, join_digests
 from ckpt_tools.errors import UsageError
