@@ -181,15 +181,10 @@ class Cache:
             if self._db is None:
                 self._db = self._open()
             return do(self._db)
-        except sqlite3.OperationalError as e:
-            self._disable(f"no verdicts are kept in {self.path}: {e}")
-        except sqlite3.DatabaseError as e:
-            self._disable(f"no verdicts are kept in {self.path}, which is damaged ({e}): remove it")
-        except OSError as e:
-            self._disable(f"no verdicts are kept in {self.directory}: {e.strerror or e}")
-        except Untrusted as e:  # whoever can write there can say that a broken file is good
-            self._disable(f"no verdicts are used from or kept in {self.directory}: {e}; {e.hint}")
-        return None
+        except (sqlite3.Error, OSError, Untrusted) as e:  # who can write there can call a broken file good
+            advice = e.hint if isinstance(e, Untrusted) else "remove it if it is damaged"
+            self._disable(f"no verdicts are used from or kept in {self.path}: {e}; {advice}")
+            return None
 
     def _open(self) -> sqlite3.Connection:
         """Open the cache, made if needed. Raises Untrusted, OSError and sqlite3.DatabaseError."""

@@ -224,18 +224,13 @@ def _compare_tensors(a: Side, b: Side, shapes_say_all: bool) -> Iterator[TensorD
 def _compare_metadata(a: Side, b: Side) -> Iterator[MetadataDifference]:
     """Yield a difference for each key whose values are not the same, but for keys in _PATH_NAMES."""
     in_a, in_b = a.report.metadata, b.report.metadata
-    for key in dict.fromkeys([*in_a, *in_b]):
+    for key in dict.fromkeys(key for key in (*in_a, *in_b) if key not in _PATH_NAMES):
         x, y = in_a.get(key), in_b.get(key)
-        if key in _PATH_NAMES:
-            continue
-        if key not in in_a:
-            if a.legible:
-                yield MetadataDifference(key, Change.ADDED, None, y)
-        elif key not in in_b:
-            if b.legible:
-                yield MetadataDifference(key, Change.REMOVED, x, None)
-        elif not same_value(x, y):
-            yield MetadataDifference(key, Change.CHANGED, x, y)
+        if key in in_a and key in in_b:
+            if not same_value(x, y):
+                yield MetadataDifference(key, Change.CHANGED, x, y)
+        elif a.legible if key in in_b else b.legible:
+            yield MetadataDifference(key, Change.ADDED if key in in_b else Change.REMOVED, x, y)
 
 
 def same_value(x: Scalar, y: Scalar) -> bool:

@@ -362,7 +362,11 @@ def test_a_damaged_cache_is_said_and_left_alone(known: Path, home: Path, what: s
         with closing(sqlite3.connect(path)) as db:
             db.executescript(made_by)
     made, notes = noted(known)
-    assert made.resume_step == 20 and len(notes) == 1 and f"no verdicts are kept in {path}" in notes[0]
+    assert (
+        made.resume_step == 20
+        and len(notes) == 1
+        and f"no verdicts are used from or kept in {path}" in notes[0]
+    )
     path.unlink()
     asked(known)
     assert asked(known).bytes_read <= 10  # a new one works
@@ -511,5 +515,5 @@ def test_a_note_is_one_line_on_stderr_and_silent_when_quiet(tmp_path: Path) -> N
     told = ckpt(*argv, CKPT_CACHE_DIR=str(tmp_path / "file"))
     assert told.returncode == 0 and told.stdout == f"{part(root)}\n"
     line, note = told.stderr.splitlines()
-    assert line.startswith("ckpt: warning: no verdicts are kept") and "weights only" in note
+    assert line.startswith("ckpt: warning: no verdicts are used") and "weights only" in note
     assert ckpt(*argv, "-q", CKPT_CACHE_DIR=str(tmp_path / "file")).stderr == ""
