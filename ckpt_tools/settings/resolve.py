@@ -164,9 +164,8 @@ def _read(path: str, believed: Trust) -> dict[str, Any] | None:
     if project and b"ckpt" not in data:
         return None  # most projects: spare them the TOML parser
     try:
-        table: dict[str, Any] = toml.decode(
-            data.decode("utf-8-sig")
-        )  # some editors begin a file with a byte order mark
+        text = data.decode("utf-8-sig")  # some editors begin a file with a byte order mark
+        table: dict[str, Any] = toml.decode(text)
     except (ValueError, RecursionError) as e:
         why = f"configuration file {path!r} is not valid TOML: {e}"
         raise UsageError(why, "correct it, or add --config FILE") from e
