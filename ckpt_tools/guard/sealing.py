@@ -22,7 +22,7 @@ from ckpt_tools.formats.seals.seal import CODE
 from ckpt_tools.guard.fragments import find_state, merge_below, remove_fragments
 from ckpt_tools.guard.targets import Target, describe, files_of, find_size, targets
 from ckpt_tools.guard.writing import SEAL_ELSEWHERE, put, remove_abandoned, require_writable
-from ckpt_tools.inspection.digest_pass import Digested, DigestPass
+from ckpt_tools.inspection.digest_pass import DigestPass
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Part
@@ -301,19 +301,17 @@ class Sealer:
         files, wrong = list[SealedFile](), list[Finding]()
         for path in target.files:
             try:
-                digested = self._read(target, path)
+                file, found = self._read(target, path)
             except OSError as e:
                 wrong.append(finding(_find_code(e), e.strerror or str(e), path=path))
                 continue
-            if digested.file is not None:
-                files.append(digested.file)
-            elif digested.report is not None:
-                found = (f for f in digested.report.findings if f.severity is not Severity.NOTE)
-                wrong += (replace(f, path=path) for f in found)
+            if file is not None:
+                files.append(file)
+            wrong += (replace(f, path=path) for f in found if f.severity is not Severity.NOTE)
         changed = list(_find_changed(before, identify(target.files, again=True)))
         return tuple(files), tuple(changed or wrong)  # a change may have caused the rest
 
-    def _read(self, target: Target, path: str) -> Digested:
+    def _read(self, target: Target, path: str) -> tuple[SealedFile | None, Sequence[Finding]]:
         """Read and digest one file of a target, and hold it to what indexes, layouts and seals say."""
         s, part, options = self.session, self._parts.get(path), self.options
         s.reader.opened(path)

@@ -19,10 +19,9 @@ from ckpt_tools.formats import Claim
 from ckpt_tools.formats.seals.document import hash_of
 from ckpt_tools.inspection.check import Inspection, examine
 from ckpt_tools.inspection.digests import tensor_digests
-from ckpt_tools.model.finding import Verdict
-from ckpt_tools.model.report import Level, Report
+from ckpt_tools.model.finding import Finding, Verdict
+from ckpt_tools.model.report import Level
 from ckpt_tools.model.seal import SealedFile
-from ckpt_tools.storage import Identity
 
 _COUNTER = re.compile(
     r"(?:.*[._])?(?:global_?step|steps?|step_num|epoch(?:_num)?|iteration|iter(?:_num)?|num_updates"
@@ -32,16 +31,6 @@ _COUNTER = re.compile(
 _COUNTERS = 16  # counters that a seal keeps of a file, at most
 _XXH3 = 16  # bytes of an XXH3-128
 _CRC = 4  # bytes of a CRC-32 or CRC-32C
-
-
-class Digested(NamedTuple):
-    """One file after a pass: its entry in a seal (``file``), None if it is damaged, in doubt or not read to
-    its end. ``report`` is None for a sound file of no known format.
-    """
-
-    report: Report | None
-    file: SealedFile | None
-    identity: Identity | None = None
 
 
 class DigestPass(NamedTuple):
@@ -64,9 +53,10 @@ class DigestPass(NamedTuple):
         claims: Sequence[Claim] = (),
         *,
         as_bytes: bool = False,
-    ) -> Digested:
-        """Read the file that the seal calls ``name``, twice if in doubt; ``as_bytes``: whatever its format.
-        Raises UsageError if the package of an algorithm is missing, and OSError.
+    ) -> tuple[SealedFile | None, Sequence[Finding]]:
+        """Return the entry in a seal of the file that it calls ``name``; None, and the findings, if the file
+        is damaged, in doubt or not read to its end. ``as_bytes``: whatever its format. Raises UsageError if
+        the package of an algorithm is missing, and OSError.
         """
         # many files of other kinds begin like JSON
         as_bytes = as_bytes or not (expect or claims or formats.names.known(os.path.basename(path)))
@@ -88,11 +78,9 @@ class DigestPass(NamedTuple):
         anatomy, computed = inspection.anatomy, inspection.computed
         got = None if computed is None else computed.values
         if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN) or got is None:
-            return Digested(report, None, anatomy.identity)
-        if report.format is None:
-            return Digested(None, self._make_entry(name, report.size, got), anatomy.identity)
+            return None, report.findings
         tensors = dict[str, str]()
-        if self.tensors:
+        if self.tensors and anatomy.tensors:
             tensors = tensor_digests(path, anatomy, self.progress, jobs=self.jobs, io=self.io)
         numbers = {
             key: value
@@ -100,8 +88,7 @@ class DigestPass(NamedTuple):
             if isinstance(value, (int, float)) and not isinstance(value, bool) and _COUNTER.fullmatch(key)
         }
         counters = dict(sorted(numbers.items())[:_COUNTERS])
-        file = replace(self._make_entry(name, report.size, got), counters=counters, tensors=tensors)
-        return Digested(report, file, anatomy.identity)
+        return replace(self._make_entry(name, report.size, got), counters=counters, tensors=tensors), ()
 
     @property
     def _algorithms(self) -> list[str]:
