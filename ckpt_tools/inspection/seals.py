@@ -289,7 +289,11 @@ def replaces(one: Known, fragments: Sequence[Known]) -> bool:
 
 
 def inside(base: str, name: str) -> str | None:
-    """Return the path of a file that a seal names; None if it is outside ``base``, or not in normal form."""
+    """Return the path of a file that a seal names; None if it is outside ``base``, or no valid name."""
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        return None
     path = urls.inside(base, name)
     return path if path == f"{base.rstrip('/')}/{name}" else None
 

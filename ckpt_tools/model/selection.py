@@ -62,7 +62,7 @@ class Trust(Struct, frozen=True):
     directories: tuple[str, ...] = ()
 
 
-class Reading(Struct, frozen=True):
+class Reading(Struct, frozen=True, kw_only=True):
     """How files are read, for every request.
 
     ``jobs`` is how many threads or processes read at once, 0 for one per CPU; ``io`` says how contents are

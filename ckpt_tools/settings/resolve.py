@@ -99,7 +99,7 @@ class Settings(Struct, frozen=True):
         by_name = {key.replace("-", "_"): value for key, value in self.values.items()}
         return {name: value for name, value in by_name.items() if name in names}
 
-    def reading(self, *more: str, names: Iterable[str] = ReadOptions.__match_args__) -> dict[str, Any]:
+    def reading(self, *more: str, names: Iterable[str] = ReadOptions.__struct_fields__) -> dict[str, Any]:
         """Return the given settings of ``names`` (of ReadOptions) and ``more``, with trust and layouts."""
         given = self.named({*names, *more})
         return {**given, "trust": self.trust, "layouts": self.layouts}
@@ -109,7 +109,7 @@ class Settings(Struct, frozen=True):
 
         Raise UsageError if two settings contradict each other.
         """
-        given = self.named(Selection.__match_args__)
+        given = self.named(Selection.__struct_fields__)
         rank, world_size = given.get("rank"), given.get("world_size")
         if rank is not None and world_size is not None and rank >= world_size:
             count = f"{world_size} ranks ({self.origins['world-size']})"
