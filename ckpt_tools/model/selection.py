@@ -86,7 +86,6 @@ class Reading(Struct, frozen=True, kw_only=True):
     limit_rate: float | None = None
     budget: float | None = None
     cache: bool = False
-    max_age: float = 0.0
     exclude: tuple[str, ...] = ()
     settle: float = 120.0
     require: tuple[str, ...] = ()
@@ -110,6 +109,7 @@ class ReadOptions(Reading, frozen=True):
     a method ``file``, that is called with each path that is opened and the number of files (None: unknown).
     """
 
+    max_age: float = 0.0
     by_store: bool = False
     explain: bool = False
     progress: Callable[[int, int], None] | None = None
@@ -207,5 +207,5 @@ class Selection(Reading, frozen=True):
 
     def read_options(self, progress: Callable[[int, int], None] | None = None) -> ReadOptions:
         """Return the options for reading the files that the choice depends on."""
-        shared = {name: getattr(self, name) for name in Reading.__struct_fields__}
+        shared = {name: getattr(self, name) for name in (*Reading.__struct_fields__, "max_age")}
         return ReadOptions(**shared, progress=progress)
