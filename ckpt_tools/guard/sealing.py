@@ -22,7 +22,7 @@ from ckpt_tools.formats.seals.seal import CODE
 from ckpt_tools.guard.fragments import find_state, merge_below, remove_fragments
 from ckpt_tools.guard.targets import Target, describe, files_of, find_size, targets
 from ckpt_tools.guard.writing import SEAL_ELSEWHERE, put, remove_abandoned, require_writable
-from ckpt_tools.inspection.digest_pass import Digested, DigestPass
+from ckpt_tools.inspection.digest_pass import DigestPass
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Part
@@ -227,9 +227,8 @@ class Sealer:
         """Return whether a usable seal names these files and no others, with their sizes; if there is a key,
         also whether signatures name them.
         """
-        seals = self.session.indexes.seals
-        found = [] if seals is None else seals.at(target.seal)
-        sealed = {f.path: f.size for known in found for f in known.seal.files}
+        known = self.session.indexes.seals.known.get(target.seal)
+        sealed = {f.path: f.size for f in known.seal.files} if known else {}
         if self._signer is not None and not self._signer.is_signed(target):
             return False
         return sealed == {os.path.relpath(path, target.base): find_size(path) for path in target.files}
@@ -247,7 +246,7 @@ class Sealer:
                 return self._gaps[c.key]
         out = [f for path in target.files for f in self._find_wrong_in(path)]
         seals = self.session.indexes.seals
-        if seals is not None and not self.options.again:
+        if not self.options.again:
             seals.read_all()
             found = [replace(f, path=target.seal) for f in seals.findings.get(target.seal, ())]
             found += (f for path in (target.path, *target.files) for f in seals.about.get(path, ()))
@@ -302,25 +301,23 @@ class Sealer:
         files, wrong = list[SealedFile](), list[Finding]()
         for path in target.files:
             try:
-                digested = self._read(target, path)
+                file, found = self._read(target, path)
             except OSError as e:
                 wrong.append(finding(_find_code(e), e.strerror or str(e), path=path))
                 continue
-            if digested.file is not None:
-                files.append(digested.file)
-            elif digested.report is not None:
-                found = (f for f in digested.report.findings if f.severity is not Severity.NOTE)
-                wrong += (replace(f, path=path) for f in found)
+            if file is not None:
+                files.append(file)
+            wrong += (replace(f, path=path) for f in found if f.severity is not Severity.NOTE)
         changed = list(_find_changed(before, identify(target.files, again=True)))
         return tuple(files), tuple(changed or wrong)  # a change may have caused the rest
 
-    def _read(self, target: Target, path: str) -> Digested:
+    def _read(self, target: Target, path: str) -> tuple[SealedFile | None, Sequence[Finding]]:
         """Read and digest one file of a target, and hold it to what indexes, layouts and seals say."""
         s, part, options = self.session, self._parts.get(path), self.options
         s.reader.opened(path)
         name = os.path.relpath(path, target.base)
         if options.fragment and s.indexes.find_undescribed(path) is not None:
-            return self._pass.read_plain(path, name)  # its index is another rank's
+            return self._pass.read(path, name, as_bytes=True)  # its index is another rank's
         expect = formats_allowed(part, s.layouts.piece_of(part)) if part else ()
         ignores_seals = options.again or options.fragment is not None
         claims = s.indexes.described(path) if ignores_seals else s.indexes.claims(path)
@@ -381,7 +378,7 @@ def seal_verified(s: Session, c: Checkpoint, options: ReadOptions) -> Sealing:
     for one in result.checkpoints:
         if one.state == "sealed":
             base = one.path if os.path.basename(one.seal) == NAME else os.path.dirname(one.path)
-            s.indexes.add_seal(one.seal, base)
+            s.indexes.seals.add(one.seal, base)
     for part in parts:
         expect = formats_allowed(part, s.layouts.piece_of(part))
         s.reader.sealed(part.path, expect, before[part.path], _find_basis(s, part.path))

@@ -330,8 +330,6 @@ def _find_verdict(
 def _find_in_seals(s: Session, c: Checkpoint, parts: Sequence[Part]) -> Iterator[Finding]:
     """Yield what is wrong with the seals of these files, and the files that seals name and that are gone."""
     seals = s.indexes.seals
-    if seals is None:
-        return
     for path in (c.path, *(part.path for part in parts)):
         yield from (replace(f, path=path) for f in seals.about.get(path, ()))
     homes = {part.home or part.path.rpartition("/")[0] for part in c.parts}

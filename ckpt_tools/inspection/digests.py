@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import xxhash
 
-from ckpt_tools.checksum import Progress, digests
+from ckpt_tools.checksum import Progress
+from ckpt_tools.checksum.compare import digests
 from ckpt_tools.checksum.sums import chunks, join_digests
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.model.report import Tensor
@@ -86,11 +87,11 @@ def tensor_digests(
         return found
 
 
-def file_digest(path: str, progress: Progress | None = None, *, jobs: int = 0, io: str = "auto") -> str:
+def file_digest(path: str, progress: Progress | None = None, *, jobs: int = 0) -> str:
     """Return the digest of a file (32 hexadecimal digits), read by ``jobs`` threads: that of its chunks, not
     the one that ``xxhsum`` gives for the whole. Raises as ``tensor_digests`` does.
     """
-    with opened(path, io) as source:
+    with opened(path) as source:
         ranges = [((c.offset, c.length),) for c in chunks(source.size)]
         found = digests(source, ranges, jobs=jobs, progress=progress)
         _require_unchanged(source)

@@ -132,7 +132,7 @@ class Session:
         """Add files that only an index names as bare files; if ROOT is one file, only those it names."""
         known = {p.path for p in self.parts} | {file.path for file in self.found.bare}
         named = self.indexes.members(None if self.found.tree else known)
-        sealed = self.indexes.seals.members() if self.indexes.seals and self.found.tree else ()
+        sealed = self.indexes.seals.members() if self.found.tree else ()
         for path in chain(named, sealed):
             if path not in known:
                 known.add(path)
@@ -246,7 +246,7 @@ class Session:
             report = vouched(report, self.options.trust_global, unasked)
         more = [*seen, *self.indexes.findings.get(report.path, ())]
         if report.format not in (None, "seal"):
-            if self.options.require_seal and not self.indexes.sealed(report.path):
+            if self.options.require_seal and not self.indexes.seals.claims(report.path):
                 more.append(finding("not-sealed", "no valid seal names this file"))
             behind = self.indexes.indexes_of(report.path) if self.signatures is not None else ()
             if self.signatures is not None and (why := self.signatures.why_not(report, behind)):

@@ -13,16 +13,15 @@ from ckpt_tools.checksum import Crc, Sum, mismatches
 from ckpt_tools.checksum.combine import CRC32, CRC32C, flipped_bit, odds
 from ckpt_tools.checksum.sums import Deflated, Extent, chunks
 from ckpt_tools.formats import Anatomy, format_of, names, structure
-from ckpt_tools.formats.common.zeros import watching
 from ckpt_tools.formats.lost_indexes import text_of, whole_sets
 from ckpt_tools.guard.repair.zip_directory import rebuild_directory
-from ckpt_tools.inspection.check import Inspection, Mismatches
+from ckpt_tools.inspection.check import Inspection
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.seal import SealedFile
 from ckpt_tools.reading.session import Session, formats_allowed
-from ckpt_tools.storage import LocalSource, OpenFile, ShortRead, Source
+from ckpt_tools.storage import LocalSource, ShortRead, Source
 
 Lost = tuple[str, bytes, str]
 """(path of a lost shard index, the bytes to write there, path of one of its shards)."""
@@ -73,20 +72,12 @@ class Bench:
             Level.CONTENT,
             expect=formats_allowed(part, s.layouts.piece_of(part)) if part else (),
             claims=s.indexes.claims(target),
-            progress=None,
             require=s.options.require,
             key=s.reader.key,
             io=s.options.io,
+            jobs=s.options.jobs,
         )
-        wrong = list[Sum]()
-
-        def read(source: OpenFile, sums: list[Sum], empty: list[tuple[int, int]]) -> Mismatches:
-            watch = watching(empty)
-            for misfit in mismatches(source, sums, jobs=s.options.jobs, gaps=True, watch=watch):
-                wrong.append(misfit[0])
-                yield misfit
-
-        report, anatomy = inspection.run(read)
+        report, anatomy = inspection.run(), inspection.anatomy
         beside = list[Sum]()
         if report.verdict is Verdict.BROKEN:
             # not compared: structure rejected them, or structural damage kept the content from being read
@@ -95,12 +86,11 @@ class Bench:
                 beside += (crc32 for crc32, _ in _crcs_of_chunks(file, report.size))
             if report.format is None:
                 beside += _sums_by_name(path)
-        return Damaged(path, report, anatomy.sums, wrong, beside)
+        return Damaged(path, report, anatomy.sums, inspection.wrong, beside)
 
     def find_sealed(self, path: str) -> SealedFile | None:
         """Return what seals say of the file; None if no seal names it, or seals differ about its chunks."""
-        seals = self.session.indexes.seals
-        entries = seals.sealed_by(path) if seals is not None else []
+        entries = self.session.indexes.seals.sealed_by(path)
         return entries[0][0] if len({f.chunks for f, _ in entries}) == 1 else None
 
 
