@@ -58,9 +58,8 @@ def tree_of(url: str) -> tuple[Tree, str]:
 
 
 def refresh(url: str) -> None:
-    """Forget the listings and late keys of a URL's store, and list all keys below the URL. Raise OSError."""
+    """List all keys below a URL anew, and forget the late keys of its store. Raise OSError."""
     tree, key = tree_of(url)
-    tree.late.clear()
     tree.refresh(key)
 
 
@@ -73,24 +72,16 @@ def store_of(url: str) -> tuple[Store, str]:
 def opened(name: str, options: StoreOptions, url: str = "") -> Store:
     """Return a store with the options that hold for ``url``. Raise OSError, and as ``open_options``."""
     scheme = name.partition("://")[0]
-    given = open_options(url or name, options, os.environ)
     try:
-        if scheme in OBJECT_STORES:
-            import obstore.store
+        given = open_options(url or name, options, os.environ)
+        if scheme not in OBJECT_STORES:
+            from ckpt_tools.storage.stores.filesystem import open_filesystem
 
-            from ckpt_tools.storage.stores.object_store import ObjectStore
-            from ckpt_tools.storage.stores.refused import client_error
+            return open_filesystem(name, given)
+        import obstore.store
 
-            def client(address: str) -> Any:
-                try:
-                    return obstore.store.from_url(address, **given)  # {} would hide the environment
-                except Exception as e:
-                    raise client_error(e, address.partition("?")[0].rstrip("/"), given) from None
-
-            return ObjectStore(name, client(name), client if scheme in ("http", "https") else None)
-        from ckpt_tools.storage.stores.filesystem import open_filesystem
-
-        return open_filesystem(name, given)
+        from ckpt_tools.storage.stores.object_store import ObjectStore
+        from ckpt_tools.storage.stores.refused import client_error
     except ImportError as e:
         extra = "cloud" if scheme in OBJECT_STORES else "fsspec"
         text = f"{e.name} is not installed: pip install 'ckpt-tools[{extra}]'"
@@ -98,12 +89,20 @@ def opened(name: str, options: StoreOptions, url: str = "") -> Store:
             text = f"a package that {scheme}:// needs is not installed: {e}"
         raise OSError(errno.ENOPKG, text, name) from None
 
+    def client(address: str) -> Any:
+        try:
+            return obstore.store.from_url(address, **given)  # {} would hide the environment
+        except Exception as e:
+            raise client_error(e, address.partition("?")[0].rstrip("/"), given) from None
+
+    return ObjectStore(name, client(name), client if scheme in ("http", "https") else None)
+
 
 FEW = 8
 """Up to so many objects are asked for one by one if nobody knows how many others their directory has."""
 _THREADS = 16
-Asked = tuple[Sequence[str], Callable[[], None]]
-"""The URLs that a request is about, and the function that makes the request."""
+Request = tuple[Sequence[str], Callable[[], None]]
+"""The URLs that a request is about, and the function that makes it."""
 
 
 def refresh_objects(urls: Iterable[str]) -> dict[str, OSError]:
@@ -119,7 +118,7 @@ def refresh_directories(directories: Iterable[str]) -> dict[str, OSError]:
 def _refresh(urls: Iterable[str], *, are_directories: bool) -> dict[str, OSError]:
     """Refresh URLs by one list below their common directory, or one by one: by the fewest requests."""
     stores: dict[Tree, dict[str, str]] = defaultdict(dict)
-    failed: dict[str, OSError] = {}
+    failed, due = dict[str, OSError](), list[Request]()
     for url in urls:
         try:
             tree, key = tree_of(url)
@@ -127,7 +126,6 @@ def _refresh(urls: Iterable[str], *, are_directories: bool) -> dict[str, OSError
             failed[url] = e
         else:
             stores[tree][key] = url
-    due = list[Asked]()
     for tree, keys in stores.items():
         homes = defaultdict(list)
         for key, url in keys.items():
@@ -151,32 +149,27 @@ def late(root: str, below: Iterable[str], written: Callable[[int], bool]) -> str
     """
     tree, top = tree_of(root)
     keys = dict.fromkeys(tree_of(url)[1] for url in below)
-    files = [key for key in keys if tree.is_file(key)]
-    for home in dict.fromkeys(key.rpartition("/")[0] for key in files):
+    homes = {key: key.rpartition("/")[0] for key in keys if tree.is_file(key)}
+    for home in dict.fromkeys(homes.values()):
         tree.refresh_directory(home)
     for key in keys:
-        if key not in files:
+        if key not in homes:
             tree.refresh_and_compare(key)
-    for key, mtime_ns in list(tree.late.items()):
-        if top in ("", key) or key.startswith(f"{top}/"):
-            times = [of.mtime_ns for of in tree.store.objects(key)] if mtime_ns is None else [mtime_ns]
-            if not all(map(written, times)):
-                return joined(tree.store.url, key)
-    return None
+    here = ((key, ns) for key, ns in list(tree.late.items()) if not top or f"{key}/".startswith(f"{top}/"))
+    return next((joined(tree.store.url, key) for key, ns in here if not written(ns)), None)
 
 
-def learn_versions(urls: Sequence[str]) -> None:
+def learn_versions(urls: Iterable[str]) -> None:
     """Ask for the versions of these objects that are unknown, if their store keeps versions."""
-    unknown = list[str]()
+    due = list[Request]()
     for url in dict.fromkeys(urls):
         with suppress(OSError):
             if not object_of(url).version:
-                unknown.append(url)
-    first = 1 if unknown and tree_of(unknown[0])[0].versioned is None else 0  # it shows if there are any
-    heads = [([url], partial(_learn_version, url)) for url in unknown]
-    _request_all(heads[:first])
-    if unknown and tree_of(unknown[0])[0].versioned is not False:
-        _request_all(heads[first:])
+                due.append(([url], partial(_learn_version, url)))
+    if due and tree_of(due[0][0][0])[0].versioned is None:
+        _request_all([due.pop()])  # it shows if there are any
+    if due and tree_of(due[0][0][0])[0].versioned is not False:
+        _request_all(due)
 
 
 def object_of(url: str) -> Object:
@@ -191,16 +184,15 @@ def _learn_version(url: str) -> None:
     tree.heard(tree.store.head(key))
 
 
-def _request_all(asked: Iterable[Asked]) -> dict[str, OSError]:
+def _request_all(due: Iterable[Request]) -> dict[str, OSError]:
     """Make requests, up to ``_THREADS`` at a time. Return the errors of the failed ones, by URL."""
-    failed: dict[str, OSError] = {}
 
-    def answer(one: Asked) -> None:
+    def answer(one: Request) -> dict[str, OSError]:
         urls, request = one
         try:
             request()
         except OSError as e:
-            failed.update(dict.fromkeys(urls, e))
+            return dict.fromkeys(urls, e)
+        return {}
 
-    do_each(answer, asked, _THREADS)
-    return failed
+    return {url: e for failed in do_each(answer, due, _THREADS) for url, e in failed.items()}
