@@ -9,7 +9,6 @@ while it runs; a call from any other thread is handed to one. Without a limit ca
 from __future__ import annotations
 
 import errno
-import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -229,8 +228,7 @@ def interruptible(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     handle Ctrl-C before the call ends, so another thread makes it.
     """
     if _limit.get() is None and current_thread() is main_thread():
-        with limited(math.inf):
-            return watched(call, *args, **kwargs)
+        return do_each(lambda _: call(*args, **kwargs), [None], 1)[0]
     return watched(call, *args, **kwargs)
 
 

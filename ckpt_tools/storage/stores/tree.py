@@ -149,6 +149,9 @@ class Tree:
             return
         if not found and not (key and self._has_object(key)):
             self.store.confirm_nothing(key)
+        self._replace_listings(key, found)
+
+    def _replace_listings(self, key: str, found: dict[str, _Directory]) -> None:
         home, _, name = key.rpartition("/")
         with self._lock:
             others = {k: here for k, here in self._directories.items() if not _is_at_or_below(k, key)}
