@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from ckpt_tools.storage.urls import joined
+from ckpt_tools.storage.urls import READ_ONLY, joined
 
 CLOUDS = frozenset({"s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss"})
 """Schemes of the object stores of clouds."""
@@ -106,6 +106,7 @@ class Store(ABC):
         before. Raise FileExistsError if another object is there: checked by the server in the same step if it
         can, else by a HEAD a moment before; and OSError if what lies there then has another size.
         """
+        self._require_writable(key)
         with suppress(FileNotFoundError):
             now = self.head(key)
             if replacing is None or (now.etag, now.size) != (replacing.etag, replacing.size):
@@ -121,11 +122,16 @@ class Store(ABC):
         """Delete objects. Return the errors by key; a missing object is no error."""
         failed: dict[str, OSError] = {}
         for key in keys:
-            self.requests["delete"] += 1
             try:
+                self._require_writable(key)
+                self.requests["delete"] += 1
                 self.delete_one(key)
             except FileNotFoundError:
                 continue
             except OSError as e:
                 failed[key] = e
         return failed
+
+    def _require_writable(self, key: str) -> None:
+        if self.url.partition("://")[0] in READ_ONLY:  # even if the user has the right
+            raise OSError(errno.EROFS, "ckpt writes nothing to this kind of store", joined(self.url, key))
