@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import datetime, timezone
 from threading import Lock
 from typing import Any, ParamSpec, TypeVar
 
-from ckpt_tools.storage.stalls import Stalled, watched
+from ckpt_tools.storage.stalls import watched
 from ckpt_tools.storage.stores.refused import NO_RANGES, to_os_error
-from ckpt_tools.storage.stores.store import Object, Replaced, Store
+from ckpt_tools.storage.stores.store import Object, Store
 from ckpt_tools.storage.urls import joined
 
 P = ParamSpec("P")
@@ -121,9 +120,6 @@ class FileSystem(Store):
         try:
             return watched(in_turn)
         except Exception as e:  # each file system of fsspec has errors of its own
-            if isinstance(e, OSError) and e.errno and not isinstance(e, (Replaced, Stalled)):
-                # not the library's text, which may hold secrets that were sent
-                raise OSError(e.errno, os.strerror(e.errno), joined(self.url, key)) from None
             raise to_os_error(e, joined(self.url, key)) from None
 
 

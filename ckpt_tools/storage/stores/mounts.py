@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ckpt_tools.model.selection import StoreOptions
 from ckpt_tools.storage.stalls import do_each
 from ckpt_tools.storage.stores.options import open_options
-from ckpt_tools.storage.stores.store import OBJECT_STORES, PAGE, Object, Store
+from ckpt_tools.storage.stores.store import OBJECT_STORES, Object, Store
 from ckpt_tools.storage.urls import joined, split
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def opened(name: str, options: StoreOptions, url: str = "") -> Store:
 
 
 FEW = 8
-"""Up to so many objects are asked for one by one if nobody knows how many others their directory has."""
+"""Up to so many objects are asked for one by one."""
 _THREADS = 16
 Request = tuple[Sequence[str], Callable[[], None]]
 """The URLs that a request is about, and the function that makes it."""
@@ -116,7 +116,9 @@ def refresh_directories(directories: Iterable[str]) -> dict[str, OSError]:
 
 
 def _refresh(urls: Iterable[str], *, are_directories: bool) -> dict[str, OSError]:
-    """Refresh URLs by one list below their common directory, or one by one: by the fewest requests."""
+    """Refresh URLs by one list below their common directory if that was listed before, else by one for each
+    directory; a few objects are asked for one by one.
+    """
     stores: dict[Tree, dict[str, str]] = defaultdict(dict)
     failed, due = dict[str, OSError](), list[Request]()
     for url in urls:
@@ -131,30 +133,25 @@ def _refresh(urls: Iterable[str], *, are_directories: bool) -> dict[str, OSError
         for key, url in keys.items():
             homes[key if are_directories else key.rpartition("/")[0]].append(url)
         top = os.path.commonpath([f"/{home}" for home in homes])[1:]
-        known = tree.count(top)
-        # a single directory costs one list either way, and its own list is shorter
-        if known is not None and known // PAGE < len(keys) - are_directories:
-            due.append(([*keys.values()], partial(tree.refresh_and_compare, top)))
-        elif are_directories or (known is None and len(keys) > FEW):
-            due += [(here, partial(tree.refresh_directory, home)) for home, here in homes.items()]
-        else:
+        if not are_directories and len(keys) <= FEW:
             due += [([url], partial(tree.refresh_object, key)) for key, url in keys.items()]
+        elif tree.is_listed(top):
+            due.append(([*keys.values()], partial(tree.refresh_and_compare, top)))
+        else:
+            due += [(here, partial(tree.refresh_directory, home)) for home, here in homes.items()]
     return failed | _request_all(due)
 
 
 def late(root: str, below: Iterable[str], written: Callable[[int], bool]) -> str | None:
     """Return the URL of a key below ``root`` that an earlier list lacked and whose time is not ``written``
-    meanwhile, None if there is none: a list had lost it. Lists the directories ``below`` anew, and those of
-    files in ``below``. Raise OSError.
+    meanwhile, None if there is none: a list had lost it. Lists all in ``below`` anew, beside files too. Raise
+    OSError.
     """
     tree, top = tree_of(root)
-    keys = dict.fromkeys(tree_of(url)[1] for url in below)
-    homes = {key: key.rpartition("/")[0] for key in keys if tree.is_file(key)}
-    for home in dict.fromkeys(homes.values()):
+    keys = [tree_of(url)[1] for url in below]
+    homes = [key.rpartition("/")[0] if tree.is_file(key) else key for key in keys]
+    for home in dict.fromkeys(homes):
         tree.refresh_directory(home)
-    for key in keys:
-        if key not in homes:
-            tree.refresh_and_compare(key)
     here = ((key, ns) for key, ns in list(tree.late.items()) if not top or f"{key}/".startswith(f"{top}/"))
     return next((joined(tree.store.url, key) for key, ns in here if not written(ns)), None)
 

@@ -116,10 +116,11 @@ class ObjectStore(Store):
 
     def head(self, key: str) -> Object:
         self.requests["head"] += 1
-        if self._single is not None:
-            return self._request(key, _head_by_get, *self._client_for(key))._replace(key=key)
+        if self._single is not None:  # GET is the method that presigned URLs allow; no bytes are received
+            client, path = self._client_for(key)
+            return self._request(key, lambda: _object(client.get(path).meta))._replace(key=key)
         try:
-            return _object(self._request(key, self.client.head, key))
+            return _object(self._request(key, self.client.head, key))._replace(key=key)
         except PermissionError as e:
             # without the right to list the bucket, S3 answers 403 for a missing key (API reference,
             # HeadObject, "Permissions"): a list of its directory, if allowed, shows if it is missing
@@ -205,19 +206,12 @@ class ObjectStore(Store):
             raise OSError(errno.EINVAL, NO_URL, joined(self.url, key))
         try:
             return interruptible(call, *args, **kwargs)
-        except Replaced:
-            raise
         except Exception as e:  # obstore's own errors have Exception in common
             raise to_os_error(e, joined(self.url, key)) from None
         except BaseException as e:
             if type(e).__name__ != "PanicException":  # of Rust: no Exception, so that nobody goes on
                 raise
             raise OSError(errno.EIO, "the store's library failed (obstore)", joined(self.url, key)) from None
-
-
-def _head_by_get(client: Any, path: str) -> Object:
-    """Return an object by GET, the method that presigned URLs allow; its bytes are not received."""
-    return _object(client.get(path).meta)
 
 
 def _object(meta: ObjectMeta) -> Object:

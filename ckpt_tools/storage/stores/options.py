@@ -207,22 +207,26 @@ def aws(own: Mapping[str, str], env: Mapping[str, str]) -> tuple[dict[str, str],
 
 def _credentials(session: Any, profile: str) -> Provider:
     """Return a provider of credentials, tried once now to report errors in one place. Raise as ``aws``."""
-    import botocore.exceptions as wrong
+    from botocore.exceptions import ProfileNotFound
 
+    of, option = (f" of the profile {profile!r}", f" --profile {profile}") if profile else ("", "")
     try:
         found = session.get_credentials()
         if found is not None:
             found.get_frozen_credentials()
-    except wrong.ProfileNotFound:
+    except ProfileNotFound:
         text = f"there is no profile {profile!r} in ~/.aws"
         raise UsageError(text, "'aws configure list-profiles' lists them") from None
     except Exception as e:  # its class name alone: its text may hold secrets
-        name, of = type(e).__name__, f" of the profile {profile!r}" if profile else ""
-        login = f"'aws sso login{f' --profile {profile}' if profile else ''}', then run it again"
-        if "SSO" in name or "Token" in name or "Login" in name:
-            raise CannotLook(f"the login{of} has expired, or there was none ({name})", login) from None
-        text = f"credentials{of} could not be obtained ({name})"
-        raise CannotLook(text, f"'aws sts get-caller-identity' says more; {login}") from None
+        name = type(e).__name__
+        is_login = any(word in name for word in ("SSO", "Token", "Login"))
+        why = (
+            f"the login{of} has expired, or there was none"
+            if is_login
+            else f"no credentials{of} were obtained"
+        )
+        hint = f"'aws sso login{option}', then run it again; 'aws sts get-caller-identity' says more"
+        raise CannotLook(f"{why} ({name})", hint) from None
     if found is None:
         raise CannotLook(
             "there are no credentials for S3",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -24,7 +25,7 @@ _NUMBERS = {
     "InvalidPathError": errno.EINVAL,
 }
 """Errors of the libraries, by class name, so that no library is imported here; and by HTTP status."""
-BROKEN_OFF = ("error decoding response body", "response body error", "connection closed", "Connection reset")
+_BROKEN_OFF = "error decoding response body|response body error|connection closed|Connection reset"
 """Signs of an answer that had begun: the library does not request its rest."""
 _LATE = "kind: Timeout"
 """Sign of an answer that never came: the library has waited and tried for minutes (``retry_timeout``)."""
@@ -33,19 +34,23 @@ _NO_STORE = frozenset({"NoSuchBucket", "ContainerNotFound", "ResourceNotFound"})
 
 def to_os_error(e: Exception, url: str) -> OSError:
     """Return the OSError for a library's error, quoting nothing sent; ECONNRESET if an answer broke off."""
-    if isinstance(e, Stalled):
+    if isinstance(e, (Stalled, Replaced)):
         return e
     kind, text, status, code = type(e).__name__, str(e), read_status(e), code_of(e)
-    if kind == "PreconditionError" or status in ("412", "416") or getattr(e, "errno", None) == errno.EBUSY:
+    if kind == "PreconditionError" or status in ("412", "416"):
         return Replaced(url)  # 416: every range asked for lay within the old object
     is_missing = isinstance(e, FileNotFoundError) or (status == "404" and _is_metadata(e))
     if is_missing and code not in _NO_STORE:
         return FileNotFoundError(errno.ENOENT, "there is no such object", url)
-    number = _NUMBERS.get(kind) or _NUMBERS.get(status, errno.EIO)
-    broken_off = any(sign in text for sign in BROKEN_OFF) and _LATE not in text
-    if number == errno.EIO and not status and broken_off:
-        number = errno.ECONNRESET
+    if isinstance(e, OSError) and e.errno:  # of the system: not the library's text, which may hold secrets
+        return OSError(e.errno, os.strerror(e.errno), url)
+    number = _NUMBERS.get(kind) or _NUMBERS.get(status) or _choose_number(text, status)
     return OSError(number, _describe_cause(kind, text, code, status), url)
+
+
+def _choose_number(text: str, status: str) -> int:
+    broken_off = not status and _LATE not in text and re.search(_BROKEN_OFF, text)
+    return errno.ECONNRESET if broken_off else errno.EIO
 
 
 def _is_metadata(e: Exception) -> bool:

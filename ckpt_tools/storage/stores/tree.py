@@ -87,7 +87,7 @@ class Tree:
         with self._lock:
             self.late.clear()
             self._whole = {k for k in self._whole if not _is_at_or_below(k, key)}
-            self._directories = {k: here for k, here in self._directories.items() if self._is_listed(k)}
+            self._directories = {k: here for k, here in self._directories.items() if self.is_listed(k)}
         self._list(key)
 
     def refresh_and_compare(self, key: str) -> None:
@@ -95,30 +95,27 @@ class Tree:
         listing stays until then: another thread may compare a part of it.
         """
         with self._lock:
-            known, before = self._is_listed(key), self._select(key)
+            known, before = self.is_listed(key), self._select(key)
         self._list(key)
         with self._lock:
             for home, here in self._select(key).items() if known else ():
-                self._note_late(before.get(home, _Directory()), here)
-
-    def list_below(self, key: str) -> None:
-        if not self._is_listed(key):
-            self._list(key)
+                was = before.get(home, _Directory()).objects
+                self.late.update(
+                    (of.key, of.mtime_ns) for name, of in here.objects.items() if name not in was
+                )
 
     def refresh_directory(self, key: str) -> None:
-        """List one directory anew, nothing below it; ``late`` gets what the list before lacked."""
-        here = self._ask_directory(key)
+        """List one directory anew, and all below it, as ``refresh_and_compare``, if that was listed."""
+        if self.is_listed(key):
+            self.refresh_and_compare(key)
+            return
         with self._lock:
-            was = self._directories.get(key, _Directory(whole=False))
-            if here is not None:
-                self._directories[key] = here
-            else:
-                self._directories.pop(key, None)
-                self._whole.discard(key)
-        if here is not None and was.whole:
-            self._note_late(was, here)
-            for name in here.below - was.below:
-                self.late.update((of.key, of.mtime_ns) for of in self.store.objects(_join(key, name)))
+            self._directories.pop(key, None)
+        self._get_directory(key)
+
+    def list_below(self, key: str) -> None:
+        if not self.is_listed(key):
+            self._list(key)
 
     def refresh_object(self, key: str) -> None:
         """Ask for one object anew; a missing one is removed from its directory, and no error."""
@@ -158,7 +155,7 @@ class Tree:
             self._directories = others | found
             if key and (above := self._directories.get(home)) is not None:
                 (above.below.add if found else above.below.discard)(name)
-            elif key and found and self._is_listed(home):  # a new directory in a new one
+            elif key and found and self.is_listed(home):  # a new directory in a new one
                 self._whole = {k for k in self._whole if not _is_at_or_below(home, k)}
             self._whole.add(key)
 
@@ -166,30 +163,13 @@ class Tree:
         self.refresh_object(key)
         return self._get_listed(key) is not None
 
-    def _ask_directory(self, key: str) -> _Directory | None:
-        """Return one directory as the store lists it now; None if there is none."""
-        objects, names = self.store.directory(key)
-        here = _Directory(below=set(names))
-        for of in objects:
-            here.add(of)
-        return here if objects or names or not key else None
-
-    def _is_listed(self, key: str) -> bool:
+    def is_listed(self, key: str) -> bool:
+        """Return True if all below a key was listed."""
         with self._lock:
             return any(_is_at_or_below(key, top) for top in self._whole)
 
     def _select(self, key: str) -> dict[str, _Directory]:
         return {k: here for k, here in self._directories.items() if _is_at_or_below(k, key)}
-
-    def _note_late(self, was: _Directory, here: _Directory) -> None:
-        new = [of for name, of in here.objects.items() if name not in was.objects]
-        self.late.update((of.key, of.mtime_ns) for of in new)
-
-    def count(self, key: str) -> int | None:
-        """Return how many objects lie below a directory; None if they were not all listed."""
-        with self._lock:
-            known = self._is_listed(key)
-            return sum(len(here.objects) for here in self._select(key).values()) if known else None
 
     # ---- versions
 
@@ -237,7 +217,7 @@ class Tree:
             return stat_of(url, of) if of is not None and of.size else self.stat_directory(key)
         if (of := self._find_object(key)) is not None:
             return stat_of(url, of)
-        if not self._is_listed(key):
+        if not self.is_listed(key):
             try:
                 if next(iter(self.store.objects(key)), None) is not None:  # one page tells
                     return self.stat_directory(key)
@@ -285,17 +265,21 @@ class Tree:
             known = self._directories.get(key)
             if known is not None and known.whole:
                 return known
-            if self._is_listed(key):
+            if self.is_listed(key):
                 return None
         try:
-            here = self._ask_directory(key)
+            objects, names = self.store.directory(key)
         except OSError as e:
             if e.errno == errno.EOPNOTSUPP and known is not None:  # a web server: known one by one
                 return known
             raise
-        if here is not None:
-            with self._lock:
-                self._directories[key] = here
+        if not objects and not names and key:
+            return None
+        here = _Directory(below=set(names))
+        for of in objects:
+            here.add(of)
+        with self._lock:
+            self._directories[key] = here
         return here
 
     def _find_object(self, key: str) -> Object | None:
