@@ -98,7 +98,7 @@ def opened(name: str, options: StoreOptions, url: str = "") -> Store:
     return ObjectStore(name, client(name), client if scheme in ("http", "https") else None)
 
 
-FEW = 8
+FEW = 4
 """Up to so many objects are asked for one by one."""
 _THREADS = 16
 Request = tuple[Sequence[str], Callable[[], None]]
