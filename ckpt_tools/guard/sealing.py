@@ -39,7 +39,7 @@ from ckpt_tools.reading.session import Session, formats_allowed
 from ckpt_tools.reading.unseen import not_seen
 from ckpt_tools.storage import Identity, counted
 from ckpt_tools.storage.retry import is_directory, refresh, status, there
-from ckpt_tools.storage.urls import is_normal, is_url
+from ckpt_tools.storage.urls import is_url, normal
 
 if TYPE_CHECKING:
     from ckpt_tools.guard.signing import Signer
@@ -329,7 +329,7 @@ class Sealer:
 def _join_inside(home: str, name: str) -> str:
     """Return the path of ``name`` below ``home``. Raises UsageError if it lies outside."""
     path = os.path.join(home, name) if is_url(home) else os.path.normpath(os.path.join(home, name))
-    if not path.startswith(f"{home.rstrip('/')}/") or not is_normal(path):
+    if not path.startswith(f"{home.rstrip('/')}/") or path != normal(path):
         raise UsageError(f"{name} lies outside {home}", "a seal names only files of its checkpoint")
     return path
 
