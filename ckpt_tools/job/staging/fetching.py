@@ -22,7 +22,7 @@ from xxhash import xxh3_128_hexdigest
 from ckpt_tools.errors import CannotLook, UsageError, explain_refusal
 from ckpt_tools.inspection.check import inspect
 from ckpt_tools.job.decision import AGAIN, Stage, StagedFile
-from ckpt_tools.job.staging.records import ASIDE, OWN_NAMES, Record, digest_of, seen
+from ckpt_tools.job.staging.place import ASIDE, OWN_NAMES, Record, digest_of, see
 from ckpt_tools.job.view_tree import Tree, fill
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -141,8 +141,6 @@ class Fetch:
             except BaseException as e:
                 self._stopped = True  # running downloads end soon
                 pool.close(wait=isinstance(e, Exception))
-                if isinstance(e, Damaged):  # nothing will load these files
-                    shutil.rmtree(self.part, ignore_errors=True)
                 raise
         pool.close(wait=True)
         shutil.rmtree(aside, ignore_errors=True)
@@ -169,13 +167,13 @@ class Fetch:
             raise Damaged(wanted.url, wrong)
         if at is aside:
             put_in_place(aside, path)
-        records = [replace(record, name=names[0], seen=seen(os.stat(path)))]
+        records = [replace(record, name=names[0], seen=see(path))]
         for name in names[1:]:
             copy = os.path.join(self.part, name)
             os.makedirs(os.path.dirname(copy), 0o755, exist_ok=True)
             shutil.copy2(path, copy)
             self._report(record.size)
-            records.append(replace(record, name=name, seen=seen(os.stat(copy))))
+            records.append(replace(record, name=name, seen=see(copy)))
         return records
 
     def _download(self, wanted: StagedFile, path: str) -> None:
