@@ -22,7 +22,7 @@ from ckpt_tools import api, launchers
 from ckpt_tools.cache import Note
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, UsageError, explain_refusal
 from ckpt_tools.job import starts
-from ckpt_tools.job.decision import Body, Decision, body_of, check, describe_failure, failure, read
+from ckpt_tools.job.decision import Body, Decision, body_of, check, describe_failure, read
 from ckpt_tools.job.files import hold_lock, make_own, write_first
 from ckpt_tools.job.meeting import SAME, Meeting, find_board, meeting
 from ckpt_tools.job.membership import Membership, Options, Process
@@ -317,12 +317,12 @@ class Decider(Struct, dict=True):
         """Tell the other nodes, which wait, an error that keeps this node from taking part."""
         try:
             yield
-        except CkptError as error:
+        except CkptError:
             rank, ranks = self.membership.rank, self.membership.ranks
             first = rank is None or (ranks is not None and rank == ranks.start)
             if self._meets and first and self.joined is None:
                 with suppress(CkptError):  # raise the error itself, not one of telling it
-                    self._join().exchange(failure(error), lambda _: {})
+                    self._join()  # which this error ends for all
             raise
 
     # ---- deciding
