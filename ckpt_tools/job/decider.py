@@ -23,7 +23,7 @@ from ckpt_tools.cache import Note
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, UsageError, explain_refusal
 from ckpt_tools.job import starts
 from ckpt_tools.job.decision import Body, Decision, body_of, check, describe_failure, read
-from ckpt_tools.job.files import hold_lock, make_own, write_first
+from ckpt_tools.job.files import hold_lock, make_own
 from ckpt_tools.job.meeting import SAME, Meeting, find_board, meeting
 from ckpt_tools.job.membership import Membership, Options, Process
 from ckpt_tools.launchers import LaunchLine
@@ -42,7 +42,7 @@ from ckpt_tools.storage import trust
 from ckpt_tools.storage.stalls import limited
 from ckpt_tools.storage.trust import OURS, Untrusted
 from ckpt_tools.storage.urls import absolute
-from ckpt_tools.storage.writes import take_lock
+from ckpt_tools.storage.writes import take_lock, written
 
 KEPT_DAYS = 90
 """Days after which a decision that no member takes any more is removed."""
@@ -268,7 +268,12 @@ class Decider(Struct, dict=True):
             }
         with ExitStack() as opened:
             for path, body in files.items():
-                opened.enter_context(write_first(path, as_json.dump(body).encode(), self.selection.trust))
+                home, name = os.path.split(path)
+                opened.enter_context(explain_refusal(f"the decision could not be written to {path}", _ROOM))
+                with trust.named(FLAG):
+                    at = opened.enter_context(trust.directory(home, self.selection.trust))
+                data = as_json.dump(body).encode()
+                opened.enter_context(written(at, name, data, self.selection.trust))
             yield
 
     def _prune(self) -> None:

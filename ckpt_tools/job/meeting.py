@@ -19,9 +19,9 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from ckpt_tools import __version__
-from ckpt_tools.errors import CannotLook, CkptError, UsageError
+from ckpt_tools.errors import CannotLook, CkptError, UsageError, explain_refusal
 from ckpt_tools.job.decision import Failed, failure
-from ckpt_tools.job.files import Backoff, make_own, write
+from ckpt_tools.job.files import Backoff, make_own
 from ckpt_tools.job.membership import Membership, Options
 from ckpt_tools.launchers import LaunchLine
 from ckpt_tools.model import ranges
@@ -33,6 +33,7 @@ from ckpt_tools.settings.parsers import is_address
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.attempts import patiently
 from ckpt_tools.storage.trust import OURS, Trust
+from ckpt_tools.storage.writes import replace_file
 
 V = TypeVar("V")
 A = TypeVar("A")
@@ -69,7 +70,9 @@ class Files:
         make_own(directory, trusted, f"name a directory that every node can write with {flag}", flag)
 
     def put(self, key: str, value: bytes) -> None:
-        write(os.path.join(self.directory, safe(key)), value, self.trusted)
+        hint = f"make room, or name another directory with {self.flag}"
+        with explain_refusal(f"{self.directory} cannot be written", hint), trust.named(self.flag):
+            replace_file(self.directory, safe(key), value, self.trusted)
 
     def get(self, key: str) -> bytes | None:
         path = os.path.join(self.directory, safe(key))

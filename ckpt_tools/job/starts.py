@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from ckpt_tools.errors import CkptError
 from ckpt_tools.findings import filled
 from ckpt_tools.job.decision import Decision
-from ckpt_tools.job.files import write
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.planning import first_launch
@@ -27,6 +26,7 @@ from ckpt_tools.settings.checked_json import Invalid, NoJson, checked, parsed
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.stalls import away, limited, watched
 from ckpt_tools.storage.trust import OURS, Trust
+from ckpt_tools.storage.writes import replace_file
 
 NAME = "starts.jsonl"
 _PATIENCE = 10.0  # seconds for a read of /proc, which hangs if a process does
@@ -96,11 +96,10 @@ def add(directory: str, decision: Decision, trusted: Trust) -> None:
             os.fsync(file.fileno())
             size = os.fstat(file.fileno()).st_size
         if size > _MOST:
-            path = os.path.join(directory, NAME)
-            with open(path, "rb") as file:
+            with open(os.path.join(directory, NAME), "rb") as file:
                 file.seek(size - _MOST // 2)
                 newer = file.read().partition(b"\n")[2]
-            write(path, b"\n" + newer, trusted)
+            replace_file(directory, NAME, b"\n" + newer, trusted)
 
 
 def make_line(decision: Decision) -> bytes:

@@ -20,13 +20,13 @@ from msgspec import Struct
 
 from ckpt_tools.discovery.walk import roots
 from ckpt_tools.errors import UsageError, explain_refusal
-from ckpt_tools.job.files import create
 from ckpt_tools.job.view_tree import MARKER, Tree, fill
 from ckpt_tools.layouts import BUILT_IN, Layouts
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.settings import checked_json
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust, Untrusted
+from ckpt_tools.storage.writes import replace_file
 
 SCHEMA = "ckpt-tools/view/v1"
 _DAY = 86400
@@ -66,7 +66,7 @@ def build(
                 trust.absent(directory, trusted)
         new = f"{directory}.view-{secrets.token_hex(8)}"
         try:
-            _fill(new, tree)
+            _fill(new, tree, trusted)
             _exchange_link(new, directory, trusted)
         except BaseException:
             shutil.rmtree(new, ignore_errors=True)
@@ -75,15 +75,16 @@ def build(
     return tree.describe()
 
 
-def _fill(new: str, tree: Tree) -> None:
+def _fill(new: str, tree: Tree, trusted: Trust) -> None:
     """Make the directory ``new`` with the links and small files of ``tree``. The note is written first, so
     that the remains of a killed builder are known as ours. Raise OSError.
     """
     os.mkdir(new, 0o755)
     note = {"schema": SCHEMA, "checkpoint": tree.checkpoint.path, "files": sorted(tree.texts)}
     for name, data in ((MARKER, json.dumps(note, indent=1).encode()), *tree.texts.items()):
-        trust.make(os.path.dirname(f"{new}/{name}"))
-        create(f"{new}/{name}", data)
+        home, _, base = f"{new}/{name}".rpartition("/")
+        trust.make(home)
+        replace_file(home, base, data, trusted)
     for name, path in tree.links.items():
         trust.make(os.path.dirname(f"{new}/{name}"))
         os.symlink(path, f"{new}/{name}")

@@ -112,7 +112,8 @@ def _bring(
         os.makedirs(place.directory, 0o755, exist_ok=True)
         removed += place.make_room(sum(fetched), keep)
         # written first, so that the remains after a kill are known as ckpt's
-        write_note(place.directory, {name: Record(name) for name in (*missing, *texts)} | have)
+        coming = {name: Record(name) for name in (*missing, *texts)}
+        write_note(place.directory, coming | have, place.trusted)
         try:
             have |= {r.name: r for r in fetch.files(missing)}
         except Damaged:

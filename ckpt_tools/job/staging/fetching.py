@@ -22,7 +22,7 @@ from xxhash import xxh3_128_hexdigest
 from ckpt_tools.errors import CannotLook, UsageError, explain_refusal
 from ckpt_tools.inspection.check import inspect
 from ckpt_tools.job.decision import AGAIN, Stage, StagedFile
-from ckpt_tools.job.staging.place import ASIDE, OWN_NAMES, Record, digest_of, see
+from ckpt_tools.job.staging.place import ASIDE, NOTE, Record, digest_of, put_in_place, see
 from ckpt_tools.job.view_tree import Tree, fill
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -256,11 +256,6 @@ def _require_same(wanted: StagedFile, report: Report) -> None:
             raise _explain_replaced(wanted.url)
 
 
-def put_in_place(aside: str, path: str) -> None:
-    os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
-    os.rename(aside, path)
-
-
 def _explain_replaced(url: str) -> CannotLook:
     return CannotLook(f"{url} was replaced while it was brought", AGAIN)
 
@@ -335,7 +330,7 @@ def _find_files(tree: Tree) -> Iterator[StagedFile]:
             for link in links:
                 only.setdefault(link[start:], []).append(rank)
     for name, url in sorted(tree.links.items()):
-        if name.partition("/")[0] in OWN_NAMES:  # the upload of a staged directory
+        if name.startswith((NOTE, ASIDE)):  # the upload of a staged directory
             continue
         _require_name(tree, name, url)
         of = object_of(url)

@@ -31,14 +31,12 @@ from ckpt_tools.settings import checked_json
 from ckpt_tools.settings.checked_json import Count, Text, Whole
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
-from ckpt_tools.storage.writes import take_lock, written_aside
+from ckpt_tools.storage.writes import replace_file, take_lock
 
 NOTE = ".ckpt-stage.json"
 """The note in a staged checkpoint."""
 ASIDE = ".ckpt-aside"
 """The directory in which files wait until they are whole."""
-OWN_NAMES = frozenset({NOTE, f"{NOTE}.tmp", ASIDE})
-"""Names in a staged checkpoint that ckpt uses for itself."""
 SCHEMA = "ckpt-tools/staged/v1"
 _OWN = ".ckpt-stage"
 """The directory of locks, and of checkpoints that are being removed."""
@@ -111,18 +109,15 @@ def read_note(directory: str, trusted: Trust) -> Note | None:
         raise UsageError(text, "remove it, or name another DIR with --stage") from None
 
 
-def write_note(directory: str, records: Mapping[str, Record]) -> None:
+def write_note(directory: str, records: Mapping[str, Record], trusted: Trust = OURS) -> None:
     rows = [to_builtins(record) for _, record in sorted(records.items())]
-    data = json.dumps({"schema": SCHEMA, "boot": boot(), "files": rows}, indent=1).encode()
-    replace_file(os.path.join(directory, NOTE), data)
+    note = {"schema": SCHEMA, "boot": boot(), "files": rows}
+    replace_file(directory, NOTE, json.dumps(note, indent=1).encode(), trusted)
 
 
-def replace_file(path: str, data: bytes, aside: str = "") -> None:
-    """Write a small file whole or not at all, first to ``aside``. Raise OSError."""
-    aside = aside or f"{path}.tmp"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    with written_aside(os.open(aside, flags, 0o644), data, aside, path):
-        pass
+def put_in_place(aside: str, path: str) -> None:
+    os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+    os.rename(aside, path)
 
 
 def _is_whole(path: str, record: Record, *, by_bytes: bool) -> bool:
@@ -230,8 +225,8 @@ class Place(Struct, frozen=True):
     def write_text(self, name: str, data: bytes) -> Record:
         """Write a small file that is a copy of no object. Raise OSError."""
         path = os.path.join(self.directory, name)
-        os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
-        replace_file(path, data, os.path.join(self.directory, f"{NOTE}.text"))
+        replace_file(self.directory, f"{NOTE}.text", data, self.trusted)
+        put_in_place(os.path.join(self.directory, f"{NOTE}.text"), path)
         return Record(name, size=len(data), digest=xxh3_128_hexdigest(data), seen=see(path))
 
     def finish(self, have: Mapping[str, Record]) -> None:
@@ -247,7 +242,7 @@ class Place(Struct, frozen=True):
                     f"{name} cannot be staged in {directory}: another file of the checkpoint is there",
                     "name a DIR with --stage on a file system that tells A from a, or start without --stage",
                 )
-        write_note(directory, have)
+        write_note(directory, have, self.trusted)
         if directory != self.whole:
             os.rename(directory, self.whole)
 
