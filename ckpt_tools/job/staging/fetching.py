@@ -26,7 +26,7 @@ from ckpt_tools.job.staging.place import ASIDE, NOTE, Record, digest_of, put_in_
 from ckpt_tools.job.view_tree import Tree, fill
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.model.finding import Finding, Severity, Verdict
-from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.model.plan import FileLoad, LoadPlan
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.seal import NOT_KEPT
 from ckpt_tools.model.selection import ReadOptions
@@ -35,7 +35,7 @@ from ckpt_tools.reading.scheduler import Request
 from ckpt_tools.reading.session import Session, formats_allowed
 from ckpt_tools.storage.stalls import Rate, Threads
 from ckpt_tools.storage.stores.mounts import learn_versions, object_of, store_of, tree_of
-from ckpt_tools.storage.stores.source import CHUNK, StoreSource
+from ckpt_tools.storage.stores.source import StoreSource
 from ckpt_tools.storage.stores.store import Object, Replaced, Store, other_than
 from ckpt_tools.storage.urls import is_url, split
 
@@ -178,32 +178,14 @@ class Fetch:
 
     def _download(self, wanted: StagedFile, path: str) -> None:
         """Bring the bytes of one object into a new file. Raise CannotLook and OSError."""
-        starts = range(0, wanted.size, CHUNK)
-        with open(os.open(path, _WRITE, 0o644), "wb", buffering=0) as file, StoreSource(wanted.url) as source:
-
-            def one(start: int) -> None:
+        with open(os.open(path, _WRITE, 0o644), "wb") as file:
+            for data in _read_object(wanted):
                 if self._stopped:
                     raise OSError(errno.ECANCELED, "another file could not be brought")
-                try:
-                    data = source.fetch(start, min(CHUNK, wanted.size - start))
-                except Replaced:
-                    raise _explain_replaced(wanted.url) from None
-                except OSError as e:
-                    raise CannotLook(f"{wanted.url}: {e.strerror}", AGAIN) from e
-                count = len(data)
-                while data:
-                    done = os.pwrite(file.fileno(), data, start)
-                    data, start = data[done:], start + done
-                self._report(count)
+                file.write(data)
+                self._report(len(data))
                 if self.rate is not None:
-                    self.rate.took(count)
-
-            pool = Threads(min(REQUESTS, len(starts) or 1))
-            try:
-                for future in [pool.submit(one, start) for start in starts]:
-                    future.result()
-            finally:
-                pool.close(wait=True)
+                    self.rate.took(len(data))
 
     def _report(self, count: int) -> None:
         self._bytes_here += count
@@ -239,6 +221,18 @@ class Fetch:
         bad = report.verdict is Verdict.BROKEN
         wrong = [f for f in report.findings if f.code == NOT_KEPT or (bad and f.severity is Severity.ERROR)]
         return record, wrong
+
+
+def _read_object(wanted: StagedFile) -> Iterator[memoryview]:
+    """Yield the bytes of one object, with several requests under way. Raise CannotLook."""
+    try:
+        with StoreSource(wanted.url, hold=True) as source:
+            source.share(REQUESTS)
+            yield from source.views(0, wanted.size)
+    except Replaced:
+        raise _explain_replaced(wanted.url) from None
+    except OSError as e:
+        raise CannotLook(f"{wanted.url}: {e.strerror}", AGAIN) from e
 
 
 def _require_same(wanted: StagedFile, report: Report) -> None:
@@ -322,7 +316,7 @@ def describe(plan: LoadPlan, home: str, layouts: Layouts) -> dict[str, Any]:
 
 def _find_files(tree: Tree) -> Iterator[StagedFile]:
     """Yield a StagedFile for each link of the tree. Raise OSError, UsageError and CannotLook."""
-    planned = {f.path: f for _, f in tree.plan.loads}
+    planned: dict[str, FileLoad | Object] = {f.path: f for _, f in tree.plan.loads}
     learn_versions(list(tree.links.values()))
     start, only = len(tree.directory) + 1, dict[str, list[int]]()
     if tree.layout.ranks.own_files:  # no rank looks for other ranks' files
@@ -332,28 +326,15 @@ def _find_files(tree: Tree) -> Iterator[StagedFile]:
     for name, url in sorted(tree.links.items()):
         if name.startswith((NOTE, ASIDE)):  # the upload of a staged directory
             continue
-        _require_name(tree, name, url)
-        of = object_of(url)
-        f = planned.get(url)
-        if f is not None and (of.size, of.mtime_ns, of.etag) != (f.size, f.mtime_ns, f.etag):
-            raise CannotLook(f"{url} has been replaced since it was chosen", AGAIN)
+        words = name.split("/")
+        wrong = any(
+            word in ("", ".", "..") or len(word.encode("utf-8", "surrogatepass")) > _LONGEST for word in words
+        )
+        if wrong or "\0" in name or any("/".join(words[:n]) in tree.links for n in range(1, len(words))):
+            text = f"{url} cannot be staged: no file here can have the name {name!r} beside the others"
+            hint = "rename or delete what does not belong to the checkpoint, or start without --stage"
+            raise UsageError(text, hint)
+        of = planned.get(url) or object_of(url)
         ranks = only.get(name, [0])
         own = None if 0 in ranks else tuple(ranks)  # all open rank 0's: Megatron-LM reads arguments from them
         yield StagedFile(name, url, of.size, of.mtime_ns, of.etag, of.version, own)
-
-
-def _require_name(tree: Tree, name: str, url: str) -> None:
-    """Raise UsageError if no local file can have this name."""
-    parts = name.split("/")
-    wrong = any(
-        part in ("", ".", "..") or len(part.encode("utf-8", "surrogatepass")) > _LONGEST for part in parts
-    )
-    if wrong or "\0" in name:
-        text = f"{url} cannot be staged: {name!r} is not a name of a file here"
-        raise UsageError(text, "start without --stage")
-    above = next((a for n in range(1, len(parts)) if (a := "/".join(parts[:n])) in tree.links), None)
-    if above is not None:
-        raise UsageError(
-            f"{url} cannot be staged: {tree.links[above]} is a file, and would be a directory here as well",
-            "rename or delete what does not belong to the checkpoint, or start without --stage",
-        )
