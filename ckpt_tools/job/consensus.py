@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from ckpt_tools.job.decider import Listener
 
 
+Identity = tuple[object, ...]
+"""What a checkpoint is called on every node."""
 LISTED = 32
 """The most candidates that a node names: the newest ones."""
 _FOREIGN, _NAMED = 256, 4
@@ -54,7 +56,7 @@ class Candidate(Struct, frozen=True):
     without: list[tuple[int, bool]] = []
 
     @property
-    def id(self) -> tuple[object, ...]:
+    def id(self) -> Identity:
         c = self.checkpoint
         return c.layout, c.run, c.step, c.epoch, c.step_in_epoch, c.generation
 
@@ -127,7 +129,7 @@ def merge(values: Sequence[Listing], planner: Planner) -> Order:
     _require_one_job(values)
     names = [v.host for v in values]
     hosts = [name if names.count(name) == 1 else f"{name}#{i}" for i, name in enumerate(names)]
-    listed: dict[tuple[object, ...], dict[int, Candidate]] = {}
+    listed: dict[Identity, dict[int, Candidate]] = {}
     for node, value in enumerate(values):
         for row in value.candidates:
             listed.setdefault(row.id, {})[node] = row
@@ -223,42 +225,45 @@ class _Node(Struct):
     # ---- candidates
 
     def _exchange_candidates(self) -> list[Checkpoint]:
-        """Return the candidates of all nodes in the common order, without parts if this node has none. Raise
-        CannotLook if the order lacks one of this node's: all would start from an older checkpoint, or from
-        nothing.
-        """
+        """Return the candidates of all nodes in the common order, without parts if this node has none."""
         planner, found = self.planner, self._find_own()
-        own, rows = found[:LISTED], [describe(c, planner) for c in found[:LISTED]]
+        mine = {(row := describe(c, planner)).id: (row, c) for c in found[:LISTED]}
         listing = Listing(
             host=socket.gethostname(),
             asked=self.asked,
             ranks=(self.ranks.start, self.ranks.stop),
-            candidates=rows,
+            candidates=[row for row, _ in mine.values()],
             more=len(found) > LISTED,
-            earlier=None if rows else first_launch.find_earlier_start(planner.root, planner.selection),
+            earlier=None if mine else first_launch.find_earlier_start(planner.root, planner.selection),
         )
         answer = self.meeting.exchange(listing, lambda values: merge(values, planner), Order)
-        me, self.hosts = self.meeting.me, answer.hosts
+        self._require_mine(answer, {of: c for of, (_, c) in mine.items()})
+        self.hosts, ranked = answer.hosts, list[Checkpoint]()
+        for row in answer.order:
+            c = row.checkpoint
+            if row.id in mine:
+                c = replace(mine[row.id][1], kind=c.kind)
+            else:
+                path = normal(os.path.join(top(planner.root), c.path))
+                c = replace(c, parts=(), path=path, mtime_ns=0, restarts=0)
+            self.entries[c.key] = row
+            ranked.append(c)
+        return ranked
+
+    def _require_mine(self, answer: Order, mine: Mapping[Identity, Checkpoint]) -> None:
+        """Raise CannotLook if the common order lacks a checkpoint of this node: all would start from an older
+        one, or from nothing; also if it tells of nodes or layouts that there are not.
+        """
         nodes = {i for row in answer.order for i, _ in row.without} - {*range(self.meeting.size)}
-        layouts = [planner.layouts.get(row.checkpoint.layout) for row in answer.order]
+        layouts = [self.planner.layouts.get(row.checkpoint.layout) for row in answer.order]
         if nodes or None in layouts or len(answer.hosts) != self.meeting.size:
             raise CannotLook("node 0 tells of nodes or layouts that there are not", SAME)
-        mine = {row.id: c for row, c in zip(rows, own, strict=True)}
-        known = {row.id for row in answer.order if all(i != me for i, _ in row.without)}
-        if lost := next((c for i, c in mine.items() if i not in known), None):
+        known = {row.id for row in answer.order if all(i != self.meeting.me for i, _ in row.without)}
+        for lost in (c for of, c in mine.items() if of not in known):
             raise CannotLook(
                 f"the first node leaves out {lost.label}, which this node has",
                 "start again; if it stays so, add --meet DIR, a directory that only you can write",
             )
-        ranked = list[Checkpoint]()
-        for row in answer.order:
-            named = row.checkpoint
-            path = normal(os.path.join(top(planner.root), named.path))
-            here = replace(named, parts=(), path=path, mtime_ns=0, restarts=0)
-            c = replace(mine[row.id], kind=named.kind) if row.id in mine else here
-            self.entries[c.key] = row
-            ranked.append(c)
-        return ranked
 
     def _find_own(self) -> list[Checkpoint]:
         """Return this node's own candidates, best first; [] is no error, as other nodes may have some."""
