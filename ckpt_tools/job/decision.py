@@ -225,10 +225,11 @@ def _require_resume_paths(document: Document, chosen: Chosen, resume: Resumed) -
         # the word after --tag is a directory, whose name may begin with a dash
         if word.startswith("-") and word not in RESUME_WORDS and before != "--tag":
             raise Invalid(f"resume.args holds {word!r}, which no layout says")
-    paths = [word for word in args if word.startswith("/") or is_url(word)]
-    for path in (resume.path, (resume.env or {}).get("CKPT_LOAD_DIR"), *paths):
+    paths = [("args:", word) for word in args if word.startswith("/") or is_url(word)]
+    load_dir = (resume.env or {}).get("CKPT_LOAD_DIR")
+    for where, path in (("path", resume.path), ("env.CKPT_LOAD_DIR", load_dir), *paths):
         if path is not None and not _leads_to_plan(path, document, chosen):
-            raise Invalid(f"resume leads to {path}, where nothing was planned")
+            raise Invalid(f"resume.{where} {path} leads to nothing that was planned")
 
 
 def _leads_to_plan(path: str, document: Document, chosen: Chosen) -> bool:

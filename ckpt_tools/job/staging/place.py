@@ -252,10 +252,9 @@ class Place(Struct, frozen=True):
         """Free space for ``needed`` bytes: unless ``keep`` is None, remove least recently used checkpoints.
         Return the removed names. Raise CannotLook if that is not enough, and OSError.
         """
-        removed: list[str] = []
+        removed, idle = list[str](), iter(()) if keep is None else self.remove_idle(keep)
         while needed > (free := shutil.disk_usage(self.home).free):
-            name = next(self.remove_idle(keep), None) if keep is not None else None
-            if name is None:
+            if (name := next(idle, None)) is None:
                 more = "" if keep else "; --keep N removes those that were used least recently"
                 text = f"{self.home} has {words_of_size(free)} free, and {words_of_size(needed)} are needed"
                 raise CannotLook(text, f"make room, or name another directory{more}")
