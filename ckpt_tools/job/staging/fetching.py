@@ -11,11 +11,11 @@ import shutil
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from threading import Lock, Semaphore
 from typing import Any, cast
 
-from msgspec import to_builtins
+from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 from xxhash import xxh3_128_hexdigest
 
@@ -55,10 +55,20 @@ class Damaged(Exception):
 
 
 class _StoreWithCopies:
-    """A store that reads objects with a local copy from the copy; ``copies`` maps keys to descriptors."""
+    """The store of a URL while its objects are read from local copies, as far as there are any: ``copies``
+    maps keys to descriptors.
+    """
 
-    def __init__(self, store: Store, copies: Mapping[str, int]) -> None:
-        self.store, self.copies = store, copies
+    def __init__(self, url: str) -> None:
+        self.tree, self.copies = tree_of(url)[0], dict[str, int]()
+        self.store = self.tree.store
+
+    def __enter__(self) -> dict[str, int]:
+        self.tree.store = cast("Store", self)
+        return self.copies
+
+    def __exit__(self, *_: object) -> None:
+        self.tree.store = self.store
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.store, name)
@@ -70,18 +80,6 @@ class _StoreWithCopies:
         return memoryview(os.pread(fd, length, start)), of
 
 
-@contextmanager
-def _reading_copies(url: str) -> Iterator[dict[str, int]]:
-    """Yield a dict of keys and descriptors, empty at first: reads of its objects use these files."""
-    tree, _ = tree_of(url)
-    before, copies = tree.store, dict[str, int]()
-    tree.store = cast("Store", _StoreWithCopies(before, copies))
-    try:
-        yield copies
-    finally:
-        tree.store = before
-
-
 def is_there(path: str, size: int) -> bool:
     """Return True if an earlier attempt left a regular file of that size, which may be the one."""
     try:
@@ -91,30 +89,27 @@ def is_there(path: str, size: int) -> bool:
     return stat.S_ISREG(st.st_mode) and st.st_size == size
 
 
-class Fetch:
+class Fetch(Struct):
     """Brings files of the store of ``root`` to the directory ``part``. ``planned`` are URLs of files to load,
     which must be whole by what is stored about them. ``progress`` gets the bytes here, and the bytes of all
     files.
     """
 
-    def __init__(
-        self,
-        root: str,
-        part: str,
-        planned: Collection[str],
-        options: ReadOptions,
-        progress: Callable[[int, int], object] | None,
-    ) -> None:
-        self.root, self.part, self.planned, self.options = root, part, planned, options
-        self.progress = progress
-        self.rate = Rate(options.limit_rate) if options.limit_rate else None
-        self._width = options.jobs or FILES
-        self._slots = Semaphore(self._width)  # of downloads, while other files are verified
-        self._joint_lock = Lock()
-        self._key: bytes | None = None
-        self._copies: dict[str, int] = {}
-        self._stopped = False
-        self._bytes_here = self._total = 0
+    root: str
+    part: str
+    planned: Collection[str]
+    options: ReadOptions
+    progress: Callable[[int, int], object] | None
+    _slots: Semaphore = field(default_factory=Semaphore)
+    """For downloads, while other files are verified."""
+    _joint: Lock = field(default_factory=Lock)
+    """For joint checks, which add up values of several files."""
+    _rate: Rate | None = None
+    _key: bytes | None = None
+    _copies: dict[str, int] = {}
+    _stopped: bool = False
+    _bytes_here: int = 0
+    _total: int = 0
 
     def files(self, wanted: Mapping[str, StagedFile]) -> list[Record]:
         """Bring the files, each to its name below ``part``. Raise Damaged, CannotLook and OSError."""
@@ -122,16 +117,18 @@ class Fetch:
             return []
         session = open_session(self.root, self.options)
         requests = _make_requests(session, {f.url: f for f in wanted.values()})
-        self._total = sum(f.size for f in wanted.values())
-        self._key = session.reader.key
+        self._total, self._key = sum(f.size for f in wanted.values()), session.reader.key
+        self._rate = Rate(self.options.limit_rate) if self.options.limit_rate else None
+        width = self.options.jobs or FILES
+        self._slots = Semaphore(width)
         aside = os.path.join(self.part, ASIDE)
         shutil.rmtree(aside, ignore_errors=True)
         os.makedirs(aside, 0o755, exist_ok=True)
         names: dict[str, list[str]] = {}
         for name, f in wanted.items():  # a file may have the names of several ranks
             names.setdefault(f.url, []).append(name)
-        pool = Threads(min(self._width + 2, len(names)))
-        with _reading_copies(self.root) as self._copies:
+        pool = Threads(min(width + 2, len(names)))
+        with _StoreWithCopies(self.root) as self._copies:
             waiting: list[Future[list[Record]]] = []
             try:
                 for n, (url, local_names) in enumerate(names.items()):
@@ -184,8 +181,8 @@ class Fetch:
                     raise OSError(errno.ECANCELED, "another file could not be brought")
                 file.write(data)
                 self._report(len(data))
-                if self.rate is not None:
-                    self.rate.took(len(data))
+                if self._rate is not None:
+                    self._rate.took(len(data))
 
     def _report(self, count: int) -> None:
         self._bytes_here += count
@@ -198,8 +195,7 @@ class Fetch:
         fd = os.open(path, _READ)
         try:
             self._copies[key] = fd
-            # joint checks add up values of several files
-            with self._joint_lock if joint else nullcontext():
+            with self._joint if joint else nullcontext():
                 report, _ = inspect(
                     wanted.url,
                     Level.CONTENT,
