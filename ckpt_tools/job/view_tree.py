@@ -30,23 +30,11 @@ def find_name_for(piece: Piece, part: Part, rank: int, coords: Mapping[str, int]
     """Return the end of the path that ``piece`` gives to ``rank`` (as many components as the template has),
     made from the path of ``part``; None if it has no rank in it. ``coords`` are the rank's, if known.
     """
-    below = part.path.split("/")[-piece.depth - 1 :]
     wanted = {**{a: n for a, n in (coords or {}).items() if a in _PLACES}, "rank": rank}
-    above, _, last = piece.template.rpartition("/")
-    directory = _rename(above, "/".join(below[:-1]), part, wanted)
-    file = _rename(last, below[-1], part, wanted)
-    if directory is None or file is None or not (directory[1] or file[1]):
+    pattern, widths = _group_fields(piece.template)
+    out, has_rank = "/".join(part.path.split("/")[-piece.depth - 1 :]), False
+    if (m := re.fullmatch(pattern, out)) is None:
         return None
-    return "/".join(filter(None, (directory[0], file[0])))
-
-
-def _rename(template: str, name: str, part: Part, wanted: Mapping[str, int]) -> tuple[str, int] | None:
-    """Return (another rank's name for a file or its directories, times it has the rank), or None."""
-    pattern, widths = _group_fields(template)
-    m = re.fullmatch(pattern, name)
-    if m is None:
-        return None
-    out, ranks = name, 0
     for group in sorted(m.re.groupindex, key=m.start, reverse=True):
         old, field = m[group], group.partition("__")[0]
         if old is None:
@@ -56,17 +44,17 @@ def _rename(template: str, name: str, part: Part, wanted: Mapping[str, int]) -> 
             new, stem = old, old.removesuffix(str(part.rank))
             common = {stem, stem.rstrip("_").removesuffix("rank").rstrip("_")}
             if stem != old and (part.prefix in common or stem.endswith("rank_")):
-                new = f"{stem}{wanted['rank']}"
+                new = f"{stem}{rank}"
         elif field == "generation" and int(old) == part.rank and m["prefix"].endswith("rank"):
-            new = str(wanted["rank"])  # MindFormers' prefix_rank_R-E_S.ckpt reads like a counter of restarts
+            new = str(rank)  # MindFormers' prefix_rank_R-E_S.ckpt reads like a counter of restarts
         elif field in wanted:
             padded = len(old) if old[0] == "0" and len(old) > 1 else 0
             new = str(wanted[field]).zfill(max(widths.get(field, 0), padded))
-            ranks += field == "rank"
+            has_rank = has_rank or field == "rank"
         else:
             continue
         out = out[: m.start(group)] + new + out[m.end(group) :]
-    return out, ranks
+    return out if has_rank else None
 
 
 @lru_cache(64)
@@ -74,7 +62,7 @@ def _group_fields(template: str) -> tuple[str, dict[str, int]]:
     """Return the template's pattern with a group for each field, and the fields' minimal digits."""
     number = count(1)
     pattern = re.sub(
-        r"\(\?P=(\w+)\)", lambda m: f"(?P<{m[1]}__{next(number)}>{m[0]})", compile_template(template)
+        r"\(\?P=(\w+)\)", lambda m: f"(?P<{m[1]}__{next(number)}>{m[0]}|[^/]+?)", compile_template(template)
     )
     return pattern, {m[1]: int(m[2] or 0) for m in FIELD.finditer(template)}
 
