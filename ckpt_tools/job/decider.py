@@ -140,7 +140,7 @@ class Decider(Struct, dict=True):
         not unique does not tell launches apart: then a decision whose launcher is gone is not followed.
         CannotLook is raised for one of another digest of saves: its key may be that of an earlier start.
         """
-        started, trusted, place = time.time(), self.selection.trust, ""
+        started, trusted = time.time(), self.selection.trust
         with self._open:  # the meeting tells the others how this node ended
             with self._reporting():
                 if self.options.require_mount:
@@ -155,23 +155,22 @@ class Decider(Struct, dict=True):
                     names = _list_names(place)
                     numbers = [int(m[1]) for name in names if (m := _NUMBERED.fullmatch(name))]
                     last = max((n for n in numbers if f"{n}.json" in names), default=0)
-                    decision = (
-                        self._find_usable(os.path.join(place, f"{last}.json"), started) if last else None
-                    )
+                    newest = os.path.join(place, f"{last}.json")
+                    decision = self._find_usable(newest, started) if last else None
                 if decision is None:
                     self._prune()
                     return self._make(os.path.join(place, f"{max(numbers, default=0) + 1}.json"))
-                if error := decision.document.error:
-                    raise error.as_error()
-                if decision.about.saves != self.saves:
-                    text = f"the decision {decision.path} may be of an earlier start with this job id"
+                if not decision.document.error and decision.about.saves != self.saves:
+                    text = f"the decision {newest} may be of an earlier start with this job id"
                     remove = f"rm -r {shlex.quote(place)}"
                     raise CannotLook(
                         f"{text}: its ranks or checkpoints are not those of {absolute(self.root)} now",
                         f"give each start its own --job; or end the whole job, then {remove}",
                     )
-                self._claim(decision.path)
-                return decision
+                self._claim(newest)
+        if error := decision.document.error:
+            raise error.as_error()
+        return decision
 
     def _require_mount(self) -> None:
         hint = "check that its file system is mounted, then start again"
