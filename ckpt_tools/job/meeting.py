@@ -209,7 +209,8 @@ class Meeting:
         self.found = {0: mine}
         try:
             for _ in self._poll():
-                for i in {*range(self.size)} - self.found.keys():
+                # in place of a process that died before all had come there may be another one
+                for i in {*range(self.size)} - (self.found.keys() if self.round else {0}):
                     if (value := self._read(f"{self.session}.{self.round}.{i}", i, type(mine))) is not None:
                         self.found[i] = value
                 if len(self.found) == self.size:
