@@ -141,17 +141,10 @@ class Tree(Struct, dict=True):
     @cached_property
     def _coords(self) -> Mapping[int, Mapping[str, int]]:
         """The coordinates of the ranks that have a file in the run; this checkpoint's go before others'."""
-        run = [
-            c
-            for c in self.plan.candidates
-            if (c.layout, c.run) == (self.checkpoint.layout, self.checkpoint.run)
-        ]
-        return {
-            p.rank: dict(p.coords)
-            for c in (*run[::-1], self.checkpoint)
-            for p in c.parts
-            if p.rank is not None
-        }
+        mine = self.checkpoint
+        run = [c for c in self.plan.candidates if (c.layout, c.run) == (mine.layout, mine.run)]
+        parts = (p for c in (*run[::-1], mine) for p in c.parts)
+        return {p.rank: dict(p.coords) for p in parts if p.rank is not None}
 
     def find_name(self, part: Part, rank: int | None) -> str:
         """Return the path at which ``rank`` looks for ``part``, perhaps of another rank. Raise UsageError."""
