@@ -40,11 +40,7 @@ def find_name_for(piece: Piece, part: Part, rank: int, coords: Mapping[str, int]
         if old is None:
             continue
         if field == "prefix":
-            # ``pangu3`` is what rank 3 calls the run ``pangu`` (discovery/names.py, _common_prefixes)
-            new, stem = old, old.removesuffix(str(part.rank))
-            common = {stem, stem.rstrip("_").removesuffix("rank").rstrip("_")}
-            if stem != old and (part.prefix in common or stem.endswith("rank_")):
-                new = f"{stem}{rank}"
+            new = _rename_prefix(old, part, rank)
         elif field == "generation" and int(old) == part.rank and m["prefix"].endswith("rank"):
             new = str(rank)  # MindFormers' prefix_rank_R-E_S.ckpt reads like a counter of restarts
         elif field in wanted:
@@ -55,6 +51,16 @@ def find_name_for(piece: Piece, part: Part, rank: int, coords: Mapping[str, int]
             continue
         out = out[: m.start(group)] + new + out[m.end(group) :]
     return out if has_rank else None
+
+
+def _rename_prefix(prefix: str, part: Part, rank: int) -> str:
+    """Return what ``rank`` calls its run: ``pangu3`` is what rank 3 calls the run ``pangu``
+    (discovery/names.py, _common_prefixes).
+    """
+    stem = prefix.removesuffix(str(part.rank))
+    common = {stem, stem.rstrip("_").removesuffix("rank").rstrip("_")}
+    is_own = stem != prefix and (part.prefix in common or stem.endswith("rank_"))
+    return f"{stem}{rank}" if is_own else prefix
 
 
 @lru_cache(64)
