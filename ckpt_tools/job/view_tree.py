@@ -32,25 +32,24 @@ def find_name_for(piece: Piece, part: Part, rank: int, coords: Mapping[str, int]
     """
     wanted = {**{a: n for a, n in (coords or {}).items() if a in _PLACES}, "rank": rank}
     pattern, widths = _group_fields(piece.template)
-    out, has_rank = "/".join(part.path.split("/")[-piece.depth - 1 :]), False
-    if (m := re.fullmatch(pattern, out)) is None:
+    out = "/".join(part.path.split("/")[-piece.depth - 1 :])
+    m = re.fullmatch(pattern, out)
+    found = {group: text for group, text in m.groupdict().items() if text is not None} if m else {}
+    if m is None or "rank" not in found:
         return None
-    for group in sorted(m.re.groupindex, key=m.start, reverse=True):
-        old, field = m[group], group.partition("__")[0]
-        if old is None:
-            continue
+    for group in sorted(found, key=m.start, reverse=True):
+        old, field = found[group], group.partition("__")[0]
         if field == "prefix":
             new = _rename_prefix(old, part, rank)
         elif field == "generation" and int(old) == part.rank and m["prefix"].endswith("rank"):
             new = str(rank)  # MindFormers' prefix_rank_R-E_S.ckpt reads like a counter of restarts
         elif field in wanted:
-            padded = len(old) if old[0] == "0" and len(old) > 1 else 0
+            padded = len(old) if old.startswith("0") else 0
             new = str(wanted[field]).zfill(max(widths.get(field, 0), padded))
-            has_rank = has_rank or field == "rank"
         else:
             continue
         out = out[: m.start(group)] + new + out[m.end(group) :]
-    return out if has_rank else None
+    return out
 
 
 def _rename_prefix(prefix: str, part: Part, rank: int) -> str:
