@@ -23,14 +23,14 @@ from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import is_directory, is_file
 
 _UNSEEN = "check that its file system is mounted and readable, then start again"
-_PLACES = frozenset((*COORDS, "node"))
+_PLACES = frozenset((*COORDS, "node", "rank"))
 
 
 def find_name_for(piece: Piece, part: Part, rank: int, coords: Mapping[str, int] | None = None) -> str | None:
     """Return the end of the path that ``piece`` gives to ``rank`` (as many components as the template has),
     made from the path of ``part``; None if it has no rank in it. ``coords`` are the rank's, if known.
     """
-    wanted = {**{a: n for a, n in (coords or {}).items() if a in _PLACES}, "rank": rank}
+    wanted = {**(coords or {}), "rank": rank}
     pattern, widths = _group_fields(piece.template)
     out = "/".join(part.path.split("/")[-piece.depth - 1 :])
     m = re.fullmatch(pattern, out)
@@ -43,7 +43,7 @@ def find_name_for(piece: Piece, part: Part, rank: int, coords: Mapping[str, int]
             new = _rename_prefix(old, part, rank)
         elif field == "generation" and int(old) == part.rank and m["prefix"].endswith("rank"):
             new = str(rank)  # MindFormers' prefix_rank_R-E_S.ckpt reads like a counter of restarts
-        elif field in wanted:
+        elif field in _PLACES & wanted.keys():
             padded = len(old) if old.startswith("0") else 0
             new = str(wanted[field]).zfill(max(widths.get(field, 0), padded))
         else:
