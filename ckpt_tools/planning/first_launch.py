@@ -1,7 +1,7 @@
 """Decide whether this is a first launch: look for anything that speaks against a start from nothing.
 
 Reads what earlier starts resumed from in the log of decisions. Every command that chooses reads the log;
-commands that decide for a job write it (job/decisions.py).
+commands that decide for a job write it (job/decider.py).
 """
 
 from __future__ import annotations
