@@ -62,7 +62,7 @@ def quarantine(
             steps = [store.step_to_write(os.path.relpath(t.path, root), t.data) for t in trackers]
             steps += [Step(path, f"{store.place(QUARANTINE)}/{path}") for path in relative]
             number = store.run("quarantine", ", ".join(g.name for g in moving), steps).number
-        rows = [*store.changes(), *_list_changes(why, trackers, apply)]
+        rows = [*store.back, *_list_changes(why, trackers, apply)]
         return Changes("quarantine", root, apply, tuple(rows), findings, number)
 
 
@@ -167,7 +167,7 @@ def _find_moves(store: Store, root: str, path: str) -> Iterator[tuple[Operation,
             continue
         for step in operation.steps:
             is_meant = any(f"{end}/".startswith(f"{relative}/") for end in (step.source, step.target))
-            if is_meant and not step.kept and step.find_state(store.tree) == "done":
+            if is_meant and not step.kept and store.is_done(step):
                 has_any = True
                 yield operation, step
         if has_any and not relative.startswith(STATE):
@@ -189,11 +189,11 @@ def undo(root: str, *, apply: bool = False, state_dir: str | None = None, trust:
         if last is None:
             hint = f"'ckpt ls --quarantine {quote(root)}' lists what lies in {STATE}/{QUARANTINE}"
             raise NoCheckpoint(f"no command that can be taken back has changed anything in {root}", hint)
-        states = [(step, step.find_state(store.tree)) for step in last.steps]
-        for path in (os.path.join(root, step.target) for step, state in states if state == "gone"):
-            text = f"{path} is not as 'ckpt {last.command}' left it"
+        done = [step for step in reversed(last.steps) if store.is_done(step)]
+        for step in (step for step in last.steps if step not in done and not store.is_open(step)):
+            text = f"{os.path.join(root, step.target)} is not as 'ckpt {last.command}' left it"
             raise UsageError(text, "move back by hand what it has put away")
-        rows = _list_undo(store, root, [step for step, state in states[::-1] if state == "done"], apply)
+        rows = _list_undo(store, root, done, apply)
         if apply:
             store.take_back(last)
         return Changes("undo", root, apply, tuple(rows), (), last.number if apply else None)
@@ -203,14 +203,14 @@ def _list_undo(store: Store, root: str, steps: Sequence[Step], done: bool) -> li
     """Return the rows of a command that was taken back already, and of undoing ``steps``. Raises UsageError
     if the old path of a file is taken by now.
     """
-    rows = store.changes()
+    rows = [*store.back]
     for step in steps:
         was, now = os.path.join(root, step.source), os.path.join(root, step.target)
         if step.kept:
             old = os.path.join(root, step.kept)
             rows.append(Change(now, "replaced" if done else "would-replace", f"by {old}"))
             continue
-        if store.tree.identify(step.source) is not None:
+        if store.identify(step.source) is not None:
             raise UsageError(f"{was} exists, and is not replaced", "move it away first")
         rows.append(Change(now, "moved" if done else "would-move", "", was))
     return rows
@@ -224,7 +224,7 @@ def list_quarantine(root: str, *, state_dir: str | None = None, trust: Trust = O
             why = f"{op.command}, {time.strftime('%Y-%m-%d %H:%M', time.localtime(op.at))}"
             for step in op.steps:
                 was, there = (step.target, step.kept) if step.kept else (step.source, step.target)
-                if there.startswith(f"{STATE}/{QUARANTINE}/") and store.tree.identify(there) is not None:
+                if there.startswith(f"{STATE}/{QUARANTINE}/") and store.identify(there) is not None:
                     was, there = os.path.join(root, was), os.path.join(root, there)
                     rows.append(Change(there, "in-quarantine", why, was))
     return Changes("ls", root, applied=False, changes=tuple(rows))

@@ -193,7 +193,7 @@ def pin(
             _write(home, name, remove, trusted)
         state = f"{'would-be-' if dry_run else ''}{'unpinned' if remove else 'pinned'}"
         rows = [Change(os.path.join(root, name), state, "", None, label) for name, label in labels.items()]
-        return Changes("pin", root, not dry_run, (*store.changes(), *rows))
+        return Changes("pin", root, not dry_run, (*store.back, *rows))
 
 
 def _find_labels(root: str, paths: list[str], remove: bool, selection: Selection) -> dict[str, str]:

@@ -20,7 +20,6 @@ from ckpt_tools.inspection.check import Inspection, Mismatches
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report
-from ckpt_tools.model.seal import SealedFile
 from ckpt_tools.reading.session import Session, formats_allowed
 from ckpt_tools.storage import LocalSource, OpenFile, ShortRead, Source
 
@@ -47,6 +46,10 @@ class Damaged(NamedTuple):
     @property
     def is_damaged(self) -> bool:
         return self.report.verdict is Verdict.BROKEN
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.is_damaged and not self.wrong
 
     @property
     def has_structure(self) -> bool:
@@ -91,17 +94,23 @@ class Bench:
         if report.verdict is Verdict.BROKEN:
             # not compared: structure rejected them, or structural damage kept the content from being read
             beside += (*anatomy.failed, *(anatomy.sums if report.level < Level.CONTENT else ()))
-            if file := self.find_sealed(target):
-                beside += (crc32 for crc32, _ in _crcs_of_chunks(file, report.size))
-            if report.format is None:
-                beside += _sums_by_name(path)
+            beside += self.list_sealed(target, report.size)
+            beside += _sums_by_name(path) if report.format is None else ()
         return Damaged(path, report, anatomy.sums, wrong, beside)
 
-    def find_sealed(self, path: str) -> SealedFile | None:
-        """Return what seals say of the file; None if no seal names it, or seals differ about its chunks."""
+    def list_sealed(self, path: str, size: int) -> Iterator[Sum]:
+        """Yield the CRC-32 and the CRC-32C of each chunk in the seal of a file; nothing if no seal names it,
+        if seals differ about its chunks, or if it has another ``size`` than the sealed one.
+        """
         seals = self.session.indexes.seals
         entries = seals.sealed_by(path) if seals is not None else []
-        return entries[0][0] if len({f.chunks for f, _ in entries}) == 1 else None
+        if len({f.chunks for f, _ in entries}) != 1 or entries[0][0].size != size:
+            return
+        file = entries[0][0]
+        for i, extent in enumerate(chunks(size)):
+            digits = slice(i * _CRC_DIGITS, (i + 1) * _CRC_DIGITS)
+            for crc, values in ((CRC32, file.chunk_crc32), (CRC32C, file.chunk_crc32c)):
+                yield Sum("a sealed chunk", int(values[digits], 16), (extent,), extent.offset, hash=crc)
 
 
 def _sums_by_name(path: str) -> Iterator[Sum]:
@@ -113,17 +122,6 @@ def _sums_by_name(path: str) -> Iterator[Sum]:
                 for _ in structure(source, anatomy, format_of(name).checks[Level.STRUCTURE]):
                     pass
             yield from (*anatomy.sums, *anatomy.failed)
-
-
-def _crcs_of_chunks(file: SealedFile, size: int) -> Iterator[tuple[Sum, Sum]]:
-    """Yield the CRC-32 and the CRC-32C of each chunk in a seal; nothing if the file's size is another."""
-    for i, extent in enumerate(chunks(size) if size == file.size else ()):
-        digits = slice(i * _CRC_DIGITS, (i + 1) * _CRC_DIGITS)
-        crc32, crc32c = int(file.chunk_crc32[digits], 16), int(file.chunk_crc32c[digits], 16)
-        yield (
-            Sum("a sealed chunk", crc32, (extent,), extent.offset, hash=CRC32),
-            Sum("a sealed chunk", crc32c, (extent,), extent.offset, hash=CRC32C),
-        )
 
 
 class Mended(NamedTuple):
@@ -175,7 +173,7 @@ def mend(bench: Bench, damaged: Damaged) -> Mended | None:
     if tail and tail[0] <= _MOST_COPIED:
         with LocalSource(path) as source, tempfile.TemporaryDirectory(prefix="ckpt-repair-") as home:
             copy = bench.look(_write_trial(home, source, *tail), instead_of=path)
-        if not copy.is_damaged and not copy.wrong:
+        if copy.is_sound:
             why = "its directory rewritten: every record fits its own CRC, and none is missing"
             return Mended(why, {}, tail=tail)
     for _, data, _ in find_lost_indexes(bench.session, path) if path.endswith(".index.json") else ():
@@ -222,7 +220,7 @@ def _flip_back(bench: Bench, damaged: Damaged) -> Mended | None:
             if len(new_bytes) == before or source.size > _MOST_COPIED:
                 return None
             now = bench.look(_write_trial(home, patched, source.size), instead_of=damaged.path)
-            if not now.is_damaged and not now.wrong:
+            if now.is_sound:
                 break
         else:
             return None
@@ -244,22 +242,14 @@ def _is_wrong(source: Source, s: Sum) -> bool:
     return any(True for _ in mismatches(source, [s], jobs=1))
 
 
-def extents_of(s: Sum) -> list[Extent] | None:
-    """Return where in the file the bytes lie that a checksum covers; None if they are compressed."""
-    if any(isinstance(p, Deflated) for p in s.pieces):
-        return None
-    return [p for p in s.pieces if isinstance(p, Extent)]
-
-
 def length_of(s: Sum) -> int:
     return sum(len(p) if isinstance(p, bytes) else p.length for p in s.pieces)
 
 
 def _add_bits(damaged: Damaged, patched: Patched, source_of: dict[int, Sum]) -> None:
     """Add the bits that wrong CRCs locate, CRCs of few bytes first, which locate a bit with less doubt."""
-    candidates = dict.fromkeys((*damaged.wrong, *damaged.beside))
-    for s in sorted(candidates, key=length_of):
-        if not isinstance(s.hash, Crc) or extents_of(s) is None or not isinstance(s.expected, int):
+    for s in sorted(dict.fromkeys((*damaged.wrong, *damaged.beside)), key=length_of):
+        if not isinstance(s.hash, Crc) or not isinstance(s.expected, int) or extents_of(s) is None:
             continue
         misfit = next(iter(mismatches(patched, [s], jobs=1)), None)  # None: an earlier flip mended it
         if misfit is None or not isinstance(misfit[1], int):
@@ -269,6 +259,13 @@ def _add_bits(damaged: Damaged, patched: Patched, source_of: dict[int, Sum]) -> 
         if flip is not None and place is not None:
             patched.new_bytes[place] = patched.read(place, 1)[0] ^ 1 << flip.bit
             source_of[place] = s
+
+
+def extents_of(s: Sum) -> list[Extent] | None:
+    """Return where in the file the bytes lie that a checksum covers; None if they are compressed."""
+    if any(isinstance(p, Deflated) for p in s.pieces):
+        return None
+    return [p for p in s.pieces if isinstance(p, Extent)]
 
 
 def _place_in_file(s: Sum, index: int) -> int | None:
@@ -283,11 +280,6 @@ def _place_in_file(s: Sum, index: int) -> int | None:
 
 def _has_witness(patched: Source, at: int, locator: Sum, bench: Bench, inspected: Damaged) -> bool:
     """Return whether a checksum other than the ``locator`` of a bit covers byte ``at`` as well, and fits."""
-    file = bench.find_sealed(patched.path)
-    sealed = (s for pair in _crcs_of_chunks(file, patched.size) for s in pair) if file else ()
-    covering = (
-        s
-        for s in (*inspected.sums, *sealed)
-        if any(e.offset <= at < e.offset + e.length for e in extents_of(s) or ())
-    )
-    return any(s != locator and not _is_wrong(patched, s) for s in covering)
+    others = (s for s in (*inspected.sums, *bench.list_sealed(patched.path, patched.size)) if s != locator)
+    covering = (s for s in others if any(0 <= at - e.offset < e.length for e in extents_of(s) or ()))
+    return any(not _is_wrong(patched, s) for s in covering)

@@ -103,7 +103,8 @@ class Watcher:
     def _save(self, metrics: Metrics) -> None:
         for root in self.roots:
             root.save()
-        self.roots[0].write("metrics-not-written", self.options.metrics_file, metrics.write)
+        what = f"{self.options.metrics_file} cannot be written: "
+        self.roots[0].attempt("metrics-not-written", metrics.write, what)
         self._saved_at = time.monotonic()
 
 
