@@ -25,6 +25,7 @@ from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Session
+from ckpt_tools.storage.listing import within
 from ckpt_tools.storage.trust import OURS, Trust
 
 
@@ -156,26 +157,25 @@ def restore(
         return Changes("restore", root, apply, tuple(rows), (), number)
 
 
-def _find_moves(store: Store, root: str, path: str) -> Iterator[tuple[Operation, Step]]:
-    """Yield (operation, rename) for everything in the quarantine that a path means: of a path outside it,
+def _find_moves(store: Store, root: str, path: str) -> list[tuple[Operation, Step]]:
+    """Return (operation, rename) for everything in the quarantine that a path means: of a path outside it,
     what was put away the last time. Raises NoCheckpoint if there is nothing.
     """
-    relative = os.path.relpath(path, root)
-    has_any = False
-    for operation in store.operations:
-        if operation.command != "quarantine" or operation.status != "done":
-            continue
-        for step in operation.steps:
-            is_meant = any(f"{end}/".startswith(f"{relative}/") for end in (step.source, step.target))
-            if is_meant and not step.kept and store.is_done(step):
-                has_any = True
-                yield operation, step
-        if has_any and not relative.startswith(STATE):
-            return  # the last time that it was put away
-    if not has_any:
+    relative, found = os.path.relpath(path, root), list[tuple[Operation, Step]]()
+    put_away = (op for op in store.operations if op.command == "quarantine" and op.status == "done")
+    for op in put_away:
+        meant = (s for s in op.steps if within(s.source, relative) or within(s.target, relative))
+        found += ((op, step) for step in meant if not step.kept and store.is_done(step))
+        if found and not relative.startswith(STATE):
+            break  # the last time that it was put away
+    if not found:
         text = f"nothing that 'ckpt quarantine' put away was {path}"
-        hint = f"'ckpt ls --quarantine {quote(root)}' lists what lies in {STATE}/{QUARANTINE}"
-        raise NoCheckpoint(text, hint)
+        raise NoCheckpoint(text, _explain_list(root))
+    return found
+
+
+def _explain_list(root: str) -> str:
+    return f"'ckpt ls --quarantine {quote(root)}' lists what lies in {STATE}/{QUARANTINE}"
 
 
 def undo(root: str, *, apply: bool = False, state_dir: str | None = None, trust: Trust = OURS) -> Changes:
@@ -187,8 +187,8 @@ def undo(root: str, *, apply: bool = False, state_dir: str | None = None, trust:
         undoable = (op for op in store.operations if op.status == "done" and op.command in journal.UNDOABLE)
         last = next(undoable, None)
         if last is None:
-            hint = f"'ckpt ls --quarantine {quote(root)}' lists what lies in {STATE}/{QUARANTINE}"
-            raise NoCheckpoint(f"no command that can be taken back has changed anything in {root}", hint)
+            text = f"no command that can be taken back has changed anything in {root}"
+            raise NoCheckpoint(text, _explain_list(root))
         done = [step for step in reversed(last.steps) if store.is_done(step)]
         for step in (step for step in last.steps if step not in done and not store.is_open(step)):
             text = f"{os.path.join(root, step.target)} is not as 'ckpt {last.command}' left it"
@@ -250,21 +250,23 @@ def point_tracker(s: Session, chosen: Checkpoint) -> Pointed | None:
     tracker.
     """
     layout, base = s.layouts.of(chosen), chosen.parts[0].base
-    then = layout.tracker.name(chosen) if layout.tracker.file else None
-    if not layout.tracker.file or then is None or layout.tracker.read is None:
+    tracker = layout.tracker
+    then = tracker.name(chosen) if tracker.file and tracker.read is not None else None
+    if not tracker.file or then is None:
         return None
-    path = os.path.join(base, layout.tracker.file)
-    tracker = s.text_tracker(layout.name, base)
-    if tracker is None:
-        data = layout.tracker.write(then)
-        return Pointed(path, None, then, data) if layout.tracker.always else None
+    path, found = os.path.join(base, tracker.file), s.text_tracker(layout.name, base)
+    if found is None:
+        return Pointed(path, None, then, tracker.write(then)) if tracker.always else None
     if os.path.islink(path):
         raise UsageError(f"{path} is a link", "point it yourself: ln -sfn")
-    name = tracker[1]
-    if not isinstance(name, Finding) and layout.tracker.names(chosen, name):
+    name = found[1]
+    if isinstance(name, Finding):
+        now = name.message
+    elif tracker.names(chosen, name):
         return None
-    now = name.message if isinstance(name, Finding) else "nothing readable" if name is None else str(name)
-    return Pointed(path, now, then, layout.tracker.write(then))
+    else:
+        now = "nothing readable" if name is None else str(name)
+    return Pointed(path, now, then, tracker.write(then))
 
 
 def find_trackers_naming(s: Session, checkpoints: list[Checkpoint]) -> set[str]:

@@ -28,7 +28,7 @@ from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.seal import Fragment, Seal, SealedCheckpoint, SealedFile, SealedOne, Sealing
 from ckpt_tools.model.selection import ReadOptions
-from ckpt_tools.planning.engine import check_together
+from ckpt_tools.planning.engine import GAPS, check_together
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.reader import place
 from ckpt_tools.reading.scheduler import prefetch
@@ -41,6 +41,8 @@ from ckpt_tools.storage.urls import is_normal, is_url
 if TYPE_CHECKING:
     from ckpt_tools.guard.signing import Signer
 
+_GAPS = frozenset(rule.id for rule in GAPS)
+"""The ids of rules that find files that a save lacks."""
 Identities = Mapping[str, "Identity | OSError"]
 """Path -> what changes when the file does, or the error if nobody can say."""
 
@@ -239,7 +241,7 @@ class Sealer:
         """
         if (c := target.checkpoint) is not None:
             about = self._about.find(c, {part.path for part in c.parts})
-            if found := [f for f in about if f.is_error or f.code in WRITTEN]:
+            if found := [f for f in about if (f.is_error and f.rule in _GAPS) or f.code in WRITTEN]:
                 return found
         out = [f for path in target.files for f in self._find_wrong_in(path)]
         seals = self.session.indexes.seals
