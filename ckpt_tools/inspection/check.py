@@ -129,12 +129,14 @@ class Inspection(Struct):
     pages: bytes = b""
     found: list[Finding] = field(default_factory=list)
 
-    def run(self, read: Read) -> tuple[Report, Anatomy]:
-        """Return the report and the anatomy of the file, whose content ``read`` reads. Call once."""
+    def run(self, read: Read, source: OpenFile | None = None) -> tuple[Report, Anatomy]:
+        """Return the report and the anatomy of the file, or of the ``source`` that is to take its place.
+        ``read`` reads the content. Call once.
+        """
         anatomy = self.anatomy = Anatomy(key=self.key, regions=[] if self.explain else None)
         certain = names.may_be_index(self.path.rpartition("/")[2])  # other files are judged by it
         try:
-            source = opened(self.path, self.io, hold=self.level >= Level.CONTENT, certain=certain)
+            source = source or opened(self.path, self.io, hold=self.level >= Level.CONTENT, certain=certain)
         except OSError as e:
             return unreadable(self.path, e), anatomy
         with source:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from functools import partial
 from io import BufferedRandom
@@ -16,7 +15,7 @@ from ckpt_tools.errors import CannotLook, NoCheckpoint, UsageError
 from ckpt_tools.guard import journal
 from ckpt_tools.guard.journal import Step, Store
 from ckpt_tools.guard.quarantine import point_tracker
-from ckpt_tools.guard.repair.mending import Bench, Damaged, Lost, Mended, find_lost_indexes, mend
+from ckpt_tools.guard.repair.mending import Bench, Damaged, Lost, Mended, Patched, find_lost_indexes, mend
 from ckpt_tools.model.answers import Change, Changes
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level
@@ -24,6 +23,7 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.scheduler import prefetch
 from ckpt_tools.reading.session import Session
+from ckpt_tools.storage import LocalSource
 from ckpt_tools.storage.listing import within
 
 _BLOCK = 8 << 20
@@ -130,7 +130,7 @@ def _replace_all(
         path = os.path.relpath(damaged.path, bench.session.root)
         fill = partial(_write_mended, os.path.join(root, path), mended)
         steps.append(step := store.step_to_write(path, fill, kept=QUARANTINE))
-        result = bench.look(os.path.join(root, step.source), instead_of=damaged.path)
+        result = bench.look(damaged.path, partial(LocalSource, os.path.join(root, step.source)))
         if not result.is_sound or result.report.level < Level.CONTENT:
             raise CannotLook(f"{damaged.path}: the repaired file is not sound; nothing is changed")
         if mended.odds:
@@ -151,15 +151,8 @@ def _replace_all(
 
 def _write_mended(old: str, mended: Mended, new: BufferedRandom) -> None:
     """Write ``old`` mended, with its owner and extended attributes. Raises OSError if one cannot be kept."""
-    with open(old, "rb") as source:
-        shutil.copyfileobj(source, new, _BLOCK)
-    for offset, value in mended.bits.items():
-        new.seek(offset)
-        new.write(bytes([value]))
-    if mended.tail is not None:
-        new.seek(mended.tail[0])
-        new.write(mended.tail[1])
-        new.truncate()
+    with Patched(old, mended.bits, mended.tail) as source:
+        new.writelines(source.read(at, min(_BLOCK, source.size - at)) for at in range(0, source.size, _BLOCK))
     fd, info = new.fileno(), os.stat(old)
     if (os.fstat(fd).st_uid, os.fstat(fd).st_gid) != (info.st_uid, info.st_gid):
         os.fchown(fd, info.st_uid, info.st_gid)
