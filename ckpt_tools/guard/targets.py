@@ -22,7 +22,7 @@ from ckpt_tools.discovery.seals import directories
 from ckpt_tools.errors import CannotLook, NoCheckpoint, UsageError
 from ckpt_tools.formats.seals.document import NAME, beside, is_apart, signature_beside
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
-from ckpt_tools.model.finding import Finding, Severity, Verdict, blind, worst
+from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.seal import SealedCheckpoint
@@ -217,8 +217,8 @@ WRITTEN = frozenset({"in-use", "unfinished-save"})
 
 class Checked(Struct, frozen=True):
     """The outcome of one verification; ``written``: somebody still writes the checkpoint, so nothing is
-    known. ``findings`` have paths and are no notes; all files were checked to ``level`` at least. Of the
-    ``hidden`` files nothing is known because their index is damaged.
+    known. ``findings`` have paths and are no notes; all files were checked to ``level`` at least. ``unread``
+    tells of a file that could not be read, for another reason than damage to its index.
     """
 
     verdict: Verdict
@@ -227,7 +227,7 @@ class Checked(Struct, frozen=True):
     files: int
     size: int
     level: Level = Level.CONTENT
-    hidden: frozenset[str] = frozenset()
+    unread: Finding | None = None
 
     @property
     def codes(self) -> tuple[str, ...]:
@@ -296,7 +296,8 @@ def _conclude(s: Session, parts: Sequence[Part], across: Iterable[Finding]) -> C
     hidden = {part.path for part in parts if s.indexes.hidden(part.path)}  # by damage to an index
     causes = [f for f in serious if f.path not in hidden]
     verdicts = {report.verdict for report in own if report.path not in hidden} | {worst(causes)}
-    if blind(causes) or any(part.path in s.indexes.unseen for part in parts):  # nobody could look
+    unread = next((f for f in causes if f.code == "unreadable"), None)
+    if unread or any(part.path in s.indexes.unseen for part in parts):  # nobody could look
         verdicts.add(Verdict.UNKNOWN)
     elif hidden:
         verdicts.add(Verdict.BROKEN)
@@ -308,7 +309,7 @@ def _conclude(s: Session, parts: Sequence[Part], across: Iterable[Finding]) -> C
         files=len(parts),
         size=sum(max(0, part.size) for part in parts),
         level=min((report.level for report in own), default=Level.PRESENCE),
-        hidden=frozenset(hidden),
+        unread=unread,
     )
 
 

@@ -128,9 +128,7 @@ def _why_not_asked(s: Session, c: Checkpoint, selection: Selection) -> str:
 
 def _why_not_good(checked: Checked) -> str:
     """Return why a verified checkpoint is not good, or "". Raises CannotLook if a file could not be read."""
-    causes = [f for f in checked.findings if f.path not in checked.hidden]
-    if blind(causes):
-        what = next(f for f in causes if f.code == "unreadable")
+    if what := checked.unread:
         raise CannotLook(f"{what.path}: {what.message}: nothing is removed", HINT.partition(",")[0])
     codes = ", ".join(checked.codes[:4])
     if checked.written:

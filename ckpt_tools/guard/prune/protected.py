@@ -23,7 +23,7 @@ from ckpt_tools.planning import first_launch
 from ckpt_tools.planning.choice_warnings import find_named_as_best
 from ckpt_tools.reading.session import Session
 from ckpt_tools.settings import checked_json, resolve
-from ckpt_tools.storage import opened, trust
+from ckpt_tools.storage import opened
 from ckpt_tools.storage.listing import Names, walk, within
 from ckpt_tools.storage.retry import is_directory, is_file, is_link
 from ckpt_tools.storage.trust import Trust
@@ -46,26 +46,24 @@ def find_decided(plan_dir: str | None, trusted: Trust) -> frozenset[str]:
             raise CannotLook(text, "check that it is mounted, or name another with --plan-dir")
         return frozenset()
     try:
-        with trust.named(first_launch.FLAG):
-            for directory, _, names in os.walk(home, onerror=_raise):
-                for name in names:
-                    if name == first_launch.LAST or _DECISION.fullmatch(name):
-                        body = _read_decision(os.path.join(directory, name), trusted)
-                        loaded = [body.get(key) for key in ("checkpoint", "resume", "shared", "ranks")]
-                        nodes = checked_json.nodes([*loaded, {"path": body.get("path")}])
-                        paths = (node.get("path") for node in nodes if isinstance(node, dict))
-                        out |= {real_path(path) for path in paths if isinstance(path, str)}
+        for directory, _, names in os.walk(home, onerror=_raise):
+            for name in names:
+                if name == first_launch.LAST or _DECISION.fullmatch(name):
+                    body = _read_decision(os.path.join(directory, name), trusted)
+                    loaded = [body.get(key) for key in ("checkpoint", "resume", "shared", "ranks")]
+                    nodes = checked_json.nodes([*loaded, {"path": body.get("path")}])
+                    paths = (node.get("path") for node in nodes if isinstance(node, dict))
+                    out |= {real_path(path) for path in paths if isinstance(path, str)}
     except OSError as e:
         raise CannotLook(f"decisions of jobs cannot be read: {e.filename}: {e.strerror}") from e
     return frozenset(out)
 
 
 def _read_decision(path: str, trusted: Trust) -> Mapping[str, Any]:
-    """Return a decision of a job; {} if it is gone. Raises CannotLook if it is damaged."""
+    """Return a decision of a job; {} if it is gone. Raises CannotLook if it is damaged, and Untrusted."""
+    data = first_launch.read_below(path, f"{path}, which says what a job loads,", trusted)
     try:
-        value = checked_json.parsed(trust.read(path, first_launch.MOST, trusted))
-    except FileNotFoundError:
-        return {}
+        value = {} if data is None else checked_json.parsed(data)
     except checked_json.NoJson as e:
         hint = "when no process of that start runs any more, remove it"
         raise CannotLook(f"{path}, which says what a job loads, is damaged", hint) from e

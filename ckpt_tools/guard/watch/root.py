@@ -227,11 +227,8 @@ class WatchedRoot:
         tally.states = Counter(dict.fromkeys(STATES, 0) | Counter(now.values()))
         tally.codes = Counter(chain(*(record.codes for record in shown.values())))
         good = (r for r in shown.values() if r.state in _GOOD)
-        last = max(good, key=lambda r: r.saved_at, default=None)
-        last_good, tally.good_step, tally.good_at = None, None, None
-        if last:
-            tally.good_step, tally.good_at = last.step, last.saved_at
-            last_good = {"path": last.path, "step": last.step, "saved_at": last.saved_at}
+        last = tally.last_good = max(good, key=lambda r: r.saved_at, default=None)
+        last_good = last and {"path": last.path, "step": last.step, "saved_at": last.saved_at}
         runs = _list_runs(found)
         tally.interval = _find_interval(runs[0]) if runs else None
         basis = hash((frozenset(one.moment for one in found.values()), frozenset(now.items())))
