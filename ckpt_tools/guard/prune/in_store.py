@@ -140,11 +140,10 @@ class Deleter(Struct, frozen=True):
                 raise checked_json.Invalid(f"it is about {note.root}")
         except FileNotFoundError:
             return []
-        except OSError as e:
-            raise CannotLook(f"{path} cannot be read: {e.strerror}") from e
-        except ValueError as e:
+        except (OSError, ValueError) as e:
+            text = f"{path}, which says what was being deleted, cannot be used: {e}"
             hint = "see with 'ckpt verify' what is left of checkpoints, then remove that file"
-            raise CannotLook(f"{path}, which says what was being deleted, is damaged: {e}", hint) from e
+            raise CannotLook(text, hint) from e
         begun = [d for d in note.checkpoints if d.is_begun()]
         if begun:
             self._delete(begun)

@@ -166,10 +166,9 @@ def read_pins(root: str) -> frozenset[str]:
             out.add(body.path)
     except FileNotFoundError:
         pass
-    except OSError as e:
-        raise CannotLook(f"which checkpoints are pinned cannot be read: {e.filename}: {e.strerror}") from e
-    except ValueError as e:
-        raise CannotLook(f"a pin in {home} is damaged: {e!r}", "pin its checkpoint again") from e
+    except (OSError, ValueError) as e:
+        text = f"which checkpoints are pinned cannot be read in {home}: {getattr(e, 'strerror', None) or e}"
+        raise CannotLook(text, "if a pin there is damaged, remove it and pin its checkpoint again") from e
     return frozenset(out)
 
 

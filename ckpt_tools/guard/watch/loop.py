@@ -34,7 +34,6 @@ class Watcher:
         self.options, self._say, self._sleep = options, say, sleep
         self.roots = [WatchedRoot(root, options, say) for root in dict.fromkeys(roots)]
         self._saved_at = time.monotonic()
-        self._failed = False  # a root could not be listed
 
     def run(self) -> int:
         """Watch until a signal ends it; with ``once`` make one pass and return 0 (all finished checkpoints
@@ -80,8 +79,7 @@ class Watcher:
             while self._look(root) <= 0:
                 self._save(metrics)
         states = [root.tally.states for root in self.roots]
-        blind = self._failed or any(r.blind or not r.tally.up for r in self.roots)
-        if blind or any(s["unknown"] for s in states):
+        if any(root.blind for root in self.roots) or any(s["unknown"] for s in states):
             return 5
         if any(s["bad"] for s in states):
             return 1
@@ -92,7 +90,6 @@ class Watcher:
         try:
             soon = root.look()
         except (CannotLook, Untrusted) as e:
-            self._failed = True
             root.problem("cannot-look", str(e))
             return self.options.rescan
         if time.monotonic() - self._saved_at > _SAVED:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from ckpt_tools import __version__
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.guard.watch import WatchOptions
 from ckpt_tools.guard.watch.pending import Record
@@ -132,9 +131,6 @@ class Metrics:
         """Yield all metrics as they are now; a thread of the server calls this as well."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
 
-        build = GaugeMetricFamily("ckpt_build_info", "The version of ckpt-tools.", labels=["version"])
-        build.add_metric([__version__], 1)
-        yield build
         # a label is UTF-8: bytes of a path that are none are shown as such
         roots = (os.fsencode(tally.root).decode("utf-8", "backslashreplace") for tally in self._tallies)
         tallies = [*zip(roots, self._tallies, strict=True)]

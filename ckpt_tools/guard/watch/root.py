@@ -119,7 +119,9 @@ class WatchedRoot:
     def blind(self) -> bool:
         """Whether the last pass, or its plan, could not look at something."""
         exit_code = self.tally.answer.exit_code if self.tally.answer else 0
-        return "unreadable" in self._problems or exit_code == CannotLook.exit_code
+        return exit_code == CannotLook.exit_code or bool(
+            self._problems.keys() & {"cannot-look", "unreadable"}
+        )
 
     # ---- one checkpoint
 
