@@ -137,9 +137,10 @@ class Sealer:
         prefetch(s, s.parts, Level.STRUCTURE)
         for part in s.parts:
             s.report(part, Level.STRUCTURE)
+        across = check_together(s, s.found.tree, Level.STRUCTURE)
         found, seal_dir = list(targets(s)), options.read.seal_dir
         saves = {c.key: c for target in found if (c := target.checkpoint)}
-        self._about = Findings(check_together(s, s.found.tree, Level.STRUCTURE), list(saves.values()))
+        self._about = Findings(across, list(saves.values()))
         if seal_dir is not None:
             found = [target._replace(seal=place(seal_dir, target.seal)) for target in found]
         self._alone = {target.path for target in found if target.files == (target.path,)}
