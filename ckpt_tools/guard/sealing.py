@@ -240,10 +240,8 @@ class Sealer:
         """Return why a target must not be sealed: also files that an earlier seal names and that are gone,
         and an earlier seal that cannot be used, because nobody knows what it says.
         """
-        if (c := target.checkpoint) is not None:
-            about = self._about.find(c, {part.path for part in c.parts})
-            if found := [f for f in about if (f.is_error and f.rule in _GAPS) or f.code in WRITTEN]:
-                return found
+        if found := self._find_across(target.checkpoint):
+            return found
         out = [f for path in target.files for f in self._find_wrong_in(path)]
         seals = self.session.indexes.seals
         if seals is not None and not self.options.again:
@@ -253,6 +251,11 @@ class Sealer:
             unique = dict.fromkeys(found)
             out += (f for f in unique if f.severity is Severity.ERROR or f.code == "seal-broken")
         return out
+
+    def _find_across(self, c: Checkpoint | None) -> list[Finding]:
+        """Return what a checkpoint lacks, or that its save goes on."""
+        about = self._about.find(c, {part.path for part in c.parts}) if c else ()
+        return [f for f in about if (f.is_error and f.rule in _GAPS) or f.code in WRITTEN]
 
     def _find_wrong_in(self, path: str) -> list[Finding]:
         """Return what keeps a file from being sealed, as far as its structure tells."""

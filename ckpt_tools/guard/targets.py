@@ -22,9 +22,9 @@ from ckpt_tools.discovery.seals import directories
 from ckpt_tools.errors import CannotLook, NoCheckpoint, UsageError
 from ckpt_tools.formats.seals.document import NAME, beside, is_apart, signature_beside
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
-from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
+from ckpt_tools.model.finding import Finding, Severity, Verdict, blind, worst
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.report import Level
+from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.seal import SealedCheckpoint
 from ckpt_tools.planning.engine import check_together
 from ckpt_tools.reading.scheduler import prefetch
@@ -212,6 +212,7 @@ def find_named(found: Sequence[Group], paths: Sequence[str], root: str) -> list[
     return list(dict.fromkeys(out))
 
 
+_GRAVITY = (Verdict.OK, Verdict.SUSPECT, Verdict.BROKEN, Verdict.UNKNOWN)
 WRITTEN = frozenset({"in-use", "unfinished-save"})
 
 
@@ -290,27 +291,31 @@ class Findings:
 
 def _conclude(s: Session, parts: Sequence[Part], across: Iterable[Finding]) -> Checked:
     """Return the outcome for a checkpoint, from its files' reports and the findings ``across`` files."""
-    own = [s.known(part) for part in parts if part.path in s.reports]
+    own = list(filter(None, (s.reports.get(part.path) for part in parts)))
     found = [f.at(report.path) for report in own for f in report.findings]
     serious = [f for f in dict.fromkeys([*found, *across]) if f.severity is not Severity.NOTE]
     hidden = {part.path for part in parts if s.indexes.hidden(part.path)}  # by damage to an index
     causes = [f for f in serious if f.path not in hidden]
-    verdicts = {report.verdict for report in own if report.path not in hidden} | {worst(causes)}
-    unread = next((f for f in causes if f.code == "unreadable"), None)
-    if unread or any(part.path in s.indexes.unseen for part in parts):  # nobody could look
-        verdicts.add(Verdict.UNKNOWN)
-    elif hidden:
-        verdicts.add(Verdict.BROKEN)
-    order = (Verdict.UNKNOWN, Verdict.BROKEN, Verdict.SUSPECT)
     return Checked(
-        verdict=next((v for v in order if v in verdicts), Verdict.OK),
+        verdict=_find_verdict(s, parts, own, causes, hidden),
         written=not WRITTEN.isdisjoint(f.code for f in serious),
         findings=tuple(serious),
         files=len(parts),
         size=sum(max(0, part.size) for part in parts),
         level=min((report.level for report in own), default=Level.PRESENCE),
-        unread=unread,
+        unread=next((f for f in causes if f.code == "unreadable"), None),
     )
+
+
+def _find_verdict(
+    s: Session, parts: Sequence[Part], own: Sequence[Report], causes: list[Finding], hidden: set[str]
+) -> Verdict:
+    verdicts = {report.verdict for report in own if report.path not in hidden} | {worst(causes)}
+    if blind(causes) or any(part.path in s.indexes.unseen for part in parts):  # nobody could look
+        verdicts.add(Verdict.UNKNOWN)
+    elif hidden:
+        verdicts.add(Verdict.BROKEN)
+    return max(verdicts, key=_GRAVITY.index)
 
 
 def _find_in_seals(s: Session, c: Checkpoint, parts: Sequence[Part]) -> Iterator[Finding]:

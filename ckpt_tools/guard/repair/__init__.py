@@ -17,7 +17,7 @@ from ckpt_tools.guard.journal import Step, Store
 from ckpt_tools.guard.quarantine import point_tracker
 from ckpt_tools.guard.repair.mending import Bench, Damaged, Lost, Mended, Patched, find_lost_indexes, mend
 from ckpt_tools.model.answers import Change, Changes
-from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading.opening import open_session
@@ -63,9 +63,12 @@ def repair(
         missing = [row for row in find_lost_indexes(s) if _is_at_or_below(row[0], paths)]
         number = _replace_all(store, bench, repairs, missing) if apply and (repairs or missing) else None
         rows = [*store.back, *_list_changes(judged, missing, apply)]
-        unknown = (d.report for d in inspected if d.report.verdict is Verdict.UNKNOWN)
-        unseen = tuple(f for report in unknown for f in report.findings if f.severity)
-        return Changes("repair", root, apply, tuple(rows), unseen, number)
+        return Changes("repair", root, apply, tuple(rows), _find_unseen(inspected), number)
+
+
+def _find_unseen(inspected: Sequence[Damaged]) -> tuple[Finding, ...]:
+    unknown = (d.report for d in inspected if d.report.verdict is Verdict.UNKNOWN)
+    return tuple(f for report in unknown for f in report.findings if f.severity)
 
 
 def _judge(bench: Bench, damaged: Damaged, accept_odds: float) -> tuple[Mended | None, str]:

@@ -232,12 +232,10 @@ class WatchedRoot:
         last = tally.last_good = max(good, key=lambda r: r.saved_at, default=None)
         last_good = last and {"path": last.path, "step": last.step, "saved_at": last.saved_at}
         runs = _list_runs(found)
-        tally.interval = _find_interval(runs[0]) if runs else None
+        tally.interval = _find_interval(runs)
         basis = hash((frozenset(one.moment for one in found.values()), frozenset(now.items())))
         if tally.answer is None or basis != self._answered:
-            finished = (saves for saves in runs if any(one.finished for one in saves))
-            names = list(dict.fromkeys(saves[0].checkpoint.run for saves in finished))
-            tally.answer, self._answered = _ask(s, self.options, names), basis
+            tally.answer, self._answered = _ask(s, self.options, _name_finished(runs)), basis
         answer = to_builtins(tally.answer)
         agrees = answer.pop("tracker")
         waiting = [found[key] for key, state in now.items() if state == "waiting"]
@@ -342,7 +340,13 @@ def _list_runs(found: Mapping[str, Listed]) -> list[list[Listed]]:
     return sorted(runs.values(), key=lambda saves: -saves[-1].checkpoint.mtime_ns)
 
 
-def _find_interval(saves: Sequence[Listed]) -> float | None:
-    """Return the median seconds between the newest saves of a run; None without two."""
-    times = [one.checkpoint.mtime_ns / 1e9 for one in saves[-_SAVES:]]
-    return median(b - a for a, b in pairwise(times)) if len(times) > 1 else None
+def _name_finished(runs: Iterable[Sequence[Listed]]) -> list[str]:
+    finished = (saves for saves in runs if any(one.finished for one in saves))
+    return list(dict.fromkeys(saves[0].checkpoint.run for saves in finished))
+
+
+def _find_interval(runs: Sequence[Sequence[Listed]]) -> float | None:
+    """Return the median seconds between the newest saves of the run saved last; None without two."""
+    newest = runs[0][-_SAVES:] if runs else ()
+    gaps = [(b.checkpoint.mtime_ns - a.checkpoint.mtime_ns) / 1e9 for a, b in pairwise(newest)]
+    return median(gaps) if gaps else None
