@@ -12,7 +12,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ckpt_tools import __version__
-from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.findings import finding
@@ -20,18 +19,16 @@ from ckpt_tools.formats.seals import document
 from ckpt_tools.formats.seals.document import NAME
 from ckpt_tools.formats.seals.seal import CODE
 from ckpt_tools.guard.fragments import find_state, merge_below, remove_fragments
-from ckpt_tools.guard.targets import Target, describe, files_of, find_size, targets
+from ckpt_tools.guard.targets import WRITTEN, Findings, Target, describe, files_of, find_size, targets
 from ckpt_tools.guard.writing import SEAL_ELSEWHERE, put, remove_abandoned, require_writable
 from ckpt_tools.inspection.digest_pass import DigestPass
-from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
+from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.seal import Fragment, Seal, SealedCheckpoint, SealedFile, SealedOne, Sealing
 from ckpt_tools.model.selection import ReadOptions
-from ckpt_tools.planning.engine import check_together, find_gaps
-from ckpt_tools.planning.lost_files import find_no_model
-from ckpt_tools.planning.trackers import TORN, find_hint
+from ckpt_tools.planning.engine import GAPS, check_together
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.reader import place
 from ckpt_tools.reading.scheduler import prefetch
@@ -44,6 +41,8 @@ from ckpt_tools.storage.urls import is_url, normal
 if TYPE_CHECKING:
     from ckpt_tools.guard.signing import Signer
 
+_GAPS = frozenset(rule.id for rule in GAPS)
+"""The ids of rules that find files that a save lacks."""
 Identities = Mapping[str, "Identity | OSError"]
 """Path -> what changes when the file does, or the error if nobody can say."""
 
@@ -124,8 +123,7 @@ class Sealer:
             s.reader.key,
             s.reader.advance,
         )
-        self._expected: dict[tuple[str, str], completeness.Expected] = {}
-        self._gaps: dict[CheckpointKey, list[Finding]] = {}  # of each checkpoint and run, found once
+        self._about = Findings((), ())
         self._alone = set[str]()
         self._signer: Signer | None = None
         if options.sign_key is not None:
@@ -139,8 +137,10 @@ class Sealer:
         prefetch(s, s.parts, Level.STRUCTURE)
         for part in s.parts:
             s.report(part, Level.STRUCTURE)
-        check_together(s, s.found.tree, Level.STRUCTURE)
+        across = check_together(s, s.found.tree, Level.STRUCTURE)
         found, seal_dir = list(targets(s)), options.read.seal_dir
+        saves = {c.key: c for target in found if (c := target.checkpoint)}
+        self._about = Findings(across, list(saves.values()))
         if seal_dir is not None:
             found = [target._replace(seal=place(seal_dir, target.seal)) for target in found]
         self._alone = {target.path for target in found if target.files == (target.path,)}
@@ -239,11 +239,8 @@ class Sealer:
         """Return why a target must not be sealed: also files that an earlier seal names and that are gone,
         and an earlier seal that cannot be used, because nobody knows what it says.
         """
-        if (c := target.checkpoint) is not None:
-            if c.key not in self._gaps:
-                self._gaps[c.key] = self._find_gaps(c, target.siblings)
-            if self._gaps[c.key]:
-                return self._gaps[c.key]
+        if found := self._find_across(target.checkpoint):
+            return found
         out = [f for path in target.files for f in self._find_wrong_in(path)]
         seals = self.session.indexes.seals
         if not self.options.again:
@@ -254,26 +251,10 @@ class Sealer:
             out += (f for f in unique if f.severity is Severity.ERROR or f.code == "seal-broken")
         return out
 
-    def _find_gaps(self, c: Checkpoint, siblings: Sequence[Checkpoint]) -> list[Finding]:
-        """Return what the checkpoint lacks, or that its save goes on."""
-        s, run = self.session, (c.layout, c.run)
-        if c.unfinished:
-            return [finding("unfinished-save", "the save never finished", path=c.path, hint=find_hint(s, c))]
-        if run not in self._expected:
-            finished = [o for o in siblings if not o.unfinished]
-            self._expected[run] = completeness.expected(finished, s.layouts)
-        found = find_gaps(c, self._expected[run]) or [*find_no_model(s, c)]
-        gaps = [f for f in found if f.severity is not Severity.NOTE]
-        if (gaps or any(map(self._is_torn, c.parts))) and s.unfinished(c, siblings):
-            why = gaps[0].message if gaps else "its newest files end early: it may still be written"
-            return [finding("unfinished-save", why, path=c.path, hint=find_hint(s, c))]
-        return [f for f in gaps if f.severity is Severity.ERROR]
-
-    def _is_torn(self, part: Part) -> bool:
-        """Return whether a file ends early, and nothing says that its save was finished."""
-        report = self.session.reports.get(part.path)
-        found = report.findings if report else ()
-        return any(f.code in TORN and f.severity is Severity.WARNING for f in found)
+    def _find_across(self, c: Checkpoint | None) -> list[Finding]:
+        """Return what a checkpoint lacks, or that its save goes on."""
+        about = self._about.find(c, {part.path for part in c.parts}) if c else ()
+        return [f for f in about if (f.is_error and f.rule in _GAPS) or f.code in WRITTEN]
 
     def _find_wrong_in(self, path: str) -> list[Finding]:
         """Return what keeps a file from being sealed, as far as its structure tells."""

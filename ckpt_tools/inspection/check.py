@@ -134,12 +134,12 @@ class Inspection(Struct):
     found: list[Finding] = field(default_factory=list)
     wrong: list[Sum] = field(default_factory=list)
 
-    def run(self) -> Report:
-        """Return the report on the file. Call once."""
+    def run(self, source: OpenFile | None = None) -> Report:
+        """Return the report on the file, or on the ``source`` that is to take its place. Call once."""
         anatomy = self.anatomy = Anatomy(key=self.key, regions=[] if self.explain else None)
         certain = names.may_be_index(self.path.rpartition("/")[2])  # other files are judged by it
         try:
-            source = opened(self.path, self.io, hold=self.level >= Level.CONTENT, certain=certain)
+            source = source or opened(self.path, self.io, hold=self.level >= Level.CONTENT, certain=certain)
         except OSError as e:
             return unreadable(self.path, e)
         with source:
@@ -311,7 +311,7 @@ def unreadable(path: str, error: OSError) -> Report:
     return Report(path, None, -1, _find_verdict([found]), Level.PRESENCE, findings=(of_file(found, path),))
 
 
-def _find_verdict(found: Sequence[Finding]) -> Verdict:
+def _find_verdict(found: list[Finding]) -> Verdict:
     """Return UNKNOWN if findings say that a file was not seen, unless they show damage all the same."""
     codes, verdict = {f.code for f in found}, worst(found)
     damaged = verdict is Verdict.BROKEN and _NOT_READ.isdisjoint(codes)

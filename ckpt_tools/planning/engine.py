@@ -206,7 +206,8 @@ class _Run:
         if not looks_torn or not s.unfinished(c, self.finished):
             return gaps
         self._soften(torn)
-        text = "; ".join(f.message for f in gaps) or "it ends early, or a file of it does"
+        torn_text = f"{completeness.label(c)} ends early, or a file of it does"
+        text = "; ".join(f.message for f in gaps) or torn_text
         ranks = next((f.ranks for f in gaps if f.ranks), ())
         return [unfinished.describe_written(c.path, text, trackers.find_hint(s, c), ranks)]
 
