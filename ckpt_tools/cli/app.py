@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
+from copy import copy
 from functools import cache
 from importlib import import_module
 from inspect import cleandoc
@@ -60,6 +61,7 @@ _NAMES = {"help_option_names": ["-h", "--help"]}
 AFTER_DASHES = "the command to start comes after --: ckpt run ROOT -- torchrun … train.py"
 _BESIDES = re.compile(r" \((?!default\))[^)]*\)| \\?\[CKPT_\w+\]|(?:[;:] \{|; default|; - |\. ).*|\.$")
 """The parts of a flag's help text that -h leaves out: asides, variables, and further sentences."""
+_EXAMPLES = "\n\nExamples:\n"
 _LOOKS_LIKE_MARKUP = re.compile(r"\[(?=[a-z#/@])")
 
 
@@ -84,8 +86,6 @@ class _Line:
 
     def get_params(self, ctx: Any) -> list[Any]:
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
-        if ctx.meta.get("shown") and ctx.meta["brief"]:  # what people need first
-            params = [p for p in params if getattr(p, "rich_help_panel", None) is None]
         for param in params:
             param._runtime_param = _Verbatim()  # noqa: SLF001 - nothing public says it
             if getattr(param, "is_flag", False):
@@ -93,23 +93,10 @@ class _Line:
         return params
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        one: Any = self
-        texts, ctx.meta["shown"] = (one.help, one.epilog), True
-        helps = [param.help for param in one.params]
-        if ctx.meta["brief"] and one.epilog:
-            rows = one.epilog.splitlines()[:4]  # three examples
-            one.help = one.help.partition("\n\n")[0]
-            one.epilog = "\n".join([*rows, "", f"{ctx.command_path} --help lists all flags."])
         try:
-            for param in one.params if ctx.meta["brief"] and one.epilog else ():
-                param.help = _BESIDES.sub("", param.help)
             super().format_help(ctx, formatter)  # type: ignore[misc]
         except SystemExit:  # rich raises it if the reader has closed the pipe
             ctx.exit()
-        finally:
-            one.help, one.epilog = texts
-            for param, text in zip(one.params, helps, strict=True):
-                param.help = text
 
 
 class Commands(_Line, TyperGroup):
@@ -122,26 +109,16 @@ class Commands(_Line, TyperGroup):
         return command(name) if name in COMMANDS else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that a line begins with. Raise UsageError if its second word is mistyped."""
-        if (name := " ".join(args[:2])) in COMMANDS and len(args) > 1:
-            return name, command(name), args[2:]
+        """Return the command that a line begins with, of one word or two. Raise UsageError if none is."""
+        for name, rest in ((" ".join(args[:2]), args[2:]), (args[0], args[1:])):
+            if name in COMMANDS:
+                return name, command(name), rest
         if ctx.resilient_parsing:  # of a shell that completes
             return super().resolve_command(ctx, args)
-        first, second = [*args, "-"][:2]
-        if first not in COMMANDS:
-            if os.path.lexists(first):
-                hint = f"'ckpt ls {quote(first)}' lists what is there"
-                raise UsageError(f"there is no command {first!r}", hint)
-            # of a huge directory only a part is compared
-            meant = nearest(first, COMMANDS, 0.6) or nearest(first, os.listdir()[:10_000], 0.6)
-            hint = f"did you mean 'ckpt {quote(meant)}'?" if meant else "'ckpt -h' lists all commands"
-            raise UsageError(f"there is no command {first!r}, and no file or directory", hint)
-        longer = [known for known in COMMANDS if known.startswith(f"{first} ")]
-        is_path = second.startswith("-") or os.path.lexists(second)
-        if not is_path and (meant := nearest(name, longer, 0.85)):
-            text = f"there is no 'ckpt {name}', and no such directory"
-            raise UsageError(text, f"did you mean 'ckpt {meant}'?")
-        return first, command(first), args[1:]
+        # of a huge directory only a part is compared
+        meant = nearest(args[0], [*COMMANDS, *os.listdir()[:10_000]], 0.6)
+        hint = f"did you mean 'ckpt {quote(meant)}'?" if meant else "'ckpt -h' lists all commands"
+        raise UsageError(f"there is no command {args[0]!r}", hint)
 
 
 class Command(_Line, TyperCommand):
@@ -159,6 +136,19 @@ class Command(_Line, TyperCommand):
         ctx.params["command"] = started
         return rest
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Show all that is known of the command; for -h what people need first, and three examples."""
+        shown = copy(self)
+        if ctx.meta["brief"]:
+            about, rows = str(self.help), str(self.epilog).splitlines()[:4]
+            shown.help = about.partition("\n\n")[0]
+            shown.epilog = "\n".join([*rows, "", f"{ctx.command_path} --help lists all flags."])
+            first: list[Any] = [copy(p) for p in self.params if getattr(p, "rich_help_panel", None) is None]
+            for param in first:
+                param.help = _BESIDES.sub("", param.help)
+            shown.params = first
+        super(Command, shown).format_help(ctx, formatter)
+
 
 def _explain_mistake(error: Any, ctx: Any, args: Sequence[str]) -> UsageError:
     """Return a parser's error in ckpt's words, with the flag that was probably meant."""
@@ -167,8 +157,13 @@ def _explain_mistake(error: Any, ctx: Any, args: Sequence[str]) -> UsageError:
     undashed = ctx.meta.get("undashed", False)  # its flag may be one of the command to start
     flag = getattr(error, "option_name", "")
     if "No such option" in message:
+        # of -rank, whose right form is --rank, the parser reports only one letter
+        single = (word for word in args if re.match("-[^-]", word) and flag[-1] in word)
+        word = flag if flag.startswith("--") else f"-{next(single)}".partition("=")[0]
         known = [name for param in ctx.command.params for name in param.opts]
-        meant = _find_meant(flag, known, args, 0.8 if undashed else 0.5)
+        part = word.strip("-").rstrip("s")  # --step for --max-step
+        within = (name for name in known if part in name.split("-"))
+        meant = word if word in known else next(within, nearest(word, known, 0.8 if undashed else 0.5))
         message = f"there is no flag {flag}" + (f"; did you mean {meant}?" if meant else "")
     elif "requires an argument" in message:
         message = f"{flag} needs a value"
@@ -177,33 +172,29 @@ def _explain_mistake(error: Any, ctx: Any, args: Sequence[str]) -> UsageError:
     return UsageError(message, f"{AFTER_DASHES}; {hint}" if undashed else hint)
 
 
-def _find_meant(flag: str, known: Sequence[str], args: Sequence[str], alike: float) -> str | None:
-    """Return the known flag that was probably meant: it has ``flag`` as a word, or a similar name."""
-    # For -rank, whose right form is --rank, the parser reports only one letter.
-    single = [word for word in args if word[:1] == "-" and word[1:2] != "-" and flag[-1] in word]
-    short = (name for word in single if (name := f"-{word.partition('=')[0]}") in known)
-    word = flag.strip("-").rstrip("s")
-    within = (name for name in known if len(word) > 1 and word in name.strip("-").split("-"))
-    return next(short, None) or next(within, None) or nearest(flag, known, alike)
+def _find_function(name: str) -> Any:
+    """Return the function of a command; its docstring is what --help shows, with the examples last."""
+    function_name = name.replace(" ", "_")
+    return getattr(import_module(f"ckpt_tools.cli.{function_name}"), function_name)
 
 
 @cache
 def command(name: str) -> Any:
     """Return typer's command of this name, such as ``hook install``; imports the command's module."""
-    function_name = name.replace(" ", "_")
-    module = import_module(f"ckpt_tools.cli.{function_name}")
+    function = _find_function(name)
+    about, _, rows = cleandoc(function.__doc__).partition(_EXAMPLES)
     title = next(title for title, rows in GROUPS.items() if name in rows)
     one = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     one.command(
         name,
         cls=Command,
         context_settings=_NAMES,
-        help=_escape(_join_lines(getattr(module, function_name).__doc__)),
+        help=_escape(_join_lines(about)),
         short_help=GROUPS[title][name],
-        epilog=_escape("\n".join(("Examples:", *(f"  {line}  # {why}" for line, why in examples(name))))),
+        epilog=_escape("\n".join(("Examples:", *(f"  {row}" for row in rows.splitlines())))),
         rich_help_panel=title,
         hidden=title == list(GROUPS)[-1],
-    )(getattr(module, function_name))
+    )(function)
     made: Any = typer.main.get_command(one)
     for param in made.params:
         param.help = _escape(param.help)
@@ -212,8 +203,7 @@ def command(name: str) -> Any:
 
 def examples(name: str) -> Iterator[tuple[str, str]]:
     """Yield the examples of a command, each with what it is for; ``run`` is a directory of checkpoints."""
-    text: str = import_module(f"ckpt_tools.cli.{name.replace(' ', '_')}").EXAMPLES
-    for row in text.strip().splitlines():
+    for row in cleandoc(_find_function(name).__doc__).partition(_EXAMPLES)[2].splitlines():
         line, _, why = row.rpartition("  # ")
         yield line, why
 

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from ckpt_tools.cli import options, output
-from ckpt_tools.cli.options import argument
+from ckpt_tools.cli.options import parameter
 from ckpt_tools.settings.resolve import require_known
 
-EXAMPLES = """
-ckpt formats  # all known formats
-ckpt formats | grep torch  # one family of them
-ckpt formats --json  # the same for a program
-ckpt formats --json | python3 -m json.tool  # on several lines
-NO_COLOR=1 ckpt formats  # without colours
-"""
 
-
-@options.ask(("table", "json"), "no_plugins output_file format json color", settings=False)
-def formats(
-    asked: options.Asked,
-    name: Annotated[
-        str | None, argument("FORMAT", "A format, such as torch_zip. Default: all.", options.formats)
-    ] = None,
-) -> int:
+@options.ask(
+    ("table", "json"),
+    parameter("FORMAT", "A format, such as torch_zip. Default: all.", offer=options.formats, name="name"),
+    "no_plugins output_file format json color",
+    settings=False,
+)
+def formats(asked: options.Asked) -> int:
     """List the known file formats: what protects each part of them, what cannot be seen, which framework
     loads them, where the facts come from, and which other package adds them, if one does.
+
+    Examples:
+    ckpt formats  # all known formats
+    ckpt formats | grep torch  # one family of them
+    ckpt formats --json  # the same for a program
+    ckpt formats --json | python3 -m json.tool  # on several lines
+    NO_COLOR=1 ckpt formats  # without colours
     """
     from ckpt_tools.formats import FORMATS, package_of
     from ckpt_tools.output import catalogue
@@ -46,7 +43,7 @@ def formats(
         for f in FORMATS
     ]
     output.say_broken_plugins(("formats", "manifests"))
-    if name is not None:
+    if (name := asked.given["name"]) is not None:
         require_known(name, (f.name for f in FORMATS), "format", "'ckpt formats' lists all")
         entries = [entry for entry in entries if entry["name"] == name]
     fields = ("suffixes", "names", "protects", "limits", "loader", "reference", "package")

@@ -13,14 +13,6 @@ from ckpt_tools.output.sentence import ALONE
 from ckpt_tools.output.words import printable
 from ckpt_tools.storage.urls import real_path
 
-EXAMPLES = """
-ckpt latest run --rank 0  # the file that rank 0 loads
-ckpt latest run --rank 0 -v  # with the reasons, on stderr
-ckpt latest run --rank 0 --order step  # the highest step, whatever the times say
-ckpt latest run --rank 0 --max-step 15  # no later step than 15
-eval "$(ckpt latest run --rank 0 --format shell)"; echo "$CKPT_STEP"  # for a script
-"""
-
 
 @options.ask(("text", "json", "shell"), options.SELECTION, "output_file")
 def latest(asked: options.Asked) -> int:
@@ -29,6 +21,13 @@ def latest(asked: options.Asked) -> int:
 
     When there is no answer, the exit code says why: 3 no checkpoint exists, 4 none is usable, 5 something
     could not be looked at.
+
+    Examples:
+    ckpt latest run --rank 0  # the file that rank 0 loads
+    ckpt latest run --rank 0 -v  # with the reasons, on stderr
+    ckpt latest run --rank 0 --order step  # the highest step, whatever the times say
+    ckpt latest run --rank 0 --max-step 15  # no later step than 15
+    eval "$(ckpt latest run --rank 0 --format shell)"; echo "$CKPT_STEP"  # for a script
     """
     from ckpt_tools import api
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from ckpt_tools.cli import options, output
+from ckpt_tools.cli.options import parameter
 from ckpt_tools.cli.output import read_settings
 from ckpt_tools.discovery.walk import discover
 from ckpt_tools.errors import CannotLook, NoCheckpoint, UsageError
@@ -27,18 +28,15 @@ if TYPE_CHECKING:
     from ckpt_tools.output.page import View
 
 _TRUSTED = options.TRUST.split()
-EXAMPLES = """
-ckpt layouts  # all known layouts
-ckpt layouts --check run --layout megatron  # what each template matches, or narrowly misses
-ckpt layouts --check run --layout megatron --json  # the same for a program
-ckpt layouts --guess mine  # a [[layout]] for ckpt.toml, from the names of your own files
-ckpt layouts --json  # all for a program
-"""
 
 
 @options.ask(
     ("table", "json"),
-    "root check guess write layout output_file format json quiet color",
+    "root",
+    parameter("--check", "Say what each template matches below ROOT, and what it narrowly misses."),
+    parameter("--guess", "Print a [[layout]] for ckpt.toml for the files below ROOT that no layout knows."),
+    parameter("--write", "Write the lines of --guess to the ckpt.toml that commands read here."),
+    "layout output_file format json quiet color",
     options.TRUST,
     settings=False,
 )
@@ -52,6 +50,13 @@ def layouts(asked: options.Asked) -> int:
     With --guess: print the lines for ckpt.toml that describe files no layout recognises, derived from their
     names. Their first line says where to save them, and --write does that; read their comments, then use
     --check.
+
+    Examples:
+    ckpt layouts  # all known layouts
+    ckpt layouts --check run --layout megatron  # what each template matches, or narrowly misses
+    ckpt layouts --check run --layout megatron --json  # the same for a program
+    ckpt layouts --guess mine  # a [[layout]] for ckpt.toml, from the names of your own files
+    ckpt layouts --json  # all for a program
     """
     to, given = asked.to, asked.given
     check, guess, root = given["check"], given["guess"], given["root"]

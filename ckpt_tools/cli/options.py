@@ -8,7 +8,8 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from importlib import import_module
-from inspect import Parameter, Signature, signature
+from inspect import Parameter, Signature
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -92,9 +93,9 @@ class Going(NamedTuple):
     use: str
     becomes: str = ""
     word: str = "{}"
-    many: bool = False
-    kind: Any = str | None
     flag: str = ""
+    switch: bool = False
+    many: bool = False
 
 
 _WORDS_OF_KEEP = {
@@ -105,59 +106,69 @@ _WORDS_OF_KEEP = {
     "keep_checkpoint_per_n_minutes": "minutes",
 }
 KEPT = {
-    name: Going(f"--keep {word}={{}}", "keep_what", f"{word}={{}}", True, list[str] | None)
+    name: Going(f"--keep {word}={{}}", "keep_what", f"{word}={{}}", many=True)
     for name, word in _WORDS_OF_KEEP.items()
 }
 """Deprecated flags of ``prune``, by parameter."""
 GOING = KEPT | {
     "color": Going("set NO_COLOR=1 or FORCE_COLOR=1"),
     "fail_on": Going("--strict for verify; of plan the fields 'warnings' and 'rejected' of --json say it"),
-    "all": Going("--verbose", "verbose", kind=bool),
-    "explain": Going("--verbose", "verbose", kind=bool),
+    "all": Going("--verbose", "verbose", switch=True),
+    "explain": Going("--verbose", "verbose", switch=True),
     "ranks": Going("--rank {}", "rank"),
     "hook_timeout": Going("--timeout {}", "timeout"),
-    "remove": Going("--undo", "undo", kind=bool),
-    "restore": Going("--undo", "undo", kind=bool),
+    "remove": Going("--undo", "undo", switch=True),
+    "restore": Going("--undo", "undo", switch=True),
     "also": Going("name all digests behind --digest, such as --digest xxh3,sha256"),
-    "tensors": Going("--digest xxh3,tensors", kind=bool),
+    "tensors": Going("--digest xxh3,tensors", switch=True),
     "reading_time": Going("--budget {}", "max_duration", flag="--max-duration"),
-    "metrics_file": Going("--metrics {}", "metrics", many=True),
-    "metrics_port": Going("--metrics {}", "metrics", many=True),
+    "metrics_file": Going("--metrics {}", "metrics"),
+    "metrics_port": Going("--metrics {}", "metrics"),
     "metrics_address": Going("--metrics {}:PORT"),
 }
 """Deprecated flags, by parameter."""
 for _v in (v for v in config.BY_KEY.values() if v.use):
-    _kind = list[str] if _v.parse in declarations.REPEATED else str
-    GOING[_v.key.replace("-", "_")] = Going(_v.use, kind=bool if _v.parse is parsers.flag else _kind | None)
+    GOING[_v.key.replace("-", "_")] = Going(
+        _v.use, switch=_v.parse is parsers.flag, many=_v.parse in declarations.REPEATED
+    )
 
 
-def option(
+def parameter(
     said: str,
     help: str,
     panel: str | None = None,
     offer: Callable[..., Any] | None = None,
     *,
+    name: str = "",
+    required: bool = False,
+    many: bool = False,
     hidden: bool = False,
-) -> Any:
-    """Return typer's declaration of a flag that is ``said`` like "--output -o FILE"."""
-    return typer.Option(
-        *(word for word in said.split() if word.startswith("-")),
-        metavar=" ".join(word for word in said.split() if not word.startswith("-")),
+) -> Parameter:
+    """Return a parameter of a command that is ``said`` like "--output -o FILE", or like "ROOT" if it is an
+    argument. A flag without a value is a switch; what can be said ``many`` times is a list of texts.
+    """
+    flags = [word for word in said.split() if re.match("-+[a-z]", word)]
+    metavar = " ".join(word for word in said.split() if word not in flags)
+    declare: Any = typer.Option if flags else typer.Argument
+    about = declare(
+        *flags,
+        metavar=metavar,
         help=help,
         show_default=False,
         rich_help_panel=panel,
         autocompletion=offer,
         hidden=hidden,
     )
+    kind: Any = bool if not metavar else list[str] if many else str
+    default = False if kind is bool else Parameter.empty if required else None
+    annotation: Any = Annotated[kind | None if default is None else kind, about]
+    name = name or said.split(maxsplit=1)[0].strip("-").replace("-", "_").lower()
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def argument(metavar: str, help: str, offer: Callable[..., Any] | None = None) -> Any:
-    return typer.Argument(metavar=metavar, help=help, show_default=False, autocompletion=offer)
-
-
-def _help(declared: config.Variable) -> str:
-    variable = f" [{declared.name}]" if declared.exported else ""
-    return f"{declared.meaning[0].upper()}{declared.meaning[1:]}.{variable}"
+def paths(help: str, said: str = "PATH") -> Parameter:
+    """Return the argument of a command that is about one path or several."""
+    return parameter(said, help, name="paths", required=True, many=True)
 
 
 _OFFERS: dict[str, Callable[..., Any]] = {
@@ -172,64 +183,50 @@ _OFFERS: dict[str, Callable[..., Any]] = {
 _SEVERAL = ("exclude", "fault-ranks", "replica-groups", *config.WORDS)
 """Settings whose flags may be given several times."""
 
-SHARED: dict[str, Parameter] = {}
-"""By name the parameters that several commands can have, and all deprecated flags."""
+
+def _declare(key: str, declared: config.Variable) -> Parameter:
+    """Return the parameter of a setting. Values stay text: flags, variables and files are parsed alike."""
+    value = "" if declared.parse is parsers.flag else declared.metavar
+    said = "ROOT" if key == "root" else f"{declared.flag} {declared.short} {value}"
+    variable = f" [{declared.name}]" if declared.exported else ""
+    meaning = f"{declared.meaning[0].upper()}{declared.meaning[1:]}.{variable}"
+    name = key.replace("-", "_")
+    return parameter(said, meaning, declared.panel, _OFFERS.get(key), name=name, many=key in _SEVERAL)
 
 
-def _share(name: str, about: Any, kind: Any = str | None) -> None:
-    """Add a parameter with typer's declaration ``about``; one of kind str is required."""
-    default = False if kind is bool else Parameter.empty if kind is str else None
-    SHARED[name] = Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, about])
+def _declare_going(name: str, going: Going) -> Parameter:
+    said = (going.flag or f"--{name.replace('_', '-')}") + " VALUE" * (not going.switch)
+    return parameter(said, "", name=name, many=going.many, hidden=True)
 
 
-for _flags, _about, _panel in (
-    ("--json", "Answer in JSON (docs/json.md).", None),
-    ("--apply", "Do it; without this the command only says what it would do.", None),
-    ("--history", "List instead what earlier starts resumed from, and what was lost.", OUTPUT),
-    ("--worker", "This is one rank: torchrun, msrun, srun or mpirun starts this command.", DECISION),
-    ("--read", "Decide nothing: read the decision that CKPT_PLAN names, for the rank that asks.", None),
-    ("--by-rank", "Each rank reads its own part of the decision later, with --read.", None),
-    ("--check", "Say what each template matches below ROOT, and what it narrowly misses.", None),
-    ("--write", "Write the lines of --guess to the ckpt.toml that commands read here.", None),
-    ("--guess", "Print a [[layout]] for ckpt.toml for the files below ROOT that no layout knows.", None),
-    ("--explain-bytes", "Also say of every byte what it is and what protects it.", OUTPUT),
-    ("--format FORMAT", "Output format; an unknown name lists the formats of the command.", OUTPUT),
-    ("--quiet -q", "No progress, warnings or notes on stderr.", OUTPUT),
-    ("--verbose -v", "List everything, and say what led to the answer.", OUTPUT),
-):
-    _name = _flags.split()[0].strip("-").replace("-", "_")
-    _share(_name, option(_flags, _about, _panel), str | None if "FORMAT" in _flags else bool)
-_share(
-    "output_file", option("--output -o FILE", "Write the answer to FILE, whole or not at all; - is stdout.")
-)
-_share(
-    "home",
-    option(
-        "--root DIR", "Directory of the run, whose .ckpt is used; default: PATH, or the one that it lies in."
+_declared = (
+    *(_declare(key, v) for key, v in (config.BY_KEY | config.WORDS).items()),
+    *(_declare_going(name, going) for name, going in GOING.items()),
+    parameter("--json", "Answer in JSON (docs/json.md)."),
+    parameter("--apply", "Do it; without this the command only says what it would do."),
+    parameter("--worker", "This is one rank: torchrun, msrun, srun or mpirun starts this command.", DECISION),
+    parameter("--explain-bytes", "Also say of every byte what it is and what protects it.", OUTPUT),
+    parameter("--format FORMAT", "Output format; an unknown name lists the formats of the command.", OUTPUT),
+    parameter("--quiet -q", "No progress, warnings or notes on stderr.", OUTPUT),
+    parameter("--verbose -v", "List everything, and say what led to the answer.", OUTPUT),
+    parameter(
+        "--output -o FILE", "Write the answer to FILE, whole or not at all; - is stdout.", name="output_file"
     ),
-)
-_share(
-    "progress_as",
-    option(
+    parameter(
+        "--root DIR",
+        "Directory of the run, whose .ckpt is used; default: PATH, or the one that it lies in.",
+        name="home",
+    ),
+    parameter(
         "--progress auto|bar|json|none",
         "Progress on stderr: a bar (by default only on a terminal), or a JSON object per line.",
-        panel=OUTPUT,
-        offer=words("auto", "bar", "json", "none"),
+        OUTPUT,
+        words("auto", "bar", "json", "none"),
+        name="progress_as",
     ),
 )
-_share("root", argument("ROOT", _help(config.BY_KEY["root"])))
-_share("command", argument("-- COMMAND", "What to start, after --."), list[str] | None)
-_share("directory", argument("DIR", "Directory on this machine for all copies."), str)
-for _name, _going in GOING.items():
-    _flag = _going.flag or f"--{_name.replace('_', '-')}"
-    _share(_name, option(_flag if _going.kind is bool else f"{_flag} VALUE", "", hidden=True), _going.kind)
-for _key, _v in {**config.BY_KEY, **config.WORDS}.items():
-    if (_name := _key.replace("-", "_")) in SHARED:
-        continue
-    _option = option(f"{_v.flag} {_v.short} {_v.metavar}", _help(_v), _v.panel, _OFFERS.get(_key))
-    # Values stay text: settings/declarations.py parses flags, variables and files alike.
-    _type = list[str] if _key in _SEVERAL else str
-    _share(_name, _option, bool if _v.parse is parsers.flag else _type | None)
+SHARED = {p.name: p for p in _declared}
+"""By name the parameters that several commands have, and all deprecated flags."""
 
 PRINT = "output_file format json quiet verbose color"
 TRUST = "trust config trust_group trust_owner trust_dir no_plugins"
@@ -299,19 +296,23 @@ class Asked(Struct, frozen=True):
 
 
 def ask(
-    formats: Sequence[str], *names: str, trees_in: str = "", document: str = "", settings: bool = True
-) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Return a decorator that adds the SHARED parameters ``names`` to a command and passes it an Asked.
-    ``trees_in`` names the parameters with scanned trees; without ``settings`` no setting is read.
+    formats: Sequence[str],
+    *of: str | Parameter,
+    trees_in: str = "",
+    document: str = "",
+    settings: bool = True,
+) -> Callable[[Callable[[Asked], int]], Callable[..., int]]:
+    """Return a decorator that gives a command its parameters, ``of`` them by SHARED name, and passes it an
+    Asked. ``trees_in`` names the parameters with scanned trees; without ``settings`` no setting is read.
     """
+    declared = [[one] if isinstance(one, Parameter) else [SHARED[n] for n in one.split()] for one in of]
+    parameters = {p.name: p for p in chain.from_iterable(declared)}
+    defaults = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
 
-    def decorate(function: Callable[..., int]) -> Callable[..., int]:
-        _, *own = signature(function, eval_str=True).parameters.values()
-        parameters = {p.name: p for p in (*own, *(SHARED[name] for name in " ".join(names).split()))}
-
+    def decorate(function: Callable[[Asked], int]) -> Callable[..., int]:
         @wraps(function)
         def command(**said: Any) -> int:
-            given = {name: p.default for name, p in parameters.items() if p.default is not p.empty} | said
+            given = defaults | said
             for name in [name for name in GOING if given.get(name)]:  # deprecated flags
                 _replace(given, name)
             if "ranks" in given and given["rank"] and not given["rank"].isdecimal():  # 0-7
@@ -322,7 +323,7 @@ def ask(
             trees = [given[name] or "." for name in trees_in.split()]
             roots = tuple(root for tree in trees for root in (tree if isinstance(tree, list) else [tree]))
             found = read_settings(given, to, roots) if settings else config.Settings({}, {})
-            return function(Asked(to, found, given), **{p.name: given[p.name] for p in own})
+            return function(Asked(to, found, given))
 
         command.__signature__ = Signature([*parameters.values()])  # type: ignore[attr-defined]
         command.__annotations__ = {name: p.annotation for name, p in parameters.items()}
@@ -340,10 +341,10 @@ def _replace(given: dict[str, Any], name: str) -> None:
         console.going(flag, use)
     if going.becomes:
         words = [value if value is True else going.word.replace("{}", value) for value in values]
-        before = given.get(going.becomes)
-        if before and not going.many and before != words[0]:
+        before, many = given.get(going.becomes), going.becomes in ("keep_what", "metrics")
+        if before and not many and before != words[0]:
             raise UsageError(f"{flag} {values[0]} contradicts another flag", f"use {use} alone")
-        given[going.becomes] = [*(before or ()), *words] if going.many else words[0]
+        given[going.becomes] = [*(before or ()), *words] if many else words[0]
 
 
 def on_this_machine(paths: Iterable[str | None], why: str, instead: str) -> None:

@@ -5,25 +5,22 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ckpt_tools.cli import console, options, output
+from ckpt_tools.cli.options import parameter
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import NoCheckpoint, UsageError
 from ckpt_tools.model.finding import Verdict, worst
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.sentence import ALONE
 from ckpt_tools.output.words import printable
+from ckpt_tools.settings.declarations import OUTPUT
 from ckpt_tools.storage.urls import absolute
-
-EXAMPLES = """
-ckpt plan run  # what every rank loads
-ckpt plan run -v  # which checkpoints were considered, and why each lost
-ckpt plan run --fault-ranks 1 --replica-groups all  # the device of rank 1 failed
-ckpt plan run --no-fallback --strict  # the newest, looked at in full, or an error
-ckpt plan run --json  # the same for a program (docs/json.md)
-"""
 
 
 @options.ask(
-    ("table", "json", "shell"), options.SELECTION, "resume_args output_file fail_on history", document="plan"
+    ("table", "json", "shell"),
+    f"{options.SELECTION} resume_args output_file fail_on",
+    parameter("--history", "List instead what earlier starts resumed from, and what was lost.", OUTPUT),
+    document="plan",
 )
 def plan(asked: options.Asked) -> int:
     """Say which checkpoint the job resumes from, which file every rank loads (with --rank N only that rank),
@@ -32,6 +29,13 @@ def plan(asked: options.Asked) -> int:
     When there is no answer, the exit code says why: 3 no checkpoint exists, 4 none is usable, 5 something
     could not be looked at. With --history: 0 listed, 3 no start of ROOT is known, 5 the history cannot be
     read.
+
+    Examples:
+    ckpt plan run  # what every rank loads
+    ckpt plan run -v  # which checkpoints were considered, and why each lost
+    ckpt plan run --fault-ranks 1 --replica-groups all  # the device of rank 1 failed
+    ckpt plan run --no-fallback --strict  # the newest, looked at in full, or an error
+    ckpt plan run --json  # the same for a program (docs/json.md)
     """
     from ckpt_tools import api
     from ckpt_tools.planning.planner import narrow_to_rank

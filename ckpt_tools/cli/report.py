@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from ckpt_tools.cli import console, options, output
-from ckpt_tools.cli.options import argument
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.cli.verify import PART, exit_code
 from ckpt_tools.errors import CkptError, UsageError
@@ -25,31 +24,30 @@ if TYPE_CHECKING:
 
 RUNS = 64
 """The most runs below one root that have a plan; the report gives the number of the others."""
-EXAMPLES = """
-ckpt report run -o report.html  # a page that needs no network
-ckpt report run -o values.html --level values  # with statistics of the numbers in all tensors
-ckpt report run/iter_0000020 -o newest.html --level structure  # without reading the contents
-ckpt report run kept -o both.html  # of several trees
-ckpt report run --json  # the same for a program (docs/json.md)
-"""
 
 
 @options.ask(
     ("html", "json"),
+    options.paths("Directories of checkpoints.", "ROOT"),
     "output_file level order run max_step save_interval world_size require require_seal seal_dir",
     "verify_key trust_global settle max_age no_cache key_file store_option strict jobs io limit_rate",
     "sample max_duration reading_time format json progress_as quiet color",
     options.TRUST,
     trees_in="paths",
 )
-def report(
-    asked: options.Asked, paths: Annotated[list[str], argument("ROOT", "Directories of checkpoints.")]
-) -> int:
+def report(asked: options.Asked) -> int:
     """Verify every ROOT, plan its runs, and write one HTML page about it that needs no network: what to do
     next, saves over time, ranks by checkpoints, the bytes of damaged files.
 
     Exit codes are those of 'ckpt verify': 0 nothing broken at this level; 1 damage found; 3 nothing
     recognised; 5 something could not be looked at, or the page could not be written.
+
+    Examples:
+    ckpt report run -o report.html  # a page that needs no network
+    ckpt report run -o values.html --level values  # with statistics of the numbers in all tensors
+    ckpt report run/iter_0000020 -o newest.html --level structure  # without reading the contents
+    ckpt report run kept -o both.html  # of several trees
+    ckpt report run --json  # the same for a program (docs/json.md)
     """
     to, found = asked.to, asked.found
     if to.format == "html":  # errors about the page come before any file is read
@@ -58,7 +56,7 @@ def report(
         from ckpt_tools.output.report import page
 
         page.require()
-    gathered = _gather(paths, found, to)
+    gathered = _gather(asked.given["paths"], found, to)
     assert gathered.verification is not None  # noqa: S101 - for the type checker
     code = exit_code(gathered.verification, found.values.get("strict", False))
     from ckpt_tools.output import json

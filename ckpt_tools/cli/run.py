@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.cli import console, options, output, signals
 from ckpt_tools.cli.app import AFTER_DASHES
+from ckpt_tools.cli.options import parameter
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.plan import LoadPlan
@@ -20,16 +21,12 @@ from ckpt_tools.output.sentence import sum_up
 if TYPE_CHECKING:
     from ckpt_tools.job import Listener, Taken
 
-EXAMPLES = """
-ckpt run run --rank 0 -- echo start  # plan, then become the command
-ckpt run run --rank 0 -- sh -c 'python train.py --load "$CKPT_PATH"'  # pass the path as an argument
-ckpt run run --rank 0 -- sh -c 'echo "$CKPT_STEP"'  # or read it from the environment
-ckpt run empty --allow none -- echo first start  # a first launch has nothing to resume from
-ckpt run run --rank 0 --view view -- echo start  # make a directory of links to this checkpoint alone
-"""
 
-
-@options.ask(("text",), options.SELECTION, "resume_args worker", options.JOB, options.STAGE, "command")
+@options.ask(
+    ("text",),
+    f"{options.SELECTION} resume_args worker {options.JOB} {options.STAGE}",
+    parameter("-- COMMAND", "What to start, after --.", name="command", many=True),
+)
 def run(asked: options.Asked) -> int:
     """Choose and verify a checkpoint once per job, then start the command after -- with CKPT_PATH, CKPT_STEP
     … set and {ckpt.path}, {ckpt.step}, {ckpt.args} replaced.
@@ -37,6 +34,13 @@ def run(asked: options.Asked) -> int:
     When there is no checkpoint (3; --allow none), none is usable (4; --allow fresh), something could not be
     looked at (5), or the command would not learn of the checkpoint (2), nothing is started and the exit code
     says why.
+
+    Examples:
+    ckpt run run --rank 0 -- echo start  # plan, then become the command
+    ckpt run run --rank 0 -- sh -c 'python train.py --load "$CKPT_PATH"'  # pass the path as an argument
+    ckpt run run --rank 0 -- sh -c 'echo "$CKPT_STEP"'  # or read it from the environment
+    ckpt run empty --allow none -- echo first start  # a first launch has nothing to resume from
+    ckpt run run --rank 0 --view view -- echo start  # make a directory of links to this checkpoint alone
     """
     from ckpt_tools import job
     from ckpt_tools.job.command import become

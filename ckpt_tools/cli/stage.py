@@ -5,21 +5,18 @@ from __future__ import annotations
 import os
 
 from ckpt_tools.cli import options, output
+from ckpt_tools.cli.options import parameter
 from ckpt_tools.cli.run import listen
 from ckpt_tools.errors import UsageError
 from ckpt_tools.settings import parsers
 from ckpt_tools.storage.urls import absolute, is_url
 
-EXAMPLES = """
-ckpt stage s3://bucket/run staged  # copy what a job would load to a local disk
-ckpt stage s3://bucket/run staged --rank 0-3  # only the files that these ranks load
-ckpt stage s3://bucket/run staged --keep 2  # keep two copies, and remove older ones
-eval "$(ckpt stage s3://bucket/run staged --format shell)"; echo "$CKPT_PATH"  # for a script
-ckpt stage s3://bucket/run staged --json  # the same for a program (docs/json.md)
-"""
 
-
-@options.ask(("table", "json", "shell"), options.SELECTION, "keep output_file ranks directory")
+@options.ask(
+    ("table", "json", "shell"),
+    f"{options.SELECTION} keep output_file ranks",
+    parameter("DIR", "Directory on this machine for all copies.", name="directory", required=True),
+)
 def stage(asked: options.Asked) -> int:
     """Copy the files that the ranks of this node load, and the files that go with them, from ROOT in a store
     to a directory below DIR. They are verified on the way, and the copy is complete or does not exist. Files
@@ -27,6 +24,13 @@ def stage(asked: options.Asked) -> int:
 
     When there is no answer, the exit code says why, as for plan: 3 no checkpoint exists, 4 none is usable, 5
     something could not be looked at, or there is no room.
+
+    Examples:
+    ckpt stage s3://bucket/run staged  # copy what a job would load to a local disk
+    ckpt stage s3://bucket/run staged --rank 0-3  # only the files that these ranks load
+    ckpt stage s3://bucket/run staged --keep 2  # keep two copies, and remove older ones
+    eval "$(ckpt stage s3://bucket/run staged --format shell)"; echo "$CKPT_PATH"  # for a script
+    ckpt stage s3://bucket/run staged --json  # the same for a program (docs/json.md)
     """
     from ckpt_tools.job.command import Taken
     from ckpt_tools.job.decision import MEANT, Decision

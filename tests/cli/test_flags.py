@@ -371,7 +371,7 @@ PIN: dict[str, Case] = {
 PASS = "--once --settle 0s"
 WATCH: dict[str, Case] = {
     **added(plain, "rescan never | every night | on-good true | metrics 0 | state-dir elsewhere | io direct | limit-rate 1PB", PASS),
-    "roots": Case(untold(plain), f"run {PASS}", f"run/iter_0000010 {PASS}"), "store_option": far(PASS),
+    "paths": Case(untold(plain), f"run {PASS}", f"run/iter_0000010 {PASS}"), "store_option": far(PASS),
     "on_bad": Case(flipped, PASS, f"{PASS} --on-bad true"),
     "timeout": Case(one_rank, f"{PASS} --on-good 'sleep 1'", f"{PASS} --on-good 'sleep 1' --timeout 0.1s"),
     "metrics_address": Case(plain, f"{PASS} --metrics-port 0", f"{PASS} --metrics-port 0 --metrics-address 192.0.2.1"),
