@@ -162,7 +162,7 @@ def _explain_mistake(error: Any, ctx: Any, args: Sequence[str]) -> UsageError:
         word = flag if flag.startswith("--") else f"-{next(single)}".partition("=")[0]
         known = [name for param in ctx.command.params for name in param.opts]
         part = word.strip("-").rstrip("s")  # --step for --max-step
-        within = (name for name in known if part in name.split("-"))
+        within = (name for name in known if part and part in name.split("-"))
         meant = word if word in known else next(within, nearest(word, known, 0.8 if undashed else 0.5))
         message = f"there is no flag {flag}" + (f"; did you mean {meant}?" if meant else "")
     elif "requires an argument" in message:
@@ -183,7 +183,7 @@ def command(name: str) -> Any:
     """Return typer's command of this name, such as ``hook install``; imports the command's module."""
     function = _find_function(name)
     about, _, rows = cleandoc(function.__doc__).partition(_EXAMPLES)
-    title = next(title for title, rows in GROUPS.items() if name in rows)
+    title = next(title for title, names in GROUPS.items() if name in names)
     one = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     one.command(
         name,

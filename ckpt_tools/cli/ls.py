@@ -127,7 +127,7 @@ def look(path: str) -> int:
     to = Output("table")
     page, word = Page(to.view), shlex.quote(path)
     width = max(len(line.format(word)) for line, _ in likely)
-    page.text("")
+    page.text("")  # below the table of ls
     for line, why in likely:
         page.text(f"{line.format(word):<{width}}  # {why}", whole=True)
     to.out(page.done())

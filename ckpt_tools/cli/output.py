@@ -165,10 +165,7 @@ def is_state(path: str) -> bool:
 
 def is_same_file(one: str, other: str) -> bool:
     """Return True if both paths lead to one file; False for a directory or if a path does not exist."""
-    try:
-        return os.path.samefile(one, other) and not os.path.isdir(one)
-    except OSError:
-        return False
+    return os.path.isfile(one) and os.path.exists(other) and os.path.samefile(one, other)
 
 
 def text_of(document: Verification | LoadPlan, to: Output) -> str:

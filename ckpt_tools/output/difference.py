@@ -85,11 +85,9 @@ def render(result: Difference, view: View = PLAIN) -> str:
     """Return a page: files that differ, their tensors and metadata, counts; ``view.verbose`` lists all."""
     page = Page(view)
     page.text(*_conclude(result))
-    page.text("")
     listed = [f for f in result.files if view.verbose or len(result.files) <= FEW or str(f.change) != "same"]
-    if rows := [_list_cells(f) for f in listed]:
-        right = ("size in A", "size in B")
-        page.table(("change", "tensors", *right, "file"), rows, right, below=("file", "tensors"))
+    headers = ("change", "tensors", "size in A", "size in B", "file")
+    page.table(headers, map(_list_cells, listed), right=headers[2:4], below=("file", "tensors"))
     hidden = _list_details(page, "tensor", _list_tensors(result, view.verbose), result)
     hidden += _list_details(page, "metadata", _list_metadata(result), result)
     found = [f.at(r.path) for r in result.reports for f in r.findings]
@@ -106,11 +104,9 @@ def _list_details(page: Page, what: str, details: Sequence[Sequence[str]], resul
     """Show a table per file of ``details`` (file name, then cells); return how many do not fit the page."""
     shown = page.first(details)
     for file in dict.fromkeys(name for name, *_ in shown):
-        page.text("")
-        if len(result.files) > 1:
-            page.text(file, "bold", whole=True)
         cells = [cells for name, *cells in shown if name == file]
-        page.table(("change", what, "type", "in A", "in B"), cells, below=(what, "in B", "in A"))
+        headers, title = ("change", what, "type", "in A", "in B"), file if len(result.files) > 1 else ""
+        page.table(headers, cells, below=(what, "in B", "in A"), title=title)
     return len(details) - len(shown)
 
 
@@ -159,7 +155,7 @@ def _say_number(x: float) -> str:
 
 
 def _sum_up(page: Page, result: Difference) -> None:
-    page.text("")
+    page.gap()
     for root, reports in ((result.a, [f.a for f in result.files]), (result.b, [f.b for f in result.files])):
         if damaged := sum(r is not None and r.verdict is Verdict.BROKEN for r in reports):
             more = f"'ckpt verify {quote(root)}' says more"
