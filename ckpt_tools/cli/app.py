@@ -125,6 +125,10 @@ class Command(_Line, TyperCommand):
     """One command. For ``run``, words after ``--`` are the command to start, which is not parsed here."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        from ckpt_tools.cli.options import rename_flags  # when the command's module has imported it
+
+        if not ctx.resilient_parsing:
+            args = rename_flags(args, {name for param in self.params for name in param.opts})
         if self.name != "run":
             return super().parse_args(ctx, args)
         at = args.index("--") if "--" in args else len(args)

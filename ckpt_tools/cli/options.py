@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import wraps
 from importlib import import_module
 from inspect import Parameter, Signature
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from msgspec import Struct
@@ -85,52 +85,52 @@ def formats() -> list[str]:
     return [one.name for one in FORMATS]
 
 
-class Going(NamedTuple):
-    """One deprecated flag, accepted for one release: ``use`` is its replacement for the user. The parameter
-    ``becomes`` receives ``word``, in which {} is the flag's value; "" if none does.
-    """
-
-    use: str
-    becomes: str = ""
-    word: str = "{}"
-    flag: str = ""
-    switch: bool = False
-    many: bool = False
-
-
-_WORDS_OF_KEEP = {
-    **{f"keep_{word}": word for word in ("last", "every", "within", "hourly", "daily", "weekly", "kind")},
-    "keep_per_minutes": "minutes",
-    "max_total": "total",
-    "keep_checkpoint_max": "last",
-    "keep_checkpoint_per_n_minutes": "minutes",
+_WORDS_OF_KEEP = ("last", "every", "within", "hourly", "daily", "weekly", "kind")
+RENAMED: Mapping[str, str] = {
+    "--all": "--verbose",
+    "--explain": "--verbose",
+    "--remove": "--undo",
+    "--restore": "--undo",
+    "--ranks": "--rank {}",
+    "--hook-timeout": "--timeout {}",
+    "--max-duration": "--budget {}",
+    "--metrics-file": "--metrics {}",
+    "--metrics-port": "--metrics {}",
+    **{f"--keep-{word}": f"--keep {word}={{}}" for word in _WORDS_OF_KEEP},
+    **dict.fromkeys(("--keep-per-minutes", "--keep-checkpoint-per-n-minutes"), "--keep minutes={}"),
+    "--keep-checkpoint-max": "--keep last={}",
+    "--max-total": "--keep total={}",
 }
-KEPT = {
-    name: Going(f"--keep {word}={{}}", "keep_what", f"{word}={{}}", many=True)
-    for name, word in _WORDS_OF_KEEP.items()
+"""By deprecated flag the words that replace it, in which {} is its value."""
+GOING: Mapping[str, str] = {
+    "color": "set NO_COLOR=1 or FORCE_COLOR=1",
+    "fail_on": "--strict for verify; of plan the fields 'warnings' and 'rejected' of --json say it",
+    "also": "name all digests behind --digest, such as --digest xxh3,sha256",
+    "tensors": "--digest xxh3,tensors",
+    "metrics_address": "--metrics {}:PORT",
+    **{v.key.replace("-", "_"): v.use for v in config.BY_KEY.values() if v.use},
 }
-"""Deprecated flags of ``prune``, by parameter."""
-GOING = KEPT | {
-    "color": Going("set NO_COLOR=1 or FORCE_COLOR=1"),
-    "fail_on": Going("--strict for verify; of plan the fields 'warnings' and 'rejected' of --json say it"),
-    "all": Going("--verbose", "verbose", switch=True),
-    "explain": Going("--verbose", "verbose", switch=True),
-    "ranks": Going("--rank {}", "rank"),
-    "hook_timeout": Going("--timeout {}", "timeout"),
-    "remove": Going("--undo", "undo", switch=True),
-    "restore": Going("--undo", "undo", switch=True),
-    "also": Going("name all digests behind --digest, such as --digest xxh3,sha256"),
-    "tensors": Going("--digest xxh3,tensors", switch=True),
-    "reading_time": Going("--budget {}", "max_duration", flag="--max-duration"),
-    "metrics_file": Going("--metrics {}", "metrics"),
-    "metrics_port": Going("--metrics {}", "metrics"),
-    "metrics_address": Going("--metrics {}:PORT"),
-}
-"""Deprecated flags, by parameter."""
-for _v in (v for v in config.BY_KEY.values() if v.use):
-    GOING[_v.key.replace("-", "_")] = Going(
-        _v.use, switch=_v.parse is parsers.flag, many=_v.parse in declarations.REPEATED
-    )
+"""By parameter of another deprecated flag what to do instead. All are accepted for one release."""
+
+
+def rename_flags(args: Sequence[str], known: Container[str]) -> list[str]:
+    """Return a line with words for its deprecated flags that a command ``knows``; warn of each."""
+    said, words = list[str](), iter(args)
+    for word in words:
+        old, mark, value = word.partition("=")
+        new = "" if old in known else RENAMED.get(old, "")
+        if word == "--":
+            return [*said, word, *words]
+        if new.partition(" ")[0] not in known:
+            said.append(word)
+            continue
+        if "{}" in new and not mark:
+            value = next(words, "")
+        new = new.replace("{}", value)
+        if not {"-q", "--quiet"} & {*args}:
+            console.going(old, new)
+        said += new.split(" ", 1)
+    return said
 
 
 def parameter(
@@ -186,22 +186,29 @@ _SEVERAL = ("exclude", "fault-ranks", "replica-groups", *config.WORDS)
 
 def _declare(key: str, declared: config.Variable) -> Parameter:
     """Return the parameter of a setting. Values stay text: flags, variables and files are parsed alike."""
-    value = "" if declared.parse is parsers.flag else declared.metavar
+    value = "" if declared.parse is parsers.flag else declared.metavar or "VALUE"
     said = "ROOT" if key == "root" else f"{declared.flag} {declared.short} {value}"
     variable = f" [{declared.name}]" if declared.exported else ""
     meaning = f"{declared.meaning[0].upper()}{declared.meaning[1:]}.{variable}"
-    name = key.replace("-", "_")
-    return parameter(said, meaning, declared.panel, _OFFERS.get(key), name=name, many=key in _SEVERAL)
-
-
-def _declare_going(name: str, going: Going) -> Parameter:
-    said = (going.flag or f"--{name.replace('_', '-')}") + " VALUE" * (not going.switch)
-    return parameter(said, "", name=name, many=going.many, hidden=True)
+    many = key in _SEVERAL or declared.parse in declarations.REPEATED
+    return parameter(
+        said,
+        meaning,
+        declared.panel,
+        _OFFERS.get(key),
+        name=key.replace("-", "_"),
+        many=many,
+        hidden=bool(declared.use),
+    )
 
 
 _declared = (
     *(_declare(key, v) for key, v in (config.BY_KEY | config.WORDS).items()),
-    *(_declare_going(name, going) for name, going in GOING.items()),
+    *(
+        parameter(f"--{flag} VALUE", "", hidden=True)
+        for flag in ("color", "fail-on", "also", "metrics-address")
+    ),
+    parameter("--tensors", "", hidden=True),
     parameter("--json", "Answer in JSON (docs/json.md)."),
     parameter("--apply", "Do it; without this the command only says what it would do."),
     parameter("--worker", "This is one rank: torchrun, msrun, srun or mpirun starts this command.", DECISION),
@@ -238,7 +245,7 @@ no_fallback settle require_seal jobs limit_rate budget no_cache
 plan_dir format progress_as quiet verbose
 {TRUST} allow_none allow_missing allow_fresh skip_unreadable prefix resume_from prefer same_save fault_file
 replicas prove_replicas tp pp cp dp ep etp rank_order max_attempts verify_key io max_age key_file store_option
-trust_global seal_dir require explain color
+trust_global seal_dir require color
 """
 """The parameters of every command that chooses a checkpoint."""
 JOB = "job timeout require_mount view agree meet node nodes rendezvous"
@@ -313,9 +320,12 @@ def ask(
         @wraps(function)
         def command(**said: Any) -> int:
             given = defaults | said
-            for name in [name for name in GOING if given.get(name)]:  # deprecated flags
-                _replace(given, name)
-            if "ranks" in given and given["rank"] and not given["rank"].isdecimal():  # 0-7
+            if not given.get("quiet"):
+                for name in [name for name in GOING if given.get(name)]:
+                    values = given[name] if isinstance(given[name], list) else [given[name]]
+                    use = declarations.fill(GOING[name], [str(value) for value in values])
+                    console.going(f"--{name.replace('_', '-')}", use)
+            if "directory" in given and given["rank"] and not given["rank"].isdecimal():  # 0-7
                 given |= {"rank": None, "ranks": given["rank"]}
             if "no_plugins" in given:
                 plugins.switch(given["no_plugins"] or None)
@@ -330,21 +340,6 @@ def ask(
         return command
 
     return decorate
-
-
-def _replace(given: dict[str, Any], name: str) -> None:
-    """Warn of a deprecated flag, and put its value into the parameter that replaces it. Raise UsageError."""
-    going, flag = GOING[name], SHARED[name].annotation.__metadata__[0].default
-    values = given[name] if isinstance(given[name], list) else [given[name]]
-    use = declarations.fill(going.use, [str(value) for value in values])
-    if not given.get("quiet"):
-        console.going(flag, use)
-    if going.becomes:
-        words = [value if value is True else going.word.replace("{}", value) for value in values]
-        before, many = given.get(going.becomes), going.becomes in ("keep_what", "metrics")
-        if before and not many and before != words[0]:
-            raise UsageError(f"{flag} {values[0]} contradicts another flag", f"use {use} alone")
-        given[going.becomes] = [*(before or ()), *words] if many else words[0]
 
 
 def on_this_machine(paths: Iterable[str | None], why: str, instead: str) -> None:

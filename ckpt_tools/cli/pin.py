@@ -16,7 +16,7 @@ _INSTEAD = "say what stays with --keep, or protect the objects (S3 Object Lock, 
     options.paths("Checkpoints."),
     parameter("--undo", "Remove the pins of PATH."),
     parameter("--dry-run", "Only say what would be done."),
-    "home remove",
+    "home",
     options.TREE,
     trees_in="paths",
 )

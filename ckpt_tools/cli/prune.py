@@ -39,7 +39,6 @@ MEANING = (
     parameter("--damaged", "Remove damaged checkpoints as well."),
     "root run no_cache settle plan_dir apply max_age state_dir store_option",
     options.TREE,
-    *options.KEPT,
 )
 def prune(asked: options.Asked) -> int:
     """Remove old checkpoints of each run below ROOT: those that are verified, and that no flag keeps. Damaged

@@ -18,7 +18,7 @@ _INSTEAD = (
     options.paths("Checkpoints; with --damaged the directory in which they lie."),
     parameter("--damaged", "All damaged checkpoints below PATH."),
     parameter("--undo", "Bring back the checkpoint that was at PATH."),
-    "home apply settle no_cache state_dir restore",
+    "home apply settle no_cache state_dir",
     options.TREE,
     trees_in="paths",
 )

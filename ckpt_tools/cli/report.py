@@ -31,7 +31,7 @@ RUNS = 64
     options.paths("Directories of checkpoints.", "ROOT"),
     "output_file level order run max_step save_interval world_size require require_seal seal_dir",
     "verify_key trust_global settle max_age no_cache key_file store_option strict jobs io limit_rate",
-    "sample max_duration reading_time format json progress_as quiet color",
+    "sample max_duration format json progress_as quiet color",
     options.TRUST,
     trees_in="paths",
 )

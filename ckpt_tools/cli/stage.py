@@ -14,7 +14,7 @@ from ckpt_tools.storage.urls import absolute, is_url
 
 @options.ask(
     ("table", "json", "shell"),
-    f"{options.SELECTION} keep output_file ranks",
+    f"{options.SELECTION} keep output_file",
     parameter("DIR", "Directory on this machine for all copies.", name="directory", required=True),
 )
 def stage(asked: options.Asked) -> int:
@@ -60,7 +60,7 @@ def _find_ranks(asked: options.Asked) -> frozenset[int] | range | None:
     """Return the ranks of --rank, else of this node as the launcher tells; None if they are not known."""
     from ckpt_tools.job.staging import ranks_here
 
-    given, rank = asked.given["ranks"], asked.selection.rank
+    given, rank = asked.given.get("ranks"), asked.selection.rank
     if given is None:
         return range(rank, rank + 1) if asked.names_rank and rank is not None else ranks_here(os.environ)
     return output.read_value("--rank", parsers.rank_set, given, "add --rank 0-7")

@@ -28,7 +28,7 @@ PART = ("level", "sample", "max_duration")
     ),
     "level require require_seal seal_dir verify_key trust_global settle max_age no_cache key_file",
     "store_option explain_bytes strict fail_on jobs io limit_rate sample max_duration scheduler",
-    "progress_as reading_time all",
+    "progress_as",
     options.TREE,
     trees_in="paths",
     document="verification",

@@ -34,7 +34,7 @@ _LEAST = 0.1
     ),
     "plan_dir settle jobs limit_rate json quiet",
     "require seal_dir state_dir store_option trust_global key_file io",
-    "hook_timeout metrics_file metrics_port metrics_address",
+    "metrics_address",
     options.TRUST,
     trees_in="paths",
 )
