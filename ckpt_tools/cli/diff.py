@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ckpt_tools.cli import options, output
 from ckpt_tools.cli.options import parameter
 from ckpt_tools.cli.progress import progress
+from ckpt_tools.comparison.compare import diff as compare
+from ckpt_tools.comparison.difference import Difference
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.finding import Verdict, blind
 from ckpt_tools.model.report import Level
-
-if TYPE_CHECKING:
-    from ckpt_tools.comparison.difference import Difference
 
 
 @options.ask(
@@ -50,7 +47,6 @@ def diff(asked: options.Asked) -> int:
     if depth not in (Level.STRUCTURE, Level.CONTENT, Level.VALUES):
         hint = "use structure, content or values, or leave it out"
         raise UsageError(f"--level {depth} is not for diff", hint)
-    from ckpt_tools.comparison.compare import diff as compare
 
     with progress(asked.to) as meter:
         how = found.reading(names=("jobs", "key_file", "seal_dir"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from ckpt_tools.cli import options
 from ckpt_tools.cli.options import parameter
 from ckpt_tools.findings import CODES
+from ckpt_tools.output import catalogue
+from ckpt_tools.output.json import fields
 from ckpt_tools.planning.rules.catalogue import RULES, find_rules
 from ckpt_tools.settings.resolve import require_known
 
@@ -34,8 +36,6 @@ def explain(asked: options.Asked) -> int:
     require_known(
         code, (*CODES, *RULES), "finding or rule", "docs/codes.md and docs/rules.md list all of them"
     )
-    from ckpt_tools.output import catalogue
-    from ckpt_tools.output.json import fields
 
     rule = RULES.get(code)
     about = ("code=id", "severity", "title", "hint", "since")

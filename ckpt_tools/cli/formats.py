@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from ckpt_tools.cli import options, output
 from ckpt_tools.cli.options import parameter
+from ckpt_tools.formats import FORMATS, package_of
+from ckpt_tools.output import catalogue
 from ckpt_tools.settings.resolve import require_known
 
 
@@ -24,9 +26,6 @@ def formats(asked: options.Asked) -> int:
     ckpt formats --json | python3 -m json.tool  # on several lines
     NO_COLOR=1 ckpt formats  # without colours
     """
-    from ckpt_tools.formats import FORMATS, package_of
-    from ckpt_tools.output import catalogue
-
     entries: list[dict[str, object]] = [
         {
             "name": f.name,

@@ -6,10 +6,13 @@ import os
 
 from msgspec.structs import replace
 
+from ckpt_tools import job
 from ckpt_tools.cli import console, options
 from ckpt_tools.cli.options import parameter
 from ckpt_tools.cli.run import listen, say_rest
 from ckpt_tools.errors import UsageError
+from ckpt_tools.job.decision import read
+from ckpt_tools.output import json, shell
 
 UNTOLD = (
     "each rank learns of its own file with 'ckpt run ROOT --worker' inside the launcher, or with 'ckpt hook"
@@ -38,9 +41,6 @@ def hook(asked: options.Asked) -> int:
     ckpt hook run --allow none --budget 60s  # in bounded time, for a prolog
     ckpt hook install slurm  # print a job script
     """
-    from ckpt_tools import job
-    from ckpt_tools.job.decision import read
-
     if asked.given["read"]:
         path = os.environ.get("CKPT_PLAN")
         if not path:
@@ -56,15 +56,11 @@ def hook(asked: options.Asked) -> int:
             taken = job.decide(asked.found.root, asked.selection, job_options, listener=listener)
     values = taken.environment
     if asked.to.format == "json":
-        from ckpt_tools.output import json
-
         body = {**taken.body, "path": taken.decision.path, "env": values}
         if taken.decision.found:
             body["resume"] = {**body["resume"], "args": list(taken.arguments)}
         asked.to.out(json.dump(body))
     else:
-        from ckpt_tools.output import shell
-
         by_rank = taken.decision.ranks if asked.given["by_rank"] and taken.rank is None else ()
         for rank in by_rank or (taken.rank,):
             rank_view = replace(taken, rank=rank)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+from ckpt_tools import api
 from ckpt_tools.cli import console, options, output
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import UsageError
+from ckpt_tools.job import take
+from ckpt_tools.job.decision import read
 from ckpt_tools.model.plan import OPENED_BY_RANKS, LoadPlan
+from ckpt_tools.output import json, shell
 from ckpt_tools.output.sentence import ALONE
 from ckpt_tools.output.words import printable
 from ckpt_tools.storage.urls import real_path
@@ -29,8 +33,6 @@ def latest(asked: options.Asked) -> int:
     ckpt latest run --rank 0 --max-step 15  # no later step than 15
     eval "$(ckpt latest run --rank 0 --format shell)"; echo "$CKPT_STEP"  # for a script
     """
-    from ckpt_tools import api
-
     to = asked.to
     if os.environ.get("CKPT_PLAN") and (decided := _answer_from_decision(asked)) is not None:
         to.out(decided)
@@ -53,20 +55,13 @@ def latest(asked: options.Asked) -> int:
 
 def _answer_from_decision(asked: options.Asked) -> str | None:
     """Return the decision's answer for this rank, as text; None if CKPT_PLAN is about another root."""
-    from ckpt_tools.job import take
-    from ckpt_tools.job.decision import read
-
     decision = read(os.environ["CKPT_PLAN"], asked.selection.trust)
     if "root" in asked.found.origins and real_path(asked.found.root) != real_path(decision.about.root):
         return None
     taken = take(decision, asked.selection.rank)
     if asked.to.format == "json":
-        from ckpt_tools.output import json
-
         return json.dump(taken.body)
     if asked.to.format == "shell":
-        from ckpt_tools.output import shell
-
         return shell.exports(taken.environment)
     return lines(taken.paths, terminal=asked.to.terminal)
 

@@ -7,6 +7,8 @@ import os
 import msgspec
 
 from ckpt_tools.cli import options, output
+from ckpt_tools.launchers import detect, list_all
+from ckpt_tools.output import launchers as emit
 
 
 @options.ask(("table", "json"), "no_plugins output_file format json color", settings=False)
@@ -21,9 +23,6 @@ def launchers(asked: options.Asked) -> int:
     SLURM_PROCID=1 SLURM_STEP_ID=0 ckpt launchers  # as a task of Slurm would see it
     ckpt launchers --json  # the same for a program
     """
-    from ckpt_tools.launchers import detect, list_all
-    from ckpt_tools.output import launchers as emit
-
     known = [(launcher, launcher.detect(os.environ)) for launcher in list_all()]
     here = detect(os.environ)
     output.say_broken_plugins(("launchers",))

@@ -8,24 +8,29 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from shlex import quote
-from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
 from ckpt_tools.cli import options, output
 from ckpt_tools.cli.options import parameter
 from ckpt_tools.cli.output import read_settings
+from ckpt_tools.discovery.seals import small_texts
 from ckpt_tools.discovery.walk import discover
 from ckpt_tools.errors import CannotLook, NoCheckpoint, UsageError
 from ckpt_tools.layouts import BUILT_IN, Layout, Layouts, package_of
-from ckpt_tools.layouts.guess import Miss, guess, near_miss
+from ckpt_tools.layouts.guess import Miss, find_tracker, guess, near_miss
+from ckpt_tools.model.selection import ReadOptions
+from ckpt_tools.output import catalogue
+from ckpt_tools.output.catalogue import render
+from ckpt_tools.output.page import View
+from ckpt_tools.planning.unplaced import find_undescribed, look_inside
+from ckpt_tools.reading.opening import open_session
 from ckpt_tools.settings.resolve import Settings, require_known
+from ckpt_tools.storage import trust
 from ckpt_tools.storage.listing import Names, walk
 from ckpt_tools.storage.retry import ABSENT, is_directory
 from ckpt_tools.storage.urls import absolute
-
-if TYPE_CHECKING:
-    from ckpt_tools.output.page import View
+from ckpt_tools.storage.writes import write_all
 
 _TRUSTED = options.TRUST.split()
 
@@ -96,8 +101,6 @@ def _entry(layout: Layout) -> dict[str, object]:
 
 
 def _list_all(asked: options.Asked, known: Layouts) -> int:
-    from ckpt_tools.output import catalogue
-
     entries = [_entry(layout) for layout in known]
     rows = sorted(entries, key=lambda e: str(e["name"]))
 
@@ -109,8 +112,6 @@ def _list_all(asked: options.Asked, known: Layouts) -> int:
 
 
 def _show(asked: options.Asked, layout: Layout) -> int:
-    from ckpt_tools.output import catalogue
-
     entry = _entry(layout)
     # a template with a blank stands for no file name: contents tell its files
     named = (p for p in layout.pieces if " " not in p.template)
@@ -129,13 +130,6 @@ def _shorten(words: re.Match[str]) -> str:
 
 
 def _guess(found: Settings, known: Layouts, to: output.Output, *, write: bool) -> int:
-    from ckpt_tools.discovery.seals import small_texts
-    from ckpt_tools.layouts.guess import find_tracker
-    from ckpt_tools.model.selection import ReadOptions
-    from ckpt_tools.output.catalogue import render
-    from ckpt_tools.planning.unplaced import find_undescribed, look_inside
-    from ckpt_tools.reading.opening import open_session
-
     session = open_session(found.root, ReadOptions(layouts=known))
     root, files = session.root, find_undescribed(session)
     if not files:
@@ -169,9 +163,6 @@ def _guess(found: Settings, known: Layouts, to: output.Output, *, write: bool) -
 
 def _append(found: Settings, file: str, lines: str, *, sure: bool) -> None:
     """Add lines to a trusted file, or create it. Raise UsageError, CannotLook and Untrusted."""
-    from ckpt_tools.storage import trust
-    from ckpt_tools.storage.writes import write_all
-
     if found.refused:
         raise found.refused
     if not sure:
@@ -190,8 +181,6 @@ def _append(found: Settings, file: str, lines: str, *, sure: bool) -> None:
 
 
 def _check(asked: options.Asked, root: str, name: str | None, known: Layouts) -> int:
-    from ckpt_tools.output import catalogue
-
     if name is not None:
         require_known(name, (layout.name for layout in known), "layout", "'ckpt layouts' lists them")
     chosen = [known[name]] if name is not None else known.own

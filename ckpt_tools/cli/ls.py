@@ -10,14 +10,21 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
+from ckpt_tools import api
 from ckpt_tools.cli import options
 from ckpt_tools.cli.options import parameter
 from ckpt_tools.cli.output import Output
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import NoCheckpoint, UsageError, explain_refusal
+from ckpt_tools.guard.quarantine import list_quarantine
 from ckpt_tools.model.answers import Scan
 from ckpt_tools.model.finding import blind
+from ckpt_tools.output import json as emit
+from ckpt_tools.output import scan
+from ckpt_tools.output.page import Page
 from ckpt_tools.settings import parsers
+from ckpt_tools.storage.listing import names_of
+from ckpt_tools.storage.retry import is_file
 
 NEXT = {
     "root": (
@@ -65,12 +72,10 @@ def ls(asked: options.Asked) -> int:
     if given["quarantine"]:
         instead = "nothing was put away there: leave out --quarantine"
         options.on_this_machine([found.root], options.RENAMES, instead)
-        from ckpt_tools.guard.quarantine import list_quarantine
 
         hidden = list_quarantine(found.root, state_dir=asked.state_dir, trust=found.trust)
         asked.answer("changes", hidden)
         return 0 if hidden.changes else NoCheckpoint.exit_code
-    from ckpt_tools import api
 
     selection = found.selection()
     with progress(to) as meter:
@@ -79,12 +84,8 @@ def ls(asked: options.Asked) -> int:
         recent = tuple(c for c in result.checkpoints if c.mtime_ns >= oldest * 1e9)
         result = replace(result, checkpoints=recent)
     if to.format == "json":
-        from ckpt_tools.output import json as emit
-
         to.out(emit.render(result))
     else:
-        from ckpt_tools.output import scan
-
         to.out(scan.draw(result, to.view) if given["tree"] else scan.render(result, to.view))
     filters = (oldest, selection.kind, selection.layout, selection.run, selection.prefix, selection.max_step)
     return exit_code(result, filtered=any(value is not None for value in filters))
@@ -112,10 +113,6 @@ def exit_code(result: Scan, *, filtered: bool) -> int:
 
 def look(path: str) -> int:
     """List the checkpoints at a path, then likely next commands. Return the exit code of ``ckpt ls``."""
-    from ckpt_tools.output.page import Page
-    from ckpt_tools.storage.listing import names_of
-    from ckpt_tools.storage.retry import is_file
-
     with explain_refusal(f"cannot look at {path}"):
         kind, code = "file" if is_file(path) else "root", 0
     if kind == "root":

@@ -10,27 +10,28 @@ from functools import wraps
 from importlib import import_module
 from inspect import Parameter, Signature
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ckpt_tools import api
 from ckpt_tools.cli import console
 from ckpt_tools.cli.output import Output, read_output, read_settings
 from ckpt_tools.errors import UsageError
+from ckpt_tools.formats import FORMATS
+from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
+from ckpt_tools.output.json import Object, catalogue
+from ckpt_tools.output.page import View
 from ckpt_tools.settings import declarations, parsers, plugins
 from ckpt_tools.settings import resolve as config
 from ckpt_tools.settings.declarations import DECISION, OUTPUT
 from ckpt_tools.storage.urls import absolute, is_url
-
-if TYPE_CHECKING:
-    from ckpt_tools.output.json import Object
-    from ckpt_tools.output.page import View
 
 Offer = Callable[[], list[str]]
 
@@ -52,8 +53,6 @@ def words(*choices: str) -> Offer:
 
 
 def layouts(ctx: typer.Context) -> list[str]:
-    from ckpt_tools.layouts import BUILT_IN
-
     found = read_settings({"layout": None, "config": ctx.params.get("config")}, Output("", quiet=True))
     return [layout.name for layout in found.layouts or BUILT_IN]
 
@@ -69,8 +68,6 @@ def steps(ctx: typer.Context) -> list[str]:
 
 
 def _checkpoints(ctx: typer.Context) -> tuple[Checkpoint, ...]:
-    from ckpt_tools import api
-
     said = {name: ctx.params.get(name) for name in ("root", "store_option", "config")}
     said["root"] = said["root"] or next(iter(ctx.args), None)  # typer stops at the flag that has no value yet
     if said["root"]:  # the shell has expanded nothing
@@ -80,8 +77,6 @@ def _checkpoints(ctx: typer.Context) -> tuple[Checkpoint, ...]:
 
 
 def formats() -> list[str]:
-    from ckpt_tools.formats import FORMATS
-
     return [one.name for one in FORMATS]
 
 
@@ -295,8 +290,6 @@ class Asked(Struct, frozen=True):
         self, name: str, entries: Sequence[Object], show: Callable[[View], str], **more: object
     ) -> int:
         """Write a list of what ckpt knows: ``entries`` as JSON, or the text of ``show``. Return 0."""
-        from ckpt_tools.output.json import catalogue
-
         to = self.to
         to.out(catalogue(name, entries, **more) if to.format == "json" else show(to.view))
         return 0

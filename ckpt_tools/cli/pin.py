@@ -6,6 +6,7 @@ import os
 
 from ckpt_tools.cli import options, output
 from ckpt_tools.cli.options import parameter
+from ckpt_tools.guard.prune import pin as put
 
 _WHY = "a pin is a file in the directory that is pruned"
 _INSTEAD = "say what stays with --keep, or protect the objects (S3 Object Lock, a retention)"
@@ -40,7 +41,6 @@ def pin(asked: options.Asked) -> int:
     options.on_this_machine([*paths, root], _WHY, _INSTEAD)
     names = [os.path.abspath(path) for path in paths]
     home = options.home_of(names, root)
-    from ckpt_tools.guard.prune import pin as put
 
     result = put(
         home, names, remove=given["undo"], dry_run=given["dry_run"], selection=asked.found.selection()

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from ckpt_tools import api
 from ckpt_tools.cli import console, options, output
 from ckpt_tools.cli.options import parameter
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import NoCheckpoint, UsageError
 from ckpt_tools.model.finding import Verdict, worst
 from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.output import sentence, shell
 from ckpt_tools.output.sentence import ALONE
 from ckpt_tools.output.words import printable
+from ckpt_tools.planning.planner import narrow_to_rank
 from ckpt_tools.settings.declarations import OUTPUT
 from ckpt_tools.storage.urls import absolute
 
@@ -37,9 +40,6 @@ def plan(asked: options.Asked) -> int:
     ckpt plan run --no-fallback --strict  # the newest, looked at in full, or an error
     ckpt plan run --json  # the same for a program (docs/json.md)
     """
-    from ckpt_tools import api
-    from ckpt_tools.planning.planner import narrow_to_rank
-
     to = asked.to
     if asked.given["history"]:
         from ckpt_tools.job.starts import history
@@ -62,8 +62,6 @@ def plan(asked: options.Asked) -> int:
     if to.format != "table":
         output.report(result, to)
     if to.format == "table" and to.quiet:
-        from ckpt_tools.output import sentence
-
         text = f"{printable(sentence.sum_up(result))}\n"
     else:
         text = output.text_of(result, to)
@@ -75,8 +73,6 @@ def plan(asked: options.Asked) -> int:
 
 def _with_arguments(plan: LoadPlan, asked: options.Asked) -> LoadPlan:
     """Return the plan with --resume-args filled in. Raise UsageError if --format shell lacks a value."""
-    from ckpt_tools.output import shell
-
     wanted, quiet, needed = asked.resume_args, asked.to.quiet, asked.to.format == "shell"
     if needed and plan.state == "weights-only" and not quiet:
         console.problem("note", ALONE)

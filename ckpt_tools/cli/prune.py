@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ckpt_tools.cli import options, output
 from ckpt_tools.cli.options import parameter
 from ckpt_tools.errors import UsageError
+from ckpt_tools.guard.prune import Policy
+from ckpt_tools.guard.prune import prune as remove
 from ckpt_tools.settings import parsers
-
-if TYPE_CHECKING:
-    from ckpt_tools.guard.prune import Policy
-
 
 WORDS: Mapping[str, tuple[str, parsers.Parse]] = {
     "last": ("keep_last", parsers.whole(1)),
@@ -59,7 +57,6 @@ def prune(asked: options.Asked) -> int:
     """
     found, given = asked.found, asked.given
     policy = read_policy("--keep", given["keep_what"] or ())
-    from ckpt_tools.guard.prune import prune as remove
 
     result = remove(
         found.root,
@@ -74,8 +71,6 @@ def prune(asked: options.Asked) -> int:
 
 def read_policy(flag: str, texts: Iterable[str]) -> Policy:
     """Return the policy of words such as ``last=3,daily=7``; a number alone means last. Raise UsageError."""
-    from ckpt_tools.guard.prune import Policy
-
     found: dict[str, Any] = {}
     for one in (word.strip() for text in texts for word in text.split(",")):
         word, _, value = f"last={one}".partition("=") if one.isdigit() else one.partition("=")

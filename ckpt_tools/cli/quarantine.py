@@ -7,6 +7,8 @@ import os
 from ckpt_tools.cli import options, output
 from ckpt_tools.cli.options import parameter
 from ckpt_tools.errors import UsageError
+from ckpt_tools.guard.quarantine import quarantine as put_away
+from ckpt_tools.guard.quarantine import restore as bring_back
 
 _INSTEAD = (
     "'ckpt prune --damaged' removes what is damaged there; --exclude hides it from 'ckpt plan' and 'run'"
@@ -45,8 +47,6 @@ def quarantine(asked: options.Asked) -> int:
     options.on_this_machine([*paths, root], options.RENAMES, _INSTEAD)
     home = options.home_of(paths, root, whole=damaged)
     names = [os.path.abspath(path) for path in paths]
-    from ckpt_tools.guard.quarantine import quarantine as put_away
-    from ckpt_tools.guard.quarantine import restore as bring_back
 
     how = {"apply": given["apply"], "state_dir": asked.state_dir}
     if given["undo"]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from ckpt_tools import api
 from ckpt_tools.cli import options, output
 from ckpt_tools.cli.options import parameter
 from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.guard import repair as mending
 from ckpt_tools.model.answers import Changes
 
 
@@ -45,7 +47,6 @@ def repair(asked: options.Asked) -> int:
     options.on_this_machine([*paths, root], options.RENAMES, options.DOWNLOAD)
     # a directory of several checkpoints is itself the root
     home = os.path.abspath(root or options.lone(_root_of(os.path.abspath(path)) for path in paths))
-    from ckpt_tools.guard import repair as mending
 
     how: dict[str, Any] = {"apply": given["apply"], "state_dir": asked.state_dir}
     how["selection"] = asked.found.selection()
@@ -75,7 +76,6 @@ def _root_of(path: str) -> str:
     """Return the directory that holds the checkpoint or file ``path``; ``path`` if it holds checkpoints."""
     if not os.path.isdir(path):
         return os.path.dirname(path)
-    from ckpt_tools import api
 
     found = api.scan(path).checkpoints
     own = bool(found) and all(p.home == path for c in found for p in c.parts)

@@ -5,22 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from ckpt_tools import api
 from ckpt_tools.cli import console, options, output
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.cli.verify import PART, exit_code
 from ckpt_tools.errors import CkptError, UsageError
+from ckpt_tools.model.answers import Scan
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
+from ckpt_tools.output import json
+from ckpt_tools.output.report import data, page
+from ckpt_tools.output.report.advice import Gathered, Start, overall
+from ckpt_tools.output.report.data import find_damaged
+from ckpt_tools.settings.resolve import Settings
 from ckpt_tools.storage.urls import absolute
-
-if TYPE_CHECKING:
-    from ckpt_tools.model.answers import Scan
-    from ckpt_tools.output.report.advice import Gathered, Start
-    from ckpt_tools.settings.resolve import Settings
 
 RUNS = 64
 """The most runs below one root that have a plan; the report gives the number of the others."""
@@ -53,30 +54,21 @@ def report(asked: options.Asked) -> int:
     if to.format == "html":  # errors about the page come before any file is read
         if to.terminal:
             raise UsageError("an HTML page cannot be shown on a terminal", "add -o report.html")
-        from ckpt_tools.output.report import page
 
         page.require()
     gathered = _gather(asked.given["paths"], found, to)
     assert gathered.verification is not None  # noqa: S101 - for the type checker
     code = exit_code(gathered.verification, found.values.get("strict", False))
-    from ckpt_tools.output import json
-    from ckpt_tools.output.report import data
 
     document = data.document(replace(gathered, exit_code=code))
     to.out(page.render(document) if to.format == "html" else json.dump(document))
     if to.file and not to.quiet:
-        from ckpt_tools.output.report.advice import overall
-
         console.problem("note", f"{to.file}: {overall(gathered).sentence}")
     return code
 
 
 def _gather(paths: Sequence[str], found: Settings, to: output.Output) -> Gathered:
     """Verify, then list, then plan: in this order no file is read twice, as plans use fresh verdicts."""
-    from ckpt_tools import api
-    from ckpt_tools.output.report.advice import Gathered
-    from ckpt_tools.output.report.data import find_damaged
-
     started, roots = time.time(), tuple(dict.fromkeys(absolute(p) for p in paths))
     keep = not found.values.get("no-cache", False)
     with progress(to) as meter:
@@ -116,9 +108,6 @@ def _list_runs(scan: Scan) -> list[str]:
 
 
 def _plan(root: str, selection: Selection) -> Start:
-    from ckpt_tools import api
-    from ckpt_tools.output.report.advice import Start
-
     try:
         return Start(root, selection.run, api.plan(root, selection))
     except CkptError as error:

@@ -8,18 +8,19 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ckpt_tools import job
 from ckpt_tools.cli import console, options, output, signals
 from ckpt_tools.cli.app import AFTER_DASHES
 from ckpt_tools.cli.options import parameter
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import UsageError
+from ckpt_tools.job import Listener, Taken
+from ckpt_tools.launchers import line_of
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.sentence import sum_up
-
-if TYPE_CHECKING:
-    from ckpt_tools.job import Listener, Taken
+from ckpt_tools.output.shell import ALL_FILES, FLAG, describe_rest, name_example
 
 
 @options.ask(
@@ -42,7 +43,6 @@ def run(asked: options.Asked) -> int:
     ckpt run empty --allow none -- echo first start  # a first launch has nothing to resume from
     ckpt run run --rank 0 --view view -- echo start  # make a directory of links to this checkpoint alone
     """
-    from ckpt_tools import job
     from ckpt_tools.job.command import become
 
     command = asked.given["command"] or []
@@ -75,9 +75,6 @@ def run(asked: options.Asked) -> int:
 
 def _suggest_line(job_options: Any, command: Sequence[str], taken: Taken) -> str:
     """Return a hint: the line by which the command learns of the choice, or advice if there is none."""
-    from ckpt_tools.launchers import line_of
-    from ckpt_tools.output.shell import FLAG, name_example
-
     path, wanted = taken.path, taken.wanted
     example = (FLAG, f"--resume {name_example(path, taken.links)}")
     ours = [*job_options.words, *(() if wanted else example)]
@@ -104,7 +101,6 @@ def _suggest_line(job_options: Any, command: Sequence[str], taken: Taken) -> str
 @contextmanager
 def listen(asked: options.Asked) -> Iterator[Listener]:
     """Yield a listener that shows a decision's progress and reasons in the process that decides."""
-    from ckpt_tools.job import Listener
 
     def report(plan: LoadPlan) -> None:
         if asked.to.verbose:
@@ -119,8 +115,6 @@ def listen(asked: options.Asked) -> Iterator[Listener]:
 
 
 def _say_start(taken: Taken, command: Sequence[str]) -> None:
-    from ckpt_tools.output.shell import FLAG, name_example
-
     decision, chosen = taken.decision, taken.decision.document.checkpoint
     what = "nothing" if chosen is None else decision.resume.path or chosen.path
     console.problem("note", f"the job starts from {what} (decision: {decision.path})")
@@ -135,8 +129,6 @@ def _say_start(taken: Taken, command: Sequence[str]) -> None:
 
 def say_rest(taken: Taken) -> None:
     """Warn if the job is given one path of several files that the training loop must load."""
-    from ckpt_tools.output.shell import ALL_FILES, describe_rest
-
     rest = describe_rest(taken.path, taken.links, taken.wanted)
     if rest and (taken.wanted or not taken.decision.resume.args):  # a framework finds the other files itself
         console.problem("warning", rest, ALL_FILES)

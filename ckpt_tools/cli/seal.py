@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ckpt_tools import guard
 from ckpt_tools.cli import options, output
 from ckpt_tools.cli.options import parameter
 from ckpt_tools.cli.progress import progress
@@ -46,7 +47,6 @@ def seal(asked: options.Asked) -> int:
     """
     found, given = asked.found, asked.given
     output.say_broken_plugins()
-    from ckpt_tools import guard
 
     names = [name.strip() for name in f"{given['digest'] or 'xxh3'},{given['also'] or ''}".split(",")]
     first, *more = [name for name in names if name and name != "tensors"] or ["xxh3"]

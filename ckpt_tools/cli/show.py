@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from ckpt_tools import api
 from ckpt_tools.cli import options, output
+from ckpt_tools.cli.ls import ls
 from ckpt_tools.cli.options import parameter
 from ckpt_tools.errors import CannotLook, explain_refusal
+from ckpt_tools.formats.pickles.globals import verdict
+from ckpt_tools.formats.pickles.stubs import Global
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level
+from ckpt_tools.output import contents
+from ckpt_tools.output import json as emit
+from ckpt_tools.storage.retry import is_directory, there
 
 
 @options.ask(
@@ -32,19 +39,13 @@ def show(asked: options.Asked) -> int:
     to, found, given = asked.to, asked.found, asked.given
     file = given["file"]
     output.say_broken_plugins()
-    from ckpt_tools.storage.retry import is_directory, there
 
     with explain_refusal(f"cannot look at {file!r}"):
         is_there = there(file)
     if not is_there:
         raise CannotLook(f"there is no file {file!r}", "'ckpt ls -v' shows where checkpoints are")
     if is_directory(file):
-        from ckpt_tools.cli.ls import ls
-
         return ls(root=file, tree=to.format != "json", format=given["format"], json=given["json"])
-    from ckpt_tools import api
-    from ckpt_tools.formats.pickles.globals import verdict
-    from ckpt_tools.formats.pickles.stubs import Global
 
     report, anatomy = api.show(
         file,
@@ -54,12 +55,8 @@ def show(asked: options.Asked) -> int:
     )
     trust = {name: verdict(Global(*name.split(" ", 1))) for name in anatomy.globals}
     if to.format == "json":
-        from ckpt_tools.output import json as emit
-
         to.out(emit.render_file(report, anatomy, trust))
     else:
-        from ckpt_tools.output import contents
-
         to.out(contents.render(report, anatomy, trust, to.view))
     if report.verdict is Verdict.UNKNOWN:
         return 5

@@ -8,6 +8,12 @@ from ckpt_tools.cli import options, output
 from ckpt_tools.cli.options import parameter
 from ckpt_tools.cli.run import listen
 from ckpt_tools.errors import UsageError
+from ckpt_tools.job.command import Taken
+from ckpt_tools.job.decision import MEANT, Decision
+from ckpt_tools.job.staging import ranks_here
+from ckpt_tools.job.staging import stage as bring
+from ckpt_tools.output import shell
+from ckpt_tools.output import staging as emit
 from ckpt_tools.settings import parsers
 from ckpt_tools.storage.urls import absolute, is_url
 
@@ -32,12 +38,6 @@ def stage(asked: options.Asked) -> int:
     eval "$(ckpt stage s3://bucket/run staged --format shell)"; echo "$CKPT_PATH"  # for a script
     ckpt stage s3://bucket/run staged --json  # the same for a program (docs/json.md)
     """
-    from ckpt_tools.job.command import Taken
-    from ckpt_tools.job.decision import MEANT, Decision
-    from ckpt_tools.job.staging import stage as bring
-    from ckpt_tools.output import shell
-    from ckpt_tools.output import staging as emit
-
     to, home = asked.to, asked.given["directory"]
     if is_url(home):
         raise UsageError(f"DIR is a directory of this machine, and {home} is a URL", "use ckpt stage URL DIR")
@@ -58,8 +58,6 @@ def stage(asked: options.Asked) -> int:
 
 def _find_ranks(asked: options.Asked) -> frozenset[int] | range | None:
     """Return the ranks of --rank, else of this node as the launcher tells; None if they are not known."""
-    from ckpt_tools.job.staging import ranks_here
-
     given, rank = asked.given.get("ranks"), asked.selection.rank
     if given is None:
         return range(rank, rank + 1) if asked.names_rank and rank is not None else ranks_here(os.environ)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ckpt_tools.cli import options
+from ckpt_tools.guard.quarantine import undo as take_back
 
 
 @options.ask(
@@ -23,7 +24,6 @@ def undo(asked: options.Asked) -> int:
     """
     found = asked.found
     options.on_this_machine([found.root], options.RENAMES, "nothing there was repaired or put away by ckpt")
-    from ckpt_tools.guard.quarantine import undo as take_back
 
     result = take_back(found.root, apply=asked.given["apply"], state_dir=asked.state_dir, trust=found.trust)
     return asked.answer("changes", result)

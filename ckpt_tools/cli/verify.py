@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from ckpt_tools import api
 from ckpt_tools.cli import options, output
 from ckpt_tools.cli.options import parameter
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Verdict, blind, worst
+from ckpt_tools.output import registry, verification
+from ckpt_tools.planning.verification import Interrupted
+from ckpt_tools.reading.engines import engine
 
 PART = ("level", "sample", "max_duration")
 """Settings of how much to read: parameters of ``api.verify`` besides the fields of ReadOptions."""
@@ -50,9 +54,6 @@ def verify(asked: options.Asked) -> int:
     found, given = asked.found, asked.given
     strict = found.values.get("strict", False)
     to = replace(asked.to, warnings_fail=asked.to.warnings_fail or strict)
-    from ckpt_tools import api
-    from ckpt_tools.output import registry
-    from ckpt_tools.reading.engines import engine
 
     reading, form = found.reading(*PART), registry.find(to.format)
     if form is not None and form.in_ci:
@@ -70,12 +71,8 @@ def verify(asked: options.Asked) -> int:
                 engine=workers,
             )
     except KeyboardInterrupt as stop:
-        from ckpt_tools.planning.verification import Interrupted
-
         # people see the results so far; a program must not take a part for the whole
         if isinstance(stop, Interrupted) and to.format == "table":
-            from ckpt_tools.output import verification
-
             to.out(verification.render_part(stop.files, stop.of, stop.root, to.view))
         raise
     to.out(output.text_of(result, to))

@@ -7,7 +7,12 @@ from collections.abc import Sequence
 from ckpt_tools.cli import console, options, output
 from ckpt_tools.cli.options import parameter
 from ckpt_tools.errors import UsageError
+from ckpt_tools.guard.watch import WatchOptions
+from ckpt_tools.guard.watch.hooks import give_way
+from ckpt_tools.guard.watch.loop import Watcher
 from ckpt_tools.model.answers import Event
+from ckpt_tools.model.selection import ReadOptions
+from ckpt_tools.output import jsonl, watching
 from ckpt_tools.settings import parsers
 from ckpt_tools.storage.urls import absolute
 
@@ -55,11 +60,6 @@ def watch(asked: options.Asked) -> int:
     """
     found, given = asked.found, asked.given
     output.say_broken_plugins()
-    from ckpt_tools.guard.watch import WatchOptions
-    from ckpt_tools.guard.watch.hooks import give_way
-    from ckpt_tools.guard.watch.loop import Watcher
-    from ckpt_tools.model.selection import ReadOptions
-    from ckpt_tools.output import jsonl, watching
 
     read = ReadOptions(**{"jobs": 1, **found.reading()}, cache=True)
     said = {

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from math import isfinite
 from shlex import quote
-from typing import TYPE_CHECKING
 
+from ckpt_tools.comparison.difference import Difference, FileDifference, TensorDifference, TensorSide
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.seal import NAMES
@@ -16,9 +16,6 @@ from ckpt_tools.output.json import Object, absolute, document, fields, finding, 
 from ckpt_tools.output.page import DEPTHS, FEW, PLAIN, Page, View
 from ckpt_tools.output.words import plural, size, speed
 from ckpt_tools.storage.urls import common, is_url
-
-if TYPE_CHECKING:
-    from ckpt_tools.comparison.difference import Difference, FileDifference, TensorDifference, TensorSide
 
 WORDS = ("same", "changed", "reshaped", "added", "removed", "not-compared")
 """The changes that a tensor or a file can have from A to B, in the order of the summary."""

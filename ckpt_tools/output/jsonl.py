@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ckpt_tools.model.answers import Event, Verification
 from ckpt_tools.output import json
 from ckpt_tools.output.failure import Failure
 
-if TYPE_CHECKING:
-    from ckpt_tools.output.page import View
 
-
-def render(result: Verification | Failure, view: View | None = None) -> str:  # noqa: ARG001 - as every output
+def render(result: Verification | Failure, _view: object = None) -> str:
     """Return an object per line, each with a ``type``. Without a summary line the text was cut short."""
     if isinstance(result, Failure):
         return f"{json.line(json.failed(result))}\n"

@@ -7,15 +7,11 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
 
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.words import printable
-
-if TYPE_CHECKING:
-    from ckpt_tools.output.page import View
 
 # ---- The arguments of --resume-args, by which a command learns which checkpoint was chosen.
 
@@ -72,7 +68,7 @@ def name_example(path: str | None, files: Sequence[str]) -> str:
     return "{files}" if path in files and files[1:] else "{path}"
 
 
-def render(plan: LoadPlan | Failure, view: View | None = None) -> str:  # noqa: ARG001 - as every output
+def render(plan: LoadPlan | Failure, _view: object = None) -> str:
     """Return ``export CKPT_PATH=… …``, None as empty. Raise UsageError if no value names the checkpoint.
     Of a failure return what makes eval fail: eval of an empty text would succeed.
     """
