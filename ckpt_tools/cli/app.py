@@ -53,9 +53,10 @@ GROUPS = {
         "completion": "Print the script that makes Tab complete ckpt commands.",
     },
 }
-"""All commands, by purpose. Each command is the function of its name in the module of its name. The first
-page of help leaves out the last group.
+"""All commands, by purpose. Each is the function of its name in the module of its name, but for _CHANGES. The
+first page of help leaves out the last group.
 """
+_CHANGES = ("repair", "quarantine", "pin", "undo")
 COMMANDS = tuple(name for rows in GROUPS.values() for name in rows)
 _NAMES = {"help_option_names": ["-h", "--help"]}
 AFTER_DASHES = "the command to start comes after --: ckpt run ROOT -- torchrun … train.py"
@@ -179,7 +180,8 @@ def _explain_mistake(error: Any, ctx: Any, args: Sequence[str]) -> UsageError:
 def _find_function(name: str) -> Any:
     """Return the function of a command; its docstring is what --help shows, with the examples last."""
     function_name = name.replace(" ", "_")
-    return getattr(import_module(f"ckpt_tools.cli.{function_name}"), function_name)
+    module = "changes" if name in _CHANGES else function_name
+    return getattr(import_module(f"ckpt_tools.cli.{module}"), function_name)
 
 
 @cache

@@ -47,7 +47,6 @@ def diff(asked: options.Asked) -> int:
     if depth not in (Level.STRUCTURE, Level.CONTENT, Level.VALUES):
         hint = "use structure, content or values, or leave it out"
         raise UsageError(f"--level {depth} is not for diff", hint)
-
     with progress(asked.to) as meter:
         how = found.reading(names=("jobs", "key_file", "seal_dir"))
         result = compare(given["a"], given["b"], depth, **how, progress=meter)

@@ -36,7 +36,6 @@ def explain(asked: options.Asked) -> int:
     require_known(
         code, (*CODES, *RULES), "finding or rule", "docs/codes.md and docs/rules.md list all of them"
     )
-
     rule = RULES.get(code)
     about = ("code=id", "severity", "title", "hint", "since")
     entries = [

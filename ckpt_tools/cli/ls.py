@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from ckpt_tools import api
 from ckpt_tools.cli import options
+from ckpt_tools.cli.changes import RENAMES, on_this_machine
 from ckpt_tools.cli.options import parameter
 from ckpt_tools.cli.output import Output
 from ckpt_tools.cli.progress import progress
@@ -71,12 +72,10 @@ def ls(asked: options.Asked) -> int:
     oldest = moment(given["since"], time.time()) if given["since"] is not None else None
     if given["quarantine"]:
         instead = "nothing was put away there: leave out --quarantine"
-        options.on_this_machine([found.root], options.RENAMES, instead)
-
+        on_this_machine([found.root], RENAMES, instead)
         hidden = list_quarantine(found.root, state_dir=asked.state_dir, trust=found.trust)
         asked.answer("changes", hidden)
         return 0 if hidden.changes else NoCheckpoint.exit_code
-
     selection = found.selection()
     with progress(to) as meter:
         result = api.scan(found.root, selection, progress=meter)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import wraps
 from importlib import import_module
 from inspect import Parameter, Signature
@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from ckpt_tools import api
 from ckpt_tools.cli import console
 from ckpt_tools.cli.output import Output, read_output, read_settings
-from ckpt_tools.errors import UsageError
 from ckpt_tools.formats import FORMATS
 from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -31,7 +30,6 @@ from ckpt_tools.output.page import View
 from ckpt_tools.settings import declarations, parsers, plugins
 from ckpt_tools.settings import resolve as config
 from ckpt_tools.settings.declarations import DECISION, OUTPUT
-from ckpt_tools.storage.urls import absolute, is_url
 
 Offer = Callable[[], list[str]]
 
@@ -188,7 +186,7 @@ def _declare(key: str, declared: config.Variable) -> Parameter:
     many = key in _SEVERAL or declared.parse in declarations.REPEATED
     return parameter(
         said,
-        meaning,
+        "" if declared.use else meaning,
         declared.panel,
         _OFFERS.get(key),
         name=key.replace("-", "_"),
@@ -333,34 +331,3 @@ def ask(
         return command
 
     return decorate
-
-
-def on_this_machine(paths: Iterable[str | None], why: str, instead: str) -> None:
-    """Raise UsageError if a path lies in a store, with the reason ``why`` and the hint ``instead``."""
-    for path in paths:
-        if path and is_url(absolute(path)):
-            raise UsageError(f"{path} lies in a store: {why}", instead)
-
-
-DOWNLOAD = "download it (aws s3 sync, gcloud storage rsync, azcopy, rclone), change the copy, and upload that"
-RENAMES = "this command moves and replaces files by renames, which stores do not have"
-
-
-def home_of(paths: Sequence[str], root: str | None, *, whole: bool = False) -> str:
-    """Return --root, else the directory of all paths; with ``whole`` the only path. Raise UsageError."""
-    if root:
-        return absolute(root)
-    named = [absolute(path) for path in paths]
-    if whole:
-        if len(paths) > 1:
-            raise UsageError("--damaged takes one directory", "call it once for each")
-        return named[0]
-    return lone(p.partition("/.ckpt/")[0] if "/.ckpt/" in p else os.path.dirname(p) for p in named)
-
-
-def lone(directories: Iterable[str]) -> str:
-    """Return the only one of the directories. Raise UsageError if there are several."""
-    homes = set(directories)
-    if len(homes) > 1:
-        raise UsageError(f"these lie in several directories: {', '.join(sorted(homes))}", "add --root DIR")
-    return homes.pop()

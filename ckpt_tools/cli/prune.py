@@ -57,7 +57,6 @@ def prune(asked: options.Asked) -> int:
     """
     found, given = asked.found, asked.given
     policy = read_policy("--keep", given["keep_what"] or ())
-
     result = remove(
         found.root,
         policy,

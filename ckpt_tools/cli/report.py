@@ -54,12 +54,10 @@ def report(asked: options.Asked) -> int:
     if to.format == "html":  # errors about the page come before any file is read
         if to.terminal:
             raise UsageError("an HTML page cannot be shown on a terminal", "add -o report.html")
-
         page.require()
     gathered = _gather(asked.given["paths"], found, to)
     assert gathered.verification is not None  # noqa: S101 - for the type checker
     code = exit_code(gathered.verification, found.values.get("strict", False))
-
     document = data.document(replace(gathered, exit_code=code))
     to.out(page.render(document) if to.format == "html" else json.dump(document))
     if to.file and not to.quiet:

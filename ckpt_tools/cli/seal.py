@@ -47,7 +47,6 @@ def seal(asked: options.Asked) -> int:
     """
     found, given = asked.found, asked.given
     output.say_broken_plugins()
-
     names = [name.strip() for name in f"{given['digest'] or 'xxh3'},{given['also'] or ''}".split(",")]
     first, *more = [name for name in names if name and name != "tensors"] or ["xxh3"]
     with progress(asked.to) as meter:

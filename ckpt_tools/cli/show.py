@@ -39,14 +39,12 @@ def show(asked: options.Asked) -> int:
     to, found, given = asked.to, asked.found, asked.given
     file = given["file"]
     output.say_broken_plugins()
-
     with explain_refusal(f"cannot look at {file!r}"):
         is_there = there(file)
     if not is_there:
         raise CannotLook(f"there is no file {file!r}", "'ckpt ls -v' shows where checkpoints are")
     if is_directory(file):
         return ls(root=file, tree=to.format != "json", format=given["format"], json=given["json"])
-
     report, anatomy = api.show(
         file,
         found.values["level"] if given["level"] is not None else Level.STRUCTURE,

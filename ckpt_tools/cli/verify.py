@@ -54,7 +54,6 @@ def verify(asked: options.Asked) -> int:
     found, given = asked.found, asked.given
     strict = found.values.get("strict", False)
     to = replace(asked.to, warnings_fail=asked.to.warnings_fail or strict)
-
     reading, form = found.reading(*PART), registry.find(to.format)
     if form is not None and form.in_ci:
         reading.setdefault("settle", 0.0)

@@ -60,7 +60,6 @@ def watch(asked: options.Asked) -> int:
     """
     found, given = asked.found, asked.given
     output.say_broken_plugins()
-
     read = ReadOptions(**{"jobs": 1, **found.reading()}, cache=True)
     said = {
         "rescan": _read_seconds("--rescan", given["rescan"]),
