@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from copy import copy
 from functools import cache
@@ -17,6 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from ckpt_tools import __version__
 from ckpt_tools.cli import console
+from ckpt_tools.cli.options import rename_flags
 from ckpt_tools.errors import UsageError
 from ckpt_tools.settings.parsers import nearest
 
@@ -126,8 +128,6 @@ class Command(_Line, TyperCommand):
     """One command. For ``run``, words after ``--`` are the command to start, which is not parsed here."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        from ckpt_tools.cli.options import rename_flags  # when the command's module has imported it
-
         if not ctx.resilient_parsing:
             args = rename_flags(args, {name for param in self.params for name in param.opts})
         if self.name != "run":
@@ -162,19 +162,24 @@ def _explain_mistake(error: Any, ctx: Any, args: Sequence[str]) -> UsageError:
     undashed = ctx.meta.get("undashed", False)  # its flag may be one of the command to start
     flag = getattr(error, "option_name", "")
     if "No such option" in message:
-        # of -rank, whose right form is --rank, the parser reports only one letter
-        single = (word for word in args if re.match("-[^-]", word) and flag[-1] in word)
-        word = flag if flag.startswith("--") else f"-{next(single)}".partition("=")[0]
         known = [name for param in ctx.command.params for name in param.opts]
-        part = word.strip("-").rstrip("s")  # --step for --max-step
-        within = (name for name in known if part and part in name.split("-"))
-        meant = word if word in known else next(within, nearest(word, known, 0.8 if undashed else 0.5))
+        meant = _find_meant(flag, known, args, 0.8 if undashed else 0.5)
         message = f"there is no flag {flag}" + (f"; did you mean {meant}?" if meant else "")
     elif "requires an argument" in message:
         message = f"{flag} needs a value"
     elif "unexpected extra argument" in message:
         message = f"there are more words than '{command}' takes: {message.partition('(s) (')[2].rstrip(')')}"
     return UsageError(message, f"{AFTER_DASHES}; {hint}" if undashed else hint)
+
+
+def _find_meant(flag: str, known: Sequence[str], args: Sequence[str], alike: float) -> str | None:
+    """Return the known flag that was probably meant: it has ``flag`` as a word, or a similar name."""
+    if not flag.startswith("--"):  # of -rank, whose right form is --rank, the parser reports only one letter
+        word = next(word for word in args if re.match("-[^-]", word) and flag[-1] in word)
+        flag = f"-{word.partition('=')[0]}"
+    part = flag.strip("-").rstrip("s")
+    within = (name for name in known if part and part in name.split("-"))
+    return flag if flag in known else next(within, nearest(flag, known, alike))
 
 
 def _find_function(name: str) -> Any:
@@ -255,3 +260,13 @@ def line() -> Any:
         # not typer's flags for completion: 'ckpt completion' replaces them
         param.hidden = "--version" not in param.opts
     return made
+
+
+def complete() -> None:
+    """Print the words that complete a shell's line, and exit the process."""
+    late = threading.Timer(5.0, os._exit, (0,))  # a file system may hang
+    late.daemon = True
+    late.start()
+    os.environ["COLUMNS"] = "9999"  # rich would break what a flag means into several lines, and so into words
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # stderr would appear within the user's line
+    line().main(prog_name="ckpt")

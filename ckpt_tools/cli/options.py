@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from collections.abc import Callable, Container, Mapping, Sequence
 from functools import wraps
 from importlib import import_module
@@ -32,18 +31,6 @@ from ckpt_tools.settings import resolve as config
 from ckpt_tools.settings.declarations import DECISION, OUTPUT
 
 Offer = Callable[[], list[str]]
-
-
-def complete() -> None:
-    """Print the words that complete a shell's line, and exit the process."""
-    from ckpt_tools.cli.app import line
-
-    late = threading.Timer(5.0, os._exit, (0,))  # a file system may hang
-    late.daemon = True
-    late.start()
-    os.environ["COLUMNS"] = "9999"  # rich would break what a flag means into several lines, and so into words
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # stderr would appear within the user's line
-    line().main(prog_name="ckpt")
 
 
 def words(*choices: str) -> Offer:
