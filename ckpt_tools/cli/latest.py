@@ -7,12 +7,11 @@ from collections.abc import Iterable
 
 from ckpt_tools import api
 from ckpt_tools.cli import console, options, output
-from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import UsageError
 from ckpt_tools.job import take
 from ckpt_tools.job.decision import read
 from ckpt_tools.model.plan import OPENED_BY_RANKS, LoadPlan
-from ckpt_tools.output import json, shell
+from ckpt_tools.output import json, registry, shell
 from ckpt_tools.output.sentence import ALONE
 from ckpt_tools.output.words import printable
 from ckpt_tools.storage.urls import real_path
@@ -38,8 +37,8 @@ def latest(asked: options.Asked) -> int:
         to.out(decided)
         return 0
     # stdout is for the paths alone
-    with output.explain_failure(to, console.err if to.verbose else None), progress(to) as meter:
-        plan = api.latest(asked.found.root, asked.selection, progress=meter, note=output.cache_notes(to))
+    with output.reading(to, console.err if to.verbose else None) as how:
+        plan = api.latest(asked.found.root, asked.selection, **how)
     if to.verbose:
         console.err(output.tell(plan, to))
     else:
@@ -49,7 +48,7 @@ def latest(asked: options.Asked) -> int:
     if to.format == "text":
         to.out(list_paths(plan, terminal=to.terminal))
     else:
-        to.out(output.text_of(plan, to))
+        to.out(registry.render(to.format, plan, to.view))
     return 0
 
 

@@ -13,10 +13,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ckpt_tools.cli import console
+from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.formats import names
 from ckpt_tools.layouts import user
-from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import StoreOptions
 from ckpt_tools.output import registry
@@ -158,17 +158,9 @@ def is_same_file(one: str, other: str) -> bool:
     return os.path.isfile(one) and os.path.exists(other) and os.path.samefile(one, other)
 
 
-def text_of(document: Verification | LoadPlan, to: Output) -> str:
-    return registry.render(to.format, document, to.view)
-
-
 def tell(plan: LoadPlan, to: Output) -> str:
     """Return the verbose page of a plan, for people."""
     return render_plan(plan, replace(to.view, verbose=True))
-
-
-def cache_notes(to: Output) -> Callable[[str], None] | None:
-    return None if to.quiet else lambda text: console.problem("warning", text)
 
 
 def say_broken_plugins(groups: Collection[str] = ()) -> None:
@@ -178,12 +170,14 @@ def say_broken_plugins(groups: Collection[str] = ()) -> None:
 
 
 @contextmanager
-def explain_failure(to: Output, say: Callable[[str], None] | None = None) -> Iterator[None]:
-    """If the block raises an error with a plan, report why each candidate was rejected (or ``say`` the whole
-    plan) before the error says that no candidate is left.
+def reading(to: Output, say: Callable[[str], None] | None = None) -> Iterator[dict[str, Any]]:
+    """Yield ``progress`` and ``note`` for a call that reads. If it raises an error with a plan, report why
+    each candidate was rejected (or ``say`` the whole plan) before the error says that none is left.
     """
+    note = None if to.quiet else lambda text: console.problem("warning", text)
     try:
-        yield
+        with progress(to) as meter:
+            yield {"progress": meter, "note": note}
     except CkptError as error:
         if error.plan is not None and say:
             say(tell(error.plan, to))

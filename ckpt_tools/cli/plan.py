@@ -7,12 +7,11 @@ from msgspec.structs import replace
 from ckpt_tools import api
 from ckpt_tools.cli import console, options, output
 from ckpt_tools.cli.options import parameter
-from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import NoCheckpoint, UsageError
 from ckpt_tools.model.finding import Verdict, worst
 from ckpt_tools.model.plan import LoadPlan
-from ckpt_tools.output import sentence, shell
-from ckpt_tools.output.sentence import ALONE
+from ckpt_tools.output import registry, shell
+from ckpt_tools.output.sentence import ALONE, sum_up
 from ckpt_tools.output.words import printable
 from ckpt_tools.planning.planner import narrow_to_rank
 from ckpt_tools.settings.declarations import OUTPUT
@@ -52,8 +51,8 @@ def plan(asked: options.Asked) -> int:
             raise NoCheckpoint(text, "'ckpt run' and 'ckpt hook' write it; --plan-dir says where they do")
         return asked.answer("history", found)
     tell = to.out if to.verbose and to.format == "table" else None
-    with output.explain_failure(to, tell), progress(to) as meter:
-        result = api.plan(asked.found.root, asked.selection, progress=meter, note=output.cache_notes(to))
+    with output.reading(to, tell) as how:
+        result = api.plan(asked.found.root, asked.selection, **how)
     # not for CKPT_RANK, which each process of a job may have
     if asked.names_rank and asked.selection.rank is not None:
         result = narrow_to_rank(result, asked.selection.rank)
@@ -62,9 +61,9 @@ def plan(asked: options.Asked) -> int:
     if to.format != "table":
         output.report(result, to)
     if to.format == "table" and to.quiet:
-        text = f"{printable(sentence.sum_up(result))}\n"
+        text = f"{printable(sum_up(result))}\n"
     else:
-        text = output.text_of(result, to)
+        text = registry.render(to.format, result, to.view)
     to.out(text)
     # something is worse than it should be: a warning, or a better checkpoint that lost
     worse = result.rejected or result.rollback or worst(result.warnings) is not Verdict.OK

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from ckpt_tools import api
 from ckpt_tools.cli import console, options, output
-from ckpt_tools.cli.progress import progress
 from ckpt_tools.cli.verify import PART, exit_code
 from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.model.answers import Scan
@@ -69,10 +68,8 @@ def _gather(paths: Sequence[str], found: Settings, to: output.Output) -> Gathere
     """Verify, then list, then plan: in this order no file is read twice, as plans use fresh verdicts."""
     started, roots = time.time(), tuple(dict.fromkeys(absolute(p) for p in paths))
     keep = not found.values.get("no-cache", False)
-    with progress(to) as meter:
-        result = api.verify(
-            paths, **found.reading(*PART), cache=keep, note=output.cache_notes(to), progress=meter
-        )
+    with output.reading(to) as how:
+        result = api.verify(paths, **found.reading(*PART), cache=keep, **how)
         unfiltered = replace(found.selection(), run=None, max_step=None)  # all that a plan may choose from
         scans = tuple(api.scan(root, unfiltered, trackers=True) for root in roots)
         # Plans may use verdicts of this command, and older ones as --max-age allowed when it began.

@@ -14,7 +14,6 @@ from ckpt_tools import job
 from ckpt_tools.cli import console, options, output, signals
 from ckpt_tools.cli.app import AFTER_DASHES
 from ckpt_tools.cli.options import parameter
-from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import UsageError
 from ckpt_tools.job import Listener, Taken
 from ckpt_tools.launchers import line_of
@@ -109,9 +108,8 @@ def listen(asked: options.Asked) -> Iterator[Listener]:
             console.problem("note", sum_up(plan))
             output.report(plan, asked.to)
 
-    to = asked.to
-    with output.explain_failure(to), progress(to) as meter:
-        yield Listener(report, meter, output.cache_notes(to))
+    with output.reading(asked.to) as how:
+        yield Listener(report, **how)
 
 
 def _say_start(taken: Taken, command: Sequence[str]) -> None:

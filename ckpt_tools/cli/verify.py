@@ -7,7 +7,6 @@ from msgspec.structs import replace
 from ckpt_tools import api
 from ckpt_tools.cli import options, output
 from ckpt_tools.cli.options import parameter
-from ckpt_tools.cli.progress import progress
 from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Verdict, blind, worst
 from ckpt_tools.output import registry, verification
@@ -58,23 +57,22 @@ def verify(asked: options.Asked) -> int:
     if form is not None and form.in_ci:
         reading.setdefault("settle", 0.0)
     try:
-        with engine(found.values.get("scheduler")) as workers, progress(to) as meter:
+        with engine(found.values.get("scheduler")) as workers, output.reading(to) as how:
             result = api.verify(
                 given["paths"] or ["."],
                 **reading,
                 by_store=given["by_store"],
                 explain=given["explain_bytes"],
                 cache=not found.values.get("no-cache", False),
-                note=output.cache_notes(to),
-                progress=meter,
                 engine=workers,
+                **how,
             )
     except KeyboardInterrupt as stop:
         # people see the results so far; a program must not take a part for the whole
         if isinstance(stop, Interrupted) and to.format == "table":
             to.out(verification.render_part(stop.files, stop.of, stop.root, to.view))
         raise
-    to.out(output.text_of(result, to))
+    to.out(registry.render(to.format, result, to.view))
     return exit_code(result, strict, warnings=to.warnings_fail)
 
 

@@ -13,7 +13,7 @@ from ckpt_tools.output.words import plural, size
 def render(result: Changes, view: View = PLAIN) -> str:
     page, root = Page(view), result.root
     rows = []
-    for c in page.first(result.changes):
+    for c in page.view.first(result.changes):
         where = f"{relative(c.path, root)} -> {relative(c.to, root)}" if c.to else relative(c.path, root)
         rows.append((c.state.replace("-", " "), c.label, plural(c.files, "file"), where, c.why))
     page.table(("state", "checkpoint", "files", "where", "why"), rows, below=("why", "where"))

@@ -26,7 +26,7 @@ def render(report: Report, anatomy: Anatomy, trust: Mapping[str, str], view: Vie
     elif report.format and report.level and format_of(report.format).loader is not None:
         page.text("0 tensors", "dim", gap=True)
     if files := anatomy.files:
-        sealed = [(f.path, size(f.size), f.digest) for f in page.first(files)]
+        sealed = [(f.path, size(f.size), f.digest) for f in page.view.first(files)]
         page.table(("sealed file", "size", "digest"), sealed, right=("size",), below=("digest",))
         _count_all(page, "file", len(files), sum(f.size for f in files), len(sealed))
     _list_stats(page, report.stats)
@@ -40,7 +40,7 @@ def render(report: Report, anatomy: Anatomy, trust: Mapping[str, str], view: Vie
 def _list_tensors(page: Page, tensors: Sequence[Tensor]) -> None:
     rows = [
         (t.name, t.dtype, "×".join(map(str, t.shape)) or "scalar", size(t.nbytes), known(t.offset))
-        for t in page.first(tensors)
+        for t in page.view.first(tensors)
     ]
     headers = ("tensor", "type", "shape", "size", "offset")
     page.table(headers, rows, right=("size", "offset"), below=("tensor",))
@@ -51,7 +51,7 @@ def _list_stats(page: Page, stats: Sequence[Stats]) -> None:
     headers = (*COUNTS, "min", "max")
     rows = [
         (s.name, *(f"{getattr(s, n):,}" for n in COUNTS), _number(s.min), _number(s.max))
-        for s in page.first(stats)
+        for s in page.view.first(stats)
     ]
     page.table(("numbers of", *headers), rows, right=headers, below=("numbers of",))
 

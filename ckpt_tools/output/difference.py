@@ -99,7 +99,7 @@ def render(result: Difference, view: View = PLAIN) -> str:
 
 def _list_details(page: Page, what: str, details: Sequence[Sequence[str]], result: Difference) -> int:
     """Show a table per file of ``details`` (file name, then cells); return how many do not fit the page."""
-    shown = page.first(details)
+    shown = page.view.first(details)
     for file in dict.fromkeys(name for name, *_ in shown):
         cells = [cells for name, *cells in shown if name == file]
         headers, title = ("change", what, "type", "in A", "in B"), file if len(result.files) > 1 else ""

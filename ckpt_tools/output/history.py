@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def render(result: History, view: View = PLAIN) -> str:
     page, root, rows = Page(view), result.root, []
-    for s in page.first(result.starts):
+    for s in page.view.first(result.starts):
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(s.decided_at))
         where = "nothing" if s.path is None else relative(s.path, root)
         lost = [f"{s.lost_steps:,} steps"] if s.lost_steps else []

@@ -55,6 +55,10 @@ class View(Struct, frozen=True):
     now: float = 0.0
     warnings_fail: bool = False
 
+    def first(self, items: Sequence[T]) -> Sequence[T]:
+        """Return the first FEW items; all if ``verbose``."""
+        return items if self.verbose else items[:FEW]
+
 
 PLAIN = View()
 
@@ -115,10 +119,6 @@ class Page:
 
             parts = [(Style.parse(style).render(text), "") for text, style in parts]
         self.file.write("".join(text for text, _ in parts).rstrip() + "\n")
-
-    def first(self, items: Sequence[T]) -> Sequence[T]:
-        """Return the first FEW items; all with ``view.verbose``."""
-        return items if self.view.verbose else items[:FEW]
 
     def gap(self) -> None:
         if self.file.tell():

@@ -13,7 +13,7 @@ _WORDS = {"already": "sealed before", "would-seal": "would seal"}
 def render(result: Sealing, view: View = PLAIN) -> str:
     page, root = Page(view), result.roots[0]
     rows = []
-    for one in page.first(result.checkpoints):
+    for one in page.view.first(result.checkpoints):
         cells = (_WORDS.get(one.state, one.state), one.label, plural(one.files, "file"), size(one.size))
         rows.append((*cells, relative(one.path, root)))
     page.table(("state", "checkpoint", "files", "size", "where"), rows, right=("size",), below=("where",))
