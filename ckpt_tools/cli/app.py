@@ -14,6 +14,7 @@ from shlex import quote
 from typing import Any
 
 import typer
+from typer.completion import completion_init  # type: ignore[attr-defined] # not listed
 from typer.core import TyperCommand, TyperGroup
 
 from ckpt_tools import __version__
@@ -238,7 +239,7 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-app = typer.Typer(cls=Commands, pretty_exceptions_enable=False, context_settings=_NAMES)
+app = typer.Typer(cls=Commands, add_completion=False, pretty_exceptions_enable=False, context_settings=_NAMES)
 
 
 @app.callback()
@@ -256,9 +257,6 @@ def top(
 def line() -> Any:
     made: Any = typer.main.get_command(app)
     made.help = _join_lines(made.help)
-    for param in made.params:
-        # not typer's flags for completion: 'ckpt completion' replaces them
-        param.hidden = "--version" not in param.opts
     return made
 
 
@@ -269,4 +267,5 @@ def complete() -> None:
     late.start()
     os.environ["COLUMNS"] = "9999"  # rich would break what a flag means into several lines, and so into words
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # stderr would appear within the user's line
+    completion_init()
     line().main(prog_name="ckpt")

@@ -66,8 +66,8 @@ def _dispatch(argv: list[str]) -> int:
     try:
         with line().make_context("ckpt", argv) as context:
             return int(line().invoke(context) or 0)
-    except typer.Exit as done:  # no command has run: typer printed help, or knows no such shell
-        return UsageError.exit_code if done.exit_code else 0
+    except typer.Exit:  # no command has run: typer printed help
+        return 0
 
 
 def _find_path(argv: Sequence[str]) -> str | None:
