@@ -56,10 +56,13 @@ GROUPS = {
         "completion": "Print the script that makes Tab complete ckpt commands.",
     },
 }
-"""All commands, by purpose. Each is the function of its name in the module of its name, but for _CHANGES. The
+"""All commands, by purpose. Each is the function of its name in the module of its name, but for _MODULES. The
 first page of help leaves out the last group.
 """
-_CHANGES = ("repair", "quarantine", "pin", "undo")
+_MODULES = {
+    **dict.fromkeys(("repair", "quarantine", "pin", "undo"), "changes"),
+    **dict.fromkeys(("explain", "formats", "launchers"), "known"),
+}
 COMMANDS = tuple(name for rows in GROUPS.values() for name in rows)
 _NAMES = {"help_option_names": ["-h", "--help"]}
 AFTER_DASHES = "the command to start comes after --: ckpt run ROOT -- torchrun … train.py"
@@ -186,8 +189,8 @@ def _find_meant(flag: str, known: Sequence[str], args: Sequence[str], alike: flo
 def _find_function(name: str) -> Any:
     """Return the function of a command; its docstring is what --help shows, with the examples last."""
     function_name = name.replace(" ", "_")
-    module = "changes" if name in _CHANGES else function_name
-    return getattr(import_module(f"ckpt_tools.cli.{module}"), function_name)
+    module = import_module(f"ckpt_tools.cli.{_MODULES.get(name, function_name)}")
+    return getattr(module, function_name)
 
 
 @cache

@@ -22,7 +22,6 @@ from ckpt_tools.layouts.guess import Miss, find_tracker, guess, near_miss
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.output import catalogue
 from ckpt_tools.output.catalogue import render
-from ckpt_tools.output.page import View
 from ckpt_tools.planning.unplaced import find_undescribed, look_inside
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.settings.resolve import Settings, require_known
@@ -103,12 +102,9 @@ def _entry(layout: Layout) -> dict[str, object]:
 def _list_all(asked: options.Asked, known: Layouts) -> int:
     entries = [_entry(layout) for layout in known]
     rows = sorted(entries, key=lambda e: str(e["name"]))
-
-    def show(view: View) -> str:
-        text = catalogue.table(rows, ("name", "title", "package"), view)
-        return f"{text}\n{len(rows)} layouts: 'ckpt layouts NAME' describes one\n"
-
-    return asked.catalogue("layouts", entries, show)
+    text = catalogue.table(rows, ("name", "title", "package"), asked.to.view)
+    text = f"{text}\n{len(rows)} layouts: 'ckpt layouts NAME' describes one\n"
+    return asked.catalogue("layouts", entries, text)
 
 
 def _show(asked: options.Asked, layout: Layout) -> int:
@@ -118,7 +114,7 @@ def _show(asked: options.Asked, layout: Layout) -> int:
     files = list(dict.fromkeys(f"{_LONG.sub(_shorten, p.template)} ({p.role})" for p in named))
     fields = ("title", "files", "tracker", "limits", "reference", "package")
     pages = [{**entry, "files": files}]
-    return asked.catalogue("layouts", [entry], lambda view: catalogue.pages(pages, fields, view))
+    return asked.catalogue("layouts", [entry], catalogue.pages(pages, fields, asked.to.view))
 
 
 _LONG = re.compile(r"<[^>|]*(?:\|[^>|]*){11,}>")
@@ -199,7 +195,7 @@ def _check(asked: options.Asked, root: str, name: str | None, known: Layouts) ->
         texts = [near.format(m.path, m.fits, m.expected, m.found) for m in c.misses]
         rows.append({**about, "matched": matched, "near misses": texts})
     columns = ("layout", "template", "matched", "near misses")
-    asked.catalogue("layouts-check", entries, lambda view: catalogue.table(rows, columns, view))
+    asked.catalogue("layouts-check", entries, catalogue.table(rows, columns, asked.to.view))
     return 0 if all(c.matched for c in checked) else 1
 
 

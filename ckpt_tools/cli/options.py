@@ -25,7 +25,6 @@ from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.output.json import Object, catalogue
-from ckpt_tools.output.page import View
 from ckpt_tools.settings import declarations, parsers, plugins
 from ckpt_tools.settings import resolve as config
 from ckpt_tools.settings.declarations import DECISION, OUTPUT
@@ -271,12 +270,9 @@ class Asked(Struct, frozen=True):
         to.out(emit.json(result) if to.format == "json" else emit.render(result, to.view))
         return 0
 
-    def catalogue(
-        self, name: str, entries: Sequence[Object], show: Callable[[View], str], **more: object
-    ) -> int:
-        """Write a list of what ckpt knows: ``entries`` as JSON, or the text of ``show``. Return 0."""
-        to = self.to
-        to.out(catalogue(name, entries, **more) if to.format == "json" else show(to.view))
+    def catalogue(self, name: str, entries: Sequence[Object], text: str, **more: object) -> int:
+        """Write a list of what ckpt knows: ``entries`` as JSON, or the text for people. Return 0."""
+        self.to.out(catalogue(name, entries, **more) if self.to.format == "json" else text)
         return 0
 
 
