@@ -93,7 +93,9 @@ GOING: Mapping[str, str] = {
 
 
 def rename_flags(args: Sequence[str], known: Container[str]) -> list[str]:
-    """Return a line with words for its deprecated flags that a command ``knows``; warn of each."""
+    """Return a line with the words of RENAMED for its deprecated flags, if the new flag is ``known`` and the
+    old one is not. Warn of each.
+    """
     said, words = list[str](), iter(args)
     for word in words:
         old, mark, value = word.partition("=")
