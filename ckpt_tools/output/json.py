@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ckpt_tools import __version__
+from ckpt_tools.discovery.completeness import ranks_present
 from ckpt_tools.formats import Anatomy
+from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.model.answers import FileReport, Scan, Verification
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Verdict
@@ -251,10 +253,6 @@ def _load(f: FileLoad) -> Object:
 
 
 def _scan(scan: Scan) -> Object:
-    # imported here, because both import every layout, which other answers do not need
-    from ckpt_tools.discovery.completeness import ranks_present
-    from ckpt_tools.layouts import BUILT_IN
-
     layouts = scan.layouts or BUILT_IN
     checkpoints = [
         {
