@@ -9,7 +9,6 @@ import msgspec
 from ckpt_tools.cli import options, output
 from ckpt_tools.cli.options import parameter
 from ckpt_tools.findings import CODES
-from ckpt_tools.formats import FORMATS
 from ckpt_tools.formats import package_of as package_of_format
 from ckpt_tools.launchers import detect, list_all
 from ckpt_tools.output import catalogue
@@ -73,6 +72,8 @@ def formats(asked: options.Asked) -> int:
     ckpt formats --json | python3 -m json.tool  # on several lines
     NO_COLOR=1 ckpt formats  # without colours
     """
+    from ckpt_tools.formats import FORMATS  # with those of plug-ins, once it is known which are used
+
     entries: list[dict[str, object]] = [
         {
             "name": f.name,

@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from ckpt_tools import api
 from ckpt_tools.cli import console
 from ckpt_tools.cli.output import Output, read_output, read_settings
-from ckpt_tools.formats import FORMATS
 from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Kind
@@ -61,6 +60,8 @@ def _checkpoints(ctx: typer.Context) -> tuple[Checkpoint, ...]:
 
 
 def formats() -> list[str]:
+    from ckpt_tools.formats import FORMATS  # with those of plug-ins, once it is known which are used
+
     return [one.name for one in FORMATS]
 
 
