@@ -166,8 +166,8 @@ def _check_piece(table: object, where: str, number: int, known_formats: Sequence
         raise ValueError(f"{where}: kind is one of {', '.join(Kind)}, not {kind!r}")
     piece = _read_piece(t, number, Kind(kind))
     try:
-        _check_names(piece.template)
-    except (ValueError, OverflowError, re.error) as e:
+        check_template(piece.template)
+    except ValueError as e:
         raise ValueError(f"{where}: {e}") from e
     if known_formats and (odd := next((f for f in piece.formats if f not in known_formats), None)):
         raise ValueError(f"{where}: there is no format {odd!r}; 'ckpt formats' lists them")
@@ -193,8 +193,8 @@ def _read_piece(t: Mapping[str, Any], number: int, kind: Kind) -> Piece:
     )
 
 
-def _check_names(template: str) -> None:
-    """Raise ValueError or re.error for a wrong template, name by name, as they are matched in a tree."""
+def check_template(template: str) -> None:
+    """Raise ValueError for a wrong template, name by name, as they are matched in a tree."""
     if len(template) > _LONGEST:
         raise ValueError(f"a template of {len(template)} characters is longer than {_LONGEST}")
     for name in template.split("/"):
@@ -206,7 +206,10 @@ def _check_names(template: str) -> None:
         if odd := re.search(r"[][{}<>]", rest):
             raise ValueError(f"{odd[0]} in {name!r} has no partner within that name")
         _check_bounds(name)
-        re.compile(compile_template(name))
+        try:
+            re.compile(compile_template(name))
+        except (OverflowError, re.error) as e:
+            raise ValueError(str(e)) from e
 
 
 def _check_bounds(name: str) -> None:
