@@ -218,7 +218,7 @@ def _complete_fields(shape: _Shape, told: Sequence[str]) -> list[str]:
 def _find_step(shape: _Shape, unnamed: Sequence[int]) -> int:
     """Return which of the ``unnamed`` numbers is the step: the last that varies and does not count from 0."""
     steps = [i for i in unnamed if not _count_from_0(shape.columns[i])]
-    steps = steps or list(filter(shape.varies, unnamed))[:1] or unnamed[:1]
+    steps = steps or list(filter(shape.varies, unnamed))[:1] or [unnamed[0]]
     return (list(filter(shape.varies, steps)) or steps)[-1]
 
 
