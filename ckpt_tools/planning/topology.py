@@ -226,8 +226,10 @@ def _find_size(axis: str, newest: Sequence[Checkpoint], reports: Sequence[Report
     """Return the size of an axis, 0 if unknown. Names of a second save count only if no file tells it."""
     if flag:
         return Known(flag, f"--parallel {axis}")
-    in_file = in_files.told_size(axis, reports)
-    on_disk = Known(_find_named_size(axis, newest[:1] if in_file else newest), "directory names")
+    in_file, shards = in_files.told_size(axis, reports), in_files.told_shards(axis, reports)
+    on_disk = Known(_find_named_size(axis, newest[:1] if in_file or shards else newest), "directory names")
+    if shards and shards.value > on_disk.value:
+        on_disk = shards
     return in_file if in_file and in_file.value >= on_disk.value else on_disk
 
 

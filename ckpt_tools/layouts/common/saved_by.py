@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 from msgspec import Struct, field
@@ -29,14 +29,18 @@ _RANKS = 1 << 20
 """The most ranks that a job has."""
 
 
-def told_size(axis: str, reports: Sequence[Report]) -> Known | None:
-    """Return the size of a parallel axis as the first file that has it says, None if none does. DeepSpeed's
-    is the highest in its files: names miss shards whose files a save has lost.
+def told_size(axis: str, reports: Iterable[Report]) -> Known | None:
+    """Return the size of a parallel axis as the first file that has it says; None if no file has it."""
+    key = _ARGS[axis]
+    return next((Known(n, f"{key} in the files") for n in _read_numbers(key, reports)), None)
+
+
+def told_shards(axis: str, reports: Iterable[Report]) -> Known | None:
+    """Return the highest ``mp_world_size`` in DeepSpeed's files, None without one or for another axis than
+    tp: names miss shards whose files a save has lost.
     """
-    key, n = _ARGS[axis], next(_read_numbers(_ARGS[axis], reports), 0)
-    if not n and axis == "tp":
-        key, n = "mp_world_size", max(_read_numbers("mp_world_size", reports), default=0)
-    return Known(n, f"{key} in the files") if n else None
+    most = max(_read_numbers("mp_world_size", reports), default=0) if axis == "tp" else 0
+    return Known(most, "mp_world_size in the files") if most else None
 
 
 def _read_numbers(key: str, reports: Iterable[Report]) -> Iterator[int]:
