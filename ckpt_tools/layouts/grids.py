@@ -22,7 +22,7 @@ from ckpt_tools.layouts.common.layout import (
     names_in,
     whole,
 )
-from ckpt_tools.layouts.common.lost_files import lost, without_index, without_names
+from ckpt_tools.layouts.common.lost_files import without_index, without_names
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw
@@ -67,8 +67,8 @@ def _find_lost_of_nanotron(c: Checkpoint, beside: Saves) -> Flaws:
         names = (p.path.removeprefix(f"{o.path}/model/") for p in o.parts if p.role == "model")
         return frozenset(_RANKS.sub("", name).removesuffix(".safetensors").rstrip("_") for name in names)
 
-    for tensor in lost(c, beside, tensors):
-        yield loss(f"there is no tensor {tensor!r}, which the run's other checkpoints have", c.path)
+    text = "there is no tensor {!r}, which the run's other checkpoints have"
+    yield from without_names(c, beside, tensors, text)
     found = (re.search(r"(?:^|/)decoder/([0-9]{1,5})/", name) for name in tensors(c))
     blocks = {int(m[1]) for m in found if m}
     if gone := set(range(max(blocks, default=0))) - blocks:
