@@ -109,10 +109,9 @@ _WORLD = 1 << 20
 
 
 def _check_ranks(parts: Rows) -> Found:
-    """Yield files whose ``global_step`` differs from the directory's name; and ranks without a file, where
-    another rank's ``world_size`` counts them: they would go on with the random numbers of rank 0.
+    """Yield ranks without a file, where another rank's ``world_size`` counts them: they would go on with the
+    random numbers of rank 0.
     """
-    yield from named_steps(parts, "global_step", "step", role="trainer")
     rows = [(part, report) for part, report in parts if part.role == "trainer"]
     saved = defaultdict[str, set[int]](set)
     for part, _ in rows:

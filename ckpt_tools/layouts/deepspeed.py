@@ -55,7 +55,7 @@ def _check(parts: Rows) -> Found:
                 text = f"it names parameters of layer {words(ranges(gone))}, of which there is no file"
                 yield p.path, loss(text)
     yield from find_lost_optimizers(parts)
-    found = list(borrowed(parts, _COUNTERS, growing=False))
+    found = list(borrowed(parts, _COUNTERS))
     yield from found
     yield from _find_renamed(parts, {path for path, _ in found})
 

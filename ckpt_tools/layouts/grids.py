@@ -7,17 +7,13 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from functools import partial
 from math import prod
 
-from ckpt_tools.layouts.common.counters import borrowed, named_epochs, named_steps, number
 from ckpt_tools.layouts.common.layout import (
     Flaws,
     Found,
-    Metadata,
     Rows,
     Saves,
-    check_all,
     loss,
     names_in,
     whole,
@@ -32,9 +28,7 @@ from ckpt_tools.model.ranges import ranges, words
 
 
 def _check_colossalai(parts: Rows) -> Found:
-    """Yield files running_states.json whose epoch or step differs from the directory's name."""
-    yield from named_epochs(parts, "epoch", role="state")
-    yield from named_steps(parts, "global_step", role="state")
+    """Yield files running_states.json whose step of the epoch differs from the directory's name."""
     for part, report in parts:
         said = whole(report.metadata.get("step")) if part.role == "state" else None
         if None not in (said, part.step_in_epoch) and said != part.step_in_epoch:
@@ -54,7 +48,6 @@ _RANKS = re.compile(r"(tp|pp|dp|exp)(?:-rank)?-(\d+)-of-(\d+)")
 
 
 def _check_nanotron(parts: Rows) -> Found:
-    yield from named_steps(parts, "metas.last_train_step", "last_train_step")
     for path, text in _find_lost_ranks([part for part, _ in parts if part.role != "random"]):
         yield path, loss(text)
 
@@ -97,10 +90,6 @@ def _find_lost_ranks(parts: Sequence[Part]) -> Iterator[tuple[str, str]]:
 NANOTRON = declare(__name__, "nanotron", check=_check_nanotron, lost=_find_lost_of_nanotron)
 
 
-def _read_step_of_fairseq2(metadata: Metadata) -> int | None:
-    return number(metadata, ("step_nr", "_step_nr"))
-
-
 def _find_lost_of_fairseq2(c: Checkpoint, beside: Saves) -> Flaws:
     """Yield files that the save's other files imply; if none, files that all saves ``beside`` it have."""
     gone = sorted(_list_implied(c) - names_in(c))
@@ -127,12 +116,4 @@ def _list_implied(c: Checkpoint) -> set[str]:
     return implied
 
 
-FAIRSEQ2 = declare(
-    __name__,
-    "fairseq2",
-    check=check_all(
-        partial(named_steps, read=_read_step_of_fairseq2, what="step_nr", role="trainer"),
-        partial(borrowed, keys={"optimizer": ("optimizer_step",)}),
-    ),
-    lost=_find_lost_of_fairseq2,
-)
+FAIRSEQ2 = declare(__name__, "fairseq2", lost=_find_lost_of_fairseq2)

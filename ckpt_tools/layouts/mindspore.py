@@ -14,7 +14,6 @@ from typing import Annotated
 from msgspec import Meta, Struct
 from msgspec.json import decode
 
-from ckpt_tools.layouts.common.counters import named_epochs
 from ckpt_tools.layouts.common.layout import (
     Counting,
     Flaws,
@@ -301,10 +300,9 @@ MINDFORMERS = declare(__name__, "mindformers", lost=_find_lost_of_mindformers)
 
 
 def _check_mindio(parts: Rows) -> Found:
-    """Yield files whose ``epoch_num`` or ``step_num`` contradicts the names of files or directories."""
+    """Yield files whose ``step_num`` contradicts the names of files or directories."""
     homes = defaultdict[str, _Values](list)
     for part, report in parts:
-        yield from named_epochs([(part, report)], "epoch_num")
         step_num, batch_num = (whole(report.metadata.get(key)) for key in ("step_num", "batch_num"))
         if step_num is None:
             continue

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from functools import partial
 
 from msgspec.structs import replace
 
 from ckpt_tools.layouts import dcp
-from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Flaws, Saves, check_all, loss, names_in
 from ckpt_tools.layouts.common.lost_files import without_index, without_names
 from ckpt_tools.layouts.declared import declare
@@ -80,6 +78,6 @@ def _find_lost_of_skyrl(c: Checkpoint, beside: Saves) -> Flaws:
 SKYRL = declare(
     __name__,
     "skyrl",
-    check=check_all(dcp.without_common, partial(named_steps, read="global_step", role="trainer")),
+    check=dcp.without_common,
     lost=_find_lost_of_skyrl,
 )
