@@ -8,10 +8,10 @@ import re
 
 from ckpt_tools.layouts.common.counters import borrowed, last_word, named_steps
 from ckpt_tools.layouts.common.layout import Flaws, Found, Metadata, Rows, Saves, Steps, loss
-from ckpt_tools.layouts.common.lost_files import without_names
+from ckpt_tools.layouts.common.lost_files import model_alone, without_names
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 
 _WORDS = ("global_step", "step", "iteration", "current_step")
@@ -80,15 +80,6 @@ def _read_number_in_name(p: Part) -> int | None:
     return int(found[-1]) if found and len(found[-1]) <= 18 else None
 
 
-def _find_model_alone(c: Checkpoint, others: Saves) -> Flaws:
-    """Yield a save of the model alone (torchtitan's last_save_model_only) if the run has whole states."""
-    full = [o for o in others if (o.layout, o.run, o.kind) == (c.layout, c.run, Kind.PERIODIC)]
-    if c.kind is Kind.RELEASE and full:
-        other = max(full, key=lambda o: o.order).path.rpartition("/")[2]
-        text = f"{c.path.rpartition('/')[2]} holds no optimizer's state, which {other} beside it holds"
-        yield loss(text, c.path, hint="a start from the model alone needs --kind")
-
-
 def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
     """Yield files that the run's other saves have. Of a lone save, as a warning: a directory called like a
     file (x.ckpt) without meta.pt, or one that Accelerate writes as half of a pair, model and optimizer.
@@ -134,7 +125,7 @@ def lost_beside(c: Checkpoint, others: Saves) -> Flaws:
 DCP = declare(
     __name__,
     "dcp",
-    lacks=_find_model_alone,
+    lacks=model_alone,  # as torchtitan's last_save_model_only does
     lost=_find_lost,
     resume=lambda c, _path: Resume(_find_directory(c)),  # torch.distributed.checkpoint.load(checkpoint_id=…)
     steps=_read_steps,

@@ -88,6 +88,15 @@ def without_names(
         yield loss(text.format(name), c.path, sure=sure)
 
 
+def model_alone(c: Checkpoint, others: Saves) -> Flaws:
+    """Yield a model that is saved alone, as an export, if its run has whole states."""
+    full = [o for o in others if (o.layout, o.run, o.kind) == (c.layout, c.run, Kind.PERIODIC)]
+    if c.kind is Kind.RELEASE and full:
+        other = max(full, key=lambda o: o.order).path.rpartition("/")[2]
+        text = f"{c.path.rpartition('/')[2]} holds no optimizer's state, which {other} beside it holds"
+        yield loss(text, c.path, hint="a start from the model alone needs --kind")
+
+
 def without_optimizer(c: Checkpoint, beside: Saves, models: Collection[str]) -> Flaws:
     """Yield a lone save with a file of ``models`` (roles) and without any of an optimizer, if its framework
     keeps the two in different files. The job may save no optimizer, so a warning.
