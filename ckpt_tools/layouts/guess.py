@@ -58,6 +58,11 @@ class GuessedPiece(Struct, frozen=True):
     sure: bool  # a word names each number, or it is a step and does not count from 0
     role: str = ""  # what files hold, as ``Look`` says; in a finished guess the role
 
+    @property
+    def home(self) -> str:
+        """The template of the directory in which all files of a save lie; "" if they lie beside others."""
+        return self.template.rpartition("/")[0].partition("/")[0]
+
     def matches(self, path: str) -> bool:
         parts, names = self.template.split("/"), path.split("/")
         return len(names) >= len(parts) and templates.read_path(parts, names) is not None
@@ -264,8 +269,8 @@ def _find_doubts(pieces: Sequence[GuessedPiece], placed: Collection[str]) -> Ite
         return
     largest = max(pieces, key=lambda p: len(p.saves))
     for p in pieces:
-        if p.saves.isdisjoint(largest.saves):
-            yield f"no number in their names makes {p.paths[0]} and {largest.paths[0]} one save"
+        if p.home != largest.home or p.saves.isdisjoint(largest.saves):
+            yield f"neither numbers nor directories make {p.paths[0]} and {largest.paths[0]} one save"
     first, *others = [p for p in pieces if p.role == "state"] or pieces[:1]
     for p in others:
         # a file with a whole state under a name of loops.toml is a save alone
@@ -283,8 +288,8 @@ def _find_misfit(p: GuessedPiece) -> str | None:
 
 
 def _is_series_and_last(pieces: Sequence[GuessedPiece]) -> bool:
-    """Return True for files with a number, and one file without beside them that holds as much as each."""
-    if len(pieces) != 2 or (pieces[0].role == "state") != (pieces[1].role == "state"):
+    """Return True for whole states with a number, and one without beside them: its content tells the step."""
+    if len(pieces) != 2 or any(p.role != "state" for p in pieces):
         return False
     last, series = sorted(pieces, key=lambda p: bool(p.fields & WHEN))
     alone = len(last.paths) == 1 and not last.fields & (WHEN | ONCE) and bool(series.fields & WHEN)

@@ -125,6 +125,7 @@ def test_files_of_one_number_or_directory_are_one_save() -> None:
         (["model_10.pt", "left.pt", "right.pt"], "one save"),
         (["s/net/a.pt", "s/optim/b.pt"], "s/optim/b.pt and s/net/a.pt one save"),
         (["step_10/rank_0.pt", "latest/rank_0.pt"], "latest/rank_0.pt and step_10/rank_0.pt one save"),
+        (["x10/agent.pt", "x20/agent.pt", "bot_10.pt"], "bot_10.pt and x10/agent.pt one save"),
         (["a<b<c<d.pt", "step_10/a.pt"], "no template can spell a<b<c<d.pt"),
         (["model[1].pt", "model[2].pt"], "no template can spell model[1].pt"),
     ],
