@@ -9,31 +9,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from math import prod
 
-from ckpt_tools.layouts.common.layout import (
-    Flaws,
-    Found,
-    Rows,
-    Saves,
-    loss,
-    names_in,
-    whole,
-)
+from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, loss, names_in
 from ckpt_tools.layouts.common.lost_files import without_index, without_names
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.ranges import ranges, words
-
-
-def _check_colossalai(parts: Rows) -> Found:
-    """Yield files running_states.json whose step of the epoch differs from the directory's name."""
-    for part, report in parts:
-        said = whole(report.metadata.get("step")) if part.role == "state" else None
-        if None not in (said, part.step_in_epoch) and said != part.step_in_epoch:
-            text = f"the name says step {part.step_in_epoch}, the file's step is {said}"
-            yield part.path, Flaw("step-mismatch", text)
 
 
 def _resume_colossalai(checkpoint: Checkpoint, _path: str | None) -> Resume:
@@ -41,9 +23,7 @@ def _resume_colossalai(checkpoint: Checkpoint, _path: str | None) -> Resume:
     return Resume(checkpoint.path, ("--load" if example else "--load_checkpoint", checkpoint.path))
 
 
-COLOSSALAI = declare(
-    __name__, "colossalai", resume=_resume_colossalai, check=_check_colossalai, lost=without_index
-)
+COLOSSALAI = declare(__name__, "colossalai", resume=_resume_colossalai, lost=without_index)
 _RANKS = re.compile(r"(tp|pp|dp|exp)(?:-rank)?-(\d+)-of-(\d+)")
 
 

@@ -103,17 +103,18 @@ def named_steps(
     parts: Rows, read: Counter | Sequence[str] | str, what: str = "", role: str = "", unit: str = "step"
 ) -> Found:
     """Yield files (of a ``role``) that for certain hold another step than their name. ``read`` is the entry
-    with the step, several entries of which the first one counts, or a function of the metadata.
+    with the step, several entries of which the first one counts, or a function of the metadata. ``unit`` is
+    the number in the name: step, epoch or step_in_epoch.
     """
     for part, report in parts:
         if callable(read):
             said = read(report.metadata)
         else:
             said = number(report.metadata, [read] if isinstance(read, str) else read)
-        named = part.step if unit == "step" else part.epoch
+        named = getattr(part, unit)
         if part.role == (role or part.role) and None not in (said, named) and said != named:
-            text = f"the name says {unit} {named}, the file's {what or read} is {said}"
-            yield part.path, Flaw("step-mismatch" if unit == "step" else "epoch-mismatch", text)
+            text = f"the name says {unit.replace('_', ' ')} {named}, the file's {what or read} is {said}"
+            yield part.path, Flaw("epoch-mismatch" if unit == "epoch" else "step-mismatch", text)
 
 
 def named_epochs(parts: Rows, read: Counter | Sequence[str] | str, what: str = "", role: str = "") -> Found:
