@@ -13,8 +13,9 @@ from functools import partial
 
 from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.counters import borrowed, named_steps
-from ckpt_tools.layouts.common.layout import MOST_RANKS, Flaws, Found, Rows, Saves, Tracker, loss, whole
+from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, Tracker, loss, whole
 from ckpt_tools.layouts.common.lost_files import without_optimizer
+from ckpt_tools.layouts.common.templates import MOST_RANKS
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.layouts.files import name_saved, read_tracker
 from ckpt_tools.model.checkpoint import Checkpoint

@@ -11,17 +11,8 @@ from collections.abc import Callable, Collection, Iterator
 from itertools import chain
 
 from ckpt_tools.layouts.common.counters import borrowed
-from ckpt_tools.layouts.common.layout import (
-    MOST_RANKS,
-    Flaws,
-    Found,
-    Rows,
-    Saves,
-    Tracker,
-    loss,
-    name_home,
-    whole,
-)
+from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, Tracker, loss, name_home, whole
+from ckpt_tools.layouts.common.templates import MOST_RANKS
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw, Severity

@@ -30,10 +30,6 @@ Said = int | str | None
 """The content of a tracker: a step, a name, "release", or None for garbage."""
 
 
-MOST_RANKS = 1 << 20
-"""The most ranks that a job has."""
-
-
 def nothing(*_asked: object) -> Iterator[Never]:
     """Yield nothing: the default of a layout whose files, names or notes tell nothing here."""
     return iter(())

@@ -10,7 +10,8 @@ from msgspec import Struct, field
 
 from ckpt_tools.layouts import COORDS
 from ckpt_tools.layouts.common.counters import number
-from ckpt_tools.layouts.common.layout import MOST_RANKS, Metadata, whole
+from ckpt_tools.layouts.common.layout import Metadata, whole
+from ckpt_tools.layouts.common.templates import MOST_RANKS
 from ckpt_tools.model.plan import Known
 from ckpt_tools.model.report import Report
 
