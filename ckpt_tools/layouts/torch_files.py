@@ -4,8 +4,6 @@ Composer, Stable-Baselines3, the ImageNet sample of PyTorch, ESPnet and BasicSR.
 
 from __future__ import annotations
 
-from functools import partial
-
 from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.counters import named_epochs, named_steps, read_steps
@@ -140,13 +138,10 @@ def _list_networks(c: Checkpoint) -> frozenset[str]:
     return frozenset(p.name.rpartition("_")[0] for p in c.parts if p.piece == "network")
 
 
-BASICSR = declare(
-    __name__,
-    "basicsr",
-    lacks=model_alone,  # networks are saved once more at the end of a run
-    lost=partial(
-        without_names,
-        names=_list_networks,
-        text="there is no {}_STEP.pth, and the run's other saves have that network",
-    ),
-)
+def _find_lost_networks(c: Checkpoint, beside: Saves) -> Flaws:
+    text = f"there is no {{}}_{c.step}.pth, and the run's other saves have that network"
+    return without_names(c, beside, _list_networks, text)
+
+
+# the networks are saved once more at the end of a run
+BASICSR = declare(__name__, "basicsr", lacks=model_alone, lost=_find_lost_networks)

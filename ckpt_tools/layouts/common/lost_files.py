@@ -92,7 +92,7 @@ def model_alone(c: Checkpoint, others: Saves) -> Flaws:
     """Yield a model that is saved alone, as an export, if its run has whole states."""
     full = [o for o in others if (o.layout, o.run, o.kind) == (c.layout, c.run, Kind.PERIODIC)]
     if c.kind is Kind.RELEASE and full:
-        other = max(full, key=lambda o: o.order).path.rpartition("/")[2]
+        other = max(full, key=lambda o: o.order).label
         text = f"{c.path.rpartition('/')[2]} holds no optimizer's state, which {other} beside it holds"
         yield loss(text, c.path, hint="a start from the model alone needs --kind")
 
