@@ -123,9 +123,6 @@ def _shorten(words: re.Match[str]) -> str:
     return f"{'|'.join(first[:4])}|… {len(first) - 4} more>"
 
 
-_BY_HAND = "write its table by hand (docs/adding-a-layout.md), or move what is no save elsewhere"
-
-
 def _guess(found: Settings, known: Layouts, to: output.Output, *, write: bool) -> int:
     from ckpt_tools.discovery.seals import small_texts
     from ckpt_tools.layouts.guess import find_tracker
@@ -142,7 +139,8 @@ def _guess(found: Settings, known: Layouts, to: output.Output, *, write: bool) -
     placed = {os.path.relpath(p.path, root) for p in session.parts} - files.keys()
     guessed = guess(files, placed, partial(look_inside, session))
     if not guessed.pieces:
-        raise UsageError(f"nothing is guessed for {root}: {guessed.why}", _BY_HAND)
+        text = f"nothing is guessed for {root}: {guessed.why}"
+        raise UsageError(text, "write its table by hand: docs/adding-a-layout.md")
     name = next(name for n in itertools.count(1) if (name := f"guessed{n if n > 1 else ''}") not in known)
     tracker = find_tracker(guessed.pieces, lambda run: small_texts(os.path.join(root, run)))
     table = "tool.ckpt.layout" if os.path.basename(found.file or "") == "pyproject.toml" else "layout"

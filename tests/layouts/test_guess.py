@@ -268,7 +268,7 @@ def test_a_whole_state_is_neither_a_part_of_another_one_nor_passed_over(
 ) -> None:
     root = put(tmp_path / "run", files)
     code, out, err = executed(["layouts", "--guess", str(root)])
-    assert (code, out) == (2, "") and "write its table by hand (docs/adding-a-layout.md)" in err
+    assert (code, out) == (2, "") and "write its table by hand: docs/adding-a-layout.md" in err
     assert executed(["plan", str(root)])[0] == 2
 
 
