@@ -6,7 +6,7 @@ import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
-from functools import cache, partial
+from functools import partial
 from shlex import quote
 
 from msgspec import Struct, field
@@ -133,20 +133,16 @@ def _guess(found: Settings, known: Layouts, to: output.Output, *, write: bool) -
         raise NoCheckpoint(text, f"'ckpt ls {quote(root)}' shows what is there")
     placed = {os.path.relpath(p.path, root) for p in session.parts} - files.keys()
     guessed = guess(files, placed, partial(look_inside, session))
-    if not guessed.layouts:
-        text = f"no template can spell {guessed.left_out[0]} in {root}"
-        raise UsageError(text, "rename it, or write its table by hand: docs/adding-a-layout.md")
-    free = (name for n in itertools.count(1) if (name := f"guessed{n if n > 1 else ''}") not in known)
-    names = list(itertools.islice(free, len(guessed.layouts)))
-    read = cache(lambda run: small_texts(os.path.join(root, run)))
-    trackers = [find_tracker(pieces, read) for pieces in guessed.layouts]
+    if not guessed.pieces:
+        text = f"nothing is guessed for {root}: {guessed.why}"
+        raise UsageError(text, "write its table by hand: docs/adding-a-layout.md")
+    name = next(name for n in itertools.count(1) if (name := f"guessed{n if n > 1 else ''}") not in known)
+    tracker = find_tracker(guessed.pieces, lambda run: small_texts(os.path.join(root, run)))
     table = "tool.ckpt.layout" if os.path.basename(found.file or "") == "pyproject.toml" else "layout"
     # Commands started in this directory must find the file, which must not lie in ROOT itself.
     here = os.path.realpath(os.getcwd())
     home = os.path.dirname(root) if f"{here}/".startswith(f"{root}/") else here
-    file, lines = found.file or f"{home}/ckpt.toml", render(guessed, names, trackers, table)
-    if len(names) > 1:  # file names do not link the saves of two tables
-        lines = f"# each [[{table}]] is a run: keep the one to resume from, or join their pieces\n{lines}"
+    file, lines = found.file or f"{home}/ckpt.toml", render(guessed, name, tracker, table)
     then = f"read its comments, then: ckpt plan {quote(root)}"
     advice, gap = ("Add these lines to", "\n") if found.file else ("Save these lines as", "")
     if not write:

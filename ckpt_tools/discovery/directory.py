@@ -107,12 +107,12 @@ class NameReader:
     def __init__(self, layouts: Layouts, listing: bool) -> None:
         self.layouts = layouts
         self._templates = layouts.templates(listing)
-        self._known: dict[tuple[int, ...], dict[str, _Reading]] = {}
+        self._known: dict[object, dict[str, _Reading]] = {}
 
     def inspect(self, path: str, entries: Entries) -> DirectoryNames:
         """Return what the names in a directory tell, without asking for the type of files."""
         places, seals = self._templates.places(path), Entries()
-        known = self._known.setdefault(places.matched, {})
+        known = self._known.setdefault(places.arranged, {})
         if any(_SEALS in e.name for e in entries) or path.endswith(FRAGMENTS):
             seals, entries = split_seals(path, entries)
         controls, unused = controls_in(entries), self._find_unneeded(entries)
