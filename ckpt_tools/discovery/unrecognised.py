@@ -17,22 +17,18 @@ from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.storage import opened
 from ckpt_tools.storage.listing import entries_of
 
-_TEXT = "log out err txt json jsonl ndjson csv tsv yaml yml toml md html xml py sh ipynb"
-_DATA = (
-    "idx arrow parquet feather orc avro tfrecord tfrecords record recordio mindrecord rec lmdb mdb db sqlite"
+_ENDINGS = (
+    "log out err txt json jsonl ndjson csv tsv yaml yml toml md html xml py sh ipynb"
+    " idx arrow parquet feather orc avro tfrecord tfrecords record recordio mindrecord rec lmdb mdb db sqlite"
     " sqlite3 wandb"
-)
-_MEDIA = (
-    "jpg jpeg png gif webp bmp ico tif tiff exr hdr psd svg pdf mp4 m4v mpg mpeg mkv webm avi mov"
+    " jpg jpeg png gif webp bmp ico tif tiff exr hdr psd svg pdf mp4 m4v mpg mpeg mkv webm avi mov"
     " wav flac mp3 ogg opus aac m4a mid midi ply obj stl glb gltf usd usdz fbx pcd las nii dcm ttf otf woff2"
+    " so a o whl egg jar apk docx xlsx pptx exe deb rpm sif sqsh squashfs iso pack core dmp prof trace"
+    " nsys-rep qdrep tar tgz gz bz2 xz zst lz4 zip 7z"
 )
-_PROGRAMS = (
-    "so a o whl egg jar apk docx xlsx pptx exe deb rpm sif sqsh squashfs iso pack core dmp prof trace"
-    " nsys-rep qdrep"
-)
-_PACKED = "tar tgz gz bz2 xz zst lz4 zip 7z"
+"""Endings of texts, data sets, pictures and sound, programs, and archives."""
 _OTHERS = re.compile(
-    rf".*\.(?:{'|'.join(f'{_TEXT} {_DATA} {_MEDIA} {_PROGRAMS} {_PACKED}'.split())})(?:\.\d+)?"
+    rf".*\.(?:{'|'.join(_ENDINGS.split())})(?:\.\d+)?"
     r"|core(?:\.[\w.-]+)?|.*\.so\.[\d.]+|.*tfevents.*|.*\.(?:log|out|err)[.-].*|.*\.tfrecords?-\d+-of-\d+|.*\.(?:arrow|parquet)-\d+-of-\d+",
     re.IGNORECASE,
 )
