@@ -96,8 +96,8 @@ def _find_above(at: _Node, name: str) -> list[_Node]:
 class _Arranged:
     """The pieces of directories that the same templates fit, in the order in which file names are tried."""
 
-    def __init__(self, matched: tuple[int, ...], at_home: list[_PieceInDirectory]) -> None:
-        self.matched, self.at_home = matched, at_home
+    def __init__(self, at_home: list[_PieceInDirectory]) -> None:
+        self.at_home = at_home
         self.pieces = [one.piece for one in at_home]
         self._outlines = Outlines(piece.file_template for piece in self.pieces)
         self.read = lru_cache(1000)(self._read)  # directories of saves and of ranks repeat names
@@ -154,7 +154,7 @@ class Templates:
         known = self._arranged.get(matched)
         if known is None:
             at_home = sorted((one for at in found for one in at.pieces), key=_compute_order)
-            known = self._arranged.setdefault(matched, _Arranged(matched, at_home))
+            known = self._arranged.setdefault(matched, _Arranged(at_home))
         return Places(path, known)
 
 
@@ -169,11 +169,6 @@ class Places(Sequence[Place]):
         self.path, self._arranged = path, arranged
         self.directory = f"{path.rstrip('/')}/"
         self._made: dict[int, Place] = {}
-
-    @property
-    def matched(self) -> tuple[int, ...]:
-        """Identifies the templates that fit its path: equal values have equal ``pieces``."""
-        return self._arranged.matched
 
     @property
     def pieces(self) -> list[Piece]:
