@@ -19,15 +19,6 @@ from ckpt_tools.storage.listing import Links, entries_of
 from ckpt_tools.storage.retry import ABSENT, is_directory, is_link, lstat, status
 from ckpt_tools.storage.urls import real_path
 
-# fmt: off
-PACKED = (
-    ".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".lz4", ".lzma", ".z", ".zip", ".7z",
-    ".gpg", ".pgp", ".age", ".aes", ".enc", ".crypt",
-)
-# fmt: on
-"""Endings of files that were packed, compressed or encrypted."""
-
-
 _TEXTS = (".json", ".yaml", ".yml", ".txt", ".model", ".jinja")
 """Endings of files that describe a model, and of training loops' notes beside it."""
 _MOST_TEXTS = 10_000

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 
 from ckpt_tools import formats
-from ckpt_tools.discovery.found import PACKED, Discovery
+from ckpt_tools.discovery.found import Discovery
 from ckpt_tools.formats import HEAD, format_of
 from ckpt_tools.formats.archives.packed import BEGINNING, ENDING, first_name, has_member_of_torch, names_at
 from ckpt_tools.formats.named import UNREAD
@@ -35,6 +35,10 @@ _OTHERS = re.compile(
 """Names of logs, core dumps, data sets, programs and archives."""
 _ARCHIVES = re.compile(r".*\.(?:tar|zip)(?:\.\d+)?", re.IGNORECASE)
 """Archives in which checkpoints come as well: their beginning tells."""
+_PACKED = re.compile(
+    r"(?:\.tar)?\.(?:tar|tgz|gz|bz2|xz|zst|lz4|lzma|z|zip|7z|gpg|pgp|age|aes|enc|crypt)\Z", re.IGNORECASE
+)
+"""Endings of files that were packed, compressed or encrypted."""
 NO_STATE = frozenset({"text", "program", "data"})
 """Contents that are no training state: a log, a core dump, packed files."""
 
@@ -47,9 +51,7 @@ def unpacked_state(name: str) -> str:
 
 def unpacked(name: str) -> str:
     """Return the name that a file had before it was compressed, packed or encrypted."""
-    low = name.lower()
-    ending = next((e for e in PACKED if low.endswith(e)), "")
-    return name[: len(name) - len(ending)].removesuffix(".tar") if ending else name
+    return _PACKED.sub("", name)
 
 
 def tells_of_a_state(name: str) -> bool:
