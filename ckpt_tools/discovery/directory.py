@@ -123,17 +123,16 @@ def _find_unneeded(layouts: Layouts, entries: Entries) -> set[str]:
     there = {e.name for e in entries} if suspects else set[str]()
     names = sorted(there)
 
+    def begin_with(start: str) -> Iterator[str]:
+        beside = islice(names, bisect_left(names, start), None)
+        return takewhile(lambda name: name.startswith(start), beside)
+
     def is_unneeded(name: str) -> bool:
         if name.startswith(_OF_MACS):
             return name.removeprefix(_OF_MACS) in there
-        for end, start in layouts.unneeded:
-            if name.endswith(end):
-                begin = name.removesuffix(end) + start
-                beside = islice(names, bisect_left(names, begin), None)
-                others = takewhile(lambda other: other.startswith(begin), beside)  # noqa: B023 - used at once
-                if any(not other.endswith(end) for other in others):
-                    return True
-        return False
+        fitting = ((end, start) for end, start in layouts.unneeded if name.endswith(end))
+        pairs = ((end, begin_with(name.removesuffix(end) + start)) for end, start in fitting)
+        return any(not other.endswith(end) for end, others in pairs for other in others)
 
     return {e.path for e in suspects if is_unneeded(e.name)}
 
