@@ -24,7 +24,6 @@ from ckpt_tools.storage import Identity
 from ckpt_tools.storage.retry import status
 
 _QUESTION = b"when its contents were checked"
-_DAMAGED = b"damaged"
 
 
 class File(Struct):
@@ -142,15 +141,12 @@ class Sampling:
                 continue
             f = File(r, xxhash.xxh3_64_intdigest(os.fsencode(os.path.relpath(r.path, base))))
             files.append(f)
-            if known := recall(self.cache, r.path, _QUESTION, Level.CONTENT, ever=True):
-                own = known[0]
-                f.damaged, f.tried = own.data == _DAMAGED, own.seen_ns
-                f.checked = int(own.data) if own.data.isdigit() else 0
-            question = self.reader.question(r.expect, s.indexes.sources_digest(r.path))
-            if known := recall(self.cache, r.path, question, Level.CONTENT, ever=True):
-                whole = known[0]
-                f.checked, f.tried = max(f.checked, whole.seen_ns), max(f.tried, whole.seen_ns)
-                f.damaged = f.damaged or whole.bad
+            for question in (_QUESTION, self.reader.question(r.expect, s.indexes.sources_digest(r.path))):
+                if known := recall(self.cache, r.path, question, Level.CONTENT, ever=True):
+                    entry = known[0]
+                    checked = int(entry.data or 0) if question is _QUESTION else entry.seen_ns
+                    f.checked, f.tried = max(f.checked, checked), max(f.tried, entry.seen_ns)
+                    f.damaged = f.damaged or entry.bad
         return files
 
     def _look(self, f: File, level: Level) -> Seen:
@@ -173,14 +169,13 @@ class Sampling:
         f.done, f.damaged = not self.reader.stopped, seen.report.verdict is Verdict.BROKEN
         if f.done:
             f.checked = f.tried = self.now_ns
-        if f.damaged and self.cache is not None:
-            self.cache.forget(f.request.path)  # what an earlier run said of it
         if f.done or f.damaged:
             self._keep(f, seen.identity, began)
 
     def _keep(self, f: File, identity: Identity | None, began: int) -> None:
         """Keep a file's times for later runs, if it is still the file that was read."""
         if self.cache is not None and identity is not None and identity.settled(began):
-            data = _DAMAGED if f.damaged else str(f.checked).encode()
-            entry = Entry(data, int(Level.CONTENT), f.tried, False)
+            data = b"" if f.damaged else str(f.checked).encode()
+            # if it is damaged, this replaces what an earlier run said of it
+            entry = Entry(data, int(Level.CONTENT), f.tried, f.damaged)
             self.cache.put(f.request.path, _QUESTION, identity, entry)
