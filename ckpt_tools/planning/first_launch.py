@@ -75,8 +75,8 @@ def find_objections(
     of_saves = (_find_several(s, unfinished), _find_not_renamed(s, unfinished))
     of_others = (_find_headless(s, unfinished), _find_whole_temporary(s))
     if signs := _find_first(chain(of_saves, _find_outside(s, everything, inside), of_others)):
-        return first_launch_leftovers.ask(s.root, signs), [*first_launch_leftovers.describe(signs)]
-    findings = [*first_launch_leftovers.describe([*_find_temporary(s)])]
+        return first_launch_leftovers.ask(s.root, signs), first_launch_leftovers.describe(signs)
+    findings = first_launch_leftovers.describe(_find_temporary(s))
     is_new = inside is not bool and not unfinished  # a run of which nothing is there
     if is_new and (everything or _find_first(_find_outside(s, everything, bool))):
         if not (selection.allow_none and selection.allow_missing):
@@ -109,7 +109,7 @@ def _find_several(s: Session, unfinished: Sequence[Checkpoint]) -> Iterator[Sign
     several = [c for saves in runs.values() if len(saves) > 1 for c in saves]
     for c in several:
         layout = s.layouts.of(c)
-        why = f"none of {len(several)} saves is whole, this one {why_unfinished(c, layout)}"
+        why = f"none of {len(several)} saves is whole, each {why_unfinished(c, layout)}"
         why += ": a first launch leaves one at most, so some may have been whole"
         yield Sign(c.path, why, say_hidden(layout, layout.complete.commit) or "bring the lost files back")
 
@@ -278,11 +278,11 @@ def _find_homes(s: Session, left: Iterable[str], outside: Scope) -> Iterator[str
     Templates that take any word do not count: ``version_0``. Yield empty directories if there are several: a
     job that dies in its first save leaves one.
     """
-    templates = s.layouts.templates()
+    declared = s.layouts.templates()
 
     @cache
     def find_home(at: str) -> str:
-        inside = (p for p in templates.places(at) if p.home.startswith(f"{s.root}/") and not p.prefix)
+        inside = (p for p in declared.places(at) if p.home.startswith(f"{s.root}/") and not p.prefix)
         return next((p.home for p in inside if {p.step, p.epoch, p.generation} != {None}), "")
 
     for path in left:

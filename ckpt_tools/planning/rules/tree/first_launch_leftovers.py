@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from posixpath import commonpath, relpath
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ckpt_tools.errors import CannotLook, CkptError, NoneUsable, NotRecognised
 from ckpt_tools.layouts import Layout
@@ -41,27 +42,23 @@ class EarlierStart(Struct, frozen=True):
 
 def ask(root: str, signs: Sequence[Sign]) -> CkptError:
     """Return the question what ``signs`` of one kind mean; the first of them is explained."""
-    sign = signs[0]
-    text = (
-        f"there is no checkpoint in {root}, but {name_paths(root, [sign.path for sign in signs])}: {sign.why}"
-    )
+    sign, names = signs[0], name_paths(root, [sign.path for sign in signs])
+    text = f"there is no checkpoint in {root}, but {names}: {sign.why}"
     if sign.error is NotRecognised:
         text += "; only you know whether there was one"
     hints = (sign.todo, "" if sign.error is CannotLook else FRESH)
     return error_of(sign.rule or RULE, Hit(sign.path, text, "; ".join(filter(None, hints))), sign.error)
 
 
-def describe(signs: Sequence[Sign]) -> Iterator[Finding]:
-    """Yield findings on signs of one kind; those beyond ``_LISTED`` have one on their common directory."""
+def describe(signs: Iterable[Sign]) -> list[Finding]:
+    """Return findings on signs of one kind; those beyond ``_LISTED`` have one on their common directory."""
     told = [sign for sign in signs if sign.code]
-    for sign in told[:_LISTED]:
-        yield finding_of(sign.rule or RULE, Hit(sign.path, sign.why, code=sign.code))
+    shown = told[:_LISTED]
     if more := told[_LISTED:]:
         above = commonpath([sign.path for sign in told])
         above = above.replace(":/", "://" if "://" in told[0].path else ":/", 1)
-        yield finding_of(
-            told[0].rule or RULE, Hit(above, f"{len(more):,} more such files", code=told[0].code)
-        )
+        shown.append(replace(told[0], path=above, why=f"{len(more):,} more such files"))
+    return [finding_of(sign.rule or RULE, Hit(sign.path, sign.why, code=sign.code)) for sign in shown]
 
 
 def say_hidden(layout: Layout, *roles: str) -> str:
@@ -72,10 +69,8 @@ def say_hidden(layout: Layout, *roles: str) -> str:
         names = dict.fromkeys(p.template.rpartition("/")[2] for p in pieces)
         own = tuple(name for name in names if name.startswith("."))
         hidden += own if all(name.endswith(own) for name in names) else ()
-    if not hidden:
-        return ""
     again = "a copy may have left hidden files out; copy again with 'cp -a' or 'rsync -a'"
-    return f"no {' or '.join(hidden)} is there: {again}"
+    return f"no {' or '.join(hidden)} is there: {again}" if hidden else ""
 
 
 def name_paths(root: str, paths: Sequence[str]) -> str:
