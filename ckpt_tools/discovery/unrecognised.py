@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
 from functools import partial
 
 from ckpt_tools import formats
@@ -13,9 +13,9 @@ from ckpt_tools.formats import HEAD, format_of
 from ckpt_tools.formats.archives.packed import BEGINNING, ENDING, first_name, has_member_of_torch, names_at
 from ckpt_tools.formats.named import UNREAD
 from ckpt_tools.formats.pickles import pickle_plain
-from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.storage import opened
 from ckpt_tools.storage.listing import entries_of
+from ckpt_tools.storage.retry import is_directory
 
 _ENDINGS = (
     "log out err txt json jsonl ndjson csv tsv yaml yml toml md html xml py sh ipynb"
@@ -60,16 +60,11 @@ def tells_of_a_state(name: str) -> bool:
     return any("." in head and formats.names.only_state(head) for head in heads)
 
 
-def remains(
-    found: Discovery, root: str, layouts: Layouts, outside: Callable[[str], bool] = bool
-) -> Layout | None:
-    """Return the layout whose framework alone writes to the path of a file that no piece explains, among
-    files ``outside`` of saves; None without one. Raise OSError where a directory cannot be listed.
-    """
-    bare = (f.path for f in found.bare)
-    strange = (e.path for at in found.strange for e in entries_of(at, partial(found.excluded.keep, root)))
-    left = filter(outside, (*bare, *strange))
-    return next(filter(None, (layouts.trace(os.path.relpath(path, root)) for path in left)), None)
+def list_unknown(found: Discovery, root: str) -> Iterator[str]:
+    """Yield paths of files that no layout's piece explains. Raise OSError where one cannot be listed."""
+    yield from (f.path for f in found.bare)
+    keep = partial(found.excluded.keep, root)
+    yield from (e.path for at in found.strange for e in entries_of(at, keep) if not is_directory(e))
 
 
 def is_other(name: str) -> bool:

@@ -19,7 +19,7 @@ from ckpt_tools.job.meeting import SAME, Meeting
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.plan import Choice, EarlierStart, LoadPlan, RankLoad
+from ckpt_tools.model.plan import Choice, LoadPlan, RankLoad
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import first_launch
 from ckpt_tools.planning.choose import Judgement, rank
@@ -72,7 +72,7 @@ class Listing(Struct, frozen=True):
     ranks: tuple[int, int]
     candidates: list[Candidate]
     more: bool
-    earlier: EarlierStart | None
+    earlier: first_launch_leftovers.EarlierStart | None
 
 
 class Order(Struct, frozen=True):

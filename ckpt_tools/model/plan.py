@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -115,14 +114,6 @@ class Rollback(Struct, frozen=True):
     target: int
     save_interval: int
     why: str
-
-
-class EarlierStart(NamedTuple):
-    """What the last start of a job resumed from, as recorded; ``decided_at`` in seconds since 1970."""
-
-    step: int | None
-    path: str
-    decided_at: float
 
 
 class Rejected(Struct, frozen=True):

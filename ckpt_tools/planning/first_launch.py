@@ -8,27 +8,27 @@ from __future__ import annotations
 
 import os
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
 from itertools import chain
-
-from msgspec import Struct
+from shlex import quote
 
 from ckpt_tools import formats
+from ckpt_tools.discovery.completeness import why_unfinished
 from ckpt_tools.discovery.exclude import origins
 from ckpt_tools.discovery.seals import read_tracker
-from ckpt_tools.discovery.unrecognised import is_other, remains, tells_of_a_state
-from ckpt_tools.errors import CkptError, UsageError
-from ckpt_tools.layouts import Layouts
-from ckpt_tools.layouts.common.templates import is_begun
+from ckpt_tools.discovery.unrecognised import is_other, list_unknown, tells_of_a_state
+from ckpt_tools.errors import CannotLook, CkptError, NoneUsable, UsageError
+from ckpt_tools.layouts import Layouts, Stage
+from ckpt_tools.layouts.common import templates
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.part import Unseen
-from ckpt_tools.model.plan import EarlierStart, LoadPlan
+from ckpt_tools.model.finding import Finding, Verdict
+from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.rules.choice import unplaced_newer
-from ckpt_tools.planning.rules.rule import Hit, Rule, error_of, finding_of
 from ckpt_tools.planning.rules.tree import (
     could_not_look,
     filters_hide_all,
@@ -36,27 +36,25 @@ from ckpt_tools.planning.rules.tree import (
     nothing_there,
     several_runs,
 )
+from ckpt_tools.planning.rules.tree.first_launch_leftovers import BYSTANDERS, EarlierStart, Sign, say_hidden
 from ckpt_tools.planning.seals import find_only_seals
-from ckpt_tools.planning.trackers import find_hint, find_not_renamed, find_whole_temporary
+from ckpt_tools.planning.trackers import TORN, is_marked, list_temporary
 from ckpt_tools.planning.unplaced import find_unplaced_files, say_how_to_describe
 from ckpt_tools.reading.session import TRACKER_LIMIT, Session
 from ckpt_tools.settings import checked_json, plugins, resolve
 from ckpt_tools.settings.resolve import nearest
 from ckpt_tools.storage import trust
-from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import is_directory, is_link, status, there
 from ckpt_tools.storage.trust import OURS, Trust
 from ckpt_tools.storage.urls import absolute, is_url, real_path
 
 _DESCRIBES = (".json", ".yaml", ".yml", ".toml")
 """Endings of texts that are saved beside a model."""
-_Reader = tuple[str, Callable[..., int | str | None], Sequence[str]]
-"""The name of a tracker, the function that reads its bytes, and further arguments of that function."""
+_NUMBER = re.compile(r"\d+")
 Scope = Callable[[str], bool]
 """A test whether a path matters to the question."""
-Asked = Iterator[tuple[Rule, Iterable[Hit]]]
-"""Rules with their hits, in the order in which the rules are asked."""
-_LEFT, _UNSEEN = first_launch_leftovers.RULE, could_not_look.RULE
+Kinds = Iterator[Iterable[Sign]]
+"""Signs of one kind after the other, in the order in which they are asked about."""
 
 
 def find_objections(
@@ -66,87 +64,139 @@ def find_objections(
     (None where it may start so), and findings with the reasons.
 
     ``everything`` are all checkpoints and saves below the root, ``unfinished`` the unfinished ones that were
-    asked for. The first rule that holds ends the search: an unreadable file must not hide an earlier hit.
+    asked for. The first kind of signs ends the search: an unreadable file must not hide an earlier one.
     """
-    one_run = selection.run is not None or selection.prefix is not None
-    inside, reasons = _make_scope(s.root, selection) if one_run else bool, list(plugins.findings())
-    objections = chain(
-        _ask_about_saves(s, selection, everything, unfinished, tuple(reasons)),
-        _ask_outside(s, everything, inside, reasons),
-        _ask_about_temporary(s, unfinished),
-    )
-    hits = _find_first(objections)
-    if not hits:
-        if one_run and not unfinished and (everything or _find_first(_ask_outside(s, everything, bool, []))):
-            no_run = several_runs.find_no_run(s.root, selection, everything)
-            hits += ((several_runs.RULE, hit) for hit in no_run)
-        count, hidden = len(unfinished) + len(s.found.unfinished), len(s.found.excluded.paths)
-        nothing = nothing_there.find_nothing(s.root, selection, list(_find_temporary(s)), count, hidden)
-        hits += ((nothing_there.RULE, hit) for hit in nothing)
-    error = next((error_of(rule, hit) for rule, hit in hits if hit.error), None)
-    return error, [*reasons, *(finding_of(rule, hit) for rule, hit in hits if not hit.error)]
+    for f in plugins.findings():  # it may be the only one that knows files here
+        return could_not_look.stop(f"whether there is a checkpoint is not known: {f.message}", f.hint), []
+    meant = nearest(selection.layout or "", [layout.name for layout in s.layouts])
+    if error := filters_hide_all.ask_for_layout(s.root, selection, everything, meant):
+        return error, []
+    inside = _make_scope(s.root, selection)
+    of_saves = (_find_several(s, unfinished), _find_not_renamed(s, unfinished))
+    of_others = (_find_headless(s, unfinished), _find_whole_temporary(s))
+    if signs := _find_first(chain(of_saves, _find_outside(s, everything, inside), of_others)):
+        return first_launch_leftovers.ask(s.root, signs), first_launch_leftovers.describe(signs)
+    findings = first_launch_leftovers.describe(_find_temporary(s))
+    is_new = inside is not bool and not unfinished  # a run of which nothing is there
+    if is_new and (everything or _find_first(_find_outside(s, everything, bool))):
+        if not (selection.allow_none and selection.allow_missing):
+            return several_runs.ask_for_run(s.root, selection, everything), findings
+        findings.append(several_runs.describe_new_run(s.root, selection))
+    if selection.allow_none:
+        return None, findings
+    count, hidden = len(unfinished) + len(s.found.unfinished), len(s.found.excluded.paths)
+    return nothing_there.stop(s.root, count, hidden), findings
 
 
-def _find_first(asked: Asked) -> list[tuple[Rule, Hit]]:
-    """Return the hits of the first rule that has any, each with the rule; [] if none has."""
-    return next((rows for rule, found in asked if (rows := [(rule, hit) for hit in found])), [])
+def _find_first(kinds: Kinds) -> list[Sign]:
+    return next(filter(None, map(list, kinds)), [])
 
 
-def _ask_about_saves(
-    s: Session,
-    asked: Selection,
-    everything: Sequence[Checkpoint],
-    unfinished: Sequence[Checkpoint],
-    broken: Sequence[Finding],
-) -> Asked:
-    yield _UNSEEN, could_not_look.find_broken_plugin(s.root, broken)
-    names = [layout.name for layout in s.layouts]
-    meant = None if asked.layout in (None, *names) else nearest(str(asked.layout), names)
-    yield filters_hide_all.RULE, filters_hide_all.find_others(s.root, asked, everything, meant)
-    young = {c.path for c in unfinished if find_hint(s, c)}
-    yield _LEFT, first_launch_leftovers.find_interrupted(s.root, s.layouts, unfinished, young)
-    whole = find_not_renamed(s, unfinished)
-    yield _LEFT, first_launch_leftovers.find_whole(whole.path if whole else None, save=True)
+# ---- unfinished saves
 
 
-def _ask_outside(s: Session, saves: Sequence[Checkpoint], inside: Scope, reasons: list[Finding]) -> Asked:
-    """Yield rules with their hits on files outside of saves. Adds hand-made copies to ``reasons``."""
-    outside, found, root = _make_outside(s, saves, inside), s.found, s.root
-    yield _LEFT, first_launch_leftovers.find_trackers(root, list(_read_trackers(s, inside)))
-    links = [p for p in found.dangling if outside(p) and not is_other(os.path.basename(p))]
-    yield _LEFT, first_launch_leftovers.find_links(root, links)
-    yield _LEFT, first_launch_leftovers.find_seals(root, list(filter(inside, find_only_seals(s))))
-    aside = [f for f in s.aside if _is_aside_inside(f, inside)]
-    reasons += aside
-    unreadable = [Unseen(f.path, f.message) for f in aside if f.code == "unreadable"]
-    yield _UNSEEN, could_not_look.find_unseen(unreadable)
-    yield _LEFT, first_launch_leftovers.find_aside(root, aside)
-    unplaced = tuple(find_unplaced_files(s, 0, outside))
-    yield _UNSEEN, could_not_look.find_unseen(s.unplaced)
-    describe = say_how_to_describe(s) if unplaced else ""
-    yield unplaced_newer.RULE, unplaced_newer.find_at_launch(root, unplaced, describe)
-    try:
-        layout = remains(found, root, s.layouts, outside)
-        homes = () if layout else sorted(set(_find_homes(s, outside)))
-    except OSError as e:
-        yield _UNSEEN, could_not_look.find_unseen([Unseen(e.filename or root, str(e.strerror))])
-    else:
-        yield _LEFT, first_launch_leftovers.find_remains(root, layout, homes)
+def _find_several(s: Session, unfinished: Sequence[Checkpoint]) -> Iterator[Sign]:
+    """Yield saves of one run that lack the file written last, although they are named like finished saves.
+    Runs that differ in a number alone are taken for one run: they may be the directories of its steps.
+
+    A job that dies in its first save leaves one such save. Of several the earlier ones were finished, as
+    training went on, and have lost the file since.
+    """
+    runs = defaultdict[tuple[str, str], list[Checkpoint]](list)
+    for c in unfinished:
+        if not any(p.unfinished for p in c.parts):
+            runs[c.layout, _NUMBER.sub("", c.run)].append(c)
+    several = [c for saves in runs.values() if len(saves) > 1 for c in saves]
+    for c in several:
+        layout = s.layouts.of(c)
+        why = f"none of {len(several)} saves is whole, each {why_unfinished(c, layout)}"
+        why += ": a first launch leaves one at most, so some may have been whole"
+        yield Sign(c.path, why, say_hidden(layout, layout.complete.commit) or "bring the lost files back")
 
 
-def _ask_about_temporary(s: Session, unfinished: Sequence[Checkpoint]) -> Asked:
-    yield _LEFT, first_launch_leftovers.find_headless(unfinished, s.layouts)
-    yield _LEFT, first_launch_leftovers.find_whole(find_whole_temporary(s), save=False)
+def _find_not_renamed(s: Session, unfinished: Sequence[Checkpoint]) -> Iterator[Sign]:
+    """Yield the first whole save that only another framework's mark calls unfinished."""
+    for c in unfinished:
+        commit, pieces = s.layouts.of(c).complete.commit, [s.layouts.piece_of(p) for p in c.parts]
+        done = not commit or any(p.role == commit for p in c.parts)
+        if done and is_marked(c) and all(piece.stage is Stage.ANY for piece in pieces):
+            findings = (f for p in c.parts for f in s.report(p, Level.STRUCTURE).findings)
+            if not any(f.code in TORN for f in findings):
+                why = "it has all files of a save, and the name of one that was not finished"
+                yield Sign(c.path, why, "rename it if it is whole")
+                return
 
 
-def _find_temporary(s: Session) -> dict[str, None]:
-    """Return temporary files and directories of saves, which were never renamed: they are no saves."""
+def _find_headless(s: Session, unfinished: Sequence[Checkpoint]) -> Iterator[Sign]:
+    """Yield the first save that has later files, but none that its framework writes first."""
+    for c in unfinished:
+        first = s.layouts.of(c).complete.first
+        roles = {p.role for p in c.parts if not s.layouts.piece_of(p).readers.survivable}
+        if first and roles and roles.isdisjoint(first):  # random states are written without an order
+            why = f"it has no {first[0]} file, which is written before the others: that was lost"
+            yield Sign(c.path, why, "bring the lost files back", "missing-part")
+            return
+
+
+def _find_whole_temporary(s: Session) -> Iterator[Sign]:
+    """Yield the first temporary file that no layout has and that holds a whole state."""
+    for path in list_temporary(s):
+        report = s.report_file(path, Level.STRUCTURE)
+        sound = report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN)
+        if sound and report.format is not None and formats.names.holds_state(report.format):
+            todo = templates.AGAIN if path.endswith(templates.DOWNLOADS) else "rename it to resume from it"
+            why = "it is whole, and has the name of one that was not finished"
+            yield Sign(path, why, todo, "unfinished-save")
+            return
+
+
+def _find_temporary(s: Session) -> Iterator[Sign]:
+    """Yield temporary files and directories of saves, which were never renamed: they are no saves."""
     begun = {path: None for path in s.found.unfinished if tells_of_a_state(os.path.basename(path))}
     for path, *_ in s.found.bare:
-        while (path := os.path.dirname(path)) != s.root and len(path) > len(s.root):
-            if is_begun(os.path.basename(path)):
+        while len(path := os.path.dirname(path)) > len(s.root):
+            if templates.is_begun(os.path.basename(path)):
                 begun[path] = None
-    return begun
+    yield from (Sign(p, "what a save that never finished was writing", code="unfinished-save") for p in begun)
+
+
+# ---- files outside of saves
+
+
+def _find_outside(s: Session, saves: Sequence[Checkpoint], inside: Scope) -> Kinds:
+    """Yield the signs of each kind that is no save."""
+    outside, found, gone = _make_outside(s, saves, inside), s.found, NoneUsable
+    yield sorted(_find_trackers(s, inside), key=lambda sign: sign.error is not gone)
+    links = (path for path in found.dangling if outside(path) and not is_other(os.path.basename(path)))
+    todo = f"bring that back, or mount it; {BYSTANDERS}"
+    yield (Sign(path, "its target is not there", todo, "dangling-link", gone) for path in links)
+    sealed, why = filter(inside, find_only_seals(s)), "it was sealed, and is not there"
+    yield (Sign(path, why, "bring it back", "seal-missing", gone) for path in sealed)
+    aside = [f for f in s.aside if f.code == "unreadable" or _is_aside_inside(f, inside)]
+    yield (_make_unseen(f.path, f.message) for f in aside if f.code == "unreadable")
+    yield (Sign(f.path, f.message, f.hint, error=gone) for f in aside)
+    unplaced = tuple(find_unplaced_files(s, 0, outside))
+    yield (_make_unseen(row.path, row.why) for row in s.unplaced)
+    yield unplaced_newer.find_at_launch(s.root, unplaced, say_how_to_describe(s) if unplaced else "")
+    yield _find_remains(s, outside)
+
+
+def _make_unseen(path: str, why: str) -> Sign:
+    text = f"{why}, and nobody knows what lies there"
+    return Sign(path, text, error=CannotLook, rule=could_not_look.RULE)
+
+
+def _make_outside(s: Session, everything: Sequence[Checkpoint], inside: Scope) -> Scope:
+    """Return a test for paths that matter: no parts, and nothing in directories of unfinished saves."""
+    homes = tuple({f"{p.home}/" for c in everything if c.unfinished for p in c.parts if p.home})
+    parts = {p.path for p in s.parts}
+
+    def outside(path: str) -> bool:
+        above = path.removeprefix(s.root).split("/")[:-1]
+        begun = path.startswith(homes) or any(map(templates.is_begun, above))
+        return inside(path) and path not in parts and not begun
+
+    return outside
 
 
 def _is_aside_inside(aside: Finding, inside: Scope) -> bool:
@@ -154,76 +204,95 @@ def _is_aside_inside(aside: Finding, inside: Scope) -> bool:
     if aside.code == "set-aside":
         return inside(aside.path)
     with suppress(OSError):
-        return aside.code == "unreadable" or any(map(inside, origins(aside.path)))
+        return any(map(inside, origins(aside.path)))
     return True
 
 
-def _read_trackers(s: Session, inside: Scope) -> Iterator[Hit]:
-    readers, own_names = list(_find_readers(s.layouts)), {layout.tracker.file for layout in s.layouts}
-    known = {name for name, *_ in readers}
+def _find_trackers(s: Session, inside: Scope) -> Iterator[Sign]:
+    """Yield trackers: each was written after a checkpoint. A file that makes no sense is one only if no
+    other file is called so.
+    """
+    readers, own_names = _list_readers(s.layouts), {layout.tracker.file for layout in s.layouts}
     for (name, directory), path in s.found.trackers.items():
-        if name not in known or not inside(os.path.join(directory, name)):
+        if name not in readers or not inside(os.path.join(directory, name)):
             continue
         with suppress(OSError):  # reading it tells why
             if is_directory(path):
                 continue
-        own, target = s.found.placed.get(path), ""
-        try:
-            if is_link(path):
-                status(path)
-        except OSError:  # it leads nowhere
-            target = os.readlink(path)
-        says = None if target else _read_tracker(path, [row for row in readers if row[0] == name])
-        writer = own if own and own.tracker.file != name else None
-        sure = name in own_names
-        if hit := first_launch_leftovers.describe_tracker(path, target, says, writer, sure=sure):
-            yield hit
+        sign, writer = _read_tracker(path, readers[name]), s.found.placed.get(path)
+        if sign.code == "bad-tracker" and writer and writer.tracker.file != name:
+            why = f"{writer.title} writes it, and what belongs to it is not there"
+            yield Sign(path, why, say_hidden(writer), "missing-part")
+        elif sign.code != "bad-tracker" or name in own_names:
+            yield sign
 
 
-def _read_tracker(path: str, readers: Iterable[_Reader]) -> int | str | Finding | None:
+def _read_tracker(path: str, readers: Iterable[Callable[[bytes], int | str | None]]) -> Sign:
+    todo, code = "bring that checkpoint back", "dangling-tracker"
+    try:
+        if is_link(path):
+            status(path)
+    except OSError:
+        why = f"it leads to {os.readlink(path)}, which is not there"
+        return Sign(path, why, todo, code, NoneUsable)
     data = read_tracker(path, TRACKER_LIMIT)
     if isinstance(data, Finding):
-        return data
-    targets = (read(data, *more) for _, read, more in readers)
-    return next((target for target in targets if target is not None), None)
+        return Sign(path, data.message, code=data.code)
+    says = next((target for read in readers if (target := read(data)) is not None), None)
+    if says is None:
+        return Sign(path, "it is empty, or not what its framework writes", code="bad-tracker")
+    return Sign(path, f"it names {says}, which is not there or was never finished", todo, code, NoneUsable)
 
 
-def _find_readers(layouts: Layouts) -> Iterator[_Reader]:
-    for layout in layouts:
-        if layout.tracker.file and layout.tracker.read:
-            yield layout.tracker.file, layout.tracker.read, ()
-        yield from ((os.path.basename(at), read, ("",)) for at, read in layout.tracker.others)
+def _list_readers(layouts: Layouts) -> dict[str, list[Callable[[bytes], int | str | None]]]:
+    """Return the functions that read a tracker's bytes, by the name of its file."""
+    readers = defaultdict[str, list[Callable[[bytes], int | str | None]]](list)
+    for tracker in (layout.tracker for layout in layouts):
+        if tracker.file and tracker.read:
+            readers[tracker.file].append(tracker.read)
+        for path, read in tracker.others:
+            readers[os.path.basename(path)].append(lambda data, read=read: read(data, ""))  # type: ignore[misc]
+    return dict(readers)
 
 
-def _find_homes(s: Session, outside: Scope) -> Iterator[str]:
-    """Yield directories that a layout's template calls a step's or an epoch's, with nothing left but texts
-    that describe a model, or files of unknown kinds (only such files if the name is a number). Templates that
-    take any word do not count: ``version_0``. Yield empty directories if there are several: a job that dies
-    in its first save leaves one. Raises OSError.
+def _find_remains(s: Session, outside: Scope) -> Iterator[Sign]:
+    """Yield the first file as one framework alone writes it; else directories that are called like saves."""
+    try:
+        left = list(filter(outside, list_unknown(s.found, s.root)))
+    except OSError as e:
+        yield _make_unseen(e.filename or s.root, str(e.strerror))
+        return
+    for path in left:
+        if layout := s.layouts.trace(os.path.relpath(path, s.root)):
+            todo = f"{say_hidden(layout) or 'bring the rest back'}; {BYSTANDERS}"
+            yield Sign(path, f"{layout.title} writes it, and the rest of a checkpoint is not there", todo)
+            return
+    why = "named like a save's directory, with nothing of a save in it"
+    for home in sorted(set(_find_homes(s, left, outside))):
+        yield Sign(home, why, f"bring back what was in it; {BYSTANDERS}", "unrecognised-file")
+
+
+def _find_homes(s: Session, left: Iterable[str], outside: Scope) -> Iterator[str]:
+    """Yield directories that a layout's template calls a step's or an epoch's, with nothing ``left`` but
+    texts that describe a model, or files of unknown kinds (only such files if the name is a number).
+    Templates that take any word do not count: ``version_0``. Yield empty directories if there are several: a
+    job that dies in its first save leaves one.
     """
-    found, root, templates = s.found, s.root, s.layouts.templates()
+    declared = s.layouts.templates()
 
     @cache
-    def home_of(at: str) -> str:
-        inside = (p for p in templates.places(at) if p.home.startswith(f"{root}/") and not p.prefix)
+    def find_home(at: str) -> str:
+        inside = (p for p in declared.places(at) if p.home.startswith(f"{s.root}/") and not p.prefix)
         return next((p.home for p in inside if {p.step, p.epoch, p.generation} != {None}), "")
 
-    for path in filter(outside, (*(f.path for f in found.bare), *_list_strange(s))):
-        name = os.path.basename(path)
+    for path in left:
+        name, at = os.path.basename(path), path
         other = is_other(name) and not formats.names.known(name)
-        if other and not name.endswith(_DESCRIBES):
-            continue
-        at = path
-        while len(at := os.path.dirname(at)) > len(root):
-            if (home := home_of(at)) and not (other and os.path.basename(at).isdigit()):
+        while (not other or name.endswith(_DESCRIBES)) and len(at := os.path.dirname(at)) > len(s.root):
+            if (home := find_home(at)) and not (other and os.path.basename(at).isdigit()):
                 yield home
-    empty = {home_of(path) for path in found.empty if outside(f"{path}/")} - {""}
+    empty = {find_home(path) for path in s.found.empty if outside(f"{path}/")} - {""}
     yield from empty if len(empty) > 1 else ()
-
-
-def _list_strange(s: Session) -> Iterator[str]:
-    keep = partial(s.found.excluded.keep, s.root)
-    yield from (e.path for at in s.found.strange for e in entries_of(at, keep) if not is_directory(e))
 
 
 def describe_unplaced(session: Session) -> str:
@@ -233,23 +302,10 @@ def describe_unplaced(session: Session) -> str:
     return f"; beside them lie {names}: if they are saves, {say_how_to_describe(session)}" if rows else ""
 
 
-def _make_outside(s: Session, everything: Sequence[Checkpoint], inside: Scope) -> Scope:
-    """Return a test for paths that matter: no parts, and nothing in directories of unfinished saves."""
-    homes = {p.home for c in everything if c.unfinished for p in c.parts if p.home}
-    parts = {p.path for p in s.parts}
-
-    def outside(path: str) -> bool:
-        if not inside(path) or path in parts:
-            return False
-        above = os.path.relpath(os.path.dirname(path), s.root).split("/")
-        begun = any(map(is_begun, above))
-        return path == s.root or not (begun or any(path.startswith(f"{home}/") for home in homes))
-
-    return outside
-
-
 def _make_scope(root: str, selection: Selection) -> Scope:
     """Return a test for paths of the run that was asked for: below its directory, or with its prefix."""
+    if selection.run is None and selection.prefix is None:
+        return bool
     run, prefix = (selection.run or "").rstrip("/"), selection.prefix or ""
     run = os.path.relpath(run, root) if os.path.isabs(run) or is_url(run) else run
     directory, _, start = run.rpartition("/")
@@ -303,10 +359,10 @@ def read_last_start(directory: str, trusted: Trust = OURS) -> EarlierStart | Non
     what = f"{path}, which tells whether an earlier start had a checkpoint,"
     try:
         data = read_below(path, what, trusted)
-        note = None if data is None else checked_json.checked(checked_json.parsed(data), _Note)
+        return None if data is None else checked_json.checked(checked_json.parsed(data), EarlierStart)
     except ValueError as e:
-        raise could_not_look.stop_damaged_log(what, path, str(e)) from e
-    return EarlierStart(note.step, note.path, note.decided_at) if note else None
+        todo = f"to start from nothing anyway add --allow fresh; to forget what it said: rm {quote(path)}"
+        raise could_not_look.stop(f"{what} is damaged: {e}", todo) from e
 
 
 def read_below(path: str, what: str, trusted: Trust = OURS) -> bytes | None:
@@ -319,15 +375,8 @@ def read_below(path: str, what: str, trusted: Trust = OURS) -> bytes | None:
                 trust.absent(path, trusted)
                 return None
     except OSError as e:
-        raise could_not_look.stop_unread_log(what, str(e.strerror)) from e
-
-
-class _Note(Struct, frozen=True):
-    """The content of ``last.json``, as ``Decisions.save`` writes it."""
-
-    path: checked_json.Path
-    step: int | None = None
-    decided_at: checked_json.Number = 0.0
+        todo = "make it readable, or name another directory with --plan-dir"  # a lost mount looks like this
+        raise could_not_look.stop(f"{what} cannot be read: {e.strerror}", todo) from e
 
 
 def find_earlier_start(root: str, selection: Selection) -> EarlierStart | None:

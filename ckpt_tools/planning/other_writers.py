@@ -36,7 +36,7 @@ def require_unchanged(planned: Iterable[FileLoad]) -> None:
         if isinstance(now, OSError):
             raise could_not_look.stop_changed(path, str(now.strerror)) from now
         if now != (f.size, f.mtime_ns) or get_etag(path) != f.etag:
-            raise could_not_look.stop_changed(path, None)
+            raise could_not_look.stop_changed(path, "")
 
 
 def require_whole(root: str, started_ns: int, rejected: Sequence[Rejected], *, chosen: bool) -> None:
@@ -54,7 +54,7 @@ def require_whole(root: str, started_ns: int, rejected: Sequence[Rejected], *, c
     except OSError as e:
         raise could_not_look.stop_late(e.filename or root, str(e.strerror)) from e
     if found is not None:
-        raise could_not_look.stop_late(found, None)
+        raise could_not_look.stop_late(found, "")
 
 
 def get_etag(path: str) -> str:

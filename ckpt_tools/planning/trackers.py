@@ -13,28 +13,23 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from ckpt_tools import formats
 from ckpt_tools.discovery.completeness import where
 from ckpt_tools.discovery.unrecognised import tells_of_a_state
-from ckpt_tools.errors import CannotLook
 from ckpt_tools.findings import WAIT
-from ckpt_tools.layouts import Layout, Stage
+from ckpt_tools.layouts import Layout
 from ckpt_tools.layouts.common import templates
 from ckpt_tools.model.answers import Tracker
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
-from ckpt_tools.model.finding import Finding, Verdict
+from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Rejected
-from ckpt_tools.model.report import Level
-from ckpt_tools.planning.rules.choice.tracker_stale import RULE, TrackerFacts, check
-from ckpt_tools.planning.rules.rule import Hit, error_of, finding_of
+from ckpt_tools.planning.rules.choice import tracker_stale
+from ckpt_tools.planning.rules.rule import Hit, finding_of
 from ckpt_tools.planning.rules.save import missing_part, unfinished
-from ckpt_tools.planning.rules.tree import could_not_look
 from ckpt_tools.reading.session import Session, Told
 from ckpt_tools.storage.retry import lstat
 
 _REMOVED = "it was removed or moved, or the disk that it is on is not mounted here"
-_OTHER_ORDERS = "add --order mtime or --order step"
 
 
 def find_tracker_findings(
@@ -42,21 +37,20 @@ def find_tracker_findings(
 ) -> Iterator[Finding]:
     """Yield findings on trackers beside finished saves; ``incomplete`` (keys) is called if there is one."""
     layout, base = s.layouts.of(saves[0]), saves[0].parts[0].base
-    if not (layout.tracker.file or layout.tracker.others):
-        return
     found = list(s.trackers(layout.name, base))
     if not found and layout.tracker.file and layout.tracker.always:
         here = f"{base}/".startswith(f"{s.root}/")  # directories above ROOT are not listed
         numbered = len(saves) > 1 or {saves[0].step, saves[0].epoch, saves[0].generation} != {None}
         if here and numbered and not any(find_tracker_of(s, c) for c in saves):
-            yield finding_of(RULE, Hit(base, f"there is no {layout.tracker.file}", code="missing-tracker"))
+            hit = Hit(base, f"there is no {layout.tracker.file}", code="missing-tracker")
+            yield finding_of(tracker_stale.RULE, hit)
     for path, says in found:
         if isinstance(says, Finding):
             yield says
-            continue
-        repaired = path.rpartition("/")[2] == layout.tracker.file  # of several the first that is asked
-        facts = TrackerFacts(path, says, get_time_written(path), repaired, layout, saves, incomplete())
-        yield from (finding_of(RULE, hit) for hit in check(facts))
+        else:
+            written, gaps = get_time_written(path), incomplete()
+            hits = tracker_stale.check(path, says, written, layout=layout, saves=saves, incomplete=gaps)
+            yield from (finding_of(tracker_stale.RULE, hit) for hit in hits)
 
 
 def get_time_written(path: str) -> int:
@@ -84,11 +78,8 @@ def find_tracker_of(s: Session, c: Checkpoint) -> str | None:
     """Return the path of a tracker, of any layout, that names a checkpoint; None without one."""
     if any(p.unfinished for p in c.parts):
         return None
-    base = c.parts[0].base
     for layout in s.layouts:
-        if not (layout.tracker.file or layout.tracker.others):
-            continue
-        for path, says in s.trackers(layout.name, base):
+        for path, says in s.trackers(layout.name, c.parts[0].base):
             if not isinstance(says, Finding) and _is_named(layout, c, says):
                 return path
     return None
@@ -130,21 +121,19 @@ def _exists(s: Session, target: int | str, here: Sequence[Checkpoint], torn: Seq
 
 def _find_later_targets(s: Session, own: Layout, here: Sequence[Checkpoint]) -> Iterator[Told]:
     """Yield what other layouts' trackers say, if it is a later step that no file beside them has."""
-    base, steps = here[0].parts[0].base, {c.step for c in here}
-    newest = max((step for step in steps if step is not None), default=None)
-    if None in steps or newest is None:
+    base, steps = here[0].parts[0].base, [c.step for c in here if c.step is not None]
+    if len(steps) < len(here):
         return
     known = {p.step for p in s.parts if p.base == base}
     for path, says in dict.fromkeys(_read_others(s, own, base)):
-        step = None if says is None or isinstance(says, Finding) else _find_number(str(says), own)
-        if step is not None and step > newest and step not in known:
+        step = _find_number(str(says), own) if isinstance(says, int | str) else None
+        if step is not None and step > max(steps) and step not in known:
             yield path, says
 
 
 def _read_others(s: Session, own: Layout, base: str) -> Iterator[Told]:
     for other in s.layouts:
-        alike = other is own or (other.tracker.file and other.tracker.file == own.tracker.file)
-        if not alike and (other.tracker.file or other.tracker.others):
+        if other is not own and (not own.tracker.file or other.tracker.file != own.tracker.file):
             yield from s.trackers(other.name, base)
 
 
@@ -180,46 +169,27 @@ def _find_number(name: str, layout: Layout) -> int | None:
 
 def _make_lost(sibling: Checkpoint, target: int | str, layout: Layout) -> Checkpoint:
     """Return a checkpoint without files, named ``target``; a last number that is no date's is its step."""
-    number = _find_number(str(target), layout)
-    base = sibling.parts[0].base
-    return Checkpoint(
-        layout=sibling.layout,
-        run=sibling.run,
-        kind=Kind.PERIODIC,
-        parts=(),
-        path=f"{base}/{target}" if isinstance(target, str) else base,
-        mtime_ns=0,
-        step=None if sibling.counted else number,
-        epoch_base=sibling.epoch_base,
-        generation=number if sibling.counted else None,
-    )
+    number, base = _find_number(str(target), layout), sibling.parts[0].base
+    step, generation = (None, number) if sibling.counted else (number, None)
+    path, epoch_base = f"{base}/{target}" if isinstance(target, str) else base, sibling.epoch_base
+    run = sibling.layout, sibling.run, Kind.PERIODIC
+    return Checkpoint(*run, (), path, 0, step, epoch_base=epoch_base, generation=generation)
 
 
 # ---- the choice that a tracker names
 
 
 def find_tracked(s: Session, ranked: Sequence[Checkpoint], run: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """Return the candidates that the tracker names. Raises UsageError if none, CannotLook if unreadable."""
+    """Return the candidates that the tracker names. Raises UsageError if there are none."""
     # a dying gasp beside the run may have no tracker
     first = next((c for c in ranked if s.layouts.of(c).tracker.file), ranked[0])
     layout, base = s.layouts.of(first), first.parts[0].base
-    tracker = s.tracker(layout.name, base)
-    if tracker is None:
-        always = layout.tracker.always and layout.tracker.file
-        none = f"there is no {always} in {base}" if always else f"the layout {layout.name} has no tracker"
-        raise error_of(RULE, Hit(base, none, _OTHER_ORDERS))
-    path, latest = tracker
-    if isinstance(latest, Finding) and latest.code == "unreadable":
-        hint = f"make it readable, or {_OTHER_ORDERS}"
-        raise error_of(could_not_look.RULE, Hit(path, f"{path}: {latest.message}", hint), CannotLook)
-    if not isinstance(latest, int | str):
-        raise error_of(RULE, Hit(path, f"{path} is empty, or not what its framework writes", _OTHER_ORDERS))
-    named = [c for c in ranked if layout.tracker.names(c, latest)]
-    if not named:
-        hidden = any(c.layout == layout.name and layout.tracker.names(c, latest) for c in run)
-        where = "which --kind or --max-step hides" if hidden else "which is not there"
-        raise error_of(RULE, Hit(path, f"{path} names {latest}, {where}", _OTHER_ORDERS))
-    return named
+    path, said = s.tracker(layout.name, base) or ("", None)
+    says = said if isinstance(said, int | str) else None
+    if named := [c for c in ranked if layout.tracker.names(c, says)]:
+        return named
+    hidden = any(c.layout == layout.name and layout.tracker.names(c, says) for c in run)
+    raise tracker_stale.ask_for_order(layout, base, path, said, hidden=hidden)
 
 
 def find_later_trackers(
@@ -253,19 +223,6 @@ def is_marked(c: Checkpoint) -> bool:
     return templates.is_marked(c.parts[0].home)
 
 
-def find_not_renamed(s: Session, saves: Sequence[Checkpoint]) -> Checkpoint | None:
-    """Return the first whole save that only another framework's mark calls unfinished; None without one."""
-    for c in saves:
-        commit = s.layouts.of(c).complete.commit
-        done = not commit or any(p.role == commit for p in c.parts)
-        pieces = [s.layouts.piece_of(p) for p in c.parts]
-        if done and is_marked(c) and not any(p.stage is not Stage.ANY for p in pieces):
-            findings = (f for p in c.parts for f in s.report(p, Level.STRUCTURE).findings)
-            if not any(f.code in TORN for f in findings):
-                return c
-    return None
-
-
 def find_torn_lately(s: Session, rejected: Iterable[Rejected]) -> Iterator[Finding]:
     """Yield rejected candidates that lack files or their ends, and were written to seconds ago."""
     for c, findings in ((r.checkpoint, r.findings) for r in rejected if r.checkpoint.parts):
@@ -290,23 +247,14 @@ def describe_age(s: Session, c: Checkpoint) -> str:
     return f"{len(written):,} {files}, the last written {age:.0f} s ago"
 
 
-def _find_temporary(s: Session) -> Iterator[str]:
+def list_temporary(s: Session) -> Iterator[str]:
+    """Yield temporary files of states that no layout has; at most ``_MOST``, as they may be read."""
     paths = (path for path in s.found.unfinished if tells_of_a_state(os.path.basename(path)))
     return islice(paths, _MOST)
 
 
-def find_whole_temporary(s: Session) -> str | None:
-    """Return the first temporary file that no layout has and that holds a whole state; None without one."""
-    for path in _find_temporary(s):
-        report = s.report_file(path, Level.STRUCTURE)
-        sound = report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN)
-        if sound and report.format is not None and formats.names.holds_state(report.format):
-            return path
-    return None
-
-
 def find_later_temporary(s: Session, c: Checkpoint) -> Iterator[Finding]:
-    later = (path for path in _find_temporary(s) if get_time_written(path) >= c.mtime_ns)
+    later = (path for path in list_temporary(s) if get_time_written(path) >= c.mtime_ns)
     yield from map(unfinished.describe_temporary, later)
 
 
@@ -315,14 +263,15 @@ def find_later_temporary(s: Session, c: Checkpoint) -> Iterator[Finding]:
 
 def find_begun_later(s: Session, c: Checkpoint) -> Iterator[Finding]:
     """Yield warnings about emptied directories, and unfinished ones with files written since ``c``."""
-    base = os.path.dirname(where(c))
-    there = (*s.found.empty, *s.found.strange, *(os.path.dirname(f.path) for f in s.found.bare))
-    taken = _find_used_directories(s)
-    below = [top for top in dict.fromkeys(_find_entries_of(there, base)) if top not in taken]
-    for top in _find_emptied(s, c, below):
+    base, found, homes = os.path.dirname(where(c)), s.found, [os.path.dirname(f.path) for f in s.found.bare]
+    saved = map(os.path.dirname, (*(p.path for p in s.parts), *found.unfinished))
+    taken = {*_find_entries_of((*saved, *(f.path for f in s.aside)), base)}
+    below = dict.fromkeys(_find_entries_of((*found.empty, *found.strange, *homes), base))
+    free = [top for top in below if top not in taken]
+    for top in _find_emptied(s, c, free):
         yield unfinished.describe_empty(top, os.path.basename(where(c)))
-    late = set(_find_entries_of((f.path for f in s.found.bare if f.mtime_ns >= c.mtime_ns), base))
-    for top in below:
+    late = set(_find_entries_of((f.path for f in found.bare if f.mtime_ns >= c.mtime_ns), base))
+    for top in free:
         if templates.is_begun(os.path.basename(top)) and top in late:
             yield unfinished.describe_marked(top, c)
 
@@ -370,12 +319,3 @@ def _find_entries_of(directories: Iterable[str], base: str) -> Iterator[str]:
     for directory in directories:
         if directory.startswith(f"{base}/"):
             yield f"{base}/{directory[len(base) + 1 :].partition('/')[0]}"
-
-
-def _find_used_directories(s: Session) -> set[str]:
-    """Return all directories that hold files of a checkpoint, or copies that somebody put aside."""
-    above = set[str]()
-    for path in (*(p.path for p in s.parts), *(f"{f.path}/" for f in s.aside), *s.found.unfinished):
-        while (path := os.path.dirname(path)) and path not in above and path != s.root:
-            above.add(path)
-    return above

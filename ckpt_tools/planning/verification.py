@@ -14,7 +14,7 @@ from ckpt_tools.cache import Cache, remembering
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.discovery.group import group
-from ckpt_tools.discovery.unrecognised import remains, unpacked
+from ckpt_tools.discovery.unrecognised import list_unknown, unpacked
 from ckpt_tools.findings import NOT_SEEN
 from ckpt_tools.layouts import Layout, whole
 from ckpt_tools.model.answers import FileReport, Scan, Summary, Verification
@@ -209,7 +209,8 @@ def _find_nothing_to_load(
 def _find_remains(s: Session) -> Layout | None:
     """Return the layout whose files are left without a checkpoint; None without, or if unreadable."""
     try:
-        return remains(s.found, s.root, s.layouts)
+        paths = [os.path.relpath(path, s.root) for path in list_unknown(s.found, s.root)]
+        return next(filter(None, map(s.layouts.trace, paths)), None)
     except OSError as e:
         s.unread[e.filename or s.root] = e.strerror or str(e)
         return None

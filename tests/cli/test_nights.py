@@ -51,7 +51,7 @@ SAYS: dict[str, dict[str, tuple[int, Sequence[str]]]] = {
     "full": {
         "ls": (0, ("periodic, unfinished",)),
         "verify": (1, ("none of the saves here (2) is whole", "step-10/__0_0.distcp and 6 more")),
-        "plan": (2, ("holds 2 saves and none is whole", "to start from nothing anyway add --allow fresh")),
+        "plan": (2, ("none of 2 saves is whole", "to start from nothing anyway add --allow fresh")),
     },
     "flipped": {
         "verify": (1, ("broken: 1 of 18 files", "not those that were sealed")),

@@ -141,7 +141,7 @@ def run(*words: str) -> tuple[int, str, str]:
     ("text", "says"),
     [
         (None, f"there is no {LATEST} in"),
-        ("garbage", f"{LATEST} is empty, or not what its framework writes"),
+        ("garbage", f"{LATEST} is empty, unreadable, or not what its framework writes"),
         ("40", f"{LATEST} names 40, which is not there"),
     ],
 )

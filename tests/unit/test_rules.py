@@ -14,11 +14,9 @@ from ckpt_tools.cli import app, execute
 from ckpt_tools.errors import CannotLook, NoCheckpoint, NoneUsable, NotNewest, NotRecognised, UsageError
 from ckpt_tools.findings import CODES, finding, of_file
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.part import Unseen
 from ckpt_tools.planning import rules
 from ckpt_tools.planning.rules.catalogue import BY_CODE, RULES, find_rule
 from ckpt_tools.planning.rules.rule import Rule
-from ckpt_tools.planning.rules.tree import could_not_look
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 HERE = Path(rules.__file__).parent
@@ -90,11 +88,6 @@ def _findings(value: Any) -> Iterator[dict[str, Any]]:
     if isinstance(value, list):
         for item in value:
             yield from _findings(item)
-
-
-def test_what_could_not_be_seen_is_no_first_launch() -> None:
-    (hit,) = could_not_look.find_unseen([Unseen("/runs/a", "Input/output error")])
-    assert hit.error is CannotLook
 
 
 # --- The catalogue and the code that uses it know the same findings

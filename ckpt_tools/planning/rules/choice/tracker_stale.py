@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from shlex import quote
 
-from msgspec import Struct
-
 from ckpt_tools.discovery.completeness import label
 from ckpt_tools.errors import CkptError
 from ckpt_tools.layouts import Layout
@@ -19,34 +17,30 @@ _WRITE_IT = "write the name of the newest into it, or start the framework with t
 _MAY_BE_RIGHT = "it was written after that save, so it may be right: check which of the two is meant"
 
 
-class TrackerFacts(Struct, frozen=True):
-    """A tracker beside the finished ``saves`` of a run."""
-
-    path: str
-    says: int | str | None  # the step or name in it; None for garbage
-    written_ns: int  # its time
-    repaired: bool  # ckpt repair writes it
-    layout: Layout
-    saves: Sequence[Checkpoint]
-    incomplete: Collection[CheckpointKey]  # saves that lack files
-
-
-def check(facts: TrackerFacts) -> Iterator[Hit]:
-    """Yield what is wrong with a tracker. The hint never corrects it to a save older than itself."""
-    says, path = facts.says, facts.path
+def check(
+    path: str,
+    says: int | str | None,
+    written_ns: int,
+    *,
+    layout: Layout,
+    saves: Sequence[Checkpoint],
+    incomplete: Collection[CheckpointKey],
+) -> Iterator[Hit]:
+    """Yield what is wrong with a tracker beside the finished ``saves`` of a run, of which ``incomplete`` ones
+    lack files; it ``says`` None for garbage. The hint never corrects it to a save older than itself.
+    """
+    by_repair = path.rpartition("/")[2] == layout.tracker.file  # the hint of the code names it
+    hint = "" if by_repair else _WRITE_IT
     if says is None:
-        hint = "" if facts.repaired else _WRITE_IT
         yield Hit(path, "it is empty, or not what its framework writes", hint, code="bad-tracker")
         return
-    named = [c for c in facts.saves if facts.layout.tracker.names(c, says)]
-    if not named:
-        yield Hit(path, f"it names {says}, which is not there", code="dangling-tracker")
-        return
-    whole = [c for c in facts.saves if c.key not in facts.incomplete]
-    if all(c.key in facts.incomplete for c in named):
-        yield Hit(path, f"it names {says}, which is damaged or not complete", code="dangling-tracker")
-    if newest := _find_newest(whole, named):
-        hint = _MAY_BE_RIGHT if newest.mtime_ns < facts.written_ns else "" if facts.repaired else _WRITE_IT
+    named = [c for c in saves if layout.tracker.names(c, says)]
+    whole = [c for c in saves if c.key not in incomplete]
+    if all(c.key in incomplete for c in named):
+        lost = "damaged or not complete" if named else "not there"
+        yield Hit(path, f"it names {says}, which is {lost}", code="dangling-tracker")
+    if named and (newest := _find_newest(whole, named)):
+        hint = _MAY_BE_RIGHT if newest.mtime_ns < written_ns else hint
         yield Hit(path, f"it names {says}, but {label(newest)} is there and complete", hint)
 
 
@@ -67,6 +61,18 @@ def find_lost_best(entry: str, named: str, by: str, *, beside: bool) -> Hit:
     return Hit(by, text, hint, Severity.NOTE, code="dangling-tracker")
 
 
+def ask_for_order(layout: Layout, base: str, path: str, said: object, *, hidden: bool) -> CkptError:
+    """Return the question about a tracker that names no candidate (``hidden``: options hide its save)."""
+    if not path:
+        always = layout.tracker.always and layout.tracker.file
+        why = f"there is no {always} in {base}" if always else f"the layout {layout.name} has no tracker"
+    elif isinstance(said, int | str):
+        why = f"{path} names {said}, which {'--kind or --max-step hides' if hidden else 'is not there'}"
+    else:  # an unreadable one ends with exit 5 in the end
+        why = f"{path} is empty, unreadable, or not what its framework writes"
+    return error_of(RULE, Hit(path or base, why, "add --order mtime or --order step"))
+
+
 def ask_which_is_meant(c: Checkpoint, name: object, targets: dict[str, int | str]) -> CkptError:
     each = " and ".join(f"{path} names {target}" for path, target in targets.items())
     write = f"printf %s {quote(str(name))} | tee {' '.join(map(quote, targets))}"
@@ -78,7 +84,6 @@ RULE = Rule(
     id="choice/tracker-stale",
     codes=("stale-tracker", "dangling-tracker", "bad-tracker", "missing-tracker"),
     effect=Effect.WARN,
-    check=check,
     answer="start with the arguments of the plan, or ckpt repair ROOT --tracker --apply",
     why="""\
 The framework's tracker is missing, garbage, or names another save than the choice. A framework that

@@ -11,7 +11,7 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.planning.facts import UnplacedFile
 from ckpt_tools.planning.rules.rule import DOUBT, Effect, Hit, Rule, error_of, name_below
-from ckpt_tools.planning.rules.tree.first_launch_leftovers import BYSTANDERS, FRESH, name_paths, say_each
+from ckpt_tools.planning.rules.tree.first_launch_leftovers import BYSTANDERS, Sign
 
 _LARGE = 64 << 20
 """Bytes of a file in no known format that may be a state where there is no save."""
@@ -42,16 +42,14 @@ def find_unplaced(
         yield Hit(file.path, text)
 
 
-def find_at_launch(root: str, unplaced: Sequence[UnplacedFile], describe: str) -> Iterator[Hit]:
-    """Yield that there is no save, and files that may be one (exit 4 if all of them are damaged)."""
-    paths = [hit.path for hit in find_unplaced(root, unplaced)]
-    if paths:
-        broken = all(file.broken for file in unplaced if file.path in paths)
-        text = f"{root} holds{' unusable' * broken} files, maybe training states, that no layout recognises"
-        hint = f"if they are saves, {describe}; {BYSTANDERS}; {FRESH}"
-        error = NoneUsable if broken else NotRecognised
-        yield Hit(root, f"{text}: {name_paths(root, paths)}", hint, error=error)
-        yield from say_each(RULE.codes[0], "maybe a training state, and no layout recognises it", paths)
+def find_at_launch(root: str, unplaced: Sequence[UnplacedFile], describe: str) -> Iterator[Sign]:
+    """Yield files that may be a save where there is none; ``describe`` says how to place them."""
+    paths = {hit.path for hit in find_unplaced(root, unplaced)}
+    files = [file for file in unplaced if file.path in paths]
+    broken = all(file.broken for file in files)
+    why = f"maybe a training state{', but unusable' * broken}, and no layout recognises it"
+    todo, error = f"if they are saves, {describe}; {BYSTANDERS}", NoneUsable if broken else NotRecognised
+    yield from (Sign(file.path, why, todo, RULE.codes[0], error, RULE) for file in files)
 
 
 def _may_be_later(file: UnplacedFile, chosen: Checkpoint, optimizer: bool) -> bool:

@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from shlex import quote
 
 from ckpt_tools.errors import CannotLook, CkptError
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.part import Unseen
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of, finding_of
-
-
-def find_broken_plugin(root: str, broken: Sequence[Finding]) -> Iterator[Hit]:
-    """Yield that a broken plug-in may be the only one that knows files here (exit 5)."""
-    for f in broken[:1]:
-        yield Hit(root, f"whether there is a checkpoint is not known: {f.message}", f.hint, error=CannotLook)
-
-
-def find_unseen(unseen: Sequence[Unseen]) -> Iterator[Hit]:
-    """Yield that a file could not be read, so that nobody knows what it is (exit 5)."""
-    for row in unseen[:1]:
-        yield Hit(row.path, f"{row.path}: {row.why}; nobody knows what lies there", error=CannotLook)
 
 
 def find_unknown(below: int, level: Level, plugins: Sequence[Finding]) -> Iterator[Hit]:
@@ -40,30 +26,20 @@ def stop(text: str, hint: str, plan: LoadPlan | None = None) -> CkptError:
     return error_of(RULE, Hit("", text, hint), CannotLook, plan)
 
 
-def stop_changed(path: str, why: str | None) -> CkptError:
+def stop_changed(path: str, why: str) -> CkptError:
+    """Return the error that a chosen file is another one now, or that nobody can tell and ``why``."""
     names = "" if "://" in path else f" ('fuser -v {path}' names one of this machine)"
-    hint = f"another process writes there{names}: end it, then start again"
-    if why is None:
-        return stop(f"{path} is in use: it has changed since it was chosen and verified", hint)
-    return stop(f"{path}, which was chosen, cannot be looked at any more: {why}", hint)
+    changed = (
+        f"cannot be looked at any more: {why}" if why else "has changed since it was chosen and verified"
+    )
+    return stop(f"{path} {changed}", f"another process writes there{names}: end it, then start again")
 
 
-def stop_late(path: str, why: str | None) -> CkptError:
+def stop_late(path: str, why: str) -> CkptError:
+    """Return the error that a store's first list lacked a file, or that nobody can tell and ``why``."""
+    late = f"cannot be listed again: {why}" if why else "is there, but the store's first list did not have it"
     hint = "run it again: a list was not whole, or a cache between here and the store gave an old one"
-    if why is None:
-        return stop(f"{path} is there, but the store's first list did not have it", hint)
-    return stop(f"{path} cannot be listed again: {why}", hint)
-
-
-def stop_unread_log(what: str, why: str) -> CkptError:
-    """Return the error that a log cannot be read: without it a lost mount looks like a first launch."""
-    hint = "make it readable, or name another directory with --plan-dir"
-    return stop(f"{what} cannot be read: {why}", hint)
-
-
-def stop_damaged_log(what: str, path: str, why: str) -> CkptError:
-    hint = f"to start from nothing anyway add --allow fresh; to forget what it said: rm {quote(path)}"
-    return stop(f"{what} is damaged: {why}", hint)
+    return stop(f"{path} {late}", hint)
 
 
 def describe_unseen(path: str, why: str) -> Finding:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -15,13 +15,17 @@ from ckpt_tools.planning.choose import belongs
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
 
 
-def find_others(root: str, asked: Selection, saves: Sequence[Checkpoint], meant: str | None) -> Iterator[Hit]:
-    """Yield that ROOT has saves of other layouts than --layout; ``meant`` is the likely spelling of it."""
+def ask_for_layout(
+    root: str, asked: Selection, saves: Sequence[Checkpoint], meant: str | None
+) -> CkptError | None:
+    """Return the error that ROOT has saves, none of --layout (``meant`` may be its spelling); else None."""
     finished = [c for c in saves if not c.unfinished]
-    if any(belongs(c, replace(asked, layout=None)) for c in finished):
-        runs = listed(dict.fromkeys((c.layout, c.run) for c in finished))
-        hint = f"did you mean {meant!r}?" if meant else "correct --layout, or leave it out"
-        yield Hit(root, f"{root} holds {runs}, none of layout {asked.layout}", hint, error=NoneUsable)
+    if not any(belongs(c, replace(asked, layout=None)) for c in finished):
+        return None
+    runs = listed(dict.fromkeys((c.layout, c.run) for c in finished))
+    misspelt = meant not in (None, asked.layout)
+    hint = f"did you mean {meant!r}?" if misspelt else "correct --layout, or leave it out"
+    return error_of(RULE, Hit(root, f"{root} holds {runs}, none of layout {asked.layout}", hint), NoneUsable)
 
 
 def stop(count: str, plan: LoadPlan) -> CkptError:

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from shlex import quote
 
-from ckpt_tools.errors import NoCheckpoint
+from ckpt_tools.errors import CkptError, NoCheckpoint
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
-from ckpt_tools.planning.rules.tree.first_launch_leftovers import say_each
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of, finding_of
 
 _NOT_WHOLE = "bring back what they lack, or add --allow none to start from nothing"
 _AFRESH = "for a first launch add --allow none; else check the path"
 
 
-def find_nothing(
-    root: str, asked: Selection, temporary: Sequence[str], unfinished: int, excluded: int
-) -> Iterator[Hit]:
-    """Yield hits on leftovers of unfinished saves and, without --allow none, that there is no checkpoint."""
-    yield from say_each("unfinished-save", "what a save that never finished was writing", temporary)
-    if not asked.allow_none:
-        text = f"there is no checkpoint in {root}"
-        if unfinished:
-            text = f"{root} holds only unfinished saves ({unfinished})"
-        text += f" (hidden by --exclude: {excluded:,})" if excluded else ""
-        todo = _NOT_WHOLE if unfinished else _AFRESH
-        yield Hit(root, text, f"{todo}; 'ckpt ls {quote(root)}' lists what is there", error=NoCheckpoint)
+def stop(root: str, unfinished: int, excluded: int) -> CkptError:
+    """Return the error that there is no checkpoint, with the numbers of unfinished saves and hidden files."""
+    text, todo = f"there is no checkpoint in {root}", _AFRESH
+    if unfinished:
+        text, todo = f"{root} holds only unfinished saves ({unfinished})", _NOT_WHOLE
+    text += f" (hidden by --exclude: {excluded:,})" if excluded else ""
+    return error_of(
+        RULE, Hit(root, text, f"{todo}; 'ckpt ls {quote(root)}' lists what is there"), NoCheckpoint
+    )
 
 
 def describe_nothing(root: str, *, packed: bool) -> Finding:

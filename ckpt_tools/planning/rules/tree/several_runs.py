@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from posixpath import basename, dirname
 from shlex import quote
 
 from ckpt_tools.discovery.completeness import listed, where
-from ckpt_tools.errors import CkptError, UsageError
+from ckpt_tools.errors import CkptError
 from ckpt_tools.layouts import Layouts, Purpose
 from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of, finding_of
 
 _FEW = 8
 """How many runs a hint names one by one."""
@@ -51,36 +52,36 @@ def ask_which(own: Sequence[tuple[str, str]], runs: Runs, layouts: Layouts, root
     gasps = [run for run in own if {c.kind for c in runs[run]} == {Kind.DYING_GASP}]
     if len(own) < 2 or (len(own) == 2 and len(gasps) == 1):
         return None
-    return error_of(RULE, Hit(root, f"{root} holds {listed(own)}", name_one(own, layouts)))
+    return error_of(RULE, Hit(root, f"{root} holds {listed(own)}", _name_one(own, layouts)))
 
 
-def find_no_run(root: str, asked: Selection, saves: Sequence[Checkpoint]) -> Iterator[Hit]:
-    """Yield that the named run does not exist: a misspelt name looks like that of a new run."""
-    flags = {"--run": asked.run, "--prefix": asked.prefix, "--layout": asked.layout}
-    requested = " ".join(f"{flag} {value}" for flag, value in flags.items() if value is not None)
-    if asked.allow_none and asked.allow_missing:
-        text = f"nothing belongs to {requested}: this is taken for a first launch (--allow missing)"
-        yield Hit(root, text)
-        return
+def ask_for_run(root: str, asked: Selection, saves: Sequence[Checkpoint]) -> CkptError:
+    """Return the question about a run that does not exist: a misspelt name looks like that of a new run."""
     runs = dict.fromkeys((c.layout, c.run) for c in saves)
     there = f"it holds {listed(runs)}" if runs else "it holds other files of checkpoints ('ckpt ls')"
-    text = f"nothing in {root} belongs to {requested}: {there}"
     hint = "correct it; for the first launch of a new run beside others add --allow none,missing"
-    yield Hit(root, text, hint, error=UsageError)
+    return error_of(RULE, Hit(root, f"nothing in {root} belongs to {_name_flags(asked)}: {there}", hint))
 
 
-def name_one(runs: Sequence[tuple[str, str]], layouts: Layouts) -> str:
+def describe_new_run(root: str, asked: Selection) -> Finding:
+    text = f"nothing belongs to {_name_flags(asked)}: this is taken for a first launch (--allow missing)"
+    return finding_of(RULE, Hit(root, text))
+
+
+def _name_flags(asked: Selection) -> str:
+    flags = {"--run": asked.run, "--prefix": asked.prefix, "--layout": asked.layout}
+    return " ".join(f"{flag} {value}" for flag, value in flags.items() if value is not None)
+
+
+def _name_one(runs: Sequence[tuple[str, str]], layouts: Layouts) -> str:
     """Return a hint with the flags that name each run; without names if runs may be parts of one save."""
-    names, of = sorted({name or "." for _, name in runs}), {layout for layout, _ in runs}
+    names, of = {name or "." for _, name in runs}, {layout for layout, _ in runs}
     alike = len({re.sub("[0-9]+", "", name) for name in names}) < len(names)
-    flags = ["--run RUN"] * (len(names) > 1) + ["--layout LAYOUT"] * (len(of) > 1)
-    if alike or len(runs) > _FEW or any(layouts[layout].is_last_resort for layout in of):
-        return f"choose one with {' and '.join(flags)}"
-    each = []
-    for layout, name in sorted(runs, key=lambda run: run[::-1]):
-        by_name = [f"--run {quote(name or '.')}"] * (len(names) > 1)
-        each.append(" ".join([*by_name, *([f"--layout {layout}"] * (len(of) > 1))]))
-    return f"choose one: {', '.join(each)}"
+    unnamed = alike or len(runs) > _FEW or any(layouts[layout].is_last_resort for layout in of)
+    rows = [("LAYOUT", "RUN")] if unnamed else sorted(runs, key=lambda run: run[::-1])
+    by_run, by_layout = len(names) > 1, len(of) > 1
+    flags = ([f"--run {quote(run or '.')}"] * by_run + [f"--layout {of}"] * by_layout for of, run in rows)
+    return f"choose one{' with' if unnamed else ':'} {', '.join(map(' '.join, flags))}"
 
 
 RULE = Rule(
