@@ -221,11 +221,14 @@ class Tree(Struct, dict=True):
     def _other_parts(self) -> Iterator[tuple[str, str]]:
         """Yield (name, path) of parts that no rank loads, and the loaded copy under each copy's name."""
         loaded = [(f.path, part) for f in self.plan.shared if (part := self.part_of(f.path))]
-        good = {part.role: path for path, part in loaded if self.layout.piece(part.piece).readers.single}
+        good = {p.role: (path, p) for path, p in loaded if self.layout.piece(p.piece).readers.single}
         for part in self.checkpoint.parts:
             piece = self.layout.piece(part.piece)
             if piece.readers.single and part.role in good:
-                yield self.name_of(part), good[part.role]
+                path, own = good[part.role]
+                beside = os.path.dirname(part.path) == os.path.dirname(own.path)
+                name = self.name_of(own).removesuffix(own.name) + part.name if beside else self.name_of(part)
+                yield name, path
             elif not piece.loaded and part.size >= 0:
                 yield self.name_of(part), part.path
 
