@@ -197,12 +197,15 @@ def quarantined(states: Iterable[str], root: str) -> Iterator[Finding]:
         home = os.path.relpath(os.path.dirname(state), root)
         try:
             for entry in _list_if_there(quarantine):
-                if any(origins(entry.path)):  # else all files were taken out again
+                if files := list(origins(entry.path)):  # else all files were taken out again
                     below = [os.path.normpath(os.path.join(home, e.name)) for e in _list_if_there(entry.path)]
                     more = f" and {len(below) - _SHOWN:,} more" if len(below) > _SHOWN else ""
                     names = f"{ranges.names(below[:_SHOWN])}{more}"
-                    text = f"what was {names} lies in quarantine: no candidate, not looked at"
-                    yield finding("in-quarantine", text, path=entry.path)
+                    text, hint = f"what was {names} lies in quarantine: no candidate, not looked at", ""
+                    if all(map(os.path.lexists, files)):  # a repair has replaced it
+                        text = f"{text}; another file has its place"
+                        hint = f"'ckpt undo {quote(os.path.dirname(state))}' says what it would take back"
+                    yield finding("in-quarantine", text, path=entry.path, hint=hint)
         except OSError as e:
             text = f"what lies in quarantine is unknown: {e.strerror}"
             yield finding("unreadable", text, path=e.filename or quarantine, severity=Severity.NOTE)

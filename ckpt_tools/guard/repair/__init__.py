@@ -68,7 +68,7 @@ def repair(
 
 def _find_unseen(inspected: Sequence[Damaged]) -> tuple[Finding, ...]:
     unknown = (d.report for d in inspected if d.report.verdict is Verdict.UNKNOWN)
-    return tuple(f for report in unknown for f in report.findings if f.severity)
+    return tuple(f.at(report.path) for report in unknown for f in report.findings if f.severity)
 
 
 def _judge(bench: Bench, damaged: Damaged, accept_odds: float) -> tuple[Mended | None, str]:
@@ -81,7 +81,7 @@ def _judge(bench: Bench, damaged: Damaged, accept_odds: float) -> tuple[Mended |
     if s.now_ns - os.stat(path).st_mtime_ns < s.options.settle * 1e9:
         return mended, "written a moment ago, so it may be in use: wait, or add --settle 0s"
     if mended is None:
-        worst = next(f for f in damaged.report.findings if f.severity)
+        worst = max(damaged.report.findings, key=lambda f: f.severity)  # of equals the first
         why = f"{worst.code}: {worst.message}; nothing proves what it held: copy it from a backup"
         return None, why
     if mended.odds > accept_odds:
