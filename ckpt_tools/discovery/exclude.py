@@ -25,7 +25,7 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.storage import ShortRead, opened
 from ckpt_tools.storage.listing import Entries, Names, entries_of, walk
-from ckpt_tools.storage.retry import ABSENT, is_directory, lstat
+from ckpt_tools.storage.retry import ABSENT, is_directory, lstat, there
 
 if TYPE_CHECKING:
     from ckpt_tools.discovery.found import Discovery
@@ -202,7 +202,7 @@ def quarantined(states: Iterable[str], root: str) -> Iterator[Finding]:
                     more = f" and {len(below) - _SHOWN:,} more" if len(below) > _SHOWN else ""
                     names = f"{ranges.names(below[:_SHOWN])}{more}"
                     text, hint = f"what was {names} lies in quarantine: no candidate, not looked at", ""
-                    if all(map(os.path.lexists, files)):  # a repair has replaced it
+                    if all(map(there, files)):  # a repair has replaced it
                         text = f"{text}; another file has its place"
                         hint = f"'ckpt undo {quote(os.path.dirname(state))}' says what it would take back"
                     yield finding("in-quarantine", text, path=entry.path, hint=hint)
