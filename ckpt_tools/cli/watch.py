@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from ckpt_tools.cli import console, options, output
 from ckpt_tools.cli.options import parameter
 from ckpt_tools.errors import UsageError
-from ckpt_tools.guard.watch import WatchOptions
-from ckpt_tools.guard.watch.hooks import give_way
+from ckpt_tools.guard.watch import WatchOptions, hooks
 from ckpt_tools.guard.watch.loop import Watcher
 from ckpt_tools.model.answers import Event
 from ckpt_tools.model.selection import ReadOptions
@@ -79,7 +78,7 @@ def watch(asked: options.Asked) -> int:
         plan_dir=found.values.get("plan-dir"),
         **{name: value for name, value in said.items() if value is not None},  # type: ignore[arg-type]
     )
-    give_way()
+    hooks.give_way()
     to, paths = asked.to, [absolute(root) for root in given["paths"]]
 
     def say(event: Event) -> None:
