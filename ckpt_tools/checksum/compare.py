@@ -333,11 +333,13 @@ class _Reader(NamedTuple):
         pool, wait, stopped, left = Threads(jobs), True, None, iter(batches)
         waiting = deque[Future[tuple[Outcomes, Stopped | None]]]()
         try:
-            # bounded: the queue never holds more than a few batches per thread
-            waiting += (pool.submit(self.read_batch, b, count) for b in islice(left, 2 * jobs))
-            while waiting:
+            while True:
+                # bounded: the queue never holds more than a few batches per thread
+                for batch in islice(left, 0 if stopped else 1 if waiting else 2 * jobs):
+                    waiting.append(pool.submit(self.read_batch, batch, count))
+                if not waiting:
+                    return
                 future = waiting.popleft()
-                waiting += (pool.submit(self.read_batch, b, count) for b in islice(left, 0 if stopped else 1))
                 if stopped is None or not future.cancel():  # a batch that is being read stops by itself
                     outcomes, one = future.result()
                     stopped = stopped or one

@@ -87,11 +87,11 @@ def tensor_digests(
         return found
 
 
-def file_digest(path: str, progress: Progress | None = None, *, jobs: int = 0) -> str:
+def file_digest(path: str, progress: Progress | None = None, *, jobs: int = 0, io: str = "auto") -> str:
     """Return the digest of a file (32 hexadecimal digits), read by ``jobs`` threads: that of its chunks, not
     the one that ``xxhsum`` gives for the whole. Raises as ``tensor_digests`` does.
     """
-    with opened(path) as source:
+    with opened(path, io) as source:
         ranges = [((c.offset, c.length),) for c in chunks(source.size)]
         found = digests(source, ranges, jobs=jobs, progress=progress)
         _require_unchanged(source)
