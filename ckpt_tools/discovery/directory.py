@@ -68,7 +68,6 @@ def split_seals(path: str, entries: Entries) -> tuple[Entries, Entries]:
 class DirectoryNames(Struct):
     """The entries of one directory, sorted by their names alone."""
 
-    path: str
     places: Places
     layouts: Layouts
     controls: Mapping[str, str]  # of downloaders, by the name of the file that each lies beside
@@ -101,7 +100,7 @@ def inspect_names(layouts: Layouts, templates: Templates, path: str, entries: En
     if any(_SEALS in e.name for e in entries) or path.endswith(FRAGMENTS):
         seals, entries = split_seals(path, entries)
     unneeded, is_placed = _find_unneeded(layouts, entries), formats.names.near_placed(f"{path}/")
-    here = DirectoryNames(path, places, layouts, controls_in(entries), unneeded, seals)
+    here = DirectoryNames(places, layouts, controls_in(entries), unneeded, seals)
     for e in entries:
         if unneeded and e.path in unneeded:
             continue
@@ -165,7 +164,7 @@ def add_directory(found: Discovery, here: DirectoryNames, alone: bool = False) -
     for e in here.others:
         _add_other(found, e, here, alone)
     if not (here.mine or here.others or here.indexes or here.seals or here.unneeded or alone):
-        found.empty.append(here.path)
+        found.empty.append(here.places.path)
 
 
 def _add_odd(
@@ -190,7 +189,7 @@ def _add_other(found: Discovery, e: os.DirEntry[str], here: DirectoryNames, alon
     if _leads_nowhere(e):
         found.dangling.append(e.path)
     if name in here.layouts.note_names:
-        found.trackers[name, here.path] = e.path
+        found.trackers[name, here.places.path] = e.path
         return
     if _may_be_known(name) or alone or _is_addressed(e):
         file = here.stat_of(e)
@@ -204,7 +203,7 @@ def _add_other(found: Discovery, e: os.DirEntry[str], here: DirectoryNames, alon
         found.unrecognised += 1
         found.empty.append(e.path)  # the mark of a directory: no list tells "iter_10/" from "iter_10"
     else:
-        found.add_unrecognised(here.path, name)
+        found.add_unrecognised(here.places.path, name)
 
 
 def add_unlisted(found: Discovery, path: str, why: OSError) -> None:

@@ -27,7 +27,7 @@ _QUESTION = b"when its contents were checked"
 
 
 class File(Struct):
-    """A file to sample. Times are in ns since 1970, 0 for never."""
+    """A file to sample, which has bytes. Times are in ns since 1970, 0 for never."""
 
     request: Request
     home: int  # a number made of its path
@@ -35,10 +35,6 @@ class File(Struct):
     tried: int = 0  # the same, also when the time did not suffice
     damaged: bool = False
     done: bool = False
-
-    @property
-    def size(self) -> int:
-        return max(0, self.request.size)
 
 
 class Asked:
@@ -70,14 +66,14 @@ class Asked:
         mine.sort(key=lambda f: (not f.damaged, f.tried, chance[f.home]))
         limit = self._left
         if share is not None and share.fraction is not None:
-            limit = ceil(share.fraction * sum(f.size for f in mine))
+            limit = ceil(share.fraction * sum(f.request.size for f in mine))
         if limit is None:
             return mine
         picked = list[File]()
         for f in mine:
             if limit > 0:
                 picked.append(f)
-                limit -= f.size
+                limit -= f.request.size
         self._left = None if self._left is None else max(0, limit)
         return picked
 
@@ -90,8 +86,8 @@ class Asked:
             asked=self.share.text if self.share else None,
             max_duration=self.max_duration,
             stopped=self.stopped,
-            bytes=sum(f.size for f in files),
-            bytes_read=sum(f.size for f in read),
+            bytes=sum(f.request.size for f in files),
+            bytes_read=sum(f.request.size for f in read),
             blocks=len(files),
             blocks_read=len(read),
             files=len(files),
@@ -119,7 +115,7 @@ class Sampling:
         s, files = self.s, self._find_files(level)
         self.asked.files += files
         picked = self.asked.pick(files, self.now_ns)
-        s.bytes_total = s.bytes_done + sum(f.size for f in picked)
+        s.bytes_total = s.bytes_done + sum(f.request.size for f in picked)
         wanted = {f.home for f in picked}
         if self.asked.max_duration is not None:  # else in their order: an index may add up over several
             files = [*picked, *(f for f in files if f.home not in wanted)]
