@@ -116,8 +116,8 @@ def refresh_directories(directories: Iterable[str]) -> dict[str, OSError]:
 
 
 def _refresh(urls: Iterable[str], *, are_directories: bool) -> dict[str, OSError]:
-    """Refresh URLs by one list below their common directory if that was listed before, else by one for each
-    directory; a few objects are asked for one by one.
+    """Refresh URLs by one list below their common directory if that was listed before; else a few objects
+    one by one, or each directory.
     """
     stores: dict[Tree, dict[str, str]] = defaultdict(dict)
     failed, due = dict[str, OSError](), list[Request]()
@@ -133,10 +133,10 @@ def _refresh(urls: Iterable[str], *, are_directories: bool) -> dict[str, OSError
         for key, url in keys.items():
             homes[key if are_directories else key.rpartition("/")[0]].append(url)
         top = os.path.commonpath([f"/{home}" for home in homes])[1:]
-        if not are_directories and len(keys) <= FEW:
-            due += [([url], partial(tree.refresh_object, key)) for key, url in keys.items()]
-        elif tree.is_listed(top):
+        if tree.is_listed(top):  # a list may tell a time more exactly than the answer about one object
             due.append(([*keys.values()], partial(tree.refresh_and_compare, top)))
+        elif not are_directories and len(keys) <= FEW:
+            due += [([url], partial(tree.refresh_object, key)) for key, url in keys.items()]
         else:
             due += [(here, partial(tree.refresh_directory, home)) for home, here in homes.items()]
     return failed | _request_all(due)
