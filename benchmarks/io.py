@@ -28,10 +28,10 @@ from collections.abc import Callable
 from _race import arguments, ckpt, once
 from verify_file import MAKE
 
-from ckpt_tools.checksum import default_jobs
 from ckpt_tools.inspection.check import inspect
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level
+from ckpt_tools.storage.stalls import default_jobs
 
 KIB = 1024
 

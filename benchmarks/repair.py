@@ -17,7 +17,7 @@ import time
 
 import xxhash
 
-from ckpt_tools.checksum.combine import CRC32, CRC32C, POLYNOMIALS, Crc, combine, flipped_bit, odds
+from ckpt_tools.checksum.combine import CRC32, CRC32C, Crc, flipped_bit, odds
 
 LARGE = (256 << 20) - 8
 
@@ -50,7 +50,7 @@ def difference(crc: Crc, length: int, chance: random.Random) -> tuple[int, list[
     for at, bit in set(bits):
         one = crc.update(bytes([1 << bit]), 0) ^ crc.update(b"\0", 0)
         # what follows it are zeros: the difference of a CRC does not depend on the data
-        total ^= combine(POLYNOMIALS[crc.name], one, 0, length - 1 - at)
+        total ^= crc.combine(one, 0, length - 1 - at)
     return total, sorted(set(bits))
 
 

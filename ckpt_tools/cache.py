@@ -43,14 +43,12 @@ _LARGEST = 4 * BYTES
 _FILE, _ENDS = "verdicts.sqlite", ("", "-journal", "-wal", "-shm")
 _BUSY = 30.0  # seconds to wait for another process
 _DAY = 86400 * 10**9  # nanoseconds
-_VERSION = 1
 _SCHEMA = (
     (
-        "CREATE TABLE seen (path BLOB, question BLOB, depth INTEGER, identity TEXT, seen_ns INTEGER, bad"
-        " INTEGER, used_ns INTEGER, entry BLOB, digest BLOB, PRIMARY KEY (path, question))"
+        "CREATE TABLE IF NOT EXISTS seen (path BLOB, question BLOB, depth INTEGER, identity TEXT, seen_ns"
+        " INTEGER, bad INTEGER, used_ns INTEGER, entry BLOB, digest BLOB, PRIMARY KEY (path, question))"
     ),
-    "CREATE TABLE pruned (ns INTEGER)",
-    f"PRAGMA user_version = {_VERSION}",
+    "CREATE INDEX IF NOT EXISTS used ON seen (used_ns)",
 )
 _TYPES = (bytes, int, int, int, int, str, bytes)
 """The types of the columns that ``get`` reads: SQLite itself allows any type in any column."""
@@ -82,7 +80,7 @@ class Cache:
         self.directory = directory(env)
         self.path = os.path.join(self.directory, _FILE)
         self._db: sqlite3.Connection | None = None
-        self._written = 0
+        self._written = False
         self.usable = True
         if not self.directory:
             self._disable("no verdicts are kept between runs: there is no home directory; set CKPT_CACHE_DIR")
@@ -154,7 +152,7 @@ class Cache:
                 (*row, digest),
             )
             db.execute("COMMIT")
-            self._written += 1
+            self._written = True
 
         if len(entry.data) <= ENTRY:
             self._try(store)
@@ -183,15 +181,10 @@ class Cache:
             if self._db is None:
                 self._db = self._open()
             return do(self._db)
-        except sqlite3.OperationalError as e:
-            self._disable(f"no verdicts are kept in {self.path}: {e}")
-        except sqlite3.DatabaseError as e:
-            self._disable(f"no verdicts are kept in {self.path}, which is damaged ({e}): remove it")
-        except OSError as e:
-            self._disable(f"no verdicts are kept in {self.directory}: {e.strerror or e}")
-        except Untrusted as e:  # whoever can write there can say that a broken file is good
-            self._disable(f"no verdicts are used from or kept in {self.directory}: {e}; {e.hint}")
-        return None
+        except (sqlite3.Error, OSError, Untrusted) as e:  # who can write there can call a broken file good
+            advice = e.hint if isinstance(e, Untrusted) else "remove it if it is damaged"
+            self._disable(f"no verdicts are used from or kept in {self.path}: {e}; {advice}")
+            return None
 
     def _open(self) -> sqlite3.Connection:
         """Open the cache, made if needed. Raises Untrusted, OSError and sqlite3.DatabaseError."""
@@ -215,27 +208,15 @@ class Cache:
             # journal that the next one rolls back.
             db.execute("PRAGMA journal_mode = TRUNCATE").close()
             db.execute("PRAGMA synchronous = OFF")
-            if self._read_version(db) == 0:
-                db.execute("BEGIN IMMEDIATE")
-                if self._read_version(db) == 0:
-                    for statement in _SCHEMA:
-                        db.execute(statement)
-                db.execute("COMMIT")
-            if self._read_version(db) != _VERSION:
-                raise sqlite3.DatabaseError("it is not a cache of this version")
+            for statement in _SCHEMA:
+                db.execute(statement)
         except BaseException:
             db.close()
             raise
         return db
 
-    def _read_version(self, db: sqlite3.Connection) -> int:
-        """Return the version of the tables; 0 for a new file, -1 for tables that are not a cache's."""
-        version = db.execute("PRAGMA user_version").fetchone()[0]
-        tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        return -1 if (version == 0) != (tables == 0) else int(version)
-
     def close(self) -> None:
-        """Close the file; once a day, drop old entries first."""
+        """Close the file; if it was written, drop old entries first."""
         if self._db is not None and self._written:
             self._try(self._prune)
         if self._db is not None:
@@ -243,15 +224,9 @@ class Cache:
             self._db = None
 
     def _prune(self, db: sqlite3.Connection) -> None:
-        """Drop old entries, and half of all if the file is too large; daily, or after 1,000 entries."""
-        now, last = time.time_ns(), db.execute("SELECT max(ns) FROM pruned").fetchone()[0] or 0
-        if isinstance(last, int) and 0 <= now - last < _DAY and self._written < 1000:
-            return
-        self._written = 0
-        db.execute("BEGIN IMMEDIATE")
-        db.execute("DELETE FROM pruned")
-        db.execute("INSERT INTO pruned VALUES (?)", (now,))
-        db.execute("DELETE FROM seen WHERE used_ns < ?", (now - _UNUSED * 10**9,))
+        """Drop entries that nobody has used for long, and half of all if the file is too large."""
+        self._written = False
+        db.execute("DELETE FROM seen WHERE used_ns < ?", (time.time_ns() - _UNUSED * 10**9,))
         count = db.execute("SELECT count(*) FROM seen").fetchone()[0]
         pages, free, size = (
             db.execute(f"PRAGMA {name}").fetchone()[0]
@@ -260,7 +235,6 @@ class Cache:
         keep = min(ROWS, count if (pages - free) * size <= BYTES else count // 2)
         drop_least_used = "DELETE FROM seen WHERE rowid IN (SELECT rowid FROM seen ORDER BY used_ns LIMIT ?)"
         db.execute(drop_least_used, (max(0, count - keep),))
-        db.execute("COMMIT")
 
 
 @contextmanager

@@ -19,38 +19,34 @@ from functools import cache, lru_cache
 from msgspec import Struct
 
 try:  # Intel's isa-l: three to ten times zlib's speed, releases the GIL
-    from isal.isal_zlib import crc32, crc32_combine
+    from isal.isal_zlib import crc32
 except ImportError:  # pragma: no cover - platforms without an isal wheel
     crc32 = zlib.crc32
 
-    def crc32_combine(a: int, b: int, length: int, /) -> int:
-        return combine(0xEDB88320, a, b, length)
 
-
-__all__ = ["crc32", "crc32_combine"]  # all else is defined here
+__all__ = ["crc32"]  # all else is defined here
 
 
 class Crc(Struct, frozen=True):
-    """One kind of CRC. ``update(data, start)`` goes on from ``start``, which is 0 at first; ``combine(a, b,
-    length)`` is the CRC of two joined ranges, the second of ``length`` bytes.
+    """One kind of CRC. ``update(data, start)`` goes on from ``start``, which is 0 at first.
+
+    ``polynomial`` is reflected: its highest bit is the coefficient of the lowest power, which is 1 in every
+    CRC, so it tells the width. ``order`` is that of x, 0 if nobody looks for flipped bits with this CRC.
     """
 
     name: str
+    polynomial: int
     update: Callable[[memoryview | bytes, int], int]
-    combine: Callable[[int, int, int], int]
+    order: int = 0
 
     def __reduce__(self) -> str:
         return self.name.replace("-", "")  # pickled as the name of its constant: CRC32
 
-
-def combine(poly: int, a: int, b: int, length: int) -> int:
-    """Return the CRC of two joined ranges with the CRCs ``a`` and ``b``, the second of ``length`` bytes:
-    ``a`` times x^(8·length), plus ``b``. Takes microseconds.
-
-    ``poly`` is reflected: the highest bit is the coefficient of the lowest power, which is 1 in every CRC, so
-    it tells the width.
-    """
-    return times(poly, power_of_x(poly, 8 * length), a) ^ b if a else b
+    def combine(self, a: int, b: int, length: int) -> int:
+        """Return the CRC of two joined ranges with the CRCs ``a`` and ``b``, the second of ``length`` bytes:
+        ``a`` times x^(8·length), plus ``b``. Takes microseconds.
+        """
+        return times(self.polynomial, power_of_x(self.polynomial, 8 * length), a) ^ b if a else b
 
 
 @lru_cache(256)  # almost all units of a file are of one length
@@ -77,11 +73,10 @@ def _square(poly: int, k: int) -> int:
 def times(poly: int, a: int, b: int) -> int:
     """Return the product of two polynomials over GF(2), modulo ``poly``."""
     product, top = 0, 1 << poly.bit_length() - 1
-    rest = top - 1
     while a:
         if a & top:
             product ^= b
-        a = (a & rest) << 1
+        a = (a & top - 1) << 1
         b = b >> 1 ^ poly if b & 1 else b >> 1
     return product
 
@@ -105,10 +100,6 @@ def castagnoli() -> Callable[[memoryview | bytes, int], int]:
     return iscsi
 
 
-def crc32c_combine(a: int, b: int, length: int) -> int:
-    return combine(0x82F63B78, a, b, length)
-
-
 def crc64nvme(data: memoryview | bytes, start: int = 0) -> int:
     """CRC-64/NVME, which Amazon S3 and Azure keep, by the package awscrt. Raises ImportError without it."""
     from awscrt.checksums import crc64nvme
@@ -117,21 +108,12 @@ def crc64nvme(data: memoryview | bytes, start: int = 0) -> int:
     return value
 
 
-def crc64nvme_combine(a: int, b: int, length: int) -> int:
-    return combine(0x9A6C9329AC4BC9B5, a, b, length)
+CRC32 = Crc("CRC-32", 0xEDB88320, crc32, order=(1 << 32) - 1)
+CRC32C = Crc("CRC-32C", 0x82F63B78, crc32c, order=(1 << 31) - 1)
+CRC64NVME = Crc("CRC-64-NVME", 0x9A6C9329AC4BC9B5, crc64nvme)
 
-
-CRC32 = Crc("CRC-32", crc32, crc32_combine)
-CRC32C = Crc("CRC-32C", crc32c, crc32c_combine)
-CRC64NVME = Crc("CRC-64-NVME", crc64nvme, crc64nvme_combine)
-
-POLYNOMIALS = {CRC32.name: 0xEDB88320, CRC32C.name: 0x82F63B78}
-"""Reflected, as in the tables of both."""
-_ORDERS = {CRC32.name: (1 << 32) - 1, CRC32C.name: (1 << 31) - 1}  # of x
 _WIDTH = 32
 _BABY = 1 << 16
-_ONE, _X = 1 << 31, 1 << 30
-"""x^0 and x^1: the coefficient of the lowest power is the highest bit."""
 
 
 class Flip(Struct, frozen=True):
@@ -145,7 +127,7 @@ def longest(crc: Crc) -> int:
     """Return how many bytes a CRC may cover for each flipped bit to give another difference: 512 MiB for
     CRC-32 and 256 MiB for CRC-32C, less the CRC itself; 0 for any other CRC.
     """
-    return (_ORDERS.get(crc.name, _WIDTH) - _WIDTH) // 8
+    return max(0, crc.order - _WIDTH) // 8
 
 
 def flipped_bit(crc: Crc, difference: int, length: int) -> Flip | None:
@@ -155,7 +137,7 @@ def flipped_bit(crc: Crc, difference: int, length: int) -> Flip | None:
     """
     if not 0 < length <= longest(crc):
         return None
-    exponent = _logarithm(crc.name, difference, 8 * length + _WIDTH)
+    exponent = _logarithm(crc, difference, 8 * length + _WIDTH)
     if exponent is None or exponent < _WIDTH:
         return None
     bits_behind = exponent - _WIDTH
@@ -167,11 +149,10 @@ def odds(length: int) -> float:
     return 8 * length / (1 << _WIDTH)
 
 
-def _logarithm(name: str, value: int, below: int) -> int | None:
+def _logarithm(crc: Crc, value: int, below: int) -> int | None:
     """Return the least e below ``below`` with x^e = value, modulo the polynomial; None if there is none."""
-    poly, table = POLYNOMIALS[name], _baby_steps(name)
-    # x^-m is x^(order - m)
-    back = power_of_x(poly, _ORDERS[name] - _BABY)
+    poly, table = crc.polynomial, _baby_steps(crc.polynomial)
+    back = power_of_x(poly, crc.order - _BABY)  # x^-m is x^(order - m)
     for giant in range((below + _BABY - 1) // _BABY):
         baby = table.get(value)
         if baby is not None and giant * _BABY + baby < below:
@@ -181,9 +162,9 @@ def _logarithm(name: str, value: int, below: int) -> int | None:
 
 
 @lru_cache(2)
-def _baby_steps(name: str) -> dict[int, int]:
+def _baby_steps(poly: int) -> dict[int, int]:
     """Return {x^e: e} for all e from 0 to _BABY - 1."""
-    poly, value, out = POLYNOMIALS[name], _ONE, dict[int, int]()
+    value, out = power_of_x(poly, 0), dict[int, int]()
     for exponent in range(_BABY):
         out[value] = exponent
         value = value >> 1 ^ poly if value & 1 else value >> 1

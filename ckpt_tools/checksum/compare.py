@@ -139,6 +139,34 @@ def digests(
     return [got for _, got in found if isinstance(got, bytes)]
 
 
+class Computed:
+    """Checksums that are computed while a file is read: read ``sums`` (with ASKED in place of a stored value)
+    with all others, then ``collect`` keeps their values.
+    """
+
+    def __init__(self, sums: Iterable[Sum]) -> None:
+        self.sums, self._got = list(sums), dict[Sum, int | bytes]()
+
+    def collect(self, differing: Iterable[tuple[Sum, Outcome]]) -> Iterator[tuple[Sum, Outcome]]:
+        """Keep the values of ``sums``; yield all other sums with their values."""
+        mine = set(self.sums)
+        for s, got in differing:
+            if s in mine and not isinstance(got, InflateError):
+                self._got[s] = got
+            else:
+                yield s, got
+
+    def read(self, source: Source, *, jobs: int = 0, progress: Progress | None = None) -> None:
+        """Read a file for these sums alone. Raises as ``mismatches`` does."""
+        for _ in self.collect(mismatches(source, self.sums, jobs=jobs, progress=progress)):
+            raise AssertionError("nothing is stored that could differ")
+
+    @property
+    def values(self) -> list[int | bytes] | None:
+        """The values of ``sums``, in order; None if they did not all come: the reading was stopped."""
+        return [self._got[s] for s in self.sums] if len(self._got) == len(set(self.sums)) else None
+
+
 def _matches_otherwise(source: Source, s: Sum, jobs: int) -> bool:
     """Return True if a sum matches the pieces in ``otherwise``; False if there are none."""
     if not s.otherwise:

@@ -9,17 +9,16 @@ combine to the CRC of the whole object; any other checksum of the whole needs th
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from itertools import accumulate
-
-from msgspec import Struct
+from typing import NamedTuple
 
 from ckpt_tools.checksum.combine import CRC32, CRC32C, CRC64NVME, Crc
-from ckpt_tools.checksum.compare import Outcome, Progress, mismatches
+from ckpt_tools.checksum.compare import Computed, Progress
 from ckpt_tools.checksum.sums import ASKED, CHUNK, Extent, Hash, Sum
-from ckpt_tools.model.seal import StoreChecksum, StoreChecksums
+from ckpt_tools.model.seal import NAMES, StoreChecksum, StoreChecksums
 from ckpt_tools.storage import Source
 
 CRCS = {"crc32c": CRC32C, "crc32": CRC32, "crc64nvme": CRC64NVME}
@@ -67,25 +66,29 @@ def add_whole_checksums(stored: StoreChecksums) -> StoreChecksums:
     return StoreChecksums(stored.url, stored.size, (*stored.sums, *of_whole))
 
 
-class Agreement(Struct, frozen=True):
-    """One comparison of a store's ``checksum`` with a ``known`` digest, and whether they are the ``same``."""
+class Agreement(NamedTuple):
+    """One comparison with a checksum that a store keeps, by ``algorithm``: whether the object is the expected
+    one (``same``), and the difference in words.
+    """
 
     same: bool
-    checksum: StoreChecksum
-    known: bytes
+    algorithm: str
+    what: str = ""
+
+
+def agree(checksum: StoreChecksum, value: bytes) -> Agreement:
+    """Compare a store's checksum with the expected value."""
+    what = f"the store says {NAMES[checksum.algorithm]} {checksum.value.hex()}, {value.hex()} was expected"
+    return Agreement(value == checksum.value, checksum.algorithm, what)
 
 
 def compared(stored: StoreChecksums, known: Mapping[str, bytes]) -> Agreement | None:
     """Compare checksums of a whole object with known digests: a difference wins, None if none proves."""
-    pairs = [(s, known[s.algorithm]) for s in stored.sums if s.whole and s.algorithm in known]
-    for s, digest in pairs:
-        if s.value != digest and not s.weak:
-            return Agreement(False, s, digest)
-    equal = [pair for pair in pairs if pair[0].value == pair[1] and not pair[0].claimed]
-    if not equal:
-        return None
-    s, digest = min(equal, key=lambda pair: STRONGEST.index(pair[0].algorithm))
-    return Agreement(True, s, digest)
+    pairs = [(s, agree(s, known[s.algorithm])) for s in stored.sums if s.whole and s.algorithm in known]
+    if (different := next((a for s, a in pairs if not a.same and not s.weak), None)) is not None:
+        return different
+    equal = (a for s, a in pairs if a.same and not s.claimed)
+    return min(equal, key=lambda a: STRONGEST.index(a.algorithm), default=None)
 
 
 def of_chunks(checksum: StoreChecksum, size: int, chunk_crcs: Sequence[bytes]) -> bytes | None:
@@ -112,48 +115,41 @@ def _as_bytes(algorithm: str, value: int) -> bytes:
 # ---- from bytes
 
 
-class WorkedOut:
-    """One checksum of a store (``of``), computed while a file is read: read ``sums`` with all other sums,
-    then ``collect`` keeps their values. A composite checksum has one sum for each part.
+class WorkedOut(Computed):
+    """One checksum of a store (``of``), computed while a file of ``size`` bytes is read; a composite checksum
+    has one sum for each part.
     """
 
     def __init__(self, of: StoreChecksum, size: int) -> None:
         self.of = of
         crc = CRCS.get(of.algorithm)
         make: Crc | Callable[[], Hash] = crc or partial(hashlib.new, of.algorithm, usedforsecurity=False)
-        starts = accumulate(of.parts, initial=0)
-        extents = [Extent(0, size)] if of.whole else [Extent(*at) for at in zip(starts, of.parts)]  # noqa: B905
-        self.sums = [Sum(f"{_WHAT} {e.offset}", ASKED, (e,), e.offset, hash=make) for e in extents]
-        self._extents, self._values = extents, dict[int, bytes]()
+        parts = of.parts or (size,)
+        what = "the checksum that the store keeps, from byte"
+        ends = zip(accumulate(parts, initial=0), parts)  # noqa: B905 - the last is the end
+        self.parts = [Extent(at, length) for at, length in ends]
+        super().__init__(Sum(f"{what} {e.offset}", ASKED, (e,), e.offset, hash=make) for e in self.parts)
 
-    def collect(self, differing: Iterable[tuple[Sum, Outcome]]) -> Iterator[tuple[Sum, Outcome]]:
-        """Keep the values of ``sums``; yield all other sums with their values."""
-        mine = {s: i for i, s in enumerate(self.sums)}
-        for s, got in differing:
-            if (i := mine.get(s)) is None:
-                yield s, got
-            elif isinstance(got, int):
-                self._values[i] = _as_bytes(self.of.algorithm, got)
-            elif isinstance(got, bytes):
-                self._values[i] = got
+    @property
+    def of_parts(self) -> list[bytes] | None:
+        """The checksums of the parts, of the whole if there are none; None if they were not all read."""
+        if (found := self.values) is None:
+            return None
+        return [_as_bytes(self.of.algorithm, v) if isinstance(v, int) else v for v in found]
 
     @property
     def value(self) -> bytes | None:
-        """Return the checksum of the bytes; None if they were not all read."""
-        if len(self._values) != len(self.sums):
+        """The checksum of the bytes; None if they were not all read."""
+        if (found := self.of_parts) is None:
             return None
-        values = [self._values[i] for i in range(len(self.sums))]
-        return values[0] if self.of.whole else composite(self.of.algorithm, values)
+        return found[0] if self.of.whole else composite(self.of.algorithm, found)
 
     @property
     def first_wrong(self) -> Extent | None:
-        """Return the first part of an upload with another checksum than the store keeps, None if none."""
-        parts = enumerate(self.of.part_values if len(self.of.part_values) == len(self.sums) else ())
-        wrong = (i for i, value in parts if i in self._values and self._values[i] != value)
-        return next((self._extents[i] for i in wrong), None)
-
-
-_WHAT = "the checksum that the store keeps, from byte"
+        """The first part of an upload with another checksum than the store keeps, None if none."""
+        kept = self.of.part_values if len(self.of.part_values) == len(self.parts) else ()
+        rows = zip(self.parts, self.of_parts or (), kept)  # noqa: B905 - few stores tell those of the parts
+        return next((part for part, value, other in rows if value != other), None)
 
 
 def to_work_out(stored: StoreChecksums, *, to_prove: bool) -> StoreChecksum | None:
@@ -174,6 +170,5 @@ def work_out(
 ) -> bytes | None:
     """Return a store's checksum as computed from the bytes of a file, read once. Raises as ``mismatches``."""
     out = WorkedOut(of, source.size)
-    for _ in out.collect(mismatches(source, out.sums, jobs=jobs, progress=progress)):
-        raise AssertionError("nothing is stored that could differ")
+    out.read(source, jobs=jobs, progress=progress)
     return out.value

@@ -18,7 +18,7 @@ def main() -> NoReturn:
     """The command ``ckpt``."""
     signals.begin()
     if "_CKPT_COMPLETE" in os.environ:
-        from ckpt_tools.cli.options import complete
+        from ckpt_tools.cli.app import complete
 
         complete()
     # Results are trees without cycles: searching them for cycles takes a quarter of a plan for 2,000 ranks.

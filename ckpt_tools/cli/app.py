@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Iterator, Sequence
+from copy import copy
 from functools import cache
 from importlib import import_module
 from inspect import cleandoc
@@ -12,10 +14,12 @@ from shlex import quote
 from typing import Any
 
 import typer
+from typer.completion import completion_init  # type: ignore[attr-defined] # not listed
 from typer.core import TyperCommand, TyperGroup
 
 from ckpt_tools import __version__
 from ckpt_tools.cli import console
+from ckpt_tools.cli.options import rename_flags
 from ckpt_tools.errors import UsageError
 from ckpt_tools.settings.parsers import nearest
 
@@ -52,14 +56,19 @@ GROUPS = {
         "completion": "Print the script that makes Tab complete ckpt commands.",
     },
 }
-"""All commands, by purpose. Each command is the function of its name in the module of its name. The first
-page of help leaves out the last group.
+"""All commands, by purpose. Each is the function of its name in the module of its name, but for _MODULES. The
+first page of help leaves out the last group.
 """
+_MODULES = {
+    **dict.fromkeys(("repair", "quarantine", "pin", "undo"), "changes"),
+    **dict.fromkeys(("explain", "formats", "launchers"), "known"),
+}
 COMMANDS = tuple(name for rows in GROUPS.values() for name in rows)
 _NAMES = {"help_option_names": ["-h", "--help"]}
 AFTER_DASHES = "the command to start comes after --: ckpt run ROOT -- torchrun … train.py"
 _BESIDES = re.compile(r" \((?!default\))[^)]*\)| \\?\[CKPT_\w+\]|(?:[;:] \{|; default|; - |\. ).*|\.$")
 """The parts of a flag's help text that -h leaves out: asides, variables, and further sentences."""
+_EXAMPLES = "\n\nExamples:\n"
 _LOOKS_LIKE_MARKUP = re.compile(r"\[(?=[a-z#/@])")
 
 
@@ -84,8 +93,6 @@ class _Line:
 
     def get_params(self, ctx: Any) -> list[Any]:
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
-        if ctx.meta.get("shown") and ctx.meta["brief"]:  # what people need first
-            params = [p for p in params if getattr(p, "rich_help_panel", None) is None]
         for param in params:
             param._runtime_param = _Verbatim()  # noqa: SLF001 - nothing public says it
             if getattr(param, "is_flag", False):
@@ -93,23 +100,10 @@ class _Line:
         return params
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        one: Any = self
-        texts, ctx.meta["shown"] = (one.help, one.epilog), True
-        helps = [param.help for param in one.params]
-        if ctx.meta["brief"] and one.epilog:
-            rows = one.epilog.splitlines()[:4]  # three examples
-            one.help = one.help.partition("\n\n")[0]
-            one.epilog = "\n".join([*rows, "", f"{ctx.command_path} --help lists all flags."])
         try:
-            for param in one.params if ctx.meta["brief"] and one.epilog else ():
-                param.help = _BESIDES.sub("", param.help)
             super().format_help(ctx, formatter)  # type: ignore[misc]
         except SystemExit:  # rich raises it if the reader has closed the pipe
             ctx.exit()
-        finally:
-            one.help, one.epilog = texts
-            for param, text in zip(one.params, helps, strict=True):
-                param.help = text
 
 
 class Commands(_Line, TyperGroup):
@@ -122,32 +116,24 @@ class Commands(_Line, TyperGroup):
         return command(name) if name in COMMANDS else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that a line begins with. Raise UsageError if its second word is mistyped."""
-        if (name := " ".join(args[:2])) in COMMANDS and len(args) > 1:
-            return name, command(name), args[2:]
+        """Return the command that a line begins with, of one word or two. Raise UsageError if none is."""
+        for name, rest in ((" ".join(args[:2]), args[2:]), (args[0], args[1:])):
+            if name in COMMANDS:
+                return name, command(name), rest
         if ctx.resilient_parsing:  # of a shell that completes
             return super().resolve_command(ctx, args)
-        first, second = [*args, "-"][:2]
-        if first not in COMMANDS:
-            if os.path.lexists(first):
-                hint = f"'ckpt ls {quote(first)}' lists what is there"
-                raise UsageError(f"there is no command {first!r}", hint)
-            # of a huge directory only a part is compared
-            meant = nearest(first, COMMANDS, 0.6) or nearest(first, os.listdir()[:10_000], 0.6)
-            hint = f"did you mean 'ckpt {quote(meant)}'?" if meant else "'ckpt -h' lists all commands"
-            raise UsageError(f"there is no command {first!r}, and no file or directory", hint)
-        longer = [known for known in COMMANDS if known.startswith(f"{first} ")]
-        is_path = second.startswith("-") or os.path.lexists(second)
-        if not is_path and (meant := nearest(name, longer, 0.85)):
-            text = f"there is no 'ckpt {name}', and no such directory"
-            raise UsageError(text, f"did you mean 'ckpt {meant}'?")
-        return first, command(first), args[1:]
+        # of a huge directory only a part is compared
+        meant = nearest(args[0], [*COMMANDS, *os.listdir()[:10_000]], 0.6)
+        hint = f"did you mean 'ckpt {quote(meant)}'?" if meant else "'ckpt -h' lists all commands"
+        raise UsageError(f"there is no command {args[0]!r}", hint)
 
 
 class Command(_Line, TyperCommand):
     """One command. For ``run``, words after ``--`` are the command to start, which is not parsed here."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:
+            args = rename_flags(args, {name for param in self.params for name in param.opts})
         if self.name != "run":
             return super().parse_args(ctx, args)
         at = args.index("--") if "--" in args else len(args)
@@ -158,6 +144,19 @@ class Command(_Line, TyperCommand):
             raise UsageError(text, f"'{ctx.command_path} -h' shows how it is called")
         ctx.params["command"] = started
         return rest
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Show all that is known of the command; for -h what people need first, and three examples."""
+        shown = copy(self)
+        if ctx.meta["brief"]:
+            about, rows = str(self.help), str(self.epilog).splitlines()[:4]
+            shown.help = about.partition("\n\n")[0]
+            shown.epilog = "\n".join([*rows, "", f"{ctx.command_path} --help lists all flags."])
+            first: list[Any] = [copy(p) for p in self.params if getattr(p, "rich_help_panel", None) is None]
+            for param in first:
+                param.help = _BESIDES.sub("", param.help)
+            shown.params = first
+        super(Command, shown).format_help(ctx, formatter)
 
 
 def _explain_mistake(error: Any, ctx: Any, args: Sequence[str]) -> UsageError:
@@ -179,31 +178,38 @@ def _explain_mistake(error: Any, ctx: Any, args: Sequence[str]) -> UsageError:
 
 def _find_meant(flag: str, known: Sequence[str], args: Sequence[str], alike: float) -> str | None:
     """Return the known flag that was probably meant: it has ``flag`` as a word, or a similar name."""
-    # For -rank, whose right form is --rank, the parser reports only one letter.
-    single = [word for word in args if word[:1] == "-" and word[1:2] != "-" and flag[-1] in word]
-    short = (name for word in single if (name := f"-{word.partition('=')[0]}") in known)
-    word = flag.strip("-").rstrip("s")
-    within = (name for name in known if len(word) > 1 and word in name.strip("-").split("-"))
-    return next(short, None) or next(within, None) or nearest(flag, known, alike)
+    if not flag.startswith("--"):  # of -rank, whose right form is --rank, the parser reports only one letter
+        word = next(word for word in args if re.match("-[^-]", word) and flag[-1] in word)
+        flag = f"-{word.partition('=')[0]}"
+    part = flag.strip("-").rstrip("s")
+    within = (name for name in known if part and part in name.split("-"))
+    return flag if flag in known else next(within, nearest(flag, known, alike))
+
+
+def _find_function(name: str) -> Any:
+    """Return the function of a command; its docstring is what --help shows, with the examples last."""
+    function_name = name.replace(" ", "_")
+    module = import_module(f"ckpt_tools.cli.{_MODULES.get(name, function_name)}")
+    return getattr(module, function_name)
 
 
 @cache
 def command(name: str) -> Any:
     """Return typer's command of this name, such as ``hook install``; imports the command's module."""
-    function_name = name.replace(" ", "_")
-    module = import_module(f"ckpt_tools.cli.{function_name}")
-    title = next(title for title, rows in GROUPS.items() if name in rows)
+    function = _find_function(name)
+    about, _, rows = cleandoc(function.__doc__).partition(_EXAMPLES)
+    title = next(title for title, names in GROUPS.items() if name in names)
     one = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     one.command(
         name,
         cls=Command,
         context_settings=_NAMES,
-        help=_escape(_join_lines(getattr(module, function_name).__doc__)),
+        help=_escape(_join_lines(about)),
         short_help=GROUPS[title][name],
-        epilog=_escape("\n".join(("Examples:", *(f"  {line}  # {why}" for line, why in examples(name))))),
+        epilog=_escape("\n".join(("Examples:", *(f"  {row}" for row in rows.splitlines())))),
         rich_help_panel=title,
         hidden=title == list(GROUPS)[-1],
-    )(getattr(module, function_name))
+    )(function)
     made: Any = typer.main.get_command(one)
     for param in made.params:
         param.help = _escape(param.help)
@@ -212,8 +218,7 @@ def command(name: str) -> Any:
 
 def examples(name: str) -> Iterator[tuple[str, str]]:
     """Yield the examples of a command, each with what it is for; ``run`` is a directory of checkpoints."""
-    text: str = import_module(f"ckpt_tools.cli.{name.replace(' ', '_')}").EXAMPLES
-    for row in text.strip().splitlines():
+    for row in cleandoc(_find_function(name).__doc__).partition(_EXAMPLES)[2].splitlines():
         line, _, why = row.rpartition("  # ")
         yield line, why
 
@@ -237,7 +242,7 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-app = typer.Typer(cls=Commands, pretty_exceptions_enable=False, context_settings=_NAMES)
+app = typer.Typer(cls=Commands, add_completion=False, pretty_exceptions_enable=False, context_settings=_NAMES)
 
 
 @app.callback()
@@ -255,7 +260,15 @@ def top(
 def line() -> Any:
     made: Any = typer.main.get_command(app)
     made.help = _join_lines(made.help)
-    for param in made.params:
-        # not typer's flags for completion: 'ckpt completion' replaces them
-        param.hidden = "--version" not in param.opts
     return made
+
+
+def complete() -> None:
+    """Print the words that complete a shell's line, and exit the process."""
+    late = threading.Timer(5.0, os._exit, (0,))  # a file system may hang
+    late.daemon = True
+    late.start()
+    os.environ["COLUMNS"] = "9999"  # rich would break what a flag means into several lines, and so into words
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # stderr would appear within the user's line
+    completion_init()
+    line().main(prog_name="ckpt")

@@ -10,15 +10,16 @@ from shutil import get_terminal_size
 from typing import TextIO
 
 from ckpt_tools.errors import CannotLook
+from ckpt_tools.findings import filled
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.output.words import printable, wrapped
+from ckpt_tools.storage import signed
+from ckpt_tools.storage.writes import write_whole
 
 
 def out(text: str, file: str | None = None) -> None:
     """Write a result. Raise CannotLook if that fails; a closed pipe is fine: the exit code tells enough."""
     if file is not None:
-        from ckpt_tools.storage.writes import write_whole
-
         write_whole(file, encode(text, "utf-8"))
         return
     stream = sys.stdout
@@ -77,8 +78,6 @@ def going(said: str, use: str) -> None:
 
 def findings(found: Iterable[Finding], root: str = "") -> None:
     """Print each finding as a line on stderr; a hint that several findings share stands below the last."""
-    from ckpt_tools.findings import filled
-
     listed = list(found)
     hints = ["" if f.severity is Severity.NOTE else filled(f.hint, f.path, root) for f in listed]
     last = {hint: i for i, hint in enumerate(hints)}
@@ -97,8 +96,6 @@ def flush() -> None:
 def name_urls(argv: Sequence[str]) -> list[str]:
     """Return a command line with presigned URLs cut to their names. Raise UsageError for other secrets."""
     if any("://" in word for word in argv):
-        from ckpt_tools.storage import signed
-
         return signed.words(argv)
     return list(argv)
 

@@ -2,43 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
-
 from ckpt_tools.cli import options, output
-from ckpt_tools.cli.options import argument, option
+from ckpt_tools.cli.options import parameter
 from ckpt_tools.cli.progress import progress
+from ckpt_tools.comparison.compare import diff as compare
+from ckpt_tools.comparison.difference import Difference
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.finding import Verdict, blind
 from ckpt_tools.model.report import Level
 
-if TYPE_CHECKING:
-    from ckpt_tools.comparison.difference import Difference
-
-EXAMPLES = """
-ckpt diff run/iter_0000010 run/iter_0000020  # which tensors changed between two saves
-ckpt diff run/iter_0000010 run/iter_0000020 --level structure  # only names, types and shapes
-ckpt diff run/iter_0000010 run/iter_0000020 --level values  # how far apart their numbers are
-ckpt diff run/iter_0000010 run/iter_0000020 --verbose  # list each tensor
-ckpt diff run/iter_0000010 run/iter_0000020 --json  # the same for a program
-"""
-
 
 @options.ask(
-    ("table", "json"), "seal_dir key_file store_option strict jobs progress_as", options.TREE, trees_in="a b"
+    ("table", "json"),
+    parameter("A", "A checkpoint's directory or prefix, or a file.", required=True),
+    parameter("B", "What to compare it with.", required=True),
+    parameter(
+        "--level LEVEL",
+        "structure: names, types and shapes alone; content (default): the bytes too;"
+        " values: how far apart changed numbers are (needs numpy).",
+    ),
+    "seal_dir key_file store_option strict jobs progress_as",
+    options.TREE,
+    trees_in="a b",
 )
-def diff(
-    asked: options.Asked,
-    a: Annotated[str, argument("A", "A checkpoint's directory or prefix, or a file.")],
-    b: Annotated[str, argument("B", "What to compare it with.")],
-    level: Annotated[
-        str | None,
-        option(
-            "--level LEVEL",
-            "structure: names, types and shapes alone; content (default): the bytes too;"
-            " values: how far apart changed numbers are (needs numpy).",
-        ),
-    ] = None,
-) -> int:
+def diff(asked: options.Asked) -> int:
     """Compare two checkpoints tensor by tensor, whatever their steps and formats, and say what was added,
     removed, reshaped or changed. Nothing is loaded or run.
 
@@ -46,18 +33,23 @@ def diff(
     written since is not read again: its seal is believed ('ckpt verify' compares files with their seals).
     Exit codes: 0 the same; 1 they differ or a file is damaged; 5 something could not be looked at, or with
     --strict could not be compared.
+
+    Examples:
+    ckpt diff run/iter_0000010 run/iter_0000020  # which tensors changed between two saves
+    ckpt diff run/iter_0000010 run/iter_0000020 --level structure  # only names, types and shapes
+    ckpt diff run/iter_0000010 run/iter_0000020 --level values  # how far apart their numbers are
+    ckpt diff run/iter_0000010 run/iter_0000020 --verbose  # list each tensor
+    ckpt diff run/iter_0000010 run/iter_0000020 --json  # the same for a program
     """
-    found = asked.found
+    found, given = asked.found, asked.given
     output.say_broken_plugins()
-    depth = found.values["level"] if level is not None else Level.CONTENT
+    depth = found.values["level"] if given["level"] is not None else Level.CONTENT
     if depth not in (Level.STRUCTURE, Level.CONTENT, Level.VALUES):
         hint = "use structure, content or values, or leave it out"
         raise UsageError(f"--level {depth} is not for diff", hint)
-    from ckpt_tools.comparison.compare import diff as compare
-
     with progress(asked.to) as meter:
         how = found.reading(names=("jobs", "key_file", "seal_dir"))
-        result = compare(a, b, depth, **how, progress=meter)
+        result = compare(given["a"], given["b"], depth, **how, progress=meter)
     asked.answer("difference", result)
     return exit_code(result, found.values.get("strict", False))
 

@@ -12,10 +12,17 @@ from typing import Any
 
 import typer
 
+from ckpt_tools import api
 from ckpt_tools.cli import console
 from ckpt_tools.cli.app import COMMANDS, line, parameters
+from ckpt_tools.cli.output import is_same_file, is_state
 from ckpt_tools.cli.signals import INTERRUPTED, TERMINATED, Terminated
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
+from ckpt_tools.output import registry, shell
+from ckpt_tools.output.failure import Failure, code_of
+from ckpt_tools.output.page import View
+from ckpt_tools.storage.signed import redacted
+from ckpt_tools.storage.stores import mounts
 from ckpt_tools.storage.urls import is_url
 
 COMMON = ("json", "jsonl", "shell")
@@ -41,8 +48,7 @@ def execute(argv: Sequence[str]) -> int:
         console.problem("error", str(error), error.hint)
         return error.exit_code
     finally:
-        if mounts := sys.modules.get("ckpt_tools.storage.stores.mounts"):
-            mounts.configure()  # the next command of this process has its own store options
+        mounts.configure()  # the next command of this process has its own store options
 
 
 def _dispatch(argv: list[str]) -> int:
@@ -60,8 +66,8 @@ def _dispatch(argv: list[str]) -> int:
     try:
         with line().make_context("ckpt", argv) as context:
             return int(line().invoke(context) or 0)
-    except typer.Exit as done:  # no command has run: typer printed help, or knows no such shell
-        return UsageError.exit_code if done.exit_code else 0
+    except typer.Exit:  # no command has run: typer printed help
+        return 0
 
 
 def _find_path(argv: Sequence[str]) -> str | None:
@@ -74,10 +80,8 @@ def _find_path(argv: Sequence[str]) -> str | None:
         return word if is_path and word not in COMMANDS else None
     if argv or not console.terminal(sys.stdout):
         return None
-    from ckpt_tools.api import scan
-
     with suppress(CkptError):
-        return "." if scan().checkpoints else None
+        return "." if api.scan().checkpoints else None
     return None
 
 
@@ -89,8 +93,6 @@ class Bug(CkptError):
 
 def _explain(error: Exception) -> CkptError:
     """Return the error to report for an unexpected exception: CannotLook for an OSError, else Bug."""
-    from ckpt_tools.storage.signed import redacted
-
     if os.environ.get("CKPT_DEBUG"):
         console.err(redacted("".join(traceback.format_exception(error)), os.environ))
     if not isinstance(error, OSError):
@@ -108,8 +110,6 @@ def read_answer_flags(argv: Sequence[str]) -> dict[str, Any]:
     with suppress(Exception):  # a plain error is better than a second one
         said = parameters("plan", argv, resilient_parsing=True, ignore_unknown_options=True)
     if file := said.get("output_file"):
-        from ckpt_tools.cli.output import is_same_file, is_state
-
         # A failure must not replace a checkpoint. -world is a mistake, and no -o rld.
         named = [text for word in argv for text in (word, word.partition("=")[2], word[2:])]
         if file not in named or is_state(file) or sum(is_same_file(text, file) for text in named) > 1:
@@ -141,16 +141,10 @@ def _fail(argv: Sequence[str], error: CkptError) -> int:
 def _render(command: str, form: str, error: CkptError) -> str:
     """Return the error in a format; "" if the command does not have the format."""
     if form == "slurm":
-        from ckpt_tools.output import shell
-
         return shell.prolog_failure(str(error), error.hint)
     # verify and plan have all formats of output/registry.py
     if not (form in COMMON or (form and command in ("verify", "plan"))):
         return ""
-    from ckpt_tools.output import registry
-    from ckpt_tools.output.failure import Failure, code_of
-    from ckpt_tools.output.page import View
-
     code = code_of(type(error).__name__)
     failure = Failure(command, code, str(error), error.hint, error.exit_code, error.plan, error.rule)
     with suppress(CkptError):  # of a plug-in: less important than the error on stderr

@@ -6,29 +6,26 @@ import os
 
 from msgspec.structs import replace
 
+from ckpt_tools import job
 from ckpt_tools.cli import console, options
+from ckpt_tools.cli.options import parameter
 from ckpt_tools.cli.run import listen, say_rest
 from ckpt_tools.errors import UsageError
+from ckpt_tools.job.decision import read
+from ckpt_tools.output import json, shell
 
 UNTOLD = (
     "each rank learns of its own file with 'ckpt run ROOT --worker' inside the launcher, or with 'ckpt hook"
     " ROOT --by-rank' here and 'ckpt hook --read' in each rank; or build one tree for all with --view DIR"
 )
-EXAMPLES = """
-plan="$(ckpt hook run)" && eval "$plan" && echo "$CKPT_STEP"  # in a script
-ckpt hook run --json  # the decision for a program
-ckpt hook run --plan-dir plans  # where other nodes find it
-ckpt hook run --allow none --budget 60s  # in bounded time, for a prolog
-ckpt hook install slurm  # print a job script
-"""
 
 
 @options.ask(
     ("shell", "json", "slurm"),
-    options.SELECTION,
-    "resume_args output_file worker read by_rank",
-    options.JOB,
-    options.STAGE,
+    f"{options.SELECTION} resume_args output_file worker",
+    parameter("--read", "Decide nothing: read the decision that CKPT_PLAN names, for the rank that asks."),
+    parameter("--by-rank", "Each rank reads its own part of the decision later, with --read."),
+    f"{options.JOB} {options.STAGE}",
 )
 def hook(asked: options.Asked) -> int:
     """Choose and verify a checkpoint once per job, and print what the job needs to know: decision="$(ckpt
@@ -36,10 +33,14 @@ def hook(asked: options.Asked) -> int:
 
     --format slurm is for a TaskProlog, which reads the decision that the batch script made (--read). 'ckpt
     hook install' prints complete scripts for slurm, torchrun, msrun, kubernetes and mindcluster.
-    """
-    from ckpt_tools import job
-    from ckpt_tools.job.decision import read
 
+    Examples:
+    plan="$(ckpt hook run)" && eval "$plan" && echo "$CKPT_STEP"  # in a script
+    ckpt hook run --json  # the decision for a program
+    ckpt hook run --plan-dir plans  # where other nodes find it
+    ckpt hook run --allow none --budget 60s  # in bounded time, for a prolog
+    ckpt hook install slurm  # print a job script
+    """
     if asked.given["read"]:
         path = os.environ.get("CKPT_PLAN")
         if not path:
@@ -55,15 +56,11 @@ def hook(asked: options.Asked) -> int:
             taken = job.decide(asked.found.root, asked.selection, job_options, listener=listener)
     values = taken.environment
     if asked.to.format == "json":
-        from ckpt_tools.output import json
-
         body = {**taken.body, "path": taken.decision.path, "env": values}
         if taken.decision.found:
             body["resume"] = {**body["resume"], "args": list(taken.arguments)}
         asked.to.out(json.dump(body))
     else:
-        from ckpt_tools.output import shell
-
         by_rank = taken.decision.ranks if asked.given["by_rank"] and taken.rank is None else ()
         for rank in by_rank or (taken.rank,):
             rank_view = replace(taken, rank=rank)

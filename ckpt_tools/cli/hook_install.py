@@ -5,28 +5,15 @@ from __future__ import annotations
 import json
 import shlex
 from importlib.resources import files
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
-from ckpt_tools.cli import console
-from ckpt_tools.cli.options import argument, option
+from ckpt_tools.cli import console, options
+from ckpt_tools.cli.options import parameter
 from ckpt_tools.errors import UsageError
 from ckpt_tools.settings.resolve import require_known
 
 EXAMPLE = "/path/to/checkpoints"
 _PLACE = "@ROOT@"
-EXAMPLES = """
-ckpt hook install  # list the snippets
-ckpt hook install slurm  # a batch script for Slurm
-ckpt hook install torchrun  # lines for torchrun
-ckpt hook install kubernetes  # a manifest for Kubernetes
-ckpt hook install msrun --root /data/run  # with the directory filled in
-"""
-What = Annotated[
-    str | None, argument("WHAT", "Which snippet; without it they are listed.", lambda: list(snippets()))
-]
-Root = Annotated[
-    str | None, option("--root DIR", f"Directory of the checkpoints, put in place of {EXAMPLE}.")
-]
 
 
 class Snippet(NamedTuple):
@@ -63,19 +50,32 @@ def snippets() -> dict[str, Snippet]:
     return found
 
 
-def hook_install(what: What = None, root: Root = None) -> int:
+@options.ask(
+    ("text",),
+    parameter("WHAT", "Which snippet; without it they are listed.", offer=lambda: list(snippets())),
+    parameter("--root DIR", f"Directory of the checkpoints, put in place of {EXAMPLE}."),
+    settings=False,
+)
+def hook_install(asked: options.Asked) -> int:
     """Print a job script or a manifest that starts training through ckpt, for Slurm, torchrun, msrun, mpirun,
     Kubernetes and MindCluster; or files to go with 'ckpt watch': a systemd unit, a sidecar, alert rules, a
     dashboard.
 
     Nothing is edited or installed: comments in the text say where it goes, and the values at its top are
     yours to change. docs/hooks.md says what each exit code does there. Without WHAT, the snippets are listed.
+
+    Examples:
+    ckpt hook install  # list the snippets
+    ckpt hook install slurm  # a batch script for Slurm
+    ckpt hook install torchrun  # lines for torchrun
+    ckpt hook install kubernetes  # a manifest for Kubernetes
+    ckpt hook install msrun --root /data/run  # with the directory filled in
     """
-    known = snippets()
+    known, what = snippets(), asked.given["what"]
     if what is None:
         width = max(map(len, known))
         console.out("".join(f"{name:<{width}}  {s.about}\n" for name, s in known.items()))
         return 0
     require_known(what, known, "snippet", f"one of: {', '.join(known)}")
-    console.out(known[what].fill(root or EXAMPLE))
+    console.out(known[what].fill(asked.given["root"] or EXAMPLE))
     return 0

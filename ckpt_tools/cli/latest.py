@@ -5,21 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+from ckpt_tools import api
 from ckpt_tools.cli import console, options, output
-from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import UsageError
+from ckpt_tools.job import take
+from ckpt_tools.job.decision import read
 from ckpt_tools.model.plan import OPENED_BY_RANKS, LoadPlan
+from ckpt_tools.output import json, registry, shell
 from ckpt_tools.output.sentence import ALONE
 from ckpt_tools.output.words import printable
 from ckpt_tools.storage.urls import real_path
-
-EXAMPLES = """
-ckpt latest run --rank 0  # the file that rank 0 loads
-ckpt latest run --rank 0 -v  # with the reasons, on stderr
-ckpt latest run --rank 0 --order step  # the highest step, whatever the times say
-ckpt latest run --rank 0 --max-step 15  # no later step than 15
-eval "$(ckpt latest run --rank 0 --format shell)"; echo "$CKPT_STEP"  # for a script
-"""
 
 
 @options.ask(("text", "json", "shell"), options.SELECTION, "output_file")
@@ -29,16 +24,21 @@ def latest(asked: options.Asked) -> int:
 
     When there is no answer, the exit code says why: 3 no checkpoint exists, 4 none is usable, 5 something
     could not be looked at.
-    """
-    from ckpt_tools import api
 
+    Examples:
+    ckpt latest run --rank 0  # the file that rank 0 loads
+    ckpt latest run --rank 0 -v  # with the reasons, on stderr
+    ckpt latest run --rank 0 --order step  # the highest step, whatever the times say
+    ckpt latest run --rank 0 --max-step 15  # no later step than 15
+    eval "$(ckpt latest run --rank 0 --format shell)"; echo "$CKPT_STEP"  # for a script
+    """
     to = asked.to
     if os.environ.get("CKPT_PLAN") and (decided := _answer_from_decision(asked)) is not None:
         to.out(decided)
         return 0
     # stdout is for the paths alone
-    with output.explain_failure(to, console.err if to.verbose else None), progress(to) as meter:
-        plan = api.latest(asked.found.root, asked.selection, progress=meter, note=output.cache_notes(to))
+    with output.reading(to, console.err if to.verbose else None) as how:
+        plan = api.latest(asked.found.root, asked.selection, **how)
     if to.verbose:
         console.err(output.tell(plan, to))
     else:
@@ -48,26 +48,19 @@ def latest(asked: options.Asked) -> int:
     if to.format == "text":
         to.out(list_paths(plan, terminal=to.terminal))
     else:
-        to.out(output.text_of(plan, to))
+        to.out(registry.render(to.format, plan, to.view))
     return 0
 
 
 def _answer_from_decision(asked: options.Asked) -> str | None:
     """Return the decision's answer for this rank, as text; None if CKPT_PLAN is about another root."""
-    from ckpt_tools.job import take
-    from ckpt_tools.job.decision import read
-
     decision = read(os.environ["CKPT_PLAN"], asked.selection.trust)
     if "root" in asked.found.origins and real_path(asked.found.root) != real_path(decision.about.root):
         return None
     taken = take(decision, asked.selection.rank)
     if asked.to.format == "json":
-        from ckpt_tools.output import json
-
         return json.dump(taken.body)
     if asked.to.format == "shell":
-        from ckpt_tools.output import shell
-
         return shell.exports(taken.environment)
     return lines(taken.paths, terminal=asked.to.terminal)
 

@@ -6,39 +6,41 @@ import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
-from functools import cache, partial
+from functools import partial
 from shlex import quote
-from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
 from ckpt_tools.cli import options, output
+from ckpt_tools.cli.options import parameter
 from ckpt_tools.cli.output import read_settings
+from ckpt_tools.discovery.seals import small_texts
 from ckpt_tools.discovery.walk import discover
 from ckpt_tools.errors import CannotLook, NoCheckpoint, UsageError
 from ckpt_tools.layouts import BUILT_IN, Layout, Layouts, package_of
-from ckpt_tools.layouts.guess import Miss, guess, near_miss
+from ckpt_tools.layouts.guess import Miss, find_tracker, guess, near_miss
+from ckpt_tools.model.selection import ReadOptions
+from ckpt_tools.output import catalogue
+from ckpt_tools.output.catalogue import render
+from ckpt_tools.planning.unplaced import find_undescribed, look_inside
+from ckpt_tools.reading.opening import open_session
 from ckpt_tools.settings.resolve import Settings, require_known
+from ckpt_tools.storage import trust
 from ckpt_tools.storage.listing import Names, walk
 from ckpt_tools.storage.retry import ABSENT, is_directory
 from ckpt_tools.storage.urls import absolute
-
-if TYPE_CHECKING:
-    from ckpt_tools.output.page import View
+from ckpt_tools.storage.writes import write_all
 
 _TRUSTED = options.TRUST.split()
-EXAMPLES = """
-ckpt layouts  # all known layouts
-ckpt layouts --check run --layout megatron  # what each template matches, or narrowly misses
-ckpt layouts --check run --layout megatron --json  # the same for a program
-ckpt layouts --guess mine  # a [[layout]] for ckpt.toml, from the names of your own files
-ckpt layouts --json  # all for a program
-"""
 
 
 @options.ask(
     ("table", "json"),
-    "root check guess write layout output_file format json quiet color",
+    "root",
+    parameter("--check", "Say what each template matches below ROOT, and what it narrowly misses."),
+    parameter("--guess", "Print a [[layout]] for ckpt.toml for the files below ROOT that no layout knows."),
+    parameter("--write", "Write the lines of --guess to the ckpt.toml that commands read here."),
+    "layout output_file format json quiet color",
     options.TRUST,
     settings=False,
 )
@@ -52,6 +54,13 @@ def layouts(asked: options.Asked) -> int:
     With --guess: print the lines for ckpt.toml that describe files no layout recognises, derived from their
     names. Their first line says where to save them, and --write does that; read their comments, then use
     --check.
+
+    Examples:
+    ckpt layouts  # all known layouts
+    ckpt layouts --check run --layout megatron  # what each template matches, or narrowly misses
+    ckpt layouts --check run --layout megatron --json  # the same for a program
+    ckpt layouts --guess mine  # a [[layout]] for ckpt.toml, from the names of your own files
+    ckpt layouts --json  # all for a program
     """
     to, given = asked.to, asked.given
     check, guess, root = given["check"], given["guess"], given["root"]
@@ -91,28 +100,21 @@ def _entry(layout: Layout) -> dict[str, object]:
 
 
 def _list_all(asked: options.Asked, known: Layouts) -> int:
-    from ckpt_tools.output import catalogue
-
     entries = [_entry(layout) for layout in known]
     rows = sorted(entries, key=lambda e: str(e["name"]))
-
-    def show(view: View) -> str:
-        text = catalogue.table(rows, ("name", "title", "package"), view)
-        return f"{text}\n{len(rows)} layouts: 'ckpt layouts NAME' describes one\n"
-
-    return asked.catalogue("layouts", entries, show)
+    text = catalogue.table(rows, ("name", "title", "package"), asked.to.view)
+    text = f"{text}\n{len(rows)} layouts: 'ckpt layouts NAME' describes one\n"
+    return asked.catalogue("layouts", entries, text)
 
 
 def _show(asked: options.Asked, layout: Layout) -> int:
-    from ckpt_tools.output import catalogue
-
     entry = _entry(layout)
     # a template with a blank stands for no file name: contents tell its files
     named = (p for p in layout.pieces if " " not in p.template)
     files = list(dict.fromkeys(f"{_LONG.sub(_shorten, p.template)} ({p.role})" for p in named))
     fields = ("title", "files", "tracker", "limits", "reference", "package")
     pages = [{**entry, "files": files}]
-    return asked.catalogue("layouts", [entry], lambda view: catalogue.pages(pages, fields, view))
+    return asked.catalogue("layouts", [entry], catalogue.pages(pages, fields, asked.to.view))
 
 
 _LONG = re.compile(r"<[^>|]*(?:\|[^>|]*){11,}>")
@@ -124,13 +126,6 @@ def _shorten(words: re.Match[str]) -> str:
 
 
 def _guess(found: Settings, known: Layouts, to: output.Output, *, write: bool) -> int:
-    from ckpt_tools.discovery.seals import small_texts
-    from ckpt_tools.layouts.guess import find_tracker
-    from ckpt_tools.model.selection import ReadOptions
-    from ckpt_tools.output.catalogue import render
-    from ckpt_tools.planning.unplaced import find_undescribed, look_inside
-    from ckpt_tools.reading.opening import open_session
-
     session = open_session(found.root, ReadOptions(layouts=known))
     root, files = session.root, find_undescribed(session)
     if not files:
@@ -138,20 +133,16 @@ def _guess(found: Settings, known: Layouts, to: output.Output, *, write: bool) -
         raise NoCheckpoint(text, f"'ckpt ls {quote(root)}' shows what is there")
     placed = {os.path.relpath(p.path, root) for p in session.parts} - files.keys()
     guessed = guess(files, placed, partial(look_inside, session))
-    if not guessed.layouts:
-        text = f"no template can spell {guessed.left_out[0]} in {root}"
-        raise UsageError(text, "rename it, or write its table by hand: docs/adding-a-layout.md")
-    free = (name for n in itertools.count(1) if (name := f"guessed{n if n > 1 else ''}") not in known)
-    names = list(itertools.islice(free, len(guessed.layouts)))
-    read = cache(lambda run: small_texts(os.path.join(root, run)))
-    trackers = [find_tracker(pieces, read) for pieces in guessed.layouts]
+    if not guessed.pieces:
+        text = f"nothing is guessed for {root}: {guessed.why}"
+        raise UsageError(text, "write its table by hand: docs/adding-a-layout.md")
+    name = next(name for n in itertools.count(1) if (name := f"guessed{n if n > 1 else ''}") not in known)
+    tracker = find_tracker(guessed.pieces, lambda run: small_texts(os.path.join(root, run)))
     table = "tool.ckpt.layout" if os.path.basename(found.file or "") == "pyproject.toml" else "layout"
     # Commands started in this directory must find the file, which must not lie in ROOT itself.
     here = os.path.realpath(os.getcwd())
     home = os.path.dirname(root) if f"{here}/".startswith(f"{root}/") else here
-    file, lines = found.file or f"{home}/ckpt.toml", render(guessed, names, trackers, table)
-    if len(names) > 1:  # file names do not link the saves of two tables
-        lines = f"# each [[{table}]] is a run: keep the one to resume from, or join their pieces\n{lines}"
+    file, lines = found.file or f"{home}/ckpt.toml", render(guessed, name, tracker, table)
     then = f"read its comments, then: ckpt plan {quote(root)}"
     advice, gap = ("Add these lines to", "\n") if found.file else ("Save these lines as", "")
     if not write:
@@ -164,9 +155,6 @@ def _guess(found: Settings, known: Layouts, to: output.Output, *, write: bool) -
 
 def _append(found: Settings, file: str, lines: str, *, sure: bool) -> None:
     """Add lines to a trusted file, or create it. Raise UsageError, CannotLook and Untrusted."""
-    from ckpt_tools.storage import trust
-    from ckpt_tools.storage.writes import write_all
-
     if found.refused:
         raise found.refused
     if not sure:
@@ -185,8 +173,6 @@ def _append(found: Settings, file: str, lines: str, *, sure: bool) -> None:
 
 
 def _check(asked: options.Asked, root: str, name: str | None, known: Layouts) -> int:
-    from ckpt_tools.output import catalogue
-
     if name is not None:
         require_known(name, (layout.name for layout in known), "layout", "'ckpt layouts' lists them")
     chosen = [known[name]] if name is not None else known.own
@@ -205,7 +191,7 @@ def _check(asked: options.Asked, root: str, name: str | None, known: Layouts) ->
         texts = [near.format(m.path, m.fits, m.expected, m.found) for m in c.misses]
         rows.append({**about, "matched": matched, "near misses": texts})
     columns = ("layout", "template", "matched", "near misses")
-    asked.catalogue("layouts-check", entries, lambda view: catalogue.table(rows, columns, view))
+    asked.catalogue("layouts-check", entries, catalogue.table(rows, columns, asked.to.view))
     return 0 if all(c.matched for c in checked) else 1
 
 

@@ -7,26 +7,26 @@ import shlex
 import time
 from contextlib import suppress
 from datetime import datetime
-from typing import Annotated
 
 from msgspec.structs import replace
 
+from ckpt_tools import api
 from ckpt_tools.cli import options
-from ckpt_tools.cli.options import option
+from ckpt_tools.cli.changes import RENAMES, on_this_machine
+from ckpt_tools.cli.options import parameter
 from ckpt_tools.cli.output import Output
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import NoCheckpoint, UsageError, explain_refusal
+from ckpt_tools.guard.quarantine import list_quarantine
 from ckpt_tools.model.answers import Scan
 from ckpt_tools.model.finding import blind
+from ckpt_tools.output import json as emit
+from ckpt_tools.output import scan
+from ckpt_tools.output.page import Page
 from ckpt_tools.settings import parsers
+from ckpt_tools.storage.listing import names_of
+from ckpt_tools.storage.retry import is_file
 
-EXAMPLES = """
-ckpt ls run  # what is there, newest first
-ckpt ls run --tree  # runs, their checkpoints and the files of each
-ckpt ls run --since 2023-01-01  # only those saved since then; 7d means within a week
-ckpt ls run --kind periodic  # without dying gasps, which are saved because of a fault
-ckpt ls run --json  # the same for a program (docs/json.md)
-"""
 NEXT = {
     "root": (
         ("ckpt verify {}", "what is damaged"),
@@ -45,43 +45,37 @@ FIRST = ("ckpt run {} --allow none -- COMMAND", "start the first job of a run")
 
 @options.ask(
     ("table", "json"),
+    parameter("--since TIME", "Only checkpoints modified since: 2h, 3d, or a date such as 2025-01-31T18:00."),
+    parameter("--tree", "Show the runs, their checkpoints and the files of each."),
+    parameter("--quarantine", "List instead what is in quarantine."),
     "root kind layout run prefix exclude max_step world_size save_interval order jobs state_dir",
     "store_option",
     options.TREE,
 )
-def ls(
-    asked: options.Asked,
-    since: Annotated[
-        str | None,
-        option(
-            "--since TIME", "Only checkpoints modified since: 2h, 3d, or a date such as 2025-01-31T18:00."
-        ),
-    ] = None,
-    tree: Annotated[
-        bool, option("--tree", "Show the runs, their checkpoints and the files of each.")
-    ] = False,
-    quarantine: Annotated[bool, option("--quarantine", "List instead what is in quarantine.")] = False,
-) -> int:
+def ls(asked: options.Asked) -> int:
     """List the checkpoints below ROOT, newest first (--order: by time or by step), from directory listings
     (and from headers of files: what the newest hold, and the step where names do not tell it).
 
     Exit codes: 0 listed; 3 there is no checkpoint and no other file of a known format (or no checkpoint that
     the filters leave); 5 a directory could not be listed.
-    """
-    to, found = asked.to, asked.found
-    if tree and to.format == "json":
-        raise UsageError("--tree and --json cannot be combined", "leave one of them out")
-    oldest = moment(since, time.time()) if since is not None else None
-    if quarantine:
-        instead = "nothing was put away there: leave out --quarantine"
-        options.on_this_machine([found.root], options.RENAMES, instead)
-        from ckpt_tools.guard.quarantine import list_quarantine
 
+    Examples:
+    ckpt ls run  # what is there, newest first
+    ckpt ls run --tree  # runs, their checkpoints and the files of each
+    ckpt ls run --since 2023-01-01  # only those saved since then; 7d means within a week
+    ckpt ls run --kind periodic  # without dying gasps, which are saved because of a fault
+    ckpt ls run --json  # the same for a program (docs/json.md)
+    """
+    to, found, given = asked.to, asked.found, asked.given
+    if given["tree"] and to.format == "json":
+        raise UsageError("--tree and --json cannot be combined", "leave one of them out")
+    oldest = moment(given["since"], time.time()) if given["since"] is not None else None
+    if given["quarantine"]:
+        instead = "nothing was put away there: leave out --quarantine"
+        on_this_machine([found.root], RENAMES, instead)
         hidden = list_quarantine(found.root, state_dir=asked.state_dir, trust=found.trust)
         asked.answer("changes", hidden)
         return 0 if hidden.changes else NoCheckpoint.exit_code
-    from ckpt_tools import api
-
     selection = found.selection()
     with progress(to) as meter:
         result = api.scan(found.root, selection, progress=meter)
@@ -89,13 +83,9 @@ def ls(
         recent = tuple(c for c in result.checkpoints if c.mtime_ns >= oldest * 1e9)
         result = replace(result, checkpoints=recent)
     if to.format == "json":
-        from ckpt_tools.output import json as emit
-
         to.out(emit.render(result))
     else:
-        from ckpt_tools.output import scan
-
-        to.out(scan.draw(result, to.view) if tree else scan.render(result, to.view))
+        to.out(scan.draw(result, to.view) if given["tree"] else scan.render(result, to.view))
     filters = (oldest, selection.kind, selection.layout, selection.run, selection.prefix, selection.max_step)
     return exit_code(result, filtered=any(value is not None for value in filters))
 
@@ -122,10 +112,6 @@ def exit_code(result: Scan, *, filtered: bool) -> int:
 
 def look(path: str) -> int:
     """List the checkpoints at a path, then likely next commands. Return the exit code of ``ckpt ls``."""
-    from ckpt_tools.output.page import Page
-    from ckpt_tools.storage.listing import names_of
-    from ckpt_tools.storage.retry import is_file
-
     with explain_refusal(f"cannot look at {path}"):
         kind, code = "file" if is_file(path) else "root", 0
     if kind == "root":
@@ -137,7 +123,7 @@ def look(path: str) -> int:
     to = Output("table")
     page, word = Page(to.view), shlex.quote(path)
     width = max(len(line.format(word)) for line, _ in likely)
-    page.text("")
+    page.text("")  # below the table of ls
     for line, why in likely:
         page.text(f"{line.format(word):<{width}}  # {why}", whole=True)
     to.out(page.done())

@@ -4,46 +4,31 @@ from __future__ import annotations
 
 import os
 import re
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import wraps
 from importlib import import_module
-from inspect import Parameter, Signature, signature
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from inspect import Parameter, Signature
+from itertools import chain
+from typing import Annotated, Any
 
 import typer
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ckpt_tools import api
 from ckpt_tools.cli import console
 from ckpt_tools.cli.output import Output, read_output, read_settings
-from ckpt_tools.errors import UsageError
+from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
+from ckpt_tools.output.json import Object, catalogue
 from ckpt_tools.settings import declarations, parsers, plugins
 from ckpt_tools.settings import resolve as config
 from ckpt_tools.settings.declarations import DECISION, OUTPUT
-from ckpt_tools.storage.urls import absolute, is_url
-
-if TYPE_CHECKING:
-    from ckpt_tools.output.json import Object
-    from ckpt_tools.output.page import View
 
 Offer = Callable[[], list[str]]
-
-
-def complete() -> None:
-    """Print the words that complete a shell's line, and exit the process."""
-    from ckpt_tools.cli.app import line
-
-    late = threading.Timer(5.0, os._exit, (0,))  # a file system may hang
-    late.daemon = True
-    late.start()
-    os.environ["COLUMNS"] = "9999"  # rich would break what a flag means into several lines, and so into words
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # stderr would appear within the user's line
-    line().main(prog_name="ckpt")
 
 
 def words(*choices: str) -> Offer:
@@ -51,8 +36,6 @@ def words(*choices: str) -> Offer:
 
 
 def layouts(ctx: typer.Context) -> list[str]:
-    from ckpt_tools.layouts import BUILT_IN
-
     found = read_settings({"layout": None, "config": ctx.params.get("config")}, Output("", quiet=True))
     return [layout.name for layout in found.layouts or BUILT_IN]
 
@@ -68,8 +51,6 @@ def steps(ctx: typer.Context) -> list[str]:
 
 
 def _checkpoints(ctx: typer.Context) -> tuple[Checkpoint, ...]:
-    from ckpt_tools import api
-
     said = {name: ctx.params.get(name) for name in ("root", "store_option", "config")}
     said["root"] = said["root"] or next(iter(ctx.args), None)  # typer stops at the flag that has no value yet
     if said["root"]:  # the shell has expanded nothing
@@ -79,85 +60,97 @@ def _checkpoints(ctx: typer.Context) -> tuple[Checkpoint, ...]:
 
 
 def formats() -> list[str]:
-    from ckpt_tools.formats import FORMATS
+    from ckpt_tools.formats import FORMATS  # with those of plug-ins, once it is known which are used
 
     return [one.name for one in FORMATS]
 
 
-class Going(NamedTuple):
-    """One deprecated flag, accepted for one release: ``use`` is its replacement for the user. The parameter
-    ``becomes`` receives ``word``, in which {} is the flag's value; "" if none does.
+_WORDS_OF_KEEP = ("last", "every", "within", "hourly", "daily", "weekly", "kind")
+RENAMED: Mapping[str, str] = {
+    "--all": "--verbose",
+    "--explain": "--verbose",
+    "--remove": "--undo",
+    "--restore": "--undo",
+    "--ranks": "--rank {}",
+    "--hook-timeout": "--timeout {}",
+    "--max-duration": "--budget {}",
+    "--metrics-file": "--metrics {}",
+    "--metrics-port": "--metrics {}",
+    **{f"--keep-{word}": f"--keep {word}={{}}" for word in _WORDS_OF_KEEP},
+    **dict.fromkeys(("--keep-per-minutes", "--keep-checkpoint-per-n-minutes"), "--keep minutes={}"),
+    "--keep-checkpoint-max": "--keep last={}",
+    "--max-total": "--keep total={}",
+}
+"""By deprecated flag the words that replace it, in which {} is its value."""
+GOING: Mapping[str, str] = {
+    "color": "set NO_COLOR=1 or FORCE_COLOR=1",
+    "fail_on": "--strict for verify; of plan the fields 'warnings' and 'rejected' of --json say it",
+    "also": "name all digests behind --digest, such as --digest xxh3,sha256",
+    "tensors": "--digest xxh3,tensors",
+    "metrics_address": "--metrics {}:PORT",
+    **{v.key.replace("-", "_"): v.use for v in config.BY_KEY.values() if v.use},
+}
+"""By parameter of another deprecated flag what to do instead. All are accepted for one release."""
+
+
+def rename_flags(args: Sequence[str], known: Container[str]) -> list[str]:
+    """Return a line with the words of RENAMED for its deprecated flags, if the new flag is ``known`` and the
+    old one is not. Warn of each.
     """
-
-    use: str
-    becomes: str = ""
-    word: str = "{}"
-    many: bool = False
-    kind: Any = str | None
-    flag: str = ""
-
-
-_WORDS_OF_KEEP = {
-    **{f"keep_{word}": word for word in ("last", "every", "within", "hourly", "daily", "weekly", "kind")},
-    "keep_per_minutes": "minutes",
-    "max_total": "total",
-    "keep_checkpoint_max": "last",
-    "keep_checkpoint_per_n_minutes": "minutes",
-}
-KEPT = {
-    name: Going(f"--keep {word}={{}}", "keep_what", f"{word}={{}}", True, list[str] | None)
-    for name, word in _WORDS_OF_KEEP.items()
-}
-"""Deprecated flags of ``prune``, by parameter."""
-GOING = KEPT | {
-    "color": Going("set NO_COLOR=1 or FORCE_COLOR=1"),
-    "fail_on": Going("--strict for verify; of plan the fields 'warnings' and 'rejected' of --json say it"),
-    "all": Going("--verbose", "verbose", kind=bool),
-    "explain": Going("--verbose", "verbose", kind=bool),
-    "ranks": Going("--rank {}", "rank"),
-    "hook_timeout": Going("--timeout {}", "timeout"),
-    "remove": Going("--undo", "undo", kind=bool),
-    "restore": Going("--undo", "undo", kind=bool),
-    "also": Going("name all digests behind --digest, such as --digest xxh3,sha256"),
-    "tensors": Going("--digest xxh3,tensors", kind=bool),
-    "reading_time": Going("--budget {}", "max_duration", flag="--max-duration"),
-    "metrics_file": Going("--metrics {}", "metrics", many=True),
-    "metrics_port": Going("--metrics {}", "metrics", many=True),
-    "metrics_address": Going("--metrics {}:PORT"),
-}
-"""Deprecated flags, by parameter."""
-for _v in (v for v in config.BY_KEY.values() if v.use):
-    _kind = list[str] if _v.parse in declarations.REPEATED else str
-    GOING[_v.key.replace("-", "_")] = Going(_v.use, kind=bool if _v.parse is parsers.flag else _kind | None)
+    said, words = list[str](), iter(args)
+    for word in words:
+        old, mark, value = word.partition("=")
+        new = "" if old in known else RENAMED.get(old, "")
+        if word == "--":
+            return [*said, word, *words]
+        if new.partition(" ")[0] not in known:
+            said.append(word)
+            continue
+        if "{}" in new and not mark:
+            value = next(words, "")
+        new = new.replace("{}", value)
+        if not {"-q", "--quiet"} & {*args}:
+            console.going(old, new)
+        said += new.split(" ", 1)
+    return said
 
 
-def option(
+def parameter(
     said: str,
     help: str,
     panel: str | None = None,
     offer: Callable[..., Any] | None = None,
     *,
+    name: str = "",
+    required: bool = False,
+    many: bool = False,
     hidden: bool = False,
-) -> Any:
-    """Return typer's declaration of a flag that is ``said`` like "--output -o FILE"."""
-    return typer.Option(
-        *(word for word in said.split() if word.startswith("-")),
-        metavar=" ".join(word for word in said.split() if not word.startswith("-")),
+) -> Parameter:
+    """Return a parameter of a command that is ``said`` like "--output -o FILE", or like "ROOT" if it is an
+    argument. A flag without a value is a switch; what can be said ``many`` times is a list of texts.
+    """
+    flags = [word for word in said.split() if re.match("-+[a-z]", word)]
+    metavar = " ".join(word for word in said.split() if word not in flags)
+    declare: Any = typer.Option if flags else typer.Argument
+    about = declare(
+        *flags,
+        metavar=metavar,
         help=help,
         show_default=False,
         rich_help_panel=panel,
         autocompletion=offer,
         hidden=hidden,
     )
+    kind: Any = bool if not metavar else list[str] if many else str
+    default = False if kind is bool else Parameter.empty if required else None
+    annotation: Any = Annotated[kind | None if default is None else kind, about]
+    name = name or said.split(maxsplit=1)[0].strip("-").replace("-", "_").lower()
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def argument(metavar: str, help: str, offer: Callable[..., Any] | None = None) -> Any:
-    return typer.Argument(metavar=metavar, help=help, show_default=False, autocompletion=offer)
-
-
-def _help(declared: config.Variable) -> str:
-    variable = f" [{declared.name}]" if declared.exported else ""
-    return f"{declared.meaning[0].upper()}{declared.meaning[1:]}.{variable}"
+def paths(help: str, said: str = "PATH") -> Parameter:
+    """Return the argument of a command that is about one path or several."""
+    return parameter(said, help, name="paths", required=True, many=True)
 
 
 _OFFERS: dict[str, Callable[..., Any]] = {
@@ -172,64 +165,57 @@ _OFFERS: dict[str, Callable[..., Any]] = {
 _SEVERAL = ("exclude", "fault-ranks", "replica-groups", *config.WORDS)
 """Settings whose flags may be given several times."""
 
-SHARED: dict[str, Parameter] = {}
-"""By name the parameters that several commands can have, and all deprecated flags."""
+
+def _declare(key: str, declared: config.Variable) -> Parameter:
+    """Return the parameter of a setting. Values stay text: flags, variables and files are parsed alike."""
+    value = "" if declared.parse is parsers.flag else declared.metavar or "VALUE"
+    said = "ROOT" if key == "root" else f"{declared.flag} {declared.short} {value}"
+    variable = f" [{declared.name}]" if declared.exported else ""
+    meaning = f"{declared.meaning[0].upper()}{declared.meaning[1:]}.{variable}"
+    many = key in _SEVERAL or declared.parse in declarations.REPEATED
+    return parameter(
+        said,
+        "" if declared.use else meaning,
+        declared.panel,
+        _OFFERS.get(key),
+        name=key.replace("-", "_"),
+        many=many,
+        hidden=bool(declared.use),
+    )
 
 
-def _share(name: str, about: Any, kind: Any = str | None) -> None:
-    """Add a parameter with typer's declaration ``about``; one of kind str is required."""
-    default = False if kind is bool else Parameter.empty if kind is str else None
-    SHARED[name] = Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, about])
-
-
-for _flags, _about, _panel in (
-    ("--json", "Answer in JSON (docs/json.md).", None),
-    ("--apply", "Do it; without this the command only says what it would do.", None),
-    ("--history", "List instead what earlier starts resumed from, and what was lost.", OUTPUT),
-    ("--worker", "This is one rank: torchrun, msrun, srun or mpirun starts this command.", DECISION),
-    ("--read", "Decide nothing: read the decision that CKPT_PLAN names, for the rank that asks.", None),
-    ("--by-rank", "Each rank reads its own part of the decision later, with --read.", None),
-    ("--check", "Say what each template matches below ROOT, and what it narrowly misses.", None),
-    ("--write", "Write the lines of --guess to the ckpt.toml that commands read here.", None),
-    ("--guess", "Print a [[layout]] for ckpt.toml for the files below ROOT that no layout knows.", None),
-    ("--explain-bytes", "Also say of every byte what it is and what protects it.", OUTPUT),
-    ("--format FORMAT", "Output format; an unknown name lists the formats of the command.", OUTPUT),
-    ("--quiet -q", "No progress, warnings or notes on stderr.", OUTPUT),
-    ("--verbose -v", "List everything, and say what led to the answer.", OUTPUT),
-):
-    _name = _flags.split()[0].strip("-").replace("-", "_")
-    _share(_name, option(_flags, _about, _panel), str | None if "FORMAT" in _flags else bool)
-_share(
-    "output_file", option("--output -o FILE", "Write the answer to FILE, whole or not at all; - is stdout.")
-)
-_share(
-    "home",
-    option(
-        "--root DIR", "Directory of the run, whose .ckpt is used; default: PATH, or the one that it lies in."
+_declared = (
+    *(_declare(key, v) for key, v in (config.BY_KEY | config.WORDS).items()),
+    *(
+        parameter(f"--{flag} VALUE", "", hidden=True)
+        for flag in ("color", "fail-on", "also", "metrics-address")
     ),
-)
-_share(
-    "progress_as",
-    option(
+    parameter("--tensors", "", hidden=True),
+    parameter("--json", "Answer in JSON (docs/json.md)."),
+    parameter("--apply", "Do it; without this the command only says what it would do."),
+    parameter("--worker", "This is one rank: torchrun, msrun, srun or mpirun starts this command.", DECISION),
+    parameter("--explain-bytes", "Also say of every byte what it is and what protects it.", OUTPUT),
+    parameter("--format FORMAT", "Output format; an unknown name lists the formats of the command.", OUTPUT),
+    parameter("--quiet -q", "No progress, warnings or notes on stderr.", OUTPUT),
+    parameter("--verbose -v", "List everything, and say what led to the answer.", OUTPUT),
+    parameter(
+        "--output -o FILE", "Write the answer to FILE, whole or not at all; - is stdout.", name="output_file"
+    ),
+    parameter(
+        "--root DIR",
+        "Directory of the run, whose .ckpt is used; default: PATH, or the one that it lies in.",
+        name="home",
+    ),
+    parameter(
         "--progress auto|bar|json|none",
         "Progress on stderr: a bar (by default only on a terminal), or a JSON object per line.",
-        panel=OUTPUT,
-        offer=words("auto", "bar", "json", "none"),
+        OUTPUT,
+        words("auto", "bar", "json", "none"),
+        name="progress_as",
     ),
 )
-_share("root", argument("ROOT", _help(config.BY_KEY["root"])))
-_share("command", argument("-- COMMAND", "What to start, after --."), list[str] | None)
-_share("directory", argument("DIR", "Directory on this machine for all copies."), str)
-for _name, _going in GOING.items():
-    _flag = _going.flag or f"--{_name.replace('_', '-')}"
-    _share(_name, option(_flag if _going.kind is bool else f"{_flag} VALUE", "", hidden=True), _going.kind)
-for _key, _v in {**config.BY_KEY, **config.WORDS}.items():
-    if (_name := _key.replace("-", "_")) in SHARED:
-        continue
-    _option = option(f"{_v.flag} {_v.short} {_v.metavar}", _help(_v), _v.panel, _OFFERS.get(_key))
-    # Values stay text: settings/declarations.py parses flags, variables and files alike.
-    _type = list[str] if _key in _SEVERAL else str
-    _share(_name, _option, bool if _v.parse is parsers.flag else _type | None)
+SHARED = {p.name: p for p in _declared}
+"""By name the parameters that several commands have, and all deprecated flags."""
 
 PRINT = "output_file format json quiet verbose color"
 TRUST = "trust config trust_group trust_owner trust_dir no_plugins"
@@ -241,7 +227,7 @@ no_fallback settle require_seal jobs limit_rate budget no_cache
 plan_dir format progress_as quiet verbose
 {TRUST} allow_none allow_missing allow_fresh skip_unreadable prefix resume_from prefer same_save fault_file
 replicas prove_replicas tp pp cp dp ep etp rank_order max_attempts verify_key io max_age key_file store_option
-trust_global seal_dir require explain color
+trust_global seal_dir require color
 """
 """The parameters of every command that chooses a checkpoint."""
 JOB = "job timeout require_mount view agree meet node nodes rendezvous"
@@ -287,34 +273,36 @@ class Asked(Struct, frozen=True):
         to.out(emit.json(result) if to.format == "json" else emit.render(result, to.view))
         return 0
 
-    def catalogue(
-        self, name: str, entries: Sequence[Object], show: Callable[[View], str], **more: object
-    ) -> int:
-        """Write a list of what ckpt knows: ``entries`` as JSON, or the text of ``show``. Return 0."""
-        from ckpt_tools.output.json import catalogue
-
-        to = self.to
-        to.out(catalogue(name, entries, **more) if to.format == "json" else show(to.view))
+    def catalogue(self, name: str, entries: Sequence[Object], text: str, **more: object) -> int:
+        """Write a list of what ckpt knows: ``entries`` as JSON, or the text for people. Return 0."""
+        self.to.out(catalogue(name, entries, **more) if self.to.format == "json" else text)
         return 0
 
 
 def ask(
-    formats: Sequence[str], *names: str, trees_in: str = "", document: str = "", settings: bool = True
-) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Return a decorator that adds the SHARED parameters ``names`` to a command and passes it an Asked.
-    ``trees_in`` names the parameters with scanned trees; without ``settings`` no setting is read.
+    formats: Sequence[str],
+    *of: str | Parameter,
+    trees_in: str = "",
+    document: str = "",
+    settings: bool = True,
+) -> Callable[[Callable[[Asked], int]], Callable[..., int]]:
+    """Return a decorator that gives a command its parameters, ``of`` them by SHARED name, and passes it an
+    Asked. ``trees_in`` names the parameters with scanned trees; without ``settings`` no setting is read.
     """
+    declared = [[one] if isinstance(one, Parameter) else [SHARED[n] for n in one.split()] for one in of]
+    parameters = {p.name: p for p in chain.from_iterable(declared)}
+    defaults = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
 
-    def decorate(function: Callable[..., int]) -> Callable[..., int]:
-        _, *own = signature(function, eval_str=True).parameters.values()
-        parameters = {p.name: p for p in (*own, *(SHARED[name] for name in " ".join(names).split()))}
-
+    def decorate(function: Callable[[Asked], int]) -> Callable[..., int]:
         @wraps(function)
         def command(**said: Any) -> int:
-            given = {name: p.default for name, p in parameters.items() if p.default is not p.empty} | said
-            for name in [name for name in GOING if given.get(name)]:  # deprecated flags
-                _replace(given, name)
-            if "ranks" in given and given["rank"] and not given["rank"].isdecimal():  # 0-7
+            given = defaults | said
+            if not given.get("quiet"):
+                for name in [name for name in GOING if given.get(name)]:
+                    values = given[name] if isinstance(given[name], list) else [given[name]]
+                    use = declarations.fill(GOING[name], [str(value) for value in values])
+                    console.going(f"--{name.replace('_', '-')}", use)
+            if "directory" in given and given["rank"] and not given["rank"].isdecimal():  # 0-7
                 given |= {"rank": None, "ranks": given["rank"]}
             if "no_plugins" in given:
                 plugins.switch(given["no_plugins"] or None)
@@ -322,56 +310,10 @@ def ask(
             trees = [given[name] or "." for name in trees_in.split()]
             roots = tuple(root for tree in trees for root in (tree if isinstance(tree, list) else [tree]))
             found = read_settings(given, to, roots) if settings else config.Settings({}, {})
-            return function(Asked(to, found, given), **{p.name: given[p.name] for p in own})
+            return function(Asked(to, found, given))
 
         command.__signature__ = Signature([*parameters.values()])  # type: ignore[attr-defined]
         command.__annotations__ = {name: p.annotation for name, p in parameters.items()}
         return command
 
     return decorate
-
-
-def _replace(given: dict[str, Any], name: str) -> None:
-    """Warn of a deprecated flag, and put its value into the parameter that replaces it. Raise UsageError."""
-    going, flag = GOING[name], SHARED[name].annotation.__metadata__[0].default
-    values = given[name] if isinstance(given[name], list) else [given[name]]
-    use = declarations.fill(going.use, [str(value) for value in values])
-    if not given.get("quiet"):
-        console.going(flag, use)
-    if going.becomes:
-        words = [value if value is True else going.word.replace("{}", value) for value in values]
-        before = given.get(going.becomes)
-        if before and not going.many and before != words[0]:
-            raise UsageError(f"{flag} {values[0]} contradicts another flag", f"use {use} alone")
-        given[going.becomes] = [*(before or ()), *words] if going.many else words[0]
-
-
-def on_this_machine(paths: Iterable[str | None], why: str, instead: str) -> None:
-    """Raise UsageError if a path lies in a store, with the reason ``why`` and the hint ``instead``."""
-    for path in paths:
-        if path and is_url(absolute(path)):
-            raise UsageError(f"{path} lies in a store: {why}", instead)
-
-
-DOWNLOAD = "download it (aws s3 sync, gcloud storage rsync, azcopy, rclone), change the copy, and upload that"
-RENAMES = "this command moves and replaces files by renames, which stores do not have"
-
-
-def home_of(paths: Sequence[str], root: str | None, *, whole: bool = False) -> str:
-    """Return --root, else the directory of all paths; with ``whole`` the only path. Raise UsageError."""
-    if root:
-        return absolute(root)
-    named = [absolute(path) for path in paths]
-    if whole:
-        if len(paths) > 1:
-            raise UsageError("--damaged takes one directory", "call it once for each")
-        return named[0]
-    return lone(p.partition("/.ckpt/")[0] if "/.ckpt/" in p else os.path.dirname(p) for p in named)
-
-
-def lone(directories: Iterable[str]) -> str:
-    """Return the only one of the directories. Raise UsageError if there are several."""
-    homes = set(directories)
-    if len(homes) > 1:
-        raise UsageError(f"these lie in several directories: {', '.join(sorted(homes))}", "add --root DIR")
-    return homes.pop()

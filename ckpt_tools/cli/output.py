@@ -7,20 +7,27 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ckpt_tools.cli import console
+from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import CkptError, UsageError
+from ckpt_tools.formats import names
+from ckpt_tools.layouts import user
 from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.model.selection import StoreOptions
+from ckpt_tools.output import registry
+from ckpt_tools.output.page import View
+from ckpt_tools.output.plan import render as render_plan
+from ckpt_tools.output.sentence import explain_rejection
 from ckpt_tools.settings import parsers, plugins
 from ckpt_tools.settings import resolve as config
-
-if TYPE_CHECKING:
-    from ckpt_tools.model.answers import Verification
-    from ckpt_tools.output.page import View
+from ckpt_tools.storage.stores import mounts
+from ckpt_tools.storage.urls import is_url
+from ckpt_tools.storage.writes import check_writable
 
 T = TypeVar("T")
 _HINTS = {
@@ -48,8 +55,6 @@ class Output(Struct, frozen=True):
     @property
     def view(self) -> View:
         """How documents are shown: in a file without a width, and coloured only if --color says so."""
-        from ckpt_tools.output.page import View
-
         stream = None if self.file else sys.stdout
         width = None if self.file else console.width()
         color = console.is_colored(self.color, stream)
@@ -70,8 +75,6 @@ def read_output(formats: Sequence[str], given: Mapping[str, Any], kind: str = ""
         raise UsageError(f"--json and --format {choice} contradict each other", "use one of them")
     choice = "json" if given.get("json") else choice or formats[0]
     if kind and choice not in formats:
-        from ckpt_tools.output import registry
-
         if found := registry.find(choice, kind):
             found.require()
         else:
@@ -111,13 +114,8 @@ def read_settings(given: Mapping[str, Any], to: Output, roots: tuple[str, ...] =
     known = config.BY_KEY.keys() | config.WORDS.keys()
     flags = {key: value for name, value in given.items() if (key := name.replace("_", "-")) in known}
     found = config.resolve(flags, roots)
-    # also without store options, if an earlier command of this process had some
-    if found.stores is not None or "ckpt_tools.storage.stores.mounts" in sys.modules:
-        from ckpt_tools.model.selection import StoreOptions
-        from ckpt_tools.storage.stores import mounts
-
-        mounts.forget()
-        mounts.configure(found.stores or StoreOptions())
+    mounts.forget()  # what an earlier command of this process had
+    mounts.configure(found.stores or StoreOptions())
     if not to.quiet:
         for note in found.notes:
             console.problem("note", note)
@@ -129,9 +127,6 @@ def read_settings(given: Mapping[str, Any], to: Output, roots: tuple[str, ...] =
         console.problem("note", f"configuration from {found.file}")
     if found.layout_tables is None:
         return found
-    from ckpt_tools.formats import names
-    from ckpt_tools.layouts import user
-
     try:
         return replace(found, layouts=user.load(found.layout_tables, names.order))
     except ValueError as e:
@@ -144,9 +139,6 @@ def _check_output_file(given: Mapping[str, Any]) -> str | None:
     path: str | None = given.get("output_file")
     if path is None or path == "-":
         return None
-    from ckpt_tools.storage.urls import is_url
-    from ckpt_tools.storage.writes import check_writable
-
     if is_url(path):
         raise UsageError(f"-o {path} lies in a store", "name a FILE of this machine, and upload that")
     asked = [*given.get("paths", ()), *(given.get(name) for name in ("root", "file", "a", "b"))]
@@ -158,34 +150,17 @@ def _check_output_file(given: Mapping[str, Any]) -> str | None:
 
 def is_state(path: str) -> bool:
     """Return True if a file exists and has a name that only files of a training run have."""
-    from ckpt_tools.formats import names
-
     return os.path.exists(path) and names.only_state(os.path.basename(os.path.realpath(path)))
 
 
 def is_same_file(one: str, other: str) -> bool:
     """Return True if both paths lead to one file; False for a directory or if a path does not exist."""
-    try:
-        return os.path.samefile(one, other) and not os.path.isdir(one)
-    except OSError:
-        return False
-
-
-def text_of(document: Verification | LoadPlan, to: Output) -> str:
-    from ckpt_tools.output import registry
-
-    return registry.render(to.format, document, to.view)
+    return os.path.isfile(one) and os.path.exists(other) and os.path.samefile(one, other)
 
 
 def tell(plan: LoadPlan, to: Output) -> str:
     """Return the verbose page of a plan, for people."""
-    from ckpt_tools.output.plan import render
-
-    return render(plan, replace(to.view, verbose=True))
-
-
-def cache_notes(to: Output) -> Callable[[str], None] | None:
-    return None if to.quiet else lambda text: console.problem("warning", text)
+    return render_plan(plan, replace(to.view, verbose=True))
 
 
 def say_broken_plugins(groups: Collection[str] = ()) -> None:
@@ -195,12 +170,14 @@ def say_broken_plugins(groups: Collection[str] = ()) -> None:
 
 
 @contextmanager
-def explain_failure(to: Output, say: Callable[[str], None] | None = None) -> Iterator[None]:
-    """If the block raises an error with a plan, report why each candidate was rejected (or ``say`` the whole
-    plan) before the error says that no candidate is left.
+def reading(to: Output, say: Callable[[str], None] | None = None) -> Iterator[dict[str, Any]]:
+    """Yield ``progress`` and ``note`` for a call that reads. If it raises an error with a plan, report why
+    each candidate was rejected (or ``say`` the whole plan) before the error says that none is left.
     """
+    note = None if to.quiet else lambda text: console.problem("warning", text)
     try:
-        yield
+        with progress(to) as meter:
+            yield {"progress": meter, "note": note}
     except CkptError as error:
         if error.plan is not None and say:
             say(tell(error.plan, to))
@@ -211,8 +188,6 @@ def explain_failure(to: Output, say: Callable[[str], None] | None = None) -> Ite
 
 def report(plan: LoadPlan, to: Output, error: str = "") -> None:
     """Print warnings and rejected candidates on stderr, without reasons that the text ``error`` repeats."""
-    from ckpt_tools.output.sentence import explain_rejection
-
     if to.quiet:
         return
     for rejected in plan.rejected[:_LOST]:

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from ckpt_tools import api
 from ckpt_tools.cli import console, options, output
-from ckpt_tools.cli.progress import progress
+from ckpt_tools.cli.options import parameter
 from ckpt_tools.errors import NoCheckpoint, UsageError
 from ckpt_tools.model.finding import Verdict, worst
 from ckpt_tools.model.plan import LoadPlan
-from ckpt_tools.output.sentence import ALONE
+from ckpt_tools.output import registry, shell
+from ckpt_tools.output.sentence import ALONE, sum_up
 from ckpt_tools.output.words import printable
+from ckpt_tools.planning.planner import narrow_to_rank
+from ckpt_tools.settings.declarations import OUTPUT
 from ckpt_tools.storage.urls import absolute
-
-EXAMPLES = """
-ckpt plan run  # what every rank loads
-ckpt plan run -v  # which checkpoints were considered, and why each lost
-ckpt plan run --fault-ranks 1 --replica-groups all  # the device of rank 1 failed
-ckpt plan run --no-fallback --strict  # the newest, looked at in full, or an error
-ckpt plan run --json  # the same for a program (docs/json.md)
-"""
 
 
 @options.ask(
-    ("table", "json", "shell"), options.SELECTION, "resume_args output_file fail_on history", document="plan"
+    ("table", "json", "shell"),
+    f"{options.SELECTION} resume_args output_file fail_on",
+    parameter("--history", "List instead what earlier starts resumed from, and what was lost.", OUTPUT),
+    document="plan",
 )
 def plan(asked: options.Asked) -> int:
     """Say which checkpoint the job resumes from, which file every rank loads (with --rank N only that rank),
@@ -32,10 +31,14 @@ def plan(asked: options.Asked) -> int:
     When there is no answer, the exit code says why: 3 no checkpoint exists, 4 none is usable, 5 something
     could not be looked at. With --history: 0 listed, 3 no start of ROOT is known, 5 the history cannot be
     read.
-    """
-    from ckpt_tools import api
-    from ckpt_tools.planning.planner import narrow_to_rank
 
+    Examples:
+    ckpt plan run  # what every rank loads
+    ckpt plan run -v  # which checkpoints were considered, and why each lost
+    ckpt plan run --fault-ranks 1 --replica-groups all  # the device of rank 1 failed
+    ckpt plan run --no-fallback --strict  # the newest, looked at in full, or an error
+    ckpt plan run --json  # the same for a program (docs/json.md)
+    """
     to = asked.to
     if asked.given["history"]:
         from ckpt_tools.job.starts import history
@@ -48,8 +51,8 @@ def plan(asked: options.Asked) -> int:
             raise NoCheckpoint(text, "'ckpt run' and 'ckpt hook' write it; --plan-dir says where they do")
         return asked.answer("history", found)
     tell = to.out if to.verbose and to.format == "table" else None
-    with output.explain_failure(to, tell), progress(to) as meter:
-        result = api.plan(asked.found.root, asked.selection, progress=meter, note=output.cache_notes(to))
+    with output.reading(to, tell) as how:
+        result = api.plan(asked.found.root, asked.selection, **how)
     # not for CKPT_RANK, which each process of a job may have
     if asked.names_rank and asked.selection.rank is not None:
         result = narrow_to_rank(result, asked.selection.rank)
@@ -58,11 +61,9 @@ def plan(asked: options.Asked) -> int:
     if to.format != "table":
         output.report(result, to)
     if to.format == "table" and to.quiet:
-        from ckpt_tools.output import sentence
-
-        text = f"{printable(sentence.sum_up(result))}\n"
+        text = f"{printable(sum_up(result))}\n"
     else:
-        text = output.text_of(result, to)
+        text = registry.render(to.format, result, to.view)
     to.out(text)
     # something is worse than it should be: a warning, or a better checkpoint that lost
     worse = result.rejected or result.rollback or worst(result.warnings) is not Verdict.OK
@@ -71,8 +72,6 @@ def plan(asked: options.Asked) -> int:
 
 def _with_arguments(plan: LoadPlan, asked: options.Asked) -> LoadPlan:
     """Return the plan with --resume-args filled in. Raise UsageError if --format shell lacks a value."""
-    from ckpt_tools.output import shell
-
     wanted, quiet, needed = asked.resume_args, asked.to.quiet, asked.to.format == "shell"
     if needed and plan.state == "weights-only" and not quiet:
         console.problem("note", ALONE)

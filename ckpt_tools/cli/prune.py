@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
 from ckpt_tools.cli import options, output
-from ckpt_tools.cli.options import option
+from ckpt_tools.cli.options import parameter
 from ckpt_tools.errors import UsageError
+from ckpt_tools.guard.prune import Policy
+from ckpt_tools.guard.prune import prune as remove
 from ckpt_tools.settings import parsers
-
-if TYPE_CHECKING:
-    from ckpt_tools.guard.prune import Policy
-
-EXAMPLES = """
-ckpt prune run --keep 3  # say what would go, and why the rest stays
-ckpt prune run --keep last=1,every=1000 --apply  # remove what neither of the two keeps
-ckpt prune run --keep hourly=24,daily=7  # keep the last of each hour, and of each day
-ckpt prune run --keep total=20TiB  # keep the newest ones that fit
-ckpt prune run --keep 3 --json  # the same for a program (docs/json.md)
-"""
-
 
 WORDS: Mapping[str, tuple[str, parsers.Parse]] = {
     "last": ("keep_last", parsers.whole(1)),
@@ -43,15 +33,12 @@ MEANING = (
 
 @options.ask(
     ("table", "json"),
+    parameter("--keep WORDS", MEANING, name="keep_what", many=True),
+    parameter("--damaged", "Remove damaged checkpoints as well."),
     "root run no_cache settle plan_dir apply max_age state_dir store_option",
     options.TREE,
-    *options.KEPT,
 )
-def prune(
-    asked: options.Asked,
-    keep_what: Annotated[list[str] | None, option("--keep WORDS", MEANING)] = None,
-    damaged: Annotated[bool, option("--damaged", "Remove damaged checkpoints as well.")] = False,
-) -> int:
+def prune(asked: options.Asked) -> int:
     """Remove old checkpoints of each run below ROOT: those that are verified, and that no flag keeps. Damaged
     checkpoints do not count, and stay without --damaged. The checkpoint that 'ckpt plan' chooses, the newest
     verified one, and those that are pinned, or named or needed by something else, are never removed. Without
@@ -60,15 +47,21 @@ def prune(
     Exit codes: 0 done, or shown what would be done; 2 a question that only you can answer, or no flag says
     what to keep; 3 there is no checkpoint; 4 none is usable: nothing is removed; 5 something could not be
     looked at or removed.
-    """
-    policy, found = read_policy("--keep", keep_what or ()), asked.found
-    from ckpt_tools.guard.prune import prune as remove
 
+    Examples:
+    ckpt prune run --keep 3  # say what would go, and why the rest stays
+    ckpt prune run --keep last=1,every=1000 --apply  # remove what neither of the two keeps
+    ckpt prune run --keep hourly=24,daily=7  # keep the last of each hour, and of each day
+    ckpt prune run --keep total=20TiB  # keep the newest ones that fit
+    ckpt prune run --keep 3 --json  # the same for a program (docs/json.md)
+    """
+    found, given = asked.found, asked.given
+    policy = read_policy("--keep", given["keep_what"] or ())
     result = remove(
         found.root,
         policy,
-        damaged=damaged,
-        apply=asked.given["apply"],
+        damaged=given["damaged"],
+        apply=given["apply"],
         state_dir=asked.state_dir,
         selection=found.selection(cache=True),
     )
@@ -77,8 +70,6 @@ def prune(
 
 def read_policy(flag: str, texts: Iterable[str]) -> Policy:
     """Return the policy of words such as ``last=3,daily=7``; a number alone means last. Raise UsageError."""
-    from ckpt_tools.guard.prune import Policy
-
     found: dict[str, Any] = {}
     for one in (word.strip() for text in texts for word in text.split(",")):
         word, _, value = f"last={one}".partition("=") if one.isdigit() else one.partition("=")

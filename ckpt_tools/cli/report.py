@@ -5,86 +5,71 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated
 
 from msgspec.structs import replace
 
+from ckpt_tools import api
 from ckpt_tools.cli import console, options, output
-from ckpt_tools.cli.options import argument
-from ckpt_tools.cli.progress import progress
 from ckpt_tools.cli.verify import PART, exit_code
 from ckpt_tools.errors import CkptError, UsageError
+from ckpt_tools.model.answers import Scan
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
+from ckpt_tools.output import json
+from ckpt_tools.output.report import data, page
+from ckpt_tools.output.report.advice import Gathered, Start, overall
+from ckpt_tools.output.report.data import find_damaged
+from ckpt_tools.settings.resolve import Settings
 from ckpt_tools.storage.urls import absolute
-
-if TYPE_CHECKING:
-    from ckpt_tools.model.answers import Scan
-    from ckpt_tools.output.report.advice import Gathered, Start
-    from ckpt_tools.settings.resolve import Settings
 
 RUNS = 64
 """The most runs below one root that have a plan; the report gives the number of the others."""
-EXAMPLES = """
-ckpt report run -o report.html  # a page that needs no network
-ckpt report run -o values.html --level values  # with statistics of the numbers in all tensors
-ckpt report run/iter_0000020 -o newest.html --level structure  # without reading the contents
-ckpt report run kept -o both.html  # of several trees
-ckpt report run --json  # the same for a program (docs/json.md)
-"""
 
 
 @options.ask(
     ("html", "json"),
+    options.paths("Directories of checkpoints.", "ROOT"),
     "output_file level order run max_step save_interval world_size require require_seal seal_dir",
     "verify_key trust_global settle max_age no_cache key_file store_option strict jobs io limit_rate",
-    "sample max_duration reading_time format json progress_as quiet color",
+    "sample max_duration format json progress_as quiet color",
     options.TRUST,
     trees_in="paths",
 )
-def report(
-    asked: options.Asked, paths: Annotated[list[str], argument("ROOT", "Directories of checkpoints.")]
-) -> int:
+def report(asked: options.Asked) -> int:
     """Verify every ROOT, plan its runs, and write one HTML page about it that needs no network: what to do
     next, saves over time, ranks by checkpoints, the bytes of damaged files.
 
     Exit codes are those of 'ckpt verify': 0 nothing broken at this level; 1 damage found; 3 nothing
     recognised; 5 something could not be looked at, or the page could not be written.
+
+    Examples:
+    ckpt report run -o report.html  # a page that needs no network
+    ckpt report run -o values.html --level values  # with statistics of the numbers in all tensors
+    ckpt report run/iter_0000020 -o newest.html --level structure  # without reading the contents
+    ckpt report run kept -o both.html  # of several trees
+    ckpt report run --json  # the same for a program (docs/json.md)
     """
     to, found = asked.to, asked.found
     if to.format == "html":  # errors about the page come before any file is read
         if to.terminal:
             raise UsageError("an HTML page cannot be shown on a terminal", "add -o report.html")
-        from ckpt_tools.output.report import page
-
         page.require()
-    gathered = _gather(paths, found, to)
+    gathered = _gather(asked.given["paths"], found, to)
     assert gathered.verification is not None  # noqa: S101 - for the type checker
     code = exit_code(gathered.verification, found.values.get("strict", False))
-    from ckpt_tools.output import json
-    from ckpt_tools.output.report import data
-
     document = data.document(replace(gathered, exit_code=code))
     to.out(page.render(document) if to.format == "html" else json.dump(document))
     if to.file and not to.quiet:
-        from ckpt_tools.output.report.advice import overall
-
         console.problem("note", f"{to.file}: {overall(gathered).sentence}")
     return code
 
 
 def _gather(paths: Sequence[str], found: Settings, to: output.Output) -> Gathered:
     """Verify, then list, then plan: in this order no file is read twice, as plans use fresh verdicts."""
-    from ckpt_tools import api
-    from ckpt_tools.output.report.advice import Gathered
-    from ckpt_tools.output.report.data import find_damaged
-
     started, roots = time.time(), tuple(dict.fromkeys(absolute(p) for p in paths))
     keep = not found.values.get("no-cache", False)
-    with progress(to) as meter:
-        result = api.verify(
-            paths, **found.reading(*PART), cache=keep, note=output.cache_notes(to), progress=meter
-        )
+    with output.reading(to) as how:
+        result = api.verify(paths, **found.reading(*PART), cache=keep, **how)
         unfiltered = replace(found.selection(), run=None, max_step=None)  # all that a plan may choose from
         scans = tuple(api.scan(root, unfiltered, trackers=True) for root in roots)
         # Plans may use verdicts of this command, and older ones as --max-age allowed when it began.
@@ -118,9 +103,6 @@ def _list_runs(scan: Scan) -> list[str]:
 
 
 def _plan(root: str, selection: Selection) -> Start:
-    from ckpt_tools import api
-    from ckpt_tools.output.report.advice import Start
-
     try:
         return Start(root, selection.run, api.plan(root, selection))
     except CkptError as error:

@@ -8,28 +8,25 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ckpt_tools import job
 from ckpt_tools.cli import console, options, output, signals
 from ckpt_tools.cli.app import AFTER_DASHES
-from ckpt_tools.cli.progress import progress
+from ckpt_tools.cli.options import parameter
 from ckpt_tools.errors import UsageError
+from ckpt_tools.job import Listener, Taken
+from ckpt_tools.launchers import line_of
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.sentence import sum_up
-
-if TYPE_CHECKING:
-    from ckpt_tools.job import Listener, Taken
-
-EXAMPLES = """
-ckpt run run --rank 0 -- echo start  # plan, then become the command
-ckpt run run --rank 0 -- sh -c 'python train.py --load "$CKPT_PATH"'  # pass the path as an argument
-ckpt run run --rank 0 -- sh -c 'echo "$CKPT_STEP"'  # or read it from the environment
-ckpt run empty --allow none -- echo first start  # a first launch has nothing to resume from
-ckpt run run --rank 0 --view view -- echo start  # make a directory of links to this checkpoint alone
-"""
+from ckpt_tools.output.shell import ALL_FILES, FLAG, describe_rest, name_example
 
 
-@options.ask(("text",), options.SELECTION, "resume_args worker", options.JOB, options.STAGE, "command")
+@options.ask(
+    ("text",),
+    f"{options.SELECTION} resume_args worker {options.JOB} {options.STAGE}",
+    parameter("-- COMMAND", "What to start, after --.", name="command", many=True),
+)
 def run(asked: options.Asked) -> int:
     """Choose and verify a checkpoint once per job, then start the command after -- with CKPT_PATH, CKPT_STEP
     … set and {ckpt.path}, {ckpt.step}, {ckpt.args} replaced.
@@ -37,8 +34,14 @@ def run(asked: options.Asked) -> int:
     When there is no checkpoint (3; --allow none), none is usable (4; --allow fresh), something could not be
     looked at (5), or the command would not learn of the checkpoint (2), nothing is started and the exit code
     says why.
+
+    Examples:
+    ckpt run run --rank 0 -- echo start  # plan, then become the command
+    ckpt run run --rank 0 -- sh -c 'python train.py --load "$CKPT_PATH"'  # pass the path as an argument
+    ckpt run run --rank 0 -- sh -c 'echo "$CKPT_STEP"'  # or read it from the environment
+    ckpt run empty --allow none -- echo first start  # a first launch has nothing to resume from
+    ckpt run run --rank 0 --view view -- echo start  # make a directory of links to this checkpoint alone
     """
-    from ckpt_tools import job
     from ckpt_tools.job.command import become
 
     command = asked.given["command"] or []
@@ -71,9 +74,6 @@ def run(asked: options.Asked) -> int:
 
 def _suggest_line(job_options: Any, command: Sequence[str], taken: Taken) -> str:
     """Return a hint: the line by which the command learns of the choice, or advice if there is none."""
-    from ckpt_tools.launchers import line_of
-    from ckpt_tools.output.shell import FLAG, name_example
-
     path, wanted = taken.path, taken.wanted
     example = (FLAG, f"--resume {name_example(path, taken.links)}")
     ours = [*job_options.words, *(() if wanted else example)]
@@ -100,7 +100,6 @@ def _suggest_line(job_options: Any, command: Sequence[str], taken: Taken) -> str
 @contextmanager
 def listen(asked: options.Asked) -> Iterator[Listener]:
     """Yield a listener that shows a decision's progress and reasons in the process that decides."""
-    from ckpt_tools.job import Listener
 
     def report(plan: LoadPlan) -> None:
         if asked.to.verbose:
@@ -109,14 +108,11 @@ def listen(asked: options.Asked) -> Iterator[Listener]:
             console.problem("note", sum_up(plan))
             output.report(plan, asked.to)
 
-    to = asked.to
-    with output.explain_failure(to), progress(to) as meter:
-        yield Listener(report, meter, output.cache_notes(to))
+    with output.reading(asked.to) as how:
+        yield Listener(report, **how)
 
 
 def _say_start(taken: Taken, command: Sequence[str]) -> None:
-    from ckpt_tools.output.shell import FLAG, name_example
-
     decision, chosen = taken.decision, taken.decision.document.checkpoint
     what = "nothing" if chosen is None else decision.resume.path or chosen.path
     console.problem("note", f"the job starts from {what} (decision: {decision.path})")
@@ -131,8 +127,6 @@ def _say_start(taken: Taken, command: Sequence[str]) -> None:
 
 def say_rest(taken: Taken) -> None:
     """Warn if the job is given one path of several files that the training loop must load."""
-    from ckpt_tools.output.shell import ALL_FILES, describe_rest
-
     rest = describe_rest(taken.path, taken.links, taken.wanted)
     if rest and (taken.wanted or not taken.decision.resume.args):  # a framework finds the other files itself
         console.problem("warning", rest, ALL_FILES)

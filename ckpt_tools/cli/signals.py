@@ -25,21 +25,16 @@ class Terminated(BaseException):
     """SIGTERM arrived. A BaseException, so that no handler takes it for an error of a file."""
 
 
-class _State:
-    """The signal handlers ``before`` begin(), and the exit code of the first signal that ``arrived``."""
-
-    def __init__(self) -> None:
-        self.before: dict[int, Any] = {}
-        self.arrived = 0
-
-
-_state = _State()
+_before: dict[int, Any] = {}
+"""The signal handlers before begin()."""
+_arrived: list[int] = []
+"""The exit codes of the signals that came while the command worked."""
 
 
 def begin() -> None:
     """Make a signal end the process at once."""
     for number in CODES:
-        _state.before[number] = signal.signal(number, _leave)
+        _before[number] = signal.signal(number, _leave)
     sys.unraisablehook = _unraisable
 
 
@@ -53,16 +48,16 @@ def end() -> None:
     """Make a signal end the process at once. Raise the exception of an earlier signal if it was lost."""
     for number in CODES:
         signal.signal(number, _leave)
-    if _state.arrived:
+    if _arrived:
         _raise_arrived()
 
 
 def restore() -> None:
     """Put back the earlier handlers, for the command that replaces this process. Raise as end()."""
-    if not _state.before:  # without begin(), as in a program that calls execute(), the handlers are its own
+    if not _before:  # without begin(), as in a program that calls execute(), the handlers are its own
         return
     end()
-    for number, handler in _state.before.items():
+    for number, handler in _before.items():
         signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
@@ -73,12 +68,12 @@ def _leave(number: int, _frame: FrameType | None) -> NoReturn:
 def _raise(number: int, _frame: FrameType | None) -> NoReturn:
     for other in CODES:
         signal.signal(other, _leave)
-    _state.arrived = CODES[number]
+    _arrived.append(CODES[number])
     _raise_arrived()
 
 
 def _raise_arrived() -> NoReturn:
-    if _state.arrived == TERMINATED:
+    if _arrived[0] == TERMINATED:
         raise Terminated
     raise KeyboardInterrupt
 
@@ -86,5 +81,5 @@ def _raise_arrived() -> NoReturn:
 def _unraisable(args: Any) -> None:
     """End the process if a signal's exception cannot be raised, as in a destructor."""
     if isinstance(args.exc_value, (KeyboardInterrupt, Terminated)):
-        os._exit(_state.arrived or INTERRUPTED)
+        os._exit(_arrived[0] if _arrived else INTERRUPTED)
     sys.__unraisablehook__(args)

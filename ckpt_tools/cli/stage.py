@@ -5,21 +5,24 @@ from __future__ import annotations
 import os
 
 from ckpt_tools.cli import options, output
+from ckpt_tools.cli.options import parameter
 from ckpt_tools.cli.run import listen
 from ckpt_tools.errors import UsageError
+from ckpt_tools.job.command import Taken
+from ckpt_tools.job.decision import MEANT, Decision
+from ckpt_tools.job.staging import ranks_here
+from ckpt_tools.job.staging import stage as bring
+from ckpt_tools.output import shell
+from ckpt_tools.output import staging as emit
 from ckpt_tools.settings import parsers
 from ckpt_tools.storage.urls import absolute, is_url
 
-EXAMPLES = """
-ckpt stage s3://bucket/run staged  # copy what a job would load to a local disk
-ckpt stage s3://bucket/run staged --rank 0-3  # only the files that these ranks load
-ckpt stage s3://bucket/run staged --keep 2  # keep two copies, and remove older ones
-eval "$(ckpt stage s3://bucket/run staged --format shell)"; echo "$CKPT_PATH"  # for a script
-ckpt stage s3://bucket/run staged --json  # the same for a program (docs/json.md)
-"""
 
-
-@options.ask(("table", "json", "shell"), options.SELECTION, "keep output_file ranks directory")
+@options.ask(
+    ("table", "json", "shell"),
+    f"{options.SELECTION} keep output_file",
+    parameter("DIR", "Directory on this machine for all copies.", name="directory", required=True),
+)
 def stage(asked: options.Asked) -> int:
     """Copy the files that the ranks of this node load, and the files that go with them, from ROOT in a store
     to a directory below DIR. They are verified on the way, and the copy is complete or does not exist. Files
@@ -27,13 +30,14 @@ def stage(asked: options.Asked) -> int:
 
     When there is no answer, the exit code says why, as for plan: 3 no checkpoint exists, 4 none is usable, 5
     something could not be looked at, or there is no room.
-    """
-    from ckpt_tools.job.command import Taken
-    from ckpt_tools.job.decision import MEANT, Decision
-    from ckpt_tools.job.staging import stage as bring
-    from ckpt_tools.output import shell
-    from ckpt_tools.output import staging as emit
 
+    Examples:
+    ckpt stage s3://bucket/run staged  # copy what a job would load to a local disk
+    ckpt stage s3://bucket/run staged --rank 0-3  # only the files that these ranks load
+    ckpt stage s3://bucket/run staged --keep 2  # keep two copies, and remove older ones
+    eval "$(ckpt stage s3://bucket/run staged --format shell)"; echo "$CKPT_PATH"  # for a script
+    ckpt stage s3://bucket/run staged --json  # the same for a program (docs/json.md)
+    """
     to, home = asked.to, asked.given["directory"]
     if is_url(home):
         raise UsageError(f"DIR is a directory of this machine, and {home} is a URL", "use ckpt stage URL DIR")
@@ -54,9 +58,7 @@ def stage(asked: options.Asked) -> int:
 
 def _find_ranks(asked: options.Asked) -> frozenset[int] | range | None:
     """Return the ranks of --rank, else of this node as the launcher tells; None if they are not known."""
-    from ckpt_tools.job.staging import ranks_here
-
-    given, rank = asked.given["ranks"], asked.selection.rank
+    given, rank = asked.given.get("ranks"), asked.selection.rank
     if given is None:
         return range(rank, rank + 1) if asked.names_rank and rank is not None else ranks_here(os.environ)
     return output.read_value("--rank", parsers.rank_set, given, "add --rank 0-7")

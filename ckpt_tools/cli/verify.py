@@ -2,87 +2,77 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from msgspec.structs import replace
 
+from ckpt_tools import api
 from ckpt_tools.cli import options, output
-from ckpt_tools.cli.options import argument, option
-from ckpt_tools.cli.progress import progress
+from ckpt_tools.cli.options import parameter
 from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Verdict, blind, worst
+from ckpt_tools.output import registry, verification
+from ckpt_tools.planning.verification import Interrupted
+from ckpt_tools.reading.engines import engine
 
 PART = ("level", "sample", "max_duration")
 """Settings of how much to read: parameters of ``api.verify`` besides the fields of ReadOptions."""
-EXAMPLES = """
-ckpt verify run  # every file, with all stored checksums
-ckpt verify run/iter_0000020 --level structure  # without reading the contents
-CKPT_IO=direct ckpt verify run --limit-rate 200MB  # beside a running job
-ckpt verify run --sample 1/7 --budget 2h  # a part every night
-ckpt verify run --json > verdict.json  # exit 0: good, 1: damage found, 5: could not look
-"""
 
 
 @options.ask(
     ("table", "json", "jsonl"),
+    parameter(
+        "PATH",
+        "Checkpoint files, directories or prefixes; default: the current directory.",
+        name="paths",
+        many=True,
+    ),
+    parameter(
+        "--by-store",
+        "In an object store read no contents: compare the checksums that it keeps with the seals.",
+    ),
     "level require require_seal seal_dir verify_key trust_global settle max_age no_cache key_file",
     "store_option explain_bytes strict fail_on jobs io limit_rate sample max_duration scheduler",
-    "progress_as reading_time all",
+    "progress_as",
     options.TREE,
     trees_in="paths",
     document="verification",
 )
-def verify(
-    asked: options.Asked,
-    paths: Annotated[
-        list[str] | None,
-        argument("PATH", "Checkpoint files, directories or prefixes; default: the current directory."),
-    ] = None,
-    by_store: Annotated[
-        bool,
-        option(
-            "--by-store",
-            "In an object store read no contents: compare the checksums that it keeps with the seals.",
-        ),
-    ] = False,
-) -> int:
+def verify(asked: options.Asked) -> int:
     """Look at every checkpoint file at or below PATH, and say what is damaged and how that is known. Nothing
     is written, loaded or run.
 
     Exit codes: 0 nothing broken at this level; 1 damage found; 3 nothing recognised; 5 something could not be
     looked at.
-    """
-    found, strict = asked.found, asked.found.values.get("strict", False)
-    to = replace(asked.to, warnings_fail=asked.to.warnings_fail or strict)
-    from ckpt_tools import api
-    from ckpt_tools.output import registry
-    from ckpt_tools.reading.engines import engine
 
+    Examples:
+    ckpt verify run  # every file, with all stored checksums
+    ckpt verify run/iter_0000020 --level structure  # without reading the contents
+    CKPT_IO=direct ckpt verify run --limit-rate 200MB  # beside a running job
+    ckpt verify run --sample 1/7 --budget 2h  # a part every night
+    ckpt verify run --json > verdict.json  # exit 0: good, 1: damage found, 5: could not look
+    """
+    found, given = asked.found, asked.given
+    strict = found.values.get("strict", False)
+    to = replace(asked.to, warnings_fail=asked.to.warnings_fail or strict)
     reading, form = found.reading(*PART), registry.find(to.format)
     if form is not None and form.in_ci:
         reading.setdefault("settle", 0.0)
     try:
-        with engine(found.values.get("scheduler")) as workers, progress(to) as meter:
+        with engine(found.values.get("scheduler")) as workers, output.reading(to) as how:
             result = api.verify(
-                paths or ["."],
+                given["paths"] or ["."],
                 **reading,
-                by_store=by_store,
-                explain=asked.given["explain_bytes"],
+                by_store=given["by_store"],
+                explain=given["explain_bytes"],
                 cache=not found.values.get("no-cache", False),
-                note=output.cache_notes(to),
-                progress=meter,
                 engine=workers,
+                **how,
             )
     except KeyboardInterrupt as stop:
-        from ckpt_tools.planning.verification import Interrupted
-
         # people see the results so far; a program must not take a part for the whole
         if isinstance(stop, Interrupted) and to.format == "table":
-            from ckpt_tools.output import verification
-
             to.out(verification.render_part(stop.files, stop.of, stop.root, to.view))
         raise
-    to.out(output.text_of(result, to))
+    to.out(registry.render(to.format, result, to.view))
     return exit_code(result, strict, warnings=to.warnings_fail)
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
 
 from ckpt_tools.cli import console, options, output
-from ckpt_tools.cli.options import argument, option
+from ckpt_tools.cli.options import parameter
 from ckpt_tools.errors import UsageError
+from ckpt_tools.guard.watch import WatchOptions, hooks
+from ckpt_tools.guard.watch.loop import Watcher
 from ckpt_tools.model.answers import Event
+from ckpt_tools.model.selection import ReadOptions
+from ckpt_tools.output import jsonl, watching
 from ckpt_tools.settings import parsers
 from ckpt_tools.storage.urls import absolute
 
@@ -16,90 +19,67 @@ _PORTS = 1 << 16
 _LEAST = 0.1
 """The least seconds of --rescan, --every and --timeout."""
 
-EXAMPLES = """
-ckpt watch run --once  # verify what is new and settled, then exit (for cron)
-CKPT_IO=direct ckpt watch run --once --limit-rate 200MB  # beside a running job
-ckpt watch run --once --on-good 'ckpt prune "$CKPT_WATCH_ROOT" --keep 3'  # --apply removes
-ckpt watch run --once --on-bad 'logger damaged: $CKPT_PATH'  # run a command when damage is found
-timeout 10 ckpt watch run --metrics 0; test $? = 124  # until it is ended; 'ckpt hook install' has units
-"""
-
 
 @options.ask(
     ("text", "json"),
+    options.paths("Directories in which checkpoints are saved.", "ROOT"),
+    parameter("--once", "One pass, then exit."),
+    parameter("--rescan TIME", "List ROOT again after this time; default: 60s."),
+    parameter("--every TIME", "Verify old checkpoints again after this time; default: 7d."),
+    parameter("--on-good COMMAND", "Shell command for each checkpoint that is good."),
+    parameter("--on-bad COMMAND", "Shell command for each checkpoint that is damaged."),
+    parameter("--timeout TIME", "Time that such a command may take at most; default: 10m."),
+    parameter("--seal", "Seal checkpoints that are good.", name="seal_good"),
+    parameter(
+        "--metrics WHERE",
+        "Metrics for Prometheus: PORT or ADDRESS:PORT (default: 127.0.0.1; port 0: any that is free),"
+        " or a FILE that is replaced. Repeat the flag for both.",
+        many=True,
+    ),
     "plan_dir settle jobs limit_rate json quiet",
     "require seal_dir state_dir store_option trust_global key_file io",
-    "hook_timeout metrics_file metrics_port metrics_address",
+    "metrics_address",
     options.TRUST,
-    trees_in="roots",
+    trees_in="paths",
 )
-def watch(
-    asked: options.Asked,
-    roots: Annotated[list[str], argument("ROOT", "Directories in which checkpoints are saved.")],
-    once: Annotated[bool, option("--once", "One pass, then exit.")] = False,
-    rescan: Annotated[
-        str | None, option("--rescan TIME", "List ROOT again after this time; default: 60s.")
-    ] = None,
-    every: Annotated[
-        str | None, option("--every TIME", "Verify old checkpoints again after this time; default: 7d.")
-    ] = None,
-    on_good: Annotated[
-        str | None, option("--on-good COMMAND", "Shell command for each checkpoint that is good.")
-    ] = None,
-    on_bad: Annotated[
-        str | None, option("--on-bad COMMAND", "Shell command for each checkpoint that is damaged.")
-    ] = None,
-    timeout: Annotated[
-        str | None, option("--timeout TIME", "Time that such a command may take at most; default: 10m.")
-    ] = None,
-    seal_good: Annotated[bool, option("--seal", "Seal checkpoints that are good.")] = False,
-    metrics: Annotated[
-        list[str] | None,
-        option(
-            "--metrics WHERE",
-            (
-                "Metrics for Prometheus: PORT or ADDRESS:PORT (default: 127.0.0.1; port 0: any that is free),"
-                " or a FILE that is replaced. Repeat the flag for both."
-            ),
-        ),
-    ] = None,
-) -> int:
+def watch(asked: options.Asked) -> int:
     """Verify each checkpoint in ROOT once it is finished and no longer written, and again from time to time.
     On a terminal it prints lines for people; elsewhere, and with --json, JSON lines (docs/json.md). It runs
     until it is ended, and continues from its state when it is started again. Only --seal writes in ROOT.
 
     Exit codes: 143 and 130 when a signal ended it; 2 or 5 when it cannot begin. With --once: 0 all finished
     checkpoints are good, 1 damage found, 3 there is no checkpoint, 5 something could not be looked at.
+
+    Examples:
+    ckpt watch run --once  # verify what is new and settled, then exit (for cron)
+    CKPT_IO=direct ckpt watch run --once --limit-rate 200MB  # beside a running job
+    ckpt watch run --once --on-good 'ckpt prune "$CKPT_WATCH_ROOT" --keep 3'  # --apply removes
+    ckpt watch run --once --on-bad 'logger damaged: $CKPT_PATH'  # run a command when damage is found
+    timeout 10 ckpt watch run --metrics 0; test $? = 124  # until it is ended; 'ckpt hook install' has units
     """
     found, given = asked.found, asked.given
     output.say_broken_plugins()
-    from ckpt_tools.guard.watch import WatchOptions
-    from ckpt_tools.guard.watch.hooks import give_way
-    from ckpt_tools.guard.watch.loop import Watcher
-    from ckpt_tools.model.selection import ReadOptions
-    from ckpt_tools.output import jsonl, watching
-
     read = ReadOptions(**{"jobs": 1, **found.reading()}, cache=True)
     said = {
-        "rescan": _read_seconds("--rescan", rescan),
-        "every": _read_seconds("--every", every),
-        "hook_timeout": _read_seconds("--timeout", timeout),
-        **_read_metrics(metrics or ()),
+        "rescan": _read_seconds("--rescan", given["rescan"]),
+        "every": _read_seconds("--every", given["every"]),
+        "hook_timeout": _read_seconds("--timeout", given["timeout"]),
+        **_read_metrics(given["metrics"] or ()),
     }
     if given["metrics_address"]:
         said["metrics_address"] = given["metrics_address"]
     choices = WatchOptions(
         read=read,
-        once=once,
-        on_good=on_good,
-        on_bad=on_bad,
-        seal=seal_good,
+        once=given["once"],
+        on_good=given["on_good"],
+        on_bad=given["on_bad"],
+        seal=given["seal_good"],
         state_dir=asked.state_dir,
         plan_dir=found.values.get("plan-dir"),
         **{name: value for name, value in said.items() if value is not None},  # type: ignore[arg-type]
     )
-    give_way()
-    to, paths = asked.to, [absolute(root) for root in roots]
+    hooks.give_way()
+    to, paths = asked.to, [absolute(root) for root in given["paths"]]
 
     def say(event: Event) -> None:
         is_for_people = to.terminal and to.format == "text"

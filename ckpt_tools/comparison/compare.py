@@ -12,7 +12,6 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from ckpt_tools.checksum import Progress as Advance
-from ckpt_tools.checksum import default_jobs
 from ckpt_tools.checksum.store_sums import Agreement, compared, to_work_out, work_out
 from ckpt_tools.checksum.sums import DIGITS, join_digests
 from ckpt_tools.comparison.difference import (
@@ -28,8 +27,8 @@ from ckpt_tools.comparison.difference import (
     lone,
     match,
 )
-from ckpt_tools.discovery.walk import require_file, roots
-from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.discovery.walk import require_file
+from ckpt_tools.errors import CannotLook, UsageError, explain_refusal
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.seals.document import known_digests
 from ckpt_tools.inspection.digests import file_digest, runs_by_name, tensor_digests
@@ -43,9 +42,10 @@ from ckpt_tools.reading.session import Progress, Session, with_findings
 from ckpt_tools.reading.unseen import not_seen
 from ckpt_tools.storage import ShortRead, opened
 from ckpt_tools.storage.paths import Path, one
-from ckpt_tools.storage.retry import is_directory, status, there
+from ckpt_tools.storage.retry import status
+from ckpt_tools.storage.stalls import default_jobs
 from ckpt_tools.storage.trust import OURS, Trust
-from ckpt_tools.storage.urls import absolute, is_url
+from ckpt_tools.storage.urls import is_url
 
 
 class _Reader:
@@ -92,12 +92,12 @@ class _Reader:
             by_store = agreement(self.sessions, (in_a, in_b), self.jobs, self.advance)
         if by_store is not None and by_store.same:
             a, b = self.inspect_either(in_a, in_b)
-            a.whole = b.whole = a.by_store = b.by_store = by_store.checksum.algorithm
+            a.whole = b.whole = a.by_store = b.by_store = by_store.algorithm
             self.total -= max(0, in_a.size) + max(0, in_b.size) if self.level >= Level.CONTENT else 0
             return compare(in_a.name, a, b, self.level)
         a, b = self.inspect(first, in_a), self.inspect(second, in_b)
         if by_store is not None:  # they differ: any two texts do
-            a.whole, b.whole, a.by_store = "one", "other", by_store.checksum.algorithm
+            a.whole, b.whole, a.by_store = "one", "other", by_store.algorithm
         if self.level >= Level.CONTENT:
             self.digest(a, b)
         found = compare(in_a.name, a, b, self.level, described=several and is_index(a) and is_index(b))
@@ -140,8 +140,8 @@ class _Reader:
         report, anatomy = s.inspect(f.path, Level.STRUCTURE, f.seen, expect)
         self.headers += report.bytes_read
         sound = report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN)
-        seals = s.indexes.seals if sound else None
-        return Side(report, anatomy, seals.unchanged(f.path, report.size, report.mtime_ns) if seals else None)
+        sealed = s.indexes.seals.unchanged(f.path, report.size, report.mtime_ns) if sound else None
+        return Side(report, anatomy, sealed)
 
     def digest(self, a: Side, b: Side) -> None:
         """Digest the tensors, or whole files if no tensor has a known place; use the digests in seals."""
@@ -189,28 +189,15 @@ def _whole_digest(sealed: SealedFile) -> str:
     return join_digests(sealed.size, [sealed.chunks[i : i + n] for i in range(0, len(sealed.chunks), n)])
 
 
-def _require_alike(a: str, b: str) -> None:
-    """Raise UsageError if one side is a file and the other a directory, CannotLook if a side is missing."""
-    try:
-        kinds = [_is_file(p) for p in (a, b)]
-        if kinds[0] == kinds[1]:
-            return
-        one, other = (a, b) if kinds[0] else (b, a)
+def _require_alike(a: Session, b: Session) -> None:
+    """Raise UsageError if one side is a file and the other a directory; CannotLook if a store says both."""
+    if a.found.alone != b.found.alone:
+        one, other = (a.root, b.root) if a.found.alone else (b.root, a.root)
         if is_url(one):
-            require_file(one)
-    except OSError as e:
-        raise CannotLook(f"cannot look at {e.filename}: {e.strerror}") from e
-    hint = "compare two files, or two directories (or prefixes) of checkpoints"
-    raise UsageError(f"{one} is a file and {other} is none", hint)
-
-
-def _is_file(path: str) -> bool:
-    """Return False for a directory or a prefix. Raises CannotLook if the path has just appeared."""
-    if there(path):
-        return not is_directory(path)
-    if absolute(path) in roots(path):
-        raise CannotLook(f"{path} was not there a moment ago, and is there now", "run it again")
-    return False
+            with explain_refusal(f"cannot look at {one}"):
+                require_file(one)
+        hint = "compare two files, or two directories (or prefixes) of checkpoints"
+        raise UsageError(f"{one} is a file and {other} is none", hint)
 
 
 def diff(
@@ -247,8 +234,8 @@ def diff(
         from ckpt_tools.storage.stores import mounts
 
         mounts.configure(stores)
-    _require_alike(a, b)
     first, second = open_session(a, options), open_session(b, options)
+    _require_alike(first, second)
     in_a, in_b = files(first), files(second)
     if not in_a or not in_b:
         why = f"there is no checkpoint file in {b if in_a else a}"
@@ -296,10 +283,9 @@ def agreement(
         stored, file, seals = _stored_sums(sides[other], pair[other]), pair[local], sides[local].indexes.seals
         if not stored.sums:
             return None
-        if seals is not None:  # the digests of a local file that was not written after its seal
-            sealed = seals.unchanged(file.path, file.size, status(file.path).st_mtime_ns)
-            if sealed is not None and (found := compared(stored, known_digests(sealed))):
-                return found
+        sealed = seals.unchanged(file.path, file.size, status(file.path).st_mtime_ns)
+        if sealed is not None and (found := compared(stored, known_digests(sealed))):
+            return found  # the digests of a local file that was not written after its seal
         return _compare_bytes(stored, file.path, jobs, progress)
     except (OSError, ShortRead):
         return None
@@ -315,7 +301,7 @@ def _compare_bytes(stored: StoreChecksums, path: str, jobs: int, progress: Advan
         if value is None or source.changed():
             return None
     same = value == of.value
-    return Agreement(same, of, value) if same or not of.weak else None
+    return Agreement(same, of.algorithm) if same or not of.weak else None
 
 
 def _stored_sums(s: Session, f: File) -> StoreChecksums:

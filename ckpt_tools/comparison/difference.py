@@ -6,14 +6,13 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from enum import Enum
 from typing import NamedTuple
 
 from msgspec import Struct, field
 
 from ckpt_tools.formats import Anatomy, format_of
 from ckpt_tools.inspection.digests import runs_by_name
-from ckpt_tools.model.finding import Finding, Verdict
+from ckpt_tools.model.finding import Finding, Verdict, Word
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report, Scalar, Tensor
 from ckpt_tools.model.seal import SealedFile
@@ -25,7 +24,7 @@ _HIDES = frozenset({"needs-key", "wrong-key", "needs-extra", "too-complex"})
 """Findings with which part of the file was not read."""
 
 
-class Change(str, Enum):
+class Change(Word):
     """The change of an item from A to B. ``not-compared`` is never counted as ``same``."""
 
     SAME = "same"
@@ -35,9 +34,6 @@ class Change(str, Enum):
     """Another shape or element type."""
     CHANGED = "changed"
     NOT_COMPARED = "not-compared"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 class TensorSide(Struct, frozen=True):
@@ -228,18 +224,13 @@ def _compare_tensors(a: Side, b: Side, shapes_say_all: bool) -> Iterator[TensorD
 def _compare_metadata(a: Side, b: Side) -> Iterator[MetadataDifference]:
     """Yield a difference for each key whose values are not the same, but for keys in _PATH_NAMES."""
     in_a, in_b = a.report.metadata, b.report.metadata
-    for key in dict.fromkeys([*in_a, *in_b]):
+    for key in dict.fromkeys(key for key in (*in_a, *in_b) if key not in _PATH_NAMES):
         x, y = in_a.get(key), in_b.get(key)
-        if key in _PATH_NAMES:
-            continue
-        if key not in in_a:
-            if a.legible:
-                yield MetadataDifference(key, Change.ADDED, None, y)
-        elif key not in in_b:
-            if b.legible:
-                yield MetadataDifference(key, Change.REMOVED, x, None)
-        elif not same_value(x, y):
-            yield MetadataDifference(key, Change.CHANGED, x, y)
+        if key in in_a and key in in_b:
+            if not same_value(x, y):
+                yield MetadataDifference(key, Change.CHANGED, x, y)
+        elif a.legible if key in in_b else b.legible:
+            yield MetadataDifference(key, Change.ADDED if key in in_b else Change.REMOVED, x, y)
 
 
 def same_value(x: Scalar, y: Scalar) -> bool:
@@ -264,14 +255,8 @@ class File(NamedTuple):
     seen: tuple[Finding, ...] = ()
 
     @property
-    def what(self) -> Hashable:
-        """The place of a part in its layout; None for other files."""
-        p = self.part
-        return p and (p.layout, p.piece, p.role, p.rank, p.coords)
-
-    @property
     def whose(self) -> Hashable:
-        """``what`` without layout and piece: pairs a dying gasp with a periodic save of the same rank."""
+        """The part's place in a job, whatever its layout: pairs a dying gasp with a periodic save."""
         return self.part and (self.part.role, self.part.rank, self.part.coords)
 
     @property
@@ -305,13 +290,14 @@ def files(s: Session) -> list[File]:
     return sorted(found, key=lambda f: f.name)
 
 
-_KEYS: tuple[tuple[bool, Key], ...] = (
-    (False, lambda f: f.what),
-    (False, lambda f: (f.what, f.part and f.part.prefix)),
-    (True, lambda f: (f.what, f.when)),
-    (True, lambda f: (f.what, f.when, f.part and f.part.prefix)),
-)
-"""Keys that tell the parts of one side apart, simplest first; True: they hold for several checkpoints."""
+def _make_key(several: bool, prefixed: bool) -> Key:
+    """Return a key that tells parts of one side apart; ``several``: it has more than one checkpoint."""
+
+    def key(f: File) -> Hashable:
+        p = f.part
+        return p and (p.layout, p.piece, f.whose, several and f.when, prefixed and p.prefix)
+
+    return key
 
 
 def match(a: Sequence[File], b: Sequence[File]) -> list[Pair]:
@@ -320,44 +306,38 @@ def match(a: Sequence[File], b: Sequence[File]) -> list[Pair]:
     Parts of a layout are matched by piece, role, rank and coordinates, and by step if a side holds several
     checkpoints; all other files by name.
     """
-    several, key = next((row for row in _KEYS if all(_is_unique(row[1], side) for side in (a, b))), _KEYS[-1])
-    pairs = list[Pair]()
-    _match_by(key, _only_parts(a), _only_parts(b), pairs)
-    left = _match_by(lambda f: f.name, *_list_left(a, b, pairs), pairs)
-    _match_by(lambda f: (f.whose, several and f.when), _only_parts(left[0]), _only_parts(left[1]), pairs)
-    left = _list_left(a, b, pairs)
+    left, pairs = (list(a), list(b)), list[Pair]()
+
+    def pair_by(key: Key, *, parts_alone: bool = False) -> None:
+        """Pair the files that alone have a key on their side."""
+        by_key: dict[Hashable, tuple[list[File], list[File]]] = defaultdict(lambda: ([], []))
+        for i, side in enumerate(left):
+            for f in side:
+                if f.part is not None or not parts_alone:
+                    by_key[key(f)][i].append(f)
+        found = [(one[0], two[0]) for one, two in by_key.values() if len(one) == len(two) == 1]
+        paired = {id(f) for pair in found for f in pair}
+        for side in left:
+            side[:] = [f for f in side if id(f) not in paired]
+        pairs.extend(found)
+
+    choices = [
+        (several, _make_key(several, prefixed)) for several in (False, True) for prefixed in (False, True)
+    ]
+    several, key = next((c for c in choices if _is_unique(c[1], a) and _is_unique(c[1], b)), choices[-1])
+    pair_by(key, parts_alone=True)
+    pair_by(lambda f: f.name)
+    pair_by(lambda f: (f.whose, several and f.when), parts_alone=True)
     if not several:
-        left = _match_by(_drop_steps(*left), *left, pairs)
+        pair_by(_drop_steps(*left))
     pairs += [*((f, None) for f in left[0]), *((None, f) for f in left[1])]
     return sorted(pairs, key=lambda p: next(f.name for f in p if f is not None))
 
 
-def _only_parts(side: Sequence[File]) -> list[File]:
-    return [f for f in side if f.part is not None]
-
-
 def _is_unique(key: Key, side: Sequence[File]) -> bool:
     """Return True if no two parts of a side have the same key."""
-    keys = [key(f) for f in _only_parts(side)]
+    keys = [key(f) for f in side if f.part is not None]
     return len(keys) == len(set(keys))
-
-
-def _list_left(a: Sequence[File], b: Sequence[File], pairs: Sequence[Pair]) -> tuple[list[File], list[File]]:
-    """Return the files of each side that are in no pair."""
-    paired_a, paired_b = ({id(pair[i]) for pair in pairs} for i in (0, 1))
-    return [f for f in a if id(f) not in paired_a], [f for f in b if id(f) not in paired_b]
-
-
-def _match_by(
-    key: Key, a: Sequence[File], b: Sequence[File], pairs: list[Pair]
-) -> tuple[list[File], list[File]]:
-    """Add a pair for each key that exactly one file of each side has; return the files left over."""
-    by_key: dict[Hashable, tuple[list[File], list[File]]] = defaultdict(lambda: ([], []))
-    for i, side in enumerate((a, b)):
-        for f in side:
-            by_key[key(f)][i].append(f)
-    pairs += ((one[0], two[0]) for one, two in by_key.values() if len(one) == len(two) == 1)
-    return _list_left(a, b, pairs)
 
 
 def _drop_steps(a: Sequence[File], b: Sequence[File]) -> Key:

@@ -25,12 +25,14 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.storage import ShortRead, opened
 from ckpt_tools.storage.listing import Entries, Names, entries_of, walk
-from ckpt_tools.storage.retry import ABSENT, is_directory, lstat
+from ckpt_tools.storage.retry import ABSENT, is_directory, lstat, there
 
 if TYPE_CHECKING:
     from ckpt_tools.discovery.found import Discovery
 
-_SET = re.compile(r"\[(!?)([^\]]+)\]|.", re.DOTALL)
+_TOKEN = re.compile(r"(?:(?<=/)|\A)\*\*(?:/|\Z)|\[(!?)([^\]/]+)\]|.", re.DOTALL)
+"""A ``**`` for directories, a set of characters, or one character of a glob."""
+_WILD = {"**/": "(?:[^/]+/)*", "**": ".+", "*": "[^/]*", "?": "[^/]"}
 STATE = ".ckpt"
 """The directory in a root for the journal of commands that change something, and files that they put away."""
 
@@ -41,7 +43,7 @@ class Excluded(Struct, dict=True):
     """
 
     globs: Sequence[str] = ()
-    paths: set[str] = field(default_factory=set)  # of several threads: adding is one step
+    paths: set[str] = field(default_factory=set)
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
@@ -49,16 +51,20 @@ class Excluded(Struct, dict=True):
 
     def keep(self, root: str, entries: list[os.DirEntry[str]]) -> list[os.DirEntry[str]]:
         """Return the entries of a directory at or below ``root`` that no glob fits; ``paths`` gets others."""
-        if not self.globs or not entries:
+        if not self.globs:
             return entries
         start = len(root.rstrip("/")) + 1
-        others = []
-        for e in entries:
-            if self._pattern.fullmatch(e.path, start):
-                self.paths.add(e.path)
-            else:
-                others.append(e)
-        return others
+        gone = {e.path for e in entries if self._pattern.fullmatch(e.path, start)}
+        self.paths |= gone
+        return [e for e in entries if e.path not in gone]
+
+
+def _write_flag(root: str, c: Checkpoint, path: str, kept: Collection[str]) -> str:
+    """Return the flag --exclude for a path; "" if the choice ``c`` or a ``kept`` path lies in it."""
+    above, kept = f"{root.rstrip('/')}/", {*kept, c.path, *(p.path for p in c.parts)}
+    if not path.startswith(above) or path in kept or any(k.startswith(f"{path}/") for k in kept):
+        return ""
+    return f"--exclude {quote(escape(path.removeprefix(above)))}"
 
 
 def without(root: str, c: Checkpoint, *paths: str, kept: Collection[str] = (), label: str = "") -> str:
@@ -66,21 +72,15 @@ def without(root: str, c: Checkpoint, *paths: str, kept: Collection[str] = (), l
     path lies, and what the job resumes from then: ``label``, by default the choice's. If there is no such
     path, say to move the last one.
     """
-    kept = {*kept, c.path, *(p.path for p in c.parts)}
-    above = f"{root.rstrip('/')}/"
-    for path in paths:
-        holds = path in kept or any(k.startswith(f"{path}/") for k in kept)
-        if path.startswith(above) and not holds:
-            return f"--exclude {quote(escape(path.removeprefix(above)))} to resume from {label or c.label}"
-    return f"move {paths[-1]} out of {root} to resume from {label or c.label}"
+    flags = (_write_flag(root, c, path, kept) for path in paths)
+    return f"{next(filter(None, flags), f'move {paths[-1]} out of {root}')} to resume from {label or c.label}"
 
 
 def without_all(root: str, c: Checkpoint, paths: Sequence[str], kept: Collection[str]) -> str:
     """Return one --exclude flag for each of the paths, and that the job resumes from the choice then."""
-    end = f" to resume from {c.label}"
-    flags = [without(root, c, path, kept=kept) for path in paths]
-    said = (flag.removesuffix(end) for flag in flags if flag.startswith("--exclude"))
-    return f"{' '.join(said)}{end}" if all(flag.startswith("--exclude") for flag in flags) else flags[0]
+    flags = [_write_flag(root, c, path, kept) for path in paths]
+    said = " ".join(flags) if all(flags) else flags[0] or f"move {paths[0]} out of {root}"
+    return f"{said} to resume from {c.label}"
 
 
 def either(root: str, one: Checkpoint, other: Checkpoint) -> str:
@@ -98,39 +98,26 @@ def make_clause(said: str) -> str:
 
 
 def without_state(entries: list[os.DirEntry[str]], met: set[str]) -> list[os.DirEntry[str]]:
-    """Return the sorted entries of one directory without ``.ckpt``, whose path is added to ``met``."""
-    for i, entry in enumerate(entries):
-        if entry.name > STATE:
-            break  # they are sorted
-        if entry.name == STATE:
-            try:
-                is_state = is_directory(entry)
-            except OSError:
-                is_state = True
-            if is_state:
-                met.add(entry.path)
-                return entries[:i] + entries[i + 1 :]
-    return entries
+    """Return the entries of one directory without ``.ckpt``, whose path is added to ``met``."""
+    state = next((e for e in entries if e.name == STATE), None)
+    if state is None:
+        return entries
+    with suppress(OSError):
+        if not is_directory(state):
+            return entries
+    met.add(state.path)
+    return [e for e in entries if e is not state]
 
 
 def _write_regex(glob: str) -> str:
     """Return a glob, as the shell reads it and with ``**``, as a regular expression."""
-    *above, last = glob.strip("/").split("/")
-    out = ["(?:[^/]+/)*" if piece == "**" else f"{_write_name_regex(piece)}/" for piece in above]
-    return "".join((*out, ".+" if last == "**" else _write_name_regex(last)))
 
+    def write(m: re.Match[str]) -> str:
+        if not m[2]:
+            return _WILD.get(m[0], re.escape(m[0]))
+        return f"[{'^/' if m[1] else ''}{re.escape(m[2]).replace(chr(92) + '-', '-')}]"
 
-def _write_name_regex(piece: str) -> str:
-    """Return one name of a glob, with ``*``, ``?`` and ``[…]``, as a regular expression."""
-    wild = {"*": "[^/]*", "?": "[^/]"}
-    return "".join(
-        (
-            f"[{'^/' if m[1] else ''}{re.escape(m[2]).replace(chr(92) + '-', '-')}]"
-            if m[2]
-            else wild.get(m[0], re.escape(m[0]))
-        )
-        for m in _SET.finditer(piece)
-    )
+    return _TOKEN.sub(write, glob.strip("/"))
 
 
 _ENDS = (".bak", ".old", ".orig", "~")
@@ -153,32 +140,29 @@ def set_aside(found: Discovery, root: str, layouts: Layouts) -> list[Finding]:
     @cache
     def top_above(path: str) -> str:
         """Return the highest directory, of those above and at this path, that is a copy; "" if none is."""
-        if len(path) <= len(root):
-            return ""
-        above, name = split(path)
-        return top_above(above) or (path if is_set_aside(name) and name not in own else "")
+        return top_of(*split(path)) if len(path) > len(root) else ""
 
     def top_of(directory: str, name: str) -> str:
         called = is_set_aside(name) and name not in own
         return top_above(directory) or (f"{directory}/{name}" if called else "")
 
     tops = [top_of(p.folder.directory[:-1], p.name) for p in found.parts]
-    tops += (top_of(*split(path)) for path in (*(file.path for file in found.bare), *found.copies))
-    many = Counter(filter(None, tops))
+    others = (*(file.path for file in found.bare), *found.copies)
+    many = Counter(filter(None, (*tops, *(top_of(*split(path)) for path in others))))
     if many:
-        _remove_copies(found, top_of)
-    with_files = {top: f" with {n} checkpoint files" if n > 1 else "" for top, n in sorted(many.items())}
+        found.parts = [p for p, top in zip(found.parts, tops, strict=True) if not top]
+        _remove_copies(found, lambda path: not top_of(*split(path)))
     text = "a copy by its name{}: no candidate, and not looked at"
+    with_files = {top: f" with {n} checkpoint files" if n > 1 else "" for top, n in sorted(many.items())}
     return [finding("set-aside", text.format(more), path=top) for top, more in with_files.items()]
 
 
-def _remove_copies(found: Discovery, top_of: Callable[[str, str], str]) -> None:
-    found.parts = [p for p in found.parts if not top_of(p.folder.directory[:-1], p.name)]
-    found.bare = [file for file in found.bare if not top_of(*split(file.path))]
+def _remove_copies(found: Discovery, is_kept: Callable[[str], bool]) -> None:
+    found.bare = [file for file in found.bare if is_kept(file.path)]
     for paths in (found.unfinished, found.indexes, found.unneeded):
-        paths[:] = [path for path in paths if not top_of(*split(path))]
-    found.strange = {path: None for path in found.strange if not top_of(*split(path))}
-    found.trackers = {key: path for key, path in found.trackers.items() if not top_of(*split(path))}
+        paths[:] = filter(is_kept, paths)
+    found.strange = dict.fromkeys(filter(is_kept, found.strange))
+    found.trackers = {key: path for key, path in found.trackers.items() if is_kept(path)}
 
 
 QUARANTINE = "quarantine"
@@ -213,12 +197,15 @@ def quarantined(states: Iterable[str], root: str) -> Iterator[Finding]:
         home = os.path.relpath(os.path.dirname(state), root)
         try:
             for entry in _list_if_there(quarantine):
-                if any(origins(entry.path)):  # else all files were taken out again
+                if files := list(origins(entry.path)):  # else all files were taken out again
                     below = [os.path.normpath(os.path.join(home, e.name)) for e in _list_if_there(entry.path)]
                     more = f" and {len(below) - _SHOWN:,} more" if len(below) > _SHOWN else ""
                     names = f"{ranges.names(below[:_SHOWN])}{more}"
-                    text = f"what was {names} lies in quarantine: no candidate, not looked at"
-                    yield finding("in-quarantine", text, path=entry.path)
+                    text, hint = f"what was {names} lies in quarantine: no candidate, not looked at", ""
+                    if all(map(there, files)):  # a repair has replaced it
+                        text = f"{text}; another file has its place"
+                        hint = f"'ckpt undo {quote(os.path.dirname(state))}' says what it would take back"
+                    yield finding("in-quarantine", text, path=entry.path, hint=hint)
         except OSError as e:
             text = f"what lies in quarantine is unknown: {e.strerror}"
             yield finding("unreadable", text, path=e.filename or quarantine, severity=Severity.NOTE)

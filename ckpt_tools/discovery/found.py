@@ -19,15 +19,6 @@ from ckpt_tools.storage.listing import Links, entries_of
 from ckpt_tools.storage.retry import ABSENT, is_directory, is_link, lstat, status
 from ckpt_tools.storage.urls import real_path
 
-# fmt: off
-PACKED = (
-    ".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".lz4", ".lzma", ".z", ".zip", ".7z",
-    ".gpg", ".pgp", ".age", ".aes", ".enc", ".crypt",
-)
-# fmt: on
-"""Endings of files that were packed, compressed or encrypted."""
-
-
 _TEXTS = (".json", ".yaml", ".yml", ".txt", ".model", ".jinja")
 """Endings of files that describe a model, and of training loops' notes beside it."""
 _MOST_TEXTS = 10_000
@@ -49,7 +40,9 @@ class NamedFile(NamedTuple):
 
 
 class BareFile(NamedTuple):
-    """A file of no layout that is known by its ending alone."""
+    """A file of no layout that is known by its ending alone. ``size`` is -1 if there is no such file to read;
+    ``findings`` say why.
+    """
 
     path: str
     size: int
@@ -60,6 +53,7 @@ class BareFile(NamedTuple):
 class Discovery(Struct):
     """The results of listing a root, by kind of entry."""
 
+    named: list[NamedFile] = field(default_factory=list)  # some layout knows them: parts, once all are listed
     parts: list[Part] = field(default_factory=list)
     bare: list[BareFile] = field(default_factory=list)  # files that are known by their ending alone
     # (name, directory) -> path of a file that some layout calls its tracker or a record
@@ -79,7 +73,7 @@ class Discovery(Struct):
     empty: list[str] = field(default_factory=list)  # directories in which nothing was seen
     placed: dict[str, Layout] = field(default_factory=dict)  # trackers that another layout's names fit, too
     excluded: Excluded = field(default_factory=Excluded)
-    states: set[str] = field(default_factory=set)  # ``.ckpt``; of several threads: adding is one step
+    states: set[str] = field(default_factory=set)  # ``.ckpt``
     tree: bool = False  # ROOT is a directory
     alone: bool = False  # ROOT is one file
 
@@ -103,36 +97,29 @@ class Discovery(Struct):
         return path
 
 
-class FileStat(NamedTuple):
-    """``size`` is -1 if there is no such file to read; ``findings`` say why."""
-
-    size: int
-    mtime_ns: int
-    findings: tuple[Finding, ...]
-
-
-def stat_of(path: str | os.DirEntry[str]) -> FileStat:
+def stat_of(path: str | os.DirEntry[str]) -> BareFile:
     """Return the size and time of a file that should be a checkpoint. The time of another entry of this name,
     or of a dangling link, is when it was made: the target had been saved by then.
     """
+    at = os.fspath(path)
     try:
         st = status(path) if isinstance(path, str) else patiently(path.stat)
     except OSError as e:
         code = "dangling-link" if isinstance(e, ABSENT) and is_link(path) else "unreadable"
         code = "symlink-loop" if e.errno == errno.ELOOP else code
-        of = os.path.basename(path) if code == "unreadable" else f"it leads to {real_path(os.fspath(path))}"
-        why = of_file(finding(code, f"{of}: {e.strerror}"), os.fspath(path))
-        return FileStat(-1, 0 if code == "unreadable" else _made_ns(path), (why,))
+        of = os.path.basename(at) if code == "unreadable" else f"it leads to {real_path(at)}"
+        why = of_file(finding(code, f"{of}: {e.strerror}"), at)
+        return BareFile(at, -1, 0 if code == "unreadable" else _made_ns(at), (why,))
     if stat.S_ISREG(st.st_mode):
-        return FileStat(st.st_size, st.st_mtime_ns, ())
+        return BareFile(at, st.st_size, st.st_mtime_ns, ())
     kind = "a directory" if stat.S_ISDIR(st.st_mode) else "a special file"
     text = f"there is {kind} where a checkpoint file belongs"
-    return FileStat(-1, _made_ns(path), (finding("not-a-file", text),))
+    return BareFile(at, -1, _made_ns(at), (finding("not-a-file", text),))
 
 
-def _made_ns(path: str | os.DirEntry[str]) -> int:
+def _made_ns(path: str) -> int:
     try:
-        return lstat(os.fspath(path)).st_mtime_ns
+        return lstat(path).st_mtime_ns
     except OSError:
         return 0
 

@@ -86,20 +86,18 @@ def _find_counted(files: Sequence[NamedFile]) -> Iterator[str]:
     """Yield directories in which numbers in names count ranks, not epochs: from 0 without a gap, and below
     the steps of the directories. A lone directory may have lost its first file.
     """
-    homes: dict[str, set[str]] = defaultdict(set)
-    ranks: dict[str, set[int]] = defaultdict(set)
-    steps: dict[str, set[int]] = defaultdict(set)
+    numbered: dict[str, list[tuple[str, int, int]]] = defaultdict(list)
     for file in files:
         place = file.place
         if place.piece.claim is Claim.COUNTED:
             rank = file.name.rank if place.rank is None else place.rank
-            homes[place.base].add(place.home)
-            ranks[place.base].add(-1 if rank is None else rank)
-            steps[place.base].add(place.step or len(files))
-    for base, found in ranks.items():
-        from_zero = found == set(range(len(found)))
-        right = from_zero and len(found) > 1 if "" in homes[base] else from_zero or len(homes[base]) == 1
-        if right and max(found) < min(steps[base]):
+            row = place.home, -1 if rank is None else rank, place.step or len(files)
+            numbered[place.base].append(row)
+    for base, rows in numbered.items():
+        homes, ranks, steps = (set(column) for column in zip(*rows, strict=True))
+        from_zero = ranks == set(range(len(ranks)))
+        right = from_zero and len(ranks) > 1 if "" in homes else from_zero or len(homes) == 1
+        if right and max(ranks) < min(steps):
             yield base
 
 
@@ -289,11 +287,9 @@ class _Naming:
         self._own_numbers = _find_own_numbers(files, self._ranks)
         seen: dict[str, set[tuple[int | None, str]]] = defaultdict(set)
         for file in files:
-            place, name = file.place, file.name
+            name = file.name
             if name.prefix:
-                base, rank = place.base, place.rank
-                if rank is None:
-                    base, rank = self._ranks.get(base, (base, name.rank))
+                base, rank = _find_base_and_rank(file.place, name, self._ranks)
                 own = (base, name.prefix, name.generation) in self._own_numbers
                 seen[base].add((rank, f"{name.prefix}_{name.generation}" if own else name.prefix))
         self._joined = _join_prefixes(seen)

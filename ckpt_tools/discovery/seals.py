@@ -54,7 +54,7 @@ def _ask_each(path: str) -> Iterator[BareFile]:
     for seal in at:
         try:
             lstat(seal)
-            yield BareFile(seal, *stat_of(seal))
+            yield stat_of(seal)
         except ABSENT:  # nearly always
             continue
         except OSError as e:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from ckpt_tools import formats
-from ckpt_tools.discovery.found import PACKED, Discovery
+from ckpt_tools.discovery.found import Discovery
 from ckpt_tools.formats import HEAD, format_of
 from ckpt_tools.formats.archives.packed import BEGINNING, ENDING, first_name, has_member_of_torch, names_at
 from ckpt_tools.formats.named import UNREAD
@@ -17,28 +17,28 @@ from ckpt_tools.storage import opened
 from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import is_directory
 
-_TEXT = "log out err txt json jsonl ndjson csv tsv yaml yml toml md html xml py sh ipynb"
-_DATA = (
-    "idx arrow parquet feather orc avro tfrecord tfrecords record recordio mindrecord rec lmdb mdb db sqlite"
+_ENDINGS = (
+    "log out err txt json jsonl ndjson csv tsv yaml yml toml md html xml py sh ipynb"
+    " idx arrow parquet feather orc avro tfrecord tfrecords record recordio mindrecord rec lmdb mdb db sqlite"
     " sqlite3 wandb"
-)
-_MEDIA = (
-    "jpg jpeg png gif webp bmp ico tif tiff exr hdr psd svg pdf mp4 m4v mpg mpeg mkv webm avi mov"
+    " jpg jpeg png gif webp bmp ico tif tiff exr hdr psd svg pdf mp4 m4v mpg mpeg mkv webm avi mov"
     " wav flac mp3 ogg opus aac m4a mid midi ply obj stl glb gltf usd usdz fbx pcd las nii dcm ttf otf woff2"
+    " so a o whl egg jar apk docx xlsx pptx exe deb rpm sif sqsh squashfs iso pack core dmp prof trace"
+    " nsys-rep qdrep tar tgz gz bz2 xz zst lz4 zip 7z"
 )
-_PROGRAMS = (
-    "so a o whl egg jar apk docx xlsx pptx exe deb rpm sif sqsh squashfs iso pack core dmp prof trace"
-    " nsys-rep qdrep"
-)
-_PACKED = "tar tgz gz bz2 xz zst lz4 zip 7z"
+"""Endings of texts, data sets, pictures and sound, programs, and archives."""
 _OTHERS = re.compile(
-    rf".*\.(?:{'|'.join(f'{_TEXT} {_DATA} {_MEDIA} {_PROGRAMS} {_PACKED}'.split())})(?:\.\d+)?"
+    rf".*\.(?:{'|'.join(_ENDINGS.split())})(?:\.\d+)?"
     r"|core(?:\.[\w.-]+)?|.*\.so\.[\d.]+|.*tfevents.*|.*\.(?:log|out|err)[.-].*|.*\.tfrecords?-\d+-of-\d+|.*\.(?:arrow|parquet)-\d+-of-\d+",
     re.IGNORECASE,
 )
 """Names of logs, core dumps, data sets, programs and archives."""
 _ARCHIVES = re.compile(r".*\.(?:tar|zip)(?:\.\d+)?", re.IGNORECASE)
 """Archives in which checkpoints come as well: their beginning tells."""
+_PACKED = re.compile(
+    r"(?:\.tar)?\.(?:tar|tgz|gz|bz2|xz|zst|lz4|lzma|z|zip|7z|gpg|pgp|age|aes|enc|crypt)\Z", re.IGNORECASE
+)
+"""Endings of files that were packed, compressed or encrypted."""
 NO_STATE = frozenset({"text", "program", "data"})
 """Contents that are no training state: a log, a core dump, packed files."""
 
@@ -51,9 +51,7 @@ def unpacked_state(name: str) -> str:
 
 def unpacked(name: str) -> str:
     """Return the name that a file had before it was compressed, packed or encrypted."""
-    low = name.lower()
-    ending = next((e for e in PACKED if low.endswith(e)), "")
-    return name[: len(name) - len(ending)].removesuffix(".tar") if ending else name
+    return _PACKED.sub("", name)
 
 
 def tells_of_a_state(name: str) -> bool:

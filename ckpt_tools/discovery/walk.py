@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from operator import attrgetter
 from shlex import quote
 
@@ -14,9 +15,10 @@ from ckpt_tools import formats
 from ckpt_tools.discovery import names as naming
 from ckpt_tools.discovery.directory import (
     DirectoryNames,
-    Listing,
-    NameReader,
+    add_directory,
+    add_unlisted,
     controls_in,
+    inspect_names,
     is_directory_alike,
 )
 from ckpt_tools.discovery.exclude import Excluded, without_state
@@ -26,11 +28,12 @@ from ckpt_tools.errors import CannotLook
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import BUILT_IN, Layouts
 from ckpt_tools.layouts.common.lost_files import stale_index
-from ckpt_tools.storage.listing import THREADS, Entries, EntryFilter, Links, entries_of, walk, within
+from ckpt_tools.storage.listing import Entries, EntryFilter, Links, entries_of, walk, within
 from ckpt_tools.storage.retry import ABSENT, is_directory, status, there
 from ckpt_tools.storage.urls import absolute, is_url, real_path
 
 Hear = Callable[[str], object]
+Inspect = Callable[[str, Entries], DirectoryNames]
 
 
 @contextmanager
@@ -51,31 +54,30 @@ def discover(
     layouts: Layouts = BUILT_IN,
     *,
     listing: bool = False,
-    threads: int = THREADS,
     excluded: Excluded | None = None,
     hear: Hear | None = None,
 ) -> Discovery:
     """Return everything below ``root`` (a directory, one file, or a prefix of sibling directories), but for
-    ``excluded`` paths; for a ``listing`` also parts that an index lists. ``threads`` are for a slow file
-    system, ``hear`` is called with each directory. Raise CannotLook if there is nothing at the root.
+    ``excluded`` paths; for a ``listing`` also parts that an index lists. ``hear`` is called with each
+    directory. Raise CannotLook if there is nothing at the root.
     """
-    found, files = Discovery(excluded=excluded or Excluded()), list[NamedFile]()
-    names = NameReader(layouts, listing)
+    found = Discovery(excluded=excluded or Excluded())
+    inspect = partial(inspect_names, layouts, layouts.templates(listing))
     tops = roots(root)
     trees = [is_tree(top) for top in tops]
     if tops[0] == absolute(root):
         found.tree, found.alone = trees[0], not trees[0]
     for top, tree in zip(tops, trees, strict=True):
         if tree:
-            files = _list_below(top, names, found, files, threads=threads, hear=hear)
+            _list_below(top, inspect, found, hear)
         else:
-            _add_file(top, names, Listing(found, files))
+            _add_file(top, inspect, found)
     above = tops[0] if len(tops) == 1 and trees[0] else os.path.dirname(tops[0])
-    files, stale = naming.drop_stale_indexes(files)
+    (files, stale), found.named = naming.drop_stale_indexes(found.named), []
     for path, whole in stale.items():
         f = stale_index(path, whole)
         found.lone.append(finding(f.code, f.message, path=path, severity=f.severity, hint=f.hint))
-    found.bare += (BareFile(path, *stat_of(path)) for path in stale)
+    found.bare += map(stat_of, stale)
     kept, others = naming.settle_names(files, above)
     del files
     for file in others:
@@ -92,11 +94,9 @@ def discover(
     return found
 
 
-def _list_below(
-    top: str, names: NameReader, found: Discovery, files: list[NamedFile], *, threads: int, hear: Hear | None
-) -> list[NamedFile]:
-    """Return ``files`` with those of a directory added; a file behind links has the name that tells most."""
-    links, listing = Links(top, real_path(top)), Listing(found, files)
+def _list_below(top: str, inspect: Inspect, found: Discovery, hear: Hear | None) -> None:
+    """Add a directory and all below it to ``found``; a file behind links has the name that tells most."""
+    links = Links(top, real_path(top))
     found.links.append(links)
 
     def walk_from(path: str, keep: EntryFilter) -> Iterator[tuple[str, DirectoryNames | OSError]]:
@@ -104,25 +104,24 @@ def _list_below(
             """Drop excluded entries and .ckpt, noting them in ``found``, then what ``keep`` drops."""
             return keep(without_state(found.excluded.keep(top, entries), found.states))
 
-        return walk(path, names.inspect, threads, keep_and_note)
+        return walk(path, inspect, keep=keep_and_note)
 
     for path, here in walk_from(top, links.keep):
         if hear is not None:
             hear(path)
         if not isinstance(here, OSError):
-            listing.add(here)
+            add_directory(found, here)
         elif path == top:
             raise CannotLook(f"cannot list {path}: {here.strerror}")
         else:
-            listing.add_unlisted(path, here)
+            add_unlisted(found, path, here)
     if links.ambiguous():
-        files = follow_links(links, lambda link: walk_from(link, links.follow), found, files)
+        follow_links(links, lambda link: walk_from(link, links.follow), found)
     for path, why in sorted(links.unseen.items()):
-        listing.add_unlisted(path, why)
-    return files
+        add_unlisted(found, path, why)
 
 
-def _add_file(top: str, names: NameReader, listing: Listing) -> None:
+def _add_file(top: str, inspect: Inspect, found: Discovery) -> None:
     """Add one file, with the indexes that may explain it."""
     home, name = os.path.split(top)
     seals = list(seals_about(top))  # a directory has its seals in it
@@ -130,11 +129,11 @@ def _add_file(top: str, names: NameReader, listing: Listing) -> None:
         beside = entries_of(home)
     except OSError as e:
         raise CannotLook(f"cannot list {home}, the directory of {top}: {e.strerror}") from e
-    here = names.inspect(home, [e for e in beside if e.name == name])
+    here = inspect(home, [e for e in beside if e.name == name])
     here.controls = controls_in(beside)
-    listing.add(here, alone=True)
-    listing.found.seals += seals
-    indexes = listing.found.indexes
+    add_directory(found, here, alone=True)
+    found.seals += seals
+    indexes = found.indexes
     described = (e for e in beside if formats.names.may_be_index(e.name) and not is_directory_alike(e))
     indexes += (e.path for e in described if e.path not in indexes)
     for _ in range(0 if formats.names.known(name) else 4):
@@ -152,11 +151,11 @@ Walk = Callable[[str], Iterator[tuple[str, "DirectoryNames | OSError"]]]
 """Yields the directories at and below a link, as ``storage.listing.walk`` does."""
 
 
-def follow_links(links: Links, walk: Walk, found: Discovery, files: list[NamedFile]) -> list[NamedFile]:
-    """Return the files, named by a link's path if that tells more, as entries of ``found`` beside them."""
+def follow_links(links: Links, walk: Walk, found: Discovery) -> None:
+    """Name files, and entries beside them, by a link's path if that tells more."""
     todo, done = links.ambiguous(), set[str]()
     homes: dict[str, list[NamedFile]] = {}
-    for file in files:
+    for file in found.named:
         homes.setdefault(links.resolved(os.path.dirname(file.path)), []).append(file)
     while todo:
         link = todo.pop(0)
@@ -169,11 +168,12 @@ def follow_links(links: Links, walk: Walk, found: Discovery, files: list[NamedFi
         behind, way, named = Discovery(), dict[str, str](), dict[str, list[NamedFile]]()
         for path, here in walk(link):  # links inside it are followed as well
             if isinstance(here, OSError):
-                Listing(behind, []).add_unlisted(path, here)
+                add_unlisted(behind, path, here)
                 continue
             home = links.resolved(path)
             way[home] = path
-            Listing(behind, named.setdefault(home, [])).add(here)
+            behind.named = named.setdefault(home, [])
+            add_directory(behind, here)
         found.unseen += behind.unseen
         taken = _find_telling(named, homes, to)
         if taken:
@@ -183,7 +183,7 @@ def follow_links(links: Links, walk: Walk, found: Discovery, files: list[NamedFi
             # each directory was listed once: another way to it, below this link, may tell more
             known = done.union(way.values(), todo)
             todo += sorted({*links.met} - known)
-    return [file for some in homes.values() for file in some]
+    found.named = [file for some in homes.values() for file in some]
 
 
 def _find_telling(named: dict[str, list[NamedFile]], known: dict[str, list[NamedFile]], to: str) -> set[str]:
@@ -234,10 +234,9 @@ def roots(root: str) -> list[str]:
     try:
         status(path)
         return [path]
-    except ABSENT:
-        pass
     except OSError as e:
-        raise CannotLook(f"cannot look at {root}: {e.strerror}") from e
+        if not isinstance(e, ABSENT):
+            raise CannotLook(f"cannot look at {root}: {e.strerror}") from e
     parent, name = os.path.split(path)
     try:
         beside = entries_of(parent)
@@ -268,10 +267,7 @@ def _suggest(root: str, path: str) -> str:
             return f"did you mean {quote(root.rstrip('/')[: -len(name)] + close[0])}?"
         if not names:
             return f"{parent} is empty: check that its file system is mounted"
-        return "check its spelling and that its file system is mounted"
-    while parent not in ("", "/") and not there(os.path.dirname(parent)):
-        parent = os.path.dirname(parent)
-    return f"{parent} is not a directory either: check the spelling and that its file system is mounted"
+    return "check its spelling and that its file system is mounted"
 
 
 def _is_numbered(name: str, sibling: str) -> bool:

@@ -109,7 +109,7 @@ class ExceptionCheckpoint:
         groups: Groups | None = None
         if group_info is not None:
             try:
-                groups = tuple(tuple(_fault_file.rank(r) for r in group) for group in group_info)
+                groups = tuple(tuple(_fault_file.ranks(group)) for group in group_info)
             except (TypeError, ValueError) as e:
                 raise UsageError(f"group_info: {e}", "use lists of ranks such as [[0, 2], [1, 3]]") from e
             ranks = [r for group in groups for r in group]
@@ -309,7 +309,9 @@ def _name_directory(tensor_rank: int | None, pipeline_rank: int | None, staged: 
 def _rank_set(value: object, base: str, trusted: Trust) -> frozenset[int]:
     if isinstance(value, str):
         return _fault_file.fault_ranks(value, base, trusted)
-    return _fault_file.ranks(value, "the list")
+    if not isinstance(value, list):
+        raise ValueError(f"{value!r} is not a list of ranks such as [3, 5]")  # noqa: TRY004 - as in parsers.py
+    return frozenset(_fault_file.ranks(value))
 
 
 def _setting(

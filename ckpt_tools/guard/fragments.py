@@ -23,11 +23,9 @@ from ckpt_tools.storage.urls import is_url
 def merge_below(root: str, read: ReadOptions, *, dry_run: bool) -> Iterator[SealedOne]:
     """Write one seal for each directory in which all ranks sealed their files; read no checkpoint file."""
     seals = open_session(root, read).indexes.seals  # the files of 100,000 ranks are not kept
-    if seals is None:
-        return
     seals.read_all()
     by_home: dict[str, list[Known]] = {}
-    for known in seals.known:
+    for known in seals.known.values():
         if known.seal.fragment is not None:
             by_home.setdefault(known.base, []).append(known)
     for home, found in sorted(by_home.items()):
@@ -37,7 +35,8 @@ def merge_below(root: str, read: ReadOptions, *, dry_run: bool) -> Iterator[Seal
         for directory in () if dry_run else (above, os.path.dirname(fragments[0].path)):
             remove_abandoned(directory)
         # a merge that was interrupted has left a whole seal
-        whole = next((k.seal for k in seals.at(done.seal) if replaces(k, fragments)), None)
+        before = seals.known.get(done.seal)
+        whole = before.seal if before is not None and replaces(before, fragments) else None
         if whole is None:
             whole, wrong = _merge(fragments, seals.findings)
             if whole is None:

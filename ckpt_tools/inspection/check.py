@@ -12,13 +12,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from ckpt_tools.checksum import Crc, Extent, InflateError, Outcome, Progress, Sum, covered, mismatches
-from ckpt_tools.checksum.sums import xxh3
+from ckpt_tools.checksum import Crc, Extent, Progress, Sum, mismatches
+from ckpt_tools.checksum.compare import Computed, InflateError
+from ckpt_tools.checksum.sums import covered, xxh3
 from ckpt_tools.findings import NOT_SEEN, finding, of_file
 from ckpt_tools.formats import HEAD, Anatomy, Claim, Format, names, structure
 from ckpt_tools.formats.common.counters import optimizer_step, scalar_counters
@@ -35,9 +35,6 @@ from ckpt_tools.storage import OpenFile, ShortRead, Source, Stopped, opened
 from ckpt_tools.storage.retry import is_link
 from ckpt_tools.storage.urls import absolute, is_url
 
-if TYPE_CHECKING:
-    from ckpt_tools.inspection.kept_checksum import KeptChecksum
-
 _SHALLOW = frozenset({"needs-extra", "needs-key", "wrong-key"})  # with one, the level values is not reached
 _NO_FILE = {errno.ELOOP: "symlink-loop", errno.EISDIR: "not-a-file"}
 """OSErrors that say what a path is; any other one says that the path could not be looked at."""
@@ -45,12 +42,10 @@ _ROLE = re.compile(
     r"optimizer|scheduler|scaler|rng_state|random_states|training_args|pytorch_model|adapter_model"
 )
 """File names of the parts of a checkpoint (transformers/trainer.py, accelerate/utils/constants.py)."""
-_MAKE_UNKNOWN = NOT_SEEN | {"not-loaded", "wrong-key"}  # with one of these findings the verdict is unknown
-Mismatches = Iterator[tuple[Sum, Outcome]]  # the stored checksums that do not match, and the values computed
-Read = Callable[[OpenFile, "list[Sum]", "list[tuple[int, int]]"], Mismatches]
-"""Reads the content of a file, given the file, its stored checksums and a list. Adds (start, stop) of each
-zero page that no checksum covers to the list. Raises ShortRead, OSError and Stopped.
-"""
+_MAKE_UNKNOWN = NOT_SEEN | {"not-loaded", "wrong-key"}
+"""Codes of findings with one of which a verdict is unknown."""
+_NOT_READ = frozenset({"unreadable", "in-use", "wrong-key"})
+"""Those of them with which an error may be none; with the others it is damage all the same."""
 
 
 def inspect(
@@ -71,25 +66,28 @@ def inspect(
     parameters are those of ``Inspection``. A file in a store that looks broken is read ``again`` before the
     report says so, unless the store's own checksum proves that the store has these bytes.
     """
+    make = partial(Inspection, path, level, expect, claims, progress, require, key, explain, io, jobs)
+    report, inspection = examine(make, again=again)
+    return report, inspection.anatomy
 
-    def read(source: OpenFile, sums: list[Sum], zero_pages: list[tuple[int, int]]) -> Mismatches:
-        return mismatches(source, sums, jobs=jobs, progress=progress, gaps=True, watch=watching(zero_pages))
 
-    make = partial(
-        Inspection, path, level, expect, claims, progress, require, key, explain, io, asks_store=True
-    )
+def examine(make: Callable[[], Inspection], *, again: bool = True) -> tuple[Report, Inspection]:
+    """Return the report of an inspection, and the inspection that it rests on: of a file in a store the
+    second one if the first is in doubt, and ``again`` is set.
+    """
     first = make()
-    report, anatomy = first.run(read)
-    if not again or first.proven or not is_in_doubt(report):
-        return report, anatomy
+    report = first.run()
+    if not again or first.proven or not _is_in_doubt(report):
+        return report, first
     from ckpt_tools.inspection.kept_checksum import weigh_again  # a file on a disk is read once
 
     second = make()
-    later, anatomy = second.run(read)
-    return weigh_again(report, later, progress, stopped=second.stopped, as_kept=second.as_kept), anatomy
+    later = second.run()
+    weighed = weigh_again(report, later, first.progress, stopped=second.stopped, as_kept=second.as_kept)
+    return weighed, second
 
 
-def is_in_doubt(report: Report) -> bool:
+def _is_in_doubt(report: Report) -> bool:
     """Return True if the damage in a report may have arisen between the store of the file and here."""
     wrong = report.verdict is Verdict.BROKEN or any(f.code == NOT_KEPT for f in report.findings)
     return wrong and is_url(report.path)
@@ -103,9 +101,12 @@ class Inspection(Struct):
     ``opened``. Never raises for the content of the file; an OSError becomes the finding ``unreadable`` and
     the verdict unknown. If ``progress`` raises Stopped, ``stopped`` is set, and the report has the level
     ``reached`` and the findings until then.
-    A file of no known format whose name tells no format gets ``format`` None and no findings.
-    With ``asks_store``, the content of an object is compared with the checksum that its store keeps:
-    ``as_kept`` if they are equal, ``proven`` if the file had no error before the content was read, either.
+    A file of no known format whose name tells no format gets ``format`` None and no findings. Its content is
+    read only for the checksums that ``computes`` returns for its size, and that ``computed`` then has;
+    ``as_bytes``: no format is looked for.
+    The content of an object is compared with the checksum that its store keeps: ``as_kept`` if they are
+    equal, ``proven`` if the file had no error before the content was read, either. ``wrong`` are the stored
+    checksums that do not match.
     """
 
     path: str
@@ -117,7 +118,10 @@ class Inspection(Struct):
     key: bytes | None = None
     explain: bool = False
     io: str = "auto"
-    asks_store: bool = False
+    jobs: int = 0
+    computes: Callable[[int], Computed] | None = None
+    as_bytes: bool = False
+    computed: Computed | None = None
     as_kept: bool = False
     proven: bool = False
     stopped: bool = False
@@ -128,18 +132,19 @@ class Inspection(Struct):
     held: Held = Held()
     pages: bytes = b""
     found: list[Finding] = field(default_factory=list)
+    wrong: list[Sum] = field(default_factory=list)
 
-    def run(self, read: Read) -> tuple[Report, Anatomy]:
-        """Return the report and the anatomy of the file, whose content ``read`` reads. Call once."""
+    def run(self, source: OpenFile | None = None) -> Report:
+        """Return the report on the file, or on the ``source`` that is to take its place. Call once."""
         anatomy = self.anatomy = Anatomy(key=self.key, regions=[] if self.explain else None)
         certain = names.may_be_index(self.path.rpartition("/")[2])  # other files are judged by it
         try:
-            source = opened(self.path, self.io, hold=self.level >= Level.CONTENT, certain=certain)
+            source = source or opened(self.path, self.io, hold=self.level >= Level.CONTENT, certain=certain)
         except OSError as e:
-            return unreadable(self.path, e), anatomy
+            return unreadable(self.path, e)
         with source:
             try:
-                self._check_levels(source, read)
+                self._check_levels(source)
             except ShortRead as e:
                 at, more = e.offset + e.got, e.wanted - e.got
                 why = f"the file ends at byte {at}, where {more} more bytes belong"
@@ -159,28 +164,30 @@ class Inspection(Struct):
                     self.found = [finding("in-use", what)]
             except OSError as e:
                 self.found.append(_os_finding(e))
-            return self._make_report(source), anatomy
+            return self._make_report(source)
 
-    def _check_levels(self, source: OpenFile, read: Read) -> None:
+    def _check_levels(self, source: OpenFile) -> None:
         """Recognise the format and check level by level, up to ``level`` or to damage that hides the rest."""
         name, found = self.path.rpartition("/")[2], self.found
-        self.format, wrong = recognise(source, name, self.expect, self.claims)
-        found += wrong
-        if self.format is None:
+        if not self.as_bytes:
+            self.format, wrong = recognise(source, name, self.expect, self.claims)
+            found += wrong
+        fmt = self.format
+        if fmt is None and (self.computes is None or found):
             return
-        if self.level >= Level.STRUCTURE:
-            self._check_structure(source, self.format, name)
+        if fmt is not None and self.level >= Level.STRUCTURE:
+            self._check_structure(source, fmt, name)
             self.reached = Level.STRUCTURE
         if self.level >= Level.CONTENT and not cut_short(found, source.size):
-            self._check_content(source, read)
-            if worst(found) is not Verdict.BROKEN:
+            self._check_content(source)
+            if fmt is not None and worst(found) is not Verdict.BROKEN:
                 is_local, bytes_read = not is_url(self.path), source.bytes_read  # else a tensor is a request
                 self.zeros = len(list(zero_tensors(source, self.anatomy.tensors, every=is_local)))
                 self.pages = page_digests(source) if is_local else b""
                 source.bytes_read = bytes_read  # no byte counts twice
             self.reached = Level.CONTENT
-        if self.level >= Level.VALUES and worst(found) is not Verdict.BROKEN:
-            self.reached = self._check_values_and_load(source, self.format)
+        if fmt is not None and self.level >= Level.VALUES and worst(found) is not Verdict.BROKEN:
+            self.reached = self._check_values_and_load(source, fmt)
 
     def _check_structure(self, source: OpenFile, fmt: Format, name: str) -> None:
         """Run the format's own check, unless a claim takes its place, and then the check of each claim."""
@@ -199,29 +206,38 @@ class Inspection(Struct):
         found += _check_names(name, anatomy, () if is_whole or fmt.loader is None else self.require)
         self.held = find_held(name, fmt.name, anatomy, found)
 
-    def _check_content(self, source: OpenFile, read: Read) -> None:
+    def _check_content(self, source: OpenFile) -> None:
         """Read the content: add a finding for each checksum that does not match, and for lost pages."""
-        zero_pages, sealed_sums = list[tuple[int, int]](), dict[int, Sum]()
-        checksum: KeptChecksum | None = None
-        if self.asks_store and is_url(self.path):
-            from ckpt_tools.inspection.kept_checksum import kept_checksum, say_not_kept
-
-            checksum = kept_checksum(source)
+        zero_pages, before, kept = list[tuple[int, int]](), len(self.found), None
         is_sound = worst(self.found) is not Verdict.BROKEN
-        sums = self.anatomy.sums if checksum is None else [*self.anatomy.sums, *checksum.sums]
-        differing = read(source, sums, zero_pages)
-        for s, actual in differing if checksum is None else checksum.collect(differing):
-            if s.code == "seal-mismatch":
-                sealed_sums[len(self.found)] = s
+        if is_url(self.path):
+            from ckpt_tools.inspection.kept_checksum import find_difference, kept_checksum, say_not_kept
+
+            kept = kept_checksum(source)
+        self.computed = self.computes(source.size) if self.computes is not None else None
+        further = list(filter(None, (kept, self.computed)))
+        differing = mismatches(
+            source,
+            [*self.anatomy.sums, *(s for one in further for s in one.sums)],
+            jobs=self.jobs,
+            progress=self.progress,
+            gaps=self.format is not None,  # else nothing says what a page of zeros means
+            watch=watching(zero_pages),
+        )
+        for one in further:
+            differing = one.collect(differing)
+        for s, actual in differing:
+            self.wrong.append(s)
             self.found.append(finding(s.code, f"{s.what}: {difference(s, actual)}", offset=s.offset))
-        if checksum is not None:
-            if (not_kept := checksum.finding()) is not None:
+        if kept is not None:
+            if (not_kept := find_difference(kept)) is not None:
                 self.found[:] = say_not_kept(not_kept)  # the others are about bytes that the store has not
                 return
-            self.as_kept, self.proven = checksum.same, is_sound and checksum.same
-        if sealed_sums and self.anatomy.sealed:
-            for i, text in _describe_hit(source, self.anatomy, sealed_sums, self.progress).items():
-                self.found[i] = replace(self.found[i], message=f"{self.found[i].message}; {text}")
+            self.as_kept = kept.value == kept.of.value
+        self.proven = is_sound and self.as_kept
+        sealed = {i: s for i, s in enumerate(self.wrong, before) if s.code == "seal-mismatch"}
+        for i, text in _describe_hit(source, self.anatomy, sealed, self.progress).items():
+            self.found[i] = replace(self.found[i], message=f"{self.found[i].message}; {text}")
         if len(zero_pages) < MOST:  # more are a pattern
             self.found += lost_pages(source, self.anatomy.tensors, zero_pages)
 
@@ -268,7 +284,7 @@ class Inspection(Struct):
             path=self.path,
             format=self.format.name if self.format else None,
             size=size,
-            verdict=Verdict.UNKNOWN if any(f.code in _MAKE_UNKNOWN for f in found) else worst(found),
+            verdict=_find_verdict(found),
             level=self.reached,
             coverage=min(round(protected / size, 6), 1.0) if size > 0 else 0.0,
             metadata=anatomy.metadata or NO_METADATA,
@@ -292,8 +308,14 @@ def unreadable(path: str, error: OSError) -> Report:
     found = _os_finding(error)
     if isinstance(error, FileNotFoundError) and is_link(path):
         found = finding("dangling-link", found.message)
-    verdict = Verdict.UNKNOWN if found.code in _MAKE_UNKNOWN else worst([found])
-    return Report(path, None, -1, verdict, Level.PRESENCE, findings=(of_file(found, path),))
+    return Report(path, None, -1, _find_verdict([found]), Level.PRESENCE, findings=(of_file(found, path),))
+
+
+def _find_verdict(found: list[Finding]) -> Verdict:
+    """Return UNKNOWN if findings say that a file was not seen, unless they show damage all the same."""
+    codes, verdict = {f.code for f in found}, worst(found)
+    damaged = verdict is Verdict.BROKEN and _NOT_READ.isdisjoint(codes)
+    return verdict if damaged or _MAKE_UNKNOWN.isdisjoint(codes) else Verdict.UNKNOWN
 
 
 def _os_finding(e: OSError) -> Finding:
@@ -307,11 +329,6 @@ def signature(tensors: Iterable[Tensor]) -> str:
     text = "".join([f"{t.name}\0{t.dtype}\0{t.shape}\n" for t in tensors])
     digest = xxhash.xxh3_128_hexdigest(text.encode("utf-8", "surrogatepass"))
     return sys.intern(digest) if text else ""  # all ranks' files may have the same
-
-
-def prefix_signature(path: str, expect: Sequence[str], tensors: int) -> str:
-    """Return the signature of the first ``tensors`` tensors, to recognise a copy cut between two records."""
-    return signature(inspect(path, Level.STRUCTURE, expect=expect)[1].tensors[:tensors])
 
 
 def difference(s: Sum, actual: int | bytes | InflateError) -> str:
@@ -353,6 +370,8 @@ def _describe_hit(
     """Return a text for each chunk in ``wrong`` (index of its finding -> chunk): which tensors in the chunk
     differ from the sealed digests. Reads these tensors alone; a digest of the whole file gets no text.
     """
+    if not wrong or not anatomy.sealed:
+        return {}
     where, in_chunk = runs_by_name(anatomy.tensors, source.size), dict[int, list[str]]()
     for i, s in wrong.items():
         chunk = s.pieces[0]
@@ -382,30 +401,24 @@ def regions_of(anatomy: Anatomy, size: int) -> tuple[Region, ...]:
     """Return the map of all bytes, in file order: ranges with a checksum, explained ranges, and the rest."""
     spans = [Region(start, stop - start, s.what, Guard.CHECKSUM) for start, stop, s in covered(anatomy.sums)]
     for layer in (sorted(anatomy.regions or ()), [Region(0, size, "unexplained", Guard.UNPROTECTED)]):
-        gaps, at = list[tuple[int, int]](), 0  # each layer fills the gaps that the earlier ones left
-        for r in [*spans, Region(size, 0, "", Guard.UNPROTECTED)]:
-            if min(r.offset, size) > at:
-                gaps.append((at, min(r.offset, size)))
-            at = max(at, r.offset + r.length)
-        first = 0
-        for r in layer:
-            stop = r.offset + r.length
-            while first < len(gaps) and gaps[first][1] <= r.offset:
-                first += 1
-            i = first
-            while i < len(gaps) and gaps[i][0] < stop:
-                start = max(r.offset, gaps[i][0])
-                spans.append(r._replace(offset=start, length=min(stop, gaps[i][1]) - start))
+        spans = sorted([*spans, *_fill_gaps(spans, layer, size)], key=lambda span: span[:2])
+    return tuple(spans)
+
+
+def _fill_gaps(spans: Sequence[Region], layer: Iterable[Region], size: int) -> Iterator[Region]:
+    """Yield the parts of a layer's regions that neither ``spans`` nor an earlier region covers. All are in
+    file order, and nothing lies behind ``size``.
+    """
+    at, i = 0, 0
+    for r in layer:
+        at, stop = max(at, r.offset), min(r.offset + r.length, size)
+        while at < stop:
+            while i < len(spans) and spans[i].offset + spans[i].length <= at:
                 i += 1
-        spans.sort(key=lambda span: span[:2])
-    out, at = [], 0
-    for r in spans:
-        stop = r.offset + r.length
-        if at < stop <= size:
-            start = max(r.offset, at)
-            out.append(r._replace(offset=start, length=stop - start))
-            at = stop
-    return tuple(out)
+            taken = spans[i] if i < len(spans) else Region(size, 0, "", r.guard)
+            if at < (end := min(stop, taken.offset)):
+                yield r._replace(offset=at, length=end - at)
+            at = max(end, min(stop, taken.offset + taken.length))
 
 
 INSTALL = {

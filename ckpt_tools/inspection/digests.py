@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import xxhash
 
-from ckpt_tools.checksum import Progress, digests
+from ckpt_tools.checksum import Progress
+from ckpt_tools.checksum.compare import digests
 from ckpt_tools.checksum.sums import chunks, join_digests
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.model.report import Tensor

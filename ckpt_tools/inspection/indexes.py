@@ -8,13 +8,14 @@ import time
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ckpt_tools import formats
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.formats import Anatomy, Claim, format_of
 from ckpt_tools.formats.seals.document import is_seal
 from ckpt_tools.inspection.recognise import allowed_by_name, gives_format
+from ckpt_tools.inspection.seals import Same, Seals
 from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.report import Box, Level, Report
@@ -23,9 +24,6 @@ from ckpt_tools.storage.attempts import patiently
 from ckpt_tools.storage.listing import names_of
 from ckpt_tools.storage.retry import there
 from ckpt_tools.storage.urls import inside, is_url
-
-if TYPE_CHECKING:
-    from ckpt_tools.inspection.seals import Same, Seals
 
 _ABOVE = 5
 """How many directories above a file an index that names it may lie (OCDBT: two, a snapshot: four)."""
@@ -73,10 +71,7 @@ class Indexes:
         same: Same = lambda *_: False,
     ) -> None:
         self.unseen: dict[str, str] = {}
-        self.seals: Seals | None = None
-        self._same = same
-        if seals:
-            self._make_seals(seals)
+        self.seals = Seals(seals, self.unseen, same)
         self._unread: dict[str, list[str]] = defaultdict(list)  # directory -> indexes
         for path in paths:
             if placed := formats.names.placed(path):
@@ -85,29 +80,17 @@ class Indexes:
                 self._unread[os.path.dirname(path)].append(path)
         self.known = {path for paths in self._unread.values() for path in paths}
         self._member_paths: dict[str, list[str]] = defaultdict(list)
-        self._claims: dict[str, list[Claim]] = defaultdict(list)
+        self._claims: dict[str, dict[Claim, None]] = defaultdict(dict)  # in order, each once
         self._sources: dict[str, set[tuple[str, str]]] = defaultdict(set)
-        self._claim_keys: set[tuple[str, Claim]] = set()  # of all in _claims
         self._broken: set[str] = set()
         self.findings: dict[str, list[Finding]] = {}
         self.left_out: dict[str, list[str]] = {}
         self.read: dict[str, tuple[tuple[Claim, ...], Report, Mapping[str, Box], Identity | None]] = {}
         self.bytes_read = 0
 
-    def _make_seals(self, seals: Mapping[str, str]) -> Seals:
-        from ckpt_tools.inspection.seals import Seals  # most trees have none
-
-        self.seals = made = Seals(seals, self.unseen, self._same)
-        return made
-
-    def add_seal(self, path: str, base: str) -> None:
-        """Add the seal of the directory ``base``, written after the tree was listed."""
-        (self.seals or self._make_seals({})).add(path, base)
-
     def claims(self, path: str) -> tuple[Claim, ...]:
         """Return the claims on a file by the indexes and seals in its directory and above."""
-        sealed = self.seals.claims(path) if self.seals else ()
-        return (*self.described(path), *sealed)
+        return (*self.described(path), *self.seals.claims(path))
 
     def described(self, path: str) -> tuple[Claim, ...]:
         """Return the claims on a file by indexes alone. Reads those in its directory and above."""
@@ -119,12 +102,9 @@ class Indexes:
                 directory = os.path.dirname(directory)
         return (*self._claims.get(path, ()), *claims_by_path(path))
 
-    def sealed(self, path: str) -> bool:
-        return self.seals is not None and bool(self.seals.claims(path))
-
     def sources_digest(self, path: str) -> str | None:
         """Return a digest of the indexes and seals behind ``claims``: "" if none, None if one changes."""
-        sources = {*self._sources.get(path, ()), *(self.seals.behind(path) if self.seals else ())}
+        sources = {*self._sources.get(path, ()), *self.seals.behind(path)}
         if not sources:
             return ""
         if any(not identity for _, identity in sources):
@@ -189,7 +169,9 @@ class Indexes:
                 if path is None:
                     continue
                 if self._there(path, found):
-                    self._keep(index, path, claim, sources)
+                    self._claims[path][claim] = None
+                    self._sources[path].update(sources)  # the files that the claim was read from
+                    self._member_paths[index].append(path)
                     if claim.follow and (path, claim) not in followed and len(followed) < _FOLLOWED:
                         followed.add((path, claim))
                         # only this claim: the paths in it are relative to the index
@@ -250,14 +232,6 @@ class Indexes:
         if report.verdict is not Verdict.OK and not anatomy.members:
             self._broken.add(index)
         return anatomy, (*part.above, (part.path, " ".join(map(str, identity))))
-
-    def _keep(self, index: str, path: str, claim: Claim, sources: tuple[_Seen, ...]) -> None:
-        """Keep a claim of an index on a file, once, and the files that the claim was read from."""
-        if (path, claim) not in self._claim_keys:
-            self._claim_keys.add((path, claim))
-            self._claims[path].append(claim)
-        self._sources[path].update(sources)
-        self._member_paths[index].append(path)
 
     def _place(self, base: str, name: str, claim: Claim, found: list[Finding]) -> str | None:
         """Return the path of a member of an index; None, and add to ``found``, if it is not clear."""

@@ -7,14 +7,20 @@ no reason to choose an older checkpoint.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping
-from typing import NamedTuple
+from functools import cache
 
 from msgspec.structs import replace
 
-from ckpt_tools.checksum import Progress, mismatches
-from ckpt_tools.checksum.store_sums import WorkedOut, add_whole_checksums, compared, of_chunks, to_work_out
+from ckpt_tools.checksum import Progress
+from ckpt_tools.checksum.store_sums import (
+    Agreement,
+    WorkedOut,
+    add_whole_checksums,
+    agree,
+    compared,
+    of_chunks,
+    to_work_out,
+)
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.seals.document import known_digests
 from ckpt_tools.model.finding import Finding, Verdict
@@ -27,45 +33,37 @@ from ckpt_tools.storage.stores.store import Replaced
 from ckpt_tools.storage.stores.told import stored_checksums
 
 _HINT = "run this again; if it stays so, look at what lies between: a proxy, a cache, this machine's memory"
-_NO_TIME = (
-    "it looks broken, and there was no time to compare what came with the checksum that the store keeps"
-)
+_NO_TIME = "it looks broken, and there was no time to compare it with the checksum that the store keeps"
 
 
-class KeptChecksum(WorkedOut):
-    """A store's checksum of one object, computed from the bytes that come."""
-
-    @property
-    def same(self) -> bool:
-        """Return True if all bytes were read, and the checksum is the one that the store keeps."""
-        return self.value == self.of.value
-
-    def finding(self) -> Finding | None:
-        """Return a finding if all bytes were read, and the checksum is not the one that the store keeps."""
-        of, value = self.of, self.value
-        if value is None or value == of.value:
-            return None
-        name, first = NAMES[of.algorithm], self.first_wrong
-        if first is not None:
-            what = f"{name} of bytes {first.offset:,} to {first.offset + first.length - 1:,}"
-            why = f"{what}, a part of its upload, is not what the store says"
-            return finding(NOT_KEPT, why, offset=first.offset)
-        kind = name if of.whole else f"{name} of the {len(of.parts):,} parts"
-        return finding(NOT_KEPT, f"{kind} is {value.hex()}, the store says {of.value.hex()}", offset=0)
+def find_difference(kept: WorkedOut) -> Finding | None:
+    """Return a finding if all bytes were read, and their checksum is not the one that the store keeps."""
+    of, value = kept.of, kept.value
+    if value is None or value == of.value:
+        return None
+    name, first = NAMES[of.algorithm], kept.first_wrong
+    if first is not None:
+        what = f"{name} of bytes {first.offset:,} to {first.offset + first.length - 1:,}"
+        why = f"{what}, a part of its upload, is not what the store says"
+        return finding(NOT_KEPT, why, offset=first.offset)
+    kind = name if of.whole else f"{name} of the {len(of.parts):,} parts"
+    return finding(NOT_KEPT, f"{kind} is {value.hex()}, the store says {of.value.hex()}", offset=0)
 
 
-def kept_checksum(source: OpenFile) -> KeptChecksum | None:
-    """Return None if the store keeps no usable checksum of the file. Raises Replaced."""
+def kept_checksum(source: OpenFile, *, to_prove: bool = False) -> WorkedOut | None:
+    """Return None if the store keeps no checksum of the file whose difference is damage; ``to_prove``: nor
+    one whose equality proves anything. Raises Replaced.
+    """
     if not isinstance(source, StoreSource):
         return None
     try:
-        stored = source.kept_checksums()
+        stored = add_whole_checksums(source.kept_checksums())
     except Replaced:
         raise
     except OSError:  # then only the checksums in the file judge it
         return None
-    checksum = to_work_out(add_whole_checksums(stored), to_prove=False)
-    return None if checksum is None else KeptChecksum(checksum, source.size)
+    of = to_work_out(stored, to_prove=False) or (to_work_out(stored, to_prove=True) if to_prove else None)
+    return None if of is None else WorkedOut(of, source.size)
 
 
 def say_not_kept(other: Finding) -> tuple[Finding, Finding]:
@@ -95,7 +93,7 @@ def weigh_again(
     if as_kept or again.verdict is not Verdict.BROKEN:
         return again
     try:
-        found = _find_difference(again.path, progress)
+        found = _read_whole(again.path, progress)
     except Stopped:
         found = finding("unreadable", _NO_TIME)
     except OSError as e:
@@ -106,43 +104,24 @@ def weigh_again(
     return replace(again, verdict=Verdict.UNKNOWN, findings=findings)
 
 
-def _find_difference(url: str, progress: Progress | None) -> Finding | None:
+def _read_whole(url: str, progress: Progress | None) -> Finding | None:
     """Read an object whole; return a finding if the store keeps another checksum than its bytes have, None
     if the same or none. An ETag that may be an MD5 counts: equal, it proves the damage; different, it leaves
     the object in doubt. Raises Stopped, and OSError.
     """
     with StoreSource(url) as source:
-        try:
-            stored = add_whole_checksums(source.kept_checksums())
-        except Replaced:
-            raise
-        except OSError:  # as above
+        kept = kept_checksum(source, to_prove=True)
+        if kept is None:
             return None
-        checksum = to_work_out(stored, to_prove=False) or to_work_out(stored, to_prove=True)
-        if checksum is None:
-            return None
-        comparison = KeptChecksum(checksum, source.size)
-        for _ in comparison.collect(mismatches(source, comparison.sums, progress=progress)):
-            raise AssertionError("nothing is stored that could differ")
-        return comparison.finding()
+        kept.read(source, progress=progress)
+        return find_difference(kept)
 
 
 class Evidence:
     """The checksums that stores keep of objects, each asked for once. Safe for several threads."""
 
     def __init__(self) -> None:
-        self._told: dict[str, StoreChecksums] = {}
-        self._lock = threading.Lock()
-
-    def told(self, url: str) -> StoreChecksums:
-        """Return all checksums that the store keeps of an object. Raises OSError."""
-        with self._lock:
-            if (cached := self._told.get(url)) is not None:
-                return cached
-        tree, key = mounts.tree_of(url)
-        stored = add_whole_checksums(stored_checksums(tree.store, tree.object(key)))
-        with self._lock:
-            return self._told.setdefault(url, stored)
+        self.told = cache(ask_store)
 
     def same(self, path: str, sealed: SealedFile, algorithm: str) -> bool:
         """Return True if a store's checksum shows that a file is the one that was sealed."""
@@ -154,36 +133,22 @@ class Evidence:
         return found is not None and found.same
 
 
-class Judged(NamedTuple):
-    """One comparison of an object: whether it is the expected one (``same``), and the difference in words."""
-
-    same: bool
-    what: str
-
-
-def compare_with_digests(stored: StoreChecksums, known: Mapping[str, bytes]) -> Judged | None:
-    """Return whether an object has the ``known`` digests, by algorithm; None if none is comparable."""
-    found = compared(stored, known)
-    if found is None:
-        return None
-    return Judged(found.same, _differs(found.checksum.algorithm, found.checksum.value, found.known))
+def ask_store(url: str) -> StoreChecksums:
+    """Return all checksums that the store keeps of an object. Raises OSError."""
+    tree, key = mounts.tree_of(url)
+    return add_whole_checksums(stored_checksums(tree.store, tree.object(key)))
 
 
-def compare_with_seal(stored: StoreChecksums, sealed: SealedFile, algorithm: str) -> Judged | None:
+def compare_with_seal(stored: StoreChecksums, sealed: SealedFile, algorithm: str) -> Agreement | None:
     """Return whether an object is the sealed file; None if its store keeps no comparable checksum."""
     if stored.size != sealed.size:
-        return Judged(False, f"it has {stored.size:,} bytes; {sealed.size:,} were sealed")
-    if (found := compare_with_digests(stored, known_digests(sealed, algorithm))) is not None:
+        return Agreement(False, "", f"it has {stored.size:,} bytes; {sealed.size:,} were sealed")
+    if (found := compared(stored, known_digests(sealed, algorithm))) is not None:
         return found
     for s in stored.sums:
         crcs = {"crc32": sealed.chunk_crc32, "crc32c": sealed.chunk_crc32c}.get(s.algorithm, "")
         chunks = [bytes.fromhex(crcs[i : i + 8]) for i in range(0, len(crcs), 8)]
         value = None if s.whole or s.weak else of_chunks(s, sealed.size, chunks)
         if value is not None:
-            return Judged(value == s.value, _differs(s.algorithm, s.value, value))
+            return agree(s, value)
     return None
-
-
-def _differs(algorithm: str, stored: bytes, known: bytes) -> str:
-    """Say in words that the store keeps another checksum than the known one."""
-    return f"the store says {NAMES[algorithm]} {stored.hex()}, {known.hex()} was expected"

@@ -9,10 +9,10 @@ safetensors, MindSpore's protobuf reader, TensorFlow's checkpoint reader.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import sys
 from collections.abc import Iterator
-from typing import Any, BinaryIO
 
 _REFUSALS = (
     "unsupported global",
@@ -26,41 +26,6 @@ _REFUSALS = (
 """Words of torch's refusals of a file (torch/_weights_only_unpickler.py, torch/serialization.py)."""
 
 
-class _Part:
-    """A byte range of a file as a file object, so that a segment of many gigabytes is not in memory twice."""
-
-    def __init__(self, file: BinaryIO, start: int, length: int) -> None:
-        self.file, self.start, self.length, self.at = file, start, length, 0
-
-    def read(self, n: int = -1) -> bytes:
-        n = self.length - self.at if n < 0 else min(n, self.length - self.at)
-        self.file.seek(self.start + self.at)
-        data = self.file.read(n)
-        self.at += len(data)
-        return data
-
-    def readinto(self, buffer: Any) -> int:
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-    def readline(self) -> bytes:
-        raise OSError("a zip archive has no lines")
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self.at = offset + (0, self.at, self.length)[whence]
-        return self.at
-
-    def tell(self) -> int:
-        return self.at
-
-    def seekable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return True
-
-
 def _torch(path: str, windows: list[tuple[int, int]]) -> Iterator[str]:
     import torch
 
@@ -71,8 +36,8 @@ def _torch(path: str, windows: list[tuple[int, int]]) -> Iterator[str]:
             file.seek(start)
             # a segment of DCP may be safetensors, whose content is whole if its header is
             if file.read(2) == b"PK":
-                part: Any = _Part(file, start, length)  # has the methods that torch uses
-                torch.load(part, map_location="cpu", weights_only=True)
+                file.seek(start)
+                torch.load(io.BytesIO(file.read(length)), map_location="cpu", weights_only=True)
     if not windows:
         torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
 

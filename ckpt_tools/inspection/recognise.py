@@ -45,7 +45,14 @@ def recognise(
     only_listed = bool(claims) and not described and not expect
     if only_listed and fmt and not (fmt.distinct or fmt.state or formats.names.known(name)):
         fmt = None  # a manifest lists text files as well, and many of them begin like JSON
-    return format_of(claims[0].format) if fmt is None and not wrong and claims else fmt, wrong
+    return fmt or _find_format_of_claims(claims, wrong), wrong
+
+
+def _find_format_of_claims(claims: Sequence[Claim], wrong: Sequence[Finding]) -> Format | None:
+    """Return the format of the first claim; if something is ``wrong``, of the first seal or manifest: what no
+    format recognises any more is still compared with it.
+    """
+    return next((format_of(c.format) for c in claims if not (wrong and gives_format(c))), None)
 
 
 def _say_empty(source: OpenFile, candidates: Sequence[Format]) -> list[Finding]:

@@ -14,7 +14,7 @@ import io
 import os
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,7 +30,7 @@ from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.seal import Seal, SealedCheckpoint, SealedFile
-from ckpt_tools.storage import ShortRead, opened
+from ckpt_tools.storage import ShortRead, opened, urls
 from ckpt_tools.storage.local import on_this_machine
 from ckpt_tools.storage.retry import is_file, is_link, there
 
@@ -42,7 +42,7 @@ LISTED = 16
 _ABOVE = 16
 """How many directories above a file its seal may lie."""
 _CLAIMS = 4
-"""Seals that one file is compared with, at most: more than there are algorithms."""
+"""Seals of different content that one file is compared with, at most: more than there are algorithms."""
 _ASKED = 4
 """Files of a seal whose counters tell whether the seal is of another save, at most."""
 _PROOF = 2
@@ -79,7 +79,7 @@ Same = Callable[[str, SealedFile, str], bool]
 class Seals:
     """The seals of a tree. ``bases`` maps the path of each seal to the directory of its names, ``findings`` a
     seal to the findings on it, ``about`` a file to the findings on the seals that name it. ``known`` are the
-    valid seals, ``absent`` the paths of those that name missing files.
+    valid seals by path, ``absent`` the paths of those that name missing files.
     """
 
     def __init__(
@@ -89,27 +89,23 @@ class Seals:
         self._unread: dict[str, list[str]] = defaultdict(list)  # directory -> seals
         for path, base in bases.items():
             self._unread[base].append(path)
-        self._climbed = set[str]()  # directories: seals in them and above them have been read
         self._entries: dict[str, tuple[_Entry, ...]] = {}
         self._whole = set[str]()  # directories of which a valid seal names every file
         self._last: SealedCheckpoint | None = None  # equal in all fragments: kept in memory once
-        self.known: list[Known] = []
+        self.known: dict[str, Known] = {}
         self.absent = set[str]()
-        self._by_path: dict[str, Known] = {}
         self.findings: dict[str, list[Finding]] = defaultdict(list)
         self.about: dict[str, list[Finding]] = defaultdict(list)
         self.unseen = unseen
 
     def claims(self, path: str) -> tuple[Claim, ...]:
         """Return the claims on a file by the seals in its directory and above; reads these seals."""
-        home = directory = os.path.dirname(path)
-        if self._unread and home not in self._climbed:
-            self._climbed.add(home)
-            for _ in range(_ABOVE):
-                self._read_of(directory)
-                directory = os.path.dirname(directory)
+        directory = os.path.dirname(path)
+        for _ in range(_ABOVE if self._unread else 0):
+            self._read_of(directory)
+            directory = os.path.dirname(directory)
         claims = list[Claim]()
-        for known, file in _index_by_content(self._entries.get(path, ())).values():
+        for known, file in self._entries.get(path, ()):
             check = partial(
                 compare,
                 size=file.size,
@@ -122,17 +118,16 @@ class Seals:
 
     def behind(self, path: str) -> Sequence[tuple[str, str]]:
         """Return (path, digest of its text) of each seal that the ``claims`` of a file rest on."""
-        return [(known.path, known.seal.digest) for known, _ in self._first_entries(path)]
+        return [(known.path, known.seal.digest) for known, _ in self._entries.get(path, ())]
 
     def add(self, path: str, base: str) -> None:
         """Add a seal that was written after the tree was listed."""
         self._unread[base].append(path)
-        self._climbed = {home for home in self._climbed if not f"{home}/".startswith(f"{base}/")}
 
     def unchanged(self, path: str, size: int, mtime_ns: int) -> SealedFile | None:
         """Return the entry of a file not written after its seals; None if it was, or if seals differ."""
         self.claims(path)
-        found = self._first_entries(path)
+        found = self._entries.get(path, ())
         is_current = all(f.size == size and mtime_ns <= known.mtime_ns for known, f in found)
         if len({f.chunks for _, f in found}) != 1 or not is_current:
             return None
@@ -141,16 +136,12 @@ class Seals:
     def sealed_by(self, path: str) -> list[tuple[SealedFile, str]]:
         """Return (entry, algorithm of the seal) of each valid seal that names a file."""
         self.claims(path)
-        return [(file, known.seal.algorithm) for known, file in self._first_entries(path)]
+        return [(file, known.seal.algorithm) for known, file in self._entries.get(path, ())]
 
     def leaves_out(self, path: str, home: str) -> bool:
         """Return True if the directory ``home`` has a seal, and the seal does not name the file."""
         self.claims(path)
         return home in self._whole and path not in self._entries
-
-    def at(self, path: str) -> list[Known]:
-        """Return the valid seal at ``path`` as a list; [] if there is none."""
-        return [self._by_path[path]] if path in self._by_path else []
 
     def members(self) -> Iterator[str]:
         """Yield every existing file that a seal names; reads all seals."""
@@ -165,8 +156,7 @@ class Seals:
     def forget(self) -> None:
         """Drop the entries of all files, once they are compared, to free memory."""
         self._entries = {path: rows for path, rows in self._entries.items() if is_seal(path)}
-        self.known = [known for known in self.known if os.path.basename(known.path) == NAME]
-        self._by_path = {known.path: known for known in self.known}
+        self.known = {path: known for path, known in self.known.items() if os.path.basename(path) == NAME}
 
     def _read_of(self, base: str) -> None:
         """Read the seals of one directory, and check them: fragments together, then the counters of each."""
@@ -176,8 +166,7 @@ class Seals:
         for known in found:
             differ = _list_other_counters(known, self._same)
             if len(differ) < _PROOF:
-                self.known.append(known)
-                self._by_path[known.path] = known
+                self.known[known.path] = known
                 self._keep(known)
                 if os.path.basename(known.path) == NAME:
                     self._whole.add(base)
@@ -246,9 +235,7 @@ class Seals:
             else:
                 present.append(path)
                 entry, have = _Entry(known, file), self._entries.get(path, ())
-                different = _index_by_content(have)
-                # one of the first entries, or its content differs from all of them
-                if len(have) < _CLAIMS or (len(different) < _CLAIMS and entry.content not in different):
+                if len(have) < _CLAIMS and all(entry.content != other.content for other in have):
                     self._entries[path] = (*have, entry)
         if outside:
             more = f" and {len(outside) - LISTED:,} more" if len(outside) > LISTED else ""
@@ -278,9 +265,6 @@ class Seals:
                 why = f"{name[:200]!r} was sealed, and what lies in its place is no file"
                 self.findings[known.path].append(finding("seal-missing", why, severity=Severity.WARNING))
 
-    def _first_entries(self, path: str) -> Sequence[_Entry]:
-        return self._entries.get(path, ())[:_CLAIMS]
-
     def _note(self, known: Known, f: Finding, present: Iterable[str]) -> None:
         """Note a finding for a seal, and for each path in ``present``."""
         self.findings[known.path].append(f)
@@ -305,22 +289,13 @@ def replaces(one: Known, fragments: Sequence[Known]) -> bool:
 
 
 def inside(base: str, name: str) -> str | None:
-    """Return the path of a file that a seal names; None if it is outside ``base`` or no valid name."""
+    """Return the path of a file that a seal names; None if it is outside ``base``, or no valid name."""
     try:
         os.fsencode(name)
     except UnicodeEncodeError:
         return None
-    if "\0" in name or name.startswith(("/", "../")) or name in ("", ".", ".."):
-        return None
-    return f"{base.rstrip('/')}/{name}" if os.path.normpath(name) == name else None
-
-
-def _index_by_content(rows: Sequence[_Entry]) -> dict[tuple[int, str, str], _Entry]:
-    """Map each content to the first entry that has it."""
-    out: dict[tuple[int, str, str], _Entry] = {}
-    for entry in rows:
-        out.setdefault(entry.content, entry)
-    return out
+    path = urls.inside(base, name)
+    return path if path == f"{base.rstrip('/')}/{name}" else None
 
 
 def _list_paths(known: Known) -> list[str]:
@@ -385,14 +360,9 @@ class Signatures:
         except ImportError:
             raise UsageError("CKPT_VERIFY_KEY needs the package model-signing", EXTRA) from None
         self._verifier = verifying
-        self._key, self._known = key, dict[str, Checked]()
+        self._key = key
+        self.checked = cache(self._check)
         usable(key, lambda: verifying.Config().use_elliptic_key_verifier(public_key=Path(key)))
-
-    def checked(self, path: str) -> Checked:
-        """Check the signature in this file, once."""
-        if path not in self._known:
-            self._known[path] = self._check(path)
-        return self._known[path]
 
     def valid(self, path: str) -> Statement | None:
         """Return the statement that the signature in this file signs; None if it is not valid."""

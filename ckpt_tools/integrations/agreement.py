@@ -95,7 +95,7 @@ def resume(
     Raises as ``ckpt_tools.plan`` does, on all ranks alike; also CannotLook when a rank does not see the files
     that the first one has verified.
     """
-    allowed = {*Selection.__match_args__} - {"rank"}
+    allowed = {*Selection.__struct_fields__} - {"rank"}
     if unknown := sorted(asked.keys() - allowed):
         hint = f"known: {', '.join(sorted(allowed))}"
         raise UsageError(f"{unknown[0]!r} is not an argument of this function", hint)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,11 +15,10 @@ from xxhash import xxh3_128_hexdigest
 from ckpt_tools.cache import remembering
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, UsageError
 from ckpt_tools.findings import finding
-from ckpt_tools.job.decision import failure
 from ckpt_tools.job.meeting import SAME, Meeting
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Verdict
-from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Choice, LoadPlan, RankLoad
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import first_launch
@@ -35,7 +34,8 @@ if TYPE_CHECKING:
     from ckpt_tools.job.decider import Listener
 
 
-_T = TypeVar("_T")
+Identity = tuple[object, ...]
+"""What a checkpoint is called on every node."""
 LISTED = 32
 """The most candidates that a node names: the newest ones."""
 _FOREIGN, _NAMED = 256, 4
@@ -45,30 +45,20 @@ _UP = "^"  # stands for ".." in names of paths: links may lead out of ROOT
 # ---- messages
 
 
-class Identity(Struct, frozen=True, array_like=True):
-    """The name of a checkpoint on every node; ``base`` is the directory of its run below the root."""
-
-    layout: str
-    base: str
-    prefix: str
-    step: int | None
-    epoch: int | None
-    step_in_epoch: int | None
-    generation: int | None
-
-
 class Candidate(Struct, frozen=True):
-    """A checkpoint as one node has it, or all; ``path`` is its name on every node. In the common order,
-    ``without`` are the nodes that named no part of it, each with True if it has more checkpoints than it
-    named.
+    """A checkpoint as one node has it, or all: without parts, and with names that are the same on every node.
+    ``step`` is what its files tell. In the common order, ``without`` are the nodes that named no part of it,
+    each with True if it has more checkpoints than it named.
     """
 
-    id: Identity
-    mtime: int
-    kind: Kind
+    checkpoint: Checkpoint
     step: int | None
-    path: str
     without: list[tuple[int, bool]] = []
+
+    @property
+    def id(self) -> Identity:
+        c = self.checkpoint
+        return c.layout, c.run, c.step, c.epoch, c.step_in_epoch, c.generation
 
 
 class Listing(Struct, frozen=True):
@@ -119,15 +109,17 @@ def top(root: str) -> str:
     return root if is_directory(root) else os.path.dirname(root)
 
 
-def name_of(path: str, root: str) -> str:
-    """Return the name of a path that is the same on every node, wherever each has mounted its disk."""
-    return "/".join(_UP if word == ".." else word for word in os.path.relpath(path, top(root)).split("/"))
+def describe(c: Checkpoint, planner: Planner) -> Candidate:
+    """Return a checkpoint of this node as all nodes name it, wherever each has mounted its disk."""
 
+    def name(path: str) -> str:
+        below = os.path.relpath(path, top(planner.root)).split("/")
+        return "/".join(_UP if word == ".." else word for word in below)
 
-def identify(c: Checkpoint, root: str) -> Identity:
-    """Return the identity of a checkpoint, the same on every node."""
-    base, prefix = name_of(c.parts[0].base, root), c.parts[0].prefix
-    return Identity(c.layout, base, prefix, c.step, c.epoch, c.step_in_epoch, c.generation)
+    run = f"{name(c.parts[0].base)}/{c.parts[0].prefix}"
+    restarts = (c.generation or 0) if planner.layouts.of(c).counting.restarts else 0
+    named = replace(c, run=run, parts=(), path=name(c.path), epoch_base=None, restarts=restarts)
+    return Candidate(named, planner.step(c))
 
 
 def merge(values: Sequence[Listing], planner: Planner) -> Order:
@@ -143,14 +135,15 @@ def merge(values: Sequence[Listing], planner: Planner) -> Order:
             listed.setdefault(row.id, {})[node] = row
     if all(len(rows) < len(values) for rows in listed.values()):
         _require_fresh_start(values, hosts, planner)
-    found = {repr(of): _merge_rows(rows, values) for of, rows in listed.items()}
-    seen = list[Checkpoint]()
-    for name, row in found.items():
-        layout, of = planner.layouts.get(row.id.layout), row.id
-        restarts = (of.generation or 0) if layout and layout.counting.restarts else 0
-        c = _without_parts(row, name)
-        seen.append(replace(c, run=of.base, mtime_ns=row.mtime, restarts=restarts))
-    return Order([found[c.path] for c in rank(seen, planner.order, planner.selection.prefer)], hosts)
+    found: dict[Checkpoint, Candidate] = {}
+    for rows in listed.values():
+        first = rows[min(rows)]
+        # the mean time: each clock may be off by its own amount, which cancels out over the same nodes
+        mtime = sum(row.checkpoint.mtime_ns for row in rows.values()) // len(rows)
+        c = replace(first.checkpoint, mtime_ns=mtime)
+        without = [(i, v.more) for i, v in enumerate(values) if i not in rows]
+        found[c] = Candidate(c, first.step, without)
+    return Order([found[c] for c in rank(list(found), planner.order, planner.selection.prefer)], hosts)
 
 
 def _require_one_job(values: Sequence[Listing]) -> None:
@@ -179,32 +172,6 @@ def _require_fresh_start(values: Sequence[Listing], hosts: Sequence[str], planne
         raise NoCheckpoint("there is no checkpoint on any node")
 
 
-def _merge_rows(rows: Mapping[int, Candidate], values: Sequence[Listing]) -> Candidate:
-    """Return one candidate from the ``rows`` of nodes that have it, with their mean time: each clock may be
-    off by its own amount, which cancels out over the same nodes.
-    """
-    mtime = sum(row.mtime for row in rows.values()) // len(rows)
-    without = [(i, v.more) for i, v in enumerate(values) if i not in rows]
-    return replace(rows[min(rows)], mtime=mtime, without=without)
-
-
-def _without_parts(row: Candidate, path: str) -> Checkpoint:
-    """Return a candidate as a checkpoint without files, for a node that may have none of them."""
-    of = row.id
-    return Checkpoint(
-        layout=of.layout,
-        run=repr(of),  # not a run of this node, but distinct for each identity
-        kind=row.kind,
-        parts=(),
-        path=path,
-        mtime_ns=0,
-        step=of.step,
-        epoch=of.epoch,
-        step_in_epoch=of.step_in_epoch,
-        generation=of.generation,
-    )
-
-
 def _merge_loads(values: Sequence[Loads]) -> Loads:
     """Return the loads of all nodes together, with a digest of their fingerprints."""
     digest = xxh3_128_hexdigest("\n".join(v.fingerprint for v in values).encode("utf-8", "surrogatepass"))
@@ -228,13 +195,14 @@ def agree(
 
 
 class _Node(Struct):
-    """This node's side of the agreement; every node makes the same exchanges in the same order."""
+    """This node's side of the agreement; every node makes the same exchanges in the same order. An error that
+    one raises ends the meeting of all.
+    """
 
     planner: Planner
     meeting: Meeting
     ranks: range
     asked: str
-    mine: dict[Identity, Checkpoint] = {}
     hosts: list[str] = []
     entries: dict[CheckpointKey, Candidate] = {}
 
@@ -243,8 +211,7 @@ class _Node(Struct):
         if not ranked:  # no node has anything
             return self.planner.plan_nothing()
         choice = self.planner.choose_first(ranked, self._judge, lambda c: self.entries[c.key].step)
-        plan = self._fail_together(lambda: self._weigh(choice, ranked))
-        host = self.hosts[self.meeting.me]
+        plan, host = self._weigh(choice, ranked), self.hosts[self.meeting.me]
         mine = [replace(r, files=tuple(replace(f, node=host) for f in r.files)) for r in plan.by_rank]
         answer = self.meeting.exchange(Loads(mine, plan.fingerprint), _merge_loads, Loads)
         if choice.checkpoint is None:
@@ -255,51 +222,52 @@ class _Node(Struct):
         loads = tuple(sorted((*mine, *others), key=lambda r: r.rank))
         return replace(plan, by_rank=loads, fingerprint=answer.fingerprint)
 
-    def _fail_together(self, work: Callable[[], _T]) -> _T:
-        """Return ``work()``. Its error is raised on every node: they wait for an exchange."""
-        try:
-            return work()
-        except CkptError as error:
-            self.meeting.exchange(failure(error), lambda _: {})
-            raise
-
     # ---- candidates
 
     def _exchange_candidates(self) -> list[Checkpoint]:
-        """Return the candidates of all nodes in the common order, without parts if this node has none. Raise
-        CannotLook if the order lacks one of this node's: all would start from an older checkpoint, or from
-        nothing.
-        """
-        listing, ranked = self._fail_together(self._list), list[Checkpoint]()
-        answer = self.meeting.exchange(listing, lambda values: merge(values, self.planner), Order)
-        self.hosts = answer.hosts
-        me, size = self.meeting.me, self.meeting.size
-
-        def require_mine() -> None:
-            strange = any(not 0 <= i < size for e in answer.order for i, _ in e.without)
-            strange = strange or any(self.planner.layouts.get(e.id.layout) is None for e in answer.order)
-            if strange or len(answer.hosts) != size:
-                raise CannotLook("node 0 tells of nodes or layouts that there are not", SAME)
-            known = {e.id for e in answer.order if all(i != me for i, _ in e.without)}
-            if lost := next((c for i, c in self.mine.items() if i not in known), None):
-                raise CannotLook(
-                    f"the first node leaves out {lost.label}, which this node has",
-                    "start again; if it stays so, add --meet DIR, a directory that only you can write",
-                )
-
-        self._fail_together(require_mine)
-        root = self.planner.root
+        """Return the candidates of all nodes in the common order, without parts if this node has none."""
+        planner, found = self.planner, self._find_own()
+        mine = {(row := describe(c, planner)).id: (row, c) for c in found[:LISTED]}
+        listing = Listing(
+            host=socket.gethostname(),
+            asked=self.asked,
+            ranks=(self.ranks.start, self.ranks.stop),
+            candidates=[row for row, _ in mine.values()],
+            more=len(found) > LISTED,
+            earlier=None if mine else first_launch.find_earlier_start(planner.root, planner.selection),
+        )
+        answer = self.meeting.exchange(listing, lambda values: merge(values, planner), Order)
+        self._require_mine(answer, {of: c for of, (_, c) in mine.items()})
+        self.hosts, ranked = answer.hosts, list[Checkpoint]()
         for row in answer.order:
-            mine = self.mine.get(row.id)
-            path = normal(os.path.join(top(root), row.path))
-            c = replace(mine, kind=row.kind) if mine else _without_parts(row, path)
+            c = row.checkpoint
+            if row.id in mine:
+                c = replace(mine[row.id][1], kind=c.kind)
+            else:
+                path = normal(os.path.join(top(planner.root), c.path))
+                c = replace(c, parts=(), path=path, mtime_ns=0, restarts=0)
             self.entries[c.key] = row
             ranked.append(c)
         return ranked
 
-    def _list(self) -> Listing:
+    def _require_mine(self, answer: Order, mine: Mapping[Identity, Checkpoint]) -> None:
+        """Raise CannotLook if the common order lacks a checkpoint of this node: all would start from an older
+        one, or from nothing; also if it tells of nodes or layouts that there are not.
+        """
+        nodes = {i for row in answer.order for i, _ in row.without} - {*range(self.meeting.size)}
+        layouts = [self.planner.layouts.get(row.checkpoint.layout) for row in answer.order]
+        if nodes or None in layouts or len(answer.hosts) != self.meeting.size:
+            raise CannotLook("node 0 tells of nodes or layouts that there are not", SAME)
+        known = {row.id for row in answer.order if all(i != self.meeting.me for i, _ in row.without)}
+        for lost in (c for of, c in mine.items() if of not in known):
+            raise CannotLook(
+                f"the first node leaves out {lost.label}, which this node has",
+                "start again; if it stays so, add --meet DIR, a directory that only you can write",
+            )
+
+    def _find_own(self) -> list[Checkpoint]:
         """Return this node's own candidates, best first; [] is no error, as other nodes may have some."""
-        root, ranked = self.planner.root, list[Checkpoint]()
+        ranked = list[Checkpoint]()
         try:
             ranked = self.planner.find_candidates()
             self.planner.settle_order()
@@ -309,22 +277,9 @@ class _Node(Struct):
             self.planner.weigh(error.plan, str(error))
             if not isinstance(error, NoCheckpoint):
                 raise
-            ranked = []
         if not ranked:
             self.planner.weigh(None, "there is no checkpoint on this node")
-        self.mine = {identify(c, root): c for c in ranked[:LISTED]}
-        rows = [
-            Candidate(i, c.mtime_ns, c.kind, self.planner.step(c), name_of(c.path, root))
-            for i, c in self.mine.items()
-        ]
-        return Listing(
-            host=socket.gethostname(),
-            asked=self.asked,
-            ranks=(self.ranks.start, self.ranks.stop),
-            candidates=rows,
-            more=len(ranked) > LISTED,
-            earlier=None if rows else first_launch.find_earlier_start(root, self.planner.selection),
-        )
+        return ranked
 
     # ---- judgements
 
@@ -337,7 +292,7 @@ class _Node(Struct):
                 for i, more in without
             )
             return Judgement(False, tuple(finding("missing-part", text, path=c.path) for text in texts))
-        mine = self._fail_together(lambda: self.planner.judge.judge(c))
+        mine = self.planner.judge.judge(c)
         lacks = set[int]()
         if not mine.usable:  # find this node's ranks without a sound file here
             bad, reports = (Verdict.BROKEN, Verdict.UNKNOWN), self.planner.session.reports

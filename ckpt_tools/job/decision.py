@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
+from itertools import chain, pairwise
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, to_builtins
@@ -196,7 +197,7 @@ def _require_links(document: Document, view: View) -> None:
     for rank, links in view.ranks.items():
         if len(links) != (n := loads.get(rank, 0)):
             raise Invalid(f"the view has {len(links)} links for rank {rank}, and the plan {n} files")
-    for link in (view.checkpoint, *view.shared, *(link for some in view.ranks.values() for link in some)):
+    for link in (view.checkpoint, *view.shared, *chain.from_iterable(view.ranks.values())):
         if not _is_below(link, view.root):
             raise Invalid(f"{link} leaves the view {view.root}")
 
@@ -219,19 +220,16 @@ def _require_resume_paths(document: Document, chosen: Chosen, resume: Resumed) -
     """
     from ckpt_tools.layouts import LAYOUTS
 
+    args = (resume.args or ()) if chosen.layout in {known.name for known in LAYOUTS} else ()
+    for before, word in pairwise(("", *args)):
+        # the word after --tag is a directory, whose name may begin with a dash
+        if word.startswith("-") and word not in RESUME_WORDS and before != "--tag":
+            raise Invalid(f"resume.args holds {word!r}, which no layout says")
+    paths = [("args:", word) for word in args if word.startswith("/") or is_url(word)]
     load_dir = (resume.env or {}).get("CKPT_LOAD_DIR")
-    paths = [("resume.path", resume.path), ("resume.env.CKPT_LOAD_DIR", load_dir)]
-    if chosen.layout in {known.name for known in LAYOUTS}:
-        args = resume.args or ()
-        for before, word in zip(("", *args), args, strict=False):
-            # the word after --tag is a directory, whose name may begin with a dash
-            if word.startswith("-") and word not in RESUME_WORDS and before != "--tag":
-                raise Invalid(f"resume.args holds {word!r}, which no layout says")
-            if word.startswith("/") or is_url(word):
-                paths.append(("resume.args:", word))
-    for where, path in paths:
+    for where, path in (("path", resume.path), ("env.CKPT_LOAD_DIR", load_dir), *paths):
         if path is not None and not _leads_to_plan(path, document, chosen):
-            raise Invalid(f"{where} {path} leads to nothing that was planned")
+            raise Invalid(f"resume.{where} {path} leads to nothing that was planned")
 
 
 def _leads_to_plan(path: str, document: Document, chosen: Chosen) -> bool:
@@ -308,27 +306,20 @@ class Decision(Struct, frozen=True, dict=True):
         """
         asked = (None,) if ranks is None else tuple(ranks)
         view, stage = self.document.view, self.document.stage
-        if not stage:
+        if not stage:  # else the objects that were copied do not count any more
             self._check_files(asked)
-        if view:
-            hint = "every node must see --view DIR, or build its own with --agree"
-            what = f"the view {view.root} that was built cannot be looked at"
-            with explain_refusal(what, hint), trust.named("the view"):
-                trust.check(view.root, self.trusted)
-        if stage:  # the objects that were copied do not count any more
+        if not view:
+            return
+        hint = "start again, and give each job a --view of its own that every node sees, or add --agree"
+        if stage:
             hint = "start again: what is not there as it was is brought again"
-            for link, f in self._pair_links(asked):
-                with explain_refusal(f"{link}, which was staged, cannot be looked at any more", hint):
-                    size = os.stat(link, follow_symlinks=False).st_size
-                if size != f.size:
-                    raise CannotLook(f"{link} has changed since it was staged", hint)
-        elif view:
-            for link, f in self._pair_links(asked):
-                with explain_refusal(f"{link} of the view that was built cannot be looked at", hint):
-                    to = os.readlink(link)
-                if to != f.path:
-                    why = f"the view has been replaced by another start: {link} leads to {to}"
-                    raise CannotLook(why, "start again, and give each job a --view of its own")
+        with explain_refusal(f"{view.root} cannot be looked at any more", hint), trust.named("the view"):
+            trust.check(view.root, self.trusted)
+        for link, f in self._pair_links(asked):
+            with explain_refusal(f"{link} cannot be looked at any more", hint):
+                same = os.lstat(link).st_size == f.size if stage else os.readlink(link) == f.path
+            if not same:
+                raise CannotLook(f"{link} has changed since the decision was made", hint)
 
     def _pair_links(self, ranks: tuple[int | None, ...]) -> Iterator[tuple[str, File]]:
         """Yield each link or copy with its planned file; files of ranks on other nodes have none here."""

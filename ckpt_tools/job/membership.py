@@ -100,9 +100,9 @@ class Membership(Struct, frozen=True):
     ``generation`` are recorded in the decision.
     """
 
-    key: str
-    member: str
-    unique: bool
+    key: str = ""
+    member: str = ""
+    unique: bool = False
     start: str = ""
     rank: int | None = None
     node: int | None = None
@@ -129,9 +129,7 @@ def of_worker(started: Started | None, env: Mapping[str, str], *, job: str, rank
         started = replace(started, start="")
     nodes, ranks = _find_place(started, rank)
     process = Membership(
-        key="",
         member="scheduler" if rank is None else f"rank-{rank}",
-        unique=False,
         rank=rank,
         node=_known_value(started.node),
         nodes=nodes,
@@ -169,20 +167,16 @@ def of_node(
     numbers = (options.node, line.node if line else None, _known_value(started.node))
     node = next((number for number in numbers if number is not None), None)
     process = Membership(
-        key="",
         member=f"node-{node}" if node is not None else f"host-{Process.here().host}",
-        unique=False,
         node=node,
         nodes=nodes,
         ranks=_ranks_of(node, line, world, nodes),
         generation=_known_value(started.restart) or 0,
     )
-    if job := options.job:  # an id of this start alone is a key for all nodes
-        key = safe(f"{job}.{process.generation}")
-        return replace(process, key=key, unique=True, place=safe(job), job=job)
-    if line and line.job:  # an id of several starts: each node has its own key, and the nodes meet
-        key = safe(f"{line.job}.{process.generation}.{process.member}")
-        return replace(process, key=key, place=safe(line.job), job=line.job)
+    if options.job:  # an id of this start alone
+        return _add_key(process, Started(""), env, options.job)
+    if line and line.job:
+        return _add_key(process, Started(line.launcher, job=line.job), env, "")
     return _add_key(process, started, env, "") if started.launcher else process
 
 
@@ -194,19 +188,13 @@ def _ranks_of(node: int | None, line: LaunchLine | None, world: int | None, node
 
 def _find_nodes(started: Started, line: LaunchLine | None, said: int | None) -> int:
     """Return the number of nodes: ``said``, else by command line or launcher. Raise UsageError if unknown."""
-    if said is not None:
-        return said or 1
-    if line and line.nodes is not None:
-        return line.nodes or 1
-    if started.node is None:  # as in the script of sbatch, which runs once for all nodes
-        return 1
-    if started.nodes is None:
-        raise UsageError(
-            f"this is node {started.node.value} ({started.node.provenance}), and how many there are"
-            " is unknown",
-            "set CKPT_NODES=N",
-        )
-    return started.nodes.value or 1
+    told = line.nodes if line and said is None else said
+    if told is None and started.node:  # the script of sbatch, which runs once for all nodes, has no node
+        if started.nodes is None:
+            node = f"node {started.node.value} ({started.node.provenance})"
+            raise UsageError(f"this is {node}, and how many there are is unknown", "set CKPT_NODES=N")
+        told = started.nodes.value
+    return told or 1
 
 
 def _add_key(process: Membership, started: Started, env: Mapping[str, str], job: str) -> Membership:

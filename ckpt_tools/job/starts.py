@@ -23,12 +23,15 @@ from ckpt_tools.planning import first_launch
 from ckpt_tools.planning.rules.choice import another_writer, restart_loop, tracker_stale
 from ckpt_tools.planning.rules.rule import Hit, finding_of
 from ckpt_tools.settings.checked_json import Invalid, NoJson, checked, parsed
+from ckpt_tools.storage import trust
 from ckpt_tools.storage.stalls import away, limited, watched
 from ckpt_tools.storage.trust import OURS, Trust
+from ckpt_tools.storage.writes import replace_file
 
 NAME = "starts.jsonl"
 _PATIENCE = 10.0  # seconds for a read of /proc, which hangs if a process does
 _LISTED = 32
+_MOST = 8 << 20  # bytes of the history of starts, some 20,000 starts
 _GONE = "bring it back from a copy if nobody meant to remove it; 'ckpt plan ROOT --history' lists the starts"
 
 
@@ -85,7 +88,21 @@ def history(root: str, directory: str, trusted: Trust = OURS) -> History:
     return History(root, tuple(reversed(starts)), len(rows) - len(starts))
 
 
-def line(decision: Decision) -> bytes:
+def add(directory: str, decision: Decision, trusted: Trust) -> None:
+    """Add a decision to the log in ``directory``, of which half goes when it is too long. No error counts."""
+    with suppress(OSError, CkptError), trust.directory(directory, trusted) as at:
+        with open(trust.create(NAME, os.O_WRONLY | os.O_APPEND, at, trusted), "ab", buffering=0) as file:
+            file.write(make_line(decision))
+            os.fsync(file.fileno())
+            size = os.fstat(file.fileno()).st_size
+        if size > _MOST:
+            with open(os.path.join(directory, NAME), "rb") as file:
+                file.seek(size - _MOST // 2)
+                newer = file.read().partition(b"\n")[2]
+            replace_file(directory, NAME, b"\n" + newer, trusted)
+
+
+def make_line(decision: Decision) -> bytes:
     """Return the line of a decision (docs/json.md), after a line feed, which ends a line that was cut."""
     about, chosen, ahead = decision.about, decision.document.checkpoint, decision.document.ahead or ()
     passed = [

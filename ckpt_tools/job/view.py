@@ -6,6 +6,7 @@ was replaced stays for a day, because a job may still read it.
 from __future__ import annotations
 
 import errno
+import glob
 import json
 import os
 import re
@@ -19,13 +20,13 @@ from msgspec import Struct
 
 from ckpt_tools.discovery.walk import roots
 from ckpt_tools.errors import UsageError, explain_refusal
-from ckpt_tools.job.files import create
 from ckpt_tools.job.view_tree import MARKER, Tree, fill
 from ckpt_tools.layouts import BUILT_IN, Layouts
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.settings import checked_json
 from ckpt_tools.storage import trust
-from ckpt_tools.storage.trust import OURS, Trust
+from ckpt_tools.storage.trust import OURS, Trust, Untrusted
+from ckpt_tools.storage.writes import replace_file
 
 SCHEMA = "ckpt-tools/view/v1"
 _DAY = 86400
@@ -51,13 +52,9 @@ def build(
     directory = os.path.abspath(directory)
     real = os.path.join(os.path.realpath(os.path.dirname(directory)), os.path.basename(directory))
     for top in roots(plan.root):
-        scanned = os.path.realpath(top)
-        if f"{real}/".startswith(f"{scanned.rstrip('/')}/"):
-            text = f"--view {directory} lies inside {top}"
-            raise UsageError(text, "name one outside, where ckpt may write")
-        if f"{scanned}/".startswith(f"{real.rstrip('/')}/"):
-            text = f"--view {directory} holds {top} itself"
-            raise UsageError(text, "name a directory of its own, outside it")
+        if os.path.commonpath([real, scanned := os.path.realpath(top)]) in (real, scanned):
+            text = f"--view {directory} lies inside {top}, or {top} in it"
+            raise UsageError(text, "name a directory of its own, outside it, where ckpt may write")
     tree = fill(plan, directory, layouts)
     hint = "make room, or name another directory with --view"
     with explain_refusal(f"the view {directory} could not be built", hint):
@@ -69,30 +66,72 @@ def build(
                 trust.absent(directory, trusted)
         new = f"{directory}.view-{secrets.token_hex(8)}"
         try:
-            _fill(new, tree)
-            _exchange_link(new, directory)
+            _fill(new, tree, trusted)
+            _exchange_link(new, directory, trusted)
         except BaseException:
             shutil.rmtree(new, ignore_errors=True)
             raise
-        _sweep(directory)
+        _sweep(directory, trusted)
     return tree.describe()
 
 
-def _not_ours(directory: str) -> UsageError:
+def _fill(new: str, tree: Tree, trusted: Trust) -> None:
+    """Make the directory ``new`` with the links and small files of ``tree``. The note is written first, so
+    that the remains of a killed builder are known as ours. Raise OSError.
+    """
+    os.mkdir(new, 0o755)
+    note = {"schema": SCHEMA, "checkpoint": tree.checkpoint.path, "files": sorted(tree.texts)}
+    for name, data in ((MARKER, json.dumps(note, indent=1).encode()), *tree.texts.items()):
+        home, _, base = f"{new}/{name}".rpartition("/")
+        trust.make(home)
+        replace_file(home, base, data, trusted)
+    for name, path in tree.links.items():
+        trust.make(os.path.dirname(f"{new}/{name}"))
+        os.symlink(path, f"{new}/{name}")
+
+
+def _exchange_link(new: str, directory: str, trusted: Trust) -> None:
+    """Make ``directory`` a link to ``new``, in place of nothing, an empty directory, or a view of ours
+    without other files. Raise OSError, and UsageError for anything else, such as a mount point.
+    """
+    aside = f"{new}.link"
+    try:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            os.rmdir(directory)  # an empty directory belongs to no view
+        if os.path.lexists(directory):
+            to = os.readlink(directory)
+            if not re.fullmatch(re.escape(os.path.basename(directory)) + _FRESH, to):
+                raise _explain_foreign(directory)
+            at = os.path.join(os.path.dirname(directory), to)
+            if os.path.isdir(at):
+                _require_ours(at, directory, trusted)
+            with suppress(OSError):
+                os.utime(directory)  # its time is when it was replaced
+        os.symlink(os.path.basename(new), aside)
+        os.rename(aside, directory)
+    except OSError as e:
+        if e.errno in (errno.ENOTEMPTY, errno.EBUSY, errno.EINVAL, errno.EISDIR):
+            raise _explain_foreign(directory) from e
+        raise
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(aside)
+
+
+def _explain_foreign(directory: str) -> UsageError:
     return UsageError(
-        f"--view {directory} is not empty, and no view that ckpt has built",
-        "name a directory that is not there yet",
+        f"--view {directory} is not empty, a link or a mount point, and no view that ckpt has built",
+        "name a directory that is not there yet; of a mount point, one in it",
     )
 
 
-def _require_ours(at: str, directory: str) -> None:
+def _require_ours(at: str, directory: str, trusted: Trust) -> None:
     """Raise UsageError for a view without our note, or with a file of others, which may not be lost."""
     try:
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with open(os.open(f"{at}/{MARKER}", flags), "rb") as f:  # a pipe reads as empty
-            note = checked_json.checked(checked_json.parsed(f.read(checked_json.MOST + 1) or b""), _Note)
-    except (OSError, ValueError):
-        raise _not_ours(directory) from None
+        data = trust.read(f"{at}/{MARKER}", checked_json.MOST, trusted)
+        note = checked_json.checked(checked_json.parsed(data), _Note)
+    except (OSError, ValueError, Untrusted):
+        raise _explain_foreign(directory) from None
     files = {MARKER, *note.files}
     for above, _, inside in os.walk(at):  # links to directories are not followed
         for name in inside:
@@ -104,68 +143,19 @@ def _require_ours(at: str, directory: str) -> None:
                 )
 
 
-def _fill(new: str, tree: Tree) -> None:
-    """Make the directory ``new`` with the links and small files of ``tree``. The note is written first, so
-    that the remains of a killed builder are known as ours. Raise OSError.
-    """
-    os.mkdir(new, 0o755)
-    note = {"schema": SCHEMA, "checkpoint": tree.checkpoint.path, "files": sorted(tree.texts)}
-    for name, data in ((MARKER, json.dumps(note, indent=1).encode()), *tree.texts.items()):
-        trust.make(os.path.dirname(f"{new}/{name}"))
-        create(f"{new}/{name}", data)
-    for home in {os.path.dirname(f"{new}/{name}") for name in tree.links}:
-        trust.make(home)
-    for name, path in tree.links.items():
-        os.symlink(path, f"{new}/{name}")
-
-
-def _exchange_link(new: str, directory: str) -> None:
-    """Make ``directory`` a link to ``new``, in place of nothing, an empty directory, or a view of ours
-    without other files. Raise OSError, and UsageError for anything else, such as a mount point.
-    """
-    aside = f"{new}.link"
-    try:
-        with suppress(FileNotFoundError, NotADirectoryError):
-            os.rmdir(directory)  # an empty directory belongs to no view
-        if os.path.islink(directory):
-            to = os.readlink(directory)
-            if not re.fullmatch(re.escape(os.path.basename(directory)) + _FRESH, to):
-                raise UsageError(f"--view {directory} is a symbolic link", "name the directory itself")
-            at = os.path.join(os.path.dirname(directory), to)
-            if os.path.isdir(at):
-                _require_ours(at, directory)
-            with suppress(OSError):
-                os.utime(directory)  # its time is when it was replaced
-        elif os.path.lexists(directory):
-            raise UsageError(f"--view {directory} is a file", "name a directory that is not there yet")
-        os.symlink(os.path.basename(new), aside)
-        os.rename(aside, directory)
-    except OSError as e:
-        if e.errno == errno.ENOTEMPTY:
-            raise _not_ours(directory) from e
-        if e.errno != errno.EBUSY:
-            raise
-        text = f"--view {directory} is a mount point"
-        raise UsageError(text, f"name a directory in it: {directory}/view") from e
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(aside)
-
-
-def _sweep(directory: str) -> None:
+def _sweep(directory: str, trusted: Trust) -> None:
     """Remove our views that were replaced a day ago or more, and the remains of killed builders."""
-    parent, name = os.path.split(directory)
-    for entry in os.listdir(parent):
-        path = os.path.join(parent, entry)
+    for path in glob.glob(f"{glob.escape(directory)}.view-*"):
         with suppress(OSError, UsageError):
-            if not re.fullmatch(re.escape(name) + _FRESH + r"(\.link)?", entry):
+            if not re.fullmatch(_FRESH + r"(\.link)?", path.removeprefix(directory)):
                 continue
-            if time.time() - os.lstat(path).st_mtime < _DAY or os.readlink(directory) == entry:
+            in_use = os.readlink(directory) == os.path.basename(path)
+            if in_use or time.time() - os.lstat(path).st_mtime < _DAY:
                 continue
             if os.path.islink(path):
                 os.unlink(path)
             elif not os.listdir(path):
                 os.rmdir(path)
             else:
-                _require_ours(path, directory)
+                _require_ours(path, directory, trusted)
                 shutil.rmtree(path)  # follows no links

@@ -24,60 +24,53 @@ PLACE = {"rank": "RANK", "world_size": "WORLD_SIZE", "local_rank": "LOCAL_RANK"}
 class Started(Struct, frozen=True):
     """One process's place in the job, each number with the variable that it comes from; None if the launcher
     does not tell the number, or if its meaning is unclear.
+
+    ``rank`` is global; ``local_world_size`` are the ranks on this node, ``node`` is its index, from 0.
+    ``job`` is the job's id ("" if there is none), from the variables ``job_from``; ``start`` is an id of this
+    start, the same in all its processes and in no other start. ``restart`` counts restarts of the job or its
+    workers. ``unclear`` says why a number that seems to be there is not used, with the variables that were
+    seen, and ``hint`` what to do about it. ``skip``: this process is no rank at all (msrun's scheduler).
     """
 
     launcher: str
     rank: Known | None = None
-    """Global rank of this process."""
     world_size: Known | None = None
-    """Ranks of the job."""
     local_rank: Known | None = None
     local_world_size: Known | None = None
-    """Ranks on this node."""
     node: Known | None = None
-    """Index of this node, from 0."""
     nodes: Known | None = None
     job: str = ""
-    """The job's id, "" when the launcher gives none."""
     job_from: str = ""
-    """The variables from which ``job`` comes."""
     start: str = ""
-    """An id of this start, the same in all its processes and in no other start; "" if there is none."""
     restart: Known | None = None
-    """How often the job or its workers were restarted."""
     max_restarts: Known | None = None
     unclear: str = ""
-    """Why a number that seems to be there is not used: which variables were seen, with their values."""
     hint: str = ""
-    """What to do about ``unclear``."""
     skip: bool = False
-    """This process is no rank at all (msrun's scheduler)."""
 
 
 class LaunchLine(Struct, frozen=True):
-    """One command line that starts a launcher on each node; None: the line has no such number."""
+    """One command line that starts a launcher on each node; None: the line has no such number.
+
+    ``nodes`` is how many at most; ``elastic``: their number may differ from start to start. ``node`` is this
+    node's index, None also if the launcher numbers the nodes itself; ``per_node`` are the workers on each,
+    which the launcher may restart ``restarts`` times. ``endpoint`` is where its nodes meet, as given;
+    ``host`` and ``port`` are its parts, or their defaults. ``before`` are the words before ``command``, which
+    the workers run, changed so that they can run any program.
+    """
 
     launcher: str
     nodes: int | None
-    """How many nodes, at most."""
     elastic: bool
-    """Whether the number of nodes may differ from start to start."""
     node: int | None
-    """This node's index; None also if the launcher numbers the nodes itself."""
     per_node: int | None
-    """Workers on each node."""
     restarts: int
-    """How often the launcher may restart its workers."""
     job: str
-    """The job's id, "" when the line gives none."""
     endpoint: str
-    """Where the launcher's nodes meet, as given; ``host`` and ``port`` are its parts, or their defaults."""
     host: str
     port: str
     before: tuple[str, ...]
-    """The words before ``command``, changed so that the workers can run any program."""
     command: tuple[str, ...]
-    """The command that the workers run."""
 
     def inside(self, ours: Sequence[str]) -> list[str]:
         """Return the line with ``ours`` (ckpt run --worker …) inside: each restart then decides anew."""

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -75,25 +76,19 @@ def read_line(command: Sequence[str], env: Mapping[str, str]) -> LaunchLine | No
     start = _find_start(command)
     if start is None:
         return None
-    options = {
-        name: value
-        for name in (*_FLAGS, *_VALUES)
-        if (value := env.get(f"PET_{name.upper().replace('-', '_')}"))
-    }
-    i = start
-    while i < len(command) and command[i].startswith("-"):
-        word, sign, value = command[i].partition("=")
+    options = {name: env.get(f"PET_{name.upper().replace('-', '_')}", "") for name in (*_FLAGS, *_VALUES)}
+    before, words = list(command[:start]), deque(command[start:])
+    while words and words[0].startswith("-"):
+        taken = [words.popleft()]
+        word, sign, value = taken[0].partition("=")
         option = _find_option(word)
-        if option is None:
-            i += 1
-        elif option in _FLAGS:
-            options[option], i = "1", i + 1
-        elif sign:
-            options[option], i = value, i + 1
-        else:
-            options[option], i = (command[i + 1] if i + 1 < len(command) else ""), i + 2
-    other_options = [w for w in command[start:i] if _find_option(w) not in ("no-python", "module")]
-    return _make_line(options, [*command[:start], *other_options], command[i:])
+        if option in _VALUES and not sign and words:
+            taken.append(value := words.popleft())
+        if option:
+            options[option] = "1" if option in _FLAGS else value
+        if option not in ("no-python", "module"):
+            before += taken
+    return _make_line({name: value for name, value in options.items() if value}, before, words)
 
 
 def _find_start(command: Sequence[str]) -> int | None:
@@ -108,7 +103,7 @@ def _find_start(command: Sequence[str]) -> int | None:
     return None
 
 
-def _make_line(options: Mapping[str, str], before: Sequence[str], after: Sequence[str]) -> LaunchLine:
+def _make_line(options: Mapping[str, str], before: Iterable[str], after: Iterable[str]) -> LaunchLine:
     """Return the line of ``options``, by long names; ``before`` stays if ``after``, the command, goes."""
     nodes = options.get("nnodes", "1")
     least, _, most = nodes.partition(":")

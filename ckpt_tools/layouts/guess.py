@@ -1,16 +1,16 @@
-"""The tables of ckpt.toml for files that no layout recognises, worked out from the files' names. Pure.
+"""The table of ckpt.toml for files that no layout recognises, worked out from the files' names. Pure.
 
 One number of a name is that of the save: the one behind a word such as step or epoch, else the last number
-that varies and does not count from 0. Files with the same number are one save; so are files of one directory
-without numbers.
+that varies and does not count from 0. Files with the same number are one save. Where names do not tell which
+files are one save, nothing is guessed, and the guess says why.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
-from posixpath import commonpath, dirname
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from posixpath import dirname
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -20,6 +20,7 @@ from ckpt_tools.layouts.common import templates
 from ckpt_tools.layouts.common.piece import Piece
 from ckpt_tools.layouts.common.templates import TOKENS, compile_template
 from ckpt_tools.layouts.files import numbers_named
+from ckpt_tools.layouts.user import check_template
 
 _DATE = r"(?<!\d)(?:19|20)\d\d[-_.]?[01]\d[-_.]?[0-3]\d(?:[-_T. ]?\d\d[-_.]?\d\d(?:[-_.]?\d\d)?)?(?!\d)"
 _NUMBER = re.compile(rf"{_DATE}|\d+\.\d+|\d+")
@@ -38,23 +39,15 @@ _NOTES = {
     "name": "{name}: text without a meaning",
 }
 Reader = Callable[[str], Mapping[str, bytes]]
-Look = Callable[[str], tuple[str, str]]
-"""Path -> (``optimizer`` of its state alone, else ""; the signature of a model's tensors saved with it, else
-"").
+Look = Callable[[str], str]
+"""Path -> ``state`` of a file with a model and its optimizer's state, ``optimizer`` of one with the latter
+alone, else "".
 """
 _ASKED = 3
 """How many files of a template are asked what they hold, as some may be damaged."""
 
 
-class _Row(NamedTuple):
-    """One file: the directories above its save, and the numbers of the rest of its path."""
-
-    path: str
-    above: str
-    numbers: tuple[str, ...]
-
-
-class GuessedPiece(Struct, frozen=True, dict=True):
+class GuessedPiece(Struct, frozen=True):
     """The files of one template."""
 
     template: str
@@ -62,57 +55,55 @@ class GuessedPiece(Struct, frozen=True, dict=True):
     fields: frozenset[str]
     notes: tuple[str, ...]  # what else a number could mean
     saves: frozenset[tuple[str, ...]]  # the run and the numbers of each save
-    role: str = ""
-    sure: bool = True  # a word names each number, or it is a step and does not count from 0
-    state: str = ""  # the signature of files that hold a whole state
+    sure: bool  # a word names each number, or it is a step and does not count from 0
+    role: str = ""  # what files hold, as ``Look`` says; in a finished guess the role
 
-    @cached_property
-    def names(self) -> list[re.Pattern[str]]:
-        return [re.compile(compile_template(name)) for name in self.template.split("/")]
+    @property
+    def home(self) -> str:
+        """The template of the directory in which all files of a save lie; "" if they lie beside others."""
+        return self.template.rpartition("/")[0].partition("/")[0]
 
     def matches(self, path: str) -> bool:
-        names = path.split("/")[-len(self.names) :]
-        return len(names) == len(self.names) and all(map(re.Pattern.fullmatch, self.names, names))
+        parts, names = self.template.split("/"), path.split("/")
+        return len(names) >= len(parts) and templates.read_path(parts, names) is not None
 
 
 class Guess(NamedTuple):
-    """The pieces of each layout; ``left_out`` are the paths of files that no template fits."""
+    """The pieces of one layout, or none and ``why``; no template describes the files ``left_out``."""
 
-    layouts: tuple[tuple[GuessedPiece, ...], ...]
-    left_out: tuple[str, ...]
+    pieces: tuple[GuessedPiece, ...]
+    left_out: tuple[str, ...] = ()
+    why: str = ""
 
     @property
     def is_sure(self) -> bool:
-        """Return True if all files are of one layout, and names tell which save and rank each is of."""
-        return len(self.layouts) == 1 and not self.left_out and all(p.sure for p in self.layouts[0])
+        """Return True if names tell of all files which save and rank each is of."""
+        return bool(self.pieces) and not self.left_out and all(p.sure for p in self.pieces)
 
 
-def guess(sizes: Mapping[str, int], placed: Collection[str] = (), look: Look = lambda _: ("", "")) -> Guess:
-    """Return the layouts of files (path -> size); their templates fit no path that others have ``placed``."""
-    made: dict[str, GuessedPiece] = {}
-    shapes = [_Shape(texts, rows) for texts, rows in _group_by_texts(list(sizes)).items()]
+def guess(sizes: Mapping[str, int], placed: Collection[str] = (), look: Look = lambda _: "") -> Guess:
+    """Return the layout of files (path -> size); its templates fit no path that others have ``placed``."""
+    begun = tuple(path for path in sizes if any(map(templates.is_begun, path.split("/"))))
+    shapes = _group_by_texts([path for path in sizes if path not in begun])
     several = any(f in WHOSE and s.varies(i) for s in shapes for i, f in enumerate(_name_fields(s.texts)))
-    for shape in shapes:
-        p = _add_directories(_make_piece(shape, several), placed)
-        if p is not None and not re.search(r"(?:\{name\}[^/]*){3}", p.template):  # too many ways to read it
-            known = made.get(p.template, replace(p, paths=(), saves=frozenset()))
-            role, state = next(filter(any, map(look, p.paths[-_ASKED:])), (known.role, known.state))
-            paths, saves = known.paths + p.paths, known.saves | p.saves
-            made[p.template] = replace(p, paths=paths, saves=saves, role=role, state=state)
-    layouts = tuple(tuple(_assign_roles(pieces, sizes)) for pieces in _group_layouts(made.values()))
-    taken = {path for pieces in layouts for p in pieces for path in p.paths if p.matches(path)}
-    return Guess(layouts, tuple(path for path in sizes if path not in taken))
+    made = dict[str, GuessedPiece]()
+    for p in (_make_piece(shape, several) for shape in shapes):
+        known = made.get(p.template, replace(p, paths=(), saves=frozenset()))
+        made[p.template] = replace(p, paths=known.paths + p.paths, saves=known.saves | p.saves)
+    pieces = [replace(p, role=next(filter(None, map(look, p.paths[-_ASKED:])), "")) for p in made.values()]
+    why = next(_find_doubts(pieces, placed), "") if pieces else "all files are of saves under way"
+    return Guess((), tuple(sizes), why) if why else Guess(tuple(_assign_roles(pieces, sizes)), begun)
 
 
 def find_tracker(pieces: Sequence[GuessedPiece], read: Reader) -> dict[str, str]:
     """Return the keys of ckpt.toml for a tracker file, {} without one: a small file called like a tracker
     that in each run holds the number or name of a save. ``read`` returns the small files of a directory.
     """
-    saves: dict[str, set[str]] = {}
+    saves = defaultdict[str, set[str]](set)
     for p in pieces:
-        first = -len(p.names)
+        first = -p.template.count("/") - 1
         for names in (path.split("/") for path in p.paths):
-            saves.setdefault("/".join(names[:first]), set()).add(names[first])
+            saves["/".join(names[:first])].add(names[first])
     texts = {run: read(run) for run in saves}
     for name in sorted(filter(_TRACKER.search, set.intersection(*map(set, texts.values())))):
         said = [(texts[run][name].decode(errors="replace").strip(), saved) for run, saved in saves.items()]
@@ -123,46 +114,55 @@ def find_tracker(pieces: Sequence[GuessedPiece], read: Reader) -> dict[str, str]
     return {}
 
 
-def _group_by_texts(paths: Sequence[str]) -> Mapping[tuple[str, ...], list[_Row]]:
-    """Return files, as rows, by the texts around the numbers in their paths below their runs."""
-    shapes: dict[tuple[str, ...], list[_Row]] = {}
-    begins = {p: _find_save(p) for p in paths if not any(map(templates.is_begun, p.split("/")))}
-    homes = _find_homes([path for path, begin in begins.items() if begin is None])
-    for path, begin in begins.items():
-        above = homes[path] if begin is None else path[:begin]
-        names = path[len(above) :].split("/")
-        if begin is None and len(names) > 1 and above:  # its template tells the directory of the save
-            names.insert(0, above.split("/")[-2])
-        texts = _NUMBER.split("/".join(names))
-        shapes.setdefault(tuple(texts), []).append(_Row(path, above, tuple(_NUMBER.findall("/".join(names)))))
-    return shapes
+# ---- shapes
 
 
-def _find_save(path: str) -> int | None:
-    """Return the offset of the first name with a number, None without one; if a word calls any number step or
-    epoch, of the first name with a number behind a word.
+class _Shape(NamedTuple):
+    """Files whose paths differ in numbers alone."""
+
+    texts: tuple[str, ...]  # around the numbers
+    paths: tuple[str, ...]
+    runs: tuple[str, ...]  # for each file the directories above its save
+    columns: Sequence[tuple[str, ...]]  # for each number its values in all files
+
+    def varies(self, i: int) -> bool:
+        return len(set(self.columns[i])) > 1
+
+    def is_plain(self, i: int) -> bool:
+        return all(map(str.isdigit, self.columns[i]))
+
+    def repeats(self, i: int, j: int) -> bool:
+        """Return True if number ``i`` equals the other number ``j`` in each file, leading zeros aside."""
+        mine, other = ([n.lstrip("0") for n in self.columns[k]] for k in (i, j))
+        return mine == other
+
+    def list_saves(self, fields: Sequence[str]) -> list[tuple[str, ...]]:
+        """Return for each file its run and the numbers of its save."""
+        when = [column for column, field in zip(self.columns, fields, strict=True) if field in WHEN]
+        return list(zip(self.runs, *when, strict=True))
+
+
+def _group_by_texts(paths: Sequence[str]) -> list[_Shape]:
+    """Return files by the texts around the numbers in their paths below their runs."""
+    rows = defaultdict[tuple[str, ...], list[tuple[str, ...]]](list)
+    for path in paths:
+        names = path.split("/")
+        begin = _find_save(names)
+        below = "/".join(names[begin:])
+        rows[tuple(_NUMBER.split(below))].append((path, "/".join(names[:begin]), *_NUMBER.findall(below)))
+    columns = {texts: list(zip(*same, strict=True)) for texts, same in rows.items()}
+    return [_Shape(texts, told[0], told[1], told[2:]) for texts, told in columns.items()]
+
+
+def _find_save(names: Sequence[str]) -> int:
+    """Return which name of a path is the first with a number, or the last one if none has a number; if a word
+    calls any number step or epoch, the first with a number behind a word.
     """
-    names = path.split("/")
     told = [_name_fields(_NUMBER.split(name)) for name in names]
-    called = any(WHEN.intersection(fields) for fields in told)
+    called = any(map(WHEN.intersection, told))
     plain = [any(map(str.isdigit, _NUMBER.findall(name))) for name in names]
     begins = (i for i, fields in enumerate(told) if plain[i] and (any(fields) or not called))
-    first = next(begins, None)
-    return None if first is None else sum(len(name) + 1 for name in names[:first])
-
-
-def _find_homes(paths: Sequence[str]) -> Mapping[str, str]:
-    """Return the directory of the save of each file without numbers: the one directory that has all of them;
-    or each directory in it, if it is the root or these have files of the same names.
-    """
-    above = commonpath(list(map(dirname, paths))) if paths else ""
-    above += "/" if above else ""
-    inside: dict[str, set[str]] = {}
-    for head, _, rest in (path[len(above) :].partition("/") for path in paths):
-        inside.setdefault(head if rest else "", set()).add(rest or head)
-    files = list(inside.values())
-    several = not above or (len(files) > 1 and all(names == files[0] for names in files))
-    return {path: path[: path.find("/", len(above)) + 1] if several else above for path in paths}
+    return next(begins, len(names) - 1)
 
 
 def _name_fields(texts: Sequence[str]) -> list[str]:
@@ -177,32 +177,7 @@ def _name_fields(texts: Sequence[str]) -> list[str]:
     return fields
 
 
-class _Shape(Struct, frozen=True, dict=True):
-    """Files whose paths differ in numbers alone: ``texts`` around the numbers, and a row for each file."""
-
-    texts: tuple[str, ...]
-    rows: Sequence[_Row]
-
-    @cached_property
-    def columns(self) -> list[tuple[str, ...]]:
-        """For each number its values in all rows."""
-        return [tuple(row.numbers[i] for row in self.rows) for i in range(len(self.texts) - 1)]
-
-    def varies(self, i: int) -> bool:
-        return len(set(self.columns[i])) > 1
-
-    def is_plain(self, i: int) -> bool:
-        return all(map(str.isdigit, self.columns[i]))
-
-    def repeats(self, i: int, j: int) -> bool:
-        """Return True if number ``i`` equals the earlier number ``j`` in each row, leading zeros aside."""
-        mine, other = ([n.lstrip("0") for n in self.columns[k]] for k in (i, j))
-        return mine == other
-
-    def of(self, fields: Sequence[str]) -> list[tuple[str, ...]]:
-        """Return for each file its run and the numbers of its save."""
-        when = [column for column, field in zip(self.columns, fields, strict=True) if field in WHEN]
-        return list(zip((row.above for row in self.rows), *when, strict=True))
+# ---- pieces
 
 
 def _count_from_0(values: Collection[str]) -> bool:
@@ -216,16 +191,15 @@ def _make_piece(shape: _Shape, several: bool) -> GuessedPiece:
     for i in [i for i, field in enumerate(told) if several and field in WHOSE]:
         told[i] = told[i] if any(n.strip("0") for n in shape.columns[i]) else ""
     fields = _complete_fields(shape, told)
-    unsaid = {field for field, said in zip(fields, told, strict=True) if field != said} | {"shard"}
-    notes = tuple(note for field, note in _NOTES.items() if field in unsaid & set(fields))
-    paths = tuple(row.path for row in shape.rows)
+    unsaid = {field for field, said in zip(fields, told, strict=True) if field != said}
+    notes = tuple(note for field, note in _NOTES.items() if field in (unsaid | {"shard"}) & set(fields))
     alone = not WHEN & set(fields) and ONCE & set(fields)
-    saves = frozenset(zip(paths) if alone else shape.of(fields))
-    sure = bool(WHEN & set(fields)) and not any(_check_doubts(shape, fields, told))
-    return GuessedPiece(_write_template(shape, fields), paths, frozenset(fields), notes, saves, sure=sure)
+    saves = frozenset(zip(shape.paths) if alone else shape.list_saves(fields))
+    sure = bool(WHEN & set(fields)) and not any(_find_ambiguous(shape, fields, told))
+    return GuessedPiece(_write_template(shape, fields), shape.paths, frozenset(fields), notes, saves, sure)
 
 
-def _check_doubts(shape: _Shape, fields: Sequence[str], told: Sequence[str]) -> Iterator[bool]:
+def _find_ambiguous(shape: _Shape, fields: Sequence[str], told: Sequence[str]) -> Iterator[bool]:
     """Yield True for each step or rank without a word that counts from 0, and so may be the other one."""
     for column, field, said in zip(shape.columns, fields, told, strict=True):
         if field in ("step", "rank") and field != said:
@@ -249,109 +223,88 @@ def _complete_fields(shape: _Shape, told: Sequence[str]) -> list[str]:
 def _find_step(shape: _Shape, unnamed: Sequence[int]) -> int:
     """Return which of the ``unnamed`` numbers is the step: the last that varies and does not count from 0."""
     steps = [i for i in unnamed if not _count_from_0(shape.columns[i])]
-    varying = list(filter(shape.varies, steps)) or steps
-    return varying[-1] if varying else next(filter(shape.varies, unnamed), unnamed[0])
+    steps = steps or list(filter(shape.varies, unnamed))[:1] or [unnamed[0]]
+    return (list(filter(shape.varies, steps)) or steps)[-1]
 
 
 def _guess_field(shape: _Shape, fields: Sequence[str], i: int) -> str:
-    """Return the field of the number ``i``, which varies and has no word: an equal number's, or a guess."""
+    """Return the field of the number ``i``, which varies and has no word: an equal number's; ``rank`` or
+    ``shard`` if a save has several values of it; else ``name``.
+    """
     if not shape.is_plain(i):
         return "metric" if all(n.count(".") == 1 for n in shape.columns[i]) else "date"
-    told = [j for j, field in enumerate(fields) if field and shape.is_plain(j) and shape.repeats(i, j)]
-    return fields[told[0]] if told else _guess_within_saves(shape, fields, i)
-
-
-def _guess_within_saves(shape: _Shape, fields: Sequence[str], i: int) -> str:
-    """Return ``rank`` or ``shard`` if a save has several values of the number ``i``, else ``name``."""
-    rows = set(zip(shape.of(fields), shape.columns[i], strict=True))
-    saves, with_0 = {save for save, _ in rows}, {save for save, number in rows if not number.strip("0")}
-    several = len(rows) > len(saves)
-    counted = _count_from_0(shape.columns[i]) if several else False
-    if counted and 2 * len(with_0) >= len(saves) and not WHOSE & set(fields):
+    if told := [field for j, field in enumerate(fields) if field and shape.repeats(i, j)]:
+        return told[0]
+    saves = shape.list_saves(fields)
+    if len(set(zip(saves, shape.columns[i], strict=True))) == len(set(saves)):
+        return "name"
+    if _count_from_0(shape.columns[i]) and not WHOSE & set(fields):
         return "rank"
-    return "shard" if several and "shard" not in fields else "name"
-
-
-def _spell(text: str) -> str:
-    """Return a literal text as a template spells it: brackets as choices of one word."""
-    return re.sub(r"[][{}]|[<>]+", lambda odd: f"<{odd[0]}>" if odd[0] in "[]{}" else "{name}", text)
+    return "shard" if "shard" not in fields else "name"
 
 
 def _write_template(shape: _Shape, fields: Sequence[str]) -> str:
     """Return the template, which begins with the first name that has a field."""
-    texts = list(map(_spell, shape.texts))
-    out, begin = texts[0], -1
+    out, begin = shape.texts[0], -1
     for i, field in enumerate(fields):
         begin = out.rfind("/") + 1 if field and begin < 0 else begin
-        numbers = {row.numbers[i] for row in shape.rows}
-        widths = {len(number) for number in numbers if field not in ("name", "metric", "date")}
-        padded = len(widths) == 1 and any(n.startswith("0") and len(n) > 1 for n in numbers)
+        widths = {len(number) for number in shape.columns[i] if field not in ("name", "metric", "date")}
+        padded = len(widths) == 1 and any(n.startswith("0") and len(n) > 1 for n in shape.columns[i])
         width = f":0{min(widths)}d" if padded else ""
-        out += (f"{{{field}{width}}}" if field else shape.rows[0].numbers[i]) + texts[i + 1]
+        out += (f"{{{field}{width}}}" if field else shape.columns[i][0]) + shape.texts[i + 1]
     return out[max(begin, 0) :]
 
 
-def _add_directories(p: GuessedPiece, placed: Collection[str]) -> GuessedPiece | None:
-    """Return the piece with directories before its template so that it fits no ``placed`` path, or None."""
-    while any(map(p.matches, placed)):
-        above = {f"//{path}".split("/")[-len(p.names) - 1] for path in p.paths}
-        if len(above) > 1 or not (name := above.pop()) or ">" in name:
-            return None
-        p = replace(p, template=f"{_spell(name)}/{p.template}")
-    return p
+# ---- one layout
 
 
-def _group_layouts(pieces: Iterable[GuessedPiece]) -> list[list[GuessedPiece]]:
-    """Return the pieces by layout: pieces with a save in common are of one. But a file with a whole state
-    under a name of loops.toml is a save alone, to which no other state of the same model belongs.
-    """
-    layouts: list[list[GuessedPiece]] = []
+def _find_doubts(pieces: Sequence[GuessedPiece], placed: Collection[str]) -> Iterator[str]:
+    """Yield why the pieces are not the templates of one layout."""
     for p in pieces:
-        joined = [p]
-        for layout in [layout for layout in layouts if any(p.saves & other.saves for other in layout)]:
-            if not any(_are_two_saves(q, other) for q in joined for other in layout):
-                layouts.remove(layout)
-                joined = [*layout, *joined]
-        layouts.append(joined)
-    return _join_lone(layouts)
+        if odd := _find_misfit(p):
+            yield f"no template can spell {odd}"
+        if taken := next(filter(p.matches, placed), None):
+            yield f"what spells {p.paths[0]} spells {taken} too, which is of another layout"
+    if _is_series_and_last(pieces):
+        return
+    largest = max(pieces, key=lambda p: len(p.saves))
+    for p in pieces:
+        if p.home != largest.home or p.saves.isdisjoint(largest.saves):
+            yield f"neither numbers nor directories make {p.paths[0]} and {largest.paths[0]} one save"
+    first, *others = [p for p in pieces if p.role == "state"] or pieces[:1]
+    for p in others:
+        # a file with a whole state under a name of loops.toml is a save alone
+        if not p.fields & WHEN or len({numbers_named(q.paths[0])[0] is None for q in (first, p)}) > 1:
+            yield f"{first.paths[0]} and {p.paths[0]} hold a whole state each"
 
 
-def _are_two_saves(p: GuessedPiece, other: GuessedPiece) -> bool:
-    """Return True if files with the same whole state are two saves, not one: by their names in loops.toml."""
-    in_loops = {numbers_named(path)[0] is not None for path in (p.paths[0], other.paths[0])}
-    return bool(p.state) and p.state == other.state and (len(in_loops) > 1 or not p.fields & WHEN)
+def _find_misfit(p: GuessedPiece) -> str | None:
+    """Return a path that the template does not fit, any path if the template is wrong, else None."""
+    try:
+        check_template(p.template)
+        return next((path for path in p.paths if not p.matches(path)), None)
+    except ValueError:
+        return p.paths[0]
 
 
-def _join_lone(layouts: list[list[GuessedPiece]]) -> list[list[GuessedPiece]]:
-    """Return the layouts; a lone file joins the one run beside it if both or neither hold whole states."""
-    for lone in [layout for layout in layouts if _is_lone(layout)]:
-        beside = [o for o in layouts if o is not lone and _get_homes(o) == _get_homes(lone)]
-        alike = [o for o in beside if any(p.state for p in o) == bool(lone[0].state)]
-        if len(beside) == len(alike) == 1 and beside[0][0].fields & WHEN:
-            layouts.remove(lone)
-            beside[0] += lone
-    return layouts
-
-
-def _is_lone(pieces: Sequence[GuessedPiece]) -> bool:
-    """Return True if a layout is one file, whose name has no number of a save."""
-    return len(pieces) == len(pieces[0].paths) == 1 and not pieces[0].fields & (WHEN | ONCE)
-
-
-def _get_homes(pieces: Sequence[GuessedPiece]) -> set[str]:
-    return {dirname(path) for p in pieces for path in p.paths}
+def _is_series_and_last(pieces: Sequence[GuessedPiece]) -> bool:
+    """Return True for whole states with a number, and one without beside them: its content tells the step."""
+    if len(pieces) != 2 or any(p.role != "state" for p in pieces):
+        return False
+    last, series = sorted(pieces, key=lambda p: bool(p.fields & WHEN))
+    alone = len(last.paths) == 1 and not last.fields & (WHEN | ONCE) and bool(series.fields & WHEN)
+    return alone and {dirname(path) for path in series.paths} == {dirname(last.paths[0])}
 
 
 def _assign_roles(pieces: Sequence[GuessedPiece], sizes: Mapping[str, int]) -> Iterator[GuessedPiece]:
-    """Yield the pieces of a layout with the words in their names as roles; without a model among these the
-    largest is the model. A save of one file beside others is a model, too.
+    """Yield the pieces with the words in their names as roles; without a model among these the largest is the
+    model. All files of a series are models.
     """
-    if pieces[0].fields & WHEN and _is_lone(pieces[-1:]):
-        yield from _assign_roles(pieces[:-1], sizes)
-        yield replace(pieces[-1], role="model")
+    if _is_series_and_last(pieces):
+        yield from (replace(p, role="model") for p in pieces)
         return
-    roles = [p.role or _name_role(p.template) for p in pieces]
-    largest = [max(sizes[path] for path in p.paths) * (not p.role) for p in pieces]
+    roles = [p.role if p.role == "optimizer" else _name_role(p.template) for p in pieces]
+    largest = [max(sizes[path] for path in p.paths) * (p.role != "optimizer") for p in pieces]
     if "model" not in roles and any(largest):
         roles[largest.index(max(largest))] = "model"
     for i, (p, role) in enumerate(zip(pieces, roles, strict=True)):
@@ -391,14 +344,14 @@ def near_miss(piece: Piece, path: str) -> Miss | None:
     fits, or if not even the first literal text of the template is there.
     """
     tail = "/".join(path.split("/")[-piece.depth - 1 :])
-    parts, reached, best = _split_template(piece.template), "", 0
+    parts, fits = _split_template(piece.template), [""]
     for i in range(1, len(parts) + 1):
-        m = re.match(compile_template("".join(parts[:i])), tail)
-        if m is None:
+        if (m := re.match(compile_template("".join(parts[:i])), tail)) is None:
             break
-        reached, best = m[0], i
-    literal = any(token.strip("/") and token[0] not in "{[<" for token in parts[:best])
+        fits.append(m[0])
+    best, rest = len(fits) - 1, tail[len(fits[-1]) :]
     if best == len(parts):
-        fits = re.fullmatch(compile_template(piece.template), tail) is not None
-        return None if fits else Miss(path, reached, "the end of the name", tail[len(reached) :])
-    return Miss(path, reached, parts[best], tail[len(reached) :][:80]) if literal else None
+        whole = re.fullmatch(compile_template(piece.template), tail)
+        return None if whole else Miss(path, fits[-1], "the end of the name", rest)
+    literal = any(token.strip("/") and token[0] not in "{[<" for token in parts[:best])
+    return Miss(path, fits[-1], parts[best], rest[:80]) if literal else None

@@ -5,10 +5,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Literal
 
+from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import replace
 
 from ckpt_tools.layouts import Layouts, use
@@ -40,36 +41,43 @@ from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Resume
 
 _UNIT = "write {epoch} in the template if its number counts epochs, or name what counts with step_keys"
-_LAYOUT = {
-    "name": str,
-    "title": str,
-    "tracker": str,
-    "tracker_holds": str,
-    "reshardable": bool,
-    "committed": bool,
-    "commit": str,
-    "needs": list,
-    "step_keys": list,
-    "epoch_keys": list,
-    "epoch_base": int,
-    "resume_args": list,
-    "piece": list,
-}
-_PIECE = {
-    "template": str,
-    "role": str,
-    "formats": list,
-    "kind": str,
-    "replicated_over": list,
-    "sharded": bool,
-    "shared": bool,
-    "single": bool,
-    "required": bool,
-    "loaded": bool,
-    "unfinished": bool,
-    "here": bool,
-}
-_READERS = ("sharded", "shared", "single")
+_Word = Annotated[str, Meta(min_length=1)]
+
+
+class PieceTable(Struct, frozen=True, forbid_unknown_fields=True):
+    """A table ``[[layout.piece]]``."""
+
+    template: str = ""
+    role: _Word = "model"
+    formats: tuple[_Word, ...] = ()
+    kind: Kind = Kind.PERIODIC
+    replicated_over: tuple[_Word, ...] = ()
+    sharded: bool = False
+    shared: bool = False
+    single: bool = False
+    required: bool = True
+    loaded: bool = True
+    unfinished: bool = False
+    here: bool = False
+
+
+class LayoutTable(Struct, frozen=True, forbid_unknown_fields=True):
+    """A table ``[[layout]]``."""
+
+    name: Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9_-]*$")]
+    piece: Annotated[tuple[PieceTable, ...], Meta(min_length=1)]
+    title: _Word = ""
+    tracker: _Word = ""
+    tracker_holds: Literal["step", "name"] = "step"
+    reshardable: bool = False
+    committed: bool = False
+    commit: _Word = ""
+    needs: tuple[_Word, ...] = ()
+    step_keys: tuple[_Word, ...] = ()
+    epoch_keys: tuple[_Word, ...] = ()
+    epoch_base: int | None = None
+    resume_args: tuple[_Word, ...] = ()
+
 
 _LONGEST, _MOST_TEXTS, _MOST_TOGETHER, _DEEPEST = 1024, 2, 3, 8
 _TEXT = re.compile(r"\{(?:" + "|".join(TEXTS) + r")\}")
@@ -92,109 +100,74 @@ def load(tables: object, known_formats: Sequence[str] = ()) -> Layouts:
     return Layouts(own)
 
 
-def _check_keys(table: object, allowed: Mapping[str, type], where: str) -> dict[str, Any]:
-    """Return the table. Raise ValueError for an unknown key, or a value of the wrong type or empty."""
-    if not isinstance(table, dict):
-        raise ValueError(f"{where} is not a table")  # noqa: TRY004 - as above
-    for key, value in table.items():
-        if key not in allowed:
-            raise ValueError(f"{where}: unknown key {key!r}; known: {', '.join(allowed)}")
-        if type(value) is not allowed[key]:
-            raise ValueError(f"{where}: {key} must be {allowed[key].__name__}, not {value!r}")
-        if value == "":
-            raise ValueError(f"{where}: {key} is empty")
-        if isinstance(value, list) and key != "piece" and not all(isinstance(v, str) and v for v in value):
-            raise ValueError(f"{where}: {key} must be a list of words")
-    return table
-
-
 def _read_layout(table: object, number: int, known_formats: Sequence[str]) -> Layout:
-    t = _check_keys(table, _LAYOUT, f"layout {number}")
-    name = t.get("name", "")
-    where = f"layout {name or number}"
-    if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
-        raise ValueError(f"{where}: name must be of a-z, 0-9, - and _")
-    if not t.get("piece"):
-        raise ValueError(f"{where}: it needs at least one [[layout.piece]] with a template")
-    made = (_check_piece(p, f"{where}, piece {i}", i, known_formats) for i, p in enumerate(t["piece"], 1))
-    pieces = tuple(made)
+    try:
+        t = convert(table, LayoutTable)
+    except ValidationError as e:
+        raise ValueError(f"layout {number}: {e}; docs/adding-a-layout.md has all keys") from e
+    where = f"layout {t.name}"
+    rows = enumerate(t.piece, 1)
+    pieces = tuple(_read_piece(p, f"{where}, piece {i}", i, known_formats) for i, p in rows)
     _check_table(t, {p.role for p in pieces}, where)
-    step_keys, epoch_keys = tuple(t.get("step_keys", ())), tuple(t.get("epoch_keys", ()))
-    by_name = t.get("tracker_holds") == "name"
+    keys = {"step": t.step_keys, "epoch": t.epoch_keys, "by_name": False}
+    read = {"read": read_number} if t.tracker_holds == "step" else {"read": read_last_name, "name": name_home}
     return Layout(
-        name=name,
-        title=t.get("title", name),
+        name=t.name,
+        title=t.title or t.name,
         pieces=pieces,
-        resume=partial(_resume, tuple(t.get("resume_args", ()))),
+        resume=partial(_resume, t.resume_args),
         reference="ckpt.toml",
         limits=("only what its table says is checked",),
-        steps=partial(read_steps, step=step_keys, epoch=epoch_keys, by_name=False)
-        if step_keys or epoch_keys
-        else partial(read_steps, step=STEPS, epoch=EPOCHS),
-        check=partial(_check, step_keys, epoch_keys),
-        tracker=Tracker(t.get("tracker", ""), read_last_name, name_home)
-        if by_name
-        else Tracker(t.get("tracker", ""), read_number),
-        complete=Complete(
-            commit=t.get("commit", ""), needs=tuple(t.get("needs", ())), by_name=t.get("committed", False)
+        steps=partial(
+            read_steps, **(keys if t.step_keys or t.epoch_keys else {"step": STEPS, "epoch": EPOCHS})
         ),
-        counting=Counting(first_epoch=t.get("epoch_base")),
-        reshardable=t.get("reshardable", False),
+        check=partial(_check, t.step_keys, t.epoch_keys),
+        tracker=Tracker(t.tracker, **read),
+        complete=Complete(commit=t.commit, needs=t.needs, by_name=t.committed),
+        counting=Counting(first_epoch=t.epoch_base),
+        reshardable=t.reshardable,
         compared=Compared.BY_PIECE,
     )
 
 
-def _check_table(t: Mapping[str, Any], roles: set[str], where: str) -> None:
+def _check_table(t: LayoutTable, roles: set[str], where: str) -> None:
     """Raise ValueError if the keys of a layout's table contradict its pieces, or have impossible values."""
-    for key in ("commit", "needs"):
-        for role in [t[key]] if isinstance(t.get(key), str) else t.get(key, ()):
-            if role not in roles:
-                raise ValueError(f"{where}: {key} names the role {role!r}, which no piece has")
-    if "/" in t.get("tracker", ""):
-        raise ValueError(f"{where}: tracker is a file's name, not the path {t['tracker']!r}")
-    for arg in t.get("resume_args", ()):
-        if odd := next((m for m in _ARGUMENT.findall(arg) if m not in _TOLD), None):
-            raise ValueError(f"{where}: resume_args knows {', '.join(_TOLD)}, not {odd}")
-    holds = t.get("tracker_holds", "step")
-    if holds not in ("step", "name"):
-        raise ValueError(f"{where}: tracker_holds is 'step' or 'name' (of the directory), not {holds!r}")
+    for key, named in (("commit", (t.commit,) if t.commit else ()), ("needs", t.needs)):
+        if odd := next((role for role in named if role not in roles), None):
+            raise ValueError(f"{where}: {key} names the role {odd!r}, which no piece has")
+    if "/" in t.tracker:
+        raise ValueError(f"{where}: tracker is a file's name, not the path {t.tracker!r}")
+    if odd := next((m for m in _ARGUMENT.findall(" ".join(t.resume_args)) if m not in _TOLD), None):
+        raise ValueError(f"{where}: resume_args knows {', '.join(_TOLD)}, not {odd}")
 
 
-def _check_piece(table: object, where: str, number: int, known_formats: Sequence[str]) -> Piece:
-    t = _check_keys(table, _PIECE, where)
-    if (kind := t.get("kind", "periodic")) not in list(Kind):
-        raise ValueError(f"{where}: kind is one of {', '.join(Kind)}, not {kind!r}")
-    piece = _read_piece(t, number, Kind(kind))
+def _read_piece(t: PieceTable, where: str, number: int, known_formats: Sequence[str]) -> Piece:
+    template = t.template.removeprefix("{run}/")  # runs are named by the directories above it
     try:
-        _check_names(piece.template)
-    except (ValueError, OverflowError, re.error) as e:
+        check_template(template)
+    except ValueError as e:
         raise ValueError(f"{where}: {e}") from e
-    if known_formats and (odd := next((f for f in piece.formats if f not in known_formats), None)):
+    if known_formats and (odd := next((f for f in t.formats if f not in known_formats), None)):
         raise ValueError(f"{where}: there is no format {odd!r}; 'ckpt formats' lists them")
-    if odd := next((a for a in piece.readers.replicated_over if a not in COORDS), None):
+    if odd := next((a for a in t.replicated_over if a not in COORDS), None):
         raise ValueError(f"{where}: replicated_over names axes among {', '.join(COORDS)}, not {odd!r}")
-    return piece
-
-
-def _read_piece(t: Mapping[str, Any], number: int, kind: Kind) -> Piece:
-    over, loaded = tuple(t.get("replicated_over", ())), t.get("loaded", True)
     return Piece(
         f"piece{number}",
-        t.get("role", "model"),
-        t.get("template", "").removeprefix("{run}/"),  # runs are named by the directories above it
-        tuple(t.get("formats", ())),
-        kind,
-        Readers(replicated_over=over, **{key: t[key] for key in _READERS if key in t}),
-        required=t.get("required", True),
-        loaded=loaded,
-        stage=Stage.UNDER_WAY if t.get("unfinished") else Stage.ANY,
-        changes=Changes.PER_SAVE if loaded or "formats" in t else Changes.MARK,
-        where=Where.HERE if t.get("here") else Where.NAMED,
+        t.role,
+        template,
+        t.formats,
+        t.kind,
+        Readers(t.shared, t.sharded, t.single, t.replicated_over),
+        required=t.required,
+        loaded=t.loaded,
+        stage=Stage.UNDER_WAY if t.unfinished else Stage.ANY,
+        changes=Changes.PER_SAVE if t.loaded or t.formats else Changes.MARK,
+        where=Where.HERE if t.here else Where.NAMED,
     )
 
 
-def _check_names(template: str) -> None:
-    """Raise ValueError or re.error for a wrong template, name by name, as they are matched in a tree."""
+def check_template(template: str) -> None:
+    """Raise ValueError for a wrong template, name by name, as they are matched in a tree."""
     if len(template) > _LONGEST:
         raise ValueError(f"a template of {len(template)} characters is longer than {_LONGEST}")
     for name in template.split("/"):
@@ -206,7 +179,10 @@ def _check_names(template: str) -> None:
         if odd := re.search(r"[][{}<>]", rest):
             raise ValueError(f"{odd[0]} in {name!r} has no partner within that name")
         _check_bounds(name)
-        re.compile(compile_template(name))
+        try:
+            re.compile(compile_template(name))
+        except (OverflowError, re.error) as e:
+            raise ValueError(str(e)) from e
 
 
 def _check_bounds(name: str) -> None:

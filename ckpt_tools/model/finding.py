@@ -28,27 +28,35 @@ class Flaw(Struct, frozen=True):
     follows: bool = False
 
 
-class Severity(IntEnum):
+class Word(str, Enum):
+    """A text of a fixed set, printed as it is."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class Degree(IntEnum):
+    """One of a few steps, printed as its name."""
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+class Severity(Degree):
     """What a finding makes of the verdict: error -> broken, warning -> suspect, note -> unchanged."""
 
     NOTE = 0
     WARNING = 1
     ERROR = 2
 
-    def __str__(self) -> str:
-        return self.name.lower()
 
-
-class Verdict(str, Enum):
+class Verdict(Word):
     """The verdict on a file. ``unknown``: nobody looked, or could look; never the same as ok."""
 
     OK = "ok"
     SUSPECT = "suspect"
     BROKEN = "broken"
     UNKNOWN = "unknown"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 class Finding(Struct, frozen=True):

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import Enum
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.finding import Finding, Word
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Kind(str, Enum):
+class Kind(Word):
     """Why a checkpoint was saved (docs/design.md section 2)."""
 
     PERIODIC = "periodic"
@@ -22,9 +21,6 @@ class Kind(str, Enum):
     BEST = "best"
 
     __hash__ = str.__hash__  # an Enum's own is a slow Python call, and a million parts are grouped by kind
-
-    def __str__(self) -> str:
-        return self.value
 
     @property
     def adjective(self) -> str:

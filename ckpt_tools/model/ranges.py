@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 Ranges = tuple[tuple[int, int], ...]
 """(first, last) of each range of consecutive numbers, ascending."""
@@ -69,40 +69,30 @@ def names(of: Iterable[str]) -> str:
     """Return file names as a text, names that differ by one number together: ``__{0, 2}_0.distcp``."""
     every = sorted(set(of))
     most = max((len(_NUMBER.split(name)) for name in every), default=0)
-    groupings = (_by_number(every, at) for at in range(1, most, 2))
-    shortest = min(groupings, key=len, default={name: [name] for name in every})
-    texts = (rows[0] if len(rows) == 1 else _join_numbers(key, rows) for key, rows in shortest.items())
-    return ", ".join(texts)
+    shortest = min((_by_number(every, at) for at in range(1, max(most, 2), 2)), key=len)
+    return ", ".join(_join_numbers(*key, numbers) for key, numbers in shortest.items())
 
 
-def _by_number(every: Iterable[str], at: int) -> dict[str, list[str]]:
-    """Return names without their number at ``at`` -> these numbers; a width in the key keeps leading zeros.
-    Names that nothing groups are their own key and number.
+def _by_number(every: Iterable[str], at: int) -> dict[tuple[str, int, str], list[str]]:
+    """Return (text before, width, text behind) -> the numbers at piece ``at`` of the names; the width keeps
+    leading zeros. A name without such a number is the text before, its number "" and its width -1.
     """
-    rows: dict[str, list[str]] = {}
-    ungrouped: dict[str, list[str]] = {}
+    rows: dict[tuple[str, int, str], list[str]] = {}
     for name in every:
         pieces = _NUMBER.split(name)
-        if at >= len(pieces) or "\0" in name:
-            ungrouped[name] = [name]
-            continue
-        number = pieces[at]
-        pieces[at] = f"\0{len(number) if number.startswith('0') and number != '0' else 0}\0"
-        rows.setdefault("".join(pieces), []).append(number)
-    for key, numbers in rows.items():
-        if len(numbers) == 1:
-            before, _, after = key.split("\0")
-            ungrouped[before + numbers[0] + after] = [before + numbers[0] + after]
-    return {key: numbers for key, numbers in rows.items() if len(numbers) > 1} | ungrouped
+        number = pieces[at] if at < len(pieces) else ""
+        width = len(number) if number.startswith("0") and number != "0" else 0 if number else -1
+        rows.setdefault(("".join(pieces[:at]), width, "".join(pieces[at + 1 :])), []).append(number)
+    return rows
 
 
-def _join_numbers(key: str, numbers: Iterable[str]) -> str:
-    """Return the name of a group, its numbers in braces."""
-    before, width, after = key.split("\0")
-    inside = ", ".join(
-        "–".join(str(n).zfill(int(width)) for n in dict.fromkeys(pair)) for pair in ranges(map(int, numbers))
-    )
-    return f"{before}{{{inside}}}{after}"
+def _join_numbers(before: str, width: int, behind: str, numbers: Sequence[str]) -> str:
+    """Return the name of a group, its numbers in braces; the name itself if it is alone."""
+    if len(numbers) == 1:
+        return f"{before}{numbers[0]}{behind}"
+    pairs = ranges(map(int, numbers))
+    inside = ", ".join("–".join(str(n).zfill(width) for n in dict.fromkeys(pair)) for pair in pairs)
+    return f"{before}{{{inside}}}{behind}"
 
 
 def tensor_names(of: Collection[str]) -> str:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum, IntEnum
 from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from ckpt_tools.model.finding import Finding, Verdict
+from ckpt_tools.model.finding import Degree, Finding, Verdict, Word
 
 Scalar = int | float | str | bool | None
 """A plain value found in a checkpoint's metadata."""
 NO_METADATA: Mapping[str, Scalar] = {}
 
 
-class Level(IntEnum):
+class Level(Degree):
     """How deep a check looks; each level includes the ones before it (docs/design.md section 6)."""
 
     PRESENCE = 0
@@ -24,11 +23,8 @@ class Level(IntEnum):
     VALUES = 3
     LOAD = 4
 
-    def __str__(self) -> str:
-        return self.name.lower()
 
-
-class Guard(str, Enum):
+class Guard(Word):
     """What notices a change in some bytes. Only ``checksum`` counts as coverage."""
 
     CHECKSUM = "checksum"
@@ -37,9 +33,6 @@ class Guard(str, Enum):
     """No checksum covers them, but every changed bit contradicts something else, such as a length."""
     UNPROTECTED = "unprotected"
     """Some or all changes go unseen."""
-
-    def __str__(self) -> str:
-        return self.value
 
 
 class Region(NamedTuple):

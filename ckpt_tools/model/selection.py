@@ -62,13 +62,13 @@ class Trust(Struct, frozen=True):
     directories: tuple[str, ...] = ()
 
 
-class ReadOptions(Struct, frozen=True):
+class Reading(Struct, frozen=True, kw_only=True):
     """How files are read, for every request.
 
     ``jobs`` is how many threads or processes read at once, 0 for one per CPU; ``io`` says how contents are
     read (auto, direct), ``limit_rate`` how many bytes per second at most. No contents are read after
     ``budget`` seconds. With ``cache`` verdicts are kept for later runs, and verdicts that are at most
-    ``max_age`` seconds old are used; ``note`` is called with one sentence when they cannot be used.
+    ``max_age`` seconds old are used.
 
     ``exclude`` are patterns, relative to the root, of entries that are treated as absent; a torn file younger
     than ``settle`` seconds may still be being written. ``require`` names entries that must be in every file.
@@ -77,12 +77,8 @@ class ReadOptions(Struct, frozen=True):
     globals that the patterns in ``trust_global`` match.
 
     ``layouts`` are the layouts to use, None for the built-in ones. ``stores`` are the options of stores, None
-    for those that this process was given before. With ``by_store`` the checksums that stores keep are used in
-    place of bytes that are not read. ``explain`` requests a map of each file's bytes. ``trust`` says whose
-    key file and cache count besides this user's own.
-
-    ``progress`` is called with (bytes read so far, bytes to read as far as known), from any thread. If it has
-    a method ``file``, that is called with each path that is opened and the number of files (None: unknown).
+    for those that this process was given before. ``trust`` says whose key file and cache count besides this
+    user's own.
     """
 
     jobs: int = 0
@@ -90,7 +86,6 @@ class ReadOptions(Struct, frozen=True):
     limit_rate: float | None = None
     budget: float | None = None
     cache: bool = False
-    max_age: float = 0.0
     exclude: tuple[str, ...] = ()
     settle: float = 120.0
     require: tuple[str, ...] = ()
@@ -99,13 +94,26 @@ class ReadOptions(Struct, frozen=True):
     verify_key: str | None = None
     trust_global: tuple[str, ...] = ()
     key_file: str | None = None
-    by_store: bool = False
-    explain: bool = False
     trust: Trust = Trust()
-    progress: Callable[[int, int], None] | None = None
-    note: Callable[[str], object] | None = None
     layouts: Layouts | None = None
     stores: StoreOptions | None = None
+
+
+class ReadOptions(Reading, frozen=True):
+    """How files are read for one answer: ``Reading``, and what is not asked of a choice.
+
+    With ``by_store`` the checksums that stores keep are used in place of bytes that are not read. ``explain``
+    requests a map of each file's bytes. ``note`` is called with one sentence when verdicts of earlier runs
+    cannot be used.
+    ``progress`` is called with (bytes read so far, bytes to read as far as known), from any thread. If it has
+    a method ``file``, that is called with each path that is opened and the number of files (None: unknown).
+    """
+
+    max_age: float = 0.0
+    by_store: bool = False
+    explain: bool = False
+    progress: Callable[[int, int], None] | None = None
+    note: Callable[[str], object] | None = None
 
 
 _KINDS = (None, *map(str, Kind))
@@ -119,9 +127,9 @@ _ALLOWED: Mapping[str, tuple[object, ...]] = {
 }
 
 
-class Selection(Struct, frozen=True):
+class Selection(Reading, frozen=True):
     """The request of ``latest`` and ``plan`` (docs/design.md sections 5 and 7); defaults are those of the
-    commands. Fields that are not explained here are those of ``ReadOptions``.
+    commands.
 
     ``replica_groups`` maps a role ("" for every role) to groups of ranks; ``sizes`` holds parallel sizes such
     as {"tp": 2, "pp": 4}. ``strategy_dir`` is a directory of MindSpore strategy files. ``resume_from``
@@ -147,7 +155,6 @@ class Selection(Struct, frozen=True):
     layout: str | None = None
     run: str | None = None
     prefix: str | None = None
-    exclude: tuple[str, ...] = ()
     max_step: int | None = None
     order: str | None = None
     resume_from: str | None = None
@@ -161,34 +168,19 @@ class Selection(Struct, frozen=True):
     sizes: Mapping[str, int] = field(default_factory=dict)
     rank_order: str = "tp-cp-ep-dp-pp"
     save_interval: int | None = None
-    require: tuple[str, ...] = ()
-    require_seal: bool = False
-    seal_dir: str | None = None
-    verify_key: str | None = None
-    settle: float = 120.0
     level: Level = Level.CONTENT
     compare_only: bool = False
-    key_file: str | None = None
     allow_none: bool = False
     allow_missing: bool = False
     allow_fresh: bool = False
     plan_dir: str | None = None
     same_save: tuple[str, ...] = ()
-    trust_global: tuple[str, ...] = ()
     no_fallback: bool = False
     skip_unreadable: bool = False
     strict: bool = False
-    jobs: int = 0
-    cache: bool = False
     max_age: float = 86400.0
-    budget: float | None = None
-    io: str = "auto"
-    limit_rate: float | None = None
     world_from: str = "--world-size"
     ranks: range | None = None
-    trust: Trust = Trust()
-    layouts: Layouts | None = None
-    stores: StoreOptions | None = None
 
     def __post_init__(self) -> None:
         """Turn words into kinds and levels. Raises ValueError for a value that is not allowed, and says what
@@ -215,5 +207,5 @@ class Selection(Struct, frozen=True):
 
     def read_options(self, progress: Callable[[int, int], None] | None = None) -> ReadOptions:
         """Return the options for reading the files that the choice depends on."""
-        shared = {name: getattr(self, name) for name in ReadOptions.__struct_fields__ if hasattr(self, name)}
+        shared = {name: getattr(self, name) for name in (*Reading.__struct_fields__, "max_age")}
         return ReadOptions(**shared, progress=progress)

@@ -83,28 +83,24 @@ _ARGUMENTS = '# resume_args = ["--resume", "{path}"]   # what the plan tells you
 _ROLES = 'role: "model", "optimizer", "rng", or a word of your own; a save has a file of each piece'
 
 
-def render(
-    guessed: Guess, names: Sequence[str], trackers: Sequence[Mapping[str, str]] = (), table: str = "layout"
-) -> str:
-    """Return the TOML of a guess: a table ``[[layout]]`` per layout, ``[[layout.piece]]`` per piece."""
-    lines: list[str] = []
-    for name, pieces, tracker in zip(names, guessed.layouts, trackers or [{}] * len(names), strict=True):
-        lines += ["", f"[[{table}]]", f'name = "{name}"']
-        lines += [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in tracker.items()]
-        lines.append(f"# {_ROLES}" if len(pieces) > 1 else _ARGUMENTS)
-        names_say_when = any(p.fields & WHEN for p in pieces)
-        for p in pieces:
-            lines += ["", f"[[{table}.piece]]", f"# {_count_paths(p.paths)}"]
-            lines += (f"# {note}" for note in p.notes)
-            lines.append(f"template = {json.dumps(p.template, ensure_ascii=False)}")
-            lines.append(f"role = {json.dumps(p.role)}")
-            own = "sharded = true   # no rank loads another's file"
-            lines.append(own if p.fields & WHOSE else "shared = true   # every rank loads it")
-            if not p.fields & ONCE and not names_say_when:
-                lines.append("here = true   # the files of its directory are one save")
+def render(guessed: Guess, name: str, tracker: Mapping[str, str], table: str = "layout") -> str:
+    """Return the TOML of a guess: a table ``[[layout]]``, with a ``[[layout.piece]]`` per piece."""
+    lines = [f"[[{table}]]", f'name = "{name}"']
+    lines += [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in tracker.items()]
+    lines.append(f"# {_ROLES}" if len(guessed.pieces) > 1 else _ARGUMENTS)
+    names_say_when = any(p.fields & WHEN for p in guessed.pieces)
+    for p in guessed.pieces:
+        lines += ["", f"[[{table}.piece]]", f"# {_count_paths(p.paths)}"]
+        lines += (f"# {note}" for note in p.notes)
+        lines.append(f"template = {json.dumps(p.template, ensure_ascii=False)}")
+        lines.append(f"role = {json.dumps(p.role)}")
+        own = "sharded = true   # no rank loads another's file"
+        lines.append(own if p.fields & WHOSE else "shared = true   # every rank loads it")
+        if not p.fields & ONCE and not names_say_when:
+            lines.append("here = true   # the files of its directory are one save")
     if guessed.left_out:
         lines += ["", f"# in no piece: {_count_paths(guessed.left_out)}"]
-    return "\n".join(lines[1:]) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def _count_paths(paths: Sequence[str]) -> str:

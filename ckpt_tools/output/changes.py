@@ -12,14 +12,12 @@ from ckpt_tools.output.words import plural, size
 
 def render(result: Changes, view: View = PLAIN) -> str:
     page, root = Page(view), result.root
-    if result.changes:
-        rows = []
-        for c in page.first(result.changes):
-            where = f"{relative(c.path, root)} -> {relative(c.to, root)}" if c.to else relative(c.path, root)
-            rows.append((c.state.replace("-", " "), c.label, plural(c.files, "file"), where, c.why))
-        page.table(("state", "checkpoint", "files", "where", "why"), rows, below=("why", "where"))
+    rows = []
+    for c in page.view.first(result.changes):
+        where = f"{relative(c.path, root)} -> {relative(c.to, root)}" if c.to else relative(c.path, root)
+        rows.append((c.state.replace("-", " "), c.label, plural(c.files, "file"), where, c.why))
+    page.table(("state", "checkpoint", "files", "where", "why"), rows, below=("why", "where"))
     page.findings(result.findings, root)
-    page.text("")
     n, total = len(result.to_do), sum(c.size for c in result.to_do)
     much = f" of {size(total)}" if total else ""
     if result.command == "ls":
@@ -33,7 +31,7 @@ def render(result: Changes, view: View = PLAIN) -> str:
         text = f"{plural(n, 'change')} done{much}{number}"
     else:
         text = f"{plural(n, 'change')}{much} to do: nothing is done without --apply"
-    page.text(text)
+    page.text(text, gap=True)
     return page.done()
 
 

@@ -19,26 +19,19 @@ def render(report: Report, anatomy: Anatomy, trust: Mapping[str, str], view: Vie
     checked = describe_checks(report.level, report.coverage)
     text = f"{report.verdict}: {report.format or 'unknown format'}, {size(report.size)}, {checked}"
     page.text(text, STYLE[str(report.verdict)])
-    if report.metadata:
-        page.text("")
-        values = [(key, str(value)) for key, value in report.metadata.items()]
-        page.table(("metadata", "value"), values, below=("value",))
+    values = [(key, str(value)) for key, value in report.metadata.items()]
+    page.table(("metadata", "value"), values, below=("value",))
     if anatomy.tensors:
         _list_tensors(page, anatomy.tensors)
     elif report.format and report.level and format_of(report.format).loader is not None:
-        page.text("")
-        page.text("0 tensors", "dim")
+        page.text("0 tensors", "dim", gap=True)
     if files := anatomy.files:
-        sealed = [(f.path, size(f.size), f.digest) for f in page.first(files)]
-        page.text("")
+        sealed = [(f.path, size(f.size), f.digest) for f in page.view.first(files)]
         page.table(("sealed file", "size", "digest"), sealed, right=("size",), below=("digest",))
         _count_all(page, "file", len(files), sum(f.size for f in files), len(sealed))
-    if report.stats:
-        _list_stats(page, report.stats)
-    if anatomy.globals:
-        page.text("")
-        names = [(name, trust.get(name, "unknown")) for name in anatomy.globals]
-        page.table(("pickle global", "loading it is"), names, below=("pickle global",))
+    _list_stats(page, report.stats)
+    names = [(name, trust.get(name, "unknown")) for name in anatomy.globals]
+    page.table(("pickle global", "loading it is"), names, below=("pickle global",))
     page.findings(report.findings, report.path)
     show_bytes(page, report, os.path.dirname(report.path))
     return page.done()
@@ -47,10 +40,9 @@ def render(report: Report, anatomy: Anatomy, trust: Mapping[str, str], view: Vie
 def _list_tensors(page: Page, tensors: Sequence[Tensor]) -> None:
     rows = [
         (t.name, t.dtype, "×".join(map(str, t.shape)) or "scalar", size(t.nbytes), known(t.offset))
-        for t in page.first(tensors)
+        for t in page.view.first(tensors)
     ]
     headers = ("tensor", "type", "shape", "size", "offset")
-    page.text("")
     page.table(headers, rows, right=("size", "offset"), below=("tensor",))
     _count_all(page, "tensor", len(tensors), sum(t.nbytes for t in tensors), len(rows))
 
@@ -59,9 +51,8 @@ def _list_stats(page: Page, stats: Sequence[Stats]) -> None:
     headers = (*COUNTS, "min", "max")
     rows = [
         (s.name, *(f"{getattr(s, n):,}" for n in COUNTS), _number(s.min), _number(s.max))
-        for s in page.first(stats)
+        for s in page.view.first(stats)
     ]
-    page.text("")
     page.table(("numbers of", *headers), rows, right=headers, below=("numbers of",))
 
 
@@ -78,10 +69,10 @@ def show_bytes(page: Page, report: Report, root: str) -> None:
     """Add a table of the byte regions of a file with what guards each, and the share of each guard."""
     if not report.regions:
         return
-    page.text("")
-    page.text(relative(report.path, root), "bold")
     rows = [(f"{r.offset:,}", f"{r.length:,}", str(r.guard), r.what) for r in report.regions]
-    page.table(("offset", "bytes", "guard", "what"), rows, right=("offset", "bytes"), below=("what",))
+    headers = ("offset", "bytes", "guard", "what")
+    title = relative(report.path, root)
+    page.table(headers, rows, right=("offset", "bytes"), below=("what",), title=title)
     totals = [(guard, sum(r.length for r in report.regions if r.guard is guard)) for guard in Guard]
     shares = [f"{guard}: {n:,} bytes ({percent(n / report.size)})" for guard, n in totals if n]
     page.text(", ".join(shares), "dim")

@@ -12,7 +12,6 @@ from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.json import absolute
 from ckpt_tools.output.observed import describe
-from ckpt_tools.output.page import View
 from ckpt_tools.output.words import printable
 
 Cell = object
@@ -26,7 +25,7 @@ PLANNED = (
 )
 
 
-def render(document: Verification | LoadPlan | Failure, view: View) -> str:  # noqa: ARG001 - as every output
+def render(document: Verification | LoadPlan | Failure, _view: object) -> str:
     """Return a header line and the rows. A failure without a plan has no rows: the exit code reports it."""
     header: Sequence[str] = PLANNED
     rows: Iterable[Iterable[Cell]] = ()

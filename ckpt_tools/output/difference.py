@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from math import isfinite
 from shlex import quote
-from typing import TYPE_CHECKING
 
+from ckpt_tools.comparison.difference import Difference, FileDifference, TensorDifference, TensorSide
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.seal import NAMES
@@ -16,9 +16,6 @@ from ckpt_tools.output.json import Object, absolute, document, fields, finding, 
 from ckpt_tools.output.page import DEPTHS, FEW, PLAIN, Page, View
 from ckpt_tools.output.words import plural, size, speed
 from ckpt_tools.storage.urls import common, is_url
-
-if TYPE_CHECKING:
-    from ckpt_tools.comparison.difference import Difference, FileDifference, TensorDifference, TensorSide
 
 WORDS = ("same", "changed", "reshaped", "added", "removed", "not-compared")
 """The changes that a tensor or a file can have from A to B, in the order of the summary."""
@@ -85,11 +82,9 @@ def render(result: Difference, view: View = PLAIN) -> str:
     """Return a page: files that differ, their tensors and metadata, counts; ``view.verbose`` lists all."""
     page = Page(view)
     page.text(*_conclude(result))
-    page.text("")
     listed = [f for f in result.files if view.verbose or len(result.files) <= FEW or str(f.change) != "same"]
-    if rows := [_list_cells(f) for f in listed]:
-        right = ("size in A", "size in B")
-        page.table(("change", "tensors", *right, "file"), rows, right, below=("file", "tensors"))
+    headers = ("change", "tensors", "size in A", "size in B", "file")
+    page.table(headers, map(_list_cells, listed), right=headers[2:4], below=("file", "tensors"))
     hidden = _list_details(page, "tensor", _list_tensors(result, view.verbose), result)
     hidden += _list_details(page, "metadata", _list_metadata(result), result)
     found = [f.at(r.path) for r in result.reports for f in r.findings]
@@ -104,13 +99,11 @@ def render(result: Difference, view: View = PLAIN) -> str:
 
 def _list_details(page: Page, what: str, details: Sequence[Sequence[str]], result: Difference) -> int:
     """Show a table per file of ``details`` (file name, then cells); return how many do not fit the page."""
-    shown = page.first(details)
+    shown = page.view.first(details)
     for file in dict.fromkeys(name for name, *_ in shown):
-        page.text("")
-        if len(result.files) > 1:
-            page.text(file, "bold", whole=True)
         cells = [cells for name, *cells in shown if name == file]
-        page.table(("change", what, "type", "in A", "in B"), cells, below=(what, "in B", "in A"))
+        headers, title = ("change", what, "type", "in A", "in B"), file if len(result.files) > 1 else ""
+        page.table(headers, cells, below=(what, "in B", "in A"), title=title)
     return len(details) - len(shown)
 
 
@@ -159,7 +152,7 @@ def _say_number(x: float) -> str:
 
 
 def _sum_up(page: Page, result: Difference) -> None:
-    page.text("")
+    page.gap()
     for root, reports in ((result.a, [f.a for f in result.files]), (result.b, [f.b for f in result.files])):
         if damaged := sum(r is not None and r.verdict is Verdict.BROKEN for r in reports):
             more = f"'ckpt verify {quote(root)}' says more"

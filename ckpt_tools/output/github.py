@@ -9,7 +9,7 @@ from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.observed import advise, is_unseen, observe, shorten
-from ckpt_tools.output.page import FEW, View
+from ckpt_tools.output.page import View
 from ckpt_tools.output.words import printable
 
 _COMMAND = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
@@ -18,7 +18,7 @@ _COMMAND = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE:
 def render(document: Verification | LoadPlan | Failure, view: View) -> str:
     """Return an annotation per finding, the worst first, at most FEW; the last line is the answer."""
     seen = observe(document, view)
-    listed = seen.findings if view.verbose else seen.findings[:FEW]
+    listed = view.first(seen.findings)
     lines = [_annotation(f) for f in listed]
     if len(listed) < len(seen.findings):
         more = f"{len(seen.findings) - len(listed):,} more findings are not annotated: --json has all"

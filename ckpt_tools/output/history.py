@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def render(result: History, view: View = PLAIN) -> str:
     page, root, rows = Page(view), result.root, []
-    for s in page.first(result.starts):
+    for s in page.view.first(result.starts):
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(s.decided_at))
         where = "nothing" if s.path is None else relative(s.path, root)
         lost = [f"{s.lost_steps:,} steps"] if s.lost_steps else []
@@ -24,11 +24,9 @@ def render(result: History, view: View = PLAIN) -> str:
         passed += f" and {len(s.passed) - 4} more" if len(s.passed) > 4 else ""
         step = "" if s.step is None else f"{s.step:,}"
         rows.append((when, where, step, ", ".join(lost), passed, s.job or ""))
-    if rows:
-        headers = ("when", "resumed from", "step", "lost", "skipped", "job")
-        page.table(headers, rows, right=("step",), below=("skipped", "resumed from"))
-    page.text("")
-    page.text(f"{plural(len(result.starts), 'start')} of {root}")
+    headers = ("when", "resumed from", "step", "lost", "skipped", "job")
+    page.table(headers, rows, right=("step",), below=("skipped", "resumed from"))
+    page.text(f"{plural(len(result.starts), 'start')} of {root}", gap=True)
     if result.repeats > 1:
         page.text(f"the last {result.repeats} in a row resumed from the same checkpoint")
     if result.damaged:

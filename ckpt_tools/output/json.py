@@ -6,26 +6,25 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ckpt_tools import __version__
+from ckpt_tools.discovery.completeness import ranks_present
+from ckpt_tools.formats import Anatomy
+from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.model.answers import FileReport, Scan, Verification
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.plan import FileLoad, LoadPlan, Rollback
 from ckpt_tools.model.report import Report, Scalar
-
-if TYPE_CHECKING:
-    from ckpt_tools.formats import Anatomy
-    from ckpt_tools.output.failure import Failure
-    from ckpt_tools.output.page import View
+from ckpt_tools.output.failure import Failure
 
 Object = dict[str, object]
 COUNTS = ("count", "nan", "inf", "denormal", "absurd", "zeros")
 """The counts of a tensor's numbers that level values takes."""
 
 
-def render(result: Verification | LoadPlan | Scan | Failure, view: View | None = None) -> str:  # noqa: ARG001
+def render(result: Verification | LoadPlan | Scan | Failure, _view: object = None) -> str:
     """Return the JSON text of a result. A failed choice is printed as its unfinished plan, with ``error``."""
     if isinstance(result, Verification):
         files = [file(f) for f in result.files]
@@ -254,10 +253,6 @@ def _load(f: FileLoad) -> Object:
 
 
 def _scan(scan: Scan) -> Object:
-    # imported here, because both import every layout, which other answers do not need
-    from ckpt_tools.discovery.completeness import ranks_present
-    from ckpt_tools.layouts import BUILT_IN
-
     layouts = scan.layouts or BUILT_IN
     checkpoints = [
         {

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ckpt_tools.model.answers import Event, Verification
 from ckpt_tools.output import json
-
-if TYPE_CHECKING:
-    from ckpt_tools.output.failure import Failure
-    from ckpt_tools.output.page import View
+from ckpt_tools.output.failure import Failure
 
 
-def render(result: Verification, view: View | None = None) -> str:  # noqa: ARG001 - as every output
+def render(result: Verification | Failure, _view: object = None) -> str:
     """Return an object per line, each with a ``type``. Without a summary line the text was cut short."""
+    if isinstance(result, Failure):
+        return f"{json.line(json.failed(result))}\n"
     lines: list[json.Object] = [{"type": "file", **json.file(entry)} for entry in result.files]
     lines += [{"type": "finding", **json.finding(f, across=True)} for f in result.findings]
     lines.append({"type": "summary", **json.head(result)})
     return "".join(f"{json.line(line)}\n" for line in lines)
-
-
-def failed(failure: Failure, view: View | None = None) -> str:  # noqa: ARG001 - as every output
-    return f"{json.line(json.failed(failure))}\n"
 
 
 def line(event: Event) -> str:

@@ -6,7 +6,7 @@ The form is that of Jenkins' xunit plug-in (junit-10.xsd), which GitLab, Azure a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
@@ -23,14 +23,14 @@ FAILED, ERROR, SKIPPED = "failure", "error", "skipped"
 
 
 class Case(NamedTuple):
-    """One test case. ``outcome`` is "" if it passed; ``told`` is its text, which a passed case may have."""
+    """One test case. ``outcome`` is "" if it passed; ``told`` are its lines, which a passed case may have."""
 
     classname: str
     name: str
     outcome: str = ""
     code: str = ""
     message: str = ""
-    told: str = ""
+    told: Sequence[str] = ()
 
 
 def render(document: Verification | LoadPlan | Failure, view: View) -> str:
@@ -49,21 +49,16 @@ def render(document: Verification | LoadPlan | Failure, view: View) -> str:
         at = SubElement(suite, "testcase", classname=_text(case.classname), name=_text(case.name), time="0")
         if case.outcome:
             child = SubElement(at, case.outcome, type=_text(case.code), message=_text(case.message))
-            child.text = _text(case.told)
+            child.text = _text(*case.told)
         elif case.told:
-            SubElement(at, "system-out").text = _text(case.told)
+            SubElement(at, "system-out").text = _text(*case.told)
     indent(suite)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{tostring(suite, encoding="unicode")}\n'
 
 
-def _text(text: str) -> str:
-    """Escape characters that XML 1.0 cannot hold or that steer a terminal; line breaks stay."""
-    lines = (printable(line) for line in text.split("\n"))
-    return re.sub("[\ufffe\uffff]", lambda m: f"\\u{ord(m[0]):04x}", "\n".join(lines))
-
-
-def _one_line(text: str) -> str:
-    return text.replace("\n", "\\x0a")
+def _text(*lines: str) -> str:
+    """Return lines without characters that XML 1.0 cannot hold, that steer a terminal or break a line."""
+    return re.sub("[\ufffe\uffff]", lambda m: f"\\u{ord(m[0]):04x}", "\n".join(map(printable, lines)))
 
 
 def _list_files(v: Verification, view: View) -> Iterator[Case]:
@@ -87,39 +82,37 @@ def _judge(classname: str, name: str, verdict: Verdict, findings: Iterable[Findi
     suspect = FAILED if view.warnings_fail else ""
     outcomes = {Verdict.BROKEN: FAILED, Verdict.UNKNOWN: ERROR, Verdict.SUSPECT: suspect}
     code, message = (found[0].code, describe(found[0])) if found else (str(verdict), "")
-    line = f"{code}: {_one_line(message)}".rstrip(": ")
-    return Case(classname, _one_line(name), outcomes.get(verdict, ""), code, line, told)
+    line = f"{code}: {message}".rstrip(": ")
+    return Case(classname, name, outcomes.get(verdict, ""), code, line, told)
 
 
-def _describe_all(findings: Iterable[Finding]) -> str:
+def _describe_all(findings: Iterable[Finding]) -> list[str]:
     lines = []
     for f in findings:
-        lines.append(f"{f.severity}: {f.code}: {_one_line(describe(f))}")
-        lines += [f"hint: {_one_line(f.hint)}"] if f.hint and not f.follows else []
-    return "\n".join(lines)
+        lines.append(f"{f.severity}: {f.code}: {describe(f)}")
+        lines += [f"hint: {f.hint}"] if f.hint and not f.follows else []
+    return lines
 
 
 def _list_loads(plan: LoadPlan, view: View) -> Iterator[Case]:
     failed = FAILED if view.warnings_fail else ""
-    yield Case("ckpt.plan", "choice", told=_one_line(sum_up(plan)))
+    yield Case("ckpt.plan", "choice", told=(sum_up(plan),))
     loads = {"every rank": plan.shared} if plan.shared else {}
     for who, files in {**loads, **{f"rank {r.rank}": r.files for r in plan.by_rank}}.items():
         lines = [
             f"{f.role}: {relative(f.path, plan.root)}{f' ({f.reason})' if f.reason else ''}" for f in files
         ]
-        yield Case("ckpt.plan", who, told="\n".join(map(_one_line, lines)))
+        yield Case("ckpt.plan", who, told=lines)
     yield from _list_rejected(plan, failed or SKIPPED)
     for f in plan.warnings:
         if f.severity is not Severity.NOTE:
-            name = _one_line(f"{f.code}: {relative(f.path, plan.root)}" if f.path else f.code)
-            yield Case(
-                "ckpt.plan.warnings", name, failed, f.code, _one_line(describe(f)), _describe_all((f,))
-            )
+            name = f"{f.code}: {relative(f.path, plan.root)}" if f.path else f.code
+            yield Case("ckpt.plan.warnings", name, failed, f.code, describe(f), _describe_all((f,)))
 
 
 def _list_reasons(failure: Failure) -> Iterator[Case]:
-    told = "\n".join(map(_one_line, filter(None, (failure.message, failure.hint))))
-    yield Case(f"ckpt.{failure.command}", "answer", ERROR, failure.code, _one_line(failure.message), told)
+    told = [*filter(None, (failure.message, failure.hint))]
+    yield Case(f"ckpt.{failure.command}", "answer", ERROR, failure.code, failure.message, told)
     if failure.plan:
         yield from _list_rejected(failure.plan, FAILED)
 
@@ -129,6 +122,6 @@ def _list_rejected(plan: LoadPlan, outcome: str) -> Iterator[Case]:
         c = rejected.checkpoint
         found = sorted(rejected.findings, key=lambda f: (f.follows, -f.severity))
         code = found[0].code if found else "rejected"
-        message = f"{code}: {_one_line(describe(found[0]))}" if found else code
-        name = _one_line(f"{c.label} ({c.kind}): {relative(c.path, plan.root)}")
+        message = f"{code}: {describe(found[0])}" if found else code
+        name = f"{c.label} ({c.kind}): {relative(c.path, plan.root)}"
         yield Case("ckpt.plan.rejected", name, outcome, code, message, _describe_all(found))

@@ -38,18 +38,16 @@ def table(launchers: All, here: Started | None, env: Mapping[str, str], view: Vi
         held = ", ".join(name for name in launcher.variables if name in env) or "none is set"
         rows.append((name, known(_value(started, "rank")), known(_value(started, "world_size")), held))
     page.table(("name", "rank", "world size", "of its variables"), rows)
-    page.text("")
     if here is None:
-        page.text("here: no launcher is recognised")
+        page.text("here: no launcher is recognised", gap=True)
         return page.done()
     numbers = ((name, getattr(here, name)) for name in Started.__match_args__)
     facts = [
         (name.replace("_", " "), str(n.value), n.provenance) for name, n in numbers if isinstance(n, Known)
     ]
     facts += [("job", here.job, here.job_from)] if here.job else []
-    page.text(f"here: {here.launcher}{', and this process is not a rank' if here.skip else ''}")
-    if facts:
-        page.table(("what", "value", "from"), facts)
+    page.text(f"here: {here.launcher}{', and this process is not a rank' if here.skip else ''}", gap=True)
+    page.table(("what", "value", "from"), facts)
     for label, text in (("unclear", here.unclear), ("hint", here.hint)):
         if text:
             page.text(f"{label}: {text}")

@@ -66,7 +66,7 @@ def _show_files(v: Verification, view: View) -> Iterator[str]:
     yield f"{name(v.root)}: {text(count_files(v))}; {read}"
     yield from _show_findings(v, v.root, view)
     bad = [e.report for e in v.files if view.verbose or str(e.report.verdict) != "ok"]
-    listed = bad if view.verbose else bad[:FEW]
+    listed = view.first(bad)
     rows = [
         (str(r.verdict), describe_checks(r.level, r.coverage), size(r.size), name(relative(r.path, v.root)))
         for r in listed
@@ -118,7 +118,7 @@ def _show_failure(failure: Failure, view: View) -> Iterator[str]:
 
 def _show_findings(document: Verification | LoadPlan | Failure, root: str, view: View) -> Iterator[str]:
     findings = observe(document, view).findings
-    listed = findings if view.verbose else findings[:FEW]
+    listed = view.first(findings)
     yield from _table(
         ("severity", "code", "where", "what"),
         [(str(f.severity), name(f.code), name(relative(f.path, root)), text(describe(f))) for f in listed],

@@ -55,6 +55,10 @@ class View(Struct, frozen=True):
     now: float = 0.0
     warnings_fail: bool = False
 
+    def first(self, items: Sequence[T]) -> Sequence[T]:
+        """Return the first FEW items; all if ``verbose``."""
+        return items if self.verbose else items[:FEW]
+
 
 PLAIN = View()
 
@@ -66,8 +70,12 @@ class Page:
         self.view = view
         self.file = io.StringIO()
 
-    def text(self, text: str, style: str = "", whole: bool = False) -> None:
-        """Add a paragraph, wrapped between words; ``whole`` keeps it on one line, for texts to be copied."""
+    def text(self, text: str, style: str = "", *, whole: bool = False, gap: bool = False) -> None:
+        """Add a paragraph, wrapped between words; ``whole`` keeps it on one line, for texts to be copied.
+        ``gap`` sets it apart from what is above it.
+        """
+        if gap:
+            self.gap()
         line = printable(text)
         for one in [line] if whole else _wrap(line, self.view.width, hang=2):
             self._line([(one, style)])
@@ -76,15 +84,23 @@ class Page:
         self,
         headers: Sequence[str],
         rows: Iterable[Sequence[str]],
+        *,
         right: Sequence[str] = (),
         below: Sequence[str] = (),
         dull: Mapping[str, str] = MappingProxyType({}),
+        title: str = "",
     ) -> None:
-        """Add rows of cells below ``headers``; columns in ``right`` are right-aligned. If the table is wider
-        than the terminal, columns in ``below`` move below their rows, one after the other, until it fits.
-        A column is left out if each cell is empty or equals the column's ``dull`` value.
+        """Add rows of cells below ``headers`` and a ``title``, set apart from what is above; nothing if there
+        are no rows. Columns in ``right`` are right-aligned. If the table is wider than the terminal, columns
+        in ``below`` move below their rows, one after the other, until it fits. A column is left out if each
+        cell is empty or equals the column's ``dull`` value.
         """
         cells = [[printable(cell) for cell in row] for row in rows]
+        if not cells:
+            return
+        self.gap()
+        if title:
+            self.text(title, "bold", whole=True)
         widths = _measure(headers, cells, dull)
         moved = _choose_moved(widths, [headers.index(header) for header in below], self.view.width)
         for row in (headers, *cells):
@@ -104,13 +120,9 @@ class Page:
             parts = [(Style.parse(style).render(text), "") for text, style in parts]
         self.file.write("".join(text for text, _ in parts).rstrip() + "\n")
 
-    def first(self, items: Sequence[T]) -> Sequence[T]:
-        """Return the first FEW items; all with ``view.verbose``."""
-        return items if self.view.verbose else items[:FEW]
-
     def gap(self) -> None:
         if self.file.tell():
-            self.text("")
+            self._line([])
 
     def findings(self, findings: Sequence[Finding], root: str, folded: Collection[str] = ()) -> None:
         """Show findings by hint, the hint last; alike findings, as _fold says of ``folded`` paths, as one."""

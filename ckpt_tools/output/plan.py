@@ -31,17 +31,16 @@ def render(plan: LoadPlan, view: View = PLAIN) -> str:
     _list_loads(page, plan)
     for rejected in plan.rejected:
         c = rejected.checkpoint
-        page.text("")
         place = relative(c.path, plan.root) if c.parts else "gone"
-        page.text(f"Skipped: {c.label}{f' ({place})' * (place != c.label)}", "yellow")
+        page.text(f"Skipped: {c.label}{f' ({place})' * (place != c.label)}", "yellow", gap=True)
         page.findings(rejected.findings, plan.root)
     skipped = {rejected.checkpoint.key for rejected in plan.rejected}
     if ahead := ", ".join(dict.fromkeys(c.label for c in plan.ahead if c.key not in skipped)):
-        page.text("")
-        page.text(f"Written earlier, with higher steps: {ahead}. The job will save over them.", "yellow")
+        text = f"Written earlier, with higher steps: {ahead}. The job will save over them."
+        page.text(text, "yellow", gap=True)
     page.findings(plan.warnings, plan.root)
     if view.verbose:
-        page.text("")
+        page.gap()
         for line in _explain(plan):
             page.text(line)
     return page.done()
@@ -86,10 +85,8 @@ def _list_loads(page: Page, plan: LoadPlan) -> None:
             more = (f.role, describe_checks(f.level, f.coverage), size(f.size)) if page.view.verbose else ()
             note = ": ".join(filter(None, (owner, f.reason)))
             rows.append((who, *more, relative(f.path, plan.root), note))
-    if rows:
-        more = ("role", "checked", "size") if page.view.verbose else ()
-        page.text("")
-        page.table(("rank", *more, "file", "note"), rows, right=("rank", "size"), below=("note", "file"))
+    titles = ("role", "checked", "size") if page.view.verbose else ()
+    page.table(("rank", *titles, "file", "note"), rows, right=("rank", "size"), below=("note", "file"))
     if len(rows) < len(plan.loads):
         page.text(f"{len(plan.loads) - len(rows):,} ranks load their own files (-v lists them)", "dim")
 

@@ -50,12 +50,9 @@ class Output(Struct, frozen=True):
 
 
 def _built_in(name: str, title: str, *kinds: str, **more: Any) -> Output:
-    """Return a format whose module has ``render`` for all kinds; if ``kinds`` are named, ``render`` takes
-    these kinds, and ``failed`` takes a failure.
-    """
-    home = f"ckpt_tools.output.{more.pop('home', name)}"
-    renders = dict.fromkeys(kinds or (VERIFICATION, PLAN, FAILURE), f"{home}:render")
-    return Output(name, title, {**renders, **({FAILURE: f"{home}:failed"} if kinds else {})}, **more)
+    """Return a format whose module has ``render`` for documents of ``kinds``, by default all."""
+    home = f"ckpt_tools.output.{more.pop('home', name)}:render"
+    return Output(name, title, dict.fromkeys(kinds or (VERIFICATION, PLAN, FAILURE), home), **more)
 
 
 OUTPUTS: tuple[Output, ...] = (
@@ -65,22 +62,15 @@ OUTPUTS: tuple[Output, ...] = (
         {VERIFICATION: "ckpt_tools.output.verification:render", PLAN: "ckpt_tools.output.plan:render"},
     ),
     _built_in("json", "one object with everything (docs/json.md)"),
-    _built_in("jsonl", "the same, an object per line", VERIFICATION),
-    _built_in("shell", "variables for eval in a script", PLAN),
+    _built_in("jsonl", "the same, an object per line", VERIFICATION, FAILURE),
+    _built_in("shell", "variables for eval in a script", PLAN, FAILURE),
     _built_in("junit", "JUnit XML: a test case per file, or per rank", in_ci=True),
     _built_in("sarif", "SARIF 2.1.0, for code scanning", in_ci=True),
     _built_in("github", "annotations of GitHub Actions", in_ci=True),
     _built_in("markdown", "a summary with tables, for comments and step summaries", in_ci=True),
     _built_in("csv", "a row per file, or per rank and file"),
     _built_in("prometheus", "metrics for the node exporter's textfile collector"),
-    _built_in(
-        "html",
-        "a page to look at, without network",
-        *(VERIFICATION, PLAN),
-        home="report",
-        needs="jinja2",
-        extra="report",
-    ),
+    _built_in("html", "a page to look at, without network", home="report", needs="jinja2", extra="report"),
 )
 """In the order in which they are listed; a new format is an entry here and a module with ``render``."""
 

@@ -25,7 +25,7 @@ def render(scan: Scan, view: View = PLAIN) -> str:
     runs = _group_by_run(scan)
     if len(runs) > _MANY and len(found) > FEW and not view.verbose:
         _list_runs(page, runs, view.now)
-    elif found:
+    else:
         columns = _choose_columns(scan, view)
         page.table(
             list(columns),
@@ -35,7 +35,6 @@ def render(scan: Scan, view: View = PLAIN) -> str:
             dull=_DULL,
         )
     page.findings(scan.findings, scan.root)
-    page.gap()
     counts = [plural(len(found), "checkpoint")]
     counts += [f"{plural(scan.bare, 'file')} of a known format outside any layout"] if scan.bare else []
     counts += [plural(scan.unrecognised, "other file")] if scan.unrecognised else []
@@ -44,7 +43,7 @@ def render(scan: Scan, view: View = PLAIN) -> str:
         counts.append("0 other files")
     expected = found or counts[-1] == "0 other files"
     advice = "" if expected else " (if they are checkpoints: docs/adding-a-layout.md)"
-    page.text(", ".join(counts) + advice, "dim")
+    page.text(", ".join(counts) + advice, "dim", gap=True)
     return page.done()
 
 
@@ -85,8 +84,8 @@ def _list_runs(page: Page, runs: dict[tuple[str, str], list[Checkpoint]], now: f
         rows.append((layout, *counts, last.label, run or "."))
     right = ("checkpoints", "size", "age")
     page.table(("layout", *right, "last", "run"), rows, right=right, below=("run",))
-    page.text("")
-    page.text(f"{plural(len(runs), 'run')}: --run RUN lists one, --verbose all of all", "dim")
+    text = f"{plural(len(runs), 'run')}: --run RUN lists one, --verbose all of all"
+    page.text(text, "dim", gap=True)
 
 
 def _kind(c: Checkpoint) -> str:
@@ -123,12 +122,10 @@ class _Row(NamedTuple):
 def draw(scan: Scan, view: View = PLAIN) -> str:
     """Return a tree of runs in the order of their newest checkpoints; ``view.verbose`` lists every file."""
     page = Page(view)
-    if scan.checkpoints:
-        headers = ("checkpoint", "what", "ranks", "size", "age")
-        page.table(headers, _draw_rows(scan, view), right=("size", "age"))
+    headers = ("checkpoint", "what", "ranks", "size", "age")
+    page.table(headers, _draw_rows(scan, view), right=("size", "age"))
     page.findings(scan.findings, scan.root)
-    page.text("")
-    page.text(plural(len(scan.checkpoints), "checkpoint"), "dim")
+    page.text(plural(len(scan.checkpoints), "checkpoint"), "dim", gap=True)
     return page.done()
 
 

@@ -13,17 +13,15 @@ _WORDS = {"already": "sealed before", "would-seal": "would seal"}
 def render(result: Sealing, view: View = PLAIN) -> str:
     page, root = Page(view), result.roots[0]
     rows = []
-    for one in page.first(result.checkpoints):
+    for one in page.view.first(result.checkpoints):
         cells = (_WORDS.get(one.state, one.state), one.label, plural(one.files, "file"), size(one.size))
         rows.append((*cells, relative(one.path, root)))
-    if rows:
-        page.table(("state", "checkpoint", "files", "size", "where"), rows, right=("size",), below=("where",))
+    page.table(("state", "checkpoint", "files", "size", "where"), rows, right=("size",), below=("where",))
     of_each = [f.at(one.path) for one in result.checkpoints for f in one.findings]
     page.findings([*result.findings, *of_each], root)
     states = dict.fromkeys(one.state for one in result.checkpoints)
-    page.text("")
     counts = (f"{result.count(state):,} {_WORDS.get(state, state)}" for state in states)
-    page.text(", ".join(counts) or "nothing recognised")
+    page.text(", ".join(counts) or "nothing recognised", gap=True)
     page.text(f"{size(result.bytes_read)} read in {span(result.seconds)}", "dim")
     return page.done()
 

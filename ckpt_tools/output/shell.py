@@ -7,15 +7,11 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
 
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.words import printable
-
-if TYPE_CHECKING:
-    from ckpt_tools.output.failure import Failure
-    from ckpt_tools.output.page import View
 
 # ---- The arguments of --resume-args, by which a command learns which checkpoint was chosen.
 
@@ -72,8 +68,12 @@ def name_example(path: str | None, files: Sequence[str]) -> str:
     return "{files}" if path in files and files[1:] else "{path}"
 
 
-def render(plan: LoadPlan, view: View | None = None) -> str:  # noqa: ARG001 - as every output
-    """Return ``export CKPT_PATH=… …``, None as empty. Raise UsageError if no value names the checkpoint."""
+def render(plan: LoadPlan | Failure, _view: object = None) -> str:
+    """Return ``export CKPT_PATH=… …``, None as empty. Raise UsageError if no value names the checkpoint.
+    Of a failure return what makes eval fail: eval of an empty text would succeed.
+    """
+    if isinstance(plan, Failure):
+        return f"(exit {plan.exit_code})\n"
     checkpoint = plan.checkpoint
     path = _find_path(plan) if checkpoint else None
     if checkpoint and not (path or plan.resume.args or plan.resume.env):
@@ -123,11 +123,6 @@ def task_prolog(values: Mapping[str, str]) -> str:
             why = f"{name} holds a line break, which a TaskProlog cannot say"
             raise UsageError(why, "rename the directory")
     return "".join(f"export {name}={value}\n" for name, value in values.items())
-
-
-def failed(why: Failure, view: View | None = None) -> str:  # noqa: ARG001 - as every output
-    """Return the command that makes eval fail if there is no answer: eval of an empty text would succeed."""
-    return f"(exit {why.exit_code})\n"
 
 
 def prolog_failure(message: str, hint: str) -> str:

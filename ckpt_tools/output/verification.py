@@ -45,8 +45,7 @@ def render(result: Verification, view: View = PLAIN) -> str:
     unlisted = {"ok file": len(reports) - len(listed), "note": notes}
     counts = [plural(count, noun) for noun, count in unlisted.items() if count]
     if counts:
-        page.text("")
-        page.text(f"{' and '.join(counts)} not listed: -v lists everything", "dim")
+        page.text(f"{' and '.join(counts)} not listed: -v lists everything", "dim", gap=True)
     return page.done()
 
 
@@ -88,10 +87,8 @@ def _list_files(page: Page, reports: Sequence[Report], root: str) -> Sequence[Re
     for r in listed:
         cells = (str(r.verdict), describe_checks(r.level, r.coverage), size(r.size), known(r.format))
         rows.append((*cells, relative(r.path, root)))
-    if rows:
-        headers = ("verdict", "checked", "size", "format", "file")
-        page.text("")
-        page.table(headers, rows, right=("size",), below=("file",))
+    headers = ("verdict", "checked", "size", "format", "file")
+    page.table(headers, rows, right=("size",), below=("file",))
     return listed
 
 

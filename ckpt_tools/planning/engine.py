@@ -60,9 +60,10 @@ def make_facts(
         return {t.name: t for t in anatomy.tensors}
 
     def begins_with(whole: Part, cut: Report) -> bool:
-        from ckpt_tools.inspection.check import prefix_signature  # most formats show that a file was cut
+        from ckpt_tools.inspection.check import inspect, signature  # most formats show that a file was cut
 
-        return prefix_signature(whole.path, s.layouts.piece_of(whole).formats, cut.tensors) == cut.signature
+        anatomy = inspect(whole.path, Level.STRUCTURE, expect=s.layouts.piece_of(whole).formats)[1]
+        return signature(anatomy.tensors[: cut.tensors]) == cut.signature
 
     return SavesFacts(s.layouts, saves, expected, files, s.reports, tensors, hides_cuts, begins_with, first)
 
@@ -205,7 +206,8 @@ class _Run:
         if not looks_torn or not s.unfinished(c, self.finished):
             return gaps
         self._soften(torn)
-        text = "; ".join(f.message for f in gaps) or "it ends early, or a file of it does"
+        torn_text = f"{completeness.label(c)} ends early, or a file of it does"
+        text = "; ".join(f.message for f in gaps) or torn_text
         ranks = next((f.ranks for f in gaps if f.ranks), ())
         return [unfinished.describe_written(c.path, text, trackers.find_hint(s, c), ranks)]
 

@@ -1,7 +1,7 @@
 """Decide whether this is a first launch: look for anything that speaks against a start from nothing.
 
 Reads what earlier starts resumed from in the log of decisions. Every command that chooses reads the log;
-commands that decide for a job write it (job/decisions.py).
+commands that decide for a job write it (job/decider.py).
 """
 
 from __future__ import annotations
@@ -339,8 +339,8 @@ def place(plan_dir: str, root: str) -> str:
     root, plan_dir = absolute(root), absolute(plan_dir)
     inside = real_path(plan_dir) + os.sep
     if inside.startswith(real_path(root).rstrip(os.sep) + os.sep):
-        text = f"--plan-dir {plan_dir} lies inside {root}, where ckpt never writes"
-        raise UsageError(text, "name a directory outside it")
+        text = f"the state directory {plan_dir} lies inside {root}, where ckpt never writes"
+        raise UsageError(text, "name one outside it with --plan-dir or CKPT_STATE_DIR")
     digest = xxhash.xxh3_64_hexdigest(os.fsencode(root))
     return os.path.join(plan_dir, f"{safe(os.path.basename(root))}-{digest}")
 

@@ -308,8 +308,6 @@ class Review:
     def _find_seal_findings(self) -> list[Finding]:
         """Return findings on the seals of the candidate's files, each once; [] without seals."""
         seals, parts = self.session.indexes.seals, self.whole.parts
-        if seals is None:
-            return []
         for p in parts:
             seals.claims(p.path)
         places = (place for p in parts for place in (p.path, p.home))
@@ -332,7 +330,7 @@ class Review:
         wrong = {p.path: why for p in parts if (why := self._explain_rejection(p)) is not None}
         warnings += (f for f in (*self._find_seal_findings(), *self.lost) if f.severity is Severity.WARNING)
         s, whole, seals = self.session, self.whole, self.session.indexes.seals
-        if seals and (unsealed := [p.path for p in parts if seals.leaves_out(p.path, p.home)]):
+        if unsealed := [p.path for p in parts if seals.leaves_out(p.path, p.home)]:
             warnings.append(seal_mismatch.describe_loaded(unsealed))
         hollow = [*find_zeroed(s, whole, self.beside)]
         hollow += find_hollow(s, whole, self.beside) if self.looks_inside else ()

@@ -26,18 +26,17 @@ def check(s: Session, level: Level) -> tuple[list[FileReport], list[Finding]]:
     seals, lost, out = s.indexes.seals, list[Finding](), list[FileReport]()
     if s.found.tree:
         lost += _find_newest_gone(s)  # before ``forget`` drops what seals say
-    if seals is not None:
-        seals.forget()
-        for seal in s.found.seals:
-            report = s.report_file(seal.path, min(level, Level.CONTENT), seal.findings)
-            out.append(FileReport(None, with_findings(report, seals.findings.get(seal.path, ()))))
+    seals.forget()
+    for seal in s.found.seals:
+        report = s.report_file(seal.path, min(level, Level.CONTENT), seal.findings)
+        out.append(FileReport(None, with_findings(report, seals.findings.get(seal.path, ()))))
     return out, [*lost, *_find_unnamed(s), *_find_unsigned(s)] if s.found.tree else lost
 
 
 def _find_unnamed(s: Session) -> Iterator[Finding]:
     """Yield files in a sealed directory that no seal names. Fragments of a seal are not complete lists."""
     whole = defaultdict[str, list[Known]](list)
-    for k in s.indexes.seals.known if s.indexes.seals else ():
+    for k in s.indexes.seals.known.values():
         if os.path.basename(k.path) == NAME:
             whole[k.base].append(k)
     for base, known in whole.items():
@@ -80,8 +79,6 @@ def find_later_and_gone(
 ) -> Iterator[Finding]:
     """Yield warnings about saves beside the chosen one, but later, of which only the seal is left."""
     seals = s.indexes.seals
-    if seals is None:
-        return
     seals.read_all(besides={p.home for c in others for p in c.parts if p.home})
     yield from map(_describe, _find_later(s, _find_without_files(seals), chosen, step, others))
 
@@ -89,7 +86,7 @@ def find_later_and_gone(
 def _find_newest_gone(s: Session) -> Iterator[Finding]:
     """Yield a warning per run if only its newest save left a seal alone: pruning removes older ones."""
     seals = s.indexes.seals
-    if seals is None or not seals.absent:
+    if not seals.absent:
         return
     below = defaultdict[str, list[Known]](list)
     for known in _find_without_files(seals):
@@ -128,14 +125,12 @@ def _describe(known: Known) -> Finding:
 def find_only_seals(s: Session) -> list[str]:
     """Return paths that were sealed and do not exist, if there is no checkpoint."""
     seals = s.indexes.seals
-    if seals is None:
-        return []
     seals.read_all()
     return sorted({_place(known) for known in _find_without_files(seals)} | set(seals.about))
 
 
 def _find_without_files(seals: Seals) -> Iterator[Known]:
-    return (known for known in seals.known if known.path in seals.absent)
+    return (known for known in seals.known.values() if known.path in seals.absent)
 
 
 def _place(known: Known) -> str:

@@ -125,14 +125,12 @@ def find_undescribed(s: Session) -> dict[str, int]:
     return {os.path.relpath(path, s.root): sizes[path] for path in sorted(sizes)}
 
 
-def look_inside(s: Session, path: str) -> tuple[str, str]:
-    """Return ("optimizer", "") for a file below ROOT with an optimizer's state alone, ("", signature) if its
-    model is in it too, else ("", "").
+def look_inside(s: Session, path: str) -> str:
+    """Return ``state`` for a file below ROOT with a model and an optimizer's state, ``optimizer`` for one
+    with the latter alone, else "".
     """
-    report = s.report_file(os.path.join(s.root, path), Level.STRUCTURE)
-    if not report.held.optimizer:
-        return "", ""
-    return ("", report.signature) if report.held.weights else ("optimizer", "")
+    held = s.report_file(os.path.join(s.root, path), Level.STRUCTURE).held
+    return ("state" if held.weights else "optimizer") if held.optimizer else ""
 
 
 def _find_mixed_layouts(parts: Sequence[Part]) -> set[str]:

@@ -101,8 +101,7 @@ class Verifier(NamedTuple):
                 raise Interrupted(root, self._read_so_far(s), s.reader.files_total) from None
             bare = _read_bare(s, depth)
             unrecognised = len(s.found.bare) - len(bare) + s.found.unrecognised
-            if s.indexes.seals is not None:
-                s.indexes.seals.read_all()  # before unread files are reported
+            s.indexes.seals.read_all()  # before unread files are reported
             findings = [*not_seen(s), *s.notes, *map(unfinished.describe_temporary, s.found.unfinished)]
             findings += map(file_verdict.describe_unneeded, s.found.unneeded)
             # Files that are read in part are still compared to their ends, to find copies.

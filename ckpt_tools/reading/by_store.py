@@ -8,12 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
 
+from ckpt_tools.checksum.store_sums import compared
 from ckpt_tools.discovery.found import BareFile
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import names
 from ckpt_tools.formats.common.stored_digests import whole_digests
-from ckpt_tools.inspection.kept_checksum import Evidence, compare_with_digests, compare_with_seal
+from ckpt_tools.inspection.kept_checksum import Evidence, compare_with_seal
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import NO_METADATA, Level, Report
@@ -58,7 +59,7 @@ def _sealed_files(s: Session) -> Iterator[_SealedInStore]:
     times = {x.path: x.mtime_ns for x in every if is_url(x.path) and not x.findings and x.size > 0}
     for path, mtime_ns in times.items():
         digests = [known for c in s.indexes.claims(path) if (known := whole_digests(c))]
-        sealed = s.indexes.seals.sealed_by(path) if s.indexes.seals is not None else ()
+        sealed = s.indexes.seals.sealed_by(path)
         yield _SealedInStore(path, mtime_ns, formats.get(path, ()), sealed, digests)
 
 
@@ -73,7 +74,7 @@ def _judge(evidence: Evidence, f: _SealedInStore) -> Report | Finding:
     except OSError as e:
         return _report(f, -1, Verdict.UNKNOWN, finding("unreadable", e.strerror or str(e)))
     found = [("seal-mismatch", compare_with_seal(told, of, a)) for of, a in f.sealed]
-    found += [("checksum-mismatch", compare_with_digests(told, known)) for known in f.digests]
+    found += [("checksum-mismatch", compared(told, known)) for known in f.digests]
     wrong = [finding(code, one.what, offset=0) for code, one in found if one is not None and not one.same]
     if wrong:
         return _report(f, told.size, Verdict.BROKEN, *dict.fromkeys(wrong))

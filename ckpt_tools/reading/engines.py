@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from threading import Thread
@@ -59,11 +58,8 @@ class Engine(Struct):
             return None
         if isinstance(error, ImportError) or "deserialization" in str(error):
             why = str(error.__cause__ or error).partition("\n")[0]
-            return CannotLook(
-                f"{self.name} or a worker of it cannot import ckpt-tools: {why}",
-                f"install ckpt-tools {__version__} on all its machines, with the Python and the packages that"
-                " the engine asks for",
-            )
+            hint = f"install ckpt-tools {__version__} on all its machines, with the same Python and packages"
+            return CannotLook(f"{self.name} or a worker of it cannot import ckpt-tools: {why}", hint)
         if name == "CancelledError":
             return CannotLook(f"{self.name} is gone, and with it the work it had been given", self.hint)
         return CannotLook(f"{self.name} could not do its work: {name}: {error}", self.hint)
@@ -196,15 +192,14 @@ def _connect_dask(address: str) -> Iterator[Engine]:
         raise UsageError(f"{address!r} is not an address of a Dask scheduler: {e}", hint) from e
     except (OSError, TimeoutError) as e:
         raise CannotLook(f"no Dask scheduler answers at {address}: {e}", hint) from e
-    known, asked = 0, 0.0
+    known = 0
 
     def width() -> int:
-        nonlocal known, asked
-        if client.status == "running" and time.monotonic() - asked > 1:
+        nonlocal known
+        if client.status == "running":
             # Errors of its comms have no common base; whether it is lost shows by its status.
             with suppress(Exception):
                 known = sum(client.nthreads().values())
-            asked = time.monotonic()
         return known
 
     try:

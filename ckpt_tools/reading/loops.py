@@ -40,28 +40,16 @@ class State(Struct, frozen=True):
 
 
 class _Save:
-    """The files of one save, and the step, the epoch, or the number of either in their names."""
+    """The files of one save, what they tell, and the step, the epoch, or the number of either in its name."""
 
     def __init__(self, files: list[State]) -> None:
         self.files, first = files, files[0].part
         self.loop, self.step, self.epoch, self.kind = loop_of(first), first.step, first.epoch, first.kind
-
-    @property
-    def number(self) -> int | None:
-        """The number in its name, if only the files tell its unit, and a file tells steps or epochs."""
-        return self.step if self.loop.told and self.steps + self.epochs + self.counts else None
-
-    @property
-    def steps(self) -> tuple[int, ...]:
-        return next((f.steps for f in self.files if f.steps), ())
-
-    @property
-    def epochs(self) -> tuple[int, ...]:
-        return next((f.epochs for f in self.files if f.epochs), ())
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        return tuple(f.count for f in self.files if f.count is not None)
+        self.steps = next((f.steps for f in files if f.steps), ())
+        self.epochs = next((f.epochs for f in files if f.epochs), ())
+        self.counts = tuple(f.count for f in files if f.count is not None)
+        # the number in its name, if only the files tell its unit, and a file tells steps or epochs
+        self.number = self.step if self.loop.told and self.steps + self.epochs + self.counts else None
 
     @property
     def joins_states(self) -> bool:
@@ -212,13 +200,13 @@ def _join_halves(saves: Sequence[_Save]) -> list[_Save]:
     halves = [o for o in saves if o.loop.rolling and not o.may_hold("weights")]
     models = [o for o in saves if o not in halves and o.kind is Kind.PERIODIC] if halves else []
     models = [o for o in models if not o.may_hold("optimizer")]
-    joined = list[_Save]()
+    more: dict[_Save, list[State]] = defaultdict(list)
+    joined = set[_Save]()
     for half in halves:
-        fitting = _find_fitting(half, models)
-        if len(fitting) == 1:
-            fitting[0].files.extend(half.files)
-            joined.append(half)
-    return [o for o in saves if o not in joined]
+        if len(fitting := _find_fitting(half, models)) == 1:
+            more[fitting[0]] += half.files
+            joined.add(half)
+    return [_Save([*o.files, *more[o]]) for o in saves if o not in joined]
 
 
 def _find_fitting(half: _Save, models: Sequence[_Save]) -> list[_Save]:

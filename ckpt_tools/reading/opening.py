@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from itertools import chain
 
 from ckpt_tools.cache import Cache
-from ckpt_tools.discovery.names import is_place_of_loop
+from ckpt_tools.discovery.found import NamedFile
+from ckpt_tools.discovery.names import is_place_of_loop, name_parts
 from ckpt_tools.discovery.seals import read_tracker
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.layouts import Changes, Claim, Piece, Place, Purpose
@@ -67,7 +69,7 @@ def _place_ambiguous(s: Session, parts: Parts) -> Parts:
         elif _fits(piece, report):
             placed.append(p)
         else:
-            placed += _move(s, p, _find_place(s, p, partial(_fits_place, report=report)))
+            placed += _move(s, p, partial(_fits_place, report=report))
     return _place_loose(s, [*placed, *_place_doubtful(s, doubtful, {(p.layout, p.base) for p in placed})])
 
 
@@ -75,8 +77,7 @@ def _place_doubtful(s: Session, parts: Parts, homes: set[tuple[str, str]]) -> It
     """Yield damaged and unknown parts as pieces of the layouts and directories (``homes``) beside them."""
     for p in parts:
         is_damaged = _is_damaged(s.layouts.piece_of(p), s.known(p))
-        beside = _find_place(s, p, lambda to: (to.layout.name, to.base) in homes, loop=is_damaged)
-        for to in _move(s, p, beside):
+        for to in _move(s, p, lambda to: (to.layout.name, to.base) in homes, loop=is_damaged):
             found = to.findings
             if not is_damaged:
                 del s.reports[to.path]
@@ -127,38 +128,25 @@ def _fits_place(to: Place, report: Report) -> bool:
     return _fits(to.piece, report)
 
 
-def _find_place(s: Session, p: Part, wanted: Callable[[Place], bool], *, loop: bool = True) -> Place | None:
-    """Return the first ``wanted`` place that an ambiguous name fits, else a loop's save's below ROOT."""
-    at_home = s.layouts.templates().places(os.path.dirname(p.path))
-    fit = (to for to in at_home if to.piece.claim is Claim.WEAK and to.piece.file.fullmatch(p.name))
-    places = [to for to in fit if is_place_of_loop(to, p.name, s.root)]
-    loops = [to for to in places if loop and to.layout.is_last_resort]
-    return next(iter([*filter(wanted, places), *loops]), None)
-
-
-def _move(s: Session, p: Part, to: Place | None) -> Parts:
-    """Return the part at another place, in a list; without a place an empty list, and the file is bare."""
-    if to is None:
+def _move(s: Session, p: Part, wanted: Callable[[Place], bool], *, loop: bool = True) -> Parts:
+    """Return the part as the first ``wanted`` piece that its name fits, else as one of a loop's save below
+    ROOT, in a list; if there is none an empty list, and the file is bare.
+    """
+    places, fit = s.layouts.templates().places(os.path.dirname(p.path)), list[NamedFile]()
+    name = places.read_name(p.name)
+    while name is not None:
+        place = places[name.piece]
+        if place.piece.claim is Claim.WEAK and is_place_of_loop(place, p.name, s.root):
+            fit.append(NamedFile(place, name, p.size, p.mtime_ns, p.findings, places))
+        name = places.read_name(p.name, after=name.piece)
+    loops = (at for at in fit if loop and at.place.layout.is_last_resort)
+    found = next(chain((at for at in fit if wanted(at.place)), loops), None)
+    if found is None:
         s.make_bare(p)
         return []
-    piece = to.piece
-    p = p._replace(layout=to.layout.name, piece=piece.name, role=piece.role, kind=piece.kind, base=to.base)
-    if not to.layout.is_last_resort:
-        return [p]
-    match = piece.file.fullmatch(p.name)
-    fields = match.groupdict() if match else {}
-    step, epoch = (int(n) if (n := fields.get(key)) else None for key in ("step", "epoch"))
-    run = os.path.relpath(to.base, s.root)
-    moved = p._replace(
-        home=to.home,
-        run=os.path.normpath(os.path.join(run, to.prefix)) if to.prefix else run,
-        prefix=to.prefix,
-        step=to.step if step is None else step,
-        epoch=to.epoch if epoch is None else epoch,
-        step_in_epoch=to.step_in_epoch,
-        generation=None,
-    )
-    return [moved]
+    if (found.place.layout.name, found.place.piece.name) == (p.layout, p.piece):
+        return [p]  # its run is told by the files beside it
+    return name_parts([found], s.root if s.found.tree else os.path.dirname(s.root))
 
 
 # --- files that each save writes over, beside saves with numbers (``optim_NAME.ckpt``)
@@ -198,7 +186,7 @@ def _join_save(s: Session, p: Part, saves: Parts) -> Part:
     told = s.layouts.of(p).steps(p, report.metadata)[0]
     with_it = [o for o in saves if told is not None and told in (o.step, _count_steps(o))]
     with_it = with_it or [o for o in saves if were_written_together(p, o)]
-    if len({(o.step, o.epoch, o.step_in_epoch) for o in with_it}) != 1:
+    if len(set(map(_read_steps, with_it))) != 1:
         return p
     of = min(with_it, key=lambda o: abs(o.mtime_ns - p.mtime_ns))
     return p._replace(step=of.step, epoch=of.epoch, step_in_epoch=of.step_in_epoch, generation=of.generation)
@@ -213,93 +201,78 @@ def _count_steps(p: Part) -> int | None:
 
 
 def _mark_exports(s: Session, parts: Parts) -> Parts:
-    """Return the parts; a save of a model alone becomes a release if that is certain."""
+    """Return the parts; a save of a model alone becomes a release if others of its run hold more."""
     telling = _find_pieces(s, parts, lambda piece: piece.content.tells_exports)
     mine = [p for p in parts if (p.layout, p.piece) in telling] if telling else []
-    exported = {*_find_without_key(s, mine), *_find_without_counters(s, mine), *_find_without_word(s, mine)}
+    exported = {save for saves in _group_runs(s, mine) if len(saves) > 1 for save in _find_exports(s, saves)}
     if not exported:
         return parts
     return [p._replace(kind=Kind.RELEASE) if exported & {p.path, p.home} else p for p in parts]
 
 
-def _is_sound(s: Session, p: Part) -> bool:
-    """Return False for a damaged file, which may have lost the entries that tell."""
-    return s.report(p, Level.STRUCTURE).verdict not in (Verdict.BROKEN, Verdict.UNKNOWN)
-
-
-def _is_of_the_best(directory: str) -> bool:
-    return directory.rpartition("/")[2].lower().startswith("best")
-
-
-def _find_without_key(s: Session, parts: Parts) -> Iterator[str]:
-    """Yield files without an optimizer's state, in runs where a file that was read, or is new, has one."""
-    runs: dict[tuple[str, str], Parts] = defaultdict(list)
-    parts = [p for p in parts if s.layouts.piece_of(p).content.state_key]
-    above = {os.path.dirname(p.base) for p in parts if _is_of_the_best(p.base)}
-    for p in parts:  # a directory of the best is of the run beside it
-        runs[p.layout, home if (home := os.path.dirname(p.base)) in above else p.run].append(p)
-        if _is_of_the_best(p.base):  # is it a model alone? Only those that were read are compared
-            s.report(p, Level.STRUCTURE)
-    for run in runs.values():
-        yield from _find_models_alone(s, run)
-
-
-def _find_models_alone(s: Session, run: Parts) -> Iterator[str]:
-    """Yield files of a run that were read and have tensors, but no optimizer's state or counter."""
-    read = [p for p in run if p.path in s.reports and _is_sound(s, p)]
-    without = [p for p in read if not _counts_updates(s, p)]
-    if without and len(without) == len(read):  # the very newest may be damaged
-        unread = sorted((p for p in run if p.path not in s.reports), key=lambda p: -p.mtime_ns)
-        without = without if any(_counts_updates(s, p) for p in unread[:_NEWEST]) else []
-    yield from (p.path for p in without if s.known(p).tensors and not s.known(p).held.optimizer)
-
-
-def _counts_updates(s: Session, p: Part) -> bool:
-    return "optimizer_step" in s.report(p, Level.STRUCTURE).metadata
-
-
-def _find_without_counters(s: Session, parts: Parts) -> Iterator[str]:
-    """Yield files that count nothing and have only some of the entries of a file of their run that does."""
-    runs: dict[tuple[str, str, int | None], Parts] = defaultdict(list)
-    for p in parts:
-        if s.layouts.piece_of(p).content.state_told and p.path in s.reports and _is_sound(s, p):
-            runs[p.layout, p.base, p.rank].append(p)
-    for run in runs.values():
-        yield from _find_partial(s, run)
-
-
-def _find_partial(s: Session, run: Parts) -> Iterator[str]:
-    """Yield files of a run that count nothing, and whose tensors are only some of a file's that counts."""
-    counters = s.layouts.piece_of(run[0]).content.state_told
-    counting = [p for p in run if not s.known(p).metadata.keys().isdisjoint(counters)]
-    others = [p for p in run if s.known(p).metadata.keys().isdisjoint(counters)]
-    if not counting or not others:
-        return
-    names: dict[str, frozenset[str]] = {}
-    for p in (*counting, *others):
-        if (signature := s.known(p).signature) not in names:  # of files with equal tensors one is read
-            names[signature] = frozenset(t.name for t in s.inspect(p.path, Level.STRUCTURE)[1].tensors)
-    states = {names[s.known(p).signature] for p in counting}
-    yield from (p.path for p in others if any(names[s.known(p).signature] < state for state in states))
-
-
-def _find_without_word(s: Session, parts: Parts) -> Iterator[str]:
-    """Yield directories of saves without the word of a training state, in runs where other saves have it."""
+def _group_runs(s: Session, parts: Parts) -> Iterable[Mapping[str, Parts]]:
+    """Return the files of each save for each run. A directory of the best is of the run beside it."""
+    best = [p for p in parts if not p.home and p.base.rpartition("/")[2].lower().startswith("best")]
+    for p in best:  # is it a model alone? Of other files only those that were read are compared
+        s.report(p, Level.STRUCTURE)
+    above = {os.path.dirname(p.base) for p in best}
     runs: dict[tuple[str, str], dict[str, Parts]] = defaultdict(lambda: defaultdict(list))
     for p in parts:
-        if s.layouts.piece_of(p).content.state_word:
-            runs[p.layout, p.run][p.home].append(p)
-    for homes in runs.values():
-        words = {home: {_has_word(s, p) for p in same} for home, same in homes.items() if len(homes) > 1}
-        if any(True in has for has in words.values()):
-            without = (home for home, has in words.items() if has == {False})
-            yield from (home for home in without if all(_is_sound(s, p) for p in homes[home]))
+        beside = os.path.dirname(p.base)
+        runs[p.layout, beside if not p.home and beside in above else p.run][p.home or p.path].append(p)
+    return runs.values()
 
 
-def _has_word(s: Session, p: Part) -> bool | None:
-    """Return True if a file has its piece's ``state_word``; None if it cannot be read, or is too large."""
-    data = read_tracker(p.path, _LIMIT)
-    return None if isinstance(data, Finding) else s.layouts.piece_of(p).content.state_word in data
+def _find_exports(s: Session, saves: Mapping[str, Parts]) -> Iterator[str]:
+    """Yield the saves of a run that were read and hold a model alone, if another holds a state."""
+    files = list(chain.from_iterable(saves.values()))
+    held = {p.path: _holds_state(s, p) for p in files}
+    exports = [save for save, same in saves.items() if {held[p.path] for p in same} == {False}]
+    if exports and True not in held.values():
+        held |= _read_newest(s, files)
+    states = [p for p in files if held[p.path]] if exports else []
+    yield from (save for save in exports if states and _is_certain(s, saves[save], states))
+
+
+def _read_newest(s: Session, files: Parts) -> dict[str, bool | None]:
+    """Return whether some files that were not read yet hold more than a model: the newest may be damaged."""
+    unread = sorted((p for p in files if not p.home and p.path not in s.reports), key=lambda p: -p.mtime_ns)
+    for p in unread[:_NEWEST]:
+        s.report(p, Level.STRUCTURE)
+    return {p.path: _holds_state(s, p) for p in unread[:_NEWEST]}
+
+
+def _is_certain(s: Session, save: Parts, states: Parts) -> bool:
+    """Return False for a damaged save, and for a file with a name of one's own that may be of another model:
+    its tensors are not some of those of a state.
+    """
+    piece = s.layouts.piece_of(save[0])
+    if not all(_is_sound(s.report(p, Level.STRUCTURE)) for p in save):
+        return False
+    if piece.claim is not Claim.WEAK or piece.content.proof:
+        return True
+    mine = _read_names(s, save[0].path)
+    full = {s.known(p).signature: p.path for p in states}  # of files with equal tensors one is read
+    return any(mine <= _read_names(s, path) for path in full.values())
+
+
+def _read_names(s: Session, path: str) -> frozenset[str]:
+    return frozenset(t.name for t in s.inspect(path, Level.STRUCTURE)[1].tensors)
+
+
+def _holds_state(s: Session, p: Part) -> bool | None:
+    """Return True if a file holds more than a model; None if it was not read, or may have lost entries."""
+    content, report = s.layouts.piece_of(p).content, s.reports.get(p.path)
+    if content.state_word:
+        data = read_tracker(p.path, _LIMIT)
+        return None if isinstance(data, Finding) else content.state_word in data
+    if report is None or not _is_sound(report):
+        return None
+    return report.held.optimizer or not report.metadata.keys().isdisjoint(content.state_told)
+
+
+def _is_sound(report: Report) -> bool:
+    return report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN) and report.tensors > 0
 
 
 # --- steps
@@ -308,17 +281,17 @@ def _has_word(s: Session, p: Part) -> bool | None:
 def _add_steps(s: Session, parts: Parts) -> Parts:
     """Return the parts with the steps in their content; the files of one save's directory have one step."""
     silent = _find_pieces(s, parts, lambda piece: piece.content.step)
-    asked = [p for p in parts if (p.layout, p.piece) in silent and not (p.home and _is_numbered(p))]
-    told, out = _read_steps(s, asked), Parts()
-    if not silent:
-        return parts
-    for p in parts:
-        said = None if p.home and _is_numbered(p) else told.get(p.home or p.path)
-        out.append(p._replace(step=said[0], epoch=said[1], step_in_epoch=said[2]) if said else p)
-    return _add_steps_behind_links(s, out, silent)
+    told = _read_told(s, [p for p in parts if (p.layout, p.piece) in silent and not _is_settled(p)])
+    if told:
+        parts = [p if _is_settled(p) else _take_steps(p, told.get(p.home or p.path)) for p in parts]
+    return _add_steps_behind_links(s, parts, silent)
 
 
-def _read_steps(s: Session, parts: Parts) -> dict[str, Steps]:
+def _is_settled(p: Part) -> bool:
+    return bool(p.home) and _is_numbered(p)
+
+
+def _read_told(s: Session, parts: Parts) -> dict[str, Steps]:
     """Return directory (or path) -> steps in its files; it may be that one shard of a set alone has them."""
     told = dict[str, Steps]()
     for p in parts:
@@ -329,23 +302,20 @@ def _read_steps(s: Session, parts: Parts) -> dict[str, Steps]:
     return told
 
 
+def _read_steps(p: Part) -> Steps:
+    return p.step, p.epoch, p.step_in_epoch
+
+
+def _take_steps(p: Part, steps: Steps | None) -> Part:
+    return p if steps is None else p._replace(step=steps[0], epoch=steps[1], step_in_epoch=steps[2])
+
+
 def _add_steps_behind_links(s: Session, parts: Parts, silent: set[tuple[str, str]]) -> Parts:
     """Return the parts; a link that nobody loads gets the step of its run's file of its size and time."""
-    beside = {(one, name) for one, name in silent if not s.layouts[one].piece(name).loaded}
-
-    def is_lost(p: Part) -> bool:
-        silent = (p.layout, p.piece) in beside and not p.home and p.size >= 0
-        return silent and (p.step, p.epoch, p.step_in_epoch) == _NO_STEPS
-
-    if not beside or not any(map(is_lost, parts)):
+    links = {(one, name) for one, name in silent if not s.layouts[one].piece(name).loaded}
+    if not links:
         return parts
-    of = {
-        (p.run, p.size, p.mtime_ns): p
-        for p in parts
-        if p.step is not None or (not p.home and (p.epoch, p.step_in_epoch) != (None, None))
-    }
-    out = Parts()
-    for p in parts:
-        to = of.get((p.run, p.size, p.mtime_ns)) if is_lost(p) else None
-        out.append(p._replace(step=to.step, epoch=to.epoch, step_in_epoch=to.step_in_epoch) if to else p)
-    return out
+    told = [p for p in parts if p.size >= 0 and _read_steps(p) != _NO_STEPS]
+    of = {(p.run, p.size, p.mtime_ns): _read_steps(p) for p in told}
+    lost = {p for p in parts if (p.layout, p.piece) in links and not p.home and _read_steps(p) == _NO_STEPS}
+    return [_take_steps(p, of.get((p.run, p.size, p.mtime_ns))) if p in lost else p for p in parts]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -28,7 +28,7 @@ from ckpt_tools.storage import Identity, Stopped
 from ckpt_tools.storage.listing import Names, walk
 from ckpt_tools.storage.retry import ABSENT, status, there
 from ckpt_tools.storage.stalls import Rate, Stalled, away
-from ckpt_tools.storage.urls import absolute, mirror_path
+from ckpt_tools.storage.urls import absolute, mirror_path, normal
 
 T = TypeVar("T")
 WAIT = 600.0
@@ -88,20 +88,11 @@ class Reader:
         """Return a report on the file as it is now, at most at ``level``, as far as the budget suffices."""
         self.stopped = False
         self.opened(path)
+        o = self.options
+        how: dict[str, Any] = {"expect": expect, "claims": claims, "progress": self.advance, "key": self.key}
+        how |= {"jobs": o.jobs, "require": o.require, "explain": o.explain, "io": o.io}
         try:
-            report, anatomy = away(
-                inspect,
-                path,
-                level,
-                expect=expect,
-                claims=claims,
-                jobs=self.options.jobs,
-                progress=self.advance,
-                require=self.options.require,
-                key=self.key,
-                explain=self.options.explain,
-                io=self.options.io,
-            )
+            report, anatomy = away(inspect, path, level, **how)
         except Stalled as e:
             return unreadable(path, e), Anatomy()
         if self.stopped and report.verdict is not Verdict.BROKEN:
@@ -209,7 +200,7 @@ class Reader:
             return fresh()[0]
 
         def known() -> T | None:
-            entry = recall(self.cache, path, question, level)
+            entry = recall(cache, path, question, level)
             return decode(entry[0].data) if entry else None
 
         def read() -> T:
@@ -222,17 +213,26 @@ class Reader:
 
         if cache.max_age <= 0:
             return read()
-        if (found := known()) is not None:
-            return found
-        deep, until, pause = level > Level.STRUCTURE, time.monotonic() + WAIT, _PAUSE
-        with turn(cache.locks, path, deep) as is_ours:
-            while not is_ours() and time.monotonic() < until and not (deep and self.spent):
-                time.sleep(pause)
-                pause = min(1.5 * pause, _PAUSES)
-                if (found := known()) is not None:
-                    return found
-            found = known()
-            return read() if found is None else found
+        if (found := known()) is None:
+            deep = level > Level.STRUCTURE
+            with turn(cache.locks, path, deep) as is_ours:
+                found = self.await_turn(is_ours, deep, known) or known()
+                return read() if found is None else found
+        return found
+
+    def await_turn(
+        self, is_ours: Callable[[], bool], deep: bool, known: Callable[[], T | None] = lambda: None
+    ) -> T | None:
+        """Wait for this process's turn, at most WAIT, or if ``deep`` until the budget is spent. Return the
+        answer of another process if it is ``known`` before, else None.
+        """
+        until, pause = time.monotonic() + WAIT, _PAUSE
+        while not is_ours() and time.monotonic() < until and not (deep and self.spent):
+            time.sleep(pause)
+            pause = min(1.5 * pause, _PAUSES)
+            if (found := known()) is not None:
+                return found
+        return None
 
 
 def recall(
@@ -257,20 +257,13 @@ def place(seal_dir: str, path: str) -> str:
 def mirrored(seal_dir: str, root: str, found: Discovery) -> dict[BareFile, str]:
     """Return seal -> the directory that it describes, for all at and below ``root``. Raise CannotLook."""
     away, real = absolute(seal_dir), mirror_path(root)
-    out = dict[BareFile, str]()
     seals = [] if found.tree else list(seals_about(away + real))
     for path, below in walk(away + real, Names) if found.tree else ():
         if isinstance(below, ABSENT) and path == away + real:
             continue  # nothing below the root is sealed there
         if isinstance(below, OSError):
             raise CannotLook(f"cannot list {path}: {below.strerror}", "check that CKPT_SEAL_DIR can be read")
-        seals += (BareFile(e.path, *stat_of(e)) for e in split_seals(path, below)[0])
-    for seal in seals:
-        base = base_of(seal.path)[len(away) :]
-        if base == real or base.startswith(f"{real}/"):
-            out[seal] = root + base[len(real) :]
-        else:  # a directory that the root lies in
-            out[seal] = root
-            for _ in range(real[len(base) :].count("/")):
-                out[seal] = os.path.dirname(out[seal])
-    return out
+        seals += map(stat_of, split_seals(path, below)[0])
+    # what they describe lies below the root, or the root in it
+    ways = {seal: os.path.relpath(base_of(seal.path), away + real) for seal in seals}
+    return {seal: normal(os.path.join(root, way)) for seal, way in ways.items()}

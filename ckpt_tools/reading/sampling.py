@@ -24,11 +24,10 @@ from ckpt_tools.storage import Identity
 from ckpt_tools.storage.retry import status
 
 _QUESTION = b"when its contents were checked"
-_DAMAGED = b"damaged"
 
 
 class File(Struct):
-    """A file to sample. Times are in ns since 1970, 0 for never."""
+    """A file to sample, which has bytes. Times are in ns since 1970, 0 for never."""
 
     request: Request
     home: int  # a number made of its path
@@ -36,10 +35,6 @@ class File(Struct):
     tried: int = 0  # the same, also when the time did not suffice
     damaged: bool = False
     done: bool = False
-
-    @property
-    def size(self) -> int:
-        return max(0, self.request.size)
 
 
 class Asked:
@@ -71,14 +66,14 @@ class Asked:
         mine.sort(key=lambda f: (not f.damaged, f.tried, chance[f.home]))
         limit = self._left
         if share is not None and share.fraction is not None:
-            limit = ceil(share.fraction * sum(f.size for f in mine))
+            limit = ceil(share.fraction * sum(f.request.size for f in mine))
         if limit is None:
             return mine
         picked = list[File]()
         for f in mine:
             if limit > 0:
                 picked.append(f)
-                limit -= f.size
+                limit -= f.request.size
         self._left = None if self._left is None else max(0, limit)
         return picked
 
@@ -91,8 +86,8 @@ class Asked:
             asked=self.share.text if self.share else None,
             max_duration=self.max_duration,
             stopped=self.stopped,
-            bytes=sum(f.size for f in files),
-            bytes_read=sum(f.size for f in read),
+            bytes=sum(f.request.size for f in files),
+            bytes_read=sum(f.request.size for f in read),
             blocks=len(files),
             blocks_read=len(read),
             files=len(files),
@@ -120,7 +115,7 @@ class Sampling:
         s, files = self.s, self._find_files(level)
         self.asked.files += files
         picked = self.asked.pick(files, self.now_ns)
-        s.bytes_total = s.bytes_done + sum(f.size for f in picked)
+        s.bytes_total = s.bytes_done + sum(f.request.size for f in picked)
         wanted = {f.home for f in picked}
         if self.asked.max_duration is not None:  # else in their order: an index may add up over several
             files = [*picked, *(f for f in files if f.home not in wanted)]
@@ -142,15 +137,12 @@ class Sampling:
                 continue
             f = File(r, xxhash.xxh3_64_intdigest(os.fsencode(os.path.relpath(r.path, base))))
             files.append(f)
-            if known := recall(self.cache, r.path, _QUESTION, Level.CONTENT, ever=True):
-                own = known[0]
-                f.damaged, f.tried = own.data == _DAMAGED, own.seen_ns
-                f.checked = int(own.data) if own.data.isdigit() else 0
-            question = self.reader.question(r.expect, s.indexes.sources_digest(r.path))
-            if known := recall(self.cache, r.path, question, Level.CONTENT, ever=True):
-                whole = known[0]
-                f.checked, f.tried = max(f.checked, whole.seen_ns), max(f.tried, whole.seen_ns)
-                f.damaged = f.damaged or whole.bad
+            for question in (_QUESTION, self.reader.question(r.expect, s.indexes.sources_digest(r.path))):
+                if known := recall(self.cache, r.path, question, Level.CONTENT, ever=True):
+                    entry = known[0]
+                    checked = int(entry.data or 0) if question is _QUESTION else entry.seen_ns
+                    f.checked, f.tried = max(f.checked, checked), max(f.tried, entry.seen_ns)
+                    f.damaged = f.damaged or entry.bad
         return files
 
     def _look(self, f: File, level: Level) -> Seen:
@@ -173,14 +165,13 @@ class Sampling:
         f.done, f.damaged = not self.reader.stopped, seen.report.verdict is Verdict.BROKEN
         if f.done:
             f.checked = f.tried = self.now_ns
-        if f.damaged and self.cache is not None:
-            self.cache.forget(f.request.path)  # what an earlier run said of it
         if f.done or f.damaged:
             self._keep(f, seen.identity, began)
 
     def _keep(self, f: File, identity: Identity | None, began: int) -> None:
         """Keep a file's times for later runs, if it is still the file that was read."""
         if self.cache is not None and identity is not None and identity.settled(began):
-            data = _DAMAGED if f.damaged else str(f.checked).encode()
-            entry = Entry(data, int(Level.CONTENT), f.tried, False)
+            data = b"" if f.damaged else str(f.checked).encode()
+            # if it is damaged, this replaces what an earlier run said of it
+            entry = Entry(data, int(Level.CONTENT), f.tried, f.damaged)
             self.cache.put(f.request.path, _QUESTION, identity, entry)

@@ -13,10 +13,9 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ckpt_tools.cache import Seen, pack, turn, unpack
@@ -25,13 +24,12 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats import Claim
 from ckpt_tools.inspection.check import inspect
 from ckpt_tools.layouts import Changes
-from ckpt_tools.model.finding import Verdict, cut_short, worst
+from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.reading import engines
 from ckpt_tools.reading.engines import Engine
-from ckpt_tools.reading.reader import WAIT
-from ckpt_tools.reading.session import Session, formats_allowed
+from ckpt_tools.reading.session import Session, formats_allowed, report_unread, with_findings
 from ckpt_tools.settings.plugins import tool_version
 from ckpt_tools.storage import Identity, Stopped, count, counted, opened, stalls
 from ckpt_tools.storage.retry import status
@@ -58,28 +56,22 @@ messages differ, and a wrong offset (EINVAL) is wrong everywhere.
 
 
 def work(version: str, files: tuple[bytes, ...]) -> tuple[str, str, str, tuple[tuple[Any, ...], ...]]:
-    """Return the worker's version, its host's name, its own failure or "", and for each file (why it could
-    not be looked at, or None; its result; bytes read).
+    """Return the worker's version, its host's name, its own failure or "", and for each file (its result;
+    bytes read).
 
-    A result is the report as the cache keeps it and the file's ``Identity``; or (), if the report cannot be
-    sent. Never raises: an exception that cannot be sent back would be waited for in vain.
+    A result is the report as the cache keeps it and the file's ``Identity``; or (), if there is none, or it
+    cannot be sent. Never raises: an exception that cannot be sent back would be waited for in vain.
     """
     ours, host, answers = tool_version(), socket.gethostname(), list[tuple[Any, ...]]()
-    if version != ours:
-        return ours, host, "", ()
     try:
-        for sent in files:
-            wrong: str | None = None
+        for sent in files if version == ours else ():
             result: tuple[Any, ...] = ()
             path, how = pickle.loads(sent)  # noqa: S301 - by the process that gave us the work
-            with counted() as read:
-                try:
-                    report, anatomy = inspect(path, **how, jobs=1)  # many files are read at once
-                    if (packed := pack(report, anatomy.places)) is not None:
-                        result = packed, anatomy.identity and tuple(anatomy.identity)
-                except OSError as e:
-                    wrong = e.strerror or str(e)
-            answers.append((wrong, result, read.bytes))
+            with counted() as read, suppress(OSError):
+                report, anatomy = inspect(path, **how, jobs=1)  # many files are read at once
+                if (packed := pack(report, anatomy.places)) is not None:
+                    result = packed, anatomy.identity and tuple(anatomy.identity)
+            answers.append((result, read.bytes))
     except Exception as e:
         return ours, host, f"{type(e).__name__}: {e}", ()
     return ours, host, "", tuple(answers)
@@ -96,15 +88,6 @@ class Request(NamedTuple):
     claims: tuple[Claim, ...] = ()
 
 
-class Batch(Struct):
-    """Files that one call reads, and the pickled task for each of them."""
-
-    begun_ns: int = field(default_factory=time.time_ns)
-    requests: list[Request] = field(default_factory=list)
-    sent: list[bytes] = field(default_factory=list)
-    size: int = 0
-
-
 class Scheduler:
     """Has files inspected by an engine, until it is ``over``. Claims that add up over several files
     (``joint``) are checked here, before a file goes out.
@@ -112,24 +95,20 @@ class Scheduler:
 
     def __init__(self, engine: Engine, reader: Reader, over: Callable[[], bool] = lambda: False) -> None:
         self.engine, self.reader, self.over = engine, reader, over
-        self._out: dict[Future[Any], Batch] = {}
+        self._out: dict[Future[Any], tuple[int, list[Request]]] = {}  # when it was begun, in ns
         self._heard = time.monotonic()
         self._joint: dict[str, Report] = {}
 
     def read(self, requests: list[Request]) -> Iterator[tuple[Request, Seen]]:
         """Yield each request that a worker could read, with its result. Raise CannotLook and Stopped."""
+        if self.reader.options.explain or (self.reader.key is not None and not self.engine.here):
+            return  # no other process may see the key, or explain its work
         self._heard = time.monotonic()
         try:
             for batch in self._batches(requests):
                 if self.over():
                     break
-                try:
-                    future = self.engine.executor.submit(work, tool_version(), tuple(batch.sent))
-                except Exception as e:
-                    if self.engine.here:
-                        raise Stopped from e
-                    raise self.engine.failed(e) or e from e
-                self._out[future] = batch
+                self._hand_out(*batch)
                 while len(self._out) >= AHEAD * max(2, self.engine.width()):
                     yield from self._collect()
             while self._out:
@@ -139,37 +118,39 @@ class Scheduler:
                 future.cancel()
             self._out.clear()
 
-    def _batches(self, requests: list[Request]) -> Iterator[Batch]:
-        """Yield requests in batches, without files that are better read by this process."""
+    def _batches(self, requests: list[Request]) -> Iterator[tuple[int, dict[bytes, Request]]]:
+        """Yield batches of requests by their pickled tasks, each with the time in ns at which it was begun;
+        without files that are better read here.
+        """
         files = max(1, min(FILES, len(requests) // (EACH * max(2, self.engine.width()))))
-        if self.reader.options.explain or (self.reader.key is not None and not self.engine.here):
-            requests.clear()  # no other process may see the key, or explain its work
-        requests.reverse()
-        batch = Batch()
-        while requests:
-            request = requests.pop()
+        began_ns, batch, size = time.time_ns(), dict[bytes, Request](), 0
+        for request in requests:
             if (how := self._say_how(request)) is None:
                 continue
-            try:
-                batch.sent.append(pickle.dumps((request.path, how)))
-            except (pickle.PicklingError, AttributeError, TypeError):  # it cannot be sent: it is read here
-                continue
-            batch.requests.append(request)
-            batch.size += _HEADER if request.level is Level.STRUCTURE else max(request.size, 0)
-            if batch.size >= BATCH or len(batch.sent) >= files:
-                yield batch
-                batch = Batch()
-        if batch.sent:
-            yield batch
+            with suppress(pickle.PicklingError, AttributeError, TypeError):  # it cannot be sent
+                batch[pickle.dumps((request.path, how))] = request
+                size += _HEADER if request.level is Level.STRUCTURE else max(request.size, 0)
+            if size >= BATCH or len(batch) >= files:
+                yield began_ns, batch
+                began_ns, batch, size = time.time_ns(), {}, 0
+        if batch:
+            yield began_ns, batch
+
+    def _hand_out(self, began_ns: int, batch: dict[bytes, Request]) -> None:
+        try:
+            future = self.engine.executor.submit(work, tool_version(), tuple(batch))
+        except Exception as e:
+            raise Stopped if self.engine.here else self.engine.failed(e) or e from e
+        self._out[future] = began_ns, list(batch.values())
 
     def _collect(self) -> Iterator[tuple[Request, Seen]]:
         """Wait for some batch and yield its results. Raise Stopped or CannotLook if no worker answers."""
         done, _ = wait(self._out, timeout=_BEAT, return_when=FIRST_COMPLETED)
         for future in done:
-            yield from self._take(self._out.pop(future), future)
+            yield from self._take(*self._out.pop(future), future)
         self.reader.progress(0)
-        here, width, now = self.engine.here, self.engine.width(), time.monotonic()
-        if done or (width and not here):
+        here, now = self.engine.here, time.monotonic()
+        if done or (not here and self.engine.width()):
             self._heard = now
         if here and (self.over() or stalls.overdue(self._heard)):
             raise Stopped
@@ -177,29 +158,33 @@ class Scheduler:
             text = f"{self.engine.name} has had no worker for {engines.GRACE:.0f} s"
             raise CannotLook(text, "start workers, and look into their logs for why they end")
 
-    def _take(self, batch: Batch, future: Future[Any]) -> Iterator[tuple[Request, Seen]]:
-        """Yield the results of a finished batch. Raise CannotLook if the engine or its worker is no use."""
+    def _take(
+        self, began_ns: int, batch: list[Request], future: Future[Any]
+    ) -> Iterator[tuple[Request, Seen]]:
+        """Yield the results of a finished batch; what is missing is read here. Raise CannotLook if the engine
+        or its worker is no use.
+        """
         try:
             version, host, defect, answers = future.result()
         except (Exception, CancelledError) as e:
             if self.engine.here:
-                return  # its files are read by this process
+                return
             if (gone := self.engine.failed(e)) is not None:
                 raise gone from e
             why = "every worker that read it died: look into their logs, for memory and for the file system"
-            for request in batch.requests:
-                yield request, Seen(_report_unknown(request, why), {}, None)
+            yield from ((request, Seen(_report_unknown(request, why), {}, None)) for request in batch)
             return
         if version != tool_version():
             text = f"the worker on {host} has ckpt-tools {version}, this is {tool_version()}"
             raise CannotLook(text, "install the same version, and the same plug-ins, on all machines")
-        if defect and self.engine.here:
-            return
-        if defect:
+        if defect and not self.engine.here:
             hint = "if it has enough memory, this is a bug in ckpt: please report it"
             raise CannotLook(f"the worker on {host} failed: {defect}", hint) from None
-        for request, answer in zip(batch.requests, answers, strict=True):
-            if (came := self._read_answer(request, batch.begun_ns, host, answer)) is not None:
+        for request, (result, bytes_read) in zip(batch, answers, strict=not defect):
+            if (came := self._read_answer(request, began_ns, host, result)) is not None:
+                count(bytes_read)
+                self.reader.opened(request.path)
+                self.reader.progress(bytes_read)
                 yield request, came
 
     def _say_how(self, request: Request) -> dict[str, Any] | None:
@@ -214,54 +199,37 @@ class Scheduler:
                 return None
         claims = tuple(c for c in request.claims if not c.joint)
         how = {"level": request.level, "expect": request.expect, "claims": claims, "require": require}
-        if self.engine.here:
-            how |= {"io": self.reader.options.io, "key": self.reader.key}
-        return how
+        here = {"io": self.reader.options.io, "key": self.reader.key} if self.engine.here else {}
+        return how | here
 
-    def _read_answer(self, request: Request, begun_ns: int, host: str, answer: Sequence[Any]) -> Seen | None:
+    def _read_answer(self, request: Request, began_ns: int, host: str, result: Sequence[Any]) -> Seen | None:
         """Return a worker's result, with findings of this machine; None if the file is better read here."""
-        _, result, bytes_read = answer
         unpacked = unpack(request.path, result[0]) if result else None
         if unpacked is None:
             return None
-        (report, places), identity = unpacked, result[1]
+        (report, places), identity = unpacked, result[1] and Identity(*result[1])
         if (own := self._joint.pop(request.path, None)) is not None:
             at_end = "not-checksummed"  # only the worker, which reads the whole file, can say this
             more = (f for f in own.findings if f.code != at_end or f in report.findings)
-            findings = tuple(dict.fromkeys((*more, *report.findings)))
-            unknown = report.verdict is Verdict.UNKNOWN
-            report = replace(
-                report, findings=findings, verdict=Verdict.UNKNOWN if unknown else worst(findings)
-            )
-        mine = Identity(*identity) if identity else None
+            both = tuple(dict.fromkeys((*more, *report.findings)))
+            report = with_findings(replace(report, findings=()), both)
         if not self.engine.here:
-            if (here := _see_from_here(request, host, report, identity)) is None:
+            if (seen := _see_from_here(request, host, report, identity)) is None:
                 return None
-            report, mine = here[0], _identify_here(request.path, here[1])
-        count(bytes_read)
-        self.reader.opened(request.path)
-        self.reader.progress(bytes_read)
-        settled = mine is not None and mine.settled(begun_ns)  # else it may have changed unseen since then
-        return Seen(report, places, mine if settled else None)
-
-
-def _identify_here(path: str, theirs: tuple[int, ...] | None) -> Identity | None:
-    """Return this machine's identity of a file that a worker read (device and inode may differ), or None."""
-    ours = None
-    with suppress(OSError):
-        ours = Identity.of(status(path)) if theirs else None
-    return ours if ours is not None and theirs is not None and ours[:3] == theirs[:3] else None
+            report, identity = seen
+        settled = identity and identity.settled(began_ns)  # else it may have changed unseen since then
+        return Seen(report, places, identity if settled else None)
 
 
 def _see_from_here(
-    request: Request, host: str, report: Report, identity: tuple[int, ...] | None
-) -> tuple[Report, tuple[int, ...] | None] | None:
-    """Return a worker's report and the file's identity there; None if the file is better read here."""
+    request: Request, host: str, report: Report, theirs: Identity | None
+) -> tuple[Report, Identity | None] | None:
+    """Return a worker's report and the file's identity here; None if the file is better read here."""
     blind = next((f for f in report.findings if f.code == "unreadable" and f.message in _SYSTEM), None)
     wanted = request.size, request.mtime_ns
-    differs = identity is not None and request.mtime_ns > 0 and (report.size, report.mtime_ns) != wanted
+    differs = theirs is not None and request.mtime_ns > 0 and (report.size, report.mtime_ns) != wanted
     if blind is None and not differs:
-        return report, identity
+        return report, _identify_here(request.path, theirs)
     try:
         with opened(request.path) as source:
             now = source.size, source.stat.st_mtime_ns
@@ -273,15 +241,24 @@ def _see_from_here(
             why = f"{blind.message} on {host}, while this machine can open it: mount its file system there"
             why += " at the same place"
         findings = tuple(replace(f, message=why) if f is blind else f for f in report.findings)
-        return replace(report, size=request.size, findings=findings), identity
-    other = f"on {host} there is another file of this name: mount the same file system there"
-    return (_report_unknown(request, other), None) if now == wanted else (report, identity)
+        report = replace(report, size=request.size, findings=findings)
+    elif now == wanted:
+        other = f"on {host} there is another file of this name: mount the same file system there"
+        return _report_unknown(request, other), None
+    return report, _identify_here(request.path, theirs)
+
+
+def _identify_here(path: str, theirs: Identity | None) -> Identity | None:
+    """Return this machine's identity of a file that a worker read (device and inode may differ), or None."""
+    with suppress(OSError):
+        ours = Identity.of(status(path))
+        return ours if theirs is not None and theirs[:3] == ours[:3] else None
+    return None
 
 
 def _report_unknown(request: Request, why: str) -> Report:
-    found, ns = (finding("unreadable", why),), request.mtime_ns
-    unknown, level = Verdict.UNKNOWN, Level.PRESENCE
-    return Report(request.path, None, request.size, unknown, level, findings=found, mtime_ns=ns)
+    found = (finding("unreadable", why),)
+    return report_unread(request.path, found, size=request.size, mtime_ns=request.mtime_ns)
 
 
 LEAST = 64
@@ -292,8 +269,6 @@ FILES_OF_STORE = 16
 """Files of a store that are read at a time, unless --jobs says otherwise."""
 _SAMPLE = 16
 """How many files are looked up to estimate whether an earlier run knew most of them."""
-_PAUSE = 0.02
-"""Seconds between two looks at whether another process has read the tree."""
 
 
 def prefetch(
@@ -328,27 +303,19 @@ def _read_disk(s: Session, parts: Sequence[Part], level: Level, bare: bool) -> N
     if count < LEAST or jobs < 2 or not _may_be_shared(s, level):
         return
     wanted = [r for r in _find_requests(s, parts, level, bare=bare) if _is_small(r) and not _is_ready(s, r)]
-    sample = wanted[:: -(-len(wanted) // _SAMPLE)] if wanted else []
+    sample = wanted[:: max(1, -(-len(wanted) // _SAMPLE))]
     # If only some are known, another process is reading them. (The lookup also makes the directory of the
     # cache, where processes take turns.)
     if all(_knows(s, r) for r in sample):
         return
-    with _await_turn(s, deep=level > Level.STRUCTURE):
+    cache, deep = s.reader.cache, level > Level.STRUCTURE
+    # The first of many processes of this host that ask about one tree reads it, while the others wait.
+    with turn(cache.locks if cache and cache.max_age > 0 else None, s.root, deep, "tree-") as is_ours:
+        s.reader.await_turn(is_ours, deep)
         known = sum(_knows(s, r) for r in sample)
         if len(wanted) >= LEAST and 2 * known <= len(sample):
             with suppress(Stopped), engines.copies_here(jobs) as here:
                 _read(s, here, wanted, level, parts)
-
-
-@contextmanager
-def _await_turn(s: Session, deep: bool) -> Iterator[None]:
-    """Let the first of many processes of this host that ask about one tree read it, while the others wait."""
-    cache = s.reader.cache
-    with turn(cache.locks if cache and cache.max_age > 0 else None, s.root, deep, "tree-") as is_ours:
-        until = time.monotonic() + WAIT
-        while not is_ours() and time.monotonic() < until and not (deep and s.reader.spent):
-            time.sleep(_PAUSE)
-        yield
 
 
 def unknown_requests(s: Session, parts: Sequence[Part], level: Level, *, bare: bool) -> list[Request]:
@@ -362,8 +329,8 @@ def _find_requests(s: Session, parts: Sequence[Part], level: Level, *, bare: boo
     out = dict[str, Request]()
     for p in parts:
         piece, have = s.layouts.piece_of(p), s.reports.get(p.path)
-        if have and (have.level >= level or have.format is None or cut_short(have.findings, have.size)):
-            continue  # the file cannot be read more deeply
+        if have and not s.goes_deeper(have, level):
+            continue
         is_mark = p.size == 0 and piece.changes is Changes.MARK
         if not is_mark and s.shown(p.path, level, p.findings) is None:
             expect, claims = tuple(formats_allowed(p, piece)), s.indexes.claims(p.path)

@@ -25,14 +25,13 @@ from ckpt_tools.formats.pickles.stubs import vouched
 from ckpt_tools.formats.seals.document import base_of
 from ckpt_tools.inspection.indexes import Indexes
 from ckpt_tools.layouts import Changes, Claim, Layouts, Piece, layouts_of, whole
-from ckpt_tools.model.checkpoint import Checkpoint, Order
+from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict, cut_short, worst
 from ckpt_tools.model.part import Part, Unseen
 from ckpt_tools.model.report import Box, Level, Report
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.reading.reader import Reader
 from ckpt_tools.settings import plugins
-from ckpt_tools.storage.listing import THREADS
 from ckpt_tools.storage.paths import names
 from ckpt_tools.storage.stalls import Stalled, away
 from ckpt_tools.storage.urls import absolute, is_url, normal
@@ -50,8 +49,6 @@ Progress = Callable[[int, int], None]
 ``file(path, files to read or None)`` and ``listing(directory)``, these are called with each path that is
 opened or listed.
 """
-_Front = tuple[Checkpoint, Checkpoint, "Order | None", "int | str | Finding | None"]
-"""A run's newest checkpoint, its highest, the order of the one that its tracker names, and what that says."""
 
 
 class Session:
@@ -109,7 +106,6 @@ class Session:
         self.bytes_done = self.bytes_total = 0
         self._expected: dict[str, int] = {}
         self.now_ns = time.time_ns()
-        self._front: tuple[Sequence[Checkpoint], _Front] | None = None
         states, aside = self.found.states, set_aside(self.found, self.root, self.layouts)
         self.aside = [*aside, *quarantined(states, self.root)]  # copies made by hand, files in quarantine
         self._repaired = list(repaired(states))  # warnings about repairs without a witness
@@ -132,11 +128,11 @@ class Session:
         """Add files that only an index names as bare files; if ROOT is one file, only those it names."""
         known = {p.path for p in self.parts} | {file.path for file in self.found.bare}
         named = self.indexes.members(None if self.found.tree else known)
-        sealed = self.indexes.seals.members() if self.indexes.seals and self.found.tree else ()
+        sealed = self.indexes.seals.members() if self.found.tree else ()
         for path in chain(named, sealed):
             if path not in known:
                 known.add(path)
-                self.found.bare.append(BareFile(path, *stat_of(path)))
+                self.found.bare.append(stat_of(path))
                 # it was counted as unrecognised by its name
                 self.found.unrecognised = max(0, self.found.unrecognised - self.found.tree)
 
@@ -155,7 +151,7 @@ class Session:
         have, piece = self.reports.get(part.path), self.layouts.piece_of(part)
         if have is None and (have := _from_listing(part, piece, level)) is not None:
             self.reports[have.path] = have
-        if have is None or self._goes_deeper(have, level):
+        if have is None or self.goes_deeper(have, level):
             new = self._read(part.path, level, part.findings, formats_allowed(part, piece))
             if new is None:  # the budget is spent
                 return have or self.report(part, Level.STRUCTURE)
@@ -174,7 +170,7 @@ class Session:
         """Return the part's report as far as it was read, or one on its structure if it was not read."""
         return self.reports.get(part.path) or self.report(part, Level.STRUCTURE)
 
-    def _goes_deeper(self, have: Report, level: Level) -> bool:
+    def goes_deeper(self, have: Report, level: Level) -> bool:
         """Return True if reading on could say more: answers from one file must fit together."""
         unread = have.verdict is Verdict.UNKNOWN and any(f.code == "unreadable" for f in have.findings)
         if have.level >= level or have.format is None or unread:
@@ -227,11 +223,10 @@ class Session:
     def shown(self, path: str, level: Level, seen: Sequence[Finding]) -> Report | None:
         """Return a report made without opening the file, if that is enough; else None."""
         if any(f.code not in ("rank-mismatch", "step-mismatch", "unfinished-save") for f in seen):
-            verdict = Verdict.UNKNOWN if any(f.code == "unreadable" for f in seen) else Verdict.BROKEN
-            return Report(path, None, 0, verdict, Level.PRESENCE, findings=tuple(seen))
+            return report_unread(path, seen)
         self.indexes.claims(path)
         if (lone := self.indexes.find_undescribed(path)) is not None:
-            size, mtime_ns, more = stat_of(path)
+            _, size, mtime_ns, more = stat_of(path)
             if lone.code == "extra-file" and not size:
                 text = "its index does not name this file, and it is empty: its writer had nothing to save"
                 lone = finding(lone.code, text, severity=Severity.NOTE)
@@ -246,7 +241,7 @@ class Session:
             report = vouched(report, self.options.trust_global, unasked)
         more = [*seen, *self.indexes.findings.get(report.path, ())]
         if report.format not in (None, "seal"):
-            if self.options.require_seal and not self.indexes.sealed(report.path):
+            if self.options.require_seal and not self.indexes.seals.claims(report.path):
                 more.append(finding("not-sealed", "no valid seal names this file"))
             behind = self.indexes.indexes_of(report.path) if self.signatures is not None else ()
             if self.signatures is not None and (why := self.signatures.why_not(report, behind)):
@@ -268,7 +263,7 @@ class Session:
         for index in indexes:
             for path in self.indexes.members({index.path}):
                 if path not in mine:
-                    mine[path] = index._replace(path=path, role="data", **stat_of(path)._asdict())
+                    mine[path] = index._replace(role="data", **stat_of(path)._asdict())
         extra = {p for p in mine if (f := self.indexes.find_undescribed(p)) and f.code == "extra-file"}
         return replace(checkpoint, parts=tuple(p for path, p in mine.items() if path not in extra))
 
@@ -334,24 +329,18 @@ class Session:
 
     def unfinished(self, checkpoint: Checkpoint, siblings: Sequence[Checkpoint]) -> bool:
         """Return True if a torn newest checkpoint may still be written."""
-        newest, highest, named, says = self._find_front(siblings)
-        young = checkpoint is newest and self.now_ns - checkpoint.mtime_ns < self.options.settle * 1e9
-        if named is not None and checkpoint.order <= named:
+        tracker = self.layouts.of(siblings[0]).tracker
+        found = self.tracker(siblings[0].layout, siblings[0].parts[0].base)
+        says = None if found is None or isinstance(found[1], Finding) else found[1]
+        tracked = max((c.order for c in siblings if tracker.names(c, says)), default=None)
+        young = self.now_ns - checkpoint.mtime_ns < self.options.settle * 1e9
+        young = young and checkpoint is max(siblings, key=lambda c: c.mtime_ns)
+        if tracked is not None and checkpoint.order <= tracked:
             # The framework has declared it finished, however young it is.
-            return young and self.layouts.of(checkpoint).tracker.early
+            return young and tracker.early
         past = isinstance(says, int) and (checkpoint.step or 0) > says
-        return (checkpoint is highest and (named is not None or past)) or young
-
-    def _find_front(self, siblings: Sequence[Checkpoint]) -> _Front:
-        """Return how far the run of these checkpoints is; computed once."""
-        if self._front is None or self._front[0] is not siblings:
-            layout = self.layouts.of(siblings[0])
-            found = self.tracker(siblings[0].layout, siblings[0].parts[0].base)
-            says, names = found[1] if found else None, layout.tracker.names
-            tracked = () if isinstance(says, Finding) else (c for c in siblings if names(c, says))
-            newest, highest = (max(siblings, key=key) for key in (lambda c: c.mtime_ns, lambda c: c.order))
-            self._front = siblings, (newest, highest, max((c.order for c in tracked), default=None), says)
-        return self._front[1]
+        is_highest = checkpoint is max(siblings, key=lambda c: c.order)
+        return young or (is_highest and (tracked is not None or past))
 
 
 def formats_allowed(part: Part, piece: Piece) -> Sequence[str]:
@@ -367,8 +356,15 @@ def _from_listing(part: Part, piece: Piece, level: Level) -> Report | None:
         found = (_NO_STATE if is_mark else finding("empty-file", "the file has no bytes", offset=0),)
     if level is not Level.PRESENCE and not (is_empty and is_mark):
         return None
-    verdict = Verdict.UNKNOWN if any(f.code == "unreadable" for f in found) else worst(found)
-    return Report(part.path, None, part.size, verdict, level, findings=found, mtime_ns=part.mtime_ns)
+    return report_unread(part.path, found, level, part.size, part.mtime_ns)
+
+
+def report_unread(
+    path: str, found: Sequence[Finding], level: Level = Level.PRESENCE, size: int = 0, mtime_ns: int = 0
+) -> Report:
+    """Return a report on a file that was not opened."""
+    verdict = Verdict.UNKNOWN if any(f.code == "unreadable" for f in found) else worst(tuple(found))
+    return Report(path, None, size, verdict, level, findings=tuple(found), mtime_ns=mtime_ns)
 
 
 def _discover(root: str, layouts: Layouts, listing: bool, options: ReadOptions) -> Discovery:
@@ -382,7 +378,7 @@ def _discover(root: str, layouts: Layouts, listing: bool, options: ReadOptions) 
         except OSError as e:
             raise CannotLook(f"cannot look at {e.filename or url}: {e.strerror}") from e
     try:
-        return away(discover, root, layouts, listing=listing, threads=THREADS, excluded=excluded, hear=hear)
+        return away(discover, root, layouts, listing=listing, excluded=excluded, hear=hear)
     except Stalled as e:
         raise CannotLook(f"{e.filename or root}: {e.strerror}") from e
 

@@ -74,9 +74,11 @@ def _list_children(node: object) -> Sequence[object]:
     return list(node.values()) if isinstance(node, dict) else node if isinstance(node, list) else ()
 
 
-def checked(value: object, kind: type[T]) -> T:
-    """Return a JSON value converted to the type ``kind``. Raise Invalid if it does not fit."""
+def checked(value: object, kind: type[T], *, strict: bool = True) -> T:
+    """Return a JSON value converted to the type ``kind``; unless ``strict`` a text may be a number. Raise
+    Invalid if it does not fit.
+    """
     try:
-        return convert(value, kind, strict=True)
+        return convert(value, kind, strict=strict)
     except (ValidationError, UnicodeEncodeError) as e:  # UnicodeEncodeError: a key with surrogates
         raise Invalid(str(e)) from e

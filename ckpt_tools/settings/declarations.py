@@ -17,8 +17,7 @@ class Variable(NamedTuple):
     its parser.
 
     ``parse`` is None for variables that are no setting. ``in_file`` is False if one value for all processes
-    would be wrong, or if a file would vouch for itself. ``reads`` replaces ``parse`` if the value names a
-    file to be trusted. ``use`` replaces a deprecated flag, ``set`` a deprecated variable; {} is the value.
+    would be wrong, or if a file would vouch for itself. ``use`` replaces a deprecated flag, ``set`` a deprecated variable; {} is the value.
     ``word`` is the setting's name in a flag of WORDS, whose value is divided at ``splits`` and line breaks.
     ``called`` is the key if it is not the flag's name. ``metavar``, ``panel`` and ``short`` are for help.
     """
@@ -29,7 +28,6 @@ class Variable(NamedTuple):
     parse: parsers.Parse | None
     since: str = "0.1.0"
     in_file: bool = True
-    reads: parsers.Reading | None = None
     use: str = ""
     set: str = ""
     word: str = ""
@@ -58,7 +56,7 @@ class Variable(NamedTuple):
         """Return the parsed value. Raise UsageError or Untrusted with ``origin``, its flag or variable."""
         assert self.parse is not None  # noqa: S101 - BY_KEY holds settings only; for the type checker
         try:
-            return self.reads(raw, base, trusted) if self.reads else self.parse(raw, base)
+            return self.parse(raw, base, *((trusted,) if self.parse in READING_FILES else ()))
         except Untrusted as e:
             raise Untrusted(f"{origin}: {e}", e.hint) from e
         except ValueError as e:
@@ -66,6 +64,8 @@ class Variable(NamedTuple):
             raise UsageError(f"{origin}: {cut(str(e))}", f"{name}: {self.meaning}") from e
 
 
+READING_FILES = (fault_file.fault_ranks, fault_file.fault_file, parsers.replica_groups)
+"""The parsers of values that may name a file, which is to be trusted."""
 _SIZE = parsers.whole(1, parsers.MAX_RANK)
 WHICH, REPLICAS, ACCEPTED = "Which checkpoint", "Failed devices and replicas", "What is accepted"
 READING, DECISION, TRUST, OUTPUT = "Reading", "One decision per job", "Whom to trust", "Output"
@@ -95,9 +95,9 @@ ENV: tuple[Variable, ...] = (
     Variable("CKPT_PREFIX", "--prefix", "only checkpoints whose file names start with this prefix", parsers.text, use="add --run with the name that 'ckpt ls' shows", set="set CKPT_RUN with the name that 'ckpt ls' shows"),
     Variable("CKPT_MAX_STEP", "--max-step", "only checkpoints at or below this step", parsers.whole(0), set="--max-step {}", metavar="N"),
     Variable("CKPT_SAVE_INTERVAL", "--save-interval", "steps between regular saves; if an emergency save cannot be used, the job rolls back to a multiple of it", parsers.whole(1), metavar="N", panel=WHICH),
-    Variable("CKPT_FAULT_RANKS", "--fault-ranks", "ranks whose device failed, such as 1,3-5: what they saved in the emergency save is not used; or a JSON file of them (docs/elastic.md); repeat the flag (or give one per line) for more", fault_file.fault_ranks, reads=fault_file.fault_ranks, metavar="RANKS", panel=REPLICAS),
-    Variable("CKPT_FAULT_FILE", "--fault-file", "JSON file with such ranks, added to --fault-ranks: [3, 5] or an object (docs/elastic.md)", fault_file.fault_file, reads=fault_file.fault_file, use="--fault-ranks {}, beside the ranks that you name", set="CKPT_FAULT_RANKS={}, with the ranks that you name on further lines"),
-    Variable("CKPT_REPLICA_GROUPS", "--replica-groups", "ranks that hold the same state: [ROLE=]0,4;1,5, [ROLE=]FILE, or all (pure data parallelism); repeat the flag (or give one per line) for more roles", parsers.replica_groups, reads=parsers.replica_groups, metavar="GROUPS", panel=REPLICAS),
+    Variable("CKPT_FAULT_RANKS", "--fault-ranks", "ranks whose device failed, such as 1,3-5: what they saved in the emergency save is not used; or a JSON file of them (docs/elastic.md); repeat the flag (or give one per line) for more", fault_file.fault_ranks, metavar="RANKS", panel=REPLICAS),
+    Variable("CKPT_FAULT_FILE", "--fault-file", "JSON file with such ranks, added to --fault-ranks: [3, 5] or an object (docs/elastic.md)", fault_file.fault_file, use="--fault-ranks {}, beside the ranks that you name", set="CKPT_FAULT_RANKS={}, with the ranks that you name on further lines"),
+    Variable("CKPT_REPLICA_GROUPS", "--replica-groups", "ranks that hold the same state: [ROLE=]0,4;1,5, [ROLE=]FILE, or all (pure data parallelism); repeat the flag (or give one per line) for more roles", parsers.replica_groups, metavar="GROUPS", panel=REPLICAS),
     Variable("CKPT_REPLICAS", "--replicas", "'all': pure data parallelism, every rank holds the same state", parsers.one_of("all"), use="--replica-groups all, beside the groups that you name", set="CKPT_REPLICA_GROUPS=all, with the groups that you name on further lines"),
     Variable("CKPT_STRATEGY_DIR", "--strategy-dir", "directory of MindSpore strategy files (src_strategy_0.ckpt, or .json), which tell which ranks hold the same state", parsers.tree, metavar="DIR", panel=REPLICAS),
     Variable("CKPT_TP", "--tp", "tensor parallel size", _SIZE, use="--parallel tp={}", set="CKPT_PARALLEL=tp={}", word="tp"),

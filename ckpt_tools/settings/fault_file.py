@@ -4,75 +4,53 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Literal
 
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from ckpt_tools.settings.checked_json import checked
 from ckpt_tools.settings.parsers import MAX_RANK, path, rank_set
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
 
-
-def rank(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{value!r} is not a rank: ranks are whole numbers such as 3")  # noqa: TRY004 - the caller of every parser waits for ValueError
-    if not 0 <= value <= MAX_RANK:
-        fault = "negative" if value < 0 else f"above {MAX_RANK}"
-        raise ValueError(f"rank {value} is {fault}: ranks count from 0")
-    return value
+Rank = Annotated[int, Meta(ge=0, le=MAX_RANK)]
+_EXAMPLE = 'write a list of ranks such as [3, 5], or {"version": 1, "fault_ranks": [3, 5]} (docs/elastic.md)'
 
 
-def ranks(value: object, where: str) -> frozenset[int]:
-    if not isinstance(value, list):
-        raise ValueError(f"{where} is not a list of ranks such as [3, 5]")  # noqa: TRY004
-    try:
-        return frozenset(rank(v) for v in value)
-    except ValueError as e:
-        raise ValueError(f"{where}: {e}") from e
+class _Faults(Struct):
+    """The content of a fault file, unless it is a list of ranks. ``FaultRankIds`` is the field of MindX DL's
+    scheduler: a list of numbers as texts; in older versions, a list within a text
+    (ascend-for-volcano FaultRankIdsJobCMData, key fault-npus; read by mindx_elastic's FaultRanksManager).
+    """
+
+    version: Literal[1] = 1
+    fault_ranks: list[Rank] | UnsetType = UNSET
+    FaultRankIds: list[int | str] | str | UnsetType = UNSET
+    fault_nodes: list[str] = []
+    node_ranks: dict[str, list[Rank]] | UnsetType = UNSET
 
 
-def _list_rank_sets(content: object) -> Iterator[frozenset[int]]:
-    """Yield the ranks of each field: fault_ranks, FaultRankIds, fault_nodes. Raise ValueError."""
-    if isinstance(content, list):
-        yield ranks(content, "the list")
-        return
-    if not isinstance(content, dict):
-        raise ValueError(  # noqa: TRY004
-            'is neither a list of ranks such as [3, 5] nor an object such as {"version": 1, "fault_ranks":'
-            " [3, 5]}"
-        )
-    version = content.get("version", 1)
-    if version is True or version != 1:
-        raise ValueError(f"has version {version!r}, and this ckpt reads version 1")
-    if "fault_ranks" in content:
-        yield ranks(content["fault_ranks"], "fault_ranks")
-    # The field of MindX DL's scheduler: a list of numbers as texts; in older versions, a list within a text
-    # (ascend-for-volcano FaultRankIdsJobCMData, key fault-npus; read by mindx_elastic's FaultRanksManager).
-    if "FaultRankIds" in content:
-        ids = content["FaultRankIds"]
-        ids = re.findall(r"[^\s,\[\]'\"]+", ids) if isinstance(ids, str) else ids
-        ids = ids if isinstance(ids, list) else [ids]
-        digits = (int(v) if isinstance(v, str) and re.fullmatch(r"[0-9]{1,9}", v) else v for v in ids)
-        yield ranks(list(digits), "FaultRankIds")
-    yield from _find_ranks_of_nodes(content)
+def ranks(value: Iterable[object]) -> list[int]:
+    """Return ranks as they are. Raise ValueError for anything that is no rank."""
+    return checked(list(value), list[Rank])
 
 
-def _find_ranks_of_nodes(content: dict[str, object]) -> Iterator[frozenset[int]]:
-    nodes, by_node = content.get("fault_nodes", []), content.get("node_ranks")
-    if not isinstance(nodes, list) or not all(isinstance(n, str) for n in nodes):
-        raise ValueError('fault_nodes is not a list of names such as ["node-7"]')
-    if by_node is None:
-        if content.keys() & {"fault_ranks", "FaultRankIds"}:
-            return
-        raise ValueError(
-            'names fault_nodes but not their ranks: add "node_ranks": {"node-7": [56, 57]}, or fault_ranks'
-            if nodes
-            else "has no fault_ranks"
-        )
-    if not isinstance(by_node, dict):
-        raise ValueError('node_ranks is not an object such as {"node-7": [56, 57]}')  # noqa: TRY004
-    for node in nodes:
-        if node not in by_node:
-            raise ValueError(f"node_ranks does not know the fault node {node!r}")
-        yield ranks(by_node[node], f"node_ranks of {node!r}")
+def _list_rank_sets(faults: _Faults) -> Iterator[list[int]]:
+    """Yield the ranks of each field. Raise ValueError if none names any, or if a node is not known."""
+    if faults.fault_ranks is not UNSET:
+        yield faults.fault_ranks
+    if faults.FaultRankIds is not UNSET:
+        ids = faults.FaultRankIds
+        words = re.findall(r"[^\s,\[\]'\"]+", ids) if isinstance(ids, str) else ids
+        yield checked(words, list[Rank], strict=False)
+    if faults.node_ranks is not UNSET:
+        for node in faults.fault_nodes:
+            if node not in faults.node_ranks:
+                raise ValueError(f"node_ranks does not know the fault node {node!r}")
+            yield faults.node_ranks[node]
+    elif faults.fault_ranks is UNSET and faults.FaultRankIds is UNSET:
+        raise ValueError("it has no fault_ranks, and no node_ranks that tell those of fault_nodes")
 
 
 def fault_file(value: object, base: str = "", trusted: Trust = OURS) -> frozenset[int]:
@@ -85,12 +63,10 @@ def fault_file(value: object, base: str = "", trusted: Trust = OURS) -> frozense
         raise ValueError(f"{file!r} cannot be read ({e}): name a JSON file such as [3, 5]") from e
     try:
         content = json.loads(data)
+        sets = [ranks(content)] if isinstance(content, list) else _list_rank_sets(checked(content, _Faults))
+        return frozenset().union(*sets)
     except (ValueError, RecursionError) as e:
-        raise ValueError(f"{file!r} is not JSON ({e}): write a list of ranks such as [3, 5]") from e
-    try:
-        return frozenset().union(*_list_rank_sets(content))
-    except ValueError as e:
-        raise ValueError(f"{file!r}: {e}") from e
+        raise ValueError(f"{file!r} is no fault file ({e}): {_EXAMPLE}") from e
 
 
 def fault_ranks(value: object, base: str = "", trusted: Trust = OURS) -> frozenset[int]:
@@ -98,8 +74,9 @@ def fault_ranks(value: object, base: str = "", trusted: Trust = OURS) -> frozens
     lines = value.strip().splitlines() if isinstance(value, str) else value
     if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
         return rank_set(value)
-    ranks = (
-        rank_set(line) if re.fullmatch(r"[0-9,\s-]*", line) else fault_file(line.strip(), base, trusted)
-        for line in lines
+    return frozenset().union(
+        *(
+            rank_set(line) if re.fullmatch(r"[0-9,\s-]*", line) else fault_file(line.strip(), base, trusted)
+            for line in lines
+        )
     )
-    return frozenset().union(*ranks)

@@ -18,16 +18,11 @@ from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
 from ckpt_tools.storage.urls import is_url
 
-Parse = Callable[[object, str], object]
+Parse = Callable[..., object]
 """Takes a raw value (the text of a flag or variable, or a TOML value) and the directory from which relative
-paths start; returns the setting's value.
+paths start; returns the setting's value. One that reads a file also takes whose files are trusted.
 
-Raises ValueError with a message that says which values are valid.
-"""
-
-Reading = Callable[[object, str, Trust], object]
-"""A Parse that reads a file named by the value. Its third parameter says whose files are trusted; it raises
-Untrusted as well.
+Raises ValueError with a message that says which values are valid, and Untrusted.
 """
 
 MAX_RANK = 1 << 24
@@ -171,15 +166,9 @@ def duration(value: object, _base: str = "") -> float:
     units = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf"):
         return float(min(value, _CENTURY))
-    pieces = re.findall(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|)", value) if isinstance(value, str) else []
-    seconds = sum(float(n) * units[u] for n, u in pieces)
-    # Joined, the pieces must equal the text, else a part was skipped; a number without a unit stands alone.
-    if (
-        not pieces
-        or "".join(n + u for n, u in pieces) != str(value).strip()
-        or (len(pieces) > 1 and any(not u for _, u in pieces))
-        or seconds == float("inf")
-    ):
+    text, number = value.strip() if isinstance(value, str) else "", r"[0-9]+(?:\.[0-9]+)?"
+    seconds = sum(float(n) * units[u] for n, u in re.findall(rf"({number})(ms|s|m|h|d|)", text))
+    if not re.fullmatch(rf"{number}|(?:{number}(?:ms|s|m|h|d))+", text) or seconds == float("inf"):
         raise ValueError(f"{value!r} is not a duration: use seconds (120) or a unit (90s, 2m, 1h30m)")
     return min(seconds, _CENTURY)
 

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
-from functools import wraps
+from functools import cache, wraps
 from importlib import import_module, metadata
 from typing import Any, NamedTuple
 
@@ -84,27 +84,19 @@ class _Found(Struct):
     entries: list[Entry] = field(default_factory=list)
     broken: list[Broken] = field(default_factory=list)
     groups: dict[str, dict[str, Plugin]] = field(default_factory=dict)
-    version: str | None = None
 
 
-class _State:
-    """One process's plug-ins: the last search, whether plug-ins are off, and functions that clear caches."""
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.found: _Found | None = None
-        self.off: bool | None = None
-        self.keepers: list[Callable[[], None]] = []
-
-
-_state = _State()
+_lock = threading.RLock()
+_switched: list[bool | None] = [None]
+"""Whether plug-ins are off for the rest of this process; None: as the variable says."""
+_keepers: list[Callable[[], None]] = []
+"""Functions that clear caches of values made from plug-ins."""
 
 
 def switch(off: bool | None) -> None:
     """Switch plug-ins off or on for the rest of this process; None: as the variable CKPT_NO_PLUGINS says."""
-    with _state.lock:
-        before = _is_off()
-        _state.off = off
+    with _lock:
+        before, _switched[0] = _is_off(), off
         changed = _is_off() is not before
     if changed:
         forget()
@@ -112,20 +104,21 @@ def switch(off: bool | None) -> None:
 
 def forget() -> None:
     """Drop all found plug-ins and the caches made from them: some were installed, or switched off."""
-    with _state.lock:
-        _state.found = None
-    for clear_cache in _state.keepers:
+    with _lock:
+        _find.cache_clear()
+        _list_packages.cache_clear()
+    for clear_cache in _keepers:
         clear_cache()
 
 
 def kept_by(keeper: Callable[[], None]) -> None:
     """Register ``keeper``, which clears a module's cache of values made from plug-ins; forget() calls it."""
-    _state.keepers.append(keeper)
+    _keepers.append(keeper)
 
 
 def _is_off() -> bool:
-    if _state.off is not None:
-        return _state.off
+    if _switched[0] is not None:
+        return _switched[0]
     raw = os.environ.get(VARIABLE)
     try:
         return bool(raw) and parsers.flag(raw, "")
@@ -135,20 +128,19 @@ def _is_off() -> bool:
 
 def added(group: str, taken: Collection[str] = ()) -> Mapping[str, Plugin]:
     """Return a group's plug-ins by name. Raise UsageError if a plug-in has a name that is ``taken``."""
-    with _state.lock:
+    with _lock:
         if _is_off():
             return {}
-        found = _find()
-        for entry in found.entries:
+        for entry in _find().entries:
             if entry.group == group and entry.name in taken:
                 why = "ckpt has one of that name, or another package adds it"
                 raise UsageError(f"{entry} cannot have that name: {why}", HINT)
-        return dict(_import_group(found, group))
+        return dict(_import_group(_find(), group))
 
 
 def reject(group: str, name: str, why: str) -> None:
     """Remove an imported plug-in from its group, and list it as broken."""
-    with _state.lock:
+    with _lock:
         found = _find()
         found.groups[group].pop(name)
         entry = next(e for e in found.entries if (e.group, e.name) == (group, name))
@@ -157,21 +149,22 @@ def reject(group: str, name: str, why: str) -> None:
 
 def broken(groups: Collection[str] = tuple(_KINDS)) -> list[Broken]:
     """Return the installed plug-ins of these groups that cannot be used; imports each group to find them."""
-    with _state.lock:
+    with _lock:
         if _is_off():
             return []
-        found = _find()
         for group in groups:
-            _import_group(found, group)
-        wrong = [b for b in found.broken if b.group in groups or b.group not in _KINDS]
+            _import_group(_find(), group)
+        wrong = [b for b in _find().broken if b.group in groups or b.group not in _KINDS]
         return sorted(wrong, key=str)  # in one order, whichever group was imported first
 
 
 def left_out() -> list[str]:
     """Return the packages whose deciding plug-ins are switched off; [] if plug-ins are on."""
-    with _state.lock:
-        entries = _read_entries().entries if _is_off() else []
-    return list(dict.fromkeys(e.package for e in entries if e.group in DECIDING))
+    return _list_deciding(_read_entries()) if _is_off() else []
+
+
+def _list_deciding(found: _Found) -> list[str]:
+    return list(dict.fromkeys(e.package for e in found.entries if e.group in DECIDING))
 
 
 def findings() -> Iterator[Finding]:
@@ -187,22 +180,20 @@ def tool_version() -> str:
 
 def packages() -> str:
     """Return tool_version() without ckpt's own version; "" if no package adds to a DECIDING group."""
-    with _state.lock:
-        if _is_off():
-            return ""
-        found = _find()
-        if found.version is None:
-            names = dict.fromkeys(e.package for e in found.entries if e.group in DECIDING)
-            installed = f" with {', '.join(names)}" if names else ""
-            wrong = ", ".join(b.what for b in broken(DECIDING))
-            found.version = f"{installed} but without {wrong}" if wrong else installed
-        return found.version
+    with _lock:
+        return "" if _is_off() else _list_packages()
 
 
+@cache
+def _list_packages() -> str:
+    names, wrong = _list_deciding(_find()), broken(DECIDING)
+    installed = f" with {', '.join(names)}" if names else ""
+    return f"{installed} but without {', '.join(b.what for b in wrong)}" if wrong else installed
+
+
+@cache
 def _find() -> _Found:
-    if _state.found is None:
-        _state.found = _read_entries()
-    return _state.found
+    return _read_entries()
 
 
 def _read_entries() -> _Found:
@@ -251,21 +242,16 @@ class _Unusable(Exception):
 
 def _load(entry: Entry) -> Any:
     """Return the value of an entry point, guarded: its errors name its package. Raise _Unusable."""
-    module, _, attribute = entry.value.partition(":")
-    oldest = OLDEST_API.get(entry.group, 1)
+    module, oldest = entry.value.partition(":")[0], OLDEST_API.get(entry.group, 1)
     try:
         with redirect_stdout(sys.stderr):  # stdout is for answers
-            loaded: Any = import_module(module)
-            value = loaded
-            for name in filter(None, attribute.split(".")):
-                value = getattr(value, name)
+            value: Any = metadata.EntryPoint(entry.name, entry.value, entry.group).load()
     except (Exception, SystemExit) as e:
         is_old = isinstance(e, TypeError) and oldest > 1
         old = f"; those of version {oldest} of the interface have other fields" if is_old else ""
         raise _Unusable(f"{type(e).__name__}: {e}{old}") from e
-    top = sys.modules.get(module.partition(".")[0], loaded)
-    api = getattr(loaded, "CKPT_API", getattr(top, "CKPT_API", None))
-    api = 1 if api is None else api
+    homes: list[Any] = [sys.modules.get(name) for name in (module, module.partition(".")[0])]
+    api = next((home.CKPT_API for home in homes if hasattr(home, "CKPT_API")), 1)
     if not isinstance(api, int) or not oldest <= api <= API_VERSION:
         text = f"it is written for version {api!r} of the interface, and ckpt {__version__} has {API_VERSION}"
         raise _Unusable(f"{text} (CKPT_API)")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, toml
 from msgspec.structs import replace
 
 from ckpt_tools.errors import UsageError, explain_refusal
@@ -100,7 +99,7 @@ class Settings(Struct, frozen=True):
         by_name = {key.replace("-", "_"): value for key, value in self.values.items()}
         return {name: value for name, value in by_name.items() if name in names}
 
-    def reading(self, *more: str, names: Iterable[str] = ReadOptions.__match_args__) -> dict[str, Any]:
+    def reading(self, *more: str, names: Iterable[str] = ReadOptions.__struct_fields__) -> dict[str, Any]:
         """Return the given settings of ``names`` (of ReadOptions) and ``more``, with trust and layouts."""
         given = self.named({*names, *more})
         return {**given, "trust": self.trust, "layouts": self.layouts}
@@ -110,7 +109,7 @@ class Settings(Struct, frozen=True):
 
         Raise UsageError if two settings contradict each other.
         """
-        given = self.named(Selection.__match_args__)
+        given = self.named(Selection.__struct_fields__)
         rank, world_size = given.get("rank"), given.get("world_size")
         if rank is not None and world_size is not None and rank >= world_size:
             count = f"{world_size} ranks ({self.origins['world-size']})"
@@ -164,12 +163,9 @@ def _read(path: str, believed: Trust) -> dict[str, Any] | None:
     project = os.path.basename(path) == "pyproject.toml"
     if project and b"ckpt" not in data:
         return None  # most projects: spare them the TOML parser
-    if sys.version_info >= (3, 11):
-        import tomllib as toml
-    else:
-        import tomli as toml
     try:
-        table = toml.loads(data.decode("utf-8-sig"))  # some editors begin a file with a byte order mark
+        text = data.decode("utf-8-sig")  # some editors begin a file with a byte order mark
+        table: dict[str, Any] = toml.decode(text)
     except (ValueError, RecursionError) as e:
         why = f"configuration file {path!r} is not valid TOML: {e}"
         raise UsageError(why, "correct it, or add --config FILE") from e

@@ -231,11 +231,10 @@ class HeldSource(LocalSource):
         return self._whole
 
     def read(self, offset: int, length: int) -> bytes:
-        data = (self.whole() if self._whole is None else self._whole)[offset : offset + length]
+        data = self.whole()[offset : offset + length]
         if len(data) != length or offset < 0:
             return super().read(offset, length)
-        with self._lock:
-            self.bytes_read += length
+        self.count(length)
         return data
 
 

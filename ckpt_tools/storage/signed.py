@@ -15,7 +15,6 @@ from urllib.parse import parse_qsl, quote, unquote
 from ckpt_tools.errors import UsageError
 from ckpt_tools.storage.urls import absolute
 
-_WEB = re.compile(r"https?://", re.IGNORECASE)
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://([^/?#]*)", re.IGNORECASE)
 _CUT_PASSWORD = re.compile(r"(?!arn:)[^:@]*:(?!\d*$)[^@]*")
 """Matches the text before the first slash if it begins a password, because no port follows its colon."""
@@ -53,29 +52,18 @@ def named(url: str) -> str:
         return url
     if m[1].lower() == "file":
         return absolute(url)
-    host = m[2].rpartition("@")[2]
-    if _CUT_PASSWORD.fullmatch(m[2]) and "@" in url[m.end() :]:
-        raise _has_password(f"{m[1]}://")
-    if not _WEB.match(url):
-        if re.search(r":[^@]*@", m[2]):
-            raise _has_password(host)
-        if _SURE.search(url):
-            raise UsageError(
-                f"a signature is part of a URL of {m[1]}://{m[2]}, where none belongs",
-                "presigned URLs begin with https://; else set its library's AZURE_STORAGE_SAS_TOKEN or such",
-            )
+    is_web = m[1].lower() in ("http", "https")
+    address, _, query = url.partition("#")[0].partition("?") if is_web else (url, "", "")
+    has_user = "@" in m[2] if is_web else re.search(r":[^@]*@", m[2])
+    is_cut = _CUT_PASSWORD.fullmatch(m[2]) and "@" in url[m.end() :]
+    if has_user or is_cut or _SURE.search(unquote(address) if is_web else url):
+        raise UsageError(
+            f"a URL of {m[1]}:// has a user, a password or a signature in it, which others can see",
+            "take it out: libraries read secrets from the environment, a profile or a file (docs/stores.md);"
+            " a presigned URL begins with https:// and is quoted as it was made, with '?' and not '%3F'",
+        )
+    if not is_web:
         return url
-    if "@" in m[2]:
-        raise UsageError(
-            f"a URL of {host} has a user or a password in it, which others can see",
-            "take them out, and give a presigned URL, or the store behind it (s3://, gs://, az://)",
-        )
-    address, _, query = url.partition("#")[0].partition("?")
-    if _SURE.search(unquote(address)):
-        raise UsageError(
-            f"the signature of a URL of {m[2]} is part of its name, which others can see",
-            "give the URL as it was made, with its '?' (not '%3F'), and quote it for the shell",
-        )
     name = absolute(address)
     if query:
         with _lock:
@@ -86,13 +74,6 @@ def named(url: str) -> str:
                 )
             _queries[name] = query
     return name
-
-
-def _has_password(of: str) -> UsageError:
-    return UsageError(
-        f"a URL of {of} has a password in it, which others can see",
-        "take it out: the library reads it from the environment, a profile or a file (docs/stores.md)",
-    )
 
 
 def asked(query: str) -> tuple[tuple[str, str], ...]:

@@ -9,7 +9,6 @@ while it runs; a call from any other thread is handed to one. Without a limit ca
 from __future__ import annotations
 
 import errno
-import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -98,23 +97,17 @@ def do_each(work: Callable[[S], T], items: Iterable[S], count: int) -> list[T]:
 class Rate:
     """A limit in bytes per second for all threads together, kept by sleeps; idle time is not saved up."""
 
-    def __init__(
-        self,
-        limit: float,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], object] = time.sleep,
-    ) -> None:
-        self.limit, self._clock, self._sleep = limit, clock, sleep
-        self._paid_until = clock()  # the time at which all bytes read so far are within the limit
-        self._lock = Lock()
+    def __init__(self, limit: float) -> None:
+        self.limit, self._lock = limit, Lock()
+        self._paid_until = time.monotonic()  # the time at which all bytes read so far are within the limit
 
     def took(self, n: int) -> None:
         """Note ``n`` bytes as read, and sleep until they are within the limit."""
         with self._lock:
-            now = self._clock()
+            now = time.monotonic()
             self._paid_until = max(self._paid_until, now) + n / self.limit
             wait = self._paid_until - now
-        self._sleep(wait)
+        time.sleep(wait)
 
 
 P = ParamSpec("P")
@@ -153,7 +146,6 @@ class Limit:
     def __init__(self, seconds: float) -> None:
         self.ends = time.monotonic() + seconds
         self.stalled = 0
-        self.lost: list[str] = []  # paths not to be tried again; no set: arguments may be lists
 
     def is_overdue(self, since: float) -> bool:
         return time.monotonic() - max(self.ends, since) >= GRACE
@@ -185,10 +177,8 @@ class Limit:
         while not wait([future], min(max(_AGAIN, self.ends + GRACE - time.monotonic()), TIMEOUT_MAX)).done:
             before, seen = seen, next((c for c in list(calls.values()) if self.is_overdue(c[0])), None)
             if seen is not None and seen is before:
-                path = _path_of(seen[1])
                 self.stalled += 1
-                self.lost.append(path)
-                raise Stalled(path)
+                raise Stalled(_path_of(seen[1]))
 
 
 _limit: ContextVar[Limit | None] = ContextVar("ckpt_tools_limit", default=None)
@@ -214,8 +204,6 @@ def watched(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return call(*args, **kwargs)
     if calls is None:
         return limit.away(watched, call, *args, **kwargs)  # type: ignore[arg-type]  # watched takes any call
-    if args and args[0] in limit.lost:
-        raise Stalled(str(args[0]))
     me = get_ident()
     calls[me] = time.monotonic(), args or (getattr(call, "__self__", None),)
     try:
@@ -229,8 +217,7 @@ def interruptible(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     handle Ctrl-C before the call ends, so another thread makes it.
     """
     if _limit.get() is None and current_thread() is main_thread():
-        with limited(math.inf):
-            return watched(call, *args, **kwargs)
+        return do_each(lambda _: call(*args, **kwargs), [None], 1)[0]
     return watched(call, *args, **kwargs)
 
 

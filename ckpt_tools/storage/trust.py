@@ -203,16 +203,14 @@ def read(path: str, limit: int, trust: Trust = OURS, *, private: bool = False) -
     way = _PathWalk(path, trust)
     if stat.S_ISDIR(way.walk().st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    with open(os.open(way.steps[-1][0], _READ_FLAGS), "rb", buffering=0) as file:
+    with open(os.open(way.steps[-1][0], _READ_FLAGS), "rb") as file:
         info = os.fstat(file.fileno())
         way.check(info)
         from_root = info.st_uid == 0 and (way.mounted or os.geteuid() != 0)  # we cannot change its mode
         if private and info.st_mode & 0o077 and not from_root:
             text = f"{path} may be used by others than its owner (mode {stat.S_IMODE(info.st_mode):04o})"
             raise Untrusted(text, f"chmod 600 {path}")
-        data = b""
-        while len(data) <= limit and (part := file.read(limit + 1 - len(data))):
-            data += part
+        data = file.read(limit + 1)
     if len(data) > limit:
         raise Untrusted(f"{path} is larger than {limit:,} bytes", "name the file that was meant", unfit=True)
     return data
@@ -244,16 +242,13 @@ def absent(path: str, trust: Trust = OURS) -> None:
 def make(path: str, trust: Trust = OURS) -> None:
     """Make a directory and its parents, not writable by others whatever the umask. Raise OSError."""
     mode, above = 0o775 if trust.group else 0o755, os.path.dirname(path)
+    if above not in ("", path) and not os.path.isdir(above):
+        make(above, trust)
     try:
         os.mkdir(path, mode)
-    except FileExistsError:
+    except FileExistsError:  # another process may have made it meanwhile
         if not os.path.isdir(path):
             raise
-    except FileNotFoundError:
-        if above in ("", path):
-            raise
-        make(above, trust)
-        os.makedirs(path, mode, exist_ok=True)  # another process may have made it meanwhile
 
 
 def create(name: str, flags: int, at: int, trust: Trust = OURS) -> int:

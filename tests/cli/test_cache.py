@@ -345,11 +345,8 @@ def database(home: Path) -> Path:
 DAMAGED: dict[str, Callable[[bytes], bytes | str]] = {
     "garbage": lambda whole: os.urandom(20_000),
     "torn": lambda whole: whole[:4096] + os.urandom(len(whole) - 4096),
-    "empty-schema": lambda whole: "CREATE TABLE other (a)",
-    "other-version": lambda whole: f"{COLUMNS}; PRAGMA user_version = 7",
-    "other-columns": lambda whole: f"{COLUMNS}; PRAGMA user_version = 1",
+    "other-columns": lambda whole: "CREATE TABLE seen (a)",
 }
-COLUMNS = "CREATE TABLE seen (a); CREATE TABLE pruned (ns)"
 
 
 @pytest.mark.slow
@@ -365,7 +362,11 @@ def test_a_damaged_cache_is_said_and_left_alone(known: Path, home: Path, what: s
         with closing(sqlite3.connect(path)) as db:
             db.executescript(made_by)
     made, notes = noted(known)
-    assert made.resume_step == 20 and len(notes) == 1 and f"no verdicts are kept in {path}" in notes[0]
+    assert (
+        made.resume_step == 20
+        and len(notes) == 1
+        and f"no verdicts are used from or kept in {path}" in notes[0]
+    )
     path.unlink()
     asked(known)
     assert asked(known).bytes_read <= 10  # a new one works
@@ -458,8 +459,8 @@ def test_the_file_stays_bounded(home: Path, monkeypatch: pytest.MonkeyPatch) -> 
             return [os.fsdecode(path) for (path,) in db.execute("SELECT path FROM seen ORDER BY path")]
 
     now = time.time_ns()
-    assert len(filled(range(20), now)) == 10  # the first run has never been cleaned up after
-    assert len(filled(range(100, 103), now + 10**9)) == 13  # not on every run
+    assert len(filled(range(20), now)) == 10
+    assert set(filled(range(100, 103), now + 10**9)) >= {"/100", "/101", "/102"}  # those used last stay
     # nobody asked for the others in 30 days
     assert filled(range(200, 201), now + 31 * 86400 * 10**9) == ["/200"]
 
@@ -514,5 +515,5 @@ def test_a_note_is_one_line_on_stderr_and_silent_when_quiet(tmp_path: Path) -> N
     told = ckpt(*argv, CKPT_CACHE_DIR=str(tmp_path / "file"))
     assert told.returncode == 0 and told.stdout == f"{part(root)}\n"
     line, note = told.stderr.splitlines()
-    assert line.startswith("ckpt: warning: no verdicts are kept") and "weights only" in note
+    assert line.startswith("ckpt: warning: no verdicts are used") and "weights only" in note
     assert ckpt(*argv, "-q", CKPT_CACHE_DIR=str(tmp_path / "file")).stderr == ""

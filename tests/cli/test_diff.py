@@ -25,7 +25,6 @@ from small_files import dcp, saved, tensor
 
 from ckpt_tools import Change, Level, Verdict, cli, diff
 from ckpt_tools.api import show
-from ckpt_tools.checksum import BUFFER
 from ckpt_tools.checksum.sums import CHUNK, join_digests
 from ckpt_tools.comparison import compare
 from ckpt_tools.comparison.difference import File, match, same_value
@@ -34,6 +33,7 @@ from ckpt_tools.inspection.digests import SHARED, digests_of, file_digest, runs,
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Tensor
 from ckpt_tools.storage import BytesSource
+from ckpt_tools.storage.local import BUFFER
 
 DEMO = FIXTURES / "demo"
 GOOD = sorted(p for p in (FIXTURES / "formats").glob("*/good/*") if not p.name.endswith(".key"))

@@ -35,7 +35,7 @@ from timed import put
 from told_trees import change
 
 from ckpt_tools import guard
-from ckpt_tools.cli import app, options
+from ckpt_tools.cli import app
 from ckpt_tools.cli.app import COMMANDS
 from ckpt_tools.guard.quarantine import quarantine
 from ckpt_tools.planning import first_launch
@@ -50,8 +50,7 @@ PRINTING = {"progress_as", "output_file", "format", "json", "quiet", "verbose", 
 @cache
 def parameters(command: str) -> dict[str, Any]:
     """The real parameters of a command, by name; what becomes another one is held to that in test_nights.py."""
-    renamed = {name for name, going in options.GOING.items() if going.becomes}
-    return {str(p.name): p for p in app.command(command).params if p.name not in PRINTING | renamed}
+    return {str(p.name): p for p in app.command(command).params if p.name not in PRINTING}
 
 
 class Case(NamedTuple):
@@ -371,7 +370,7 @@ PIN: dict[str, Case] = {
 PASS = "--once --settle 0s"
 WATCH: dict[str, Case] = {
     **added(plain, "rescan never | every night | on-good true | metrics 0 | state-dir elsewhere | io direct | limit-rate 1PB", PASS),
-    "roots": Case(untold(plain), f"run {PASS}", f"run/iter_0000010 {PASS}"), "store_option": far(PASS),
+    "paths": Case(untold(plain), f"run {PASS}", f"run/iter_0000010 {PASS}"), "store_option": far(PASS),
     "on_bad": Case(flipped, PASS, f"{PASS} --on-bad true"),
     "timeout": Case(one_rank, f"{PASS} --on-good 'sleep 1'", f"{PASS} --on-good 'sleep 1' --timeout 0.1s"),
     "metrics_address": Case(plain, f"{PASS} --metrics-port 0", f"{PASS} --metrics-port 0 --metrics-address 192.0.2.1"),

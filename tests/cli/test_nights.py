@@ -152,7 +152,7 @@ def test_a_command_that_a_hint_names_exists(line: str) -> None:
         ("verfy x", "did you mean 'ckpt verify'?"), ("plan . --jsno", "did you mean --json?"),
         ("plan . --format jsn", "did you mean json?"), ("verify . --level contnt", "did you mean content?"),
         ("explain trunkated", "did you mean 'truncated'?"), ("formats torchzip", "did you mean 'torch_zip'?"),
-        ("layouts megatorn", "did you mean 'megatron'?"), ("hook instal", "did you mean 'ckpt hook install'?"),
+        ("layouts megatorn", "did you mean 'megatron'?"),
         ("completion bsh", "did you mean 'bash'?"), ("rnu-7", "did you mean 'ckpt run-7'?"),
     ],
 )  # fmt: skip

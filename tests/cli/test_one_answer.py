@@ -23,7 +23,9 @@ from one_question import COMMANDS, Answer, Asker
 from run_helpers import CKPT, CLEAN, SAY, broken, broken_body, ckpt, decided_body, megatron, torchrun_env
 
 from ckpt_tools.job import starts
+from ckpt_tools.job.decision import Decision
 from ckpt_tools.planning import first_launch
+from ckpt_tools.storage.trust import OURS
 
 pytestmark = pytest.mark.slow
 
@@ -326,16 +328,13 @@ def test_killed_at_any_call_that_writes_the_history_is_readable(root: Path, plan
 
 
 def test_it_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ckpt_tools.job import decisions
-
-    monkeypatch.setattr(decisions, "_MOST", 2000)
-    made = decisions.Decisions(str(tmp_path / "plans"), str(tmp_path / "run"))
+    monkeypatch.setattr(starts, "_MOST", 2000)
     for step in range(60):
         body = decided_body("/x", step) | {"decision": {"root": "/", "decided_at": float(step)}}
-        made._log_start(decisions.Decision("", body))
-    kept = starts.history(str(tmp_path / "run"), made.directory)
+        starts.add(str(tmp_path), Decision("", body), OURS)
+    kept = starts.history(str(tmp_path / "run"), str(tmp_path))
     assert kept.starts[0].step == 59 and 5 < len(kept.starts) < 40 and not kept.damaged
-    assert os.path.getsize(f"{made.directory}/{starts.NAME}") <= 2200
+    assert os.path.getsize(f"{tmp_path}/{starts.NAME}") <= 2200
 
 
 LAUNCHER = """

@@ -26,7 +26,7 @@ from shards import copy, optimizer, shard
 
 from ckpt_tools import errors
 from ckpt_tools.api import plan, verify
-from ckpt_tools.checksum import BUFFER, Extent, Sum, mismatches
+from ckpt_tools.checksum import Extent, Sum, mismatches
 from ckpt_tools.model.answers import Sample, Verification
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.plan import LoadPlan
@@ -35,6 +35,7 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.output import json as emit
 from ckpt_tools.reading.engines import Engine
 from ckpt_tools.storage import BytesSource, Identity, Stopped
+from ckpt_tools.storage.local import BUFFER
 
 pytestmark = pytest.mark.slow
 

@@ -66,7 +66,9 @@ def test_one_bit_that_only_its_crc_tells(root: Path) -> None:
     assert codes(root) == {"repaired-unwitnessed"}
     made = plan(root)
     assert made.checkpoint and made.checkpoint.step == 20
-    assert "repaired-unwitnessed" in {f.code for f in made.warnings}
+    hints = {f.code: f.hint for f in made.warnings}
+    assert "repaired-unwitnessed" in hints
+    assert f"'ckpt undo {root}'" in hints["in-quarantine"], "which leads back from a repair"
     megatron(root, steps=(20,))
     os.utime(root / FILE)
     assert codes(root) == {"mixed-attempts"}, "it has been written anew, and alone"

@@ -26,12 +26,11 @@ from typing import Any
 
 import pytest
 from run_helpers import CKPT, CLEAN, SAY, ckpt, decided_body, megatron, torchrun_env
-from told_decider import told
+from told_decider import Decisions
 
 from ckpt_tools.errors import CannotLook, NoneUsable
-from ckpt_tools.job import decisions as room
+from ckpt_tools.job import decider as room
 from ckpt_tools.job.command import become
-from ckpt_tools.job.decisions import Decisions
 from ckpt_tools.job.files import hold_lock
 from ckpt_tools.planning import first_launch
 
@@ -210,7 +209,7 @@ def test_a_state_that_cannot_be_read_is_never_no_state(
     that names it, and nothing is decided.
     """
     decisions = Decisions(str(tmp_path / "plans"), str(tmp_path / "run"))
-    decisions.once(told("k", "rank-0", lambda: decided_body("/r/iter_20", 20)))
+    decisions.told("k", "rank-0", lambda: decided_body("/r/iter_20", 20)).decide()
     path = os.path.join(decisions.directory, what if what == "last.json" else f"k/{what}").rstrip("/")
 
     def failing(real: Any) -> Any:
@@ -223,7 +222,7 @@ def test_a_state_that_cannot_be_read_is_never_no_state(
 
     for owner, name in ((builtins, "open"), (os, "listdir"), (os, "scandir"), (os, "stat"), (os, "open")):
         monkeypatch.setattr(owner, name, failing(getattr(owner, name)))
-    ask = partial(decisions.once, told("k", "rank-1", lambda: pytest.fail("decided anew"), timeout=1))
+    ask: Any = decisions.told("k", "rank-1", lambda: pytest.fail("decided anew"), timeout=1).decide
     if what == "last.json":
         ask = partial(first_launch.read_last_start, decisions.directory)
     with pytest.raises(CannotLook, match=re.escape(path)):
@@ -289,12 +288,12 @@ def test_a_failed_decision_fails_those_who_waited_for_it_and_no_one_else(
 
     def ask(rank: int) -> None:
         with pytest.raises(NoneUsable, match="nothing is good"):
-            decisions.once(told("k", f"rank-{rank}", fail))
+            decisions.told("k", f"rank-{rank}", fail).decide()
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(ask, range(4)))
     assert len(tried) == 1
-    assert not decisions.once(told("k", "rank-0", decided_body)).found  # a later start tries again
+    assert not decisions.told("k", "rank-0", decided_body).decide().found  # a later start tries again
 
 
 def test_processes_that_ask_differently_are_told(root: Path, plans: Path) -> None:

@@ -20,14 +20,13 @@ from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from run_helpers import SAY, ckpt, decided_body, megatron
-from told_decider import told
+from told_decider import Decisions
 
 from ckpt_tools import launchers
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.job import Options
-from ckpt_tools.job import decisions as room
-from ckpt_tools.job.decider import Decider
-from ckpt_tools.job.decisions import KEPT_DAYS, Decisions
+from ckpt_tools.job import decider as room
+from ckpt_tools.job.decider import KEPT_DAYS, Decider
 from ckpt_tools.job.files import hold_lock
 from ckpt_tools.job.membership import Membership, of_node, of_worker
 from ckpt_tools.model.selection import Selection
@@ -96,7 +95,7 @@ def come(decisions: Decisions, rank: int, tree: int) -> int | None:
     """The tree that a rank starts by, which finds this one; None where it stops (exit code 5)."""
     body = {"schema": "ckpt-tools/plan/v1", "checkpoint": None, "resume_step": tree}
     with suppress(CannotLook):
-        return decisions.once(told("job", f"rank-{rank}", lambda: body, saves=f"{tree}")).step
+        return decisions.told("job", f"rank-{rank}", lambda: body, saves=f"{tree}").decide().step
     return None
 
 
@@ -200,16 +199,15 @@ DAY = 86400.0
 
 def decide(decisions: Decisions, key: str, member: str = "rank-0") -> Path:
     body = decided_body("/r/iter_20", 20)
-    decisions.once(told(key, member, lambda: body))
+    decisions.told(key, member, lambda: body).decide()
     return Path(decisions.directory, key)
 
 
 def after(decisions: Decisions, days: float) -> set[str]:
     """The keys that are left when somebody decides so much later."""
-    home = os.path.dirname(decisions.directory)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(room, "time", SimpleNamespace(time=lambda: time.time() + days * DAY))
-        decide(Decisions(home, decisions.root), "next")
+        decide(decisions, "next")
     return {p.name for p in Path(decisions.directory).iterdir() if p.is_dir()} - {"next"}
 
 

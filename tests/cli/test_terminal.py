@@ -344,7 +344,7 @@ def test_a_terminal_sees_what_is_listed_and_read(capfd: pytest.CaptureFixture[st
     meter.said -= 10
     meter.file(f"/runs/{'x' * 99}/file.pt", 3)
     meter(1 << 20, 1 << 30)
-    meter.stop()
+    meter.say("done")
     err = capfd.readouterr().err
     assert "listing /runs/a" in err and "\x1b[2J" not in err and "x/file.pt" in err and "x" * 50 not in err
 

@@ -335,7 +335,7 @@ def test_nothing_but_a_view_is_replaced(tmp_path: Path) -> None:
             build(made, str(view))
     assert (view / "iter_0000040" / "saved.pt").read_text() and (view / "iter_0000030").is_dir()
     for name, content, why in (
-        ("full/x", "mine", "no view that ckpt has built"), ("marked/" + MARKER, "{}", "no view that ckpt has built"), ("file", "mine", "is a file"),
+        ("full/x", "mine", "no view that ckpt has built"), ("marked/" + MARKER, "{}", "no view that ckpt has built"), ("file", "mine", "no view that ckpt has built"),
         ("listed/" + MARKER, '{"schema": "ckpt-tools/view/v1"}', "no view that ckpt has built"),
     ):  # fmt: skip
         put(tmp_path / name, content)

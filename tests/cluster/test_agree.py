@@ -270,10 +270,10 @@ def test_what_a_node_has_is_not_left_out(
 @pytest.mark.parametrize(
     ("number", "who", "at", "value"),
     [
-        (1, "1", ["candidates"], None), (1, "1", ["candidates", 0, "id"], "step 20"),
-        (1, "1", ["candidates", 0, "id"], ["megatron", "", "", 20]), (1, "1", ["candidates", 0, "kind"], "weekly"),
-        (1, "1", ["candidates", 0, "mtime"], "now"), (1, "1", ["ranks"], [2]), (1, "1", ["earlier"], {"step": 20}),
-        (1, "all", ["order"], {}), (1, "all", ["order", 0, "id", 0], "of another world"), (1, "all", ["order", 0, "without"], [[7, False]]),
+        (1, "1", ["candidates"], None), (1, "1", ["candidates", 0, "checkpoint"], "step 20"),
+        (1, "1", ["candidates", 0, "checkpoint", "layout"], 20), (1, "1", ["candidates", 0, "checkpoint", "kind"], "weekly"),
+        (1, "1", ["candidates", 0, "checkpoint", "mtime_ns"], "now"), (1, "1", ["ranks"], [2]), (1, "1", ["earlier"], {"step": 20}),
+        (1, "all", ["order"], {}), (1, "all", ["order", 0, "checkpoint", "layout"], "of another world"), (1, "all", ["order", 0, "without"], [[7, False]]),
         (1, "all", ["hosts"], []), (2, "1", ["findings"], [{"code": "x"}]), (2, "all", ["ok"], "yes"),
         (3, "1", ["ranks", 0, "files"], [["model"]]), (3, "all", ["fingerprint"], 5),
     ],

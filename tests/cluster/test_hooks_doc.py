@@ -17,7 +17,7 @@ from slurm_cluster import needs
 
 from ckpt_tools.cli.hook_install import snippets
 from ckpt_tools.errors import BY_EXIT_CODE
-from ckpt_tools.job.decisions import KEPT_DAYS
+from ckpt_tools.job.decider import KEPT_DAYS
 from ckpt_tools.settings import resolve
 
 PAGE = (DOCS / "hooks.md").read_text()

@@ -14,6 +14,7 @@ import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ from ckpt_tools.inspection.check import inspect
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.settings import parsers
-from ckpt_tools.storage import ShortRead, opened
+from ckpt_tools.storage import ShortRead, opened, stalls
 from ckpt_tools.storage.local import BUFFER, DirectSource
 from ckpt_tools.storage.stalls import Rate
 
@@ -196,9 +197,10 @@ def test_a_rate_holds_back_every_way_of_reading(path: str, io: str, monkeypatch:
     assert max(took) <= BUFFER
 
 
-def test_a_rate_is_shared_and_not_saved_up() -> None:
+def test_a_rate_is_shared_and_not_saved_up(monkeypatch: pytest.MonkeyPatch) -> None:
     now, slept = [0.0], list[float]()
-    rate = Rate(100.0, lambda: now[0], slept.append)
+    monkeypatch.setattr(stalls, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=slept.append))
+    rate = Rate(100.0)
     rate.took(50)
     rate.took(100)  # of another thread, at the same time
     assert slept == [0.5, 1.5]

@@ -120,14 +120,11 @@ def fixed(names: Sequence[str]) -> dict[str, object]:
     ("names", "then"),
     [
         (("final.pt",), "Resume from "), (("agent_0.pt",), "Resume from step 0"), (("agent_0.pt", "agent_1.pt"), "Resume from step 1"),
-        (("left.pt", "right.pt"), "several runs"), (("s/net/left.pt", "s/optim/right.pt"), "several runs"),
-        (("a/left.pt", "a/right.pt", "b/left.pt", "b/right.pt"), "several runs"), (("step_100.pt", "left.pt", "right.pt"), "several runs"),
         (("student_1.pt", "teacher_1.pt", "student_2.pt", "teacher_2.pt"), "Resume from step 2"),
-        (("acc_0.91.pt", "acc_0.95.pt"), "Resume from step 1"), (("net_0.91.pt", "opt_0.91.pt"), "several runs"),
-        (("bert_20260102_030405.pt", "bert_20260102_030505.pt"), "Resume from step 1"), (("agent <1>.pt",), "Resume from step 1"),
-        (("ours_100_rank0.pt", "ours_100_rank1.pt"), "Resume from step 100"), (("model[1].pt", "model[2].pt"), "Resume from step 2"),
-        (("ours-1000/w0.pt", "ours-1000/w1.pt"), "Resume from step 1000"), (("step_50/extra/a.pt", "step_100.pt", "run 7/zip.pt"), ""),
-        (("a b/it's.pt",), "Resume from "),
+        (("acc_0.91.pt", "acc_0.95.pt"), "Resume from step 1"), (("a b/it's.pt",), "Resume from "),
+        (("bert_20260102_030405.pt", "bert_20260102_030505.pt"), "Resume from step 1"),
+        (("ours_100_rank0.pt", "ours_100_rank1.pt"), "Resume from step 100"),
+        (("ours-1000/w0.pt", "ours-1000/w1.pt"), "Resume from step 1000"),
     ],
 )  # fmt: skip
 def test_pasted_lines_are_an_answer(
@@ -141,6 +138,21 @@ def test_pasted_lines_are_an_answer(
     with written(lines) as text:
         assert then in "".join(executed(command)[1:]), text
     assert list(problems(looked_at(str(root)), command)) == []
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("left.pt", "right.pt"), ("s/net/left.pt", "s/optim/right.pt"), ("a/left.pt", "a/right.pt", "b/left.pt", "b/right.pt"),
+        ("step_100.pt", "left.pt", "right.pt"), ("net_0.91.pt", "opt_0.91.pt"), ("agent <1>.pt",), ("model[1].pt", "model[2].pt"),
+        ("step_50/extra/a.pt", "step_100.pt", "run 7/zip.pt"),
+    ],
+)  # fmt: skip
+def test_no_lines_are_printed_where_pasted_they_are_no_answer(names: Sequence[str], tmp_path: Path) -> None:
+    root = put(tmp_path / "a run", fixed(names))
+    assert executed(["plan", str(root), "--allow=none"])[0] in (2, 4)
+    code, out, err = executed(["layouts", "--guess", str(root)])
+    assert (code, out) == (2, "") and "docs/adding-a-layout.md" in err
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def test_a_further_rank_takes_little_memory(work: str, most: int, tmp_path: Path
 
 def look_up(home: Path) -> None:
     seals = Indexes((), {f"{home}/{NAME}": str(home)}).seals
-    assert seals is not None and all(seals.claims(path) for path in seals.members())
+    assert all(seals.claims(path) for path in seals.members())
 
 
 @pytest.mark.parametrize("work", [merge, look_up])
@@ -186,7 +186,6 @@ def test_the_one_that_is_missing_is_named(home: Path) -> None:
     lost.unlink()
     try:
         seals = indexes(home).seals
-        assert seals is not None
         seals.read_all()
         said = {f.message for rows in seals.findings.values() for f in rows if f.code == "seal-incomplete"}
         assert said == {"399 of 400 ranks have sealed their files: missing are 300"}

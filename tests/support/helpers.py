@@ -14,6 +14,7 @@ from pathlib import Path
 from places import FORMAT_FILES
 
 from ckpt_tools import checksum
+from ckpt_tools.checksum.sums import covered
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, Anatomy, Claim, Format, names, structure
 from ckpt_tools.inspection.check import regions_of
@@ -107,7 +108,7 @@ def left_behind(run: Callable[[], object]) -> int:
 
 def protected(anatomy: Anatomy) -> int:
     """How many bytes stored checksums cover."""
-    return sum(stop - start for start, stop, _ in checksum.covered(anatomy.sums))
+    return sum(stop - start for start, stop, _ in covered(anatomy.sums))
 
 
 @dataclass

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from typing import Any, NoReturn
 
 WARM = (
-    "api", "cli.quarantine", "cli.repair", "cli.seal", "cli.stage", "cli.undo", "formats.torch.torch_zip",
+    "api", "cli.changes", "cli.seal", "cli.stage", "formats.torch.torch_zip",
     "guard.quarantine", "guard.repair", "guard.sealing", "job.staging", "output.changes", "output.staging",
     "planning.first_launch", "planning.planner", "planning.verification",
 )  # fmt: skip

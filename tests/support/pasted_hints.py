@@ -109,8 +109,9 @@ def problems(
         return
     offered = pastes(err + out, tree.root)
     if "no layout recognises" in err and not any(p.is_layout for p in offered) and ".dvc" not in err:
-        # where names do not tell it surely the command is not offered, and is right all the same
-        offered.append(Paste("command", ("layouts", "--guess", tree.root)))
+        # where names do not tell it surely the command is not offered: it prints nothing, or is right all the same
+        unsure = Paste("command", ("layouts", "--guess", tree.root))
+        offered += [unsure] if _run(unsure.words)[1] else []
     for paste in offered:
         then = _pasted(command, paste)
         key = (*then, *(paste.words if paste.is_layout else ()))

@@ -26,22 +26,9 @@ from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpt_tools.checksum import (
-    CRC32,
-    CRC32C,
-    UNIT,
-    Crc,
-    Crc32c,
-    Deflated,
-    Extent,
-    Piece,
-    Sum,
-    compare,
-    covered,
-    mismatches,
-    shifted,
-)
-from ckpt_tools.checksum.sums import ASKED, xxh3
+from ckpt_tools.checksum import CRC32, CRC32C, Crc, Crc32c, Deflated, Extent, Sum, compare, mismatches
+from ckpt_tools.checksum.compare import UNIT
+from ckpt_tools.checksum.sums import ASKED, Piece, covered, shifted, xxh3
 from ckpt_tools.storage import BytesSource, ShortRead, Stopped, Window, opened
 from ckpt_tools.storage.local import BUFFER, HeldSource, LocalSource
 

@@ -118,7 +118,7 @@ def test_every_selection_field_can_be_set():
     # --store-option and the tables [store."URL"], the tables [[layout]] of the file, --stage
     settable = {key.replace("-", "_") for key in config.BY_KEY} | {"stores", "layouts", "compare_only"}
     follow = {"sizes", "replicas_all", "cache", "world_from", "ranks", "trust"}
-    assert set(Selection.__match_args__) <= settable | follow
+    assert set(Selection.__struct_fields__) <= settable | follow
 
 
 @pytest.mark.parametrize(

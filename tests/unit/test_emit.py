@@ -93,7 +93,7 @@ def test_shell_exports_only_names_that_are_names():
 
 
 def test_shell_failure_reaches_the_caller_of_eval():
-    line = shell.failed(Failure("plan", "none-usable", "m", "h", 4))
+    line = shell.render(Failure("plan", "none-usable", "m", "h", 4))
     assert _eval(f"eval '{line}'").returncode == 4
     assert _eval(f"set -e; eval '{line}'; echo alive").stdout == b""
 

@@ -227,7 +227,7 @@ def inside(
     for t in inner.tensors:
         at, pieces = t.offset, tuple((start + offset, n) for start, n in t.pieces)
         anatomy.tensors.append(replace(t, offset=None if at is None else at + offset, pieces=pieces))
-    from ckpt_tools.checksum import shifted
+    from ckpt_tools.checksum.sums import shifted
 
     anatomy.sums += (shifted(s, offset) for s in inner.sums)
     for r in inner.regions or ():

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from operator import attrgetter
 
-from ckpt_tools.checksum import Watch
+from ckpt_tools.checksum.compare import Watch
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.tensors import KINDS
 from ckpt_tools.model.finding import Finding

@@ -12,7 +12,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TypeGuard
 
-from ckpt_tools.checksum import Extent, Piece, Sum
+from ckpt_tools.checksum import Extent, Sum
+from ckpt_tools.checksum.sums import Piece
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, limited, own_format
 from ckpt_tools.formats.common.json_text import Cursor

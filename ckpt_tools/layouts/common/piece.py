@@ -13,7 +13,6 @@ from ckpt_tools.model.part import Kind
 
 TORCH = ("torch_zip", "torch_legacy")
 JSON = ("json_member",)
-SAFETENSORS = ("safetensors",)
 
 
 class Readers(Struct, frozen=True):
@@ -100,15 +99,14 @@ class Content(Struct, frozen=True):
     step: bool = False  # the content tells the step, so its structure is read before grouping
     proof: str = ""  # a metadata entry that the file needs if its name is weak (Claim.WEAK)
     state_word: bytes = b""  # bytes in the file of each save that can be trained on; without them, an export
-    state_key: str = ""  # a metadata entry that tells the same, if the save is this one file
-    # metadata entries of which a file that is a whole save has at least one; a file beside such a one that
-    # has none of these, and only entries that the other has, is an export
+    # metadata entries of which a file that is a whole save has at least one; a file without these and
+    # without an optimizer's state, beside such a one, is an export
     state_told: tuple[str, ...] = ()
     tensors_in: tuple[str, ...] = ()  # roles of files that hold its tensors in a save that has such files
 
     @property
     def tells_exports(self) -> bool:
-        return bool(self.state_word or self.state_key or self.state_told)
+        return bool(self.state_word or self.state_told)
 
 
 UNTOLD = Content()

@@ -96,8 +96,8 @@ def _find_above(at: _Node, name: str) -> list[_Node]:
 class _Arranged:
     """The pieces of directories that the same templates fit, in the order in which file names are tried."""
 
-    def __init__(self, matched: tuple[int, ...], at_home: list[_PieceInDirectory]) -> None:
-        self.matched, self.at_home = matched, at_home
+    def __init__(self, at_home: list[_PieceInDirectory]) -> None:
+        self.at_home = at_home
         self.pieces = [one.piece for one in at_home]
         self._outlines = Outlines(piece.file_template for piece in self.pieces)
         self.read = lru_cache(1000)(self._read)  # directories of saves and of ranks repeat names
@@ -151,44 +151,39 @@ class Templates:
             found = found + level
         found = [at for at in found if at.pieces and read_path(at.repeats, names) is not None]
         matched = tuple(sorted([at.number for at in found]))
-        known = self._arranged.get(matched)
-        if known is None:
+        if matched not in self._arranged:
             at_home = sorted((one for at in found for one in at.pieces), key=_compute_order)
-            known = self._arranged.setdefault(matched, _Arranged(matched, at_home))
-        return Places(path, known)
+            self._arranged.setdefault(matched, _Arranged(at_home))
+        return Places(path, self._arranged[matched])
 
 
 class Places(Sequence[Place]):
     """The pieces that one directory may have, in the order in which names are tried. A piece becomes a Place
-    when a file of it is found, as a directory has files of few pieces.
+    when a file of it is found, as a directory has files of few pieces. Directories with the same templates
+    share what is ``arranged``.
     """
 
-    __slots__ = ("_arranged", "_made", "directory", "path")
+    __slots__ = ("_made", "arranged", "directory", "path")
 
     def __init__(self, path: str, arranged: _Arranged) -> None:
-        self.path, self._arranged = path, arranged
+        self.path, self.arranged = path, arranged
         self.directory = f"{path.rstrip('/')}/"
         self._made: dict[int, Place] = {}
 
     @property
-    def matched(self) -> tuple[int, ...]:
-        """Identifies the templates that fit its path: equal values have equal ``pieces``."""
-        return self._arranged.matched
-
-    @property
     def pieces(self) -> list[Piece]:
-        return self._arranged.pieces
+        return self.arranged.pieces
 
     def read_name(self, name: str, after: int = -1) -> NameFields | None:
         """Return what a name tells by the first piece behind index ``after`` that it fits; else None."""
-        return self._arranged.read(name, after)
+        return self.arranged.read(name, after)
 
     def __len__(self) -> int:
         return len(self.pieces)
 
     def __getitem__(self, i: int) -> Place:  # type: ignore[override]  # nobody asks for slices
         if i not in self._made:
-            self._made[i] = self._place(self._arranged.at_home[i])
+            self._made[i] = self._place(self.arranged.at_home[i])
         return self._made[i]
 
     def _place(self, one: _PieceInDirectory) -> Place:

@@ -23,8 +23,3 @@ def render(answer: Verification | LoadPlan | Failure, view: View) -> str:
         start = Start(root, None, answer.plan, error)
         given = Gathered((root,) if root else (), view.now, starts=(start,), exit_code=answer.exit_code)
     return page.render(document(given))
-
-
-def failed(answer: Failure, view: View) -> str:
-    """The page of a failure; nothing where it is that no page can be made."""
-    return render(answer, view) if page.is_possible() else ""

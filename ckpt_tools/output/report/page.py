@@ -22,13 +22,9 @@ SCRIPTS = (*("names", "elements", "charts", "timeline", "heatmap", "damage", "ta
 _STEERS_HTML = re.compile("[<>&\u2028\u2029]")
 
 
-def is_possible() -> bool:
-    return find_spec("jinja2") is not None
-
-
 def require() -> None:
     """Raise UsageError if no page can be made, before what is on it is known."""
-    if not is_possible():
+    if find_spec("jinja2") is None:
         hint = "pip install 'ckpt-tools[report]'"
         raise UsageError("a page is made by Jinja2, which is not installed", hint)
 

@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 import errno
-import os
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import datetime, timezone
-from inspect import signature
 from threading import Lock
 from typing import Any, ParamSpec, TypeVar
 
-from ckpt_tools.storage.stalls import Stalled, watched
+from ckpt_tools.storage.stalls import watched
 from ckpt_tools.storage.stores.refused import NO_RANGES, to_os_error
-from ckpt_tools.storage.stores.store import Object, Replaced, check_written, require_seen
-from ckpt_tools.storage.urls import READ_ONLY, joined
+from ckpt_tools.storage.stores.store import Object, Store
+from ckpt_tools.storage.urls import joined
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def open_filesystem(url: str, options: Mapping[str, Any]) -> FileSystem:
-    """Return a store opened by fsspec. Raise ImportError if fsspec is missing, OSError if it fails."""
+    """Return a store opened by fsspec. Raise ImportError if a package is missing, OSError if it fails."""
     from fsspec.core import url_to_fs
-    from fsspec.registry import known_implementations
 
     try:
         fs, top = url_to_fs(url, **options)
-    except ImportError as e:
-        how = known_implementations.get(url.partition("://")[0], {}).get("err", "") or "pip install it"
-        text = f"fsspec needs {e.name or 'another package'}, which is not installed: {how}"
-        raise OSError(errno.ENOPKG, text, url) from None
+    except ImportError:
+        raise
     except ValueError:
         text = "no such kind of store is known to fsspec, or not these options of it"
         raise OSError(errno.EPROTONOSUPPORT, text, url) from None
@@ -40,14 +34,12 @@ def open_filesystem(url: str, options: Mapping[str, Any]) -> FileSystem:
     return FileSystem(url, fs, top)
 
 
-class FileSystem:
+class FileSystem(Store):
     """One store by fsspec: ``fs`` is its file system, ``top`` the path there that ``url`` stands for."""
 
-    pins = False
-
     def __init__(self, url: str, fs: Any, top: str) -> None:
-        self.url, self.fs, self.top = url, fs, top.rstrip("/")
-        self.requests: Counter[str] = Counter()
+        super().__init__(url)
+        self.fs, self.top = fs, top.rstrip("/")
         fs.use_listings_cache = False
         cache: Any = getattr(fs, "dircache", None)
         if hasattr(cache, "use_listings_cache"):
@@ -67,13 +59,10 @@ class FileSystem:
             yield from objects
             left += (f"{key}/{name}" if key else name for name in reversed(names))
 
-    def confirm_nothing(self, prefix: str) -> None:
-        """Do nothing: the protocols of fsspec tell an empty answer from none."""
-
     def directory(self, prefix: str) -> tuple[list[Object], list[str]]:
         self.requests["list"] += 1
         try:
-            found = self._call(prefix, self.fs.ls, self._path(prefix), detail=True, **_uncached(self.fs.ls))
+            found = self._call(prefix, self.fs.ls, self._path(prefix), detail=True)
         except (FileNotFoundError, NotADirectoryError):
             return [], []
         if not found and self._scheme == "ftp":
@@ -101,7 +90,7 @@ class FileSystem:
         self.requests["head"] += 1
         # Hugging Face tells the name of a blob only in the expanded info
         more = {"expand_info": True} if self._scheme == "hf" else {}
-        info = self._call(key, self.fs.info, self._path(key), **_uncached(self.fs.info), **more)
+        info = self._call(key, self.fs.info, self._path(key), **more)
         if info["type"] == "directory":
             raise FileNotFoundError(errno.ENOENT, "it is a directory", joined(self.url, key))
         return _object(key, info)
@@ -116,29 +105,12 @@ class FileSystem:
             raise OSError(errno.EIO, NO_RANGES, joined(self.url, of.key))
         return memoryview(data), of
 
-    def put(self, key: str, data: bytes, replacing: Object | None = None) -> Object:
-        self._require_writable(key)
-        require_seen(self, key, replacing)
+    def write(self, key: str, data: bytes, replacing: Object | None) -> None:  # noqa: ARG002 - no conditions
         self.requests["put"] += 1
         self._call(key, self.fs.pipe_file, self._path(key), data)
-        return check_written(self, key, data)
 
-    def delete(self, keys: Sequence[str]) -> dict[str, OSError]:
-        failed: dict[str, OSError] = {}
-        for key in keys:
-            try:
-                self._require_writable(key)
-                self.requests["delete"] += 1
-                self._call(key, self.fs.rm_file, self._path(key))
-            except FileNotFoundError:
-                continue
-            except OSError as e:
-                failed[key] = e
-        return failed
-
-    def _require_writable(self, key: str) -> None:
-        if self._scheme in READ_ONLY:  # even if the user has the right
-            raise OSError(errno.EROFS, "ckpt writes nothing to this kind of store", joined(self.url, key))
+    def delete_one(self, key: str) -> None:
+        self._call(key, self.fs.rm_file, self._path(key))
 
     def _call(self, key: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         def in_turn() -> T:
@@ -148,17 +120,7 @@ class FileSystem:
         try:
             return watched(in_turn)
         except Exception as e:  # each file system of fsspec has errors of its own
-            if isinstance(e, OSError) and e.errno and not isinstance(e, (Replaced, Stalled)):
-                # not the library's text, which may hold secrets that were sent
-                raise OSError(e.errno, os.strerror(e.errno), joined(self.url, key)) from None
             raise to_os_error(e, joined(self.url, key)) from None
-
-
-def _uncached(call: Callable[..., Any]) -> dict[str, bool]:
-    """Return the argument that bypasses fsspec's cache, {} if ``call`` takes none, as SFTP's."""
-    known = signature(call).parameters.values()
-    takes = any(p.name == "refresh" or p.kind is p.VAR_KEYWORD for p in known)
-    return {"refresh": True} if takes else {}
 
 
 _TIMES = ("mtime", "LastModified", "last_modified", "modify", "created")

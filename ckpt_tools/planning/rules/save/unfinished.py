@@ -51,7 +51,8 @@ def describe_newer(
 
 
 def describe_begun(c: Checkpoint, layout: Layout, hint: str) -> Finding:
-    return finding_of(RULE, Hit(c.parts[0].home or c.path, f"this save {why_unfinished(c, layout)}", hint))
+    text = f"{label(c)} {why_unfinished(c, layout)}"  # its path may be that of other saves too
+    return finding_of(RULE, Hit(c.parts[0].home or c.path, text, hint))
 
 
 def describe_written(path: str, text: str, hint: str, of: Ranges = ()) -> Finding:
