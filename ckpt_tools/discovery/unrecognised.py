@@ -60,11 +60,13 @@ def tells_of_a_state(name: str) -> bool:
     return any("." in head and formats.names.only_state(head) for head in heads)
 
 
-def list_unknown(found: Discovery, root: str) -> Iterator[str]:
-    """Yield paths of files that no layout's piece explains. Raise OSError where one cannot be listed."""
+def list_unknown(found: Discovery, root: str, *, files: bool = False) -> Iterator[str]:
+    """Yield paths that no layout's piece explains, of ``files`` alone, or of directories beside them too.
+    Raise OSError where a directory cannot be listed.
+    """
     yield from (f.path for f in found.bare)
-    keep = partial(found.excluded.keep, root)
-    yield from (e.path for at in found.strange for e in entries_of(at, keep) if not is_directory(e))
+    for entries in (entries_of(at, partial(found.excluded.keep, root)) for at in found.strange):
+        yield from (e.path for e in entries if not (files and is_directory(e)))
 
 
 def is_other(name: str) -> bool:

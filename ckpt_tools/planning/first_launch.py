@@ -256,25 +256,25 @@ def _list_readers(layouts: Layouts) -> dict[str, list[Callable[[bytes], int | st
 
 
 def _find_remains(s: Session, outside: Scope) -> Iterator[Sign]:
-    """Yield the first file as one framework alone writes it; else directories that are called like saves."""
+    """Yield the first path that one framework alone writes to, else directories called like saves."""
     try:
-        left = list(filter(outside, list_unknown(s.found, s.root)))
+        for path in filter(outside, list_unknown(s.found, s.root)):
+            if layout := s.layouts.trace(os.path.relpath(path, s.root)):
+                todo = f"{say_hidden(layout) or 'bring the rest back'}; {BYSTANDERS}"
+                yield Sign(path, f"{layout.title} writes it, and the rest of a checkpoint is not there", todo)
+                return
+        files = filter(outside, list_unknown(s.found, s.root, files=True))
+        homes = sorted(set(_find_homes(s, files, outside)))
     except OSError as e:
         yield _make_unseen(e.filename or s.root, str(e.strerror))
         return
-    for path in left:
-        if layout := s.layouts.trace(os.path.relpath(path, s.root)):
-            todo = f"{say_hidden(layout) or 'bring the rest back'}; {BYSTANDERS}"
-            yield Sign(path, f"{layout.title} writes it, and the rest of a checkpoint is not there", todo)
-            return
     why = "named like a save's directory, with nothing of a save in it"
-    for home in sorted(set(_find_homes(s, left, outside))):
-        yield Sign(home, why, f"bring back what was in it; {BYSTANDERS}", "unrecognised-file")
+    yield from (Sign(p, why, f"bring back what was in it; {BYSTANDERS}", "unrecognised-file") for p in homes)
 
 
-def _find_homes(s: Session, left: Iterable[str], outside: Scope) -> Iterator[str]:
-    """Yield directories that a layout's template calls a step's or an epoch's, with nothing ``left`` but
-    texts that describe a model, or files of unknown kinds (only such files if the name is a number).
+def _find_homes(s: Session, files: Iterable[str], outside: Scope) -> Iterator[str]:
+    """Yield directories that a layout's template calls a step's or an epoch's, and that hold none but such
+    ``files``: texts that describe a model, or files of unknown kinds (only these if the name is a number).
     Templates that take any word do not count: ``version_0``. Yield empty directories if there are several: a
     job that dies in its first save leaves one.
     """
@@ -285,7 +285,7 @@ def _find_homes(s: Session, left: Iterable[str], outside: Scope) -> Iterator[str
         inside = (p for p in declared.places(at) if p.home.startswith(f"{s.root}/") and not p.prefix)
         return next((p.home for p in inside if {p.step, p.epoch, p.generation} != {None}), "")
 
-    for path in left:
+    for path in files:
         name, at = os.path.basename(path), path
         other = is_other(name) and not formats.names.known(name)
         while (not other or name.endswith(_DESCRIBES)) and len(at := os.path.dirname(at)) > len(s.root):
