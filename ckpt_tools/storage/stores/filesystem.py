@@ -19,13 +19,16 @@ T = TypeVar("T")
 
 
 def open_filesystem(url: str, options: Mapping[str, Any]) -> FileSystem:
-    """Return a store opened by fsspec. Raise ImportError if a package is missing, OSError if it fails."""
+    """Return a store opened by fsspec. Raise ImportError if fsspec is missing, OSError if it fails."""
     from fsspec.core import url_to_fs
+    from fsspec.registry import known_implementations
 
     try:
         fs, top = url_to_fs(url, **options)
-    except ImportError:
-        raise
+    except ImportError as e:  # its text may hold secrets of the options
+        how = known_implementations.get(url.partition("://")[0], {}).get("err", "") or "pip install it"
+        text = f"fsspec needs {e.name or 'another package'}, which is not installed: {how}"
+        raise OSError(errno.ENOPKG, text, url) from None
     except ValueError:
         text = "no such kind of store is known to fsspec, or not these options of it"
         raise OSError(errno.EPROTONOSUPPORT, text, url) from None
