@@ -26,7 +26,7 @@ def open_filesystem(url: str, options: Mapping[str, Any]) -> FileSystem:
 
     try:
         fs, top = url_to_fs(url, **options)
-    except ImportError as e:  # its own text may hold secrets
+    except ImportError as e:  # its text may hold secrets of the options
         how = known_implementations.get(url.partition("://")[0], {}).get("err", "") or "pip install it"
         text = f"fsspec needs {e.name or 'another package'}, which is not installed: {how}"
         raise OSError(errno.ENOPKG, text, url) from None
