@@ -405,7 +405,7 @@ TREES_OF_FIRST = table(
         model_10.joblib:head2 -> exit 4 choice/none-usable -bad-compression -wrong-format
         model.joblib.gz:head{0,1,2} -> exit 2 choice/unplaced-newer +no-layout
         # A directory as torchsnapshot alone makes it.
-        s/0/optim/{note.log,groups/note.log}:own -> exit 2 tree/first-launch-leftovers
+        s/0/optim/note.log:own s/0/optim/groups/note.log:own -> exit 2 tree/first-launch-leftovers
         # SheepRL's replay buffer.
         version_0/memmap_buffer/rank_0/env_0/observations.memmap:{empty,zeros} -> nothing
         # A state in a format that is not read.
