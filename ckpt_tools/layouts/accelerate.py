@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 from ckpt_tools.layouts import deepspeed
 from ckpt_tools.layouts.common.counters import borrowed, place_in_run
@@ -13,6 +13,7 @@ from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, loss
 from ckpt_tools.layouts.common.lost_files import without_names
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.part import Part
 
 _DIFFUSERS = ("unet", "unet_ema", "transformer", "transformer_ema", "controlnet", "prior", "prior_ema")
 """Directories into which hooks of diffusers' training scripts save one model each, and the models' roles."""
@@ -34,6 +35,7 @@ def _check(parts: Rows) -> Found:
     yield from borrowed(
         parts, {**counted, steps: ("current_step",), epochs: ("current_epoch",)}, place_in_run
     )
+    yield from _find_moved_rates(parts)
     scheduled = {p.home for p, _ in parts if p.role in ("scheduler", "custom")}
     for p, r in parts:
         # sd-scripts save every schedule, also one with a constant rate: without its file it counts from 0
@@ -41,6 +43,34 @@ def _check(parts: Rows) -> Found:
         if "_kohya" in p.piece and p.home not in scheduled and first is not None and first == now:
             text = "a schedule has set its learning rate, and there is no scheduler.bin beside it"
             yield p.path, loss(text, sure=False)
+
+
+def _find_moved_rates(parts: Rows) -> Found:
+    """Yield optimizers whose learning rate a schedule has changed (torch/optim/lr_scheduler.py keeps the
+    first rate as ``initial_lr``), if their save has fewer files of schedules, and no file that may hold one.
+    """
+    schedules = Counter[str]()
+    for p, r in parts:
+        if p.role == "scheduler":
+            schedules[p.home] += 1
+        elif p.role == "custom" or "last_epoch" in r.metadata:
+            schedules[p.home] += len(parts)  # a file of the loop's own may hold any number of schedules
+    if not schedules and len({p.home for p, _ in parts}) > 1:  # the loop makes its schedule anew each time
+        return
+    for p, r in sorted(parts, key=lambda row: _read_number(row[0])):
+        first, now = r.metadata.get("initial_lr"), r.metadata.get("lr")
+        if p.role == "optimizer" and None not in (first, now) and first != now:
+            schedules[p.home] -= 1  # each schedule is of one optimizer
+            if schedules[p.home] < 0:
+                text = f"a schedule has brought its learning rate from {first} to {now}"
+                text += ", and no schedule could be read beside it: it would begin again"
+                yield p.path, loss(text, sure=False)
+
+
+def _read_number(p: Part) -> int:
+    """Return the number of the prepared model, optimizer … that a file belongs to; 0 if its name has none."""
+    found = _NUMBERED.fullmatch(p.name)
+    return int(found[2] or 0) if found else 0
 
 
 def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:

@@ -146,6 +146,7 @@ class Limit:
     def __init__(self, seconds: float) -> None:
         self.ends = time.monotonic() + seconds
         self.stalled = 0
+        self.lost: list[str] = []  # paths not to be tried again; no set: arguments may be lists
 
     def is_overdue(self, since: float) -> bool:
         return time.monotonic() - max(self.ends, since) >= GRACE
@@ -177,8 +178,10 @@ class Limit:
         while not wait([future], min(max(_AGAIN, self.ends + GRACE - time.monotonic()), TIMEOUT_MAX)).done:
             before, seen = seen, next((c for c in list(calls.values()) if self.is_overdue(c[0])), None)
             if seen is not None and seen is before:
+                path = _path_of(seen[1])
                 self.stalled += 1
-                raise Stalled(_path_of(seen[1]))
+                self.lost.append(path := _path_of(seen[1]))
+                raise Stalled(path)
 
 
 _limit: ContextVar[Limit | None] = ContextVar("ckpt_tools_limit", default=None)
@@ -204,6 +207,8 @@ def watched(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return call(*args, **kwargs)
     if calls is None:
         return limit.away(watched, call, *args, **kwargs)  # type: ignore[arg-type]  # watched takes any call
+    if args and args[0] in limit.lost:
+        raise Stalled(str(args[0]))
     me = get_ident()
     calls[me] = time.monotonic(), args or (getattr(call, "__self__", None),)
     try:

@@ -314,7 +314,7 @@ def test_an_object_replaced_in_mid_read_stops_the_start(
     # before the read of its content is answered
     proxy.add(Rule(Hook(lambda: through.put(key, other)), "GET", key, first=reads - 1, times=1))
     said = stopped(start(through, home), 5)
-    assert "it was replaced" in said or "it has changed since" in said  # by the moment it comes at
+    assert "it was replaced" in said or "has changed since" in said  # by the moment it comes at
     assert not [p for p in home.glob("iter_*") if (p / NOTE).exists()]
 
 

@@ -42,8 +42,6 @@ class Allowed(NamedTuple):
 
 
 USERS_WORDS = [
-    Allowed("cli/hook_install.py", "(?s)\nckpt hook install.*", "examples of commands"),
-    Allowed("cli/layouts.py", "(?s)\nckpt layouts.*", "examples of commands"),
     Allowed("cli/options.py", r".*(torchrun|msrun).*", "help: how the command is started"),
     Allowed("cli/app.py", r".*(torchrun|msrun).*", "help: how the command is started"),
     Allowed("findings.py", ".*MindSpore gives a finished checkpoint", "the title of a finding"),

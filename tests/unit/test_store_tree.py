@@ -138,11 +138,17 @@ KEYS = st.lists(st.sampled_from("abc"), min_size=1, max_size=4).map(lambda names
 
 @pytest.mark.slow
 @examples(200)
-@given(st.sets(KEYS, min_size=1, max_size=20), SOME, SOME, st.sets(st.integers(0, 19), min_size=1), SOME)
+@given(
+    st.sets(KEYS, min_size=1, max_size=20),
+    SOME,
+    SOME,
+    st.sets(st.integers(0, 19), min_size=1),
+    st.integers(1, 30),
+)
 def test_what_is_asked_about_again_is_as_it_is_now(
-    before: set[str], gone: set[int], changed: set[int], asked: set[int], few: set[int]
+    before: set[str], gone: set[int], changed: set[int], asked: set[int], page: int
 ) -> None:
-    """By one list, or by a request for each of a few."""
+    """By one list, or by fewer requests for each than it has pages."""
     keys = sorted(before)
     store = Keys(*(f"run/{key}" for key in keys))
     tree = Tree(store)  # type: ignore[arg-type]
@@ -153,7 +159,7 @@ def test_what_is_asked_about_again_is_as_it_is_now(
     store.requests.clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(mounts._trees, (store.url, ()), tree)
-        patch.setattr(mounts, "FEW", len(few))
+        patch.setattr(mounts, "PAGE", page)
         assert mounts.refresh_objects(f"{store.url}/{key}" for key in wanted) == {}
     for key in wanted:
         if key in store.keys:
@@ -161,7 +167,7 @@ def test_what_is_asked_about_again_is_as_it_is_now(
         else:
             with pytest.raises(FileNotFoundError):
                 tree.object(key)
-    assert store.requests["list"] + store.requests["head"] <= max(len(few), 2)
+    assert store.requests["list"] + store.requests["head"] <= max(len(wanted), 2)
 
 
 @examples(100)

@@ -6,6 +6,7 @@ import errno
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import datetime, timezone
+from inspect import signature
 from threading import Lock
 from typing import Any, ParamSpec, TypeVar
 
@@ -19,13 +20,16 @@ T = TypeVar("T")
 
 
 def open_filesystem(url: str, options: Mapping[str, Any]) -> FileSystem:
-    """Return a store opened by fsspec. Raise ImportError if a package is missing, OSError if it fails."""
+    """Return a store opened by fsspec. Raise ImportError if fsspec is missing, OSError if it fails."""
     from fsspec.core import url_to_fs
+    from fsspec.registry import known_implementations
 
     try:
         fs, top = url_to_fs(url, **options)
-    except ImportError:
-        raise
+    except ImportError as e:  # its text may hold secrets of the options
+        how = known_implementations.get(url.partition("://")[0], {}).get("err", "") or "pip install it"
+        text = f"fsspec needs {e.name or 'another package'}, which is not installed: {how}"
+        raise OSError(errno.ENOPKG, text, url) from None
     except ValueError:
         text = "no such kind of store is known to fsspec, or not these options of it"
         raise OSError(errno.EPROTONOSUPPORT, text, url) from None
@@ -62,7 +66,7 @@ class FileSystem(Store):
     def directory(self, prefix: str) -> tuple[list[Object], list[str]]:
         self.requests["list"] += 1
         try:
-            found = self._call(prefix, self.fs.ls, self._path(prefix), detail=True)
+            found = self._call(prefix, self.fs.ls, self._path(prefix), detail=True, **_uncached(self.fs.ls))
         except (FileNotFoundError, NotADirectoryError):
             return [], []
         if not found and self._scheme == "ftp":
@@ -90,7 +94,7 @@ class FileSystem(Store):
         self.requests["head"] += 1
         # Hugging Face tells the name of a blob only in the expanded info
         more = {"expand_info": True} if self._scheme == "hf" else {}
-        info = self._call(key, self.fs.info, self._path(key), **more)
+        info = self._call(key, self.fs.info, self._path(key), **_uncached(self.fs.info), **more)
         if info["type"] == "directory":
             raise FileNotFoundError(errno.ENOENT, "it is a directory", joined(self.url, key))
         return _object(key, info)
@@ -121,6 +125,13 @@ class FileSystem(Store):
             return watched(in_turn)
         except Exception as e:  # each file system of fsspec has errors of its own
             raise to_os_error(e, joined(self.url, key)) from None
+
+
+def _uncached(call: Callable[..., Any]) -> dict[str, bool]:
+    """Return the argument that bypasses fsspec's cache, {} if ``call`` takes none, as SFTP's."""
+    known = signature(call).parameters.values()
+    takes = any(p.name == "refresh" or p.kind is p.VAR_KEYWORD for p in known)
+    return {"refresh": True} if takes else {}
 
 
 _TIMES = ("mtime", "LastModified", "last_modified", "modify", "created")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from threading import RLock
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ckpt_tools.model.selection import StoreOptions
 from ckpt_tools.storage.stalls import do_each
 from ckpt_tools.storage.stores.options import open_options
-from ckpt_tools.storage.stores.store import OBJECT_STORES, Object, Store
+from ckpt_tools.storage.stores.store import OBJECT_STORES, PAGE, Object, Store
 from ckpt_tools.storage.urls import joined, split
 
 if TYPE_CHECKING:
@@ -85,8 +85,6 @@ def opened(name: str, options: StoreOptions, url: str = "") -> Store:
     except ImportError as e:
         extra = "cloud" if scheme in OBJECT_STORES else "fsspec"
         text = f"{e.name} is not installed: pip install 'ckpt-tools[{extra}]'"
-        if extra == "fsspec" != (e.name or "").partition(".")[0]:  # it says what a file system of its needs
-            text = f"a package that {scheme}:// needs is not installed: {e}"
         raise OSError(errno.ENOPKG, text, name) from None
 
     def client(address: str) -> Any:
@@ -98,8 +96,8 @@ def opened(name: str, options: StoreOptions, url: str = "") -> Store:
     return ObjectStore(name, client(name), client if scheme in ("http", "https") else None)
 
 
-FEW = 4
-"""Up to so many objects are asked for one by one."""
+FEW = 8
+"""Up to so many objects are asked for one by one if nobody knows how many others their directory has."""
 _THREADS = 16
 Request = tuple[Sequence[str], Callable[[], None]]
 """The URLs that a request is about, and the function that makes it."""
@@ -116,11 +114,8 @@ def refresh_directories(directories: Iterable[str]) -> dict[str, OSError]:
 
 
 def _refresh(urls: Iterable[str], *, are_directories: bool) -> dict[str, OSError]:
-    """Refresh URLs by one list below their common directory if that was listed before, else by one for each
-    directory; a few objects are asked for one by one.
-    """
     stores: dict[Tree, dict[str, str]] = defaultdict(dict)
-    failed, due = dict[str, OSError](), list[Request]()
+    failed = dict[str, OSError]()
     for url in urls:
         try:
             tree, key = tree_of(url)
@@ -128,18 +123,24 @@ def _refresh(urls: Iterable[str], *, are_directories: bool) -> dict[str, OSError
             failed[url] = e
         else:
             stores[tree][key] = url
-    for tree, keys in stores.items():
-        homes = defaultdict(list)
-        for key, url in keys.items():
-            homes[key if are_directories else key.rpartition("/")[0]].append(url)
-        top = os.path.commonpath([f"/{home}" for home in homes])[1:]
-        if not are_directories and len(keys) <= FEW:
-            due += [([url], partial(tree.refresh_object, key)) for key, url in keys.items()]
-        elif tree.is_listed(top):
-            due.append(([*keys.values()], partial(tree.refresh_and_compare, top)))
-        else:
-            due += [(here, partial(tree.refresh_directory, home)) for home, here in homes.items()]
+    due = [one for tree, keys in stores.items() for one in _list_requests(tree, keys, are_directories)]
     return failed | _request_all(due)
+
+
+def _list_requests(tree: Tree, keys: Mapping[str, str], are_directories: bool) -> list[Request]:
+    """Return one list below the common directory of ``keys`` (key -> URL) if that was listed before, else one
+    for each directory. Objects are asked for one by one where these are fewer requests than pages.
+    """
+    homes = defaultdict(list)
+    for key, url in keys.items():
+        homes[key if are_directories else key.rpartition("/")[0]].append(url)
+    top = os.path.commonpath([f"/{home}" for home in homes])[1:]
+    known = tree.count(top)
+    if known is not None and (are_directories or known // PAGE < len(keys)):
+        return [([*keys.values()], partial(tree.refresh_and_compare, top))]
+    if are_directories or (known is None and len(keys) > FEW):
+        return [(here, partial(tree.refresh_directory, home)) for home, here in homes.items()]
+    return [([url], partial(tree.refresh_object, key)) for key, url in keys.items()]
 
 
 def late(root: str, below: Iterable[str], written: Callable[[int], bool]) -> str | None:

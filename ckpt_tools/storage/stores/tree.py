@@ -87,7 +87,7 @@ class Tree:
         with self._lock:
             self.late.clear()
             self._whole = {k for k in self._whole if not _is_at_or_below(k, key)}
-            self._directories = {k: here for k, here in self._directories.items() if self.is_listed(k)}
+            self._directories = {k: here for k, here in self._directories.items() if self._is_listed(k)}
         self._list(key)
 
     def refresh_and_compare(self, key: str) -> None:
@@ -95,7 +95,7 @@ class Tree:
         listing stays until then: another thread may compare a part of it.
         """
         with self._lock:
-            known, before = self.is_listed(key), self._select(key)
+            known, before = self._is_listed(key), self._select(key)
         self._list(key)
         with self._lock:
             for home, here in self._select(key).items() if known else ():
@@ -106,7 +106,7 @@ class Tree:
 
     def refresh_directory(self, key: str) -> None:
         """List one directory anew, and all below it, as ``refresh_and_compare``, if that was listed."""
-        if self.is_listed(key):
+        if self._is_listed(key):
             self.refresh_and_compare(key)
             return
         with self._lock:
@@ -114,7 +114,7 @@ class Tree:
         self._get_directory(key)
 
     def list_below(self, key: str) -> None:
-        if not self.is_listed(key):
+        if not self._is_listed(key):
             self._list(key)
 
     def refresh_object(self, key: str) -> None:
@@ -155,7 +155,7 @@ class Tree:
             self._directories = others | found
             if key and (above := self._directories.get(home)) is not None:
                 (above.below.add if found else above.below.discard)(name)
-            elif key and found and self.is_listed(home):  # a new directory in a new one
+            elif key and found and self._is_listed(home):  # a new directory in a new one
                 self._whole = {k for k in self._whole if not _is_at_or_below(home, k)}
             self._whole.add(key)
 
@@ -163,10 +163,15 @@ class Tree:
         self.refresh_object(key)
         return self._get_listed(key) is not None
 
-    def is_listed(self, key: str) -> bool:
-        """Return True if all below a key was listed."""
+    def _is_listed(self, key: str) -> bool:
         with self._lock:
             return any(_is_at_or_below(key, top) for top in self._whole)
+
+    def count(self, key: str) -> int | None:
+        """Return how many objects lie below a key; None if they were not all listed."""
+        with self._lock:
+            known = self._is_listed(key)
+            return sum(len(here.objects) for here in self._select(key).values()) if known else None
 
     def _select(self, key: str) -> dict[str, _Directory]:
         return {k: here for k, here in self._directories.items() if _is_at_or_below(k, key)}
@@ -217,7 +222,7 @@ class Tree:
             return stat_of(url, of) if of is not None and of.size else self.stat_directory(key)
         if (of := self._find_object(key)) is not None:
             return stat_of(url, of)
-        if not self.is_listed(key):
+        if not self._is_listed(key):
             try:
                 if next(iter(self.store.objects(key)), None) is not None:  # one page tells
                     return self.stat_directory(key)
@@ -265,7 +270,7 @@ class Tree:
             known = self._directories.get(key)
             if known is not None and known.whole:
                 return known
-            if self.is_listed(key):
+            if self._is_listed(key):
                 return None
         try:
             objects, names = self.store.directory(key)
