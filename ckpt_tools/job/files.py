@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 from ckpt_tools.errors import CannotLook, explain_refusal
 from ckpt_tools.planning.first_launch import FLAG
@@ -41,11 +41,38 @@ def boot() -> str:
     return ""
 
 
+def create(path: str, data: bytes) -> None:
+    """Write a new file that others cannot write, whatever the umask. Raise OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(path, flags, 0o644), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def make_own(path: str, trusted: Trust, hint: str, flag: str = FLAG) -> None:
     """Make a directory if it is missing. Raise CannotLook, and Untrusted if others can write it."""
     with explain_refusal(f"{path} cannot be made", hint), trust.named(flag):
         trust.make(path, trusted)
         trust.check(path, trusted)
+
+
+def write(path: str, data: bytes, trusted: Trust = OURS) -> None:
+    """Write a file whole or not at all: aside, synced, renamed. Raise CannotLook and Untrusted."""
+    with write_first(path, data, trusted):
+        pass
+
+
+@contextmanager
+def write_first(path: str, data: bytes, trusted: Trust) -> Iterator[None]:
+    """Write ``data`` to the disk; the file appears at ``path`` when the block ends. Raise CannotLook."""
+    home, name = os.path.split(path)
+    hint = "make room, or name another directory with --plan-dir"
+    with explain_refusal(f"the decision could not be written to {path}", hint), ExitStack() as files:
+        with trust.named(FLAG):
+            at = files.enter_context(trust.directory(home, trusted))
+        files.enter_context(writes.written(at, name, data, trusted))
+        yield
 
 
 @contextmanager

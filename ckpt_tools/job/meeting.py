@@ -16,12 +16,11 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from msgspec import Struct, to_builtins
-from msgspec.structs import replace
 
 from ckpt_tools import __version__
-from ckpt_tools.errors import CannotLook, CkptError, UsageError, explain_refusal
+from ckpt_tools.errors import CannotLook, CkptError, UsageError
 from ckpt_tools.job.decision import Failed, failure
-from ckpt_tools.job.files import Backoff, make_own
+from ckpt_tools.job.files import Backoff, make_own, write
 from ckpt_tools.job.membership import Membership, Options
 from ckpt_tools.launchers import LaunchLine
 from ckpt_tools.model import ranges
@@ -33,7 +32,6 @@ from ckpt_tools.settings.parsers import is_address
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.attempts import patiently
 from ckpt_tools.storage.trust import OURS, Trust
-from ckpt_tools.storage.writes import replace_file
 
 V = TypeVar("V")
 A = TypeVar("A")
@@ -50,11 +48,17 @@ MAX_PAYLOAD_LEN): for longer ones it drops the connection.
 
 
 class Hello(Struct, frozen=True):
-    """A node's answer to the call of the first one; ``name`` is a random name of its process."""
+    """A node's answer to an offer."""
 
     version: str
     nodes: int
-    name: str
+
+
+class Offer(Struct, frozen=True):
+    """A session, and the names of the processes in it."""
+
+    session: str
+    members: list[str]
 
 
 class Files:
@@ -70,9 +74,7 @@ class Files:
         make_own(directory, trusted, f"name a directory that every node can write with {flag}", flag)
 
     def put(self, key: str, value: bytes) -> None:
-        hint = f"make room, or name another directory with {self.flag}"
-        with explain_refusal(f"{self.directory} cannot be written", hint), trust.named(self.flag):
-            replace_file(self.directory, safe(key), value, self.trusted)
+        write(os.path.join(self.directory, safe(key)), value, self.trusted)
 
     def get(self, key: str) -> bytes | None:
         path = os.path.join(self.directory, safe(key))
@@ -150,87 +152,103 @@ Board = Files | Store
 class Meeting:
     """One of ``size`` nodes, number ``me``; node 0 concludes. Every wait ends after ``timeout`` seconds with
     CannotLook, which names the missing nodes. Values that an earlier start left on the board have no effect:
-    node 0 calls a random ``session``, and answers each node under the random name that it gave itself.
+    each process brings a new random name, and a session is the list of these names.
     """
 
     def __init__(self, board: Board, me: int, size: int, timeout: float) -> None:
         self.board, self.me, self.size, self.timeout = board, me, size, timeout
-        self.name, self.session, self.round = secrets.token_hex(16), "" if me else secrets.token_hex(16), 0
-        self.found: dict[int, Any] = {}  # the values of this round, by node
+        self.name, self.session, self.round = secrets.token_hex(16), "", 0
+        self.members = [""] * size
         self.told = False  # whether all nodes know the outcome
 
-    def _poll(self) -> Iterator[None]:
-        """Yield once per look at the board. Raise CannotLook, which names who is missing, if time is over."""
+    def _poll(self, missing: Callable[[], str]) -> Iterator[None]:
+        """Yield once per look at the board. Raise CannotLook with ``missing()`` if the time is over."""
         backoff = Backoff(self.timeout + (_FAREWELL if self.me else 0))
         while True:
             yield
             if not backoff.pause():
-                missing = f"node {self.me} did not hear from the first node"
-                if self.me == 0:
-                    absent = _name_nodes([i for i in range(self.size) if i not in self.found])
-                    missing = f"{absent} did not {'answer' if self.round else 'come'}"
-                text = f"no agreement within {self.timeout:g} s: {missing}"
+                text = f"no agreement within {self.timeout:g} s: {missing()}"
                 raise CannotLook(text, "see why on that node, or wait longer with --timeout")
 
+    def _explain_silence(self) -> str:
+        return f"node {self.me} did not hear from the first node"
+
     def join(self) -> None:
-        """Wait until all nodes are there, in a round before the first exchange."""
-        mine = Hello(__version__, self.size, self.name)
+        """Wait until all nodes are there, in a round before the first exchange. Node 0 offers a session to
+        the names it sees; if one of them (of an earlier start) is replaced, it makes another offer.
+        """
+        mine = Hello(__version__, self.size)
+        self.board.put(f"join.{self.me}", self.name.encode())
         if self.me == 0:
-            self.board.put("call", self.session.encode())
             self._conclude_with(mine, _require_one_version)
             return
-        for _ in self._poll():
-            called = (self.board.get("call") or b"").decode("ascii", "replace")
-            if called != self.session:  # perhaps that of an earlier start, until this one's comes
-                self.session = called
+        for _ in self._poll(self._explain_silence):
+            offer = None
+            with suppress(CkptError):  # an old offer by another version is not for us
+                offer = self._read("offer", 0, Offer)
+            if offer is None or self.name not in offer.members:
+                continue
+            if offer.session != self.session:
+                self.session = offer.session
                 self._put(f"0.{self.me}", mine)
-            if called and self._read(f"{called}.0.{self.name}", 0, dict) is not None:
+            if self._read(f"{self.session}.0.all", 0, dict) is not None:
                 return
 
     def exchange(
         self,
-        value: V,
+        value: V | Failed,
         conclude: Callable[[Sequence[V]], A],
         kind: type[A] = dict,  # type: ignore[assignment]  # by default any mapping
     ) -> A:
         """Send every node's ``value`` to node 0, and return its conclusion, of type ``kind``, on every node.
-        An error that one node raises in the meeting is raised on all.
+        An error of one node (a ``Failed`` value), or of ``conclude``, is raised on all.
         """
         self.round += 1
         if self.me == 0:
             return self._conclude_with(value, conclude)
         self._put(f"{self.round}.{self.me}", value)
-        for _ in self._poll():
+        for _ in self._poll(self._explain_silence):
             if (answer := self._read(f"{self.session}.{self.round}.all", 0, kind)) is not None:
                 return answer
         raise AssertionError  # _poll ends by an error
 
-    def _conclude_with(self, mine: V, conclude: Callable[[Sequence[V]], A]) -> A:
-        self.found = {0: mine}
+    def _conclude_with(self, mine: V | Failed, conclude: Callable[[Sequence[V]], A]) -> A:
         try:
-            for _ in self._poll():
-                # in place of a process that died before all had come there may be another one
-                for i in {*range(self.size)} - (self.found.keys() if self.round else {0}):
-                    if (value := self._read(f"{self.session}.{self.round}.{i}", i, type(mine))) is not None:
-                        self.found[i] = value
-                if len(self.found) == self.size:
-                    break
-            answer = conclude([self.found[i] for i in range(self.size)])
+            if isinstance(mine, Failed):
+                raise mine.as_error("node 0: ")
+            answer = conclude(self._gather(mine))
         except CkptError as error:
             self.tell(failure(error))
             raise
-        self._tell_all(self.round, answer)
+        self._put(f"{self.round}.all", answer)
         return answer
 
-    def _tell_all(self, number: int, value: object) -> None:
-        """Put up the conclusion of a round: of the first one for each node that has come, by its name."""
-        names = ["all"] if number else [hello.name for hello in self.found.values()]
-        for name in names:
-            self._put(f"{number}.{name}", value)
+    def _gather(self, mine: V) -> list[V]:
+        found, missing, offered = {0: mine}, list[int](), list[str]()
+        for _ in self._poll(lambda: f"{_name_nodes(missing)} did not {'answer' if self.round else 'come'}"):
+            if self.round == 0:
+                others = (self.board.get(f"join.{i}") or b"" for i in range(1, self.size))
+                self.members = [self.name, *(name.decode("ascii", "replace") for name in others)]
+                missing[:] = [i for i, name in enumerate(self.members) if not name]
+                if missing:
+                    continue
+                if self.members != offered:
+                    offered, found = self.members, {0: mine}
+                    self._offer()
+            for i in set(range(self.size)) - set(found):
+                if (value := self._read(f"{self.session}.{self.round}.{i}", i, type(mine))) is not None:
+                    found[i] = value
+            missing[:] = sorted(set(range(self.size)) - set(found))
+            if not missing:
+                break
+        return [found[i] for i in range(self.size)]
+
+    def _offer(self) -> None:
+        self.session = secrets.token_hex(16)
+        self.board.put("offer", json.dumps(to_builtins(Offer(self.session, self.members))).encode())
 
     def _put(self, key: str, value: object) -> None:
-        if self.session:  # else nobody is there to hear it
-            self.board.put(f"{self.session}.{key}", json.dumps(to_builtins(value)).encode())
+        self.board.put(f"{self.session}.{key}", json.dumps(to_builtins(value)).encode())
 
     def _read(self, key: str, of: int, kind: type[V]) -> V | None:
         """Return the value that node ``of`` has put up, None if there is none yet. Raise its error if it
@@ -252,25 +270,29 @@ class Meeting:
             failed = checked_json.checked(value, Failed)
         except checked_json.Invalid as e:
             raise CannotLook(f"{strange}: {e}", SAME) from e
-        self.told = self.told or of == 0
-        raise failed.as_error(f"node {of}: " if of else "")
+        concluded = key.endswith(".all")
+        self.told = self.told or concluded
+        raise failed.as_error("" if concluded else f"node {of}: ")
 
     # ---- leaving
 
     def tell(self, failed: Failed) -> None:
         """Make the other nodes fail with this error at once, instead of waiting for this node."""
+        if self.me == 0 and not self.session:
+            self._offer()  # to the nodes that have come
+        who = str(self.me) if self.me else "all"
         for number in (self.round, self.round + 1):
-            if self.me:
-                self._put(f"{number}.{self.me}", failed)
-            elif not number or self.board.get(f"{self.session}.{number}.all") is None:
-                self._tell_all(number, failed)
+            concluded = self.me == 0 and self.board.get(f"{self.session}.{number}.all") is not None
+            if self.session and not concluded:
+                self._put(f"{number}.{who}", failed)
         self.told = True
 
     def leave(self) -> None:
         """Say good-bye; the first node keeps the board until all have. Raise CannotLook if one has not."""
         if self.me:
-            with suppress(CannotLook):
-                self._put(f"bye.{self.me}", {})
+            if self.session:
+                with suppress(CannotLook):
+                    self._put(f"bye.{self.me}", {})
             return
         if self.told and not self.board.keeper:
             return
@@ -294,7 +316,7 @@ class Meeting:
 def _require_one_version(values: Sequence[Hello]) -> dict[str, object]:
     first = values[0]
     for i, hello in enumerate(values):
-        if (hello.version, hello.nodes) != (first.version, first.nodes):
+        if hello != first:
             raise UsageError(
                 f"node {i} is one of {hello.nodes} nodes with ckpt {printable(hello.version)},"
                 f" node 0 one of {first.nodes} with {first.version}",
@@ -312,9 +334,8 @@ def meeting(board: Board, me: int, size: int, timeout: float) -> Iterator[Meetin
         yield m
     except BaseException as error:
         if not m.told:
-            failed = failure(_explain(error))
             with suppress(CkptError):
-                m.tell(failed if me else replace(failed, message=f"node 0: {failed.message}"))
+                m.tell(failure(_explain(error)))
         if isinstance(error, Exception):  # not after a signal: its sender waits
             with suppress(CkptError):
                 m.leave()
@@ -335,9 +356,11 @@ def _name_nodes(numbers: Sequence[int]) -> str:
     return f"node{'s' if len(numbers) > 1 else ''} {ranges.words(ranges.ranges(numbers))}"
 
 
-def _read_port(text: str) -> int:
-    """Return the number of a port; 0 if it is none."""
-    return int(text) if text.isascii() and text.isdigit() and int(text) < 1 << 16 else 0
+_PORTS = 1 << 16
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and 0 < int(text) < _PORTS
 
 
 def find_board(
@@ -359,27 +382,34 @@ def _find_endpoint(
     of: Membership, options: Options, line: LaunchLine | None, env: Mapping[str, str]
 ) -> tuple[str, int, bool]:
     """Return (host, port, whether this node keeps it) of the store for the agreement. Raise UsageError."""
-    first, master, master_port = of.node == 0, env.get("MASTER_ADDR"), _read_port(env.get("MASTER_PORT", ""))
+    first, master, master_port = of.node == 0, env.get("MASTER_ADDR"), env.get("MASTER_PORT", "")
     agents = options.worker and env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    nodes, job = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST"), env.get("SLURM_JOB_ID", "")
     if at := options.meet or options.rendezvous:
-        host, _, text = at.rpartition(":")
-        port = _read_port(text)
-        if not host or not port:
+        host, _, port = at.rpartition(":")
+        if not host or not _is_port(port):
             raise UsageError(f"--meet {at!r} is not HOST:PORT", "name a free port of the first node")
-    elif agents and master and master_port:
+        number = int(port)
+    elif agents and master and _is_port(master_port):
         # the store that torchrun keeps for its workers (torch/distributed/rendezvous.py)
-        host, port, first = master, master_port, False
-    elif line and line.endpoint and 0 < _read_port(line.port) < 65535:
-        host, port = line.host, _read_port(line.port) + 1
-    elif nodes and job.isdecimal():
-        host, port = first_host(nodes), 20000 + int(job) % 20000
+        host, number, first = master, int(master_port), False
+    elif line and line.endpoint:
+        if not _is_port(line.port) or int(line.port) == _PORTS - 1:
+            text = f"{line.endpoint!r}: there is no other port beside {line.port}"
+            raise UsageError(text, "add --meet HOST:PORT")
+        host, number = line.host, int(line.port) + 1
+    elif slurm := _find_slurm_endpoint(env):
+        host, number = slurm
     else:
         raise UsageError(
             "the address where the nodes meet is unknown",
             "add --meet DIR that all see, or --meet HOST:PORT with a free port of the first node",
         )
-    return host.removeprefix("[").removesuffix("]"), port, first
+    return host.removeprefix("[").removesuffix("]"), number, first
+
+
+def _find_slurm_endpoint(env: Mapping[str, str]) -> tuple[str, int] | None:
+    nodes, job = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST"), env.get("SLURM_JOB_ID", "")
+    return (first_host(nodes), 20000 + int(job) % 20000) if nodes and job.isdecimal() else None
 
 
 def first_host(nodes: str) -> str:

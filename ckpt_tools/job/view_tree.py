@@ -23,43 +23,50 @@ from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import is_directory, is_file
 
 _UNSEEN = "check that its file system is mounted and readable, then start again"
-_PLACES = frozenset((*COORDS, "node", "rank"))
+_PLACES = frozenset((*COORDS, "node"))
 
 
 def find_name_for(piece: Piece, part: Part, rank: int, coords: Mapping[str, int] | None = None) -> str | None:
     """Return the end of the path that ``piece`` gives to ``rank`` (as many components as the template has),
     made from the path of ``part``; None if it has no rank in it. ``coords`` are the rank's, if known.
     """
-    wanted = {**(coords or {}), "rank": rank}
-    pattern, widths = _group_fields(piece.template)
-    out = "/".join(part.path.split("/")[-piece.depth - 1 :])
-    m = re.fullmatch(pattern, out)
-    found = {group: text for group, text in m.groupdict().items() if text is not None} if m else {}
-    if m is None or "rank" not in found:
+    below = part.path.split("/")[-piece.depth - 1 :]
+    wanted = {**{a: n for a, n in (coords or {}).items() if a in _PLACES}, "rank": rank}
+    above, _, last = piece.template.rpartition("/")
+    directory = _rename(above, "/".join(below[:-1]), part, wanted)
+    file = _rename(last, below[-1], part, wanted)
+    if directory is None or file is None or not (directory[1] or file[1]):
         return None
-    for group in sorted(found, key=m.start, reverse=True):
-        old, field = found[group], group.partition("__")[0]
+    return "/".join(filter(None, (directory[0], file[0])))
+
+
+def _rename(template: str, name: str, part: Part, wanted: Mapping[str, int]) -> tuple[str, int] | None:
+    """Return (another rank's name for a file or its directories, times it has the rank), or None."""
+    pattern, widths = _group_fields(template)
+    m = re.fullmatch(pattern, name)
+    if m is None:
+        return None
+    out, ranks = name, 0
+    for group in sorted(m.re.groupindex, key=m.start, reverse=True):
+        old, field = m[group], group.partition("__")[0]
+        if old is None:
+            continue
         if field == "prefix":
-            new = _rename_prefix(old, part, rank)
+            # ``pangu3`` is what rank 3 calls the run ``pangu`` (discovery/names.py, _common_prefixes)
+            new, stem = old, old.removesuffix(str(part.rank))
+            common = {stem, stem.rstrip("_").removesuffix("rank").rstrip("_")}
+            if stem != old and (part.prefix in common or stem.endswith("rank_")):
+                new = f"{stem}{wanted['rank']}"
         elif field == "generation" and int(old) == part.rank and m["prefix"].endswith("rank"):
-            new = str(rank)  # MindFormers' prefix_rank_R-E_S.ckpt reads like a counter of restarts
-        elif field in _PLACES & wanted.keys():
-            padded = len(old) if old.startswith("0") else 0
+            new = str(wanted["rank"])  # MindFormers' prefix_rank_R-E_S.ckpt reads like a counter of restarts
+        elif field in wanted:
+            padded = len(old) if old[0] == "0" and len(old) > 1 else 0
             new = str(wanted[field]).zfill(max(widths.get(field, 0), padded))
+            ranks += field == "rank"
         else:
             continue
         out = out[: m.start(group)] + new + out[m.end(group) :]
-    return out
-
-
-def _rename_prefix(prefix: str, part: Part, rank: int) -> str:
-    """Return what ``rank`` calls its run: ``pangu3`` is what rank 3 calls the run ``pangu``
-    (discovery/names.py, _common_prefixes).
-    """
-    stem = prefix.removesuffix(str(part.rank))
-    common = {stem, stem.rstrip("_").removesuffix("rank").rstrip("_")}
-    is_own = stem != prefix and (part.prefix in common or stem.endswith("rank_"))
-    return f"{stem}{rank}" if is_own else prefix
+    return out, ranks
 
 
 @lru_cache(64)
@@ -67,7 +74,7 @@ def _group_fields(template: str) -> tuple[str, dict[str, int]]:
     """Return the template's pattern with a group for each field, and the fields' minimal digits."""
     number = count(1)
     pattern = re.sub(
-        r"\(\?P=(\w+)\)", lambda m: f"(?P<{m[1]}__{next(number)}>{m[0]}|[^/]+?)", compile_template(template)
+        r"\(\?P=(\w+)\)", lambda m: f"(?P<{m[1]}__{next(number)}>{m[0]})", compile_template(template)
     )
     return pattern, {m[1]: int(m[2] or 0) for m in FIELD.finditer(template)}
 
@@ -146,10 +153,17 @@ class Tree(Struct, dict=True):
     @cached_property
     def _coords(self) -> Mapping[int, Mapping[str, int]]:
         """The coordinates of the ranks that have a file in the run; this checkpoint's go before others'."""
-        mine = self.checkpoint
-        run = [c for c in self.plan.candidates if (c.layout, c.run) == (mine.layout, mine.run)]
-        parts = (p for c in (*run[::-1], mine) for p in c.parts)
-        return {p.rank: dict(p.coords) for p in parts if p.rank is not None}
+        run = [
+            c
+            for c in self.plan.candidates
+            if (c.layout, c.run) == (self.checkpoint.layout, self.checkpoint.run)
+        ]
+        return {
+            p.rank: dict(p.coords)
+            for c in (*run[::-1], self.checkpoint)
+            for p in c.parts
+            if p.rank is not None
+        }
 
     def find_name(self, part: Part, rank: int | None) -> str:
         """Return the path at which ``rank`` looks for ``part``, perhaps of another rank. Raise UsageError."""

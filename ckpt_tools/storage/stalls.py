@@ -180,7 +180,7 @@ class Limit:
             if seen is not None and seen is before:
                 path = _path_of(seen[1])
                 self.stalled += 1
-                self.lost.append(path := _path_of(seen[1]))
+                self.lost.append(path)
                 raise Stalled(path)
 
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 from run_helpers import CLEAN
 from two_nodes import Nodes, free_port
 
@@ -37,6 +36,7 @@ MEMBER = """
 import signal, sys, time
 from ckpt_tools.cli import signals
 from ckpt_tools.errors import CkptError, NoneUsable
+from ckpt_tools.job.decision import failure
 from ckpt_tools.job.meeting import Files, Store, meeting
 
 where, me, size, does, seconds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], float(sys.argv[5])
@@ -50,7 +50,7 @@ try:
             while True:
                 time.sleep(0.01)
         if does == "fail":
-            raise NoneUsable("nothing here", "look")
+            m.exchange(failure(NoneUsable("nothing here", "look")), lambda _: {})
         if does == "raise":
             raise RuntimeError("a bug")
         m.exchange({}, lambda _: {})
@@ -187,7 +187,7 @@ def test_nine_nodes_and_many_rounds(tmp_path: Path) -> None:
         return [value["sum"] for value in told]
 
     assert meet(*boards(tmp_path, 9), does=rounds) == [[0, 9, 18, 27, 36]] * 9
-    left = [name for name in os.listdir(tmp_path) if "." in name and name != "call"]
+    left = [name for name in os.listdir(tmp_path) if "." in name and not name.startswith(("join.", "offer"))]
     assert len(left) <= 20  # a session does not stay behind
 
 
@@ -223,10 +223,8 @@ def test_one_that_never_says_that_it_has_heard_is_named(tmp_path: Path) -> None:
 def test_nodes_of_another_version_or_number_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, differs: str
 ) -> None:
-    put, other = Meeting._put, {"version": {"version": "0"}, "nodes": {"nodes": 3}}[differs]
-    monkeypatch.setattr(
-        Meeting, "_put", lambda m, k, v: put(m, k, replace(v, **other) if isinstance(v, Hello) else v)
-    )
+    put, other = Meeting._put, {"version": Hello("0", 2), "nodes": Hello(room.__version__, 3)}[differs]
+    monkeypatch.setattr(Meeting, "_put", lambda m, k, v: put(m, k, other if isinstance(v, Hello) else v))
     found = meet(*boards(tmp_path, 2), does=add)
     assert all(isinstance(e, UsageError) and str(e).startswith("node 1 is one of") for e in found), found
 
@@ -248,14 +246,14 @@ def test_an_error_of_another_node_cannot_steer_a_terminal(tmp_path: Path) -> Non
     assert isinstance(second, CannotLook)
 
 
-def test_a_call_of_an_earlier_start_or_version_is_passed_over(tmp_path: Path) -> None:
+def test_an_offer_of_an_earlier_start_or_version_is_passed_over(tmp_path: Path) -> None:
     """A directory of decisions outlives starts and versions: what lies there and does not name this process
     is none of its business.
     """
     board = Files(str(tmp_path))
-    board.put("call", b"0123456789abcdef")
-    board.put("0123456789abcdef.0.1", b'{"error": "x", "name": "0123456789abcdef"}')
-    board.put("0123456789abcdef.0.all", b'{"message": "x", "hint": "y", "exit_code": 4}')
+    board.put("offer", b'{"session": 5, "members": ["0123456789abcdef"]}')
+    board.put("join.0", b"0123456789abcdef")
+    board.put("join.1", b'{"error": "x", "name": "0123456789abcdef"}')
     assert meet(*boards(tmp_path, 2), does=add) == [3, 3]
 
 

@@ -15,7 +15,7 @@ import pytest
 from stores.asking import TREE, ask
 from stores.calls import URL, contents, desk_of
 
-from ckpt_tools.job.staging import place
+from ckpt_tools.job.staging import records
 from ckpt_tools.storage.trust import OURS
 
 NEWEST, OLDER = "iter_0000030", "iter_0000010"
@@ -144,10 +144,10 @@ def test_of_an_old_one_on_its_way_goes_what_ckpt_has_brought(
     home: Path, old: Path, what: str, tmp_path: Path
 ) -> None:
     """Whatever a kill has left of it: what is to come is written down."""
-    note, part = place.read_note(str(old), OURS), old.with_name(f"{old.name}.part")
+    note, part = records.read_note(str(old), OURS), old.with_name(f"{old.name}.part")
     assert note is not None
     old.rename(part)
-    place.write_note(str(part), {f.name: place.Record(f.name) for f in note.files})
+    records.write_note(str(part), {f.name: records.Record(f.name) for f in note.files})
     PUTS[what](part, tmp_path / "other")
     assert removed(home) == ([old.name] if what == "nothing" else [])
     assert (part.is_symlink(), part.exists()) == (what == "link", what != "nothing")

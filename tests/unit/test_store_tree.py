@@ -148,7 +148,7 @@ KEYS = st.lists(st.sampled_from("abc"), min_size=1, max_size=4).map(lambda names
 def test_what_is_asked_about_again_is_as_it_is_now(
     before: set[str], gone: set[int], changed: set[int], asked: set[int], page: int
 ) -> None:
-    """By one list, or by fewer requests for each than it has pages."""
+    """Whatever lists are put together: by no more requests than there are directories to ask about."""
     keys = sorted(before)
     store = Keys(*(f"run/{key}" for key in keys))
     tree = Tree(store)  # type: ignore[arg-type]
@@ -160,6 +160,7 @@ def test_what_is_asked_about_again_is_as_it_is_now(
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(mounts._trees, (store.url, ()), tree)
         patch.setattr(mounts, "PAGE", page)
+        patch.setattr(mounts, "FEW", 0)
         assert mounts.refresh_objects(f"{store.url}/{key}" for key in wanted) == {}
     for key in wanted:
         if key in store.keys:
@@ -167,12 +168,14 @@ def test_what_is_asked_about_again_is_as_it_is_now(
         else:
             with pytest.raises(FileNotFoundError):
                 tree.object(key)
-    assert store.requests["list"] + store.requests["head"] <= max(len(wanted), 2)
+    homes = {key.rpartition("/")[0] for key in wanted}
+    assert store.requests["list"] + store.requests["head"] <= max(len(homes), len(wanted))
 
 
 @examples(100)
-@given(keys=st.sets(KEYS, min_size=1, max_size=12), hidden=st.sets(st.integers(0, 11)))
-def test_what_an_earlier_list_lacked_is_noted(keys: set[str], hidden: set[int]) -> None:
+@given(keys=st.sets(KEYS, min_size=1, max_size=12), hidden=st.sets(st.integers(0, 11)), deep=st.booleans())
+def test_what_an_earlier_list_lacked_is_noted(keys: set[str], hidden: set[int], deep: bool) -> None:
+    """By a list of all, or by one of each directory: below a new one all is new."""
     every = sorted(f"run/{key}" for key in keys)
     lacked = {key for i, key in enumerate(every) if i in hidden}
     every.append("run/z")
@@ -180,8 +183,15 @@ def test_what_an_earlier_list_lacked_is_noted(keys: set[str], hidden: set[int]) 
     tree = Tree(store)  # type: ignore[arg-type]
     tree.list_below("run")
     store.keys = every
-    tree.refresh_directory("run")
-    assert set(tree.late) == lacked
+    known = [k for k in tree._directories if k.startswith("run")]
+    if deep:
+        tree.refresh_and_compare("run")
+        assert set(tree.late) == lacked
+        return
+    for home in known:
+        tree.refresh_directory(home)
+    assert lacked <= {k for k in every for late in tree.late if k == late or k.startswith(f"{late}/")}
+    assert all(any(k == late or k.startswith(f"{late}/") for k in lacked) for late in tree.late)
 
 
 @pytest.mark.parametrize("written", [False, True])

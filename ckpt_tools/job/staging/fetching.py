@@ -11,22 +11,22 @@ import shutil
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from threading import Lock, Semaphore
 from typing import Any, cast
 
-from msgspec import Struct, field, to_builtins
+from msgspec import to_builtins
 from msgspec.structs import replace
 from xxhash import xxh3_128_hexdigest
 
 from ckpt_tools.errors import CannotLook, UsageError, explain_refusal
 from ckpt_tools.inspection.check import inspect
 from ckpt_tools.job.decision import AGAIN, Stage, StagedFile
-from ckpt_tools.job.staging.place import ASIDE, NOTE, Record, digest_of, put_in_place, see
+from ckpt_tools.job.staging.records import ASIDE, OWN_NAMES, Record, digest_of, seen
 from ckpt_tools.job.view_tree import Tree, fill
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.model.finding import Finding, Severity, Verdict
-from ckpt_tools.model.plan import FileLoad, LoadPlan
+from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.seal import NOT_KEPT
 from ckpt_tools.model.selection import ReadOptions
@@ -35,7 +35,7 @@ from ckpt_tools.reading.scheduler import Request
 from ckpt_tools.reading.session import Session, formats_allowed
 from ckpt_tools.storage.stalls import Rate, Threads
 from ckpt_tools.storage.stores.mounts import learn_versions, object_of, store_of, tree_of
-from ckpt_tools.storage.stores.source import StoreSource
+from ckpt_tools.storage.stores.source import CHUNK, StoreSource
 from ckpt_tools.storage.stores.store import Object, Replaced, Store, other_than
 from ckpt_tools.storage.urls import is_url, split
 
@@ -55,20 +55,10 @@ class Damaged(Exception):
 
 
 class _StoreWithCopies:
-    """The store of a URL while its objects are read from local copies, as far as there are any: ``copies``
-    maps keys to descriptors.
-    """
+    """A store that reads objects with a local copy from the copy; ``copies`` maps keys to descriptors."""
 
-    def __init__(self, url: str) -> None:
-        self.tree, self.copies = tree_of(url)[0], dict[str, int]()
-        self.store = self.tree.store
-
-    def __enter__(self) -> dict[str, int]:
-        self.tree.store = cast("Store", self)
-        return self.copies
-
-    def __exit__(self, *_: object) -> None:
-        self.tree.store = self.store
+    def __init__(self, store: Store, copies: Mapping[str, int]) -> None:
+        self.store, self.copies = store, copies
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.store, name)
@@ -80,6 +70,18 @@ class _StoreWithCopies:
         return memoryview(os.pread(fd, length, start)), of
 
 
+@contextmanager
+def _reading_copies(url: str) -> Iterator[dict[str, int]]:
+    """Yield a dict of keys and descriptors, empty at first: reads of its objects use these files."""
+    tree, _ = tree_of(url)
+    before, copies = tree.store, dict[str, int]()
+    tree.store = cast("Store", _StoreWithCopies(before, copies))
+    try:
+        yield copies
+    finally:
+        tree.store = before
+
+
 def is_there(path: str, size: int) -> bool:
     """Return True if an earlier attempt left a regular file of that size, which may be the one."""
     try:
@@ -89,27 +91,30 @@ def is_there(path: str, size: int) -> bool:
     return stat.S_ISREG(st.st_mode) and st.st_size == size
 
 
-class Fetch(Struct):
+class Fetch:
     """Brings files of the store of ``root`` to the directory ``part``. ``planned`` are URLs of files to load,
     which must be whole by what is stored about them. ``progress`` gets the bytes here, and the bytes of all
     files.
     """
 
-    root: str
-    part: str
-    planned: Collection[str]
-    options: ReadOptions
-    progress: Callable[[int, int], object] | None
-    _slots: Semaphore = field(default_factory=Semaphore)
-    """For downloads, while other files are verified."""
-    _joint: Lock = field(default_factory=Lock)
-    """For joint checks, which add up values of several files."""
-    _rate: Rate | None = None
-    _key: bytes | None = None
-    _copies: dict[str, int] = {}
-    _stopped: bool = False
-    _bytes_here: int = 0
-    _total: int = 0
+    def __init__(
+        self,
+        root: str,
+        part: str,
+        planned: Collection[str],
+        options: ReadOptions,
+        progress: Callable[[int, int], object] | None,
+    ) -> None:
+        self.root, self.part, self.planned, self.options = root, part, planned, options
+        self.progress = progress
+        self.rate = Rate(options.limit_rate) if options.limit_rate else None
+        self._width = options.jobs or FILES
+        self._slots = Semaphore(self._width)  # of downloads, while other files are verified
+        self._joint_lock = Lock()
+        self._key: bytes | None = None
+        self._copies: dict[str, int] = {}
+        self._stopped = False
+        self._bytes_here = self._total = 0
 
     def files(self, wanted: Mapping[str, StagedFile]) -> list[Record]:
         """Bring the files, each to its name below ``part``. Raise Damaged, CannotLook and OSError."""
@@ -117,18 +122,16 @@ class Fetch(Struct):
             return []
         session = open_session(self.root, self.options)
         requests = _make_requests(session, {f.url: f for f in wanted.values()})
-        self._total, self._key = sum(f.size for f in wanted.values()), session.reader.key
-        self._rate = Rate(self.options.limit_rate) if self.options.limit_rate else None
-        width = self.options.jobs or FILES
-        self._slots = Semaphore(width)
+        self._total = sum(f.size for f in wanted.values())
+        self._key = session.reader.key
         aside = os.path.join(self.part, ASIDE)
         shutil.rmtree(aside, ignore_errors=True)
         os.makedirs(aside, 0o755, exist_ok=True)
         names: dict[str, list[str]] = {}
         for name, f in wanted.items():  # a file may have the names of several ranks
             names.setdefault(f.url, []).append(name)
-        pool = Threads(min(width + 2, len(names)))
-        with _StoreWithCopies(self.root) as self._copies:
+        pool = Threads(min(self._width + 2, len(names)))
+        with _reading_copies(self.root) as self._copies:
             waiting: list[Future[list[Record]]] = []
             try:
                 for n, (url, local_names) in enumerate(names.items()):
@@ -138,6 +141,8 @@ class Fetch(Struct):
             except BaseException as e:
                 self._stopped = True  # running downloads end soon
                 pool.close(wait=isinstance(e, Exception))
+                if isinstance(e, Damaged):  # nothing will load these files
+                    shutil.rmtree(self.part, ignore_errors=True)
                 raise
         pool.close(wait=True)
         shutil.rmtree(aside, ignore_errors=True)
@@ -164,25 +169,43 @@ class Fetch(Struct):
             raise Damaged(wanted.url, wrong)
         if at is aside:
             put_in_place(aside, path)
-        records = [replace(record, name=names[0], seen=see(path))]
+        records = [replace(record, name=names[0], seen=seen(os.stat(path)))]
         for name in names[1:]:
             copy = os.path.join(self.part, name)
             os.makedirs(os.path.dirname(copy), 0o755, exist_ok=True)
             shutil.copy2(path, copy)
             self._report(record.size)
-            records.append(replace(record, name=name, seen=see(copy)))
+            records.append(replace(record, name=name, seen=seen(os.stat(copy))))
         return records
 
     def _download(self, wanted: StagedFile, path: str) -> None:
         """Bring the bytes of one object into a new file. Raise CannotLook and OSError."""
-        with open(os.open(path, _WRITE, 0o644), "wb") as file:
-            for data in _read_object(wanted):
+        starts = range(0, wanted.size, CHUNK)
+        with open(os.open(path, _WRITE, 0o644), "wb", buffering=0) as file, StoreSource(wanted.url) as source:
+
+            def one(start: int) -> None:
                 if self._stopped:
                     raise OSError(errno.ECANCELED, "another file could not be brought")
-                file.write(data)
-                self._report(len(data))
-                if self._rate is not None:
-                    self._rate.took(len(data))
+                try:
+                    data = source.fetch(start, min(CHUNK, wanted.size - start))
+                except Replaced:
+                    raise _explain_replaced(wanted.url) from None
+                except OSError as e:
+                    raise CannotLook(f"{wanted.url}: {e.strerror}", AGAIN) from e
+                count = len(data)
+                while data:
+                    done = os.pwrite(file.fileno(), data, start)
+                    data, start = data[done:], start + done
+                self._report(count)
+                if self.rate is not None:
+                    self.rate.took(count)
+
+            pool = Threads(min(REQUESTS, len(starts) or 1))
+            try:
+                for future in [pool.submit(one, start) for start in starts]:
+                    future.result()
+            finally:
+                pool.close(wait=True)
 
     def _report(self, count: int) -> None:
         self._bytes_here += count
@@ -195,7 +218,8 @@ class Fetch(Struct):
         fd = os.open(path, _READ)
         try:
             self._copies[key] = fd
-            with self._joint if joint else nullcontext():
+            # joint checks add up values of several files
+            with self._joint_lock if joint else nullcontext():
                 report, _ = inspect(
                     wanted.url,
                     Level.CONTENT,
@@ -219,18 +243,6 @@ class Fetch(Struct):
         return record, wrong
 
 
-def _read_object(wanted: StagedFile) -> Iterator[memoryview]:
-    """Yield the bytes of one object, with several requests under way. Raise CannotLook."""
-    try:
-        with StoreSource(wanted.url, hold=True) as source:
-            source.share(REQUESTS)
-            yield from source.views(0, wanted.size)
-    except Replaced:
-        raise _explain_replaced(wanted.url) from None
-    except OSError as e:
-        raise CannotLook(f"{wanted.url}: {e.strerror}", AGAIN) from e
-
-
 def _require_same(wanted: StagedFile, report: Report) -> None:
     """Raise CannotLook if the store does not answer, or has another object by now."""
     codes = {f.code: f for f in report.findings}
@@ -244,6 +256,11 @@ def _require_same(wanted: StagedFile, report: Report) -> None:
             now = store.head(key)
         if other_than(Object(key, wanted.size, wanted.mtime_ns, wanted.etag, wanted.version), now):
             raise _explain_replaced(wanted.url)
+
+
+def put_in_place(aside: str, path: str) -> None:
+    os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+    os.rename(aside, path)
 
 
 def _explain_replaced(url: str) -> CannotLook:
@@ -312,7 +329,7 @@ def describe(plan: LoadPlan, home: str, layouts: Layouts) -> dict[str, Any]:
 
 def _find_files(tree: Tree) -> Iterator[StagedFile]:
     """Yield a StagedFile for each link of the tree. Raise OSError, UsageError and CannotLook."""
-    planned: dict[str, FileLoad | Object] = {f.path: f for _, f in tree.plan.loads}
+    planned = {f.path: f for _, f in tree.plan.loads}
     learn_versions(list(tree.links.values()))
     start, only = len(tree.directory) + 1, dict[str, list[int]]()
     if tree.layout.ranks.own_files:  # no rank looks for other ranks' files
@@ -320,17 +337,30 @@ def _find_files(tree: Tree) -> Iterator[StagedFile]:
             for link in links:
                 only.setdefault(link[start:], []).append(rank)
     for name, url in sorted(tree.links.items()):
-        if name.startswith((NOTE, ASIDE)):  # the upload of a staged directory
+        if name.partition("/")[0] in OWN_NAMES:  # the upload of a staged directory
             continue
-        words = name.split("/")
-        wrong = any(
-            word in ("", ".", "..") or len(word.encode("utf-8", "surrogatepass")) > _LONGEST for word in words
-        )
-        if wrong or "\0" in name or any("/".join(words[:n]) in tree.links for n in range(1, len(words))):
-            text = f"{url} cannot be staged: no file here can have the name {name!r} beside the others"
-            hint = "rename or delete what does not belong to the checkpoint, or start without --stage"
-            raise UsageError(text, hint)
-        of = planned.get(url) or object_of(url)
+        _require_name(tree, name, url)
+        of = object_of(url)
+        f = planned.get(url)
+        if f is not None and (of.size, of.mtime_ns, of.etag) != (f.size, f.mtime_ns, f.etag):
+            raise CannotLook(f"{url} has been replaced since it was chosen", AGAIN)
         ranks = only.get(name, [0])
         own = None if 0 in ranks else tuple(ranks)  # all open rank 0's: Megatron-LM reads arguments from them
         yield StagedFile(name, url, of.size, of.mtime_ns, of.etag, of.version, own)
+
+
+def _require_name(tree: Tree, name: str, url: str) -> None:
+    """Raise UsageError if no local file can have this name."""
+    parts = name.split("/")
+    wrong = any(
+        part in ("", ".", "..") or len(part.encode("utf-8", "surrogatepass")) > _LONGEST for part in parts
+    )
+    if wrong or "\0" in name:
+        text = f"{url} cannot be staged: {name!r} is not a name of a file here"
+        raise UsageError(text, "start without --stage")
+    above = next((a for n in range(1, len(parts)) if (a := "/".join(parts[:n])) in tree.links), None)
+    if above is not None:
+        raise UsageError(
+            f"{url} cannot be staged: {tree.links[above]} is a file, and would be a directory here as well",
+            "rename or delete what does not belong to the checkpoint, or start without --stage",
+        )

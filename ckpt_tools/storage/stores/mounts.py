@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from threading import RLock
@@ -58,8 +58,9 @@ def tree_of(url: str) -> tuple[Tree, str]:
 
 
 def refresh(url: str) -> None:
-    """List all keys below a URL anew, and forget the late keys of its store. Raise OSError."""
+    """Forget the listings and late keys of a URL's store, and list all keys below the URL. Raise OSError."""
     tree, key = tree_of(url)
+    tree.late.clear()
     tree.refresh(key)
 
 
@@ -72,35 +73,37 @@ def store_of(url: str) -> tuple[Store, str]:
 def opened(name: str, options: StoreOptions, url: str = "") -> Store:
     """Return a store with the options that hold for ``url``. Raise OSError, and as ``open_options``."""
     scheme = name.partition("://")[0]
+    given = open_options(url or name, options, os.environ)
     try:
-        given = open_options(url or name, options, os.environ)
-        if scheme not in OBJECT_STORES:
-            from ckpt_tools.storage.stores.filesystem import open_filesystem
+        if scheme in OBJECT_STORES:
+            import obstore.store
 
-            return open_filesystem(name, given)
-        import obstore.store
+            from ckpt_tools.storage.stores.object_store import ObjectStore
+            from ckpt_tools.storage.stores.refused import client_error
 
-        from ckpt_tools.storage.stores.object_store import ObjectStore
-        from ckpt_tools.storage.stores.refused import client_error
+            def client(address: str) -> Any:
+                try:
+                    return obstore.store.from_url(address, **given)  # {} would hide the environment
+                except Exception as e:
+                    raise client_error(e, address.partition("?")[0].rstrip("/"), given) from None
+
+            return ObjectStore(name, client(name), client if scheme in ("http", "https") else None)
+        from ckpt_tools.storage.stores.filesystem import open_filesystem
+
+        return open_filesystem(name, given)
     except ImportError as e:
         extra = "cloud" if scheme in OBJECT_STORES else "fsspec"
         text = f"{e.name} is not installed: pip install 'ckpt-tools[{extra}]'"
+        if e.name is None:  # fsspec names the package that a file system of its needs
+            text = f"a package that {scheme}:// needs is not installed: {e}"
         raise OSError(errno.ENOPKG, text, name) from None
-
-    def client(address: str) -> Any:
-        try:
-            return obstore.store.from_url(address, **given)  # {} would hide the environment
-        except Exception as e:
-            raise client_error(e, address.partition("?")[0].rstrip("/"), given) from None
-
-    return ObjectStore(name, client(name), client if scheme in ("http", "https") else None)
 
 
 FEW = 8
 """Up to so many objects are asked for one by one if nobody knows how many others their directory has."""
 _THREADS = 16
-Request = tuple[Sequence[str], Callable[[], None]]
-"""The URLs that a request is about, and the function that makes it."""
+Asked = tuple[Sequence[str], Callable[[], None]]
+"""The URLs that a request is about, and the function that makes the request."""
 
 
 def refresh_objects(urls: Iterable[str]) -> dict[str, OSError]:
@@ -114,8 +117,9 @@ def refresh_directories(directories: Iterable[str]) -> dict[str, OSError]:
 
 
 def _refresh(urls: Iterable[str], *, are_directories: bool) -> dict[str, OSError]:
+    """Refresh URLs by one list below their common directory, or one by one: by the fewest requests."""
     stores: dict[Tree, dict[str, str]] = defaultdict(dict)
-    failed = dict[str, OSError]()
+    failed: dict[str, OSError] = {}
     for url in urls:
         try:
             tree, key = tree_of(url)
@@ -123,51 +127,56 @@ def _refresh(urls: Iterable[str], *, are_directories: bool) -> dict[str, OSError
             failed[url] = e
         else:
             stores[tree][key] = url
-    due = [one for tree, keys in stores.items() for one in _list_requests(tree, keys, are_directories)]
+    due = list[Asked]()
+    for tree, keys in stores.items():
+        homes = defaultdict(list)
+        for key, url in keys.items():
+            homes[key if are_directories else key.rpartition("/")[0]].append(url)
+        top = os.path.commonpath([f"/{home}" for home in homes])[1:]
+        known = tree.count(top)
+        # a single directory costs one list either way, and its own list is shorter
+        if known is not None and known // PAGE < len(keys) - are_directories:
+            due.append(([*keys.values()], partial(tree.refresh_and_compare, top)))
+        elif are_directories or (known is None and len(keys) > FEW):
+            due += [(here, partial(tree.refresh_directory, home)) for home, here in homes.items()]
+        else:
+            due += [([url], partial(tree.refresh_object, key)) for key, url in keys.items()]
     return failed | _request_all(due)
-
-
-def _list_requests(tree: Tree, keys: Mapping[str, str], are_directories: bool) -> list[Request]:
-    """Return one list below the common directory of ``keys`` (key -> URL) if that was listed before, else one
-    for each directory. Objects are asked for one by one where these are fewer requests than pages.
-    """
-    homes = defaultdict(list)
-    for key, url in keys.items():
-        homes[key if are_directories else key.rpartition("/")[0]].append(url)
-    top = os.path.commonpath([f"/{home}" for home in homes])[1:]
-    known = tree.count(top)
-    if known is not None and (are_directories or known // PAGE < len(keys)):
-        return [([*keys.values()], partial(tree.refresh_and_compare, top))]
-    if are_directories or (known is None and len(keys) > FEW):
-        return [(here, partial(tree.refresh_directory, home)) for home, here in homes.items()]
-    return [([url], partial(tree.refresh_object, key)) for key, url in keys.items()]
 
 
 def late(root: str, below: Iterable[str], written: Callable[[int], bool]) -> str | None:
     """Return the URL of a key below ``root`` that an earlier list lacked and whose time is not ``written``
-    meanwhile, None if there is none: a list had lost it. Lists all in ``below`` anew, beside files too. Raise
-    OSError.
+    meanwhile, None if there is none: a list had lost it. Lists the directories ``below`` anew, and those of
+    files in ``below``. Raise OSError.
     """
     tree, top = tree_of(root)
-    keys = [tree_of(url)[1] for url in below]
-    homes = [key.rpartition("/")[0] if tree.is_file(key) else key for key in keys]
-    for home in dict.fromkeys(homes):
+    keys = dict.fromkeys(tree_of(url)[1] for url in below)
+    files = [key for key in keys if tree.is_file(key)]
+    for home in dict.fromkeys(key.rpartition("/")[0] for key in files):
         tree.refresh_directory(home)
-    here = ((key, ns) for key, ns in list(tree.late.items()) if not top or f"{key}/".startswith(f"{top}/"))
-    return next((joined(tree.store.url, key) for key, ns in here if not written(ns)), None)
+    for key in keys:
+        if key not in files:
+            tree.refresh_and_compare(key)
+    for key, mtime_ns in list(tree.late.items()):
+        if top in ("", key) or key.startswith(f"{top}/"):
+            times = [of.mtime_ns for of in tree.store.objects(key)] if mtime_ns is None else [mtime_ns]
+            if not all(map(written, times)):
+                return joined(tree.store.url, key)
+    return None
 
 
-def learn_versions(urls: Iterable[str]) -> None:
+def learn_versions(urls: Sequence[str]) -> None:
     """Ask for the versions of these objects that are unknown, if their store keeps versions."""
-    due = list[Request]()
+    unknown = list[str]()
     for url in dict.fromkeys(urls):
         with suppress(OSError):
             if not object_of(url).version:
-                due.append(([url], partial(_learn_version, url)))
-    if due and tree_of(due[0][0][0])[0].versioned is None:
-        _request_all([due.pop()])  # it shows if there are any
-    if due and tree_of(due[0][0][0])[0].versioned is not False:
-        _request_all(due)
+                unknown.append(url)
+    first = 1 if unknown and tree_of(unknown[0])[0].versioned is None else 0  # it shows if there are any
+    heads = [([url], partial(_learn_version, url)) for url in unknown]
+    _request_all(heads[:first])
+    if unknown and tree_of(unknown[0])[0].versioned is not False:
+        _request_all(heads[first:])
 
 
 def object_of(url: str) -> Object:
@@ -182,15 +191,16 @@ def _learn_version(url: str) -> None:
     tree.heard(tree.store.head(key))
 
 
-def _request_all(due: Iterable[Request]) -> dict[str, OSError]:
+def _request_all(asked: Iterable[Asked]) -> dict[str, OSError]:
     """Make requests, up to ``_THREADS`` at a time. Return the errors of the failed ones, by URL."""
+    failed: dict[str, OSError] = {}
 
-    def answer(one: Request) -> dict[str, OSError]:
+    def answer(one: Asked) -> None:
         urls, request = one
         try:
             request()
         except OSError as e:
-            return dict.fromkeys(urls, e)
-        return {}
+            failed.update(dict.fromkeys(urls, e))
 
-    return {url: e for failed in do_each(answer, due, _THREADS) for url, e in failed.items()}
+    do_each(answer, asked, _THREADS)
+    return failed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -10,7 +11,7 @@ from ckpt_tools.storage.attempts import STORE_PAUSES, ask_again, wait_for_anothe
 from ckpt_tools.storage.signed import query_of
 from ckpt_tools.storage.stalls import interruptible
 from ckpt_tools.storage.stores.refused import NO_URL, code_of, to_os_error
-from ckpt_tools.storage.stores.store import ANOTHER, PAGE, WEAK, Object, Replaced, Store
+from ckpt_tools.storage.stores.store import ANOTHER, PAGE, WEAK, Object, Replaced, check_written, require_seen
 from ckpt_tools.storage.urls import joined
 
 if TYPE_CHECKING:
@@ -32,14 +33,14 @@ _MISSING_KEY = ".ckpt-no-such-object"  # the name of an object that nobody creat
 _NO_SUCH_KEY = frozenset({"NoSuchKey", "BlobNotFound", "PathNotFound"})
 
 
-class ObjectStore(Store):
+class ObjectStore:
     """One store by obstore's ``client``. For a web server, ``single`` makes a client for one URL."""
 
     pins = True
 
     def __init__(self, url: str, client: Any, single: Callable[[str], Any] | None = None) -> None:
-        super().__init__(url)
-        self.client, self._single = client, single
+        self.url, self.client, self._single = url, client, single
+        self.requests: Counter[str] = Counter()
         self._singles: dict[str, Any] = {}
         self.boto: Any = None  # boto3's client, which asks S3 for checksums
         self.cannot_sign = ""
@@ -116,11 +117,11 @@ class ObjectStore(Store):
 
     def head(self, key: str) -> Object:
         self.requests["head"] += 1
-        if self._single is not None:  # GET is the method that presigned URLs allow; no bytes are received
-            client, path = self._client_for(key)
-            return self._request(key, lambda: _object(client.get(path).meta))._replace(key=key)
+        client, path = self._client_for(key)
+        if client is not self.client:
+            return self._request(key, _head_by_get, client, path)._replace(key=key)
         try:
-            return _object(self._request(key, self.client.head, key))._replace(key=key)
+            return _object(self._request(key, client.head, path))._replace(key=key)
         except PermissionError as e:
             # without the right to list the bucket, S3 answers 403 for a missing key (API reference,
             # HeadObject, "Permissions"): a list of its directory, if allowed, shows if it is missing
@@ -152,7 +153,8 @@ class ObjectStore(Store):
             raise Replaced(joined(self.url, of.key))
         return memoryview(got.bytes()), now
 
-    def write(self, key: str, data: bytes, replacing: Object | None) -> None:
+    def put(self, key: str, data: bytes, replacing: Object | None = None) -> Object:
+        require_seen(self, key, replacing)  # some servers ignore conditions silently
         mode: Any = "create"
         if replacing is not None:
             seen = {"e_tag": replacing.etag, "version": replacing.version}
@@ -165,32 +167,38 @@ class ObjectStore(Store):
             if e.errno != errno.EOPNOTSUPP:
                 raise
             self._write(key, data, "overwrite")  # the server refuses conditions
+        return check_written(self, key, data)
 
     def _write(self, key: str, data: bytes, mode: Any) -> None:
         self.requests["put"] += 1
         self._request(key, lambda _: self.client.put(key, data, mode=mode, use_multipart=False), key)
 
     def delete(self, keys: Sequence[str]) -> dict[str, OSError]:
-        """Do as every store, but in batches; after a failed one one by one, to say which and why."""
         failed: dict[str, OSError] = {}
         for at in range(0, len(keys), BATCH):
             batch = list(keys[at : at + BATCH])
-            self.requests["delete"] += 1
-            try:
-                self._request(batch[0], self.client.delete, batch)
-            except OSError:
-                failed |= super().delete(batch)
+            # after a failed batch one by one: which keys are still there, and why
+            if self._delete(batch[0], batch) is not None:
+                each = {key: self._delete(key, key) for key in batch}
+                failed |= {key: e for key, e in each.items() if e is not None}
         return failed
 
-    def delete_one(self, key: str) -> None:
-        self._request(key, self.client.delete, key)
+    def _delete(self, key: str, what: str | list[str]) -> OSError | None:
+        self.requests["delete"] += 1
+        try:
+            self._request(key, self.client.delete, what)
+        except FileNotFoundError:
+            return None
+        except OSError as e:
+            return e
+        return None
 
     def _client_for(self, key: str) -> tuple[Any, str]:
-        """Return (client, path) for a key; a web server has a client for each URL with its query."""
-        if self._single is None:
+        """Return (client, path) for a key; a URL with a query or escapes has a client of its own."""
+        query = "" if self._single is None else query_of(joined(self.url, key))
+        if self._single is None or (not query and "%" not in key):
             return self.client, key
-        address = joined(self.url, key)
-        address += f"?{query}" if (query := query_of(address)) else ""
+        address = joined(self.url, key) + (f"?{query}" if query else "")
         if address not in self._singles:
             self._singles[address] = self._single(address)
         return self._singles[address], ""
@@ -206,12 +214,27 @@ class ObjectStore(Store):
             raise OSError(errno.EINVAL, NO_URL, joined(self.url, key))
         try:
             return interruptible(call, *args, **kwargs)
+        except Replaced:
+            raise
         except Exception as e:  # obstore's own errors have Exception in common
             raise to_os_error(e, joined(self.url, key)) from None
         except BaseException as e:
             if type(e).__name__ != "PanicException":  # of Rust: no Exception, so that nobody goes on
                 raise
             raise OSError(errno.EIO, "the store's library failed (obstore)", joined(self.url, key)) from None
+
+
+def _head_by_get(client: Any, path: str) -> Object:
+    """Return an object by GET, the method that presigned URLs allow. An empty object has no first byte."""
+    try:
+        return _object(client.get(path, options={"range": (0, 1)}).meta)
+    except Exception as e:
+        if isinstance(e, FileNotFoundError) or type(e).__name__ in (
+            "PermissionDeniedError",
+            "UnauthenticatedError",
+        ):
+            raise
+        return _object(client.get(path).meta)
 
 
 def _object(meta: ObjectMeta) -> Object:

@@ -38,14 +38,8 @@ CLIENT = _words(
 RETRY = frozenset({"max_retries", "retry_timeout", "init_backoff", "max_backoff", "backoff_base"})
 """Options of how requests are repeated (RetryConfig and BackoffConfig)."""
 _AZ = ("az", "adl", "azure", "abfs", "abfss")
-VARIABLES = {"s3": "AWS_", "s3a": "AWS_", "gs": "GOOGLE_", **dict.fromkeys(_AZ, "AZURE_")}
+_VARIABLES = {"s3": "AWS_", "s3a": "AWS_", "gs": "GOOGLE_", **dict.fromkeys(_AZ, "AZURE_")}
 """The prefix of a scheme's environment variables."""
-_ENDPOINTS = {
-    "AWS_": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
-    "GOOGLE_": ("GOOGLE_BASE_URL",),
-    "AZURE_": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
-}
-"""By that prefix: variables with the address that requests go to, in obstore's order."""
 _PREFIX = re.compile(r"^(?:aws|google|azure_storage|azure)_")
 _SECRET = re.compile(
     r"secret|token|passw|passphrase|pwd|key|signature|credential|auth(?!ority)|bearer|cookie|header"
@@ -71,13 +65,15 @@ def checked(key: str, value: str) -> tuple[str, str]:
     if not re.fullmatch(r"[a-z0-9_]+(?:\.[a-z0-9_]+)*", name):
         raise ValueError("an option is KEY=VALUE, such as region=eu-west-1")
     if secret(name):
-        hints = "; ".join(_HINTS.values())
-        raise ValueError(f"{name} is a credential, which others can see here: use {hints}")
-    if re.search(r"://[^/?#]*@|[?&][^=&]*(?i:sig|signature|token)=", value):
-        text = (
+        raise ValueError(
+            f"{name} is a credential, which others can see here: use {'; '.join(_HINTS.values())}"
+        )
+    if re.search(r"://[^/?#]*@", value) or re.search(
+        r"[?&][^=&]*(?:sig|signature|token)=", value, re.IGNORECASE
+    ):
+        raise ValueError(
             f"others can see the password or signature in {name}: use the library's variables (HTTPS_PROXY)"
         )
-        raise ValueError(text)
     return name, value.strip()
 
 
@@ -104,23 +100,34 @@ def open_options(url: str, options: StoreOptions, env: Mapping[str, str]) -> dic
     own, made = {key: value for key, value in given.items() if key not in CLIENT | RETRY}, dict[str, Any]()
     if scheme in ("s3", "s3a"):
         own, made["credential_provider"] = aws(own, env)
-    client, prefix = _client_options(given), VARIABLES.get(scheme, "")
-    addresses = [own.get("endpoint"), own.get("base_url"), *map(env.get, _ENDPOINTS.get(prefix, ()))]
-    if scheme == "http" or str(next(filter(None, addresses), "")).startswith("http://"):
+    client = _client_options(given)
+    if scheme == "http" or _endpoint(scheme, own, env).startswith("http://"):
         client.setdefault("allow_http", "true")  # the URL says http
-    if client and prefix:  # client options replace all of obstore's variables: add those
-        said = {key: env.get(f"{prefix}{key.upper()}", "") for key in sorted(CLIENT)}
-        client = {key: value for key, value in said.items() if value} | client
+    if client and scheme in _VARIABLES:  # client options replace all of obstore's variables: add those
+        found = {key: env.get(f"{_VARIABLES[scheme]}{key.upper()}", "") for key in sorted(CLIENT)}
+        client = {**{key: value for key, value in found.items() if value}, **client}
     made |= {"config": own, "client_options": client, "retry_config": _retry_options(given)}
     return {name: value for name, value in made.items() if value}
 
 
+def _endpoint(scheme: str, own: Mapping[str, str], env: Mapping[str, str]) -> str:
+    """Return the address that requests go to, as obstore chooses it; "" for the cloud itself."""
+    variables = {
+        "AWS_": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+        "GOOGLE_": ("GOOGLE_BASE_URL",),
+        "AZURE_": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+    }.get(_VARIABLES.get(scheme, ""), ())
+    addresses = [own.get("endpoint", ""), own.get("base_url", ""), *(env.get(name, "") for name in variables)]
+    return next(filter(None, addresses), "")
+
+
 def _client_options(given: Mapping[str, str]) -> dict[str, Any]:
     out: dict[str, Any] = {key: value for key, value in given.items() if key in CLIENT}
-    for key in out.keys() & {"connect_timeout", "read_timeout", "timeout", "pool_idle_timeout"}:
-        out[key] = f"{_seconds(key, out[key]) * 1000:.0f}ms"
-    for key in out.keys() & {"proxy_ca_certificate", "root_certificate"}:  # a file, or its contents
-        if not out[key].startswith("-----BEGIN"):
+    for key in ("connect_timeout", "read_timeout", "timeout", "pool_idle_timeout"):
+        if key in out:
+            out[key] = f"{_seconds(key, out[key]) * 1000:.0f}ms"
+    for key in ("proxy_ca_certificate", "root_certificate"):  # a file, or its contents
+        if key in out and not out[key].startswith("-----BEGIN"):
             from ckpt_tools.storage import trust  # who can write the file decides which servers are believed
 
             try:
@@ -133,22 +140,18 @@ def _client_options(given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _retry_options(given: Mapping[str, str]) -> dict[str, Any]:
-    out = dict[str, Any]()
+    out, backoff = dict[str, Any](), dict[str, Any]()
     for key, text in given.items():
-        if key in ("max_retries", "backoff_base"):
-            if not re.fullmatch(r"[0-9]{1,6}(?:\.[0-9]{1,6})?", text):
-                raise UsageError(f"the option {key}={text} is not a number", f"use {key}=3")
-            out[key] = int(float(text)) if key == "max_retries" else float(text)
+        is_number = key in ("max_retries", "backoff_base")
+        if is_number and not re.fullmatch(r"[0-9]{1,6}(?:\.[0-9]{1,6})?", text):
+            raise UsageError(f"the option {key}={text} is not a number", f"use {key}=3")
+        if key == "max_retries":
+            out[key] = int(float(text))
+        elif key == "backoff_base":
+            backoff["base"] = float(text)
         elif key in RETRY:
-            out[key] = timedelta(seconds=_seconds(key, text))
-    of_backoff = out.keys() & {"init_backoff", "max_backoff", "backoff_base"}
-    backoff = {key.removeprefix("backoff_"): out.pop(key) for key in of_backoff}
+            (out if key == "retry_timeout" else backoff)[key] = timedelta(seconds=_seconds(key, text))
     return {**out, "backoff": backoff} if backoff else out
-
-
-def is_on(options: Mapping[str, str], key: str) -> bool:
-    """Return True if obstore takes the value of an option for true."""
-    return options.get(key, "").lower() in ("1", "true", "yes", "on")
 
 
 def _seconds(key: str, text: str) -> float:
@@ -191,15 +194,22 @@ def aws(own: Mapping[str, str], env: Mapping[str, str]) -> tuple[dict[str, str],
     credentials provider; None if obstore finds credentials itself.
 
     As in AWS' own tools a profile given as an option goes before the environment, and ``AWS_PROFILE`` after
-    it. Raise CannotLook if there are no credentials, UsageError if there is no such profile, ImportError.
+    it. Raise CannotLook if there are no credentials, and UsageError if there is no such profile.
     """
-    given, profile = {key: value for key, value in own.items() if key != "profile"}, own.get("profile")
-    if is_on({"skip_signature": env.get("AWS_SKIP_SIGNATURE", ""), **own}, "skip_signature"):
+    given = {key: value for key, value in own.items() if key != "profile"}
+    profile = own.get("profile")
+    skip = own.get("skip_signature", env.get("AWS_SKIP_SIGNATURE", "")).lower()
+    if skip in ("1", "true", "yes", "on"):
         return given, None
-    if profile is None and (any(map(env.get, _NATIVE)) or _NATIVE_OPTIONS & given.keys()):
+    if profile is None and (any(env.get(name) for name in _NATIVE) or _NATIVE_OPTIONS & given.keys()):
         return given, None
-    import botocore.session
-
+    try:
+        import botocore.session
+    except ImportError:
+        if profile is None and not env.get("AWS_PROFILE"):
+            return given, None  # the machine's own role, which obstore asks for
+        text = "profiles of AWS need boto3, which is not installed"
+        raise CannotLook(text, "pip install 'ckpt-tools[cloud]'") from None
     session = botocore.session.Session(profile=profile)
     found = _credentials(session, profile or env.get("AWS_PROFILE", ""))
     return {**_read_profile(session, env), **given}, found
@@ -207,26 +217,22 @@ def aws(own: Mapping[str, str], env: Mapping[str, str]) -> tuple[dict[str, str],
 
 def _credentials(session: Any, profile: str) -> Provider:
     """Return a provider of credentials, tried once now to report errors in one place. Raise as ``aws``."""
-    from botocore.exceptions import ProfileNotFound
+    import botocore.exceptions as wrong
 
-    of, option = (f" of the profile {profile!r}", f" --profile {profile}") if profile else ("", "")
     try:
         found = session.get_credentials()
         if found is not None:
             found.get_frozen_credentials()
-    except ProfileNotFound:
+    except wrong.ProfileNotFound:
         text = f"there is no profile {profile!r} in ~/.aws"
         raise UsageError(text, "'aws configure list-profiles' lists them") from None
     except Exception as e:  # its class name alone: its text may hold secrets
-        name = type(e).__name__
-        is_login = any(word in name for word in ("SSO", "Token", "Login"))
-        why = (
-            f"the login{of} has expired, or there was none"
-            if is_login
-            else f"no credentials{of} were obtained"
-        )
-        hint = f"'aws sso login{option}', then run it again; 'aws sts get-caller-identity' says more"
-        raise CannotLook(f"{why} ({name})", hint) from None
+        name, of = type(e).__name__, f" of the profile {profile!r}" if profile else ""
+        login = f"'aws sso login{f' --profile {profile}' if profile else ''}', then run it again"
+        if "SSO" in name or "Token" in name or "Login" in name:
+            raise CannotLook(f"the login{of} has expired, or there was none ({name})", login) from None
+        text = f"credentials{of} could not be obtained ({name})"
+        raise CannotLook(text, f"'aws sts get-caller-identity' says more; {login}") from None
     if found is None:
         raise CannotLook(
             "there are no credentials for S3",
@@ -240,10 +246,13 @@ def _credentials(session: Any, profile: str) -> Provider:
 
 def _read_profile(session: Any, env: Mapping[str, str]) -> dict[str, str]:
     """Return the region and endpoint in a profile (SDKs guide, "Service-specific endpoints")."""
-    from botocore.configprovider import ConfiguredEndpointProvider
-
-    found = {"region": "" if env.get("AWS_REGION") else session.get_config_variable("region")}
-    if not env.get("AWS_ENDPOINT") and not session.get_config_variable("ignore_configured_endpoint_urls"):
-        profile = session.get_scoped_config()
-        found["endpoint"] = ConfiguredEndpointProvider(session.full_config, profile, "s3").provide()
-    return {key: value for key, value in found.items() if value}
+    profile: Mapping[str, Any] = session.get_scoped_config()
+    out = {}
+    if not (env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION")) and profile.get("region"):
+        out["region"] = profile["region"]
+    if not any(env.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")):
+        services = session.full_config.get("services", {}).get(profile.get("services"), {})
+        endpoint = services.get("s3", {}).get("endpoint_url") or profile.get("endpoint_url")
+        if endpoint and env.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() != "true":
+            out["endpoint"] = endpoint
+    return out

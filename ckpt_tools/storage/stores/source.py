@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from hashlib import md5
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from ckpt_tools.storage.attempts import ask_again
@@ -44,13 +46,16 @@ class StoreSource(OpenFile):
         tree, key = mounts.tree_of(path)
         self._tree, self.store, self.object = tree, tree.store, tree.object(key)
         super().__init__(path, stat_of(path, self.object))
-        self._windows, self._room = OrderedDict[int, memoryview](), WINDOWS
-        self._chunks, self._used_chunks = OrderedDict[int, Future[memoryview]](), set[int]()
-        self._parallel = self._ahead = AHEAD
+        self._windows: OrderedDict[int, memoryview] = OrderedDict()
+        self._chunks: OrderedDict[int, Future[memoryview]] = OrderedDict()
+        self._used_chunks: set[int] = set()
+        self._parallel = AHEAD
         self._threads: Threads | None = None
-        self._replaced = self._unproven = False
+        self._replaced = False
+        self._unproven = False
         self._hold, self._certain = hold, certain
         self._read_at_once = CHUNK if hold else 2 * WINDOW
+        self._prefetched: list[tuple[int, memoryview]] = []
 
     # ---- reading, as of every Source
 
@@ -61,21 +66,28 @@ class StoreSource(OpenFile):
         return data
 
     def readinto(self, offset: int, buffer: memoryview) -> None:
-        if len(buffer) < WINDOW or self.size <= self._read_at_once:
-            buffer[:] = self.read(offset, len(buffer))
+        length = len(buffer)
+        self._require_within(offset, length)
+        if length < WINDOW or self.size <= self._read_at_once:
+            buffer[:] = self._read_window(offset, length) if length else b""
+            self.count(length)
             return
         done = 0
-        for part in self.views(offset, len(buffer)):
+        for part in self.views(offset, length):
             buffer[done : done + len(part)] = part
             done += len(part)
 
     def changed(self) -> bool:
         """Return True if the object was replaced; asks the store unless its reads raise Replaced."""
         if self._unproven and not self._replaced:
+            self._unproven = False  # only answers from now on need another HEAD
             try:
                 self._replaced = other_than(self.object, self.store.head(self.object.key))
             except FileNotFoundError:
                 self._replaced = True
+            except BaseException:
+                self._unproven = True
+                raise
         return self._replaced
 
     def kept_checksums(self) -> StoreChecksums:
@@ -122,9 +134,7 @@ class StoreSource(OpenFile):
                 joined.append((offset, stop))
         with suppress(OSError):  # a read of the range raises it again
             found = do_each(lambda ends: self.fetch(ends[0], ends[1] - ends[0]), joined, self._parallel)
-            self._room += len(joined)
-            for (start, _), data in zip(joined, found, strict=True):
-                self._windows[start] = data
+            self._prefetched = [(start, data) for (start, _), data in zip(joined, found, strict=True)]
 
     # ---- structure: few bytes here and there
 
@@ -144,17 +154,22 @@ class StoreSource(OpenFile):
         data = self.fetch(start, size)
         with self._lock:
             self._windows[start] = data
-            while len(self._windows) > self._room:
+            while len(self._windows) > WINDOWS:
                 self._windows.popitem(last=False)
         return data[offset - start : offset - start + length]
 
     def _find_cached(self, offset: int, length: int) -> memoryview | None:
-        """Return bytes from a cached window; None if none has them."""
+        """Return bytes from the cached windows or prefetched ranges; None if they are in neither."""
         with self._lock:
             for start, data in reversed(self._windows.items()):
                 if start <= offset and offset + length <= start + len(data):
                     self._windows.move_to_end(start)
                     return data[offset - start : offset - start + length]
+        i = bisect_right(self._prefetched, offset, key=itemgetter(0)) - 1
+        if i >= 0:
+            start, data = self._prefetched[i]
+            if offset + length <= start + len(data):
+                return data[offset - start : offset - start + length]
         return None
 
     # ---- content: everything, once, in chunks
@@ -162,9 +177,7 @@ class StoreSource(OpenFile):
     def share(self, jobs: int) -> int:
         """Allow ``jobs`` requests at a time (0: the default), and return how many threads are useful."""
         self._parallel = jobs or AHEAD
-        readers = max(1, min(READERS, count_cpus(), self._parallel))
-        self._ahead = self._parallel // readers
-        return readers
+        return max(1, min(READERS, count_cpus(), jobs or AHEAD))
 
     def views(self, offset: int, length: int) -> Iterator[memoryview]:
         """Yield the bytes in order, without a copy; each view is valid until the next is asked for."""
@@ -181,25 +194,34 @@ class StoreSource(OpenFile):
             yield part
 
     def _get_chunk(self, k: int) -> memoryview:
-        """Return chunk ``k``, and request those after it; recent chunks stay for other readers."""
+        """Return chunk ``k``, and start requests for those after it; recent chunks stay for other readers."""
         with self._lock:
-            pool = self._threads = self._threads or Threads(self._parallel)
-            self._used_chunks.add(k)
-            ahead = range(k + 1, min((self.size - 1) // CHUNK, k + self._ahead) + 1)
-            for n in (k, *(n for n in ahead if n not in self._used_chunks)):
-                if n not in self._chunks:
-                    size = min(CHUNK, self.size - n * CHUNK)
-                    self._chunks[n] = pool.submit(self.fetch, n * CHUNK, size)
+            if self._threads is None:
+                self._threads = Threads(self._parallel)
+            future = self._chunks.get(k) or self._request_chunk(k)
             self._chunks.move_to_end(k)
-            future = self._chunks[k]
-            while len(self._chunks) > self._parallel + 2 * READERS:
-                self._chunks.popitem(last=False)
+            self._used_chunks.add(k)
+            used = [n for n in self._chunks if n in self._used_chunks]
+            room = self._parallel - (len(self._chunks) - len(used))
+            for n in used[: -2 * READERS]:
+                del self._chunks[n]
+            for ahead in range(k + 1, min((self.size - 1) // CHUNK, k + self._parallel) + 1):
+                if room > 0 and ahead not in self._chunks and ahead not in self._used_chunks:
+                    self._request_chunk(ahead)
+                    room -= 1
         try:
             return future.result()
         except BaseException:
-            with self._lock:
-                self._chunks.pop(k, None)  # another attempt may succeed
+            with self._lock:  # another attempt may succeed
+                if self._chunks.get(k) is future:
+                    del self._chunks[k]
             raise
+
+    def _request_chunk(self, k: int) -> Future[memoryview]:
+        assert self._threads is not None  # noqa: S101 - for the type checker
+        start = k * CHUNK
+        future = self._chunks[k] = self._threads.submit(self.fetch, start, min(CHUNK, self.size - start))
+        return future
 
     # ---- requests
 

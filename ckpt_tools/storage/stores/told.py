@@ -28,8 +28,7 @@ from weakref import finalize
 
 from ckpt_tools.model.seal import StoreChecksum, StoreChecksums
 from ckpt_tools.storage.stalls import Stalled, watched
-from ckpt_tools.storage.stores.options import VARIABLES, is_on
-from ckpt_tools.storage.stores.refused import to_os_error
+from ckpt_tools.storage.stores.refused import checksum_error
 from ckpt_tools.storage.stores.store import CLOUDS, Object, Replaced, Store
 from ckpt_tools.storage.urls import joined
 
@@ -48,6 +47,9 @@ _CREDENTIALS = {
     "token": "aws_session_token",
     "session_token": "aws_session_token",
 }
+_ENVIRONMENT = ("AWS_ENDPOINT", "AWS_SKIP_SIGNATURE", "AWS_VIRTUAL_HOSTED_STYLE_REQUEST")
+"""Variables that obstore reads and boto3 does not."""
+_TRUE = frozenset({"1", "true", "yes", "on"})
 _VALID = timedelta(minutes=5)
 _SECONDS = 30.0
 _GOOGLE = re.compile(r"(crc32c|md5)=([A-Za-z0-9+/]+={0,2})")
@@ -71,14 +73,19 @@ def stored_checksums(store: Store, of: Object) -> StoreChecksums:
 
 def contradicts(store: Store, of: Object, data: memoryview) -> bool:
     """Return True if a store's checksums deny that ``data`` is the whole object. Raise Replaced."""
+    if of.etag.strip('"') == hashlib.md5(data, usedforsecurity=False).hexdigest():
+        return False
     try:
         sums = stored_checksums(store, of).sums
     except Replaced:
         raise
     except OSError:  # the store does not tell
         return False
-    sure = [s for s in sums if s.whole and (s.of_content or not s.weak)]
-    return any(_digest(s.algorithm, data) not in (None, s.value) for s in sure)
+    known = [(s, s.value == value) for s in sums if s.whole and (value := _digest(s.algorithm, data))]
+    for s, same in known:
+        if not s.weak and not (same and s.claimed):
+            return not same
+    return any(not same and s.of_content for s, same in known)
 
 
 def _digest(algorithm: str, data: memoryview) -> bytes | None:
@@ -109,28 +116,24 @@ def _ask_s3(store: ObjectStore, of: Object, url: str) -> Iterator[StoreChecksum]
     def request(call: Callable[..., Any], **more: Any) -> dict[str, Any]:
         version = {"VersionId": of.version} if of.version else {}
         store.requests["head"] += 1
-        bucket = store.url.partition("://")[2]
         try:
-            answer: dict[str, Any] = watched(call, Bucket=bucket, Key=of.key, **version, **more)
+            answer: dict[str, Any] = watched(
+                call, Bucket=store.url.partition("://")[2], Key=of.key, **version, **more
+            )
         except Exception as e:
-            raise to_os_error(e, url) from None
+            raise checksum_error(e, url) from None
         return answer
 
     same = {"IfMatch": of.etag} if of.etag else {}
     head = request(client.head_object, ChecksumMode="ENABLED", **same)
-    if _differ(of.etag, str(head.get("ETag") or "")) or head.get("ContentLength") != of.size:
+    tags = [str(tag or "").removeprefix("W/").strip('"') for tag in (head.get("ETag"), of.etag or None)]
+    if head.get("ContentLength") != of.size or (of.etag and tags[0] != tags[1]):
         raise Replaced(url)
     if not _has_parts(head):
         return sums_of(head, {}, of.size)
     found = _ask_parts(partial(request, client.get_object_attributes, ObjectAttributes=["ObjectParts"]))
     parts = {"Parts": found} if found else guess_parts(request(client.head_object, PartNumber=1), of.size)
     return sums_of(head, parts, of.size)
-
-
-def _differ(one: str, other: str) -> bool:
-    """Return True if two ETags are those of different objects; one may be weak or without quotes."""
-    bare = {etag.removeprefix("W/").strip('"') for etag in (one, other)}
-    return len(bare) > 1 and "" not in bare
 
 
 def _ask_parts(ask: Callable[..., dict[str, Any]]) -> list[Any]:
@@ -221,21 +224,24 @@ def _make_client(store: ObjectStore) -> Any:
     except ImportError:
         text = "boto3, which asks S3 for checksums, is not installed: pip install 'ckpt-tools[cloud]'"
         raise OSError(errno.ENOPKG, text, store.url) from None
-    own = _read_options(store)
-    given = {name: own[k] for k, name in _CREDENTIALS.items() if k in own}
-    virtual = is_on(own, "virtual_hosted_style_request")
-    endpoint = next((own[k] for k in ("endpoint", "endpoint_url_s3", "endpoint_url") if k in own), None)
+    own = _read_config(store)
+    given = {name: own[k] for k, name in _CREDENTIALS.items() if own.get(k)}
+    virtual = own.get("virtual_hosted_style_request", "").lower() in _TRUE
+    endpoint = own.get("endpoint") or own.get("endpoint_url")
     if virtual and endpoint:  # obstore wants the bucket in its host name
         endpoint = endpoint.replace(f"://{store.url.partition('://')[2]}.", "://", 1)
-    config = Config(
-        s3={"addressing_style": "virtual" if virtual else "path" if endpoint else "auto"},
-        retries={"mode": "standard", "max_attempts": 3},
-        max_pool_connections=32,
-        signature_version=UNSIGNED if is_on(own, "skip_signature") else None,
-    )
-    region = own.get("region") or own.get("default_region")
+    options: dict[str, Any] = {
+        "s3": {"addressing_style": "virtual" if virtual else "path" if endpoint else "auto"},
+        "retries": {"mode": "standard", "max_attempts": 3},
+        "max_pool_connections": 32,
+    }
+    if own.get("skip_signature", "").lower() in _TRUE:
+        options["signature_version"] = UNSIGNED
+    region = own.get("region") or own.get("default_region") or None
     try:
-        client = Session().client("s3", endpoint_url=endpoint, region_name=region, config=config, **given)
+        client = Session().client(
+            "s3", endpoint_url=endpoint or None, region_name=region, config=Config(**options), **given
+        )
     except Exception as e:
         text = f"no client for its checksums could be made ({type(e).__name__})"
         raise OSError(errno.EINVAL, text, store.url) from None
@@ -243,21 +249,15 @@ def _make_client(store: ObjectStore) -> Any:
     return client
 
 
-def _read_options(store: ObjectStore) -> dict[str, str]:
-    """Return a store's options by their names without a prefix: those of the environment, which obstore's
-    ``config`` leaves out, its own, and its provider's credentials. boto3 reads those in the environment.
-    """
-    prefix = VARIABLES[store.url.partition("://")[0]]
-
-    def shorten(options: Mapping[Any, Any]) -> dict[str, str]:
-        names = {str(name).lower().removeprefix(prefix.lower()): value for name, value in options.items()}
-        return {name.removeprefix("storage_"): str(value) for name, value in names.items() if value}
-
-    said = shorten({name: value for name, value in os.environ.items() if name.startswith(prefix)})
+def _read_config(store: ObjectStore) -> dict[str, str]:
+    """Return obstore's options, own or from the environment, with its provider's credentials."""
+    found: dict[Any, Any] = {k: os.environ[k] for k in _ENVIRONMENT if k in os.environ}
+    found |= dict(store.client.config)
     provider = getattr(store.client, "credential_provider", None)
-    provided = provider() if callable(provider) else {}
-    own = shorten(dict(store.client.config)) | (shorten(provided) if isinstance(provided, Mapping) else {})
-    return {name: value for name, value in said.items() if name not in _CREDENTIALS} | own
+    provided = provider() if callable(provider) else None
+    if isinstance(provided, Mapping):
+        found |= provided
+    return {str(k).lower().removeprefix("aws_"): str(v) for k, v in found.items() if v}
 
 
 # ---- Google and Azure
@@ -270,7 +270,7 @@ def _ask_signed(store: ObjectStore, of: Object, url: str) -> Iterator[StoreCheck
     try:
         headers = watched(_request_headers, *_make_question(store, of.key))
     except (Stalled, OSError) as e:
-        raise to_os_error(e, url) from None
+        raise checksum_error(e, url) from None
     except Exception as e:  # obstore's own errors have Exception in common
         store.cannot_sign = (
             f"its checksums could not be asked for: no address could be signed ({type(e).__name__})"
@@ -303,32 +303,46 @@ def azure(headers: Mapping[str, str]) -> Iterator[StoreChecksum]:
 
 def _is_other(headers: HTTPMessage, of: Object) -> bool:
     """Return True if the headers are of another object than ``of``."""
-    length, generation = headers.get("Content-Length") or "", headers.get("x-goog-generation") or ""
-    is_moved = bool(of.version and generation) and of.version != generation
-    is_resized = length.isdecimal() and int(length) != of.size
-    return is_moved or is_resized or _differ(of.etag, headers.get("ETag") or "")
+    etag, length = headers.get("ETag") or "", headers.get("Content-Length") or ""
+    bare = [x.removeprefix("W/").strip('"') for x in (etag, of.etag)]
+    generation = headers.get("x-goog-generation") or ""
+    moved = bool(of.version and generation) and of.version != generation
+    return moved or (all(bare) and bare[0] != bare[1]) or (length.isdecimal() and int(length) != of.size)
 
 
 def _make_question(store: ObjectStore, key: str) -> tuple[str, dict[str, str]]:
     """Return the HEAD's (URL, headers), maybe secret; signed unless there is a token or skip_signature."""
-    own, is_google = _read_options(store), store.url.startswith("gs://")
-    token = own.get("bearer_token") if is_google else None
-    if token or is_on(own, "skip_signature"):
-        return _public_url(own, store, key), {"Authorization": f"Bearer {token}"} if token else {}
+    own = _read_options(store)
+    token = own.get("bearer_token", "") if store.url.startswith("gs://") else ""
+    if token:
+        return _public_url(own, store, key), {"Authorization": f"Bearer {token}"}
+    if own.get("skip_signature", "").lower() in _TRUE:
+        return _public_url(own, store, key), {}
     from obstore import sign
 
     # Azure signs rights instead of methods, and obstore 0.12 signs none of them for HEAD.
-    return str(sign(store.client, "HEAD" if is_google else "GET", key, _VALID)), {}
+    method = "HEAD" if store.url.startswith("gs://") else "GET"
+    return str(sign(store.client, method, key, _VALID)), {}  # type: ignore[call-overload]
+
+
+def _read_options(store: ObjectStore) -> dict[str, str]:
+    """Return a store's own options, and those in the environment, which obstore's ``config`` leaves out."""
+    prefix = "GOOGLE_" if store.url.startswith("gs://") else "AZURE_"
+    said = {name: value for name, value in os.environ.items() if value and name.startswith(prefix)}
+    said |= {str(name): str(value) for name, value in dict(store.client.config).items()}
+    short = ((name.lower().removeprefix(prefix.lower()), value) for name, value in said.items())
+    return {name.removeprefix("storage_"): value for name, value in short}
 
 
 def _public_url(own: Mapping[str, str], store: ObjectStore, key: str) -> str:
     scheme, _, bucket = store.url.partition("://")
     if scheme == "gs":
         top = own.get("base_url") or "https://storage.googleapis.com"
-    else:
-        top = own.get("endpoint") or f"https://{quote(own.get('account_name', ''))}.blob.core.windows.net"
-        bucket = own.get("container_name", bucket)
-    return f"{top.rstrip('/')}/{quote(bucket)}/{quote(key)}"
+        return f"{top.rstrip('/')}/{quote(bucket)}/{quote(key)}"
+    account = own.get("account_name", "")
+    top = own.get("endpoint") or f"https://{quote(account)}.blob.core.windows.net"
+    container = own.get("container_name", bucket)
+    return f"{top.rstrip('/')}/{quote(container)}/{quote(key)}"
 
 
 def _request_headers(address: str, headers: dict[str, str]) -> HTTPMessage:

@@ -7,12 +7,13 @@ from __future__ import annotations
 import errno
 import os
 import stat as modes
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from threading import RLock
 
 from msgspec import Struct, field
 
 from ckpt_tools.storage import signed
+from ckpt_tools.storage.stalls import watched
 from ckpt_tools.storage.stores.store import CLOUDS, FOLDER, WEAK, Object, Store
 from ckpt_tools.storage.urls import joined
 
@@ -23,8 +24,9 @@ class _Directory(Struct):
     """The ``objects`` of one directory and the directories ``below`` it; ``whole`` if none is missing."""
 
     objects: dict[str, Object] = field(default_factory=dict)
-    below: set[str] = field(default_factory=set)
-    whole: bool = True
+    below: dict[str, None] = field(default_factory=dict)
+    whole: bool = False
+    mtime_ns: int = -1
 
     def add(self, of: Object) -> None:
         """Add an object; Hadoop's marker as an empty object with the directory's name, as consoles write."""
@@ -36,29 +38,28 @@ class _Directory(Struct):
 
 
 class Entry:
-    """One name in a directory of a store, with the methods of ``os.DirEntry``; ``of`` is None for a
-    directory.
-    """
+    """One name in a directory of a store, with the methods of ``os.DirEntry``."""
 
-    __slots__ = ("_home", "_tree", "name", "of")  # a million are kept, so no derived value is stored
+    __slots__ = ("_home", "_of", "_tree", "name")
 
     def __init__(self, tree: Tree, home: str, name: str, of: Object | None) -> None:
-        self._tree, self._home, self.name, self.of = tree, home, name, of
+        """``of`` is None for a directory. A million entries are kept, so no derived value is stored."""
+        self._tree, self._home, self.name, self._of = tree, home, name, of
 
     @property
     def path(self) -> str:
-        return joined(self._tree.store.url, _join(self._home, self.name))
+        return joined(self._home, self.name)
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:  # noqa: ARG002 - as of the system
-        if self.of is None:
-            return self._tree.stat_directory(_join(self._home, self.name))
-        return stat_of(self.path, self.of)
+        if self._of is None:
+            return self._tree.stat_directory(self.path)
+        return stat_of(self.path, self._of)
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
-        return self.of is None
+        return self._of is None
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
-        return self.of is not None
+        return not self.is_dir()
 
     def is_symlink(self) -> bool:
         return False
@@ -73,21 +74,27 @@ class Tree:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._lock = RLock()  # held during no request: a thread that hangs in one never releases it
+        self._listing = RLock()
         self._whole: set[str] = set()  # keys below which everything was listed
         self._directories: dict[str, _Directory] = {}
-        self.late: dict[str, int] = {}
-        """Keys that a later list has and an earlier one lacked -> LastModified in ns."""
-        self._versions: dict[str, tuple[str, str]] = {}  # key -> (ETag, version), which no listing tells
+        self.late: dict[str, int | None] = {}
+        """Keys that a later list has and an earlier one lacked -> LastModified in ns, of directories None."""
+        self._versions: dict[str, tuple[str, str]] = {}  # key -> (ETag, version), from answers
         self.versioned: bool | None = None  # whether the store keeps versions; None until an answer
 
     # ---- listing
 
     def refresh(self, key: str) -> None:
-        """List all below a key anew; forget ``late`` keys, and directories that were listed one by one."""
+        """Forget directories listed one by one, and list all below a key anew; a key that is no directory is
+        asked for. A missing key is no error; a web server, which cannot list, is asked for the one file.
+        """
         with self._lock:
-            self.late.clear()
             self._whole = {k for k in self._whole if not _is_at_or_below(k, key)}
-            self._directories = {k: here for k, here in self._directories.items() if self._is_listed(k)}
+            deep = {k: here for k, here in self._directories.items() if self._is_listed(k)}
+            alone = key not in self._directories and key.rpartition("/")[0] in deep
+            self._directories = {k: here for k, here in deep.items() if not _is_at_or_below(k, key)}
+        if alone and key:
+            self.refresh_object(key)
         self._list(key)
 
     def refresh_and_compare(self, key: str) -> None:
@@ -95,27 +102,87 @@ class Tree:
         listing stays until then: another thread may compare a part of it.
         """
         with self._lock:
-            known, before = self._is_listed(key), self._select(key)
+            before = {k: here for k, here in self._directories.items() if _is_at_or_below(k, key)}
+            known = self._is_listed(key)
         self._list(key)
         with self._lock:
-            for home, here in self._select(key).items() if known else ():
-                was = before.get(home, _Directory()).objects
-                self.late.update(
-                    (of.key, of.mtime_ns) for name, of in here.objects.items() if name not in was
-                )
+            now = [(k, here) for k, here in self._directories.items() if _is_at_or_below(k, key)]
+            for home, here in now if known else ():
+                self._note_late(home, before.get(home), here)
 
-    def refresh_directory(self, key: str) -> None:
-        """List one directory anew, and all below it, as ``refresh_and_compare``, if that was listed."""
-        if self._is_listed(key):
-            self.refresh_and_compare(key)
-            return
-        with self._lock:
-            self._directories.pop(key, None)
-        self._get_directory(key)
+    def _note_late(self, home: str, was: _Directory | None, here: _Directory) -> None:
+        for name in here.objects.keys() - (was.objects.keys() if was is not None else ()):
+            self.late[_join(home, name)] = here.objects[name].mtime_ns
 
     def list_below(self, key: str) -> None:
-        if not self._is_listed(key):
-            self._list(key)
+        if self._is_listed(key):
+            return
+        watched(self._listing.acquire)  # the thread that holds it may hang in a list
+        try:
+            if not self._is_listed(key):
+                self._list(key)
+        finally:
+            self._listing.release()
+
+    def _is_listed(self, key: str) -> bool:
+        with self._lock:
+            return any(_is_at_or_below(key, top) for top in self._whole)
+
+    def named(self, key: str, start: str) -> list[Object]:
+        """Return the objects that begin with ``start`` in a directory, or lie in directories so named."""
+        found = []
+        for entry in self.entries(key):
+            if entry.name.startswith(start):
+                files = self.entries(self._key(entry.path)) if entry.is_dir() else [entry]
+                found += [self.object(self._key(e.path)) for e in files if e.is_file()]
+        return found
+
+    def _key(self, url: str) -> str:
+        return url[len(self.store.url) :].lstrip("/")
+
+    def _list(self, key: str) -> None:
+        """List all keys below a key, and replace the listings of its directories."""
+        found: dict[str, _Directory] = {}
+        try:
+            for of in self.store.objects(key):
+                if of.key == key:  # an object that stands for the directory, as consoles make them
+                    found.setdefault(key, _Directory(whole=True))
+                else:
+                    _add_object(found, key, of)
+        except OSError as e:
+            if e.errno != errno.EOPNOTSUPP or not key or self._find_object(key) is None:
+                raise
+            return
+        if not found and (not key or self._find_object(key) is None):
+            self.store.confirm_nothing(key)
+        self._replace_listings(key, found)
+
+    def _replace_listings(self, key: str, found: dict[str, _Directory]) -> None:
+        with self._lock:
+            others = {k: here for k, here in self._directories.items() if not _is_at_or_below(k, key)}
+            self._directories = others | found
+            home, _, name = key.rpartition("/")
+            if key and (above := self._directories.get(home)) is not None:
+                above.below.pop(name, None)
+                above.below.update(dict.fromkeys([name] if found else []))
+            elif key and found and self._is_listed(home):  # a new directory in a new one
+                self._whole = {k for k in self._whole if not _is_at_or_below(home, k)}
+            self._whole.add(key)
+
+    def refresh_directory(self, key: str) -> None:
+        """List one directory anew, nothing below it; ``late`` gets names that the list before lacked."""
+        objects, names = self.store.directory(key)
+        here = _make_directory(objects, names)
+        with self._lock:
+            was = self._directories.get(key)
+            if was is not None and was.whole:
+                self._note_late(key, was, here)
+                self.late.update((_join(key, name), None) for name in here.below.keys() - was.below.keys())
+            if objects or names or not key:
+                self._directories[key] = here
+            else:
+                self._directories.pop(key, None)
+                self._whole.discard(key)
 
     def refresh_object(self, key: str) -> None:
         """Ask for one object anew; a missing one is removed from its directory, and no error."""
@@ -128,55 +195,19 @@ class Tree:
                     here.objects.pop(name, None)
             return
         with self._lock:
-            self._directories.setdefault(home, _Directory(whole=False)).objects[name] = of
+            self._directories.setdefault(home, _Directory()).objects[name] = of
         self.heard(of)
 
-    def _list(self, key: str) -> None:
-        """List all below a key, in place of what is known of it; a key with nothing below it is asked for."""
-        found: dict[str, _Directory] = {}
-        try:
-            for of in self.store.objects(key):
-                if of.key == key:  # an object that stands for the directory, as consoles make them
-                    found.setdefault(key, _Directory())
-                else:
-                    _add_object(found, key, of)
-        except OSError as e:
-            if e.errno != errno.EOPNOTSUPP or not key or not self._has_object(key):  # a web server lists none
-                raise
-            return
-        if not found and not (key and self._has_object(key)):
-            self.store.confirm_nothing(key)
-        self._replace_listings(key, found)
-
-    def _replace_listings(self, key: str, found: dict[str, _Directory]) -> None:
-        home, _, name = key.rpartition("/")
-        with self._lock:
-            others = {k: here for k, here in self._directories.items() if not _is_at_or_below(k, key)}
-            self._directories = others | found
-            if key and (above := self._directories.get(home)) is not None:
-                (above.below.add if found else above.below.discard)(name)
-            elif key and found and self._is_listed(home):  # a new directory in a new one
-                self._whole = {k for k in self._whole if not _is_at_or_below(home, k)}
-            self._whole.add(key)
-
-    def _has_object(self, key: str) -> bool:
-        self.refresh_object(key)
-        return self._get_listed(key) is not None
-
-    def _is_listed(self, key: str) -> bool:
-        with self._lock:
-            return any(_is_at_or_below(key, top) for top in self._whole)
-
     def count(self, key: str) -> int | None:
-        """Return how many objects lie below a key; None if they were not all listed."""
+        """Return how many objects lie below a directory; None if it was not listed whole."""
         with self._lock:
-            known = self._is_listed(key)
-            return sum(len(here.objects) for here in self._select(key).values()) if known else None
+            here = self._directories.get(key)
+            if here is None or not here.whole:
+                return None
+            inner = [self.count(_join(key, name)) for name in here.below]
+            return None if None in inner else len(here.objects) + sum(filter(None, inner))
 
-    def _select(self, key: str) -> dict[str, _Directory]:
-        return {k: here for k, here in self._directories.items() if _is_at_or_below(k, key)}
-
-    # ---- versions
+    # ---- versions, which no listing tells
 
     def heard(self, of: Object) -> None:
         """Note the version of an object from an answer, and thus whether the store keeps versions."""
@@ -191,51 +222,70 @@ class Tree:
         etag, version = self._versions.get(key, ("", ""))
         return version if of is not None and etag == of.etag else ""
 
+    def _get_directory(self, key: str) -> _Directory | None:
+        """Return a whole directory, listed now if need be; None if there is no such directory."""
+        with self._lock:
+            here = self._directories.get(key)
+            if here is not None and here.whole:
+                return here
+            if self._is_listed(key):
+                return None
+        try:
+            objects, names = self.store.directory(key)
+        except OSError as e:
+            if e.errno == errno.EOPNOTSUPP and here is not None:  # a web server: known one by one
+                return here
+            raise
+        if not objects and not names and key:
+            return None
+        here = _make_directory(objects, names)
+        with self._lock:
+            self._directories[key] = here
+        return here
+
     # ---- answers from the listings
 
     def entries(self, key: str) -> list[Entry]:
-        """Return the entries of a directory, sorted by name; an object without bytes has none."""
+        """Return the entries of a directory, sorted by name."""
         here = self._get_directory(key)
+        url = joined(self.store.url, key)
         if here is None:
-            of, url = self._find_object(key) if key else None, joined(self.store.url, key)
-            if of is None:
-                raise FileNotFoundError(errno.ENOENT, "nothing there has such a name", url)
-            if of.size:
+            if key and (of := self._find_object(key)) is not None:
+                if not of.size:  # it may stand for a directory
+                    return []
                 raise NotADirectoryError(errno.ENOTDIR, "it is an object, not a directory", url)
-            return []
-        # an empty object with the name of a directory stands for it
-        found = [Entry(self, key, n, of) for n, of in here.objects.items() if of.size or n not in here.below]
-        found += (Entry(self, key, name, None) for name in here.below)
-        return sorted(found, key=lambda e: e.name)
-
-    def named(self, key: str, start: str) -> list[Object]:
-        """Return the objects that begin with ``start`` in a directory, or lie in directories so named."""
-        found = [e for e in self.entries(key) if e.name.startswith(start)]
-        inner = (self.entries(_join(key, e.name)) if e.of is None else [e] for e in found)
-        return [e.of for group in inner for e in group if e.of is not None]
+            raise FileNotFoundError(errno.ENOENT, "nothing there has such a name", url)
+        out = [
+            Entry(self, url, name, of)
+            for name, of in here.objects.items()
+            # an empty object that stands for a directory, as consoles make them
+            if not (name in here.below and of.size == 0)
+        ]
+        out += (Entry(self, url, name, None) for name in here.below)
+        return sorted(out, key=lambda e: e.name)
 
     def stat(self, key: str) -> os.stat_result:
         """Return the stat of the object at a key, else of the directory. A key may be both."""
         url = joined(self.store.url, key)
         if self.is_directory(key):
             of = self._get_listed(key)
-            return stat_of(url, of) if of is not None and of.size else self.stat_directory(key)
+            return stat_of(url, of) if of is not None and of.size else self.stat_directory(url)
         if (of := self._find_object(key)) is not None:
             return stat_of(url, of)
         if not self._is_listed(key):
             try:
                 if next(iter(self.store.objects(key)), None) is not None:  # one page tells
-                    return self.stat_directory(key)
+                    return self.stat_directory(url)
             except OSError as e:
                 if e.errno != errno.EOPNOTSUPP:  # a web server: without an object there is nothing
                     raise
         raise FileNotFoundError(errno.ENOENT, "nothing there has such a name", url)
 
-    def stat_directory(self, key: str) -> os.stat_result:
+    def stat_directory(self, url: str) -> os.stat_result:
         """Return the stat of a directory; its time is that of the newest known object below it."""
         with self._lock:
-            newest = self._find_newest(key)
-        return _make_stat(_DIRECTORY_MODE, joined(self.store.url, key), Object("", 0, newest, ""))
+            newest = max(self._newest_ns(self._key(url)), 0)
+        return _make_stat(_DIRECTORY_MODE, url, Object("", 0, newest, ""))
 
     def object(self, key: str) -> Object:
         """Return the object of a key, as it was listed; one not listed is asked for."""
@@ -249,10 +299,12 @@ class Tree:
 
     def is_directory(self, key: str) -> bool:
         """Return True if a list had a directory at this key."""
-        home, _, name = key.rpartition("/")
         with self._lock:
+            if key in self._directories:
+                return True
+            home, _, name = key.rpartition("/")
             here = self._directories.get(home)
-            return not key or key in self._directories or (here is not None and name in here.below)
+            return not key or (here is not None and name in here.below)
 
     def is_file(self, key: str) -> bool:
         """Return True if a list had an object at this key, and nothing below it."""
@@ -263,29 +315,6 @@ class Tree:
         with self._lock:
             here = self._directories.get(home)
             return here.objects.get(name) if here is not None else None
-
-    def _get_directory(self, key: str) -> _Directory | None:
-        """Return a whole directory, listed now if need be; None if there is no such directory."""
-        with self._lock:
-            known = self._directories.get(key)
-            if known is not None and known.whole:
-                return known
-            if self._is_listed(key):
-                return None
-        try:
-            objects, names = self.store.directory(key)
-        except OSError as e:
-            if e.errno == errno.EOPNOTSUPP and known is not None:  # a web server: known one by one
-                return known
-            raise
-        if not objects and not names and key:
-            return None
-        here = _Directory(below=set(names))
-        for of in objects:
-            here.add(of)
-        with self._lock:
-            self._directories[key] = here
-        return here
 
     def _find_object(self, key: str) -> Object | None:
         """Return the object at this key, None if there is none; asks the store unless a list tells."""
@@ -298,11 +327,16 @@ class Tree:
         self.refresh_object(key)
         return self._get_listed(key)
 
-    def _find_newest(self, key: str) -> int:
-        """Return the time in ns of the newest known object below a directory; 0 if there is none."""
-        here = self._directories.get(key, _Directory())
-        times: Iterable[int] = (of.mtime_ns for of in here.objects.values())
-        return max((*times, *(self._find_newest(_join(key, name)) for name in here.below)), default=0)
+    def _newest_ns(self, key: str) -> int:
+        """Return the time in ns of the newest known object below a directory; -1 if there is none."""
+        here = self._directories.get(key)
+        if here is None:
+            return -1
+        if here.mtime_ns < 0 or not here.whole:
+            times: Iterable[int] = (of.mtime_ns for of in here.objects.values())
+            below = (self._newest_ns(_join(key, name)) for name in here.below)
+            here.mtime_ns = max((*times, *below), default=-1)
+        return here.mtime_ns
 
 
 def _add_object(found: dict[str, _Directory], top: str, of: Object) -> None:
@@ -310,13 +344,20 @@ def _add_object(found: dict[str, _Directory], top: str, of: Object) -> None:
     home = of.key.rpartition("/")[0]
     here = found.get(home)
     if here is None:
-        here = found[home] = _Directory()
+        here = found[home] = _Directory(whole=True)
         new = True
         while new and home not in (top, ""):
             home, _, inner = home.rpartition("/")
             new = home not in found
-            found.setdefault(home, _Directory()).below.add(inner)
+            found.setdefault(home, _Directory(whole=True)).below[inner] = None
     here.add(of)
+
+
+def _make_directory(objects: Sequence[Object], names: Sequence[str]) -> _Directory:
+    here = _Directory({}, dict.fromkeys(names), whole=True)
+    for of in objects:
+        here.add(of)
+    return here
 
 
 def _join(home: str, name: str) -> str:
