@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from ckpt_tools.layouts import deepspeed
 from ckpt_tools.layouts.common.counters import borrowed, place_in_run
 from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, loss
-from ckpt_tools.layouts.common.lost_files import without_names
+from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Part
@@ -78,15 +78,13 @@ def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
     highest one, and names that the run's other saves have. Samplers are exempt: not every data loader has one
     to save.
     """
+
+    def numbered(o: Checkpoint) -> frozenset[str]:
+        return frozenset(p.name for p in o.parts if _NUMBERED.fullmatch(p.name))
+
     numbers = defaultdict[str, set[int]](set)
-    for found in filter(None, (_NUMBERED.fullmatch(p.name) for p in c.parts)):
+    for found in filter(None, map(_NUMBERED.fullmatch, numbered(c))):
         numbers[found[1]].add(int(found[2] or 0))
-
-    def list_numbered(o: Checkpoint) -> frozenset[str]:
-        """Return names of the kinds that this save has: without any of a kind, the kind is missed."""
-        found = filter(None, (_NUMBERED.fullmatch(p.name) for p in o.parts))
-        return frozenset(name[0] for name in found if name[1] in numbers)
-
     if not beside:
         highest = {kind: max(held) for kind, held in numbers.items()}
         yield from _find_lost_optimizer(c, highest.get("scheduler", -1), highest.get("optimizer", -1))
@@ -96,7 +94,10 @@ def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
             yield loss(text, c.path)
             return
     yield from _find_undescribed(c)
-    yield from without_names(c, beside, list_numbered)
+    for name in lost(c, beside, numbered):
+        named = _NUMBERED.fullmatch(name)
+        if named is not None and named[1] in numbers:  # without any of a kind, the kind is missed
+            yield loss(f"there is no {name}, which the run's other checkpoints have", c.path)
 
 
 def _find_undescribed(c: Checkpoint) -> Flaws:

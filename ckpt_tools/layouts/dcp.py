@@ -5,13 +5,15 @@ usually one per step, torchtitan's ``step-N``), torchsnapshot and PaddlePaddle's
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 
 from ckpt_tools.layouts.common.counters import borrowed, last_word, named_steps
 from ckpt_tools.layouts.common.layout import Flaws, Found, Metadata, Rows, Saves, Steps, loss
-from ckpt_tools.layouts.common.lost_files import model_alone, without_names
+from ckpt_tools.layouts.common.lost_files import without_names
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.part import Part
+from ckpt_tools.model.finding import Flaw
+from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 
 _WORDS = ("global_step", "step", "iteration", "current_step")
@@ -52,11 +54,14 @@ def without_common(parts: Rows) -> Found:
 
 
 def _check(parts: Rows) -> Found:
-    """Yield files whose step contradicts their name or other saves, and common.pt if missing."""
+    """Yield files whose step contradicts their name, other files or other saves, and common.pt if missing."""
     yield from without_common(parts)
     # where meta.pt tells a step, a part's step is that one, so the name is read again
     states = {p.piece: _WORDS for p, _ in parts if p.role == "state"}
-    yield from borrowed(parts, states, _read_number_in_name)
+    yield from borrowed(parts, states, _read_number_in_name, growing=False)
+    if all(p.step is None for p, _ in parts):
+        yield from _find_odd_steps(parts)
+        return
     names = {p.step for p, _ in parts}
 
     def is_certain(p: Part, told: int | None) -> bool:
@@ -74,10 +79,34 @@ def _check(parts: Rows) -> Found:
     yield from borrowed(parts, dict.fromkeys(data, ("optimizer_step",)))
 
 
+def _find_odd_steps(parts: Rows) -> Found:
+    """Yield files whose step is neither their checkpoint's by name nor, if no file has that, most files'."""
+    homes = defaultdict[str, list[tuple[Part, int]]](list)
+    for part, report in parts:
+        if (said := step_of(report.metadata)) is not None:
+            homes[part.home or part.path].append((part, said))
+    for rows in homes.values():
+        values = [said for _, said in rows]
+        usual = max(set(values), key=lambda v: (v == rows[0][0].step, values.count(v)))
+        for part, said in rows:
+            if said != usual:
+                text = f"it is of step {said}, other files of its checkpoint are of step {usual}"
+                yield part.path, Flaw("step-mismatch", text)
+
+
 def _read_number_in_name(p: Part) -> int | None:
     """Return the last number in the name of a checkpoint's directory; None without one of up to 18 digits."""
     found = re.findall(r"\d+", p.home.rpartition("/")[2])
     return int(found[-1]) if found and len(found[-1]) <= 18 else None
+
+
+def _find_model_alone(c: Checkpoint, others: Saves) -> Flaws:
+    """Yield a save of the model alone (torchtitan's last_save_model_only) if the run has whole states."""
+    full = [o for o in others if (o.layout, o.run, o.kind) == (c.layout, c.run, Kind.PERIODIC)]
+    if c.kind is Kind.RELEASE and full:
+        other = max(full, key=lambda o: o.order).path.rpartition("/")[2]
+        text = f"{c.path.rpartition('/')[2]} holds no optimizer's state, which {other} beside it holds"
+        yield loss(text, c.path, hint="a start from the model alone needs --kind")
 
 
 def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
@@ -125,7 +154,7 @@ def lost_beside(c: Checkpoint, others: Saves) -> Flaws:
 DCP = declare(
     __name__,
     "dcp",
-    lacks=model_alone,  # as torchtitan's last_save_model_only does
+    lacks=_find_model_alone,
     lost=_find_lost,
     resume=lambda c, _path: Resume(_find_directory(c)),  # torch.distributed.checkpoint.load(checkpoint_id=…)
     steps=_read_steps,
@@ -144,7 +173,7 @@ def _read_snapshot(part: Part, metadata: Metadata) -> Steps:
 
 def _check_snapshots(parts: Rows) -> Found:
     keys = [f"progress.{word}" for word in _SNAPSHOT_WORDS]
-    return borrowed(parts, {p.piece: keys for p, _ in parts if p.role == "metadata"})
+    return borrowed(parts, {p.piece: keys for p, _ in parts if p.role == "metadata"}, growing=False)
 
 
 TORCHSNAPSHOT = declare(__name__, "torchsnapshot", steps=_read_snapshot, check=_check_snapshots)

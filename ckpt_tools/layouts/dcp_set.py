@@ -15,7 +15,6 @@ from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.counters import borrowed, named_steps
 from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, Tracker, loss, whole
 from ckpt_tools.layouts.common.lost_files import without_optimizer
-from ckpt_tools.layouts.common.templates import MOST_RANKS
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.layouts.files import name_saved, read_tracker
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -105,18 +104,22 @@ COSMOS = declare(
     tracker=Tracker(file="latest_checkpoint.txt", read=read_tracker, name=name_saved, always=False),
 )
 
+_WORLD = 1 << 20
+"""No job has more ranks."""
+
 
 def _check_ranks(parts: Rows) -> Found:
-    """Yield ranks without a file, where another rank's ``world_size`` counts them: they would go on with the
-    random numbers of rank 0.
+    """Yield files whose ``global_step`` differs from the directory's name; and ranks without a file, where
+    another rank's ``world_size`` counts them: they would go on with the random numbers of rank 0.
     """
+    yield from named_steps(parts, "global_step", "step", role="trainer")
     rows = [(part, report) for part, report in parts if part.role == "trainer"]
     saved = defaultdict[str, set[int]](set)
     for part, _ in rows:
         saved[part.home].add(part.rank or 0)
     for part, report in rows:
         size = whole(report.metadata.get("world_size")) or 0
-        held = saved.pop(part.home, None) if 0 < size <= MOST_RANKS else None
+        held = saved.pop(part.home, None) if 0 < size <= _WORLD else None
         if held is not None and (gone := sorted(set(range(size)) - held)):
             text = f"its world_size is {size}, but there is no file of rank {words(ranges(gone))}"
             yield part.path, Flaw("missing-rank", text, severity=Severity.WARNING)

@@ -32,7 +32,6 @@ from ckpt_tools.layouts.common.layout import (
     Tracker,
     check_all,
     name_home,
-    nothing,
     read_last_name,
     read_number,
     resume_with,
@@ -140,9 +139,7 @@ def _read_words(words: Sequence[str]) -> dict[str, Any]:
 
 
 def declare(module: str, name: str, **given: Any) -> Layout:
-    """Return the layout ``name`` of a ``module``'s data file; the ``given`` fields override the file's, and a
-    ``check`` comes after its checks.
-    """
+    """Return the layout ``name`` of a ``module``'s data file; the ``given`` fields override the file's."""
     file = module.rpartition(".")[2]
     table = _freeze(read_data(file)[name])
     made = {
@@ -153,7 +150,7 @@ def declare(module: str, name: str, **given: Any) -> Layout:
     if keys := table.pop("borrowed", None):
         checks.append(partial(borrowed, keys=keys))
     if checks:
-        given["check"] = check_all(*checks, given.get("check", nothing))
+        made["check"] = check_all(*checks)
     if steps := table.pop("steps", None):
         made["steps"] = partial(read_steps, **steps)
     if tracker := table.pop("tracker", None):

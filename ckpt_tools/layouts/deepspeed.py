@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
-from itertools import chain
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 
 from ckpt_tools.layouts.common.counters import borrowed
 from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, Tracker, loss, name_home, whole
-from ckpt_tools.layouts.common.templates import MOST_RANKS
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw, Severity
@@ -25,6 +24,8 @@ from ckpt_tools.model.report import Report
 MARK = "_deepspeed"
 """Part of the names of DeepSpeed's pieces where they lie below a checkpoint of another framework."""
 _STEPS = "global_steps"
+_WORLD = 1 << 20
+"""No job has more ranks."""
 _COUNTERS = {
     f"{name}{mark}": (counter,)
     for name, counter in (("model", _STEPS), ("zero3", _STEPS), ("optim", "optimizer_step"))
@@ -54,9 +55,10 @@ def _check(parts: Rows) -> Found:
                 text = f"it names parameters of layer {words(ranges(gone))}, of which there is no file"
                 yield p.path, loss(text)
     yield from find_lost_optimizers(parts)
-    found = list(borrowed(parts, _COUNTERS))
+    found = list(borrowed(parts, _COUNTERS, growing=False))
     yield from found
     yield from _find_renamed(parts, {path for path, _ in found})
+    yield from missed(parts, _name_unlisted)
 
 
 def _find_renamed(parts: Rows, reported: Collection[str]) -> Found:
@@ -87,7 +89,7 @@ def find_lost_optimizers(parts: Rows) -> Found:
         dp, mp = (whole(r.metadata.get(k)) or 1 for k in ("dp_world_size", "mp_world_size"))
         # with ZeRO the model states hold optimizer None: a save cut before its first optimizer file
         expected = home in present or r.metadata.get("optimizer", 0) is None
-        if expected and 0 < dp * mp <= MOST_RANKS and (lost := ", ".join(_spell_lost(dp, mp, present[home]))):
+        if expected and 0 < dp * mp <= _WORLD and (lost := ", ".join(_spell_lost(dp, mp, present[home]))):
             text = f"dp_world_size is {dp}, but there is no optimizer file of {lost}"
             yield p.path, Flaw("missing-rank", text)
 
@@ -99,12 +101,11 @@ def _spell_lost(dp: int, mp: int, present: Collection[tuple[int | None, int | No
             yield f"data parallel rank {words(ranges(gone))} of model parallel rank {m}"
 
 
-def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
+def _find_lost(c: Checkpoint, _beside: Saves) -> Flaws:
     """Yield pipeline layers that one rank of a model parallel group has and another one lacks: each rank
     saves its slice of each layer. Layers without a state are numbered too, so a gap between numbers says
-    nothing. Also layers and experts that the saves ``beside`` it have.
+    nothing.
     """
-    yield from _find_missed(c, beside, _name_unlisted)
     slices = {p.coords: p for p in c.parts if p.role == "layer"}
     ranks = sorted({at for coords in slices for axis, at in coords if axis == "tp"})
     for coords, p in slices.items():
@@ -126,6 +127,8 @@ def without_model(c: Checkpoint, _beside: Saves = (), mark: str = MARK) -> Flaws
         yield loss(text, c.path)
 
 
+_NEAR = 4
+"""How many saves, the nearest in time, tell which files a save has."""
 Name = Callable[[Part], "str | None"]
 """Returns the name that an unlisted file has in every checkpoint; None for a file that does not count."""
 
@@ -134,17 +137,38 @@ def _name_unlisted(p: Part) -> str | None:
     return p.name if p.role in ("layer", "expert", "expert_optimizer") else None
 
 
-def _find_missed(c: Checkpoint, beside: Saves, name: Name) -> Flaws:
-    """Yield files that most saves ``beside`` it have. A save without any such file is skipped."""
+def lacking(c: Checkpoint, others: Saves, name: Name) -> Flaws:
+    """Yield what ``missed`` finds for one checkpoint, by names alone: so it also works where other
+    checkpoints are damaged, or too many to be read.
+    """
+    run = (o for o in others if o is not c and (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind))
+    near = sorted(run, key=lambda o: abs(o.mtime_ns - c.mtime_ns))[:_NEAR]
+    saves = [*filter(None, (_map_names(o.parts, name) for o in near))]
+    if own := _map_names(c.parts, name):
+        yield from (loss(f.message, path) for path, f in _find_missed([own], saves, len(saves) + 1))
 
-    def list_names(o: Checkpoint) -> frozenset[str]:
-        return frozenset(filter(None, map(name, o.parts)))
 
-    own, saves = list_names(c), list(filter(None, map(list_names, beside)))
-    usual = Tally(chain.from_iterable(saves))
-    gone = sorted(one for one, n in usual.items() if one not in own and 2 * n > len(saves))
-    if own and gone:
-        yield loss(f"{names_of(gone)} is not in it, and the run's other checkpoints have it", c.path)
+def missed(parts: Rows, name: Name) -> Found:
+    """Return losses of files that most checkpoints of the run have; one without any such file is skipped."""
+    homes = defaultdict[str, list[Part]](list)
+    for part, _ in parts:
+        homes[part.home].append(part)
+    saves = [*filter(None, (_map_names(same, name) for same in homes.values()))]
+    return _find_missed(saves, saves, len(saves))
+
+
+def _find_missed(asked: Sequence[dict[str, Part]], saves: Sequence[dict[str, Part]], total: int) -> Found:
+    """Yield each save of ``asked`` that lacks names which at least half of ``total`` saves have."""
+    usual = Tally(name for names in saves for name in names)
+    for names in asked:
+        if gone := sorted(name for name, n in usual.items() if name not in names and 2 * n >= total):
+            text = f"{names_of(gone)} is not in its checkpoint, and the run's other checkpoints have it"
+            yield next(iter(names.values())).path, loss(text)
+
+
+def _map_names(parts: Sequence[Part], name: Name) -> dict[str, Part]:
+    """Return name -> part, for parts with a name."""
+    return {its_name: p for p in parts if (its_name := name(p)) is not None}
 
 
 def _read_tag(data: bytes) -> str | None:
@@ -164,6 +188,7 @@ DEEPSPEED = declare(
     resume=_resume,
     check=_check,
     lost=_find_lost,
+    lacks=partial(lacking, name=_name_unlisted),
     tracker=Tracker(file="latest", read=_read_tag, name=name_home, early=True),
 )
 
@@ -172,34 +197,35 @@ def _name_parameter(part: Part) -> str | None:
     return part.path.removeprefix(f"{part.home}/zero/") if part.piece == "parameter" else None
 
 
-def _find_lost_parameters(c: Checkpoint, beside: Saves) -> Flaws:
-    """Yield parameters that the saves ``beside`` it have; without any, parameters that lack a file which
+def _check_universal(parts: Rows) -> Found:
+    """Yield parameters that the run's other checkpoints have; without any, parameters that lack a file which
     every other parameter of the checkpoint has.
     """
-    gone = list(_find_missed(c, beside, _name_parameter))
+    gone = list(missed(parts, _name_parameter))
     yield from gone
-    parameters = defaultdict[str, dict[str, Part]](dict)
-    for part in [p for p in c.parts if p.piece == "parameter"] if not gone else ():
-        parameters[part.folder.directory][part.name] = part
-    for directory, files in parameters.items():
-        others = [set(names) for other, names in parameters.items() if other != directory]
-        if lost := sorted(set[str]().union(*others[:1]).intersection(*others) - files.keys()):
-            text = f"{', '.join(lost)} is not beside it, which every other parameter has"
-            yield loss(text, next(iter(files.values())).path)
+    homes = defaultdict[str, dict[str, dict[str, Part]]](dict)
+    for part in [p for p, _ in parts if p.piece == "parameter"] if not gone else ():
+        homes[part.home].setdefault(part.folder.directory, {})[part.name] = part
+    for parameters in homes.values():
+        for directory, files in parameters.items():
+            others = [set(names) for other, names in parameters.items() if other != directory]
+            if lost := sorted(set[str]().union(*others[:1]).intersection(*others) - files.keys()):
+                text = f"{', '.join(lost)} is not beside it, which every other parameter has"
+                yield next(iter(files.values())).path, loss(text)
 
 
 DEEPSPEED_UNIVERSAL = declare(
     __name__,
     "deepspeed-universal",
     resume=lambda c, path: _resume(c, path, "--universal-checkpoint"),
-    lost=_find_lost_parameters,
+    check=_check_universal,
+    lacks=partial(lacking, name=_name_parameter),
 )
 
 _WORKERS = ("actor", "critic")
 
 
-def _find_lost_workers(c: Checkpoint, beside: Saves) -> Flaws:
-    yield from _find_missed(c, beside, _name_unlisted)
+def _find_lost_workers(c: Checkpoint, _beside: Saves) -> Flaws:
     for worker in _WORKERS:
         yield from without_model(c, mark=f"_{worker}")
 

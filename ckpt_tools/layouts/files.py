@@ -7,8 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, cached_property
-from itertools import compress
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -153,26 +152,33 @@ def _check(parts: Rows) -> Found:
 
 
 _ROLES = ("model", "optimizer", "scheduler")
-_HELD = _WEIGHTS, _OPTIMIZER, _COUNTS = "weights of a model", "optimizer's state", "count of steps or epochs"
-_UNREAD = "what cannot be read"
+_WEIGHTS, _OPTIMIZER, _COUNTS = "weights of a model", "optimizer's state", "count of steps or epochs"
 
 
-def _list_holdings(c: Checkpoint) -> frozenset[str]:
-    """Return the roles of a save's files, what these hold, and ``_UNREAD`` if one could not be read."""
+class _Holdings(NamedTuple):
+    """The roles of a save's files and what these hold, and whether all files could be read."""
+
+    what: frozenset[str]
+    all_read: bool
+
+
+def _list_holdings(c: Checkpoint) -> _Holdings:
     held = [held_by(p) for p in c.parts]
-    roles = {p.role for p in c.parts} | ({_UNREAD} if None in held else set())
-    return frozenset(roles.union(*(compress(_HELD, holds) for holds in held if holds)))
+    read = [h for h in held if h is not None]
+    inside = zip((_WEIGHTS, _OPTIMIZER, _COUNTS), map(any, zip(*read, strict=True)), strict=False)
+    there = (what for what, is_held in inside if is_held)
+    return _Holdings(frozenset((*(p.role for p in c.parts), *there)), len(read) == len(held))
 
 
 def _find_lacks(c: Checkpoint, others: Saves) -> Flaws:
     """Yield what a save does not hold: what all other saves of its run hold; weights; and an optimizer's
     state if another save holds one, may hold one but cannot be read, or if the save has a schedule.
     """
-    mine = _list_holdings(c)
-    if _UNREAD in mine or c.kind is Kind.RELEASE:
+    mine, all_read = _list_holdings(c)
+    if not all_read or c.kind is Kind.RELEASE:
         return
     beside = [(o, _list_holdings(o)) for o in _find_run(c, others)]
-    alike = [held for o, held in beside if o.kind is c.kind and _WEIGHTS in held and _UNREAD not in held]
+    alike = [held.what for o, held in beside if held.all_read and o.kind is c.kind and _WEIGHTS in held.what]
     gone = {_WEIGHTS}
     if c.kind is Kind.PERIODIC and alike:
         gone |= frozenset.intersection(*alike)
@@ -183,9 +189,9 @@ def _find_lacks(c: Checkpoint, others: Saves) -> Flaws:
         yield loss(f"{_name_in_message(c)} {_explain(what, mine, beside)}", c.parts[0].path)
 
 
-def _explain(what: str, mine: frozenset[str], beside: Sequence[tuple[Checkpoint, frozenset[str]]]) -> str:
+def _explain(what: str, mine: frozenset[str], beside: Sequence[tuple[Checkpoint, _Holdings]]) -> str:
     """Return how the lack of ``what`` shows, for a message: by a save that has it, or by a schedule."""
-    if o := next((o for o, held in beside if what in held), None):
+    if o := next((o for o, held in beside if what in held.what), None):
         named = [p.name for p in o.parts if p.role == what and what not in _ROLES]
         like = f"has no file like {named[0]}" if named else f"holds no {what}"
         return f"{like}, which {_name_in_message(o)} beside it has"
@@ -197,12 +203,12 @@ def _explain(what: str, mine: frozenset[str], beside: Sequence[tuple[Checkpoint,
     return f"holds no {what}{why}"
 
 
-def _may_train(held: frozenset[str], c: Checkpoint, o: Checkpoint) -> bool:
+def _may_train(held: _Holdings, c: Checkpoint, o: Checkpoint) -> bool:
     """Return True if the save ``o`` holds an optimizer's state; or if it cannot be read, is of another
     convention than ``c`` and has more bytes.
     """
-    if _OPTIMIZER in held or _UNREAD not in held:
-        return _OPTIMIZER in held
+    if held.all_read or _OPTIMIZER in held.what:
+        return _OPTIMIZER in held.what
     one, other = (numbers_named(x.parts[0].path)[0] for x in (c, o))
     mine, its = (sum(p.size for p in x.parts) for x in (c, o))
     return one is not other and (its > mine or its <= 0)

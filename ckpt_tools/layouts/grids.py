@@ -7,15 +7,39 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import partial
 from math import prod
 
-from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, loss, names_in
-from ckpt_tools.layouts.common.lost_files import without_index, without_names
+from ckpt_tools.layouts.common.counters import borrowed, named_epochs, named_steps, number
+from ckpt_tools.layouts.common.layout import (
+    Flaws,
+    Found,
+    Metadata,
+    Rows,
+    Saves,
+    check_all,
+    loss,
+    names_in,
+    whole,
+)
+from ckpt_tools.layouts.common.lost_files import lost, without_index, without_names
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.ranges import ranges, words
+
+
+def _check_colossalai(parts: Rows) -> Found:
+    """Yield files running_states.json whose epoch or step differs from the directory's name."""
+    yield from named_epochs(parts, "epoch", role="state")
+    yield from named_steps(parts, "global_step", role="state")
+    for part, report in parts:
+        said = whole(report.metadata.get("step")) if part.role == "state" else None
+        if None not in (said, part.step_in_epoch) and said != part.step_in_epoch:
+            text = f"the name says step {part.step_in_epoch}, the file's step is {said}"
+            yield part.path, Flaw("step-mismatch", text)
 
 
 def _resume_colossalai(checkpoint: Checkpoint, _path: str | None) -> Resume:
@@ -23,11 +47,14 @@ def _resume_colossalai(checkpoint: Checkpoint, _path: str | None) -> Resume:
     return Resume(checkpoint.path, ("--load" if example else "--load_checkpoint", checkpoint.path))
 
 
-COLOSSALAI = declare(__name__, "colossalai", resume=_resume_colossalai, lost=without_index)
+COLOSSALAI = declare(
+    __name__, "colossalai", resume=_resume_colossalai, check=_check_colossalai, lost=without_index
+)
 _RANKS = re.compile(r"(tp|pp|dp|exp)(?:-rank)?-(\d+)-of-(\d+)")
 
 
 def _check_nanotron(parts: Rows) -> Found:
+    yield from named_steps(parts, "metas.last_train_step", "last_train_step")
     for path, text in _find_lost_ranks([part for part, _ in parts if part.role != "random"]):
         yield path, loss(text)
 
@@ -40,8 +67,8 @@ def _find_lost_of_nanotron(c: Checkpoint, beside: Saves) -> Flaws:
         names = (p.path.removeprefix(f"{o.path}/model/") for p in o.parts if p.role == "model")
         return frozenset(_RANKS.sub("", name).removesuffix(".safetensors").rstrip("_") for name in names)
 
-    text = "there is no tensor {!r}, which the run's other checkpoints have"
-    yield from without_names(c, beside, tensors, text)
+    for tensor in lost(c, beside, tensors):
+        yield loss(f"there is no tensor {tensor!r}, which the run's other checkpoints have", c.path)
     found = (re.search(r"(?:^|/)decoder/([0-9]{1,5})/", name) for name in tensors(c))
     blocks = {int(m[1]) for m in found if m}
     if gone := set(range(max(blocks, default=0))) - blocks:
@@ -70,6 +97,10 @@ def _find_lost_ranks(parts: Sequence[Part]) -> Iterator[tuple[str, str]]:
 NANOTRON = declare(__name__, "nanotron", check=_check_nanotron, lost=_find_lost_of_nanotron)
 
 
+def _read_step_of_fairseq2(metadata: Metadata) -> int | None:
+    return number(metadata, ("step_nr", "_step_nr"))
+
+
 def _find_lost_of_fairseq2(c: Checkpoint, beside: Saves) -> Flaws:
     """Yield files that the save's other files imply; if none, files that all saves ``beside`` it have."""
     gone = sorted(_list_implied(c) - names_in(c))
@@ -96,4 +127,12 @@ def _list_implied(c: Checkpoint) -> set[str]:
     return implied
 
 
-FAIRSEQ2 = declare(__name__, "fairseq2", lost=_find_lost_of_fairseq2)
+FAIRSEQ2 = declare(
+    __name__,
+    "fairseq2",
+    check=check_all(
+        partial(named_steps, read=_read_step_of_fairseq2, what="step_nr", role="trainer"),
+        partial(borrowed, keys={"optimizer": ("optimizer_step",)}),
+    ),
+    lost=_find_lost_of_fairseq2,
+)

@@ -5,10 +5,48 @@ RNG states and, written last, ``trainer_state.json``.
 from __future__ import annotations
 
 from ckpt_tools.layouts import deepspeed
-from ckpt_tools.layouts.common.layout import Flaws, Saves, loss
+from ckpt_tools.layouts.common.counters import borrowed, named_steps
+from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, loss, whole
 from ckpt_tools.layouts.common.lost_files import stale_index, without_index, without_names
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Flaw, Severity
+from ckpt_tools.model.part import Part
+
+
+def _check(parts: Rows) -> Found:
+    yield from named_steps([row for row in parts if row[0].piece == "state"], "global_step")
+    yield from borrowed(parts, {"optimizer": ("optimizer_step",)})
+    yield from _find_older(parts)
+    yield from deepspeed.find_lost_optimizers(parts)
+
+
+def _find_older(parts: Rows) -> Found:
+    """Yield an optimizer or schedule that took as many steps as an earlier checkpoint, where the run has no
+    other one to compare it with. Steps that a gradient scaler skips are few.
+    """
+    by_role = {p.role: (p, r.metadata) for p, r in parts}
+    if len({p.home for p, _ in parts}) != 1 or not by_role.keys() >= {"optimizer", "scheduler", "state"}:
+        return
+    optimizer, schedule = by_role["optimizer"], by_role["scheduler"]
+    at, every = (whole(by_role["state"][1].get(key)) for key in ("global_step", "save_steps"))
+    taken, set_at = whole(optimizer[1].get("optimizer_step")), whole(schedule[1].get("last_epoch"))
+    # with num_bad_epochs a schedule counts evaluations, not steps (ReduceLROnPlateau)
+    if at and every and taken and set_at and not (at % every or "num_bad_epochs" in schedule[1]):
+        yield from _compare_steps((optimizer[0], taken), (schedule[0], set_at), at, every)
+
+
+def _compare_steps(optimizer: tuple[Part, int], schedule: tuple[Part, int], at: int, every: int) -> Found:
+    """Yield the one that has as many steps as an older checkpoint, of which there is one ``every`` steps."""
+    (part, taken), (other, set_at) = optimizer, schedule
+    older = {n for n in (taken, set_at) if n < at and n % every == 0}
+    if older == {taken, set_at}:
+        text = f"it and its schedule have taken {taken} steps, like checkpoint-{taken}, and the Trainer {at}"
+        yield part.path, Flaw("step-mismatch", text, severity=Severity.WARNING)
+    elif older and at in (taken, set_at):
+        text = f"it has taken {min(older)} steps, like checkpoint-{min(older)}, and all else here {at}"
+        path = part.path if set_at == at else other.path
+        yield path, Flaw("step-mismatch", text, severity=Severity.WARNING)
 
 
 def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
@@ -51,6 +89,4 @@ def _find_unread(c: Checkpoint) -> frozenset[str]:
     return frozenset(p.path for p in c.parts if p.piece in ("model_index", "bin_index"))
 
 
-HF_TRAINER = declare(
-    __name__, "hf-trainer", check=deepspeed.find_lost_optimizers, lost=_find_lost, unread=_find_unread
-)
+HF_TRAINER = declare(__name__, "hf-trainer", check=_check, lost=_find_lost, unread=_find_unread)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
-from ckpt_tools.layouts.common.layout import Flaws, Saves, Tracker, loss, names_in
+from ckpt_tools.layouts.common.counters import named_steps
+from ckpt_tools.layouts.common.layout import Flaws, Saves, Tracker, check_all, loss, names_in
 from ckpt_tools.layouts.common.lost_files import fewer_than_listed, lost_arrays
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -12,7 +14,7 @@ from ckpt_tools.model.checkpoint import Checkpoint
 AXLEARN = declare(
     __name__,
     "axlearn",
-    check=fewer_than_listed,
+    check=check_all(partial(named_steps, read="step", role="index"), fewer_than_listed),
     lost=lost_arrays,
 )
 _SAVES = "checkpoint.bv-"
@@ -51,7 +53,7 @@ LEVANTER = declare(__name__, "levanter", lost=_find_lost_of_levanter)
 T5X = declare(
     __name__,
     "t5x",
-    check=fewer_than_listed,
+    check=check_all(partial(named_steps, read="optimizer.state.step"), fewer_than_listed),
     lost=lost_arrays,
 )
 FLAX = declare(__name__, "flax")

@@ -5,6 +5,7 @@ and names of the user's own.
 from __future__ import annotations
 
 from ckpt_tools.layouts import deepspeed
+from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, loss, whole
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -12,11 +13,16 @@ from ckpt_tools.model.finding import Flaw, Severity
 
 
 def _check(parts: Rows) -> Found:
-    """Yield the newest ``last.ckpt`` if a checkpoint beside it has a later step. A run that began anew renews
-    ``last-v1.ckpt`` instead; a ``last.ckpt`` written before that checkpoint is of another callback, or the
-    job died between the two, so a note.
+    """Yield files of another step or epoch than their names; and the newest ``last.ckpt`` if a checkpoint
+    beside it has a later step. A run that began anew renews ``last-v1.ckpt`` instead; a ``last.ckpt`` written
+    before that checkpoint is of another callback, or the job died between the two, so a note.
     """
+    yield from named_steps(parts, "global_step")
     yield from deepspeed.find_lost_optimizers(parts)
+    for part, report in parts:
+        said = whole(report.metadata.get("epoch"))
+        if None not in (said, part.epoch) and said != part.epoch:
+            yield part.path, Flaw("epoch-mismatch", f"the name says epoch {part.epoch}, the file says {said}")
     named = [
         (p.step, p.mtime_ns) for p, _ in parts if p.piece in ("checkpoint", "called") and p.step is not None
     ]

@@ -9,7 +9,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from ckpt_tools.layouts import dcp
-from ckpt_tools.layouts.common.counters import find_misnamed, last_word, named_steps
+from ckpt_tools.layouts.common.counters import borrowed, find_misnamed, last_word, named_steps
 from ckpt_tools.layouts.common.layout import (
     Flaws,
     Found,
@@ -61,6 +61,17 @@ TRACKER = Tracker(file="latest_checkpointed_iteration.txt", read=read_tracker)
 MEGATRON = declare(__name__, "megatron", resume=_resume, tracker=TRACKER, check=_check_legacy)
 
 
+def _find_lost_of_core(c: Checkpoint, beside: Saves) -> Flaws:
+    """Yield lost arrays of the format ``zarr``, which nothing lists; and lost counters of Megatron-Bridge:
+    without train_state.pt its loader asks for Megatron-LM's arguments, which it never saved.
+    """
+    yield from lost_arrays(c, beside)
+    roles = {p.role for p in c.parts}
+    if not beside and "run_config" in roles and "train_state" not in roles:
+        text = "there is no train_state.pt, which is saved with run_config.yaml and holds the step"
+        yield loss(text, c.path)
+
+
 def _read_iteration(metadata: Metadata) -> int | None:
     own = {k: v for k, v in metadata.items() if "args." not in k and "optim" not in k}
     return last_word(own, ("iteration",))
@@ -81,6 +92,8 @@ _check_core = check_all(
     dcp.without_common,
     without_metadata,
     partial(named_steps, read=_read_iteration, what="iteration"),
+    partial(named_steps, read="step", role="train_state"),
+    partial(borrowed, keys={"data": ("optimizer_step",), "prefixed": ("optimizer_step",)}),
 )
 
 
@@ -89,7 +102,7 @@ MEGATRON_CORE = declare(
     "megatron-core",
     resume=_resume,
     check=_check_core,
-    lost=lost_arrays,
+    lost=_find_lost_of_core,
     tracker=replace(TRACKER, state_copy="latest_train_state.pt"),
 )
 NEMO = declare(
@@ -133,7 +146,7 @@ def _find_lost_of_nemo_rl(c: Checkpoint, beside: Saves) -> Flaws:
 NEMO_RL = declare(
     __name__,
     "nemo-rl",
-    check=check_all(dcp.without_common, without_metadata),
+    check=check_all(dcp.without_common, without_metadata, partial(named_steps, read="step", role="info")),
     lost=_find_lost_of_nemo_rl,
 )
 
@@ -147,7 +160,7 @@ def _find_lost_of_swift(c: Checkpoint, beside: Saves) -> Flaws:
     for role, name in (("index", ".metadata"), ("metadata", "metadata.json")):
         if role not in roles and (role == "index" or "common" in roles):  # Megatron-FSDP saves neither
             yield loss(f"there is no {name}: it was never finished, or lost it", c.path)
-    yield from lost_arrays(c, beside)
+    yield from _find_lost_of_core(c, beside)
 
 
 def _check_swift(parts: Rows) -> Found:

@@ -9,11 +9,9 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
-from typing import Annotated
+from typing import NamedTuple
 
-from msgspec import Meta, Struct
-from msgspec.json import decode
-
+from ckpt_tools.layouts.common.counters import named_epochs
 from ckpt_tools.layouts.common.layout import (
     Counting,
     Flaws,
@@ -175,12 +173,12 @@ _LIMIT = 4096
 """The most bytes of a note."""
 
 
-class _Noted(Struct, frozen=True):
-    """A ``meta.json``: a rank's last checkpoint."""
+class _Noted(NamedTuple):
+    """A rank's last checkpoint."""
 
-    last_epoch: int
-    last_step: int
-    last_ckpt_file: Annotated[str, Meta(pattern=rf"^(?:{_NAME.pattern})\Z")]
+    epoch: int
+    step: int
+    file: str
 
 
 def check_records(checkpoints: Saves, notes: Notes) -> Iterator[Flaw | Finding]:
@@ -206,23 +204,37 @@ def _check_record(
     data: bytes, path: str, home: str, noted: dict[str, _Noted], notes: Notes
 ) -> Iterator[Flaw | Finding]:
     """Yield errors in the note of one rank, ``meta.json``; its content is added to ``noted``."""
-    try:
-        said = noted[path] = decode(data, type=_Noted)
-    except (ValueError, RecursionError):
+    said = _read_record(data)
+    if said is None:
         text = "it is not a JSON object with last_epoch, last_step and last_ckpt_file"
         yield Flaw("bad-tracker", text, path=path)
         return
-    epoch, step, file = said.last_epoch, said.last_step, said.last_ckpt_file
-    if not file.rpartition(".")[0].endswith(f"-{epoch}_{step}"):
-        both = f"epoch {epoch} step {step} and the file {file}"
+    noted[path] = said
+    if not said.file.rpartition(".")[0].endswith(f"-{said.epoch}_{said.step}"):
+        both = f"epoch {said.epoch} step {said.step} and the file {said.file}"
         yield Flaw("bad-tracker", f"it notes {both}, which contradict each other", path=path)
-    elif wrong := notes.gone(f"{home}/{file}", path, f"it notes {file}, which is not there"):
+    elif wrong := notes.gone(f"{home}/{said.file}", path, f"it notes {said.file}, which is not there"):
         yield wrong
+
+
+def _read_record(data: bytes) -> _Noted | None:
+    """Return the content of a ``meta.json``; None if it is no such note."""
+    try:
+        fields = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(fields, dict):
+        return None
+    epoch, step = whole(fields.get("last_epoch")), whole(fields.get("last_step"))
+    name = fields.get("last_ckpt_file")
+    if epoch is None or step is None or not isinstance(name, str) or not _NAME.fullmatch(name):
+        return None
+    return _Noted(epoch, step, name)
 
 
 def _find_ahead(noted: Mapping[str, _Noted]) -> Flaws:
     """Yield a warning if ranks note a later checkpoint than the last one that all ranks have."""
-    times = {path: (said.last_epoch, said.last_step) for path, said in noted.items()}
+    times = {path: (said.epoch, said.step) for path, said in noted.items()}
     if len(set(times.values())) > 1:
         lowest = min(times, key=lambda path: times[path])
         epoch, step = times[lowest]
@@ -251,8 +263,8 @@ def _write_record(part: Part) -> bytes:
     """Return MindFormers' meta.json of a file; last_epoch and last_step are the numbers in the file's name
     (mindformers/core/callback).
     """
-    last = {"last_epoch": part.epoch, "last_step": part.step_in_epoch, "last_ckpt_file": part.name}
-    return json.dumps(last).encode()
+    counters = f'"last_epoch": {part.epoch}, "last_step": {part.step_in_epoch}'
+    return f'{{{counters}, "last_ckpt_file": {json.dumps(part.name)}}}'.encode()
 
 
 # ---- the layout
@@ -300,9 +312,10 @@ MINDFORMERS = declare(__name__, "mindformers", lost=_find_lost_of_mindformers)
 
 
 def _check_mindio(parts: Rows) -> Found:
-    """Yield files whose ``step_num`` contradicts the names of files or directories."""
+    """Yield files whose ``epoch_num`` or ``step_num`` contradicts the names of files or directories."""
     homes = defaultdict[str, _Values](list)
     for part, report in parts:
+        yield from named_epochs([(part, report)], "epoch_num")
         step_num, batch_num = (whole(report.metadata.get(key)) for key in ("step_num", "batch_num"))
         if step_num is None:
             continue

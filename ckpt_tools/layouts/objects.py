@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from ckpt_tools.layouts.common.counters import borrowed, steps_taken
+from ckpt_tools.layouts.common.counters import borrowed, named_steps, steps_taken
 from ckpt_tools.layouts.common.layout import (
     Counting,
     Flaws,
@@ -110,6 +110,7 @@ def _read_elements(part: Part, metadata: Metadata) -> Steps:
 
 def _check_elements(parts: Rows) -> Found:
     """Yield steps other than the actions that the agent counts: each action is a step of an environment."""
+    yield from named_steps(parts, "value", "count", role="progress")
     taken = {p.home: n for p, r in parts if (n := whole(r.metadata.get(_ACTIONS))) is not None}
     counted = [row for row in parts if row[0].home in taken and row[0].piece == "step"]
     told = {p.home: n for p, r in counted if (n := whole(r.metadata.get("value"))) is not None}
@@ -124,6 +125,8 @@ def _check_elements(parts: Rows) -> Found:
 
 def _find_lost_of_elements(c: Checkpoint, beside: Saves) -> Flaws:
     there = {p.piece for p in c.parts}
+    if {"agent", "replay"} <= there and "step" not in there:
+        yield loss("there is no step.pkl, which DreamerV3 saves beside an agent and its replay", c.path)
     if {"agent", "step"} <= there and "replay" not in there and not beside:
         text = "there is no replay.pkl, which DreamerV3 saves beside an agent and its steps"
         yield loss(text, c.path, sure=False)
@@ -152,9 +155,11 @@ _PROCESSOR_STATE = re.compile(r"(policy_(?:pre|post)processor)_step_\d+_.+\.safe
 
 
 def _check_lerobot(parts: Rows) -> Found:
-    """Yield files that a JSON file beside them tells of and that are missing: states of processors, and the
-    schedule that has noted its first learning rate in an optimizer's groups (torch/optim/lr_scheduler.py).
+    """Yield training_step.json that contradicts the directory's name; and files that a JSON file beside them
+    tells of and that are missing: states of processors, and the schedule that has noted its first learning
+    rate in an optimizer's groups (torch/optim/lr_scheduler.py).
     """
+    yield from named_steps(parts, "step", role="progress")
     there = {p.path for p, _ in parts}
     for part, report in parts:
         stem = part.name.removesuffix(".json")

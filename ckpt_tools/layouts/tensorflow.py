@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 
-from ckpt_tools.layouts.common.counters import number
+from ckpt_tools.layouts.common.counters import first
 from ckpt_tools.layouts.common.layout import (
     Beside,
     Flaws,
@@ -36,7 +36,7 @@ def _read_tensorflow(part: Part, metadata: Metadata) -> Steps:
     """Return the step that the job tracked. Without one, the number in the name is the step if Saver wrote
     the file; CheckpointManager's number counts saves.
     """
-    tracked = number(metadata, _STEP)
+    tracked = first(metadata, _STEP)
     managed = "save_counter" in metadata or "objects" in metadata
     if tracked is None and part.piece.startswith("data") and metadata and not managed:
         return part.generation, part.epoch, None
@@ -49,7 +49,7 @@ def _check_tensorflow(parts: Rows) -> Found:
     The number is the step, or the count of saves.
     """
     for keys in (_STEP, ("save_counter",)):
-        rows = [(p, n) for p, r in parts if (n := number(r.metadata, keys)) is not None]
+        rows = [(p, n) for p, r in parts if (n := first(r.metadata, keys)) is not None]
         named = [(p, n) for p, n in rows if p.generation is not None]
         odd = [(p, n) for p, n in named if n != p.generation]
         if 2 * len(odd) < len(named):

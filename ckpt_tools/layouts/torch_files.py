@@ -8,11 +8,11 @@ from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.counters import named_epochs, named_steps, read_steps
 from ckpt_tools.layouts.common.layout import Flaws, Found, Metadata, Rows, Saves, Steps, Tracker, loss, whole
-from ckpt_tools.layouts.common.lost_files import lost_shards, model_alone, without_names
+from ckpt_tools.layouts.common.lost_files import lost_shards, without_names
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw, Severity, Verdict
-from ckpt_tools.model.part import Part
+from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 
 TIMM = declare(__name__, "timm")
@@ -134,14 +134,20 @@ ESPNET = declare(
 )
 
 
-def _list_networks(c: Checkpoint) -> frozenset[str]:
-    return frozenset(p.name.rpartition("_")[0] for p in c.parts if p.piece == "network")
-
-
 def _find_lost_networks(c: Checkpoint, beside: Saves) -> Flaws:
     text = f"there is no {{}}_{c.step}.pth, and the run's other saves have that network"
-    return without_names(c, beside, _list_networks, text)
+
+    def networks(o: Checkpoint) -> frozenset[str]:
+        return frozenset(p.name.rpartition("_")[0] for p in o.parts if p.piece == "network")
+
+    return without_names(c, beside, networks, text)
 
 
-# the networks are saved once more at the end of a run
-BASICSR = declare(__name__, "basicsr", lacks=model_alone, lost=_find_lost_networks)
+def _find_networks_alone(c: Checkpoint, others: Saves) -> Flaws:
+    """Yield networks saved once more at the end of a run: training cannot go on from them."""
+    if c.kind is Kind.RELEASE and any((o.layout, o.run) == (c.layout, c.run) for o in others if o is not c):
+        text = f"{c.parts[0].name} holds a network alone: the optimizers are in training_states"
+        yield loss(text, c.path, hint="a start from the networks alone needs --kind")
+
+
+BASICSR = declare(__name__, "basicsr", lacks=_find_networks_alone, lost=_find_lost_networks)

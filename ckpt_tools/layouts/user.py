@@ -49,7 +49,7 @@ class PieceTable(Struct, frozen=True, forbid_unknown_fields=True):
 
     template: str = ""
     role: _Word = "model"
-    formats: tuple[_Word, ...] = ()
+    formats: tuple[_Word, ...] | None = None
     kind: Kind = Kind.PERIODIC
     replicated_over: tuple[_Word, ...] = ()
     sharded: bool = False
@@ -64,7 +64,7 @@ class PieceTable(Struct, frozen=True, forbid_unknown_fields=True):
 class LayoutTable(Struct, frozen=True, forbid_unknown_fields=True):
     """A table ``[[layout]]``."""
 
-    name: Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9_-]*$")]
+    name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]*\Z")]
     piece: Annotated[tuple[PieceTable, ...], Meta(min_length=1)]
     title: _Word = ""
     tracker: _Word = ""
@@ -147,7 +147,7 @@ def _read_piece(t: PieceTable, where: str, number: int, known_formats: Sequence[
         check_template(template)
     except ValueError as e:
         raise ValueError(f"{where}: {e}") from e
-    if known_formats and (odd := next((f for f in t.formats if f not in known_formats), None)):
+    if known_formats and (odd := next((f for f in t.formats or () if f not in known_formats), None)):
         raise ValueError(f"{where}: there is no format {odd!r}; 'ckpt formats' lists them")
     if odd := next((a for a in t.replicated_over if a not in COORDS), None):
         raise ValueError(f"{where}: replicated_over names axes among {', '.join(COORDS)}, not {odd!r}")
@@ -155,13 +155,13 @@ def _read_piece(t: PieceTable, where: str, number: int, known_formats: Sequence[
         f"piece{number}",
         t.role,
         template,
-        t.formats,
+        t.formats or (),
         t.kind,
         Readers(t.shared, t.sharded, t.single, t.replicated_over),
         required=t.required,
         loaded=t.loaded,
         stage=Stage.UNDER_WAY if t.unfinished else Stage.ANY,
-        changes=Changes.PER_SAVE if t.loaded or t.formats else Changes.MARK,
+        changes=Changes.PER_SAVE if t.loaded or t.formats is not None else Changes.MARK,
         where=Where.HERE if t.here else Where.NAMED,
     )
 

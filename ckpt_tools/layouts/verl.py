@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from functools import partial
 
 from msgspec.structs import replace
 
 from ckpt_tools.layouts import dcp
+from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Flaws, Saves, check_all, loss, names_in
 from ckpt_tools.layouts.common.lost_files import without_index, without_names
 from ckpt_tools.layouts.declared import declare
@@ -35,22 +36,18 @@ def _find_lost_kinds(c: Checkpoint, beside: Saves) -> Flaws:
 _DIST = "dist_ckpt"
 
 
-def _find_unfinished(c: Checkpoint, names: Iterable[str]) -> Flaws:
-    """Yield files that Megatron-core writes last into the directories of the ``names``: in asynchronous saves
-    after ``data.pt``, in SkyRL's after ``trainer_state.pt``.
+def _find_lost_of_verl(c: Checkpoint, beside: Saves) -> Flaws:
+    """Yield the files that Megatron-core writes last into its directories, in asynchronous saves after
+    ``data.pt``; and files that the saves ``beside`` it have: places of ranks in the data, and states'
+    directories.
     """
     files = names_in(c)
-    for home in sorted({name.rpartition("/")[0] for name in names}):
+    for home in sorted({name.rpartition("/")[0] for name in files if f"{_DIST}/" in name}):
         last = ".metadata", "metadata.json"
         for name in last if f"{home}/common.pt" in files else last[:1]:
             if f"{home}/{name}" not in files:
                 text = f"there is no {home}/{name}, which is written last: without it nothing there is loaded"
                 yield loss(text, c.path)
-
-
-def _find_lost_of_verl(c: Checkpoint, beside: Saves) -> Flaws:
-    """Yield also what the saves ``beside`` it have: places of ranks in the data, and states' directories."""
-    yield from _find_unfinished(c, [name for name in names_in(c) if f"{_DIST}/" in name])
     yield from without_index(c, beside)
     yield from _find_lost_kinds(c, beside)
 
@@ -70,13 +67,19 @@ VERL = declare(
 
 
 def _find_lost_of_skyrl(c: Checkpoint, beside: Saves) -> Flaws:
+    """Yield files that Megatron-core needs to read others, written last, after ``trainer_state.pt``."""
     yield from _find_lost_kinds(c, beside)
-    yield from _find_unfinished(c, [name for name in names_in(c) if name.endswith(("distcp", "/common.pt"))])
+    files = names_in(c)
+    ends = ("distcp", "/common.pt")
+    for place in sorted({name.rpartition("/")[0] for name in files if name.endswith(ends)}):
+        for name in (".metadata", "metadata.json"):
+            if f"{place}/{name}" not in files:
+                yield loss(f"there is no {place}/{name}: it was never finished, or lost it", c.path)
 
 
 SKYRL = declare(
     __name__,
     "skyrl",
-    check=dcp.without_common,
+    check=check_all(dcp.without_common, partial(named_steps, read="global_step", role="trainer")),
     lost=_find_lost_of_skyrl,
 )

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from heapq import nsmallest
+from itertools import groupby, pairwise, repeat
+from math import gcd
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -42,6 +45,11 @@ EPOCHS = (
 )
 _LONGEST_OBJECT = 4096
 Counter = Callable[[Metadata], "int | None"]
+
+
+def first(metadata: Metadata, keys: Sequence[str]) -> int | None:
+    """Return the first integer that one of the keys holds; None without one."""
+    return next((n for n in (whole(metadata.get(k)) for k in keys) if n is not None), None)
 
 
 def last_word(metadata: Metadata, words: Sequence[str]) -> int | None:
@@ -91,7 +99,7 @@ def read_steps(
     by_name: bool = True,
 ) -> Steps:
     """Return the step and epoch in a part's name, else in its entries; with ``by_name`` False vice versa."""
-    its_step, its_epoch = number(metadata, step), number(metadata, epoch)
+    its_step, its_epoch = first(metadata, step), first(metadata, epoch)
     if part.step is not None and (by_name or its_step is None):
         its_step = part.step
     if part.epoch is not None and (by_name or its_epoch is None):
@@ -103,18 +111,17 @@ def named_steps(
     parts: Rows, read: Counter | Sequence[str] | str, what: str = "", role: str = "", unit: str = "step"
 ) -> Found:
     """Yield files (of a ``role``) that for certain hold another step than their name. ``read`` is the entry
-    with the step, several entries of which the first one counts, or a function of the metadata. ``unit`` is
-    the number in the name: step, epoch or step_in_epoch.
+    with the step, several entries of which the first one counts, or a function of the metadata.
     """
     for part, report in parts:
         if callable(read):
             said = read(report.metadata)
         else:
-            said = number(report.metadata, [read] if isinstance(read, str) else read)
-        named = getattr(part, unit)
+            said = first(report.metadata, [read] if isinstance(read, str) else read)
+        named = part.step if unit == "step" else part.epoch
         if part.role == (role or part.role) and None not in (said, named) and said != named:
-            text = f"the name says {unit.replace('_', ' ')} {named}, the file's {what or read} is {said}"
-            yield part.path, Flaw("epoch-mismatch" if unit == "epoch" else "step-mismatch", text)
+            text = f"the name says {unit} {named}, the file's {what or read} is {said}"
+            yield part.path, Flaw("step-mismatch" if unit == "step" else "epoch-mismatch", text)
 
 
 def named_epochs(parts: Rows, read: Counter | Sequence[str] | str, what: str = "", role: str = "") -> Found:
@@ -129,11 +136,27 @@ def find_misnamed(parts: Rows, named_by: Callable[[Part], Steps]) -> Found:
     for code, at, keys in (("step-mismatch", 0, STEPS), ("epoch-mismatch", 1, EPOCHS)):
         rows = [(p, named_by(p)[at], numbers(r.metadata, keys)) for p, r in parts]
         names = {named for _, named, _ in rows}
+        if _counts_something_else([(named, held) for _, named, held in rows if named is not None and held]):
+            continue
         for p, named, held in rows:
             if named is not None and held and all(abs(named - n) > 1 for n in held):
                 severity = Severity.WARNING if names.isdisjoint(held) else Severity.ERROR
                 text = f"the name says {code[:-9]} {named}, the file {held[0]}"
                 yield p.path, Flaw(code, text, severity=severity)
+
+
+def _counts_something_else(rows: Sequence[tuple[int, tuple[int, ...]]]) -> bool:
+    """Return True if the numbers in the files of several saves grow with their names, but less than half as
+    fast, as where VITS calls the epoch ``iteration``, and names files after steps. Both may begin at 0.
+    """
+    by_name: dict[int, set[int]] = {}
+    for named, held in rows:
+        by_name.setdefault(named, set()).add(held[0])
+    if len(by_name) < 2 or any(len(held) > 1 for held in by_name.values()):
+        return False
+    counted = [(named, min(by_name[named])) for named in sorted(by_name)]
+    grows = all(a < b for (_, a), (_, b) in pairwise(counted))
+    return grows and all(2 * n < named or n == named == 0 for named, n in counted)
 
 
 class _Counted(NamedTuple):
@@ -147,64 +170,52 @@ class _Counted(NamedTuple):
 def borrowed(
     parts: Rows,
     keys: Mapping[str, Sequence[str]],
-    place: Callable[[Part], int | None] = lambda p: p.step,
+    number: Callable[[Part], int | None] = lambda p: p.step,
     *,
+    growing: bool = True,
     beside: str = "",
 ) -> Found:
     """Yield files whose counter belongs to another checkpoint of the run. ``keys`` maps a piece to the names
     of its counter.
 
     Optimizers and schedulers count in units of their own (skipped steps, several processes, epochs), so only
-    a comparison can contradict: elsewhere in the run the counter is exactly its checkpoint's number.
-    ``place`` returns that number, or the counter of another file, described by ``beside``.
+    a comparison can contradict: elsewhere in the run the counter is exactly its checkpoint's number, or
+    (``growing``) it does not grow from one checkpoint to the next as it does between the others. ``number``
+    returns the checkpoint's number, or the counter of another file, described by ``beside``.
     """
     for piece, names in keys.items():
         by_rank: dict[object, list[_Counted]] = {}
         for p, r in parts:
             if p.piece != piece:
                 continue
-            n, said = place(p), number(r.metadata, names)
+            n, said = number(p), first(r.metadata, names)
             if n is not None and said is not None:
                 by_rank.setdefault((p.rank, p.coords), []).append(_Counted(n, said, p))
         for mine in by_rank.values():
-            yield from _find_borrowed(mine, beside)
-
-
-def _find_borrowed(rows: Sequence[_Counted], beside: str) -> Found:
-    """Yield files whose counter is that of another checkpoint. Their own one must count otherwise: later
-    counters are exact again, or the difference is more than one step.
-    """
-    exact = {row.number for row in rows if row.number == row.said}
-    if exact == {0}:  # where all counters begin
-        return
-    for row in sorted(rows, key=lambda row: row[:2]):
-        later = max(exact, default=0) > row.number
-        if row.number not in exact and row.said in exact and (later or abs(row.number - row.said) > 1):
-            where = f"like that of checkpoint {row.said}, but it lies in checkpoint {row.number}"
-            if beside:
-                where = f"{beside} {row.number}, and in the run's other checkpoints both count alike"
-            yield row.part.path, Flaw("step-mismatch", f"its counter says {row.said}, {where}")
+            yield from _find_borrowed(sorted(mine, key=lambda row: row[:2]), growing, beside)
 
 
 def schedules(parts: Rows, reported: Collection[str]) -> Found:
     """Yield schedulers' states of another checkpoint of the run, in any layout, but no ``reported`` paths."""
-    by_name: dict[str, list[tuple[Part, int]]] = {}
+    by_name: dict[str, list[_Counted]] = {}
     for p, r in parts:
         if (said := whole(r.metadata.get("last_epoch"))) is not None and p.path not in reported:
             name = p.path.removeprefix(p.home) if p.home else re.sub("[0-9]+", "", p.path)
-            by_name.setdefault(name, []).append((p, said))
+            by_name.setdefault(name, []).append(_Counted(0, said, p))
     taken = steps_taken(parts)
-    for same in by_name.values():
-        places = [taken.get(_identify_save(p)) for p, _ in same]
-        # then both count in one unit, whether names tell steps or epochs
-        beside = "" if None in places else "the optimizer beside it"
-        places = places if beside else [place_in_run(p) for p, _ in same]
-        rows = zip(places, same, strict=True)
-        for path, f in _find_borrowed(
-            [_Counted(n, said, p) for n, (p, said) in rows if n is not None], beside
-        ):
+    for rows in by_name.values():
+        if all(_identify_save(row.part) in taken for row in rows):
+            # both count in one unit, whether names tell steps or epochs
+            counts = [row._replace(number=taken[_identify_save(row.part)]) for row in rows]
+            counts.sort(key=lambda r: r[:2])
+            found = _find_borrowed(counts, growing=True, beside="the optimizer beside it")
+        else:
+            pieces = {row.part.piece: ("last_epoch",) for row in rows}
+            paths = {row.part.path for row in rows}
+            found = borrowed([row for row in parts if row[0].path in paths], pieces, place_in_run)
+        for path, f in found:
             # the name of a file beside others may tell more than the number of its save, so a warning
-            yield path, f if same[0][0].home else replace(f, severity=Severity.WARNING)
+            yield path, f if rows[0].part.home else replace(f, severity=Severity.WARNING)
 
 
 def _identify_save(p: Part) -> object:
@@ -224,3 +235,93 @@ def steps_taken(parts: Rows) -> dict[object, int]:
 def place_in_run(p: Part) -> int | None:
     """Return a checkpoint's step, else epoch, else generation: files of one run are all named alike."""
     return next((n for n in (p.step, p.epoch, p.generation) if n is not None), None)
+
+
+def _find_borrowed(rows: Sequence[_Counted], growing: bool, beside: str) -> Found:
+    """Yield files, given by number, whose counter is that of another checkpoint; see ``borrowed``."""
+    numbers, exact = {row.number for row in rows}, _find_exact(rows)
+    may_stop = growing and (not exact or _are_epochs(rows))
+    stopped = set(_find_stopped(rows)) if may_stop else set[int]()
+    interval = gcd(*numbers) if beside else 0
+    for at, (row, older) in enumerate(zip(rows, _find_highest(rows, exact), strict=True)):
+        wrong = row.number not in exact
+        if wrong and row.said in numbers and _is_elsewhere(row, exact):
+            where = f"like that of checkpoint {row.said}, but it lies in checkpoint {row.number}"
+            if beside:
+                where = f"{beside} {row.number}, and in the run's other checkpoints both count alike"
+            yield row.part.path, Flaw("step-mismatch", f"its counter says {row.said}, {where}")
+        elif wrong and older > max(row.said, 0) and _may_be_of_a_save(row, numbers, interval):
+            yield row.part.path, _warn(row, f"less than the {older} of an older checkpoint of the run")
+        elif at in stopped:
+            yield row.part.path, _warn(row, "the same as in an older checkpoint of the run")
+
+
+def _find_exact(rows: Sequence[_Counted]) -> set[int]:
+    """Return the numbers that counters say exactly; none if only 0, where all counters begin, is one."""
+    exact = {row.number for row in rows if row.number == row.said}
+    return exact if exact != {0} else set()
+
+
+def _are_epochs(rows: Sequence[_Counted]) -> bool:
+    return all(row.part.step is None and row.part.epoch is not None for row in rows)
+
+
+def _warn(row: _Counted, text: str) -> Flaw:
+    return Flaw("step-mismatch", f"its counter says {row.said}, {text}", severity=Severity.WARNING)
+
+
+def _may_be_of_a_save(row: _Counted, numbers: Collection[int], interval: int) -> bool:
+    """Return True if a counter may be that of a save that is gone. A counter that began anew at one of the
+    saves is none; a schedule (its saves' ``interval`` is not 0) also begins anew at any step.
+    """
+    restarted = row.number - row.said in numbers
+    return not restarted and (not interval or (row.said > 0 and row.said % interval == 0))
+
+
+def _find_highest(rows: Sequence[_Counted], exact: Collection[int]) -> Iterator[int]:
+    """Yield for each row the highest right counter of older checkpoints; 0 without one."""
+    most = 0
+    for number, same in groupby(rows, lambda row: row.number):
+        here = [row.said for row in same]
+        yield from repeat(most, len(here))
+        if number in exact:
+            most = max(most, *here)
+
+
+def _find_stopped(rows: Sequence[_Counted]) -> Iterator[int]:
+    """Yield the index of each row whose counter is the same as in an older checkpoint, although it grew
+    between the others. A counter of epochs or evaluations may stand still for several saves, and grow by one
+    more or less than usual.
+    """
+    wrong = [at for at, row in enumerate(rows) if row.said != row.number]
+    steps = ((_compute_growth(a, b), at) for at, (a, b) in enumerate(pairwise(rows)) if b.number > a.number)
+    least = nsmallest(3, steps)  # of which a row is at the ends of two
+    first_with: dict[int, int] = {}
+    for at, row in enumerate(rows):
+        if not (distance := row.number - first_with.setdefault(row.said, row.number)):
+            continue
+        if row.part.epoch is not None and wrong in ([], [at]):
+            stands = len(rows) > 2
+        else:
+            grown = [growth for growth, n in least if n not in (at - 1, at)]
+            a, b = rows[at - 1], rows[min(at + 1, len(rows) - 1)]
+            grown += [_compute_growth(a, b)] if at + 1 < len(rows) and b.number > a.number else []
+            stands = min(grown, default=0) * distance >= 1
+        if stands:
+            yield at
+
+
+def _compute_growth(a: _Counted, b: _Counted) -> float:
+    """Return by how much a counter grows at least for each step between two checkpoints."""
+    return (b.said - a.said - 1) / (b.number - a.number)
+
+
+def _is_elsewhere(row: _Counted, exact: Collection[int]) -> bool:
+    """Return True if a counter is another checkpoint's.
+
+    Its own checkpoint must count otherwise: later counters are exact again, or the difference is more than
+    one step.
+    """
+    if row.said not in exact and row.said != row.number:
+        return False
+    return any(number > row.number for number in exact) or abs(row.number - row.said) > 1

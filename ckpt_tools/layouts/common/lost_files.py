@@ -75,6 +75,12 @@ def weights_of_a_trainer(c: Checkpoint, beside: Saves) -> Flaws:
         yield loss(text, c.path, sure=False)
 
 
+def lost(c: Checkpoint, beside: Saves, names: Callable[[Checkpoint], frozenset[str]]) -> list[str]:
+    """Return the ``names`` of files that all saves ``beside`` this one have, and this one has not."""
+    siblings = [names(o) for o in beside]
+    return sorted(frozenset.intersection(*siblings) - names(c)) if siblings else []
+
+
 def without_names(
     c: Checkpoint,
     beside: Saves,
@@ -83,18 +89,9 @@ def without_names(
     *,
     sure: bool = True,
 ) -> Flaws:
-    """Yield the ``names`` that a save lacks and all saves ``beside`` it have; each fills {} in ``text``."""
-    for name in sorted(frozenset.intersection(*map(names, beside)) - names(c)) if beside else ():
+    """Yield the ``names`` of files that all saves ``beside`` this one have; each fills {} in ``text``."""
+    for name in lost(c, beside, names):
         yield loss(text.format(name), c.path, sure=sure)
-
-
-def model_alone(c: Checkpoint, others: Saves) -> Flaws:
-    """Yield a model that is saved alone, as an export, if its run has whole states."""
-    full = [o for o in others if (o.layout, o.run, o.kind) == (c.layout, c.run, Kind.PERIODIC)]
-    if c.kind is Kind.RELEASE and full:
-        other = max(full, key=lambda o: o.order).label
-        text = f"{c.path.rpartition('/')[2]} holds no optimizer's state, which {other} beside it holds"
-        yield loss(text, c.path, hint="a start from the model alone needs --kind")
 
 
 def without_optimizer(c: Checkpoint, beside: Saves, models: Collection[str]) -> Flaws:
@@ -168,7 +165,10 @@ def lost_arrays(c: Checkpoint, beside: Saves) -> Flaws:
     """Yield arrays, and lists of arrays, that all the saves ``beside`` it have."""
 
     def names(o: Checkpoint) -> frozenset[str]:
-        told = [p.path.removeprefix(f"{o.path}/") for p in o.parts if p.role == "list" or p.name == ".zarray"]
-        return frozenset(re.sub(r"(.+)/\.zarray", r"array '\1'", path) for path in told)
+        told = (p for p in o.parts if p.role == "list" or p.name == ".zarray")
+        return frozenset(p.path.removeprefix(f"{o.path}/") for p in told)
 
-    yield from without_names(c, beside, names)
+    for path in lost(c, beside, names):
+        name = path.removesuffix("/.zarray")
+        what = path if name == path else f"array {name!r}"
+        yield loss(f"there is no {what}, which the run's other checkpoints have", c.path)

@@ -13,6 +13,7 @@ from ckpt_tools.model.part import Kind
 
 TORCH = ("torch_zip", "torch_legacy")
 JSON = ("json_member",)
+SAFETENSORS = ("safetensors",)
 
 
 class Readers(Struct, frozen=True):

@@ -9,9 +9,8 @@ from functools import cached_property
 from msgspec import Struct, field
 
 from ckpt_tools.layouts import COORDS
-from ckpt_tools.layouts.common.counters import number
+from ckpt_tools.layouts.common.counters import first
 from ckpt_tools.layouts.common.layout import Metadata, whole
-from ckpt_tools.layouts.common.templates import MOST_RANKS
 from ckpt_tools.model.plan import Known
 from ckpt_tools.model.report import Report
 
@@ -26,6 +25,8 @@ _ARGS = {
 """Parallel axis -> what Megatron-LM calls its size."""
 PLACES = ("tp", "pp", "ep")
 """Parallel axes along which each coordinate holds another part of a model."""
+_RANKS = 1 << 20
+"""The most ranks that a job has."""
 
 
 def told_size(axis: str, reports: Iterable[Report]) -> Known | None:
@@ -44,7 +45,7 @@ def told_shards(axis: str, reports: Iterable[Report]) -> Known | None:
 
 def _read_numbers(key: str, reports: Iterable[Report]) -> Iterator[int]:
     numbers = (whole(r.metadata.get(key)) for r in reports)
-    return (n for n in numbers if n and 0 < n <= MOST_RANKS)
+    return (n for n in numbers if n and 0 < n <= _RANKS)
 
 
 def saved_world_size(reports: Iterable[Report]) -> int | None:
@@ -69,7 +70,7 @@ def saved_sizes(reports: Iterable[Report]) -> dict[str, int]:
         if mp := whole(r.metadata.get("mp_world_size")):
             sizes |= {"tp": mp, "dp": whole(r.metadata.get("dp_world_size"))}
         for axis, n in sizes.items():
-            if n and 0 < n <= MOST_RANKS:
+            if n and 0 < n <= _RANKS:
                 out.setdefault(axis, n)
     if "dp" not in out and "world" in out and "tp" in out:
         out["dp"] = max(1, out["world"] // (out["tp"] * out.get("pp", 1) * out.get("cp", 1)))
@@ -81,7 +82,7 @@ def _read_world_size(metadata: Metadata) -> int | None:
     n = whole(metadata.get("args.world_size"))
     if not n and (dp := whole(metadata.get("dp_world_size"))):
         n = dp * (whole(metadata.get("mp_world_size")) or 1)
-    return n if n and 0 < n <= MOST_RANKS else None
+    return n if n and 0 < n <= _RANKS else None
 
 
 _PLACE = re.compile(r"(?:(?:mp|tp|pp)_rank_\d{2,}(?:_\d{3,})*_?)+")
@@ -115,8 +116,8 @@ most names agree with them.
 
 def owner(metadata: Metadata) -> dict[str, int]:
     """Return the rank and the parallel coordinates of the writer, as far as entries of ``_SURE`` tell."""
-    told = ((axis, number(metadata, keys)) for axis, keys in _SURE.items())
-    return {axis: n for axis, n in told if n is not None}
+    told = ((axis, first(metadata, keys)) for axis, keys in _SURE.items())
+    return {axis: n for axis, n in told if n is not None and n >= 0}
 
 
 def likely_rank(metadata: Metadata) -> int | None:

@@ -23,8 +23,6 @@ RANKS = frozenset((*COORDS, "rank", "world", "node"))
 """Fields whose ranges are gone through number by number: more than six digits are another number (a date, a
 process id), and never a rank.
 """
-MOST_RANKS = 1 << 20
-"""The most ranks that a job has."""
 TEXTS = ("prefix", "name", "run")
 """Fields that stand for text without a slash; a ``prefix`` tells runs apart, a ``name`` tells nothing."""
 METRIC = "metric"
