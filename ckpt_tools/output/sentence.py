@@ -43,8 +43,9 @@ def _say_choice(plan: LoadPlan) -> str:
     name, file = c.label, os.path.basename(plan.resume.path or "")
     if plan.resume.path in [p.path for p in c.parts] and c.parts[1:] and file != name:
         name += f" ({file})"  # one of several copies: the file that is loaded
-    has_unfinished = any(f.code == "unfinished-save" for f in plan.warnings)
-    newest = "" if plan.rejected or plan.ahead else f", the newest {'finished ' * has_unfinished}checkpoint"
+    codes = {f.code for f in plan.warnings}
+    which = "finished " if "unfinished-save" in codes else "usable " if "no-layout" in codes else ""
+    newest = "" if plan.rejected or plan.ahead else f", the newest {which}checkpoint"
     return f"Resume from {name}{newest}."
 
 

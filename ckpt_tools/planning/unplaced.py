@@ -39,6 +39,8 @@ from ckpt_tools.storage.retry import ABSENT, there
 
 _MAY_BE_DATA = frozenset(("npz", "npy")) | NO_STATE
 """Formats whose files are mostly data sets and results."""
+_MAY_BE_WHOLE = frozenset({"pointer-not-data", "bad-header", "wrong-format"})
+"""Errors of files that may be whole elsewhere, or in a format that ckpt does not know."""
 _NAMED = 8
 """How many files a hint names one by one."""
 _MOST = 512
@@ -47,7 +49,7 @@ _MOST = 512
 
 def require_none_newer(s: Session, c: Checkpoint, asked: Selection) -> list[Finding]:
     """Return warnings about unplaced files that are later than ``c`` and damaged; [] if the caller chose the
-    files. Raises UsageError if a sound one may be later.
+    files. Raises UsageError if a sound one may be later, or a damaged one where no older save is wanted.
     """
     flags_given = (asked.layout, asked.prefix, asked.kind, asked.max_step) != (None,) * 4
     if flags_given or asked.resume_from == "tracker" or asked.level is Level.PRESENCE:
@@ -63,7 +65,7 @@ def require_none_newer(s: Session, c: Checkpoint, asked: Selection) -> list[Find
 
     unplaced = find_unplaced_files(s, c.mtime_ns, may_count, homes, beside)
     found = list(unplaced_newer.find_unplaced(s.root, unplaced, c, optimizer=optimizer))
-    if hits := [hit for hit in found if hit.effect is None]:
+    if hits := [hit for hit in found if hit.effect is None or asked.no_fallback or asked.strict]:
         raise error_of(unplaced_newer.RULE, replace(hits[0], hint=_say_what_to_do(s, c, hits)))
     return [finding_of(unplaced_newer.RULE, hit) for hit in found]
 
@@ -262,8 +264,8 @@ def _read_named(s: Session, known: UnplacedFile, file: BareFile, of_name: str) -
         array = of in OF_ONE_ARRAY and is_optimizer_state(os.path.relpath(os.path.dirname(file.path), s.root))
         known = replace(known, optimizer=report.held.trained or array, step=step)
     errors = [f for f in report.findings if f.is_error]
-    here = all(f.code != "pointer-not-data" for f in errors)
-    damage = errors[0].message if broken and errors and here else ""
+    sure = broken and any(f.code not in _MAY_BE_WHOLE for f in errors)
+    damage = errors[0].message if sure and all(f.code != "pointer-not-data" for f in errors) else ""
     return replace(known, format=of, state=_holds_state(of), broken=broken, damage=damage)
 
 

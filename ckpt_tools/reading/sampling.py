@@ -23,7 +23,7 @@ from ckpt_tools.settings.parsers import Share
 from ckpt_tools.storage import Identity
 from ckpt_tools.storage.retry import status
 
-_QUESTION = b"when its contents were checked"
+_QUESTION = b"when its contents were last checked"
 
 
 class File(Struct):

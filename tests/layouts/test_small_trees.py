@@ -184,6 +184,8 @@ TREES = table(
             -> exit 2 choice/unplaced-newer
         # A damaged one is no checkpoint, whatever its name: a warning, not a question at each restart.
         step_10.pt step_20.pt {tmp,.tmp_30,tmp_30,agent_0,final}.pt:cut -> step_20.pt +no-layout
+        then as it is | no_fallback=yes -> exit 2 choice/unplaced-newer
+        step_10.pt step_20.pt agent_0.pt:text -> exit 2 choice/unplaced-newer   # maybe packed, and whole
         step_10.pt step_20.pt agent_0.pt agent_1.pt:cut -> exit 2 choice/unplaced-newer
         # An optimizer's state counts beside a model that is cut, too.
         {100/model,model_100}.pt:model100 {200/model,model_200}.pt:model200! {200/optim,optim_200}.pt:optimizer200=
