@@ -25,7 +25,7 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Part, Unseen
 from ckpt_tools.model.plan import Rejected
-from ckpt_tools.model.report import Level
+from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.facts import UnplacedFile
 from ckpt_tools.planning.lost_files import find_headless
@@ -54,7 +54,14 @@ def require_none_newer(s: Session, c: Checkpoint, asked: Selection) -> list[Find
     flags_given = (asked.layout, asked.prefix, asked.kind, asked.max_step) != (None,) * 4
     if flags_given or asked.resume_from == "tracker" or asked.level is Level.PRESENCE:
         return []
-    above = c.parts[0].base if asked.run is not None else s.root
+    found = list(_find_hits(s, c, c.parts[0].base if asked.run is not None else s.root))
+    if hits := [hit for hit in found if hit.effect is None or asked.no_fallback or asked.strict]:
+        raise error_of(unplaced_newer.RULE, replace(hits[0], hint=_say_what_to_do(s, c, hits)))
+    return [finding_of(unplaced_newer.RULE, hit) for hit in found]
+
+
+def _find_hits(s: Session, c: Checkpoint, above: str) -> Iterator[Hit]:
+    """Yield hits on unplaced files in the directory ``above`` that may be later than ``c``."""
     optimizer = _has_optimizer(s, c)
     homes = tuple({f"{p.home}/" for p in c.parts if p.home})
     beside = "" if homes or optimizer else c.parts[0].base  # weights alone: a state may lie beside them
@@ -64,10 +71,7 @@ def require_none_newer(s: Session, c: Checkpoint, asked: Selection) -> list[Find
         return path.startswith(f"{above}/") and not path.startswith(begun)
 
     unplaced = find_unplaced_files(s, c.mtime_ns, may_count, homes, beside)
-    found = list(unplaced_newer.find_unplaced(s.root, unplaced, c, optimizer=optimizer))
-    if hits := [hit for hit in found if hit.effect is None or asked.no_fallback or asked.strict]:
-        raise error_of(unplaced_newer.RULE, replace(hits[0], hint=_say_what_to_do(s, c, hits)))
-    return [finding_of(unplaced_newer.RULE, hit) for hit in found]
+    yield from unplaced_newer.find_unplaced(s.root, unplaced, c, optimizer=optimizer)
 
 
 def _say_what_to_do(s: Session, c: Checkpoint, hits: Sequence[Hit]) -> str:
@@ -263,10 +267,15 @@ def _read_named(s: Session, known: UnplacedFile, file: BareFile, of_name: str) -
         step = max(counters.steps_told(report.metadata), default=None)
         array = of in OF_ONE_ARRAY and is_optimizer_state(os.path.relpath(os.path.dirname(file.path), s.root))
         known = replace(known, optimizer=report.held.trained or array, step=step)
+    return replace(known, format=of, state=_holds_state(of), broken=broken, damage=_describe_damage(report))
+
+
+def _describe_damage(report: Report) -> str:
+    """Return what shows that a file was cut or flipped; "" if it may be whole as it is, or elsewhere."""
     errors = [f for f in report.findings if f.is_error]
-    sure = broken and any(f.code not in _MAY_BE_WHOLE for f in errors)
-    damage = errors[0].message if sure and all(f.code != "pointer-not-data" for f in errors) else ""
-    return replace(known, format=of, state=_holds_state(of), broken=broken, damage=damage)
+    codes = {f.code for f in errors}
+    sure = report.verdict is Verdict.BROKEN and "pointer-not-data" not in codes and codes - _MAY_BE_WHOLE
+    return errors[0].message if sure else ""
 
 
 def _read_unnamed(s: Session, file: UnplacedFile) -> UnplacedFile:
