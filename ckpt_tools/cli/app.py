@@ -133,7 +133,7 @@ class Command(_Line, TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing:
-            args = rename_flags(args, {name for param in self.params for name in param.opts})
+            args = rename_flags(self.name or "", args)
         if self.name != "run":
             return super().parse_args(ctx, args)
         at = args.index("--") if "--" in args else len(args)

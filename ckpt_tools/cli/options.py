@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from importlib import import_module
 from inspect import Parameter, Signature
@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from ckpt_tools import api
 from ckpt_tools.cli import console
 from ckpt_tools.cli.output import Output, read_output, read_settings
+from ckpt_tools.errors import UsageError
 from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Kind
@@ -66,22 +67,26 @@ def formats() -> list[str]:
 
 
 _WORDS_OF_KEEP = ("last", "every", "within", "hourly", "daily", "weekly", "kind")
-RENAMED: Mapping[str, str] = {
-    "--all": "--verbose",
-    "--explain": "--verbose",
-    "--remove": "--undo",
-    "--restore": "--undo",
-    "--ranks": "--rank {}",
-    "--hook-timeout": "--timeout {}",
-    "--max-duration": "--budget {}",
-    "--metrics-file": "--metrics {}",
-    "--metrics-port": "--metrics {}",
-    **{f"--keep-{word}": f"--keep {word}={{}}" for word in _WORDS_OF_KEEP},
-    **dict.fromkeys(("--keep-per-minutes", "--keep-checkpoint-per-n-minutes"), "--keep minutes={}"),
-    "--keep-checkpoint-max": "--keep last={}",
-    "--max-total": "--keep total={}",
+_STARTS = ("plan", "latest", "run", "hook", "stage")
+RENAMED: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "--all": ("--verbose", ("verify",)),
+    "--explain": ("--verbose", _STARTS),
+    "--remove": ("--undo", ("pin",)),
+    "--restore": ("--undo", ("quarantine",)),
+    "--ranks": ("--rank {}", ("stage",)),
+    "--hook-timeout": ("--timeout {}", ("watch",)),
+    "--max-duration": ("--budget {}", ("verify", "report")),
+    "--metrics-file": ("--metrics {}", ("watch",)),
+    "--metrics-port": ("--metrics {}", ("watch",)),
+    **{f"--keep-{word}": (f"--keep {word}={{}}", ("prune",)) for word in _WORDS_OF_KEEP},
+    **dict.fromkeys(
+        ("--keep-per-minutes", "--keep-checkpoint-per-n-minutes"), ("--keep minutes={}", ("prune",))
+    ),
+    "--keep-checkpoint-max": ("--keep last={}", ("prune",)),
+    "--max-total": ("--keep total={}", ("prune",)),
 }
-"""By deprecated flag the words that replace it, in which {} is its value."""
+"""By deprecated flag the words that replace it, in which {} is its value, and the commands that had it."""
+_REPEATED = ("--keep", "--metrics", "--verbose", "--undo")
 GOING: Mapping[str, str] = {
     "color": "set NO_COLOR=1 or FORCE_COLOR=1",
     "fail_on": "--strict for verify; of plan the fields 'warnings' and 'rejected' of --json say it",
@@ -93,24 +98,26 @@ GOING: Mapping[str, str] = {
 """By parameter of another deprecated flag what to do instead. All are accepted for one release."""
 
 
-def rename_flags(args: Sequence[str], known: Container[str]) -> list[str]:
-    """Return a line with the words of RENAMED for its deprecated flags, if the new flag is ``known`` and the
-    old one is not. Warn of each.
+def rename_flags(command: str, args: Sequence[str]) -> list[str]:
+    """Return a command's line with the words of RENAMED for its deprecated flags. Warn of each. Raise
+    UsageError if the flag that replaces one has another value.
     """
     said, words = list[str](), iter(args)
     for word in words:
         old, mark, value = word.partition("=")
-        new = "" if old in known else RENAMED.get(old, "")
+        new, commands = RENAMED.get(old, ("", ()))
         if word == "--":
             return [*said, word, *words]
-        if new.partition(" ")[0] not in known:
+        if command not in commands:
             said.append(word)
             continue
         if "{}" in new and not mark:
             value = next(words, "")
-        new = new.replace("{}", value)
+        new, flag = new.replace("{}", value), new.partition(" ")[0]
         if not {"-q", "--quiet"} & {*args}:
             console.going(old, new)
+        if flag not in _REPEATED and any(f"{other}=".startswith(f"{flag}=") for other in args):
+            raise UsageError(f"{old} {value} contradicts {flag}", f"use {new} alone")
         said += new.split(" ", 1)
     return said
 

@@ -25,7 +25,6 @@ from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Session
-from ckpt_tools.storage.listing import within
 from ckpt_tools.storage.trust import OURS, Trust
 
 
@@ -63,7 +62,7 @@ def quarantine(
             steps = [store.step_to_write(os.path.relpath(t.path, root), t.data) for t in trackers]
             steps += [Step(path, f"{store.place(QUARANTINE)}/{path}") for path in relative]
             number = store.run("quarantine", ", ".join(g.name for g in moving), steps).number
-        rows = [*store.back, *_list_changes(why, trackers, apply)]
+        rows = [*store.changes(), *_list_changes(why, trackers, apply)]
         return Changes("quarantine", root, apply, tuple(rows), findings, number)
 
 
@@ -157,25 +156,26 @@ def restore(
         return Changes("restore", root, apply, tuple(rows), (), number)
 
 
-def _find_moves(store: Store, root: str, path: str) -> list[tuple[Operation, Step]]:
-    """Return (operation, rename) for everything in the quarantine that a path means: of a path outside it,
+def _find_moves(store: Store, root: str, path: str) -> Iterator[tuple[Operation, Step]]:
+    """Yield (operation, rename) for everything in the quarantine that a path means: of a path outside it,
     what was put away the last time. Raises NoCheckpoint if there is nothing.
     """
-    relative, found = os.path.relpath(path, root), list[tuple[Operation, Step]]()
-    put_away = (op for op in store.operations if op.command == "quarantine" and op.status == "done")
-    for op in put_away:
-        meant = (s for s in op.steps if within(s.source, relative) or within(s.target, relative))
-        found += ((op, step) for step in meant if not step.kept and store.is_done(step))
-        if found and not relative.startswith(STATE):
-            break  # the last time that it was put away
-    if not found:
+    relative = os.path.relpath(path, root)
+    has_any = False
+    for operation in store.operations:
+        if operation.command != "quarantine" or operation.status != "done":
+            continue
+        for step in operation.steps:
+            is_meant = any(f"{end}/".startswith(f"{relative}/") for end in (step.source, step.target))
+            if is_meant and not step.kept and step.find_state(store.tree) == "done":
+                has_any = True
+                yield operation, step
+        if has_any and not relative.startswith(STATE):
+            return  # the last time that it was put away
+    if not has_any:
         text = f"nothing that 'ckpt quarantine' put away was {path}"
-        raise NoCheckpoint(text, _explain_list(root))
-    return found
-
-
-def _explain_list(root: str) -> str:
-    return f"'ckpt ls --quarantine {quote(root)}' lists what lies in {STATE}/{QUARANTINE}"
+        hint = f"'ckpt ls --quarantine {quote(root)}' lists what lies in {STATE}/{QUARANTINE}"
+        raise NoCheckpoint(text, hint)
 
 
 def undo(root: str, *, apply: bool = False, state_dir: str | None = None, trust: Trust = OURS) -> Changes:
@@ -187,13 +187,13 @@ def undo(root: str, *, apply: bool = False, state_dir: str | None = None, trust:
         undoable = (op for op in store.operations if op.status == "done" and op.command in journal.UNDOABLE)
         last = next(undoable, None)
         if last is None:
-            text = f"no command that can be taken back has changed anything in {root}"
-            raise NoCheckpoint(text, _explain_list(root))
-        done = [step for step in reversed(last.steps) if store.is_done(step)]
-        for step in (step for step in last.steps if step not in done and not store.is_open(step)):
-            text = f"{os.path.join(root, step.target)} is not as 'ckpt {last.command}' left it"
+            hint = f"'ckpt ls --quarantine {quote(root)}' lists what lies in {STATE}/{QUARANTINE}"
+            raise NoCheckpoint(f"no command that can be taken back has changed anything in {root}", hint)
+        states = [(step, step.find_state(store.tree)) for step in last.steps]
+        for path in (os.path.join(root, step.target) for step, state in states if state == "gone"):
+            text = f"{path} is not as 'ckpt {last.command}' left it"
             raise UsageError(text, "move back by hand what it has put away")
-        rows = _list_undo(store, root, done, apply)
+        rows = _list_undo(store, root, [step for step, state in states[::-1] if state == "done"], apply)
         if apply:
             store.take_back(last)
         return Changes("undo", root, apply, tuple(rows), (), last.number if apply else None)
@@ -203,14 +203,14 @@ def _list_undo(store: Store, root: str, steps: Sequence[Step], done: bool) -> li
     """Return the rows of a command that was taken back already, and of undoing ``steps``. Raises UsageError
     if the old path of a file is taken by now.
     """
-    rows = [*store.back]
+    rows = store.changes()
     for step in steps:
         was, now = os.path.join(root, step.source), os.path.join(root, step.target)
         if step.kept:
             old = os.path.join(root, step.kept)
             rows.append(Change(now, "replaced" if done else "would-replace", f"by {old}"))
             continue
-        if store.identify(step.source) is not None:
+        if store.tree.identify(step.source) is not None:
             raise UsageError(f"{was} exists, and is not replaced", "move it away first")
         rows.append(Change(now, "moved" if done else "would-move", "", was))
     return rows
@@ -224,7 +224,7 @@ def list_quarantine(root: str, *, state_dir: str | None = None, trust: Trust = O
             why = f"{op.command}, {time.strftime('%Y-%m-%d %H:%M', time.localtime(op.at))}"
             for step in op.steps:
                 was, there = (step.target, step.kept) if step.kept else (step.source, step.target)
-                if there.startswith(f"{STATE}/{QUARANTINE}/") and store.identify(there) is not None:
+                if there.startswith(f"{STATE}/{QUARANTINE}/") and store.tree.identify(there) is not None:
                     was, there = os.path.join(root, was), os.path.join(root, there)
                     rows.append(Change(there, "in-quarantine", why, was))
     return Changes("ls", root, applied=False, changes=tuple(rows))
@@ -250,23 +250,21 @@ def point_tracker(s: Session, chosen: Checkpoint) -> Pointed | None:
     tracker.
     """
     layout, base = s.layouts.of(chosen), chosen.parts[0].base
-    tracker = layout.tracker
-    then = tracker.name(chosen) if tracker.file and tracker.read is not None else None
-    if not tracker.file or then is None:
+    then = layout.tracker.name(chosen) if layout.tracker.file else None
+    if not layout.tracker.file or then is None or layout.tracker.read is None:
         return None
-    path, found = os.path.join(base, tracker.file), s.text_tracker(layout.name, base)
-    if found is None:
-        return Pointed(path, None, then, tracker.write(then)) if tracker.always else None
+    path = os.path.join(base, layout.tracker.file)
+    tracker = s.text_tracker(layout.name, base)
+    if tracker is None:
+        data = layout.tracker.write(then)
+        return Pointed(path, None, then, data) if layout.tracker.always else None
     if os.path.islink(path):
         raise UsageError(f"{path} is a link", "point it yourself: ln -sfn")
-    name = found[1]
-    if isinstance(name, Finding):
-        now = name.message
-    elif tracker.names(chosen, name):
+    name = tracker[1]
+    if not isinstance(name, Finding) and layout.tracker.names(chosen, name):
         return None
-    else:
-        now = "nothing readable" if name is None else str(name)
-    return Pointed(path, now, then, tracker.write(then))
+    now = name.message if isinstance(name, Finding) else "nothing readable" if name is None else str(name)
+    return Pointed(path, now, then, layout.tracker.write(then))
 
 
 def find_trackers_naming(s: Session, checkpoints: list[Checkpoint]) -> set[str]:

@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ckpt_tools import __version__
+from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.findings import finding
@@ -19,16 +20,18 @@ from ckpt_tools.formats.seals import document
 from ckpt_tools.formats.seals.document import NAME
 from ckpt_tools.formats.seals.seal import CODE
 from ckpt_tools.guard.fragments import find_state, merge_below, remove_fragments
-from ckpt_tools.guard.targets import WRITTEN, Findings, Target, describe, files_of, find_size, targets
+from ckpt_tools.guard.targets import Target, describe, files_of, find_size, targets
 from ckpt_tools.guard.writing import SEAL_ELSEWHERE, put, remove_abandoned, require_writable
 from ckpt_tools.inspection.digest_pass import DigestPass
-from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.seal import Fragment, Seal, SealedCheckpoint, SealedFile, SealedOne, Sealing
 from ckpt_tools.model.selection import ReadOptions
-from ckpt_tools.planning.engine import GAPS, check_together
+from ckpt_tools.planning.engine import check_together, find_gaps
+from ckpt_tools.planning.lost_files import find_no_model
+from ckpt_tools.planning.trackers import TORN, find_hint
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.reader import place
 from ckpt_tools.reading.scheduler import prefetch
@@ -36,13 +39,11 @@ from ckpt_tools.reading.session import Session, formats_allowed
 from ckpt_tools.reading.unseen import not_seen
 from ckpt_tools.storage import Identity, counted
 from ckpt_tools.storage.retry import is_directory, refresh, status, there
-from ckpt_tools.storage.urls import is_url, normal
+from ckpt_tools.storage.urls import is_normal, is_url
 
 if TYPE_CHECKING:
     from ckpt_tools.guard.signing import Signer
 
-_GAPS = frozenset(rule.id for rule in GAPS)
-"""The ids of rules that find files that a save lacks."""
 Identities = Mapping[str, "Identity | OSError"]
 """Path -> what changes when the file does, or the error if nobody can say."""
 
@@ -123,7 +124,8 @@ class Sealer:
             s.reader.key,
             s.reader.advance,
         )
-        self._about = Findings((), ())
+        self._expected: dict[tuple[str, str], completeness.Expected] = {}
+        self._gaps: dict[CheckpointKey, list[Finding]] = {}  # of each checkpoint and run, found once
         self._alone = set[str]()
         self._signer: Signer | None = None
         if options.sign_key is not None:
@@ -137,10 +139,8 @@ class Sealer:
         prefetch(s, s.parts, Level.STRUCTURE)
         for part in s.parts:
             s.report(part, Level.STRUCTURE)
-        across = check_together(s, s.found.tree, Level.STRUCTURE)
+        check_together(s, s.found.tree, Level.STRUCTURE)
         found, seal_dir = list(targets(s)), options.read.seal_dir
-        saves = {c.key: c for target in found if (c := target.checkpoint)}
-        self._about = Findings(across, list(saves.values()))
         if seal_dir is not None:
             found = [target._replace(seal=place(seal_dir, target.seal)) for target in found]
         self._alone = {target.path for target in found if target.files == (target.path,)}
@@ -239,8 +239,11 @@ class Sealer:
         """Return why a target must not be sealed: also files that an earlier seal names and that are gone,
         and an earlier seal that cannot be used, because nobody knows what it says.
         """
-        if found := self._find_across(target.checkpoint):
-            return found
+        if (c := target.checkpoint) is not None:
+            if c.key not in self._gaps:
+                self._gaps[c.key] = self._find_gaps(c, target.siblings)
+            if self._gaps[c.key]:
+                return self._gaps[c.key]
         out = [f for path in target.files for f in self._find_wrong_in(path)]
         seals = self.session.indexes.seals
         if not self.options.again:
@@ -251,10 +254,26 @@ class Sealer:
             out += (f for f in unique if f.severity is Severity.ERROR or f.code == "seal-broken")
         return out
 
-    def _find_across(self, c: Checkpoint | None) -> list[Finding]:
-        """Return what a checkpoint lacks, or that its save goes on."""
-        about = self._about.find(c, {part.path for part in c.parts}) if c else ()
-        return [f for f in about if (f.is_error and f.rule in _GAPS) or f.code in WRITTEN]
+    def _find_gaps(self, c: Checkpoint, siblings: Sequence[Checkpoint]) -> list[Finding]:
+        """Return what the checkpoint lacks, or that its save goes on."""
+        s, run = self.session, (c.layout, c.run)
+        if c.unfinished:
+            return [finding("unfinished-save", "the save never finished", path=c.path, hint=find_hint(s, c))]
+        if run not in self._expected:
+            finished = [o for o in siblings if not o.unfinished]
+            self._expected[run] = completeness.expected(finished, s.layouts)
+        found = find_gaps(c, self._expected[run]) or [*find_no_model(s, c)]
+        gaps = [f for f in found if f.severity is not Severity.NOTE]
+        if (gaps or any(map(self._is_torn, c.parts))) and s.unfinished(c, siblings):
+            why = gaps[0].message if gaps else "its newest files end early: it may still be written"
+            return [finding("unfinished-save", why, path=c.path, hint=find_hint(s, c))]
+        return [f for f in gaps if f.severity is Severity.ERROR]
+
+    def _is_torn(self, part: Part) -> bool:
+        """Return whether a file ends early, and nothing says that its save was finished."""
+        report = self.session.reports.get(part.path)
+        found = report.findings if report else ()
+        return any(f.code in TORN and f.severity is Severity.WARNING for f in found)
 
     def _find_wrong_in(self, path: str) -> list[Finding]:
         """Return what keeps a file from being sealed, as far as its structure tells."""
@@ -310,7 +329,7 @@ class Sealer:
 def _join_inside(home: str, name: str) -> str:
     """Return the path of ``name`` below ``home``. Raises UsageError if it lies outside."""
     path = os.path.join(home, name) if is_url(home) else os.path.normpath(os.path.join(home, name))
-    if not path.startswith(f"{home.rstrip('/')}/") or path != normal(path):
+    if not path.startswith(f"{home.rstrip('/')}/") or not is_normal(path):
         raise UsageError(f"{name} lies outside {home}", "a seal names only files of its checkpoint")
     return path
 

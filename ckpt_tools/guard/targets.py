@@ -30,14 +30,14 @@ from ckpt_tools.planning.engine import check_together
 from ckpt_tools.reading.scheduler import prefetch
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import not_seen
-from ckpt_tools.storage.listing import within
 from ckpt_tools.storage.retry import ABSENT, status, there
 from ckpt_tools.storage.urls import is_url
 
 
 class Target(NamedTuple):
     """What gets one seal: the directory or file at ``path``. Names in ``seal`` are relative to ``base``;
-    ``files`` are absolute. It is missed while a file ``beside`` it is there.
+    ``files`` are absolute. It is missed while a file ``beside`` it is there; ``siblings`` are the run's
+    checkpoints.
     """
 
     path: str
@@ -46,16 +46,17 @@ class Target(NamedTuple):
     files: tuple[str, ...]
     beside: tuple[str, ...] = ()
     checkpoint: Checkpoint | None = None
+    siblings: Sequence[Checkpoint] = ()
 
 
 def targets(s: Session) -> Iterator[Target]:
     """Yield all that can have a seal: the checkpoints of each run, newest first, then other files."""
     runs = s.runs(grouping.group(s.parts, s.layouts)).values()
-    uses = Counter(home for run in runs for c in run for home in {p.home for p in c.parts})
+    uses = Counter(home for run in runs for c in run for home in _find_homes(c))
     all_homes, taken = sorted(uses), set[str]()
     for run in runs:
         for c in sorted(run, key=lambda c: (c.order, c.path), reverse=True):
-            home, *others = {p.home for p in c.parts}
+            home, *others = _find_homes(c)
             if home and not others and uses[home] == 1 and s.found.tree:  # it has the directory to itself
                 first, end = bisect(all_homes, f"{home}/"), bisect(all_homes, f"{home}0")  # "0" follows "/"
                 files = {*files_of(home, all_homes[first:end]), *(p.path for p in s.members(c).parts)}
@@ -64,7 +65,7 @@ def targets(s: Session) -> Iterator[Target]:
                 found = list(_split(s, c))
             for target in found:
                 taken.update(target.files)
-                yield target._replace(checkpoint=c)
+                yield target._replace(checkpoint=c, siblings=run)
     yield from _find_loose(s, taken)
 
 
@@ -79,7 +80,12 @@ def _find_loose(s: Session, taken: set[str]) -> Iterator[Target]:
     for path in graphs:  # has no state; missed while the files of its run are there
         home, name = os.path.split(path)
         owners = [name.removesuffix(end) + own for end, own in s.layouts.unneeded if name.endswith(end)]
-        yield _make_target(path, tuple(owner for owner in owners if f"{home}/{owner}" in parts))
+        owners_here = tuple(owner for owner in owners if f"{home}/{owner}" in parts)
+        yield _make_target(path)._replace(beside=owners_here)
+
+
+def _find_homes(c: Checkpoint) -> set[str]:
+    return {part.home for part in c.parts}
 
 
 def _split(s: Session, c: Checkpoint) -> Iterator[Target]:
@@ -90,15 +96,16 @@ def _split(s: Session, c: Checkpoint) -> Iterator[Target]:
     places = [(p.role, p.rank, p.coords, p.role == "data" and p.path) for p in parts]
     alike = Counter(places)
     for part, place in zip(parts, places, strict=True):
-        home = os.path.dirname(part.path)
         others = [other.path for other in parts if other is not part and alike[place] == 1]
-        names = tuple(os.path.relpath(path, home) for path in others if within(path, home))
-        yield _make_target(part.path, names)
+        names = (os.path.relpath(other, os.path.dirname(part.path)) for other in others)
+        yield _make_target(part.path)._replace(
+            beside=tuple(name for name in names if not name.startswith("../"))
+        )
 
 
-def _make_target(path: str, missed_with: tuple[str, ...] = ()) -> Target:
+def _make_target(path: str) -> Target:
     base, name = os.path.split(path)
-    return Target(path, base, f"{base}/{beside(name)}", (path,), missed_with)
+    return Target(path, base, f"{base}/{beside(name)}", (path,))
 
 
 def files_of(home: str, others: Sequence[str] = ()) -> Iterator[str]:
@@ -167,16 +174,16 @@ class Group(Struct, frozen=True):
         return sum(map(find_size, self.files))
 
     def holds(self, path: str) -> bool:
-        return path in self.files or any(within(path, own) for own in self.paths)
+        return path in self.files or any(f"{path}/".startswith(f"{own}/") for own in self.paths)
 
     def is_below(self, path: str) -> bool:
-        return all(own != path and within(own, path) for own in self.paths)
+        return all(own.startswith(f"{path.rstrip('/')}/") for own in self.paths)
 
     def is_meant_by(self, path: str) -> bool:
         """Return whether a path means the group: its own, one above it, or a prefix such as TensorFlow's."""
-        c = self.checkpoint
-        is_prefix = c is not None and c.path == path and not os.path.isdir(path)
-        return is_prefix or path in self.paths or self.is_below(path)
+        if self.checkpoint and self.checkpoint.path == path and not os.path.isdir(path):
+            return True
+        return path in self.paths or self.is_below(path)
 
 
 def groups(s: Session) -> list[Group]:
@@ -184,15 +191,18 @@ def groups(s: Session) -> list[Group]:
     by_owner: dict[object, list[Target]] = defaultdict(list)
     for target in targets(s):
         by_owner[target.checkpoint.key if target.checkpoint else target.path].append(target)
-    return [_make_group(rows) for rows in by_owner.values()]
-
-
-def _make_group(rows: Sequence[Target]) -> Group:
-    paths = [row.path for row in rows]
-    for home, name in (os.path.split(row.path) for row in rows if row.files == (row.path,)):
-        paths += filter(there, (f"{home}/{beside(name)}", f"{home}/{signature_beside(name)}"))
-    files = chain.from_iterable(row.files for row in rows)
-    return Group(tuple(dict.fromkeys(paths)), tuple(dict.fromkeys(files)), rows[0].checkpoint)
+    out = list[Group]()
+    for rows in by_owner.values():
+        paths, files = dict[str, None](), dict[str, None]()
+        for row in rows:
+            paths[row.path] = None
+            files.update(dict.fromkeys(row.files))
+            if row.files == (row.path,):
+                home, name = os.path.split(row.path)
+                hidden = (f"{home}/{made(name)}" for made in (beside, signature_beside))
+                paths.update(dict.fromkeys(path for path in hidden if there(path)))
+        out.append(Group(tuple(paths), tuple(files), rows[0].checkpoint))
+    return out
 
 
 def find_named(found: Sequence[Group], paths: Sequence[str], root: str) -> list[Group]:
@@ -212,14 +222,13 @@ def find_named(found: Sequence[Group], paths: Sequence[str], root: str) -> list[
     return list(dict.fromkeys(out))
 
 
-_GRAVITY = (Verdict.OK, Verdict.SUSPECT, Verdict.BROKEN, Verdict.UNKNOWN)
-WRITTEN = frozenset({"in-use", "unfinished-save"})
+_WRITTEN = frozenset({"in-use", "unfinished-save"})
 
 
 class Checked(Struct, frozen=True):
     """The outcome of one verification; ``written``: somebody still writes the checkpoint, so nothing is
-    known. ``findings`` have paths and are no notes; all files were checked to ``level`` at least. ``unread``
-    tells of a file that could not be read, for another reason than damage to its index.
+    known. ``findings`` have paths and are no notes; all files were checked to ``level`` at least. Of the
+    ``hidden`` files nothing is known because their index is damaged.
     """
 
     verdict: Verdict
@@ -228,7 +237,7 @@ class Checked(Struct, frozen=True):
     files: int
     size: int
     level: Level = Level.CONTENT
-    unread: Finding | None = None
+    hidden: frozenset[str] = frozenset()
 
     @property
     def codes(self) -> tuple[str, ...]:
@@ -250,7 +259,7 @@ def verify(
     for part in near:
         s.report(part, Level.STRUCTURE)
     others = checkpoints if window is None else window
-    about = Findings([*not_seen(s), *check_together(s, s.found.tree, Level.CONTENT, window)], others)
+    about = _Findings([*not_seen(s), *check_together(s, s.found.tree, Level.CONTENT, window)], others)
     out = {}
     for c in checkpoints:
         own = members[c.key]
@@ -263,7 +272,7 @@ def verify(
     return out
 
 
-class Findings:
+class _Findings:
     """Findings on several checkpoints, by path and by each directory above it."""
 
     def __init__(self, findings: Iterable[Finding], checkpoints: Sequence[Checkpoint]) -> None:
@@ -291,19 +300,18 @@ class Findings:
 
 def _conclude(s: Session, parts: Sequence[Part], across: Iterable[Finding]) -> Checked:
     """Return the outcome for a checkpoint, from its files' reports and the findings ``across`` files."""
-    own = list(filter(None, (s.reports.get(part.path) for part in parts)))
-    found = [f.at(report.path) for report in own for f in report.findings]
+    own = [s.known(part) for part in parts if part.path in s.reports]
+    found = [replace(f, path=f.path or report.path) for report in own for f in report.findings]
     serious = [f for f in dict.fromkeys([*found, *across]) if f.severity is not Severity.NOTE]
     hidden = {part.path for part in parts if s.indexes.hidden(part.path)}  # by damage to an index
-    causes = [f for f in serious if f.path not in hidden]
     return Checked(
-        verdict=_find_verdict(s, parts, own, causes, hidden),
-        written=not WRITTEN.isdisjoint(f.code for f in serious),
+        verdict=_find_verdict(s, parts, own, [f for f in serious if f.path not in hidden], hidden),
+        written=not _WRITTEN.isdisjoint(f.code for f in serious),
         findings=tuple(serious),
         files=len(parts),
         size=sum(max(0, part.size) for part in parts),
         level=min((report.level for report in own), default=Level.PRESENCE),
-        unread=next((f for f in causes if f.code == "unreadable"), None),
+        hidden=frozenset(hidden),
     )
 
 
@@ -315,7 +323,8 @@ def _find_verdict(
         verdicts.add(Verdict.UNKNOWN)
     elif hidden:
         verdicts.add(Verdict.BROKEN)
-    return max(verdicts, key=_GRAVITY.index)
+    order = (Verdict.UNKNOWN, Verdict.BROKEN, Verdict.SUSPECT)
+    return next((v for v in order if v in verdicts), Verdict.OK)
 
 
 def _find_in_seals(s: Session, c: Checkpoint, parts: Sequence[Part]) -> Iterator[Finding]:

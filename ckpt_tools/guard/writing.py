@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from ckpt_tools.errors import UsageError, explain_refusal
+from ckpt_tools.errors import CannotLook, UsageError, explain_refusal
 from ckpt_tools.formats.seals import document
 from ckpt_tools.formats.seals.document import FRAGMENTS
 from ckpt_tools.storage.urls import READ_ONLY, is_url
@@ -42,20 +42,24 @@ def put(path: str, data: bytes, *, away: bool) -> None:
     directory is not: one that is deleted meanwhile would come back with nothing but a seal in it.
     """
     need = "the right to write objects" if is_url(path) else "a directory that you may write, and room in it"
-    hint = f"it needs {need}, and no other writer; or keep seals elsewhere with CKPT_SEAL_DIR=DIR"
+    hint = f"it needs {need}; or keep seals elsewhere with CKPT_SEAL_DIR=DIR"
     with explain_refusal(f"the seal {path} could not be written", hint):
-        if is_url(path):
-            from ckpt_tools.storage.stores.mounts import object_of, store_of
-
-            seen: Object | None = None
-            with suppress(FileNotFoundError):
-                seen = object_of(path)
-            store, key = store_of(path)
-            store.put(key, data, seen)
+        if not is_url(path):
+            home, name = os.path.split(path)
+            with opened_home(home, make=True, away=away) as at:
+                _put_file(at, name, data)
             return
-        home, name = os.path.split(path)
-        with opened_home(home, make=True, away=away) as at:
-            _put_file(at, name, data)
+        from ckpt_tools.storage.stores.mounts import object_of, store_of
+
+        seen: Object | None = None
+        with suppress(FileNotFoundError):
+            seen = object_of(path)
+        store, key = store_of(path)
+        try:
+            store.put(key, data, seen)
+        except FileExistsError as e:
+            text = f"the seal {path} was not written: {e.strerror}"
+            raise CannotLook(text, "run it again: what is there now is compared first") from e
 
 
 @contextmanager

@@ -99,7 +99,7 @@ class Reading(Struct, frozen=True, kw_only=True):
     stores: StoreOptions | None = None
 
 
-class ReadOptions(Reading, frozen=True):
+class ReadOptions(Reading, frozen=True, kw_only=True):
     """How files are read for one answer: ``Reading``, and what is not asked of a choice.
 
     With ``by_store`` the checksums that stores keep are used in place of bytes that are not read. ``explain``
@@ -127,7 +127,7 @@ _ALLOWED: Mapping[str, tuple[object, ...]] = {
 }
 
 
-class Selection(Reading, frozen=True):
+class Selection(Reading, frozen=True, kw_only=True):
     """The request of ``latest`` and ``plan`` (docs/design.md sections 5 and 7); defaults are those of the
     commands.
 

@@ -26,9 +26,9 @@ class _Faults(Struct):
 
     version: Literal[1] = 1
     fault_ranks: list[Rank] | UnsetType = UNSET
-    FaultRankIds: list[int | str] | str | UnsetType = UNSET
+    FaultRankIds: list[int | str] | int | str | UnsetType = UNSET
     fault_nodes: list[str] = []
-    node_ranks: dict[str, list[Rank]] | UnsetType = UNSET
+    node_ranks: dict[str, list[Rank]] | None = None
 
 
 def ranks(value: Iterable[object]) -> list[int]:
@@ -43,8 +43,9 @@ def _list_rank_sets(faults: _Faults) -> Iterator[list[int]]:
     if faults.FaultRankIds is not UNSET:
         ids = faults.FaultRankIds
         words = re.findall(r"[^\s,\[\]'\"]+", ids) if isinstance(ids, str) else ids
-        yield checked(words, list[Rank], strict=False)
-    if faults.node_ranks is not UNSET:
+        listed = words if isinstance(words, list) else [words]
+        yield ranks(int(w) if isinstance(w, str) and re.fullmatch("[0-9]{1,9}", w) else w for w in listed)
+    if faults.node_ranks is not None:
         for node in faults.fault_nodes:
             if node not in faults.node_ranks:
                 raise ValueError(f"node_ranks does not know the fault node {node!r}")

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from msgspec import Struct, toml
+from msgspec import DecodeError, Struct, toml
 from msgspec.structs import replace
 
 from ckpt_tools.errors import UsageError, explain_refusal
@@ -166,7 +166,7 @@ def _read(path: str, believed: Trust) -> dict[str, Any] | None:
     try:
         text = data.decode("utf-8-sig")  # some editors begin a file with a byte order mark
         table: dict[str, Any] = toml.decode(text)
-    except (ValueError, RecursionError) as e:
+    except (DecodeError, ValueError, RecursionError) as e:  # before msgspec 0.20 the one is not the other
         why = f"configuration file {path!r} is not valid TOML: {e}"
         raise UsageError(why, "correct it, or add --config FILE") from e
     if not project:

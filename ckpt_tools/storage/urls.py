@@ -69,10 +69,16 @@ def common(paths: Sequence[str]) -> str:
     return joined(store, os.path.commonpath([f"/{split(path)[1]}" for path in paths])[1:])
 
 
+def is_normal(path: str) -> bool:
+    """Return True if a path or URL has no redundant part, such as ``..`` and ``//``."""
+    rest = f"/{path.partition('://')[2]}" if is_url(path) else path
+    return rest == os.path.normpath(rest)
+
+
 def normal(path: str) -> str:
     """Return a path or URL without ``..`` and ``//``; the scheme of a URL stays."""
     store, separator, rest = path.partition("://")
-    return f"{store}{separator}{os.path.normpath(f'/{rest}')[1:]}" if is_url(path) else os.path.normpath(path)
+    return f"{store}{separator}{os.path.normpath(rest)}" if is_url(path) else os.path.normpath(path)
 
 
 def split(url: str) -> tuple[str, str]:

@@ -181,9 +181,19 @@ def test_a_seal_that_was_refused_is_put_again(tmp_path: Path, monkeypatch: pytes
         assert looks(watched, 3) == []
 
 
-def test_what_could_not_be_looked_at_is_no_success(tmp_path: Path, proxy: Proxy, through: Bucket) -> None:
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Rule(PORTAL, path=r"/run$"),  # HEAD of the root: it is no file for that
+        Rule(PORTAL, path="latest_checkpointed_iteration"),
+    ],
+    ids=["root", "tracker"],
+)
+def test_what_could_not_be_looked_at_is_no_success(
+    tmp_path: Path, proxy: Proxy, through: Bucket, rule: Rule
+) -> None:
     """Also where no checkpoint is known to be anything, because all of them seem to be written."""
     through.upload(megatron(tmp_path / "run"), "run")
     with reached(through, tmp_path):
-        rule = proxy.add(Rule(PORTAL, path="latest_checkpointed_iteration"))
+        proxy.add(rule)
         assert ran(through, []) == 5 and rule.matched

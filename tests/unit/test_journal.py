@@ -12,7 +12,7 @@ import pytest
 
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.guard import journal
-from ckpt_tools.guard.journal import Step
+from ckpt_tools.guard.journal import Step, Tree
 from ckpt_tools.guard.quarantine import undo
 from ckpt_tools.storage.trust import Untrusted
 
@@ -58,7 +58,7 @@ def test_what_was_saved_anew_stays_and_what_went_is_swept(root: Path) -> None:
         store.run("prune", "", [Step("a", ".ckpt/trash/000001/a")])
         (root / "a").write_text("saved anew")
         store.resume()
-        assert not store.back
+        assert not store.changes()
     assert text_of(root) == {"a": "saved anew", "b/c": "b/c", "b/d": "b/d"}
 
 
@@ -114,9 +114,11 @@ def test_the_journal_of_somebody_else_is_refused(root: Path) -> None:
 
 
 def test_a_file_that_was_given_its_second_name_is_moved_once(root: Path) -> None:
+    at = os.open(root, os.O_RDONLY)
+    tree = Tree(str(root), at)
     os.link(root / "a", root / "x")
-    with journal.opened(str(root)) as store:
-        store.do(Step("a", "x", what=store.identify("a")))
+    Step("a", "x", what=tree.identify("a")).do(tree)
+    os.close(at)
     assert not (root / "a").exists() and (root / "x").read_text() == "a"
 
 

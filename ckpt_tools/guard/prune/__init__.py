@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from glob import escape
@@ -17,7 +17,7 @@ from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.guard import journal
 from ckpt_tools.guard.journal import Step, Store
-from ckpt_tools.guard.prune.entries import Entry, Seen, count_freed, find_entries, identify_files
+from ckpt_tools.guard.prune.entries import Entry, count_freed, find_entries, identify_files
 from ckpt_tools.guard.prune.policy import Policy, Save, choose_kept, pin
 from ckpt_tools.guard.prune.protected import find_bests, find_need, find_obstacle, find_protected, find_stages
 from ckpt_tools.guard.writing import DELETE_ELSEWHERE, require_writable
@@ -79,7 +79,7 @@ def prune(
                 row_of |= {e.name: _make_row(e, why, apply) for e in written}
             elif deleter:
                 deleter.remove(s, going, ask)
-        rows = [*finished, *(store.back if store else ()), *row_of.values()]
+        rows = [*finished, *(store.changes() if store else ()), *row_of.values()]
         return Changes("prune", root, apply, tuple(rows), _find_versions(root) if going else (), number)
 
 
@@ -180,51 +180,43 @@ def _remove(
     because somebody wrote them after they were verified). If there are any, all come back first, and the
     others are moved again.
     """
-    root, staying = s.root, list[Entry]()
-    while going:
-        place = store.place("trash")
-        why, steps = ", ".join(e.group.label for e in going), _list_steps(s, going, place)
-        operation = store.run("prune", why, steps)
-        written = [e for e in going if _identify_moved(e, root, place) != e.seen]
-        if not written:
-            break
+    if not going:
+        return None, []
+    place, root, steps = store.place("trash"), s.root, list[Step]()
+    for e in going:
+        stage = find_stages(s, e)
+        ordered = sorted(e.group.paths, key=lambda path: (stage(path), path))
+        steps += [_make_step(place, root, path) for path in ordered]
+    operation = store.run("prune", ", ".join(e.group.label for e in going), steps)
+    in_trash = [[f"{root}/{_make_step(place, root, path).target}" for path in e.group.paths] for e in going]
+    written = [e for e, paths in zip(going, in_trash, strict=True) if identify_files(paths) != e.seen]
+    if written:
         store.take_back(operation)
-        staying += written
-        going = [e for e in going if e not in written]
-    else:
-        return None, staying
+        number, more_written = _remove(store, s, [e for e in going if e not in written], ask)
+        return number, [*written, *more_written]
     try:
         ask()
     except CannotLook:
         store.take_back(operation)
         raise
     _remove_empty(store, root, going)
-    store.finish(operation)
-    if problems := store.sweep():
+    if problems := store.empty_trash(operation):
         text = f"{len(problems):,} of the files that were moved to .ckpt/trash cannot be removed"
-        first = problems[0]
-        raise CannotLook(f"{text}: {first.filename}: {first.strerror}", "the next command tries it again")
-    return operation.number, staying
+        why = problems[0]
+        raise CannotLook(f"{text}: {why.filename}: {why.strerror}", "the next command tries it again")
+    return operation.number, []
 
 
-def _list_steps(s: Session, going: Sequence[Entry], place: str) -> Iterator[Step]:
-    """Yield the moves into the trash, checkpoint by checkpoint, its files by their stages."""
-    for e in going:
-        stage = find_stages(s, e)
-        for path in sorted(e.group.paths, key=lambda path: (stage(path), path)):
-            relative = os.path.relpath(path, s.root)
-            yield Step(relative, f"{place}/{relative}")
-
-
-def _identify_moved(e: Entry, root: str, place: str) -> Seen:
-    return identify_files([f"{root}/{place}/{os.path.relpath(path, root)}" for path in e.group.paths])
+def _make_step(place: str, root: str, path: str) -> Step:
+    relative = os.path.relpath(path, root)
+    return Step(relative, f"{place}/{relative}")
 
 
 def _remove_empty(store: Store, root: str, gone: Sequence[Entry]) -> None:
     """Remove the directories of checkpoints whose files were removed one by one."""
     homes = {part.home for e in gone for part in e.checkpoint.parts if part.home}
     for home in sorted(homes, reverse=True):
-        with suppress(OSError, ValueError), store.above(os.path.relpath(home, root)) as at:
+        with suppress(OSError, ValueError), store.tree.above(os.path.relpath(home, root)) as at:
             os.rmdir(at[1], dir_fd=at[0])
 
 

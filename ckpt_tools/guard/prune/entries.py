@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from msgspec import Struct
@@ -23,6 +23,7 @@ from ckpt_tools.planning.verification import read_step
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import HINT, not_seen
 from ckpt_tools.settings import plugins
+from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import lstat, there
 from ckpt_tools.storage.urls import is_url
 
@@ -105,12 +106,27 @@ def identify_files(paths: Sequence[str]) -> Seen:
     """Return what lies at and below some paths. A rename does not change the result; writing there does."""
     out = []
     for number, path in enumerate(paths):
+        is_tree = os.path.isdir(path) and not os.path.islink(path)
         below = [os.path.join(home, name) for home, _, names in os.walk(path) for name in names]
         with suppress(FileNotFoundError):
-            for one in below if os.path.isdir(path) else [path]:
+            for one in below if is_tree else [path, *below]:
                 info = os.lstat(one)
                 out.append((number, one[len(path) :], info.st_ino, info.st_size, info.st_mtime_ns))
     return tuple(sorted(out))
+
+
+def walk_below(home: str) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Walk a directory as ``os.walk`` does, in a store too."""
+    if not is_url(home):
+        yield from os.walk(home)
+        return
+    left = [home]
+    while left:
+        here = left.pop()
+        entries = entries_of(here)
+        below = [e.name for e in entries if e.is_dir()]
+        yield here, below, [e.name for e in entries if not e.is_dir()]
+        left += [f"{here}/{name}" for name in below]
 
 
 def _why_not_asked(s: Session, c: Checkpoint, selection: Selection) -> str:
@@ -128,7 +144,9 @@ def _why_not_asked(s: Session, c: Checkpoint, selection: Selection) -> str:
 
 def _why_not_good(checked: Checked) -> str:
     """Return why a verified checkpoint is not good, or "". Raises CannotLook if a file could not be read."""
-    if what := checked.unread:
+    causes = [f for f in checked.findings if f.path not in checked.hidden]
+    if blind(causes):
+        what = next(f for f in causes if f.code == "unreadable")
         raise CannotLook(f"{what.path}: {what.message}: nothing is removed", HINT.partition(",")[0])
     codes = ", ".join(checked.codes[:4])
     if checked.written:

@@ -13,16 +13,15 @@ from typing import Literal
 from msgspec import Struct, to_builtins
 
 from ckpt_tools.errors import CannotLook, UsageError, explain_refusal
-from ckpt_tools.guard.prune.entries import Entry
+from ckpt_tools.guard.prune.entries import Entry, walk_below
 from ckpt_tools.guard.prune.protected import find_stages
 from ckpt_tools.model.answers import Change
 from ckpt_tools.planning.first_launch import place
 from ckpt_tools.reading.session import Session
 from ckpt_tools.settings import checked_json, resolve
 from ckpt_tools.storage import trust
-from ckpt_tools.storage.listing import Names, walk
 from ckpt_tools.storage.retry import is_directory
-from ckpt_tools.storage.stores.mounts import object_of, refresh, store_of
+from ckpt_tools.storage.stores.mounts import object_of, refresh, refresh_objects, store_of
 from ckpt_tools.storage.stores.store import Object
 from ckpt_tools.storage.trust import OURS, Trust
 from ckpt_tools.storage.urls import split
@@ -47,10 +46,13 @@ class Deletion(Struct, frozen=True):
 
     def look(self) -> dict[str, Object]:
         """Return key -> object for all that lies at and below its paths at this moment. Raises CannotLook."""
-        found = dict[str, Object]()
+        known, found = {o.key for o, _ in self.objects}, dict[str, Object]()
         try:
             for path in self.paths:
-                refresh(path)
+                if split(path)[1] not in known:
+                    refresh(path)
+                elif failed := refresh_objects([path]):
+                    raise failed[path]
                 with suppress(FileNotFoundError):
                     found |= {split(url)[1]: of for url, of in _list_objects([path]).items()}
         except OSError as e:
@@ -76,13 +78,8 @@ def _list_objects(paths: Sequence[str]) -> dict[str, Object]:
     """Return URL -> object for all that lies at and below some paths, as it was listed. Raises OSError."""
     urls = list[str]()
     for path in paths:
-        if not is_directory(path):
-            urls.append(path)
-            continue
-        for _, entries in walk(path, Names):
-            if isinstance(entries, OSError):
-                raise entries
-            urls += [e.path for e in entries if not e.is_dir()]
+        below = (f"{home}/{name}" for home, _, names in walk_below(path) for name in names)
+        urls += below if is_directory(path) else [path]
     return {url: object_of(url) for url in sorted(urls)}
 
 
@@ -140,21 +137,21 @@ class Deleter(Struct, frozen=True):
                 raise checked_json.Invalid(f"it is about {note.root}")
         except FileNotFoundError:
             return []
-        except (OSError, ValueError) as e:
-            text = f"{path}, which says what was being deleted, cannot be used: {e}"
+        except OSError as e:
+            raise CannotLook(f"{path} cannot be read: {e.strerror}") from e
+        except (checked_json.NoJson, checked_json.Invalid) as e:
             hint = "see with 'ckpt verify' what is left of checkpoints, then remove that file"
-            raise CannotLook(text, hint) from e
+            raise CannotLook(f"{path}, which says what was being deleted, is damaged: {e}", hint) from e
         begun = [d for d in note.checkpoints if d.is_begun()]
         if begun:
             self._delete(begun)
         elif note.checkpoints:
             self._write([])
         why = "the rest of what an interrupted prune had begun to remove"
+        sizes = (sum(o.size for o, _ in d.objects) for d in begun)
         return [
-            Change(
-                d.paths[0], "removed", why, None, d.label, len(d.objects), sum(o.size for o, _ in d.objects)
-            )
-            for d in begun
+            Change(d.paths[0], "removed", why, None, d.label, len(d.objects), size)
+            for d, size in zip(begun, sizes, strict=True)
         ]
 
     def _write(self, deletions: Sequence[Deletion]) -> None:

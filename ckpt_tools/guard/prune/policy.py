@@ -166,9 +166,10 @@ def read_pins(root: str) -> frozenset[str]:
             out.add(body.path)
     except FileNotFoundError:
         pass
-    except (OSError, ValueError) as e:
-        text = f"which checkpoints are pinned cannot be read in {home}: {getattr(e, 'strerror', None) or e}"
-        raise CannotLook(text, "if a pin there is damaged, remove it and pin its checkpoint again") from e
+    except OSError as e:
+        raise CannotLook(f"which checkpoints are pinned cannot be read: {e.filename}: {e.strerror}") from e
+    except ValueError as e:
+        raise CannotLook(f"a pin in {home} is damaged: {e!r}", "pin its checkpoint again") from e
     return frozenset(out)
 
 
@@ -192,7 +193,7 @@ def pin(
             _write(home, name, remove, trusted)
         state = f"{'would-be-' if dry_run else ''}{'unpinned' if remove else 'pinned'}"
         rows = [Change(os.path.join(root, name), state, "", None, label) for name, label in labels.items()]
-        return Changes("pin", root, not dry_run, (*store.back, *rows))
+        return Changes("pin", root, not dry_run, (*store.changes(), *rows))
 
 
 def _find_labels(root: str, paths: list[str], remove: bool, selection: Selection) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Any
 from ckpt_tools.discovery.exclude import STATE
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats.seals.document import FRAGMENTS, is_apart
-from ckpt_tools.guard.prune.entries import Entry, find_age
+from ckpt_tools.guard.prune.entries import Entry, find_age, walk_below
 from ckpt_tools.guard.prune.policy import find_pins
 from ckpt_tools.guard.quarantine import find_trackers_naming
 from ckpt_tools.model.part import Kind, Part
@@ -23,9 +23,9 @@ from ckpt_tools.planning import first_launch
 from ckpt_tools.planning.choice_warnings import find_named_as_best
 from ckpt_tools.reading.session import Session
 from ckpt_tools.settings import checked_json, resolve
-from ckpt_tools.storage import opened
-from ckpt_tools.storage.listing import Names, walk, within
-from ckpt_tools.storage.retry import is_directory, is_file, is_link
+from ckpt_tools.storage import opened, trust
+from ckpt_tools.storage.listing import within
+from ckpt_tools.storage.retry import is_directory, is_file
 from ckpt_tools.storage.trust import Trust
 from ckpt_tools.storage.urls import is_url, real_path
 
@@ -46,24 +46,26 @@ def find_decided(plan_dir: str | None, trusted: Trust) -> frozenset[str]:
             raise CannotLook(text, "check that it is mounted, or name another with --plan-dir")
         return frozenset()
     try:
-        for directory, _, names in os.walk(home, onerror=_raise):
-            for name in names:
-                if name == first_launch.LAST or _DECISION.fullmatch(name):
-                    body = _read_decision(os.path.join(directory, name), trusted)
-                    loaded = [body.get(key) for key in ("checkpoint", "resume", "shared", "ranks")]
-                    nodes = checked_json.nodes([*loaded, {"path": body.get("path")}])
-                    paths = (node.get("path") for node in nodes if isinstance(node, dict))
-                    out |= {real_path(path) for path in paths if isinstance(path, str)}
+        with trust.named(first_launch.FLAG):
+            for directory, _, names in os.walk(home, onerror=_raise):
+                for name in names:
+                    if name == first_launch.LAST or _DECISION.fullmatch(name):
+                        body = _read_decision(os.path.join(directory, name), trusted)
+                        loaded = [body.get(key) for key in ("checkpoint", "resume", "shared", "ranks")]
+                        nodes = checked_json.nodes([*loaded, {"path": body.get("path")}])
+                        paths = (node.get("path") for node in nodes if isinstance(node, dict))
+                        out |= {real_path(path) for path in paths if isinstance(path, str)}
     except OSError as e:
         raise CannotLook(f"decisions of jobs cannot be read: {e.filename}: {e.strerror}") from e
     return frozenset(out)
 
 
 def _read_decision(path: str, trusted: Trust) -> Mapping[str, Any]:
-    """Return a decision of a job; {} if it is gone. Raises CannotLook if it is damaged, and Untrusted."""
-    data = first_launch.read_below(path, f"{path}, which says what a job loads,", trusted)
+    """Return a decision of a job; {} if it is gone. Raises CannotLook if it is damaged."""
     try:
-        value = {} if data is None else checked_json.parsed(data)
+        value = checked_json.parsed(trust.read(path, first_launch.MOST, trusted))
+    except FileNotFoundError:
+        return {}
     except checked_json.NoJson as e:
         hint = "when no process of that start runs any more, remove it"
         raise CannotLook(f"{path}, which says what a job loads, is damaged", hint) from e
@@ -170,11 +172,12 @@ def _find_places(named: str, paths: Collection[str], beside: str) -> list[str]:
     """Return the ``paths`` that a name may mean after a move: the ones that share most names at the end; of
     several, the ones in the directory ``beside`` the naming checkpoint.
     """
-    tail = named.split("/")[::-1]
-    shared_names = {
-        path: len(os.path.commonprefix([tail, path.split("/")[::-1]]))  # noqa: RUF071 - of lists of names
-        for path in paths
-    }
+    shared_names = dict.fromkeys(paths, 0)
+    for path in paths:
+        for a, b in zip(reversed(named.split("/")), reversed(path.split("/")), strict=False):
+            if a != b:
+                break
+            shared_names[path] += 1
     longest = max(shared_names.values(), default=0)
     best = [path for path, n in shared_names.items() if n == longest > 0]
     return [path for path in best if os.path.dirname(path) == beside] or best
@@ -218,29 +221,36 @@ def _find_strange(s: Session, e: Entry, home: str, staying: Sequence[Entry]) -> 
     """Return a file that may be somebody's: not known, and no staying checkpoint has it; "" if none is."""
     own = {*e.members, *s.found.indexes, *s.found.unneeded, *s.found.trackers.values()}
     copies = [other.group.paths[0] for other in staying if other.run == e.run and other.good]
-    for directory, entries in walk(home, Names):
-        if isinstance(entries, OSError):
-            return directory
-        for entry in entries:
-            path, is_inner = entry.path, is_directory(entry) and not is_link(entry) and entry.name != STATE
-            is_known = is_inner or path in own or is_of_seal(path)
-            if not is_known and not _has_same(path, os.path.relpath(path, home), copies):
+    for directory, below, names in walk_below(home):
+        if STATE in below:
+            return os.path.join(directory, STATE)
+        paths = [os.path.join(directory, name) for name in (*names, *below)]
+        for path in paths[: len(names)] + [path for path in paths[len(names) :] if os.path.islink(path)]:
+            name = os.path.relpath(path, home)
+            if path not in own and not is_of_seal(path) and not _has_same(path, name, copies):
                 return path
     return ""
 
 
 def _has_same(path: str, name: str, homes: Sequence[str]) -> bool:
-    is_plain = is_file(path) and not is_link(path)
-    return is_plain and any(_is_same(path, os.path.join(home, name)) for home in homes)
+    if os.path.islink(path) or not is_file(path):
+        return False
+    return any(_is_same(path, os.path.join(home, name)) for home in homes)
 
 
 def _is_same(one: str, other: str) -> bool:
-    """Return whether two files hold the same bytes; two of a store that are too large to be read do not."""
+    """Return whether two files hold the same bytes; of a store's objects ETags tell, else both are read."""
+    if not is_url(one):
+        return os.path.isfile(other) and filecmp.cmp(one, other, shallow=False)
+    from ckpt_tools.storage.stores.mounts import object_of
+
     try:
-        if not is_url(one):
-            return filecmp.cmp(one, other, shallow=False)
+        a, b = object_of(one), object_of(other)
+        if a.size != b.size or (a.etag and a.etag == b.etag):
+            return a.size == b.size
+        if a.size > _MOST_COMPARED:
+            return False
         with opened(one, hold=True) as here, opened(other, hold=True) as there:
-            same_size = here.size == there.size <= _MOST_COMPARED
-            return same_size and here.read(0, here.size) == there.read(0, there.size)
+            return here.read(0, a.size) == there.read(0, a.size)
     except OSError:
         return False

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from functools import partial
 from io import BufferedRandom
@@ -15,7 +17,7 @@ from ckpt_tools.errors import CannotLook, NoCheckpoint, UsageError
 from ckpt_tools.guard import journal
 from ckpt_tools.guard.journal import Step, Store
 from ckpt_tools.guard.quarantine import point_tracker
-from ckpt_tools.guard.repair.mending import Bench, Damaged, Lost, Mended, Patched, find_lost_indexes, mend
+from ckpt_tools.guard.repair.mending import Bench, Damaged, Lost, Mended, find_lost_indexes, mend
 from ckpt_tools.model.answers import Change, Changes
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.report import Level
@@ -23,9 +25,8 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.scheduler import prefetch
 from ckpt_tools.reading.session import Session
-from ckpt_tools.storage import LocalSource
-from ckpt_tools.storage.listing import within
 
+_FICLONE = 0x40049409  # ioctl_ficlone(2): the file shares the blocks of another until one of them is written
 _BLOCK = 8 << 20
 _NO_ATTRIBUTES = frozenset({errno.ENOSYS, errno.EOPNOTSUPP})
 
@@ -62,7 +63,7 @@ def repair(
         repairs = [(damaged, mended) for damaged, mended, why in judged if mended and not why]
         missing = [row for row in find_lost_indexes(s) if _is_at_or_below(row[0], paths)]
         number = _replace_all(store, bench, repairs, missing) if apply and (repairs or missing) else None
-        rows = [*store.back, *_list_changes(judged, missing, apply)]
+        rows = [*store.changes(), *_list_changes(judged, missing, apply)]
         return Changes("repair", root, apply, tuple(rows), _find_unseen(inspected), number)
 
 
@@ -116,7 +117,7 @@ def _find_files(s: Session, paths: Sequence[str]) -> list[str]:
 
 
 def _is_at_or_below(path: str, paths: Sequence[str]) -> bool:
-    return any(within(path, os.path.abspath(above)) for above in paths)
+    return any(f"{path}/".startswith(f"{os.path.abspath(above)}/") for above in paths)
 
 
 def _replace_all(
@@ -126,22 +127,21 @@ def _replace_all(
     Files that only one CRC proves are listed in .ckpt/repaired.json: verify and plan warn of such a file
     until it changes. Raises CannotLook.
     """
-    root, steps = store.root, list[Step]()
+    root, steps = store.tree.root, list[Step]()
     list_path = f".ckpt/{REPAIRED}"
     unwitnessed = {row["path"]: row for row in read_repaired(os.path.join(root, list_path))}
     for damaged, mended in repairs:
         path = os.path.relpath(damaged.path, bench.session.root)
         fill = partial(_write_mended, os.path.join(root, path), mended)
         steps.append(step := store.step_to_write(path, fill, kept=QUARANTINE))
-        result = bench.look(damaged.path, partial(LocalSource, os.path.join(root, step.source)))
-        if not result.is_sound or result.report.level < Level.CONTENT:
+        result = bench.look(os.path.join(root, step.source), instead_of=damaged.path)
+        if result.is_damaged or result.wrong or result.report.level < Level.CONTENT:
             raise CannotLook(f"{damaged.path}: the repaired file is not sound; nothing is changed")
         if mended.odds:
-            real = os.path.realpath(damaged.path)
+            real = os.path.realpath(os.path.join(root, path))
             info, below = os.stat(real), os.path.relpath(real, root)
-            unwitnessed[below] = Repaired(
-                path=below, size=info.st_size, mtime_ns=info.st_mtime_ns, odds=mended.odds
-            )
+            size, mtime_ns = info.st_size, info.st_mtime_ns
+            unwitnessed[below] = Repaired(path=below, size=size, mtime_ns=mtime_ns, odds=mended.odds)
     if any(mended.odds for _, mended in repairs):
         body = json.dumps({"schema": SCHEMA, "files": list(unwitnessed.values())})
         steps.insert(0, store.step_to_write(list_path, body.encode("utf-8", "surrogateescape")))
@@ -154,10 +154,21 @@ def _replace_all(
 
 def _write_mended(old: str, mended: Mended, new: BufferedRandom) -> None:
     """Write ``old`` mended, with its owner and extended attributes. Raises OSError if one cannot be kept."""
-    with Patched(old, mended.bits, mended.tail) as source:
-        new.writelines(source.read(at, min(_BLOCK, source.size - at)) for at in range(0, source.size, _BLOCK))
+    with open(old, "rb") as source:
+        try:
+            fcntl.ioctl(new, _FICLONE, source.fileno())
+        except OSError:
+            shutil.copyfileobj(source, new, _BLOCK)
+    for offset, value in mended.bits.items():
+        new.seek(offset)
+        new.write(bytes([value]))
+    if mended.tail is not None:
+        new.seek(mended.tail[0])
+        new.write(mended.tail[1])
+        new.truncate()
     fd, info = new.fileno(), os.stat(old)
-    if (os.fstat(fd).st_uid, os.fstat(fd).st_gid) != (info.st_uid, info.st_gid):
+    created = os.fstat(fd)
+    if (created.st_uid, created.st_gid) != (info.st_uid, info.st_gid):
         os.fchown(fd, info.st_uid, info.st_gid)
     try:
         names = os.listxattr(old)
@@ -185,7 +196,7 @@ def repair_trackers(
         if apply and tracker:
             step = store.step_to_write(os.path.relpath(tracker.path, root), tracker.data)
             number = store.run("repair", f"{tracker.path}: {tracker.then}", [step]).number
-        rows = [*store.back]
+        rows = store.changes()
         if tracker:
             rows.append(tracker.row(apply, chosen.label))
         return Changes("repair", root, apply, tuple(rows), (), number)

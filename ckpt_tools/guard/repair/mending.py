@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import NamedTuple
 
 from ckpt_tools.checksum import Crc, Sum, mismatches
@@ -16,16 +16,20 @@ from ckpt_tools.formats import Anatomy, format_of, names, structure
 from ckpt_tools.formats.lost_indexes import text_of, whole_sets
 from ckpt_tools.guard.repair.zip_directory import rebuild_directory
 from ckpt_tools.inspection.check import Inspection
-from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report
+from ckpt_tools.model.seal import SealedFile
 from ckpt_tools.reading.session import Session, formats_allowed
-from ckpt_tools.storage import LocalSource, OpenFile, ShortRead, Source
+from ckpt_tools.storage import LocalSource, ShortRead, Source
 
 Lost = tuple[str, bytes, str]
 """(path of a lost shard index, the bytes to write there, path of one of its shards)."""
 _CRC_DIGITS = 8  # hexadecimal
-_ROUNDS = 4  # of flipping bits and inspecting the file anew, at most
+_ROUNDS = 4  # of mending a copy and inspecting it anew, at most
+_MOST_COPIED = 4 << 30
+"""Bytes of the largest file that is copied to a temporary directory to see whether it is mended."""
+_BLOCK = 8 << 20
 
 
 class Damaged(NamedTuple):
@@ -44,65 +48,72 @@ class Damaged(NamedTuple):
         return self.report.verdict is Verdict.BROKEN
 
     @property
-    def is_sound(self) -> bool:
-        return not self.is_damaged and not self.wrong
+    def has_structure(self) -> bool:
+        """Whether all errors are checksums that do not fit: then the structure is known and sound."""
+        errors = sum(f.severity is Severity.ERROR for f in self.report.findings)
+        return self.report.level >= Level.CONTENT and errors == len(self.wrong)
 
 
 class Bench:
-    """Inspects files of one root, also as they would be once they are repaired."""
+    """Inspects files of one root, also a repaired copy as if it lay at the damaged file's path."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.parts: dict[str, Part] = {p.path: p for p in session.parts}
 
-    def look(self, path: str, trial: Callable[[], OpenFile] | None = None) -> Damaged:
-        """Inspect the file at ``path`` to level content, against layouts, indexes and seals. What ``trial``
-        opens is held to what they say about the file that it would replace.
+    def look(self, path: str, instead_of: str | None = None) -> Damaged:
+        """Inspect the file at ``path`` to level content, against layouts, indexes and seals. A repaired copy
+        is held to what they say about ``instead_of``, the file that it would replace.
         """
-        s, part = self.session, self.parts.get(path)
+        s, target = self.session, instead_of or path
+        part = self.parts.get(target)
         inspection = Inspection(
             path,
             Level.CONTENT,
             expect=formats_allowed(part, s.layouts.piece_of(part)) if part else (),
-            claims=s.indexes.claims(path),
+            claims=s.indexes.claims(target),
             require=s.options.require,
             key=s.reader.key,
             io=s.options.io,
             jobs=s.options.jobs,
         )
-        report, anatomy = inspection.run(trial() if trial else None), inspection.anatomy
+        report, anatomy = inspection.run(), inspection.anatomy
         beside = list[Sum]()
         if report.verdict is Verdict.BROKEN:
             # not compared: structure rejected them, or structural damage kept the content from being read
             beside += (*anatomy.failed, *(anatomy.sums if report.level < Level.CONTENT else ()))
-            beside += self.list_sealed(path, report.size)
-            beside += _sums_by_name(trial or partial(LocalSource, path)) if report.format is None else ()
+            if file := self.find_sealed(target):
+                beside += (crc32 for crc32, _ in _crcs_of_chunks(file, report.size))
+            if report.format is None:
+                beside += _sums_by_name(path)
         return Damaged(path, report, anatomy.sums, inspection.wrong, beside)
 
-    def list_sealed(self, path: str, size: int) -> Iterator[Sum]:
-        """Yield the CRC-32 and the CRC-32C of each chunk in the seal of a file; nothing if no seal names it,
-        if seals differ about its chunks, or if it has another ``size`` than the sealed one.
-        """
-        seals = self.session.indexes.seals
-        entries = seals.sealed_by(path)
-        if len({f.chunks for f, _ in entries}) != 1 or entries[0][0].size != size:
-            return
-        file = entries[0][0]
-        for i, extent in enumerate(chunks(size)):
-            digits = slice(i * _CRC_DIGITS, (i + 1) * _CRC_DIGITS)
-            for crc, values in ((CRC32, file.chunk_crc32), (CRC32C, file.chunk_crc32c)):
-                yield Sum("a sealed chunk", int(values[digits], 16), (extent,), extent.offset, hash=crc)
+    def find_sealed(self, path: str) -> SealedFile | None:
+        """Return what seals say of the file; None if no seal names it, or seals differ about its chunks."""
+        entries = self.session.indexes.seals.sealed_by(path)
+        return entries[0][0] if len({f.chunks for f, _ in entries}) == 1 else None
 
 
-def _sums_by_name(open_file: Callable[[], OpenFile]) -> Iterator[Sum]:
+def _sums_by_name(path: str) -> Iterator[Sum]:
     """Yield the checksums of a file that begins like no format, as the formats of its name read it."""
-    with open_file() as source:
-        for name in names.allowed(os.path.basename(source.path)):
+    with LocalSource(path) as source:
+        for name in names.allowed(os.path.basename(path)):
             anatomy = Anatomy()
             with suppress(ShortRead, OSError):
                 for _ in structure(source, anatomy, format_of(name).checks[Level.STRUCTURE]):
                     pass
             yield from (*anatomy.sums, *anatomy.failed)
+
+
+def _crcs_of_chunks(file: SealedFile, size: int) -> Iterator[tuple[Sum, Sum]]:
+    """Yield the CRC-32 and the CRC-32C of each chunk in a seal; nothing if the file's size is another."""
+    for i, extent in enumerate(chunks(size) if size == file.size else ()):
+        digits = slice(i * _CRC_DIGITS, (i + 1) * _CRC_DIGITS)
+        crc32, crc32c = int(file.chunk_crc32[digits], 16), int(file.chunk_crc32c[digits], 16)
+        yield (
+            Sum("a sealed chunk", crc32, (extent,), extent.offset, hash=CRC32),
+            Sum("a sealed chunk", crc32c, (extent,), extent.offset, hash=CRC32C),
+        )
 
 
 class Mended(NamedTuple):
@@ -122,15 +133,16 @@ class Mended(NamedTuple):
         return f"{self.why}; the probability that it was another damage is at most {self.odds:.2g}"
 
 
-class Patched(LocalSource):
-    """A file with some bytes replaced (new value by offset), and with a ``tail`` (offset, bytes) in place of
-    all from that offset on: to prove a repair before it is written.
-    """
+class Patched:
+    """A Source with some bytes replaced (new value by offset), to prove a repair before it is written."""
 
-    def __init__(self, path: str, new_bytes: dict[int, int], tail: tuple[int, bytes] | None = None) -> None:
-        super().__init__(path)
-        self.new_bytes, (self._cut, self._tail) = new_bytes, tail or (self.size, b"")
-        self.size = self._cut + len(self._tail)
+    def __init__(self, source: Source, new_bytes: dict[int, int]) -> None:
+        self.source, self.new_bytes = source, new_bytes
+        self.size, self.path = source.size, source.path
+
+    @property
+    def bytes_read(self) -> int:
+        return self.source.bytes_read
 
     def read(self, offset: int, length: int) -> bytes:
         data = bytearray(length)
@@ -138,15 +150,10 @@ class Patched(LocalSource):
         return bytes(data)
 
     def readinto(self, offset: int, buffer: memoryview) -> None:
-        if offset + len(buffer) > self.size:
-            raise ShortRead(offset, len(buffer), max(0, self.size - offset))
-        n = min(len(buffer), max(0, self._cut - offset))  # bytes before the tail
-        super().readinto(offset, buffer[:n])
-        at = max(0, offset - self._cut)
-        buffer[n:] = self._tail[at : at + len(buffer) - n]
-        for place, value in self.new_bytes.items():
-            if offset <= place < offset + len(buffer):
-                buffer[place - offset] = value
+        self.source.readinto(offset, buffer)
+        for at, value in self.new_bytes.items():
+            if offset <= at < offset + len(buffer):
+                buffer[at - offset] = value
 
 
 def mend(bench: Bench, damaged: Damaged) -> Mended | None:
@@ -155,9 +162,12 @@ def mend(bench: Bench, damaged: Damaged) -> Mended | None:
     if (damaged.wrong or damaged.beside) and (mended := _flip_back(bench, damaged)):
         return mended
     tail = rebuild_directory(path) if damaged.report.format == "torch_zip" else None
-    if tail and bench.look(path, lambda: Patched(path, {}, tail)).is_sound:
-        why = "its directory rewritten: every record fits its own CRC, and none is missing"
-        return Mended(why, {}, tail=tail)
+    if tail and tail[0] <= _MOST_COPIED:
+        with LocalSource(path) as source, tempfile.TemporaryDirectory(prefix="ckpt-repair-") as home:
+            copy = bench.look(_write_trial(home, source, *tail), instead_of=path)
+        if not copy.is_damaged and not copy.wrong:
+            why = "its directory rewritten: every record fits its own CRC, and none is missing"
+            return Mended(why, {}, tail=tail)
     for _, data, _ in find_lost_indexes(bench.session, path) if path.endswith(".index.json") else ():
         return Mended("rewritten from its shards", {}, tail=(0, data))
     return None
@@ -177,19 +187,32 @@ def find_lost_indexes(s: Session, damaged_index: str | None = None) -> Iterator[
                 yield path, data, shards[0]
 
 
+def _write_trial(home: str, source: Source, length: int, tail: bytes = b"") -> str:
+    """Return the path of a copy in ``home``: ``length`` bytes of the source, then ``tail``."""
+    path = os.path.join(home, os.path.basename(source.path))
+    with open(path, "wb") as out:
+        out.writelines(source.read(at, min(_BLOCK, length - at)) for at in range(0, length, _BLOCK))
+        out.write(tail)
+    return path
+
+
 def _flip_back(bench: Bench, damaged: Damaged) -> Mended | None:
     """Return the flipped bits that make every checksum fit; None if there are none. Damage may hide where
-    checksums lie and what they say, so the file is inspected anew with the bits found so far.
+    checksums lie and what they say, so a copy with the bits found so far is inspected anew.
     """
-    now, new_bytes, source_of = damaged, dict[int, int](), dict[int, Sum]()
-    with Patched(damaged.path, new_bytes) as patched:
+    with LocalSource(damaged.path) as source, tempfile.TemporaryDirectory(prefix="ckpt-repair-") as home:
+        new_bytes, source_of = dict[int, int](), dict[int, Sum]()
+        now, patched = damaged, Patched(source, new_bytes)
         for _ in range(_ROUNDS):
             before = len(new_bytes)
             _add_bits(now, patched, source_of)
-            if len(new_bytes) == before:
+            sees_all = now is damaged and damaged.has_structure  # damage hides no checksum
+            if sees_all and not any(_is_wrong(patched, s) for s in damaged.sums):
+                break
+            if len(new_bytes) == before or source.size > _MOST_COPIED:
                 return None
-            now = bench.look(damaged.path, lambda: Patched(damaged.path, new_bytes))
-            if now.is_sound:
+            now = bench.look(_write_trial(home, patched, source.size), instead_of=damaged.path)
+            if not now.is_damaged and not now.wrong:
                 break
         else:
             return None
@@ -211,14 +234,22 @@ def _is_wrong(source: Source, s: Sum) -> bool:
     return any(True for _ in mismatches(source, [s], jobs=1))
 
 
+def extents_of(s: Sum) -> list[Extent] | None:
+    """Return where in the file the bytes lie that a checksum covers; None if they are compressed."""
+    if any(isinstance(p, Deflated) for p in s.pieces):
+        return None
+    return [p for p in s.pieces if isinstance(p, Extent)]
+
+
 def length_of(s: Sum) -> int:
     return sum(len(p) if isinstance(p, bytes) else p.length for p in s.pieces)
 
 
 def _add_bits(damaged: Damaged, patched: Patched, source_of: dict[int, Sum]) -> None:
     """Add the bits that wrong CRCs locate, CRCs of few bytes first, which locate a bit with less doubt."""
-    for s in sorted(dict.fromkeys((*damaged.wrong, *damaged.beside)), key=length_of):
-        if not isinstance(s.hash, Crc) or not isinstance(s.expected, int) or extents_of(s) is None:
+    candidates = dict.fromkeys((*damaged.wrong, *damaged.beside))
+    for s in sorted(candidates, key=length_of):
+        if not isinstance(s.hash, Crc) or extents_of(s) is None or not isinstance(s.expected, int):
             continue
         misfit = next(iter(mismatches(patched, [s], jobs=1)), None)  # None: an earlier flip mended it
         if misfit is None or not isinstance(misfit[1], int):
@@ -228,13 +259,6 @@ def _add_bits(damaged: Damaged, patched: Patched, source_of: dict[int, Sum]) -> 
         if flip is not None and place is not None:
             patched.new_bytes[place] = patched.read(place, 1)[0] ^ 1 << flip.bit
             source_of[place] = s
-
-
-def extents_of(s: Sum) -> list[Extent] | None:
-    """Return where in the file the bytes lie that a checksum covers; None if they are compressed."""
-    if any(isinstance(p, Deflated) for p in s.pieces):
-        return None
-    return [p for p in s.pieces if isinstance(p, Extent)]
 
 
 def _place_in_file(s: Sum, index: int) -> int | None:
@@ -249,6 +273,11 @@ def _place_in_file(s: Sum, index: int) -> int | None:
 
 def _has_witness(patched: Source, at: int, locator: Sum, bench: Bench, inspected: Damaged) -> bool:
     """Return whether a checksum other than the ``locator`` of a bit covers byte ``at`` as well, and fits."""
-    others = (s for s in (*inspected.sums, *bench.list_sealed(patched.path, patched.size)) if s != locator)
-    covering = (s for s in others if any(0 <= at - e.offset < e.length for e in extents_of(s) or ()))
-    return any(not _is_wrong(patched, s) for s in covering)
+    file = bench.find_sealed(patched.path)
+    sealed = (s for pair in _crcs_of_chunks(file, patched.size) for s in pair) if file else ()
+    covering = (
+        s
+        for s in (*inspected.sums, *sealed)
+        if any(e.offset <= at < e.offset + e.length for e in extents_of(s) or ())
+    )
+    return any(s != locator and not _is_wrong(patched, s) for s in covering)

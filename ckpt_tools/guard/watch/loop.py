@@ -7,17 +7,18 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
-from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.discovery.walk import absent, is_tree, require_file
+from ckpt_tools.errors import CannotLook, UsageError, explain_refusal
 from ckpt_tools.guard.watch import WatchOptions
 from ckpt_tools.guard.watch.metrics import Metrics
 from ckpt_tools.guard.watch.root import WatchedRoot
 from ckpt_tools.guard.writing import SEAL_ELSEWHERE, require_writable
 from ckpt_tools.model.answers import Event
-from ckpt_tools.storage.listing import names_of
 from ckpt_tools.storage.trust import Untrusted
 from ckpt_tools.storage.urls import is_url
 
 _SIGNALS = {"KeyboardInterrupt": "SIGINT", "Terminated": "SIGTERM"}
+_NAME = "name the directory in which checkpoints are saved"
 _SAVED = 10.0  # seconds after which the records are written again during a long pass
 
 
@@ -34,6 +35,7 @@ class Watcher:
         self.options, self._say, self._sleep = options, say, sleep
         self.roots = [WatchedRoot(root, options, say) for root in dict.fromkeys(roots)]
         self._saved_at = time.monotonic()
+        self._failed = False
 
     def run(self) -> int:
         """Watch until a signal ends it; with ``once`` make one pass and return 0 (all finished checkpoints
@@ -79,7 +81,8 @@ class Watcher:
             while self._look(root) <= 0:
                 self._save(metrics)
         states = [root.tally.states for root in self.roots]
-        if any(root.blind for root in self.roots) or any(s["unknown"] for s in states):
+        blind = self._failed or any(r.blind or not r.tally.up for r in self.roots)
+        if blind or any(s["unknown"] for s in states):
             return 5
         if any(s["bad"] for s in states):
             return 1
@@ -90,6 +93,7 @@ class Watcher:
         try:
             soon = root.look()
         except (CannotLook, Untrusted) as e:
+            self._failed = True
             root.problem("cannot-look", str(e))
             return self.options.rescan
         if time.monotonic() - self._saved_at > _SAVED:
@@ -99,8 +103,7 @@ class Watcher:
     def _save(self, metrics: Metrics) -> None:
         for root in self.roots:
             root.save()
-        what = f"{self.options.metrics_file} cannot be written: "
-        self.roots[0].attempt("metrics-not-written", metrics.write, what)
+        self.roots[0].write("metrics-not-written", self.options.metrics_file, metrics.write)
         self._saved_at = time.monotonic()
 
 
@@ -108,11 +111,16 @@ def _require_listable(root: str) -> None:
     """Raise UsageError for a file, and CannotLook for a missing directory. A store has a directory only from
     its first object on, so there it may be still to come.
     """
+    if is_url(root):
+        if not absent(root) and not is_tree(root):
+            with explain_refusal(f"cannot look at {root}"):
+                require_file(root)
+            raise UsageError(f"{root} is not a directory", _NAME)
+        return
     try:
-        names_of(root)
+        with os.scandir(root):
+            return
     except NotADirectoryError:
-        hint = "name the directory in which checkpoints are saved"
-        raise UsageError(f"{root} is not a directory", hint) from None
+        raise UsageError(f"{root} is not a directory", _NAME) from None
     except OSError as e:
-        if not (is_url(root) and isinstance(e, FileNotFoundError)):
-            raise CannotLook(f"cannot list {root}: {e.strerror}") from e
+        raise CannotLook(f"cannot list {root}: {e.strerror}") from e

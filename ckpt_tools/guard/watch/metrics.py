@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
+from ckpt_tools import __version__
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.guard.watch import WatchOptions
-from ckpt_tools.guard.watch.pending import Record
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -47,7 +47,8 @@ class Tally(Struct):
     problems: Counter[str] = field(default_factory=Counter)
     bytes_read: int = 0
     seconds: float = 0.0
-    last_good: Record | None = None
+    good_step: int | None = None
+    good_at: float | None = None
     interval: float | None = None
     answer: Answer | None = None
     again: int = 0
@@ -57,11 +58,10 @@ _GAUGES = (
     ("ckpt_watch_up", "Whether the directory could be listed.", lambda t: float(t.up)),
     ("ckpt_watch_last_pass_timestamp_seconds", "When it was listed last.", lambda t: t.passed_at or None),
     ("ckpt_last_good_step", "Step of the checkpoint that was saved last of those verified as good.",
-     lambda t: t.last_good and t.last_good.step),
-    ("ckpt_last_good_timestamp_seconds", "When that was saved.",
-     lambda t: t.last_good and t.last_good.saved_at),
+     lambda t: t.good_step),
+    ("ckpt_last_good_timestamp_seconds", "When that was saved.", lambda t: t.good_at),
     ("ckpt_last_good_age_seconds", "How long ago that was.",
-     lambda t: t.last_good and max(0.0, time.time() - t.last_good.saved_at)),
+     lambda t: None if t.good_at is None else max(0.0, time.time() - t.good_at)),
     ("ckpt_save_interval_seconds", "Median time between the newest saves.", lambda t: t.interval),
     ("ckpt_plan_exit_code", "What 'ckpt plan' would end with: 0 where a job could resume.",
      lambda t: t.answer and t.answer.exit_code),
@@ -131,6 +131,9 @@ class Metrics:
         """Yield all metrics as they are now; a thread of the server calls this as well."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
 
+        build = GaugeMetricFamily("ckpt_build_info", "The version of ckpt-tools.", labels=["version"])
+        build.add_metric([__version__], 1)
+        yield build
         # a label is UTF-8: bytes of a path that are none are shown as such
         roots = (os.fsencode(tally.root).decode("utf-8", "backslashreplace") for tally in self._tallies)
         tallies = [*zip(roots, self._tallies, strict=True)]

@@ -201,7 +201,12 @@ class Records:
     """The records of a root: ``known`` by the path of a checkpoint's first file below it, and ``starts``."""
 
     def __init__(self, root: str, state_dir: str | None, trusted: Trust) -> None:
-        self.directory = place(state_dir or resolve.watched(), root)
+        home = state_dir or resolve.watched()
+        try:
+            self.directory = place(home, root)
+        except UsageError as e:
+            text = f"the state directory {home} lies inside {root}, where nothing is written"
+            raise UsageError(text, "name one outside it with CKPT_STATE_DIR") from e
         self.trusted = trusted
         self.known: dict[str, Record] = {}
         self.starts = Starts()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain, pairwise
 from math import inf
 from statistics import median
-from typing import TypeVar
 
 from msgspec import to_builtins
 from msgspec.structs import replace
@@ -43,9 +42,9 @@ from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import not_seen
 from ckpt_tools.storage import counted
+from ckpt_tools.storage.trust import Untrusted
 from ckpt_tools.storage.urls import is_url
 
-T = TypeVar("T")
 _BATCH_SECONDS = 60.0  # seconds for which a listing is used; after them newer saves go first
 _SAVES = 9  # number of newest saves whose interval is told
 _STATES: dict[Verdict, State] = {
@@ -119,9 +118,7 @@ class WatchedRoot:
     def blind(self) -> bool:
         """Whether the last pass, or its plan, could not look at something."""
         exit_code = self.tally.answer.exit_code if self.tally.answer else 0
-        return exit_code == CannotLook.exit_code or bool(
-            self._problems.keys() & {"cannot-look", "unreadable"}
-        )
+        return "unreadable" in self._problems or exit_code == CannotLook.exit_code
 
     # ---- one checkpoint
 
@@ -186,9 +183,12 @@ class WatchedRoot:
             return None, False
         from ckpt_tools.guard.sealing import seal_verified
 
-        result = self.attempt("seal-failed", lambda: seal_verified(s, c, self.options.read))
-        if result is None:
+        try:
+            result = seal_verified(s, c, self.options.read)
+        except CkptError as e:
+            self.problem("seal-failed", str(e))
             return "failed", True
+        self.solved("seal-failed")
         states = dict.fromkeys(one.state for one in result.checkpoints)
         return ", ".join(states) or "nothing", not states.keys() <= _SEALED
 
@@ -229,23 +229,22 @@ class WatchedRoot:
         tally.states = Counter(dict.fromkeys(STATES, 0) | Counter(now.values()))
         tally.codes = Counter(chain(*(record.codes for record in shown.values())))
         good = (r for r in shown.values() if r.state in _GOOD)
-        last = tally.last_good = max(good, key=lambda r: r.saved_at, default=None)
-        last_good = last and {"path": last.path, "step": last.step, "saved_at": last.saved_at}
-        runs = _list_runs(found)
-        tally.interval = _find_interval(runs)
+        last = max(good, key=lambda r: r.saved_at, default=None)
+        last_good, tally.good_step, tally.good_at = None, None, None
+        if last:
+            tally.good_step, tally.good_at = last.step, last.saved_at
+            last_good = {"path": last.path, "step": last.step, "saved_at": last.saved_at}
+        tally.interval = _find_interval(found)
         basis = hash((frozenset(one.moment for one in found.values()), frozenset(now.items())))
         if tally.answer is None or basis != self._answered:
-            tally.answer, self._answered = _ask(s, self.options, _name_finished(runs)), basis
+            tally.answer, self._answered = _ask(s, self.options, _find_runs(found)), basis
         answer = to_builtins(tally.answer)
         agrees = answer.pop("tracker")
-        waiting = [found[key] for key, state in now.items() if state == "waiting"]
-        fields = {
-            "checkpoints": dict(tally.states),
-            "last_good": last_good,
-            "plan": answer,
-            "tracker_agrees": agrees,
-            "not_checked": _count_waiting(waiting, queued),
-        }
+        fields = {"checkpoints": dict(tally.states), "last_good": last_good, "plan": answer}
+        fields["tracker_agrees"] = agrees
+        fields["not_checked"] = _count_waiting(
+            [found[k] for k, state in now.items() if state == "waiting"], queued
+        )
         if fields != self._passed:
             self._passed = fields
             self.say("pass", fields)
@@ -253,8 +252,12 @@ class WatchedRoot:
     def _look_for_starts(self) -> None:
         """Tell if a job has started since the last pass, and count starts from the same step."""
         before, directory = self.records.starts, first_launch.place_of(self.root, _selection(self.options))
-        trusted = self.options.read.trust
-        last = self.attempt("starts-unknown", lambda: first_launch.read_last_start(directory, trusted))
+        try:
+            last = first_launch.read_last_start(directory, self.options.read.trust)
+        except CkptError as e:
+            self.problem("starts-unknown", str(e))
+            return
+        self.solved("starts-unknown")
         if last is None or last.decided_at == before.decided_at:
             return
         again = before.again + 1 if before.decided_at and last.step == before.step else 0
@@ -266,17 +269,16 @@ class WatchedRoot:
     # ---- words
 
     def save(self) -> None:
-        self.attempt("state-not-written", self.records.save, f"{self.records.directory} cannot be written: ")
+        self.write("state-not-written", self.records.directory, self.records.save)
 
-    def attempt(self, code: str, work: Callable[[], T], what: str = "") -> T | None:
-        """Return ``work()``; if it fails report the problem, and return None: watching goes on."""
+    def write(self, code: str, place: str | None, work: Callable[[], object]) -> None:
+        """Write to ``place`` by ``work``; a failure is reported as a problem, and watching goes on."""
         try:
-            done = work()
-        except (OSError, CkptError) as e:
-            self.problem(code, f"{what}{getattr(e, 'strerror', None) or e}")
-            return None
-        self.solved(code)
-        return done
+            work()
+        except (OSError, Untrusted) as e:
+            self.problem(code, f"{place} cannot be written: {getattr(e, 'strerror', None) or e}")
+        else:
+            self.solved(code)
 
     def say(self, kind: str, fields: Mapping[str, object], findings: tuple[Finding, ...] = ()) -> None:
         self._say(Event(kind, time.time(), self.root, fields, findings))
@@ -331,22 +333,21 @@ def _selection(options: WatchOptions) -> Selection:
     return Selection(**read, plan_dir=options.plan_dir, cache=True, max_age=age, budget=_BUDGET)
 
 
-def _list_runs(found: Mapping[str, Listed]) -> list[list[Listed]]:
-    """Return the periodic saves of each run in the order of their times, the run saved last first."""
-    runs = defaultdict[tuple[str, str], list[Listed]](list)
-    for one in sorted(found.values(), key=lambda one: one.checkpoint.mtime_ns):
-        if one.checkpoint.kind is Kind.PERIODIC:
-            runs[one.checkpoint.layout, one.checkpoint.run].append(one)
-    return sorted(runs.values(), key=lambda saves: -saves[-1].checkpoint.mtime_ns)
+def _find_runs(found: Mapping[str, Listed]) -> list[str]:
+    """Return the runs that have finished checkpoints, those saved last first."""
+    newest: dict[str, int] = {}
+    for one in found.values():
+        if one.finished and one.checkpoint.kind is Kind.PERIODIC:
+            run = one.checkpoint.run
+            newest[run] = max(newest.get(run, 0), one.checkpoint.mtime_ns)
+    return sorted(newest, key=lambda run: -newest[run])
 
 
-def _name_finished(runs: Iterable[Sequence[Listed]]) -> list[str]:
-    finished = (saves for saves in runs if any(one.finished for one in saves))
-    return list(dict.fromkeys(saves[0].checkpoint.run for saves in finished))
-
-
-def _find_interval(runs: Sequence[Sequence[Listed]]) -> float | None:
+def _find_interval(found: Mapping[str, Listed]) -> float | None:
     """Return the median seconds between the newest saves of the run saved last; None without two."""
-    newest = runs[0][-_SAVES:] if runs else ()
-    gaps = [(b.checkpoint.mtime_ns - a.checkpoint.mtime_ns) / 1e9 for a, b in pairwise(newest)]
+    saved = [one.checkpoint for one in found.values() if one.checkpoint.kind is Kind.PERIODIC]
+    newest = max(saved, key=lambda c: c.mtime_ns, default=None)
+    run = (newest.layout, newest.run) if newest else None
+    times = sorted(c.mtime_ns / 1e9 for c in saved if (c.layout, c.run) == run)[-_SAVES:]
+    gaps = [b - a for a, b in pairwise(times)]
     return median(gaps) if gaps else None
