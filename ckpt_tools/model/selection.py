@@ -127,7 +127,7 @@ _ALLOWED: Mapping[str, tuple[object, ...]] = {
 }
 
 
-class Selection(Reading, frozen=True, kw_only=True):
+class Selection(Reading, frozen=True):
     """The request of ``latest`` and ``plan`` (docs/design.md sections 5 and 7); defaults are those of the
     commands.
 

@@ -412,9 +412,9 @@ def test_fault_files(fault_file, content, ranks):
         ({"version": True, "fault_ranks": [1]}, "$.version"), ({"fault_nodes": ["a"]}, "no node_ranks that tell"),
         ({"fault_nodes": ["a"], "node_ranks": {"b": [1]}}, "does not know the fault node 'a'"),
         ({"fault_nodes": ["a"], "node_ranks": {"a": [-2]}}, ">= 0 - at `$.node_ranks[...][0]`"),
-        ({"fault_nodes": ["a"], "node_ranks": [[1]]}, "Expected `object`, got `array` - at `$.node_ranks`"),
+        ({"fault_nodes": ["a"], "node_ranks": [[1]]}, "got `array` - at `$.node_ranks`"),
         ({"fault_nodes": "a", "node_ranks": {}}, "got `str` - at `$.fault_nodes`"),
-        ({"FaultRankIds": "0 and 1"}, "got `str` - at `$[1]`"), ({"FaultRankIds": ["-1"]}, "Expected `int` >= 0 - at `$[0]`"),
+        ({"FaultRankIds": "0 and 1"}, "got `str` - at `$[1]`"), ({"FaultRankIds": ["-1"]}, "got `str` - at `$[0]`"), ({"FaultRankIds": ["1e1"]}, "got `str` - at `$[0]`"),
         ({"FaultRankIds": 3.5}, "got `float` - at `$.FaultRankIds`"),
     ],
 )  # fmt: skip

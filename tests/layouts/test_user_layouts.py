@@ -273,7 +273,7 @@ BAD_TABLES: list[tuple[object, str]] = [
     ("text", "layout is a list of tables"),
     (["text"], "layout 1: Expected `object`, got `str`"),
     ([{}], "layout 1: Object missing required field `name`"),
-    ([{"name": "My Layout"}], "layout 1: Expected `str` matching regex '^[a-z0-9][a-z0-9_-]*$' - at `$.name`"),
+    ([{"name": "My Layout"}], "layout 1: Expected `str` matching regex '^[a-z0-9][a-z0-9_-]*\\\\Z' - at `$.name`"),
     ([{"name": "mine"}], "layout 1: Object missing required field `piece`"),
     ([layout(pieces=1)], "layout 1: Object contains unknown field `pieces`; docs/adding-a-layout.md has all keys"),
     ([layout(reshardable=1)], "layout 1: Expected `bool`, got `int` - at `$.reshardable`"),
