@@ -42,8 +42,7 @@ _ROLE = re.compile(
     r"optimizer|scheduler|scaler|rng_state|random_states|training_args|pytorch_model|adapter_model"
 )
 """File names of the parts of a checkpoint (transformers/trainer.py, accelerate/utils/constants.py)."""
-_MAKE_UNKNOWN = NOT_SEEN | {"not-loaded", "wrong-key"}
-"""Codes of findings with one of which a verdict is unknown."""
+_MAKE_UNKNOWN = NOT_SEEN | {"not-loaded", "wrong-key"}  # with one of these findings the verdict is unknown
 _NOT_READ = frozenset({"unreadable", "in-use", "wrong-key"})
 """Those of them with which an error may be none; with the others it is damage all the same."""
 

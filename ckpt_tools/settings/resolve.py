@@ -166,7 +166,7 @@ def _read(path: str, believed: Trust) -> dict[str, Any] | None:
     try:
         text = data.decode("utf-8-sig")  # some editors begin a file with a byte order mark
         table: dict[str, Any] = toml.decode(text)
-    except (DecodeError, ValueError, RecursionError) as e:  # before msgspec 0.20 the one is not the other
+    except (DecodeError, ValueError, RecursionError) as e:  # of msgspec 0.19 the one is not the other
         why = f"configuration file {path!r} is not valid TOML: {e}"
         raise UsageError(why, "correct it, or add --config FILE") from e
     if not project:
