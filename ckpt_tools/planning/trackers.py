@@ -18,6 +18,7 @@ from ckpt_tools.discovery.unrecognised import tells_of_a_state
 from ckpt_tools.findings import WAIT
 from ckpt_tools.layouts import Layout
 from ckpt_tools.layouts.common import templates
+from ckpt_tools.layouts.files import numbers_named
 from ckpt_tools.model.answers import Tracker
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding
@@ -268,12 +269,19 @@ def find_begun_later(s: Session, c: Checkpoint) -> Iterator[Finding]:
     taken = {*_find_entries_of((*saved, *(f.path for f in s.aside)), base)}
     below = dict.fromkeys(_find_entries_of((*found.empty, *found.strange, *homes), base))
     free = [top for top in below if top not in taken]
-    for top in _find_emptied(s, c, free):
-        yield unfinished.describe_empty(top, os.path.basename(where(c)))
+    yield from _describe_emptied(s, c, free)
     late = set(_find_entries_of((f.path for f in found.bare if f.mtime_ns >= c.mtime_ns), base))
     for top in free:
         if templates.is_begun(os.path.basename(top)) and top in late:
             yield unfinished.describe_marked(top, c)
+
+
+def _describe_emptied(s: Session, c: Checkpoint, free: Sequence[str]) -> Iterator[Finding]:
+    """Yield warnings about directories named like a later save, or like the file of a loop's save."""
+    emptied = list(_find_emptied(s, c, free))
+    yield from (unfinished.describe_empty(top, os.path.basename(where(c))) for top in emptied)
+    in_place = (top for top in free if top in s.found.empty and numbers_named(top)[0] is not None)
+    yield from (unfinished.describe_in_place(top) for top in in_place if top not in emptied)
 
 
 def _find_emptied(s: Session, c: Checkpoint, below: Iterable[str]) -> Iterator[str]:

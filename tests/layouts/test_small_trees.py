@@ -187,6 +187,8 @@ TREES = table(
         then as it is | no_fallback=yes -> exit 2 choice/unplaced-newer
         step_10.pt step_20.pt agent_0.pt:text -> exit 2 choice/unplaced-newer   # maybe packed, and whole
         step_10.pt step_20.pt agent_0.pt agent_1.pt:cut -> exit 2 choice/unplaced-newer
+        # An empty directory in the place of a file is told, also where no number says that it was the newest.
+        step_10.pt last.pt:whole20;rm last.pt;mkdir last.pt -> step_10.pt +unfinished-save
         # An optimizer's state counts beside a model that is cut, too.
         {100/model,model_100}.pt:model100 {200/model,model_200}.pt:model200! {200/optim,optim_200}.pt:optimizer200=
             -> exit 4 choice/none-usable -missing-part -truncated

@@ -80,6 +80,10 @@ def describe_empty(path: str, last: str) -> Finding:
     return finding_of(RULE, Hit(path, f"it is named like a later save than {last}, and holds none", _LOST))
 
 
+def describe_in_place(path: str) -> Finding:
+    return finding_of(RULE, Hit(path, "an empty directory, named like the file of a save", _LOST))
+
+
 def describe_marked(path: str, c: Checkpoint) -> Finding:
     text = f"its name is that of an unfinished save, and it was written no earlier than {c.label}"
     return finding_of(RULE, Hit(path, text))
