@@ -278,10 +278,13 @@ def find_begun_later(s: Session, c: Checkpoint) -> Iterator[Finding]:
 
 def _describe_emptied(s: Session, c: Checkpoint, free: Sequence[str]) -> Iterator[Finding]:
     """Yield warnings about directories named like a later save, or like the file of a loop's save."""
-    emptied = list(_find_emptied(s, c, free))
-    yield from (unfinished.describe_empty(top, os.path.basename(where(c))) for top in emptied)
-    in_place = (top for top in free if top in s.found.empty and numbers_named(top)[0] is not None)
-    yield from (unfinished.describe_in_place(top) for top in in_place if top not in emptied)
+    own, emptied = where(c), list(_find_emptied(s, c, free))
+    yield from (unfinished.describe_empty(top, os.path.basename(own)) for top in emptied)
+    for top in free:
+        earlier = make_pattern(top) == make_pattern(own) and find_numbers(top) < find_numbers(own)
+        known = earlier or top in emptied or top not in s.found.empty
+        if not known and numbers_named(top)[0] is not None:
+            yield unfinished.describe_in_place(top)
 
 
 def _find_emptied(s: Session, c: Checkpoint, below: Iterable[str]) -> Iterator[str]:
