@@ -7,12 +7,11 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ import warm
 from fixture_trees import damage, materialise, questions, selection
 from hypothesis import given
 from hypothesis import strategies as st
+from in_process import executed
 from large_runs import BIG, flip, megatron, part, settle
 from msgspec.structs import replace
 
@@ -109,16 +109,6 @@ def test_what_cannot_be_kept_is_read_again(value: object) -> None:
     assert pack(kept, {}) is None
 
 
-@pytest.mark.slow
-@given(
-    st.one_of(
-        st.binary(), st.dictionaries(st.text(), st.none() | st.text()).map(lambda v: json.dumps(v).encode())
-    )
-)
-def test_what_is_no_report_is_none(data: bytes) -> None:
-    assert unpack("/p", data) is None
-
-
 def outcome(root: str, question: dict[str, Any], **more: Any) -> tuple[object, int]:
     """The plan without what it cost, or the failure; and what it cost."""
     try:
@@ -198,17 +188,20 @@ def test_a_file_that_changed_is_read_again(known: Path, change: Callable[[Path],
     assert asked(known).bytes_read <= 10
 
 
-def test_what_turns_out_broken_is_forgotten_but_by_who_asked_before(opened: Callable[[], Cache]) -> None:
+SAME = Identity(1, 2, 3, 4, 5)
+
+
+def test_what_turns_out_broken_is_forgotten_but_by_who_asked_before() -> None:
     """A medium that loses bits changes no time: what a nightly look finds must not be hidden by what an earlier
     one had kept. And 64 ranks that meet a broken file read it once.
     """
-    early, cache, now = opened(), opened(), time.time_ns()
-    cache.put("/x", b"a", SAME, Entry(b"good", 2, now, False))
-    cache.put("/x", b"b", SAME, Entry(b"good", 1, now, False))
-    cache.put("/x", b"a", SAME, Entry(b"bad", 2, time.time_ns(), True))
-    assert early.get("/x", b"a", 2, SAME) is not None
-    later = opened()
-    assert later.get("/x", b"a", 1, SAME) is later.get("/x", b"b", 1, SAME) is None
+    with closing(Cache("/nowhere", 1e9)) as early, closing(Cache("/nowhere", 1e9)) as cache:
+        cache.put("/x", b"a", SAME, Entry(b"good", 2, time.time_ns(), False))
+        cache.put("/x", b"b", SAME, Entry(b"good", 1, time.time_ns(), False))
+        cache.put("/x", b"a", SAME, Entry(b"bad", 2, time.time_ns(), True))
+        assert early.get("/x", b"a", 2, SAME) is not None
+    with closing(Cache("/nowhere", 1e9)) as later:
+        assert later.get("/x", b"a", 1, SAME) is later.get("/x", b"b", 1, SAME) is None
 
 
 @pytest.mark.slow
@@ -222,16 +215,6 @@ def test_damage_behind_an_old_modification_time_is_seen_and_looked_at_each_time(
         made = asked(root)
         assert made.resume_step == 10 and made.bytes_read > BIG
         assert "crc-mismatch" in {f.code for r in made.rejected for f in r.findings}
-
-
-SAME = Identity(1, 2, 3, 4, 5)
-
-
-@pytest.fixture
-def opened() -> Iterator[Callable[[], Cache]]:
-    """Makes the caches of several commands, which end with the test."""
-    with ExitStack() as stack:
-        yield lambda: stack.enter_context(closing(Cache("/nowhere", 1e9)))
 
 
 @pytest.mark.slow
@@ -342,31 +325,26 @@ def database(home: Path) -> Path:
     return next(home.glob("*/verdicts.sqlite"))
 
 
-DAMAGED: dict[str, Callable[[bytes], bytes | str]] = {
-    "garbage": lambda whole: os.urandom(20_000),
-    "torn": lambda whole: whole[:4096] + os.urandom(len(whole) - 4096),
-    "other-columns": lambda whole: "CREATE TABLE seen (a)",
+def other_columns(path: Path) -> None:
+    """Another program has made it."""
+    path.unlink()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE seen (a)")
+
+
+DAMAGED: dict[str, Callable[[Path], object]] = {
+    "garbage": lambda path: path.write_bytes(os.urandom(20_000)),
+    "torn": lambda path: path.write_bytes(path.read_bytes()[:4096] + os.urandom(path.stat().st_size - 4096)),
+    "other-columns": other_columns,
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", DAMAGED)
 def test_a_damaged_cache_is_said_and_left_alone(known: Path, home: Path, what: str) -> None:
-    """The bytes of it are others, or another program has made it by these statements."""
-    path = database(home)
-    made_by = DAMAGED[what](path.read_bytes())
-    if isinstance(made_by, bytes):
-        path.write_bytes(made_by)
-    else:
-        path.unlink()
-        with closing(sqlite3.connect(path)) as db:
-            db.executescript(made_by)
-    made, notes = noted(known)
-    assert (
-        made.resume_step == 20
-        and len(notes) == 1
-        and f"no verdicts are used from or kept in {path}" in notes[0]
-    )
+    DAMAGED[what](path := database(home))
+    made, (note,) = noted(known)
+    assert made.resume_step == 20 and f"no verdicts are used from or kept in {path}" in note
     path.unlink()
     asked(known)
     assert asked(known).bytes_read <= 10  # a new one works
@@ -465,18 +443,15 @@ def test_the_file_stays_bounded(home: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert filled(range(200, 201), now + 31 * 86400 * 10**9) == ["/200"]
 
 
-def command(root: Path, rank: int, *more: str) -> list[str]:
-    options = ["--parallel", "tp=8", "--world-size", "8", "--level", "content", "--json", *more]
-    return [sys.executable, "-m", "ckpt_tools", "latest", str(root), "--rank", str(rank), *options]
-
-
 @pytest.mark.exhaustive
 def test_64_processes_read_every_byte_once(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", ranks=8, steps=(20,))
     size = sum(p.stat().st_size for p in root.rglob("*.pt"))
     settle()
+    words = f"latest {root} --parallel tp=8 --world-size 8 --level content --json --rank".split()
+    env = {**os.environ, "CKPT_MAX_AGE": "1d"}
     with ThreadPoolExecutor(64) as pool:
-        calls = list(pool.map(lambda i: ckpt(*command(root, i % 8)[3:], CKPT_MAX_AGE="1d"), range(64)))
+        calls = list(pool.map(lambda i: warm.completed([*words, str(i % 8)], env), range(64)))
     assert {(call.returncode, call.stderr) for call in calls} == {(0, "")}
     answers = [json.loads(call.stdout) for call in calls]
     paths = [[f["path"] for f in answer["ranks"][0]["files"]] for answer in answers]
@@ -503,17 +478,12 @@ def test_without_file_locks_everybody_reads(root: Path, monkeypatch: pytest.Monk
     assert asked(root).bytes_read <= 10
 
 
-def ckpt(*argv: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return warm.completed(argv, {**os.environ, **env})
-
-
 @pytest.mark.slow
-def test_a_note_is_one_line_on_stderr_and_silent_when_quiet(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run", ranks=8, steps=(20,))
-    (tmp_path / "file").write_text("")
-    argv = ("latest", str(root), "--rank", "0", "--parallel", "tp=8", "--world-size", "8")
-    told = ckpt(*argv, CKPT_CACHE_DIR=str(tmp_path / "file"))
-    assert told.returncode == 0 and told.stdout == f"{part(root)}\n"
-    line, note = told.stderr.splitlines()
+def test_a_note_is_one_line_on_stderr_and_silent_when_quiet(root: Path, home: Path) -> None:
+    home.write_text("in the way")
+    argv = ["latest", str(root), "--rank", "0", "--parallel", "tp=2", "--world-size", "2"]
+    code, out, err = executed(argv)
+    line, note = err.splitlines()
+    assert (code, out) == (0, f"{part(root)}\n")
     assert line.startswith("ckpt: warning: no verdicts are used") and "weights only" in note
-    assert ckpt(*argv, "-q", CKPT_CACHE_DIR=str(tmp_path / "file")).stderr == ""
+    assert executed([*argv, "-q"])[2] == ""

@@ -29,15 +29,14 @@ from small_files import mindspore
 from small_runs import FILE, lost, plain
 
 import ckpt_tools
-from ckpt_tools import __version__, api, cli, scan
+from ckpt_tools import __version__, api, scan
 from ckpt_tools.cli import console, dispatch
 from ckpt_tools.cli.app import COMMANDS, command
 from ckpt_tools.cli.ls import moment
-from ckpt_tools.errors import CannotLook, NoCheckpoint, NoneUsable, NotNewest, UsageError
+from ckpt_tools.errors import CannotLook
 from ckpt_tools.findings import finding
 from ckpt_tools.model.answers import Summary
 from ckpt_tools.model.finding import Verdict
-from ckpt_tools.model.plan import RankLoad
 from ckpt_tools.output.page import FEW, View
 from ckpt_tools.output.scan import draw
 from ckpt_tools.storage.writes import check_writable, write_whole
@@ -74,10 +73,9 @@ def answer(monkeypatch):
     return install
 
 
-def run(capfd, *argv):
+def run(*argv):
     """(exit code, stdout, stderr) of one command in this process."""
-    capfd.readouterr()
-    return cli.execute(argv), *capfd.readouterr()
+    return executed(argv)
 
 
 def ckpt(*argv, **env):
@@ -111,72 +109,45 @@ STALE = finding("stale-tracker", "names step 5", path="/data")
         (verified(Verdict.SUSPECT, findings=(STALE,)), 0, 1),
     ],
 )  # fmt: skip
-def test_verify_exit_codes(answer, capfd, result, plain, strict):
+def test_verify_exit_codes(answer, result, plain, strict):
     calls = answer("verify", result)
     for form in ((), ("--json",), ("--format", "jsonl")):
-        assert run(capfd, "verify", "x", *form)[::2] == (plain, "")
-        assert run(capfd, "verify", *form, "--strict", "--", "-x")[::2] == (strict, "")
+        assert run("verify", "x", *form)[::2] == (plain, "")
+        assert run("verify", *form, "--strict", "--", "-x")[::2] == (strict, "")
     assert [given[0] for given, _ in calls] == [["x"], ["-x"]] * 3
 
 
 NARROW = replace(sample.plan(), shared=(), by_rank=sample.plan().by_rank[:1], rejected=(), warnings=())
 
 
-def test_latest_prints_the_path_and_nothing_else(answer, capfd, monkeypatch):
+def test_latest_prints_the_path_and_nothing_else(answer, monkeypatch):
     calls = answer("latest", NARROW)
-    assert run(capfd, "latest", "/data", "--rank", "0") == (0, "/data/out/rank_0/net-3_40.ckpt\n", "")
+    assert run("latest", "/data", "--rank", "0") == (0, "/data/out/rank_0/net-3_40.ckpt\n", "")
     monkeypatch.setenv("RANK", "x")  # variables of launchers are no settings
     monkeypatch.setenv("WORLD_SIZE", "y")
-    assert run(capfd, "latest")[0] == 0
+    assert run("latest")[0] == 0
     assert calls[0][0][0] == "/data" and [given[1].rank for given, _ in calls] == [0, None]
 
 
-def test_latest_prints_names_as_the_bytes_they_are(answer, capfdbinary):
-    answer("latest", replace(NARROW, by_rank=(RankLoad(0, (sample.load(0, path=sample.NASTY),)),)))
-    assert run(capfdbinary, "latest", "--rank", "0")[1] == os.fsencode(sample.NASTY) + b"\n"
-
-
-def test_allow_none_is_an_empty_answer(answer, capfd):
-    calls = answer("latest", sample.empty_plan())
-    assert run(capfd, "latest", "--allow=none") == (0, "", "")
-    assert calls[0][0][1].allow_none
-    assert json.loads(run(capfd, "latest", "--allow=none", "--json")[1])["checkpoint"] is None
-    assert "CKPT_RESUME=0" in run(capfd, "latest", "--allow=none", "--format", "shell")[1]
-
-
-def test_what_led_to_the_answer_goes_to_stderr(answer, capfd):
+def test_what_led_to_the_answer_goes_to_stderr(answer):
     answer("latest", sample.plan())
-    _, out, err = run(capfd, "latest")
+    _, out, err = run("latest")
     assert out.count("\n") == 2
     assert "ckpt: warning: step 160 was skipped (/data/gasp): " in err
     assert "ckpt: warning: world-size-inferred: 2 from the highest rank\nhint: " in err
-    assert run(capfd, "latest", "-q")[2] == ""
+    assert run("latest", "-q")[2] == ""
 
 
-@pytest.mark.parametrize("command", ["latest", "plan"])
-@pytest.mark.parametrize(
-    ("error", "code"), [(UsageError, 2), (NoCheckpoint, 3), (NoneUsable, 4), (CannotLook, 5), (NotNewest, 6)]
-)
-def test_errors_are_exit_codes(answer, capfd, command, error, code):
-    answer(command, error("what happened"))
-    assert run(capfd, command) == (code, "", f"ckpt: error: what happened\nhint: {error.hint}\n")
-    got, out, err = run(capfd, command, "--json")
-    value = json.loads(out)
-    assert got == code == value["error"]["exit_code"] and err
-    assert (value["schema"], value["error"]["message"]) == ("ckpt-tools/error/v1", "what happened")
-    assert run(capfd, command, "--format=shell")[:2] == (code, f"(exit {code})\n")
-
-
-def test_explain(capfd):
-    assert run(capfd, "explain", "truncated")[1].startswith("truncated: ")
+def test_explain():
+    assert run("explain", "truncated")[1].startswith("truncated: ")
     for word, meant in (("trucated", "truncated"), ("save/missing-ranks", "save/missing-rank")):
-        code, out, err = run(capfd, "explain", word)
+        code, out, err = run("explain", word)
         assert (code, out) == (2, "") and f"did you mean '{meant}'?" in err
-    assert "rules: save/missing-part" in run(capfd, "explain", "missing-part")[1]
-    page = run(capfd, "explain", "save/missing-rank")[1]
+    assert "rules: save/missing-part" in run("explain", "missing-part")[1]
+    page = run("explain", "save/missing-rank")[1]
     assert page.startswith("save/missing-rank\n")
     assert all(word in page for word in ("effect: reject", "--world-size N", "codes: missing-rank", "For: "))
-    told = json.loads(run(capfd, "explain", "choice/tracker-stale", "--json")[1])
+    told = json.loads(run("explain", "choice/tracker-stale", "--json")[1])
     assert told["rule"]["id"] == "choice/tracker-stale"
 
 
@@ -197,21 +168,21 @@ def test_version_and_help():
         ("plan --rank 4 --world-size 4", "does not exist among 4 ranks"), ("latest a b", "b"),
     ],
 )  # fmt: skip
-def test_usage_errors_are_2(capfd, line, says):
-    code, out, err = run(capfd, *line.split())
+def test_usage_errors_are_2(line, says):
+    code, out, err = run(*line.split())
     assert code == 2 and says in err and "Traceback" not in err
     assert out == "" or "--json" in line
-    assert json.loads(run(capfd, *line.split(), "--json")[1])["error"]["exit_code"] == 2
+    assert json.loads(run(*line.split(), "--json")[1])["error"]["exit_code"] == 2
 
 
-def test_a_bug_is_70_and_never_1(answer, capfd, monkeypatch):
+def test_a_bug_is_70_and_never_1(answer, monkeypatch):
     answer("plan", ZeroDivisionError("division\x1b[2J by zero"))
-    code, out, err = run(capfd, "plan")
+    code, out, err = run("plan")
     assert (code, out) == (70, "") and "this is a bug in ckpt" in err and "Traceback" not in err
     assert "ckpt: internal error: ZeroDivisionError: division\\x1b[2J by zero\n" in err
-    assert json.loads(run(capfd, "plan", "--json")[1])["error"]["code"] == "bug"
+    assert json.loads(run("plan", "--json")[1])["error"]["code"] == "bug"
     monkeypatch.setenv("CKPT_DEBUG", "1")
-    assert "Traceback" in run(capfd, "plan")[2]
+    assert "Traceback" in run("plan")[2]
 
 
 @pytest.mark.slow
@@ -259,29 +230,18 @@ def test_colour(monkeypatch, choice, env, terminal, colored):
     assert console.is_colored(choice, SimpleNamespace(isatty=lambda: terminal)) is colored
 
 
-@pytest.mark.slow
-def test_colour_of_a_command(answer, capfd):
-    answer("verify", sample.verification())
-    assert "\x1b[" not in run(capfd, "verify", "x")[1]
-    assert "\x1b[" in run(capfd, "verify", "x", "--color", "always")[1]
-
-
 @pytest.mark.parametrize(
-    ("line", "requested"),
+    ("line", "said"),
     [
-        ("plan --json", "json"), ("plan --format shell", "shell"), ("plan --nosuch x --json", "json"),
-        ("nosuch --format=shell", "shell"), ("plan --format", ""), ("verify -- --json", ""), ("", ""),
+        ("plan --json", (True, None, None)), ("nosuch --format=shell", (False, "shell", None)), ("plan --format", (False, None, None)),
+        ("verify -- --json", (False, None, None)), ("plan -world 8 --json", (True, None, None)),
+        *((f"verify --nosuch {output}", (False, None, "x")) for output in ("-o x", "-ox", "--output x", "--output=x")),
     ],
 )  # fmt: skip
-def test_requested_format(line, requested):
-    said = dispatch.read_answer_flags(line.split())
-    assert ("json" if said["json"] else said["format"] or "") == requested
-
-
-def test_a_mistyped_flag_names_no_file():
-    assert dispatch.read_answer_flags(["plan", "-world", "8", "--json"])["output_file"] is None
-    for words in (["-o", "x"], ["-ox"], ["--output", "x"], ["--output=x"]):
-        assert dispatch.read_answer_flags(["verify", "--nosuch", *words])["output_file"] == "x"
+def test_of_a_mistyped_line_it_is_known_how_to_answer_and_where(line, said):
+    """A flag of which -o is a part names no file."""
+    flags = dispatch.read_answer_flags(line.split())
+    assert (flags["json"], flags["format"], flags["output_file"]) == said
 
 
 HEAVY = "rich sqlite3 torch numpy fsspec safetensors cryptography pydantic"
@@ -339,8 +299,7 @@ def demo(tmp_path):
 
 
 def ls(*argv):
-    """(exit code, stdout, stderr) of ``ckpt ls``."""
-    return executed(["ls", *map(str, argv)])
+    return run("ls", *map(str, argv))
 
 
 def listed(*argv):
