@@ -1,9 +1,12 @@
-"""`ckpt diff`: what is compared with what, what differs, and what could not be compared. On real files."""
+"""`ckpt diff`: what is compared with what, what differs and how far apart numbers are, and what could not be compared.
+On real files.
+"""
 
 from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import pickle
 import re
@@ -14,16 +17,19 @@ from pathlib import Path
 
 import pytest
 import run_helpers
+import torch
 import xxhash
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from in_process import executed
 from places import FIXTURES
 from run_helpers import flip
+from safetensors.torch import save_file
 from safetensors_writer import packed
 from small_files import dcp, saved, tensor
 
-from ckpt_tools import Change, Level, Verdict, cli, diff
+from ckpt_tools import Change, Level, Verdict, diff
 from ckpt_tools.api import show
 from ckpt_tools.checksum.sums import CHUNK, join_digests
 from ckpt_tools.comparison import compare
@@ -47,11 +53,9 @@ def clean(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 
-def run(capfd, *argv):
+def run(*argv):
     """(exit code, stdout, stderr) of ``ckpt diff``."""
-    capfd.readouterr()
-    code = cli.execute(["diff", *map(str, argv)])
-    return code, *capfd.readouterr()
+    return executed(["diff", *map(str, argv)])
 
 
 def copy(what: Path, to: Path) -> Path:
@@ -75,11 +79,7 @@ TWO = ("F32", (2,), b"\1\2\3\4\5\6\7\x09")
 
 
 @pytest.mark.slow
-@pytest.mark.torch
 def test_equal_bytes_have_equal_digests_in_every_format(tmp_path):
-    torch = pytest.importorskip("torch")
-    from safetensors.torch import save_file
-
     state = {"w": torch.ones(2, 3), "b": torch.ones(5, dtype=torch.bfloat16), "none": torch.zeros(0, 3)}
     torch.save(state, tmp_path / "zip.pt")
     torch.save(state, tmp_path / "legacy.pt", _use_new_zipfile_serialization=False)
@@ -252,16 +252,16 @@ def test_one_flipped_byte_is_one_changed_tensor(tmp_path_factory, data):
     assert all(f.change is Change.SAME for f in result.files if os.path.basename(f.b.path) != path.name)
 
 
-def test_structure_does_not_see_it(tmp_path, capfd):
+def test_structure_does_not_see_it(tmp_path):
     a = FIXTURES / "formats/safetensors/good/tiny.safetensors"
     b = copy(a, tmp_path / "b.safetensors")
     flip(b, b.stat().st_size - 1)
-    assert run(capfd, a, b)[0] == 1
-    code, out, _ = run(capfd, a, b, "--level", "structure")
+    assert run(a, b)[0] == 1
+    code, out, _ = run(a, b, "--level", "structure")
     assert code == 0 and "the same names, types, shapes and metadata" in out
 
 
-def test_added_removed_reshaped_changed(tmp_path, capfd):
+def test_added_removed_reshaped_changed(tmp_path):
     here = dict.fromkeys(("same", "shape", "type", "bytes", "gone"), ONE)
     there = {
         "same": ONE,
@@ -282,30 +282,24 @@ def test_added_removed_reshaped_changed(tmp_path, capfd):
         ("left", "removed", "x", None),
         ("right", "added", None, "y"),
     }
-    code, out, err = run(capfd, a, b)
+    code, out, err = run(a, b)
     assert (code, err) == (1, "")
     assert re.search(r"reshaped +type +float32 2 +int32 2$", out, re.MULTILINE)
     assert re.search(r"added +new +– +float32 2$", out, re.MULTILINE)
     assert "same" not in [line.split()[0] for line in out.splitlines() if line]
     assert "6 tensors: 1 same, 1 changed, 2 reshaped, 1 added, 1 removed" in out
-    assert re.search(r"same +same +float32 2", run(capfd, a, b, "-v")[1])
-
-
-def test_json(tmp_path, capfd):
-    a = safetensors(tmp_path / "a.safetensors", {"x": ONE, "y": ONE}, left="1")
-    b = safetensors(tmp_path / "b.safetensors", {"x": TWO})
-    code, out, _ = run(capfd, a, b, "--json")
-    value = json.loads(out)
-    assert (code, value["schema"], value["same"]) == (1, "ckpt-tools/diff/v1", False)
-    assert value["summary"]["tensors"].items() >= {"changed": 1, "removed": 1, "same": 0}.items()
+    assert re.search(r"same +same +float32 2", run(a, b, "-v")[1])
+    value = json.loads(run(a, b, "--json")[1])
+    assert (value["schema"], value["same"]) == ("ckpt-tools/diff/v1", False)
+    assert value["summary"]["tensors"].items() >= {"changed": 1, "removed": 1, "same": 1}.items()
     (f,) = value["files"]
     assert (f["a"]["path"], f["b"]["path"], f["change"]) == (str(a), str(b), "changed")
-    x, y = f["tensors"]
+    tensors = {t.pop("name"): t for t in f["tensors"]}
     side = {"dtype": "float32", "shape": [2], "nbytes": 8}
-    hashed = [{**side, "digest": xxhash.xxh3_128_hexdigest(of[2])} for of in (ONE, TWO)]
-    changed = {"name": "x", "change": "changed", "largest_difference": None}
-    assert x == {**changed, "a": hashed[0], "b": hashed[1]} and y["b"] is None
-    assert f["metadata"] == [{"key": "left", "change": "removed", "a": "1", "b": None}]
+    one, other = ({**side, "digest": xxhash.xxh3_128_hexdigest(of[2])} for of in (ONE, TWO))
+    assert tensors["bytes"] == {"change": "changed", "largest_difference": None, "a": one, "b": other}
+    assert tensors["gone"]["b"] is None
+    assert {"key": "left", "change": "removed", "a": "x", "b": None} in f["metadata"]
 
 
 def test_metadata_values_that_compare_oddly():
@@ -315,7 +309,7 @@ def test_metadata_values_that_compare_oddly():
 
 
 @pytest.mark.slow
-def test_steps_in_the_names_of_a_layout_do_not_matter(capfd):
+def test_steps_in_the_names_of_a_layout_do_not_matter():
     result = diff(str(DEMO / "iter_0000010"), str(DEMO / "iter_0000020"))
     assert len(result.files) == 4
     assert all(f.a and f.b and os.path.basename(f.a.path) == os.path.basename(f.b.path) for f in result.files)
@@ -323,13 +317,13 @@ def test_steps_in_the_names_of_a_layout_do_not_matter(capfd):
     assert {m.key for f in result.files for m in f.metadata} >= {"iteration"}
 
 
-def test_prefixes_without_a_layout(tmp_path, capfd):
+def test_prefixes_without_a_layout(tmp_path):
     """TensorFlow's users name a checkpoint by what its files have in common."""
     home = FIXTURES / "formats/tf_bundle/good/manager"
     for f in home.glob("ckpt-2.*"):
         copy(f, tmp_path / "b" / f.name.replace("ckpt-2", "ckpt-7"))
         copy(f, tmp_path / "a" / f.name)
-    assert run(capfd, home / "ckpt-2", tmp_path / "b/ckpt-7")[0] == 0
+    assert run(home / "ckpt-2", tmp_path / "b/ckpt-7")[0] == 0
     # and as directories, where the names hold the step
     result = diff(str(tmp_path / "a"), str(tmp_path / "b"))
     assert len(result.files) == 2
@@ -366,8 +360,7 @@ def test_what_an_index_names_belongs_to_it(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.torch
-def test_distributed_checkpoints_of_one_state_are_the_same(tmp_path, capfd):
+def test_distributed_checkpoints_of_one_state_are_the_same(tmp_path):
     """Each save has an id of its own in ``.metadata``: its bytes differ, the state does not."""
     saves = {"one": ("step", 0.5), "two": ("step", 0.5), "other": ("last_step", 0.25)}
     for name, (key, seed) in saves.items():
@@ -376,7 +369,7 @@ def test_distributed_checkpoints_of_one_state_are_the_same(tmp_path, capfd):
             copied.parent.mkdir(exist_ok=True)
             copied.write_bytes(data)
     assert (tmp_path / "one/.metadata").read_bytes() != (tmp_path / "two/.metadata").read_bytes()
-    assert run(capfd, tmp_path / "one", tmp_path / "two", "--strict")[0] == 0
+    assert run(tmp_path / "one", tmp_path / "two", "--strict")[0] == 0
     changed = names(diff(str(tmp_path / "one"), str(tmp_path / "other")), Change.CHANGED)
     assert changed == {"model.w0", "model.w1"}
 
@@ -436,30 +429,28 @@ def test_every_file_is_in_exactly_one_pair_and_a_side_matches_itself(a, b):
 
 
 @pytest.mark.slow
-def test_a_damaged_file_is_told_and_compared_as_far_as_it_goes(capfd):
-    code, out, _ = run(capfd, DEMO / "iter_0000010", DEMO / "iter_0000020", "--json")
+def test_a_damaged_file_is_told_and_compared_as_far_as_it_goes():
+    code, out, _ = run(DEMO / "iter_0000010", DEMO / "iter_0000020", "--json")
     cut = next(f for f in json.loads(out)["files"] if f["b"]["verdict"] == "broken")
     assert (code, cut["b"]["findings"][0]["code"], cut["change"]) == (1, "truncated", "not-compared")
     assert {t["change"] for t in cut["tensors"]} == {"not-compared"}, "a cut file's tensors were not removed"
-    text = run(capfd, DEMO / "iter_0000010", DEMO / "iter_0000020")[1]
+    text = run(DEMO / "iter_0000010", DEMO / "iter_0000020")[1]
     assert "truncated" in text and f"1 damaged file in {DEMO / 'iter_0000020'}: 'ckpt verify " in text
 
 
-def test_tensors_without_a_place(tmp_path, capfd):
+def test_tensors_without_a_place(tmp_path):
     """Numbers inside a pickle: equal files are the same; in others only shapes are compared, and it is said."""
     a = FIXTURES / "formats/pickle_plain/good/tensors.pkl"
     b = copy(a, tmp_path / "b.pkl")
-    assert run(capfd, a, b, "--strict")[0] == 0
+    assert run(a, b, "--strict")[0] == 0
     flip(b, b.read_bytes().index(b"\0<q") + 1)  # the high byte of the number 1 in float16
-    code, out, _ = run(capfd, a, b)
+    code, out, _ = run(a, b)
     assert code == 1 and "other bytes" in out and "3 not compared" in out
     assert names(diff(str(a), str(b)), Change.NOT_COMPARED) == {"w", "p", "half"}
 
 
-@pytest.mark.torch
 def test_an_expanded_tensor_is_stored_shorter(tmp_path):
     """Its bytes stand for several elements each: equal to another one, not comparable with a whole one."""
-    torch = pytest.importorskip("torch")
     made = {"a": torch.ones(1).expand(4), "b": torch.ones(1).expand(4), "c": torch.ones(4)}
     for name, expanded in made.items():
         torch.save({"e": expanded}, tmp_path / f"{name}.pt")
@@ -467,20 +458,20 @@ def test_an_expanded_tensor_is_stored_shorter(tmp_path):
         assert names(diff(str(tmp_path / "a.pt"), str(tmp_path / other)), change) == {"e"}
 
 
-def test_not_compared_is_not_the_same(tmp_path, capfd, monkeypatch):
+def test_not_compared_is_not_the_same(tmp_path, monkeypatch):
     a = FIXTURES / "formats/safetensors/good/tiny.safetensors"
     monkeypatch.setattr(compare, "tensor_digests", lambda *_, **__: {})
-    code, out, _ = run(capfd, a, a)
+    code, out, _ = run(a, a)
     assert code == 0
     assert out.startswith("no tensor could be compared")
-    assert run(capfd, a, a, "--strict")[0] == 5
-    assert json.loads(run(capfd, a, a, "--json")[1])["same"] is False
+    assert run(a, a, "--strict")[0] == 5
+    assert json.loads(run(a, a, "--json")[1])["same"] is False
 
 
 @pytest.mark.parametrize(
     ("number", "code"), [(errno.EIO, "unreadable"), (errno.ESTALE, "in-use"), (0, "in-use")]
 )
-def test_what_cannot_be_read_is_5(tmp_path, capfd, monkeypatch, number, code):
+def test_what_cannot_be_read_is_5(tmp_path, monkeypatch, number, code):
     """Nor what was replaced after its header was read (0)."""
     a = FIXTURES / "formats/safetensors/good/tiny.safetensors"
     b = copy(a, tmp_path / "b.safetensors")
@@ -494,7 +485,7 @@ def test_what_cannot_be_read_is_5(tmp_path, capfd, monkeypatch, number, code):
         return real(path, *rest, **more)
 
     monkeypatch.setattr(compare, "tensor_digests", broken)
-    status, out, _ = run(capfd, a, b, "--json")
+    status, out, _ = run(a, b, "--json")
     (f,) = json.loads(out)["files"]
     assert (status, f["b"]["verdict"], f["b"]["findings"][-1]["code"]) == (5, "unknown", code)
 
@@ -509,20 +500,20 @@ def test_what_cannot_be_read_is_5(tmp_path, capfd, monkeypatch, number, code):
         ((DEMO,), 2, "B"), ((DEMO, DEMO, DEMO), 2, ""),
     ],
 )  # fmt: skip
-def test_mistakes(tmp_path, capfd, argv, code, says):
+def test_mistakes(tmp_path, argv, code, says):
     (tmp_path / "empty").mkdir()
-    status, out, err = run(capfd, *argv)
+    status, out, err = run(*argv)
     assert (status, out) == (code, "") and says in err
 
 
-def test_nothing_is_unpickled(tmp_path, capfd):
+def test_nothing_is_unpickled(tmp_path):
     class Evil:
         def __reduce__(self):
             return os.mkdir, (str(tmp_path / "ran"),)
 
     for name in ("a.pkl", "b.pkl"):
         (tmp_path / name).write_bytes(pickle.dumps({"w": Evil()}))
-    code, out, _ = run(capfd, tmp_path / "a.pkl", tmp_path / "b.pkl")
+    code, out, _ = run(tmp_path / "a.pkl", tmp_path / "b.pkl")
     assert code == 1 and "unsafe-pickle" in out and not (tmp_path / "ran").exists()
 
 
@@ -533,3 +524,37 @@ def test_what_other_commands_trust_is_no_matter(command: str, tmp_path: Path) ->
     plain, told = run_helpers.ckpt(*words), run_helpers.ckpt(*words, env={"CKPT_TRUST": "global=foo.*"})
     said = [re.sub(r"in [\d.]+ s( \(.*?\))?", "", done.stdout) for done in (plain, told)]
     assert plain.returncode == told.returncode == 0 and said[0] == said[1]
+
+
+TYPES = "float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz int64 int8 uint8"
+
+
+def save(path: Path, **tensors: torch.Tensor) -> Path:
+    torch.save(tensors, path)
+    return path
+
+
+@pytest.mark.parametrize("name", TYPES.split())
+def test_the_largest_difference_is_that_of_torch(name: str, tmp_path: Path) -> None:
+    dtype = getattr(torch, name)
+    made = torch.Generator().manual_seed(0)
+    one, other = ((torch.rand(300_000, generator=made) * 100).to(dtype) for _ in range(2))
+    found = diff(save(tmp_path / "a.pt", w=one), save(tmp_path / "b.pt", w=other), Level.VALUES)
+    assert found.files[0].tensors[0].largest == (one.double() - other.double()).abs().max()
+
+
+def test_a_number_and_no_number_are_infinitely_far_apart(tmp_path: Path) -> None:
+    one = torch.tensor([1.0, math.nan, math.inf, 4.0])
+    a = save(tmp_path / "a.pt", w=one, v=one)
+    b = save(tmp_path / "b.pt", w=one + torch.tensor([0, 0, 0, 0.5]), v=torch.tensor([math.nan, 2, 3, 4]))
+    code, out, _ = run(a, b, "--level", "values", "--json")
+    tensors = {t["name"]: t["largest_difference"] for t in json.loads(out)["files"][0]["tensors"]}
+    assert (code, tensors) == (1, {"w": 0.5, "v": "Infinity"})
+
+
+def test_the_first_line_tells_the_largest_difference(tmp_path: Path) -> None:
+    a = save(tmp_path / "a.pt", w=torch.zeros(3), v=torch.zeros(3), same=torch.ones(3))
+    b = save(tmp_path / "b.pt", w=torch.ones(3) / 4, v=torch.ones(3) / 8, same=torch.ones(3))
+    said = "they differ: 2 changed of 3 tensors; the largest difference is 0.25, in 'w'\n"
+    assert run(a, b, "--level", "values")[1].startswith(said)
+    assert "largest" not in run(a, b)[1]
