@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from in_process import executed
 from large_runs import BIG, flip, megatron, part, settle
 from msgspec.structs import replace
+from timed import lay
 
 from ckpt_tools import errors
 from ckpt_tools.api import latest, plan, verify
@@ -219,9 +220,7 @@ def test_damage_behind_an_old_modification_time_is_seen_and_looked_at_each_time(
 
 @pytest.mark.slow
 def test_a_changed_index_makes_its_members_be_looked_at_again(tmp_path: Path) -> None:
-    (home := tmp_path / "run/step-20").mkdir(parents=True)
-    for name, data in small_files.dcp(20).items():
-        (home / name).write_bytes(data)
+    home = lay(tmp_path / "run/step-20", small_files.dcp(20))
     settle()
 
     def read(**more: Any) -> int:

@@ -28,6 +28,7 @@ from run_helpers import flip
 from safetensors.torch import save_file
 from safetensors_writer import packed
 from small_files import dcp, saved, tensor
+from timed import lay
 
 from ckpt_tools import Change, Level, Verdict, diff
 from ckpt_tools.api import show
@@ -364,10 +365,7 @@ def test_distributed_checkpoints_of_one_state_are_the_same(tmp_path):
     """Each save has an id of its own in ``.metadata``: its bytes differ, the state does not."""
     saves = {"one": ("step", 0.5), "two": ("step", 0.5), "other": ("last_step", 0.25)}
     for name, (key, seed) in saves.items():
-        for file, data in dcp.__wrapped__(5, 1, key, seed).items():
-            copied = tmp_path / name / file
-            copied.parent.mkdir(exist_ok=True)
-            copied.write_bytes(data)
+        lay(tmp_path / name, dcp.__wrapped__(5, 1, key, seed))
     assert (tmp_path / "one/.metadata").read_bytes() != (tmp_path / "two/.metadata").read_bytes()
     assert run(tmp_path / "one", tmp_path / "two", "--strict")[0] == 0
     changed = names(diff(str(tmp_path / "one"), str(tmp_path / "other")), Change.CHANGED)

@@ -16,6 +16,7 @@ from hook_job import Job
 from places import DOCS, ROOT
 from safetensors_writer import vectors
 from small_files import dcp, trainer
+from timed import lay
 from told_trees import answer, loaded, plant
 
 from ckpt_tools import __version__, errors
@@ -97,14 +98,18 @@ def test_the_front_page_is_short_and_shows_what_commands_print() -> None:
     assert "ckpt-step" in shown and "@font-face" not in shown and "url(http" not in shown
 
 
+def recipe(title: str, language: str = "sh") -> str:
+    """The first block of a story of the front page."""
+    text = (ROOT / "README.md").read_text().partition(f"**{title}")[2]
+    return text.partition(f"```{language}\n")[2].partition("```")[0]
+
+
 @pytest.mark.slow
 def test_a_seal_sees_what_the_readme_flips(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/model.safetensors").write_bytes(vectors(w=bytes(range(250)) * 4))
-    text = (ROOT / "README.md").read_text().partition("**Any changed bit.**")[2]
-    script = text.partition("```sh\n")[2].partition("```")[0]
+    lay(tmp_path, {"run/model.safetensors": vectors(w=bytes(range(250)) * 4)})
     env = {**os.environ, "PATH": f"{warm.commands()}:{os.environ['PATH']}"}
-    done = subprocess.run(["sh", "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True)
+    words = ["sh", "-c", recipe("Any changed bit.**")]
+    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 1 and "seal-mismatch" in done.stdout, done.stdout + done.stderr
 
 
@@ -119,8 +124,7 @@ def test_the_recipe_of_a_job_resumes_or_stops(tmp_path: Path, held: str, left_ou
     """With a script that fails if it starts at 0 although there is a checkpoint; a framework says its own arguments."""
     job = Job(tmp_path)
     job.holds(held)
-    text = (ROOT / "README.md").read_text().partition("**In a job script**")[2]
-    script = text.partition("```sh\n")[2].partition("```")[0]
+    script = recipe("In a job script**")
     wanted = "--resume-args '--resume {path}' "
     assert wanted in script and "torchrun … train.py" in script
     script = script.replace(wanted, "" if left_out else wanted).replace("torchrun … ", "python ")
@@ -135,20 +139,14 @@ def test_the_recipe_of_a_job_resumes_or_stops(tmp_path: Path, held: str, left_ou
 
 @pytest.mark.slow
 def test_the_recipe_for_python_sees_files(tmp_path: Path) -> None:
-    text = (ROOT / "README.md").read_text().partition("**In Python, and in training code**")[2]
-    script = text.partition("```python\n")[2].partition("```")[0]
-    roots = {}
+    script = recipe("In Python, and in training code**", "python")
+    roots = {"trainer": lay(tmp_path / "trainer/checkpoint-5", trainer(5)).parent}
+    roots["dcp"] = lay(tmp_path / "dcp/step-5", dcp(5)).parent
     for held in ("loop", "by rank"):
         (tmp_path / held).mkdir()
         job = Job(tmp_path / held)
         job.holds(held)
         roots[held] = job.root
-    for held, files in (("checkpoint-5", trainer(5)), ("step-5", dcp(5))):
-        roots[held] = tmp_path / f"of {held}"
-        for name, data in files.items():
-            path = roots[held] / held / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
     for held, root in roots.items():
         words = [sys.executable, "-c", script.replace("/runs/llm", str(root))]
         told, *files = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()

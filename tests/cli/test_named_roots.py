@@ -20,7 +20,6 @@ from fixture_trees import pairs
 from in_process import executed
 from msgspec.structs import replace
 from places import DOCS, LAYOUT_TREES, ROOT
-from run_helpers import megatron
 
 import ckpt_tools
 from ckpt_tools import Selection, Verdict, diff, errors, latest, plan, scan, seal, try_load, verify
@@ -261,12 +260,6 @@ ALONE: dict[str, Callable[[Any], Any]] = {
     "try_load": lambda p: try_load(p, os.fsdecode),
 }
 """What each function says of one path."""
-
-
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return megatron(tmp_path / "run")
 
 
 def test_every_function_that_takes_a_path_is_here() -> None:

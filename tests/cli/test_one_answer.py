@@ -30,13 +30,6 @@ from ckpt_tools.storage.trust import OURS
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def asker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Asker:
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    return Asker(monkeypatch, capfd, tmp_path / "state")
-
-
 @pytest.mark.parametrize("started", ["run", "hook"])
 def test_nothing_where_there_was_something_is_no_first_launch(asker: Asker, root: Path, started: str) -> None:
     """A file system that is not mounted looks like a first launch to whoever asks."""
@@ -60,7 +53,6 @@ def test_a_question_is_no_start(asker: Asker, root: Path) -> None:
     assert len({asker.ask(name, root, "--allow=none") for name in ("plan", "latest")}) == 1
 
 
-@pytest.mark.slow
 def test_the_first_launch_of_another_run_in_the_same_root(asker: Asker, tmp_path: Path) -> None:
     """The run that an earlier start was of is still there, and the question is about another."""
     root = megatron(tmp_path / "runs/a").parent

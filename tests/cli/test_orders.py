@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import warm
 from one_question import COMMANDS, Asker
 from owners import SOMEBODY, Owners
-from places import FORMAT_FILES
 from run_helpers import megatron, one_file_per_rank
+from small_runs import empty, encrypted
 
 from ckpt_tools.errors import UsageError
 from ckpt_tools.settings import resolve
@@ -34,12 +33,6 @@ def asker(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tm
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     return megatron(tmp_path / "run", steps=(10,), world=1)
-
-
-@pytest.fixture
-def empty(tmp_path: Path) -> Path:
-    (tmp_path / "empty").mkdir()
-    return tmp_path / "empty"
 
 
 @pytest.fixture
@@ -75,17 +68,16 @@ def test_a_directory_of_decisions_that_everybody_may_write(
 
 
 def test_a_note_that_others_could_have_taken_away_is_not_missed(
-    asker: Asker, empty: Path, plans: Path
+    asker: Asker, tmp_path: Path, plans: Path
 ) -> None:
     """Without the note of an earlier start a lost mount looks like a first launch."""
+    root, more = empty(tmp_path), {"run": ("--", "train"), "latest": ("--rank", "0")}
     for command in COMMANDS:
-        words = ("--", "train") if command == "run" else ()
-        rank = ("--rank", "0") if command == "latest" else ()
-        asked = (command, empty, "--plan-dir", plans, "--allow=none", *rank)
+        asked = (command, root, "--plan-dir", plans, "--allow=none", *more.get(command, ()))
         plans.chmod(0o777)
-        refused(asker, (*asked, *words), "may be written by everybody", "--plan-dir")
+        refused(asker, asked, "may be written by everybody", "--plan-dir")
         plans.chmod(0o755)
-        started(asker, *asked, *words)
+        started(asker, *asked)
 
 
 def decided(asker: Asker, root: Path, plans: Path) -> Path:
@@ -369,47 +361,32 @@ def test_a_decision_leads_to_what_was_planned(
     refused(asker, READING[0], wrong, "CKPT_PLAN", "remove this one")
 
 
-KEYED = FORMAT_FILES / "mindspore_encrypted"
-
-
-def ckpt(*args: object) -> tuple[int, Any]:
-    done = warm.completed([*map(str, args), "--json"], os.environ)
-    return done.returncode, json.loads(done.stdout)
-
-
-def keyed(tmp_path: Path) -> tuple[Path, Path]:
-    """An encrypted file, and a copy of its key: in a clone everybody can read that."""
-    own = next(KEYED.glob("*gcm*.key"))
-    key = tmp_path / own.name
-    key.write_bytes(own.read_bytes())
-    key.chmod(0o600)
-    return KEYED / "good" / own.name.removesuffix(".key"), key
+def asked(asker: Asker, *words: object) -> tuple[int, Any]:
+    code, out, _ = asker.execute(*words, "--json")
+    return code, json.loads(out)
 
 
 @pytest.mark.slow
-def test_a_key_opens_what_is_in_an_encrypted_file(tmp_path: Path) -> None:
-    path, key = keyed(tmp_path)
-    plain = ckpt("show", path)[1]
-    opened = ckpt("show", path, "--key-file", key)[1]
+def test_a_key_opens_what_is_in_an_encrypted_file(asker: Asker, tmp_path: Path) -> None:
+    file, key = encrypted(tmp_path) / "net-1_5.ckpt", tmp_path / "key"
+    plain, opened = (asked(asker, "show", file, *words)[1] for words in ((), ("--key-file", key)))
     assert not plain["tensors"] and opened["tensors"]
     assert {f["code"] for f in plain["findings"]} >= {"needs-key"}
-    other = tmp_path / "other.key"
-    other.write_bytes(b"0" * len(key.read_bytes()))
-    other.chmod(0o600)
-    code, answer = ckpt("verify", path, "--key-file", other)
+    whole = key.read_bytes()
+    key.write_bytes(b"0" * len(whole))
+    code, answer = asked(asker, "verify", file, "--key-file", key)
     assert (code, answer["files"][0]["verdict"]) == (5, "unknown")
     assert [f["code"] for f in answer["files"][0]["findings"] if f["severity"] != "note"] == ["wrong-key"]
-    key.write_bytes(key.read_bytes() + b"\n")  # a line end is no part of it
-    assert ckpt("verify", path, "--key-file", key)[0] == 0
+    key.write_bytes(whole + b"\n")  # a line end is no part of it
+    assert asked(asker, "verify", file, "--key-file", key)[0] == 0
 
 
 @pytest.mark.parametrize("content", [b"", b"too short", b"x" * 33, None])
-def test_a_key_file_without_a_key_is_said_and_not_shown(tmp_path: Path, content: bytes | None) -> None:
-    path = tmp_path / "secret.key"
-    if content is not None:
-        path.write_bytes(content)
-        path.chmod(0o600)
-    code, answer = ckpt("verify", FORMAT_FILES / "mindspore_encrypted/good", "--key-file", path)
-    assert code == 2
-    assert "secret.key" in answer["error"]["message"]
+def test_a_key_file_without_a_key_is_said_and_not_shown(
+    asker: Asker, tmp_path: Path, content: bytes | None
+) -> None:
+    root, key = encrypted(tmp_path), tmp_path / "key"
+    key.unlink() if content is None else key.write_bytes(content)
+    code, answer = asked(asker, "verify", root, "--key-file", key)
+    assert code == 2 and str(key) in answer["error"]["message"]
     assert not content or content.decode() not in json.dumps(answer)
