@@ -16,6 +16,7 @@ import time
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import machine_readers as read
 import pytest
@@ -27,6 +28,7 @@ from places import FIXTURES
 from run_helpers import broken
 from small_files import mindspore
 from small_runs import FILE, lost, plain
+from timed import lay
 
 import ckpt_tools
 from ckpt_tools import __version__, api, scan
@@ -54,21 +56,12 @@ def clean(monkeypatch, tmp_path):
 
 @pytest.fixture
 def answer(monkeypatch):
-    """Make a function of the pipeline return, or raise, what is given; what it was called with is in the list
-    that comes back.
-    """
+    """Make a function of the pipeline return what is given; what it was called with is in the list that comes back."""
 
-    def install(name, result):
-        calls = []
-
-        def stub(*args, **kwargs):
-            calls.append((args, kwargs))
-            if isinstance(result, BaseException):
-                raise result
-            return result
-
+    def install(name, result, **raising):
+        stub = Mock(return_value=result, **raising)
         monkeypatch.setattr(api, name, stub)
-        return calls
+        return stub.call_args_list
 
     return install
 
@@ -176,7 +169,7 @@ def test_usage_errors_are_2(line, says):
 
 
 def test_a_bug_is_70_and_never_1(answer, monkeypatch):
-    answer("plan", ZeroDivisionError("division\x1b[2J by zero"))
+    answer("plan", None, side_effect=ZeroDivisionError("division\x1b[2J by zero"))
     code, out, err = run("plan")
     assert (code, out) == (70, "") and "this is a bug in ckpt" in err and "Traceback" not in err
     assert "ckpt: internal error: ZeroDivisionError: division\\x1b[2J by zero\n" in err
@@ -362,8 +355,7 @@ def test_a_count_of_saves_is_no_count_of_restarts(case, label):
 
 def test_restarts_are_called_so(tmp_path):
     """MindSpore's K: at the same epoch and step it tells two attempts apart."""
-    for name in ("net-1_5.ckpt", "net_1-1_10.ckpt", "net_1-1_15.ckpt"):
-        (tmp_path / name).write_bytes(b"x")
+    lay(tmp_path, dict.fromkeys(("net-1_5.ckpt", "net_1-1_10.ckpt", "net_1-1_15.ckpt"), b"x"))
     header, row = table(tmp_path)
     assert header[-2:] == ["restart", "path"] and "save" not in header and row[-2] in "01"
     assert "─ epoch 1 step 10, restart 1 " in ls(tmp_path, "--tree")[1]
@@ -403,11 +395,8 @@ def test_only_a_checkpoint_owns_what_lies_below_its_number(tmp_path):
     """
     shutil.copytree(FIXTURES / "layouts/orbax/ocdbt/tree/ck", tmp_path, dirs_exist_ok=True)
     before = listed(tmp_path)
-    for name in ("99/notes/a.txt", "99/notes/b/c", "20/default/net-graph.meta", "20/default/d/x.tmp", "20/hf/latest", "20/hf/model.safetensors.index.json", "20/hf/model-00001-of-00002.safetensors"):  # fmt: skip
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(b"x")
-    (tmp_path / "20/own").mkdir()
-    (tmp_path / "20/own/net-1_7.ckpt").write_bytes(mindspore(True, 0, step_num=7))
+    names = ("99/notes/a.txt", "99/notes/b/c", "20/default/net-graph.meta", "20/default/d/x.tmp", "20/hf/latest", "20/hf/model.safetensors.index.json", "20/hf/model-00001-of-00002.safetensors")  # fmt: skip
+    lay(tmp_path, {**dict.fromkeys(names, b"x"), "20/own/net-1_7.ckpt": mindspore(True, 0, step_num=7)})
     after = listed(tmp_path)
     sizes = [
         {c["path"]: (c["files"], c["size"]) for c in answer["checkpoints"] if c["layout"] == "orbax"}
@@ -434,9 +423,7 @@ def test_data_does_not_date_a_checkpoint(tmp_path):
 def test_long_checkpoints_are_cut_unless_verbose(tmp_path):
     source = FIXTURES / "layouts/mindspore/pangu/tree/rank_0/pangu0-1_4.ckpt"
     ranks = FEW + 10
-    for rank in range(ranks):
-        (tmp_path / f"rank_{rank}").mkdir()
-        shutil.copyfile(source, tmp_path / f"rank_{rank}/net-1_4.ckpt")
+    lay(tmp_path, {f"rank_{rank}/net-1_4.ckpt": source.read_bytes() for rank in range(ranks)})
     out = ls(tmp_path, "--tree")[1]
     assert out.count("net-1_4.ckpt") == FEW - 1
     assert f"└─ {ranks - FEW + 1} more files (--verbose lists them)" in out

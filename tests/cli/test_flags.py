@@ -28,7 +28,7 @@ from own_pickles import CALL, adding
 from own_plugins import install
 from owners import SOMEBODY, Owners
 from places import LAYOUT_TREES
-from run_helpers import OLD, flip, megatron, one_file_per_rank, torchrun_env
+from run_helpers import OLD, megatron, one_file_per_rank, torchrun_env
 from small_files import mindspore, saved, tensor
 from small_runs import FILE, empty, encrypted, flipped, lost, plain, started_before
 from timed import put
@@ -90,14 +90,9 @@ behind = changed(plain, "put latest_checkpointed_iteration.txt 10")
 two_layouts = changed(plain, "checkpoint-5/:trainer")
 two_prefixes = changed(empty, "net-1_10.ckpt:mindspore10 other-1_10.ckpt:mindspore11")
 strategies = changed(per_rank, "mkdir ../none")
-
-
-def rolled_back(tmp: Path) -> Path:
-    """The tracker sides with nobody, and step 10 was saved last."""
-    root = megatron(tmp / "run", tracker=False)
-    for path in root.rglob("iter_0000010/*/*.pt"):
-        os.utime(path, (OLD + 36_000, OLD + 36_000))
-    return root
+rolled_back = changed(made(tracker=False), "at iter_0000010 3600")
+half_of_a_pair = changed(per_rank, "cut rank_0/net-1_20.ckpt")
+encrypted_and_hit = changed(encrypted, "flip net-1_5.ckpt; at net-1_5.ckpt -7200")
 
 
 def gasps(tmp: Path) -> Path:
@@ -118,13 +113,6 @@ def two_runs(tmp: Path) -> Path:
 def images(tmp: Path) -> Path:
     """Files whose names do not tell their step."""
     return Path(shutil.copytree(LAYOUT_TREES / "pytorch-sample/imagenet/tree", tmp / "run"))
-
-
-def half_of_a_pair(tmp: Path) -> Path:
-    """Rank 0 has lost its newest file, and what rank 1 has is not the same."""
-    path = per_rank(tmp) / "rank_0/net-1_20.ckpt"
-    put(path, path.read_bytes()[:-40], OLD + 7200)
-    return tmp / "run"
 
 
 def three_of_a_kind(tmp: Path) -> Path:
@@ -185,10 +173,7 @@ def sealed_already(tmp: Path) -> Path:
     return root
 
 
-def sealed_and_edited(tmp: Path) -> Path:
-    """A file is longer than it was when it was sealed."""
-    (sealed_already(tmp) / "iter_0000010/note.txt").write_text("later")
-    return tmp / "run"
+sealed_and_edited = changed(sealed_already, "put iter_0000010/note.txt later")
 
 
 def fragments(tmp: Path) -> Path:
@@ -201,16 +186,19 @@ def fragments(tmp: Path) -> Path:
 
 def hold(lock: Path) -> None:
     """Another command is at work; the test lets go of it."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
     HELD.append(os.open(lock, os.O_RDWR | os.O_CREAT))
     fcntl.flock(HELD[-1], fcntl.LOCK_EX)
+
+
+def busy(of: Tree) -> Tree:
+    return lambda tmp: (hold(of(tmp) / ".ckpt/lock"), tmp / "run")[1]
 
 
 def locked(tmp: Path) -> Path:
     """The lock of the job's decision is held."""
     root = plain(tmp)
-    place = Path(first_launch.place(str(tmp / "state/ckpt-tools/decisions"), str(root))) / "j.0"
-    place.mkdir(parents=True)
-    hold(place / "lock")
+    hold(Path(first_launch.place(str(tmp / "state/ckpt-tools/decisions"), str(root))) / "j.0/lock")
     return root
 
 
@@ -333,13 +321,7 @@ def nowhere(tmp: Path) -> Path:
     return put_away(tmp, state_dir=str(tmp / "elsewhere"))
 
 
-def quarantine_locked(tmp: Path) -> Path:
-    """Another command is at work."""
-    root = put_away(tmp)
-    hold(root / ".ckpt/lock")
-    return root
-
-
+quarantine_locked, behind_and_locked = busy(put_away), busy(behind)
 NEWEST = "run/iter_0000020"
 QUARANTINE: dict[str, Case] = {
     **added(untold(unfinished), "apply | settle 0s", f"{NEWEST}"), "paths": Case(untold(plain), f"{NEWEST}", "run/iter_0000010"),
@@ -382,24 +364,9 @@ WATCH: dict[str, Case] = {
 }  # fmt: skip
 
 
-def behind_and_locked(tmp: Path) -> Path:
-    """Another command is at work."""
-    root = behind(tmp)
-    (root / ".ckpt").mkdir()
-    hold(root / ".ckpt/lock")
-    return root
-
-
 def fresh_bit(tmp: Path) -> Path:
     os.utime(with_a_bit(tmp) / FILE)
     return tmp / "run"
-
-
-def encrypted_and_hit(tmp: Path) -> Path:
-    path = encrypted(tmp) / "net-1_5.ckpt"
-    flip(path, path.stat().st_size // 2)
-    os.utime(path, (OLD, OLD))
-    return path.parent
 
 
 STAGED = "root rank world_size kind max_step require allow_fresh no_fallback limit_rate"

@@ -20,6 +20,7 @@ from in_process import executed
 from injected import HANGS, Fault
 from run_helpers import CLEAN, ckpt, megatron
 from small_files import saved
+from timed import lay
 
 from ckpt_tools.cli import completion
 from ckpt_tools.cli.app import COMMANDS, GROUPS, command, examples
@@ -98,10 +99,8 @@ def made(home: Path) -> Path:
     run_helpers.megatron(home / "run")
     quarantine(str(run_helpers.megatron(home / "kept")), [str(home / "kept/iter_0000020")], apply=True)
     assert pin(str(run_helpers.megatron(home / "pinned")), [str(home / "pinned/iter_0000020")]).applied
-    for step, rank in itertools.product((10, 20), range(2)):
-        save = home / f"mine/s{step}/shard{rank}.pt"
-        save.parent.mkdir(parents=True, exist_ok=True)
-        save.write_bytes(saved({"step": step, "rank": rank}))
+    saves = itertools.product((10, 20), range(2))
+    lay(home / "mine", {f"s{n}/shard{rank}.pt": saved({"step": n, "rank": rank}) for n, rank in saves})
     (home / "empty").mkdir()
     (home / "train.py").write_text(
         "import sys\nassert sys.argv[1] == '--load' and sys.argv[2].endswith('run')\n"
@@ -184,9 +183,8 @@ def test_a_file_system_that_hangs_is_not_waited_for(root: Path) -> None:
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> Path:
-    for name in (*HOSTILE, "plain"):
-        os.makedirs(tmp_path / "home" / "runs" / name)
-        (tmp_path / "home" / "runs" / name / "step_7.pt").write_bytes(saved({"step": 7}))
+    step_7 = saved({"step": 7})
+    lay(tmp_path / "home/runs", {f"{name}/step_7.pt": step_7 for name in (*HOSTILE, "plain")})
     return tmp_path / "home"
 
 

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest import TestCase
@@ -31,18 +32,7 @@ from small_runs import empty, encrypted, lost, plain
 from ckpt_tools import Level, elastic, errors, integrations, job
 from ckpt_tools.elastic import ExceptionCheckpoint, Terminated
 from ckpt_tools.errors import UsageError
-from ckpt_tools.integrations import (
-    Resumed,
-    accelerate,
-    agreement,
-    dcp,
-    deepspeed,
-    keras,
-    lightning,
-    mindspore,
-    resume,
-    transformers,
-)
+from ckpt_tools.integrations import Resumed, agreement, deepspeed, mindspore, resume, transformers
 from ckpt_tools.integrations.agreement import Group
 from ckpt_tools.job.decision import Decision
 from ckpt_tools.model.selection import Selection
@@ -59,20 +49,21 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
+OWN = {
+    "transformers": "hf-trainer/trainer", "lightning": "lightning/steps", "accelerate": "accelerate/steps", "dcp": "dcp/two",
+    "keras": "keras/batches",
+}  # fmt: skip
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("case", "checkpoint"),
-    [
-        ("hf-trainer/trainer", transformers.checkpoint), ("lightning/steps", lightning.checkpoint),
-        ("accelerate/steps", accelerate.checkpoint), ("dcp/two", dcp.checkpoint), ("keras/batches", keras.checkpoint),
-    ],
-)  # fmt: skip
-def test_it_is_given_its_own_pick(case: str, checkpoint: Callable[..., str | None], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("framework", "case"), OWN.items())
+def test_it_is_given_its_own_pick(framework: str, case: str, tmp_path: Path) -> None:
     expected = LAYOUT_TREES / case / "expected.json"
     root = materialise(expected, tmp_path)
     first = json.loads(expected.read_text())["plans"][0]
     world = {"world_size": len(first["ranks"])} if first["ranks"] else {}
-    assert checkpoint(root, **world) == f"{root}/{first['resume_path']}"
+    given = import_module(f"ckpt_tools.integrations.{framework}").checkpoint(root, **world)
+    assert given == f"{root}/{first['resume_path']}"
 
 
 def test_deepspeed_is_given_a_directory_and_a_tag(tmp_path: Path) -> None:

@@ -34,7 +34,11 @@ ASK = (
     f"run --allow=none {STARTED}",
     f"run --agree --allow=none --nodes 1 --node 0 --world-size 1 --job j --plan-dir plans {STARTED}",
 )  # fmt: skip
-TYPOS = ("one letter", "the directory above", "below", "below a file", "a link to nothing", "a space")
+TYPOS = {
+    "one letter": "runs/lllm", "the directory above": "run/llm", "below": "runs/llm/ckpt", "below a file": "runs/llm/a-file/ckpt",
+    "a link to nothing": "runs/link", "a space": "runs/llm ",
+}  # fmt: skip
+"""ROOT as somebody may mistype it beside a run that is there, by what is wrong with it."""
 
 
 @pytest.fixture(autouse=True)
@@ -49,19 +53,10 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def typos(tmp_path: Path) -> dict[str, Path]:
-    """ROOT as somebody may mistype it beside a run that is there, by what is wrong with it."""
-    run = tmp_path / "runs" / "llm"
-    (run / "checkpoint-1").mkdir(parents=True)
-    (run / "a-file").write_text("x")
-    (tmp_path / "runs" / "link").symlink_to(tmp_path / "gone")
-    return {
-        "one letter": tmp_path / "runs" / "lllm",
-        "the directory above": tmp_path / "run" / "llm",
-        "below": run / "ckpt",
-        "below a file": run / "a-file" / "ckpt",
-        "a link to nothing": tmp_path / "runs" / "link",
-        "a space": tmp_path / "runs" / "llm ",
-    }
+    (tmp_path / "runs/llm/checkpoint-1").mkdir(parents=True)
+    (tmp_path / "runs/llm/a-file").write_text("x")
+    (tmp_path / "runs/link").symlink_to(tmp_path / "gone")
+    return {wrong: tmp_path / path for wrong, path in TYPOS.items()}
 
 
 @pytest.mark.share(2)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from in_process import executed
 from nights import NIGHTS, RANK_1, RUN, Night
+from one_question import Asker
 from run_helpers import CKPT, CLEAN, ckpt, megatron
 
 from ckpt_tools.cli import app, options
@@ -176,24 +177,18 @@ def said(*argv: str) -> tuple[int, str]:
 @pytest.mark.slow
 @pytest.mark.share(2)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_one_dash_in_place_of_two_names_the_flag(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_one_dash_in_place_of_two_names_the_flag(command: str, asker: Asker) -> None:
     for flag in flags(command):
-        code, err = said(*command.split(), flag[1:], "x")
+        code, _, err = asker.execute(*command.split(), flag[1:], "x")
         if "there is no flag" in err:  # -j and -o are flags with a value of their own
             assert code == 2 and f"did you mean {flag}?" in err, (flag, err)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_flag_without_its_value_is_named_with_its_command(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_flag_without_its_value_is_named_with_its_command(command: str, asker: Asker) -> None:
     for flag, param in flags(command).items():
         if not param.is_flag:
-            code, err = said(*command.split(), flag)
+            code, _, err = asker.execute(*command.split(), flag)
             assert code == 2 and f"{flag} needs a value" in err and f"'ckpt {command} -h'" in err, (flag, err)
 
 
