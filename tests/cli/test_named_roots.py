@@ -20,6 +20,7 @@ from fixture_trees import pairs
 from in_process import executed
 from msgspec.structs import replace
 from places import DOCS, LAYOUT_TREES, ROOT
+from timed import put
 
 import ckpt_tools
 from ckpt_tools import Selection, Verdict, diff, errors, latest, plan, scan, seal, try_load, verify
@@ -163,14 +164,11 @@ def good(tmp_path: Path) -> Path:
 
 def other(tmp_path: Path, name: str) -> Path:
     """Something beside it that is no checkpoint."""
-    path = tmp_path / name
-    if name.endswith("/"):
-        path.mkdir()
-        if name != "empty/":
-            (path / "notes.txt").write_text("nothing of ours\n")
+    if name == "empty/":
+        (tmp_path / name).mkdir()
     else:
-        path.write_text("nothing of ours\n")
-    return path
+        put(tmp_path / (f"{name}notes.txt" if name.endswith("/") else name), "nothing of ours\n")
+    return tmp_path / name
 
 
 @pytest.mark.share(4)

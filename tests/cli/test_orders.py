@@ -24,13 +24,6 @@ from ckpt_tools.storage.trust import Trust
 
 
 @pytest.fixture
-def asker(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Asker:
-    tmp_path.chmod(0o755)
-    monkeypatch.chdir(tmp_path)
-    return Asker(monkeypatch, capfd, tmp_path / "plans")
-
-
-@pytest.fixture
 def root(tmp_path: Path) -> Path:
     return megatron(tmp_path / "run", steps=(10,), world=1)
 
