@@ -39,6 +39,7 @@ from ckpt_tools.errors import CannotLook
 from ckpt_tools.findings import finding
 from ckpt_tools.model.answers import Summary
 from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.plan import RankLoad
 from ckpt_tools.output.page import FEW, View
 from ckpt_tools.output.scan import draw
 from ckpt_tools.storage.writes import check_writable, write_whole
@@ -120,6 +121,11 @@ def test_latest_prints_the_path_and_nothing_else(answer, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "y")
     assert run("latest")[0] == 0
     assert calls[0][0][0] == "/data" and [given[1].rank for given, _ in calls] == [0, None]
+
+
+def test_latest_prints_names_as_the_bytes_they_are(answer):
+    answer("latest", replace(NARROW, by_rank=(RankLoad(0, (sample.load(0, path=sample.NASTY),)),)))
+    assert run("latest", "--rank", "0")[1] == f"{sample.NASTY}\n"
 
 
 def test_what_led_to_the_answer_goes_to_stderr(answer):

@@ -174,19 +174,9 @@ def test_a_file_that_changes_meanwhile_is_told(tmp_path):
     assert e.value.errno == errno.ESTALE
 
 
-def one_of_each(paths):
-    """The paths; those but the first of a format or a layout are for the nightly run."""
-    seen = Counter()
-    for path in paths:
-        family = path.relative_to(FIXTURES).parts[:2]
-        seen[family] += 1
-        marks = pytest.mark.exhaustive if seen[family] > 1 else ()
-        yield pytest.param(path, id="-".join(path.parts[-3:]), marks=marks)
-
-
-@pytest.mark.share(12)
+@pytest.mark.share(60)
 @pytest.mark.slow
-@pytest.mark.parametrize("what", list(one_of_each([*GOOD, *TREES, DEMO])))
+@pytest.mark.parametrize("what", [*GOOD, *TREES, DEMO], ids=lambda path: "-".join(path.parts[-3:]))
 @pytest.mark.parametrize(
     "level", [pytest.param(Level.STRUCTURE, marks=pytest.mark.exhaustive), Level.CONTENT]
 )

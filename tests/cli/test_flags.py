@@ -560,23 +560,11 @@ def seen(
 
 
 WITNESSED = [(command, name) for command in COMMANDS for name in cases(command)]
-SHARED = [
-    (command, name)
-    for command, name in WITNESSED
-    if command in CHOOSING and name in CHOICE and cases(command)[name] is CHOICE[name]
-]
-SHARED += [("hook", name) for name in DECIDING if ("run", name) in WITNESSED and ("hook", name) in WITNESSED]
-"""Flags that several commands take from one declaration: by default each is tried in one of them."""
-CHEAP = [pair for i, pair in enumerate(SHARED) if i % 4 == 0]
-CHEAP += [pair for pair in WITNESSED if pair not in SHARED]
 
 
-ROWS = [pytest.param(*pair, marks=() if pair in CHEAP else pytest.mark.exhaustive) for pair in WITNESSED]
-
-
-@pytest.mark.share(36)
+@pytest.mark.share(48)
 @pytest.mark.slow
-@pytest.mark.parametrize(("command", "name"), ROWS)
+@pytest.mark.parametrize(("command", "name"), WITNESSED)
 def test_a_flag_matters(seen: Seen, command: str, name: str) -> None:
     case = cases(command)[name]
     for variable, value in case.env.items():

@@ -139,17 +139,8 @@ def asked() -> Iterator[Any]:
             yield pytest.param(case, {"times": change}, id=f"{name}-{change.__name__[1:]}")
 
 
-ASKED = list(asked())
-
-
-@pytest.mark.share(12)
-@pytest.mark.parametrize(
-    ("case", "question"),
-    [
-        pytest.param(*q.values, id=q.id, marks=pytest.mark.exhaustive if i % 39 else ())
-        for i, q in enumerate(ASKED)
-    ],
-)
+@pytest.mark.share(468)
+@pytest.mark.parametrize(("case", "question"), list(asked()))
 def test_all_answer_alike(asker: Asker, case: Path, question: dict[str, Any], tmp_path: Path) -> None:
     options, root = question.get("options", {}), materialise(case, tmp_path)
     damage(root, question)
