@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 import sys
 import time
@@ -23,7 +24,7 @@ from in_process import executed
 from large_runs import BIG, flip, megatron, part, settle
 from msgspec.structs import replace
 from places import FORMAT_FILES
-from timed import lay
+from timed import lay, same_times
 
 from ckpt_tools import errors
 from ckpt_tools.api import latest, plan, verify
@@ -143,16 +144,12 @@ def test_what_needs_another_package_is_looked_at_again(root: Path, monkeypatch: 
 
 
 def rewritten(path: Path) -> None:
-    was = path.stat()
-    path.write_bytes(path.read_bytes())
-    os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+    with same_times(path):
+        path.write_bytes(path.read_bytes())
 
 
 def replaced(path: Path) -> None:
-    was, other = path.stat(), path.with_suffix(".new")
-    other.write_bytes(path.read_bytes())
-    os.utime(other, ns=(was.st_atime_ns, was.st_mtime_ns))
-    other.rename(path)
+    Path(shutil.copy2(path, path.with_suffix(".new"))).rename(path)
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ from in_process import executed
 from places import BENCHMARKS, DOCS, LAYOUT_TREES
 from run_helpers import broken, megatron, one_file_per_rank, torchrun_env
 from small_runs import empty, encrypted, lost, plain
+from timed import put
 
 from ckpt_tools import Level, elastic, errors, integrations, job
 from ckpt_tools.elastic import ExceptionCheckpoint, Terminated
@@ -371,9 +372,7 @@ def test_nobody_stands_in_for_a_distributed_optimizer():
 def fault_file(tmp_path):
     def write(content):
         text = content if isinstance(content, str | bytes) else json.dumps(content)
-        path = tmp_path / "faults.json"
-        path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return str(path)
+        return str(put(tmp_path / "faults.json", text))
 
     return write
 

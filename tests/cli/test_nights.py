@@ -16,6 +16,7 @@ from in_process import executed
 from nights import NIGHTS, RANK_1, RUN, Night
 from one_question import Asker
 from run_helpers import CKPT, CLEAN, ckpt, megatron
+from small_runs import empty
 
 from ckpt_tools.cli import app, options
 from ckpt_tools.cli.app import COMMANDS, parameters
@@ -169,11 +170,6 @@ def flags(command: str) -> dict[str, Any]:
     return {name: p for p in app.command(command).params for name in p.opts if name.startswith("--")}
 
 
-def said(*argv: str) -> tuple[int, str]:
-    code, _, err = executed(argv)
-    return code, err
-
-
 @pytest.mark.slow
 @pytest.mark.share(2)
 @pytest.mark.parametrize("command", COMMANDS)
@@ -194,7 +190,7 @@ def test_a_flag_without_its_value_is_named_with_its_command(command: str, asker:
 
 @pytest.mark.parametrize("word", ["step", "steps", "rank", "world", "groups", "ranks", "interval", "cache"])
 def test_a_word_of_a_flag_is_enough(word: str, tmp_path: Path) -> None:
-    _, err = said("plan", str(tmp_path), f"--{word}", "3")
+    err = executed(["plan", str(tmp_path), f"--{word}", "3"])[2]
     assert "no flag" not in err or word.rstrip("s") in err.partition("did you mean ")[2], err
 
 
@@ -202,23 +198,20 @@ def test_a_word_of_a_flag_is_enough(word: str, tmp_path: Path) -> None:
     "words",
     ["python train.py --lr 3", "torchrun --nproc_per_node 2 train.py", "sh -c true", "", "-- ''", "--"],
 )
-def test_run_without_a_command_after_dashes_says_where_it_goes(
-    root: Path, words: str, tmp_path: Path
-) -> None:
-    code, err = said("run", str(root), "--plan-dir", str(tmp_path / "plans"), *shlex.split(words))
+def test_run_without_a_command_after_dashes_says_where_it_goes(root: Path, plans: Path, words: str) -> None:
+    code, _, err = executed(["run", str(root), "--plan-dir", str(plans), *shlex.split(words)])
     assert code == 2 and "after --: ckpt run ROOT -- " in err, err
-    assert not (tmp_path / "plans").exists(), "nothing was decided for a job that cannot start"
+    assert not plans.exists(), "nothing was decided for a job that cannot start"
 
 
-def test_what_run_cannot_start(tmp_path: Path) -> None:
+def test_what_run_cannot_start(tmp_path: Path, plans: Path) -> None:
     """A command that vanishes is no bug; a word before the dashes may be a flag's value, or a second ROOT."""
-    (tmp_path / "run").mkdir()
-    words = ("--plan-dir", str(tmp_path / "plans"), "--allow=none", "--", "{ckpt.args}")
-    code, err = said("run", str(tmp_path / "run"), *words)
+    root = str(empty(tmp_path))
+    code, _, err = executed(["run", root, "--plan-dir", str(plans), "--allow=none", "--", "{ckpt.args}"])
     assert code == 2 and "after --" in err, err
-    code, err = said("run", str(tmp_path), "--json", "--", "true")
+    code, _, err = executed(["run", root, "--json", "--", "true"])
     assert code == 2 and "ckpt plan --json" in err and "$CKPT_PLAN" in err, err
-    code, err = said("run", "a", "b", "--", "echo")
+    code, _, err = executed(["run", "a", "b", "--", "echo"])
     begin = "ckpt: error: there are more words before -- than 'ckpt run' takes: b\nhint: "
     assert code == 2 and err.startswith(begin)
 
