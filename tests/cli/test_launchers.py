@@ -33,8 +33,7 @@ def env(text: str, **more: str) -> dict[str, str]:
     return dict(word.split("=", 1) for word in text.split()) | more
 
 
-def numbers(started: Started | None) -> dict[str, int]:
-    assert started is not None
+def numbers(started: Started) -> dict[str, int]:
     return {name: known.value for name in NUMBERS if (known := getattr(started, name)) is not None}
 
 

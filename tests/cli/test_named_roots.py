@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -76,14 +77,12 @@ def test_every_command_ends_with_5(command: str, typo: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("typo", TYPOS)
 def test_every_function_raises_cannot_look(typo: str, tmp_path: Path) -> None:
     root = str(typos(tmp_path)[typo])
-    allowed = Selection(allow_none=True)
-    asked: list[Callable[[], object]] = [
-        lambda: ckpt_tools.scan(root), lambda: ckpt_tools.verify([root]), lambda: ckpt_tools.diff(root, root),
-        lambda: ckpt_tools.plan(root, allowed), lambda: ckpt_tools.latest(root, allowed), lambda: ckpt_tools.plan(root, Selection(allow_missing=True)),
-    ]  # fmt: skip
-    for ask in asked:
+    for name in OF_PATHS:
         with pytest.raises(errors.CannotLook):
-            ask()
+            ALONE[name](root)
+    for ask, allowed in product((plan, latest), ("allow_none", "allow_missing")):
+        with pytest.raises(errors.CannotLook):
+            ask(root, Selection(**{allowed: True}))
 
 
 def test_the_hint_is_a_line_to_copy(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -253,6 +252,7 @@ ALONE: dict[str, Callable[[Any], Any]] = {
     "try_load": lambda p: try_load(p, os.fsdecode),
 }
 """What each function says of one path."""
+OF_PATHS = sorted(ALONE.keys() - {"try_load"})
 
 
 def test_every_function_that_takes_a_path_is_here() -> None:
@@ -284,18 +284,14 @@ def test_verify_takes_one_as_a_list_of_one(root: Path, form: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(ALONE.keys() - {"try_load"}))
-@pytest.mark.parametrize("given", ["", b"", None, 7])
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [*product(OF_PATHS, ["", b"", None, 7]), *product(["verify"], [[], (), [""], [None]])],
+)
 def test_what_is_no_path_is_refused(root: Path, name: str, given: Any) -> None:
     """An empty path would be the current directory, which nobody named."""
     with pytest.raises(UsageError, match="path"):
         ALONE[name](given)
-
-
-@pytest.mark.parametrize("given", [[], (), [""], [None], None])
-def test_no_paths_are_refused(root: Path, given: Any) -> None:
-    with pytest.raises(UsageError, match="path"):
-        verify(given)
 
 
 @pytest.mark.slow
