@@ -20,6 +20,8 @@ import pytest
 import small_files
 import warm
 from fixture_trees import damage, materialise, questions, selection
+from hypothesis import given
+from hypothesis import strategies as st
 from in_process import executed
 from large_runs import BIG, flip, megatron, part, settle
 from msgspec.structs import replace
@@ -28,10 +30,10 @@ from timed import lay, same_times
 
 from ckpt_tools import errors
 from ckpt_tools.api import latest, plan, verify
-from ckpt_tools.cache import Cache, Entry, inside, pack, turn
-from ckpt_tools.model.finding import Verdict
+from ckpt_tools.cache import Cache, Entry, inside, pack, turn, unpack
+from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.plan import LoadPlan
-from ckpt_tools.model.report import Level, Report
+from ckpt_tools.model.report import Box, Level, Report, Stats
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading import reader
 from ckpt_tools.settings.resolve import verdicts as directory
@@ -80,10 +82,44 @@ def known(root: Path) -> Path:
     return root
 
 
+TEXT = st.text()
+INT = st.integers(-(1 << 63), (1 << 64) - 1)
+SCALAR = st.one_of(st.none(), st.booleans(), INT, st.floats(), TEXT)
+FINDING = st.builds(Finding, TEXT, st.sampled_from(Severity), TEXT, st.one_of(st.none(), INT), TEXT, TEXT)
+SIZE = st.integers(0, (1 << 64) - 1)
+FLOAT = st.one_of(st.none(), st.floats())
+STATS = st.builds(Stats, TEXT, TEXT, *[SIZE] * 6, FLOAT, FLOAT)
+INDEX = st.lists(SIZE, max_size=3).map(tuple)
+REPORT = st.builds(
+    Report, st.just("/p"), st.one_of(st.none(), TEXT), INT, st.sampled_from(Verdict), st.sampled_from(Level), st.floats(0, 1),
+    st.dictionaries(TEXT, SCALAR), st.lists(FINDING).map(tuple), TEXT, SIZE, SIZE, INT, SIZE, st.just(()),
+    st.lists(STATS).map(tuple),
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@given(REPORT, st.dictionaries(TEXT, st.builds(Box, INDEX, INDEX)))
+def test_a_report_comes_back_as_it_was(report: Report, places: dict[str, Box]) -> None:
+    data = pack(report, places)
+    assert data is not None
+    again = unpack("/p", data)
+    assert again is not None and repr((again[0], dict(again[1]))) == repr((report, places))  # NaN is NaN
+
+
 @pytest.mark.parametrize("value", [1 << 64, -(10**5000), "\udcff"], ids=["large", "huge", "bytes"])
 def test_what_cannot_be_kept_is_read_again(value: object) -> None:
     kept = Report("/p", None, 0, Verdict.OK, Level.CONTENT, 1.0, {"x": value})  # type: ignore[dict-item]
     assert pack(kept, {}) is None
+
+
+@pytest.mark.slow
+@given(
+    st.one_of(
+        st.binary(), st.dictionaries(st.text(), st.none() | st.text()).map(lambda v: json.dumps(v).encode())
+    )
+)
+def test_what_is_no_report_is_none(data: bytes) -> None:
+    assert unpack("/p", data) is None
 
 
 def outcome(root: str, question: dict[str, Any], **more: Any) -> tuple[object, int]:
