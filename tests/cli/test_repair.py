@@ -13,7 +13,7 @@ from in_process import executed
 from kill_points import files_of
 from places import FIXTURES
 from run_helpers import ckpt, codes_of, megatron
-from timed import put
+from timed import put, same_times
 
 from ckpt_tools import guard
 from ckpt_tools.api import plan, verify
@@ -26,12 +26,12 @@ ODDS = ("--accept-odds", "0.001")
 
 def flip(path: Path, *bits: int) -> bytes:
     """Flips bits from the middle of a file on, and leaves its times; what it held before."""
-    whole, times = path.read_bytes(), path.stat()
+    whole = path.read_bytes()
     data = bytearray(whole)
     for bit in bits or (3,):
         data[len(data) // 2 + bit // 8] ^= 1 << bit % 8
-    path.write_bytes(data)
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with same_times(path):
+        path.write_bytes(data)
     return whole
 
 
@@ -45,12 +45,15 @@ def codes(root: Path) -> set[str]:
     return codes_of(verify(root))
 
 
-def test_nothing_is_done_without_apply(root: Path) -> None:
+def test_nothing_is_done_without_apply_and_that_is_undone(root: Path) -> None:
     flip(root / FILE)
     before = files_of(root)
     (row,) = said(root, *ODDS)["changes"]
     assert row["state"] == "would-repair" and "one flipped bit in byte" in row["why"]
     assert files_of(root) == before and not (root / ".ckpt").exists()
+    said(root, *ODDS, "--apply")
+    assert ckpt("undo", root, "--apply").returncode == 0
+    assert files_of(root, state=False) == before and "repaired-unwitnessed" not in codes(root)
 
 
 def test_one_bit_that_only_its_crc_tells(root: Path) -> None:
@@ -72,14 +75,6 @@ def test_one_bit_that_only_its_crc_tells(root: Path) -> None:
     megatron(root, steps=(20,))
     os.utime(root / FILE)
     assert codes(root) == {"mixed-attempts"}, "it has been written anew, and alone"
-
-
-def test_undo_brings_the_damage_back(root: Path) -> None:
-    flip(root / FILE)
-    before = files_of(root)
-    said(root, *ODDS, "--apply")
-    assert ckpt("undo", str(root), "--apply").returncode == 0
-    assert files_of(root, state=False) == before and "repaired-unwitnessed" not in codes(root)
 
 
 def test_a_seal_is_a_witness(root: Path) -> None:
@@ -107,19 +102,16 @@ def test_an_archive_that_has_lost_its_directory(cut: int, tmp_path: Path) -> Non
     path = tmp_path / "run/checkpoint-1.pt"
     path.parent.mkdir()
     torch.save({"model": {"w": torch.arange(999.0), "b": torch.ones(3)}, "step": 1}, path)
-    os.utime(path, (1, 1))
     whole = path.read_bytes()
     directory = whole.index(b"PK\1\2")
     for left in (len(whole) - cut, directory):
-        path.write_bytes(whole[:left])
-        os.utime(path, (1, 1))
+        put(path, whole[:left], 1)
         (row,) = said(path, "--apply")["changes"]
         assert row["state"] == "repaired" and "directory" in row["why"]
         back = torch.load(path, weights_only=True)
         assert torch.equal(back["model"]["w"], torch.arange(999.0)) and back["step"] == 1
     for left in (directory - 1, directory - 200, 80):  # a record is gone
-        path.write_bytes(whole[:left])
-        os.utime(path, (1, 1))
+        put(path, whole[:left], 1)
         assert said(path, "--apply", code=1)["changes"][0]["state"] == "stays"
 
 
@@ -130,17 +122,17 @@ MODEL = FIXTURES / "layouts/sharded-safetensors/transformers/tree"
 def test_an_index_from_its_shards(data: bytes | None, tmp_path: Path) -> None:
     root = Path(shutil.copytree(MODEL, tmp_path / "run"))
     index = root / "model.safetensors.index.json"
-    said_before = json.loads(index.read_text())
+    was = json.loads(index.read_text())
     index.unlink()
     if data is not None:
-        index.write_bytes(data)
-        os.utime(index, (1, 1))
+        put(index, data, 1)
     before = files_of(root)
     (row,) = said(root, "--root", str(root))["changes"]
     assert row["state"] == ("would-write" if data is None else "would-repair") and files_of(root) == before
     said(root, "--root", str(root), "--apply")
-    assert json.loads(index.read_text())["weight_map"] == said_before["weight_map"]
-    assert json.loads(index.read_text())["metadata"]["total_size"] == said_before["metadata"]["total_size"]
+    now = json.loads(index.read_text())
+    assert now["weight_map"] == was["weight_map"]
+    assert now["metadata"]["total_size"] == was["metadata"]["total_size"]
     assert not codes(root) - {"repaired-unwitnessed"}
 
 
@@ -149,11 +141,10 @@ def test_no_index_without_all_its_shards(what: str, tmp_path: Path) -> None:
     root = Path(shutil.copytree(MODEL, tmp_path / "run"))
     (root / "model.safetensors.index.json").unlink()
     shard = max(root.glob("*-of-*.safetensors"))
-    data = shard.read_bytes()
-    shard.unlink()
     if what == "cut":
-        shard.write_bytes(data[:-5])
-        os.utime(shard, (1, 1))
+        put(shard, shard.read_bytes()[:-5], 1)
+    else:
+        shard.unlink()
     ckpt("repair", str(root), "--root", str(root), "--apply")
     assert not (root / "model.safetensors.index.json").exists()
 
@@ -169,8 +160,7 @@ def test_what_is_being_written_stays(root: Path) -> None:
 def test_a_tracker_names_what_plan_chooses(text: str | None, root: Path) -> None:
     (root / TRACKER).unlink()
     if text is not None:
-        (root / TRACKER).write_text(text)
-        os.utime(root / TRACKER, (1_000_000_000, 1_000_000_000))  # before the saves
+        put(root / TRACKER, text, 1_000_000_000)  # before the saves
     said(root, "--tracker")
     assert (root / TRACKER).exists() == (text is not None)
     said(root, "--tracker", "--apply")
@@ -199,13 +189,6 @@ def test_a_list_that_somebody_made_up_does_nothing(text: str, root: Path) -> Non
     (root / ".ckpt/repaired.json").write_text(text)
     assert not codes(root)
     assert plan(root).checkpoint
-
-
-def test_usage(root: Path, tmp_path: Path) -> None:
-    assert ckpt("repair", str(root), "--accept-odds", "2").returncode == 2
-    assert ckpt("repair", str(tmp_path / "gone")).returncode == 5
-    (tmp_path / "empty").mkdir()
-    assert ckpt("repair", str(tmp_path / "empty")).returncode == 3
 
 
 @pytest.mark.parametrize("tries", [5, pytest.param(60, marks=pytest.mark.exhaustive)])

@@ -185,6 +185,8 @@ FAILING = (
     ("plan nowhere", 5), ("verify nowhere", 5), ("ls nowhere", 5), ("show nowhere", 5), ("diff nowhere nowhere", 5), ("seal nowhere", 5), ("repair nowhere", 5), ("quarantine run/nothing", 3),
     ("prune nowhere --keep-last 1", 5), ("pin run/nothing", 3), ("undo nowhere", 5), ("explain nonsense", 2), ("formats --color x", 2), ("layouts run", 2), ("launchers --color x", 2),
     ("verify --jobs no", 2), ("plan run --no-such", 2), ("plan run", 4), ("latest run --rank 0", 4), ("hook run --plan-dir plans --job j", 4), ("plan run --no-fallback", 6), ("report nowhere", 5),
+    ("prune run", 2), ("prune run --damaged", 2), ("prune run --keep 0", 2), ("prune run --keep-kind what", 2), ("prune run --keep 1 --damaged --apply", 4),
+    ("repair run --accept-odds 2", 2), ("repair notes", 3), ("seal run --digest crc8", 2),
 )  # fmt: skip
 
 
@@ -192,6 +194,7 @@ FAILING = (
 def test_all_commands_fail_in_one_shape(asker: Asker, tmp_path: Path) -> None:
     """So does a decision that failed, which is a plan too."""
     lost(tmp_path)
+    (tmp_path / "notes").mkdir()
     for line, code in FAILING:
         got, out, err = asker.execute(*line.split(), "--json")
         answer = json.loads(out)
