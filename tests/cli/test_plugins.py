@@ -9,7 +9,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -19,20 +19,18 @@ import own_plugins
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from in_process import executed
 from large_runs import settle
 from own_plugins import BOTH, FORMAT, LAYOUT, install, saved
 from places import DOCS, FORMAT_FILES, ROOT
 from run_helpers import flip, megatron
 
-from ckpt_tools import Selection, cli, errors, formats, job, verify
-from ckpt_tools.job.decider import digest
+from ckpt_tools import Selection, errors, formats, job, verify
 from ckpt_tools.launchers import detect, line_of
 from ckpt_tools.reading.scheduler import work
 from ckpt_tools.settings import plugins
 
 WEIGHTS = "save-20/rank-1.own"
-Run = Callable[..., tuple[int, str, str]]
-"""A command -> its exit code, what it wrote to stdout and to stderr."""
 
 
 @contextmanager
@@ -40,7 +38,10 @@ def reached(place: Path, **env: str) -> Iterator[None]:
     """A place of Python's path, in this process."""
     before = set(sys.modules)
     with pytest.MonkeyPatch.context() as patch:
+        patch.chdir("/")
         patch.syspath_prepend(str(place))
+        for name in not_for_them():
+            patch.delenv(name)
         for name, value in env.items():
             patch.setenv(name, value)
         plugins.forget()
@@ -62,38 +63,21 @@ def place(tmp_path: Path) -> Iterator[Path]:
         yield place
 
 
-@pytest.fixture
-def ckpt(capfd: pytest.CaptureFixture[str]) -> Run:
-    def run(*words: object) -> tuple[int, str, str]:
-        plugins.forget()  # each command is a process of its own
-        capfd.readouterr()
-        code = cli.execute([str(word) for word in words])
-        return (code, *capfd.readouterr())
-
-    return run
-
-
 class Done(NamedTuple):
     returncode: int
     stdout: str
     stderr: str
 
 
-Here = Callable[..., Done]
+def ckpt(*words: object) -> Done:
+    plugins.forget()  # each command is a process of its own
+    return Done(*executed([str(word) for word in words]))
 
 
-@pytest.fixture
-def here(ckpt: Run, monkeypatch: pytest.MonkeyPatch) -> Here:
+def here(place: Path, *words: object, **env: str) -> Done:
     """As ``process`` below, in this process, where it is not about a new one: starting that is most of a command."""
-    monkeypatch.chdir("/")
-    for name in not_for_them():
-        monkeypatch.delenv(name)
-
-    def run(place: Path, *words: object, **env: str) -> Done:
-        with reached(place, **env):
-            return Done(*ckpt(*words))
-
-    return run
+    with reached(place, **env):
+        return ckpt(*words)
 
 
 def not_for_them() -> list[str]:
@@ -120,7 +104,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def test_the_example_is_planned_and_verified(here: Here, example: Path, tmp_path: Path) -> None:
+def test_the_example_is_planned_and_verified(example: Path, tmp_path: Path) -> None:
     run = own_plugins.acme(tmp_path / "run")
     done = process(example, "plan", run, "--json", "--no-cache")
     answer = json.loads(done.stdout)
@@ -151,7 +135,7 @@ def test_a_job_is_started_from_it(example: Path, tmp_path: Path, view: list[str]
     assert path.startswith(str(place)) is bool(view)
 
 
-def test_the_example_answers_in_its_own_words(here: Here, example: Path, tmp_path: Path) -> None:
+def test_the_example_answers_in_its_own_words(example: Path, tmp_path: Path) -> None:
     run = own_plugins.acme(tmp_path / "run\x1b")
     said = ("--format", "acmeboard")
     assert here(example, "verify", run, *said).stdout == f"ok: 6 files in {tmp_path}/run\\x1b\n"
@@ -163,7 +147,7 @@ def test_the_example_answers_in_its_own_words(here: Here, example: Path, tmp_pat
     assert "acmeboard" in here(example, "plan", run, "--format", "nonsense").stderr
 
 
-def test_lists_name_the_package(here: Here, example: Path) -> None:
+def test_lists_name_the_package(example: Path) -> None:
     for listing, name in (("formats", "acme_tensors"), ("layouts", "acme"), ("launchers", "acmerun")):
         rows = json.loads(here(example, listing, "--json").stdout)[listing]
         assert {row["name"]: row["package"] for row in rows if row["package"]} == {name: "ckpt-acme 1.0.0"}
@@ -176,7 +160,7 @@ O = Output("own", "-", {"verification": "own_parts:nothing", "plan": lambda docu
 """
 
 
-def test_a_broken_output_is_said_where_it_is_asked_for(place: Path, tmp_path: Path, ckpt: Run) -> None:
+def test_a_broken_output_is_said_where_it_is_asked_for(place: Path, tmp_path: Path) -> None:
     run = megatron(tmp_path / "run")
     install(place, {"outputs": {"own": "own_parts:O", "gone": "own_parts:P"}}, OUTPUT)
     for command, said in (("verify", "AttributeError"), ("plan", "ZeroDivisionError")):
@@ -189,7 +173,7 @@ def test_a_broken_output_is_said_where_it_is_asked_for(place: Path, tmp_path: Pa
     assert (code, "own-parts" in out, err) == (0, False, "")  # it decides nothing
 
 
-def test_without_plugins_the_example_is_not_there(here: Here, example: Path, tmp_path: Path) -> None:
+def test_without_plugins_the_example_is_not_there(example: Path, tmp_path: Path) -> None:
     run = own_plugins.acme(tmp_path / "run")
     for words, env in ((("--no-plugins",), {}), ((), {"CKPT_NO_PLUGINS": "1"})):
         done = here(example, "plan", run, *words, **env)
@@ -208,15 +192,13 @@ def test_worker_processes_know_plugins(example: Path, tmp_path: Path) -> None:
 
 
 FORMAT_ALONE = {"formats": {"own": "own_parts:FORMAT"}}
-
-
 LAYOUT_ALONE = {"layouts": {"owned": "own_parts:LAYOUT"}}
 BROKEN = {
     "no such package": ("import no_such_package\n", BOTH, "ModuleNotFoundError: No module named 'no_such_package'"),
     "an error of its own": (f"{FORMAT}{LAYOUT}\n1 / 0\n", BOTH, "ZeroDivisionError: division by zero"),
     "an exit": ("raise SystemExit(0)\n", BOTH, "SystemExit: 0"),
     "no such attribute": (FORMAT, BOTH, "AttributeError: module 'own_parts' has no attribute 'LAYOUT'"),
-    "another kind": (FORMAT, {"layouts": {"own": "own_parts:FORMAT"}}, "own_parts:FORMAT is a Format, no Layout"),
+    "another kind": (f"CKPT_API = 2\n{FORMAT}", {"layouts": {"own": "own_parts:FORMAT"}}, "own_parts:FORMAT is a Format, no Layout"),
     "another name": (FORMAT, {"formats": {"other": "own_parts:FORMAT"}}, "it calls itself 'own', and its entry point says 'other'"),
     "another interface": (f"CKPT_API = 99\n{FORMAT}", FORMAT_ALONE, "it is written for version 99 of the interface"),
     "a layout of version 1": (LAYOUT.replace("CKPT_API = 2", ""), LAYOUT_ALONE, "it is written for version 1 of the interface"),
@@ -234,7 +216,7 @@ BROKEN = {
 
 @pytest.mark.share(4)
 @pytest.mark.parametrize("wrong", BROKEN)
-def test_a_broken_one_is_in_every_answer(place: Path, tmp_path: Path, ckpt: Run, wrong: str) -> None:
+def test_a_broken_one_is_in_every_answer(place: Path, tmp_path: Path, wrong: str) -> None:
     """With --strict and --no-plugins: test_schemas.py."""
     source, entry_points, said = BROKEN[wrong]
     run = megatron(tmp_path / "run")
@@ -250,7 +232,7 @@ def test_a_broken_one_is_in_every_answer(place: Path, tmp_path: Path, ckpt: Run,
 
 
 @pytest.mark.parametrize("wrong", ["no such package", "a wrong template", "no such attribute"])
-def test_what_only_it_knows_is_no_first_launch(place: Path, tmp_path: Path, ckpt: Run, wrong: str) -> None:
+def test_what_only_it_knows_is_no_first_launch(place: Path, tmp_path: Path, wrong: str) -> None:
     """Neither a fresh start nor 'there is none'."""
     install(place, BROKEN[wrong][1], BROKEN[wrong][0])
     run = saved(tmp_path / "run")
@@ -262,7 +244,7 @@ def test_what_only_it_knows_is_no_first_launch(place: Path, tmp_path: Path, ckpt
     assert ckpt(*fresh, "--allow=fresh")[0] == 0  # the user's own words
 
 
-def test_a_layout_with_a_broken_format_never_leads_back(place: Path, tmp_path: Path, ckpt: Run) -> None:
+def test_a_layout_with_a_broken_format_never_leads_back(place: Path, tmp_path: Path) -> None:
     rows = {"formats": {"own": "own_formats:FORMAT"}, "layouts": {"owned": "own_parts:LAYOUT"}}
     install(place, rows, LAYOUT)
     code, _, err = ckpt("plan", saved(tmp_path / "run"))
@@ -271,7 +253,7 @@ def test_a_layout_with_a_broken_format_never_leads_back(place: Path, tmp_path: P
     assert ckpt("verify", tmp_path / "run")[0] == 5
 
 
-def test_what_other_commands_do_beside_a_broken_one(place: Path, tmp_path: Path, ckpt: Run) -> None:
+def test_what_other_commands_do_beside_a_broken_one(place: Path, tmp_path: Path) -> None:
     """Nothing is removed, and a list says what it lacks."""
     install(place, *reversed(BROKEN["no such package"][:2]))
     code, _, err = ckpt("prune", megatron(tmp_path / "run"), "--keep", "1")
@@ -282,7 +264,7 @@ def test_what_other_commands_do_beside_a_broken_one(place: Path, tmp_path: Path,
         assert "of the package own-parts 1.0 cannot be used" in err
 
 
-def test_a_check_that_fails_leaves_its_file_unknown(place: Path, tmp_path: Path, ckpt: Run) -> None:
+def test_a_check_that_fails_leaves_its_file_unknown(place: Path, tmp_path: Path) -> None:
     """One file on which the plug-in trips: neither ok nor broken, and no reason to go back."""
     install(place, source=FORMAT.replace("yield from ()", "assert data[4] != 20\n    yield from ()") + LAYOUT)
     run = saved(tmp_path / "run")
@@ -303,7 +285,7 @@ def test_a_check_that_fails_leaves_its_file_unknown(place: Path, tmp_path: Path,
         (FORMAT + LAYOUT.replace('"-", ())', '"-", (), check=lambda parts: (1 / 0 for _ in parts))'), "failed in 'check'"),
     ],
 )  # fmt: skip
-def test_a_failure_names_its_package(place: Path, tmp_path: Path, ckpt: Run, source: str, said: str) -> None:
+def test_a_failure_names_its_package(place: Path, tmp_path: Path, source: str, said: str) -> None:
     install(place, source=source)
     run = saved(tmp_path / "run")
     (run / "LAST").write_text("20")
@@ -311,7 +293,7 @@ def test_a_failure_names_its_package(place: Path, tmp_path: Path, ckpt: Run, sou
     assert (code, said in err, "own-parts 1.0" in err) == (5, True, True) and "CKPT_NO_PLUGINS=1" in err, err
 
 
-def test_what_it_prints_or_is_called_is_no_part_of_an_answer(place: Path, tmp_path: Path, ckpt: Run) -> None:
+def test_what_it_prints_or_is_called_is_no_part_of_an_answer(place: Path, tmp_path: Path) -> None:
     install(place, source="print('hello')\n" + FORMAT + LAYOUT)
     code, out, err = ckpt("plan", saved(tmp_path / "run"), "--json")
     assert (code, json.loads(out)["checkpoint"]["step"], "hello" in err) == (0, 20, True)
@@ -326,7 +308,7 @@ def test_what_it_prints_or_is_called_is_no_part_of_an_answer(place: Path, tmp_pa
     ("listing", "name"),
     [("formats", "safetensors"), ("layouts", "megatron"), ("launchers", "slurm"), ("outputs", "json"), ("manifests", "dcp")],
 )  # fmt: skip
-def test_no_own_name_is_exchanged(place: Path, tmp_path: Path, ckpt: Run, listing: str, name: str) -> None:
+def test_no_own_name_is_exchanged(place: Path, tmp_path: Path, listing: str, name: str) -> None:
     install(place, {listing: {name: "own_parts:P"}})
     asked = ("plan", "--format", "nonsense") if listing == "outputs" else ("latest",)
     code, _, err = ckpt(*asked, saved(tmp_path / "run"))
@@ -334,9 +316,7 @@ def test_no_own_name_is_exchanged(place: Path, tmp_path: Path, ckpt: Run, listin
     assert (code, said in err) == (2, True), err
 
 
-def test_one_name_twice_is_asked(
-    place: Path, tmp_path: Path, ckpt: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_name_twice_is_asked(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Packages, and a layout of ckpt.toml."""
     install(place)
     monkeypatch.chdir(tmp_path)
@@ -380,7 +360,7 @@ def test_no_metadata_is_a_crash(
     plugins.forget()
 
 
-def test_verdicts_of_others_are_not_used(here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verdicts_of_others_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp_path / "cache"))
     run = saved(tmp_path / "run")
     first = install(tmp_path / "a")
@@ -393,16 +373,15 @@ def test_verdicts_of_others_are_not_used(here: Here, tmp_path: Path, monkeypatch
     assert here(second, "plan", run).returncode == 4
 
 
-def test_a_worker_with_other_plugins_is_another_version_and_asks_another_question(place: Path) -> None:
-    """Nor do ranks with other plug-ins share a decision: they would ask differently (test_run.py)."""
-    plain, asked = plugins.tool_version(), digest(Selection())
+def test_a_worker_with_other_plugins_is_another_version(place: Path) -> None:
+    plain = plugins.tool_version()
     install(place)
     plugins.forget()
     ours = plugins.tool_version()
     assert (plain, ours) == (plain.partition(" ")[0], f"{plain} with own-parts 1.0")
-    assert (work(plain, ())[0], work(ours, ())[2]) == (ours, "") and digest(Selection()) != asked
+    assert (work(plain, ())[0], work(ours, ())[2]) == (ours, "")
     plugins.switch(True)
-    assert (plugins.tool_version(), digest(Selection())) == (plain, asked)
+    assert plugins.tool_version() == plain
     plugins.switch(None)
     (place / "own_parts.py").write_text("import no_such_package")
     sys.modules.pop("own_parts", None)
