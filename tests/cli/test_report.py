@@ -22,13 +22,14 @@ import pytest
 import sample_results as sample
 import synthetic_reports
 from examples import examples
-from fixture_trees import CASES, materialise, overwrite
+from fixture_trees import overwrite, tree_of
 from hypothesis import given
 from hypothesis import strategies as st
+from in_process import started
 from msgspec.structs import replace
 from one_question import Asker
 from places import FIXTURES, PACKAGE
-from run_helpers import SAY, broken, ckpt, megatron
+from run_helpers import broken, megatron
 
 from ckpt_tools.api import plan, verify
 from ckpt_tools.discovery import completeness
@@ -103,8 +104,7 @@ def test_it_says_what_verify_and_plan_say(asker: Asker) -> None:
 
 @pytest.mark.slow
 def test_of_two_copies_the_one_that_is_loaded_is_named(asker: Asker, tmp_path: Path) -> None:
-    case = next(case for case in CASES if case.parts[-3:-1] == ("lightning", "steps"))
-    root = materialise(case, tmp_path)
+    root = tree_of("lightning/steps", tmp_path)
     broken, whole = root / "epoch=1-step=16.ckpt", root / "last.ckpt"
     overwrite(broken, broken.read_bytes()[:-200], 0)
     made = report(asker, root)
@@ -185,15 +185,13 @@ def test_a_pipe_gets_it_as_it_is_and_without_jinja_it_says_what_to_install(
 def test_the_worst_of_a_large_job_is_a_bounded_page() -> None:
     """Every file is damaged in many places and has many tensors."""
     good = synthetic_reports.gathered(ranks=512, saves=10, broken=())
-    words, size = "archive/data/{}: CRC-32 df808ef4, stored 7111c588", 9_000_000
+    words, what = "archive/data/{}: CRC-32 df808ef4, stored 7111c588", "archive/data/{} of a torch archive"
     found = tuple(finding("crc-mismatch", words.format(i), offset=i) for i in range(20))
-    what = "archive/data/{} of a torch archive"
-    regions = tuple(Region(i * size, size, what.format(i), Guard.CHECKSUM) for i in range(160))
+    regions = tuple(Region(i * 9_000_000, 9_000_000, what.format(i), Guard.CHECKSUM) for i in range(160))
     counts, bars = (9**9, 1, 0, 0, 0, 0, -0.12345678, 0.12345678), tuple((p, 12345) for p in range(-30, 34))
     names = [f"model.layers.{i}.mlp.dense_h_to_4h.weight" for i in range(2)]
     stats = tuple(Stats(name, "bfloat16", *counts, bars) for name in names)
-    told: dict[str, Any] = {"verdict": data.Verdict.BROKEN, "findings": found}
-    told |= {"regions": regions, "stats": stats}
+    told = {"verdict": data.Verdict.BROKEN, "findings": found, "regions": regions, "stats": stats}
     assert good.verification
     entries = tuple(replace(f, report=replace(f.report, **told)) for f in good.verification.files)
     worst = replace(good.verification, files=entries, verdict=data.Verdict.BROKEN)
@@ -310,15 +308,9 @@ def ranks_in(text: str) -> set[int]:
     return {n for pair in pairs for n in range(int(pair[0]), int(pair[-1]) + 1)}
 
 
-def ranks_of(finding: dict[str, list[list[int]]]) -> set[int]:
-    return {n for first, last in finding["ranks"] for n in range(first, last + 1)}
-
-
 def save(ranks: set[int], step: int = 10) -> Checkpoint:
-    made = partial(
-        Part, layout="mindspore", piece="model_rank", role="model", run="run", base="/r", step=step
-    )
-    parts = [made(f"/r/rank_{r}/net-1_{step}.ckpt", rank=r) for r in sorted(ranks)]
+    made = partial(Part, layout="mindspore", piece="model_rank", role="model", run="run", base="/r")
+    parts = [made(f"/r/rank_{r}/net-1_{step}.ckpt", step=step, rank=r) for r in sorted(ranks)]
     return Checkpoint("mindspore", "run", Kind.PERIODIC, tuple(parts), "/r", step, step)
 
 
@@ -329,19 +321,15 @@ def answers(c: Checkpoint, findings: list[Finding]) -> Iterator[set[int]]:
         text = table.render(made, view)
         yield ranks_in(" ".join(text.partition("Skipped: ")[2].split()))
     (lost,) = json.loads(emit_json.render(made))["rejected"][0]["findings"]
-    yield ranks_of(lost)
+    yield {n for first, last in lost["ranks"] for n in range(first, last + 1)}
     (sent,) = msgspec.json.decode(msgspec.json.encode(findings))
     assert msgspec.convert(sent, Finding) == findings[0]
 
 
 MISSING = st.one_of(
     st.sets(st.integers(0, WORLD - 1), min_size=1, max_size=WORLD - 1),
-    st.builds(
-        lambda a, n, step: set(range(a, min(WORLD, a + n), step)),
-        st.integers(0, 1000),
-        st.integers(1, WORLD - 1),
-        st.integers(1, 3),
-    ),
+    st.builds(range, st.integers(0, 1000), st.integers(1001, WORLD - 1), st.integers(1, 3)).map(set),
+    st.builds(range, st.just(0), st.integers(1, WORLD - 1), st.integers(1, 3)).map(set),
 )
 EXAMPLES = examples(20)
 
@@ -361,14 +349,13 @@ def test_ranks_without_a_file_are_all_told(missing: set[int]) -> None:
 def unfolded(text: str) -> Iterator[str]:
     for name in re.findall(r"(?:[^,{ ]|\{[^}]*\})+", text):
         m = re.fullmatch(r"(.*)\{(.*)\}(.*)", name)
-        for piece in m[2].split(", ") if m else []:
-            first, _, last = piece.partition("–")
-            width = len(first) if first.startswith("0") and first != "0" else 0
-            yield from (
-                f"{m[1]}{str(n).zfill(width)}{m[3]}" for n in range(int(first), int(last or first) + 1)
-            )
         if m is None:
             yield name
+        for piece in m[2].split(", ") if m else ():
+            first, _, last = piece.partition("–")
+            width = len(first) if first.startswith("0") and first != "0" else 0
+            for n in range(int(first), int(last or first) + 1):
+                yield f"{m[1]}{n:0{width}}{m[3]}"
 
 
 NAMES = st.one_of(
@@ -407,16 +394,13 @@ def test_files_that_an_index_misses_are_all_told(tmp_path: Path) -> None:
     assert quoted | set(unfolded(said.rpartition(": ")[2])) == set(shards)
 
 
-def damaged(root: Path) -> Path:
-    megatron(root, (10, 20), world=8)
-    for rank in (1, 2, 3, 6):
-        broken(root, 20, rank)
-    return root
-
-
 @pytest.mark.slow
 def test_one_line_for_each_damaged_file_and_one_for_what_follows(tmp_path: Path) -> None:
-    made = plan(str(damaged(tmp_path)), Selection(order="step"))
+    """And in that of ``ckpt run`` the count."""
+    root = megatron(tmp_path / "run", world=8)
+    for rank in (1, 2, 3, 6):
+        broken(root, 20, rank)
+    made = plan(str(root), Selection(order="step"))
     (lost,) = made.rejected
     # causes first, in JSON as well
     assert [f.code for f in lost.findings] == ["truncated"] * 4 + ["missing-rank"]
@@ -425,18 +409,13 @@ def test_one_line_for_each_damaged_file_and_one_for_what_follows(tmp_path: Path)
     (follows,) = [line for line in lines if line.startswith("so ")]
     assert "ranks 1–3, 6 (4 of 8) have no good model file" in follows
     assert not any("missing-rank" in line for line in lines)
-
-
-@pytest.mark.slow
-def test_the_one_line_of_run_has_the_count(tmp_path: Path) -> None:
-    root, plans = damaged(tmp_path / "run"), tmp_path / "plans"
-    done = ckpt("run", root, "--plan-dir", plans, "--order", "step", "--", *SAY)
-    (line,) = [line for line in done.stderr.splitlines() if "step 20 was skipped (" in line]
+    said = started([root, "--plan-dir", tmp_path / "plans", "--order", "step"], ["train", "{ckpt.args}"]).said
+    (line,) = [line for line in said.splitlines() if "step 20 was skipped (" in line]
     assert "ranks 1–3 and 6 have no good copy; " in line and "truncated" in line
 
 
-@pytest.mark.parametrize("count", [2, 17, 300])
-def test_every_run_is_named(count: int) -> None:
-    text = completeness.listed(("megatron", f"exp/run-{i}") for i in range(count))
-    names = set(unfolded(text.partition(": ")[2].replace(" (layout megatron)", "")))
-    assert names == {f"exp/run-{i}" for i in range(count)}
+def test_every_run_is_named() -> None:
+    for count in (2, 17, 300):
+        text = completeness.listed(("megatron", f"exp/run-{i}") for i in range(count))
+        names = set(unfolded(text.partition(": ")[2].replace(" (layout megatron)", "")))
+        assert names == {f"exp/run-{i}" for i in range(count)}

@@ -40,35 +40,19 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("pages")
-
-
-@pytest.fixture(scope="module")
-def demo(home: Path) -> dict[str, Any]:
-    return demo_tree.document_of(demo_tree.grow(home / "llm", RANKS), save_interval=demo_tree.EVERY)
-
-
-@pytest.fixture(scope="module")
-def files(home: Path) -> Callable[[dict[str, Any]], Path]:
-    """The page of a document, made once."""
-    made: dict[int, tuple[Path, dict[str, Any]]] = {}
-
-    def file(document: dict[str, Any]) -> Path:
-        if id(document) not in made:
-            made[id(document)] = home / f"{len(made)}.html", document  # held, so that no other one has its id
-            made[id(document)][0].write_text(page.render(document))
-        return made[id(document)][0]
-
-    return file
+def demo(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    root = demo_tree.grow(tmp_path_factory.mktemp("pages") / "llm", RANKS)
+    return demo_tree.document_of(root, save_interval=demo_tree.EVERY)
 
 
 @pytest.fixture
-def shown(browser: Browser, files: Callable[[dict[str, Any]], Path]) -> Iterator[Open]:
+def shown(browser: Browser, tmp_path: Path) -> Iterator[Open]:
     opened: list[Shown] = []
 
     def show(document: dict[str, Any], **how: Any) -> Shown:
-        opened.append(Shown(browser, files(document), **how))
+        file = tmp_path.with_name(f"{tmp_path.name}-{len(opened)}.html")
+        file.write_text(page.render(document))
+        opened.append(Shown(browser, file, **how))
         return opened[-1]
 
     yield show
@@ -224,8 +208,8 @@ def it_has_pages(of: Shown) -> None:
 
 
 def it_zooms(of: Shown) -> None:
-    count = "chart.getOption().series[0].data.length"
-    few = option(of, "heatmap", count)
+    count = "getOption().series[0].data.length"
+    few = option(of, "heatmap", f"chart.{count}")
     assert few < 20 * 500
     assert "ranks 2" in (said := point(of, "heatmap", 2049, 0)) and "1 of" in said and "broken" in said
     for _ in range(12):
@@ -234,9 +218,7 @@ def it_zooms(of: Shown) -> None:
         option(of, "heatmap", f"chart.getOption().dataZoom[0].{at}Value") for at in ("start", "end")
     )
     assert end - begin < 20
-    cells = (
-        f"echarts.getInstanceByDom(document.querySelector('#heatmap .chart')).{count.removeprefix('chart.')}"
-    )
+    cells = f"echarts.getInstanceByDom(document.querySelector('#heatmap .chart')).{count}"
     of.page.wait_for_function(f"() => {cells} < 500")
     middle = int((begin + end) / 2)
     assert point(of, "heatmap", middle + 0.5, 3).startswith(f"rank {middle} · step 8500")
@@ -259,9 +241,8 @@ def test_odd_numbers_come_first_with_their_distribution(shown: Open, demo: dict[
     assert any("layers.0.mlp" in row and "2.7e+21" in row for row in rows)
     assert texts(of, "#tensors th")[:4] == ["Tensor", "Magnitudes", "NaN", "Absurd"]
     bars = of.page.locator("#tensors .bars", has=of.page.locator("span"))
-    assert (
-        bars.evaluate_all("all => Math.max(...all.map((one) => one.children.length))") > 30
-    )  # from 2^-16 to 2^71
+    most = bars.evaluate_all("all => Math.max(...all.map((one) => one.children.length))")
+    assert most > 30  # from 2^-16 to 2^71
     of.page.fill("#tensors .search", "norm iter_0000500")
     assert all("model.norm" in row for row in texts(of, "#tensors tbody tr"))
 
