@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import sample_results as sample
 import small_files
-import torch
 from hook_job import torch_file
 from in_process import Start, executed, started
 from msgspec.structs import replace
 from run_helpers import OLD, SAY, ckpt, megatron, one_file_per_rank, torchrun_env
+from timed import lay, put
 
 from ckpt_tools import Selection, plan
 from ckpt_tools.model.plan import Resume
@@ -49,10 +49,7 @@ def loop(tmp_path: Path) -> Path:
 def samples(root: Path) -> Path:
     """The ImageNet sample on two nodes of eight devices: the first rank of each saves."""
     for rank in (0, 8):
-        path = root / f"rank_{rank}/model_best.pth.tar"
-        path.parent.mkdir(parents=True)
-        path.write_bytes(small_files.sample(7))
-        os.utime(path, (OLD + 7, OLD + 7))
+        put(root / f"rank_{rank}/model_best.pth.tar", small_files.sample(7), OLD + 7)
     return root
 
 
@@ -194,10 +191,9 @@ def test_replicas_are_one_file_for_all_ranks(tmp_path: Path) -> None:
 def test_files_of_other_tensors_are_no_replicas(tmp_path: Path) -> None:
     """The layout says that they are: what they hold contradicts it."""
     root = samples(tmp_path / "run")
-    path = root / "rank_8/model_best.pth.tar"
     state = {"epoch": 7, "arch": "resnet18", "state_dict": {"w": small_files.tensor(1, shape=(2, 6))}}
-    path.write_bytes(small_files.saved({**state, "best_acc1": 0.5, "optimizer": small_files.adam(7)}))
-    os.utime(path, (OLD + 7, OLD + 7))
+    state |= {"best_acc1": 0.5, "optimizer": small_files.adam(7)}
+    put(root / "rank_8/model_best.pth.tar", small_files.saved(state), OLD + 7)
     assert printed(root) == "(exit 2)\n"
 
 
@@ -216,10 +212,7 @@ def files(made: Any) -> dict[int, list[str]]:
 
 
 def test_ranks_are_never_empty_where_files_are_planned(tmp_path: Path) -> None:
-    for name, data in small_files.dcp(5).items():
-        path = tmp_path / "run/step-5" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+    lay(tmp_path / "run/step-5", small_files.dcp(5))
     made = plan(str(tmp_path / "run"))
     shared = sorted(os.path.basename(f.path) for f in made.shared)
     assert made.by_rank == () and shared
@@ -233,15 +226,10 @@ def test_ranks_are_never_empty_where_files_are_planned(tmp_path: Path) -> None:
 @pytest.fixture
 def pair(tmp_path: Path) -> Path:
     """A model and its optimizer beside it, for two steps."""
-    root = tmp_path / "pair"
     for step in (10, 20):
-        torch_file(root / f"model_{step}.pt", step)
-        optimizer = {"state": {0: {"exp_avg": torch.ones(4)}}, "param_groups": [{"params": [0]}]}
-        torch.save(optimizer, root / f"optim_{step}.pt")
-        torch.save({"w": torch.full((4,), float(step))}, root / f"model_{step}.pt")
-        for name in ("model", "optim"):
-            os.utime(root / f"{name}_{step}.pt", (OLD + step, OLD + step))
-    return root
+        saved = {"model": {"w": small_files.tensor(step)}, "optim": small_files.adam(step)}
+        lay(tmp_path / "pair", {f"{name}_{step}.pt": small_files.saved(s) for name, s in saved.items()}, step)
+    return tmp_path / "pair"
 
 
 def test_a_loop_that_is_told_of_one_of_two_files_is_warned(pair: Path) -> None:
@@ -318,12 +306,9 @@ def test_run_hook_plan_and_latest_say_the_same(tmp_path: Path) -> None:
     assert words == ["--load", str(root), "--ckpt-step", "20"]
     expected = [word.encode() for word in words]
     assert words_of("dash", "", f"CKPT_ARGS={shell.words([told['CKPT_ARGS']])}; {SET}") == expected
-    for command in (
-        ["hook", root, *state],
-        ["plan", root, "--format", "shell"],
-        ["latest", root, "--rank", "0", "--format", "shell"],
-    ):
-        done = ckpt(*command)
+    shown = ["--format", "shell"]
+    for command, *more in (["hook", *state], ["plan", *shown], ["latest", "--rank", "0", *shown]):
+        done = ckpt(command, root, *more)
         assert done.returncode == 0 and words_of("dash", done.stdout, SET) == expected, command
 
 

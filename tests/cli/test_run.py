@@ -70,14 +70,13 @@ def test_the_command_is_told_what_to_resume_from(root: Path, plans: Path) -> Non
 
 
 def test_first_launch(tmp_path: Path, plans: Path) -> None:
+    """Nothing shines through of what was inherited."""
     (tmp_path / "run").mkdir()
-    assert start(tmp_path / "run", plans).returncode == 3
     inherited = {"CKPT_STEP": "99", "CKPT_PATH": "/old", "CKPT_EPOCH": "3"}
     wanted = ["a", "{ckpt.args}", "{ckpt.step}b"]
     words, env = said(start(tmp_path / "run", plans, "--allow=none", words=wanted, env=inherited))
-    assert words == ["a", "b"]
-    # nothing shines through
-    assert (env["CKPT_RESUME"], env["CKPT_STEP"], env["CKPT_PATH"], env["CKPT_EPOCH"]) == ("0", "", "", "")
+    assert words == ["a", "b"] and env["CKPT_RESUME"] == "0"
+    assert {env[name] for name in inherited} == {""}
 
 
 def test_a_command_that_cannot_be_started_changes_no_signal(tmp_path: Path) -> None:
@@ -109,16 +108,36 @@ def test_a_command_that_cannot_start(root: Path, plans: Path, tmp_path: Path) ->
     assert done.returncode == 127 and "cannot be started" in done.stderr and done.stdout == ""
     (tmp_path / "plain").write_text("no program")
     assert ckpt("run", root, "--plan-dir", plans, "--", tmp_path / "plain").returncode == 126
-    done = ckpt("run", root)
-    assert done.returncode == 2 and "hint: the command to start comes after --" in done.stderr
+
+
+TWO_NODES = "torchrun --nnodes=2 --nproc-per-node=1 --node-rank=0 --rdzv-id=j train.py"
+KEPT = ["--plan-dir", "plans"]
 
 
 @pytest.mark.parametrize(
-    ("word", "hint"), [("x{ckpt.args}", "word of its own"), ("{ckpt.epochs}", "use {ckpt.path}")]
+    ("words", "env", "said"),
+    [
+        ([*KEPT, "--", *SAY, "x{ckpt.args}"], {}, "word of its own"),
+        ([*KEPT, "--", *SAY, "{ckpt.epochs}"], {}, "use {ckpt.path}"),
+        ([*KEPT, "--worker", "--", *SAY], {}, "ckpt launchers"),
+        ([*KEPT, "--worker", "--", *SAY], {"RANK": "1"}, "RANK"),
+        (["--worker", "--", *SAY], torchrun_env(0, 2, 0, "j", local=1), "--plan-dir"),
+        (["--", *TWO_NODES.split()], {}, "--plan-dir DIR on a file system that all of them see, or --agree"),
+    ],
+    ids=[
+        "args in a word",
+        "no placeholder",
+        "no launcher",
+        "a rank alone",
+        "a worker of two nodes",
+        "two nodes",
+    ],
 )
-def test_placeholders_that_cannot_be_filled(root: Path, plans: Path, word: str, hint: str) -> None:
-    done = start(root, plans, words=[word])
-    assert done.returncode == 2 and hint in done.stderr and done.stdout == ""
+def test_what_is_not_started(
+    root: Path, tmp_path: Path, words: list[str], env: dict[str, str], said: str
+) -> None:
+    done = ckpt("run", root, *words, env=env, cwd=tmp_path)
+    assert done.returncode == 2 and said in done.stderr and done.stdout == "", done.stderr
 
 
 def test_disk_full_leaves_no_half_decision(root: Path, plans: Path) -> None:
@@ -137,9 +156,8 @@ def test_disk_full_leaves_no_half_decision(root: Path, plans: Path) -> None:
 @pytest.mark.parametrize("delay", [0.05, 0.15, 0.25])
 def test_a_killed_decider_leaves_a_whole_decision_or_none(root: Path, plans: Path, delay: float) -> None:
     line = [*CKPT, "run", str(root), "--worker", "--plan-dir", str(plans), "--", "sleep", "30"]
-    with subprocess.Popen(
-        line, env={**CLEAN, **torchrun_env(0, 2, job="j")}, stderr=subprocess.DEVNULL
-    ) as process:
+    env = {**CLEAN, **torchrun_env(0, 2, job="j")}
+    with subprocess.Popen(line, env=env, stderr=subprocess.DEVNULL) as process:
         time.sleep(delay)
         process.kill()
     for path in plans.rglob("*.json"):
@@ -229,9 +247,9 @@ def test_a_state_that_cannot_be_read_is_never_no_state(
         ask()
 
 
-def workers(root: Path, plans: Path, world: int, restart: int = 0) -> list[dict[str, str]]:
+def workers(root: Path, plans: Path, world: int, *more: object, restart: int = 0) -> list[dict[str, str]]:
     def one(rank: int) -> dict[str, str]:
-        return said(worker(root, plans, rank, world=world, restart=restart))[1]
+        return said(worker(root, plans, rank, *more, world=world, restart=restart))[1]
 
     with ThreadPoolExecutor(world) as pool:
         return list(pool.map(one, range(world)))
@@ -246,7 +264,7 @@ def test_workers_of_a_generation_share_a_decision_and_the_next_one_decides_anew(
     megatron(root, steps=(30,))
     late = said(worker(root, plans, 1))[1]
     assert late["CKPT_PLAN"] == first["CKPT_PLAN"] and late["CKPT_STEP"] == "20"
-    again = workers(root, plans, 2, restart)
+    again = workers(root, plans, 2, restart=restart)
     assert {w["CKPT_STEP"] for w in again} == {"30"} and len({w["CKPT_PLAN"] for w in again}) == 1
 
 
@@ -259,15 +277,10 @@ def test_a_decision_of_a_launcher_that_is_gone_is_not_followed(root: Path, plans
     assert said(worker(root, plans, 1))[1]["CKPT_STEP"] == "30"
 
 
-@pytest.mark.parametrize("workers", [16, pytest.param(64, marks=pytest.mark.exhaustive)])
-def test_many_workers_at_once(workers: int, tmp_path: Path, plans: Path) -> None:
+@pytest.mark.parametrize("world", [16, pytest.param(64, marks=pytest.mark.exhaustive)])
+def test_many_workers_at_once(world: int, tmp_path: Path, plans: Path) -> None:
     root = megatron(tmp_path / "many", world=8)
-
-    def one(rank: int) -> dict[str, str]:
-        return said(worker(root, plans, rank, "--replica-groups", "all", world=workers))[1]
-
-    with ThreadPoolExecutor(workers) as pool:
-        seen = list(pool.map(one, range(workers)))
+    seen = workers(root, plans, world, "--replica-groups", "all")
     assert len({(s["CKPT_PLAN"], s["CKPT_STEP"], s["CKPT_FINGERPRINT"]) for s in seen}) == 1
     assert len(list(Path(seen[0]["CKPT_PLAN"]).parent.glob("*.json"))) == 1  # decided once
 
@@ -313,21 +326,6 @@ def test_layouts_of_the_users_own_are_the_same_question_in_every_process(root: P
         assert done.returncode == 0, done.stderr
 
 
-def test_a_worker_without_a_launcher(root: Path, plans: Path) -> None:
-    done = start(root, plans, "--worker")
-    assert done.returncode == 2 and "ckpt launchers" in done.stderr
-    done = start(root, plans, "--worker", env={"RANK": "1"})
-    assert done.returncode == 2 and "RANK" in done.stderr
-
-
-def test_several_nodes_need_a_way_to_agree(root: Path) -> None:
-    line = "torchrun --nnodes=2 --nproc-per-node=1 --node-rank=0 --rdzv-id=j train.py"
-    done = ckpt("run", root, "--", *line.split())
-    assert done.returncode == 2 and "--plan-dir" in done.stderr and "--agree" in done.stderr
-    done = ckpt("run", root, "--worker", "--", *SAY, env=torchrun_env(0, 2, 0, "j", local=1))
-    assert done.returncode == 2 and "--plan-dir" in done.stderr
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -348,18 +346,6 @@ def test_options_of_scripts_are_not_those_of_torchrun(root: Path, plans: Path) -
     line = "torchrun --standalone --nproc-per-node=2 train.py --max_restarts 3"
     done = ckpt("run", root, "--plan-dir", plans, "--", *line.split(), env={"PATH": "/nowhere"})
     assert done.returncode == 127  # it would have been started
-
-
-@pytest.fixture
-def torchrun(tmp_path: Path) -> dict[str, str]:
-    """A stand-in of that name that only says what it sees: here the command line is what counts,
-    test_run_torchrun.py starts the real one.
-    """
-    path = tmp_path / "bin/torchrun"
-    path.parent.mkdir()
-    path.write_text(f'#!/bin/sh\nexec {SAY[0]} -c "$SAY" "$@"\n')
-    path.chmod(0o755)
-    return {"PATH": f"{path.parent}:{CLEAN['PATH']}", "SAY": SAY[2]}
 
 
 def test_latest_inside_a_job_is_the_jobs_decision(root: Path, plans: Path, tmp_path: Path) -> None:
