@@ -17,7 +17,7 @@ from unittest import TestCase
 import pytest
 import warm
 from places import DOCS
-from run_helpers import megatron
+from run_helpers import flip, megatron
 
 import ckpt_tools
 from ckpt_tools.errors import CannotLook
@@ -60,9 +60,7 @@ def test_it_goes_on_in_the_background_in_order(tmp_path: Path) -> None:
     roots = [megatron(tmp_path / name) for name in "ab"]
     first, last = (ckpt_tools.seal(root, background=True) for root in roots)
     done = last.wait(), first.wait(0)
-    assert [one and (one.roots, one.count("sealed")) for one in done] == [
-        ((str(root),), 2) for root in reversed(roots)
-    ]
+    assert [one and (*one.roots, one.count("sealed")) for one in done] == [(str(r), 2) for r in roots[::-1]]
 
 
 def test_what_goes_wrong_is_a_warning(root: Path, tmp_path: Path) -> None:
@@ -155,11 +153,9 @@ SAVES = """
 """
 
 
-def errors(
-    verified: ckpt_tools.Verification, least: ckpt_tools.Severity = ckpt_tools.Severity.ERROR
-) -> set[str]:
+def errors(verified: ckpt_tools.Verification) -> set[str]:
     found = [*verified.findings, *(f for file in verified.files for f in file.report.findings)]
-    return {f.code for f in found if f.severity >= least}
+    return {f.code for f in found if f.severity >= ckpt_tools.Severity.ERROR}
 
 
 @pytest.mark.torch
@@ -176,23 +172,17 @@ def test_what_torch_saves_is_sealed(tmp_path: Path, world: int) -> None:
         assert not [f for f in verified.files if f.report.format != "seal" and f.report.coverage != 1]
         assert len(list(root.glob("*/.ckpt-seal.d/*"))) == (saves * world if world > 1 and saves > 1 else 0)
         for path in [p for p in root.rglob("*") if p.is_file() and ".ckpt-seal" not in str(p)]:
-            data = path.read_bytes()
-            path.write_bytes(data[:-9] + bytes([data[-9] ^ 4]) + data[-8:])
+            flip(path, -9, 4)
             assert errors(ckpt_tools.verify(root)) >= {"seal-mismatch"}, path
-            path.write_bytes(data)
-
-
-def examples(heading: str) -> list[str]:
-    """The code below some words of docs/seals.md."""
-    page = (DOCS / "seals.md").read_text()
-    return re.findall(rf"^\*\*{re.escape(heading)}\*\*.*\n\n```python\n((?:.*\n)+?)```", page, re.MULTILINE)
+            flip(path, -9, 4)
 
 
 @pytest.mark.share(3)
 @pytest.mark.torch
 @pytest.mark.parametrize("name", ["torch.save", "torch.distributed.checkpoint", "An asynchronous save"])
 def test_the_examples_on_the_page(tmp_path: Path, name: str) -> None:
-    (code,) = examples(name)
+    page = (DOCS / "seals.md").read_text()
+    (code,) = re.findall(rf"^\*\*{re.escape(name)}\*\*.*\n\n```python\n((?:.*\n)+?)```", page, re.MULTILINE)
     (tmp_path / "run").mkdir()
     # in a process of its own: what torch leaves running here would be in the way of other tests
     python(AROUND_AN_EXAMPLE, code, tmp_path, interpreter=warm.python_with_torch())
