@@ -14,7 +14,7 @@ import tarfile
 import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import warm
@@ -32,8 +32,7 @@ MOST = {"wheel": 2_500_000, "sdist": 5_000_000}
 """Bytes. Of the wheel the report's charting library is a quarter."""
 
 
-@dataclass(frozen=True)
-class Built:
+class Built(NamedTuple):
     """What one run of .ci/build has left."""
 
     sdist: Path
@@ -68,8 +67,8 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Built:
 def test_two_builds_have_the_same_bytes(release: Built, tmp_path: Path) -> None:
     """Whoever builds, wherever, and at whatever time of day."""
     again = built(BUILD, tmp_path / "out", umask=0o077, TZ="Asia/Tokyo", LC_ALL="C", TMPDIR=str(tmp_path))
-    assert again.wheel.read_bytes() == release.wheel.read_bytes()
-    assert again.sdist.read_bytes() == release.sdist.read_bytes()
+    for one, other in zip(release, again, strict=True):
+        assert one.read_bytes() == other.read_bytes()
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(release: Built) -> None:
@@ -223,33 +222,26 @@ class Job:
     log: str = ""
 
     def value(self, text: str) -> str:
-        """What the runner puts in place of an expression."""
-
-        def one(match: re.Match[str]) -> str:
-            kind, *names = match[1].split(".")
-            if kind == "inputs":
-                return self.inputs.get(names[0], ACTION["inputs"][names[0]].get("default", ""))
-            if kind == "github":
-                return {"action_path": str(ROOT)}[names[0]]
-            assert (kind, names[1]) == ("steps", "outputs")
-            return self.outputs.get(names[0], {}).get(names[2], "")
-
-        return re.sub(r"\$\{\{ ([\w.-]+) \}\}", one, text)
+        """What the runner puts in place of expressions."""
+        usual = {name: told.get("default", "") for name, told in ACTION["inputs"].items()}
+        known = {f"inputs.{name}": given for name, given in {**usual, **self.inputs}.items()}
+        known |= {f"steps.{s}.outputs.{name}": v for s, of in self.outputs.items() for name, v in of.items()}
+        known["github.action_path"] = str(ROOT)
+        return re.sub(r"\$\{\{ ([\w.-]+) \}\}", lambda m: known[m[1]], text)
 
     def run(self, name: str) -> int:
         """One step of the action; its exit code."""
         step: dict[str, Any] = next(s for s in ACTION["runs"]["steps"] if s["name"] == name)
-        script, said = self.home / "step.sh", self.home / "said"
+        script, said, work = (self.home / name for name in ("step.sh", "said", "work"))
         script.write_text(step["run"])
         said.write_text("")
+        work.mkdir(exist_ok=True)
         env = {
             "PATH": os.environ["PATH"], "HOME": str(self.home), "RUNNER_TEMP": str(self.home),
             "XDG_CACHE_HOME": str(self.home / "cache"), "GITHUB_OUTPUT": str(said),
             "GITHUB_STEP_SUMMARY": str(self.home / "summary.md"),
             **{key: self.value(text) for key, text in step["env"].items()},
         }  # fmt: skip
-        work = self.home / "work"
-        work.mkdir(exist_ok=True)
         command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", script]
         done = subprocess.run(command, env=env, cwd=work, capture_output=True, text=True)
         self.log += done.stdout

@@ -232,26 +232,19 @@ class Over(BaseException):
     """The script has come to its end."""
 
 
-class Script:
-    """What happens while nobody looks, one after the other; then it is over. ``waits`` are the seconds that
-    would have been waited.
+class Watched:
+    """What happens while nobody looks, one after the other; then it is over. ``events`` are what was said, in order,
+    and ``waits`` the seconds that would have been waited.
     """
 
     def __init__(self, acts: Sequence[Act]) -> None:
-        self.acts, self.waits = list(acts), list[float]()
+        self.acts, self.waits, self.events = list(acts), list[float](), list[Event]()
 
     def sleep(self, seconds: float) -> None:
         self.waits.append(seconds)
         if not self.acts:
             raise Over
         self.acts.pop(0)()
-
-
-class Watched:
-    """What was said, in order."""
-
-    def __init__(self, events: Sequence[Event], script: Script) -> None:
-        self.events, self.waits = events, script.waits
 
     def checkpoints(self) -> list[tuple[int, str, str]]:
         rows = [e.fields for e in self.events if e.type == "checkpoint"]
@@ -279,12 +272,12 @@ def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watch:
     monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp_path / "cache"))
 
     def watched(path: Path, *acts: Act, settle: float = 0.0, **more: Any) -> Watched:
-        events, script = list[Event](), Script(acts)
+        seen = Watched(acts)
         options = WatchOptions(read=ReadOptions(jobs=1, settle=settle, cache=True), **more)
         with pytest.raises(Over):
-            Watcher([str(path)], options, events.append, script.sleep).run()
-        assert not script.acts
-        return Watched(events, script)
+            Watcher([str(path)], options, seen.events.append, seen.sleep).run()
+        assert not seen.acts
+        return seen
 
     return watched
 
@@ -357,14 +350,12 @@ def test_what_is_written_while_it_is_read_is_told_of_afterwards(
 
 def test_a_torn_save_waits_until_it_is_whole_or_left_behind(watch: Watch, tmp_path: Path) -> None:
     path = megatron(tmp_path / "run", steps=(10, 20))
-    shutil.rmtree(path / "iter_0000020/mp_rank_01")
-    (path / "latest_checkpointed_iteration.txt").write_text("10")
-    seen = watch(path, nothing, lambda: megatron(path, steps=(20,)))
-    assert seen.checkpoints() == [(10, "good", "new"), (20, "good", "new")]
-    shutil.rmtree(path / "iter_0000020/mp_rank_01")
-    (path / "latest_checkpointed_iteration.txt").write_text("10")
-    seen = watch(path, nothing, lambda: megatron(path, steps=(30,)))
-    assert sorted(seen.checkpoints()) == [(20, "bad", "changed"), (30, "good", "new")]
+    ends = {20: [(10, "good", "new"), (20, "good", "new")], 30: [(20, "bad", "changed"), (30, "good", "new")]}
+    for saved, told in ends.items():
+        shutil.rmtree(path / "iter_0000020/mp_rank_01")
+        (path / "latest_checkpointed_iteration.txt").write_text("10")
+        seen = watch(path, nothing, lambda step=saved: megatron(path, steps=(step,)))
+        assert sorted(seen.checkpoints()) == told
 
 
 def test_what_cannot_be_read_is_neither_good_nor_bad(
@@ -407,8 +398,7 @@ def test_a_full_disk_is_said_once(watch: Watch, tmp_path: Path, monkeypatch: pyt
 def test_several_runs_are_asked_about_one_by_one(watch: Watch, tmp_path: Path) -> None:
     for name in ("a", "b"):
         megatron(tmp_path / "runs" / name)
-    spoil = [(step, rank) for step in (10, 20) for rank in range(2)]
-    seen = watch(tmp_path / "runs", lambda: [broken(tmp_path / "runs/a", *one) for one in spoil])
+    seen = watch(tmp_path / "runs", lambda: [broken(tmp_path / "runs/a", step) for step in (10, 20)])
     first, second = seen.of("pass", "plan")
     assert (first["exit_code"], first["step"]) == (0, 20)
     assert second["exit_code"] == 4 and second["why"].startswith("run a: ")

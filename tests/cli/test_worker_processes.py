@@ -63,23 +63,19 @@ def told(found: Verification) -> Verification:
 
 
 @pytest.fixture
-def copies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+def copies(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """(files, those answered by a copy) of every run in the test. Threads that were there before it do not
     count: that by which pytest watches for hangs, and what a library keeps that another test has used.
     """
     before = frozenset(threading.enumerate())
     monkeypatch.setattr(engines, "is_single_threaded", lambda: before.issuperset(threading.enumerate()))
-    seen: list[tuple[int, int]] = []
-    real = Scheduler.read
+    seen, real = list[list[int]](), Scheduler.read
 
     def counting(self: Scheduler, requests: list[Request]) -> Iterator[tuple[Request, Seen]]:
-        count, n = len(requests), 0
-        try:
-            for one in real(self, requests):
-                n += 1
-                yield one
-        finally:
-            seen.append((count, n))
+        seen.append(count := [len(requests), 0])
+        for one in real(self, requests):
+            count[1] += 1
+            yield one
 
     monkeypatch.setattr(Scheduler, "read", counting)
     return seen
@@ -99,11 +95,11 @@ def children() -> set[int]:
 
 
 @pytest.mark.parametrize("level", [Level.STRUCTURE, Level.CONTENT])
-def test_the_answer_is_that_of_one_process(many: Path, level: Level, copies: list[tuple[int, int]]) -> None:
+def test_the_answer_is_that_of_one_process(many: Path, level: Level, copies: list[list[int]]) -> None:
     alone = told(verify_paths([str(many)], level, jobs=1))
     assert not copies
     assert told(verify_paths([str(many)], level, jobs=3)) == alone
-    assert copies == [(159, 159)]  # one of the 160 is empty: there is nothing to read
+    assert copies == [[159, 159]]  # one of the 160 is empty: there is nothing to read
     codes = {f.report.path: {x.code for x in f.report.findings} for f in alone.files}
     newest = [codes[str(many / f"rank_{rank}" / "net-1_200.ckpt")] for rank in range(80)]
     assert ("crc-mismatch" in newest[3]) is (level is Level.CONTENT)
@@ -115,7 +111,7 @@ def test_the_answer_is_that_of_one_process(many: Path, level: Level, copies: lis
     "root",
     ["formats/tf_bundle", *(pytest.param(r, marks=pytest.mark.exhaustive) for r in ("formats", "layouts"))],
 )
-def test_every_fixture_at_once(root: str, runs: int, copies: list[tuple[int, int]]) -> None:
+def test_every_fixture_at_once(root: str, runs: int, copies: list[list[int]]) -> None:
     """What a check adds up over several files, such as the total size of sharded safetensors, is not torn
     apart.
     """
@@ -127,7 +123,7 @@ def test_every_fixture_at_once(root: str, runs: int, copies: list[tuple[int, int
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize("level", [Level.STRUCTURE, Level.CONTENT])
-def test_plans_are_and_fall_back_the_same(many: Path, level: Level, copies: list[tuple[int, int]]) -> None:
+def test_plans_are_and_fall_back_the_same(many: Path, level: Level, copies: list[list[int]]) -> None:
     question = Selection(level=level, settle=0.0)
     alone = plan(str(many), replace(question, jobs=1))
     made = plan(str(many), replace(question, jobs=2))
@@ -140,7 +136,7 @@ def test_plans_are_and_fall_back_the_same(many: Path, level: Level, copies: list
 
 
 def test_what_a_dead_copy_leaves_is_read_here(
-    many: Path, monkeypatch: pytest.MonkeyPatch, copies: list[tuple[int, int]]
+    many: Path, monkeypatch: pytest.MonkeyPatch, copies: list[list[int]]
 ) -> None:
     before = children()  # of other tests
     alone = told(verify_paths([str(many)], jobs=1))
