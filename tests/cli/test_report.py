@@ -326,10 +326,12 @@ def answers(c: Checkpoint, findings: list[Finding]) -> Iterator[set[int]]:
     assert msgspec.convert(sent, Finding) == findings[0]
 
 
+COUNT = st.integers(1, WORLD - 1)
 MISSING = st.one_of(
     st.sets(st.integers(0, WORLD - 1), min_size=1, max_size=WORLD - 1),
-    st.builds(range, st.integers(0, 1000), st.integers(1001, WORLD - 1), st.integers(1, 3)).map(set),
-    st.builds(range, st.just(0), st.integers(1, WORLD - 1), st.integers(1, 3)).map(set),
+    st.builds(
+        lambda a, n, step: {*range(WORLD)[a : a + n : step]}, st.integers(0, 1000), COUNT, st.integers(1, 3)
+    ),
 )
 EXAMPLES = examples(20)
 
