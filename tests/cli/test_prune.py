@@ -103,6 +103,7 @@ def test_hard_links_are_said(root: Path, tmp_path: Path) -> None:
 def test_pins(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", steps=(10, 20, 30))
     path = str(root / "iter_0000010")
+    assert ckpt("pin", path, "--dry-run").returncode == 0 and not (root / ".ckpt").exists()
     done = [ckpt("pin", path, *words).returncode for words in (["--undo"], [], [], ["--undo"])]
     assert done == [3, 0, 0, 0] and step(root) == 30
     assert gone(pruned(root, "--keep", "1")) == ["iter_0000010", "iter_0000020"]
@@ -179,11 +180,11 @@ def put_away(path: Path, *words: str) -> dict:
 
 
 def test_nothing_is_done_without_apply(root: Path) -> None:
-    before, newest = files_of(root), root / "iter_0000020"
-    said = put_away(newest)
+    before = files_of(root)
+    said = put_away(root / "iter_0000020")
     assert [c["state"] for c in said["changes"]] == ["would-move", "would-point"] and not said["applied"]
-    for words in (("quarantine", newest, "--restore"), ("undo", root), ("pin", newest, "--dry-run")):
-        ckpt(*words)
+    ckpt("quarantine", root / "iter_0000020", "--restore")
+    ckpt("undo", root)
     assert files_of(root) == before and not (root / ".ckpt").exists()
 
 
