@@ -12,7 +12,6 @@ import math
 import pickle
 import random
 import shutil
-import struct
 import sys
 import types
 from collections import Counter, defaultdict
@@ -24,7 +23,7 @@ import pytest
 import small_files
 from counted import at_most
 from examples import examples
-from helpers import Fixture, bad, codes, findings, flipped, look
+from helpers import bad, codes, findings, flipped, look
 from hypothesis import given
 from hypothesis import strategies as st
 from places import FORMAT_FILES
@@ -79,48 +78,6 @@ def one(name: str = "a", **more: Any) -> bytes:
 def noted(**more: Any) -> set[str]:
     """All that is said of it, notes too."""
     return {f.code for f in read(one(**more))[1]}
-
-
-def test_tensors_and_scalars_of_a_sharded_save() -> None:
-    whole, _ = read((GOOD / "sharded" / ".metadata").read_bytes())
-    assert {(t.name, t.dtype, t.shape, t.offset) for t in whole.tensors} >= {
-        ("model.a", "float32", (7, 3), None), ("model.b", "bfloat16", (2, 6), None), ("model.none", "float32", (0, 3), None),
-    }  # fmt: skip
-    assert {"model.a", "step", "scheduler.last_epoch"} <= whole.keys
-    assert whole.metadata["dcp_version"] == "1.0.0"
-    chunks, scalars = [], {}
-    for path, claim in whole.members.items():
-        assert claim.whole
-        part, found = member(whole, path, (GOOD / "sharded" / path).read_bytes())
-        assert bad(found) == []
-        chunks += [(t.name, t.shape) for t in part.tensors]
-        scalars |= part.metadata
-    assert {
-        ("model.a", (4, 3)), ("model.a", (3, 3)), ("model.b", (2, 3)), ("model.one_row", (0, 2)), ("model.scalar", ()),
-    } <= set(chunks)  # fmt: skip
-    told = {"step": 20, "lr": 0.1, "name": "run", "scheduler.last_epoch": 3}
-    assert {name: scalars[name] for name in told} == told
-
-
-def test_a_tensors_offset_is_that_of_its_first_element() -> None:
-    anatomy, _ = read((GOOD / "single" / ".metadata").read_bytes())
-    data = (GOOD / "single" / "__0_0.distcp").read_bytes()
-    part, _ = member(anatomy, "__0_0.distcp", data)
-    (w,) = [t for t in part.tensors if t.name == "model.w"]
-    values = struct.unpack_from(f"<{w.nbytes // 4}f", data, w.offset or 0)
-    assert len(values) == 21 and all(0 < abs(v) < 10 for v in values)
-
-
-def test_torchs_own_classes_need_no_trust() -> None:
-    for path in GOOD.rglob("*.metadata"):
-        assert "needs-trust" not in {f.code for f in read(path.read_bytes())[1]}
-
-
-@pytest.mark.slow
-def test_no_byte_of_a_data_file_is_without_guard() -> None:
-    for path in [*GOOD.glob("single/*.distcp"), *GOOD.glob("sharded/*.distcp")]:
-        regions = Fixture(path).regions()
-        assert sum(r.length for r in regions if r.guard is not Guard.UNPROTECTED) == path.stat().st_size
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
@@ -377,12 +334,6 @@ def test_one_region_named_by_many_entries_is_looked_at_once() -> None:
         assert not part.sums
 
 
-def test_an_object_that_is_no_archive_is_damage() -> None:
-    anatomy, _ = read(make.metadata({}, ["step"], {("step", None): ("__0_0.distcp", 0, len(STEP))}))
-    assert member(anatomy, "__0_0.distcp", STEP)[0].metadata["step"] is not None
-    assert codes(member(anatomy, "__0_0.distcp", flipped(STEP, 0))[1])
-
-
 @pytest.mark.slow
 def test_the_findings_of_a_broken_index_are_few() -> None:
     places = {(f"t{i}", (0, 0)): ("__0_0.distcp", i, 1) for i in range(3000)}
@@ -417,16 +368,6 @@ def test_a_random_save_is_whole_and_every_flip_in_its_values_is_seen(data: st.Da
         chunks = [p for (_, at), (p, _, _) in places.items() if at is not None]
         assert sum(t.nbytes for t in part.tensors) == 48 * chunks.count(name)
         assert codes(member(anatomy, name, flipped(content, rng.randrange(8 * len(content))))[1])
-
-
-SET = FORMAT_FILES / "mcore_integrity/good/iter_0000020"
-
-
-def test_every_listed_file_is_covered_whole() -> None:
-    seen = verify([str(SET)], settle=0)
-    covered = {Path(e.report.path).name: e.report.coverage for e in seen.files}
-    assert covered.pop("integrity.json", 0.0) == 0.0
-    assert (len(covered), set(covered.values()), seen.verdict) == (4, {1.0}, Verdict.OK)
 
 
 def test_an_empty_file_may_be_listed(tmp_path: Path) -> None:

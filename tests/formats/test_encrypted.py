@@ -22,7 +22,7 @@ from places import FORMAT_FILES
 
 from ckpt_tools.formats.common import crypto
 from ckpt_tools.formats.common.crypto import Block, Decrypted, Scheme, Tag, decrypt, is_noise, padding
-from ckpt_tools.formats.common.format import HEAD, Anatomy
+from ckpt_tools.formats.common.format import Anatomy
 from ckpt_tools.formats.mindspore import mindspore_encrypted
 from ckpt_tools.inspection.check import inspect as verify_look
 from ckpt_tools.inspection.check import regions_of
@@ -32,7 +32,6 @@ from ckpt_tools.storage import BytesSource, LocalSource, ShortRead, Source
 
 FMT = mindspore_encrypted.FORMAT
 GOOD = FORMAT_FILES / "mindspore_encrypted" / "good"
-KEYED = sorted(FORMAT_FILES.glob("mindspore_encrypted/*.key"))
 KEY = b"0123456789abcdef"
 GCM, CBC, SM4 = 0x7F3A5ED8, 0x7F3A5ED9, 0x7F3A5EDA
 MAGIC = {"AES-GCM": GCM, "AES-CBC": CBC, "SM4-CBC": SM4}
@@ -85,24 +84,6 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> int:
     """Blocks of 160 bytes instead of 64 MiB."""
     monkeypatch.setattr("ckpt_tools.formats.mindspore.mindspore_encrypted.PLAIN", 160)
     return 160
-
-
-@pytest.mark.parametrize("path", KEYED, ids=lambda p: p.name)
-def test_a_real_file_is_read_like_a_plain_one(path: Path) -> None:
-    anatomy, key = Anatomy(), path.read_bytes()
-    found = look((GOOD / path.stem).read_bytes(), key, anatomy)
-    tagged = "gcm" in path.name and "1.x" not in path.name
-    assert [f.code for f in found] == ([] if tagged else ["not-checksummed"])
-    assert len(anatomy.sums) == tagged
-    names = ["0.weight", "0.bias", "moments.0.weight", "moments.0.bias", "global_step"]
-    assert [t.name for t in anatomy.tensors][:5] == names and {t.offset for t in anatomy.tensors} == {None}
-    assert anatomy.tensors[0].shape == (8, 6) and anatomy.metadata["global_step"] == 12
-    assert anatomy.keys >= set(names) and "crc_trailer" not in anatomy.metadata
-    if "1.x" not in path.name:
-        assert (anatomy.metadata["epoch_num"], anatomy.metadata["step_num"]) == (3, 12)
-    kind = path.name.partition("-")[0]
-    assert anatomy.metadata["encryption"].startswith("SM4" if kind == "sm4" else "AES")
-    assert anatomy.metadata["encryption"].endswith("GCM" if "gcm" in path.name else "CBC")
 
 
 def test_the_report_of_a_real_file() -> None:
@@ -297,36 +278,13 @@ def test_a_build_without_sm4_needs_another(monkeypatch: pytest.MonkeyPatch) -> N
     assert found[0].code == "needs-extra" and "SM4" in found[0].message and not bad(found)
 
 
-FRAMED = {"gcm": GCM, "old": GCM, "old-cbc": GCM, "cbc": CBC, "sm4": SM4}
+FRAMED = {"gcm": GCM, "old": GCM, "old-cbc": GCM, "cbc": CBC}
 
 
 def block(mode: str, plain: int) -> tuple[bytes, int]:
     """The header of a block and its number of cipher bytes."""
     cipher = plain if mode in ("gcm", "old") else plain // 16 * 16 + 16
     return header(FRAMED[mode], b"T" * 16 if mode == "gcm" else b"", b"I" * 16, cipher), cipher
-
-
-def encrypted(mode: str, plain: int) -> bytes:
-    head, cipher = block(mode, plain)
-    return head + b"C" * cipher
-
-
-@pytest.mark.parametrize("plain", [100, 96])
-@pytest.mark.parametrize("mode", FRAMED)
-def test_framing_without_a_key(mode: str, plain: int) -> None:
-    data = encrypted(mode, plain)
-    assert {f.code for f in look(data)} == {"needs-key", "not-checksummed"} and FMT.magic(data[:HEAD])
-    assert all(codes(data[:n]) for n in range(1, len(data)))
-    assert codes(data + b"\0") == codes(data + data) == {"trailing-data"}
-
-
-@pytest.mark.parametrize(("mode", "lengths"), [("gcm", 20), ("cbc", 4), ("sm4", 4), ("old", 4)])
-def test_every_bit_of_the_framing_counts(mode: str, lengths: int) -> None:
-    """But the one that turns the magic of a lone CBC block into that of MindSpore 1.x."""
-    data, head = encrypted(mode, 100), block(mode, 100)[0]
-    places = [*range(4), *range(lengths, lengths + 8), *range(len(head) - 4, len(head))]
-    unseen = {(i, b) for i in places for b in range(8) if not codes(flipped(data, 8 * i + b))}
-    assert unseen == {"cbc": {(0, 0)}, "sm4": {(0, 1)}}.get(mode, set())
 
 
 def test_blocks_of_64_mib_and_of_512(tmp_path: Path) -> None:

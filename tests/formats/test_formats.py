@@ -222,6 +222,20 @@ def test_a_good_file_is_good(good: Fixture) -> None:
     assert claims(good.files)[1] == []
 
 
+HELD = {
+    "tf_bundle/good/manager/ckpt-2.data-00000-of-00001": "w step optimizer/_iterations w/.ATTRIBUTES/VARIABLE_VALUE _CHECKPOINTABLE_OBJECT_GRAPH",
+    "dcp/good/sharded/.metadata": "model.a step scheduler.last_epoch", "json_member/good/trainer_state.json": "log_history global_step",
+    "ocdbt/good/orbax_zarr2/d/d4111c2b598141efdba9ea66a7e3cde9": "step lr params.dense.w",
+    **{f"mindspore_encrypted/good/{p.stem}": "0.weight 0.bias moments.0.weight global_step" for p in FORMAT_FILES.glob("mindspore_encrypted/*.key")},
+}  # fmt: skip
+"""What --require finds in a file."""
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_what_a_file_holds_can_be_required(name: str) -> None:
+    assert Fixture(FORMAT_FILES / name).anatomy()[0].keys >= set(HELD[name].split())
+
+
 @pytest.mark.share(4)
 @pytest.mark.parametrize("good", SOME)
 def test_a_good_file_on_disk_is_good(good: Fixture) -> None:

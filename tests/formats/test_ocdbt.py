@@ -28,7 +28,6 @@ from ckpt_tools.formats.tensorstore import ocdbt
 from ckpt_tools.formats.tensorstore.ocdbt import Parts
 from ckpt_tools.formats.tensorstore.ocdbt_nodes import decode_body
 from ckpt_tools.model.finding import Verdict
-from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import BytesSource
 
 FMT = BY_NAME["ocdbt"]
@@ -130,38 +129,12 @@ def test_databases_are_good_and_every_flip_in_a_node_is_seen(
         assert codes(files) == {"missing-part"}
 
 
-def test_what_a_tree_says_about_arrays() -> None:
-    root = next((GOOD / "orbax_zarr2/d").iterdir())
-    anatomy, _ = Fixture(root).anatomy()
-    assert {(t.name, t.dtype, t.shape, t.nbytes) for t in anatomy.tensors} == {
-        ("params.dense.w", "float32", (16, 24), 1536), ("params.dense.b", "bfloat16", (24,), 48), ("params.layers.0", "int32", (6,), 24),
-        ("params.layers.1", "float32", (2, 3), 24), ("step", "int64", (), 8), ("lr", "float64", (), 8),
-    }  # fmt: skip
-    assert "step" in anatomy.keys
-    anatomy, _ = Fixture(GOOD / "orbax_zarr2/manifest.ocdbt").anatomy()
-    assert (anatomy.metadata["ocdbt_generation"], [*anatomy.members]) == (1, [f"d/{root.name}"])
-
-
-@pytest.mark.parametrize("name", ["orbax_zarr2", "orbax_zarr3", "deep", "plain", "numbered"])
-def test_every_data_file_is_reached(name: str) -> None:
-    files = Fixture(GOOD / name / "manifest.ocdbt").files
-    assert {f for f in files if "/d/" in f"/{f}"} <= claims(files)[0].keys()
-
-
 def test_a_value_that_two_trees_name_is_decoded_once() -> None:
     value = max((GOOD / "orbax_zarr2/ocdbt.process_0/d").iterdir(), key=lambda p: p.stat().st_size)
     good = Fixture(value)
     assert len([c for c in good.said[good.own] if isinstance(c.check, Parts)]) > 1
     sums = good.anatomy()[0].sums
     assert len({(s.what, s.offset) for s in sums}) == len(sums)
-
-
-def test_only_nodes_count_as_coverage() -> None:
-    homes = (GOOD / "orbax_zarr2/ocdbt.process_0/d").iterdir()
-    found = {
-        (r.what.split(" ")[0], r.guard is Guard.UNPROTECTED) for p in homes for r in Fixture(p).regions()
-    }
-    assert found == {("zstd", True), ("CRC-32C", False)}
 
 
 def test_nodes_that_newer_ones_replaced_are_checked_as_well() -> None:
@@ -335,15 +308,9 @@ def test_without_zstandard_the_checksums_are_checked(monkeypatch: pytest.MonkeyP
     assert bad(look(data, FMT)) == []
 
 
-def test_data_files_are_verified_though_no_name_says_what_they_are(tmp_path: Path) -> None:
+def test_a_file_whose_name_is_that_of_a_data_file_may_be_none(tmp_path: Path) -> None:
     home = tmp_path / "10" / "default"
     shutil.copytree(GOOD / "orbax_zarr2", home)
     (home / "d" / ("a" * 32)).write_bytes(b"a file of such a name that is none of ours")
     seen = verify([str(tmp_path)], settle=0)
     assert seen.verdict is Verdict.OK and not any(f.report.path.endswith("a" * 32) for f in seen.files)
-    assert {f.report.format for f in seen.files if "/d/" in f.report.path} == {"ocdbt"}
-    value = max((home / "ocdbt.process_0" / "d").iterdir(), key=lambda p: p.stat().st_size)
-    value.write_bytes(value.read_bytes()[:-5])
-    seen = verify([str(tmp_path)], settle=0)
-    found = {f.code for r in seen.files if r.report.path == str(value) for f in r.report.findings}
-    assert found == {"truncated"}

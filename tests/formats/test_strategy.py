@@ -28,17 +28,14 @@ from ckpt_tools.formats import FORMATS, HEAD, Anatomy
 from ckpt_tools.formats.mindspore.mindspore_strategy import FORMAT, strategy_groups
 from ckpt_tools.formats.mindspore.strategy_groups import (
     Layout,
-    Strategy,
     from_json,
     make_layout,
-    read,
     stage_groups,
 )
 from ckpt_tools.inspection.recognise import allowed_by_name
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.storage import BytesSource
 
 GOOD = FORMAT_FILES / "mindspore_strategy" / "good"
 PAIRS, QUADS = ((0, 4), (2, 6), (1, 5), (3, 7)), ((0, 2, 4, 6), (1, 3, 5, 7))
@@ -103,42 +100,6 @@ def test_laws_of_groups(devices: list[int], data: st.DataObject) -> None:
             assert len({r // stride % devices[-1 - axis] for r in group}) == 1
 
 
-def as_json(strategy: Strategy) -> dict[str, Any]:
-    node = {"stage": strategy.stage, "parallel_strategy": [[2, 1]]}
-    nodes = {} if strategy.stage is None else {"Default/MatMul-op0": node}
-    layouts = {
-        e.name: {
-            "dev_matrix": list(e.devices), "tensor_map": sorted(e.split), "tensor_shape": [8], "field": 0,
-            "opt_weight_shard_step": e.shard_step, "opt_weight_shard_size": e.shard_size,
-        }
-        for e in strategy.layouts
-    }  # fmt: skip
-    return {"current_stage": 1, "parallel_strategy_item": nodes, "parallel_layout_item": layouts}
-
-
-@pytest.mark.parametrize(
-    "path", [p for p in sorted(GOOD.glob("*.ckpt")) if "groups" not in p.name], ids=lambda p: p.name
-)
-def test_both_forms_say_the_same(path: Path) -> None:
-    source = BytesSource(path.read_bytes())
-    current, strategy = read(source)
-    again = from_json(json.loads(json.dumps(as_json(strategy))))
-    assert current == 1 and again == strategy == read(source, operators=False)[1]
-
-
-@pytest.mark.parametrize(
-    ("text", "proto"),
-    [("src_strategy_0", "stage0"), ("src_strategy_8", "stage1"), ("src_merged_strategy", "merged")],
-)
-def test_the_json_form_says_the_same(text: str, proto: str) -> None:
-    data, anatomy = (GOOD / f"{text}.json").read_bytes(), Anatomy()
-    _, strategy = read(BytesSource((GOOD / f"{proto}.ckpt").read_bytes()))
-    assert sorted(from_json(json.loads(data)).layouts) == sorted(strategy.layouts)
-    assert {f.code for f in look(data, FORMAT, anatomy)} == {"not-checksummed"}
-    stage = {} if proto == "merged" else {"stage": strategy.stage}
-    assert anatomy.metadata == {"current_stage": 1, "parameters": len(strategy.layouts)} | stage
-
-
 @pytest.mark.parametrize(
     "name",
     ["strategy.json", "config.json", "src_strategy_0.json.bak", "my_src_strategy_0.json", "trading_strategy.json"],
@@ -190,14 +151,6 @@ def test_dims_that_fill_the_head_are_no_ranks() -> None:
         assert not FORMAT.magic((b"\x0a" + varint(len(value) + 65535) + value)[:HEAD]), count
 
 
-def test_a_merged_file_tells_the_stages_apart() -> None:
-    merged, *stages = (
-        read(BytesSource((GOOD / f"{n}.ckpt").read_bytes()))[1] for n in ("merged", "stage0", "stage1")
-    )
-    assert [alone.stage for alone in stages] == [0, 1]
-    assert [tuple(merged.by_stage()[stage]) for stage in (0, 1)] == [alone.layouts for alone in stages]
-
-
 FIELDS = st.sampled_from([
     "parallel_layout_item", "parallel_strategy_item", "stage", "dev_matrix", "tensor_map", "opt_weight_shard_step", "opt_weight_shard_size",
     "w",
@@ -243,15 +196,14 @@ def test_a_file_without_a_stage_goes_by_the_rank_in_its_name(tmp_path: Path) -> 
 
 
 def test_json_files_and_what_lies_beside_them(tmp_path: Path) -> None:
-    _, strategy = read(BytesSource((GOOD / "dp2-mp2.ckpt").read_bytes()))
-    (tmp_path / "src_strategy_0.json").write_text(json.dumps(as_json(strategy)))
+    shutil.copy(GOOD / "src_strategy_0.json", tmp_path)
     (tmp_path / "config.json").write_text("{")
     shutil.copy(GOOD / "groups.ckpt", tmp_path / "group_strategy.ckpt")
     shutil.copy(GOOD / "src_strategy_0.json", tmp_path / "src_strategy_0.txt")
     for name in ("net-1_1", "strategy-net-1_1"):
         shutil.copy(FORMAT_FILES / "mindspore_ckpt/good/tiny-crc.ckpt", tmp_path / f"{name}.ckpt")
     (tmp_path / "strategy.ckpt.d").mkdir()
-    assert strategy_groups(str(tmp_path), 4) == ((0, 2), (1, 3))
+    assert sorted(strategy_groups(str(tmp_path), 8)) == sorted(PAIRS)
 
 
 def test_the_real_json_form_gives_the_groups_of_the_protobuf_one(tmp_path: Path) -> None:

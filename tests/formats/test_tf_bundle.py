@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from places import FORMAT_FILES
 
-from ckpt_tools.api import show, verify
+from ckpt_tools.api import verify
 from ckpt_tools.checksum import Extent, Hash
 from ckpt_tools.formats import Anatomy, Damage
 from ckpt_tools.formats.tensorflow import tf_bundle
@@ -52,55 +52,6 @@ def look(files: dict[str, bytes]) -> dict[str, list[Finding]]:
 def one(index: bytes) -> list[Finding]:
     """The findings of an index alone."""
     return list(findings(index, tf_bundle.FORMAT, Anatomy(), (), "x.index"))
-
-
-def test_a_manager_s_checkpoint_tells_its_step() -> None:
-    report, anatomy = show(str(GOOD / "manager/ckpt-2.data-00000-of-00001"))
-    assert report.verdict is Verdict.OK
-    told = {"save_counter": 2, "step": 42, "iterations": 2}
-    assert {k: anatomy.metadata[k] for k in told} == told
-    assert anatomy.metadata["objects"] > 5
-    assert anatomy.keys >= {
-        "w", "step", "optimizer/_iterations", "w/.ATTRIBUTES/VARIABLE_VALUE", "_CHECKPOINTABLE_OBJECT_GRAPH"
-    }  # fmt: skip
-    w = next(t for t in anatomy.tensors if t.name == "w/.ATTRIBUTES/VARIABLE_VALUE")
-    assert (w.dtype, w.shape, w.nbytes) == ("float32", (4, 3), 48)
-    data = (GOOD / "manager/ckpt-2.data-00000-of-00001").read_bytes()
-    assert struct.unpack("<12f", data[w.offset :][:48])[1] < 1 == report.coverage
-
-
-def test_an_index_lists_whole_tensors_and_the_shards_that_hold_them() -> None:
-    report, anatomy = show(str(GOOD / "v1-sharded/model.ckpt-5.index"))
-    assert report.verdict is Verdict.OK
-    assert anatomy.metadata == {"num_shards": 4, "bundle_version": 1, "byte_order": "little"}
-    whole = {("emb", (10, 7), 280), ("wide", (3, 200), 1200), ("b1", (5,), 20)}
-    assert {(t.name, t.shape, t.nbytes) for t in anatomy.tensors} >= whole
-    shards = [f"model.ckpt-5.data-0000{i}-of-00004" for i in range(4)]
-    assert {t.storage for t in anatomy.tensors if t.name.startswith("b")} == set(shards[1:])
-    assert sorted(anatomy.members) == shards
-
-
-def test_slices_have_readable_names_and_lie_in_their_shards() -> None:
-    _, anatomy = show(str(GOOD / "v1-partitioned/model.ckpt-5.data-00000-of-00001"))
-    places = {t.name: (t.shape, t.offset) for t in anatomy.tensors}
-    assert {n for n in places if n.startswith("emb")} == {"emb[0:4, 0:7]", "emb[4:7, 0:7]", "emb[7:10, 0:7]"}
-    assert places["wide[0:3, 100:200]"][0] == (3, 100)
-    assert anatomy.metadata["global_step"] == 0
-    sliced = [show(str(p))[1].tensors for p in sorted((GOOD / "sliced").glob("*.data*"))]
-    assert sum(t.nbytes for part in sliced for t in part if t.name.startswith("w/")) == 1200
-
-
-def test_every_type_has_a_name_and_a_size() -> None:
-    _, anatomy = show(str(GOOD / "types/all.types.data-00000-of-00001"))
-    types = {t.name: t.dtype for t in anatomy.tensors}
-    assert "half" in types or types["float16"] == "float16"
-    some = {"float8_e4m3fn", "int4", "uint4", "qint8", "complex128", "bfloat16", "string"}
-    assert some <= set(types.values())
-    for name, dtype in types.items():
-        assert dtype in (name, "string", "float32", "int64"), (name, dtype)
-    assert anatomy.metadata["global_step"] == 7
-    _, big = show(str(GOOD / "hand-big-endian/x.data-00000-of-00001"))
-    assert big.metadata["step"] == 77
 
 
 def test_keys_of_slices_are_those_that_tensorflow_writes() -> None:
@@ -210,30 +161,6 @@ def test_a_damaged_block_makes_no_claims() -> None:
     index, anatomy = flipped(bundle(entries, per_block=10), 240), Anatomy()
     found = list(findings(index, tf_bundle.FORMAT, anatomy, (), "x.index"))
     assert ([f.code for f in found], anatomy.members) == (["crc-mismatch"], {})
-
-
-def test_bytes_behind_the_table_leave_its_claims_alone() -> None:
-    entries, _ = tensors({"a": b"123"})
-    anatomy = Anatomy()
-    found = list(findings(bundle(entries) + bytes(100), tf_bundle.FORMAT, anatomy, (), "x.index"))
-    assert [(f.code, f.offset) for f in found] == [("trailing-data", len(bundle(entries)))]
-    assert list(anatomy.members) == ["x.data-00000-of-00001"]
-
-
-def test_two_shards_swapped(tmp_path: Path) -> None:
-    files = made({"a": b"1" * 20, "b": b"2" * 20}, 2, 9)
-    one, two = (n for n in files if "data" in n)
-    for name, data in {**files, one: files[two], two: files[one]}.items():
-        (tmp_path / name).write_bytes(data)
-    found = {Path(f.report.path).name: f.report.verdict for f in verify([str(tmp_path)], settle=0).files}
-    assert found == {one: Verdict.BROKEN, two: Verdict.BROKEN, "a b.index": Verdict.OK}
-
-
-def test_an_index_renamed_without_its_shards_names_others(tmp_path: Path) -> None:
-    shutil.copytree(GOOD / "manager", tmp_path / "x")
-    (tmp_path / "x/ckpt-2.index").rename(tmp_path / "x/ckpt-3.index")
-    found = {f.code for entry in verify([str(tmp_path)], settle=0).files for f in entry.report.findings}
-    assert found == {"missing-part", "unfinished-save"}
 
 
 @pytest.fixture
