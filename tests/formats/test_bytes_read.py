@@ -1,34 +1,35 @@
-"""The structure level reads kilobytes, whatever a file's size: counted on sparse files of 2 GiB and more,
-which take no disk.
+"""Bytes are counted: the structure level reads kilobytes, whatever a file's size, and a file whose end is known
+to be missing is not read to the end. Sparse files of gigabytes take no disk.
 """
 
 from __future__ import annotations
 
 import pickle
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from mindspore_writer import varint
-from safetensors_writer import entry, made
+from places import FORMAT_FILES, LAYOUT_TREES
+from safetensors_writer import beginning
 
+from ckpt_tools import Selection, errors, plan, verify
 from ckpt_tools.inspection.check import inspect
-from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.report import Level
 
 LIMIT = 1 << 20
 GIB = 1 << 30
+GOOD = sorted(p for p in FORMAT_FILES.glob("*/good/**/*") if p.is_file() and p.stat().st_size > 2000)
 
 
-def safetensors(path: Path) -> None:
-    head = made({f"layer.{i}.weight": entry("F32", [1024, 65536], i << 28, (i + 1) << 28) for i in range(8)})
+def safetensors(path: Path, size: int = 2 * GIB, missing: int = 0) -> None:
     with path.open("wb") as f:
-        f.write(head)
-        f.truncate(len(head) + 2 * GIB)
-        for i in range(8):  # no zero tail
-            f.seek(len(head) + ((i + 1) << 28) - 4)
-            f.write(b"\1\2\3\4")
+        f.write(beginning(size))
+        f.seek(size - missing - 1, 1)
+        f.write(b"\1")
 
 
 def mindspore(path: Path) -> None:
@@ -69,3 +70,45 @@ def test_structure_reads_kilobytes(tmp_path: Path, name: str, write: Callable[[P
     assert report.verdict is Verdict.OK, report.findings
     assert sum(t.nbytes for t in anatomy.tensors) >= 2 * GIB
     assert report.bytes_read < LIMIT
+
+
+@pytest.mark.slow
+def test_no_format_reads_what_is_left_of_a_cut_file(tmp_path: Path) -> None:
+    """Where the structure shows that the end is missing, level content reads no byte more."""
+    more: dict[str, int] = {}
+    for path in GOOD:
+        size, name = path.stat().st_size, path.relative_to(FORMAT_FILES).parts[0]
+        for left in (size - 1, size - 300, size * 3 // 4, size // 2):
+            (cut := tmp_path / path.name).write_bytes(path.read_bytes()[:left])
+            shallow, deep = (inspect(str(cut), level)[0] for level in (Level.STRUCTURE, Level.CONTENT))
+            ends = [f for f in shallow.findings if f.code == "truncated" and f.severity is Severity.ERROR]
+            if any((f.offset or left) >= left for f in ends):
+                assert deep.verdict is Verdict.BROKEN
+                more[name] = more.get(name, 0) + deep.bytes_read - shallow.bytes_read
+    assert len(more) >= 8 and not any(more.values()), more
+
+
+def test_kilobytes_of_gigabytes_that_are_cut(tmp_path: Path) -> None:
+    safetensors(path := tmp_path / "model.safetensors", missing=1)
+    found = verify(path)
+    assert found.verdict is Verdict.BROKEN and found.summary.bytes_read < LIMIT
+    assert [f.code for f in found.files[0].report.findings] == ["truncated"]
+
+
+def test_also_where_many_processes_read(tmp_path: Path) -> None:
+    for i in range(70):
+        safetensors(tmp_path / f"model{i}.safetensors", 8 << 20, 1)
+    assert verify(tmp_path, jobs=2).summary.bytes_read < 70 << 12
+
+
+def test_a_plan_reads_none_of_it(tmp_path: Path) -> None:
+    tree = LAYOUT_TREES / "lightning"
+    source = next(p for p in sorted(tree.rglob("*.ckpt")) if p.stat().st_size > 2000)
+    home = tmp_path / "run" / source.parent.name
+    home.mkdir(parents=True)
+    path = Path(shutil.copy(source, home))
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(errors.NoneUsable) as caught:
+        plan(tmp_path / "run", Selection(settle=0))
+    structure = inspect(str(path), Level.STRUCTURE)[0]
+    assert caught.value.plan is not None and caught.value.plan.bytes_read <= 2 * structure.bytes_read

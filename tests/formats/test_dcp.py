@@ -128,14 +128,6 @@ def test_the_classes_and_attributes_of_torch_2_0_are_known() -> None:
     assert noted(edit=older) == {"not-checksummed"}
 
 
-def test_the_attributes_that_megatron_adds_are_fine() -> None:
-    def edit(known: dict[str, Any], root: Any) -> None:
-        root.mcore_data = {"a": {"nd_reformulated_orig_global_shape": (4, 3)}}
-        root.all_local_plans = [put_class("torch.distributed.checkpoint.planner", "SavePlan")()]
-
-    assert noted(edit=edit) == {"not-checksummed"}
-
-
 @pytest.mark.parametrize("added", [None, 3, (3, 1), "x", {"a": 1}], ids=str)
 @pytest.mark.parametrize("which", ["root", "entry", "chunk", "key", "value", "meta", "properties"])
 def test_what_a_later_version_adds_is_no_damage(which: str, added: object) -> None:
@@ -439,10 +431,6 @@ def _info(text: str) -> tuple[dict[str, Box], list[Finding]]:
     anatomy = Anatomy(tensors=[Tensor("w", "float32", (4, 3), 48)])
     found = list(safetensors_index.read_places(text, anatomy, 8))
     return anatomy.places, found
-
-
-def test_sharding_info_places_each_tensor() -> None:
-    assert _info('{"w": {"saved_offsets": [4, 0]}}') == ({"w": Box((4, 0), (8, 3))}, [])
 
 
 @pytest.mark.parametrize(

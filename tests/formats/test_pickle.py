@@ -77,8 +77,10 @@ def test_plain_values_come_back(value: Any, protocol: int) -> None:
 @pytest.mark.parametrize("protocol", range(6))
 def test_stubs(protocol: int) -> None:
     shared = [1]
+    ordered = collections.OrderedDict(a=shared)
+    ordered._metadata = {"version": 2}  # type: ignore[attr-defined]  # as torch's state_dict() has it
     value = {
-        "ordered": collections.OrderedDict(a=shared),
+        "ordered": ordered,
         "default": collections.defaultdict(list, {"q": shared}),
         "counter": collections.Counter("aab"),
         "deque": collections.deque([1, 2]),
@@ -92,6 +94,7 @@ def test_stubs(protocol: int) -> None:
     seen: dict[Global, int] = {}
     got = read_pickle(pickle.dumps(value, protocol), seen=seen).value
     assert isinstance(got["ordered"], Dict) and isinstance(got["colour"], Call)
+    assert got["ordered"].state == {"_metadata": {"version": 2}}
     assert got["default"]["q"] is got["ordered"]["a"] and got["thing"].state["me"] is got["thing"]
     told = {
         "ordered": {"a": [1]}, "default": {"q": [1]}, "counter": {"a": 2, "b": 1}, "class": (__name__, "Thing"), "bytes": b"\0\xff",
@@ -101,14 +104,6 @@ def test_stubs(protocol: int) -> None:
     assert got["deque"].items == [1, 2] and members(got["namespace"]) == {"world_size": 8}
     assert got["namespace"].func == ("argparse", "Namespace")
     assert seen.keys() >= {Global("argparse", "Namespace"), Global(__name__, "Colour")}
-
-
-def test_state_of_an_ordered_dict_is_kept() -> None:
-    value = collections.OrderedDict(w=1)
-    value._metadata = {"version": 2}  # type: ignore[attr-defined]  # as torch's state_dict() has it
-    got = read_pickle(pickle.dumps(value, 2)).value
-    assert got == {"w": 1}
-    assert got.state == {"_metadata": {"version": 2}}
 
 
 def metadata(value: Any, protocol: int = 2) -> dict[str, Scalar]:
@@ -225,8 +220,6 @@ BOMBS = {
     "a name of many parts": P2 + b"c" + b"a." * N + b"\n" + b"b." * N + b"\n.",
     "a float of many digits": P2 + b"F" + b"1" * N + b"." + b"7" * N + b"\n.",
     "a long line": P2 + b"V" + b"\\u0041" * N + b"\nS'" + b"\\x41" * N + b"'\n\x86.",
-    "memo entries far apart": P2 + b"N" + b"".join(b"r" + struct.pack("<I", i << 14) for i in range(200_000)) + b".",
-    "memo by line": b"N" + b"".join(b"p%d\n" % (i << 40) for i in range(60_000)) + b".",
     "persistent of persistent": P2 + b"N" + b"Q" * N + b".",
     "persistent of a deep tuple": P2 + b")" + b"\x85" * N + b"Q.",
     "read-only buffers": b"\x80\5\x97" + b"\x98" * N + b".",

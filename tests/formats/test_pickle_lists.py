@@ -50,12 +50,8 @@ FICKLING = (
     "_osx_support _aix_support torch.hub torch._dynamo torch._inductor torch.jit torch.compile numpy.f2py "
     "numpy.distutils"
 )
-MODELSCAN = (
-    "__builtin__:eval,compile,getattr,apply,exec,open,breakpoint,__import__"
-    " builtins:eval,compile,getattr,apply,exec,open,breakpoint,__import__ runpy:* os:* nt:* posix:* socket:*"
-    " subprocess:* sys:* operator:attrgetter pty:* pickle:* _pickle:* bdb:* pdb:* shutil:* asyncio:*"
-    " webbrowser:* httplib:* requests.api:* aiohttp.client:*"
-)
+MODELSCAN = "__builtin__:__import__ builtins:__import__ aiohttp.client:*"
+"""What picklescan does not have."""
 CALLED_ONLY = {"builtins:getattr", "__builtin__:getattr", "functools:partial"}
 """Real checkpoints have them: getattr for members of enumerations, where it is followed, and partial in
 schedulers. Called with what is harmless they are.
@@ -161,20 +157,6 @@ def test_a_name_in_no_list_that_is_only_named_is_a_note() -> None:
 
 
 @pytest.mark.parametrize(
-    "data",
-    [
-        P2 + b"ctorch._tensor\n_rebuild_from_type_v2\n(cbuiltins\ngetattr\nNNNtR.",
-        P2 + b"ctorch._tensor\n_rebuild_from_type_v2\n(ctorch.storage\n_load_from_bytes\nNNNtR.",
-        P2 + b"cbuiltins\ngetattr\n(cmine\nThing\nU\1xcos\nsystem\ntR.",  # a default
-        P2 + b"cbuiltins\ngetattr\n(cmine\nThing\nNtR.",
-        P2 + b"ctorch.storage\n_load_from_bytes\n(c_codecs\nencode\n(U\1xU\5utf-8tRtR.",
-    ],
-)
-def test_what_is_followed_is_unsafe_where_it_cannot_be(data: bytes) -> None:
-    assert "unsafe-pickle" in {f.code for f in look(data, PLAIN)}
-
-
-@pytest.mark.parametrize(
     "dotted",
     [
         "torch.distributed.checkpoint.metadata:Metadata", "argparse:Namespace", "megatron.core.transformer.enums:AttnBackend", "numpy:dtype",
@@ -204,6 +186,14 @@ def test_what_frameworks_write_is_known(dotted: str) -> None:
 )  # fmt: skip
 def test_their_neighbours_are_not(dotted: str) -> None:
     assert trust(Global(*dotted.split(":"))) in (Trust.UNLISTED, Trust.DANGEROUS)
+
+
+NOBODYS = "test:Net trace:Net __main__:Net builtins:slice functools:partial copyreg:_reconstructor collections:defaultdict"
+
+
+@pytest.mark.parametrize("dotted", NOBODYS.split())
+def test_what_is_nobodys_or_harmless_is_not_called_dangerous(dotted: str) -> None:
+    assert trust(Global(*dotted.split(":"))) in (Trust.UNLISTED, Trust.KNOWN)
 
 
 def test_members_of_known_enumerations_are_known_by_their_names() -> None:

@@ -36,7 +36,6 @@ if library is not None and tuple(map(int, library.__version__.split(".")[:2])) <
     library = None  # it refuses the dtypes of six bits and fewer, and those of eight that 0.8 has first
 
 GOOD = FORMAT_FILES / "safetensors/good"
-CRC = (GOOD / "mindspore-crc.safetensors").read_bytes()
 BITS = {"BOOL": 8, "U8": 8, "F8_E4M3": 8, "I16": 16, "BF16": 16, "F32": 32, "I32": 32, "I64": 64, "F64": 64, "C64": 64}  # fmt: skip
 
 
@@ -200,15 +199,6 @@ def test_the_map_is_exact_beside_names_of_any_script() -> None:
     assert {text.decode() for text in found if not text.startswith(bytes(range(9)))} == names
     text = '{"层":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"ü":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}'
     assert free(made(text.encode(), b"ab")) == ["层".encode(), "ü".encode(), b"ab"]
-
-
-def test_the_map_with_a_checksum() -> None:
-    """crc_num counts names and data in, so nothing is left but metadata of others and shapes of nothing."""
-    assert {r.guard for r in mapped(CRC)} == {Guard.CHECKSUM, Guard.STRUCTURE}
-    tensors = {"w": ("F32", [3], b"abcdefghijkl"), "none": ("F32", [0, 2], b"")}
-    found = free(packed(tensors, {"format": "ms", "crc_num": crc_num(tensors), "mine": "x"}))
-    said = [json.loads(b"{" + f + b"}" if f[:1] == b'"' else f) for f in found]
-    assert said == [{"mine": "x"}, entry("F32", [0, 2], 12, 12)]
 
 
 def test_tabs_in_the_header_are_not_called_protected() -> None:

@@ -22,7 +22,6 @@ from mindspore_writer import field, varint
 from places import FORMAT_FILES
 
 from ckpt_tools.api import plan, verify
-from ckpt_tools.cli import execute
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.formats import FORMATS, HEAD, Anatomy
 from ckpt_tools.formats.mindspore.mindspore_strategy import FORMAT, strategy_groups
@@ -49,24 +48,19 @@ def layout(devices: list[int], axes: list[int], step: int = 0, size: int = 0, na
 # The expected groups are MindSpore's own answers (get_parameter_redundancy and _get_cur_rank_dp).
 
 
-@pytest.mark.parametrize(
-    ("devices", "axes", "step", "size", "groups"),
-    [
-        ([4, 2], [0, -1], 0, 0, QUADS), ([4, 2], [-1, -1], 0, 0, ALL), ([2, 2, 2], [1, 0], 0, 0, PAIRS), ([4, 2], [0, -1], 1, 2, PAIRS),
-        ([4, 2], [0, -1], 1, 4, ALONE), ([4, 2], [-1, -1], 2, -1, PAIRS), ([4, 2], [-1, -1], 0, -1, ALONE),
-        ([4, 2], [], 0, 0, ALL), ([], [], 0, 0, ((0,),)),  # a scalar; and only pipeline parallelism
-        ([4, 2], [0, -1], 1, 3, ALONE),  # four ranks are no three shards: MindSpore gives the parameter no group
-    ],
-)  # fmt: skip
-def test_groups_of_one_parameter(
-    devices: list[int], axes: list[int], step: int, size: int, groups: tuple[tuple[int, ...], ...]
-) -> None:
-    assert sorted(stage_groups([layout(devices, axes, step, size)])) == sorted(groups)
+OF_ONE: list[tuple[Any, ...]] = [
+    ([4, 2], [0, -1], 0, 0, QUADS), ([4, 2], [-1, -1], 0, 0, ALL), ([2, 2, 2], [1, 0], 0, 0, PAIRS), ([4, 2], [0, -1], 1, 2, PAIRS),
+    ([4, 2], [0, -1], 1, 4, ALONE), ([4, 2], [-1, -1], 2, -1, PAIRS), ([4, 2], [-1, -1], 0, -1, ALONE),
+    ([4, 2], [], 0, 0, ALL), ([], [], 0, 0, ((0,),)),  # a scalar; and only pipeline parallelism
+    ([4, 2], [0, -1], 1, 3, ALONE),  # four ranks are no three shards: MindSpore gives the parameter no group
+]  # fmt: skip
+"""The layout of one parameter, and its groups."""
 
 
 @pytest.mark.parametrize(
     ("layouts", "groups"),
     [
+        *(([layout(*one)], groups) for *one, groups in OF_ONE),
         ([layout([4, 2], [-1]), layout([4, 2], [0, -1])], QUADS),
         ([layout([4, 2], [-1]), layout([4, 2], [0, -1]), layout([4, 2], [0], 2, 2)], PAIRS),
         ([layout([4, 2], [0]), layout([4, 2], [1], name="accu_grads.w"), layout([4, 2], [1, 0], name="inputs0")], QUADS),
@@ -185,6 +179,12 @@ def test_one_file_for_each_stage_or_rank_or_one_merged(tmp_path: Path) -> None:
         {"merged": "merged"},
     )):  # fmt: skip
         assert sorted(strategy_groups(str(put(tmp_path / f"{number}", **files)), 16)) == sorted(stages)
+    for names in (["src_strategy_0", "src_strategy_8"], ["src_merged_strategy"]):  # the same as JSON
+        (home := tmp_path / names[0]).mkdir()
+        for name in names:
+            shutil.copy(GOOD / f"{name}.json", home)
+        assert sorted(strategy_groups(str(home), 16)) == sorted(stages)
+    assert strategy_groups(str(put(tmp_path / "old", a="stage0-1.1")), 8) == QUADS
 
 
 def test_a_file_without_a_stage_goes_by_the_rank_in_its_name(tmp_path: Path) -> None:
@@ -204,16 +204,6 @@ def test_json_files_and_what_lies_beside_them(tmp_path: Path) -> None:
         shutil.copy(FORMAT_FILES / "mindspore_ckpt/good/tiny-crc.ckpt", tmp_path / f"{name}.ckpt")
     (tmp_path / "strategy.ckpt.d").mkdir()
     assert sorted(strategy_groups(str(tmp_path), 8)) == sorted(PAIRS)
-
-
-def test_the_real_json_form_gives_the_groups_of_the_protobuf_one(tmp_path: Path) -> None:
-    both = strategy_groups(str(put(tmp_path / "p", a="stage0", b="stage1")), 16)
-    for names in (["src_strategy_0", "src_strategy_8"], ["src_merged_strategy"]):
-        (home := tmp_path / names[0]).mkdir()
-        for name in names:
-            shutil.copy(GOOD / f"{name}.json", home)
-        assert strategy_groups(str(home), 16) == both
-    assert strategy_groups(str(put(tmp_path / "old", a="stage0-1.1")), 8) == QUADS
 
 
 @pytest.mark.parametrize(
@@ -283,18 +273,6 @@ def test_a_plan_follows_the_strategy_files(tmp_path: Path) -> None:
     assert files_of(plan(str(root), asked), root)["3"] == ["rank_2/pangu2-2_3_breakpoint.ckpt"]
     with pytest.raises(UsageError, match="which 6 ranks do not fill"):
         plan(str(root), Selection(world_size=6, strategy_dir=strategy))
-
-
-@pytest.mark.slow
-def test_the_settings_reach_the_plan(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    root, strategy = tree("pangu", tmp_path), str(put(tmp_path / "strategy", src_strategy_0="dp2-mp2"))
-    ask = ["latest", str(root), "--rank", "3", "--kind", "dying-gasp", "-q"]
-    for extra, variable in ([["--strategy-dir", strategy], ""], [[], strategy]):
-        monkeypatch.setenv("CKPT_STRATEGY_DIR", variable)
-        assert execute([*ask, *extra]) == 0
-        assert capsys.readouterr().out.strip().endswith("rank_1/pangu1-2_3_breakpoint.ckpt")
 
 
 @pytest.mark.slow

@@ -30,6 +30,7 @@ from places import FORMAT_FILES
 from ckpt_tools.api import verify
 from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, Anatomy, structure
 from ckpt_tools.formats.archives.zip_directory import Record
+from ckpt_tools.formats.torch import contents
 from ckpt_tools.formats.torch.torch_legacy import encode
 from ckpt_tools.formats.torch.torch_zip import in_order, name_hash, serialization_id
 from ckpt_tools.inspection.check import inspect, regions_of
@@ -37,9 +38,7 @@ from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import BytesSource, LocalSource, ShortRead
 
-ZIP, LEGACY, TAR, PLAIN, ARCHIVE = (
-    BY_NAME[n] for n in ("torch_zip", "torch_legacy", "torch_tar", "pickle_plain", "zip_archive")
-)
+ZIP, TAR, PLAIN, ARCHIVE = (BY_NAME[n] for n in ("torch_zip", "torch_tar", "pickle_plain", "zip_archive"))
 MASK, TOP = (1 << 64) - 1, 0xFFFFFFFF
 
 
@@ -436,21 +435,6 @@ def test_canonical_pickles_are_python_s(value: list[str], protocol: int) -> None
     assert encode({"a": True, "b": {"c": 8}}, protocol) == pickle.dumps({"a": True, "b": {"c": 8}}, protocol)
 
 
-@pytest.mark.torch
-def test_old_files_of_torch_s_own(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    for protocol in range(1, 6):
-        stream = io.BytesIO()
-        value = {"epoch": 3, "w": torch.ones(2), "s": torch.eye(2).to_sparse(), "v": torch.arange(9)[3:5]}
-        torch.save(value, stream, pickle_protocol=protocol, _use_new_zipfile_serialization=False)
-        data, anatomy = stream.getvalue(), Anatomy(regions=[])
-        assert next(f for f in FORMATS if f.magic(data[:HEAD])) is LEGACY
-        assert bad(look(data, LEGACY, anatomy)) == []
-        assert {t.name for t in anatomy.tensors} == {"w", "s.indices", "s.values", "v"}
-        checked_bytes = sum(r.length for r in regions_of(anatomy, len(data)) if r.guard is Guard.STRUCTURE)
-        assert checked_bytes > (100 if protocol > 1 else 20)
-
-
 def test_a_tar_of_many_members_costs_little() -> None:
     head = (FORMAT_FILES / "torch_tar" / "good" / "tiny.pth.tar").read_bytes()[:512]
     with at_most(10_000):
@@ -527,3 +511,42 @@ def test_the_second_file_of_a_job_takes_few_calls(tmp_path: Path) -> None:
         torch.save({f"layer{i}.weight": torch.full((128, 128), rank + 1.0) for i in range(16)}, path)
     assert inspect(paths[0], Level.CONTENT, jobs=1)[0].verdict is Verdict.OK
     assert calls(lambda: inspect(paths[1], Level.CONTENT, jobs=1)) < 2000
+
+
+# A pickle that was read before tells of its file what it would tell anew.
+
+FILES = sorted((FORMAT_FILES / "torch_zip").glob("*/*"))
+
+
+def told(data: bytes) -> tuple[list[Finding], dict[str, object]]:
+    found = checked(BytesSource(data), anatomy := Anatomy())
+    return found, {name: getattr(anatomy, name) for name in Anatomy.__match_args__}
+
+
+def anew(data: bytes) -> tuple[list[Finding], dict[str, object]]:
+    contents.forget()
+    return told(data)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.name)
+def test_a_file_tells_the_same_however_often_it_was_read(path: Path) -> None:
+    data = path.read_bytes()
+    first = anew(data)
+    assert told(data) == told(data) == first
+
+
+GOOD = [pytest.param(p, id=p.name) for p in FILES if p.parent.name == "good"]
+
+
+@pytest.mark.slow
+@pytest.mark.share(8)
+@pytest.mark.parametrize("path", GOOD)
+def test_what_another_file_told_changes_nothing(path: Path) -> None:
+    """Neighbours: equal but for one byte, anywhere, also in the directory that says where the storages lie."""
+    data, some = path.read_bytes(), random.Random(0)
+    contents.forget()
+    for _ in range(60):
+        changed = flipped(data, 8 * some.randrange(len(data)) + some.randrange(8))
+        warm = told(changed)
+        assert anew(changed) == warm
+        told(data)
