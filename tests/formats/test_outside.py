@@ -7,7 +7,6 @@ import gzip
 import io
 import json
 import pickle
-import shutil
 import struct
 import tarfile
 import zipfile
@@ -15,11 +14,12 @@ from pathlib import Path
 
 import helpers
 import pytest
-from helpers import look, zipped
+from helpers import bad, look, zipped
 from places import FORMAT_FILES
 
 from ckpt_tools.cli import execute
 from ckpt_tools.formats import BY_NAME, Anatomy
+from ckpt_tools.model.finding import Severity
 
 PLAIN = BY_NAME["pickle_plain"]
 P2 = b"\x80\2"
@@ -120,10 +120,14 @@ def test_code_of_torchscript_that_touches_files_is_unsafe(code: bytes) -> None:
     assert "unsafe-pickle" in codes(script_with(b"\n" + code + b"\n"), "torch_zip")
 
 
-def test_torchscript_is_no_training_state(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_torchscript_is_never_ok_without_a_note_and_no_training_state(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     plain = script_with(b'\nsave = self.save\n_0 = getattr(self, "0")\n')
     assert codes(plain, "torch_zip") <= {"odd-header", "bad-header"}
-    shutil.copy(FORMAT_FILES / "torch_zip/good/script.pt", tmp_path / "model_10.pt")
+    data = (FORMAT_FILES / "torch_zip/good/script.pt").read_bytes()
+    assert "needs-trust" in {f.code for f in look(data, BY_NAME["torch_zip"])}
+    (tmp_path / "model_10.pt").write_bytes(data)
     assert execute(["plan", str(tmp_path)]) == 2
     assert "no-layout" in capsys.readouterr().err
 
@@ -142,6 +146,18 @@ LAMBDA = {"class_name": "Lambda", "config": {"function": {"class_name": "__lambd
 def test_code_in_the_configuration_of_keras_is_unsafe(config: bytes, method: int) -> None:
     data = zipped({"metadata.json": b"{}", "config.json": config}, method)
     assert codes(data, "zip_archive") == {"unsafe-pickle"}
+
+
+OF_HDF5 = [
+    p for p in sorted((FORMAT_FILES / "hdf5/bad").iterdir())
+    if p.name.startswith(("unsafe-pickle--keras-", "external-data", "path-escape"))
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", OF_HDF5, ids=lambda p: p.name)
+def test_code_of_keras_in_hdf5_and_what_it_keeps_in_other_files_is_an_error(path: Path) -> None:
+    found = bad(look(path.read_bytes(), BY_NAME["hdf5"]))
+    assert {(f.code, f.severity) for f in found} == {(path.name.partition("--")[0], Severity.ERROR)}
 
 
 def test_a_lambda_layer_of_a_named_function_is_asked_about_and_other_layers_are_not() -> None:

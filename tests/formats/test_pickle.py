@@ -418,6 +418,33 @@ def test_calls_before_damage_are_seen() -> None:
         assert "unsafe-pickle" in {f.code for f in look(P2 + b"cposix\nsystem\nU\2id\x85R" + tail, PLAIN)}
 
 
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("importlib", "import_module"), ("code", "interact"), ("torch.hub", "load"), ("torch", "load"), ("torch", "os.system"),
+        ("torch.serialization", "os"), ("asyncio.subprocess", "x"), ("multiprocessing", "Process"), ("builtins", "getattr.__globals__"),
+        ("torch.utils.cpp_extension", "load"), ("a", "b.__subclasses__"),
+    ],
+)  # fmt: skip
+def test_dangerous_names(module: str, name: str) -> None:
+    """Those that lists of others do not have (test_pickle_lists.py)."""
+    assert verdict(Global(module, name)) == "dangerous"
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("builtins", "getattr"), ("argparse", "Namespace"), ("numpy._core.multiarray", "scalar"), ("numpy", "dtype"),
+        ("collections", "deque"), ("collections", "defaultdict"), ("pathlib", "PosixPath"), ("functools", "partial"), ("__main__", "Net"),
+        ("copyreg", "_reconstructor"), ("test", "Net"), ("trace", "Net"), ("torch.storage", "_load_from_bytes"),
+        ("torch.distributed.checkpoint.metadata", "Metadata"), ("builtins", "slice"), ("transformers.training_args", "TrainingArguments"),
+        ("megatron.core.enums", "ModelType"),
+    ],
+)  # fmt: skip
+def test_names_that_need_trust(module: str, name: str) -> None:
+    assert verdict(Global(module, name)) == "needs-trust"
+
+
 @pytest.mark.torch
 def test_allowed_names_are_torch_s() -> None:
     unpickler = pytest.importorskip("torch._weights_only_unpickler")
