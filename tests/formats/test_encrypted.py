@@ -22,7 +22,7 @@ from places import FORMAT_FILES
 
 from ckpt_tools.formats.common import crypto
 from ckpt_tools.formats.common.crypto import Block, Decrypted, Scheme, Tag, decrypt, is_noise, padding
-from ckpt_tools.formats.common.format import Anatomy
+from ckpt_tools.formats.common.format import HEAD, Anatomy
 from ckpt_tools.formats.mindspore import mindspore_encrypted
 from ckpt_tools.inspection.check import inspect as verify_look
 from ckpt_tools.inspection.check import regions_of
@@ -32,6 +32,7 @@ from ckpt_tools.storage import BytesSource, LocalSource, ShortRead, Source
 
 FMT = mindspore_encrypted.FORMAT
 GOOD = FORMAT_FILES / "mindspore_encrypted" / "good"
+KEYED = sorted(FORMAT_FILES.glob("mindspore_encrypted/*.key"))
 KEY = b"0123456789abcdef"
 GCM, CBC, SM4 = 0x7F3A5ED8, 0x7F3A5ED9, 0x7F3A5EDA
 MAGIC = {"AES-GCM": GCM, "AES-CBC": CBC, "SM4-CBC": SM4}
@@ -86,10 +87,30 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> int:
     return 160
 
 
+@pytest.mark.parametrize("path", KEYED, ids=lambda p: p.name)
+def test_a_real_file_is_read_like_a_plain_one(path: Path) -> None:
+    anatomy, key = Anatomy(), path.read_bytes()
+    found = look((GOOD / path.stem).read_bytes(), key, anatomy)
+    tagged = "gcm" in path.name and "1.x" not in path.name
+    assert [f.code for f in found] == ([] if tagged else ["not-checksummed"])
+    assert len(anatomy.sums) == tagged
+    names = ["0.weight", "0.bias", "moments.0.weight", "moments.0.bias", "global_step"]
+    assert [t.name for t in anatomy.tensors][:5] == names and {t.offset for t in anatomy.tensors} == {None}
+    assert anatomy.tensors[0].shape == (8, 6) and anatomy.metadata["global_step"] == 12
+    assert anatomy.keys >= set(names) and "crc_trailer" not in anatomy.metadata
+    if "1.x" not in path.name:
+        assert (anatomy.metadata["epoch_num"], anatomy.metadata["step_num"]) == (3, 12)
+    kind = path.name.partition("-")[0]
+    assert anatomy.metadata["encryption"].startswith("SM4" if kind == "sm4" else "AES")
+    assert anatomy.metadata["encryption"].endswith("GCM" if "gcm" in path.name else "CBC")
+
+
 def test_the_report_of_a_real_file() -> None:
     path = str(GOOD / "aes-gcm-key.ckpt")
     report, _ = verify_look(path, Level.CONTENT, key=KEY, require=("0.weight", "epoch_num"))
-    assert (report.tensors, report.findings) == (7, ()) and report.signature
+    found = (report.verdict, report.level, report.tensors, report.findings)
+    assert found == (Verdict.OK, Level.CONTENT, 7, ())
+    assert report.coverage > 0.9 and report.signature
     lost, _ = verify_look(path, Level.CONTENT, key=KEY, require=("lost",))
     assert {f.code for f in lost.findings} == {"missing-key"}
     assert not verify_look(path, Level.CONTENT)[0].coverage
@@ -109,8 +130,7 @@ def test_every_mode_and_key_in_several_blocks(
     found = look(data, key, anatomy)
     odd = {"odd-header"} if old and mode == "SM4-CBC" else set()
     assert {f.code for f in bad(found)} == odd
-    assert [(t.name, t.offset) for t in anatomy.tensors] == [("w", None), ("epoch_num", None), ("b", None)]
-    assert anatomy.metadata["epoch_num"] == 3
+    assert [t.name for t in anatomy.tensors] == ["w", "epoch_num", "b"] and anatomy.metadata["epoch_num"] == 3
     assert anatomy.metadata["encrypted_blocks"] == -(-len(PLAIN) // small_blocks)
     assert len(anatomy.sums) == (0 if old or mode != "AES-GCM" else anatomy.metadata["encrypted_blocks"])
     assert not bad(look(data))
@@ -123,12 +143,16 @@ def test_every_mode_and_key_in_several_blocks(
 def test_any_range_of_the_plaintext(plain: bytes, case: tuple[str, int, int], data: st.DataObject) -> None:
     mode, length, nonce = case
     key, size = os.urandom(length), data.draw(st.sampled_from([16, 48, 160]))
+    scheme, blocks, paddings, at = Scheme(mode, key, nonce), list[Block](), list[int](), 0
     raw = sealed(mode, plain, key, size=size, nonce=nonce, seed=data.draw(st.integers(0, 99)))
-    source, scheme = BytesSource(raw), Scheme(mode, key, nonce)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mindspore_encrypted, "PLAIN", size)
-        blocks = mindspore_encrypted.read_framing(source).blocks
-    paddings = [0 if b.tag else padding(source, scheme, b) for b in blocks]
+    source, tag = BytesSource(raw), 16 if mode == "AES-GCM" else 0
+    while at < len(raw):
+        here = at + 32 + tag
+        n = int.from_bytes(raw[here - 4 : here], "little")
+        iv, of_tag = here - 20, slice(at + 4, at + 4 + tag)
+        blocks.append(Block(here, n, raw[iv : iv + 16], iv, raw[of_tag], at + 4))
+        paddings.append(0 if tag else padding(source, scheme, blocks[-1]))
+        at = here + n
     source_of = Decrypted(source, scheme, blocks, paddings)
     assert source_of.size == len(plain) and source_of.read(0, len(plain)) == plain
     start = data.draw(st.integers(0, len(plain)))
@@ -273,13 +297,36 @@ def test_a_build_without_sm4_needs_another(monkeypatch: pytest.MonkeyPatch) -> N
     assert found[0].code == "needs-extra" and "SM4" in found[0].message and not bad(found)
 
 
-FRAMED = {"gcm": GCM, "old": GCM, "old-cbc": GCM, "cbc": CBC}
+FRAMED = {"gcm": GCM, "old": GCM, "old-cbc": GCM, "cbc": CBC, "sm4": SM4}
 
 
 def block(mode: str, plain: int) -> tuple[bytes, int]:
     """The header of a block and its number of cipher bytes."""
     cipher = plain if mode in ("gcm", "old") else plain // 16 * 16 + 16
     return header(FRAMED[mode], b"T" * 16 if mode == "gcm" else b"", b"I" * 16, cipher), cipher
+
+
+def encrypted(mode: str, plain: int) -> bytes:
+    head, cipher = block(mode, plain)
+    return head + b"C" * cipher
+
+
+@pytest.mark.parametrize("plain", [100, 96])
+@pytest.mark.parametrize("mode", FRAMED)
+def test_framing_without_a_key(mode: str, plain: int) -> None:
+    data = encrypted(mode, plain)
+    assert {f.code for f in look(data)} == {"needs-key", "not-checksummed"} and FMT.magic(data[:HEAD])
+    assert all(codes(data[:n]) for n in range(1, len(data)))
+    assert codes(data + b"\0") == codes(data + data) == {"trailing-data"}
+
+
+@pytest.mark.parametrize(("mode", "lengths"), [("gcm", 20), ("cbc", 4), ("sm4", 4), ("old", 4)])
+def test_every_bit_of_the_framing_counts(mode: str, lengths: int) -> None:
+    """But the one that turns the magic of a lone CBC block into that of MindSpore 1.x."""
+    data, head = encrypted(mode, 100), block(mode, 100)[0]
+    places = [*range(4), *range(lengths, lengths + 8), *range(len(head) - 4, len(head))]
+    unseen = {(i, b) for i in places for b in range(8) if not codes(flipped(data, 8 * i + b))}
+    assert unseen == {"cbc": {(0, 0)}, "sm4": {(0, 1)}}.get(mode, set())
 
 
 def test_blocks_of_64_mib_and_of_512(tmp_path: Path) -> None:
@@ -329,6 +376,12 @@ def test_structure_reads_little_of_a_big_file(tmp_path: Path) -> None:
         assert len(anatomy.tensors) == 4 and len(anatomy.sums) == 2 and source.bytes_read < 16384
     report, _ = verify_look(str(path), Level.CONTENT, key=KEY, jobs=2)
     assert report.verdict is Verdict.OK and report.coverage > 0.999
+    with path.open("r+b") as f:
+        f.seek(-5, 2)
+        f.write(b"\xff")
+    report, _ = verify_look(str(path), Level.CONTENT, key=KEY, jobs=2)
+    wrong = ("crc-mismatch", "the tag of block 1: does not match")
+    assert [(f.code, f.message) for f in report.findings] == [wrong]
 
 
 @examples(100)

@@ -28,7 +28,7 @@ from ckpt_tools.formats.safetensors import safetensors
 from ckpt_tools.inspection.check import regions_of
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Level, Region
-from ckpt_tools.storage import LocalSource, Source
+from ckpt_tools.storage import BytesSource, LocalSource, Source
 
 # its law is checked wherever it is at hand
 library: Any = import_module("safetensors") if find_spec("safetensors") else None
@@ -36,6 +36,7 @@ if library is not None and tuple(map(int, library.__version__.split(".")[:2])) <
     library = None  # it refuses the dtypes of six bits and fewer, and those of eight that 0.8 has first
 
 GOOD = FORMAT_FILES / "safetensors/good"
+TINY, CRC = ((GOOD / f"{n}.safetensors").read_bytes() for n in ("tiny", "mindspore-crc"))
 BITS = {"BOOL": 8, "U8": 8, "F8_E4M3": 8, "I16": 16, "BF16": 16, "F32": 32, "I32": 32, "I64": 64, "F64": 64, "C64": 64}  # fmt: skip
 
 
@@ -132,6 +133,26 @@ def check_against_the_library(data: bytes) -> None:
         assert any(f.severity is Severity.ERROR or f.code in ("unknown-dtype", "too-complex") for f in found)
 
 
+def test_tensors_and_metadata() -> None:
+    anatomy = Anatomy()
+    assert [f.code for f in look(TINY, anatomy)] == ["not-checksummed"]
+    assert anatomy.metadata == {"format": "pt", "note": 'a "quoted" line\n'}
+    assert {t.name: (t.dtype, t.shape) for t in anatomy.tensors} == {
+        "steps": ("int64", ()), "a.bias": ("float32", (8,)), "a.weight": ("float32", (8, 6)), "none": ("float32", (0, 3)),
+        "层": ("float32", (2,)),
+    }  # fmt: skip
+    steps = next(t for t in anatomy.tensors if t.name == "steps")
+    assert steps.offset is not None and TINY[steps.offset : steps.offset + 8] == struct.pack("<q", 5)
+    assert anatomy.keys == {t.name for t in anatomy.tensors} and protected(anatomy) == 0
+
+
+def test_mindspore_scalars() -> None:
+    anatomy = Anatomy()
+    assert not look(CRC, anatomy)
+    told = {"epoch_num": 3, "step_num": 1_200_000, "global_step": 12, "loss_scale": 1024.0, "done": True}
+    assert {name: anatomy.metadata[name] for name in told} == told
+
+
 def test_crc_num_of_our_own_writer() -> None:
     meta, anatomy = {"format": "ms", "crc_num": crc_num(MS)}, Anatomy()
     assert not look(packed(MS, meta), anatomy)
@@ -199,6 +220,15 @@ def test_the_map_is_exact_beside_names_of_any_script() -> None:
     assert {text.decode() for text in found if not text.startswith(bytes(range(9)))} == names
     text = '{"层":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"ü":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}'
     assert free(made(text.encode(), b"ab")) == ["层".encode(), "ü".encode(), b"ab"]
+
+
+def test_the_map_with_a_checksum() -> None:
+    """crc_num counts names and data in, so nothing is left but metadata of others and shapes of nothing."""
+    assert {r.guard for r in mapped(CRC)} == {Guard.CHECKSUM, Guard.STRUCTURE}
+    tensors = {"w": ("F32", [3], b"abcdefghijkl"), "none": ("F32", [0, 2], b"")}
+    found = free(packed(tensors, {"format": "ms", "crc_num": crc_num(tensors), "mine": "x"}))
+    said = [json.loads(b"{" + f + b"}" if f[:1] == b'"' else f) for f in found]
+    assert said == [{"mine": "x"}, entry("F32", [0, 2], 12, 12)]
 
 
 def test_tabs_in_the_header_are_not_called_protected() -> None:
@@ -325,3 +355,12 @@ def test_a_header_above_the_librarys_limit_is_told_as_that(tmp_path: Path) -> No
         assert found.code == "bad-header" and "100,000,000" in found.message
         assert ("the file is whole" in found.message) == is_whole
         assert ("split" in found.hint) == is_whole
+
+
+def test_bytes_behind_the_last_tensor_are_told_with_where_to_cut() -> None:
+    anatomy = Anatomy()
+    data = TINY + b"1234"
+    *_, found = structure(BytesSource(data), anatomy, safetensors.FORMAT.checks[Level.STRUCTURE])
+    assert (found.code, found.offset) == ("trailing-data", len(TINY))
+    assert f"whole up to byte {len(TINY)}" in found.message
+    assert f"truncate -s {len(TINY)} PATH" in found.hint

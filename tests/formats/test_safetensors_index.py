@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from safetensors_writer import packed
 from ckpt_tools.formats.common.format import Anatomy, Claim, structure
 from ckpt_tools.formats.safetensors import safetensors, safetensors_index
 from ckpt_tools.inspection.check import inspect
+from ckpt_tools.inspection.indexes import Indexes
 from ckpt_tools.inspection.recognise import allowed_by_name
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Level
@@ -135,6 +137,14 @@ def test_tied_tensors_of_torch_shards_count_once_or_twice() -> None:
         assert ("odd-header" not in {f.code for r in reports for f in r.findings}) is fine
 
 
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../x", "..", "", "\0"])
+def test_paths_stay_inside(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors.index.json"
+    path.write_bytes(index({"a": name}))
+    assert not (indexes := Indexes([str(path)])).claims(str(path))
+    assert codes(indexes.findings[str(path)]) == {"path-escape"}
+
+
 # Hostile indexes
 
 HOSTILE = {
@@ -161,6 +171,19 @@ def test_hostile_indexes(name: str) -> None:
         found, _ = read(HOSTILE[name])
     assert codes(found) and len(found) < 50
     assert sum(len(f.message) for f in found) < 20_000
+
+
+@pytest.mark.slow
+def test_a_million_entries() -> None:
+    """The largest index that is read whole: half a second, and no quadratic step over shards."""
+    row = b'"model.layers.%d.mlp.experts.weight":"model-%05d.safetensors"'
+    entries = b",".join(row % (i, i % 10_000) for i in range(80_000))
+    with at_most(3_000_000):
+        found, anatomy = read(b'{"weight_map":{' + entries + b"}}")
+        assert found == []
+        assert len(anatomy.members) == 10_000
+        for claim in list(anatomy.members.values())[:100]:
+            check(claim, A)
 
 
 def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
