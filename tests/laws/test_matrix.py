@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,6 @@ import make_matrix as make
 
 ROWS = make.load()
 CASES = {case.name: case for case in make.fixtures()}
-SHARE = 16
-"""One case in so many is measured again by day, all of them by night; which ones, their names decide."""
-MEASURED = [
-    pytest.param(name, marks=[pytest.mark.exhaustive] if zlib.crc32(name.encode()) % SHARE else [])
-    for name in CASES
-]
 
 
 def test_each_fixture_has_a_row() -> None:
@@ -40,9 +33,9 @@ def test_the_page_is_that_of_the_rows() -> None:
     assert make.PAGE.read_text() == make.page(ROWS), "python fixtures/make_matrix.py --page"
 
 
-@pytest.mark.share(12)
+@pytest.mark.share(192)
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MEASURED)
+@pytest.mark.parametrize("name", CASES)
 def test_a_row_is_what_ckpt_answers_today(name: str) -> None:
     assert make.row_of(CASES[name]) == ROWS[name], f"python fixtures/make_matrix.py {name}"
 

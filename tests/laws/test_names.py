@@ -76,17 +76,15 @@ def ask(root: Path) -> Said:
 
 
 @cache
-def unharmed(case: Path, kept: bool) -> Said:
-    """The answer about the tree of a case, with or without its times: asked once, as the case is drawn often
-    and nothing but the place of a copy can differ.
-    """
+def unharmed(case: Path) -> Said:
+    """The answer about the tree of a case: asked once, as it is drawn often and nothing but its place differs."""
     with brief_directory() as made:
-        return ask(times_as(kept, materialise(case, made)))
+        return ask(materialise(case, made))
 
 
-def copy_of(case: Path, target: Path, *, kept: bool = True) -> tuple[Path, Said]:
+def copy_of(case: Path, target: Path) -> tuple[Path, Said]:
     """A copy of the tree of a case, and the answer about it as long as nobody has touched it."""
-    root, said = times_as(kept, materialise(case, target)), unharmed(case, kept)
+    root, said = materialise(case, target), unharmed(case)
     files = [str(root / name) for name in said.files]
     newest = max((os.stat(path).st_mtime_ns for path in files), default=0)
     return root, said._replace(inodes=inodes(files), mtime_ns=newest)
@@ -104,13 +102,6 @@ def move_times(tree: Path, later_ns: int) -> None:
     for path in (path for path in tree.rglob("*") if not path.is_symlink()):
         times = path.stat()
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns + later_ns))
-
-
-def times_as(kept: bool, tree: Path) -> Path:
-    """The tree, whose files and directories are all of one second unless their times are ``kept``."""
-    for path in (path for path in tree.rglob("*") if not (kept or path.is_symlink())):
-        os.utime(path, (10**9, 10**9))
-    return tree
 
 
 cases = st.sampled_from(CASES)

@@ -143,17 +143,8 @@ def unlink_all_but_seals(root: Path) -> int:
     return len(seals)
 
 
-OF_FEW_AND_MANY = [
-    pytest.param(
-        case,
-        id=layout,
-        marks=() if layout in ("megatron", "mindspore", "nanotron") else pytest.mark.exhaustive,
-    )
-    for layout, case in sorted(FIRST.items())
-]
-
-
-@pytest.mark.parametrize("case", OF_FEW_AND_MANY)
+@pytest.mark.share(18)
+@pytest.mark.parametrize("case", ONE_OF_EACH)
 def test_seals_alone_are_no_first_launch(case: Path, tmp_path: Path) -> None:
     root = materialise(case, tmp_path)
     guard.seal(root)

@@ -61,13 +61,10 @@ Asked = tuple[str, Fault, Reply, Reply]
 
 
 def all_wrong(asked: Iterable[Asked]) -> list[str]:
-    said = (
-        (f, command, broken_law(command, unharmed, harmed, f.path)) for command, f, unharmed, harmed in asked
-    )
     return [
         f"{command}: {f.call} of {f.path}: {errno.errorcode[f.errno]}: {why}"
-        for f, command, why in said
-        if why
+        for command, f, unharmed, harmed in asked
+        if (why := broken_law(command, unharmed, harmed, f.path))
     ]
 
 
@@ -80,10 +77,7 @@ def test_an_error_on_any_path_is_never_absence(case: Path, victim: Victim, tmp_p
     cases = cases[turn % (1 + len(cases) // FAULTS) :: 1 + len(cases) // FAULTS]
     unharmed = {command: victim.ask(words_of(command, str(root))) for command, _ in cases}
     harmed = [victim.ask(words_of(command, str(root)), fault) for command, fault in cases]
-    asked = [
-        (command, fault, unharmed[command], said)
-        for (command, fault), said in zip(cases, harmed, strict=True)
-    ]
+    asked = ((*case, unharmed[case[0]], said) for case, said in zip(cases, harmed, strict=True))
     assert not all_wrong(asked)
     assert any(said.injected for said in harmed)
 
@@ -103,13 +97,6 @@ def test_an_error_that_passes_by_itself_is_never_absence(case: Path, victim: Vic
         fault = Fault(path, calls[n % 5], (errno.EIO, errno.ENOMEM)[n % 2], times=1)
         asked.append((command, fault, unharmed[command], victim.ask(words_of(command, str(root)), fault)))
     assert not all_wrong(asked)
-
-
-def all_hold(victim: Victim, command: str, words: list[str], tried: Iterable[Fault]) -> None:
-    unharmed = victim.ask(words)
-    asked = [(command, fault, unharmed, victim.ask(words, fault)) for fault in tried]
-    assert not all_wrong(asked)[:20]
-    assert any(harmed.injected for _, _, _, harmed in asked)
 
 
 def test_leave_to_go_on_is_none_to_load_a_save_without_its_highest_rank(
@@ -133,7 +120,11 @@ def test_every_error_of_every_call_on_every_path(
     at: int, command: str, victim: Victim, tmp_path: Path
 ) -> None:
     root = materialise(CASES[at], tmp_path)
-    all_hold(victim, command, words_of(command, str(root)), faults(root))
+    words = words_of(command, str(root))
+    unharmed = victim.ask(words)
+    asked = [(command, fault, unharmed, victim.ask(words, fault)) for fault in faults(root)]
+    assert not all_wrong(asked)[:20]
+    assert any(harmed.injected for _, _, _, harmed in asked)
 
 
 # ---- what is tried again, and what cannot win
@@ -144,8 +135,8 @@ def megatron_root(tmp_path: Path) -> Path:
     return megatron(tmp_path / "run", steps=(10, 20))
 
 
-def part(root: Path, step: int, rank: int = 0) -> str:
-    return str(root / f"iter_{step:07d}/mp_rank_{rank:02d}/model_optim_rng.pt")
+def part(root: Path, step: int) -> str:
+    return str(root / f"iter_{step:07d}/mp_rank_00/model_optim_rng.pt")
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EACCES])
@@ -175,10 +166,8 @@ def test_names_of_the_file_system_do_not_stop_a_start(
     command: str, name: str, victim: Victim, megatron_root: Path
 ) -> None:
     (megatron_root / name).mkdir()
-    words, fault = (
-        words_of(command, str(megatron_root)),
-        Fault(f"{megatron_root}/{name}", "opendir", errno.EACCES),
-    )
+    words = words_of(command, str(megatron_root))
+    fault = Fault(f"{megatron_root}/{name}", "opendir", errno.EACCES)
     harmed = victim.ask(words, fault)
     assert harmed.injected and harmed.answer == victim.ask(words).answer and harmed.code == 0
     assert fault.path in harmed.out
@@ -288,10 +277,9 @@ def test_a_file_that_may_be_whole_is_not_fallen_back_from_though_its_replica_is_
 def test_with_leave_a_hidden_rank_directory_still_stops(victim: Victim, tmp_path: Path) -> None:
     """Its files may be of any checkpoint, and nothing else says how many ranks there are."""
     root = one_file_per_rank(tmp_path / "run")
-    harmed = victim.ask(
-        words_of("plan --allow=unreadable", str(root)), Fault(str(root / "rank_1"), "opendir", errno.EIO)
-    )
-    assert harmed.code == 5 and str(root / "rank_1") in harmed.err
+    fault = Fault(str(root / "rank_1"), "opendir", errno.EIO)
+    harmed = victim.ask(words_of("plan --allow=unreadable", str(root)), fault)
+    assert harmed.code == 5 and fault.path in harmed.err
 
 
 # ---- the pieces

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import xxhash
 from crc32c import crc32c
 from examples import examples
 from hypothesis import given
@@ -29,7 +28,7 @@ from hypothesis import strategies as st
 from ckpt_tools.checksum import CRC32, CRC32C, Crc, Crc32c, Deflated, Extent, Sum, compare, mismatches
 from ckpt_tools.checksum.compare import UNIT
 from ckpt_tools.checksum.sums import ASKED, Piece, covered, shifted, xxh3
-from ckpt_tools.storage import BytesSource, ShortRead, Stopped, Window, opened
+from ckpt_tools.storage import BytesSource, ShortRead, Stopped, Window
 from ckpt_tools.storage.local import BUFFER, HeldSource, LocalSource
 
 
@@ -302,36 +301,3 @@ def test_a_window_is_a_source_that_ends_where_it_ends() -> None:
     for offset, length in ((11, 40), (-1, 2), (51, 1)):
         with pytest.raises(ShortRead):
             w.read(offset, length)
-
-
-# ---- digests of chunks and CRCs over the same bytes
-
-
-SIZE = 5 << 20
-TILE = 2 << 20
-
-
-def tiles(data: bytearray) -> list[Sum]:
-    extents = [Extent(at, min(TILE, SIZE - at)) for at in range(0, SIZE, TILE)]
-    digests = [xxhash.xxh3_128_digest(data[e.offset : e.offset + e.length]) for e in extents]
-    return [
-        Sum(f"chunk {e.offset}", d, (e,), e.offset, hash=xxh3) for e, d in zip(extents, digests, strict=True)
-    ]
-
-
-def data() -> bytearray:
-    return bytearray(b"".join(i.to_bytes(4, "little") for i in range(SIZE // 4)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("at", [0, TILE - 1, TILE, SIZE - 1])
-def test_one_changed_bit_is_in_one_chunk_and_every_crc_over_it(tmp_path: Path, at: int) -> None:
-    held = data()
-    sums = [*tiles(held), Sum("all", zlib.crc32(held), (Extent(0, SIZE),), 0)]
-    sums += [Sum("head", zlib.crc32(held[:9]), (Extent(0, 9),), 0)]
-    held[at] ^= 64
-    (tmp_path / "data").write_bytes(held)
-    with opened(str(tmp_path / "data")) as source:
-        wrong = {s.what for s, _ in mismatches(source, sums, jobs=2)}
-        assert source.bytes_read == SIZE, "each byte once"
-    assert wrong == {"all", f"chunk {at // TILE * TILE}", *(["head"] if at < 9 else [])}

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from ckpt_tools.cli import latest
 from ckpt_tools.errors import UsageError
 from ckpt_tools.formats.common.format import Anatomy
-from ckpt_tools.model.answers import FileReport
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.plan import RankLoad, Resume
 from ckpt_tools.model.report import Tensor
@@ -48,12 +47,6 @@ def test_jsonl_ends_in_its_summary():
     lines = [json.loads(line) for line in jsonl.render(sample.verification()).splitlines()]
     assert [line["type"] for line in lines] == ["file", "file", "finding", "summary"]
     assert lines[-1]["summary"]["broken"] == 1
-
-
-def test_text_is_the_paths_and_nothing_else():
-    plan = replace(sample.plan(), by_rank=sample.plan().by_rank[:1])
-    assert latest.list_paths(plan) == "/data/out/meta.pt\n/data/out/rank_0/net-3_40.ckpt\n"
-    assert latest.list_paths(sample.empty_plan()) == ""
 
 
 def test_text_refuses_a_path_that_cannot_be_read_back():
@@ -115,18 +108,6 @@ def test_tables_print_nothing_that_steers_a_terminal(render, result, width):
     assert not UNSAFE.search(out)
     assert out.strip()
     assert all(line == line.rstrip() for line in out.splitlines())
-
-
-def test_a_long_verify_table_hides_only_what_is_ok():
-    files = (
-        *(FileReport(None, sample.report(f"/data/f{i}")) for i in range(60)),
-        *(FileReport(None, sample.report(f"/data/bad{i}", Verdict.BROKEN)) for i in range(9)),
-    )
-    result = replace(sample.verification(), files=files)
-    assert "f59" not in verification.render(result)
-    assert "bad8" in verification.render(result)
-    assert "60 ok files not listed" in verification.render(result)
-    assert "f59" in verification.render(result, View(verbose=True))
 
 
 def test_scan_table_columns():
