@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from ckpt_tools.errors import UsageError
 from ckpt_tools.guard.prune.policy import Policy, Save, choose_kept
 from ckpt_tools.model.part import Kind
 
@@ -49,12 +48,6 @@ def test_kinds_and_unknown_steps() -> None:
     saves = [Save("a", None, 3), Save("b", 7, 2, Kind.BEST), Save("c", 8, 1)]
     assert names(Policy(keep_kinds=frozenset({Kind.BEST})), saves) == ["b"]
     assert names(Policy(keep_every=2), saves) == ["a", "c"]
-
-
-def test_something_must_be_said() -> None:
-    with pytest.raises(UsageError, match="nothing is removed"):
-        Policy().require_one()
-    Policy(max_total=1).require_one()
 
 
 NUMBER = st.none() | st.integers(1, 5)

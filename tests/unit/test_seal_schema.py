@@ -10,7 +10,6 @@ import pytest
 from msgspec.structs import replace
 from places import FIXTURES, ROOT
 
-from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats.common import json_text
 from ckpt_tools.formats.common.format import Damage
 from ckpt_tools.formats.seals import document
@@ -85,11 +84,3 @@ def test_lines_that_are_no_files_are_refused() -> None:
     for wrong in (data.replace(b"},\n", b"}\n"), data.replace(b"},\n", b"],\n"), data.replace(b"{", b"[", 2)):
         with pytest.raises((Damage, document.NotASeal)):
             document.parsed(wrong)
-
-
-def test_a_seal_that_could_not_be_read_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    most = len(document.text(many(3)))
-    monkeypatch.setattr(document, "MAX_SIZE", most)
-    assert document.text(many(3))
-    with pytest.raises(CannotLook, match="one seal of 4 files would be too large to be read"):
-        document.text(many(4))
