@@ -9,12 +9,11 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from places import PACKAGE
 
-ROOT = next(above / "ckpt_tools" for above in Path(__file__).parents if (above / "ckpt_tools").is_dir())
 THEIRS = (
     "formats/",
     "layouts/",
@@ -41,7 +40,7 @@ class Allowed(NamedTuple):
     reason: str
 
 
-USERS_WORDS = [
+ALLOWED = [
     Allowed("cli/options.py", r".*(torchrun|msrun).*", "help: how the command is started"),
     Allowed("cli/app.py", r".*(torchrun|msrun).*", "help: how the command is started"),
     Allowed("findings.py", ".*MindSpore gives a finished checkpoint", "the title of a finding"),
@@ -50,13 +49,10 @@ USERS_WORDS = [
     Allowed("job/meeting.py", r"give torchrun.*", "a hint"),
     Allowed("planning/rules/", r".*\n.*", "the page of a rule: the incident or the source that it is for"),
     Allowed("settings/declarations.py", ".*MindSpore (strategy|checkpoints).*", "help texts of flags"),
-]
-"""What users read, in the words that they know."""
-LOADERS = [
     Allowed("inspection/load_child.py", ".*", "calls each framework's own loader, in a process of its own"),
     Allowed("inspection/check.py", ".*", "which package has the loader, and how to install it"),
 ]
-"""The level load asks the framework itself."""
+"""What users read, in the words that they know; and the level load asks the framework itself."""
 
 
 def _names(node: ast.AST) -> list[str]:
@@ -84,16 +80,13 @@ def _code(tree: ast.AST) -> Iterator[str]:
 def _named() -> dict[str, set[str]]:
     """File -> the names and strings in it that name a framework."""
     out: dict[str, set[str]] = {}
-    for path in sorted(ROOT.rglob("*.py")):
-        file = path.relative_to(ROOT).as_posix()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        file = path.relative_to(PACKAGE).as_posix()
         if file.startswith(THEIRS):
             continue
         found = {name for name in _code(ast.parse(path.read_text())) if FRAMEWORKS.search(name)}
         out.update({file: found} if found else {})
     return out
-
-
-ALLOWED = [*USERS_WORDS, *LOADERS]
 
 
 def _fits(row: Allowed, file: str, name: str) -> bool:
@@ -108,7 +101,7 @@ def test_nothing_but_layouts_and_formats_names_a_framework() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", [*USERS_WORDS, *LOADERS], ids=lambda row: row.file)
+@pytest.mark.parametrize("row", ALLOWED, ids=lambda row: row.file)
 def test_exceptions_that_stay_are_needed(row: Allowed) -> None:
     named = ((file, name) for file, names in _named().items() for name in names)
     assert any(_fits(row, file, name) for file, name in named), f"no longer named: {row}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
@@ -61,29 +62,19 @@ def spelled(template: str, digit: str, *, optional: bool) -> str:
 )
 def test_every_path_of_a_template_finds_its_piece(digit: str, optional: bool) -> None:
     """Whatever its digits are written in: names are compared with how templates begin and end before these
-    are compiled.
+    are compiled. A volume is often mounted so that saves lie directly below the root directory.
     """
     templates = BUILT_IN.templates(listing=True)
-    for layout, piece in PIECES:
-        path = spelled(piece.template, digit, optional=optional)
-        directory, _, name = f"/data/run/{path}".rpartition("/")
-        places = templates.places(directory)
-        at = places.pieces.index(piece)
-        assert (places[at].layout, places[at].piece) == (layout, piece)
-        read = places.read_name(name, after=at - 1)
-        assert read is not None and read.piece == at, path
-
-
-@pytest.mark.slow
-def test_a_save_directly_below_the_root_directory_has_it_as_its_base() -> None:
-    """A volume is often mounted so: a path that ended above it was an internal error."""
-    templates = BUILT_IN.templates(listing=True)
-    for layout, piece in PIECES:
-        directory, _, _ = f"/{spelled(piece.template, '1', optional=True)}".rpartition("/")
+    for (layout, piece), above in itertools.product(PIECES, ("/data/run", "")):
+        path = f"{above}/{spelled(piece.template, digit, optional=optional)}"
+        directory, _, name = path.rpartition("/")
         if directory:
             places = templates.places(directory)
             at = places.pieces.index(piece)
-            assert places[at].base == "/", (layout.name, piece.template)
+            assert (places[at].layout, places[at].piece) == (layout, piece)
+            assert above or places[at].base == "/", path
+            read = places.read_name(name, after=at - 1)
+            assert read is not None and read.piece == at, path
 
 
 def test_few_templates_are_compiled_for_a_tree(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,12 +95,12 @@ T7
 S1
   test_secrets.py: test_nothing_secret_is_shown_or_left_where_the_store_answers | test_the_law_sees_it_where_one_of_these_is_missing |
     test_nothing_secret_is_shown_or_left_where_it_does_not | test_a_program_that_says_too_much_is_not_quoted
-  test_signed.py: test_the_name_has_nothing_of_the_query
+  test_urls.py: test_the_name_has_nothing_of_the_query
 S2
-  test_store_tables.py: test_no_secret_is_taken_or_said
-  test_signed.py: test_what_belongs_elsewhere_is_refused_and_not_quoted | test_two_objects_never_have_one_name
+  test_store_options.py: test_no_secret_is_taken_or_said
+  test_urls.py: test_what_belongs_elsewhere_is_refused_and_not_quoted | test_two_objects_never_have_one_name
 S3
-  test_store_tables.py: test_a_file_in_the_tree_that_is_scanned_gives_no_orders
+  test_store_options.py: test_a_file_in_the_tree_that_is_scanned_gives_no_orders
   test_credentials.py: test_an_engine_is_told_no_secrets_and_no_options
 E1
   test_working_directory.py: test_the_load_child_imports_nothing_from_the_working_directory |

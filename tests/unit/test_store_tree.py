@@ -60,6 +60,14 @@ class SlowKeys(Keys):
                 yield self.object(k)
 
 
+def listed(*keys: str) -> tuple[Keys, Tree]:
+    """A store with these keys, and the tree of what lies below ``run``, which is known."""
+    store = Keys(*keys)
+    tree = Tree(store)  # type: ignore[arg-type]
+    tree.list_below("run")
+    return store, tree
+
+
 def names(tree: Tree, key: str) -> list[str]:
     return [e.name for e in tree.entries(key)]
 
@@ -81,16 +89,13 @@ def test_who_lists_a_part_anew_meets_nothing_late_while_all_is_listed_anew() -> 
 
 
 def test_a_part_of_what_is_known_is_listed_anew() -> None:
-    store = Keys("run/a/1", "run/a/2", "run/b/1")
-    tree = Tree(store)  # type: ignore[arg-type]
-    tree.list_below("run")
+    store, tree = listed("run/a/1", "run/a/2", "run/b/1")
     tree.list_below("run/a")
     assert store.requests["list"] == 1
     store.keys[:] = ["run/a/3", "run/b/1"]
     tree.refresh("run/a")
     assert store.requests["list"] == 2
-    listed = [names(tree, key) for key in ("run/a", "run", "run/b")]
-    assert listed == [["3"], ["a", "b"], ["1"]]
+    assert [names(tree, key) for key in ("run/a", "run", "run/b")] == [["3"], ["a", "b"], ["1"]]
     store.keys.remove("run/a/3")
     tree.refresh("run/a")
     assert names(tree, "run") == ["b"] and not tree.is_directory("run/a"), "what is gone is none any more"
@@ -101,9 +106,7 @@ def test_a_part_of_what_is_known_is_listed_anew() -> None:
 
 def test_an_object_that_is_asked_for_by_itself_is_the_one_that_is_there_now() -> None:
     """Also where all that lies about it was listed before."""
-    store = Keys("run/a/1", "run/b/1")
-    tree = Tree(store)  # type: ignore[arg-type]
-    tree.list_below("run")
+    store, tree = listed("run/a/1", "run/b/1")
     store.etags["run/a/1"] = "another"
     store.keys.append("run/a/2")
     for key, etag in (("run/a/1", "another"), ("run/a/2", "run/a/2")):
@@ -150,9 +153,7 @@ def test_what_is_asked_about_again_is_as_it_is_now(
 ) -> None:
     """Whatever lists are put together: by no more requests than there are directories to ask about."""
     keys = sorted(before)
-    store = Keys(*(f"run/{key}" for key in keys))
-    tree = Tree(store)  # type: ignore[arg-type]
-    tree.list_below("run")
+    store, tree = listed(*(f"run/{key}" for key in keys))
     wanted = [f"run/{keys[i]}" for i in asked if i < len(keys)]
     store.etags.update({f"run/{keys[i]}": "another" for i in changed if i < len(keys)})
     store.keys = [k for i, k in enumerate(store.keys) if i not in gone]
@@ -179,9 +180,7 @@ def test_what_an_earlier_list_lacked_is_noted(keys: set[str], hidden: set[int], 
     every = sorted(f"run/{key}" for key in keys)
     lacked = {key for i, key in enumerate(every) if i in hidden}
     every.append("run/z")
-    store = Keys(*(key for key in every if key not in lacked))
-    tree = Tree(store)  # type: ignore[arg-type]
-    tree.list_below("run")
+    store, tree = listed(*(key for key in every if key not in lacked))
     store.keys = every
     known = [k for k in tree._directories if k.startswith("run")]
     if deep:
@@ -211,10 +210,8 @@ def test_what_is_late_and_old_is_said(written: bool) -> None:
 
 def test_what_lies_beside_a_file_is_listed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint that is one file may have lost what lies beside it; and nothing of the list is forgotten."""
-    store = Keys("run/a/1", "run/b/1", "run/b/2")
-    tree = Tree(store)  # type: ignore[arg-type]
+    store, tree = listed("run/a/1", "run/b/1", "run/b/2")
     monkeypatch.setattr(mounts, "tree_of", lambda url: (tree, url.removeprefix("s3://bucket/")))
-    tree.list_below("run")
     store.requests.clear()
     store.keys.append("run/b/3")
     below = ("s3://bucket/run/b/1", "s3://bucket/run/b/2")
