@@ -1,9 +1,12 @@
-"""ckpt answers about every fixture what was recorded: the whole JSON and the exit code of five commands."""
+"""ckpt answers about every fixture what was recorded: the whole JSON and the exit code of five commands, whose
+messages are short.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
 from zlib import crc32
@@ -26,10 +29,7 @@ make = loaded(FIXTURES / "make_answers.py")
 GROUPS = make.groups()
 
 
-@cache
-def questions(group: str) -> Sequence[Any]:
-    found: Sequence[Any] = make.questions(group)
-    return found
+questions = cache(make.questions)
 
 
 def answers(group: str, some: Callable[[Any], bool] = lambda _: True) -> dict[str, str]:
@@ -75,6 +75,28 @@ def compare(group: str, recorded: Mapping[str, str], now: Mapping[str, str]) -> 
 def test_nothing_is_recorded_of_groups_that_are_gone() -> None:
     stored = make.STORED.rglob("*.json.xz")
     assert {str(path.relative_to(make.STORED)).removesuffix(".json.xz") for path in stored} <= set(GROUPS)
+
+
+MOST = 3 * 80
+NAME = re.compile(r"\S{32,}")
+"""A name may be of any length: a long one counts as 32 characters."""
+
+
+def texts(answer: Any) -> Iterator[str]:
+    if isinstance(answer, dict):
+        for key, value in answer.items():
+            yield from [value] if key in ("message", "hint") and isinstance(value, str) else texts(value)
+    elif isinstance(answer, list):
+        for value in answer:
+            yield from texts(value)
+
+
+@pytest.mark.slow
+def test_no_message_is_longer_than_three_lines_of_80_columns() -> None:
+    answers = (json.loads(text) for group in GROUPS for text in make.load(group).values())
+    found = {text for answer in answers for text in texts(answer)}
+    assert len(found) > 1000
+    assert not [text for text in found if len(NAME.sub("x" * 32, text)) > MOST]
 
 
 SMALL = "layouts/dcp-hf"

@@ -108,12 +108,8 @@ def test_every_target_has_its_share_of_the_time(monkeypatch: pytest.MonkeyPatch,
 
     def campaign(name: str, seconds: int, out: Path, keep: Path | None = None) -> dict[str, object]:
         asked.append((name, seconds, out))
-        return {
-            "format": name,
-            "executions": 1,
-            "deaths": 0,
-            "defects": {"crash": {}} if name == "names" else {},
-        }
+        defects = {"crash": {}} if name == "names" else {}
+        return {"format": name, "executions": 1, "deaths": 0, "defects": defects}
 
     monkeypatch.setattr(FUZZ, "campaign", campaign)
     monkeypatch.setattr(FUZZ.os, "sched_getaffinity", lambda _: {0, 1})

@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import json
 import struct
+import tempfile
 import warnings
 import zipfile
 import zlib
@@ -89,8 +90,6 @@ def bundle(n: int, apart: int = 4, per_block: int = 1 << 30) -> dict[str, bytes]
 
 
 def dcp(n: int, files: int) -> dict[str, bytes]:
-    import tempfile
-
     with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         saver.save(

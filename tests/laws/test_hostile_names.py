@@ -160,12 +160,9 @@ def step(code: int, printed: str) -> Any:
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory of somebody's own, whose cache nobody uses."""
-    for name, value in {
-        "XDG_STATE_HOME": str(tmp_path / "state"),
-        "CKPT_NO_CACHE": "1",
-        "CKPT_JOBS": "1",
-    }.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("CKPT_NO_CACHE", "1")
+    monkeypatch.setenv("CKPT_JOBS", "1")
     (tmp_path / "state").mkdir()
     monkeypatch.chdir(tmp_path / "state")
     return tmp_path

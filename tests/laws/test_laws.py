@@ -138,10 +138,8 @@ def of_saves(root: Path, framework: str, steps: Iterable[int]) -> Iterator[str]:
 def blamed(root: Path) -> set[str | None]:
     """What verify has errors about; what is written here depends on the step alone."""
     seen = verify([str(root)])
-    told = [
-        *((r.report.path, f) for r in seen.files for f in r.report.findings),
-        *((f.path, f) for f in seen.findings),
-    ]
+    told = [(r.report.path, f) for r in seen.files for f in r.report.findings]
+    told += [(f.path, f) for f in seen.findings]
     return {path for path, f in told if f.severity is Severity.ERROR and f.code != "same-content"}
 
 

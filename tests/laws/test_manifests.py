@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from itertools import chain, combinations
 from pathlib import Path
+from typing import Any
 
 import pytest
 import xxhash
@@ -78,8 +79,10 @@ def tiny(home: Path, name: str = "m.pt") -> Path:
     return Path(shutil.copyfile(TINY, home / name))
 
 
-def said(found: Verification) -> dict[str, set[str]]:
-    return {os.path.basename(f.report.path): {x.code for x in f.report.findings} for f in found.files}
+def said(found: Verification, *verdicts: Verdict) -> dict[str, set[str]]:
+    """The codes about each file, or about those with one of the ``verdicts``."""
+    reports = (f.report for f in found.files if not verdicts or f.report.verdict in verdicts)
+    return {os.path.basename(r.path): {x.code for x in r.findings} for r in reports}
 
 
 def covered(found: Verification, end: str = ".pt") -> bool:
@@ -93,18 +96,22 @@ def flip_last(path: Path) -> None:
     path.write_bytes(bytes([*data[:-1], data[-1] ^ 1]))
 
 
+def signed(predicate: dict[str, Any], **more: object) -> str:
+    """OpenSSF model signing: an in-toto statement in a bundle, made of that of a fixture."""
+    bundle = json.loads((FORMAT_FILES / "model_signing/good/model/model.sig").read_text())
+    statement = json.loads(base64.b64decode(bundle["dsseEnvelope"]["payload"]))
+    statement |= {**more, "predicate": {**statement["predicate"], **predicate}}
+    bundle["dsseEnvelope"]["payload"] = base64.b64encode(json.dumps(statement).encode()).decode()
+    return json.dumps(bundle)
+
+
 def model(tmp_path: Path) -> Path:
     shutil.copytree(FORMAT_FILES / "checksums/good/gnu", tmp_path / "model")
     return tmp_path / "model"
 
 
 def errors_of(root: Path) -> dict[str, set[str]]:
-    files = verify([str(root)], Level.CONTENT).files
-    return {
-        os.path.basename(f.report.path): {x.code for x in f.report.findings}
-        for f in files
-        if f.report.verdict is Verdict.BROKEN
-    }
+    return said(verify([str(root)], Level.CONTENT), Verdict.BROKEN)
 
 
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.exhaustive)])
@@ -270,7 +277,8 @@ def test_a_line_more_costs_a_few_calls(line: str, tmp_path: Path) -> None:
     assert many - few < 2000 * 250  # what compares each line with all others makes thousands
 
 
-NIGHTLY = [pytest.param(line, 190_000, marks=pytest.mark.exhaustive) for line in LINES]  # as many as are read
+NIGHT = pytest.mark.exhaustive
+NIGHTLY = [pytest.param(line, 190_000, marks=NIGHT) for line in LINES]  # as many as are read
 
 
 @pytest.mark.parametrize(("line", "count"), [(LINES[0], 1_000_000), *NIGHTLY])
@@ -349,14 +357,10 @@ def test_a_signature_beside_its_model(tmp_path: Path) -> None:
 def test_a_list_of_files_that_lie_elsewhere_is_a_warning(tmp_path: Path) -> None:
     """A signature that was moved into its directory, which was renamed then."""
     shutil.copytree(FORMAT_FILES / "model_signing/good/model", tmp_path / "model")
-    made = tmp_path / "model/model.sig"
-    bundle = json.loads(made.read_text())
-    statement = json.loads(base64.b64decode(bundle["dsseEnvelope"]["payload"]))
-    statement["predicate"]["serialization"]["ignore_paths"] = []
-    bundle["dsseEnvelope"]["payload"] = base64.b64encode(json.dumps(statement).encode()).decode()
     for path in (tmp_path / "model").glob("*.sig"):
         path.unlink()
-    made.write_text(json.dumps(bundle))
+    serialization = {"method": "files", "hash_type": "sha256", "allow_symlinks": False, "ignore_paths": []}
+    (tmp_path / "model/model.sig").write_text(signed({"serialization": serialization}))
     assert verify([str(tmp_path)], settle=0).verdict is Verdict.OK
     (tmp_path / "model").rename(tmp_path / "renamed")
     found = verify([str(tmp_path)], settle=0)
@@ -384,15 +388,9 @@ def dvc(data: bytes) -> dict[str, str]:
 
 
 def signature(data: bytes) -> dict[str, str]:
-    """Of OpenSSF model signing: an in-toto statement in a bundle, made of one of the fixtures."""
-    bundle = json.loads((FORMAT_FILES / "model_signing/good/model/model.sig").read_text())
-    statement = json.loads(base64.b64decode(bundle["dsseEnvelope"]["payload"]))
     row = {"algorithm": "sha256", "digest": hashlib.sha256(data).hexdigest(), "name": MODEL}
     digest = hashlib.sha256(bytes.fromhex(row["digest"])).hexdigest()
-    statement["subject"] = [{"name": "", "digest": {"sha256": digest}}]
-    statement["predicate"]["resources"] = [row]
-    bundle["dsseEnvelope"]["payload"] = base64.b64encode(json.dumps(statement).encode()).decode()
-    return {"model.sig": json.dumps(bundle)}
+    return {"model.sig": signed({"resources": [row]}, subject=[{"name": "", "digest": {"sha256": digest}}])}
 
 
 def seal(data: bytes) -> dict[str, str]:
@@ -415,9 +413,7 @@ SAY = {
 LIARS = [*chain.from_iterable(combinations(WITNESSES, n) for n in range(len(WITNESSES) + 1))]
 BY_DAY = (0, 1, len(WITNESSES) - 1, len(WITNESSES))
 EACH = [
-    pytest.param(
-        some, id="+".join(some) or "none", marks=() if len(some) in BY_DAY else pytest.mark.exhaustive
-    )
+    pytest.param(some, id="+".join(some) or "none", marks=() if len(some) in BY_DAY else NIGHT)
     for some in LIARS
 ]
 

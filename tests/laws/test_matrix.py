@@ -77,12 +77,8 @@ def test_what_the_plan_counts_the_listing_counts(tree: str) -> None:
 def test_of_many_saves_the_newest_are_looked_into(tmp_path: Path) -> None:
     saves = _LOOKED_INTO + 8
     for n in range(saves):
-        home = tmp_path / f"checkpoint_{n:06d}"
-        put(
-            home / "state.pt",
-            saved({"model": {"w": tensor(n)}, "optimizer": adam(n), "step": 10 * n}),
-            1_700_000_000 + 60 * n,
-        )
+        state = saved({"model": {"w": tensor(n)}, "optimizer": adam(n), "step": 10 * n})
+        put(tmp_path / f"checkpoint_{n:06d}/state.pt", state, 1_700_000_000 + 60 * n)
     listed = scan(str(tmp_path)).checkpoints
     told = {c.generation: c.step for c in listed}
     assert told == {n: 10 * n if n >= saves - _LOOKED_INTO else None for n in range(saves)}

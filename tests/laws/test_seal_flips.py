@@ -182,11 +182,9 @@ def bench_of(root: Path) -> Bench:
 
 def covered_bits(look: Damaged) -> list[int]:
     """Every bit that a CRC of a record below 512 KiB covers, as it lies in the file."""
+    crcs = (s for s in look.sums if isinstance(s.hash, Crc) and length_of(s) <= LARGEST)
     # what two readings differ in is not certain
-    sums = (
-        s for s in look.sums if isinstance(s.hash, Crc) and length_of(s) <= LARGEST and s.otherwise is None
-    )
-    found = [e for s in sums for e in extents_of(s) or ()]
+    found = [e for s in crcs if s.otherwise is None for e in extents_of(s) or ()]
     return [8 * at + bit for e in found for at in range(e.offset, e.offset + e.length) for bit in range(8)]
 
 

@@ -256,23 +256,19 @@ class Leaky(AbstractFileSystem):
     ids=repr,
 )
 @pytest.mark.parametrize("early", [False, True])
-def test_no_library_is_quoted(
-    error: Exception, early: bool, told: Tell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_library_is_quoted(error: Exception, early: bool, told: Tell) -> None:
     desk = Desk(*told, "presigned")
     fsspec.register_implementation("leaky", Leaky, clobber=True)
-    monkeypatch.setattr(Leaky, "error", error)
+    desk.patch.setattr(Leaky, "error", error)
     if early:
-        monkeypatch.setattr(Leaky, "_strip_protocol", classmethod(lambda cls, _: cls().ls()))
+        desk.patch.setattr(Leaky, "_strip_protocol", classmethod(lambda cls, _: cls().ls()))
     desk.who, at = "environment", Bucket("leaky://host", "", {}, None)  # type: ignore[arg-type]
     assert 70 not in desk.run("http://127.0.0.1:1", at).values()
 
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize("who", ["environment", "presigned"])
-def test_an_error_of_ours_shows_nothing_secret(
-    who: str, told: Tell, monkeypatch: pytest.MonkeyPatch, s3: Bucket
-) -> None:
+def test_an_error_of_ours_shows_nothing_secret(who: str, told: Tell, s3: Bucket) -> None:
     """Nobody knows what is in its text; the traceback that CKPT_DEBUG asks for has it, too."""
     desk = Desk(*told, who)
     known = {"environment": (KEY, SESSION), "presigned": (SESSION, SIGNATURE)}[who]
@@ -281,7 +277,7 @@ def test_an_error_of_ours_shows_nothing_secret(
         raise RuntimeError(f"GET http://host/a?{QUERY} with {' and '.join(known)}")
 
     for name in ("scan", "verify", "plan", "latest", "show"):
-        monkeypatch.setattr(api, name, fails)
+        desk.patch.setattr(api, name, fails)
     codes = desk.run("http://127.0.0.1:1", s3)
     assert {codes[name] for name in ("verify", "plan", "latest")} == {70}
 
@@ -301,14 +297,9 @@ def _quoting(e: Exception, url: str, *_: object) -> OSError:
     ],
 )
 def test_the_law_sees_it_where_one_of_these_is_missing(
-    who: str,
-    name: str,
-    instead: tuple[object, str, object],
-    told: Tell,
-    monkeypatch: pytest.MonkeyPatch,
-    s3: Bucket,
+    who: str, name: str, instead: tuple[object, str, object], told: Tell, s3: Bucket
 ) -> None:
     desk = Desk(*told, who)
-    monkeypatch.setattr(*instead)
+    desk.patch.setattr(*instead)  # type: ignore[arg-type]
     with world(name, s3) as endpoint, pytest.raises(AssertionError, match=r"shows|leaves"):
         desk.run(endpoint, s3)

@@ -21,7 +21,7 @@ from timed import put, same_times
 
 from ckpt_tools import CannotLook, Selection, Verdict, latest, plan, scan, verify
 from ckpt_tools.cli import execute
-from ckpt_tools.storage import attempts, retry
+from ckpt_tools.storage import retry
 
 COMMANDS = (
     "plan", "verify", "plan --allow=unreadable", "latest --rank 0", "hook", "run", "ls", "plan --order step", "plan --allow none,missing", "by-engine",
@@ -145,7 +145,8 @@ def test_what_cannot_pass_is_not_tried_again(number: int, victim: Victim, megatr
     assert victim.ask(words_of("plan", str(megatron_root)), fault).injected == 1
 
 
-@pytest.mark.parametrize("number", [errno.ESTALE, errno.EINTR])
+@pytest.mark.share(2)
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EINTR, errno.ETIMEDOUT, errno.ECONNRESET])
 @pytest.mark.parametrize("call", ["opendir", "readdir", "stat", "open", "read"])
 def test_what_may_pass_is_tried_three_times_more(
     call: str, number: int, victim: Victim, megatron_root: Path
@@ -283,23 +284,6 @@ def test_with_leave_a_hidden_rank_directory_still_stops(victim: Victim, tmp_path
 
 
 # ---- the pieces
-
-
-def test_attempts_are_four_with_growing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    pauses, calls = list[float](), list[int]()
-    monkeypatch.setattr(attempts, "pause", pauses.append)
-
-    def failing(number: int) -> None:
-        calls.append(number)
-        raise OSError(number, os.strerror(number))
-
-    passing = (errno.ESTALE, errno.EINTR, errno.ETIMEDOUT, errno.ECONNRESET)
-    for number, times in (*((number, 4) for number in passing), (errno.EIO, 1), (errno.ENOENT, 1)):
-        with pytest.raises(OSError, match=os.strerror(number)):
-            attempts.patiently(failing, number)
-        assert calls.count(number) == times
-    assert pauses == [pytest.approx(seconds, rel=0.5) for seconds in [*attempts.PAUSES] * 4]
-    assert sum(attempts.PAUSES) < 0.1 and sorted(attempts.PAUSES) == [*attempts.PAUSES]
 
 
 def test_only_what_cannot_be_there_is_absent(tmp_path: Path) -> None:
