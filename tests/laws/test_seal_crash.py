@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from unittest.mock import Mock
+from typing import Any
 
 import pytest
 from injected import Fault, Victim, words_of
@@ -34,9 +34,9 @@ def seal_of(root: Path) -> Path:
     return root / f"iter_0000010/{NAME}"
 
 
-def age(root: Path) -> list[Path]:
+def age(root: Path, name: str = "*.tmp") -> list[Path]:
     """What was left aside, made as old as what nobody still writes."""
-    left = sorted(root.rglob("*.tmp"))
+    left = sorted(root.rglob(name))
     for path in left:
         os.utime(path, (1, 1))
     return left
@@ -338,8 +338,14 @@ def test_any_error_of_a_write_is_exit_5_with_the_next_step(
 ) -> None:
     root = one(tmp_path / "run")
     guard.seal(root)
-    old, error = seal_of(root).read_bytes(), OSError(number, os.strerror(number))
-    monkeypatch.setattr(f"ckpt_tools.guard.writing.os.{call}", Mock(side_effect=error))
+    old, real = seal_of(root).read_bytes(), getattr(os, call)
+
+    def failing(*words: Any, **more: Any) -> object:
+        if call == "open" and not str(words[0]).endswith(".tmp"):
+            return real(*words, **more)
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(f"ckpt_tools.guard.writing.os.{call}", failing)
     with pytest.raises(CannotLook) as raised:
         guard.seal(root, again=True)
     monkeypatch.undo()

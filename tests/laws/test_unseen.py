@@ -21,7 +21,7 @@ from timed import put, same_times
 
 from ckpt_tools import CannotLook, Selection, Verdict, latest, plan, scan, verify
 from ckpt_tools.cli import execute
-from ckpt_tools.storage import retry
+from ckpt_tools.storage import attempts, retry
 
 COMMANDS = (
     "plan", "verify", "plan --allow=unreadable", "latest --rank 0", "hook", "run", "ls", "plan --order step", "plan --allow none,missing", "by-engine",
@@ -419,3 +419,20 @@ def test_a_close_that_fails_is_no_bug(
     said = {nth: closes(command, tmp_path / str(nth), nth, monkeypatch)[0] for nth in range(1, calls + 1, 7)}
     assert set(said.values()) <= {0, 5}, said
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_attempts_are_four_with_growing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses, calls = list[float](), list[int]()
+    monkeypatch.setattr(attempts, "pause", pauses.append)
+
+    def failing(number: int) -> None:
+        calls.append(number)
+        raise OSError(number, os.strerror(number))
+
+    passing = (errno.ESTALE, errno.EINTR, errno.ETIMEDOUT, errno.ECONNRESET)
+    for number, times in (*((number, 4) for number in passing), (errno.EIO, 1), (errno.ENOENT, 1)):
+        with pytest.raises(OSError, match=os.strerror(number)):
+            attempts.patiently(failing, number)
+        assert calls.count(number) == times
+    assert pauses == [pytest.approx(seconds, rel=0.5) for seconds in [*attempts.PAUSES] * 4]
+    assert sum(attempts.PAUSES) < 0.1 and sorted(attempts.PAUSES) == [*attempts.PAUSES]
