@@ -4,81 +4,23 @@ mixed, files pruned rank by rank.
 
 from __future__ import annotations
 
+import os
+from argparse import Namespace
+from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
+from described_layouts import HOUR, START
 from msgspec.structs import replace
 from small_files import adam, mindspore, saved, tensor
 from timed import put
-from told_trees import Question, hold, table
 
 from ckpt_tools.api import plan, verify
-from ckpt_tools.errors import NoneUsable
+from ckpt_tools.errors import NoneUsable, UsageError
 from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import equal_files
-
-JOB = ";".join(f"rank_0/net-1_{n}.ckpt:mindspore rank_1/net-1_{n}.ckpt:mindspore=" for n in (10, 20, 30, 40))
-MADE = {"job": ("planted", JOB), "deep": ("planted", f"{JOB};put rank_1/meta.json {'[' * 100_000}")}
-TREES = table(
-    """
-    job
-        # --- MindFormers' records
-        put rank_0/meta.json {"last_epoch": 1, "last_step": 40, "last_ckpt_file": "net-1_40.ckpt"};
-            put rank_1/meta.json {"last_epoch": 1, "last_step": 40, "last_ckpt_file": "net-1_40.ckpt"};
-            put resume_record/latest_checkpointed_iteration.txt net-1_40.ckpt
-            -> step 40 +world-size-inferred => ok
-        put rank_1/meta.json [1] -> step 40 +world-size-inferred => suspect bad-tracker
-        put rank_1/meta.json {"last_epoch": 1, "last_step": "40", "last_ckpt_file": "net-1_40.ckpt"}
-            -> step 40 +world-size-inferred => suspect bad-tracker
-        put rank_1/meta.json {"last_epoch": 1, "last_step": 40, "last_ckpt_file": "../net-1_40.ckpt"}
-            -> step 40 +world-size-inferred => suspect bad-tracker
-        put rank_1/meta.json {"last_epoch": 1, "last_step": 10, "last_ckpt_file": "net-1_40.ckpt"}
-            -> step 40 +world-size-inferred => suspect bad-tracker
-        put rank_1/meta.json {"last_epoch": 1, "last_step": 50, "last_ckpt_file": "net-1_50.ckpt"}
-            -> step 40 +world-size-inferred => suspect dangling-tracker
-        rank_1/meta.json:empty -> step 40 +world-size-inferred => suspect bad-tracker
-        # Ranks that note different steps.
-        put rank_0/meta.json {"last_epoch": 1, "last_step": 40, "last_ckpt_file": "net-1_40.ckpt"};
-            put rank_1/meta.json {"last_epoch": 1, "last_step": 10, "last_ckpt_file": "net-1_10.ckpt"}
-            -> step 40 +world-size-inferred => suspect step-mismatch
-        # The decision of all ranks; a MindSpore name has no global step: any number may be right.
-        put resume_record/latest_checkpointed_iteration.txt net-1_50.ckpt
-            -> step 40 +world-size-inferred => suspect dangling-tracker
-        put resume_record/latest_checkpointed_iteration.txt {20,999} -> step 40 +world-size-inferred => ok
-        resume_record/latest_checkpointed_iteration.txt:empty
-            -> step 40 +world-size-inferred => suspect bad-tracker
-        # --- What a rank has pruned: it keeps two, and the other has not come to it. Else one was lost.
-        rm rank_1/net-1_10.ckpt -> step 40 +world-size-inferred => suspect missing-rank
-        rm rank_1/net-1_20.ckpt -> step 40 +world-size-inferred => broken missing-rank
-        rm rank_1/net-1_10.ckpt; rm rank_1/net-1_20.ckpt
-            -> step 40 +world-size-inferred => suspect missing-rank
-        # A gasp of another layout: what is usual for one is unknown to the other.
-        tft_saved_checkpoints-step_50/rank_0/ttp_rank_0-1_50.ckpt:mindspore50;
-            tft_saved_checkpoints-step_50/rank_1/ttp_rank_1-1_50.ckpt:mindspore50=
-            -> tft_saved_checkpoints-step_50 +world-size-inferred
-    deep
-        as it is -> step 40 +world-size-inferred => suspect bad-tracker
-    megatron/tp/iter_0000020
-        # Asked about one checkpoint, nobody has looked where its tracker would be.
-        as it is -> step 20 => ok
-    planted
-        # A lone damaged file is not nothing.
-        last.ckpt:zeros | allow_none=yes -> exit 4 choice/unplaced-newer +no-layout
-        # Of replicas one of another size stands out; of two none does.
-        rank_0/checkpoint.pth.tar:epoch3 rank_1/checkpoint.pth.tar:epoch3= rank_2/checkpoint.pth.tar:epoch3=
-            -> epoch 3 +world-size-inferred => ok
-        rank_0/checkpoint.pth.tar:epoch3 rank_1/checkpoint.pth.tar:epoch3= rank_2/checkpoint.pth.tar:lightning30=
-            -> exit 4 choice/none-usable -missing-rank -replica-mismatch +mtime-not-kept +world-size-inferred => ok
-        # Without a file to load.
-        5/_CHECKPOINT_METADATA:json 5/commit_success.txt -> exit 4 choice/none-usable -missing-part
-    """,
-    **MADE,
-)
-
-
-@pytest.mark.parametrize(("tree", "asked"), TREES)
-def test_what_files_say_of_each_other(tree: str, asked: list[Question], tmp_path: Path) -> None:
-    hold(tree, asked, tmp_path)
 
 
 @pytest.mark.slow
@@ -125,3 +67,101 @@ def test_a_number_that_no_rank_has_costs_no_memory(tmp_path: Path) -> None:
     with pytest.raises(NoneUsable) as refused:
         plan(str(tmp_path / "many"))
     assert refused.value.plan is not None and len(refused.value.plan.rejected[0].findings) < 200
+
+
+# --- Files of one step that two attempts wrote are never planned together.
+
+
+def saves(root: Path, world: int, told: Callable[[int, int], tuple[int, int]]) -> None:
+    """Two saves of Megatron's tensor parallel ranks, and the iteration and the samples that each file tells."""
+    for step in (10, 20):
+        for rank in range(world):
+            iteration, samples = told(step, rank)
+            sizes = {"world_size": world, "tensor_model_parallel_size": world}
+            args = Namespace(rank=rank, iteration=iteration, consumed_train_samples=samples, **sizes)
+            state = {"args": args, "checkpoint_version": 3.0, "iteration": iteration}
+            data = saved({**state, "model": {"w": tensor(step, rank)}})
+            put(root / f"iter_{step:07d}/mp_rank_{rank:02d}/model_optim_rng.pt", data, START + step)
+
+
+@pytest.mark.slow
+def test_counters_that_disagree_reject_the_checkpoint(tmp_path: Path) -> None:
+    """Whatever the times say."""
+    saves(tmp_path, 3, lambda step, rank: (step, 80 * step + 8 * ((step, rank) == (20, 2))))
+    made = plan(str(tmp_path))
+    (rejected,) = made.rejected
+    found = {(f.code, os.path.relpath(f.path, tmp_path)) for f in rejected.findings}
+    assert made.resume_step == 10
+    assert ("mixed-attempts", "iter_0000020/mp_rank_02/model_optim_rng.pt") in found
+
+
+def test_a_file_of_another_step_accuses_no_good_one(tmp_path: Path) -> None:
+    """verify: of two files that disagree on the samples the one is wrong whose step is, too."""
+    saves(tmp_path, 2, lambda step, rank: (10, 800) if (step, rank) == (20, 1) else (step, 80 * step))
+    rows = [
+        (r.report.path, f) for r in verify([str(tmp_path)]).files for f in r.report.findings if f.severity
+    ]
+    wrong = [(os.path.relpath(path, tmp_path), f.code) for path, f in rows]
+    assert wrong == [("iter_0000020/mp_rank_01/model_optim_rng.pt", "step-mismatch")]
+
+
+def test_one_number_of_ranks_that_count_restarts_differently_is_of_two_attempts(tmp_path: Path) -> None:
+    """Rank 1 died before its first save: what it calls 2 since then are the saves that others call 3. Files of one
+    number were loaded together, of which one was of the attempt after that of the others.
+    """
+    for attempt, steps in enumerate(((1, 6), (10, 20, 30), (10, 20, 30))):
+        for rank, step in product((0, 1, 2), steps):
+            count = attempt if rank == 1 else attempt + (attempt > 0)
+            path = tmp_path / f"rank_{rank}/net{f'_{count}' if count else ''}-1_{step}.ckpt"
+            at = START + attempt * HOUR + 60 * step + rank
+            put(path, mindspore(True, rank, epoch_num=1, step_num=step), at)
+    made = plan(str(tmp_path), Selection(world_size=3))
+    assert len({int(os.stat(path).st_mtime - START) // HOUR for path in made.files()}) == 1
+    assert "generation-mismatch" in {f.code for r in made.rejected for f in r.findings}
+
+
+# --- A directory of DeepSpeed's that a smaller job has saved into again, and a tracker that was written
+# last.
+
+
+OPTIMIZER = "bf16_zero_pp_rank_{}_mp_rank_00_optim_states.pt"
+
+
+def save(root: Path, step: int, world: int, at: float) -> None:
+    home = root / f"global_step{step}"
+    told = {"global_steps": step, "dp_world_size": world, "mp_world_size": 1, "optimizer": None}
+    put(home / "mp_rank_00_model_states.pt", saved({"module": {"w": tensor(step, world)}, **told}), at)
+    for rank in range(world):
+        put(home / OPTIMIZER.format(rank), saved({"optimizer_state_dict": adam(step + rank)}), at + rank)
+    put(root / "latest", f"global_step{step}", at + 10)
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_what_a_larger_job_left_makes_no_save_old(world: int, tmp_path: Path) -> None:
+    for step, ranks, hours in ((10, 4, 0), (20, 4, 1), (10, world, 24)):
+        save(tmp_path, step, ranks, START + hours * HOUR)
+    with pytest.raises(UsageError, match="no lower step was saved before it"):
+        plan(str(tmp_path))
+    made = plan(str(tmp_path), Selection(order="mtime"))
+    assert (made.resume_step, made.world_size) == (10, world)
+    loads = {f.path.rpartition("/")[2] for r in made.by_rank for f in r.files if f.role == "optimizer"}
+    assert loads == {OPTIMIZER.format(rank) for rank in range(world)}
+    codes = {f.code for f in made.warnings}
+    assert "mixed-attempts" in codes and "stale-tracker" not in codes
+    found = [f.path for f in verify(str(tmp_path)).findings if "left over" in f.message]
+    assert found == [str(tmp_path / "global_step10")]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_leftovers_of_the_only_save_are_told(kept: bool, tmp_path: Path) -> None:
+    save(tmp_path, 10, 4, START)
+    assert not plan(str(tmp_path)).warnings  # of all its ranks
+    save(tmp_path, 10, 1, START + HOUR if kept else START)
+    for path in tmp_path.rglob("*.pt") if not kept else ():
+        os.utime(path, (START, START))
+    home = str(tmp_path / "global_step10")
+    for root in (str(tmp_path), home):
+        made = plan(root)
+        assert (made.resume_step, made.world_size) == (10, 1)
+        assert [f.path for f in made.warnings if "ranks 1–3 are left over" in f.message] == [home]
+        assert any("left over" in f.message for f in verify(root).findings)

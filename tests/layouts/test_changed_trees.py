@@ -15,6 +15,11 @@ JOBS = [
     for run, n in (("/data/jobs/20260101", 400), ("/data/jobs/20260102", 20))
 ]
 MADE = {
+    "items": (
+        "orbax/standard",
+        of_steps("100 200", "cp step_@ x/step_@/opt\nmv step_@ x/step_@/model")
+        + ";only x;mv x/step_100 step_100;mv x/step_200 step_200;rm x",
+    ),
     # The same saves as LLaMA-Factory v1 calls the files.
     "llama-factory": (
         "dcp-set/lm-engine",
@@ -225,6 +230,7 @@ TREES = table(
         cp *+{01,02}/brain.ckpt *+00/ -> CKPT+2026-11-24+08-31-47+02 -step-mismatch => broken step-mismatch
         cp *+02/CKPT.yaml *+00/ -> CKPT+2026-11-24+08-31-47+02 -step-mismatch => broken step-mismatch
     dcp-set/automodel slow
+        put latest_checkpointed_iteration.txt 30 -> epoch_1_step_20 -missing-part
         touch epoch_1_step_20/.incomplete -> epoch_0_step_10 +unfinished-save
         ln gone/epoch_2_step_30 {LATEST,epoch_2_step_30} -> epoch_1_step_20 +dangling-link
         then as it is | no_fallback=yes -> exit 6 choice/none-usable
@@ -319,8 +325,6 @@ TREES = table(
     rank-files/directories slow
         rm epoch_3_step_30/rank_1/model.pt
             -> epoch_2_step_20 -missing-rank +world-size-inferred => broken missing-rank
-    files/npy-directories slow
-        rm step_300/w.adam_m.npy -> step_200 -missing-part => broken missing-part
     accelerate/two_models slow
         rm checkpoint-30/{model.safetensors,model_1.safetensors,optimizer.bin,optimizer_1.bin}
             -> checkpoint-20 -missing-part => broken missing-part
@@ -357,8 +361,6 @@ TREES = table(
         zero run-4/0/model/{bias,weight_0_0} -> run-2 -zero-filled => broken zero-filled
         zero run-4/0/optim/state/1/exp_avg -> run-4 +zero-filled => suspect zero-filled
         zero run-*/0/model/bias -> run-4 => ok
-        # Its data files bear no name of a framework.
-        rm run-4/.snapshot_metadata -> run-2 +unfinished-save => suspect unfinished-save
     saved-model/named
         # Nothing tells its size, but its pages were never written.
         zero export/assets/vocab.json -> exit 4 choice/none-usable -zero-filled => broken zero-filled
@@ -373,7 +375,6 @@ TREES = table(
         rm run-20/{tx,tensorstore_index.json,tx_structure.json} -> run-10 -missing-part
         rm run-20/metadata.json -> run-10 +unfinished-save
     lightning/slurm
-        cut hpc_ckpt_1.ckpt -> checkpoints/epoch=0-step=4.ckpt -truncated
         # A regular save of the same step goes before it.
         cp hpc_ckpt_1.ckpt checkpoints/epoch=0-step=5.ckpt
             -> checkpoints/epoch=0-step=5.ckpt ~dangling-tracker
@@ -382,8 +383,10 @@ TREES = table(
         # Of two requeued at one step either will do.
         cp hpc_ckpt_1.ckpt hpc_ckpt_2.ckpt -> hpc_ckpt_1.ckpt ~dangling-tracker
         then cut hpc_ckpt_{1.ckpt,2.ckpt} -> hpc_ckpt_1.ckpt ~dangling-tracker
+    lightning/callback
+        put checkpoints/latest_checkpointed_iteration.txt 40 | order=step
+            -> checkpoints/epoch=2-step=30.ckpt -missing-part
     lightning/exception
-        cut checkpoints/on_exception.ckpt -> checkpoints/epoch=0-step=4.ckpt -truncated
         cp checkpoints/on_exception.ckpt checkpoints/epoch=0-step=5.ckpt
             -> checkpoints/epoch=0-step=5.ckpt ~dangling-tracker
     hf-trainer/epochs slow
@@ -403,14 +406,13 @@ TREES = table(
     hf-trainer/sharded
         # Of the highest rank the run's other saves tell; with fewer ranks that save may have had no such file.
         rm checkpoint-20/rng_state_0.pth -> checkpoint-20 +missing-rank
-        rm checkpoint-20/rng_state_1.pth -> checkpoint-20 ~missing-rank
         rm checkpoint-20/rng_state_* -> checkpoint-20 +missing-part
     hf-trainer/trainer
+        put latest_checkpointed_iteration.txt 30 -> checkpoint-20 -missing-part
         # It is being downloaded.
         touch checkpoint-20/model.safetensors.aria2 -> checkpoint-15 -unfinished-save
     dcp/model_only slow
         # A model alone is passed over among whole states, whatever its step.
-        as it is -> step-4 +passed-over
         mv step-6 step-1 -> step-4 ~passed-over
         then empty step-4/__0_0.distcp -> step-2 -empty-file ~passed-over
         then empty step-2/__0_0.distcp -> exit 4 choice/none-usable -empty-file -missing-part
@@ -421,13 +423,8 @@ TREES = table(
         as it is | kind=release -> step-6
         only step-6 -> step-6
     megatron-core/torch_dcp slow
-        as it is -> iter_0000020 => ok
-        rm latest_* -> iter_0000020 +missing-tracker => suspect missing-tracker
         rm iter_0000020/.metadata -> iter_0000010 -missing-part +dangling-tracker   # a tracker names it
         then rm latest_* -> iter_0000010 +missing-tracker +unfinished-save
-        cp iter_0000010/__0_0.distcp iter_0000020/ -> iter_0000010 -step-mismatch +dangling-tracker
-    megatron-core/fsdp_dtensor slow
-        as it is -> iter_0000020 => ok
     megatron/tp slow
         flip iter_0000030/mp_rank_01/model_optim_rng.pt
             -> iter_0000020 -crc-mismatch -missing-rank +dangling-tracker
@@ -443,7 +440,6 @@ TREES = table(
             -> iter_0000030 +stale-tracker => suspect stale-tracker
         put latest_checkpointed_iteration.txt 9999999; at latest_checkpointed_iteration.txt -99999999
             -> iter_0000030 -missing-part +dangling-tracker => suspect dangling-tracker
-        rm latest_checkpointed_iteration.txt -> iter_0000030 +missing-tracker => suspect missing-tracker
         # Beyond the tracker: the job has not said that it is finished.
         cp iter_0000030/mp_rank_01 iter_0000040/mp_rank_01
             -> iter_0000030 -missing-rank => broken step-mismatch unfinished-save
@@ -486,7 +482,6 @@ TREES = table(
             -> resnet-2_4.ckpt -missing-rank -symlink-loop => broken symlink-loop
         empty resnet-2_5.ckpt -> resnet-2_4.ckpt -empty-file -missing-rank => broken empty-file
         zero resnet-2_5.ckpt -> resnet-2_4.ckpt -missing-rank -zero-filled => broken zero-filled
-        rm resnet-2_5.ckpt -> resnet-2_4.ckpt => ok
         cp //megatron/tp/tree/iter_0000010/mp_rank_00/model_optim_rng.pt resnet-2_5.ckpt
             -> resnet-2_4.ckpt -missing-rank -wrong-format => broken wrong-format
     mindio-ttp/tft
@@ -500,20 +495,15 @@ TREES = table(
             -> iter_8.pth => ok
         then put last_checkpoint /elsewhere/iter_99.pth
             -> iter_8.pth +missing-tracker => suspect missing-tracker
-    deepspeed/zero1
-        put latest global_step4; at latest -99999999 -> global_step8 +stale-tracker
     deepspeed/zero3 slow
         cp global_step4/zero_pp_rank_1_mp_rank_00_model_states.pt global_step8/
             -> global_step4 -missing-rank -mixed-attempts -step-mismatch +dangling-tracker => broken step-mismatch
     openrlhf/ppo slow
         # OpenRLHF loads of its actor and of its critic what each one's latest names, whatever it is told.
-        as it is -> step 20
         put _critic/latest global_step{10,2} -> exit 2 choice/tracker-stale
         # The job died before the critic was saved.
         then rm _critic/global_step20 -> exit 2 choice/tracker-stale
         then put _critic/latest global_step10; put _actor/latest global_step10 -> step 10 -missing-part
-    keras-backup/double slow
-        cp latest.weights.h5.bkp latest.weights.h5 -> step 12 +step-mismatch
     keras/hdf5 slow
         # Bytes that differ between the pages that are read of large files.
         cp weights.02-3.70.hdf5 weights.03-3.70.hdf5 -> exit 2 pair/same-content
@@ -521,10 +511,13 @@ TREES = table(
         cp iter_epoch_2.pdparams iter_epoch_4.pdopt
             -> loads iter_epoch_4.pdparams iter_epoch_4.states latest.pdopt
     dcp/two slow
+        # verl writes Megatron's tracker beside what its other engines save: it is no less a witness.
+        put latest_checkpointed_iteration.txt 30 -> step-20 -missing-part
         put {latest,_actor/latest} global_step30 -> step-20 -missing-part
         put LATEST.txt epoch_2_step_30 -> step-20 -missing-part
         put checkpoint model_checkpoint_path: "model.ckpt-30" -> step-20 -missing-part
         put checkpoint_latest model_checkpoint_path:30 -> step-20 -missing-part
+        put latest_checkpointed_iteration.txt 20 -> step-20
         put {latest,_actor/latest} global_step20 -> step-20
         put LATEST.txt epoch_2_step_20 -> step-20
         put checkpoint model_checkpoint_path: "model.ckpt-20" -> step-20
@@ -588,6 +581,66 @@ TREES = table(
         mv run_00000020 nnx_20; mv run_00000030 nnx_30; rm nnx_30/* -> nnx_20 +unfinished-save
     speechbrain/epochs/save slow
         cp *+02/counter.ckpt *+00/ -> CKPT+2026-11-24+08-31-47+02 -epoch-mismatch
+    # --- Files of Keras' ModelCheckpoint.
+    keras/callback slow
+        # Whatever its user calls it.
+        only model-02.keras; mv model-02.keras checkpoint.model.keras -> checkpoint.model.keras => ok
+        then cut checkpoint.model.keras -> exit 4 choice/none-usable -truncated
+        only cp-0002.weights.h5; mv cp-0002.weights.h5 ckpt.weights.h5 -> ckpt.weights.h5 => ok
+        then empty ckpt.weights.h5 -> exit 4 choice/none-usable -empty-file
+        only model-0*; mv model-01.keras best.keras; mv model-02.keras last.keras -> last.keras => ok
+        then cut last.keras -> best.keras -truncated
+        only model-0*; mv model-01.keras weights.1-0.53.keras; mv model-02.keras weights.2-0.22.keras
+            -> weights.2-0.22.keras => ok
+        then cut weights.2-0.22.keras -> weights.1-0.53.keras -truncated
+        then empty weights.2-0.22.keras -> weights.1-0.53.keras -empty-file
+        only cp-*; mv cp-0001.weights.h5 model_9_12.5.weights.h5;
+            mv cp-0002.weights.h5 model_10_val0.2217.weights.h5 -> model_10_val0.2217.weights.h5 => ok
+        then cut model_10_val0.2217.weights.h5 -> model_9_12.5.weights.h5 -truncated
+        only cp-*; mv cp-0001.weights.h5 model_1.h5; mv cp-0002.weights.h5 model_2.h5 -> model_2.h5 => ok
+        then cut model_2.h5 -> model_1.h5 -truncated
+        only cp-*; mv cp-0001.weights.h5 weights.01-3.71.hdf5; mv cp-0002.weights.h5 weights.02-3.70.hdf5
+            -> weights.02-3.70.hdf5 => ok
+        then cut weights.02-3.70.hdf5 -> weights.01-3.71.hdf5 -truncated
+        # Keras numbers shards from 0, epochs from 1; the index of shards is written last.
+        only cp-*; mv cp-0001.weights.h5 model_00001.weights.h5; mv cp-0002.weights.h5 model_00002.weights.h5
+            -> model_00002.weights.h5
+        only cp-*; mv cp-0001.weights.h5 model_00000.weights.h5; mv cp-0002.weights.h5 model_00001.weights.h5
+            -> exit 4 choice/none-usable -missing-part
+        # Models kept beside a directory of backups.
+        only model-0*; cp //keras-backup/one/tree backup; at backup 60 -> backup
+        only model-0*; cp //keras-backup/one/tree backup; at backup -30 -> exit 2 tree/several-runs
+        only model-0*; mv model-01.keras models/model-01.keras; mv model-02.keras models/model-02.keras;
+            cp //keras-backup/one/tree backup; at backup 60 -> backup
+        only model-0*; mv model-01.keras models/model-01.keras; mv model-02.keras models/model-02.keras;
+            cp //keras-backup/one/tree backup; at backup -30 -> exit 2 tree/several-runs
+    keras/batches
+        # A file of the epoch that tells no batch is that of its end.
+        cp ckpt-03-0002.weights.h5 ckpt-03-0008_b.weights.h5; at ckpt-03-0008_b.weights.h5 {0,1}
+            -> ckpt-03-0008_b.weights.h5
+    keras-shards/named slow
+        rm cp-03{.weights.json,_00000.weights.h5,_00001.weights.h5,_00002.weights.h5}
+            -> cp-02 -missing-part => broken missing-part
+        cp cp-0{1,2}.weights.json cp-03.weights.json -> cp-02 -missing-part => broken missing-part
+        cp cp-0{1,2}_00000.weights.h5 cp-03_00000.weights.h5
+            -> exit 2 pair/same-content => broken same-content
+        cp cp-0{1,2}_00001.weights.h5 cp-03_00001.weights.h5
+            -> exit 2 pair/same-content => broken same-content
+        cp cp-0{1,2}_00002.weights.h5 cp-03_00002.weights.h5
+            -> exit 2 pair/same-content => broken same-content
+    keras-backup/double
+        # States of ModelCheckpoint in the directory of a backup.
+        rm *.bkp; cp //keras-backup/double/tree/latest.weights.h5{.bkp,} m-1.weights.h5
+            -> exit 2 choice/unplaced-newer
+        rm *.bkp; cp latest.weights.h5 m-rank1.weights.h5 -> exit 2 choice/unplaced-newer
+        # What was the latest before is older whatever its times are.
+        at *.bkp {-1,0,1} -> loads latest.weights.h5 training_metadata.json
+    # Each item has marks of its own, as a checkpoint of any name has: step_200/model, step_200/opt.
+    items slow
+        as it is -> step_200
+        rm step_200/opt -> step_100 -missing-part
+        mv step_200/opt step_200/opt.orbax-checkpoint-tmp -> step_100 +unfinished-save
+        then rm step_100 -> exit 3 tree/nothing-there +unfinished-save
     """,
     **MADE,
 )

@@ -15,7 +15,6 @@ from asked_plan import asked
 from fixture_trees import CASES, materialise, tree_of
 from places import LAYOUT_TREES
 from timed import put
-from told_trees import Question, hold, plant, table
 
 from ckpt_tools.api import plan, verify
 
@@ -101,51 +100,6 @@ def test_a_directory_is_the_save_of_the_link_that_tells_its_step(name: str, tmp_
     moved(Path(before.files[0]).parent, root / "store" / "k")
     after = asked(root)
     assert (after.error, sorted(os.stat(path).st_ino for path in after.files)) == ("", same)
-
-
-TWO = "iter_0000010/:megatron iter_0000020/:megatron"
-TREES = table(
-    """
-    planted
-        # Links in a circle end.
-        mkdir a; ln ../b a/to-b; b/:dcp10; ln ../a b/to-a; ln .. a/up -> b
-    # A rank behind links is there.
-    kept
-        ln kept iter_0000020 -> loads kept/mp_rank_00/model_optim_rng.pt rank-one/model_optim_rng.pt
-        then ln ../rank-one kept/0-first -> kept +missing-tracker
-        then ln ../iter_0000010 kept/previous -> kept +missing-tracker
-        then ln .. kept/up; ln ../kept rank-one/back -> kept +missing-tracker
-        mv iter_0000010 zz/iter_0000010; ln zz/iter_0000010 iter_0000010; ln ../kept zz/iter_0000020
-            -> kept +missing-tracker
-        then ln .. kept/up; ln ../kept rank-one/back -> kept +missing-tracker
-    planted
-        # Of two links to one directory elsewhere the one that tells more.
-        iter_0000010/:megatron iter_0000020/:megatron; mv iter_0000020 ../disk/kept; ln ../disk/kept iter_0000020;
-            ln ../disk/{kept,kept/mp_rank_01} a-latest -> ../disk/kept +missing-tracker
-    """,
-    kept=(
-        "planted",
-        f"{TWO}; mv iter_0000020 kept; mv kept/mp_rank_01 rank-one; ln ../rank-one kept/mp_rank_01",
-    ),
-)
-
-
-@pytest.mark.parametrize(("tree", "asked_of"), TREES)
-def test_what_lies_behind_links(tree: str, asked_of: list[Question], tmp_path: Path) -> None:
-    hold(tree, asked_of, tmp_path)
-
-
-@pytest.mark.slow
-def test_a_link_that_is_re_pointed_after_the_plan_changes_nothing(tmp_path: Path) -> None:
-    plant(tmp_path, "step-10/:dcp step-20/:dcp")
-    (tmp_path / "latest").symlink_to("step-20")
-    made = plan(str(tmp_path))
-    assert made.resume_step == 20
-    before = [Path(f.path).read_bytes() for f in made.shared]
-    (tmp_path / "latest").unlink()
-    (tmp_path / "latest").symlink_to("step-10")
-    assert [Path(f.path).read_bytes() for f in made.shared] == before
-    assert plan(str(tmp_path)).fingerprint == made.fingerprint
 
 
 def test_the_root_keeps_the_caller_s_spelling_and_file_links_their_names(tmp_path: Path) -> None:

@@ -13,14 +13,17 @@ from pathlib import Path
 
 import pytest
 import run_helpers
+from fixture_trees import tree_of
 from in_process import executed
-from small_files import dcp, megatron
+from safetensors.torch import save as safetensors_save
+from small_files import dcp, megatron, tensor
 from timed import put
-from told_trees import Question, change, hold, table
+from told_trees import change
 
-from ckpt_tools.api import plan
-from ckpt_tools.errors import NoneUsable, NotRecognised
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.api import plan, scan, verify
+from ckpt_tools.errors import CkptError, NoneUsable, NotRecognised
+from ckpt_tools.guard import seal
+from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.output.plan import render
 
@@ -49,37 +52,6 @@ def test_a_newer_unfinished_save_is_a_warning_and_an_older_one_is_not(tmp_path: 
     assert (made.resume_step, said(made.warnings, tmp_path)) == (20, [beyond(40), beyond(30)])
     for text, where in (beyond(40), beyond(30)):
         assert f"warning: {where}\n  {text} [unfinished-save]\n" in render(made)
-
-
-TREES = table(
-    """
-    planted
-        step-20/:dcp@5 step-30/:dcp@9; rm step-30/.metadata -> step-20 +unfinished-save
-        step-20/:dcp@5 step-30/:dcp@9; rm step-30/.metadata | max_step=20 -> step-20
-        step-20/:dcp@5 step-30/:dcp@9; rm step-30/.metadata | max_step=30 -> step-20 +unfinished-save
-        step-20/:dcp@5 step-30/:dcp@9; rm step-30/.metadata | kind=periodic -> step-20 +unfinished-save
-        step-20/:dcp@5 step-30/:dcp@1; rm step-30/.metadata -> step-20 +unfinished-save
-        step-20/:dcp@5 step-30/:dcp@1; rm step-30/.metadata | order=step -> step-20 +unfinished-save
-        step-20/:dcp@5 step-10/:dcp@9; rm step-10/.metadata -> step-20 +unfinished-save
-        step-20/:dcp@5 step-10/:dcp@9; rm step-10/.metadata | order=step -> step-20
-        step-20/:dcp@5 step-10/:dcp@1; rm step-10/.metadata -> step-20
-        a/step-20/:dcp@5 b/step-30/:dcp@9; rm b/step-30/.metadata -> a/step-20
-        a/step-20/:dcp@5 b/step-30/:dcp@9; rm b/step-30/.metadata | run=a -> a/step-20
-        iter_0000010/:megatron -> iter_0000010 +missing-tracker
-        step-10/:dcp; rm step-10/.metadata -> exit 3 tree/nothing-there +unfinished-save
-        then as it is | allow_none=yes -> nothing +unfinished-save
-        # MindIO TTP renames its directory last; it may lie beside the run, which is then the one that died. Of two it is
-        # not known whose they are.
-        run/net-1_10.ckpt:mindspore gasps/tft_saved_checkpoints-step_17_tmp/rank_0/ttp_rank_0-2_7.ckpt:mindspore17
-            -> run/net-1_10.ckpt +unfinished-save
-        then other/ttp_saved_checkpoints-step_18_tmp/rank_0/ttp_rank_0-2_8.ckpt:mindspore18 -> run/net-1_10.ckpt
-    """
-)
-
-
-@pytest.mark.parametrize(("tree", "asked"), TREES)
-def test_newer_by_time_or_by_step(tree: str, asked: list[Question], tmp_path: Path) -> None:
-    hold(tree, asked, tmp_path)
 
 
 @pytest.mark.slow
@@ -147,3 +119,58 @@ def test_a_save_without_its_commit_says_how_far_it_is(tmp_path: Path) -> None:
     assert caught.value.plan is not None
     told = said(caught.value.plan.warnings, tmp_path)
     assert any(re.search(f"written last{far}", text) for text, _ in told)
+
+
+# --- Downloads that are not finished: named by what their downloader keeps beside them, or by their own
+# endings, and never loaded.
+
+
+CONTROLS = (".aria2", ".lftp-pget-status")
+ENDINGS = (".crdownload", ".!qB", ".opdownload", ".part", ".partial", ".incomplete", ".filepart", ".!ut")
+
+
+def models(tmp_path: Path) -> Path:
+    return put(tmp_path / "models/unet/model.safetensors", safetensors_save({"w": tensor(1)})).parent
+
+
+@pytest.mark.parametrize("ending", [CONTROLS[0], pytest.param(CONTROLS[1], marks=pytest.mark.slow)])
+def test_a_file_beside_which_a_downloader_keeps_its_own_is_broken(ending: str, tmp_path: Path) -> None:
+    home = models(tmp_path)
+    file = home / "model.safetensors"
+    put(home / f"other.safetensors{ending}", bytes(120))  # alone it says nothing
+    assert verify(str(home)).verdict is Verdict.OK
+    put(home / f"{file.name}{ending}", bytes(120))
+    for root in (home.parent, file):
+        (report,) = (f.report for f in verify(str(root)).files if f.report.path == str(file))
+        (found,) = (f for f in report.findings if f.severity is Severity.ERROR)
+        assert report.verdict is Verdict.BROKEN
+        assert found.code == "unfinished-save" and f"{file.name}{ending}" in found.message
+    listed = [(f.code, f.path) for f in scan(str(home.parent)).findings]
+    assert listed == [("unfinished-save", str(file))]
+    with pytest.raises(NoneUsable):
+        plan(str(home))
+
+
+def test_what_is_being_downloaded_is_not_sealed(tmp_path: Path) -> None:
+    root = tree_of("hf-trainer/trainer", tmp_path)
+    put(root / "checkpoint-20/model.safetensors.aria2", bytes(120))
+    states = {Path(one.path).name: one.state for one in seal(str(root), settle=0).checkpoints}
+    assert states == {"checkpoint-15": "sealed", "checkpoint-20": "unfinished"}
+
+
+def test_a_file_with_such_an_ending_is_named(tmp_path: Path) -> None:
+    home = models(tmp_path)
+    begun = [
+        put(home / f"depth.safetensors{ending}", safetensors_save({"w": tensor(1)})) for ending in ENDINGS
+    ]
+    for found in (verify(str(home)).findings, scan(str(home)).findings):
+        assert sorted((f.code, f.path) for f in found) == sorted(("unfinished-save", str(p)) for p in begun)
+
+
+def test_a_whole_download_is_not_to_be_renamed(tmp_path: Path) -> None:
+    """It may have been given its size before its bytes."""
+    home = models(tmp_path)
+    (home / "model.safetensors").rename(home / "model.safetensors.!qB")
+    with pytest.raises(CkptError) as asked:
+        plan(str(home), Selection(allow_none=True))
+    assert "finish the download" in str(asked.value.hint) and "rename" not in str(asked.value.hint)

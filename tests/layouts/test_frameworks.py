@@ -8,7 +8,7 @@ import io
 import json
 import pickle
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ import pytest
 import torch
 from mindspore_writer import record
 from safetensors.numpy import save as safetensors_save
+from safetensors.torch import save as safetensors_torch
 from small_files import (
     adam,
     dcp,
@@ -121,11 +122,6 @@ def experts(step: int) -> Mapping[str, bytes]:
     return {"mp_rank_00_model_states.pt": deepspeed(step), **optimizer, **weights}
 
 
-def layers(step: int) -> Mapping[str, bytes]:
-    weights = {f"layer_{n:02d}-model_states.pt": saved({"w": tensor(step, n)}) for n in range(4)}
-    return {"mp_rank_00_model_states.pt": deepspeed(step), **weights}
-
-
 def kohya(step: int) -> Mapping[str, bytes]:
     states = {f"{name}.bin": saved(adam(step)) for name in ("optimizer", "scheduler")}
     files = {
@@ -161,7 +157,6 @@ SETS |= {
     "policies": policies,
     "arcface": arcface,
     "experts": experts,
-    "layers": layers,
     "kohya": kohya,
     "olmo": lambda n: {
         f"{part}/rank{r}.pt": saved({"w": tensor(n, r), "global_step": n})
@@ -264,6 +259,116 @@ def other(which: str) -> bytes:
 
 KINDS |= {which: (lambda n, which=which: other(which)) for which in WEIGHTS}
 KINDS["one"] = lambda n: lightning(1, 20)
+JOB = ";".join(f"rank_0/net-1_{n}.ckpt:mindspore rank_1/net-1_{n}.ckpt:mindspore=" for n in (10, 20, 30, 40))
+MADE |= {"job": ("planted", JOB), "deep": ("planted", f"{JOB};put rank_1/meta.json {'[' * 100_000}")}
+KINDS["named"] = lambda n: saved(
+    {
+        "global_step": n,
+        "epoch": 1,
+        "pytorch-lightning_version": "2.6",
+        "model": {"w": tensor(n)},
+        "optimizer": adam(n),
+    }
+)
+
+
+# Frameworks for models that many ranks train, each by the names of its newest version.
+
+
+Save = Mapping[str, bytes]
+
+
+def below(home: str, files: Save) -> Save:
+    return {f"{home}/{name}": data for name, data in files.items()}
+
+
+def core(step: int, part: int) -> Save:
+    """A directory of Megatron-core's. Those of one save differ, as their states do."""
+    common = saved({"content_metadata": {}, "number": 1000 * part + step})
+    told = {"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch"}
+    last = json.dumps({**told, "common_backend_version": 1}).encode()
+    return {"common.pt": common, **dcp(1000 * part + step, files=1, key="seed"), "metadata.json": last}
+
+
+def of_verl(step: int, worker: str, part: int) -> Save:
+    kinds = ("model", "optimizer", "extra")
+    made = {
+        k: v
+        for i, kind in enumerate(kinds)
+        for k, v in below(f"{kind}/dist_ckpt", core(step, part + i)).items()
+    }
+    return below(worker, made) if worker else made
+
+
+def verl_megatron(step: int) -> Save:
+    workers = {**of_verl(step, "actor", 1), **of_verl(step, "critic", 5)}
+    return below(f"global_step_{step}", {**workers, "data.pt": saved({"place": step})})
+
+
+def _places(step: int) -> Save:
+    return {f"data_{rank}.pt": saved({"place": step, "rank": rank}) for rank in range(2)}
+
+
+def verl_sft_megatron(step: int) -> Save:
+    return below(f"global_step_{step}", {**of_verl(step, "", 1), **_places(step)})
+
+
+def verl_sft(step: int) -> Save:
+    ranks = {
+        f"{kind}_world_size_2_rank_{rank}.pt": saved({kind: tensor(step, rank, i), "seed": step})
+        for rank in range(2)
+        for i, kind in enumerate(("model", "optim", "extra_state"))
+    }
+    return below(f"global_step_{step}", {**ranks, **_places(step)})
+
+
+def skyrl_megatron(step: int) -> Save:
+    """With what its asynchronous trainer adds after the tracker."""
+    workers = {**below("policy", core(step, 1)), **below("critic", core(step, 2))}
+    beside = {f"{name}.pt": saved({name: step}) for name in ("data", "trainer_state", "fully_async_state")}
+    return below(f"global_step_{step}", {**workers, **beside})
+
+
+def exported(step: int) -> Save:
+    """A model of Hugging Face's in two shards."""
+    shards = {f"model-{i:05d}-of-00002.safetensors": {f"layer.{i}": tensor(step, i)} for i in (1, 2)}
+    index = {"metadata": {}, "weight_map": {key: name for name, held in shards.items() for key in held}}
+    made = {name: safetensors_torch(held, {"format": "pt"}) for name, held in shards.items()}
+    return {**made, "model.safetensors.index.json": json.dumps(index).encode()}
+
+
+def bridge(step: int) -> Save:
+    """Megatron-Bridge with also_save_hf_checkpoint."""
+    return below(f"iter_{step:07d}", {**core(step, 1), **below("hf", exported(step))})
+
+
+def verl_exported(step: int) -> Save:
+    return {**verl_sft(step), **below(f"global_step_{step}/huggingface", exported(step))}
+
+
+def inside(home: str, save: Callable[[int], Save]) -> Callable[[int], Save]:
+    """A save without the directory that tells its step."""
+    return lambda n: {name.removeprefix(f"{home.format(n)}/"): data for name, data in save(n).items()}
+
+
+SAVES = {
+    "verl": inside("global_step_{}", verl_megatron),
+    "verlone": inside("global_step_{}", verl_sft_megatron),
+    "verlfsdp": inside("global_step_{}", verl_sft),
+    "verlexported": inside("global_step_{}", verl_exported),
+    "skyrl": inside("global_step_{}", skyrl_megatron),
+    "bridge": inside("iter_{:07d}", bridge),
+}
+SETS |= SAVES
+MEGATRON, SKYRL = "latest_checkpointed_iteration.txt", "latest_ckpt_global_step.txt"
+HOMES = {"skyrl": ("global_step_{}", SKYRL), "bridge": ("iter_00000{}", MEGATRON)}
+MADE |= {
+    name: ("planted", f"{home.format(10)}/:{name}10 {home.format(20)}/:{name}20; put {tracker} 20")
+    for name in SAVES
+    for home, tracker in [HOMES.get(name, ("global_step_{}", MEGATRON))]
+}
+
+
 TREES = table(
     """
     planted
@@ -303,8 +408,9 @@ TREES = table(
         global_step10/:experts global_step20/:experts global_step30/:experts; cut */layer_69_*;
             rm global_step{10,20,30}/layer_69_expert_0_mp_rank_00_model_states.pt
                 -> exit 4 choice/none-usable -missing-part -truncated
-        global_step10/:layers global_step20/:layers global_step30/:layers; cut */layer_01-*;
-            rm global_step{10,20,30}/layer_01-model_states.pt -> exit 4 choice/none-usable -missing-part -truncated
+    deepspeed/pipeline slow
+        cut */layer_01-*; rm {global_step4,global_step8}/layer_01-model_00-model_states.pt
+            -> exit 4 choice/none-usable -missing-part -truncated
     planted
         # --- A link called as the choice is but for its number, that leads nowhere, and directories that are not done.
         cat-000001-state/:kohya cat-000002-state/:kohya; ln ../unmounted/cat-000003-state cat-000003-state
@@ -487,6 +593,106 @@ TREES = table(
         model-val_loss=0.31.ckpt:one model-val_loss=0.42.ckpt:{copy,one}= -> model-val_loss=0.31.ckpt
         epoch=1-step=20.ckpt:one last.ckpt:{copy,one}= -> epoch=1-step=20.ckpt
         epoch=1-step=20.ckpt:one last.ckpt:values!= -> epoch=1-step=20.ckpt -truncated +mtime-not-kept
+    # --- What only several files together show: MindFormers' records, replicas that stand out, files pruned
+    # rank by rank.
+    job
+        # --- MindFormers' records
+        put rank_0/meta.json {"last_epoch": 1, "last_step": 40, "last_ckpt_file": "net-1_40.ckpt"};
+            put rank_1/meta.json {"last_epoch": 1, "last_step": 40, "last_ckpt_file": "net-1_40.ckpt"};
+            put resume_record/latest_checkpointed_iteration.txt net-1_40.ckpt
+            -> step 40 +world-size-inferred => ok
+        put rank_1/meta.json [1] -> step 40 +world-size-inferred => suspect bad-tracker
+        put rank_1/meta.json {"last_epoch": 1, "last_step": "40", "last_ckpt_file": "net-1_40.ckpt"}
+            -> step 40 +world-size-inferred => suspect bad-tracker
+        put rank_1/meta.json {"last_epoch": 1, "last_step": 40, "last_ckpt_file": "../net-1_40.ckpt"}
+            -> step 40 +world-size-inferred => suspect bad-tracker
+        put rank_1/meta.json {"last_epoch": 1, "last_step": 10, "last_ckpt_file": "net-1_40.ckpt"}
+            -> step 40 +world-size-inferred => suspect bad-tracker
+        put rank_1/meta.json {"last_epoch": 1, "last_step": 50, "last_ckpt_file": "net-1_50.ckpt"}
+            -> step 40 +world-size-inferred => suspect dangling-tracker
+        rank_1/meta.json:empty -> step 40 +world-size-inferred => suspect bad-tracker
+        # Ranks that note different steps.
+        put rank_0/meta.json {"last_epoch": 1, "last_step": 40, "last_ckpt_file": "net-1_40.ckpt"};
+            put rank_1/meta.json {"last_epoch": 1, "last_step": 10, "last_ckpt_file": "net-1_10.ckpt"}
+            -> step 40 +world-size-inferred => suspect step-mismatch
+        # The decision of all ranks; a MindSpore name has no global step: any number may be right.
+        put resume_record/latest_checkpointed_iteration.txt net-1_50.ckpt
+            -> step 40 +world-size-inferred => suspect dangling-tracker
+        put resume_record/latest_checkpointed_iteration.txt {20,999} -> step 40 +world-size-inferred => ok
+        resume_record/latest_checkpointed_iteration.txt:empty
+            -> step 40 +world-size-inferred => suspect bad-tracker
+        # --- What a rank has pruned: it keeps two, and the other has not come to it. Else one was lost.
+        rm rank_1/net-1_10.ckpt -> step 40 +world-size-inferred => suspect missing-rank
+        rm rank_1/net-1_20.ckpt -> step 40 +world-size-inferred => broken missing-rank
+        rm rank_1/net-1_10.ckpt; rm rank_1/net-1_20.ckpt
+            -> step 40 +world-size-inferred => suspect missing-rank
+        # A gasp of another layout: what is usual for one is unknown to the other.
+        tft_saved_checkpoints-step_50/rank_0/ttp_rank_0-1_50.ckpt:mindspore50;
+            tft_saved_checkpoints-step_50/rank_1/ttp_rank_1-1_50.ckpt:mindspore50=
+            -> tft_saved_checkpoints-step_50 +world-size-inferred
+    deep
+        as it is -> step 40 +world-size-inferred => suspect bad-tracker
+    megatron/tp/iter_0000020
+        # Asked about one checkpoint, nobody has looked where its tracker would be.
+        as it is -> step 20 => ok
+    planted
+        # A lone damaged file is not nothing.
+        last.ckpt:zeros | allow_none=yes -> exit 4 choice/unplaced-newer +no-layout
+        # Of replicas one of another size stands out; of two none does.
+        rank_0/checkpoint.pth.tar:epoch3 rank_1/checkpoint.pth.tar:epoch3= rank_2/checkpoint.pth.tar:epoch3=
+            -> epoch 3 +world-size-inferred => ok
+        rank_0/checkpoint.pth.tar:epoch3 rank_1/checkpoint.pth.tar:epoch3= rank_2/checkpoint.pth.tar:lightning30=
+            -> exit 4 choice/none-usable -missing-rank -replica-mismatch +mtime-not-kept +world-size-inferred => ok
+        # Without a file to load.
+        5/_CHECKPOINT_METADATA:json 5/commit_success.txt -> exit 4 choice/none-usable -missing-part
+    # --- Files of one step that two attempts wrote are never planned together.
+    planted
+        # A job went back from a damaged save, and died as it saved that step again under the same names.
+        checkpoint-10/:halves checkpoint-15/:halves -> checkpoint-15 => ok
+        then at checkpoint-15/model.pt 1 -> checkpoint-15 => ok
+        then at checkpoint-15/model.pt 140 -> checkpoint-15 +mixed-attempts => suspect mixed-attempts
+        checkpoint-10/:trainer checkpoint-15/:trainer -> checkpoint-15 => ok
+        then at checkpoint-15/model.safetensors 1 -> checkpoint-15 => ok
+        then at checkpoint-15/model.safetensors 140 -> checkpoint-15 +mixed-attempts => suspect mixed-attempts
+        checkpoint-10/:dcp checkpoint-15/:dcp -> checkpoint-15 => ok
+        then at checkpoint-15/__0* 1 -> checkpoint-15 => ok
+        then at checkpoint-15/__0* 140 -> checkpoint-15 +mixed-attempts => suspect mixed-attempts
+        # MindSpore counts restarts in the names: a step of which one rank's file is of the next restart, hours later,
+        # was not saved at once.
+        rank_0/net-1_10.ckpt:mindspore rank_1/net-1_10.ckpt:mindspore= rank_0/net-1_20.ckpt:mindspore;
+            rank_1/net-1_20.ckpt:mindspore= rank_0/net-1_30.ckpt:mindspore;
+            rank_1/net_1-1_30.ckpt:mindspore@240 -> step 20 -missing-rank +world-size-inferred
+    planted
+        # One bit in one of two files of a step is no question.
+        step_10.pt step_20.pt step_30.pt last.pt:whole30=; flip last.pt 1030 -> step_30.pt +crc-mismatch
+        step_10.pt step_20.pt step_30.pt last.pt:whole30=; flip step_30.pt 1030 -> last.pt
+        epoch=1-step=20.ckpt:named epoch=1-step=30.ckpt:named last.ckpt:named30=; flip last.ckpt 1030
+            -> epoch=1-step=30.ckpt +crc-mismatch
+        epoch=1-step=20.ckpt:named epoch=1-step=30.ckpt:named last.ckpt:named30=; flip epoch=1-step=30.ckpt 1030
+            -> last.ckpt
+    # --- Of a model that many ranks train the newest save is planned if it has what its loader opens.
+    verl slow
+        as it is -> global_step_20
+        rm global_step_20{,/data.pt,/actor/optimizer/dist_ckpt/.metadata,/critic/extra/dist_ckpt/metadata.json}
+            -> global_step_10 -missing-part +dangling-tracker
+    verlone slow
+        as it is -> global_step_20
+        rm global_step_20{,/data_1.pt,/model/dist_ckpt/.metadata} -> global_step_10 -missing-part +dangling-tracker
+    verlfsdp slow
+        as it is -> global_step_20
+        rm global_step_20{,/data_1.pt} -> global_step_10 -missing-part +dangling-tracker
+        rm global_step_20/optim_world_size_2_rank_1.pt -> global_step_10 -missing-rank +dangling-tracker
+    verlexported slow
+        as it is -> global_step_20
+        rm global_step_20/model_world_size_2_rank_1.pt -> global_step_10 -missing-rank +dangling-tracker
+    skyrl slow
+        as it is -> global_step_20
+        rm global_step_20{,/policy/.metadata,/critic/metadata.json,/fully_async_state.pt}
+            -> global_step_10 -missing-part +dangling-tracker
+    bridge slow
+        as it is -> iter_0000020
+        rm iter_0000020 -> iter_0000010 -missing-part +dangling-tracker
+        rm iter_0000020/metadata.json -> iter_0000010 -missing-part +dangling-tracker ~passed-over
     """,
     picotron=(
         "planted",

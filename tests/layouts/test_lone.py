@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 from fixture_trees import CASES, materialise, one_of_each, tree_of
 from places import LAYOUT_TREES
-from small_files import adam, dcp, saved, tensor, trainer
-from timed import lay, put
-from told_trees import answer, plant, remove, verified
+from small_files import adam, saved, tensor
+from timed import put
+from told_trees import answer, remove
 
 from ckpt_tools.api import plan, verify
-from ckpt_tools.discovery.group import group
 from ckpt_tools.errors import CkptError, NoneUsable, NotRecognised
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.common.zeros import all_zero
@@ -25,9 +24,6 @@ from ckpt_tools.layouts import LAYOUTS
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.plan import LoadPlan
-from ckpt_tools.model.selection import ReadOptions
-from ckpt_tools.planning.engine import check_together
-from ckpt_tools.reading.opening import open_session
 from ckpt_tools.storage import BytesSource
 
 TOLD = [
@@ -113,18 +109,6 @@ def test_what_lies_apart_from_the_rest_is_missed_alone(row: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "name", ["model.safetensors", "adapter_model.safetensors", "model-00001-of-00001.safetensors"]
-)
-def test_the_trainer_resumes_from_no_model_alone(name: str, tmp_path: Path) -> None:
-    """What a first save that dies after its model leaves."""
-    files = {name: trainer(20)["model.safetensors"], "config.json": trainer(20)["config.json"]}
-    index = {"metadata": {"total_size": 96}, "weight_map": dict.fromkeys("wb", name)}
-    files |= {"model.safetensors.index.json": json.dumps(index).encode()} if "-of-" in name else {}
-    lay(tmp_path / "checkpoint-20", files)
-    assert [w.code for w in plan(str(tmp_path)).warnings] == ["missing-part"]
-
-
-@pytest.mark.parametrize(
     ("names", "code", "todo"),
     [
         ("model_00000250.bin", "no layout", "ckpt layouts --guess"),  # llm.c
@@ -168,28 +152,6 @@ def test_directories_of_one_save_are_one_whatever_it_is_called(at: str, tmp_path
             with pytest.raises(NoneUsable):
                 plan(str(root))
             (tmp_path / name).rename(root / at / kind / name)
-
-
-@pytest.mark.parametrize("name", ["state.ckpt", "step-00000010/lit_model.pth", "step-10"])
-def test_a_lone_directory_called_as_a_file_has_the_rest_of_the_state(name: str, tmp_path: Path) -> None:
-    """Fabric saves a directory where the model is sharded, and ``meta.pt`` last into it."""
-    home = lay(tmp_path / name, dcp(10))
-    codes = [f.code for f in plan(str(tmp_path)).warnings]
-    assert codes == ["missing-part"] * ("." in name)  # a loop of one's own saves no more
-    put(home / "meta.pt", saved({"iter_num": 10}))
-    made = plan(str(tmp_path))
-    assert not made.warnings and made.resume.path == str(home)
-
-
-def test_directories_called_as_files_below_those_of_steps_are_saves_of_one_run(tmp_path: Path) -> None:
-    """LitGPT's, where the model is sharded."""
-    for step in (500, 1000):
-        files = {**dcp(step), "meta.pt": saved({"iter_num": step})}
-        home = lay(tmp_path / f"step-{step:08d}/lit_model.pth", files, step)
-    made = plan(str(tmp_path))
-    assert (made.resume_step, made.resume.path) == (1000, str(home))
-    (home / "meta.pt").unlink()
-    assert plan(str(tmp_path)).resume_step == 500
 
 
 # --- What is gone of a checkpoint, or holds only zeros, is missed where the saves beside it have it: by `
@@ -244,15 +206,3 @@ def test_the_step_that_an_index_lists_is_that_of_its_save(tmp_path: Path) -> Non
     index = tree_of("axlearn/steps", tmp_path) / "step_00000020/index"
     index.write_text(index.read_text().replace('["step", 20]', '["step", 10]'))
     assert answer(index.parents[1]) == "step_00000010 -step-mismatch"
-
-
-def test_a_text_that_all_other_saves_have_is_missed(tmp_path: Path) -> None:
-    """Nerogar/OneTrainer#498: meta.json is written last, and the job died before it."""
-    for n in (100, 200, 300):
-        plant(tmp_path, f"step_{n}/state.pt:state{n} step_{n}/meta.json=")
-    assert answer(tmp_path) == "step_300"
-    (tmp_path / "step_300/meta.json").unlink()
-    assert (answer(tmp_path), verified(tmp_path)) == ("step_300 +missing-part", "suspect missing-part")
-    s = open_session(str(tmp_path), ReadOptions())
-    older = [c for c in group(s.parts, s.layouts) if c.step == 100]
-    assert check_together(s, False, saves=older) == [], "of one save that is asked about"

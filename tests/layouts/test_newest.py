@@ -1,4 +1,4 @@
-"""What decides which checkpoint is the newest, and that every way to ask gets the same answer."""
+"""Names that are dates decide which checkpoint is the newest; copies of the best so far do not."""
 
 from __future__ import annotations
 
@@ -8,87 +8,18 @@ import re
 import shutil
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
-from described_layouts import HOUR, START, put, trackers
-from fixture_trees import selection, tree_of
-from places import FIXTURES
-from small_files import saved, tensor
+from described_layouts import HOUR, START
+from fixture_trees import overwrite, tree_of
+from small_files import adam, saved, tensor
+from timed import put
 from told_trees import answer
 
 from ckpt_tools.api import plan, scan
-from ckpt_tools.errors import UsageError
+from ckpt_tools.guard.prune import Policy, prune
 from ckpt_tools.model.part import Kind
-from ckpt_tools.model.plan import LoadPlan
-from ckpt_tools.model.report import Level
-
-ASK = "a question"
-AHEAD = 60 * 24 * 365 * 20
-"""Minutes after START: long after this test runs."""
-
-
-def answered(root: Path, **asked: Any) -> tuple[LoadPlan | None, str]:
-    """The plan, or the question which checkpoint is the newest, with its hint."""
-    try:
-        return plan(str(root), selection(asked)), ""
-    except UsageError as e:
-        return None, f"{e}; {e.hint}"
-
-
-# --- the same in every layout, on the trees that its framework wrote
-
-
-class Pair(NamedTuple):
-    """When the older and the newer of two checkpoints were written, and which is the answer."""
-
-    older: float
-    newer: float
-    answer: str
-
-
-PAIRS = {
-    "in step": Pair(START, START + HOUR, "newer"),
-    "all equal": Pair(START, START, "newer"),
-    "at the epoch": Pair(2, 1, "newer"),
-    "the other way round": Pair(START + HOUR, START, ASK),
-    "the older in the future": Pair(START + AHEAD * 60, START, "newer"),
-}
-LAYOUTS_OF_TWO = {
-    "accelerate/auto", "dcp/four", "dcp/two", "deepspeed-universal/converted", "deepspeed/pipeline", "deepspeed/zero1", "deepspeed/zero2", "deepspeed/zero3",
-    "hf-trainer/fsdp", "hf-trainer/sharded", "hf-trainer/trainer", "keras/callback", "lightning/callback", "megatron-core/mcore", "megatron/distopt", "megatron/pp",
-    "megatron/tp", "orbax/ocdbt", "orbax/zarr", "tensorflow/manager", "tensorflow/sharded", "dlrover/flash", "nvrx-local/three", "mindspore/flat",
-}  # fmt: skip
-
-
-@pytest.mark.share(8)
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(LAYOUTS_OF_TWO))
-def test_two_checkpoints_of_every_layout(name: str, tmp_path: Path) -> None:
-    root = shutil.copytree(FIXTURES / "layouts" / name / "tree", tmp_path / "tree")
-    first = json.loads((FIXTURES / "layouts" / name / "expected.json").read_text())["plans"][0]["options"]
-    for tracker in trackers(root):
-        tracker.unlink()
-    found = [c for c in scan(str(root)).checkpoints if not c.unfinished]
-    older, newer = sorted([c for c in found if c.run == found[0].run], key=lambda c: c.order)[-2:]
-    for c in found:
-        if c is not older and c is not newer:
-            for p in c.parts:
-                os.unlink(p.path)
-    for what, (one, other, wanted) in PAIRS.items():
-        for c, at in ((older, one), (newer, other)):
-            for p in c.parts:
-                os.utime(p.path, (at, at))
-        made, question = answered(
-            root, **{**first, "run": older.run, "layout": older.layout, "level": Level.STRUCTURE}
-        )
-        if made is None:
-            assert wanted == ASK, (what, question)
-            assert "unclear which" in question
-        else:
-            assert made.checkpoint is not None
-            assert (wanted, made.checkpoint.path) == ("newer", newer.path), what
-
+from ckpt_tools.model.selection import Selection
 
 # --- names that are dates
 
@@ -142,3 +73,71 @@ def test_a_best_that_was_copied_late_makes_its_step_no_newer(name: str, tmp_path
         os.utime(path)
         made = plan(str(root))
         assert (made.checkpoint, made.warnings) == (before.checkpoint, before.warnings)
+
+
+# --- What a save names as the best of its run: prune keeps it, and plan says when it is gone.
+
+
+LAST = Policy(keep_last=1)
+NOW = Selection(settle=0)
+ELSEWHERE = "/scratch/old-machine/run"
+
+
+def trainers(tmp_path: Path, where: str) -> Path:
+    root = tree_of("hf-trainer/epochs", tmp_path)
+    told = json.loads((root / "checkpoint-8/trainer_state.json").read_text())
+    told["best_model_checkpoint"] = f"{where or root}/checkpoint-2"
+    data = json.dumps(told, indent=2, sort_keys=True).encode() + b"\n"
+    overwrite(root / "checkpoint-8/trainer_state.json", data, 0)
+    return root
+
+
+def lightnings(tmp_path: Path, where: str) -> Path:
+    """Epoch 0 was the best; another callback keeps the last."""
+    root = tmp_path / "checkpoints"
+    best = f"{where or root}/epoch=0-step=10.ckpt"
+    callbacks = {None: "", "val_loss": best}
+    for epoch, step in ((0, 10), (1, 20), (2, 30)):
+        told = {"epoch": epoch, "global_step": step, "pytorch-lightning_version": "2.6.6"}
+        rest = {
+            f"ModelCheckpoint{{'monitor': {of!r}}}": {"best_model_path": path}
+            for of, path in callbacks.items()
+        }
+        state = {
+            **told,
+            "state_dict": {"w": tensor(step)},
+            "optimizer_states": [adam(step)],
+            "callbacks": rest,
+        }
+        put(root / f"epoch={epoch}-step={step}.ckpt", saved(state))
+    return root
+
+
+@pytest.mark.parametrize("where", [pytest.param("", marks=pytest.mark.slow), ELSEWHERE])
+@pytest.mark.parametrize(("make", "step"), [(trainers, 2), (lightnings, 10)])
+def test_the_best_that_a_kept_save_names_stays(make, step: int, where: str, tmp_path: Path) -> None:
+    root = make(tmp_path, where)
+    rows = {c.path: c for c in prune(str(root), LAST, selection=NOW).changes}
+    stays = [c for c in rows.values() if c.state == "stays"]
+    assert len(stays) == 2 and len(rows) > 2
+    (best,) = (c for c in stays if "best" in c.why)
+    assert best.label == f"step {step}" or f"step {step}" in best.label
+
+
+@pytest.mark.slow
+def test_of_two_runs_the_one_whose_directory_is_named_counts(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "runs").mkdir(exist_ok=True)
+        shutil.move(trainers(tmp_path / name, f"/old/{name}"), tmp_path / "runs" / name)
+    state = tmp_path / "runs/b/checkpoint-8/trainer_state.json"
+    state.write_text(state.read_text().replace("/old/b/checkpoint-2", "/old/b/checkpoint-4"))
+    changes = prune(str(tmp_path / "runs"), LAST, selection=NOW).changes
+    kept = {c.path.partition("/runs/")[2] for c in changes if "best" in c.why}
+    assert kept == {"a/checkpoint-2", "b/checkpoint-4"}
+
+
+def test_a_best_that_is_gone_or_at_a_path_of_another_machine_is_a_note(tmp_path: Path) -> None:
+    root = trainers(tmp_path, "")
+    assert answer(root) == "checkpoint-8"
+    shutil.rmtree(root / "checkpoint-2")
+    assert answer(root) == answer(trainers(tmp_path / "other", ELSEWHERE)) == "checkpoint-8 ~dangling-tracker"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from fixture_trees import pairs, tree_of
 from places import FIXTURES
-from told_trees import Question, answer, hold, of_steps, table
+from told_trees import answer
 
 from ckpt_tools import plan, scan
 from ckpt_tools.errors import NoneUsable, UsageError
@@ -84,30 +84,6 @@ def test_a_process_without_its_place_in_the_data_is_missed(other: int, told: boo
     assert answer(root).startswith("30")
     (root / "30/data/process_1-of-2.json").unlink()
     assert re.match(r"30 .*\+missing-part" if told else r"20 -missing-part", answer(root))
-
-
-TREES = table(
-    """
-    # Each item has marks of its own, as a checkpoint of any name has: step_200/model, step_200/opt.
-    items slow
-        as it is -> step_200
-        rm step_200/opt -> step_100 -missing-part
-        mv step_200/opt step_200/opt.orbax-checkpoint-tmp -> step_100 +unfinished-save
-        then rm step_100 -> exit 3 tree/nothing-there +unfinished-save
-    """,
-    items=(
-        "orbax/standard",
-        of_steps("100 200", "cp step_@ x/step_@/opt\nmv step_@ x/step_@/model")
-        + ";only x;mv x/step_100 step_100;mv x/step_200 step_200;rm x",
-    ),
-)
-
-
-@pytest.mark.parametrize(("tree", "asked"), TREES)
-def test_items_that_a_script_saves_one_by_one_are_one_checkpoint(
-    tree: str, asked: list[Question], tmp_path: Path
-) -> None:
-    hold(tree, asked, tmp_path)
 
 
 def test_no_hint_leads_to_one_item_of_a_save(tmp_path: Path) -> None:

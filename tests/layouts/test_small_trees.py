@@ -28,6 +28,29 @@ MADE = {
         ),
     ),
 }
+MADE |= {
+    "files": ("planted", "step_100.pt step_200.pt"),
+    "directories": ("planted", "step_100/state.pt:whole100 step_200/state.pt:whole200"),
+    "averages": ("planted", "model_100.pt ema_100.pt= model_200.pt ema_200.pt="),
+    "last": ("planted", "model_100.pt model_200.pt last.pt:whole200="),
+    "halves": (
+        "planted",
+        "weights_20.pt:model training_state_20.pt:optimizer= weights_30.pt:model training_state_30.pt:optimizer=",
+    ),
+}
+TWO = "iter_0000010/:megatron iter_0000020/:megatron"
+MADE["kept"] = (
+    "planted",
+    f"{TWO}; mv iter_0000020 kept; mv kept/mp_rank_01 rank-one; ln ../rank-one kept/mp_rank_01",
+)
+
+
+def versions(kind: str) -> tuple[str, str]:
+    files = [f"v{n}/model.ckpt:{kind}{10 * n}" for n in (2, 9, 10)]
+    return "planted", ";".join([*files, *(f"mv v{n} model:v{n}" for n in (2, 9, 10))])
+
+
+MADE |= {"lightnings": versions("lightning"), "states": versions("state"), "weights": versions("model")}
 TREES = table(
     """
     planted
@@ -134,6 +157,7 @@ TREES = table(
         # --- 2. Which run
         exp_a/step_1/model.pt:whole1 exp_b/step_2/model.pt:whole2 -> exit 2 tree/several-runs
         bert_step_1/state.pt:whole1 gpt_step_2/state.pt:whole2 -> exit 2 tree/several-runs
+        exp/checkpoint-10/:trainer {exp_20250131,exp_old}/checkpoint-10/:trainer -> exit 2 tree/several-runs
         # Steps of a recipe.
         step1_sft/state.pt:whole90 step2_reward/state.pt:whole30 -> exit 2 tree/several-runs
         # Members of an ensemble.
@@ -269,6 +293,18 @@ TREES = table(
         step_10/model.pt:model10 step_10/config.yaml= step_20/model.pt:model20 step_20/config.yaml= -> step_20
         # Accelerate's with FSDP, whose model was lost.
         checkpoint-10/optimizer_0/:dcp10 -> checkpoint-10/optimizer_0 +missing-part
+        # The Trainer resumes from no model alone, which a first save leaves that dies after it.
+        checkpoint-20/{model,adapter_model}.safetensors:tensors checkpoint-20/config.json= -> checkpoint-20 +missing-part
+        checkpoint-20/:shards -> checkpoint-20 +missing-part
+        # Fabric saves a directory, called as a file, where the model is sharded, and meta.pt last into it.
+        step-10/:dcp -> step-10
+        state.ckpt/:dcp10 -> state.ckpt +missing-part
+        then state.ckpt/meta.pt:scheduler10 -> state.ckpt
+        step-500/lit_model.pth/:dcp500 step-500/lit_model.pth/meta.pt:scheduler500 step-1000/lit_model.pth/:dcp1000
+            -> step-500 -missing-part
+        then step-1000/lit_model.pth/meta.pt:scheduler1000 -> step-1000
+        then rm step-500 -> step-1000
+        then rm step-1000/lit_model.pth/meta.pt -> step-1000 +missing-part
         # An adapter that LitGPT trains.
         step-000010/lit_model.pth.{lora,adapter,adapter_v2}:model10 -> step-000010
         # --- Files of ranks
@@ -299,6 +335,97 @@ TREES = table(
     ranks
         as it is -> loads step_20/model_rank_0.pt step_20/model_rank_1.pt step_20/optim_rank_0.pt step_20/optim_rank_1.pt
         rm step_20/{model_rank_1,optim_rank_1,model_rank_0}.pt -> step_10 -missing-rank +world-size-inferred
+    # --- A text that names the latest save (latest_checkpoint.txt) beside files of no known arrangement.
+    files
+        put latest_checkpoint.txt {step_300.pt,/elsewhere/ckpts/step_300.pt,out/step_300.pt/}
+            -> step_200.pt -missing-part +dangling-tracker
+        then rm *.pt | allow_none=yes -> exit 4 tree/first-launch-leftovers +dangling-tracker
+        put {latest,latest.txt,last.txt,last_checkpoint.txt,latest_ckpt.txt} step_100.pt
+            -> step_200.pt +stale-tracker
+        put {latest,last.txt} step_300.pt -> step_200.pt -missing-part +dangling-tracker
+        put {latest,last.txt} loss 0.25 nothing else -> step_200.pt +dangling-tracker
+        put latest_checkpoint.txt {200,the best so far,a b} -> step_200.pt +bad-tracker
+        latest_checkpoint.txt:{empty,zeros,json} -> step_200.pt +bad-tracker
+    directories
+        put latest_checkpoint.txt {step_300,/elsewhere/ckpts/step_300,out/step_300/}
+            -> step_200 -missing-part +dangling-tracker
+        then rm step_*/* | allow_none=yes -> exit 4 tree/first-launch-leftovers +dangling-tracker
+        put latest_checkpoint.txt step_100 -> step_200 +stale-tracker
+        put latest_checkpoint.txt {200,the best so far} -> step_200 +bad-tracker
+    # It names the model of several files, or any file of a save.
+    averages
+        put latest_checkpoint.txt model_100.pt -> ema_200.pt +stale-tracker
+        put latest_checkpoint.txt model_200.pt -> ema_200.pt
+    last
+        put latest_checkpoint.txt model_100.pt -> model_200.pt +stale-tracker
+        put latest_checkpoint.txt model_200.pt -> model_200.pt
+    halves
+        put latest_checkpoint.txt {weights,training_state}_30.pt -> weights_30.pt
+        put latest_checkpoint.txt {weights,training_state}_20.pt -> weights_30.pt +stale-tracker
+        put latest_checkpoint.txt {weights,training_state}_20.pt | resume_from=tracker
+            -> weights_20.pt +stale-tracker
+    # --- Saves that never finished beside the choice: newer by time or by step.
+    planted
+        step-20/:dcp@5 step-30/:dcp@9; rm step-30/.metadata -> step-20 +unfinished-save
+        step-20/:dcp@5 step-30/:dcp@9; rm step-30/.metadata | max_step=20 -> step-20
+        step-20/:dcp@5 step-30/:dcp@9; rm step-30/.metadata | max_step=30 -> step-20 +unfinished-save
+        step-20/:dcp@5 step-30/:dcp@9; rm step-30/.metadata | kind=periodic -> step-20 +unfinished-save
+        step-20/:dcp@5 step-30/:dcp@1; rm step-30/.metadata -> step-20 +unfinished-save
+        step-20/:dcp@5 step-30/:dcp@1; rm step-30/.metadata | order=step -> step-20 +unfinished-save
+        step-20/:dcp@5 step-10/:dcp@9; rm step-10/.metadata -> step-20 +unfinished-save
+        step-20/:dcp@5 step-10/:dcp@9; rm step-10/.metadata | order=step -> step-20
+        step-20/:dcp@5 step-10/:dcp@1; rm step-10/.metadata -> step-20
+        a/step-20/:dcp@5 b/step-30/:dcp@9; rm b/step-30/.metadata -> a/step-20
+        a/step-20/:dcp@5 b/step-30/:dcp@9; rm b/step-30/.metadata | run=a -> a/step-20
+        iter_0000010/:megatron -> iter_0000010 +missing-tracker
+        step-10/:dcp; rm step-10/.metadata -> exit 3 tree/nothing-there +unfinished-save
+        then as it is | allow_none=yes -> nothing +unfinished-save
+        # MindIO TTP renames its directory last; it may lie beside the run, which is then the one that died. Of two it is
+        # not known whose they are.
+        run/net-1_10.ckpt:mindspore gasps/tft_saved_checkpoints-step_17_tmp/rank_0/ttp_rank_0-2_7.ckpt:mindspore17
+            -> run/net-1_10.ckpt +unfinished-save
+        then other/ttp_saved_checkpoints-step_18_tmp/rank_0/ttp_rank_0-2_8.ckpt:mindspore18 -> run/net-1_10.ckpt
+    # --- What lies behind links to directories.
+    planted
+        # Links in a circle end.
+        mkdir a; ln ../b a/to-b; b/:dcp10; ln ../a b/to-a; ln .. a/up -> b
+    # A rank behind links is there.
+    kept
+        ln kept iter_0000020 -> loads kept/mp_rank_00/model_optim_rng.pt rank-one/model_optim_rng.pt
+        then ln ../rank-one kept/0-first -> kept +missing-tracker
+        then ln ../iter_0000010 kept/previous -> kept +missing-tracker
+        then ln .. kept/up; ln ../kept rank-one/back -> kept +missing-tracker
+        mv iter_0000010 zz/iter_0000010; ln zz/iter_0000010 iter_0000010; ln ../kept zz/iter_0000020
+            -> kept +missing-tracker
+        then ln .. kept/up; ln ../kept rank-one/back -> kept +missing-tracker
+    planted
+        # Of two links to one directory elsewhere the one that tells more.
+        iter_0000010/:megatron iter_0000020/:megatron; mv iter_0000020 ../disk/kept; ln ../disk/kept iter_0000020;
+            ln ../disk/{kept,kept/mp_rank_01} a-latest -> ../disk/kept +missing-tracker
+    # --- Directories and names that keep the saves of one run apart.
+    dcp/two slow
+        # torchtitan with torchft saves at every step where replicas are in their data, and the state less often.
+        cp step-10 ft-replicat-0/step-10; cp step-10 ft-replicat-0/step-101; cp step-20 ft-replicat-0/step-20
+            -> step-20 +passed-over
+        then cp step-10 ft-replicat-1/step-10; cp step-20 ft-replicat-1/step-20; cp step-20 ft-replicat-1/step-201
+            -> step-20 +passed-over
+        then rm step-10; rm step-20 -> exit 4 choice/none-usable
+    # Directories of versions, as Weights & Biases' clients download them: one run of saves.
+    lightnings
+        as it is -> model:v10 => ok
+        cut model:v10/model.ckpt -> model:v9 -truncated
+        rm model:v10/model.ckpt -> model:v9 +unfinished-save
+        mv model:v9 other:v9 -> exit 2 tree/several-runs
+    states
+        as it is -> model:v10 => ok
+        cut model:v10/model.ckpt -> model:v9 -truncated
+        rm model:v10/model.ckpt -> model:v9 +unfinished-save
+        mv model:v9 other:v9 -> exit 2 tree/several-runs
+    weights
+        as it is -> model:v10 => ok
+        cut model:v10/model.ckpt -> model:v9 -truncated
+        mv model:v9 artifacts/model:v9; mv model:v10 artifacts/model:v10; mv model:v2 artifacts/model:v2
+            -> artifacts/model:v10
     """,
     **MADE,
 )

@@ -147,23 +147,3 @@ def judged(run: Run, missing: list[str], options: dict[str, object]) -> None:
         assert any(f.severity is Severity.ERROR for r in made.rejected for f in r.findings), missing
         with pytest.raises((NotNewest, NoneUsable)):
             run.ask(no_fallback=True, **options)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["dcp/two", "hf-trainer/trainer", "dcp-set/automodel", "lightning/callback"])
-def test_a_tracker_of_another_layout_is_no_less_a_witness(name: str, tmp_path: Path) -> None:
-    """verl writes Megatron's beside what its other engines save in the form of DCP."""
-    root = Path(shutil.copytree(NAMED[name].parent / "tree", tmp_path / "run"))
-    found = [c for c in scan(str(root)).checkpoints if c.parts and not c.unfinished]
-    base = found[0].parts[0].base
-    most = max(c.step for c in found if c.step is not None and c.parts[0].base == base)
-    tracker = Path(base) / "latest_checkpointed_iteration.txt"
-
-    def missed(said: int) -> tuple[int | None, list[int | None]]:
-        tracker.write_text(str(said))
-        made = plan(str(root), selection({"order": "step"}))
-        lost = [r for r in made.rejected if any(tracker.name in f.message for f in r.findings)]
-        return made.resume_step, [r.checkpoint.step for r in lost]
-
-    before, none = missed(most)
-    assert none == [] and missed(most + 10) == (before, [most + 10])

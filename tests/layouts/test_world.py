@@ -6,20 +6,24 @@ from __future__ import annotations
 
 import os
 import shutil
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import small_files
 import torch
 from places import FIXTURES
-from timed import lay
+from timed import lay, put
 
 from ckpt_tools.api import plan, verify
-from ckpt_tools.errors import UsageError
+from ckpt_tools.errors import NoneUsable, UsageError
 from ckpt_tools.layouts.common.saved_by import Topology
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 
 START = 1_760_000_000
@@ -250,7 +254,7 @@ def grid(step: int, tp: int = 2, pp: int = 2, dp: int = 1, order: str = "tp-cp-e
     return out
 
 
-def put(root: Path, saves: Mapping[int, Mapping[str, bytes]]) -> None:
+def lay_out(root: Path, saves: Mapping[int, Mapping[str, bytes]]) -> None:
     for n, files in enumerate(saves.values()):
         lay(root, files, START + 600 * n, 1)
 
@@ -279,9 +283,9 @@ def test_files_of_two_places_of_a_grid_under_each_other_s_names_are_seen(
     pair: tuple[str, str], order: str, dp: int, tmp_path: Path
 ) -> None:
     made = {step: grid(step, dp=dp, order=order) for step in (10, 20, 30)}
-    put(tmp_path, made)
+    lay_out(tmp_path, made)
     assert alarms(tmp_path) == set()
-    put(tmp_path, {**made, 30: swapped(made[30], *pair)})
+    lay_out(tmp_path, {**made, 30: swapped(made[30], *pair)})
     assert alarms(tmp_path) == {(name, "rank-mismatch") for name in made[30] if any(p in name for p in pair)}
     chosen = plan(str(tmp_path))
     assert chosen.checkpoint is not None and chosen.checkpoint.step == 20
@@ -296,7 +300,7 @@ def test_files_of_two_places_of_a_grid_under_each_other_s_names_are_seen(
 def test_files_of_two_ranks_under_each_other_s_names_are_seen(writer: str, tmp_path: Path) -> None:
     made = {step: WRITERS[writer](step, 4) for step in (10, 20)}
     one, *_, other = made[20]
-    put(tmp_path, {**made, 20: swapped(made[20], one, other)})
+    lay_out(tmp_path, {**made, 20: swapped(made[20], one, other)})
     assert {(one, "rank-mismatch"), (other, "rank-mismatch")} <= alarms(tmp_path)
 
 
@@ -305,16 +309,16 @@ def test_the_rank_of_an_adapter_is_no_owner(tmp_path: Path) -> None:
         states = ({"model": {"w": small_files.tensor(step, r)}, "rank": of} for r, of in enumerate(said))
         return {f"{step}/rank_{r}.pt": small_files.saved(state) for r, state in enumerate(states)}
 
-    put(tmp_path / "lora", {step: save(step, (8, 8, 8, 8)) for step in (10, 20)})
+    lay_out(tmp_path / "lora", {step: save(step, (8, 8, 8, 8)) for step in (10, 20)})
     assert alarms(tmp_path / "lora") == set()
-    put(tmp_path / "own", {10: save(10, (0, 1, 2, 3)), 20: save(20, (1, 0, 2, 3))})
+    lay_out(tmp_path / "own", {10: save(10, (0, 1, 2, 3)), 20: save(20, (1, 0, 2, 3))})
     assert alarms(tmp_path / "own") == {(f"20/rank_{n}.pt", "rank-mismatch") for n in (0, 1)}
 
 
 @pytest.mark.slow
 def test_files_of_jobs_of_two_sizes_are_no_checkpoint(tmp_path: Path) -> None:
     mixed = {**grid(30), **{k: v for k, v in grid(30, dp=2).items() if "01_001" in k}}
-    put(tmp_path, {10: grid(10), 20: grid(20), 30: mixed})
+    lay_out(tmp_path, {10: grid(10), 20: grid(20), 30: mixed})
     assert alarms(tmp_path) == {("iter_0000030/mp_rank_01_001/model_optim_rng.pt", "mixed-attempts")}
     made = plan(str(tmp_path))
     assert made.checkpoint is not None and made.checkpoint.step == 20
@@ -341,7 +345,7 @@ SIZES = [
 def test_parallel_sizes_that_contradict_themselves_or_the_names_are_said_and_names_win(
     places: tuple[str, ...], tp: int, pp: int, world: int, expected: int, tmp_path: Path
 ) -> None:
-    put(tmp_path, {step: claimed(step, places, tp, pp, world) for step in (10, 20)})
+    lay_out(tmp_path, {step: claimed(step, places, tp, pp, world) for step in (10, 20)})
     assert alarms(tmp_path) == set()
     said = [f for r in verify([str(tmp_path)]).files for f in r.report.findings if f.code == "parallel-sizes"]
     assert [f.severity for f in said] == [Severity.WARNING] * 2  # once for each checkpoint
@@ -378,3 +382,114 @@ def test_the_ranks_of_a_shared_set_are_those_of_the_choice(tmp_path: Path) -> No
     (root / "step-20" / "__1_0.distcp").unlink()
     made = plan(str(root))
     assert (made.resume_step, made.world_size, made.saved_world_size) == (10, 2, 2)
+
+
+# --- Megatron's formats torch_dcp, fsdp_dtensor and zarr, and torch_dist without its last file: the commit
+# of a save is what its own writer writes last.
+
+
+class Grid(NamedTuple):
+    """A job's parallel sizes; ranks are numbered along tp first, then pp where ``stages_first``, then dp."""
+
+    tp: int
+    pp: int
+    ep: int
+    dp: int
+    stages_first: bool = False
+
+    @property
+    def world(self) -> int:
+        return self.tp * self.pp * self.dp
+
+    def home(self, rank: int) -> str:
+        """Where a rank saves: numbers of stages and of experts only where there are several."""
+        stage = rank // self.tp % self.pp if self.stages_first else rank // (self.tp * self.dp)
+        numbers = [*([stage] if self.pp > 1 else []), *([rank // self.tp % self.ep] if self.ep > 1 else [])]
+        return "_".join((f"mp_rank_{rank % self.tp:02d}", *(f"{n:03d}" for n in numbers)))
+
+    def save(self, root: Path, step: int, *, optimizers: bool = False, lost: str = "") -> None:
+        sizes = {"tensor": self.tp, "pipeline": self.pp, "expert": self.ep}
+        told = {f"{name}_model_parallel_size": size for name, size in sizes.items()}
+        for rank in reversed(range(self.world)):  # the first of those with a place writes
+            args = Namespace(world_size=self.world, rank=rank, **told)
+            model = {"args": args, "iteration": step, "model": {"w": small_files.tensor(step, rank)}}
+            files = {"model_optim_rng.pt": small_files.saved(model)}
+            files |= {"distrib_optim.pt": small_files.megatron_optimizer(step, rank)} if optimizers else {}
+            if self.home(rank) != lost:
+                lay(root / f"iter_{step:07d}" / self.home(rank), files, 60 * step)
+
+    def loads_its_own(self, root: Path) -> bool:
+        """Whether each rank is to load what it has saved."""
+        made = plan(str(root), Selection(world_size=self.world))
+        loads = {r.rank: {Path(f.path).parent.name for f in r.files} for r in made.by_rank}
+        return loads == {rank: {self.home(rank)} for rank in range(self.world)}
+
+
+@pytest.mark.parametrize("optimizers", [False, True])
+@pytest.mark.parametrize("grid", [Grid(1, 1, 2, 4), Grid(2, 1, 2, 2), Grid(2, 1, 4, 4)])
+def test_each_rank_loads_the_experts_of_its_place(tmp_path: Path, grid: Grid, optimizers: bool) -> None:
+    """Whatever files lie beside those that tell the parallel sizes."""
+    grid.save(tmp_path, 10, optimizers=optimizers)
+    assert grid.loads_its_own(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [Grid(2, 2, 2, 4), Grid(2, 2, 1, 4)])
+def test_each_save_says_itself_whether_its_names_count_experts(tmp_path: Path, after: Grid) -> None:
+    for n, grid in enumerate((Grid(2, 1, 2, 4), after) * 2, 1):
+        grid.save(tmp_path, 10 * n)
+        assert grid.loads_its_own(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_save_that_lost_a_stage_does_not_hide_the_order_of_the_ranks(tmp_path: Path) -> None:
+    """What is left of it stands where every order has it."""
+    grid = Grid(1, 2, 1, 2, stages_first=True)
+    grid.save(tmp_path, 10)
+    grid.save(tmp_path, 20, lost="mp_rank_00_001")
+    assert grid.loads_its_own(tmp_path)
+
+
+def test_files_of_mindspore_in_the_tree_of_megatron_have_the_places_of_their_directories(
+    tmp_path: Path,
+) -> None:
+    for i, (tp, pp) in enumerate(product(range(2), repeat=2)):
+        one, two = (small_files.mindspore(False, 2 * i + n, step_num=5) for n in (0, 1))
+        files = {"model_optim_rng.ckpt": one, "distrib_optim.ckpt": two}
+        lay(tmp_path / f"iter_0000005/mp_rank_{tp:02d}_{pp:03d}", files)
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("5")
+    made = plan(str(tmp_path), Selection(world_size=8))
+    assert made.checkpoint and (made.checkpoint.layout, made.checkpoint.step) == ("megatron", 5)
+    for r in made.by_rank:
+        assert [f.path.split("/")[-2] for f in r.files] == [f"mp_rank_{r.rank % 2:02d}_{r.rank // 4:03d}"] * 2
+    shutil.rmtree(tmp_path / "iter_0000005/mp_rank_01_001")
+    with pytest.raises(NoneUsable, match="missing-rank"):
+        plan(str(tmp_path), Selection(world_size=8, replicas_all=True))
+
+
+@pytest.mark.parametrize(("sizes", "refused"), [((2, 1), True), ((1, 2), True), ((1, 1), False)])
+@pytest.mark.parametrize("flags", [{}, {"sizes": {"tp": 2}}, {"sizes": {"tp": 1}}, {"replicas_all": True}])
+def test_a_file_that_is_told_to_be_of_one_place_is_given_to_none(
+    tmp_path: Path, sizes: tuple[int, int], refused: bool, flags: dict[str, Any]
+) -> None:
+    args = Namespace(tensor_model_parallel_size=sizes[0], pipeline_model_parallel_size=sizes[1])
+    state = {"model": {"w": small_files.tensor(1)}, "args": args, "iteration": 7}
+    path = put(tmp_path / "weights_7.pt", small_files.saved(state))
+    selection = Selection(world_size=4, level=Level.STRUCTURE, **flags)
+    if refused:
+        why = r"topology-mismatch: \S+weights_7.pt holds the state of one place"
+        with pytest.raises(UsageError, match=why):
+            plan(str(tmp_path), selection)
+    elif "tp" not in flags.get("sizes", {}):
+        assert plan(str(tmp_path), selection).files() == [str(path)]
+
+
+@pytest.mark.parametrize("groups", [{"replicas_all": True}, {"replica_groups": {"": ((0, 1),)}}])
+def test_no_flag_makes_a_file_stand_in_for_another_place(tmp_path: Path, groups: dict[str, Any]) -> None:
+    args = Namespace(tensor_model_parallel_size=2, rank=0, world_size=2)
+    state = {"model": {"w": small_files.tensor(0)}, "args": args, "step": 5}
+    lay(tmp_path / "step_5", {"rank_0.pt": small_files.saved(state), "rank_1.pt": b"PK"})
+    with pytest.raises(NoneUsable) as raised:
+        plan(str(tmp_path), Selection(world_size=2, **groups))
+    codes = {f.code for r in raised.value.plan.rejected for f in r.findings}  # type: ignore[union-attr]
+    assert {"missing-rank", "replica-mismatch"} <= codes
