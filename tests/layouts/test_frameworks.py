@@ -193,7 +193,6 @@ MADE |= {
     "best": callbacks(OFTEN, "best-epoch=4-step=40.ckpt"),
     "last": callbacks(OFTEN, "last.ckpt"),
     "run-end": callbacks(f"run-{OFTEN}", "end-epoch=4.ckpt"),
-    "run-last": callbacks(f"run-{OFTEN}", "last.ckpt"),
     "part-best": callbacks("epoch={e}-part.ckpt", "best-val-epoch=4-step=40.ckpt"),
     "again": (
         "planted",
@@ -501,9 +500,6 @@ TREES = table(
     run-end
         as it is -> end-epoch=4.ckpt => ok
         {cut,empty,rm} end-epoch=4.ckpt -> loads run-epoch=3-step=30.ckpt
-    run-last
-        as it is -> last.ckpt => ok
-        {cut,empty,rm} last.ckpt -> loads run-epoch=3-step=30.ckpt
     part-best
         as it is -> best-val-epoch=4-step=40.ckpt => ok
         {cut,empty,rm} best-val-epoch=4-step=40.ckpt -> loads epoch=3-part.ckpt

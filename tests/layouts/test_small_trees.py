@@ -209,7 +209,7 @@ TREES = table(
         # A damaged one is no checkpoint, whatever its name: a warning, not a question at each restart.
         step_10.pt step_20.pt {tmp,.tmp_30,tmp_30,agent_0,final}.pt:cut -> step_20.pt +no-layout
         then as it is | no_fallback=yes -> exit 2 choice/unplaced-newer
-        step_10.pt step_20.pt agent_0.pt:text -> exit 2 choice/unplaced-newer   # maybe packed, and whole
+        step_10.pt step_20.pt {agent_0.pt,step_300.pt.zst}:text -> exit 2 choice/unplaced-newer   # maybe packed, and whole
         step_10.pt step_20.pt agent_0.pt agent_1.pt:cut -> exit 2 choice/unplaced-newer
         # An empty directory in the place of a file is told, also where no number says that it was the newest.
         step_10.pt last.pt:whole20;rm last.pt;mkdir last.pt -> step_10.pt +unfinished-save
