@@ -181,8 +181,34 @@ TREES = table(
 )
 
 
+SHARDS = {f"w{n}": f"model-0000{n}-of-00002.safetensors" for n in (1, 2)}
+INDEX = json.dumps({"metadata": {"total_size": 96}, "weight_map": SHARDS})
+NAME = "model.safetensors.index.json"
+
+
+TREES += table(
+    f"""
+    hf-trainer/epochs
+        # The Trainer loads a whole model before any index: a stale one is to be removed. Without, it is not passed over.
+        rm checkpoint-8/model.safetensors; checkpoint-8/pytorch_model.bin:model8=; put checkpoint-8/{NAME} {INDEX}
+            -> checkpoint-8 +missing-part
+        rm checkpoint-8/model.safetensors; put checkpoint-8/{NAME} {INDEX} -> checkpoint-6 -missing-part
+    planted
+        # from_pretrained may take it before pytorch_model.bin.
+        pytorch_model.bin:model1; put {NAME} {INDEX} -> loads pytorch_model.bin
+        then as it is -> pytorch_model.bin +missing-part
+        then rm {NAME} -> pytorch_model.bin
+        then put {NAME} {INDEX}; rm pytorch_model.bin -> exit 4 choice/none-usable -missing-part
+        model.safetensors:tensors1; put {NAME} {INDEX} -> loads model.safetensors
+        then as it is -> model.safetensors +missing-part
+        then rm {NAME} -> model.safetensors
+        then put {NAME} {INDEX}; rm model.safetensors -> exit 4 choice/none-usable -missing-part
+    """
+)
+
+
 @pytest.mark.parametrize(("tree", "asked"), TREES)
-def test_each_file_of_an_engine_is_needed(tree: str, asked: list[Question], tmp_path: Path) -> None:
+def test_each_file_is_needed_or_stands_for_another(tree: str, asked: list[Question], tmp_path: Path) -> None:
     hold(tree, asked, tmp_path)
 
 
@@ -211,39 +237,6 @@ def test_a_node_may_have_the_files_of_its_own_ranks_alone(home: str, tmp_path: P
 
 # --- Files of one save of Hugging Face's and PaddleNLP's Trainers and of Accelerate that stand for each
 # other, or say that the save has ended, or are one rank's alone.
-
-
-SHARDS = {f"w{n}": f"model-0000{n}-of-00002.safetensors" for n in (1, 2)}
-INDEX = json.dumps({"metadata": {"total_size": 96}, "weight_map": SHARDS})
-NAME = "model.safetensors.index.json"
-
-
-INDEXES = table(
-    f"""
-    hf-trainer/epochs
-        # The Trainer loads a whole model before any index: a stale one is to be removed. Without, it is not passed over.
-        rm checkpoint-8/model.safetensors; checkpoint-8/pytorch_model.bin:model8=; put checkpoint-8/{NAME} {INDEX}
-            -> checkpoint-8 +missing-part
-        rm checkpoint-8/model.safetensors; put checkpoint-8/{NAME} {INDEX} -> checkpoint-6 -missing-part
-    planted
-        # from_pretrained may take it before pytorch_model.bin.
-        pytorch_model.bin:model1; put {NAME} {INDEX} -> loads pytorch_model.bin
-        then as it is -> pytorch_model.bin +missing-part
-        then rm {NAME} -> pytorch_model.bin
-        then put {NAME} {INDEX}; rm pytorch_model.bin -> exit 4 choice/none-usable -missing-part
-        model.safetensors:tensors1; put {NAME} {INDEX} -> loads model.safetensors
-        then as it is -> model.safetensors +missing-part
-        then rm {NAME} -> model.safetensors
-        then put {NAME} {INDEX}; rm model.safetensors -> exit 4 choice/none-usable -missing-part
-    """
-)
-
-
-@pytest.mark.parametrize(("tree", "asked"), INDEXES)
-def test_what_an_index_without_its_shards_stands_for(
-    tree: str, asked: list[Question], tmp_path: Path
-) -> None:
-    hold(tree, asked, tmp_path)
 
 
 @pytest.mark.parametrize(

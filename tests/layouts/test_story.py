@@ -12,7 +12,8 @@ import pytest
 import timed
 from fixture_trees import tree_of
 from in_process import executed
-from small_files import megatron, megatron_state, saved, tensor
+from run_helpers import megatron
+from small_files import megatron_state, saved, tensor
 
 from ckpt_tools.api import latest, plan
 from ckpt_tools.errors import CkptError
@@ -29,15 +30,6 @@ ALONE = "It holds weights only: the optimizer starts from scratch."
 
 def put(root: Path, name: str, data: bytes | str, at: float) -> None:
     timed.put(root / name, data, at)
-
-
-def shards(root: Path, *steps: int) -> Path:
-    """Megatron's files of two tensor parallel ranks, one a second; the tracker names the last."""
-    for at, step in enumerate(steps):
-        for tp in range(2):
-            put(root, f"iter_{step:07d}/mp_rank_{tp:02d}/model_optim_rng.pt", megatron(step, tp, 2, 1, 2), at)
-    put(root, LATEST, str(steps[-1]), len(steps))
-    return root
 
 
 def state(step: int, rank: int) -> bytes:
@@ -91,7 +83,7 @@ How many ranks, and who says so
 
 
 def test_the_newest_is_chosen(tmp_path: Path) -> None:
-    lines = told(shards(tmp_path, 10, 20))
+    lines = told(megatron(tmp_path, (10, 20)))
     assert lines[0] == f"Resume from step 20, the newest checkpoint. {ALONE}"
     assert "  arguments: --load ROOT --ckpt-step 20" in lines
     expected = f"""\
@@ -104,7 +96,7 @@ def test_the_newest_is_chosen(tmp_path: Path) -> None:
 
 
 def test_a_fallback_names_what_was_found(tmp_path: Path) -> None:
-    put(shards(tmp_path, 10, 20), "iter_0000020/mp_rank_01/model_optim_rng.pt", b"PK", 1)
+    put(megatron(tmp_path, (10, 20)), "iter_0000020/mp_rank_01/model_optim_rng.pt", b"PK", 1)
     lines = told(tmp_path, verbose=False)
     why = "Step 20 was skipped: rank 1 has no good copy. 10 steps of training are lost."
     assert lines[0] == f"Resume from step 10. {ALONE} {why}"
@@ -158,7 +150,7 @@ def test_a_substitute_and_its_proof(tmp_path: Path) -> None:
 
 
 def test_a_level_that_reads_less_says_what_it_left_out(tmp_path: Path) -> None:
-    shards(tmp_path, 10)
+    megatron(tmp_path, (10,))
     size = sum(p.stat().st_size for p in tmp_path.glob("iter*/*/*"))
     assert told(tmp_path, level=Level.STRUCTURE)[-3:] == [
         "What was not looked at",
@@ -169,7 +161,7 @@ def test_a_level_that_reads_less_says_what_it_left_out(tmp_path: Path) -> None:
 
 
 def test_none_usable_is_told_too(tmp_path: Path) -> None:
-    shards(tmp_path, 10, 20)
+    megatron(tmp_path, (10, 20))
     for step in (10, 20):
         put(tmp_path, f"iter_{step:07d}/mp_rank_01/model_optim_rng.pt", b"PK", step)
     lines = steady(page(failed(tmp_path, Selection())), tmp_path)
@@ -194,7 +186,7 @@ def test_nothing_there(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_long_list_is_cut_in_the_middle_of_nothing(tmp_path: Path) -> None:
     """Checkpoints that nobody looked at are counted from the ninth on; those that lost never are."""
-    lines = told(shards(tmp_path, *range(1, 15)))
+    lines = told(megatron(tmp_path, range(1, 15)))
     at = lines.index("Checkpoints, best first (14)")
     rest = ["  8. step 7, iter_0000007: not looked at", "  and 6 more: not looked at"]
     assert lines[at + 8 : at + 10] == rest
@@ -208,7 +200,7 @@ def test_a_long_list_is_cut_in_the_middle_of_nothing(tmp_path: Path) -> None:
 
 
 def test_latest_tells_only_of_its_own_rank(tmp_path: Path) -> None:
-    shards(tmp_path, 10)
+    megatron(tmp_path, (10,))
     lines = steady(page(latest(str(tmp_path), Selection(rank=1))), tmp_path)
     assert sum("model_optim_rng.pt" in line for line in lines) == 1
     assert not any("nobody loads" in line for line in lines)  # rank 0 loads the other
@@ -225,7 +217,7 @@ def run(*words: str) -> tuple[int, str, str]:
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     # whether a file is old enough for its verdict to be kept is a matter of time
     monkeypatch.setenv("CKPT_NO_CACHE", "1")
-    return shards(tmp_path / "run", 10, 20)
+    return megatron(tmp_path / "run", (10, 20))
 
 
 @pytest.mark.slow
