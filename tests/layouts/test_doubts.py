@@ -25,7 +25,6 @@ from ckpt_tools.errors import CkptError, NoneUsable, NotRecognised
 from ckpt_tools.guard import seal
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.output.plan import render
 
 
 def save(root: Path, step: int, at: float, *, whole: bool = True) -> None:
@@ -42,16 +41,6 @@ def said(findings: Sequence[Finding], root: Path) -> list[tuple[str, str]]:
 def beyond(step: int) -> tuple[str, str]:
     why = "is newer than the choice, but has no metadata file, which is written last"
     return f"the checkpoint of step {step} {why}", f"step-{step}"
-
-
-@pytest.mark.slow
-def test_a_newer_unfinished_save_is_a_warning_and_an_older_one_is_not(tmp_path: Path) -> None:
-    for at, (step, whole) in enumerate(((10, False), (20, True), (30, False), (40, False))):
-        save(tmp_path, step, at, whole=whole)
-    made = plan(str(tmp_path))
-    assert (made.resume_step, said(made.warnings, tmp_path)) == (20, [beyond(40), beyond(30)])
-    for text, where in (beyond(40), beyond(30)):
-        assert f"warning: {where}\n  {text} [unfinished-save]\n" in render(made)
 
 
 @pytest.mark.slow

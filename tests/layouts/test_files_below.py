@@ -258,11 +258,6 @@ def test_each_rank_has_its_own_random_numbers(name, world, files, new, tmp_path:
     assert made.resume.path is not None and latest.list_paths(made) == f"{made.resume.path}\n"
 
 
-def test_ranks_that_are_not_known_are_not_told_apart(tmp_path: Path) -> None:
-    made = plan(str(tree_of("accelerate/steps", tmp_path)))
-    assert not made.by_rank and any(f.role == "rng" for f in made.shared)
-
-
 def test_random_numbers_that_are_lost_are_told_once(tmp_path: Path) -> None:
     root = tree_of("hf-trainer/sharded", tmp_path)
     (root / "checkpoint-20/rng_state_1.pth").unlink()

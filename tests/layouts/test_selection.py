@@ -14,6 +14,7 @@ import pytest
 from fixture_trees import materialise
 from in_process import executed
 from places import LAYOUT_TREES
+from run_helpers import megatron
 from small_files import PAYLOAD, mindspore, saved, tensor
 from timed import put
 from told_trees import Question, hold, table
@@ -104,30 +105,10 @@ def test_of_several_runs_the_hint_names_the_flag_that_tells_them_apart(case: Pat
 
 def test_runs_that_are_alike_but_for_a_number_may_be_ranks_and_none_is_offered(tmp_path: Path) -> None:
     for n in (0, 2):
-        for step in (10, 20):
-            iteration(tmp_path / f"x_{n}", step, 60 * step)
+        megatron(tmp_path / f"x_{n}")
     with pytest.raises(UsageError, match="holds several runs") as raised:
         plan(tmp_path)
     assert raised.value.hint == "choose one with --run RUN"
-
-
-def checkpoint_path(root: Path, run: str) -> str:
-    chosen = plan(root, Selection(run=run)).checkpoint
-    assert chosen is not None
-    return chosen.path
-
-
-def test_the_name_of_a_run_is_its_path_below_the_root(tmp_path: Path) -> None:
-    """Not that of another in which a directory is called so."""
-    for place in ("a", "b/a"):
-        iteration(tmp_path / place, 10, 60)
-    assert checkpoint_path(tmp_path, "a") == str(tmp_path / "a/iter_0000010")
-    assert checkpoint_path(tmp_path, "b/a") == str(tmp_path / "b/a/iter_0000010")
-
-
-def iteration(root: Path, step: int, at: int) -> None:
-    state = saved({"model": {"w": tensor(step)}, "iteration": step})
-    put(root / f"iter_{step:07d}/mp_rank_00/model_optim_rng.pt", state, at)
 
 
 def run(*words: str) -> tuple[int, str, str]:
@@ -148,7 +129,7 @@ def run(*words: str) -> tuple[int, str, str]:
 def test_a_tracker_that_names_nothing_is_told_with_what_to_ask_instead(
     text: str | None, says: str, tmp_path: Path
 ) -> None:
-    iteration(tmp_path, 10, 0)
+    megatron(tmp_path, (10,), tracker=False)
     if text is not None:
         put(tmp_path / LATEST, text)
     for command in ("plan", "latest"):
@@ -167,7 +148,7 @@ def test_a_tracker_that_names_nothing_is_told_with_what_to_ask_instead(
     ],
 )
 def test_it_may_not_contradict_the_order(flags: str, says: str | None, tmp_path: Path) -> None:
-    iteration(tmp_path, 10, 0)
+    megatron(tmp_path, (10,), tracker=False)
     code, _, err = run("plan", str(tmp_path), *flags.split())
     assert code == (2 if says else 0)
     assert not says or (says in err and "--resume-from" in err and "hint: " in err)
@@ -209,11 +190,6 @@ def test_prefer_and_max_step(gasps: Path, asked: dict[str, Any], expected: int, 
             put(file, b"PK")
         made = plan(str(gasps), Selection(save_interval=10, **asked))
         assert (made.resume_step, [r.checkpoint.step for r in made.rejected]) == (45, [30, 20])
-
-
-def test_nothing_below_the_limit_is_not_the_same_as_nothing(gasps: Path) -> None:
-    with pytest.raises(NoneUsable, match="--kind or --max-step hides them all"):
-        plan(str(gasps), Selection(max_step=19, allow_none=True))
 
 
 # --- --prove-replicas

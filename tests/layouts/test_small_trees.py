@@ -158,6 +158,9 @@ TREES = table(
         exp_a/step_1/model.pt:whole1 exp_b/step_2/model.pt:whole2 -> exit 2 tree/several-runs
         bert_step_1/state.pt:whole1 gpt_step_2/state.pt:whole2 -> exit 2 tree/several-runs
         exp/checkpoint-10/:trainer {exp_20250131,exp_old}/checkpoint-10/:trainer -> exit 2 tree/several-runs
+        # The name of a run is its path below ROOT, and not that of another in which a directory is called so.
+        a/iter_0000010/:megatron b/a/iter_0000010/:megatron | run=a -> a/iter_0000010 +missing-tracker
+        then as it is | run=b/a -> b/a/iter_0000010 +missing-tracker
         # Steps of a recipe.
         step1_sft/state.pt:whole90 step2_reward/state.pt:whole30 -> exit 2 tree/several-runs
         # Members of an ensemble.

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import pytest
 import small_files
 import torch
-from places import FIXTURES
 from timed import lay, put
 
 from ckpt_tools.api import plan, verify
@@ -373,15 +372,6 @@ def test_no_job_loads_a_part_of_the_places_of_a_grid(
     write(tmp_path, writer, {10: 4, 20: 4})
     with pytest.raises(UsageError, match="topology-mismatch"):
         plan(str(tmp_path), Selection(world_size=world))
-
-
-def test_the_ranks_of_a_shared_set_are_those_of_the_choice(tmp_path: Path) -> None:
-    """Not those of a newer save that has lost the file of the highest rank."""
-    root = tmp_path / "run"
-    shutil.copytree(FIXTURES / "layouts/dcp/two/tree", root)
-    (root / "step-20" / "__1_0.distcp").unlink()
-    made = plan(str(root))
-    assert (made.resume_step, made.world_size, made.saved_world_size) == (10, 2, 2)
 
 
 # --- Megatron's formats torch_dcp, fsdp_dtensor and zarr, and torch_dist without its last file: the commit
