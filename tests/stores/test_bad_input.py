@@ -19,7 +19,7 @@ from stores.asking import NEWEST as FILE
 from stores.asking import TREE, as_user, ask, variables
 from stores.bucket import Bucket
 from stores.proxy import Proxy
-from stores.s3_contents import options
+from stores.s3 import options
 from stores.serving import Handler, Server, serving
 
 SHARDED = FIXTURES / "layouts/hf-trainer/sharded/tree"

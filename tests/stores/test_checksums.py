@@ -16,7 +16,7 @@ import pytest
 from stores.bucket import Bucket
 from stores.faults import denied, expired_token
 from stores.proxy import Proxy, Rule
-from stores.s3_contents import ACCESS, SECRET, s3_of
+from stores.s3 import ACCESS, SECRET, s3_of
 
 from ckpt_tools.checksum.combine import CRC32, CRC32C, CRC64NVME
 from ckpt_tools.checksum.store_sums import to_work_out, work_out

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from fsspec.registry import _registry
 from stores.asking import TREE
-from stores.azure_contents import ACCOUNT
-from stores.azure_contents import KEY as AZURE_KEY
+from stores.azurite import ACCOUNT
+from stores.azurite import KEY as AZURE_KEY
 from stores.bucket import Bucket
 from stores.faults import Status
 from stores.proxy import Proxy, Rule
-from stores.s3_contents import ACCESS, SECRET
+from stores.s3 import ACCESS, SECRET
 from stores.serving import Handler, Server, serving
 
 from ckpt_tools import cli, verify
@@ -319,16 +320,20 @@ def test_nobody_asks_a_public_bucket_of_google(desk: Desk, gcs: Bucket) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "module", "extra"),
-    [("s3://bucket", "obstore", "cloud"), ("sftp://host", "fsspec", "fsspec"), ("s3://bucket", "botocore", "cloud")],
+    ("url", "module", "says"),
+    [
+        ("s3://bucket", "obstore", "pip install 'ckpt-tools[cloud]'"), ("s3://bucket", "botocore", "pip install 'ckpt-tools[cloud]'"),
+        ("sftp://host", "fsspec", "pip install 'ckpt-tools[fsspec]'"), ("hf://org/model", "huggingface_hub", "huggingface_hub"),
+    ],
 )  # fmt: skip
-def test_what_is_not_installed_is_named(url: str, module: str, extra: str, desk: Desk) -> None:
+def test_what_is_not_installed_is_named(url: str, module: str, says: str, desk: Desk) -> None:
     desk.env(**({"AWS_PROFILE": "work"} if module == "botocore" else KEYS))
+    desk.patch.delitem(_registry, "hf", raising=False)
     for name in [n for n in sys.modules if n == module or n.startswith(f"{module}.")]:
         desk.patch.delitem(sys.modules, name)
     desk.patch.setitem(sys.modules, module, None)  # an import of it fails
-    code, said = desk.ls(url, endpoint="http://127.0.0.1:1") if extra == "cloud" else desk.ls(url)
-    assert code == 5 and f"pip install 'ckpt-tools[{extra}]'" in said, said
+    code, said = desk.ls(url, endpoint="http://127.0.0.1:1") if url[:2] == "s3" else desk.ls(url)
+    assert code == 5 and says in said, said
 
 
 # -- who else reads ------------------------------------------------------------------------------------------

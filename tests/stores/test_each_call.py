@@ -1,21 +1,29 @@
 """Whichever of a command's calls to a store goes wrong: the answer is the usual one, that nobody could look, or
 what is seen; nothing older is chosen without a word, nothing half written is taken for whole, and the next
-command goes on where this one was ended.
+command goes on where this one was ended. A bit that is flipped on its way leads to no older checkpoint and no verdict:
+what gives orders is read so that a flip shows, and what looks damaged is read once more, whoever reads it. And nothing
+is deleted on the ground of what could not be read.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 from places import FIXTURES
-from stores.asking import Said, ask
-from stores.calls import FAULTS, Call, Desk, Fault, contents, desk_of
-from stores.commands import READERS
+from stores.asking import NEWEST, READERS, Said, ask
+from stores.calls import FAULTS, URL, Call, Desk, Fault, contents, desk_of
+
+from ckpt_tools import api
+from ckpt_tools.model.report import Level
+from ckpt_tools.reading.engines import Engine
 
 TREES = {
     "megatron": ("megatron/tp", "iter_0000010", "iter_0000030", "mp_rank_00/model_optim_rng.pt"),
@@ -53,9 +61,10 @@ WRITE = ("seal", "watch --seal", "prune")
 
 @pytest.fixture
 def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Desk]:
-    case, old, new, file = TREES[request.param]
+    case, old, new, file = TREES.get(request.param, (request.param, "", "", ""))
     with desk_of(FIXTURES / f"layouts/{case}/tree", tmp_path) as made:
         made.words = {"old": old, "new": new, "file": file, "local": str(made.tree)}
+        made.fresh()
         yield made
 
 
@@ -209,7 +218,6 @@ def test_each_call_that_goes_wrong(desk: Desk, command: str) -> None:
 @pytest.mark.parametrize("desk", ["dcp"], indirect=True)
 def test_who_watches_takes_an_index_that_nobody_can_read_for_no_damage(desk: Desk, what: str) -> None:
     """Not where its verdict is known of an earlier command, either."""
-    desk.fresh()
     assert desk.ask(LINES["watch --seal"]).code == 0
     desk.fresh()
     fault = Fault(what, Call("read", "run/step-10/.metadata", 1), stays=True)
@@ -217,3 +225,87 @@ def test_who_watches_takes_an_index_that_nobody_can_read_for_no_damage(desk: Des
     assert fault.met and said.code != 1, said.text
     events = [event for line in said.printed.splitlines() if "step" in (event := json.loads(line))]
     assert {event["step"]: event["state"] for event in events} == {10: "unknown", 20: "good"}
+
+
+# ---- flipped on its way
+
+ORDERS = {
+    "megatron/tp": ("--order", "tracker"), "deepspeed/zero1": ("--order", "tracker"), "dcp/two": (), "hf-trainer/sharded": (),
+    "tensorflow/manager": (),
+}  # fmt: skip
+
+
+@pytest.mark.share(3)
+@pytest.mark.parametrize(("desk", "more"), ORDERS.items(), ids=ORDERS, indirect=["desk"])
+def test_what_gives_orders(desk: Desk, more: tuple[str, ...]) -> None:
+    """Other bytes in the first and in the second answer about each key, and in each answer others."""
+    line = " ".join(("plan @ --json --level structure", *more))
+    usual = desk.ask(line)
+    assert usual.code == 0
+    read = dict.fromkeys(call.key for call in desk.store.calls if call.kind == "read")
+    orders = [key for key in read if not key.endswith((*ARCHIVES, ".safetensors"))]
+    assert orders
+    for key, what, number in product(orders, ("flipped", "other digits"), (1, 2, 0)):
+        if number or what == "other digits":
+            fault = Fault(what, Call("read", key, number), stays=not number)
+            said = desk.ask(line, fault)
+            assert fault.met or number == 2, fault
+            same = said.code == 0 and said.json["fingerprint"] == usual.json["fingerprint"]
+            assert same or said.code == 5, (fault, said.text)
+
+
+@pytest.mark.parametrize("desk", ["megatron/tp"], indirect=True)
+def test_what_workers_read(desk: Desk) -> None:
+    for save in ("iter_0000010", "iter_0000020"):
+        shutil.rmtree(desk.top / "run" / save)
+    calls, key = desk.behind(None).calls, f"run/{NEWEST}"
+    with ThreadPoolExecutor(2) as threads:
+        engine = Engine(threads, "threads")
+        api.verify([f"{URL}/run"], Level.CONTENT, engine=engine)
+        numbers = [c.number for c in calls if c.kind == "read" and c.key == key]
+        for number in numbers[:: max(1, len(numbers) // 4)]:
+            fault = Fault("garbled", Call("read", key, number), stays=False)
+            desk.behind(fault)
+            done = api.verify([f"{URL}/run"], Level.CONTENT, engine=engine)
+            reports = (row.report for row in done.files)
+            verdicts = {r.path.rpartition("/run/")[2]: r.verdict.value for r in reports}
+            assert fault.met and verdicts.pop(NEWEST) in ("ok", "unknown"), (fault, done)
+            assert set(verdicts.values()) == {"ok"}
+
+
+# ---- no reason to delete
+
+PRUNE = "prune @ --keep-last 1 --damaged --apply --json --state-dir home/pruned"
+UNREADABLE = [("denied", True), ("garbled", False), ("gone", True), ("refused", True), ("broken off", True)]
+PRUNED = ("dcp/two", "megatron/tp", "hf-trainer/sharded", "tensorflow/manager", "deepspeed/zero1")
+UNREAD = [
+    pytest.param("dcp/two", r"/(\.metadata|__0_0.distcp)$", 2, id="prune"),
+    *(pytest.param(case, "", None, id=f"{case}-prune", marks=pytest.mark.exhaustive) for case in PRUNED),
+]
+"""The tree, the keys that meet a fault, and how many faults."""
+
+
+def left_by(desk: Desk, fault: Fault | None) -> set[str]:
+    """The keys that are there after the command."""
+    desk.fresh()
+    said = desk.ask(PRUNE, fault)
+    assert said.code != 70, said.text
+    return set(contents(desk.top))
+
+
+@pytest.mark.share(2)
+@pytest.mark.slow
+@pytest.mark.parametrize(("desk", "of", "most"), UNREAD, indirect=["desk"])
+def test_what_cannot_be_read_is_no_reason(desk: Desk, of: str, most: int | None) -> None:
+    whole = {f"run/{path.relative_to(desk.tree)}" for path in desk.tree.rglob("*") if path.is_file()}
+    left = left_by(desk, None)
+    assert left < whole
+    keys = dict.fromkeys(c.key for c in desk.store.calls if c.kind == "read" and re.search(of, c.key))
+    assert keys
+    for key in keys:
+        for what, stays in UNREADABLE[:most]:
+            fault = Fault(what, Call("read", key, 1), stays)
+            now = left_by(desk, fault)
+            assert fault.met and now in (whole, left), (fault, sorted(left - now))
+            if stays and key in left:  # what all else would be kept for
+                assert now == whole, fault

@@ -10,13 +10,12 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from stores.asking import NEWEST, TREE
+from stores.asking import NEWEST, READERS, TREE, WRITERS
 from stores.behind_proxy import Behind, behind_proxy
 from stores.bucket import Bucket
-from stores.commands import READERS, WRITERS
 from stores.faults import Corrupt
 from stores.proxy import Proxy, Rule
-from stores.s3_contents import s3_of
+from stores.s3 import s3_of
 
 TRACKER = "latest_checkpointed_iteration.txt"
 SIZE = (TREE / NEWEST).stat().st_size

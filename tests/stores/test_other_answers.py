@@ -13,10 +13,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from stores.asking import NEWEST, TREE, Said
+from stores.asking import NEWEST, PLANS, READERS, TREE, WRITERS, Said
 from stores.behind_proxy import Behind, behind_proxy
 from stores.bucket import Bucket
-from stores.commands import PLANS, READERS, WRITERS
 from stores.faults import Cut, Otherwise, Short, ShortLength, Status, expired_token, unavailable
 from stores.proxy import Fault, Proxy, Rule
 

@@ -94,3 +94,18 @@ def test_a_link_to_a_file_is_the_file(sftp: Bucket, monkeypatch: pytest.MonkeyPa
     assert found["linked"].size == 3
     assert found["linked"][1:] == found["blob"][1:]
     assert bytes(store.read(found["linked"], 0, 3)[0]) == b"123"
+
+
+@pytest.mark.parametrize(
+    ("url", "cause"),
+    [
+        ("sftp://127.0.0.1:1/data", "nothing answers at the store's address"),
+        ("nowhere://host/run", "no such kind of store is known"),
+        ("http://127.0.0.1:1/model.pt", "nothing answers at the store's address"),
+    ],
+)
+def test_the_cause_is_named(url: str, cause: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CKPT_STORE_OPTION", "max_retries=0")
+    with pytest.raises(CannotLook, match=cause) as error:
+        api.scan(url)
+    assert "docs/stores.md" in error.value.hint

@@ -24,9 +24,8 @@ from stores.azurite import Azurite
 from stores.bucket import Bucket
 from stores.fixtures import new_name
 from stores.gcs import Gcs
-from stores.moto_s3 import MotoS3
 from stores.rclone import RcloneS3
-from stores.s3_contents import S3Contents
+from stores.s3 import MotoS3, S3Contents
 
 HAS_MORE = {
     "etag": "which object it was",

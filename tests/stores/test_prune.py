@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from run_helpers import ckpt, megatron
 from stores.bucket import Bucket
-from stores.environment import of_user, reached
 from stores.faults import Before, Cut, Status
 from stores.proxy import Proxy, Rule
-from stores.s3_contents import s3_of
+from stores.s3 import of_user, reached, s3_of
 
 from ckpt_tools.api import plan
 from ckpt_tools.errors import CannotLook, CkptError, UsageError

@@ -13,7 +13,7 @@ import pytest
 from fsspec.config import conf
 from stores.asking import TREE, as_user, ask
 from stores.bucket import Bucket
-from stores.directory import Directory
+from stores.sftp import Directory
 
 from ckpt_tools.storage.stores.filesystem import FileSystem, _object
 from ckpt_tools.storage.stores.mounts import tree_of

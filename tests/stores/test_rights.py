@@ -5,28 +5,69 @@ right that is missing is named, and never good news.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import parse_qs
 
 import pytest
-from stores import commands
+from stores import asking
 from stores.asking import TREE, Said
 from stores.behind_proxy import Behind, behind_proxy
 from stores.bucket import Bucket
-from stores.policy import READ, Policy, right_of
-from stores.proxy import Proxy, Rule
+from stores.faults import denied
+from stores.proxy import Exchange, Proxy, Rule, Seen
+
+READ = frozenset({"s3:ListBucket", "s3:GetObject"})
+"""What every command needs that only reads."""
+
+
+def right_of(seen: Seen) -> str:
+    """The action that a request is."""
+    query = parse_qs(seen.query, keep_blank_values=True)
+    if seen.method == "GET" and "list-type" in query:
+        return "s3:ListBucket"
+    if seen.method in ("GET", "HEAD"):
+        of_parts = "s3:GetObjectAttributes" if "attributes" in query else "s3:GetObject"
+        return "s3:GetObjectVersion" if "versionId" in query else of_parts
+    return "s3:PutObject" if seen.method == "PUT" else "s3:DeleteObject"
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A proxy's rule, as AWS evaluates a policy: ``rights`` on what lies below ``prefix``; all of the bucket where that is
+    empty. Whoever may list only below a prefix is told 403 also where there is no such object (API reference, GetObject).
+    """
+
+    rights: Collection[str]
+    prefix: str = "run/"
+
+    def meet(self, exchange: Exchange) -> None:
+        right = right_of(exchange.seen)
+        listed = parse_qs(exchange.seen.query).get("prefix", [""])[0]
+        below = listed if right == "s3:ListBucket" else exchange.seen.path.lstrip("/").partition("/")[2]
+        # a batch of deletions names its keys in the body
+        mine = below.startswith(self.prefix) or (right == "s3:DeleteObject" and not below)
+        answer = exchange.ask() if right in self.rights and mine else None
+        if answer is None or (answer.status == 404 and self.prefix):
+            if answer is not None:
+                answer.whole()
+            denied().meet(exchange)
+        else:
+            exchange.send(answer)
+
 
 READERS = {
-    **commands.READERS,
+    **asking.READERS,
     "verify --by-store": "verify @ --by-store --json",
     "prune": "prune @ --keep-last 1 --settle 0s --json --state-dir home/pruned",
     "seal --seal-dir": "seal @ --seal-dir home/seals --json",
     "report": "report @ -o page.html",
 }
 WRITERS = {
-    "seal": commands.WRITERS["seal"],
+    "seal": asking.WRITERS["seal"],
     "watch --seal": "watch @ --once --seal --settle 0s --state-dir home/watched",
-    "prune --apply": commands.WRITERS["prune"],
+    "prune --apply": asking.WRITERS["prune"],
 }
 OWN = {"seal": "s3:PutObject", "watch --seal": "s3:PutObject", "prune --apply": "s3:DeleteObject"}
 """The right that a writer needs beside those of a reader."""

@@ -6,16 +6,17 @@ from __future__ import annotations
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers import flipped
 from run_helpers import SAY, ckpt, megatron
-from stores.asking import as_user, ask
+from stores.asking import TREE, as_user, ask, variables
 from stores.bucket import Bucket
-from stores.environment import of_user as env
-from stores.s3_contents import s3_of
+from stores.s3 import of_user as env
+from stores.s3 import s3_of
 
 from ckpt_tools.storage.stores import mounts
 
@@ -210,3 +211,33 @@ def test_a_configuration_file_names_a_url(s3: Bucket, tmp_path: Path, home: Path
     (home / "ckpt.toml").write_text(f'root = "{root}"\norder = "step"\n')
     done = ckpt("latest", "--rank", "0", "--config", "ckpt.toml", env=env(s3, tmp_path), cwd=home)
     assert done.stdout.startswith(f"{root}/iter_0000020/"), done.stderr
+
+
+def test_two_nodes_come_to_one_checkpoint(s3: Bucket, tmp_path: Path) -> None:
+    """Both of them see the store whole."""
+    s3.upload(megatron(tmp_path / "run", world=4), "run")
+
+    def node(n: int) -> tuple[int, str, str]:
+        nodes = ("--agree", "--nodes", "2", "--node", str(n), "--world-size", "4", "--timeout", "1000")
+        words = ("run", f"{s3.url}/run", "--order", "step", *nodes, "--job", "j")
+        own = env(s3, tmp_path / f"{n}")
+        done = ckpt(*words, "--plan-dir", str(tmp_path / "shared"), "--", *SAY, env=own)
+        return done.returncode, done.stdout, done.stderr
+
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(node, range(2)))
+    assert [code for code, _, _ in answers] == [0, 0], answers
+    told = [json.loads(out)[1] for _, out, _ in answers]
+    assert [t["CKPT_ARGS"] for t in told] == [f"--load {s3.url}/run --ckpt-step 20"] * 2
+    assert told[0]["CKPT_FINGERPRINT"] == told[1]["CKPT_FINGERPRINT"]
+
+
+def test_steps_of_a_url_are_offered(gcs: Bucket, tmp_path: Path) -> None:
+    gcs.upload(TREE, "run")
+    asked = {
+        "_CKPT_COMPLETE": "complete_fish",
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        "_TYPER_COMPLETE_ARGS": f"ckpt plan {gcs.url}/run --max-step ",
+    }
+    done = ckpt(env={**variables(gcs), **asked}, cwd=tmp_path)
+    assert (done.stdout.split(), done.stderr) == (["30", "20", "10"], "")

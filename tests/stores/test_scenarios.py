@@ -16,9 +16,8 @@ from helpers import flipped
 from stores.asking import TREE, Said, as_user, ask
 from stores.behind_proxy import Behind, behind_proxy
 from stores.bucket import Bucket
-from stores.exchange import Answer, Exchange
 from stores.faults import Corrupt, Cut, Hook, Short, Status, denied, expired_token, too_many, unavailable
-from stores.proxy import Fault, Proxy, Rule
+from stores.proxy import Answer, Exchange, Fault, Proxy, Rule
 
 from ckpt_tools.storage.stores import mounts
 

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from run_helpers import ckpt, megatron
 from stores.bucket import Bucket
-from stores.environment import of_user
 from stores.faults import Before, Corrupt, Status
 from stores.proxy import Proxy, Rule
-from stores.s3_contents import s3_of
+from stores.s3 import of_user, s3_of
 
 from ckpt_tools import guard
 

@@ -21,9 +21,9 @@ from run_helpers import CKPT, CLEAN, SAY, broken_body, ckpt, megatron, torchrun_
 from small_files import deepspeed_model, deepspeed_zero
 from stores.asking import variables
 from stores.bucket import Bucket
-from stores.environment import of_s3
 from stores.faults import Corrupt, Cut, Hook, Short
 from stores.proxy import Fault, Proxy, Rule
+from stores.s3 import of_s3
 
 from ckpt_tools import api
 from ckpt_tools.errors import CannotLook

@@ -17,11 +17,9 @@ import pytest
 from helpers import flipped
 from stores.asking import TREE
 from stores.bucket import Bucket
-from stores.environment import of_s3
-from stores.exchange import Seen
 from stores.faults import Corrupt, Hook, denied
-from stores.proxy import Proxy, Rule
-from stores.s3_contents import s3_of
+from stores.proxy import Proxy, Rule, Seen
+from stores.s3 import of_s3, s3_of
 
 import ckpt_tools
 from ckpt_tools.checksum.combine import CRC32C

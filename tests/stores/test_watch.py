@@ -14,9 +14,9 @@ from run_helpers import megatron
 from stores.asking import as_user
 from stores.bucket import Bucket
 from stores.calls import URL, Call, Calls, Fault
-from stores.environment import reached
 from stores.faults import Status, unavailable
 from stores.proxy import Proxy, Rule
+from stores.s3 import reached
 
 from ckpt_tools.guard.watch import WatchOptions
 from ckpt_tools.guard.watch.loop import Watcher

@@ -110,3 +110,28 @@ def as_user(home: Path, bucket: Bucket) -> Iterator[None]:
 def ask(*words: str) -> Said:
     """Run a command line; within ``as_user``."""
     return Said(*executed(words))
+
+
+# ---- commands, of which @ is the tree; what they write here lies in ``home``
+
+PLANS = {
+    "plan": "plan @ --json",
+    "plan of the tracker": "plan @ --order tracker --json",
+    "latest": "latest @ --rank 0 --json",
+    "hook": "hook @ --json --plan-dir home/plans",
+    "stage": "stage @ home/ssd --json",
+}
+"""Those that choose a checkpoint."""
+READERS = {
+    "ls": "ls @ --json",
+    "verify": "verify @ --level content --json",
+    "verify a file": f"verify @/{NEWEST} --level content --json",
+    "show": f"show @/{NEWEST} --json",
+    "diff": f"diff {TREE}/iter_0000030 @/iter_0000030 --json",
+    **PLANS,
+    "watch": "watch @ --once --settle 0s --state-dir home/watched",
+}
+WRITERS = {
+    "seal": "seal @ --json",
+    "prune": "prune @ --keep-last 1 --damaged --settle 0s --apply --json --state-dir home/pruned",
+}

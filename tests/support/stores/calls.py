@@ -130,6 +130,9 @@ class Calls(Counted):
             return memoryview(flipped(bytes(done[0]), 8 * (len(done[0]) // 2) + 4)), done[1]
         if what == "garbled":
             return memoryview(bytes(done[0]).translate(_OTHERS)), done[1]
+        if what == "other digits":
+            return memoryview(_other_digit(bytes(done[0]), self.fault.met if self.fault else 0)), done[1]
+        assert what == "done and refused", what
         raise REFUSALS["refused"](url)  # though it was done
 
     def objects(self, prefix: str) -> Iterator[Object]:
@@ -161,6 +164,14 @@ class Calls(Counted):
 
 
 _OTHERS = bytes(byte ^ 16 for byte in range(256))
+
+
+def _other_digit(data: bytes, number: int) -> bytes:
+    """Another digit in the place of one of them, each time of the next."""
+    if not (places := [i for i, byte in enumerate(data) if 48 <= byte < 58]):
+        return data
+    at = places[number % len(places)]
+    return data[:at] + b"%d" % ((data[at] - 47 + number % 9) % 10) + data[at + 1 :]
 
 
 def _broken_off(found: list[Object], url: str) -> Iterator[Object]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from stores.exchange import Answer, Exchange
+from stores.proxy import Answer, Exchange
 
 ERROR = b'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>%b</Code><Message>%b</Message></Error>'
 EXPIRED = ERROR % (b"ExpiredToken", b"The provided token has expired.")

@@ -7,6 +7,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,9 @@ from stores.azurite import azurite_server
 from stores.bucket import Bucket
 from stores.gcs import gcs_server
 from stores.http_files import http_files
-from stores.memory import memory_bucket
-from stores.moto_s3 import moto_s3
 from stores.proxy import Proxy, proxied
 from stores.rclone import rclone_s3 as started_rclone
+from stores.s3 import moto_s3
 from stores.sftp import sftp_server as started_sftp
 
 
@@ -72,10 +72,32 @@ http_without_ranges = _bucket("plain_web_server")
 sftp = _bucket("sftp_server")
 
 
+@dataclass(frozen=True)
+class Memory:
+    """fsspec's file system in memory, of this process alone."""
+
+    root: str
+
+    def put(self, key: str, data: bytes) -> None:
+        self.files().pipe_file(f"{self.root}/{key}", data)
+
+    def delete(self, key: str) -> None:
+        self.files().rm_file(f"{self.root}/{key}")
+
+    def keys(self) -> list[str]:
+        return [path.removeprefix(f"{self.root}/") for path in self.files().find(self.root)]
+
+    def files(self):  # type: ignore[no-untyped-def]
+        from fsspec.implementations.memory import MemoryFileSystem
+
+        return MemoryFileSystem()
+
+
 @pytest.fixture
 def memory_store() -> Iterator[Bucket]:
     """fsspec's memory; what is left of it goes with the test."""
-    bucket = memory_bucket(new_name())
+    url = f"memory://{(name := new_name())}"
+    bucket = Bucket(url, url, {}, Memory(f"/{name}"))
     yield bucket
     for key in list(bucket.contents.keys()):
         bucket.delete(key)

@@ -20,9 +20,8 @@ from urllib.parse import parse_qs, unquote
 from xml.sax.saxutils import escape
 
 from stores.bucket import Bucket
-from stores.http_files import Files
+from stores.http_files import Files, Shelf, Stored
 from stores.serving import serving
-from stores.shelf import Shelf, Stored
 
 PAGE = 1000
 

@@ -18,7 +18,7 @@ from stores.bucket import Bucket
 from stores.faults import PartialContent
 from stores.process import program, server
 from stores.proxy import Rule, proxied
-from stores.s3_contents import ACCESS, SECRET, S3Contents, client, options
+from stores.s3 import ACCESS, SECRET, S3Contents, client, options
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stores.bucket import Bucket
-from stores.directory import Directory
+
+
+@dataclass(frozen=True)
+class Directory:
+    """Objects as files, for servers that show a directory."""
+
+    root: Path
+
+    def put(self, key: str, data: bytes) -> None:
+        path = self.root / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+    def delete(self, key: str) -> None:
+        (self.root / key).unlink()
+
+    def keys(self) -> list[str]:
+        return [p.relative_to(self.root).as_posix() for p in self.root.rglob("*") if p.is_file()]
+
 
 USER, PASSWORD = "ckpt-tests", "ckpt-tests-secret"
 

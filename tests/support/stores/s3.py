@@ -1,16 +1,28 @@
-"""The objects of an S3 bucket, by boto3, which also does what obstore cannot: versions, checksums of a
-choice, uploads in parts.
+"""S3: the objects of a bucket, by boto3, which also does what obstore cannot (versions, checksums of a choice, uploads
+in parts); the variables that AWS's own tools read; and moto's server, with checksums, versions, conditional requests
+and ranges as AWS has them.
+
+What moto 5.2.5 does not do as AWS does: it verifies neither signatures nor rights, nor a checksum that the client
+sent; a composite checksum lacks the "-N" after it, and rows of a list its type; a key with a newline is 404 when it is
+put; times are whole seconds, and a list in pages is of the moment of each page.
 """
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+from unittest.mock import patch
 
-if TYPE_CHECKING:
-    from stores.bucket import Bucket
+from ckpt_tools.model.selection import StoreOptions
+from ckpt_tools.storage.stores import mounts
+from stores.bucket import Bucket
+from stores.process import server
 
 ACCESS, SECRET, REGION = "ckpt-tests-access", "ckpt-tests-secret", "us-east-1"
 KEYS = {"aws_access_key_id": ACCESS, "aws_secret_access_key": SECRET, "region_name": REGION}
@@ -88,3 +100,46 @@ def s3_of(bucket: Bucket) -> S3Contents:
     """The objects of a bucket that is one of S3."""
     assert isinstance(bucket.contents, S3Contents)
     return bucket.contents
+
+
+def of_s3(bucket: Bucket) -> dict[str, str]:
+    keys = {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": REGION}
+    return {"AWS_ENDPOINT_URL": bucket.endpoint, **keys, "AWS_ALLOW_HTTP": "true"}
+
+
+def of_user(bucket: Bucket, home: Path, **more: str) -> dict[str, str]:
+    """The same for a user who keeps what ckpt knows below ``home``."""
+    own = {"XDG_STATE_HOME": str(home / "state"), "CKPT_CACHE_DIR": str(home / "cache")}
+    return {**of_s3(bucket), **own, **more}
+
+
+@contextmanager
+def reached(bucket: Bucket, home: Path) -> Iterator[None]:
+    """This process asks for the bucket as a command would, and keeps what it knows in ``home``."""
+    mounts.configure(StoreOptions(flags=(("endpoint", bucket.endpoint), ("max_retries", "0"))))
+    try:
+        with patch.dict(os.environ, of_user(bucket, home)):
+            yield
+    finally:
+        mounts.configure(StoreOptions())
+
+
+@dataclass(frozen=True)
+class MotoS3:
+    endpoint: str
+
+    def bucket(self, name: str, *, versioned: bool = False) -> Bucket:
+        """A new one; all of its versions are kept if it is ``versioned``."""
+        s3 = client(self.endpoint)
+        s3.create_bucket(Bucket=name)
+        if versioned:
+            s3.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
+        return Bucket(f"s3://{name}", self.endpoint, options(self.endpoint), S3Contents(s3, name))
+
+
+@contextmanager
+def moto_s3(directory: Path) -> Iterator[MotoS3]:
+    """The server, with its log in ``directory``."""
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
+    with server(command, directory / "moto.log") as endpoint:
+        yield MotoS3(endpoint)
