@@ -10,19 +10,12 @@ from pathlib import Path
 
 import pytest
 import run_helpers
-from hook_job import BIN, MPI, Job, free_port
+from hook_job import BIN, MPI, Job, free_port, printed
 from slurm_cluster import needs
 
 from ckpt_tools.cli.hook_install import snippets
 
 SHELL = [name for name, s in snippets().items() if s.kind == "sh"]
-
-
-def printed(name: str, root: object) -> str:
-    """What the command prints."""
-    done = run_helpers.ckpt("hook", "install", name, "--root", root)
-    assert done.returncode == 0 and done.stderr == ""
-    return done.stdout
 
 
 @pytest.fixture
@@ -223,12 +216,3 @@ def test_mindcluster(job: Job, holds: str, step: str) -> None:
     args = ["--save", str(job.root), "--save-interval", "1000", "--load", str(job.root)]
     args += ["--load", str(job.root), "--ckpt-step", "10"] if step else []
     assert all(t["args"] == args for t in first + second)
-
-
-def test_slurm_a_file_replaced_after_the_decision_stops_the_task(job: Job) -> None:
-    job.holds("found")
-    script = printed("slurm", job.root).replace("\nsrun ", f"\ntouch '{job.root}'/iter_0000020/*/*.pt\nsrun ")
-    done = job.bash(script, job.env("srun", SLURM_JOB_ID="7"))
-    said = ("task prolog failed with 5", "has changed since it was chosen")
-    assert done.returncode == 1 and all(words in done.stderr for words in said)
-    assert job.told == []

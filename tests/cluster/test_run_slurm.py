@@ -12,8 +12,7 @@ from pathlib import Path
 
 import hook_job
 import pytest
-import run_helpers
-from hook_job import Job
+from hook_job import Job, printed
 from places import ROOT, SUPPORT
 from run_helpers import broken, megatron, one_file_per_rank
 from slurm_cluster import PACKAGES, Batch, Slurm, needs
@@ -101,15 +100,11 @@ def test_a_file_replaced_after_the_decision_stops_its_task(
     one_file_per_rank(job.root)
     replace = f"touch {shlex.quote(str(job.root))}/rank_1/net-1_20.ckpt"
     if snippet:
-        printed = run_helpers.ckpt("hook", "install", "slurm", "--root", job.root).stdout
-        text = printed.replace("\nsrun ", f"\n{replace}\nsrun ")
+        text = printed("slurm", job.root).replace("\nsrun ", f"\n{replace}\nsrun ")
         run = slurm.submit(text, job.cwd, job.env(SECONDS_LONG="600"), ("-N1", "--ntasks-per-node=2"))
     else:
-        evals, step = (
-            'eval "$(ckpt hook "$ROOT" --by-rank)"',
-            'srun --task-prolog="$PWD/prolog" python train.py',
-        )
-        run = batch(f"{evals}\n{PROLOG}{replace}\n{step}")
+        step = 'srun --task-prolog="$PWD/prolog" python train.py'
+        run = batch(f'eval "$(ckpt hook "$ROOT" --by-rank)"\n{PROLOG}{replace}\n{step}')
     # the highest code of the tasks
     assert run.wait() in ("5:0", *(["143:0", "137:0"] if snippet else [])), run.said
     assert "ckpt: error: " in run.said and "rank_1/net-1_20.ckpt has changed since it was chosen" in run.said
@@ -148,7 +143,7 @@ def test_first_launch(batch: Submit, job: Job, form: str) -> None:
 
 def test_the_snippet_as_it_is_printed(slurm: Slurm, job: Job) -> None:
     job.holds("older")
-    snippet = run_helpers.ckpt("hook", "install", "slurm", "--root", job.root).stdout
+    snippet = printed("slurm", job.root)
     run = slurm.submit(snippet, job.cwd, job.env(), ("-N1", "--ntasks-per-node=2"))
     assert run.wait() == "0:0", run.said
     assert {t["rank"] for t in job.resumed(2, "10")} == {"0", "1"}
@@ -165,7 +160,7 @@ def test_the_snippets_for_two_nodes(slurm: Slurm, job: Job, name: str) -> None:
     are in no DNS; and what gives each its own disk.
     """
     (job.cwd / "train.py").write_text(hook_job.TRAIN)
-    snippet = run_helpers.ckpt("hook", "install", name, "--root", job.root).stdout
+    snippet = printed(name, job.root)
     if name == "slurm-agree":
         for node in range(2):
             megatron(job.tmp / f"node-{node}{job.root}", ranks=[node])
@@ -177,9 +172,8 @@ def test_the_snippets_for_two_nodes(slurm: Slurm, job: Job, name: str) -> None:
     fails = "1" if name == "slurm-torchrun" else "0"
     run = slurm.submit(snippet, job.cwd, job.env("scontrol", WORKERS="1", FAIL_FIRST=fails), ())
     assert run.wait() == "0:0", run.said
-    told = [
-        job.resumed(2, "10", plans=2, generation=n) for n in range(1 + int(fails))
-    ]  # each node writes one
+    # each node writes one
+    told = [job.resumed(2, "10", plans=2, generation=n) for n in range(1 + int(fails))]
     assert len({t["CKPT_PLAN"] for of in told for t in of}) == 2 * len(told), "a restart decides anew"
 
 

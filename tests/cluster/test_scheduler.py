@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dask_cluster import Cluster, alone, without_time
-from places import FIXTURES
+from dask_cluster import MIB, Cluster, Threads, alone, big, mpirun, without_time
+from own_plugins import install, saved
+from places import FIXTURES, ROOT
 from run_helpers import CLEAN, flip, megatron
-from scheduled import MIB, Threads, big, mpirun
 
 from ckpt_tools import Level, api, guard
 from ckpt_tools.errors import CannotLook
@@ -276,6 +276,22 @@ def test_without_workers_it_does_not_wait_for_ever(tmp_path: Path) -> None:
         big(tmp_path / "model.pt", 1)
         code, _, err = cluster.run("verify", str(tmp_path / "model.pt"), "--no-cache", grace=1.0)
         assert code == 5 and "has had no worker" in err and "start workers" in err
+
+
+@pytest.mark.exhaustive
+def test_workers_of_dask_have_the_same_plugins_or_none(tmp_path: Path) -> None:
+    place = install(tmp_path / "site")
+    with closing(Cluster(tmp_path, workers=1, PYTHONPATH=f"{place}:{ROOT}")) as cluster:
+        run = saved(tmp_path / "run")
+        code, out, err = cluster.run("verify", str(run), "--json", "--no-cache")
+        assert code == 0, err
+        assert {(f["format"], f["verdict"]) for f in json.loads(out)["files"]} == {("own", "ok")}
+        assert any(cluster.reads().values())
+        other = str(megatron(tmp_path / "other"))
+        assert cluster.run("verify", other, "--no-cache")[0] == 0
+        code, _, err = cluster.run("verify", other, "--no-cache", "--no-plugins")
+        assert code == 5
+        assert "with own-parts 1.0, this is" in err
 
 
 # ---- MPI

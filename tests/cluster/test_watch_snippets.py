@@ -17,7 +17,7 @@ from urllib.request import urlopen
 import kubernetes_validate
 import pytest
 import yaml
-from hook_job import free_port
+from hook_job import free_port, printed
 from places import DOCS
 from run_helpers import CKPT, broken_body, ckpt, megatron
 from slurm_cluster import needs
@@ -25,12 +25,6 @@ from watching import env, watching
 
 ROOTS = ("/data/run-7", "/data/a b$HOME%h\"c'd")
 PAGE = (DOCS / "guarding.md").read_text()
-
-
-def printed(name: str, root: object = "/data/run-7") -> str:
-    done = ckpt("hook", "install", name, "--root", root)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def dashboard() -> list[str]:

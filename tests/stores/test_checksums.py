@@ -113,16 +113,18 @@ def test_the_version_that_was_listed_is_asked_about(versioned_s3: Bucket) -> Non
     assert by_name(found)["crc32"].value == ALGORITHMS["crc32"](DATA)
 
 
-def test_another_object_is_another_object(s3: Bucket) -> None:
-    store = store_of(s3)
-    s3.put("k", DATA)
+@pytest.mark.parametrize("bucket", ["s3", "gcs", "azurite"], indirect=True)
+def test_another_object_is_another_object(bucket: Bucket) -> None:
+    store = store_of(bucket)
+    bucket.put("k", DATA)
     first = store.head("k")
-    s3.put("k", DATA[::-1])
+    bucket.put("k", DATA[::-1])
     with pytest.raises(Replaced):
         stored_checksums(store, first)
-    with pytest.raises(Replaced):  # also where a server knows no If-Match
-        stored_checksums(store, first._replace(etag="", size=first.size + 1))
-    s3.delete("k")
+    if bucket.url.startswith("s3"):
+        with pytest.raises(Replaced):  # also where a server knows no If-Match
+            stored_checksums(store, first._replace(etag="", size=first.size + 1))
+    bucket.delete("k")
     with pytest.raises(FileNotFoundError):
         stored_checksums(store, first)
 
@@ -181,17 +183,6 @@ def test_google_keeps_two(gcs: Bucket) -> None:
     assert found["md5"].value == hashlib.md5(DATA).digest() and not found["md5"].weak
 
 
-def test_google_of_another_generation(gcs: Bucket) -> None:
-    store = store_of(gcs)
-    gcs.put("k", DATA)
-    first = store.head("k")
-    gcs.put("k", DATA[::-1])
-    with pytest.raises(Replaced):
-        stored_checksums(store, first)
-    with pytest.raises(FileNotFoundError):
-        stored_checksums(store, first._replace(key="not there"))
-
-
 def test_a_token_in_the_environment_needs_no_signature(gcs: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """To sign without a key Google's services are asked, many times where they do not answer."""
     monkeypatch.setattr(obstore, "sign", lambda *_: pytest.fail("it was signed"))
@@ -227,13 +218,9 @@ def test_azure_keeps_what_the_uploader_said(azurite: Bucket) -> None:
     assert to_work_out(StoreChecksums("", 9, tuple(found.values())), to_prove=True) is None
 
 
-def test_azure_of_another_blob_and_without_rights(azurite: Bucket) -> None:
-    store = store_of(azurite)
+def test_azure_without_rights(azurite: Bucket) -> None:
     azurite.put("k", DATA)
-    first = store.head("k")
-    azurite.put("k", DATA[::-1])
-    with pytest.raises(Replaced):
-        stored_checksums(store, first)
+    first = store_of(azurite).head("k")
     azurite.put("a b", DATA)  # obstore 0.12 signs the escapes of such a key
     with pytest.raises(PermissionError):
         told(azurite, "a b")

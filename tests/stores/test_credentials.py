@@ -43,10 +43,11 @@ class Authority(Handler):
     def answer(self) -> None:
         asked = f"{self.path} {self.body().decode()}"
         self.server.state.append(asked)
+        of_all = {"AccessKeyId": ACCESS, "SecretAccessKey": SECRET, "Expiration": LATER}
         if "AssumeRole" in asked:
             kind = "AssumeRoleWithWebIdentity" if "WithWebIdentity" in asked else "AssumeRole"
-            of_all = {"AccessKeyId": ACCESS, "SecretAccessKey": SECRET, "SessionToken": "session", "Expiration": LATER}  # fmt: skip
-            keys = "".join(f"<{name}>{value}</{name}>" for name, value in of_all.items())
+            told = {**of_all, "SessionToken": "session"}
+            keys = "".join(f"<{name}>{value}</{name}>" for name, value in told.items())
             inner = f"<{kind}Result><Credentials>{keys}</Credentials></{kind}Result>"
             text = f"<{kind}Response>{inner}</{kind}Response>"
             self.reply(200, {"Content-Type": "text/xml"}, text.encode())
@@ -58,13 +59,8 @@ class Authority(Handler):
             found = {"accessKeyId": ACCESS, "secretAccessKey": SECRET, "sessionToken": "s"}
             self.json({"roleCredentials": {**found, "expiration": 4070908800000}})
         else:
-            found = {
-                "AccessKeyId": ACCESS,
-                "SecretAccessKey": SECRET,
-                "Token": "session",
-                "Expiration": LATER,
-            }
-            self.json({"Code": "Success", **found, "LastUpdated": "2026-01-01T00:00:00Z"})
+            told = {**of_all, "Token": "session", "LastUpdated": "2026-01-01T00:00:00Z"}
+            self.json({"Code": "Success", **told})
 
     def json(self, value: object) -> None:
         self.reply(200, {"Content-Type": "application/json"}, json.dumps(value).encode())

@@ -75,7 +75,6 @@ def test_what_stands_alone_is_an_empty_directory(
     assert ours == theirs
 
 
-@pytest.mark.slow
 def test_older_versions_and_delete_markers_are_nothing(versioned_s3: Bucket, tmp_path: Path) -> None:
     """A newer save that was deleted, and what each object was before, are not there."""
     for older in (True, False):

@@ -1,8 +1,9 @@
 """Whichever of a command's calls to a store goes wrong: the answer is the usual one, that nobody could look, or
 what is seen; nothing older is chosen without a word, nothing half written is taken for whole, and the next
 command goes on where this one was ended. A bit that is flipped on its way leads to no older checkpoint and no verdict:
-what gives orders is read so that a flip shows, and what looks damaged is read once more, whoever reads it. And nothing
-is deleted on the ground of what could not be read.
+what gives orders is read so that a flip shows, and what looks damaged is read once more, whoever reads it. Nothing is
+deleted on the ground of what could not be read. And in a tree of any layout, whichever object may not be read, is gone,
+replaced or breaks off, the plan is the same, or that nobody could look.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_trees import CASES, FIRST
 from places import FIXTURES
 from stores.asking import NEWEST, READERS, Said, ask
 from stores.calls import FAULTS, URL, Call, Desk, Fault, contents, desk_of
@@ -294,7 +296,6 @@ def left_by(desk: Desk, fault: Fault | None) -> set[str]:
 
 
 @pytest.mark.share(2)
-@pytest.mark.slow
 @pytest.mark.parametrize(("desk", "of", "most"), UNREAD, indirect=["desk"])
 def test_what_cannot_be_read_is_no_reason(desk: Desk, of: str, most: int | None) -> None:
     whole = {f"run/{path.relative_to(desk.tree)}" for path in desk.tree.rglob("*") if path.is_file()}
@@ -309,3 +310,40 @@ def test_what_cannot_be_read_is_no_reason(desk: Desk, of: str, most: int | None)
             assert fault.met and now in (whole, left), (fault, sorted(left - now))
             if stays and key in left:  # what all else would be kept for
                 assert now == whole, fault
+
+
+# ---- of any layout
+
+REFUSING = ("denied", "replaced", "broken off", "gone")
+
+
+def of_layouts() -> Iterator[Any]:
+    """One object and one fault of each layout in turn; at night every object of every tree, gone and with one
+    of the other faults in turn, which differ in their words alone.
+    """
+    for number, (layout, case) in enumerate(FIRST.items()):
+        yield pytest.param(f"{layout}/{case.parent.name}", number, id=layout)
+    for layout, name in (case.parts[-3:-1] for case in CASES):
+        yield pytest.param(f"{layout}/{name}", None, id=f"{layout}-{name}", marks=pytest.mark.exhaustive)
+
+
+def chosen(said: Said) -> Any:
+    """The step, and the checkpoint. A copy may stand in for a file, and give its name to a bare one."""
+    body, path = said.json, said.json["checkpoint"]["path"]
+    loaded = {f["path"] for f in (*body["shared"], *(f for rank in body["ranks"] for f in rank["files"]))}
+    return said.step, body["checkpoint"]["layout"], "" if path in loaded else path
+
+
+@pytest.mark.share(12)
+@pytest.mark.parametrize(("desk", "turn"), list(of_layouts()), indirect=["desk"])
+def test_no_object_that_cannot_be_read_makes_another_plan(desk: Desk, turn: int | None) -> None:
+    usual = desk.ask("plan @ --json")
+    keys = list(dict.fromkeys(call.key for call in desk.store.calls if call.kind == "read"))
+    if turn is None:
+        tried = [(key, what) for n, key in enumerate(keys) for what in ("gone", REFUSING[n % 3])]
+    else:
+        tried = [(key, REFUSING[turn % 4]) for key in keys[turn % max(1, len(keys)) :][:1]]
+    for key, what in tried:
+        said = desk.ask("plan @ --json", Fault(what, Call("read", key, 0), stays=True))
+        assert said.code in (usual.code, 5), (key, what, said.text)
+        assert said.code or chosen(said) == chosen(usual), (key, what, said.text)

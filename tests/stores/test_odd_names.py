@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 from places import FIXTURES
-from stores.asking import NEWEST as RANK_0
-from stores.asking import TREE as MEGATRON
 from stores.asking import as_user, ask
 from stores.bucket import Bucket
+from stores.calls import contents
 
 from ckpt_tools.job.staging import fetching
 
@@ -35,19 +34,14 @@ def store(gcs: Bucket, tmp_path: Path) -> Iterator[Bucket]:
         yield gcs
 
 
-def below(directory: Path) -> dict[str, bytes]:
-    files = (p for p in directory.rglob("*") if p.is_file() and not p.is_symlink())
-    return {p.relative_to(directory).as_posix(): p.read_bytes() for p in files}
-
-
 def test_each_key_is_a_file_of_its_own(store: Bucket, tmp_path: Path) -> None:
     for name in TOLD_APART:
         store.put(f"run/checkpoint-20/{name}", name.encode())
     said = ask("stage", f"{store.url}/run", str(tmp_path / "ssd"), "--json")
     assert said.code == 0, said.text
-    staged = below(Path(said.json["directory"]) / "checkpoint-20")
-    assert staged == {**below(TREE), **{name: name.encode() for name in TOLD_APART}}
-    assert {path.partition("/")[0] for path in below(tmp_path)} == {"ssd"}
+    staged = contents(Path(said.json["directory"]) / "checkpoint-20")
+    assert staged == {**contents(TREE), **{name: name.encode() for name in TOLD_APART}}
+    assert {path.partition("/")[0] for path in contents(tmp_path)} == {"ssd"}
     again = ask("stage", f"{store.url}/run", str(tmp_path / "ssd"), "--json")
     assert again.json["fetched"]["files"] == 0, again.text
 
@@ -55,24 +49,24 @@ def test_each_key_is_a_file_of_its_own(store: Bucket, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["b" * 256, "ü" * 128, "d/" + "c" * 900, "config.json/below"])
 def test_what_no_disk_can_hold_is_refused(store: Bucket, tmp_path: Path, name: str) -> None:
     store.put(f"run/checkpoint-20/{name}", b"x")
-    before = below(tmp_path)
+    before = contents(tmp_path)
     for words in (("stage", f"{store.url}/run", "ssd"), ("hook", f"{store.url}/run", "--stage", "ssd")):
         said = ask(*words)
         assert said.code == 2 and "CKPT_PATH" not in said.printed, said.text
         assert "cannot be staged" in said.error and "start without --stage" in said.text
-    assert {k for k in below(tmp_path).keys() - before.keys() if k.startswith("ssd")} == set()
+    assert {k for k in contents(tmp_path).keys() - before.keys() if k.startswith("ssd")} == set()
 
 
 def test_the_upload_of_a_staged_checkpoint_is_staged(gcs: Bucket, tmp_path: Path) -> None:
     """What ckpt had noted in it says nothing about the new copy."""
-    model = {name: data for name, data in below(FLAT).items() if "/" not in name}
+    model = {name: data for name, data in contents(FLAT).items() if "/" not in name}
     for name, data in {**model, **dict.fromkeys(OWN, b"old")}.items():
         gcs.put(f"run/{name}", data)
     with as_user(tmp_path, gcs):
         line = ("stage", f"{gcs.url}/run", str(tmp_path / "ssd"), "--json")
         said = ask(*line)
         assert said.code == 0, said.text
-        staged = below(Path(said.json["directory"]))
+        staged = contents(Path(said.json["directory"]))
         assert {name: data for name, data in staged.items() if name not in OWN} == model
         assert staged[".ckpt-stage.json"] != b"old" and not staged.keys() & set(OWN[1:])
         assert ask(*line).json["fetched"]["files"] == 0
@@ -102,16 +96,3 @@ def test_names_that_a_file_system_takes_for_one_are_refused(
         assert (said.code, said.printed) == (2, ""), said.text
         assert "another file of the checkpoint is there" in said.text
     assert not list((tmp_path / "ssd").glob("checkpoint-20-*[0-9a-f]/*"))
-
-
-def test_a_key_that_is_a_file_and_a_directory_is_planned_and_sealed(gcs: Bucket, tmp_path: Path) -> None:
-    gcs.upload(MEGATRON, "run")
-    gcs.put(f"run/{RANK_0}/notes.txt", b"x")
-    gcs.put("run/iter_0000030", b"x")
-    root = f"{gcs.url}/run"
-    with as_user(tmp_path, gcs):
-        for words in (("plan", root), ("latest", root, "--rank", "0"), ("hook", root)):
-            assert ask(*words).code == 0, words
-        assert (ask("seal", root).code, ask("verify", root, "--level", "content").code) == (0, 0)
-        said = ask("plan", root, "--json")
-        assert (said.code, said.json["resume_step"]) == (0, 30), said.text

@@ -8,16 +8,14 @@ from __future__ import annotations
 import gzip
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import pytest
 from stores.asking import NEWEST, PLANS, READERS, TREE, WRITERS, Said
-from stores.behind_proxy import Behind, behind_proxy
-from stores.bucket import Bucket
+from stores.behind_proxy import Behind, user_of
 from stores.faults import Cut, Otherwise, Short, ShortLength, Status, expired_token, unavailable
-from stores.proxy import Fault, Proxy, Rule
+from stores.proxy import Fault, Rule
 
 from ckpt_tools.storage import stalls
 
@@ -116,10 +114,7 @@ class Desk(Behind):
         return self.said(COMMANDS[command])
 
 
-@pytest.fixture
-def desk(gcs: Bucket, proxy_of: Callable[[Bucket], Proxy], tmp_path: Path) -> Iterator[Desk]:
-    with behind_proxy(gcs, proxy_of, tmp_path, Desk) as desk:
-        yield desk
+desk = user_of("gcs", Desk)
 
 
 ROWS = [
@@ -128,7 +123,6 @@ ROWS = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("command", "each"), ROWS)
 def test_the_usual_answer_or_none(desk: Desk, command: str, each: int) -> None:
     """``each``: by day one of as many faults."""
@@ -148,7 +142,6 @@ def test_the_usual_answer_or_none(desk: Desk, command: str, each: int) -> None:
 
 
 @pytest.mark.share(2)
-@pytest.mark.slow
 @pytest.mark.parametrize("more", [(), ("--budget", "2")], ids=["", "budget"])
 def test_a_list_of_one_page_for_ever(
     desk: Desk, more: tuple[str, ...], monkeypatch: pytest.MonkeyPatch

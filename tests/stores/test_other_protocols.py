@@ -1,18 +1,25 @@
-"""What fsspec tells of servers that are no object stores: links, and directories that are not listed."""
+"""What fsspec tells of servers that are no object stores: links, directories that are not listed, and what was replaced."""
 
 from __future__ import annotations
 
+import errno
 import ftplib
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec.config import conf
+from stores.asking import TREE, as_user, ask
 from stores.bucket import Bucket
+from stores.sftp import Directory
 
 from ckpt_tools import CannotLook, api
 from ckpt_tools.storage.stores import mounts
-from ckpt_tools.storage.stores.filesystem import open_filesystem
+from ckpt_tools.storage.stores.filesystem import FileSystem, _object, open_filesystem
+from ckpt_tools.storage.stores.mounts import tree_of
+from ckpt_tools.storage.stores.store import Object, other_than
 
 
 class Client:
@@ -79,8 +86,6 @@ def test_the_directory_that_cannot_be_listed_is_named(monkeypatch: pytest.Monkey
 
 
 def test_a_link_to_a_file_is_the_file(sftp: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fsspec.config import conf
-
     monkeypatch.setitem(conf, "sftp", dict(sftp.options))  # ckpt takes no password
     folder: Any = sftp.contents
     home = Path(folder.root)
@@ -109,3 +114,123 @@ def test_the_cause_is_named(url: str, cause: str, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(CannotLook, match=cause) as error:
         api.scan(url)
     assert "docs/stores.md" in error.value.hint
+
+
+# ---- a store whose reads do not say of which object they are is asked afterwards: what was read of one that was replaced
+# meanwhile is worth nothing, neither as good nor as broken
+
+NEWEST = "run/iter_0000030/mp_rank_00/model_optim_rng.pt"
+TRACKER = "run/latest_checkpointed_iteration.txt"
+Read = Callable[[FileSystem, Object, int, int], tuple[memoryview, Object]]
+QUESTIONS = ("plan", "plan --allow none,missing", "latest --rank 0", "plan --level structure")
+
+
+@pytest.fixture(params=["memory_store", "sftp"])
+def run(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    bucket: Bucket = request.getfixturevalue(request.param)
+    bucket.upload(TREE, "run")
+    grow_old(bucket)
+    monkeypatch.setitem(conf, "sftp", dict(bucket.options))  # ckpt takes no password
+    with as_user(tmp_path, bucket):
+        yield bucket
+
+
+def grow_old(bucket: Bucket) -> None:
+    """SFTP tells whole seconds: what was replaced within one cannot be seen."""
+    if isinstance(bucket.contents, Directory):
+        for path in bucket.contents.root.rglob("*"):
+            os.utime(path, (1.7e9, 1.7e9))
+
+
+def replace_at(patch: pytest.MonkeyPatch, bucket: Bucket, key: str, data: bytes, after: int) -> list[int]:
+    """Put other bytes there before the read number ``after`` of an object; all its reads are noted."""
+    usual: Read = FileSystem.read
+    reads: list[int] = []
+
+    def read(self: FileSystem, of: Object, start: int, length: int) -> tuple[memoryview, Object]:
+        if f"{self.url}/{of.key}".endswith(f"/{key}"):
+            if len(reads) == after:
+                bucket.put(key, data)
+            reads.append(start)
+        return usual(self, of, start, length)
+
+    patch.setattr(FileSystem, "read", read)
+    return reads
+
+
+@pytest.mark.share(18)
+@pytest.mark.parametrize("after", [0, 1, 2])
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_what_was_replaced_while_it_was_read_makes_no_older_one_the_choice(
+    question: str, after: int, run: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bytes would be those of a broken file."""
+    garbage = bytes(len((TREE / NEWEST.removeprefix("run/")).read_bytes()))
+    reads = replace_at(monkeypatch, run, NEWEST, garbage, after)
+    said = ask(*question.split(), f"{run.url}/run", "--json")
+    # else it was judged before, and is what was judged
+    assert (said.code, said.step) == ((5, None) if len(reads) > after else (0, 30)), said.text
+
+
+def test_it_is_in_use(run: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_at(monkeypatch, run, NEWEST, bytes((TREE / NEWEST[4:]).stat().st_size), 0)
+    said = ask("verify", f"{run.url}/run", "--json")
+    verdicts = said.verdicts
+    assert verdicts.pop(NEWEST.removeprefix("run/")) == "unknown"
+    assert said.code == 5 and "in-use" in said.codes
+    assert set(verdicts.values()) == {"ok"}
+
+
+def test_a_tracker_that_is_replaced_is_not_half_of_each(run: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many bytes are read as the list told: two digits of three are a number as well."""
+    replace_at(monkeypatch, run, TRACKER, b"3000000", 0)
+    said = ask("plan", f"{run.url}/run", "--order", "tracker", "--json")
+    assert said.code == 5, said.text
+
+
+@pytest.mark.share(6)
+@pytest.mark.parametrize("wrong", [errno.EIO, errno.EACCES, errno.ETIMEDOUT])
+def test_who_cannot_ask_says_nothing_of_the_file(
+    wrong: int, run: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it is damaged or whole."""
+
+    def head(self: FileSystem, key: str) -> Object:
+        if key.endswith("mp_rank_00/model_optim_rng.pt"):
+            raise OSError(wrong, os.strerror(wrong), key)
+        return usual(self, key)
+
+    usual = FileSystem.head
+    monkeypatch.setattr(FileSystem, "head", head)
+    for damage in (0, 1):
+        said = ask("verify", f"{run.url}/run", "--json")
+        assert {v for k, v in said.verdicts.items() if "mp_rank_00" in k} == {"unknown"}
+        assert {v for k, v in said.verdicts.items() if "mp_rank_00" not in k} == {"ok"}
+        assert said.code == 5
+        for question in QUESTIONS:
+            said = ask(*question.split(), f"{run.url}/run", "--json")
+            assert said.code == 5 and said.json["checkpoint"] is None, (damage, said.text)
+        run.put(NEWEST, bytes(5000))
+
+
+def test_it_takes_one_request_a_reading(run: Bucket) -> None:
+    assert ask("verify", f"{run.url}/run").code == 0
+    requests = tree_of(f"{run.url}/run")[0].store.requests
+    files = sum(path.is_file() for path in TREE.rglob("*"))
+    assert 0 < requests["head"] <= 2 * files, requests  # saves are compared with each other as well
+
+
+def test_only_what_both_answers_tell_is_compared() -> None:
+    """A list may lack what a HEAD has."""
+    of = Object("a", 3, 5, "x", "")
+    for same in (of, of._replace(etag=""), of._replace(mtime_ns=0), of._replace(version="v")):
+        assert not other_than(of, same) and not other_than(same, of)
+    for other in (of._replace(size=4), of._replace(etag="y"), of._replace(mtime_ns=6), of._replace(size=0)):
+        assert other_than(of, other) and other_than(other, of)
+
+
+@pytest.mark.parametrize("name", ["ETag", "blob_id", "xet_hash", "sha"])
+def test_a_digest_of_the_contents_tells_one_from_another(name: str) -> None:
+    """As file systems of fsspec call it: that of a file of Hugging Face's buckets is its ``xet_hash``."""
+    one, other = (_object("a", {"size": 3, "mtime": 5, name: text}) for text in ("x", "y"))
+    assert other_than(one, other)

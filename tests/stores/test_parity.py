@@ -16,16 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixture_trees import CASES, TREES
+from fixture_trees import NAMED, TREES
 from places import FIXTURES
 from scripts import loaded
 from stores.asking import as_user, ask
-from stores.azurite import Azurite
 from stores.bucket import Bucket
 from stores.fixtures import new_name
-from stores.gcs import Gcs
 from stores.rclone import RcloneS3
-from stores.s3 import MotoS3, S3Contents
+from stores.s3 import S3Contents
 
 HAS_MORE = {
     "etag": "which object it was",
@@ -205,18 +203,15 @@ SOME = [p for p in TREES if p.id in OF_ALL]
 
 @pytest.mark.share(12)
 @pytest.mark.parametrize("case", SOME)
-@pytest.mark.parametrize("server", ["s3_server", "azure_server", "google_server"])
-def test_other_servers_say_the_same(
-    server: str, case: Path, request: pytest.FixtureRequest, tmp_path: Path, asker: Path
-) -> None:
-    started: MotoS3 | Azurite | Gcs = request.getfixturevalue(server)
-    two = twins(started.bucket(new_name()), make.Question(subject_of(case), ()), tmp_path, asker)
+@pytest.mark.parametrize("bucket", ["s3", "azurite", "gcs"], indirect=True)
+def test_other_servers_say_the_same(bucket: Bucket, case: Path, tmp_path: Path, asker: Path) -> None:
+    two = twins(bucket, make.Question(subject_of(case), ()), tmp_path, asker)
     for words in ASKED:
         assert two.differences(words.split()) == []
 
 
 def test_a_difference_is_seen(rclone_bucket: Bucket, tmp_path: Path, asker: Path) -> None:
-    case = next(c for c in CASES if c.parent.name == "tp" and c.parent.parent.name == "megatron")
+    case = NAMED["megatron/tp"]
     two = twins(rclone_bucket, make.Question(subject_of(case), ()), tmp_path, asker)
     largest = max((p for p in two.local.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
     make.do_damage(two.local, {"flip": {str(largest.relative_to(two.local)): largest.stat().st_size // 2}})

@@ -66,7 +66,6 @@ def test_a_plan_asks_the_listing_and_no_file(store: Counted, tmp_path: Path, ran
 
 
 @pytest.mark.torch
-@pytest.mark.slow
 @pytest.mark.parametrize("tensors", [8, pytest.param(64, marks=pytest.mark.exhaustive)])
 def test_the_structure_of_a_large_file_takes_four_requests(
     tensors: int, store: Counted, tmp_path: Path
@@ -149,12 +148,8 @@ def test_a_store_is_not_told_to_copy_with_times(store: Counted, tmp_path: Path) 
     megatron(tmp_path / "objects/run", 2, range(10, 31, 10))
     for path in (tmp_path / "objects").rglob("*"):
         os.utime(path, (1_700_000_000, 1_700_000_000))
-    roots, asked = (
-        (f"{URL}/run", str(tmp_path / "objects/run")),
-        Selection(level=Level.PRESENCE, world_size=2),
-    )
-    there, here = (
-        {f.code: f.hint for f in api.plan(root, asked).warnings}["mtime-not-kept"] for root in roots
-    )
+    asked = Selection(level=Level.PRESENCE, world_size=2)
+    plans = [api.plan(root, asked) for root in (f"{URL}/run", str(tmp_path / "objects/run"))]
+    there, here = ({f.code: f.hint for f in made.warnings}["mtime-not-kept"] for made in plans)
     assert "--order step" in there and "cp -a" not in there
     assert "cp -a" in here

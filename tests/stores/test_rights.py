@@ -5,18 +5,16 @@ right that is missing is named, and never good news.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import parse_qs
 
 import pytest
 from stores import asking
-from stores.asking import TREE, Said
-from stores.behind_proxy import Behind, behind_proxy
-from stores.bucket import Bucket
+from stores.asking import Said
+from stores.behind_proxy import Behind, user_of
 from stores.faults import denied
-from stores.proxy import Exchange, Proxy, Rule, Seen
+from stores.proxy import Exchange, Rule, Seen
 
 READ = frozenset({"s3:ListBucket", "s3:GetObject"})
 """What every command needs that only reads."""
@@ -92,14 +90,7 @@ class User(Behind):
         return [seen.path for seen in self.proxy.seen if seen.method == "PUT"]
 
 
-@pytest.fixture(params=["s3"])
-def user(
-    request: pytest.FixtureRequest, proxy_of: Callable[[Bucket], Proxy], tmp_path: Path
-) -> Iterator[User]:
-    bucket: Bucket = request.getfixturevalue(request.param)
-    bucket.upload(TREE, "run")
-    with behind_proxy(bucket, proxy_of, tmp_path, User) as user:
-        yield user
+user = user_of("s3", User)
 
 
 @pytest.mark.share(8)
@@ -111,7 +102,6 @@ def test_who_only_reads_needs_to_list_and_to_read(user: User, command: str) -> N
 
 
 @pytest.mark.share(6)
-@pytest.mark.slow
 @pytest.mark.parametrize("user", ["versioned_s3"], indirect=True)
 @pytest.mark.parametrize("command", READERS)
 def test_where_the_bucket_keeps_versions_these_too(user: User, command: str) -> None:
@@ -123,7 +113,6 @@ def test_where_the_bucket_keeps_versions_these_too(user: User, command: str) -> 
 
 
 @pytest.mark.share(3)
-@pytest.mark.slow
 @pytest.mark.parametrize("command", WRITERS)
 def test_who_writes_needs_one_more(user: User, command: str) -> None:
     own = OWN[command]
@@ -150,7 +139,6 @@ def test_a_right_that_is_missing_is_no_answer(user: User, command: str, right: s
     assert right in said.text
 
 
-@pytest.mark.slow
 def test_nothing_is_no_first_launch_unless_it_may_be_told(user: User) -> None:
     """S3 refuses what is not there as it refuses what must not be read."""
     line = f"plan {user.bucket.url}/other --allow none,missing --json"

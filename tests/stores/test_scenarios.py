@@ -7,17 +7,17 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from helpers import flipped
-from stores.asking import TREE, Said, as_user, ask
-from stores.behind_proxy import Behind, behind_proxy
+from stores.asking import TREE, Said
+from stores.behind_proxy import Behind, user_of
 from stores.bucket import Bucket
 from stores.faults import Corrupt, Cut, Hook, Short, Status, denied, expired_token, too_many, unavailable
-from stores.proxy import Answer, Exchange, Fault, Proxy, Rule
+from stores.proxy import Exchange, Fault, Rule
 
 from ckpt_tools.storage.stores import mounts
 
@@ -41,19 +41,11 @@ class Without:
 
 
 @dataclass(frozen=True)
-class FirstPageAgain:
-    """A cache that takes all pages of a list for the first."""
-
-    first: list[tuple[Answer, bytes]] = field(default_factory=list)
-
-    def meet(self, exchange: Exchange) -> None:
-        self.first.append(exchange.ask().whole())
-        answer, data = self.first[0]
-        exchange.send(replace(answer, length=len(data), body=iter([data])))
-
-
 class Asker(Behind):
     """Whose copies are below ``ssd``."""
+
+    def __post_init__(self) -> None:
+        age(self.bucket)
 
     @property
     def ssd(self) -> Path:
@@ -84,12 +76,7 @@ def age(bucket: Bucket) -> None:
     shelf.objects = {k: replace(v, saved=HOUR_AGO) for k, v in shelf.objects.items()}  # type: ignore[attr-defined]
 
 
-@pytest.fixture
-def asker(gcs: Bucket, proxy_of: Callable[[Bucket], Proxy], tmp_path: Path) -> Iterator[Asker]:
-    gcs.upload(TREE, "run")
-    age(gcs)
-    with behind_proxy(gcs, proxy_of, tmp_path, Asker) as asker:
-        yield asker
+asker = user_of("gcs", Asker)
 
 
 def right_or_unseen(said: Said) -> bool:
@@ -115,37 +102,6 @@ def test_a_save_that_is_uploaded_meanwhile_is_no_list_that_lacked_it(asker: Aske
     upload = Hook(lambda: [asker.bucket.put(key, data) for key, data in new])
     said = asker.plan(Rule(upload, method="GET", path=FILES[0], times=1))
     assert (said.code, said.json["resume_step"]) == (0, 30), said.text
-
-
-def test_pages_that_come_twice_are_no_list(gcs: Bucket, asker: Asker) -> None:
-    """Nor does it take for ever."""
-    for number in range(1000):
-        gcs.put(f"run/a/{number:04}", b"")
-    said = asker.plan(Rule(FirstPageAgain(), path=LIST))
-    assert said.code == 5
-    assert "begins again in the middle" in said.text
-
-
-def test_a_deleted_save_of_a_bucket_with_versions_is_judged_as_on_a_disk(
-    versioned_s3: Bucket, tmp_path: Path
-) -> None:
-    """A delete marker hides it, and what is left tells that it is gone."""
-    versioned_s3.upload(TREE, "run")
-    versioned_s3.upload(TREE, "other")
-    shutil.copytree(TREE, tmp_path / "run")
-    versioned_s3.delete(f"run/{FILES[1]}")
-    (tmp_path / "run" / FILES[1]).unlink()
-    with as_user(tmp_path, versioned_s3):
-        roots = f"{versioned_s3.url}/run", str(tmp_path / "run")
-        said = [ask("plan", root, "--order", "step", "--json") for root in roots]
-        assert {(s.code, s.json["resume_step"]) for s in said} == {(0, 20)}
-        assert said[0].codes ^ said[1].codes <= {"mtime-not-kept"}  # they are of one second, or not
-        assert "missing-rank" in said[0].codes
-        for file in FILES:
-            versioned_s3.delete(f"other/{file}")
-        gone = ask("plan", f"{versioned_s3.url}/other", "--order", "step", "--json")
-    assert (gone.code, gone.json["resume_step"]) == (0, 20)
-    assert {"dangling-tracker", "missing-part"} <= gone.codes
 
 
 # ---- one fault that begins in the middle, and two at once

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from in_process import executed
 from kill_points import Commands
 from msgspec.structs import replace
@@ -21,12 +23,19 @@ from run_helpers import CKPT, CLEAN, SAY, broken_body, ckpt, megatron, torchrun_
 from small_files import deepspeed_model, deepspeed_zero
 from stores.asking import variables
 from stores.bucket import Bucket
-from stores.faults import Corrupt, Cut, Hook, Short
+from stores.calls import Counted, contents
+from stores.faults import Corrupt, Cut, Short
 from stores.proxy import Fault, Proxy, Rule
 from stores.s3 import of_s3
 
 from ckpt_tools import api
 from ckpt_tools.errors import CannotLook
+from ckpt_tools.job.decision import StagedFile
+from ckpt_tools.job.staging.fetching import Fetch
+from ckpt_tools.model.selection import ReadOptions
+from ckpt_tools.storage.stores import mounts
+from ckpt_tools.storage.stores.source import CHUNK
+from ckpt_tools.storage.stores.tree import Tree
 
 BODY = "model_optim_rng"
 NEWEST = "iter_0000020"
@@ -62,19 +71,8 @@ def stage(bucket: Bucket, home: Path, *words: object) -> Done:
 
 def start(bucket: Bucket, home: Path | str, *words: object, cwd: Path | None = None) -> Done:
     """A job that prints its words and variables."""
-    line = (
-        "run",
-        f"{bucket.url}/run",
-        *ORDER,
-        "--stage",
-        home,
-        *words,
-        "--",
-        *SAY,
-        "{ckpt.path}",
-        "{ckpt.args}",
-    )
-    return ckpt(*line, env=of_s3(bucket), cwd=cwd)
+    ours = ("run", f"{bucket.url}/run", *ORDER, "--stage", home, *words)
+    return ckpt(*ours, "--", *SAY, "{ckpt.path}", "{ckpt.args}", env=of_s3(bucket), cwd=cwd)
 
 
 def told(done: Done) -> dict[str, str]:
@@ -102,8 +100,7 @@ def only(home: Path) -> Path:
 
 
 def files_of(directory: Path) -> dict[str, bytes]:
-    files = (p for p in directory.rglob("*") if p.is_file() and not p.name.startswith(NOTE))
-    return {str(p.relative_to(directory)): p.read_bytes() for p in files}
+    return {name: data for name, data in contents(directory).items() if NOTE not in name}
 
 
 def asked_for(proxy: Proxy, path: str) -> int:
@@ -304,20 +301,6 @@ def test_an_object_replaced_between_two_nodes_stops_the_second(uploaded: Bucket,
     assert "replaced" in stopped(second, 5)
 
 
-def test_an_object_replaced_in_mid_read_stops_the_start(
-    through: Bucket, proxy: Proxy, run: Path, home: Path
-) -> None:
-    key, other = f"run/{NEWEST}/mp_rank_01/{BODY}.pt", (run / f"{NEWEST}/mp_rank_00/{BODY}.pt").read_bytes()
-    staged(through, home.with_name("first"))
-    reads = asked_for(proxy, key)
-    proxy.clear()
-    # before the read of its content is answered
-    proxy.add(Rule(Hook(lambda: through.put(key, other)), "GET", key, first=reads - 1, times=1))
-    said = stopped(start(through, home), 5)
-    assert "it was replaced" in said or "has changed since" in said  # by the moment it comes at
-    assert not [p for p in home.glob("iter_*") if (p / NOTE).exists()]
-
-
 # -- what stays, and what goes -------------------------------------------------------------------------------
 
 
@@ -514,3 +497,78 @@ def test_what_came_before_it_was_killed_is_not_fetched_again(
     assert (other.code, part.exists()) == (0, False), other.err
     assert commands.run(line, home, note).code == -9
     assert commands.run(line, home).body["fetched"]["files"] == 0
+
+
+# -- a large file comes in ranges, into a file of its own until it is whole: what was whole when a process was killed is
+# read again from the disk, and only the rest is fetched ------------------------------------------------------
+
+URL = "cells://bucket"
+KEY = "run/model.pt"
+CELLS = 16
+"""Many more than are under way at a time."""
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counted:
+    path = tmp_path / "objects" / KEY
+    path.parent.mkdir(parents=True)
+    torch.save({"w": torch.arange(CELLS * CHUNK // 4 + 1000, dtype=torch.int32)}, path)
+    counted = Counted(URL, tmp_path / "objects")
+    monkeypatch.setitem(mounts._trees, (URL, ()), Tree(counted))
+    return counted
+
+
+def cells(store: Counted) -> list[int]:
+    """The numbers of those that were asked for."""
+    return sorted(start // CHUNK for _, start, length in store.gets if length > CHUNK // 2)
+
+
+def fetch(part: Path, *names: str, progress: Callable[[int, int], object] | None = None) -> list[str]:
+    """Bring the file to ``part`` under these names, and return those of its records."""
+    tree, _ = mounts.tree_of(URL)
+    tree.refresh("run")
+    part.mkdir(exist_ok=True)
+    _, *of = tree.object(KEY)
+    wanted = {name: StagedFile(str(part / name), f"{URL}/{KEY}", *of, None) for name in names}
+    bring = Fetch(f"{URL}/run", str(part), {f"{URL}/{KEY}"}, replace(ReadOptions(), jobs=1), progress)
+    return [r.name for r in bring.files(wanted)]
+
+
+def test_what_was_not_whole_comes_anew(store: Counted, tmp_path: Path) -> None:
+    arrived, part, whole = list[int](), tmp_path / "part", (tmp_path / "objects" / KEY).read_bytes()
+
+    def progress(n: int, _: int) -> None:
+        arrived.append(n)
+        if len(arrived) > 4:
+            raise OSError(errno.EIO, "this is the end")
+
+    with pytest.raises((CannotLook, OSError), match="this is the end"):
+        fetch(part, "model.pt", progress=progress)
+    assert not (part / "model.pt").exists()
+    store.gets.clear()
+    fetch(part, "model.pt")
+    assert (part / "model.pt").read_bytes() == whole
+    assert cells(store) == list(range(CELLS))
+
+
+def test_what_was_whole_is_read_from_the_disk(store: Counted, tmp_path: Path) -> None:
+    part, path, seen = tmp_path / "part", tmp_path / "objects" / KEY, list[tuple[int, int]]()
+    fetch(part, "model.pt")
+    store.gets.clear()
+    fetch(part, "model.pt", progress=lambda *n: seen.append(n))
+    assert cells(store) == [] and seen == [(size := path.stat().st_size, size)]
+    with (part / "model.pt").open("r+b") as file:
+        file.seek(CHUNK + 77)
+        file.write(b"\xff\xfe\xfd\xfc")
+    fetch(part, "model.pt")
+    assert (part / "model.pt").read_bytes() == path.read_bytes()
+    assert cells(store) == list(range(CELLS))
+    assert [p.name for p in part.iterdir() if p.is_dir()] == []
+
+
+def test_what_has_two_names_comes_once(store: Counted, tmp_path: Path) -> None:
+    part = tmp_path / "part"
+    assert fetch(part, "a/model.pt", "b/model.pt") == ["a/model.pt", "b/model.pt"]
+    data = (tmp_path / "objects" / KEY).read_bytes()
+    assert all((part / name).read_bytes() == data for name in ("a/model.pt", "b/model.pt"))
+    assert cells(store) == list(range(CELLS))

@@ -97,7 +97,6 @@ ROWS = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("what", "state"), ROWS)
 def test_what_ckpt_has_not_brought_stops_it(home: Path, what: str, state: str, tmp_path: Path) -> None:
     copy, other = staged(home), tmp_path / "other"
@@ -112,7 +111,6 @@ def test_what_ckpt_has_not_brought_stops_it(home: Path, what: str, state: str, t
     assert contents(other) == before
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("what", REPLACED)
 def test_what_is_not_the_copy_any_more_is_brought_again(home: Path, what: str, tmp_path: Path) -> None:
     shutil.copytree(TREE, tmp_path / "other")

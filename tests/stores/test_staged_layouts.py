@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from fixture_trees import CASES, NAMED, materialise
+from fixture_trees import FIRST, NAMED, materialise
 from helpers import flipped
 
 from ckpt_tools import api
@@ -18,12 +18,9 @@ from ckpt_tools.job.staging.fetching import wanted_of
 from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.model.selection import Selection
 
-FIRST = list({case.parent.parent.name: case for case in reversed(CASES)}.values())
-"""One tree of each layout."""
-
 
 @pytest.mark.share(18)
-@pytest.mark.parametrize("case", FIRST, ids=lambda c: c.parent.parent.name)
+@pytest.mark.parametrize("case", FIRST.values(), ids=FIRST)
 def test_copies_are_planned_as_the_store_is(
     case: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,7 +101,7 @@ def test_the_only_copy_lies_where_its_rank_looks_for_it(
     """NVRx's manager lists the directory of its rank alone: with nothing there a job without replication starts
     from nothing.
     """
-    case = next(c for c in CASES if c.parent.parent.name == "nvrx-local")
+    case = FIRST["nvrx-local"]
     shutil.move(materialise(case, tmp_path), tmp_path / "nvrx")
     (tmp_path / "nvrx/session/1/iter_0000020_1_local.pt").unlink()
     monkeypatch.chdir(tmp_path)

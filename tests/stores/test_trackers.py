@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
-import fsspec
 import pytest
 from places import LAYOUT_TREES
 from small_files import adam, saved, tensor
+from stores.bucket import Bucket
 
 from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.model.selection import ReadOptions
@@ -33,14 +32,6 @@ def tree(root: Path, layout: str) -> None:
     (root / tracker).write_text(text)
 
 
-@pytest.fixture
-def memory() -> Iterator[fsspec.AbstractFileSystem]:
-    store = fsspec.filesystem("memory")
-    yield store
-    store.store.clear()
-    store.pseudo_dirs[:] = [""]
-
-
 def said(root: str, layout: str) -> set[tuple[str, object]]:
     """(the tracker's path below the root, what it says)."""
     session = open_session(root, ReadOptions())
@@ -53,11 +44,9 @@ def test_all_layouts_with_such_trackers_are_tried() -> None:
 
 
 @pytest.mark.parametrize("layout", WRITTEN)
-def test_a_store_has_the_trackers_of_a_disk(
-    layout: str, memory: fsspec.AbstractFileSystem, tmp_path: Path
-) -> None:
+def test_a_store_has_the_trackers_of_a_disk(layout: str, memory_store: Bucket, tmp_path: Path) -> None:
     tree(tmp_path / "run", layout)
-    memory.put(str(tmp_path / "run"), "/bucket/run", recursive=True)
+    memory_store.upload(tmp_path / "run", "run")
     here = said(str(tmp_path / "run"), layout)
     assert f"/{WRITTEN[layout][1]}" in {path for path, _ in here}
-    assert said("memory://bucket/run", layout) == here
+    assert said(f"{memory_store.url}/run", layout) == here

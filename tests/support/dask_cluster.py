@@ -1,19 +1,27 @@
-"""A real Dask scheduler and real worker processes on this machine, for one test or for many."""
+"""Engines of ``--scheduler``: threads, a real Dask scheduler with real worker processes on this machine, and mpirun."""
 
 from __future__ import annotations
 
 import os
+import pickle
+import re
 import subprocess
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
 import warm
-from places import ROOT, SUPPORT
+from places import FIXTURES, ROOT, SUPPORT
 from run_helpers import CLEAN
+from slurm_cluster import needs
 
+MIB = 1 << 20
 RUN = (
     "import sys; from ckpt_tools.reading import scheduler; scheduler.BATCH = {batch}; from ckpt_tools.reading"
     " import engines; engines.GRACE = {grace}; from ckpt_tools.cli import main; main()"
@@ -96,6 +104,47 @@ def alone(*words: str, cache: str) -> tuple[int, str, str]:
 
 def without_time(text: str) -> str:
     """An answer without the only thing in it that no two runs share."""
-    import re
-
     return re.sub(r'"seconds": [0-9.e-]+', "", text, count=1)
+
+
+class Threads(ThreadPoolExecutor):
+    """An engine whose workers are threads here. ``before`` is called with the files of a unit before it is
+    worked on; what was sent is kept as a pickle.
+    """
+
+    def __init__(self, before: Callable[[Any], object] = lambda _: None) -> None:
+        super().__init__(3)
+        self.before, self.sent = before, list[bytes]()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.sent.append(pickle.dumps(args))
+        self.before(args[1])
+        return super().submit(fn, *args, **kwargs)
+
+
+def big(path: Path, megabytes: int = 64) -> Path:
+    torch.manual_seed(1)
+    torch.save({"step": 3, "model": {f"layer{i}": torch.randn(megabytes, 4096) for i in range(64)}}, path)
+    return path
+
+
+def not_its_own_crash(line: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """What the ranks answered. Open MPI 4.1.4 with PMIx 4.2.2, Debian 12's, at times dies of SIGSEGV in
+    PMIx_server_finalize when all ranks have ended: then nobody knows their exit code, and they are asked
+    again. A rank that dies of a signal is 128 + its number, so it is never taken for mpirun.
+    """
+    words = []
+    for _ in range(5):
+        done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=1000)
+        if done.returncode >= 0:
+            return done
+        words.append(f"mpirun ended by signal {-done.returncode}:\n{done.stderr}")
+    pytest.fail("\n".join(words), pytrace=False)
+
+
+def mpirun(*words: str, tmp: Path, ranks: int = 3) -> subprocess.CompletedProcess[str]:
+    needs("mpirun")
+    as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    env = {**CLEAN, "PYTHONPATH": str(FIXTURES.parent), "CKPT_CACHE_DIR": str(tmp), "OMP_NUM_THREADS": "1"}
+    line = ["mpirun", *as_root, "--oversubscribe", "-n", str(ranks), sys.executable, "-m", "mpi4py.futures"]
+    return not_its_own_crash([*line, "-m", "ckpt_tools", *words, "--scheduler", "mpi"], env)

@@ -82,17 +82,14 @@ class Job:
         own = {"PATH": path, "HOME": str(self.tmp / "home"), "NOTES": str(self.notes), "OMP_NUM_THREADS": "1"}
         return {**run_helpers.CLEAN, **own, **more}
 
-    def bash(
-        self, script: str, env: dict[str, str], cwd: Path | None = None
-    ) -> subprocess.CompletedProcess[str]:
+    def bash(self, script: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
         """Run a script as it stands, from a file."""
         file = self.tmp / "script.sh"
         file.write_text(script)
         if self.exists:
             env = {"MUST_RESUME": "args" if "{ckpt.args}" in script or '"$@"' in script else "path", **env}
-        return subprocess.run(
-            ["bash", str(file)], cwd=cwd or self.cwd, env=env, capture_output=True, text=True, timeout=1000
-        )
+        line = ["bash", str(file)]
+        return subprocess.run(line, cwd=self.cwd, env=env, capture_output=True, text=True, timeout=1000)
 
     @property
     def told(self) -> list[dict[str, Any]]:
@@ -109,6 +106,13 @@ class Job:
         assert {t["CKPT_RESUME"] for t in told} == {"1" if step else "0"}
         assert (len({t["CKPT_FINGERPRINT"] for t in told}), len({t["CKPT_PLAN"] for t in told})) == (1, plans)
         return told
+
+
+def printed(name: str, root: object = "/data/run-7") -> str:
+    """What ``ckpt hook install`` prints."""
+    done = run_helpers.ckpt("hook", "install", name, "--root", root)
+    assert done.returncode == 0 and done.stderr == ""
+    return done.stdout
 
 
 def torch_file(path: Path, step: int) -> None:

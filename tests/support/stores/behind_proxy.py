@@ -5,15 +5,14 @@ again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import pytest
 
 from ckpt_tools.storage import attempts
-from stores.asking import Said, as_user, ask
+from stores.asking import TREE, Said, as_user, ask
 from stores.bucket import Bucket
 from stores.proxy import Proxy
 
@@ -31,18 +30,23 @@ class Behind:
         return ask(*line.replace("@", f"{self.bucket.url}/run").split())
 
 
-User = TypeVar("User", bound=Behind)
+def user_of(store: str, of: type[Behind]) -> Any:
+    """A fixture: such a user of a store, or of the one that ``indirect`` names, which has the tree at ``run``. What is
+    refused is asked for twice at most.
+    """
 
+    @pytest.fixture
+    def user(
+        request: pytest.FixtureRequest, proxy_of: Callable[[Bucket], Proxy], tmp_path: Path
+    ) -> Iterator[Behind]:
+        bucket: Bucket = request.getfixturevalue(getattr(request, "param", store))
+        bucket.upload(TREE, "run")
+        proxy = proxy_of(bucket)
+        through = bucket.through(proxy.endpoint)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(attempts, "pause", lambda _seconds: None)
+            with as_user(tmp_path, through), pytest.MonkeyPatch.context() as options:
+                options.setenv("CKPT_STORE_OPTION", "max_retries=1\ninit_backoff=1ms\nmax_backoff=1ms")
+                yield of(through, proxy, tmp_path)
 
-@contextmanager
-def behind_proxy(
-    bucket: Bucket, proxy_of: Callable[[Bucket], Proxy], home: Path, of: type[User] = Behind
-) -> Iterator[User]:
-    """What is refused is asked for twice at most."""
-    proxy = proxy_of(bucket)
-    through = bucket.through(proxy.endpoint)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attempts, "pause", lambda _seconds: None)
-        with as_user(home, through), pytest.MonkeyPatch.context() as options:
-            options.setenv("CKPT_STORE_OPTION", "max_retries=1\ninit_backoff=1ms\nmax_backoff=1ms")
-            yield of(through, proxy, home)
+    return user

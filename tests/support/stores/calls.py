@@ -198,7 +198,7 @@ class Desk:
         """As it was before the first command."""
         for directory in (self.top, *self.home.iterdir()):  # what is known of another file of an inode, too
             shutil.rmtree(directory, ignore_errors=True)
-        shutil.copytree(self.tree, self.top / "run")
+        shutil.copytree(self.tree, self.top / "run", ignore_dangling_symlinks=True)
         (self.home / "home").mkdir()
 
     def behind(self, fault: Fault | None) -> Calls:

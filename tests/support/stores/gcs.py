@@ -2,20 +2,18 @@
 
 The emulators that can be installed from a registry speak JSON, and obstore asks by the XML API
 (https://cloud.google.com/storage/docs/xml-api): GET and HEAD with Range, If-Match and ?generation=, PUT with
-x-goog-if-generation-match, the multipart API (an object of it has no md5), DELETE, and lists with prefix, delimiter,
-start-after, max-keys and pages. Any token may do all.
+x-goog-if-generation-match, DELETE, and lists with prefix, delimiter, start-after, max-keys and pages; no uploads in
+parts, which ckpt makes none of. Any token may do all.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from itertools import count
 from urllib.parse import parse_qs, unquote
 from xml.sax.saxutils import escape
 
@@ -28,12 +26,10 @@ PAGE = 1000
 
 @dataclass
 class Gcs:
-    """``uploads`` are the bodies of parts by upload and number."""
+    """``shelves`` are the buckets by name."""
 
     endpoint: str = ""
     shelves: dict[str, Shelf] = field(default_factory=dict)
-    uploads: dict[str, dict[int, bytes]] = field(default_factory=dict)
-    number: Iterator[int] = field(default_factory=lambda: count(1))
 
     def bucket(self, name: str) -> Bucket:
         shelf = self.shelves[name] = Shelf()
@@ -62,7 +58,7 @@ class Xml(Files):
         elif self.command == "DELETE":
             self.remove()
         else:
-            self.write(data)
+            self.put(data)
 
     def fails(self, status: int, code: str) -> None:
         text = f"<Error><Code>{code}</Code></Error>"
@@ -76,12 +72,11 @@ class Xml(Files):
             self.reply_object(stored, self.told(stored))
 
     def told(self, stored: Stored) -> dict[str, str]:
-        """The headers that only Google has. An ETag is not the MD5 of what was uploaded in parts."""
+        """The headers that only Google has."""
         from crc32c import crc32c
 
         hashes = "crc32c=" + base64.b64encode(crc32c(stored.data).to_bytes(4, "big")).decode()
-        if not stored.joined:
-            hashes += ",md5=" + base64.b64encode(hashlib.md5(stored.data).digest()).decode()
+        hashes += ",md5=" + base64.b64encode(hashlib.md5(stored.data).digest()).decode()
         goog = {"generation": str(stored.generation), "metageneration": "1", "hash": hashes}
         goog["stored-content-length"] = str(len(stored.data))
         return {**{f"x-goog-{name}": value for name, value in goog.items()}, "ETag": stored.etag}
@@ -93,38 +88,13 @@ class Xml(Files):
             self.shelf.delete(self.key)
             self.reply(204)
 
-    def write(self, data: bytes) -> None:
-        """A PUT of an object or of a part, and the two POST of an upload in parts."""
-        upload = self.query.get("uploadId", "")
-        if self.command == "POST" and "uploads" in self.query:
-            upload = f"upload-{next(self.gcs.number)}"
-            self.gcs.uploads[upload], kind = {}, "InitiateMultipartUploadResult"
-            self.xml(f"<{kind}><UploadId>{upload}</UploadId></{kind}>")
-        elif upload and self.command == "PUT":
-            self.gcs.uploads[upload][int(self.query["partNumber"])] = data
-            self.reply(200, {"ETag": f'"{hashlib.md5(data).hexdigest()}"'})
-        elif upload:
-            parts = self.gcs.uploads.pop(upload)
-            asked = [int(n) for n in re.findall(rb"<PartNumber>(\d+)</PartNumber>", data)]
-            self.put(b"".join(parts[n] for n in asked), joined=True)
-        else:
-            self.put(data)
-
-    def put(self, data: bytes, *, joined: bool = False) -> None:
+    def put(self, data: bytes) -> None:
         over = self.headers.get("x-goog-if-generation-match")
-        stored = self.shelf.replace(self.key, data, over=None if over is None else int(over), joined=joined)
+        stored = self.shelf.replace(self.key, data, over=None if over is None else int(over))
         if stored is None:
             self.fails(412, "PreconditionFailed")
-            return
-        if joined:
-            tag, kind = f"<ETag>{escape(stored.etag)}</ETag>", "CompleteMultipartUploadResult"
-            self.xml(f"<{kind}>{tag}</{kind}>", self.told(stored))
         else:
             self.reply(200, self.told(stored))
-
-    def xml(self, text: str, headers: dict[str, str] | None = None) -> None:
-        whole = f'<?xml version="1.0" encoding="UTF-8"?>{text}'.encode()
-        self.reply(200, {"Content-Type": "application/xml", **(headers or {})}, whole)
 
     def list(self) -> None:
         """One page: keys, and below a delimiter the beginnings that several share, in order."""
@@ -146,7 +116,9 @@ class Xml(Files):
             rows.append(common if begins else self.row(key))
         token = f"<NextContinuationToken>{escape(last)}</NextContinuationToken>" if more else ""
         cut = f"<IsTruncated>{str(more).lower()}</IsTruncated>{token}"
-        self.xml(f"<ListBucketResult>{cut}{''.join(rows)}</ListBucketResult>")
+        text = f"<ListBucketResult>{cut}{''.join(rows)}</ListBucketResult>"
+        whole = f'<?xml version="1.0" encoding="UTF-8"?>{text}'.encode()
+        self.reply(200, {"Content-Type": "application/xml"}, whole)
 
     def row(self, key: str) -> str:
         one = self.shelf.objects[key]

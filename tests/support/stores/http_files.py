@@ -24,13 +24,12 @@ class Stored:
 
     data: bytes
     generation: int
-    joined: bool = False  # of parts
     saved: float = field(default_factory=time.time)
 
     @property
     def etag(self) -> str:
         """The MD5 of what was put at once."""
-        return f'"{hashlib.md5(self.data + b"parts" * self.joined).hexdigest()}"'
+        return f'"{hashlib.md5(self.data).hexdigest()}"'
 
     @property
     def last_modified(self) -> str:
@@ -49,9 +48,7 @@ class Shelf:
     def put(self, key: str, data: bytes) -> None:
         self.replace(key, data)
 
-    def replace(
-        self, key: str, data: bytes, *, over: int | None = None, joined: bool = False
-    ) -> Stored | None:
+    def replace(self, key: str, data: bytes, *, over: int | None = None) -> Stored | None:
         """Put it over the generation ``over`` (0: over nothing); None if there is another one."""
         with self.lock:
             before = self.objects.get(key)
@@ -60,7 +57,7 @@ class Shelf:
             self.generation += 1
             if before:
                 self.old[key, before.generation] = before
-            self.objects[key] = Stored(bytes(data), self.generation, joined)
+            self.objects[key] = Stored(bytes(data), self.generation)
             return self.objects[key]
 
     def delete(self, key: str) -> None:
@@ -81,12 +78,10 @@ class Shelf:
 
 def asked_range(header: str, size: int) -> tuple[int, int] | None:
     """Start and end of a header Range; an empty one if it is beyond the end, None if there is none."""
-    found = re.fullmatch(r"bytes=(\d*)-(\d*)", header)
+    found = re.fullmatch(r"bytes=(\d+)-(\d*)", header)
     if not found:
         return None
     first, last = found.groups()
-    if not first:
-        return max(0, size - int(last)), size
     return int(first), max(int(first), min(size, int(last) + 1 if last else size))
 
 
@@ -129,8 +124,6 @@ class Files(Handler):
         part = asked_range(self.headers.get("Range", ""), size)
         if self.headers.get("If-Match", stored.etag) not in {stored.etag, "*"}:
             self.reply(412, headers)
-        elif self.headers.get("If-None-Match") in {stored.etag, "*"}:
-            self.reply(304, headers)
         elif part is None:
             self.reply(200, headers, stored.data)
         elif part[0] >= min(part[1], size):

@@ -30,7 +30,6 @@ class Seen:
     method: str
     path: str  # unquoted
     query: str
-    byte_range: str
     status: int = 0
     sent: int = 0  # bytes of the body
 
@@ -142,7 +141,6 @@ class Rule:
     fault: Fault
     method: str = ""
     path: str = ""
-    byte_range: str = ""  # found in the header Range, "bytes=0-9", or x-ms-range
     first: int = 1
     times: int | None = None
     matched: int = field(default=0, init=False)
@@ -151,8 +149,6 @@ class Rule:
         """Counts the request if it matches. Under the proxy's lock."""
         target = f"{seen.path}?{seen.query}" if seen.query else seen.path
         if self.method not in {"", seen.method} or not re.search(self.path, target, re.DOTALL):
-            return False
-        if not re.search(self.byte_range, seen.byte_range):
             return False
         self.matched += 1
         return self.first <= self.matched and (self.times is None or self.matched < self.first + self.times)
@@ -207,8 +203,7 @@ class Between(Handler):
 
     def answer(self) -> None:
         path, _, query = self.path.partition("?")
-        ranges = self.headers.get("x-ms-range") or self.headers.get("Range") or ""
-        seen = Seen(self.command, unquote(path), query, ranges)
+        seen = Seen(self.command, unquote(path), query)
         exchange = Exchange(self, seen, self.body(), self.proxy.ended)
         fault = self.proxy.arrived(seen)
         if fault is None:
@@ -230,12 +225,9 @@ class Between(Handler):
 
     def pass_on(self, body: bytes) -> None:
         self.behind.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
-        chunked = "Transfer-Encoding" in self.headers
         for name, value in self.headers.items():
             if name.lower() not in NOT_PASSED_ON:
                 self.behind.putheader(name, value)
-        if chunked:
-            self.behind.putheader("Content-Length", str(len(body)))
         self.behind.endheaders(body or None)
 
 

@@ -80,16 +80,9 @@ class Handler(BaseHTTPRequestHandler):
         """Nowhere: a test that wants to know asks the proxy."""
 
     def body(self) -> bytes:
-        """That of the request, also in chunks."""
-        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
-            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        whole = bytearray()
-        while size := int(self.rfile.readline().split(b";")[0], 16):
-            whole += self.rfile.read(size)
-            self.rfile.readline()
-        while self.rfile.readline().strip():
-            pass
-        return bytes(whole)
+        """That of the request; none comes in chunks."""
+        assert "Transfer-Encoding" not in self.headers
+        return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
     def reply(self, status: int, headers: dict[str, str] | None = None, body: bytes = b"") -> None:
         """One whole answer; that to a HEAD is given with its body and sent without."""
