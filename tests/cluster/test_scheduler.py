@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -181,22 +181,14 @@ def test_a_defect_of_ours_ends_in_words(tmp_path: Path, monkeypatch: pytest.Monk
 # ---- Dask
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    made = Cluster(tmp_path_factory.mktemp("dask"))
-    yield made
-    made.close()
-
-
 @pytest.mark.exhaustive
-def test_dask_gives_the_same_bytes(cluster: Cluster, sealed: Path, tmp_path: Path) -> None:
+def test_dask_gives_the_same_bytes(sealed: Path, tmp_path: Path) -> None:
     """Real processes over files of every format; both workers read. Over all trees threads do the same above."""
-    for root in (FIXTURES / "formats", sealed):
-        words = ("verify", str(root), "--json", "--quiet", "--no-cache")
-        here, there = alone(*words, cache=str(tmp_path)), cluster.run(*words)
-        assert there[0] == here[0], there[2]
-        assert without_time(there[1]).splitlines() == without_time(here[1]).splitlines()
-    assert len([pid for pid, reads in cluster.reads().items() if reads]) == 2
+    with closing(Cluster(tmp_path)) as cluster:
+        for root in (FIXTURES / "formats", sealed):
+            words = ("verify", str(root), "--json", "--quiet", "--no-cache")
+            same(alone(*words, cache=str(tmp_path)), cluster.run(*words))
+        assert len([pid for pid, reads in cluster.reads().items() if reads]) == 2
 
 
 def same(here: tuple[int, str, str], there: tuple[int, str, str]) -> None:

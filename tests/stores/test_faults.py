@@ -288,13 +288,12 @@ def test_a_store_that_did_not_answer_is_not_asked_for_something_else(asker: Aske
 # the checksum that the store keeps says that the object is good: nothing older is chosen for that, nothing is sealed,
 # staged or deleted, and no verdict is given
 
-TRACKER = "latest_checkpointed_iteration.txt"
 SIZE = (TREE / NEWEST).stat().st_size
 PLACES = {
     "begin": (NEWEST, 0),
     "content": (NEWEST, SIZE // 2),
     "end": (NEWEST, SIZE - 10),
-    "tracker": (TRACKER, 0),
+    "tracker": ("latest_checkpointed_iteration.txt", 0),
 }
 """Which byte of which object comes otherwise."""
 SOME = ("plan", "latest", "stage", "verify", "plan of the tracker")

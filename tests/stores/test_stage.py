@@ -304,15 +304,6 @@ def test_an_object_replaced_between_two_nodes_stops_the_second(uploaded: Bucket,
 # -- what stays, and what goes -------------------------------------------------------------------------------
 
 
-def test_a_changed_copy_is_brought_again(uploaded: Bucket, run: Path, home: Path) -> None:
-    staged(uploaded, home)
-    path = only(home) / NEWEST / f"mp_rank_00/{BODY}.pt"
-    path.write_bytes(b"x" * path.stat().st_size)
-    (only(home) / "latest_checkpointed_iteration.txt").write_text("99")
-    assert staged(uploaded, home)["fetched"]["files"] == 1
-    assert files_of(only(home)) == newest_of(run)
-
-
 def test_a_bit_that_flipped_on_the_disk(uploaded: Bucket, run: Path, home: Path) -> None:
     """Nothing but its bytes shows it: they are read again with --no-cache, which no test's clock can fake."""
     staged(uploaded, home)

@@ -65,6 +65,10 @@ REPLACED: dict[str, Put] = {
     "link": in_place_of(FILE, lambda at, other: at.symlink_to(other / FILE.replace(NEWEST, OLDER))),
     "older save's": in_place_of(FILE, lambda at, _: shutil.copy2(TREE / FILE.replace(NEWEST, OLDER), at)),
     "none": in_place_of(FILE, lambda _at, _other: None),
+    "other bytes": lambda directory, _: (directory / FILE).write_bytes(b"x" * (TREE / FILE).stat().st_size),
+    "another tracker": lambda directory, _: (directory / "latest_checkpointed_iteration.txt").write_text(
+        "99"
+    ),
 }
 
 

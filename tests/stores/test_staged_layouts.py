@@ -79,20 +79,14 @@ def test_a_question_that_contents_answer_is_not_asked(
     shutil.copytree(SLURM, store)
     regular, gasp = store / "checkpoints/epoch=0-step=2.ckpt", store / "hpc_ckpt_1.ckpt"
     (store / "checkpoints/epoch=0-step=4.ckpt").unlink()
-    flip_stored(gasp)
+    with zipfile.ZipFile(gasp) as archive:  # of a tensor, which the checksum of its archive covers
+        stored = max((archive.read(name) for name in archive.namelist() if "/data/" in name), key=len)
+    gasp.write_bytes(flipped(data := gasp.read_bytes(), 8 * data.index(stored)))
     for path, at in ((gasp, 1_700_000_000), (regular, 1_700_003_600)):
         os.utime(path, (at, at))
     monkeypatch.chdir(tmp_path)
     copied = stage(f"local://{store.name}", Selection(), "ssd")
     assert copied is not None and copied.decision.step == 2
-
-
-def flip_stored(path: Path) -> None:
-    """One bit of a tensor, which the checksum of its archive covers."""
-    with zipfile.ZipFile(path) as archive:
-        stored = max((archive.read(name) for name in archive.namelist() if "/data/" in name), key=len)
-    data = path.read_bytes()
-    path.write_bytes(flipped(data, 8 * data.index(stored)))
 
 
 def test_the_only_copy_lies_where_its_rank_looks_for_it(

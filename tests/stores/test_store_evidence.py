@@ -42,13 +42,6 @@ def _own_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mounts, "_trees", {})
 
 
-def use(monkeypatch: pytest.MonkeyPatch, bucket: Bucket) -> None:
-    """As a user says where the store is."""
-    for name, value in {**of_s3(bucket), "AWS_EC2_METADATA_DISABLED": "true"}.items():
-        monkeypatch.setenv(name, value)
-    mounts._trees.clear()
-
-
 def safetensors(size: int) -> bytes:
     """A file of one tensor of about ``size`` bytes."""
     n = size // 4
@@ -64,9 +57,11 @@ def codes(result: Verification) -> list[str]:
 
 @pytest.fixture
 def seen(s3: Bucket, proxy_of: Callable[[Bucket], Proxy], monkeypatch: pytest.MonkeyPatch) -> Proxy:
-    """A proxy through which ckpt asks; what is uploaded goes past it."""
+    """A proxy through which ckpt asks, as a user says where the store is; what is uploaded goes past it."""
     proxy = proxy_of(s3)
-    use(monkeypatch, s3.through(proxy.endpoint))
+    own = {**of_s3(s3.through(proxy.endpoint)), "AWS_EC2_METADATA_DISABLED": "true"}
+    for name, value in own.items():
+        monkeypatch.setenv(name, value)
     return proxy
 
 

@@ -79,15 +79,8 @@ def empty_plan(**more) -> LoadPlan:
 def scan(**more) -> Scan:
     left = Finding("unfinished-save", Severity.WARNING, "left over", path="/data/x.tmp", hint="remove it")
     found = (checkpoint(), checkpoint(unfinished=True, run=NASTY, generation=None, parts=()))
-    values = {
-        "root": "/data",
-        "checkpoints": found,
-        "expected": {"out/ckpt": 4},
-        "findings": (left,),
-        "bare": 2,
-    }
-    values["unrecognised"] = 7
-    return Scan(**{**values, **more})
+    counted = {"expected": {"out/ckpt": 4}, "bare": 2, "unrecognised": 7}
+    return Scan(**{"root": "/data", "checkpoints": found, "findings": (left,), **counted, **more})
 
 
 def field_names(value, open_maps=("metadata", "topology", "env")):
