@@ -288,15 +288,6 @@ def test_azure_finds_its_account_and_key_in_the_environment(desk: Desk, azurite:
     assert code == 5
 
 
-def test_a_missing_container_is_no_empty_directory(desk: Desk, azurite: Bucket) -> None:
-    desk.env(AZURE_STORAGE_ACCOUNT_NAME=ACCOUNT, AZURE_STORAGE_ACCOUNT_KEY=AZURE_KEY)
-    for name in ("ls", "latest", "plan"):
-        words = ["--allow=none", "--allow=missing"] if name != "ls" else []
-        place = ("--store-option", f"endpoint={azurite.options['endpoint']}")
-        code = cli.execute([name, "az://absent/run", *words, *place])
-        assert (code, "ContainerNotFound" in desk.capfd.readouterr().err) == (5, True), name
-
-
 def test_google_finds_its_account_in_a_file(desk: Desk, gcs: Bucket) -> None:
     gcs.upload(TREE, "run")
     account = {"gcs_base_url": gcs.endpoint, "disable_oauth": True, "client_email": "", "private_key": ""}

@@ -30,10 +30,6 @@ pytest.importorskip("huggingface_hub")
 MODEL = "org/model"
 
 
-PAGE = 50
-"""Entries that one answer has at most; the Hub has 1,000 of them."""
-
-
 @dataclass
 class Hub:
     """``shelves`` are the repositories by name; ``hidden`` those that need a token; ``seen`` is what was asked:
@@ -55,7 +51,7 @@ class Hub:
 
 
 class Answering(Handler):
-    """Of models alone, at their revision ``main``."""
+    """Of models alone, at their revision ``main``; a tree is one page."""
 
     def answer(self) -> None:
         hub: Hub = self.server.state
@@ -101,13 +97,7 @@ class Answering(Handler):
             return
         deep = query.get("recursive", ["false"])[0].lower() in {"true", "1"}
         names = [n for k in below for n in _names(k, start, deep=deep)]
-        rows = list(dict.fromkeys(names))
-        first = int(query.get("cursor", ["0"])[0])
-        more = {}
-        if first + PAGE < len(rows):
-            url = f"{self.server.endpoint}{urlsplit(self.path).path}?cursor={first + PAGE}&recursive={deep}"
-            more = {"Link": f'<{url}>; rel="next"'}
-        self._json([_row(shelf, name) for name in rows[first : first + PAGE]], more)
+        self._json([_row(shelf, name) for name in dict.fromkeys(names)])
 
     def _file(self, shelf: Shelf, key: str) -> None:
         stored = shelf.find(key)
@@ -126,8 +116,8 @@ class Answering(Handler):
             headers["Content-Range"] = f"bytes {part[0]}-{part[1] - 1}/{len(stored.data)}"
             self.reply(206, headers, stored.data[slice(*part)])
 
-    def _json(self, value: Any, headers: dict[str, str] | None = None) -> None:
-        self.reply(200, {"Content-Type": "application/json", **(headers or {})}, json.dumps(value).encode())
+    def _json(self, value: Any) -> None:
+        self.reply(200, {"Content-Type": "application/json"}, json.dumps(value).encode())
 
 
 def _names(key: str, start: str, *, deep: bool) -> Iterator[str]:

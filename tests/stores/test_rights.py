@@ -119,6 +119,7 @@ def test_who_writes_needs_one_more(user: User, command: str) -> None:
     before = user.bucket.keys()
     said = user.ask(WRITERS[command], READ)
     assert said.code == (0 if command.startswith("watch") else 5) and own in said.text, said.text
+    assert command != "seal" or "CKPT_SEAL_DIR" in said.text, said.text
     assert user.bucket.keys() == before
     said = user.ask(WRITERS[command], READ | {own})
     assert said.code == 0, said.text

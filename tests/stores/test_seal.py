@@ -88,16 +88,6 @@ def test_the_seal_of_somebody_else_is_not_replaced(tmp_path: Path, proxy: Proxy,
     assert proxy.count("PUT") == 1
 
 
-def test_without_the_right_to_write_it_says_what_can_be_done(
-    tmp_path: Path, proxy: Proxy, through: Bucket
-) -> None:
-    through.upload(megatron(tmp_path / "run", steps=(20,)), "run")
-    before = through.keys()
-    proxy.add(Rule(Status(403), method="PUT"))
-    done = ckpt("seal", f"{through.url}/run", env=of_user(through, tmp_path))
-    assert done.returncode == 5 and "CKPT_SEAL_DIR" in done.stderr and through.keys() == before
-
-
 @pytest.mark.share(2)
 @pytest.mark.parametrize("before", [False, True], ids=["a new one", "one in place of another"])
 def test_a_seal_that_something_else_took_is_not_said_to_be_there(

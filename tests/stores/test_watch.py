@@ -139,13 +139,6 @@ def test_a_prefix_without_objects_is_still_to_come(s3: Bucket, tmp_path: Path) -
     assert not (Path.cwd() / "s3:").exists()
 
 
-def test_what_is_good_is_sealed(s3: Bucket, tmp_path: Path) -> None:
-    s3.upload(megatron(tmp_path / "run", steps=(10, 20, 30)), "run")
-    with reached(s3, tmp_path):
-        Watched(s3, replace(OPTIONS, seal=True)).look()
-    assert {f"run/iter_00000{step}/.ckpt-seal.json" for step in (10, 20, 30)} < set(s3.keys())
-
-
 def test_a_seal_that_was_refused_is_put_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a while; by the next process at once."""
     megatron(tmp_path / "top/run", steps=(10,), world=1)
