@@ -14,7 +14,7 @@ from ckpt_tools.launchers import detect, list_all
 from ckpt_tools.output import catalogue
 from ckpt_tools.output import launchers as emit
 from ckpt_tools.output.json import fields
-from ckpt_tools.planning.rules.catalogue import RULES, find_rules
+from ckpt_tools.planning.rules.catalogue import BY_CODE, RULES
 from ckpt_tools.settings.resolve import require_known
 
 
@@ -46,8 +46,7 @@ def explain(asked: options.Asked) -> int:
     rule = RULES.get(code)
     about = ("code=id", "severity", "title", "hint", "since")
     entries = [
-        {**fields(CODES[one], *about), "rules": [r.id for r in find_rules(one)]}
-        for one in (rule.codes if rule else (code,))
+        {**fields(CODES[one], *about), "rules": [BY_CODE[one]]} for one in (rule.codes if rule else (code,))
     ]
     if rule is None:
         return asked.catalogue("explain", entries, catalogue.code(code, view))

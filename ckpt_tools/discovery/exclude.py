@@ -212,9 +212,7 @@ def quarantined(states: Iterable[str], root: str) -> Iterator[Finding]:
 
 
 def repaired(states: Iterable[str]) -> Iterator[Finding]:
-    """Yield a warning for each file that was repaired without a witness and has not changed since. Anybody
-    may write the list: the worst that it can do is to warn.
-    """
+    """Yield a warning for each file that was repaired without a witness and has not changed since."""
     for state in sorted(states):
         for row in read_repaired(os.path.join(state, REPAIRED)):
             path = os.path.join(os.path.dirname(state), row["path"])

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from ckpt_tools.findings import CODES
 from ckpt_tools.layouts.guess import ONCE, WHEN, WHOSE, Guess
 from ckpt_tools.output.page import PLAIN, STYLE, Page, View, known
-from ckpt_tools.planning.rules.catalogue import find_rules
+from ckpt_tools.planning.rules.catalogue import BY_CODE
 from ckpt_tools.planning.rules.rule import Effect, Rule
 
 MEANING = {
@@ -63,7 +63,7 @@ def code(name: str, view: View) -> str:
     page.text(f"  severity: {severity}", STYLE[str(c.severity)])
     page.text(f"  what to do: {c.hint}")
     page.text(f"  since: {c.since}")
-    page.text(f"  rules: {', '.join(r.id for r in find_rules(name))}")
+    page.text(f"  rules: {BY_CODE[name]}")
     return page.done()
 
 

@@ -36,7 +36,7 @@ def render(plan: LoadPlan, view: View = PLAIN) -> str:
         page.findings(rejected.findings, plan.root)
     skipped = {rejected.checkpoint.key for rejected in plan.rejected}
     if ahead := ", ".join(dict.fromkeys(c.label for c in plan.ahead if c.key not in skipped)):
-        text = f"Written earlier, with higher steps: {ahead}. The job will save over them."
+        text = f"Written earlier, with higher steps or later dates: {ahead}. The job may save over them."
         page.text(text, "yellow", gap=True)
     page.findings(plan.warnings, plan.root)
     if view.verbose:

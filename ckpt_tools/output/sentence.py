@@ -39,7 +39,7 @@ def _say_choice(plan: LoadPlan) -> str:
     c = plan.checkpoint
     if c is None:
         none = "No checkpoint can be used" if plan.rejected else "There is no checkpoint to resume from"
-        return f"{none}: without one, training would start from scratch."
+        return f"{none}: without one, training starts from scratch."
     name, file = c.label, os.path.basename(plan.resume.path or "")
     if plan.resume.path in [p.path for p in c.parts] and c.parts[1:] and file != name:
         name += f" ({file})"  # one of several copies: the file that is loaded
@@ -76,13 +76,13 @@ def _blame_ranks(lost: Sequence[Finding]) -> str:
 
 
 def _blame(c: Checkpoint, causes: Sequence[Finding]) -> str:
-    first, damaged = causes[0], {f.path: None for f in causes if f.path and f.path != c.path}
-    subject = f"{label(c)} "
+    first, subject, files = causes[0], f"{label(c)} ", {p.path for p in c.parts}
     if first.message.startswith(subject):
         return f"it {first.message.removeprefix(subject)}"
-    if first.path in damaged:
-        name = os.path.basename(first.path)
-        if len(damaged) == 1:
-            return f"{name} is not usable ({first.code})"
-        return f"{len(damaged):,} of its files are not usable, the first is {name} ({first.code})"
-    return f"{first.message} ({first.code})"
+    damaged = {f.path: None for f in causes if f.path and (f.path in files or f.path != c.path)}
+    if first.path not in damaged or first.code == "missing-part":  # of a save that holds too little
+        return f"{first.message} ({first.code})"
+    name = os.path.basename(first.path)
+    if len(damaged) == 1:
+        return f"{name} is not usable ({first.code})"
+    return f"{len(damaged):,} of its files are not usable, the first is {name} ({first.code})"

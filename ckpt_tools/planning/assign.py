@@ -75,9 +75,7 @@ Bad = Mapping[str, Sequence[Finding]]
 
 
 def assign(checkpoint: Checkpoint, groups: Groups, bad: Bad, evidence: Evidence) -> Assignment:
-    """Return for every rank and role one part: the rank's own, else a proven one of its replica group. Parts
-    of fault ranks never count in dying-gasp checkpoints; in others a replica is preferred to them.
-    """
+    """Return for each rank and role one part: its own, else a proven one of its replica group."""
     work = _Work(checkpoint, groups, bad, evidence)
     work.assign_shared()
     work.assign_roles()

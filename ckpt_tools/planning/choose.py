@@ -29,9 +29,7 @@ _KINDS = {Kind.PERIODIC: 0, Kind.BEST: 1, Kind.DYING_GASP: 2, Kind.RELEASE: 3}
 
 
 def _step(c: Checkpoint) -> tuple[Order, str, str]:
-    """Return a key that checkpoints of one step of a run share: the global step alone if it is known, as
-    dying gasps may be of another layout; else order and layout. Without both every checkpoint has its own.
-    """
+    """Return a key that checkpoints of one step of a run share, of any layout; without numbers its path."""
     if c.step is not None:
         return (c.step, -1, -1), "", ""
     return c.order, c.layout, c.path if c.order == (-1, -1, -1) else ""

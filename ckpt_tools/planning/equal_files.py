@@ -60,10 +60,7 @@ class EqualFiles:
         self._confirmed: dict[frozenset[str], bool] = {}
 
     def find_copies(self, parts: Sequence[Part], others: Sequence[Part] = ()) -> Iterator[Contradiction]:
-        """Yield those of ``parts`` that are byte for byte a file of another step, rank or role.
-
-        ``others`` are files of the run's other saves, nearest first: they are only compared with ``parts``.
-        """
+        """Yield those of ``parts`` that equal a file of another step, rank or role, nearest first."""
         read = [p for p in parts if p.path in self.session.reports]
         if not any(is_compared(p, self.session) for p in read):
             return

@@ -103,9 +103,7 @@ class Judge:
     def find_own_files(
         self, c: Checkpoint, parts: Sequence[Part], bad: Bad, rank: int, part: Part
     ) -> Iterator[OwnFile]:
-        """Yield files that a rank itself wrote in the role of ``part``: in the candidate (``parts``), then in
-        the nearest checkpoints. Files with a doubtful list of tensors (``bad``, or cut) are left out.
-        """
+        """Yield a rank's own files in the role of ``part``, nearest first; none that is ``bad`` or cut."""
         others = (other.parts for other in self.run.find_nearest(c) if other.run == c.run)
         for p in chain(parts, chain.from_iterable(others)):
             if p.rank != rank or p.role != part.role or p.size <= 0 or p.path == part.path:
@@ -120,9 +118,7 @@ class Judge:
     def find_contradictions(
         self, c: Checkpoint, whole: Checkpoint, planned: Sequence[Part], bad: Collection[str]
     ) -> list[Contradiction]:
-        """Return contradictions about the ``planned`` files, or all of a save that is complete by its names.
-        Copies are looked for only once no planned file is ``bad`` for another reason.
-        """
+        """Return contradictions about files; copies are looked for if no planned file is ``bad``."""
         parts = whole.parts if self.session.layouts.of(c).complete.by_name else planned
         mine = {p.path for p in parts}
         compared = self._collect_compared_files(c, parts)
@@ -192,8 +188,7 @@ class Judge:
 
     def _find_odd_replicas(self, c: Checkpoint) -> Iterator[tuple[Part, Part]]:
         """Yield pairs: a replica with other tensors than most of its group, and one with the usual tensors.
-        Some files cut at a record's end show no other damage. Groups are told by --replica-groups or the
-        strategy files: groups that a layout implies do not count.
+        Some files that were cut show nothing else. Groups that a layout implies do not count.
         """
         flags, topology = self.selection.replica_groups, self.run.topology
         everyone = (range(topology.world_size),) if self.selection.replicas_all else ()
@@ -399,9 +394,7 @@ class Review:
             raise self._ask_which_is_the_copy(part, self.doubts[part.path])
 
     def _require_inspected(self, assigned: Assignment) -> None:
-        """Raise CannotLook if the candidate could be used, were the unread files whole: this is no reason to
-        go back. Files ``concluded`` to be wrong from others count as whole: those may be the unread ones.
-        """
+        """Raise CannotLook if it could be used, were unread and ``concluded`` files whole."""
         now = {p.path: f for p in self.whole.parts if (f := why_unseen(p, self.session)) is not None}
         unseen = {**now, **self.unseen}
         at_best = self._assign_as_if_good({*unseen, *self.concluded}) if unseen else None

@@ -15,7 +15,7 @@ from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, N
 from ckpt_tools.layouts.common.saved_by import ALONE
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, is_ahead
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.part import Part
+from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Assignment, Choice, FileLoad, Known, Load, LoadPlan, RankLoad, Resume
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
@@ -24,7 +24,7 @@ from ckpt_tools.planning.candidates import Candidates
 from ckpt_tools.planning.engine import GAPS, find_gaps
 from ckpt_tools.planning.first_launch import describe_unplaced
 from ckpt_tools.planning.lost_files import find_headless, find_lost_texts
-from ckpt_tools.planning.rules.choice import export_newer, none_usable
+from ckpt_tools.planning.rules.choice import export_newer, none_usable, tracker_stale
 from ckpt_tools.planning.rules.rule import error_of
 from ckpt_tools.planning.rules.save import mixed_counters
 from ckpt_tools.planning.rules.save.parallel_sizes import HIGHEST, ask_how_many
@@ -140,7 +140,8 @@ class Planner(Candidates):
         c, before = choice.checkpoint, self.lost
         if c is not None:
             placed = c if c.counted else replace(c, step=self.step(c))
-            before = [r for r in before if _goes_before(r.checkpoint, placed)]
+            # of what has no number, nothing tells that it was earlier
+            before = [r for r in before if (at := r.checkpoint.order) > placed.order or {*at} == {-1}]
         choice = replace(choice, rejected=(*before, *choice.rejected))
         return choice if c is None else self.require_best(choice, before)
 
@@ -169,7 +170,7 @@ class Planner(Candidates):
         return LoadPlan(
             root=self.root,
             checkpoint=chosen,
-            resume=self.layouts.of(c).resume(chosen, one),
+            resume=self._tell_resume(c, chosen, one),
             by_rank=ranks,
             shared=shared,
             world_size=known["world_size"].value if "world_size" in known else None,
@@ -241,6 +242,14 @@ class Planner(Candidates):
         step = order.step_at(self.step(c) if step is None else step, c, self.places)
         return replace(c, step=step, epoch=epoch, path=path)
 
+    def _tell_resume(self, c: Checkpoint, chosen: Checkpoint, one: str | None) -> Resume:
+        """Return how the framework is told. Raises UsageError if only a tracker could, and it does not."""
+        layout, base = self.layouts.of(c), c.parts[0].base
+        resume = layout.resume(chosen, one)
+        if c.kind is Kind.RELEASE and resume.path == base and not trackers.find_tracker_of(self.session, c):
+            raise tracker_stale.ask_to_name(c, layout, base, self.session.tracker(layout.name, base))
+        return resume
+
     def _find_warnings(self, choice: Choice, c: Checkpoint, assignment: Assignment) -> Iterator[Finding]:
         """Yield warnings about a choice that can be used: its files, other saves, trackers, writers."""
         parts, run = assignment.parts, [o for o in self.checkpoints if (o.layout, o.run) == (c.layout, c.run)]
@@ -284,12 +293,6 @@ class Planner(Candidates):
         if self.selection.ranks is not None and choice.checkpoint:  # other nodes have its other files
             lost.discard(choice.checkpoint.key)
         return lost
-
-
-def _goes_before(gone: Checkpoint, chosen: Checkpoint) -> bool:
-    """Return True if a save that only a tracker names is later than the choice; True if only a date tells."""
-    unplaced = (gone.step, gone.epoch, gone.generation) == (None, None, None)
-    return unplaced or gone.order > chosen.order
 
 
 def _join_findings(warnings: Sequence[Finding], more: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -52,8 +52,7 @@ _Places = frozenset[tuple[tuple[str, int], ...]]
 
 def settle_expert_names(s: Session, checkpoints: list[Checkpoint], level: Level) -> list[Checkpoint]:
     """Return checkpoints with the axis ``ep`` in place of ``pp`` where names count experts, not stages: the
-    last number of mp_rank_00_001 is an expert if there is one stage, as a model's file tells. Saves with
-    other places are read themselves, as an earlier job may have had other sizes.
+    last number of mp_rank_00_001 is an expert if there is one stage, as a model's file tells.
     """
     if not any(dict(p.coords)["pp"] for c in checkpoints for p in _find_ambiguous_parts(c.parts)):
         return checkpoints
@@ -133,8 +132,7 @@ def find_topology(
     s: Session, ranked: Sequence[Checkpoint], expected: completeness.Expected, selection: Selection
 ) -> tuple[Topology, int | None, list[Finding]]:
     """Return the topology, how many ranks wrote the files (None if nothing tells), and warnings. Order of
-    trust: flag, launcher, file content, names on disk (docs/design.md section 5); but if contents contradict
-    the names, or each other, the names are right.
+    trust: flag, launcher, file content, names on disk (docs/design.md section 5).
     """
     first = next((c for c in ranked if c.kind is not Kind.RELEASE), ranked[0])
     like = (c for c in ranked if (c.kind, c.layout, c.run) == (first.kind, first.layout, first.run))
@@ -166,8 +164,7 @@ def _ask_files(
     s: Session, ranked: Sequence[Checkpoint], first: Checkpoint, selection: Selection
 ) -> tuple[Rows, int | None]:
     """Return the newest files that may tell how many ranks saved them, and that number, None if none does.
-    One sound file per piece is read; more pieces only if names show places of a grid, of which a save may
-    have lost some.
+    One sound file per piece is read; more pieces only if names show places of a grid.
     """
     without_world, pieces = list[tuple[Part, Report]](), set[str]()
     for c in ranked[:_ASKED]:
@@ -285,9 +282,15 @@ def _find_worlds(
 
 
 def _count_ranks(selection: Selection, worlds: _Worlds) -> Known:
-    """Return the number of ranks of this job: by a flag, the launcher, else as the checkpoint tells."""
-    if given := _find_given_world(selection):
-        return given
+    """Return the number of ranks of this job. Raises UsageError if --parallel cannot make it up."""
+    world = _find_given_world(selection) or _infer_world(selection, worlds)
+    if world.value % (grid := prod(selection.sizes.get(axis, 1) for axis in _GRID)):
+        raise parallel_sizes.ask_for_multiple(world, grid)
+    return world
+
+
+def _infer_world(selection: Selection, worlds: _Worlds) -> Known:
+    """Return the number of ranks that neither a flag nor the launcher gives, as the checkpoint tells it."""
     in_files, in_names, highest, grid = worlds
     sources = {"names on disk": in_names, HIGHEST: highest, "parallel sizes": grid, ALONE: 1}
     world = in_files or next(Known(n, source) for source, n in sources.items() if n)

@@ -162,7 +162,7 @@ def _describe_missing(layout: Layout) -> str:
 def _find_number(name: str, layout: Layout) -> int | None:
     """Return the last number in a name; None without one, or if it belongs to a date."""
     digits, dated = re.search(r"(\d{1,18})\D*$", name), layout.counting.dated
-    date = dated.fullmatch(name) if dated else re.search(r"(\d{4}-\d\d-\d\d.*)", name)
+    date = (dated.fullmatch(name) if dated else None) or re.search(r"(\d{4}-\d\d-\d\d.*)", name)
     if digits is None or (date and digits.start() < date.end(1)):
         return None
     return int(digits[1])

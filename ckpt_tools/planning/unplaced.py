@@ -132,9 +132,7 @@ def find_undescribed(s: Session) -> dict[str, int]:
 
 
 def look_inside(s: Session, path: str) -> str:
-    """Return ``state`` for a file below ROOT with a model and an optimizer's state, ``optimizer`` for one
-    with the latter alone, else "".
-    """
+    """Return what a file below ROOT holds: ``state`` (a model too), ``optimizer`` (alone), or ""."""
     held = s.report_file(os.path.join(s.root, path), Level.STRUCTURE).held
     return ("state" if held.weights else "optimizer") if held.optimizer else ""
 

@@ -129,9 +129,7 @@ def _fits_place(to: Place, report: Report) -> bool:
 
 
 def _move(s: Session, p: Part, wanted: Callable[[Place], bool], *, loop: bool = True) -> Parts:
-    """Return the part as the first ``wanted`` piece that its name fits, else as one of a loop's save below
-    ROOT, in a list; if there is none an empty list, and the file is bare.
-    """
+    """Return the part as the first ``wanted`` piece that its name fits, else of a loop; [] if bare."""
     places, fit = s.layouts.templates().places(os.path.dirname(p.path)), list[NamedFile]()
     name = places.read_name(p.name)
     while name is not None:

@@ -70,7 +70,7 @@ SAYS: dict[str, dict[str, tuple[int, Sequence[str]]]] = {
 }  # fmt: skip
 """Of each night, by command: the exit code, and phrases in the order in which they are read."""
 THEN: dict[str, tuple[str, int, str]] = {
-    "full": ("--allow=fresh", 0, "training would start from scratch"), "first": ("--allow=none", 0, "training would start from scratch"),
+    "full": ("--allow=fresh", 0, "training starts from scratch"), "first": ("--allow=none", 0, "training starts from scratch"),
     "refused": ("--allow=unreadable", 0, "Resume from step 20"),
     "unknown-code": ("--trust global='mycompany.*'", 0, "Resume from step 16"),
 }  # fmt: skip

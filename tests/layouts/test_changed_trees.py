@@ -179,6 +179,10 @@ TREES = table(
         put checkpoint-20/latest_checkpointed_iteration.txt release -> checkpoint-20
         cp checkpoint-20/args.json checkpoint-20-merged/;
             cp checkpoint-20/model.safetensors checkpoint-20-merged/ -> checkpoint-20
+    megatron/release
+        put latest_checkpointed_iteration.txt 20 -> exit 2 choice/tracker-stale
+        rm latest_checkpointed_iteration.txt -> exit 2 choice/tracker-stale
+        put latest_checkpointed_iteration.txt release -> release
     megatron-core/bridge slow
         rm latest_checkpointed_iteration.txt -> iter_0000020 => ok
         then as it is | resume_from=tracker -> iter_0000020

@@ -199,9 +199,11 @@ TREES = table(
         # Copied without times.
         epoch_9.pt:whole900 epoch_10.pt:whole1000= last.pt:whole1000= -> epoch_10.pt +mtime-not-kept
         2026-11-01.pt 2026-11-02.pt -> 2026-11-02.pt
-        2026-11-01.pt:state1 2026-11-02.pt:state2= -> exit 2 order/times-mute
-        then as it is | order=step -> exit 2 order/times-mute
-        then as it is | order=mtime -> exit 2 order/times-mute
+        2026-11-02.pt:state1 2026-11-01.pt:state2= -> 2026-11-02.pt +mtime-not-kept
+        then as it is | order=step -> 2026-11-02.pt
+        model_2026-11-02.pt:state1 model_20261103_120000.pt:state2 model_2026-11-01.pt:state3 -> exit 2 order/times-contradict-steps
+        model_2026-11-02.pt:state1 model_20261103_120000.pt:state2 model_2026-11-01.pt:state3 model_20261102_120000.pt:state4
+            -> model_20261102_120000.pt +mtime-disagrees-with-step
         epoch_1_step_10.pt:state epoch_1_step_20.pt:state= epoch_2_step_10.pt:state50=
             -> epoch_2_step_10.pt +mtime-not-kept
         # --- 4. Is it whole

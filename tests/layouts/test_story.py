@@ -165,7 +165,7 @@ def test_none_usable_is_told_too(tmp_path: Path) -> None:
     for step in (10, 20):
         put(tmp_path, f"iter_{step:07d}/mp_rank_01/model_optim_rng.pt", b"PK", step)
     lines = steady(page(failed(tmp_path, Selection())), tmp_path)
-    why = "No checkpoint can be used: without one, training would start from scratch. Step 20 was skipped"
+    why = "No checkpoint can be used: without one, training starts from scratch. Step 20 was skipped"
     assert lines[0].startswith(why)
     skipped = [line for line in lines if line.startswith("Skipped: ")]
     assert skipped == ["Skipped: step 20 (iter_0000020)", "Skipped: step 10 (iter_0000010)"]
@@ -176,7 +176,7 @@ def test_none_usable_is_told_too(tmp_path: Path) -> None:
 
 def test_nothing_there(tmp_path: Path) -> None:
     expected = (
-        "There is no checkpoint to resume from: without one, training would start from scratch.\n\n"
+        "There is no checkpoint to resume from: without one, training starts from scratch.\n\n"
         "Checkpoints, best first (0)\n  none\n"
     )
     assert page(failed(tmp_path, Selection())) == expected

@@ -159,7 +159,6 @@ MADE = {
     "by-epoch": of({"template": "checkpoint{epoch}.pth"}),
     "ranks": of({"template": "step={step}/r{rank}.pt"}),
     "reshardable": of(PARTS, reshardable=True),
-    "parts": of(PARTS),
     "twice": of({"template": "step={step}/m-{step}.pt", "shared": True}),
     "done": of(OWN, DONE, commit="done"),
     "args": of(OWN, ARGS),
@@ -223,10 +222,8 @@ TREES = table(
         step=5/r0.pt:model50 step=5/r1.pt:model51= step=5/r2.pt:model52= -> step=5 +world-size-inferred
     reshardable
         step=5/part-0.pt:model50 step=5/part-1.pt:model51= step=5/part-2.pt:model52= -> step=5
-        then as it is | world_size=7 sizes=tp:2 -> step=5
-    parts
-        step=5/part-0.pt:model50 step=5/part-1.pt:model51= step=5/part-2.pt:model52= | world_size=7 sizes=tp:2
-            -> exit 2 save/topology-mismatch
+        then as it is | world_size=8 sizes=tp:2 -> step=5
+        then as it is | world_size=7 sizes=tp:2 -> exit 2 save/parallel-sizes
     twice
         step=10/m-10.pt:model step=20/m-20.pt:model; mv step=20/m-20.pt step=10/m-20.pt
             -> step=10 -step-mismatch +unfinished-save => broken step-mismatch unfinished-save

@@ -181,7 +181,9 @@ def test_the_parallel_sizes_tell_the_world_size() -> None:
     t = told(Selection(sizes={"dp": 3, "pp": 2, "cp": 2, "ep": 3}))
     assert t.world_size == 24 and t.sizes == {"tp": 2, "pp": 2, "cp": 2, "ep": 3, "dp": 3}
     assert t.provenance["dp"].provenance == "--parallel dp"
-    assert told(Selection(sizes={"dp": 3}, world_size=8)).world_size == 8
+    assert told(Selection(sizes={"dp": 3}, world_size=12)).world_size == 12
+    with pytest.raises(UsageError, match=r"3 ranks, and 8 .--world-size. are no multiple of it"):
+        told(Selection(sizes={"dp": 3}, world_size=8))
 
 
 def test_the_files_or_a_flag_tell_the_tensor_parallel_size_of_the_experts() -> None:

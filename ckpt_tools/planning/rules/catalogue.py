@@ -30,8 +30,3 @@ BY_CODE: dict[str, str] = {code: r.id for r in RULES.values() for code in r.code
 def find_rule(finding: Finding) -> str:
     """Return the id of the rule that made a finding; "" for a code of a newer version."""
     return finding.rule or BY_CODE.get(finding.code, "")
-
-
-def find_rules(code: str) -> list[Rule]:
-    """Return the rules whose findings may have this code."""
-    return [RULES[BY_CODE[code]]]

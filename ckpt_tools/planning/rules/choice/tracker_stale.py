@@ -73,6 +73,15 @@ def ask_for_order(layout: Layout, base: str, path: str, said: object, *, hidden:
     return error_of(RULE, Hit(path or base, why, "add --order mtime or --order step"))
 
 
+def ask_to_name(c: Checkpoint, layout: Layout, base: str, read: tuple[str, object] | None) -> CkptError:
+    """Return the question about an export that its framework finds through its tracker alone."""
+    path = f"{base}/{layout.tracker.file}"
+    says = f"names {read[1]}" if read and isinstance(read[1], int | str) else "is not there or names nothing"
+    text = f"a job finds {c.label} through {layout.tracker.file} alone, which {says}"
+    write = f"printf %s {quote(str(layout.tracker.name(c)))} > {quote(path)}"
+    return error_of(RULE, Hit(path, text, f"to resume from {c.label} write it there: {write}"))
+
+
 def ask_which_is_meant(c: Checkpoint, name: object, targets: dict[str, int | str]) -> CkptError:
     each = " and ".join(f"{path} names {target}" for path, target in targets.items())
     write = f"printf %s {quote(str(name))} | tee {' '.join(map(quote, targets))}"

@@ -31,7 +31,7 @@ def find_unplaced(
             continue
         name = name_below(file.path, root)
         if chosen and file.damage:
-            text = f"it is not older than {chosen.label}, and damaged: it is passed over ({file.damage})"
+            text = f"{name} is not older than {chosen.label}, and damaged ({file.damage})"
             yield Hit(file.path, text, "remove it, or bring back a sound copy", Severity.WARNING, Effect.WARN)
             continue
         text = f"no layout recognises {name} (format: {file.format or 'unknown'}), maybe a training state"

@@ -59,6 +59,11 @@ def ask_where(axis: str, size: int, order: str) -> CkptError:
     return error_of(RULE, Hit("", text, "name every axis whose size is above 1, fastest first"))
 
 
+def ask_for_multiple(world: Known, grid: int) -> CkptError:
+    text = f"--parallel makes up {grid} ranks, and {world.value} ({world.provenance}) are no"
+    return error_of(RULE, Hit("", f"{text} multiple of it", "correct --parallel, or add --world-size N"))
+
+
 def warn_of_inferred(world: Known, pieces: Iterable[Piece], root: str) -> Iterator[Finding]:
     """Yield that only names tell the number of ranks, if each rank has required files of its own."""
     if world.provenance == HIGHEST and any(piece.required and not piece.readers.shared for piece in pieces):

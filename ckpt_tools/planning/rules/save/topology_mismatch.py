@@ -39,7 +39,8 @@ def check(c: Checkpoint, assignment: Assignment, run: Run, selection: Selection)
     text = find_mismatch(c, assignment, run.topology, world or _find_saved_world(c, run), layout)
     if text := text or _find_other_size(own, run.topology.sizes, selection.sizes):
         hint = "start with the saved world size"
-        if not (selection.replicas_all or selection.replica_groups):
+        named = selection.replicas_all or selection.replica_groups
+        if not named and not all(layout.piece(p.piece).readers.sharded for p in assignment.parts):
             hint += ", or name the replicas: --replica-groups GROUPS, or all"
         yield Hit(c.path, f"topology-mismatch: {text} ({c.path})", hint)
 
