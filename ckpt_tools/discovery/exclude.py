@@ -131,9 +131,7 @@ def is_set_aside(name: str) -> bool:
 
 
 def set_aside(found: Discovery, root: str, layouts: Layouts) -> list[Finding]:
-    """Remove the copies from ``found``, and return a finding for each. Names in the path of ROOT itself do
-    not count, nor a name in a layout of the user's.
-    """
+    """Remove the copies from ``found``, and return a finding for each; names in ROOT's path do not count."""
     own = "/".join(piece.template for layout in layouts.own for piece in layout.pieces)
     root = root if found.tree else root.rpartition("/")[0]
 

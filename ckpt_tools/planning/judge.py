@@ -252,15 +252,17 @@ class Review:
 
     def _judge_sound(self, assigned: Assignment) -> Judgement:
         """Return the judgement if all files to load are good. Raises UsageError if the caller must choose."""
-        parts, named, selection = assigned.parts, self.named, self.selection
-        choice_warnings.require_trust(parts, self.session)
-        choice_warnings.require_one_name(named, self.session)
-        choice_warnings.require_no_share(named, parts, self.session)
+        parts, named, selection, s = assigned.parts, self.named, self.selection, self.session
+        loaded = {p.path for p in parts}
+        idle = (f.at(path) for path, why in self.bad.items() if path not in loaded for f in why)
+        damaged = [replace(f, severity=Severity.WARNING) for f in idle if f.is_error]
+        choice_warnings.require_trust(parts, s)
+        choice_warnings.require_one_name(named, s)
+        choice_warnings.require_no_share(named, parts, s)
         if self.looks_inside:
-            whole, level = self.whole, selection.level
-            damaged = choice_warnings.require_one_model(whole, parts, self.bad, self.session, level)
-            assigned = replace(assigned, findings=(*assigned.findings, *damaged))
-        verified = self.session.reader.bytes_verified > self._verified_before
+            damaged += choice_warnings.require_one_model(self.whole, parts, self.bad, s, selection.level)
+        assigned = replace(assigned, findings=(*assigned.findings, *damaged))
+        verified = s.reader.bytes_verified > self._verified_before
         read = self.read or (verified and selection.level > Level.STRUCTURE)
         return Judgement(True, assigned.findings, read, assigned)
 

@@ -243,9 +243,7 @@ def _grow(telling: Sequence[tuple[int, _Save]]) -> bool:
 
 
 def _find_shifts(saves: Sequence[_Save], counted: str) -> tuple[int, int, bool]:
-    """Return by how much most names exceed the steps and the epochs in their files (-1 to 1), and True if
-    optimizers have taken as many steps as names say.
-    """
+    """Return by how much most names exceed steps and epochs in files (-1 to 1), and if optimizers do."""
     shifts: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
     for save in saves:
         for found, named, held in zip(shifts, save.named(counted), (save.steps, save.epochs), strict=True):

@@ -216,3 +216,12 @@ def test_mindcluster(job: Job, holds: str, step: str) -> None:
     args = ["--save", str(job.root), "--save-interval", "1000", "--load", str(job.root)]
     args += ["--load", str(job.root), "--ckpt-step", "10"] if step else []
     assert all(t["args"] == args for t in first + second)
+
+
+def test_slurm_a_file_replaced_after_the_decision_stops_the_task(job: Job) -> None:
+    job.holds("found")
+    script = printed("slurm", job.root).replace("\nsrun ", f"\ntouch '{job.root}'/iter_0000020/*/*.pt\nsrun ")
+    done = job.bash(script, job.env("srun", SLURM_JOB_ID="7"))
+    said = ("task prolog failed with 5", "has changed since it was chosen")
+    assert done.returncode == 1 and all(words in done.stderr for words in said)
+    assert job.told == []

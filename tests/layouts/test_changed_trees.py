@@ -441,9 +441,10 @@ TREES = table(
             -> iter_0000020 +unfinished-save => suspect unfinished-save
         then rm iter_0000030_tmp/mp_rank_01 -> iter_0000020 +unfinished-save => suspect unfinished-save
     megatron/ascend slow
-        cp iter_0000010/mp_rank_01/model_optim_rng_3.pt iter_0000020/ -> iter_0000020 => broken step-mismatch
+        cp iter_0000010/mp_rank_01/model_optim_rng_3.pt iter_0000020/
+            -> iter_0000020 +mixed-attempts +step-mismatch => broken step-mismatch
         cp iter_0000020/mp_rank_01/model_optim_rng_1.pt iter_0000020/mp_rank_01/model_optim_rng_3.pt
-            -> iter_0000020 => broken rank-mismatch
+            -> iter_0000020 +rank-mismatch => broken rank-mismatch
     mindspore/pangu slow
         cp rank_1/pangu1-2_1.ckpt rank_1/pangu1-2_3.ckpt
             -> step 6 -missing-rank -mixed-attempts -step-mismatch +world-size-inferred => broken missing-rank step-mismatch
@@ -468,7 +469,7 @@ TREES = table(
     mindio-ttp/tft
         # A second file of a rank is named.
         cp tft_saved_checkpoints-step_11/rank_2/ttp_rank_2-3_1.ckpt tft_saved_checkpoints-step_11/rank_2/ttp_rank_2-4_1.ckpt | world_size=4 replica_groups=0,2/1,3
-            -> tft_saved_checkpoints-step_11 +unfinished-save ~replica-unproven => broken epoch-mismatch extra-file step-mismatch unfinished-save
+            -> tft_saved_checkpoints-step_11 +epoch-mismatch +step-mismatch +unfinished-save ~replica-unproven => broken epoch-mismatch extra-file step-mismatch unfinished-save
     deepspeed/zero2
         # MMEngine gives DeepSpeed's directories the names of its files, and notes them in last_checkpoint.
         rm latest -> global_step8 +missing-tracker => suspect missing-tracker

@@ -661,11 +661,11 @@ TREES = table(
     planted
         # One bit in one of two files of a step is no question.
         step_10.pt step_20.pt step_30.pt last.pt:whole30=; flip last.pt 1030 -> step_30.pt +crc-mismatch
-        step_10.pt step_20.pt step_30.pt last.pt:whole30=; flip step_30.pt 1030 -> last.pt
+        step_10.pt step_20.pt step_30.pt last.pt:whole30=; flip step_30.pt 1030 -> last.pt +crc-mismatch
         epoch=1-step=20.ckpt:named epoch=1-step=30.ckpt:named last.ckpt:named30=; flip last.ckpt 1030
             -> epoch=1-step=30.ckpt +crc-mismatch
         epoch=1-step=20.ckpt:named epoch=1-step=30.ckpt:named last.ckpt:named30=; flip epoch=1-step=30.ckpt 1030
-            -> last.ckpt
+            -> last.ckpt +crc-mismatch
     # --- Of a model that many ranks train the newest save is planned if it has what its loader opens.
     verl slow
         as it is -> global_step_20

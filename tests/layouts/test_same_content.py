@@ -169,6 +169,7 @@ TREES = table(
         cp checkpoint-10/model.safetensors checkpoint-20/; cp checkpoint-10/model.safetensors checkpoint-30/
             -> checkpoint-30
     planted
+        step_10.pt:state step_20.pt:state step_30.pt:state20; ln step_30.pt last.pt -> exit 2 pair/same-content
         # A file of another step in a directory whose name tells none: another file there tells the step.
         step-10/:dcp step-20/:dcp step-30/:dcp30; cp step-20/__0_1.distcp step-30/__0_1.distcp
             -> exit 2 pair/same-content

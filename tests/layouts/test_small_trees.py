@@ -195,7 +195,7 @@ TREES = table(
         a/epoch=1-step=10.ckpt:lightning b/epoch=2-step=20.ckpt:lightning -> exit 2 tree/several-runs
         # --- 3. Which is the newest
         step_100.pt last.pt:whole100= -> step_100.pt
-        then cut step_100.pt -> last.pt
+        then cut step_100.pt -> last.pt +truncated
         # Copied without times.
         epoch_9.pt:whole900 epoch_10.pt:whole1000= last.pt:whole1000= -> epoch_10.pt +mtime-not-kept
         2026-11-01.pt 2026-11-02.pt -> 2026-11-02.pt

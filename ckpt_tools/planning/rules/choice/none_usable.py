@@ -55,7 +55,8 @@ def explain_failure(
         first = min(errors, key=attrgetter("follows"), default=None)
         hint = f"{filled(first.hint, first.path, plan.root)}; " if first and first.hint else ""
         hint += f"'ckpt verify {quote(plan.root)}{' --settle 0s' * young}' shows all damage{unplaced()}"
-        hint += _say_what_to_move(ranked[0], plan.root) if len(ranked) == 1 else ""
+        alone = len(ranked) == 1 and not any(f.code in ("set-aside", "in-quarantine") for f in plan.warnings)
+        hint += _say_what_to_move(ranked[0], plan.root) if alone else ""
     return error_of(RULE, Hit("", text, hint), NoneUsable, plan)
 
 

@@ -37,9 +37,9 @@ def check(files: Sequence[StateFile]) -> Iterator[Hit]:
 
 
 def _choose_equal_files(f: StateFile, same: Sequence[StateFile]) -> list[StateFile]:
-    """Return files to compare with: the first equal one of the same place, else a few of other places."""
+    """Return files to compare with: two equal ones of the same place, else a few of other places."""
     if of_place := [o for o in same if o.place == f.place]:
-        return [next((o for o in of_place if are_apart(o, f)), of_place[0])]  # a link tells no step
+        return [o for o in of_place if are_apart(o, f)][:2] or of_place[:1]  # one may be a link to it
     others: dict[object, StateFile] = {}
     for o in (*(o for o in same if _get_save(o) == _get_save(f)), *same):
         others.setdefault(o.place, o)
