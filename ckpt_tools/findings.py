@@ -120,7 +120,7 @@ CODES: dict[str, Code] = {
         Code("epoch-mismatch", E, "name and content disagree on the epoch", "the file belongs to another epoch: restore the right one"),
         Code("rank-mismatch", E, "the file was written by another rank than its path says", "the files of two ranks were swapped: restore the right one"),
         Code("generation-mismatch", W, "the ranks of this checkpoint carry different restart counters", "check that all ranks were restarted together"),
-        Code("unfinished-save", W, "a save that never finished", "nothing can resume from it: it was cut short, or its last file is missing; a copy of the same save may be whole"),
+        Code("unfinished-save", W, "a save that never finished", "it was cut short, lacks its last file, or lacks only its name: resume from a copy of the same save, if that is whole"),
         Code("signature-changed", W, "the tensors differ from those of the same file at other steps", "compare it with one of another step: 'ckpt diff A B'"),
         Code("replica-mismatch", E, "a file that should stand in for another holds different tensors", "check --replica-groups"),
         Code("size-outlier", W, "a file has another size than the other members of its replica group", "compare it with one of them: 'ckpt diff A B'"),

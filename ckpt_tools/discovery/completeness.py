@@ -138,9 +138,7 @@ def marks_of(c: Checkpoint, layout: Layout) -> set[str]:
 
 
 def is_of_later_ranks(parts: Collection[Part], layout: Layout) -> bool:
-    """Return True if files of some ranks are there, and none that rank 0 writes: the file that is written
-    last may be with the missing ones. False where replicas are saved, of which any will do.
-    """
+    """Return True if there are files of some ranks, and none that rank 0 writes; False for replicas."""
 
     def is_after_the_first(p: Part) -> bool:
         return p.rank > 0 if p.rank is not None else any(at for axis, at in p.coords if axis in COORDS)

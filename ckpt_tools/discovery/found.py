@@ -133,9 +133,7 @@ def surely_directory(e: os.DirEntry[str]) -> bool:
 
 
 def holds_something(e: os.DirEntry[str]) -> bool:
-    """Return True if an entry is a directory that has entries, or may have some: some frameworks save into a
-    directory named like a file. An empty one took a file's place.
-    """
+    """Return True if an entry is a directory that may have entries: an empty one took a file's place."""
     try:
         return surely_directory(e) and bool(entries_of(e.path))
     except OSError:

@@ -73,9 +73,7 @@ def _find_agreed_counters(members: Iterable[Part]) -> set[int]:
 
 
 def _split_attempts(parts: list[Part]) -> Iterator[list[Part]]:
-    """Return the files of one step, one list for each attempt that wrote them. Ranks count restarts
-    differently after a crash in a save; if a rank has a step twice, only equal counters are of one attempt.
-    """
+    """Return the files of one step by the attempt that wrote them: ranks may count them differently."""
     ranks, places = {p.rank for p in parts}, {(p.rank, p.piece, p.coords) for p in parts}
     if len(parts) in (len(ranks), len(places)):
         return iter((parts,))

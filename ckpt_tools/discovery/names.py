@@ -59,9 +59,7 @@ def settle_names(files: list[NamedFile], above: str) -> tuple[list[NamedFile], l
 
 
 def drop_stale_indexes(files: list[NamedFile]) -> tuple[list[NamedFile], dict[str, str]]:
-    """Return the other files, and index path -> file name for each index that has lost all its shards: the
-    file of this name beside it holds the whole model, and is the checkpoint.
-    """
+    """Return the other files, and index path -> name of the whole model for indexes without shards."""
     indexes = [file for file in files if file.place.piece.claim is Claim.INDEX]
     if not indexes:
         return files, {}

@@ -76,9 +76,7 @@ def _list_fragments(directory: str) -> list[str]:
 
 
 def _list_in_store(url: str) -> Iterator[BareFile]:
-    """Yield the seals in a store, by one list for each directory, the highest first. A directory that must
-    not be listed hides its seals, but not the file's own seal.
-    """
+    """Yield the seals in a store, the highest directory's first; one not to be listed hides its own."""
     from ckpt_tools.storage.stores.mounts import tree_of  # only for stores
 
     tree, key = tree_of(url)

@@ -102,7 +102,8 @@ def _explain(plan: LoadPlan) -> Iterator[str]:
         if outcome in ("not looked at", "passed over") and i > _LISTED:
             silent[outcome] += 1
         else:
-            yield f"  {i}. {c.label}, {relative(c.path, plan.root)}: {_WORDS.get(outcome, outcome)}"
+            path = (plan.checkpoint or c).path if outcome == "chosen" else c.path  # of copies the loaded one
+            yield f"  {i}. {c.label}, {relative(path, plan.root)}: {_WORDS.get(outcome, outcome)}"
     yield from (f"  and {n:,} more: {_WORDS.get(outcome, outcome)}" for outcome, n in silent.items())
     if not rows:
         yield "  none"

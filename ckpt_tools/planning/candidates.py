@@ -52,9 +52,7 @@ from ckpt_tools.storage.urls import absolute, is_url
 
 
 class Candidates:
-    """The candidates of one question, and the choice of one. ``find_candidates()`` raises CkptError as
-    docs/exit-codes.md lists it, and fills in the rest.
-    """
+    """The candidates of one question, and the choice of one. ``find_candidates()`` raises CkptError."""
 
     session: Session
 
@@ -120,7 +118,7 @@ class Candidates:
         gasps = {c.run for c in saves if c.kind is Kind.DYING_GASP} - runs
         if len(runs) == len(gasps) == 1:
             runs |= gasps
-        beside = {os.path.dirname(c.parts[0].home) for c in self.checkpoints}
+        beside = {os.path.dirname(completeness.where(c)) for c in self.checkpoints}
 
         def is_marked_beside(c: Checkpoint) -> bool:
             return trackers.is_marked(c) and os.path.dirname(c.parts[0].home) in beside

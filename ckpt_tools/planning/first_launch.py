@@ -122,7 +122,7 @@ def _find_not_renamed(s: Session, unfinished: Sequence[Checkpoint]) -> Iterator[
         if done and is_marked(c) and all(piece.stage is Stage.ANY for piece in pieces):
             findings = (f for p in c.parts for f in s.report(p, Level.STRUCTURE).findings)
             if not any(f.code in TORN for f in findings):
-                why = "it has all files of a save, and the name of one that was not finished"
+                why = "nothing but its name says that it was not finished"
                 yield Sign(c.path, why, "rename it if it is whole")
                 return
 

@@ -41,20 +41,40 @@ def steps(root: Path) -> list[int]:
 
 
 def test_what_no_flag_keeps_goes(tmp_path: Path) -> None:
-    """In each run, which has its own, and nothing without --apply."""
-    for name in ("a", "b"):
-        root = megatron(tmp_path / "runs" / name, steps=(10, 20, 30, 40, 50))
-    before, words = files_of(tmp_path), ("--keep", "last=2,every=20")
-    assert gone(pruned(root, *words)) == ["iter_0000010", "iter_0000030"] and files_of(tmp_path) == before
-    pruned(tmp_path / "runs", *words, "--apply")
-    assert [steps(tmp_path / "runs" / name) for name in ("a", "b")] == [[20, 40, 50]] * 2
+    root = megatron(tmp_path / "run", steps=(10, 20, 30, 40, 50))
+    before = files_of(root)
+    said = pruned(root, "--keep", "last=2,every=20")
+    assert gone(said) == ["iter_0000010", "iter_0000030"] and files_of(root) == before
+    assert all(why for _, why in said.values()) and not (root / ".ckpt").exists()
+    megatron(tmp_path / "runs/a", steps=(10, 20, 30))
+    megatron(tmp_path / "runs/b", steps=(10, 20, 30))
+    pruned(tmp_path / "runs", "--keep", "1", "--apply")  # each run has its own
+    assert [steps(tmp_path / "runs" / name) for name in ("a", "b")] == [[30], [30]]
+    assert gone(pruned(root, "--keep", "last=2,every=20", "--apply")) == gone(said)
+    assert steps(root) == [20, 40, 50] and step(root) == 50
+    assert not list((root / ".ckpt/trash").iterdir())
+
+
+@pytest.mark.parametrize("words", [(), ("--damaged",), ("--keep", "0"), ("--keep-kind", "what")])
+def test_what_to_keep_must_be_said(words: tuple[str, ...], tmp_path: Path) -> None:
+    assert ckpt("prune", str(megatron(tmp_path / "run")), *words).returncode == 2
+
+
+def test_the_damaged_count_for_nothing_and_stay_unless_they_are_to_go(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(10, 20, 30, 40), tracker=False)
+    broken(root, 40)
+    broken(root, 20)
+    said = pruned(root, "--keep", "1", "--apply")
+    assert gone(said) == ["iter_0000010"] and steps(root) == [20, 30, 40]
+    assert "damaged" in said["iter_0000040"][1]
+    pruned(root, "--keep", "1", "--damaged", "--apply")
+    assert steps(root) == [30] and step(root) == 30
 
 
 NEVER: dict[str, Callable[[Path], object]] = {
     "best leads": lambda root: (root / "best").symlink_to("iter_0000010"),
     "results.csv": lambda root: (root / "iter_0000010/results.csv").write_text("1,2\n"),
     "pinned": lambda root: ckpt("pin", str(root / "iter_0000010")),
-    "damaged": lambda root: broken(root, 10),
 }
 
 
@@ -84,6 +104,15 @@ def test_what_a_job_has_decided_for_stays(tmp_path: Path) -> None:
     assert gone(said) == ["iter_0000020"] and "decision" in said["iter_0000010"][1]
     other = tmp_path / "gone"
     assert pruned(root, "--keep", "1", "--plan-dir", str(other), "--apply", code=5) == {}
+
+
+def test_nothing_goes_where_plan_does_not_choose(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(10, 20))
+    for n in (10, 20):
+        broken(root, n)
+    before = files_of(root)
+    pruned(root, "--keep", "1", "--damaged", "--apply", code=4)
+    assert files_of(root, state=False) == before
 
 
 def test_the_same_file_in_all_is_no_reason(tmp_path: Path) -> None:
@@ -183,8 +212,8 @@ def test_nothing_is_done_without_apply(root: Path) -> None:
     before = files_of(root)
     said = put_away(root / "iter_0000020")
     assert [c["state"] for c in said["changes"]] == ["would-move", "would-point"] and not said["applied"]
-    ckpt("quarantine", root / "iter_0000020", "--restore")
-    ckpt("undo", root)
+    ckpt("quarantine", str(root / "iter_0000020"), "--restore")
+    ckpt("undo", str(root))
     assert files_of(root) == before and not (root / ".ckpt").exists()
 
 
@@ -200,18 +229,19 @@ def test_a_run_is_put_away_into_itself_or_not_at_all(tmp_path: Path) -> None:
     assert ckpt("undo", str(root), "--apply").returncode == 0 and step(root) == 20
 
 
-def test_what_is_damaged_goes_away_and_comes_back(tmp_path: Path) -> None:
-    """The sound ones of all layouts: tests/laws/test_prune.py."""
+def test_away_and_back(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", steps=(10, 20, 30))
-    broken(root, 30)
-    before = files_of(root)
-    said = put_away(root, "--damaged", "--apply")
-    assert [Path(c["path"]).name for c in said["changes"]] == ["iter_0000030", TRACKER]
-    assert (root / TRACKER).read_text() == "20" and step(root) == 20
-    assert "in-quarantine" in {f.code for f in plan(root).warnings}
-    assert [ckpt("undo", root, "--apply").returncode for _ in range(2)] == [0, 3]
-    assert files_of(root, state=False) == before
+    before, seen = files_of(root), step(root)
+    put_away(root / "iter_0000030", "--apply")
+    assert (root / TRACKER).read_text() == "20" and not (root / "iter_0000030").exists()
+    assert step(root) == 20
+    warned = {f.code for f in plan(root).warnings}
+    assert "in-quarantine" in warned and not warned & {"dangling-tracker", "stale-tracker"}
+    done = ckpt("undo", str(root), "--apply")
+    assert done.returncode == 0, done.stderr
+    assert files_of(root, state=False) == before and step(root) == seen
     assert "in-quarantine" not in {f.code for f in plan(root).warnings}
+    assert ckpt("undo", str(root), "--apply").returncode == 3
 
 
 @pytest.mark.parametrize("words", [[], ["--allow=none"], ["--allow=none", "--allow=missing"]])
@@ -235,15 +265,25 @@ def test_it_exists_for_its_own_run_alone(tmp_path: Path) -> None:
     assert step(root) == 10  # that of b
 
 
+def test_damaged(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(10, 20, 30))
+    broken(root, 30)
+    said = put_away(root, "--damaged", "--apply")
+    assert [Path(c["path"]).name for c in said["changes"]] == ["iter_0000030", TRACKER]
+    assert step(root) == 20 and (root / TRACKER).read_text() == "20"
+
+
 def test_files_of_a_checkpoint_without_a_directory_go_together(tmp_path: Path) -> None:
     root = one_file_per_rank(tmp_path / "run")
     guard.seal(root)
     before = files_of(root)
     put_away(root / "rank_0/net-1_20.ckpt", "--root", str(root), "--apply")
-    assert not [path for path in files_of(root, state=False) if "_20" in path] and step(root) == 10
-    for place in ("rank_0/net-1_20.ckpt", ".ckpt/quarantine/000001"):
-        done = ckpt("quarantine", root / place, "--restore", "--root", root, "--apply")
-        assert done.returncode == 0, done.stderr
+    left = {path for path in files_of(root, state=False) if "_20" in path}
+    assert not left and step(root) == 10
+    said = ckpt("quarantine", str(root / "rank_0/net-1_20.ckpt"), "--restore", "--root", str(root), "--apply")
+    assert said.returncode == 0
+    put = ckpt("quarantine", str(root / ".ckpt/quarantine/000001"), "--restore", "--apply")
+    assert put.returncode == 0, put.stderr
     assert files_of(root, state=False) == before and step(root) == 20
 
 

@@ -247,7 +247,7 @@ def test_the_only_save_left_is_no_first_launch(tree: str, tmp_path: Path) -> Non
     alone = tmp_path / "alone" / f"{chosen.name}.tmp"
     alone.parent.mkdir()
     chosen.rename(alone)
-    with pytest.raises(NotRecognised, match="has all files of a save"):
+    with pytest.raises(NotRecognised, match="nothing but its name"):
         plan(str(alone.parent), Selection(allow_none=True))
 
 

@@ -28,11 +28,11 @@ from kill_points import files_of
 from timed import same_times
 
 from ckpt_tools.api import plan, scan
-from ckpt_tools.errors import CkptError, UsageError
+from ckpt_tools.errors import CkptError, NoCheckpoint, UsageError
 from ckpt_tools.guard.prune import Policy, prune
 from ckpt_tools.guard.prune.entries import Entry, find_entries
 from ckpt_tools.guard.prune.protected import find_stages
-from ckpt_tools.guard.quarantine import quarantine, undo
+from ckpt_tools.guard.quarantine import quarantine, restore, undo
 from ckpt_tools.model.answers import Changes
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading.opening import open_session
@@ -236,6 +236,22 @@ def test_away_and_back(case: Path) -> None:
             undo(str(root), apply=True)
             assert chosen_of(root) == answers[-1]
         assert files_of(root, state=False) == before
+
+
+@pytest.mark.parametrize("case", [case for case in FIRST.values() if "megatron" in str(case)])
+def test_restored_by_the_name_that_it_had(case: Path) -> None:
+    with tempfile.TemporaryDirectory() as made:
+        root = materialise(case, Path(made))
+        before = files_of(root)
+        chosen = plan(root, FRESH).checkpoint
+        assert chosen
+        quarantine(str(root), [chosen.path], apply=True, selection=FRESH)
+        with pytest.raises(NoCheckpoint):
+            quarantine(str(root), [chosen.path], apply=True, selection=FRESH)
+        restore(str(root), [chosen.path], apply=True)
+        after = files_of(root, state=False)
+        assert after.keys() == before.keys()
+        assert {k for k, v in after.items() if v != before[k]} <= {"latest_checkpointed_iteration.txt"}
 
 
 QUESTION = Selection(settle=0, order="step")

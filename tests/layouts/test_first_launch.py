@@ -415,9 +415,9 @@ TREES_OF_FIRST = table(
             -> exit 2 choice/unplaced-newer +no-layout
         experiment.cbsnapshot:catboost -> exit 2 choice/unplaced-newer +no-layout
         # A first save that was not renamed, of any framework: only the caller knows whether more was there.
-        step_10.tmp/state.pt:state10 -> step_10.tmp/state.pt
-        step_10.tmp/state.pt:state10! -> exit 4 choice/none-usable -truncated
-        step_10.tmp/state.pt:empty -> exit 4 choice/none-usable -empty-file
+        step_10.tmp/state.pt:state10 -> exit 2 tree/first-launch-leftovers +unfinished-save
+        step_10.tmp/state.pt:state10! -> nothing +unfinished-save
+        step_10.tmp/state.pt:empty -> nothing +unfinished-save
         # TorchRL's Trainer.
         trainer.pt.tmp:state10 -> exit 2 tree/first-launch-leftovers +unfinished-save
         trainer.pt.tmp:{state10!,empty} -> nothing +unfinished-save

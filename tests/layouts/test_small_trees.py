@@ -194,6 +194,7 @@ TREES = table(
             steps/epoch=3-step=30.ckpt:lightning -> exit 2 tree/several-runs
         a/epoch=1-step=10.ckpt:lightning b/epoch=2-step=20.ckpt:lightning -> exit 2 tree/several-runs
         # --- 3. Which is the newest
+        step_10/model.pt:state step_20/model.pt:state {step_30.tmp,.step_30_tmp}/model.pt:state -> step_20 +unfinished-save
         step_100.pt last.pt:whole100= -> step_100.pt
         then cut step_100.pt -> last.pt +truncated
         # Copied without times.

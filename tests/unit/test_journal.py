@@ -13,6 +13,7 @@ import pytest
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.guard import journal
 from ckpt_tools.guard.journal import Step, Tree
+from ckpt_tools.guard.quarantine import undo
 from ckpt_tools.storage.trust import Untrusted
 
 
@@ -44,6 +45,14 @@ def swap(root: Path) -> None:
         store.run("repair", "for a test", steps)
 
 
+def test_done_and_undone(root: Path) -> None:
+    before = text_of(root)
+    swap(root)
+    assert text_of(root) == {"a": "new"} | {f".ckpt/quarantine/000001/{k}": v for k, v in before.items()}
+    undo(str(root), apply=True)
+    assert text_of(root) == before and statuses(root) == [(1, "undone")]
+
+
 def test_what_was_saved_anew_stays_and_what_went_is_swept(root: Path) -> None:
     with journal.opened(str(root)) as store:
         store.run("prune", "", [Step("a", ".ckpt/trash/000001/a")])
@@ -51,6 +60,12 @@ def test_what_was_saved_anew_stays_and_what_went_is_swept(root: Path) -> None:
         store.resume()
         assert not store.changes()
     assert text_of(root) == {"a": "saved anew", "b/c": "b/c", "b/d": "b/d"}
+
+
+def test_nothing_is_made_for_a_root_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(CannotLook, match="cannot list"), journal.opened(str(tmp_path / "ckpt")):
+        raise AssertionError
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("state", [None, "state"])

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from ckpt_tools.layouts.common.layout import Layout
 from ckpt_tools.layouts.common.piece import Claim, Piece, Where
-from ckpt_tools.layouts.common.templates import FIELD, NUMBERS, Outlines, compile_name, read_path
+from ckpt_tools.layouts.common.templates import FIELD, NUMBERS, Outlines, compile_name, read_path, unmark
 
 _OF_PART = ("rank", "generation", "step", "epoch", "step_in_epoch")
 _COORDS = frozenset(NUMBERS).difference(_OF_PART)
@@ -90,7 +90,11 @@ def _find_above(at: _Node, name: str) -> list[_Node]:
     at.outlines = at.outlines or Outlines(at.above)
     above = list(at.above.items())
     tried = [above[i] for i in at.outlines.find(name)]
-    return [one for template, one in tried if compile_name(template).fullmatch(name)]
+    fitting = {one: template for template, one in tried if compile_name(template).fullmatch(name)}
+    done = unmark(name)
+    if done != name and all(compile_name(template).fullmatch(done) for template in fitting.values()):
+        fitting |= dict.fromkeys(_find_above(at, done), "")  # no framework's names end so
+    return list(fitting)
 
 
 class _Arranged:
@@ -149,7 +153,8 @@ class Templates:
         for name in reversed(names):
             level = [above for at in level for above in _find_above(at, name)]
             found = found + level
-        found = [at for at in found if at.pieces and read_path(at.repeats, names) is not None]
+        done = [*map(unmark, names)]
+        found = [at for at in found if at.pieces and read_path(at.repeats, done) is not None]
         matched = tuple(sorted([at.number for at in found]))
         if matched not in self._arranged:
             at_home = sorted((one for at in found for one in at.pieces), key=_compute_order)
@@ -195,4 +200,7 @@ class Places(Sequence[Place]):
         base = intern("/".join(names[:top]) or "/")  # the same for every directory of a checkpoint
         home = intern("/".join(names[: top + piece.home])) if piece.home or piece.where is Where.HERE else ""
         # the path is read again rather than kept in memory: many directories of a tree fit many templates
-        return Place(layout, piece, read_path(one.names, names) or {}, base, home)
+        fields, done = read_path(one.names, names), [*map(unmark, names)]
+        place = Place(layout, piece, fields or read_path(one.names, done) or {}, base, home)
+        place.unfinished |= fields is None and done != names
+        return place

@@ -168,6 +168,7 @@ _UNFINISHED_SAVE = re.compile(
 """Names of unfinished directories of any framework: ``step-20.tmp``, ``step_20.incomplete``, ``tmp-step-20``;
 without a number or a dot such a word may mean anything.
 """
+_MARK = re.compile(r"(?i)[._-](?:tmp|temp|incomplete|partial|part|inprogress)(?:[._-]\w*)?$")
 _TEMPORARY_DIRECTORY = re.compile(r"(^|[._-])te?mp([._-]|\d|$)|\.(dirty|part|partial)(\.|$)|tmp-\d+")
 """Names of unfinished directories, if no layout knows them."""
 
@@ -175,6 +176,11 @@ _TEMPORARY_DIRECTORY = re.compile(r"(^|[._-])te?mp([._-]|\d|$)|\.(dirty|part|par
 def is_marked(home: str) -> bool:
     """Return True if the name of a save's directory, of any framework, says that it was not renamed yet."""
     return bool(_UNFINISHED_SAVE.fullmatch(home.rpartition("/")[2]))
+
+
+def unmark(name: str) -> str:
+    """Return the name that a directory has once the save in it is done (``step_20`` of ``step_20.tmp``)."""
+    return _MARK.sub("", name).lstrip(".") if is_marked(name) else name
 
 
 def is_begun(directory: str) -> bool:
