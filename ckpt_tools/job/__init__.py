@@ -159,7 +159,7 @@ def _require_fitting_root(root: str, options: Options) -> None:
         raise UsageError(f"--stage and {other} contradict each other", "use one of them")
     if is_url(root) and options.view:
         text = f"--view builds links, and {root} lies in a store"
-        raise UsageError(text, "add --stage DIR, which brings the files to this machine")
+        raise UsageError(text, "use --stage DIR instead: it brings the files to this machine")
     if is_url(root) and options.require_mount:
         text = f"{root} lies in a store: nothing is mounted there"
         raise UsageError(text, "leave out --require-mount: a store that does not answer is exit 5")
