@@ -17,7 +17,7 @@ import time
 
 import xxhash
 
-from ckpt_tools.checksum.combine import CRC32, CRC32C, Crc, flipped_bit, odds
+from ckpt_tools.checksum.combine import CRC32, CRC32C, Crc, find_flipped_bit, odds
 
 LARGE = (256 << 20) - 8
 
@@ -28,7 +28,7 @@ def timed(crc: Crc) -> None:
     data[12345] ^= 1 << 5
     wrong = crc.update(data, 0)
     started = time.perf_counter()
-    found = flipped_bit(crc, right ^ wrong, len(data))
+    found = find_flipped_bit(crc, right ^ wrong, len(data))
     took = time.perf_counter() - started
     small = data[: 1 << 12]
     started = time.perf_counter()
@@ -61,7 +61,7 @@ def rates(crc: Crc, length: int, tries: int) -> None:
     sworn = xxhash.xxh3_128_digest(data)
     for _ in range(tries):
         delta, bits = difference(crc, length, chance)
-        found = flipped_bit(crc, delta, length)
+        found = find_flipped_bit(crc, delta, length)
         if found is None or len(bits) == 1:
             continue
         wrong += 1

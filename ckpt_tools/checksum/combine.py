@@ -130,7 +130,7 @@ def longest(crc: Crc) -> int:
     return max(0, crc.order - _WIDTH) // 8
 
 
-def flipped_bit(crc: Crc, difference: int, length: int) -> Flip | None:
+def find_flipped_bit(crc: Crc, difference: int, length: int) -> Flip | None:
     """Return the one bit of ``length`` bytes whose flip makes this ``difference`` (exclusive or of the stored
     CRC and the computed one). None if no single bit of the bytes does, also if the flipped bit is one of the
     stored CRC, and for more bytes than ``longest``.

@@ -18,7 +18,7 @@ Coordinates = tuple[tuple[str, int], ...]
 """Coordinates in the parallel grid, such as (("tp", 1), ("pp", 0))."""
 
 
-def expected_ranks(checkpoints: Iterable[Checkpoint], layouts: Layouts) -> int | None:
+def expect_ranks(checkpoints: Iterable[Checkpoint], layouts: Layouts) -> int | None:
     """Return the number of ranks that file names tell over all checkpoints of a run; None if no name does."""
     ranks = worlds = -1
     for c in checkpoints:
@@ -27,7 +27,7 @@ def expected_ranks(checkpoints: Iterable[Checkpoint], layouts: Layouts) -> int |
         if survivable_pieces(layout):  # files that ranks share may have been written by any of them
             counted = [p for p in c.parts if not layout.piece(p.piece).readers.shared]
         ranks = max([ranks, *[p.rank for p in counted if p.rank is not None]])
-        worlds = max(worlds, named_world(c) or -1)
+        worlds = max(worlds, read_world(c) or -1)
     return max(ranks + 1, worlds) if ranks >= 0 else None
 
 
@@ -35,7 +35,7 @@ def survivable_pieces(layout: Layout) -> frozenset[str]:
     return frozenset(piece.name for piece in layout.pieces if piece.readers.survivable)
 
 
-def named_world(checkpoint: Checkpoint) -> int | None:
+def read_world(checkpoint: Checkpoint) -> int | None:
     """Return how many ranks saved a checkpoint, as its files' names tell (jobs grow and shrink); or None."""
     worlds = (at for p in checkpoint.parts if p.coords for axis, at in p.coords if axis == "world")
     return max(worlds, default=0) or None
@@ -112,7 +112,7 @@ def expected(
     sizes_in_files: Callable[[Checkpoint], Mapping[str, int]] = lambda _: {},
 ) -> Expected:
     """Return what the finished checkpoints of one run lead to expect, of ``world_size`` ranks if given."""
-    named = expected_ranks(checkpoints, layouts)
+    named = expect_ranks(checkpoints, layouts)
     run = Expected(layouts, max(world_size or 0, named or 0), named, checkpoints, sizes_in_files)
     for c in sorted(checkpoints, key=lambda c: (c.order, c.mtime_ns)):
         layout = layouts.of(c)
@@ -191,7 +191,7 @@ def usual_pieces(checkpoint: Checkpoint, run: Expected) -> Iterator[Piece]:
             yield layout.piece(name)
 
 
-def left_over(checkpoint: Checkpoint, layout: Layout, sizes: Mapping[str, int]) -> list[Part]:
+def find_left_over(checkpoint: Checkpoint, layout: Layout, sizes: Mapping[str, int]) -> list[Part]:
     """Return files of data parallel ranks beyond ``sizes["dp"]``, which a larger job wrote before."""
     world = sizes.get("dp", 0)
     beyond = (p for p in checkpoint.parts if world and dict(p.coords).get("dp", 0) >= world)

@@ -76,7 +76,7 @@ def without(root: str, c: Checkpoint, *paths: str, kept: Collection[str] = (), l
     return f"{next(filter(None, flags), f'move {paths[-1]} out of {root}')} to resume from {label or c.label}"
 
 
-def without_all(root: str, c: Checkpoint, paths: Sequence[str], kept: Collection[str]) -> str:
+def leave_out_all(root: str, c: Checkpoint, paths: Sequence[str], kept: Collection[str]) -> str:
     """Return one --exclude flag for each of the paths, and that the job resumes from the choice then."""
     flags = [_write_flag(root, c, path, kept) for path in paths]
     said = " ".join(flags) if all(flags) else flags[0] or f"move {paths[0]} out of {root}"
@@ -97,7 +97,7 @@ def make_clause(said: str) -> str:
     return f"add {said}" if said.startswith("--") else said
 
 
-def without_state(entries: list[os.DirEntry[str]], met: set[str]) -> list[os.DirEntry[str]]:
+def leave_out_state(entries: list[os.DirEntry[str]], met: set[str]) -> list[os.DirEntry[str]]:
     """Return the entries of one directory without ``.ckpt``, whose path is added to ``met``."""
     state = next((e for e in entries if e.name == STATE), None)
     if state is None:
@@ -188,7 +188,7 @@ class _Listed(TypedDict):
     files: list[Repaired]
 
 
-def quarantined(states: Iterable[str], root: str) -> Iterator[Finding]:
+def find_put_away(states: Iterable[str], root: str) -> Iterator[Finding]:
     """Yield each directory of files that were put away and are still there; ``unreadable`` if unknown."""
     for state in sorted(states):
         quarantine = os.path.join(state, QUARANTINE)

@@ -195,7 +195,7 @@ NOTES = Notes(read_note, gone)
 """For the hooks of layouts and formats, which open no files."""
 
 
-def unfetched(paths: Iterable[str]) -> Iterator[Finding]:
+def find_unfetched(paths: Iterable[str]) -> Iterator[Finding]:
     """Yield a finding for each ``.dvc`` file whose own file nobody has fetched. Raise CannotLook."""
     for path in paths:
         whole = path.removesuffix(DVC)

@@ -43,7 +43,7 @@ NO_STATE = frozenset({"text", "program", "data"})
 """Contents that are no training state: a log, a core dump, packed files."""
 
 
-def unpacked_state(name: str) -> str:
+def is_packed_state(name: str) -> str:
     """Return the name that a state's file had before it was packed (``step_300.pt.gz``), else ""."""
     inner = unpacked(name)
     return inner if inner != name and formats.names.only_state(inner) else ""

@@ -21,7 +21,7 @@ from ckpt_tools.discovery.directory import (
     inspect_names,
     is_directory_alike,
 )
-from ckpt_tools.discovery.exclude import Excluded, without_state
+from ckpt_tools.discovery.exclude import Excluded, leave_out_state
 from ckpt_tools.discovery.found import BareFile, Discovery, NamedFile, stat_of
 from ckpt_tools.discovery.seals import seals_about
 from ckpt_tools.errors import CannotLook
@@ -102,7 +102,7 @@ def _list_below(top: str, inspect: Inspect, found: Discovery, hear: Hear | None)
     def walk_from(path: str, keep: EntryFilter) -> Iterator[tuple[str, DirectoryNames | OSError]]:
         def keep_and_note(entries: Entries) -> Entries:
             """Drop excluded entries and .ckpt, noting them in ``found``, then what ``keep`` drops."""
-            return keep(without_state(found.excluded.keep(top, entries), found.states))
+            return keep(leave_out_state(found.excluded.keep(top, entries), found.states))
 
         return walk(path, inspect, keep=keep_and_note)
 

@@ -14,7 +14,7 @@ from ckpt_tools import formats
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.formats import Anatomy, Claim, format_of
 from ckpt_tools.formats.seals.document import is_seal
-from ckpt_tools.inspection.recognise import allowed_by_name, gives_format
+from ckpt_tools.inspection.recognise import allow_by_name, gives_format
 from ckpt_tools.inspection.seals import Same, Seals
 from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -37,7 +37,7 @@ _FOLLOWED = 100_000
 def is_index(name: str) -> bool:
     """Return True if a file of this name may describe the files beside it."""
     return formats.names.may_be_index(name) and any(
-        f.index and not f.index_of(name) for f in allowed_by_name(name)
+        f.index and not f.index_of(name) for f in allow_by_name(name)
     )
 
 
@@ -151,7 +151,7 @@ class Indexes:
         name = os.path.basename(path)
         if not formats.names.may_be_index(name):
             return ()
-        return next((names for f in allowed_by_name(name) if (names := f.index_of(name))), ())
+        return next((names for f in allow_by_name(name) if (names := f.index_of(name))), ())
 
     def _read(self, index: str) -> None:
         """Read an index and the files it leads to; keep claims on its members, and findings."""

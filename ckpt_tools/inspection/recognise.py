@@ -19,7 +19,7 @@ _NUMBERED = re.compile(r"[A-Za-z]+_\d+")
 """A word and a number: a file name of Flax, and of some training loops that save with torch (Tacotron 2)."""
 
 
-def allowed_by_name(name: str) -> tuple[Format, ...]:
+def allow_by_name(name: str) -> tuple[Format, ...]:
     """Return the formats that the whole name tells, then the formats of its suffixes, longest first."""
     return tuple(map(format_of, formats.names.allowed(name)))
 
@@ -39,7 +39,7 @@ def recognise(
         if claim.whole:
             return format_of(claim.format), []
     if source.size == 0:
-        return None, _say_empty(source, () if expect else allowed_by_name(name))
+        return None, _say_empty(source, () if expect else allow_by_name(name))
     described = any(map(gives_format, claims))
     fmt, wrong = _recognise_content(source, name, expect, described)
     only_listed = bool(claims) and not described and not expect

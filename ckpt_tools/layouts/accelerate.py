@@ -8,7 +8,7 @@ import re
 from collections import Counter, defaultdict
 
 from ckpt_tools.layouts import deepspeed
-from ckpt_tools.layouts.common.counters import borrowed, place_in_run
+from ckpt_tools.layouts.common.counters import find_foreign, place_in_run
 from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, loss
 from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.layouts.declared import declare
@@ -32,7 +32,7 @@ def _check(parts: Rows) -> Found:
     optimizers = (p for p, _ in parts if p.rank is None and p.name.startswith("optimizer"))
     counted = {p.piece: ("optimizer_step",) for p in optimizers}
     steps, epochs = (f"train_state_kohya{mark}" for mark in ("_step", "_epoch"))
-    yield from borrowed(
+    yield from find_foreign(
         parts, {**counted, steps: ("current_step",), epochs: ("current_epoch",)}, place_in_run
     )
     yield from _find_moved_rates(parts)

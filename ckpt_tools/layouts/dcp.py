@@ -7,9 +7,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from ckpt_tools.layouts.common.counters import borrowed, last_word, named_steps
+from ckpt_tools.layouts.common.counters import check_steps, find_foreign, last_word
 from ckpt_tools.layouts.common.layout import Flaws, Found, Metadata, Rows, Saves, Steps, loss
-from ckpt_tools.layouts.common.lost_files import without_names
+from ckpt_tools.layouts.common.lost_files import compare_names
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw
@@ -41,7 +41,7 @@ def _read_steps(part: Part, metadata: Metadata) -> Steps:
     return (part.step if step is None else step), part.epoch, None
 
 
-def without_common(parts: Rows) -> Found:
+def check_common(parts: Rows) -> Found:
     """Yield each ``metadata.json`` of Megatron-core whose ``common_backend`` says that the state which all
     ranks share is in common.pt, if that file is missing.
     """
@@ -55,10 +55,10 @@ def without_common(parts: Rows) -> Found:
 
 def _check(parts: Rows) -> Found:
     """Yield files whose step contradicts their name, other files or other saves, and common.pt if missing."""
-    yield from without_common(parts)
+    yield from check_common(parts)
     # where meta.pt tells a step, a part's step is that one, so the name is read again
     states = {p.piece: _WORDS for p, _ in parts if p.role == "state"}
-    yield from borrowed(parts, states, _read_number_in_name, growing=False)
+    yield from find_foreign(parts, states, _read_number_in_name, growing=False)
     if all(p.step is None for p, _ in parts):
         yield from _find_odd_steps(parts)
         return
@@ -74,9 +74,9 @@ def _check(parts: Rows) -> Found:
         return abs(told - p.step) != 1 and not (p.epoch and told > p.step)
 
     certain = [(p, r) for p, r in parts if is_certain(p, step_of(r.metadata))]
-    yield from named_steps(certain, step_of, "step")
+    yield from check_steps(certain, step_of, "step")
     data = [f"{name}{mark}" for name in ("data", "prefixed") for mark in ("", "_epoch_step", "_any")]
-    yield from borrowed(parts, dict.fromkeys(data, ("optimizer_step",)))
+    yield from find_foreign(parts, dict.fromkeys(data, ("optimizer_step",)))
 
 
 def _find_odd_steps(parts: Rows) -> Found:
@@ -113,7 +113,7 @@ def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
     """Yield files that the run's other saves have. Of a lone save, as a warning: a directory called like a
     file (x.ckpt) without meta.pt, or one that Accelerate writes as half of a pair, model and optimizer.
     """
-    yield from lost_beside(c, beside)
+    yield from find_lost_beside(c, beside)
     if beside:
         return
     name = _find_directory(c).rpartition("/")[2]
@@ -137,7 +137,7 @@ _NAMED_BESIDE = (
 """How the names of pieces begin whose files lie beside the tensors, also in the layouts of ``dcp_set``."""
 
 
-def lost_beside(c: Checkpoint, others: Saves) -> Flaws:
+def find_lost_beside(c: Checkpoint, others: Saves) -> Flaws:
     """Yield files beside the tensors that all saves of the same ranks have; ``.metadata`` lists tensors."""
 
     def states(o: Checkpoint) -> frozenset[str]:
@@ -148,7 +148,7 @@ def lost_beside(c: Checkpoint, others: Saves) -> Flaws:
         return {p.rank for p in o.parts if p.path.endswith(".distcp")}
 
     mine = writers(c)
-    return without_names(c, [o for o in others if writers(o) == mine], states)
+    return compare_names(c, [o for o in others if writers(o) == mine], states)
 
 
 DCP = declare(
@@ -173,7 +173,7 @@ def _read_snapshot(part: Part, metadata: Metadata) -> Steps:
 
 def _check_snapshots(parts: Rows) -> Found:
     keys = [f"progress.{word}" for word in _SNAPSHOT_WORDS]
-    return borrowed(parts, {p.piece: keys for p, _ in parts if p.role == "metadata"}, growing=False)
+    return find_foreign(parts, {p.piece: keys for p, _ in parts if p.role == "metadata"}, growing=False)
 
 
 TORCHSNAPSHOT = declare(__name__, "torchsnapshot", steps=_read_snapshot, check=_check_snapshots)

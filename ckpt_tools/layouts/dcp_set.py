@@ -12,9 +12,9 @@ from collections import defaultdict
 from functools import partial
 
 from ckpt_tools.layouts import dcp
-from ckpt_tools.layouts.common.counters import borrowed, named_steps
+from ckpt_tools.layouts.common.counters import check_steps, find_foreign
 from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, Tracker, loss, whole
-from ckpt_tools.layouts.common.lost_files import without_optimizer
+from ckpt_tools.layouts.common.lost_files import check_optimizer
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.layouts.files import name_saved, read_tracker
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -29,13 +29,13 @@ _XTUNER = ("checkpoint_list", "snap_checkpoint_list")
 
 def _check(parts: Rows) -> Found:
     indexes = [row for row in parts if row[0].role.endswith("_index")]
-    yield from named_steps(indexes, dcp.step_of, "step")
+    yield from check_steps(indexes, dcp.step_of, "step")
     counts = [row for row in parts if row[0].piece.startswith(("told", "single_counts"))]
     for key in ("global_step", "cur_step"):
-        yield from named_steps(counts, key)
+        yield from check_steps(counts, key)
     # NeMo AutoModel names its saves after this step
-    yield from named_steps([row for row in parts if row[0].name == "step_scheduler.pt"], "step")
-    yield from borrowed(parts, {p.piece: ("optimizer_step",) for p, _ in parts if p.role != "state"})
+    yield from check_steps([row for row in parts if row[0].name == "step_scheduler.pt"], "step")
+    yield from find_foreign(parts, {p.piece: ("optimizer_step",) for p, _ in parts if p.role != "state"})
     finished = {part.home for part, _ in parts if part.role == "complete"}
     for part, report in counts:
         # LLaMA-Factory writes such a metadata.json first, and resumes only from a save with its last file
@@ -59,8 +59,8 @@ def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
     holding = {"safetensors", "worker_index", *(f"{name}_index" for name in _MODELS)}
     if holding.isdisjoint(p.role for p in c.parts):
         yield loss(f"none of its directories holds a model ({', '.join(_MODELS)})", c.path)
-    yield from dcp.lost_beside(c, beside)
-    yield from without_optimizer(c, beside, ("model_index", "weights_index", "safetensors"))
+    yield from dcp.find_lost_beside(c, beside)
+    yield from check_optimizer(c, beside, ("model_index", "weights_index", "safetensors"))
 
 
 def _read_last_number(name: str) -> int | None:
@@ -100,7 +100,7 @@ DCP_SET = declare(
 COSMOS = declare(
     __name__,
     "cosmos",
-    check=partial(named_steps, read=dcp.step_of, what="iteration", role="trainer_index"),
+    check=partial(check_steps, read=dcp.step_of, what="iteration", role="trainer_index"),
     tracker=Tracker(file="latest_checkpoint.txt", read=read_tracker, name=name_saved, always=False),
 )
 
@@ -112,7 +112,7 @@ def _check_ranks(parts: Rows) -> Found:
     """Yield files whose ``global_step`` differs from the directory's name; and ranks without a file, where
     another rank's ``world_size`` counts them: they would go on with the random numbers of rank 0.
     """
-    yield from named_steps(parts, "global_step", "step", role="trainer")
+    yield from check_steps(parts, "global_step", "step", role="trainer")
     rows = [(part, report) for part, report in parts if part.role == "trainer"]
     saved = defaultdict[str, set[int]](set)
     for part, _ in rows:

@@ -20,7 +20,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ckpt_tools.layouts.common.counters import borrowed, named_steps, read_steps
+from ckpt_tools.layouts.common.counters import check_steps, find_foreign, read_steps
 from ckpt_tools.layouts.common.layout import (
     Beside,
     Compared,
@@ -146,9 +146,9 @@ def declare(module: str, name: str, **given: Any) -> Layout:
         "pieces": tuple(read_pieces(file, table.pop("pieces", ""))),
         "resume": resume_with(*table.pop("resume", ()), file=table.pop("resume_file", False)),
     }
-    checks = [partial(named_steps, **one) for one in table.pop("check", ())]
+    checks = [partial(check_steps, **one) for one in table.pop("check", ())]
     if keys := table.pop("borrowed", None):
-        checks.append(partial(borrowed, keys=keys))
+        checks.append(partial(find_foreign, keys=keys))
     if checks:
         made["check"] = check_all(*checks)
     if steps := table.pop("steps", None):

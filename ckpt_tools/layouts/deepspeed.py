@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 
-from ckpt_tools.layouts.common.counters import borrowed
+from ckpt_tools.layouts.common.counters import find_foreign
 from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, Tracker, loss, name_home, whole
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -55,7 +55,7 @@ def _check(parts: Rows) -> Found:
                 text = f"it names parameters of layer {words(ranges(gone))}, of which there is no file"
                 yield p.path, loss(text)
     yield from find_lost_optimizers(parts)
-    found = list(borrowed(parts, _COUNTERS, growing=False))
+    found = list(find_foreign(parts, _COUNTERS, growing=False))
     yield from found
     yield from _find_renamed(parts, {path for path, _ in found})
     yield from missed(parts, _name_unlisted)
@@ -116,7 +116,7 @@ def _find_lost(c: Checkpoint, _beside: Saves) -> Flaws:
                 yield loss(text, c.path)
 
 
-def without_model(c: Checkpoint, _beside: Saves = (), mark: str = MARK) -> Flaws:
+def check_model(c: Checkpoint, _beside: Saves = (), mark: str = MARK) -> Flaws:
     """Yield a loss if a DeepSpeed engine's save below another framework's checkpoint (pieces with this
     ``mark``) has no model states: the engine's loader opens them first, and a model beside them does not
     replace them.
@@ -137,7 +137,7 @@ def _name_unlisted(p: Part) -> str | None:
     return p.name if p.role in ("layer", "expert", "expert_optimizer") else None
 
 
-def lacking(c: Checkpoint, others: Saves, name: Name) -> Flaws:
+def find_lacking(c: Checkpoint, others: Saves, name: Name) -> Flaws:
     """Yield what ``missed`` finds for one checkpoint, by names alone: so it also works where other
     checkpoints are damaged, or too many to be read.
     """
@@ -188,7 +188,7 @@ DEEPSPEED = declare(
     resume=_resume,
     check=_check,
     lost=_find_lost,
-    lacks=partial(lacking, name=_name_unlisted),
+    lacks=partial(find_lacking, name=_name_unlisted),
     tracker=Tracker(file="latest", read=_read_tag, name=name_home, early=True),
 )
 
@@ -219,7 +219,7 @@ DEEPSPEED_UNIVERSAL = declare(
     "deepspeed-universal",
     resume=lambda c, path: _resume(c, path, "--universal-checkpoint"),
     check=_check_universal,
-    lacks=partial(lacking, name=_name_parameter),
+    lacks=partial(find_lacking, name=_name_parameter),
 )
 
 _WORKERS = ("actor", "critic")
@@ -227,7 +227,7 @@ _WORKERS = ("actor", "critic")
 
 def _find_lost_workers(c: Checkpoint, _beside: Saves) -> Flaws:
     for worker in _WORKERS:
-        yield from without_model(c, mark=f"_{worker}")
+        yield from check_model(c, mark=f"_{worker}")
 
 
 OPENRLHF = declare(

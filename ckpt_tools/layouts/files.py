@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, borrowed, find_misnamed, number
+from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, find_foreign, find_misnamed, number
 from ckpt_tools.layouts.common.layout import Flaws, Found, Metadata, Rows, Saves, Steps, Tracker, loss
-from ckpt_tools.layouts.common.lost_files import PIECES, ROLLING, held_by, weights_of_a_trainer
+from ckpt_tools.layouts.common.lost_files import PIECES, ROLLING, get_holds, weights_of_a_trainer
 from ckpt_tools.layouts.common.piece import COPIES, Changes, Claim, Piece
 from ckpt_tools.layouts.common.templates import Outlines, read_path
 from ckpt_tools.layouts.declared import declare
@@ -148,7 +148,7 @@ def _check(parts: Rows) -> Found:
         if high - low > 1:
             text = f"it is of step {low}, {by_step[high].name} of step {high}"
             yield by_step[low].path, Flaw("step-mismatch", text)
-    yield from borrowed(parts, {"optimizer": ("optimizer_step",)})
+    yield from find_foreign(parts, {"optimizer": ("optimizer_step",)})
 
 
 _ROLES = ("model", "optimizer", "scheduler")
@@ -163,7 +163,7 @@ class _Holdings(NamedTuple):
 
 
 def _list_holdings(c: Checkpoint) -> _Holdings:
-    held = [held_by(p) for p in c.parts]
+    held = [get_holds(p) for p in c.parts]
     read = [h for h in held if h is not None]
     inside = zip((_WEIGHTS, _OPTIMIZER, _COUNTS), map(any, zip(*read, strict=True)), strict=False)
     there = (what for what, is_held in inside if is_held)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from math import prod
 
-from ckpt_tools.layouts.common.counters import borrowed, named_epochs, named_steps, number
+from ckpt_tools.layouts.common.counters import check_epochs, check_steps, find_foreign, number
 from ckpt_tools.layouts.common.layout import (
     Flaws,
     Found,
@@ -22,7 +22,7 @@ from ckpt_tools.layouts.common.layout import (
     names_in,
     whole,
 )
-from ckpt_tools.layouts.common.lost_files import lost, without_index, without_names
+from ckpt_tools.layouts.common.lost_files import check_index, compare_names, lost
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw
@@ -33,8 +33,8 @@ from ckpt_tools.model.ranges import ranges, words
 
 def _check_colossalai(parts: Rows) -> Found:
     """Yield files running_states.json whose epoch or step differs from the directory's name."""
-    yield from named_epochs(parts, "epoch", role="state")
-    yield from named_steps(parts, "global_step", role="state")
+    yield from check_epochs(parts, "epoch", role="state")
+    yield from check_steps(parts, "global_step", role="state")
     for part, report in parts:
         said = whole(report.metadata.get("step")) if part.role == "state" else None
         if None not in (said, part.step_in_epoch) and said != part.step_in_epoch:
@@ -48,13 +48,13 @@ def _resume_colossalai(checkpoint: Checkpoint, _path: str | None) -> Resume:
 
 
 COLOSSALAI = declare(
-    __name__, "colossalai", resume=_resume_colossalai, check=_check_colossalai, lost=without_index
+    __name__, "colossalai", resume=_resume_colossalai, check=_check_colossalai, lost=check_index
 )
 _RANKS = re.compile(r"(tp|pp|dp|exp)(?:-rank)?-(\d+)-of-(\d+)")
 
 
 def _check_nanotron(parts: Rows) -> Found:
-    yield from named_steps(parts, "metas.last_train_step", "last_train_step")
+    yield from check_steps(parts, "metas.last_train_step", "last_train_step")
     for path, text in _find_lost_ranks([part for part, _ in parts if part.role != "random"]):
         yield path, loss(text)
 
@@ -107,7 +107,7 @@ def _find_lost_of_fairseq2(c: Checkpoint, beside: Saves) -> Flaws:
     for name in gone:
         yield loss(f"there is no {name}, which the other files of the save belong to", c.path)
     if not gone:
-        yield from without_names(c, beside, names_in)
+        yield from compare_names(c, beside, names_in)
 
 
 def _list_implied(c: Checkpoint) -> set[str]:
@@ -131,8 +131,8 @@ FAIRSEQ2 = declare(
     __name__,
     "fairseq2",
     check=check_all(
-        partial(named_steps, read=_read_step_of_fairseq2, what="step_nr", role="trainer"),
-        partial(borrowed, keys={"optimizer": ("optimizer_step",)}),
+        partial(check_steps, read=_read_step_of_fairseq2, what="step_nr", role="trainer"),
+        partial(find_foreign, keys={"optimizer": ("optimizer_step",)}),
     ),
     lost=_find_lost_of_fairseq2,
 )

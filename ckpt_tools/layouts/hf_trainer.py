@@ -5,9 +5,9 @@ RNG states and, written last, ``trainer_state.json``.
 from __future__ import annotations
 
 from ckpt_tools.layouts import deepspeed
-from ckpt_tools.layouts.common.counters import borrowed, named_steps
+from ckpt_tools.layouts.common.counters import check_steps, find_foreign
 from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, loss, whole
-from ckpt_tools.layouts.common.lost_files import stale_index, without_index, without_names
+from ckpt_tools.layouts.common.lost_files import check_index, compare_names, stale_index
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw, Severity
@@ -15,8 +15,8 @@ from ckpt_tools.model.part import Part
 
 
 def _check(parts: Rows) -> Found:
-    yield from named_steps([row for row in parts if row[0].piece == "state"], "global_step")
-    yield from borrowed(parts, {"optimizer": ("optimizer_step",)})
+    yield from check_steps([row for row in parts if row[0].piece == "state"], "global_step")
+    yield from find_foreign(parts, {"optimizer": ("optimizer_step",)})
     yield from _find_older(parts)
     yield from deepspeed.find_lost_optimizers(parts)
 
@@ -53,8 +53,8 @@ def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
     """Yield lost model states of an engine, indexes of shards, and adapters that their configuration or the
     saves ``beside`` it show: the trainer loads those with weights, and says nothing of others.
     """
-    yield from deepspeed.without_model(c)
-    yield from without_index(c, beside)
+    yield from deepspeed.check_model(c)
+    yield from check_index(c, beside)
     for index in sorted(_find_unread(c)):
         yield stale_index(index, next(p.name for p in c.parts if p.piece in ("model", "bin")))
     models = {p.folder.directory for p in c.parts if p.role == "model"}
@@ -74,9 +74,9 @@ def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
         """Return files that the trainer resumes without: an evaluation reads tokenizers, people arguments."""
         return frozenset(p.name for p in o.parts if p.role in ("tokenizer", "args"))
 
-    yield from without_names(c, beside, list_needed)
+    yield from compare_names(c, beside, list_needed)
     text = "there is no {}, which the run's other checkpoints have: a copy of it may have stopped early"
-    yield from without_names(c, beside, list_dispensable, text, sure=False)
+    yield from compare_names(c, beside, list_dispensable, text, sure=False)
 
 
 def _find_unread(c: Checkpoint) -> frozenset[str]:

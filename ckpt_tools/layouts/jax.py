@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from functools import partial
 
-from ckpt_tools.layouts.common.counters import named_steps
+from ckpt_tools.layouts.common.counters import check_steps
 from ckpt_tools.layouts.common.layout import Flaws, Saves, Tracker, check_all, loss, names_in
-from ckpt_tools.layouts.common.lost_files import fewer_than_listed, lost_arrays
+from ckpt_tools.layouts.common.lost_files import fewer_than_listed, find_lost_arrays
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 
 AXLEARN = declare(
     __name__,
     "axlearn",
-    check=check_all(partial(named_steps, read="step", role="index"), fewer_than_listed),
-    lost=lost_arrays,
+    check=check_all(partial(check_steps, read="step", role="index"), fewer_than_listed),
+    lost=find_lost_arrays,
 )
 _SAVES = "checkpoint.bv-"
 
@@ -32,7 +32,7 @@ BIG_VISION = declare(
     tracker=Tracker(
         file=f"{_SAVES}LAST", read=_read_last, name=lambda c: c.path.rpartition("/")[2].removeprefix(_SAVES)
     ),
-    lost=lost_arrays,
+    lost=find_lost_arrays,
 )
 
 
@@ -40,7 +40,7 @@ def _find_lost_of_levanter(c: Checkpoint, beside: Saves) -> Flaws:
     """Yield arrays that the saves ``beside`` it have; of a lone save a missing model, or as a warning a
     missing state of the optimizer: some optimizers have none.
     """
-    yield from lost_arrays(c, beside)
+    yield from find_lost_arrays(c, beside)
     held = {name.partition("/")[0] for name in names_in(c)}
     if not beside and "model" not in held:
         yield loss("there is no array in model/", c.path)
@@ -53,8 +53,8 @@ LEVANTER = declare(__name__, "levanter", lost=_find_lost_of_levanter)
 T5X = declare(
     __name__,
     "t5x",
-    check=check_all(partial(named_steps, read="optimizer.state.step"), fewer_than_listed),
-    lost=lost_arrays,
+    check=check_all(partial(check_steps, read="optimizer.state.step"), fewer_than_listed),
+    lost=find_lost_arrays,
 )
 FLAX = declare(__name__, "flax")
 EASYLM = declare(__name__, "easylm")

@@ -5,7 +5,7 @@ and names of the user's own.
 from __future__ import annotations
 
 from ckpt_tools.layouts import deepspeed
-from ckpt_tools.layouts.common.counters import named_steps
+from ckpt_tools.layouts.common.counters import check_steps
 from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, loss, whole
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -17,7 +17,7 @@ def _check(parts: Rows) -> Found:
     beside it has a later step. A run that began anew renews ``last-v1.ckpt`` instead; a ``last.ckpt`` written
     before that checkpoint is of another callback, or the job died between the two, so a note.
     """
-    yield from named_steps(parts, "global_step")
+    yield from check_steps(parts, "global_step")
     yield from deepspeed.find_lost_optimizers(parts)
     for part, report in parts:
         said = whole(report.metadata.get("epoch"))
@@ -39,7 +39,7 @@ def _check(parts: Rows) -> Found:
 
 def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
     """Yield lost model states of an engine, and directories without a file that Lightning needs to load."""
-    yield from deepspeed.without_model(c, beside)
+    yield from deepspeed.check_model(c, beside)
     # WandbLogger logs a directory for each version of a save, with the file in it
     others = ("tag", "model") if any(p.piece == "artifact" for p in c.parts) else ("tag",)
     files = [p for p in c.parts if p.home and p.role not in others and deepspeed.MARK not in p.piece]

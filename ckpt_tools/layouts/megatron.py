@@ -9,7 +9,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from ckpt_tools.layouts import dcp
-from ckpt_tools.layouts.common.counters import borrowed, find_misnamed, last_word, named_steps
+from ckpt_tools.layouts.common.counters import check_steps, find_foreign, find_misnamed, last_word
 from ckpt_tools.layouts.common.layout import (
     Flaws,
     Found,
@@ -22,7 +22,7 @@ from ckpt_tools.layouts.common.layout import (
     read_number,
     whole,
 )
-from ckpt_tools.layouts.common.lost_files import lost_arrays
+from ckpt_tools.layouts.common.lost_files import find_lost_arrays
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw, Severity, Verdict
@@ -65,7 +65,7 @@ def _find_lost_of_core(c: Checkpoint, beside: Saves) -> Flaws:
     """Yield lost arrays of the format ``zarr``, which nothing lists; and lost counters of Megatron-Bridge:
     without train_state.pt its loader asks for Megatron-LM's arguments, which it never saved.
     """
-    yield from lost_arrays(c, beside)
+    yield from find_lost_arrays(c, beside)
     roles = {p.role for p in c.parts}
     if not beside and "run_config" in roles and "train_state" not in roles:
         text = "there is no train_state.pt, which is saved with run_config.yaml and holds the step"
@@ -77,7 +77,7 @@ def _read_iteration(metadata: Metadata) -> int | None:
     return last_word(own, ("iteration",))
 
 
-def without_metadata(parts: Rows) -> Found:
+def check_metadata(parts: Rows) -> Found:
     """Yield ``torch_dist`` saves (only these keep a ``common_state``) without metadata.json."""
     seen = {p.folder.directory for p, _ in parts if p.name == "metadata.json"}
     for part, report in parts:
@@ -89,11 +89,11 @@ def without_metadata(parts: Rows) -> Found:
 
 
 _check_core = check_all(
-    dcp.without_common,
-    without_metadata,
-    partial(named_steps, read=_read_iteration, what="iteration"),
-    partial(named_steps, read="step", role="train_state"),
-    partial(borrowed, keys={"data": ("optimizer_step",), "prefixed": ("optimizer_step",)}),
+    dcp.check_common,
+    check_metadata,
+    partial(check_steps, read=_read_iteration, what="iteration"),
+    partial(check_steps, read="step", role="train_state"),
+    partial(find_foreign, keys={"data": ("optimizer_step",), "prefixed": ("optimizer_step",)}),
 )
 
 
@@ -109,7 +109,7 @@ NEMO = declare(
     __name__,
     "nemo",
     check=check_all(
-        dcp.without_common,
+        dcp.check_common,
         # the name counts from 0, ``global_step`` in common.pt from 1
         partial(find_misnamed, named_by=lambda p: (p.step, None, None)),
     ),
@@ -146,7 +146,7 @@ def _find_lost_of_nemo_rl(c: Checkpoint, beside: Saves) -> Flaws:
 NEMO_RL = declare(
     __name__,
     "nemo-rl",
-    check=check_all(dcp.without_common, without_metadata, partial(named_steps, read="step", role="info")),
+    check=check_all(dcp.check_common, check_metadata, partial(check_steps, read="step", role="info")),
     lost=_find_lost_of_nemo_rl,
 )
 
@@ -166,7 +166,7 @@ def _find_lost_of_swift(c: Checkpoint, beside: Saves) -> Flaws:
 def _check_swift(parts: Rows) -> Found:
     """Yield also trackers that do not name the directory beside them: ms-swift asks for no other one."""
     yield from _check_core(parts)
-    yield from named_steps(parts, "value", "the iteration in it", role="tracker")
+    yield from check_steps(parts, "value", "the iteration in it", role="tracker")
     for p, r in parts:
         said = r.metadata.get("value")
         named = p.role != "tracker" or whole(said) is not None or said == "release"

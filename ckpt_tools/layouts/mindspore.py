@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import NamedTuple
 
-from ckpt_tools.layouts.common.counters import named_epochs
+from ckpt_tools.layouts.common.counters import check_epochs
 from ckpt_tools.layouts.common.layout import (
     Counting,
     Flaws,
@@ -25,7 +25,7 @@ from ckpt_tools.layouts.common.layout import (
     read_number,
     whole,
 )
-from ckpt_tools.layouts.common.lost_files import without_optimizer
+from ckpt_tools.layouts.common.lost_files import check_optimizer
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Flaw, Notes, Severity
@@ -305,7 +305,7 @@ def _find_lost_of_mindformers(c: Checkpoint, beside: Saves) -> Flaws:
             yield loss(f"of the {of} files of the {role} number {words(gone)} (from 0) are not there", c.path)
     if max(map(len, kinds.values()), default=1) > 1 and "index" not in {p.role for p in c.parts}:
         yield loss("there is no metadata.json, without which files of several ranks are not loaded", c.path)
-    yield from without_optimizer(c, beside, ("model",))
+    yield from check_optimizer(c, beside, ("model",))
 
 
 MINDFORMERS = declare(__name__, "mindformers", lost=_find_lost_of_mindformers)
@@ -315,7 +315,7 @@ def _check_mindio(parts: Rows) -> Found:
     """Yield files whose ``epoch_num`` or ``step_num`` contradicts the names of files or directories."""
     homes = defaultdict[str, _Values](list)
     for part, report in parts:
-        yield from named_epochs([(part, report)], "epoch_num")
+        yield from check_epochs([(part, report)], "epoch_num")
         step_num, batch_num = (whole(report.metadata.get(key)) for key in ("step_num", "batch_num"))
         if step_num is None:
             continue

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, loss, whole
-from ckpt_tools.layouts.common.lost_files import lost_shards, weights_of_a_trainer
+from ckpt_tools.layouts.common.lost_files import find_lost_shards, weights_of_a_trainer
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw, Severity
@@ -55,7 +55,7 @@ def _find_lost_shards(c: Checkpoint, beside: Saves) -> Flaws:
     count of which no rank has a file, and a job of several ranks of which one has files. A loop may count
     files that it does not save, and a job of one rank may save as one of several.
     """
-    yield from lost_shards(c, beside)
+    yield from find_lost_shards(c, beside)
     coords = [dict(p.coords) for p in c.parts]
     counted = max((at["of"] for at in coords), default=0)
     if gone := gaps((at["shard"] - 1 for at in coords), counted) if not beside else ():

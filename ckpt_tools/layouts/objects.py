@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from ckpt_tools.layouts.common.counters import borrowed, named_steps, steps_taken
+from ckpt_tools.layouts.common.counters import check_steps, find_foreign, steps_taken
 from ckpt_tools.layouts.common.layout import (
     Counting,
     Flaws,
@@ -22,7 +22,7 @@ from ckpt_tools.layouts.common.layout import (
     names_in,
     whole,
 )
-from ckpt_tools.layouts.common.lost_files import without_names
+from ckpt_tools.layouts.common.lost_files import compare_names
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -42,7 +42,7 @@ def _check_speechbrain(parts: Rows) -> Found:
     taken = steps_taken([row for row in parts if row[0].role == "optimizer"])
     rows = [row for row in parts if row[0].home in taken]
     beside = "the optimizer beside it"
-    yield from borrowed(rows, {"brain": ("optimizer_step",)}, lambda p: taken[p.home], beside=beside)
+    yield from find_foreign(rows, {"brain": ("optimizer_step",)}, lambda p: taken[p.home], beside=beside)
     copied = dict(_find_copied_times(parts))
     yield from copied.items()
     yield from _find_other_epochs([row for row in parts if row[0].path not in copied])
@@ -82,7 +82,7 @@ def _find_copied_times(parts: Rows) -> Found:
 
 
 def _find_lost_of_speechbrain(c: Checkpoint, beside: Saves) -> Flaws:
-    yield from without_names(c, beside, lambda o: frozenset(p.name for p in o.parts))
+    yield from compare_names(c, beside, lambda o: frozenset(p.name for p in o.parts))
     if not beside and not any("opt" in p.name.lower() for p in c.parts):  # recipes name their own
         text = "no file has the name of an optimizer's, and no other save tells whether there was one"
         yield loss(text, c.path, sure=False)
@@ -110,14 +110,16 @@ def _read_elements(part: Part, metadata: Metadata) -> Steps:
 
 def _check_elements(parts: Rows) -> Found:
     """Yield steps other than the actions that the agent counts: each action is a step of an environment."""
-    yield from named_steps(parts, "value", "count", role="progress")
+    yield from check_steps(parts, "value", "count", role="progress")
     taken = {p.home: n for p, r in parts if (n := whole(r.metadata.get(_ACTIONS))) is not None}
     counted = [row for row in parts if row[0].home in taken and row[0].piece == "step"]
     told = {p.home: n for p, r in counted if (n := whole(r.metadata.get("value"))) is not None}
     beside = "the agent beside it"
-    yield from borrowed(counted, {"step": ("value",)}, lambda p: taken[p.home], beside=beside)
-    agents = [row for row in parts if row[0].home in told and row[0].piece == "agent"]
-    yield from borrowed(agents, {"agent": (_ACTIONS,)}, lambda p: told[p.home], beside="the steps beside it")
+    yield from find_foreign(counted, {"step": ("value",)}, lambda p: taken[p.home], beside=beside)
+    near = [row for row in parts if row[0].home in told and row[0].piece == "agent"]
+    yield from find_foreign(
+        near, {"agent": (_ACTIONS,)}, lambda p: told[p.home], beside="the steps beside it"
+    )
     for p, _ in counted:
         if p.home not in told:
             yield p.path, Flaw("bad-pickle", f"it holds no number, as {beside} does")
@@ -137,7 +139,7 @@ def _find_lost_of_elements(c: Checkpoint, beside: Saves) -> Flaws:
     for name, numbers in sorted(shards.items()):
         if gone := ranges.gaps(numbers, max(numbers) + 1):
             yield loss(f"there is no {name}-{gone[0][0]:04d}.pkl, although there are later ones", c.path)
-    yield from without_names(c, beside, lambda o: frozenset(p.name for p in o.parts))
+    yield from compare_names(c, beside, lambda o: frozenset(p.name for p in o.parts))
 
 
 ELEMENTS = declare(
@@ -159,7 +161,7 @@ def _check_lerobot(parts: Rows) -> Found:
     tells of and that are missing: states of processors, and the schedule that has noted its first learning
     rate in an optimizer's groups (torch/optim/lr_scheduler.py).
     """
-    yield from named_steps(parts, "step", role="progress")
+    yield from check_steps(parts, "step", role="progress")
     there = {p.path for p, _ in parts}
     for part, report in parts:
         stem = part.name.removesuffix(".json")
@@ -182,7 +184,7 @@ def _find_lost_of_lerobot(c: Checkpoint, beside: Saves) -> Flaws:
     of an optimizer, or the JSON file that tells how a processor uses its state.
     """
     mine = names_in(c)
-    yield from without_names(c, beside, names_in)
+    yield from compare_names(c, beside, names_in)
     for name in sorted(() if beside else mine):
         home, _, file = name.rpartition("/")
         processor, other = _PROCESSOR_STATE.fullmatch(file), ""

@@ -8,7 +8,7 @@ import re
 from collections import defaultdict
 
 from ckpt_tools.layouts.common.layout import Flaws, Saves, loss, names_in
-from ckpt_tools.layouts.common.lost_files import without_names
+from ckpt_tools.layouts.common.lost_files import compare_names
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -29,11 +29,11 @@ def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
     of_tree = list(_find_lost_trees(c))
     yield from of_tree
     if not of_tree:
-        yield from without_names(c, beside, lambda o: names_in(o, *_ITEMS))
+        yield from compare_names(c, beside, lambda o: names_in(o, *_ITEMS))
         yield from _find_lost_processes(c, beside)
         text = "there is no {}, which the run's other checkpoints have: arrays are restored only where "
         text += "Orbax is told their shardings"
-        yield from without_names(c, beside, lambda o: names_in(o, "sharding"), text, sure=False)
+        yield from compare_names(c, beside, lambda o: names_in(o, "sharding"), text, sure=False)
 
 
 def _find_lost_trees(c: Checkpoint) -> Flaws:
@@ -62,7 +62,7 @@ def _find_lost_processes(c: Checkpoint, beside: Saves) -> Flaws:
             text = f"there is no {item}/process_{gone[0][0]}-of-{of}.json"
             yield loss(text, c.path, sure=at in complete)
     text = "there is no file in {}/, in which the run's other checkpoints have those of processes"
-    yield from without_names(c, beside, lambda o: frozenset(item for item, _ in _list_processes(o)), text)
+    yield from compare_names(c, beside, lambda o: frozenset(item for item, _ in _list_processes(o)), text)
 
 
 def _list_processes(c: Checkpoint) -> dict[tuple[str, int], set[int]]:

@@ -10,7 +10,7 @@ from math import prod
 
 from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, find_misnamed, number
 from ckpt_tools.layouts.common.layout import Flaws, Metadata, Saves, Steps, loss
-from ckpt_tools.layouts.common.lost_files import lost, without_names
+from ckpt_tools.layouts.common.lost_files import compare_names, lost
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Part
@@ -57,7 +57,7 @@ RANK_FILES = declare(
     "rank-files",
     steps=_read_loop,
     lacks=_find_half_states,
-    lost=partial(without_names, names=_list_shared),
+    lost=partial(compare_names, names=_list_shared),
     check=partial(find_misnamed, named_by=lambda p: (p.step, p.epoch, None)),
 )
 
@@ -66,7 +66,7 @@ TORCH_CHECKPOINTING = declare(
     __name__,
     "torch-checkpointing",
     lost=partial(
-        without_names,
+        compare_names,
         names=lambda c: frozenset(p.name.rpartition("_")[0] for p in c.parts if p.rank is not None),
         text="there is no {}_RANK.pt, which the run's other checkpoints have",
     ),

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ckpt_tools.layouts.common.counters import named_epochs, named_steps, read_steps
+from ckpt_tools.layouts.common.counters import check_epochs, check_steps, read_steps
 from ckpt_tools.layouts.common.layout import Flaws, Found, Metadata, Rows, Saves, Steps, Tracker, loss, whole
-from ckpt_tools.layouts.common.lost_files import lost_shards, without_names
+from ckpt_tools.layouts.common.lost_files import compare_names, find_lost_shards
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw, Severity, Verdict
@@ -63,8 +63,8 @@ def _read_fairseq(part: Part, metadata: Metadata) -> Steps:
 
 def _check_fairseq(parts: Rows) -> Found:
     named = [(p, r) for p, r in parts if p.piece.removesuffix("_shard") in ("update", "epoch")]
-    yield from named_steps(named, _UPDATES, "num_updates")
-    yield from named_epochs(named, _read_epoch_of_fairseq, "train iterator")
+    yield from check_steps(named, _UPDATES, "num_updates")
+    yield from check_epochs(named, _read_epoch_of_fairseq, "train iterator")
     newest = max((n for _, r in named if (n := whole(r.metadata.get(_UPDATES))) is not None), default=0)
     for part, report in parts:
         said = whole(report.metadata.get(_UPDATES))
@@ -74,7 +74,7 @@ def _check_fairseq(parts: Rows) -> Found:
 
 
 FAIRSEQ = declare(__name__, "fairseq", steps=_read_fairseq, check=_check_fairseq)
-COMPOSER = declare(__name__, "composer", lost=lost_shards)
+COMPOSER = declare(__name__, "composer", lost=find_lost_shards)
 STABLE_BASELINES3 = declare(__name__, "stable-baselines3")
 
 
@@ -140,7 +140,7 @@ def _find_lost_networks(c: Checkpoint, beside: Saves) -> Flaws:
     def networks(o: Checkpoint) -> frozenset[str]:
         return frozenset(p.name.rpartition("_")[0] for p in o.parts if p.piece == "network")
 
-    return without_names(c, beside, networks, text)
+    return compare_names(c, beside, networks, text)
 
 
 def _find_networks_alone(c: Checkpoint, others: Saves) -> Flaws:

@@ -16,9 +16,9 @@ from ckpt_tools.layouts import Layouts, use
 from ckpt_tools.layouts.common.counters import (
     EPOCHS,
     STEPS,
+    check_epochs,
+    check_steps,
     find_misnamed,
-    named_epochs,
-    named_steps,
     read_steps,
 )
 from ckpt_tools.layouts.common.layout import (
@@ -204,8 +204,8 @@ def _check(step_keys: Sequence[str], epoch_keys: Sequence[str], parts: Rows) -> 
     if not step_keys and not epoch_keys:
         for path, flaw in find_misnamed(parts, lambda p: (p.step, p.epoch, p.step_in_epoch)):
             yield path, replace(flaw, severity=Severity.WARNING, hint=_UNIT)
-    yield from named_steps(parts, step_keys, " or ".join(step_keys))
-    yield from named_epochs(parts, epoch_keys, " or ".join(epoch_keys))
+    yield from check_steps(parts, step_keys, " or ".join(step_keys))
+    yield from check_epochs(parts, epoch_keys, " or ".join(epoch_keys))
 
 
 def _resume(args: Sequence[str], checkpoint: Checkpoint, path: str | None) -> Resume:

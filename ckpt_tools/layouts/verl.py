@@ -8,11 +8,11 @@ from functools import partial
 from msgspec.structs import replace
 
 from ckpt_tools.layouts import dcp
-from ckpt_tools.layouts.common.counters import named_steps
+from ckpt_tools.layouts.common.counters import check_steps
 from ckpt_tools.layouts.common.layout import Flaws, Saves, check_all, loss, names_in
-from ckpt_tools.layouts.common.lost_files import without_index, without_names
+from ckpt_tools.layouts.common.lost_files import check_index, compare_names
 from ckpt_tools.layouts.declared import declare
-from ckpt_tools.layouts.megatron import TRACKER, without_metadata
+from ckpt_tools.layouts.megatron import TRACKER, check_metadata
 from ckpt_tools.model.checkpoint import Checkpoint
 
 _KINDS = {"model": "model", "optim": "optimizer", "extra_state": "rng"}
@@ -48,19 +48,19 @@ def _find_lost_of_verl(c: Checkpoint, beside: Saves) -> Flaws:
             if f"{home}/{name}" not in files:
                 text = f"there is no {home}/{name}, which is written last: without it nothing there is loaded"
                 yield loss(text, c.path)
-    yield from without_index(c, beside)
+    yield from check_index(c, beside)
     yield from _find_lost_kinds(c, beside)
 
     def list_needed(o: Checkpoint) -> frozenset[str]:
         return frozenset(n for n in names_in(o) if n.startswith("data_") or n.endswith(f"{_DIST}/.metadata"))
 
-    yield from without_names(c, beside, list_needed)
+    yield from compare_names(c, beside, list_needed)
 
 
 VERL = declare(
     __name__,
     "verl",
-    check=check_all(dcp.without_common, without_metadata),
+    check=check_all(dcp.check_common, check_metadata),
     lost=_find_lost_of_verl,
     tracker=replace(TRACKER, always=False),
 )
@@ -80,6 +80,6 @@ def _find_lost_of_skyrl(c: Checkpoint, beside: Saves) -> Flaws:
 SKYRL = declare(
     __name__,
     "skyrl",
-    check=check_all(dcp.without_common, partial(named_steps, read="global_step", role="trainer")),
+    check=check_all(dcp.check_common, partial(check_steps, read="global_step", role="trainer")),
     lost=_find_lost_of_skyrl,
 )

@@ -144,9 +144,7 @@ class _Work:
             self.findings += (f.at(p.path) for f in self.bad.get(p.path, ()))
 
     def assign_shared(self) -> None:
-        """Assign the files that all ranks load: each must be good, but of copies (``single``) one is enough.
-        A file of one rank in a shared set, such as its random state, goes to that rank alone.
-        """
+        """Assign the files that all ranks load: all must be good, but of copies (``single``) one."""
         world = self.topology.provenance.get("world_size")
         own = [] if world is None or world.provenance == ALONE else self._find_files_of_own_ranks()
         left_out = {p.path for p in own}.union(self.layout.unread(self.checkpoint))

@@ -13,7 +13,7 @@ from ckpt_tools.cache import Cache
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.discovery.exclude import without
-from ckpt_tools.discovery.seals import unfetched
+from ckpt_tools.discovery.seals import find_unfetched
 from ckpt_tools.discovery.unrecognised import unpacked
 from ckpt_tools.discovery.walk import absent
 from ckpt_tools.errors import CannotLook, UsageError
@@ -84,7 +84,7 @@ class Candidates:
             self._require_leave_for_no_root(error)
             return []
         self.warnings += self.session.notes
-        self.warnings += unfetched(bare.path for bare in self.session.found.bare)
+        self.warnings += find_unfetched(bare.path for bare in self.session.found.bare)
         saves = grouping.group(self.session.parts, self.session.layouts, self.selection.save_interval)
         everything = self._leave_out_exports(saves)
         self.arranged = frozenset(c.layout for c in (*everything, *self.exports))

@@ -17,7 +17,7 @@ from ckpt_tools.discovery.unrecognised import is_other
 from ckpt_tools.formats.common.held import find_state
 from ckpt_tools.formats.pickles import stubs
 from ckpt_tools.layouts import Changes
-from ckpt_tools.layouts.common.lost_files import Holds, held_by, is_weights_alone, weights_of_a_trainer
+from ckpt_tools.layouts.common.lost_files import Holds, get_holds, is_weights_alone, weights_of_a_trainer
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Part
@@ -44,8 +44,8 @@ def find_below_level(parts: Sequence[Part], s: Session, selection: Selection) ->
 
 def describe_state(parts: Sequence[Part], s: Session) -> str:
     """Return which states the loaded files hold (weights, optimizer); "" if their formats do not tell."""
-    loaded = (p for p in parts if s.layouts.piece_of(p).loaded)
-    return find_state([("model" if (held_by(p) or Holds()).weights else p.role, s.known(p)) for p in loaded])
+    own = (p for p in parts if s.layouts.piece_of(p).loaded)
+    return find_state([("model" if (get_holds(p) or Holds()).weights else p.role, s.known(p)) for p in own])
 
 
 def find_warnings_of_files(parts: Sequence[Part], s: Session) -> Iterator[Finding]:

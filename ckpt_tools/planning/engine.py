@@ -15,7 +15,7 @@ from ckpt_tools.discovery.seals import NOTES
 from ckpt_tools.formats import format_of, hides_cuts
 from ckpt_tools.formats import names as format_names
 from ckpt_tools.formats.common.tensors import incomplete
-from ckpt_tools.layouts.common.saved_by import saved_sizes
+from ckpt_tools.layouts.common.saved_by import read_sizes
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, Order
 from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
 from ckpt_tools.model.part import Part
@@ -130,7 +130,7 @@ class _Run:
         s = self.session
 
         def find_sizes(c: Checkpoint) -> dict[str, int]:
-            return saved_sizes(s.known(p) for p in c.parts if p.path in s.reports)
+            return read_sizes(s.known(p) for p in c.parts if p.path in s.reports)
 
         return completeness.expected(self.finished, s.layouts, sizes_in_files=find_sizes)
 

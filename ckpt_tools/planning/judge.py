@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from ckpt_tools.discovery.exclude import make_clause, without
 from ckpt_tools.errors import CkptError
 from ckpt_tools.formats.common.tensors import incomplete
-from ckpt_tools.layouts.common.saved_by import saved_sizes, why_partial
+from ckpt_tools.layouts.common.saved_by import read_sizes, why_partial
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Kind, Part
@@ -87,7 +87,7 @@ class Judge:
 
     def tensors(self, part: Part) -> Tensors:
         report = self.session.report(part, self.level)
-        return Tensors(report.signature, why_partial(report.metadata), saved_sizes([report]))
+        return Tensors(report.signature, why_partial(report.metadata), read_sizes([report]))
 
     def find_differences(self, a: Part, b: Part) -> list[str]:
         """Return names of tensors that differ between two replicas. Random states (``rng``) may differ."""

@@ -200,7 +200,7 @@ class Planner(Candidates):
             del known["world_size"]
             return known, None
         if not by_rank and source == HIGHEST:
-            saved = completeness.expected_ranks([c], self.layouts) or saved
+            saved = completeness.expect_ranks([c], self.layouts) or saved
             known["world_size"] = Known(saved or self.topology.world_size, HIGHEST)
         return known, saved
 

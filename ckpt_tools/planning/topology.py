@@ -79,7 +79,7 @@ def _find_ambiguous_parts(parts: Sequence[Part]) -> Iterator[Part]:
 
 def _do_count_experts(reports: Iterator[Report]) -> bool | None:
     """Return True if the first report with sizes has experts and one stage; None if none has sizes."""
-    sizes = next(filter(None, (in_files.saved_sizes([r]) for r in reports)), None)
+    sizes = next(filter(None, (in_files.read_sizes([r]) for r in reports)), None)
     return None if sizes is None else sizes.get("pp") == 1 and sizes.get("ep", 1) > 1
 
 
@@ -94,7 +94,7 @@ def _name_experts(c: Checkpoint) -> Checkpoint:
 def read_saved_sizes(s: Session, checkpoint: Checkpoint, level: Level) -> Mapping[str, int]:
     """Return parallel sizes of the job that saved a checkpoint, as its files tell; reads some of them."""
     telling = _find_sizing_files(checkpoint, s.layouts)[:_ASKED]
-    return in_files.saved_sizes(s.report(p, level) for p in telling)
+    return in_files.read_sizes(s.report(p, level) for p in telling)
 
 
 def leave_out_leftovers(s: Session, checkpoints: Sequence[Checkpoint], level: Level) -> list[Checkpoint]:
@@ -104,7 +104,7 @@ def leave_out_leftovers(s: Session, checkpoints: Sequence[Checkpoint], level: Le
         if not _has_older_ranks(c.parts):
             continue
         layout = s.layouts.of(c)
-        lost = {p.path for p in completeness.left_over(c, layout, read_saved_sizes(s, c, level))}
+        lost = {p.path for p in completeness.find_left_over(c, layout, read_saved_sizes(s, c, level))}
         own = tuple(p for p in c.parts if p.path not in lost)
         times = sorted(p.mtime_ns for p in essential(own, layout))
         if lost and times:
@@ -183,7 +183,7 @@ def _ask_files(
 
 def _find_world_told(rows: Rows, sizing: str) -> int | None:
     world = in_files.saved_world_size(r for _, r in rows)
-    return world or in_files.said_world_size(r for p, r in rows if p.piece == sizing)
+    return world or in_files.read_world_size(r for p, r in rows if p.piece == sizing)
 
 
 def _read(s: Session, parts: Sequence[Part], selection: Selection) -> list[tuple[Part, Report]]:
@@ -223,7 +223,7 @@ def _find_size(axis: str, newest: Sequence[Checkpoint], reports: Sequence[Report
     """Return the size of an axis, 0 if unknown. Names of a second save count only if no file tells it."""
     if flag:
         return Known(flag, f"--parallel {axis}")
-    in_file, shards = in_files.told_size(axis, reports), in_files.told_shards(axis, reports)
+    in_file, shards = in_files.read_size(axis, reports), in_files.read_shard_count(axis, reports)
     on_disk = Known(_find_named_size(axis, newest[:1] if in_file or shards else newest), "directory names")
     if shards and shards.value > on_disk.value:
         on_disk = shards
@@ -277,8 +277,8 @@ def _find_worlds(
         grid *= _find_named_size("dp", newest) or 1
     shared = all(expected.layouts.of(first).piece(p.piece).readers.shared for p in first.parts)
     # a shared set was written by as many ranks as its own names tell
-    highest = completeness.expected_ranks([first], expected.layouts) if shared else expected.named
-    return _Worlds(world, completeness.named_world(first), highest, grid)
+    highest = completeness.expect_ranks([first], expected.layouts) if shared else expected.named
+    return _Worlds(world, completeness.read_world(first), highest, grid)
 
 
 def _count_ranks(selection: Selection, worlds: _Worlds) -> Known:

@@ -11,10 +11,10 @@ from functools import partial
 from msgspec.structs import replace
 
 from ckpt_tools import formats
-from ckpt_tools.discovery.exclude import is_set_aside, make_clause, without, without_all
+from ckpt_tools.discovery.exclude import is_set_aside, leave_out_all, make_clause, without
 from ckpt_tools.discovery.found import BareFile
 from ckpt_tools.discovery.seals import DVC, stands_for_nothing_here
-from ckpt_tools.discovery.unrecognised import NO_STATE, content_format, is_other, is_unread, unpacked_state
+from ckpt_tools.discovery.unrecognised import NO_STATE, content_format, is_other, is_packed_state, is_unread
 from ckpt_tools.findings import NOT_SEEN
 from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.formats.common.held import OF_ONE_ARRAY
@@ -75,7 +75,7 @@ def _find_hits(s: Session, c: Checkpoint, above: str) -> Iterator[Hit]:
 
 
 def _say_what_to_do(s: Session, c: Checkpoint, hits: Sequence[Hit]) -> str:
-    aside = without_all(s.root, c, [h.path for h in hits], {p.path for p in s.parts})
+    aside = leave_out_all(s.root, c, [h.path for h in hits], {p.path for p in s.parts})
     if len(hits) > _NAMED:
         aside = f"--exclude GLOB, so that all {len(hits):,} such files are left out"
     todo = "fetch it (dvc pull)" if hits[0].path.endswith(DVC) else describe_how_to_place(s, hits[0].path)
@@ -220,7 +220,7 @@ def _find_strange(s: Session) -> Iterator[BareFile]:
             for entry in entries_of(directory, keep):
                 if is_set_aside(entry.name) or templates.TEMPORARY.search(entry.name):
                     continue  # temporary files have warnings of their own
-                if is_other(entry.name) and not unpacked_state(entry.name):
+                if is_other(entry.name) and not is_packed_state(entry.name):
                     continue
                 st = _get_status(entry)
                 if st is not None and stat.S_ISREG(st.st_mode) and st.st_size:
@@ -245,7 +245,7 @@ def _read(s: Session, file: BareFile, *, inside: bool) -> UnplacedFile:
     known = UnplacedFile(file.path, file.size, file.mtime_ns, None, state=True, inside=inside)
     if name.endswith(DVC):  # the data itself is not here
         return replace(known, format="kept by DVC", broken=True)
-    if unpacked_state(name):
+    if is_packed_state(name):
         return replace(known, format="packed or encrypted")
     if is_unread(name):
         return replace(known, format="one that ckpt cannot read")

@@ -259,7 +259,7 @@ def scan_root(
     expected = {
         run: n
         for (_, run), members in s.runs(checkpoints).items()
-        if (n := selection.world_size or completeness.expected_ranks(members, s.layouts))
+        if (n := selection.world_size or completeness.expect_ranks(members, s.layouts))
     }
     damage = (f for _, f in rows if f)
     findings = [*not_seen(s), *unread_files(s), *s.notes, *damage, *_find_unfinished(s)]

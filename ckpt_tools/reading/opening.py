@@ -15,7 +15,7 @@ from ckpt_tools.discovery.seals import read_tracker
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.layouts import Changes, Claim, Piece, Place, Purpose
 from ckpt_tools.layouts.common.layout import Steps
-from ckpt_tools.layouts.common.lost_files import held_by
+from ckpt_tools.layouts.common.lost_files import get_holds
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.part import Kind, Part, were_written_together
 from ckpt_tools.model.report import Level, Report
@@ -107,7 +107,7 @@ def _place_loose(s: Session, placed: Parts) -> Parts:
 
 def _may_be_state(p: Part) -> bool:
     """Return True if a file holds an optimizer's state, or is damaged and tells a step."""
-    held = held_by(p)
+    held = get_holds(p)
     return held.optimizer if held else _is_numbered(p)
 
 

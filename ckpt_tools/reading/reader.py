@@ -254,7 +254,7 @@ def place(seal_dir: str, path: str) -> str:
     return f"{absolute(seal_dir)}{mirror_path(os.path.dirname(path))}/{os.path.basename(path)}"
 
 
-def mirrored(seal_dir: str, root: str, found: Discovery) -> dict[BareFile, str]:
+def find_mirrored(seal_dir: str, root: str, found: Discovery) -> dict[BareFile, str]:
     """Return seal -> the directory that it describes, for all at and below ``root``. Raise CannotLook."""
     away, real = absolute(seal_dir), mirror_path(root)
     seals = [] if found.tree else list(seals_about(away + real))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ckpt_tools.cache import Cache, Seen
-from ckpt_tools.discovery.exclude import Excluded, quarantined, repaired, set_aside
+from ckpt_tools.discovery.exclude import Excluded, find_put_away, repaired, set_aside
 from ckpt_tools.discovery.found import BareFile, Discovery, stat_of
 from ckpt_tools.discovery.seals import read_key, read_tracker
 from ckpt_tools.discovery.walk import discover
@@ -88,9 +88,9 @@ class Session:
             self.evidence = Evidence()
         bases = {seal.path: base_of(seal.path) for seal in self.found.seals}
         if options.seal_dir is not None:
-            from ckpt_tools.reading.reader import mirrored  # only for trees that nobody may write to
+            from ckpt_tools.reading.reader import find_mirrored  # only for trees that nobody may write to
 
-            elsewhere = mirrored(options.seal_dir, self.root, self.found)
+            elsewhere = find_mirrored(options.seal_dir, self.root, self.found)
             self.found.seals += elsewhere
             bases |= {seal.path: base for seal, base in elsewhere.items()}
         same = (self.evidence.same,) if self.evidence is not None else ()
@@ -107,7 +107,7 @@ class Session:
         self._expected: dict[str, int] = {}
         self.now_ns = time.time_ns()
         states, aside = self.found.states, set_aside(self.found, self.root, self.layouts)
-        self.aside = [*aside, *quarantined(states, self.root)]  # copies made by hand, files in quarantine
+        self.aside = [*aside, *find_put_away(states, self.root)]  # copies made by hand, files in quarantine
         self._repaired = list(repaired(states))  # warnings about repairs without a witness
         self.parts: list[Part] = self.found.parts
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ckpt_tools.api import verify
 from ckpt_tools.formats import BY_NAME, Anatomy, Damage
 from ckpt_tools.formats.common.json_text import MAX_DEPTH, MAX_SIZE, parse, read_json
-from ckpt_tools.inspection.recognise import allowed_by_name
+from ckpt_tools.inspection.recognise import allow_by_name
 from ckpt_tools.model.finding import Verdict
 
 FMT = BY_NAME["json_member"]
@@ -84,7 +84,7 @@ OTHERS = "model.safetensors.index.json integrity.json package.json process _META
 
 @pytest.mark.parametrize("name", f"{OURS} {OTHERS}".split())
 def test_its_names(name: str) -> None:
-    assert [*allowed_by_name(name)] == [FMT] if name in OURS.split() else FMT not in allowed_by_name(name)
+    assert [*allow_by_name(name)] == [FMT] if name in OURS.split() else FMT not in allow_by_name(name)
 
 
 @pytest.mark.share(4)

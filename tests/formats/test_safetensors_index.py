@@ -19,7 +19,7 @@ from ckpt_tools.formats.common.format import Anatomy, Claim, structure
 from ckpt_tools.formats.safetensors import safetensors, safetensors_index
 from ckpt_tools.inspection.check import inspect
 from ckpt_tools.inspection.indexes import Indexes
-from ckpt_tools.inspection.recognise import allowed_by_name
+from ckpt_tools.inspection.recognise import allow_by_name
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Level
 from ckpt_tools.storage import BytesSource
@@ -74,7 +74,7 @@ OTHERS = "config.json index.json tf_model.h5.index.json param_name_map.json site
 
 @pytest.mark.parametrize("name", f"{OURS} {OTHERS}".split())
 def test_names(name: str) -> None:
-    found, ours = allowed_by_name(name), name in OURS.split()
+    found, ours = allow_by_name(name), name in OURS.split()
     assert (safetensors_index.FORMAT in found, safetensors_index.FORMAT in found[:1]) == (ours, ours)
 
 

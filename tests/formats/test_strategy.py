@@ -31,7 +31,7 @@ from ckpt_tools.formats.mindspore.strategy_groups import (
     make_layout,
     stage_groups,
 )
-from ckpt_tools.inspection.recognise import allowed_by_name
+from ckpt_tools.inspection.recognise import allow_by_name
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.selection import Selection
@@ -99,7 +99,7 @@ def test_laws_of_groups(devices: list[int], data: st.DataObject) -> None:
     ["strategy.json", "config.json", "src_strategy_0.json.bak", "my_src_strategy_0.json", "trading_strategy.json"],
 )  # fmt: skip
 def test_other_json_is_not_accused(name: str, tmp_path: Path) -> None:
-    assert FORMAT not in allowed_by_name(name)
+    assert FORMAT not in allow_by_name(name)
     (tmp_path / name).write_text('{"strategy": "dollar cost averaging"}')
     ours = [r.report for r in verify([str(tmp_path)], settle=0).files if r.report.format == FORMAT.name]
     assert not [f for report in ours for f in report.findings]

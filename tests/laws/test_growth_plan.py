@@ -22,7 +22,7 @@ from ckpt_tools import api
 from ckpt_tools.errors import CkptError
 from ckpt_tools.guard.prune import Policy, prune
 from ckpt_tools.layouts import BUILT_IN
-from ckpt_tools.layouts.common.counters import borrowed, schedules
+from ckpt_tools.layouts.common.counters import find_foreign, schedules
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report, Verdict
 from ckpt_tools.model.selection import Selection
@@ -235,7 +235,7 @@ def test_comparing_counters_costs_the_same_among_many() -> None:
 
     def evaluations(n: int) -> int:
         rows = [counting("scheduler", 10 * k, last_epoch=k // 2) for k in range(1, n + 1)]
-        return calls(lambda: list(borrowed(rows, {"scheduler": ("last_epoch",)})))
+        return calls(lambda: list(find_foreign(rows, {"scheduler": ("last_epoch",)})))
 
     assert evaluations(MANY) / MANY < 1.5 * evaluations(FEW) / FEW
 

@@ -18,7 +18,7 @@ from timed import same_times
 from ckpt_tools import guard
 from ckpt_tools.api import verify
 from ckpt_tools.checksum import sums
-from ckpt_tools.checksum.combine import CRC32, CRC32C, Crc, Flip, flipped_bit, longest, odds
+from ckpt_tools.checksum.combine import CRC32, CRC32C, Crc, Flip, find_flipped_bit, longest, odds
 from ckpt_tools.formats.seals.document import NAME, base_of
 from ckpt_tools.guard.repair.mending import Bench, Damaged, extents_of, length_of, mend
 from ckpt_tools.inspection.check import inspect
@@ -232,10 +232,10 @@ def test_each_bit_has_its_own_difference(crc: Crc, length: int) -> None:
     for at in {0, length - 1, *(chance.randrange(length) for _ in range(20))}:
         for bit in range(8):
             data[at] ^= 1 << bit
-            assert flipped_bit(crc, crc.update(bytes(data), 0) ^ right, length) == Flip(at, bit)
+            assert find_flipped_bit(crc, crc.update(bytes(data), 0) ^ right, length) == Flip(at, bit)
             data[at] ^= 1 << bit
-    assert all(flipped_bit(crc, 1 << bit, length) is None for bit in range(32)), "the CRC itself was hit"
-    assert flipped_bit(crc, 0, length) is None
+    assert all(find_flipped_bit(crc, 1 << bit, length) is None for bit in range(32)), "the CRC itself was hit"
+    assert find_flipped_bit(crc, 0, length) is None
 
 
 @pytest.mark.exhaustive
@@ -243,7 +243,7 @@ def test_each_bit_has_its_own_difference(crc: Crc, length: int) -> None:
 @pytest.mark.parametrize("crc", [CRC32, CRC32C], ids=lambda c: c.name)
 def test_a_random_difference_is_a_bit_as_often_as_the_odds_say(crc: Crc) -> None:
     length, tries, chance = 16 << 20, 400, random.Random(0)
-    hits = sum(flipped_bit(crc, chance.getrandbits(32), length) is not None for _ in range(tries))
+    hits = sum(find_flipped_bit(crc, chance.getrandbits(32), length) is not None for _ in range(tries))
     share = odds(length)
     assert abs(hits / tries - share) < 4 * (share / tries) ** 0.5
-    assert flipped_bit(crc, 1, longest(crc) + 1) is None
+    assert find_flipped_bit(crc, 1, longest(crc) + 1) is None

@@ -179,12 +179,12 @@ class Fixture:
         """
         if self.home is None:
             return self.format
-        from ckpt_tools.inspection.recognise import allowed_by_name
+        from ckpt_tools.inspection.recognise import allow_by_name
 
         if placed := names.placed(f"/{own}"):
             return BY_NAME[placed.format]
         head, said = self.files[own][:HEAD], self.said.get(own, ())
-        named = [f for f in allowed_by_name(own.rpartition("/")[2]) if f.magic(head)]
+        named = [f for f in allow_by_name(own.rpartition("/")[2]) if f.magic(head)]
         if named or any(c.whole for c in said):
             return named[0] if named else BY_NAME[said[0].format]
         return next((f for f in FORMATS if f.magic(head)), None) or BY_NAME[said[0].format]
@@ -210,14 +210,14 @@ class Fixture:
 
 def claims(files: Mapping[str, bytes]) -> tuple[dict[str, list[Claim]], list[str]]:
     """What the indexes among ``files`` say, and the members they name that are not there."""
-    from ckpt_tools.inspection.recognise import allowed_by_name
+    from ckpt_tools.inspection.recognise import allow_by_name
 
     out: dict[str, list[Claim]] = defaultdict(list)
     missing = []
     for own, data in files.items():
         name = own.rpartition("/")[2]
         placed = names.placed(f"/{own}")
-        fmt = next((f for f in allowed_by_name(name) if f.index and f.magic(data[:HEAD])), None)
+        fmt = next((f for f in allow_by_name(name) if f.index and f.magic(data[:HEAD])), None)
         fmt = BY_NAME[placed.format] if placed else fmt
         if fmt is None:
             continue

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from ckpt_tools.checksum import Crc, Sum, mismatches
-from ckpt_tools.checksum.combine import CRC32, CRC32C, flipped_bit, odds
+from ckpt_tools.checksum.combine import CRC32, CRC32C, find_flipped_bit, odds
 from ckpt_tools.checksum.sums import Deflated, Extent, chunks
 from ckpt_tools.formats import Anatomy, format_of, names, structure
 from ckpt_tools.formats.lost_indexes import text_of, whole_sets
@@ -254,7 +254,7 @@ def _add_bits(damaged: Damaged, patched: Patched, source_of: dict[int, Sum]) -> 
         misfit = next(iter(mismatches(patched, [s], jobs=1)), None)  # None: an earlier flip mended it
         if misfit is None or not isinstance(misfit[1], int):
             continue
-        flip = flipped_bit(s.hash, misfit[1] ^ s.expected, length_of(s))
+        flip = find_flipped_bit(s.hash, misfit[1] ^ s.expected, length_of(s))
         place = _place_in_file(s, flip.offset) if flip else None
         if flip is not None and place is not None:
             patched.new_bytes[place] = patched.read(place, 1)[0] ^ 1 << flip.bit

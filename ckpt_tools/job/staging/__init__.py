@@ -25,7 +25,7 @@ from ckpt_tools.job.decider import SILENT, Listener, make_plan
 from ckpt_tools.job.decision import Decision, Stage, StagedFile, body_of
 from ckpt_tools.job.files import Backoff, boot, create
 from ckpt_tools.job.membership import of_worker
-from ckpt_tools.job.staging.fetching import Damaged, Fetch, describe, is_there, wanted_of
+from ckpt_tools.job.staging.fetching import Damaged, Fetch, describe, is_there, select_wanted
 from ckpt_tools.job.staging.records import ASIDE, NOTE, Record, find_whole, read_note, seen, write_note
 from ckpt_tools.layouts import layouts_of
 from ckpt_tools.model.report import Level
@@ -262,7 +262,7 @@ def bring(
     place, planned = Place(home, name, selection.trust), {f.path for f in decision.files()}
     options = replace(selection.read_options(), budget=None, cache=False)
     fetch = Fetch(decision.document.top, place.part, planned, options, progress)
-    wanted = wanted_of(stage, ranks)
+    wanted = select_wanted(stage, ranks)
     try:
         place.prepare()
         with ExitStack() as used, ExitStack() as held:
@@ -270,7 +270,7 @@ def bring(
             used.callback(os.close, lock)
             os.utime(lock)
             held.callback(os.close, place.lock("work"))
-            place.require_ours({*wanted_of(stage), *stage.texts})
+            place.require_ours({*select_wanted(stage), *stage.texts})
             have, fetched, removed = _bring(place, stage, wanted, fetch, keep, anew=not selection.cache)
             used.pop_all()  # the caller keeps this lock while it uses the checkpoint
     except OSError as e:

@@ -289,7 +289,7 @@ _LONGEST = 255  # the most bytes of a name on a disk; a key may have 1,024, with
 _NOWHERE = "/-"  # the place of a tree whose directory has no name yet
 
 
-def wanted_of(stage: Stage, ranks: Collection[int] | None = None) -> dict[str, StagedFile]:
+def select_wanted(stage: Stage, ranks: Collection[int] | None = None) -> dict[str, StagedFile]:
     """Return the staged files of these ranks (None: of all), by name below the staged checkpoint."""
     return {
         f.path.removeprefix(f"{stage.root}/"): f

@@ -107,7 +107,7 @@ def read_steps(
     return its_step, its_epoch, part.step_in_epoch
 
 
-def named_steps(
+def check_steps(
     parts: Rows, read: Counter | Sequence[str] | str, what: str = "", role: str = "", unit: str = "step"
 ) -> Found:
     """Yield files (of a ``role``) that for certain hold another step than their name. ``read`` is the entry
@@ -124,9 +124,9 @@ def named_steps(
             yield part.path, Flaw("step-mismatch" if unit == "step" else "epoch-mismatch", text)
 
 
-def named_epochs(parts: Rows, read: Counter | Sequence[str] | str, what: str = "", role: str = "") -> Found:
-    """Yield files that hold another epoch than their name; otherwise as ``named_steps``."""
-    return named_steps(parts, read, what, role, "epoch")
+def check_epochs(parts: Rows, read: Counter | Sequence[str] | str, what: str = "", role: str = "") -> Found:
+    """Yield files that hold another epoch than their name; otherwise as ``check_steps``."""
+    return check_steps(parts, read, what, role, "epoch")
 
 
 def find_misnamed(parts: Rows, named_by: Callable[[Part], Steps]) -> Found:
@@ -167,7 +167,7 @@ class _Counted(NamedTuple):
     part: Part
 
 
-def borrowed(
+def find_foreign(
     parts: Rows,
     keys: Mapping[str, Sequence[str]],
     number: Callable[[Part], int | None] = lambda p: p.step,
@@ -212,7 +212,7 @@ def schedules(parts: Rows, reported: Collection[str]) -> Found:
         else:
             pieces = {row.part.piece: ("last_epoch",) for row in rows}
             paths = {row.part.path for row in rows}
-            found = borrowed([row for row in parts if row[0].path in paths], pieces, place_in_run)
+            found = find_foreign([row for row in parts if row[0].path in paths], pieces, place_in_run)
         for path, f in found:
             # the name of a file beside others may tell more than the number of its save, so a warning
             yield path, f if rows[0].part.home else replace(f, severity=Severity.WARNING)

@@ -45,7 +45,7 @@ def no_steps(part: Part, _metadata: Metadata) -> Steps:
     return part.step, part.epoch, part.step_in_epoch
 
 
-def named_step(checkpoint: Checkpoint) -> Said:
+def name_step(checkpoint: Checkpoint) -> Said:
     """Return what most trackers say of a checkpoint: its step, or "release"."""
     return "release" if checkpoint.kind is Kind.RELEASE else checkpoint.step
 
@@ -108,7 +108,7 @@ class Tracker(Struct, frozen=True):
 
     file: str = ""
     read: Callable[[bytes], Said] | None = None  # returns the content of its bytes
-    name: Callable[[Checkpoint], Said] = named_step  # returns the content that names a checkpoint
+    name: Callable[[Checkpoint], Said] = name_step  # returns the content that names a checkpoint
     write: Callable[[int | str], bytes] = plain_tracker  # returns that content in bytes
     any_file: bool = False  # it may name any of a checkpoint's files
     always: bool = True  # the framework never saves without writing it

@@ -54,14 +54,14 @@ def piece_for(holds: Holds, rolling: bool) -> str:
     return f"{ROLLING}{name}" if rolling else name
 
 
-def held_by(p: Part) -> Holds | None:
+def get_holds(p: Part) -> Holds | None:
     """Return what a file holds; None if it could not be read."""
     return PIECES.get(p.piece.removeprefix(ROLLING))
 
 
 def is_weights_alone(c: Checkpoint) -> bool:
     """Return True if a checkpoint's files hold weights and nothing else, as far as their pieces tell."""
-    held, roles = {held_by(p) for p in c.parts}, {p.role for p in c.parts}
+    held, roles = {get_holds(p) for p in c.parts}, {p.role for p in c.parts}
     return held == {Holds(weights=True)} or (held == {None} and roles == {"model", "index"})
 
 
@@ -81,7 +81,7 @@ def lost(c: Checkpoint, beside: Saves, names: Callable[[Checkpoint], frozenset[s
     return sorted(frozenset.intersection(*siblings) - names(c)) if siblings else []
 
 
-def without_names(
+def compare_names(
     c: Checkpoint,
     beside: Saves,
     names: Callable[[Checkpoint], frozenset[str]],
@@ -94,7 +94,7 @@ def without_names(
         yield loss(text.format(name), c.path, sure=sure)
 
 
-def without_optimizer(c: Checkpoint, beside: Saves, models: Collection[str]) -> Flaws:
+def check_optimizer(c: Checkpoint, beside: Saves, models: Collection[str]) -> Flaws:
     """Yield a lone save with a file of ``models`` (roles) and without any of an optimizer, if its framework
     keeps the two in different files. The job may save no optimizer, so a warning.
     """
@@ -105,7 +105,7 @@ def without_optimizer(c: Checkpoint, beside: Saves, models: Collection[str]) -> 
     yield loss(f"{text}: it would start from scratch", c.path, sure=False)
 
 
-def without_index(c: Checkpoint, beside: Saves) -> Flaws:
+def check_index(c: Checkpoint, beside: Saves) -> Flaws:
     """Yield shards of a lone save without an index that says what they hold: their loader finds no model
     then. Other saves ``beside`` it would show that an index is missing.
     """
@@ -126,7 +126,7 @@ def stale_index(path: str, whole: str) -> Flaw:
     return loss(text, path, sure=False, hint=f"remove this index if {whole} is the model")
 
 
-def lost_shards(c: Checkpoint, beside: Saves) -> Flaws:
+def find_lost_shards(c: Checkpoint, beside: Saves) -> Flaws:
     """Yield shards that no index lists, and that all the saves ``beside`` it have. A save that holds as many
     bytes without them is of a job with fewer ranks.
     """
@@ -161,7 +161,7 @@ def fewer_than_listed(parts: Rows) -> Found:
             yield part.path, loss(text)
 
 
-def lost_arrays(c: Checkpoint, beside: Saves) -> Flaws:
+def find_lost_arrays(c: Checkpoint, beside: Saves) -> Flaws:
     """Yield arrays, and lists of arrays, that all the saves ``beside`` it have."""
 
     def names(o: Checkpoint) -> frozenset[str]:

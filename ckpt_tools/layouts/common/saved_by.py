@@ -29,13 +29,13 @@ _RANKS = 1 << 20
 """The most ranks that a job has."""
 
 
-def told_size(axis: str, reports: Iterable[Report]) -> Known | None:
+def read_size(axis: str, reports: Iterable[Report]) -> Known | None:
     """Return the size of a parallel axis as the first file that has it says; None if no file has it."""
     key = _ARGS[axis]
     return next((Known(n, f"{key} in the files") for n in _read_numbers(key, reports)), None)
 
 
-def told_shards(axis: str, reports: Iterable[Report]) -> Known | None:
+def read_shard_count(axis: str, reports: Iterable[Report]) -> Known | None:
     """Return the highest ``mp_world_size`` in DeepSpeed's files, None without one or for another axis than
     tp: names miss shards whose files a save has lost.
     """
@@ -53,12 +53,12 @@ def saved_world_size(reports: Iterable[Report]) -> int | None:
     return next((n for r in reports if (n := _read_world_size(r.metadata))), None)
 
 
-def said_world_size(reports: Iterable[Report]) -> int | None:
+def read_world_size(reports: Iterable[Report]) -> int | None:
     """Return ``world_size`` of files that count ranks by it: in other layouts it may be anything."""
     return next(_read_numbers("world_size", reports), None)
 
 
-def saved_sizes(reports: Iterable[Report]) -> dict[str, int]:
+def read_sizes(reports: Iterable[Report]) -> dict[str, int]:
     """Return what the files of one checkpoint say about the job: "world" and parallel axes -> their sizes."""
     out: dict[str, int] = {}
     keys = {"args.world_size", "dp_world_size", "mp_world_size", *_ARGS.values()}
@@ -89,7 +89,7 @@ _PLACE = re.compile(r"(?:(?:mp|tp|pp)_rank_\d{2,}(?:_\d{3,})*_?)+")
 """Names of directories of one place of the grid, as Megatron-LM, DeepSpeed and NeMo call them."""
 
 
-def told_place(path: str, sizes: Mapping[str, int]) -> str:
+def describe_place(path: str, sizes: Mapping[str, int]) -> str:
     """Return, in words, why a file is of one tensor, pipeline or expert parallel place of several: by its
     content, else by its directory; "" if neither tells.
     """

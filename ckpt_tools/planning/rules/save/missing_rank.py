@@ -11,7 +11,7 @@ from ckpt_tools.discovery.completeness import (
     is_of_later_ranks,
     is_per_rank,
     label,
-    named_world,
+    read_world,
     severity_of_gaps,
     survivable_pieces,
     where,
@@ -70,7 +70,7 @@ def _find_ranks(checkpoint: Checkpoint, run: Expected, severity: Severity) -> It
         return
     optional = survivable_pieces(layout)
     present = {p.rank for p in checkpoint.parts if p.rank is not None and p.piece not in optional}
-    world = named_world(checkpoint) or run.ranks
+    world = read_world(checkpoint) or run.ranks
     if len(present) < world:
         world = run.sizes_in_files(checkpoint).get("world", world)
     gone = ranges.gaps(present, world)

@@ -6,12 +6,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 
-from ckpt_tools.discovery.completeness import label, left_over, where
+from ckpt_tools.discovery.completeness import find_left_over, label, where
 from ckpt_tools.errors import CkptError
 from ckpt_tools.layouts import Changes, Layout, whole
 from ckpt_tools.layouts.common.counters import SHARED
-from ckpt_tools.layouts.common.lost_files import held_by
-from ckpt_tools.layouts.common.saved_by import saved_sizes
+from ckpt_tools.layouts.common.lost_files import get_holds
+from ckpt_tools.layouts.common.saved_by import read_sizes
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -54,7 +54,7 @@ def _find_unlike_counters(parts: Sequence[Part], reports: Mapping[str, Report]) 
 
 def _find_counters(p: Part, report: Report) -> Iterator[tuple[str, str, int]]:
     """Yield (piece, counter, value) of a file; "" as the piece if all files of the save share the value."""
-    sizes = saved_sizes([report]) if p.home and p.coords and report.format else {}
+    sizes = read_sizes([report]) if p.home and p.coords and report.format else {}
     yield from (("", f"{axis} size", sizes.get(axis, 1)) for axis in (_SIZES if "world" in sizes else ()))
     doubtful = any(f.code in ("step-mismatch", "epoch-mismatch") for f in report.findings)
     if report.verdict is not Verdict.BROKEN and not doubtful:
@@ -99,7 +99,7 @@ def _find_two_times(c: Checkpoint, others: Sequence[Checkpoint], layout: Layout)
     alike = (o for o in others if (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind))
     older = [o for o in alike if o.mtime_ns < c.mtime_ns]
     before = _list_renewed_files(max(older, key=attrgetter("mtime_ns")), layout) if older else []
-    halves = {held[:2] for p in files if (held := held_by(p))}  # (holds weights, holds an optimizer)
+    halves = {held[:2] for p in files if (held := get_holds(p))}  # (holds weights, holds an optimizer)
     since = first.mtime_ns - before[-1].mtime_ns if before else int(halves >= {(True, False), (False, True)})
     took = before[-1].mtime_ns - before[0].mtime_ns if before else 0
     spread = last.mtime_ns - first.mtime_ns
@@ -128,7 +128,7 @@ def _find_two_forms(checkpoint: Checkpoint, layout: Layout) -> Iterator[Hit]:
 
 def find_leftovers(c: Checkpoint, layout: Layout, sizes: Mapping[str, int]) -> Iterator[Finding]:
     """Yield that a save's directory has files of a larger job, by the ``sizes`` that its files tell."""
-    if lost := left_over(c, layout, sizes):
+    if lost := find_left_over(c, layout, sizes):
         of = ranges.words(ranges.ranges({dict(p.coords)["dp"] for p in lost}))
         job = f"its files say that there were {sizes['dp']} data parallel ranks"
         text = f"{job}: the {lost[0].role} files of ranks {of} are left over from a larger job"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from ckpt_tools.errors import CkptError
 from ckpt_tools.layouts import Piece
-from ckpt_tools.layouts.common.saved_by import saved_sizes
+from ckpt_tools.layouts.common.saved_by import read_sizes
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part
@@ -24,7 +24,7 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
     """Yield one hit per save whose files tell sizes that contradict each other or their paths."""
     doubtful: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for p, report in facts.rows:
-        sizes = saved_sizes([report]) if p.home and p.coords and report.format else {}
+        sizes = read_sizes([report]) if p.home and p.coords and report.format else {}
         if "world" in sizes and (why := _find_contradiction(p, sizes, facts.layouts.piece_of(p))):
             doubtful[p.home].append((p.path, why))
     for (path, why), *others in doubtful.values():

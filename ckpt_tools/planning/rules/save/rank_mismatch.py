@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ckpt_tools.discovery.completeness import Coordinates
 from ckpt_tools.layouts import COORDS, Layout, Layouts, Piece
-from ckpt_tools.layouts.common.saved_by import Topology, likely_rank, owner, saved_sizes
+from ckpt_tools.layouts.common.saved_by import Topology, likely_rank, owner, read_sizes
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Part
@@ -140,7 +140,7 @@ class Placed(NamedTuple):
 def find_placed(rows: Rows) -> Iterator[Placed]:
     """Yield files that tell their writer and a sensible grid. Without stages "pp" in a name is an expert."""
     for part, report in rows:
-        rank, sizes = owner(report.metadata).get("rank"), saved_sizes([report])
+        rank, sizes = owner(report.metadata).get("rank"), read_sizes([report])
         world = sizes.get("world", 0)
         if rank is None or rank >= world or not part.coords or "tp" not in sizes:
             continue

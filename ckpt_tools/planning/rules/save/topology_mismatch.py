@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ckpt_tools.discovery import completeness
 from ckpt_tools.findings import CODES
 from ckpt_tools.layouts import Layout
-from ckpt_tools.layouts.common.saved_by import Topology, told_place
+from ckpt_tools.layouts.common.saved_by import Topology, describe_place
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Assignment
@@ -33,7 +33,7 @@ def check(c: Checkpoint, assignment: Assignment, run: Run, selection: Selection)
     own = {} if reshardable else _find_own_sizes(c, run)
     grid = prod(max(1, own.get(axis, 1)) for axis in _MODEL_PARALLEL)
     told = grid if own.get("world", 0) % grid else own.get("world")  # it is a multiple of the grid, or wrong
-    world = completeness.named_world(c) or told
+    world = completeness.read_world(c) or told
     if not (world or reshardable or _tells_replicas(c, run, selection)):
         yield from _find_larger_gasp(c, run)
     text = find_mismatch(c, assignment, run.topology, world or _find_saved_world(c, run), layout)
@@ -52,7 +52,7 @@ def _find_lone_place(c: Checkpoint, assignment: Assignment, run: Run) -> Iterato
         return  # a set, of which each rank takes what it needs
     path = models[0].path
     sizes = run.expected.sizes_in_files(replace(c, parts=(models[0],)))
-    if place := told_place(path, sizes):
+    if place := describe_place(path, sizes):
         text = f"topology-mismatch: {path} holds the state of {place}, and its name names no rank or place"
         hint = "name the file of each place with {tp} and {pp} in ckpt.toml: docs/adding-a-layout.md"
         yield Hit(path, text, hint)
