@@ -94,9 +94,8 @@ def _rate_zeros(name: str) -> Severity:
 
 
 def _find_lost_chunks(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """Yield files that their index need not name (chunks of zeros alone) and that are gone. It shows as the
-    framework writes them all the same (after step 0; there a counter is zero, too), or all other saves have
-    them.
+    """Yield files that their index need not name (chunks of zeros alone) and that are gone: the framework
+    writes them all the same after step 0, where counters are zero, or all other saves have them.
     """
     written, above = s.layouts.of(c).beside.written, f"{c.path}/"
     for index in [p.path for p in c.parts if p.path in s.indexes.left_out]:

@@ -83,6 +83,9 @@ class _Node(Struct, eq=False):
     repeats: tuple[str, ...] = ()  # the templates of all its names, if two of them tell the same number
     outlines: Outlines | None = None
 
+    def agrees(self, names: Sequence[str]) -> bool:
+        return read_path(self.repeats, [*map(unmark, names)]) is not None
+
 
 @lru_cache(200)  # what lies in one directory has the same names above it
 def _find_above(at: _Node, name: str) -> list[_Node]:
@@ -153,8 +156,7 @@ class Templates:
         for name in reversed(names):
             level = [above for at in level for above in _find_above(at, name)]
             found = found + level
-        done = [*map(unmark, names)]
-        found = [at for at in found if at.pieces and read_path(at.repeats, done) is not None]
+        found = [at for at in found if at.pieces and (not at.repeats or at.agrees(names))]
         matched = tuple(sorted([at.number for at in found]))
         if matched not in self._arranged:
             at_home = sorted((one for at in found for one in at.pieces), key=_compute_order)
@@ -200,7 +202,8 @@ class Places(Sequence[Place]):
         base = intern("/".join(names[:top]) or "/")  # the same for every directory of a checkpoint
         home = intern("/".join(names[: top + piece.home])) if piece.home or piece.where is Where.HERE else ""
         # the path is read again rather than kept in memory: many directories of a tree fit many templates
-        fields, done = read_path(one.names, names), [*map(unmark, names)]
+        fields = read_path(one.names, names)
+        done = names if fields is not None else [*map(unmark, names)]
         place = Place(layout, piece, fields or read_path(one.names, done) or {}, base, home)
-        place.unfinished |= fields is None and done != names
+        place.unfinished |= done != names
         return place
