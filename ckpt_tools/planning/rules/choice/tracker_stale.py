@@ -78,8 +78,8 @@ def ask_to_name(c: Checkpoint, layout: Layout, base: str, read: tuple[str, objec
     path = f"{base}/{layout.tracker.file}"
     says = f"names {read[1]}" if read and isinstance(read[1], int | str) else "is not there or names nothing"
     text = f"a job finds {c.label} through {layout.tracker.file} alone, which {says}"
-    write = f"printf %s {quote(str(layout.tracker.name(c)))} > {quote(path)}"
-    return error_of(RULE, Hit(path, text, f"to resume from {c.label} write it there: {write}"))
+    write = f": printf %s {quote(str(layout.tracker.name(c)))} > {quote(path)}" * ("://" not in path)
+    return error_of(RULE, Hit(path, text, f"to resume from {c.label} write its name there{write}"))
 
 
 def ask_which_is_meant(c: Checkpoint, name: object, targets: dict[str, int | str]) -> CkptError:
