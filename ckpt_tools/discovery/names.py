@@ -265,7 +265,7 @@ def name_parts(files: list[NamedFile], above: str) -> list[Part]:
     naming, parts = _Naming(files, above), list[Part]()
     files.reverse()
     while files:
-        parts.append(naming.part(files.pop()))
+        parts.append(naming.make_part(files.pop()))
     return parts
 
 
@@ -298,7 +298,7 @@ class _Naming:
         self._folders: dict[tuple[Place, str], Folder] = {}
         self._moments: dict[tuple[object, ...], Moment] = {}
 
-    def part(self, file: NamedFile) -> Part:
+    def make_part(self, file: NamedFile) -> Part:
         place, name, size, mtime_ns, findings, _ = file
         base, rank = _find_base_and_rank(place, name, self._ranks)
         prefix, generation = self._prefix(place, name, base, rank)

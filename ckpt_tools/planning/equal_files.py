@@ -206,9 +206,9 @@ def digest_pages(
 
 
 def _read_pages(wanted: Sequence[Part], s: Session) -> Iterator[tuple[str, bytes]]:
-    ahead = _ask_store(wanted, s) if is_url(s.root) else {}
+    pending = _ask_store(wanted, s) if is_url(s.root) else {}
     for p in wanted:
-        read = ahead[p.path].result if p.path in ahead else partial(_digest_file, p.path)
+        read = pending[p.path].result if p.path in pending else partial(_digest_file, p.path)
         try:
             yield p.path, s.reader.keep(p.path, PAGES, read)
         except (OSError, ShortRead) as e:

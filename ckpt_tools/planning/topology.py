@@ -124,8 +124,8 @@ def _has_older_ranks(parts: Sequence[Part]) -> bool:
 def find_leftovers_beside(s: Session, c: Checkpoint, expected: completeness.Expected) -> Iterator[Finding]:
     """Yield findings on files of a larger job in the directory of a checkpoint."""
     if any(axis == "dp" for p in c.parts for axis, _ in p.coords):
-        there = replace(c, parts=tuple(p for p in s.parts if p.home == c.parts[0].home))
-        yield from mixed_counters.find_leftovers(there, s.layouts.of(c), expected.sizes_in_files(c))
+        whole = replace(c, parts=tuple(p for p in s.parts if p.home == c.parts[0].home))
+        yield from mixed_counters.find_leftovers(whole, s.layouts.of(c), expected.sizes_in_files(c))
 
 
 def find_topology(

@@ -49,7 +49,7 @@ _HEADER = 64 * 1024
 """Bytes that the structure of a file counts for."""
 _BEAT = 0.1
 """Seconds between two looks at whether somebody wants to stop."""
-_SYSTEM = frozenset(map(os.strerror, errno.errorcode.keys() - {errno.EINVAL}))
+_OPEN_ERRORS = frozenset(map(os.strerror, errno.errorcode.keys() - {errno.EINVAL}))
 """Messages of the system when it cannot read: they may hold on the worker's machine alone. A format's
 messages differ, and a wrong offset (EINVAL) is wrong everywhere.
 """
@@ -123,7 +123,7 @@ class Scheduler:
         files = max(1, min(FILES, len(requests) // (EACH * max(2, self.engine.width()))))
         began_ns, batch, size = time.time_ns(), dict[bytes, Request](), 0
         for request in requests:
-            if (how := self._say_how(request)) is None:
+            if (how := self._make_arguments(request)) is None:
                 continue
             with suppress(pickle.PicklingError, AttributeError, TypeError):  # it cannot be sent
                 batch[pickle.dumps((request.path, how))] = request
@@ -183,7 +183,7 @@ class Scheduler:
                 self.reader.progress(bytes_read)
                 yield request, came
 
-    def _say_how(self, request: Request) -> dict[str, Any] | None:
+    def _make_arguments(self, request: Request) -> dict[str, Any] | None:
         """Return the arguments by which a worker inspects a file; None if the file is better read here."""
         require = self.reader.options.require
         if any(c.joint for c in request.claims):
@@ -210,18 +210,18 @@ class Scheduler:
             both = tuple(dict.fromkeys((*more, *report.findings)))
             report = with_findings(replace(report, findings=()), both)
         if not self.engine.here:
-            if (seen := _see_from_here(request, host, report, identity)) is None:
+            if (seen := _compare_with_here(request, host, report, identity)) is None:
                 return None
             report, identity = seen
         settled = identity and identity.settled(began_ns)  # else it may have changed unseen since then
         return Seen(report, places, identity if settled else None)
 
 
-def _see_from_here(
+def _compare_with_here(
     request: Request, host: str, report: Report, theirs: Identity | None
 ) -> tuple[Report, Identity | None] | None:
-    """Return a worker's report and the file's identity here; None if the file is better read here."""
-    blind = next((f for f in report.findings if f.code == "unreadable" and f.message in _SYSTEM), None)
+    """Return a worker's report, and the file's identity here; None if it cannot be opened here either."""
+    blind = next((f for f in report.findings if f.code == "unreadable" and f.message in _OPEN_ERRORS), None)
     wanted = request.size, request.mtime_ns
     differs = theirs is not None and request.mtime_ns > 0 and (report.size, report.mtime_ns) != wanted
     if blind is None and not differs:

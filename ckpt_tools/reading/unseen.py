@@ -67,7 +67,7 @@ def _unread_parts(s: Session) -> Iterator[tuple[Part, Finding]]:
 
 
 def why_unseen(p: Part, s: Session) -> Finding | None:
-    """Return why a part could not be looked at; None if it could, or was not read."""
+    """Return why a part could not be looked at, by its report or its listing; None if neither says so."""
     report = s.reports.get(p.path)
     findings = report.findings if report is not None and report.verdict is Verdict.UNKNOWN else p.findings
     return next((f for f in findings if f.code in NOT_SEEN), None)
