@@ -32,7 +32,7 @@ NOT_SEEN = frozenset({"unreadable", "in-use", "unread-pickle"})
 """Findings after which nothing is known of a file: its verdict is ``unknown``, and nothing is planned as if
 it were sound.
 """
-WAIT = "wait if its job is still writing it; else nothing can resume from this save"
+WAIT = "wait if its job is still writing it; else resume from a copy of the same save, if that is whole"
 """What to do about a save that was written within --settle."""
 _RESTORE = "restore this file from a backup, its download or a replica"
 

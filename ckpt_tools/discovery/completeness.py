@@ -138,7 +138,7 @@ def marks_of(c: Checkpoint, layout: Layout) -> set[str]:
 
 
 def is_of_later_ranks(parts: Collection[Part], layout: Layout) -> bool:
-    """Return True if there are files of some ranks, and none that rank 0 writes; False for replicas."""
+    """Return True if files of some ranks are there, none that rank 0 writes, and not any replica will do."""
 
     def is_after_the_first(p: Part) -> bool:
         return p.rank > 0 if p.rank is not None else any(at for axis, at in p.coords if axis in COORDS)

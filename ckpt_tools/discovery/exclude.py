@@ -210,7 +210,7 @@ def find_put_away(states: Iterable[str], root: str) -> Iterator[Finding]:
 
 
 def repaired(states: Iterable[str]) -> Iterator[Finding]:
-    """Yield a warning for each file that was repaired without a witness and has not changed since."""
+    """Yield a warning for each file repaired without a witness; anybody may write the list, to warn only."""
     for state in sorted(states):
         for row in read_repaired(os.path.join(state, REPAIRED)):
             path = os.path.join(os.path.dirname(state), row["path"])

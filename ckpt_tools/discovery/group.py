@@ -73,7 +73,7 @@ def _find_agreed_counters(members: Iterable[Part]) -> set[int]:
 
 
 def _split_attempts(parts: list[Part]) -> Iterator[list[Part]]:
-    """Return the files of one step by the attempt that wrote them: ranks may count them differently."""
+    """Return the files of one step by attempt: by equal counts of restarts if a rank has the step twice."""
     ranks, places = {p.rank for p in parts}, {(p.rank, p.piece, p.coords) for p in parts}
     if len(parts) in (len(ranks), len(places)):
         return iter((parts,))

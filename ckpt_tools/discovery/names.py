@@ -23,7 +23,8 @@ _COUNTS = re.compile(r"(?i)(?:step|epoch|iter)[-_=]?\d")
 
 def is_place_of_loop(place: Place, name: str, above: str) -> bool:
     """Return False if a place of a training loop's save has a directory that is no save: ``above`` or higher,
-    or named by a number alone while the file in it has another number, or is the best or last of a run.
+    or named by a number alone while the file in it has another number, or is the best or last of a run. ROOT
+    may be a save if its name has a word of a convention: a letter is none, ``e4`` may be an experiment.
     """
     if not place.layout.is_last_resort or not place.home:
         return True

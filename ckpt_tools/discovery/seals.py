@@ -76,7 +76,7 @@ def _list_fragments(directory: str) -> list[str]:
 
 
 def _list_in_store(url: str) -> Iterator[BareFile]:
-    """Yield the seals in a store, the highest directory's first; one not to be listed hides its own."""
+    """Yield the seals of an object, the highest directory's first; its own also where nobody may list."""
     from ckpt_tools.storage.stores.mounts import tree_of  # only for stores
 
     tree, key = tree_of(url)

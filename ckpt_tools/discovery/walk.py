@@ -58,7 +58,8 @@ def discover(
     hear: Hear | None = None,
 ) -> Discovery:
     """Return everything below ``root`` (a directory, one file, or a prefix of sibling directories), but for
-    ``excluded`` paths; for a ``listing`` also parts that an index lists. Raise CannotLook without a root.
+    ``excluded`` paths; for a ``listing`` also parts that an index lists. ``hear`` is called with each
+    directory. Raise CannotLook if there is nothing at the root.
     """
     found = Discovery(excluded=excluded or Excluded())
     inspect = partial(inspect_names, layouts, layouts.templates(listing))

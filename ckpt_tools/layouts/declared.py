@@ -37,6 +37,7 @@ from ckpt_tools.layouts.common.layout import (
     resume_with,
 )
 from ckpt_tools.layouts.common.piece import JSON, TORCH, Changes, Claim, Content, Piece, Readers, Stage, Where
+from ckpt_tools.layouts.common.templates import DATES
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.tables import read_table
 
@@ -170,7 +171,7 @@ def _freeze(value: Any) -> Any:
         return value
     fields = {key: _freeze(of) for key, of in value.items()}
     for key in fields.keys() & {"dated", "written", "shares"}:
-        fields[key] = re.compile(fields[key])
+        fields[key] = re.compile(fields[key].replace("{date}", DATES))
     if "listed" in fields:
         fields["listed"] = fields["listed"][0], re.compile(fields["listed"][1])
     return fields

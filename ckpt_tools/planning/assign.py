@@ -75,7 +75,7 @@ Bad = Mapping[str, Sequence[Finding]]
 
 
 def assign(checkpoint: Checkpoint, groups: Groups, bad: Bad, evidence: Evidence) -> Assignment:
-    """Return for each rank and role one part: its own, else a proven one of its replica group."""
+    """Return for each rank and role a part: its own, else a proven one of its replica group's sound ranks."""
     work = _Work(checkpoint, groups, bad, evidence)
     work.assign_shared()
     work.assign_roles()
@@ -144,7 +144,7 @@ class _Work:
             self.findings += (f.at(p.path) for f in self.bad.get(p.path, ()))
 
     def assign_shared(self) -> None:
-        """Assign the files that all ranks load: all must be good, but of copies (``single``) one."""
+        """Assign the files that all ranks load, of copies (``single``) one; a rank's own goes to it alone."""
         world = self.topology.provenance.get("world_size")
         own = [] if world is None or world.provenance == ALONE else self._find_files_of_own_ranks()
         left_out = {p.path for p in own}.union(self.layout.unread(self.checkpoint))

@@ -52,7 +52,7 @@ from ckpt_tools.storage.urls import absolute, is_url
 
 
 class Candidates:
-    """The candidates of one question, and the choice of one. ``find_candidates()`` raises CkptError."""
+    """The candidates of one question and the choice of one; ``find_candidates()`` fills in the rest."""
 
     session: Session
 

@@ -29,7 +29,7 @@ _KINDS = {Kind.PERIODIC: 0, Kind.BEST: 1, Kind.DYING_GASP: 2, Kind.RELEASE: 3}
 
 
 def _step(c: Checkpoint) -> tuple[Order, str, str]:
-    """Return a key that checkpoints of one step of a run share, of any layout; without numbers its path."""
+    """Return a key that saves of one step share, of any layout if it is known; without numbers the path."""
     if c.step is not None:
         return (c.step, -1, -1), "", ""
     return c.order, c.layout, c.path if c.order == (-1, -1, -1) else ""

@@ -60,7 +60,7 @@ class EqualFiles:
         self._confirmed: dict[frozenset[str], bool] = {}
 
     def find_copies(self, parts: Sequence[Part], others: Sequence[Part] = ()) -> Iterator[Contradiction]:
-        """Yield those of ``parts`` that equal a file of another step, rank or role, nearest first."""
+        """Yield those of ``parts`` that equal a file of another step, rank or role, ``others`` among them."""
         read = [p for p in parts if p.path in self.session.reports]
         if not any(is_compared(p, self.session) for p in read):
             return

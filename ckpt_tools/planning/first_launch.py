@@ -209,7 +209,7 @@ def _is_aside_inside(aside: Finding, inside: Scope) -> bool:
 
 
 def _find_trackers(s: Session, inside: Scope) -> Iterator[Sign]:
-    """Yield trackers: each was written after a checkpoint, but one without sense may be no tracker."""
+    """Yield trackers, each written after a save; garbage counts only where no other file is called so."""
     readers, own_names = _list_readers(s.layouts), {layout.tracker.file for layout in s.layouts}
     for (name, directory), path in s.found.trackers.items():
         if name not in readers or not inside(os.path.join(directory, name)):

@@ -396,7 +396,7 @@ class Review:
             raise self._ask_which_is_the_copy(part, self.doubts[part.path])
 
     def _require_inspected(self, assigned: Assignment) -> None:
-        """Raise CannotLook if it could be used, were unread and ``concluded`` files whole."""
+        """Raise CannotLook if only files that were not read keep it from being used: no reason to go back."""
         now = {p.path: f for p in self.whole.parts if (f := why_unseen(p, self.session)) is not None}
         unseen = {**now, **self.unseen}
         at_best = self._assign_as_if_good({*unseen, *self.concluded}) if unseen else None

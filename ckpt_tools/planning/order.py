@@ -24,8 +24,6 @@ _COPY_NS, _NS_PER_BYTE = 10**9, 20
 """How long a copy takes for each save, and for each byte of it (50 MB/s)."""
 _END = 10**17
 """Step in the epoch of a save from an epoch's end, in runs that also save within epochs."""
-_DIGITS = 20
-"""Digits of a date to the microsecond: one without the time of day is its midnight."""
 _REGULAR = (Kind.PERIODIC, Kind.DYING_GASP)
 Places = Mapping[CheckpointKey, Order]
 """Where in training each save was made. ``Checkpoint.order`` holds for saves that have no entry."""
@@ -82,7 +80,8 @@ def _place_by_steps(steps: Mapping[CheckpointKey, int | None]) -> Places:
 def _place_by_dates(run: Sequence[Checkpoint], dated: re.Pattern[str]) -> Places:
     """Return places by the dates in names, if each save of a run has its own date; else {}."""
     found = {c.key: dated.fullmatch(c.path.rpartition("/")[2]) for c in run if c.order == UNKNOWN}
-    dates = {key: int(re.sub(r"\D", "", m[1]).ljust(_DIGITS, "0")) for key, m in found.items() if m}
+    # to the microsecond: a date without the time of day is its midnight
+    dates = {key: int(re.sub(r"\D", "", m[1]).ljust(20, "0")) for key, m in found.items() if m}
     if len({*dates.values()}) < len(run):
         return {}
     return {key: (-1, -1, date) for key, date in dates.items()}
@@ -171,11 +170,6 @@ class OrderFacts(Struct, frozen=True):
     def differ(self) -> bool:
         """Whether time and step name saves of different places in training."""
         return differ(self.place(self.by_time), self.place(self.by_step))
-
-    @property
-    def unit(self) -> str:
-        """What orders saves beside time: "step" (or epoch), or "name": a date or a count in it."""
-        return "name" if max(self.place(self.by_step)[:2]) < 0 else "step"
 
     @property
     def newest(self) -> Checkpoint:

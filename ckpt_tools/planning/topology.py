@@ -132,7 +132,8 @@ def find_topology(
     s: Session, ranked: Sequence[Checkpoint], expected: completeness.Expected, selection: Selection
 ) -> tuple[Topology, int | None, list[Finding]]:
     """Return the topology, how many ranks wrote the files (None if nothing tells), and warnings. Order of
-    trust: flag, launcher, file content, names on disk (docs/design.md section 5).
+    trust: flag, launcher, file content, names on disk (docs/design.md section 5); but if contents contradict
+    the names, or each other, the names are right.
     """
     first = next((c for c in ranked if c.kind is not Kind.RELEASE), ranked[0])
     like = (c for c in ranked if (c.kind, c.layout, c.run) == (first.kind, first.layout, first.run))
@@ -164,7 +165,7 @@ def _ask_files(
     s: Session, ranked: Sequence[Checkpoint], first: Checkpoint, selection: Selection
 ) -> tuple[Rows, int | None]:
     """Return the newest files that may tell how many ranks saved them, and that number, None if none does.
-    One sound file per piece is read; more pieces only if names show places of a grid.
+    One sound file per piece is read; more pieces only if names show a grid, of which a save may lack some.
     """
     without_world, pieces = list[tuple[Part, Report]](), set[str]()
     for c in ranked[:_ASKED]:

@@ -119,7 +119,7 @@ class Scheduler:
             self._out.clear()
 
     def _batches(self, requests: list[Request]) -> Iterator[tuple[int, dict[bytes, Request]]]:
-        """Yield batches of requests by their pickled tasks, with the time (ns) at which each was begun."""
+        """Yield batches by their pickled tasks, with when each began (ns); some are better read here."""
         files = max(1, min(FILES, len(requests) // (EACH * max(2, self.engine.width()))))
         began_ns, batch, size = time.time_ns(), dict[bytes, Request](), 0
         for request in requests:
@@ -159,7 +159,7 @@ class Scheduler:
     def _take(
         self, began_ns: int, batch: list[Request], future: Future[Any]
     ) -> Iterator[tuple[Request, Seen]]:
-        """Yield the results of a finished batch; what is missing is read here. Raise CannotLook."""
+        """Yield a finished batch's results; what it lacks is read here. Raise CannotLook if it failed."""
         try:
             version, host, defect, answers = future.result()
         except (Exception, CancelledError) as e:

@@ -29,6 +29,7 @@ METRIC = "metric"
 """The field that stands for a number with a fraction, such as a loss: its digits tell no step."""
 DATE = "date"
 """The field that stands for a day and a time: it tells no step."""
+DATES = r"\d{4}[-_.]?\d{2}[-_.]?\d{2}(?:[-_T. ]?\d{2}[-_.]?\d{2}(?:[-_.]?\d{2})?)?"
 FIELDS = (*NUMBERS, *TEXTS, METRIC, DATE, "tmp")
 
 TOKENS = re.compile(r"(\{[^}]*\}|\[|\]|<[^>]*>)")
@@ -36,7 +37,7 @@ TOKENS = re.compile(r"(\{[^}]*\}|\[|\]|<[^>]*>)")
 _MEANINGLESS = {
     "name": "[^/]+?",
     METRIC: r"\d{1,9}\.\d{1,9}",
-    DATE: r"\d{4}[-_.]?\d{2}[-_.]?\d{2}(?:[-_T. ]?\d{2}[-_.]?\d{2}(?:[-_.]?\d{2})?)?",
+    DATE: DATES,
 }
 """Fields that may occur several times in a template, and tell nothing."""
 _ZEROS = dict.fromkeys(NUMBERS, "0*")
@@ -162,13 +163,12 @@ TEMPORARY = re.compile(
 )
 """Names of files whose save or download is not finished."""
 _UNFINISHED_SAVE = re.compile(
-    r"(?i:.+[.](tmp|temp|incomplete|partial|part|inprogress)(?:[._-]\w*)?"
-    r"|\.?(tmp|incomplete)[._-].*\d.*|.*\d.*[_-](tmp|incomplete|partial))"
+    r"(?i:(.+)[.](?:tmp|temp|incomplete|partial|part|inprogress)(?:[._-]\w*)?"
+    r"|\.?(?:tmp|incomplete)[._-].*\d.*|(.*\d.*)[_-](?:tmp|incomplete|partial))"
 )
 """Names of unfinished directories of any framework: ``step-20.tmp``, ``step_20.incomplete``, ``tmp-step-20``;
-without a number or a dot such a word may mean anything.
+without a number or a dot such a word may mean anything. A group has the name without a mark behind it.
 """
-_MARK = re.compile(r"(?i)[._-](?:tmp|temp|incomplete|partial|part|inprogress)(?:[._-]\w*)?$")
 _TEMPORARY_DIRECTORY = re.compile(r"(^|[._-])te?mp([._-]|\d|$)|\.(dirty|part|partial)(\.|$)|tmp-\d+")
 """Names of unfinished directories, if no layout knows them."""
 
@@ -180,7 +180,8 @@ def is_marked(home: str) -> bool:
 
 def unmark(name: str) -> str:
     """Return the name that a directory has once the save in it is done (``step_20`` of ``step_20.tmp``)."""
-    return _MARK.sub("", name).lstrip(".") if is_marked(name) else name
+    done = (m := _UNFINISHED_SAVE.fullmatch(name)) and (m[1] or m[2])
+    return done.lstrip(".") if done else name
 
 
 def is_begun(directory: str) -> bool:

@@ -24,15 +24,16 @@ def check(f: OrderFacts) -> Iterator[Hit]:
     if not f.named and f.why_mute:
         return  # a hit of times-mute
     if not f.named and f.goes_back:
-        text = f"newest by time is {label(f.by_time)}, by {f.unit} {label(f.by_step)}"
+        text = f"newest by time is {label(f.by_time)}, by step {label(f.by_step)}"
         yield Hit(f.by_time.path, text, effect=Effect.WARN)
         return
     other = f.by_time if f.newest is f.by_step else f.by_step
     why = "no lower step was saved before it"
     if f.named:
         why = f"{name_below(f.named, f.root)} names {other.label}"
-    by_time, by_place = (_describe(c, f.root) for c in (f.by_time, f.by_step))
-    text = f"{DOUBT}{by_time} by time (UTC), {by_place} by {f.unit}; {why}"
+    text = (
+        f"{DOUBT}{_describe(f.by_time, f.root)} by time (UTC), {_describe(f.by_step, f.root)} by step; {why}"
+    )
     by_step = f.exclude(f.by_step, f.by_time)
     if f.step_flag:
         by_step = f"--order step to resume from {f.by_step.label}"

@@ -24,7 +24,7 @@ def check(f: OrderFacts) -> Iterator[Hit]:
     why, base = f.why_mute, f.by_time.parts[0].base if f.by_time.parts else f.root
     if why and (why in ("equal", "lost") or f.differ) and not f.named:
         hint = _UPLOADED if "://" in base else ""
-        yield Hit(base, f"{_WHY[why]}: the {f.unit} decides which is the newest", hint, effect=Effect.WARN)
+        yield Hit(base, f"{_WHY[why]}: the step decides which is the newest", hint, effect=Effect.WARN)
     for other in f.others:
         newest = f.newest
         one, two = name_below(newest.path, f.root), name_below(other.path, f.root)

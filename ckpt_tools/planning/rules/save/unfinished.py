@@ -103,7 +103,7 @@ RULE = Rule(
     id="save/unfinished",
     codes=("unfinished-save", "mode-not-final"),
     effect=Effect.REJECT,
-    answer="wait if its job still writes it (--settle); else nothing can resume from it",
+    answer="wait if its job still writes it (--settle); else a copy of the same save, if that is whole",
     check=check,
     why="""\
 The save bears the mark of one that was not committed, or lacks what is written last, or is empty. A
