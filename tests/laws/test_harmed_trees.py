@@ -43,6 +43,8 @@ UNNEEDED = {"_sharding"}
 """Orbax restores without it."""
 UNLISTED = {"dcp-hf/two"}
 """One save alone of which nothing lists the shards."""
+UNREAD = {("hf-trainer/lone", "config.json")}
+"""A Trainer resumes without it, and of a model that is no PreTrainedModel it writes none."""
 SHRUNK = {"dlrover/flash", "nanochat/base", "rank-files/ray-train-v2"}
 """Without the file of its last rank it is the save of a job that has fewer ranks by now, as the launcher says."""
 FILES = 4
@@ -106,7 +108,7 @@ def test_a_lost_file_is_told_at_any_size_of_the_job(case: Path, tmp_path: Path) 
                 continue
             if before.made is None:
                 assert name in SHRUNK, (path, size)
-            elif str(path) in before.loaded:
+            elif str(path) in before.loaded and (name, path.name) not in UNREAD:
                 instead = any(f.substituted or Path(f.path).read_bytes() == data for f in loads(now.made))
                 assert now.made.warnings or instead, (path, size)
 

@@ -36,7 +36,8 @@ _LABEL = re.compile(r"[^\n]{1,200} => ")
 
 def _magic(head: bytes) -> bool:
     """Return True for text, but not for HTML or the first bytes of a pickle or a torch archive."""
-    return bool(head) and not head.startswith((b"<", b"PK", b"\x80")) and _BINARY.search(head) is None
+    begins_otherwise = head in (b"", b"P") or head.startswith((b"<", b"PK", b"\x80"))
+    return not begins_otherwise and _BINARY.search(head) is None
 
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
