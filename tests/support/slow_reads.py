@@ -12,6 +12,7 @@ import signal
 import time
 
 from ckpt_tools import storage
+from ckpt_tools.storage.local import HeldSource
 
 _RATE = float(os.environ.get("READ_RATE", "inf"))
 _NOTES = open(os.path.join(os.environ["NOTES"], str(os.getpid())), "a", buffering=1)  # noqa: SIM115 - as long as the worker
@@ -34,6 +35,12 @@ def read(self: storage.LocalSource, offset: int, length: int) -> bytes:
     return data
 
 
+def read_held(self: HeldSource, offset: int, length: int) -> bytes:
+    data = _read_held(self, offset, length)
+    _noted(self.path, offset, length)
+    return data
+
+
 def readinto(self: storage.LocalSource, offset: int, buffer: memoryview) -> None:
     if self.path.endswith("/poison/model.pt"):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -43,6 +50,7 @@ def readinto(self: storage.LocalSource, offset: int, buffer: memoryview) -> None
 
 _OF_SOURCE = storage.LocalSource
 if not hasattr(storage, "slow"):  # Dask loads it twice
-    storage.slow = (_OF_SOURCE.__init__, _OF_SOURCE.read, _OF_SOURCE.readinto)  # type: ignore[attr-defined]
+    storage.slow = (_OF_SOURCE.__init__, _OF_SOURCE.read, HeldSource.read, _OF_SOURCE.readinto)  # type: ignore[attr-defined]
     _OF_SOURCE.__init__, _OF_SOURCE.read, _OF_SOURCE.readinto = opened, read, readinto  # type: ignore[method-assign]
-_open, _read, _readinto = storage.slow
+    HeldSource.read = read_held  # type: ignore[method-assign]
+_open, _read, _read_held, _readinto = storage.slow
