@@ -210,8 +210,8 @@ def read(path: str, limit: int, trust: Trust = OURS, *, private: bool = False) -
         if private and info.st_mode & 0o077 and not from_root:
             text = f"{path} may be used by others than its owner (mode {stat.S_IMODE(info.st_mode):04o})"
             raise Untrusted(text, f"chmod 600 {path}")
-        data = file.read(limit + 1)
-    if len(data) > limit:
+        data = file.read(limit + 1) if info.st_size <= limit else b""
+    if max(info.st_size, len(data)) > limit:
         raise Untrusted(f"{path} is larger than {limit:,} bytes", "name the file that was meant", unfit=True)
     return data
 
