@@ -158,7 +158,7 @@ DAMAGED = {
 @pytest.mark.parametrize("name", DAMAGED)
 def test_damage_is_damage(name: str) -> None:
     with pytest.raises(Damage) as e:
-        read_pickle(DAMAGED[name], base=1000)
+        read_pickle(bytes(1000) + DAMAGED[name], 1000)
     assert e.value.finding.code == "bad-pickle" and (e.value.finding.offset or 0) >= 1000
 
 

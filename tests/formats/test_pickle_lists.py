@@ -10,7 +10,7 @@ import pytest
 from helpers import bad, look
 
 from ckpt_tools.formats import BY_NAME, Anatomy
-from ckpt_tools.formats.pickles.globals import Global, Trust, python3, trust
+from ckpt_tools.formats.pickles.globals import Global, Trust, find_trust, to_python3
 from ckpt_tools.formats.pickles.known_globals import _ENUMERATIONS, EXACT
 from ckpt_tools.model.finding import Finding, Severity
 
@@ -106,8 +106,8 @@ def test_a_module_reached_through_another_is_unsafe(dotted: str) -> None:
 )  # fmt: skip
 def test_names_of_python_2_are_those_that_pickle_makes_of_them(old: str, new: str) -> None:
     name, renamed = Global(*old.split(":")), Global(*new.split(":"))
-    assert python3(name, 2) == renamed
-    assert python3(name, 3) == name
+    assert to_python3(name, 2) == renamed
+    assert to_python3(name, 3) == name
     if new.partition(":")[0] in ("builtins", "collections"):
         real = pickle.loads(f"c{name.module}\n{name.name}\n.".encode(), fix_imports=True)  # our own text
         assert real.__module__.partition(".")[0] == renamed.module or real.__name__ == renamed.name
@@ -170,7 +170,7 @@ def test_a_name_in_no_list_that_is_only_named_is_a_note() -> None:
     ],
 )  # fmt: skip
 def test_what_frameworks_write_is_known(dotted: str) -> None:
-    assert trust(Global(*dotted.split(":"))) is Trust.KNOWN
+    assert find_trust(Global(*dotted.split(":"))) is Trust.KNOWN
 
 
 @pytest.mark.parametrize(
@@ -183,13 +183,13 @@ def test_what_frameworks_write_is_known(dotted: str) -> None:
     ],
 )  # fmt: skip
 def test_their_neighbours_are_not(dotted: str) -> None:
-    assert trust(Global(*dotted.split(":"))) in (Trust.UNLISTED, Trust.DANGEROUS)
+    assert find_trust(Global(*dotted.split(":"))) in (Trust.UNLISTED, Trust.DANGEROUS)
 
 
 def test_members_of_known_enumerations_are_known_by_their_names() -> None:
     assert _ENUMERATIONS <= EXACT
     for of in _ENUMERATIONS:
         module, _, name = of.rpartition(".")
-        assert trust(Global(module, f"{name}.MEMBER")) is Trust.KNOWN
+        assert find_trust(Global(module, f"{name}.MEMBER")) is Trust.KNOWN
         for other in ("__class__", "MEMBER.x"):
-            assert trust(Global(module, f"{name}.{other}")) is not Trust.KNOWN
+            assert find_trust(Global(module, f"{name}.{other}")) is not Trust.KNOWN

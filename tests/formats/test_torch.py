@@ -31,8 +31,8 @@ from ckpt_tools.api import verify
 from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, Anatomy, structure
 from ckpt_tools.formats.archives.zip_directory import Record
 from ckpt_tools.formats.torch import contents
-from ckpt_tools.formats.torch.torch_legacy import encode
-from ckpt_tools.formats.torch.torch_zip import in_order, name_hash, serialization_id
+from ckpt_tools.formats.torch.torch_legacy import encode_plain
+from ckpt_tools.formats.torch.torch_zip import check_serialization_id, hash_name, order_hashes
 from ckpt_tools.inspection.check import inspect, regions_of
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.report import Guard, Level
@@ -83,7 +83,7 @@ def sparse_archive(
     for name, content in [*records, (".data/serialization_id", b"")]:
         raw, data = b"f/" + name.encode(), content
         if name == ".data/serialization_id":
-            names = combined(in_order([name_hash(r[0].encode()) for r in records]))
+            names = combined(order_hashes([hash_name(r[0].encode()) for r in records]))
             data = b"%020d%020d" % (names, combined(crcs_of))
         size = data if isinstance(data, int) else len(data)
         crc = zlib.crc32(data) if isinstance(data, bytes) else (crcs or {}).get(size, 0) if size else 0
@@ -207,7 +207,7 @@ def ids(digits: bytes) -> list[str]:
     """What is wrong with the id of an archive of one record."""
     own = Record("f/.data/serialization_id", 0, 0, len(digits), len(digits), 0, 0, 0)
     records = [Record("f/a", 0, -1, 4, 4, 0, 0, 0), own]
-    return [f.code for f in serialization_id(BytesSource(digits), records, own, "f/", Anatomy())]
+    return [f.code for f in check_serialization_id(BytesSource(digits), records, own, "f/", Anatomy())]
 
 
 REAL = (FORMAT_FILES / "torch_zip" / "good" / "nocrc.pt").read_bytes()
@@ -249,7 +249,7 @@ def test_ids_of_real_archives() -> None:
         writer.write_end_of_file()
         data = stream.getvalue()
         names = [name.encode() for name, _ in records_of(data)]
-        assert b"%020d" % combined(in_order(list(map(name_hash, names)))) == own_digits(data)[1][:20], n
+        assert b"%020d" % combined(order_hashes(list(map(hash_name, names)))) == own_digits(data)[1][:20], n
 
 
 def test_an_id_that_is_no_number() -> None:
@@ -431,8 +431,10 @@ def test_what_torch_writes_beside_state_dicts(tmp_path: Path, monkeypatch: pytes
     st.integers(2, 5),
 )
 def test_canonical_pickles_are_python_s(value: list[str], protocol: int) -> None:
-    assert encode(value, protocol) in (pickle.dumps(value, protocol), None)
-    assert encode({"a": True, "b": {"c": 8}}, protocol) == pickle.dumps({"a": True, "b": {"c": 8}}, protocol)
+    assert encode_plain(value, protocol) in (pickle.dumps(value, protocol), None)
+    assert encode_plain({"a": True, "b": {"c": 8}}, protocol) == pickle.dumps(
+        {"a": True, "b": {"c": 8}}, protocol
+    )
 
 
 def test_a_tar_of_many_members_costs_little() -> None:

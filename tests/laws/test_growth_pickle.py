@@ -177,7 +177,7 @@ def test_long_bytes_are_passed_over(tmp_path: Path) -> None:
     seen: dict[Any, int] = {}
     source: LocalSource = opened(str(path))
     tracemalloc.start()
-    got = read_from(source, 0, source.size, source.read(0, 65536), seen)
+    got = read_from(source, 0, source.size, source.read(0, 65536), seen, called={})
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert type(got.value[0]) is Long and got.end == source.size and seen == {("os", "system"): 11 + n}
@@ -193,11 +193,13 @@ def test_a_window_reads_what_the_whole_reads(first: int, monkeypatch: pytest.Mon
         data = b"junk" + pickle.dumps(value, protocol) + b"more"
         here, there = dict[Any, int](), dict[Any, int]()
         whole = read_pickle(data, 4, seen=here)
-        parts = read_from(BytesSource(data), 4, len(data), data[4 : 4 + first], there)
+        parts = read_from(BytesSource(data), 4, len(data), data[4 : 4 + first], there, called={})
         assert parts.end + 4 == whole.end == len(data) - 4 and here == there
         assert repr(plain(parts.value)) == repr(plain(whole.value))
         with pytest.raises(Damage):
-            read_from(BytesSource(data), 4, len(data) - 5, data[4 : min(4 + first, len(data) - 5)], {})
+            read_from(
+                BytesSource(data), 4, len(data) - 5, data[4 : min(4 + first, len(data) - 5)], {}, called={}
+            )
 
 
 def plain(value: Any) -> Any:

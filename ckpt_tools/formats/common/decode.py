@@ -43,7 +43,7 @@ class _TooMuch(Exception):
 
 
 class _Counter:
-    """Counts decoded bytes up to ``limit``; apart from _Decoding, to make no cycle with its decoder."""
+    """Counts decoded bytes up to ``limit``. Apart from _Decoding, to which its decoder must not refer."""
 
     def __init__(self, limit: int) -> None:
         self.limit, self.count = limit, 0
@@ -56,10 +56,8 @@ class _Counter:
 
 
 class _Decoding:
-    """A Hash whose digest is _GOOD if all data decode, to ``size`` bytes if that is known, else b"".
-
-    Without a size, data that go beyond ``limit`` bytes count as good, and if ``bounded`` as the only bad
-    ones.
+    """A Hash whose digest is _GOOD if all data decode, to ``size`` bytes if that is known, else b"". Without
+    a size, data that go beyond ``limit`` bytes count as good, and if ``bounded`` as the only bad ones.
     """
 
     def __init__(self, size: int | None, limit: int, make: _MakeDecoder, bounded: bool = False) -> None:
@@ -97,23 +95,17 @@ def decode(decoder: Any, raw: bytes, piece: int) -> Iterator[bytes]:
         more = not decoder.eof and (bool(raw) or not getattr(decoder, "needs_input", True))
 
 
-def _make_zstd_decoder(write: _Write) -> _Decoder:
-    file = SimpleNamespace(write=write)  # as much of a file as zstandard's stream writer uses
-    return stream(file, _PIECE), lambda: True  # zstd.walk() has checked the end of the frame
+def _make_decoder(codec: str, write: _Write) -> _Decoder:
+    """Return a decoder of a codec that writes to ``write`` and refuses bytes behind the end of the data."""
+    if codec == "zstd":
+        file = SimpleNamespace(write=write)  # as much of a file as zstandard's stream writer uses
+        return stream(file, _PIECE), lambda: True  # zstd.walk() has checked the end of the frame
+    if codec == "bz2":
+        import bz2
 
-
-def _make_zlib_decoder(write: _Write) -> _Decoder:
-    return _wrap_decoder(zlib.decompressobj(15 + 32), write)  # the header says whether it is zlib or gzip
-
-
-def _make_bz2_decoder(write: _Write) -> _Decoder:
-    import bz2
-
-    return _wrap_decoder(bz2.BZ2Decompressor(), write)
-
-
-def _wrap_decoder(decoder: Any, write: _Write) -> _Decoder:
-    """Return a decoder that writes to ``write`` and refuses bytes behind the end of the data."""
+        decoder: Any = bz2.BZ2Decompressor()
+    else:
+        decoder = zlib.decompressobj(15 + 32)  # the header says whether it is zlib or gzip
 
     def push(data: Any) -> None:
         if data and decoder.eof:
@@ -124,10 +116,6 @@ def _wrap_decoder(decoder: Any, write: _Write) -> _Decoder:
             raise _TooMuch
 
     return push, lambda: bool(decoder.eof)
-
-
-_DECODERS = {"zstd": _make_zstd_decoder, "zlib": _make_zlib_decoder, "bz2": _make_bz2_decoder}
-_DECODERS["gzip"] = _make_zlib_decoder
 
 
 def most(source: Source) -> int:
@@ -153,8 +141,8 @@ def decoding(
     weight, total = _SLOW.get(codec, 1), most(source)
     if codec in ("zlib", "gzip"):
         ceiling = RATIO * length
-    sure = min((n for n in (size, ceiling) if n is not None), default=None)
-    limit = max(RATIO // weight * length, _GUESS) if sure is None else sure
+    known_limit = min((n for n in (size, ceiling) if n is not None), default=None)
+    limit = max(RATIO // weight * length, _GUESS) if known_limit is None else known_limit
     if anatomy.decoded + weight * limit > total:
         if anatomy.decoded <= total:
             why = f"{what}: {codec} data that may decode into {limit} bytes"
@@ -162,14 +150,14 @@ def decoding(
         anatomy.decoded = total + 1
         return
     anatomy.decoded += weight * limit
-    make = partial(_Decoding, size, limit, _DECODERS[codec])
+    make = partial(_Decoding, size, limit, partial(_make_decoder, codec))
     goal = f" into {size} bytes" if size is not None else ""
     why = f"{what}: {codec} data that must decode{goal}"
-    one = Sum(why, _GOOD, (extent,), offset, otherwise=(), hash=make, code="bad-compression")
-    anatomy.sums.append(one)
-    if sure is None:  # a second Sum, as each leads to one code only
+    decodes = Sum(why, _GOOD, (extent,), offset, otherwise=(), hash=make, code="bad-compression")
+    anatomy.sums.append(decodes)
+    if known_limit is None:  # a second Sum, as each leads to one code only
         why = f"{what}: {codec} data within the {limit} bytes that are decoded of it"
-        anatomy.sums.append(replace(one, what=why, hash=partial(make, bounded=True), code="too-complex"))
+        anatomy.sums.append(replace(decodes, what=why, hash=partial(make, bounded=True), code="too-complex"))
 
 
 def decompress(data: bytes, limit: int) -> bytes:
@@ -181,7 +169,7 @@ def decompress(data: bytes, limit: int) -> bytes:
             out.write(piece)
             return count(piece)
 
-        return _make_zstd_decoder(keep)
+        return _make_decoder("zstd", keep)
 
     running = _Decoding(None, limit, make)
     running.update(data)

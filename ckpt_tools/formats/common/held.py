@@ -73,10 +73,7 @@ def find_state(files: Sequence[tuple[str, Report]]) -> str:
         return "resumable"
     named = all(r.format in _OF_NAMED_TENSORS for r in reports if r.tensors)
     only_model = {role for role, _ in files} <= {"model", "index", "config"}
-    only_model = only_model and not any(map(_has_optimizer, reports))
+    for r in reports:  # an optimizer's state, or its settings, as MindSpore saves them
+        optimizer = r.held.optimizer or not r.metadata.keys().isdisjoint(("learning_rate", "global_step"))
+        only_model = only_model and not optimizer
     return "weights-only" if named and only_model and any(r.held.weights for r in reports) else ""
-
-
-def _has_optimizer(r: Report) -> bool:
-    """Return True for a file with an optimizer's state, or with its settings, as MindSpore saves them."""
-    return r.held.optimizer or not r.metadata.keys().isdisjoint(("learning_rate", "global_step"))

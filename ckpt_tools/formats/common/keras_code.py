@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy
-from ckpt_tools.formats.pickles.globals import remember
-from ckpt_tools.formats.pickles.stubs import suspects
+from ckpt_tools.formats.pickles.globals import add_unlisted
+from ckpt_tools.formats.pickles.stubs import report_suspects
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Unlisted
 
@@ -29,5 +29,5 @@ def code_in_config(text: bytes, anatomy: Anatomy, offset: int) -> Iterator[Findi
         yield finding("unsafe-pickle", why, offset=offset)
     elif _LAMBDA.search(plain):
         layer = [Unlisted("keras.layers.Lambda", called=True, offset=offset)]
-        remember(layer, anatomy.unlisted)
-        yield from suspects(layer)
+        add_unlisted(layer, anatomy.unlisted)
+        yield from report_suspects(layer)

@@ -14,8 +14,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.pickles.known_globals import NAMES, dangerous, known, only_made
-from ckpt_tools.formats.pickles.stubs import Global, suspects
+from ckpt_tools.formats.pickles.known_globals import NAMES, is_dangerous, is_known, is_only_made
+from ckpt_tools.formats.pickles.stubs import Global, report_suspects
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Unlisted
 
@@ -44,92 +44,95 @@ class Trust(Enum):
     DANGEROUS = "dangerous"
 
 
-class Named(NamedTuple):
-    """A name in a pickle: ``name`` as Python 3 knows it, ``written`` as the pickle spells it (None if it only
-    follows from a call).
-
-    ``called``: the pickle calls it. ``handed``: it is an argument of a function that calls its arguments.
+class Usage(NamedTuple):
+    """A use of a global: ``name`` is as Python 3 knows it, ``spelling`` as the pickle has it (None if it only
+    follows from a call). A callback is an argument of a function that calls its arguments.
     """
 
     name: Global
     offset: int
-    called: bool = False
-    handed: bool = False
-    written: Global | None = None
+    is_called: bool = False
+    is_callback: bool = False
+    spelling: Global | None = None
 
 
-def python3(name: Global, protocol: int) -> Global:
+def to_python3(name: Global, protocol: int) -> Global:
     """Return the name that Python 3 imports: before protocol 3 it renames some (find_class, fix_imports)."""
-    module, rest = _TORCH_RENAMED.get(name.module, name.module), name.name
+    module, member = _TORCH_RENAMED.get(name.module, name.module), name.name
     if protocol < 3:
         from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING  # pickle's own tables
 
-        if (module, rest) in NAME_MAPPING:
-            module, rest = NAME_MAPPING[module, rest]
+        if (module, member) in NAME_MAPPING:
+            module, member = NAME_MAPPING[module, member]
         else:
             module = IMPORT_MAPPING.get(module, module)
-    return Global(module, rest)
+    return Global(module, member)
 
 
-def trust(name: Global) -> Trust:
-    """Return the list that a name of Python 3 is in; for a name of Python 2, ask ``python3`` first."""
+def find_trust(name: Global) -> Trust:
+    """Return which list a name is in; a name that Python 2 wrote must go through ``to_python3`` first."""
     if len(name.module) + len(name.name) > 1000:
         name = Global(name.module[:1000], name.name[:1000])
     modules, parts = name.module.split(".", _LONG), name.name.split(".", _LONG)
     full = ".".join((*modules, *parts))
     if full in ALLOWED:
         return Trust.ALLOWED
-    if known(full):
+    if is_known(full):
         return Trust.KNOWN
-    return Trust.DANGEROUS if dangerous(modules, parts) else Trust.UNLISTED
+    return Trust.DANGEROUS if is_dangerous(modules, parts) else Trust.UNLISTED
 
 
-def called_unsafely(name: Global) -> bool:
-    """Return whether a harmless name is unsafe if other code than the pickle itself calls it."""
-    return name in FOLLOWED or only_made(*name)
+def _is_unsafe_to_call(name: Global) -> bool:
+    """Return whether a harmless name does harm if other code calls it: getattr, or a class's ``__init__``."""
+    return name in FOLLOWED or is_only_made(*name)
+
+
+def is_worse_if_passed(name: Global, is_called: bool) -> bool:
+    """Return whether the verdict on a name gets worse if it is passed to code that calls it."""
+    return (not is_called and find_trust(name) is Trust.UNLISTED) or _is_unsafe_to_call(name)
 
 
 def verdict(name: Global) -> str:
     """Return what ``ckpt show`` says of a name as written: ``allowed``, ``dangerous`` or ``needs-trust``."""
-    level = trust(python3(name, 2))
+    level = find_trust(to_python3(name, 2))
     return level.value if level in (Trust.ALLOWED, Trust.DANGEROUS) else "needs-trust"
 
 
-def judge(names: Iterable[Named], unlisted: list[Unlisted]) -> Iterator[Finding]:
+def judge_names(names: Iterable[Usage], unlisted: list[Unlisted]) -> Iterator[Finding]:
     """Yield ``unsafe-pickle`` for each dangerous name (at most eight), ``suspect-call`` for called names in
     no list, one ``needs-trust`` for all others. Names in no list are added to ``unlisted``.
     """
-    unsafe, others, strange = list[Named](), list[Named](), list[Unlisted]()
-    for one in names:
-        level = trust(one.name)
-        if level is Trust.DANGEROUS or (one.handed and called_unsafely(one.name)):
-            unsafe.append(one)
-        elif level is Trust.UNLISTED and one.name != _GETATTR:
-            short = str(Global(one.name.module[:256], one.name.name[:256]))
-            strange.append(Unlisted(short, one.called or one.handed, one.offset))
+    unsafe, others, strange = list[Usage](), list[Usage](), list[Unlisted]()
+    for use in names:
+        level = find_trust(use.name)
+        if level is Trust.DANGEROUS or (use.is_callback and _is_unsafe_to_call(use.name)):
+            unsafe.append(use)
+        elif level is Trust.UNLISTED and use.name != _GETATTR:
+            short = str(Global(use.name.module[:256], use.name.name[:256]))
+            strange.append(Unlisted(short, use.is_called or use.is_callback, use.offset))
             if not strange[-1].called:
-                others.append(one)
+                others.append(use)
         elif level is not Trust.ALLOWED:
-            others.append(one)
-    for one in unsafe[:_MAX_UNSAFE]:
-        why = f"the pickle names {str(one.name)[:120]}, which runs code or reaches beyond the file"
-        yield finding("unsafe-pickle", why, offset=one.offset)
-    remember(strange, unlisted)
-    yield from suspects([u for u in strange if u.called])
+            others.append(use)
+    for use in unsafe[:_MAX_UNSAFE]:
+        why = f"the pickle names {str(use.name)[:120]}, which runs code or reaches beyond the file"
+        yield finding("unsafe-pickle", why, offset=use.offset)
+    add_unlisted(strange, unlisted)
+    yield from report_suspects([u for u in strange if u.called])
     if others:
-        yield finding("needs-trust", f"the pickle names {_list_some(others)}", offset=others[0].offset)
+        yield finding("needs-trust", f"the pickle names {_list_names(others)}", offset=others[0].offset)
 
 
-def _list_some(names: Sequence[Named]) -> str:
+def _list_names(names: Sequence[Usage]) -> str:
     """Return the first four names as a text, and how many more there are."""
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    return ", ".join(str(one.name)[:80] for one in names[:4]) + more
+    return ", ".join(str(use.name)[:80] for use in names[:4]) + more
 
 
-def remember(strange: Iterable[Unlisted], unlisted: list[Unlisted]) -> None:
-    """Add names in no list to ``unlisted``, each once; beyond _REMEMBERED, one entry "…" stands for all."""
+def add_unlisted(names: Iterable[Unlisted], unlisted: list[Unlisted]) -> None:
+    """Add names in no list to ``unlisted``, each once; beyond 1000 names, one entry "…" stands for all."""
     positions = {u.name: i for i, u in enumerate(unlisted)}
-    for u in strange:
+    for u in names:
         if u.name in positions:
             i = positions[u.name]
             unlisted[i] = unlisted[i]._replace(called=unlisted[i].called or u.called)

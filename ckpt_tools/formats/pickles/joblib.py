@@ -33,7 +33,7 @@ class _Codec(NamedTuple):
     """One compression: the first bytes of its data, and a function that makes its decoder (None: unread)."""
 
     name: str
-    begins: bytes
+    magic: bytes
     decoder: Callable[[], Any] | None
 
 
@@ -49,7 +49,8 @@ _CODECS = (
 
 
 def _find_codec(head: bytes) -> _Codec | None:
-    return next((c for c in _CODECS if head.startswith(c.begins)), None)
+    """Return the compression of joblib's with which a file begins, None if it is none of them."""
+    return next((c for c in _CODECS if head.startswith(c.magic)), None)
 
 
 def magic(head: bytes) -> bool:
@@ -58,27 +59,27 @@ def magic(head: bytes) -> bool:
 
 
 class _Decoding:
-    """Iterates over a file's decoded pieces; ``at`` is the file offset reached, ``wrong`` what stopped it."""
+    """Iterates over a file's decoded pieces; ``at`` is the file offset reached, ``damage`` what ended it."""
 
     def __init__(self, source: Source, codec: _Codec) -> None:
         self.source, self.codec = source, codec
         self.at = 0
         if codec.name == "ZF":  # Python 2 wrote one blank more
             self.at = _ZFILE + (source.size > _ZFILE and source.read(_ZFILE, 1) == b" ")
-        self.wrong: Damage | None = None
+        self.damage: Damage | None = None
 
     def __iter__(self) -> Iterator[bytes]:
         decoder = self.codec.decoder() if self.codec.decoder else None
         while decoder and not decoder.eof:
             raw = self.source.read(self.at, min(_PIECE, max(0, self.source.size - self.at)))
             if not raw:
-                self.wrong = Damage("truncated", f"the {self.codec.name} data has no end", self.at)
+                self.damage = Damage("truncated", f"the {self.codec.name} data has no end", self.at)
                 return
             try:
                 yield from decode(decoder, raw, _PIECE)
             except (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError) as e:
                 why = f"the {self.codec.name} data does not decode: {e}"
-                self.wrong = Damage("bad-compression", why, self.at)
+                self.damage = Damage("bad-compression", why, self.at)
                 return
             self.at += len(raw) - len(decoder.unused_data)
 
@@ -127,8 +128,8 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         if size > most:
             why = f"{codec.name} data that decodes into more than {most:,} bytes is not read"
             raise Damage("unread-pickle", why, 0)
-    if decoding.wrong:
-        yield decoding.wrong.finding
+    if decoding.damage:
+        yield decoding.damage.finding
     elif decoding.at < source.size:
         why = f"{source.size - decoding.at:,} bytes follow the {codec.name} data"
         yield finding("trailing-data", why, offset=decoding.at)
@@ -138,9 +139,9 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield finding("wrong-format", f"the {codec.name} data is not a pickle", offset=0)
         return
 
-    def pickle(decoded: Source, inside: Anatomy) -> Iterator[Finding]:
-        pickled = yield from read_plain(decoded, inside)
-        if pickled.bare:
+    def pickle(decoded: Source, inner_anatomy: Anatomy) -> Iterator[Finding]:
+        pickled = yield from read_plain(decoded, inner_anatomy)
+        if pickled.unpadded_arrays:
             yield from judge_without_joblib(_Decoded(_Decoding(source, codec), size))
 
     inner = Anatomy()

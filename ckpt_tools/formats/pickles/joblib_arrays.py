@@ -12,14 +12,14 @@ from typing import Any
 
 from ckpt_tools.formats.numpy.header import HUGE, element_of
 from ckpt_tools.formats.pickles.machine import Machine
-from ckpt_tools.formats.pickles.stubs import Call, Filled, Global, NeedMore, Nested
+from ckpt_tools.formats.pickles.stubs import Call, Global, NeedMore, Nested, StateBytes
 
 WRAPPER = Global("joblib.numpy_pickle", "NumpyArrayWrapper")
 ALIGNMENT = 16
 """joblib aligns an array's elements to this many bytes: a byte counts the bytes 0xff that pad them. No opcode
 has a number as low, so an unpickler that does not know joblib's arrays stops there.
 """
-_DTYPE = Global("numpy", "dtype")
+DTYPE = Global("numpy", "dtype")
 _ODD = "the type of an array of joblib is none that NumPy writes"
 _HAS_OBJECTS = 1  # NPY_ITEM_REFCOUNT
 _ML_DTYPES = {"bfloat16": 2}
@@ -30,8 +30,8 @@ class JoblibMachine(Machine):
     """A machine that passes over the elements that lie behind the object of each array."""
 
     def build(self) -> None:
-        """Give an object its state; if it is an array, go on behind its elements. Raise Nested if these are a
-        pickle of their own.
+        """Give an object its state; go on behind the elements of an array. Raise Nested if these are a
+        pickle.
         """
         target = self.stack[-2]
         if type(target) is not Call or target.func != WRAPPER:
@@ -42,25 +42,25 @@ class JoblibMachine(Machine):
         if padded:
             at = self._find_end_of_padding()
         if self.frame not in (-1, self.pos):
-            raise self.bad("an array lies inside a frame")
+            raise self.make_damage("an array lies inside a frame")
         self.frame = -1
         self.stack.pop()
         target.state = state
-        self.bare += not padded
+        self.unpadded_arrays += not padded
         if nbytes < 0:
             raise Nested
-        self.filled.append(Filled(target, self.base + at, nbytes))
+        self.state_bytes.append(StateBytes(target, self.base + at, nbytes))
         self.pos = at + nbytes
 
     def _find_end_of_padding(self) -> int:
         """Return where the elements begin: behind a byte n, and n bytes 0xff of padding."""
-        at, known = self.pos, len(self.data)
-        end = at + 1 if at >= known else at + 1 + self.data[at]
-        if end > known or at >= known:
+        at, size = self.pos, len(self.data)
+        end = at + 1 if at >= size else at + 1 + self.data[at]
+        if end > size or at >= size:
             raise NeedMore(end, self.base + at)
         padding = self.data[at + 1 : end]
         if not 0 < len(padding) <= ALIGNMENT or padding.strip(b"\xff"):
-            raise self.bad("the padding before an array is not joblib's")
+            raise self.make_damage("the padding before an array is not joblib's")
         return end
 
 
@@ -71,8 +71,7 @@ def _measure_elements(state: Any) -> tuple[int, bool]:
     if not isinstance(state, dict) or not {"shape", "dtype", "order"} <= state.keys():
         raise ValueError("an array of joblib has no shape or no type")
     shape, alignment = state["shape"], state.get("numpy_array_alignment_bytes")
-    valid = type(shape) is tuple and len(shape) <= 64 and all(type(n) is int and 0 <= n < HUGE for n in shape)
-    if not valid:
+    if not is_shape(shape):
         raise ValueError("the shape of an array of joblib is not a tuple of lengths")
     if alignment not in (None, ALIGNMENT):
         raise ValueError("an array of joblib is aligned in a way that joblib does not know")
@@ -80,8 +79,14 @@ def _measure_elements(state: Any) -> tuple[int, bool]:
     return (-1, False) if size is None else (min(math.prod(shape) * size, HUGE), alignment is not None)
 
 
+def is_shape(shape: Any) -> bool:
+    """Return whether a value is the shape of an array: a tuple of at most 64 lengths, none absurdly large."""
+    fits = type(shape) is tuple and len(shape) <= 64
+    return fits and all(type(n) is int and 0 <= n < HUGE for n in shape)
+
+
 def _find_item_size(dtype: Any) -> int | None:
-    """Return the bytes of one element, None for a Python object. Raise ValueError for other types."""
+    """Return the bytes of one element, None for a Python object. Raise ValueError for no type of NumPy's."""
     if not _is_dtype(dtype):
         raise ValueError(_ODD)
     kind, flags, stated_size = dtype.args[0], dtype.state[7], dtype.state[5]
@@ -102,7 +107,7 @@ def _find_item_size(dtype: Any) -> int | None:
 
 def _is_dtype(dtype: Any) -> bool:
     """Return whether ``dtype`` is a call and a state as NumPy pickles dtypes, of a type without subarrays."""
-    if type(dtype) is not Call or dtype.func != _DTYPE or not dtype.args or type(dtype.state) is not tuple:
+    if type(dtype) is not Call or dtype.func != DTYPE or not dtype.args or type(dtype.state) is not tuple:
         return False
     state = dtype.state
     return len(state) >= 8 and type(state[5]) is int and type(state[7]) is int and state[2] is None

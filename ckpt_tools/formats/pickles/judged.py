@@ -10,24 +10,21 @@ from msgspec.structs import replace
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, structure
-from ckpt_tools.formats.pickles.globals import FOLLOWED, Named, Trust, called_unsafely, judge, python3, trust
+from ckpt_tools.formats.pickles.globals import FOLLOWED, Usage, is_worse_if_passed, judge_names, to_python3
 from ckpt_tools.formats.pickles.known_globals import calls_arguments
 from ckpt_tools.formats.pickles.machine import GETATTR
 from ckpt_tools.formats.pickles.reader import WINDOW, read_from, read_pickle
-from ckpt_tools.formats.pickles.stubs import Call, Dict, Global, Key, Long, NeedMore, Pickled
-from ckpt_tools.formats.torch.tensors import is_proto, legacy_magic
+from ckpt_tools.formats.pickles.stubs import Call, Dict, Global, Key, Long, NeedMore, Offsets, Pickled
+from ckpt_tools.formats.torch.tensors import LOAD_FROM_BYTES, is_proto, legacy_magic
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Level
 from ckpt_tools.storage import BytesSource, Source
 
 _FIRST = 64 * 1024
-_LOAD_FROM_BYTES = ("torch.storage", "_load_from_bytes")
 _MANY = 32
 _HOLDING = (dict, tuple, list, set, frozenset, Call, Key)
 _VALUES = 500_000
-"""The most containers in arguments of calls that are searched for names; if there are more, every name of the
-pickle counts as an argument.
-"""
+"""The most containers that are searched for names; if there are more, every name counts as an argument."""
 RUNS = frozenset({"unsafe-pickle", "unread-pickle", "suspect-call"})
 """Finding codes that are passed on from a pickle inside a file of another format."""
 _BUFFERS = frozenset({Global("_io", "BytesIO"), Global("io", "BytesIO")})
@@ -60,18 +57,15 @@ def read_judged(
     head = source.read(start, min(stop - start, WINDOW if whole else first))
     try:
         pickled = read_from(source, start, stop, head, names.seen, called=names.called, arrays=arrays)
-    except NeedMore:
-        yield from _judge(names.find(head), anatomy, harmless)
-        if stop == source.size:
+    except Damage as e:
+        yield from _judge(names.list_usages(head), anatomy, harmless)
+        if isinstance(e, NeedMore) and stop == source.size:
             raise Damage("truncated", "the file ends before its pickle does", stop) from None
         raise
-    except Damage:
-        yield from _judge(names.find(head), anatomy, harmless)
-        raise
-    for name, at in pickled.twice:
+    for name, at in pickled.repeated_keys:
         why = f"the pickle gives one dict the key {name!r} twice; the later value wins"
         yield finding("duplicate-key", why, offset=at)
-    found = names.find(head, pickled)
+    found = names.list_usages(head, pickled)
     yield from _judge_nested(pickled, found, 3)
     yield from _judge_buffered(pickled, anatomy)
     yield from _judge(found, anatomy, harmless)
@@ -81,44 +75,44 @@ def read_judged(
 
 
 def judge_without_joblib(source: Source) -> Iterator[Finding]:
-    """Yield ``unsafe-pickle`` for what another unpickler than joblib's would run: it takes the bytes of the
-    arrays in the file for opcodes.
+    """Yield ``unsafe-pickle`` for dangerous names that another unpickler than joblib's would find: it takes
+    the bytes of the arrays in the file for opcodes.
     """
     names = _Names()
     head = source.read(0, min(source.size, _FIRST))
     with suppress(Damage):
         read_from(source, 0, source.size, head, names.seen, called=names.called)
-    found = judge(names.find(head), [])
+    found = judge_names(names.list_usages(head), [])
     yield from (f for f in found if f.code == "unsafe-pickle")
 
 
 class _Names:
-    """The names in one pickle as written (``seen``) and the names that it calls, with their first offsets."""
+    """The globals that one pickle names (``seen``) and calls (``called``), with their first file offsets."""
 
     def __init__(self) -> None:
-        self.seen: dict[Global, int] = {}
-        self.called: dict[Global, int] = {}
+        self.seen: Offsets = {}
+        self.called: Offsets = {}
 
-    def find(self, data: bytes, pickled: Pickled | None = None, at: int | None = None) -> list[Named]:
-        """Return the names as Python 3 knows them. ``data`` begins the pickle; ``at`` is the offset to report
-        for all of them where their own offsets would mislead.
+    def list_usages(self, data: bytes, pickled: Pickled | None = None, at: int | None = None) -> list[Usage]:
+        """Return how the pickle uses each name, by the pickle's first bytes and, for callbacks, its
+        stubs; with ``at`` as their offset if their own would mislead.
         """
         protocol = data[1] if data[:1] == b"\x80" and len(data) > 1 else 0
-        handed = set[Global]() if pickled is None else self._find_handed(pickled, protocol)
+        passed = set[Global]() if pickled is None else self._find_callbacks(pickled, protocol)
         offsets = {**self.called, **self.seen}
         offsets = offsets if at is None else dict.fromkeys(offsets, at)
         return [
-            Named(python3(g, protocol), offset, g in self.called, g in handed, g if g in self.seen else None)
-            for g, offset in offsets.items()
+            Usage(to_python3(g, protocol), o, g in self.called, g in passed, g if g in self.seen else None)
+            for g, o in offsets.items()
         ]
 
-    def _find_handed(self, pickled: Pickled, protocol: int) -> set[Global]:
-        """Return the names that are arguments of functions which call their arguments, and the FOLLOWED names
-        that any call is given, or that the value has.
+    def _find_callbacks(self, pickled: Pickled, protocol: int) -> set[Global]:
+        """Return the names that other code may call: arguments of functions that call their arguments, and
+        FOLLOWED names (getattr) among the arguments of any call or in the value.
         """
-        names = {g: python3(g, protocol) for g in (*self.seen, *self.called)}
+        names = {g: to_python3(g, protocol) for g in (*self.seen, *self.called)}
         followed = {g for g, name in names.items() if name in FOLLOWED}
-        if not followed and not any(self._matters(g, name) for g, name in names.items()):
+        if not followed and not any(is_worse_if_passed(name, g in self.called) for g, name in names.items()):
             return set()
         callers = {g for g in self.called if calls_arguments(str(names[g]))}
         found = _find_arguments([c for c in pickled.calls if c.named in callers]) if callers else set()
@@ -127,14 +121,9 @@ class _Names:
         arguments = _find_arguments([*pickled.calls, pickled.value]) if followed else None
         return found | (followed & (arguments or set()))
 
-    def _matters(self, name: Global, known_as: Global) -> bool:
-        """Return whether the verdict on a name changes if other code calls it."""
-        unlisted = name not in self.called and trust(known_as) is Trust.UNLISTED
-        return unlisted or called_unsafely(known_as)
-
 
 def _find_arguments(values: list[Any]) -> set[Global] | None:
-    """Return the names in the arguments of calls and in plain values; None if these are more than _VALUES."""
+    """Return the globals at any depth in calls and plain values; None if over 500,000 containers."""
     found, visited = set[Global](), set[int]()
     while values:
         value = values.pop()
@@ -155,12 +144,12 @@ def _find_arguments(values: list[Any]) -> set[Global] | None:
     return found
 
 
-def _judge(names: list[Named], anatomy: Anatomy, harmless: tuple[str, ...]) -> Iterator[Finding]:
+def _judge(names: list[Usage], anatomy: Anatomy, harmless: tuple[str, ...]) -> Iterator[Finding]:
     """Yield the findings for names, and add the names to ``anatomy``; ``harmless``: prefixes of modules."""
     known = set(anatomy.globals)
-    written = (f"{g.module[:256]} {g.name[:256]}" for g in (one.written for one in names) if g is not None)
-    anatomy.globals.extend(n for n in dict.fromkeys(written) if n not in known)
-    yield from judge((one for one in names if not one.name.module.startswith(harmless)), anatomy.unlisted)
+    spellings = (f"{g.module[:256]} {g.name[:256]}" for g in (n.spelling for n in names) if g is not None)
+    anatomy.globals.extend(text for text in dict.fromkeys(spellings) if text not in known)
+    yield from judge_names((n for n in names if not n.name.module.startswith(harmless)), anatomy.unlisted)
 
 
 def _find_bombs(pickled: Pickled, size: int) -> Iterator[Finding]:
@@ -181,12 +170,12 @@ def _find_bombs(pickled: Pickled, size: int) -> Iterator[Finding]:
             return
 
 
-def _judge_nested(pickled: Pickled, names: list[Named], depth: int) -> Iterator[Finding]:
+def _judge_nested(pickled: Pickled, names: list[Usage], depth: int) -> Iterator[Finding]:
     """Judge the files that a pickle hides: ``_load_from_bytes`` (torch/storage.py) loads a legacy torch file
-    from bytes. Add the names in them to ``names``; ``depth`` is how many levels may still follow.
+    from its argument of bytes. Add their names to ``names``; ``depth`` is how many levels may still follow.
     """
-    calls = [c for c in pickled.calls if c.func == _LOAD_FROM_BYTES]
-    odd = next((c for c in calls if not _hands_legacy(c)), None)
+    calls = [c for c in pickled.calls if c.func == LOAD_FROM_BYTES]
+    odd = next((c for c in calls if not _has_legacy_argument(c)), None)
     if odd is not None:
         why = "the pickle hands torch.load something else than a legacy torch file"
         yield finding("unsafe-pickle", why, offset=odd.offset)
@@ -221,7 +210,7 @@ def _judge_buffered(pickled: Pickled, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _judge_inner(data: bytes, anatomy: Anatomy, offset: int) -> Iterator[Finding]:
-    """Yield the findings RUNS of a file inside a pickle; add the names in it to ``anatomy``."""
+    """Yield the findings about code of a file inside a pickle; add the names in it to ``anatomy``."""
     from ckpt_tools.formats import BY_NAME  # not at the top: the formats import this module
 
     inner = Anatomy(depth=anatomy.depth + 1)
@@ -233,14 +222,14 @@ def _judge_inner(data: bytes, anatomy: Anatomy, offset: int) -> Iterator[Finding
     anatomy.named(inner)
 
 
-def _hands_legacy(call: Call) -> bool:
-    """Return whether the first argument of a call is a legacy torch file."""
+def _has_legacy_argument(call: Call) -> bool:
+    """Return whether the first argument of a call is the bytes of a file in torch's legacy format."""
     return bool(call.args) and isinstance(call.args[0], bytes) and legacy_magic(call.args[0][:HEAD])
 
 
-def _read_legacy(data: bytes, names: list[Named], offset: int) -> Iterable[Pickled | Finding]:
-    """Yield the pickles that ``torch.load`` reads of a legacy file, or a Finding for an unread one; add their
-    names to ``names``, also the names before damage.
+def _read_legacy(data: bytes, names: list[Usage], offset: int) -> Iterable[Pickled | Finding]:
+    """Yield the five pickles that ``torch.load`` reads of a legacy file, and a Finding for an unread one. Add
+    their names to ``names``, also those before damage; ``offset`` is the one to report.
     """
     at = 0
     for _ in range(_LEGACY):
@@ -248,13 +237,13 @@ def _read_legacy(data: bytes, names: list[Named], offset: int) -> Iterable[Pickl
         try:
             pickled = read_pickle(data, at, seen=found.seen, called=found.called)
         except Damage as e:
-            names += found.find(data[at : at + 2], None, offset)
+            names += found.list_usages(data[at : at + 2], None, offset)
             if e.finding.code == "unread-pickle":
                 yield replace(e.finding, offset=offset)
             elif type(data) is Long and isinstance(e, NeedMore):
                 why = "the pickle hides a file whose pickles are longer than what is read of it"
                 yield finding("unread-pickle", why, offset=offset)
             return
-        names += found.find(data[at : at + 2], pickled, offset)
+        names += found.list_usages(data[at : at + 2], pickled, offset)
         yield pickled
         at = pickled.end

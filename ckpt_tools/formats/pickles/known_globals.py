@@ -63,14 +63,14 @@ def calls_arguments(full: str) -> bool:
 
 
 @lru_cache(1024)
-def only_made(module: str, name: str) -> bool:
+def is_only_made(module: str, name: str) -> bool:
     """Return whether a name is a class that picklers make without a call, and whose call does more."""
     full = f"{module[:1000]}.{name[:1000]}"
     return full in ONLY_MADE or re.fullmatch(_ARGUMENTS, full) is not None
 
 
-def known(full: str) -> bool:
-    """Return whether frameworks write a dotted name."""
+def is_known(full: str) -> bool:
+    """Return whether frameworks are known to write a dotted name into their checkpoints."""
     owner, _, member = full.rpartition(".")
     return (
         full in EXACT
@@ -82,9 +82,8 @@ def known(full: str) -> bool:
 THROUGH = NAMES["through"]
 DEEP = frozenset(("os", "posix", "nt", "sys", "subprocess", "builtins", "__builtin__", "__builtins__"))
 MODULES = THROUGH | NAMES["modules"]
-PREFIXES = NAMES["prefixes"]
 RUNNING = NAMES["names"]
-_BEGINNINGS = RUNNING | PREFIXES
+_BEGINNINGS = RUNNING | NAMES["prefixes"]
 PLAIN = NAMES["plain"]
 DUNDER = re.compile(r"__\w+__")
 _BARE = NAMES["bare"]
@@ -92,22 +91,22 @@ _ALIASES = {"np": "numpy", "pd": "pandas", "tf": "tensorflow", "sp": "subprocess
 _LONGEST = 16
 
 
-def dangerous(modules: list[str], names: list[str]) -> bool:
+def is_dangerous(modules: list[str], names: list[str]) -> bool:
     """Return whether a name of a module is dangerous, or reaches a dangerous one through another module."""
     return (
-        _runs([*modules, *names])
+        _is_dangerous_name([*modules, *names])
         or not DEEP.isdisjoint(modules[modules[0] == "builtins" :])
         or not _BARE.isdisjoint(names)
         or "__main__" in modules[1:]  # importing the program of a package runs it
         or (len(names) > 1 and any(map(DUNDER.fullmatch, names)))
         # a method of a known class: it opens, writes or deletes files
         or (modules[0] in ("pathlib", "_io", "io") and len(names) > 1)
-        or _reaches(names)
+        or _reaches_dangerous_module(names)
     )
 
 
-def _runs(parts: list[str]) -> bool:
-    """Return whether a dotted name, or a prefix of it, is in a list of dangerous names."""
+def _is_dangerous_name(parts: list[str]) -> bool:
+    """Return whether a dotted name, given by its parts, or a prefix of it is in a list of dangerous names."""
     full = ".".join(parts[:_LONGEST])
     if full in PLAIN:
         return False
@@ -117,7 +116,7 @@ def _runs(parts: list[str]) -> bool:
     return parts[0] in MODULES or full.startswith("pandas.read_") or not prefixes.isdisjoint(_BEGINNINGS)
 
 
-def _reaches(names: list[str]) -> bool:
+def _reaches_dangerous_module(names: list[str]) -> bool:
     """Return whether one of the attributes is a module that runs code or leads to one (``random._os``)."""
     for i, name in enumerate(names[:_LONGEST]):
         bare = name.lstrip("_")
@@ -128,6 +127,6 @@ def _reaches(names: list[str]) -> bool:
             and (name in THROUGH or module in sys.stdlib_module_names or name in sys.stdlib_module_names)
         ):
             return True
-        if not last and _runs([module, *names[i + 1 :]]):
+        if not last and _is_dangerous_name([module, *names[i + 1 :]]):
             return True
     return len(names) > _LONGEST

@@ -11,19 +11,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ckpt_tools.formats.common.format import Damage
-from ckpt_tools.formats.pickles.known_globals import only_made
+from ckpt_tools.formats.pickles.known_globals import is_only_made
 from ckpt_tools.formats.pickles.stubs import (
     Call,
     Dict,
-    Filled,
     Global,
     Key,
     Long,
     NeedMore,
     Number,
+    Offsets,
     Persistent,
     Pickled,
-    salted,
+    StateBytes,
+    salt_number,
 )
 
 LIMIT = 512 << 20
@@ -84,12 +85,7 @@ class Machine:
     """
 
     def __init__(
-        self,
-        data: bytes,
-        start: int,
-        base: int,
-        seen: dict[Global, int],
-        called: dict[Global, int] | None = None,
+        self, data: bytes, start: int, base: int, seen: Offsets, called: Offsets | None = None
     ) -> None:
         self.data, self.start, self.pos, self.op, self.base, self.seen = data, start, start, start, base, seen
         self.stack: list[Any] = []
@@ -104,11 +100,11 @@ class Machine:
         self.frame = -1  # where the current frame ends
         self.persistents: list[Persistent] = []
         self.calls: list[Call] = []
-        self.called: dict[Global, int] = {} if called is None else called
-        self.twice: list[tuple[str, int]] = []  # keys that one dict is given twice, and where
-        self.bare = 0  # arrays of joblib without padding: see joblib_arrays.py
-        self.last = (b"", 0, 0)  # what binary() read last, its file offset and its length
-        self.filled: list[Filled] = []
+        self.called: Offsets = {} if called is None else called
+        self.repeated_keys: list[tuple[str, int]] = []  # keys that one dict is given twice, and where
+        self.unpadded_arrays = 0  # arrays of joblib without padding: see joblib_arrays.py
+        self.last = (b"", 0, 0)  # what read_bytes() read last, its file offset and its length
+        self.state_bytes: list[StateBytes] = []
 
     def run(self, steps: Sequence[Step | None]) -> Pickled:  # noqa: C901, PLR0912, PLR0915 - a branch for each frequent opcode: a call would take three times as long
         """Run opcodes up to STOP; ``steps`` has a function for each opcode but STOP and unknown ones. Raise
@@ -125,7 +121,7 @@ class Machine:
                 if 0 <= frame <= at:
                     if at > frame:
                         self.op = at
-                        raise self.bad("an opcode crosses the end of its frame")
+                        raise self.make_damage("an opcode crosses the end of its frame")
                     frame = self.frame = -1
                 op = data[at]
                 # Nine of ten opcodes of a state_dict have a branch here, the most frequent first: a branch
@@ -144,7 +140,7 @@ class Machine:
                 elif op == 0x28:  # MARK
                     metastack.append(stack)
                     if len(metastack) > _MAX_MARKS:
-                        raise self.complex()
+                        raise self.make_excess_damage()
                     stack = []
                     at += 1
                 elif op == 0x71 and at + 1 < size:  # BINPUT
@@ -156,7 +152,7 @@ class Machine:
                     and (end := at + 5 + int.from_bytes(data[at + 1 : at + 5], "little"))
                     <= min(size, at + LONG)
                 ):  # BINUNICODE
-                    stack.append(self.string(data[at + 5 : end]))
+                    stack.append(self.decode_text(data[at + 5 : end]))
                     at = end
                 elif op == 0x94:  # MEMOIZE
                     self.put(len(memo) - self.holes + len(self.far), stack[-1])
@@ -190,23 +186,23 @@ class Machine:
                     at, stack, frame = self.pos, self.stack, self.frame
         finally:
             self.op, self.stack = at, stack
-        raise self.complex()
+        raise self.make_excess_damage()
 
     def feed(self, data: bytes) -> None:
-        """Replace the bytes at hand by ``data``, which begins at the current opcode; it is run again."""
+        """Replace the bytes at hand by ``data``, which begins at the current opcode: ``run`` repeats it."""
         self.base, self.start = self.base + self.op, self.start - self.op
         self.frame = self.frame - self.op if self.frame >= 0 else -1
         self.data, self.pos, self.op = data, 0, 0
         self.text += len(data)
 
     def forget(self) -> None:
-        """Empty the stacks, the memo and the lists of stubs: an exception that is kept keeps this machine."""
+        """Empty the stacks, the memo and the lists of stubs: an exception keeps this machine in memory."""
         self.memo.clear()
-        for made in (self.stack, self.metastack, self.far, self.persistents, self.calls, self.filled):
+        for made in (self.stack, self.metastack, self.far, self.persistents, self.calls, self.state_bytes):
             made.clear()
 
     def put(self, i: int, value: Any) -> None:
-        """Store a value as entry ``i`` of the memo."""
+        """Store a value as entry ``i`` of the memo; in ``far`` if that is far beyond the end of ``memo``."""
         gap = i - len(self.memo)
         if gap == 0:
             self.memo.append(value)
@@ -219,43 +215,45 @@ class Machine:
             self.memo.append(value)
         else:
             self.charge(4)
-            self.far[salted(i)] = value
+            self.far[salt_number(i)] = value
 
     def get(self, i: int) -> Any:
         """Return entry ``i`` of the memo. Raise KeyError if nothing was stored there."""
-        return self.memo[i] if 0 <= i < len(self.memo) and self.memo[i] is not _HOLE else self.far[salted(i)]
+        near = 0 <= i < len(self.memo) and self.memo[i] is not _HOLE
+        return self.memo[i] if near else self.far[salt_number(i)]
 
     def stop(self, op: int) -> Pickled:
         """Return the result at STOP. Raise Damage for an unknown opcode, or if the pickle is not complete."""
         if op != 0x2E:
-            raise self.bad(f"there is no opcode 0x{op:02x}")
+            raise self.make_damage(f"there is no opcode 0x{op:02x}")
         if self.metastack or len(self.stack) != 1 or self.frame not in (-1, self.pos):
-            raise self.bad("it stops before its end")
-        end = self.base + self.pos - self.first
-        return Pickled(self.stack[0], end, self.persistents, self.calls, self.twice, self.filled, self.bare)
+            raise self.make_damage("it stops before its end")
+        end, joblib = self.base + self.pos - self.first, (self.state_bytes, self.unpadded_arrays)
+        return Pickled(self.stack[0], end, self.persistents, self.calls, self.repeated_keys, *joblib)
 
-    def complex(self) -> Damage:
-        """Return the error for a pickle that is beyond a limit."""
+    def make_excess_damage(self) -> Damage:
+        """Return the error for a pickle with too many opcodes, or with objects that take too much memory."""
         why = f"the pickle has more than {MAX_OPS:,} opcodes, or makes more than is kept"
         return Damage("unread-pickle", f"{why}; the rest was not read", self.base + self.op)
 
-    def bad(self, why: str) -> Damage:
+    def make_damage(self, why: str) -> Damage:
+        """Return the error ``bad-pickle`` at the file offset of the current opcode."""
         return Damage("bad-pickle", f"the pickle is damaged: {why}", self.base + self.op)
 
     def charge(self, n: int) -> None:
-        """Take ``n`` units from the budget (MAX_MADE). Raise Damage if it is used up."""
+        """Take ``n`` units of about 40 bytes from the budget of memory. Raise Damage if it is used up."""
         self.left -= n
         if self.left < 0:
-            raise self.complex()
+            raise self.make_excess_damage()
 
-    def string(self, raw: bytes) -> str:
-        """Decode a text of at most LONG bytes, and charge its memory: in ASCII, a byte per character."""
+    def decode_text(self, raw: bytes) -> str:
+        """Decode a text from UTF-8, and charge its memory: in ASCII, a byte per character."""
         out = str(raw, "utf-8", "surrogatepass")
         self.charge(len(raw) // 32 + 2 if out.isascii() else len(raw) // 8 + 2)
         return out
 
-    def binary(self, n: int) -> bytes:
-        """Return the next ``n`` bytes; if they are more than LONG, the first of them as a ``Long``."""
+    def read_bytes(self, n: int) -> bytes:
+        """Return the next ``n`` bytes (over 1 MiB, the first 4096 as a ``Long``); note them in ``last``."""
         at, count = self.pos, n if n <= LONG else BEGINNING
         self.charge(count // 32 + 2)
         out = self.take(count) if n <= LONG else Long(self.take(count))
@@ -263,11 +261,12 @@ class Machine:
         self.last = (out, self.base + at, n)
         return out
 
-    def make(self, n: int, value: Any) -> Any:
+    def charge_for(self, n: int, value: Any) -> Any:
+        """Return ``value`` after its ``n`` units were taken from the budget of memory."""
         self.charge(n)
         return value
 
-    def pop(self, n: int) -> list[Any]:
+    def pop_values(self, n: int) -> list[Any]:
         """Remove the last ``n`` values from the stack and return them. Raise IndexError if it has fewer."""
         out = self.stack[-n:]
         if len(out) < n:
@@ -279,20 +278,20 @@ class Machine:
         """Return the next ``n`` bytes. Raise NeedMore if they are not at hand."""
         at, end = self.pos, self.pos + n
         if n < 0:
-            raise self.bad("a negative length")
+            raise self.make_damage("a negative length")
         if end > len(self.data):
             raise NeedMore(end, self.base + self.op)
         self.pos = end
         return self.data[at:end]
 
-    def uint(self, n: int) -> int:
+    def read_uint(self, n: int) -> int:
         return int.from_bytes(self.take(n), "little")
 
-    def line(self) -> bytes:
+    def read_line(self) -> bytes:
         """Return the next bytes up to a newline. Raise NeedMore if none is at hand."""
         end = self.data.find(b"\n", self.pos)
         if end < 0 and len(self.data) - self.pos > _MAX_LINE:
-            raise self.complex()
+            raise self.make_excess_damage()
         if end < 0:
             raise NeedMore(len(self.data) + 1, self.base + self.op)
         self.charge((end - self.pos) // 32 + 1)
@@ -300,7 +299,7 @@ class Machine:
         return out
 
     def pop_mark(self) -> list[Any]:
-        """Remove the last MARK and the values above it; return these."""
+        """Remove the last MARK and the values above it from the stack; return these values."""
         items, self.stack = self.stack, self.metastack.pop()
         return items
 
@@ -310,16 +309,16 @@ class Machine:
             if Call in (type(module), type(name)):
                 why = "the pickle names a global by what a call gives: it hides what it imports"
                 raise Damage("unsafe-pickle", why, self.base + self.op)
-            raise self.bad("a global's name is not a string")
+            raise self.make_damage("a global's name is not a string")
         self.charge((len(module) + len(name)) // 32 + 8)
         out = Global(module, name)
         self.seen.setdefault(out, self.base + self.op)
         return out
 
     def reduce(self, func: Any, args: Any, kwargs: Any = None) -> Any:
-        """Return the plain value of a call, or the stub that stands for it; note the name that is called."""
+        """Return the plain value of a call, or the Call that stands for it; note the name in ``called``."""
         if type(func) not in (Global, Call, Persistent) or type(args) is not tuple:
-            raise self.bad("it calls something that cannot be called")
+            raise self.make_damage("it calls something that cannot be called")
         if len(args) > _MANY:  # they are copied, and a stream may pass one tuple again and again
             self.charge(len(args))
         origin = self.find_origin(func)
@@ -349,13 +348,13 @@ class Machine:
         return self.data[self.op] == _REDUCE or (bool(args) and self.data[self.op] in _INST_OBJ)
 
     def note_call(self, func: Global, *, outright: bool) -> None:
-        """Note a global in ``called``, and the ``__init__`` of an ``only_made`` class called outright."""
+        """Note a global in ``called``; if ``outright``, also ``__init__`` of a class picklers only make."""
         self.called.setdefault(func, self.base + self.op)
-        if outright and only_made(*func):
+        if outright and is_only_made(*func):
             self.called.setdefault(Global(func.module, f"{func.name}.__init__"), self.base + self.op)
 
     def make_plain(self, func: Global, args: tuple[Any, ...]) -> Any:
-        """Return the plain value of a call of ``_PLAIN``, _HOLE if no pickler writes such arguments."""
+        """Return what a call of dict, set, Size or bytes gives; _HOLE if no pickler writes such arguments."""
         if func in _MAPPINGS:
             return self.make_mapping(func, args)
         if func in _SETS and len(args) <= 1 and all(type(a) is list for a in args):
@@ -370,7 +369,7 @@ class Machine:
         return _HOLE
 
     def encode(self, text: Any, how: tuple[Any, ...]) -> Any:
-        """Return the bytes that protocol 2 writes as a text, _HOLE if no pickler writes such arguments."""
+        """Return the bytes that protocol 2 writes as ``_codecs.encode(text, "latin1")``; _HOLE for others."""
         if type(text) is Long:
             return text
         if how not in (("latin1",), ("latin-1",)) or type(text) is not str or len(text) > self.text:
@@ -394,20 +393,19 @@ class Machine:
         return Global("", "a persistent object")
 
     def find_attribute(self, args: tuple[Any, ...]) -> Global:
-        """Return the name that getattr reaches. If it is computed or has a default, it may be any attribute:
-        ``__getattribute__``.
-        """
+        """Return the name that getattr reaches; ``__getattribute__`` if it is computed or has a default."""
         owner = args[0].named if type(args[0]) is Call else args[0]
         owner = owner if type(owner) is Global else Global("builtins", "getattr")
         attribute = args[1] if type(args[1]) is str and len(args) == 2 else "__getattribute__"
         return self.note_global(owner.module, f"{owner.name[:500]}.{attribute[:500]}")
 
     def note_change(self, target: Call) -> None:
-        """Note in ``called`` the name of an object that getattr gave: its change is as grave as a call."""
+        """Note an object that getattr gave as called: to change an object is as grave as to call it."""
         if target.func in GETATTR:
             self.called.setdefault(target.named, self.base + self.op)
 
     def make_mapping(self, func: Global, args: tuple[Any, ...]) -> Dict:
+        """Return the Dict for a call of OrderedDict, defaultdict or Counter, with the arguments' items."""
         self.charge(4)
         skip = 1 if func.name == "defaultdict" else 0  # its first argument makes missing values
         out = Dict(func, args[0] if skip and args else None)
@@ -417,71 +415,75 @@ class Machine:
                 out.update(a)
             elif type(a) is list:  # Python 2 wrote the items as an argument: a list of pairs
                 pairs = (p for p in a if type(p) in (list, tuple) and len(p) == 2)
-                self.setitems(out, [v for p in pairs for v in p])
+                self.set_items(out, [v for p in pairs for v in p])
         return out
 
-    def persistent(self, pid: Any) -> Persistent:
+    def make_persistent(self, pid: Any) -> Persistent:
+        """Return a reference to the object with this persistent id, and note it in ``persistents``."""
         self.charge(3)
         self.persistents.append(Persistent(pid, self.base + self.op))
         return self.persistents[-1]
 
-    def append(self, items: list[Any]) -> None:
+    def append_items(self, items: list[Any]) -> None:
         """Add items to the list or set on top of the stack, or to the Call that stands for one."""
         target = self.stack[-1]
         if type(target) is list:
             target.extend(items)
         elif type(target) is set:
-            self.add(target, items)
+            self.add_members(target, items)
         elif type(target) is Call:  # a deque, a list's subclass …
             self.note_change(target)
             target.items = target.items or []
             target.items.extend(items)
         else:
-            raise self.bad("it appends to something that is not a list")
+            raise self.make_damage("it appends to something that is not a list")
 
-    def add(self, target: set[Any], items: list[Any]) -> set[Any]:
+    def add_members(self, target: set[Any], items: list[Any]) -> set[Any]:
+        """Add ``items`` to a set as safe keys (``key``), and return the set."""
         self.charge(2 * len(items))
         target.update(map(key, items))
         return target
 
-    def setitems(self, target: Any, items: list[Any]) -> Any:
+    def set_items(self, target: Any, items: list[Any]) -> Any:
         """Put ``items``, keys and values by turns, into a dict or the Call that stands for one; return it."""
         entries = target
         if type(target) is Call:
             self.note_change(target)
             entries = target.entries = target.entries or {}
         if not isinstance(entries, dict) or len(items) % 2:
-            raise self.bad("it sets an item of something that is not a dict")
+            raise self.make_damage("it sets an item of something that is not a dict")
         self.charge(len(items))
         for i in range(0, len(items), 2):
             k = items[i]
             if type(k) is not str:
                 self.charge(4)
-            elif k in entries and len(self.twice) < _MANY:
-                self.twice.append((k[:200], self.base + self.op))
+            elif k in entries and len(self.repeated_keys) < _MANY:
+                self.repeated_keys.append((k[:200], self.base + self.op))
             entries[k if type(k) is str else key(k)] = items[i + 1]
         return target
 
     def build(self) -> None:
-        """Give the Call or Dict on the stack its state; note bytes that end this state in ``filled``."""
+        """Give the Call or Dict on the stack its state; note bytes at its end in ``state_bytes``."""
         state, target = self.stack.pop(), self.stack[-1]
         if type(target) not in (Call, Dict):
-            raise self.bad("it gives a state to a plain value")
+            raise self.make_damage("it gives a state to a plain value")
         if type(target) is Call:
             self.note_change(target)
             if type(state) is tuple and state and state[-1] is self.last[0]:
                 self.charge(2)
-                self.filled.append(Filled(target, *self.last[1:]))
+                self.state_bytes.append(StateBytes(target, *self.last[1:]))
         target.state = state
 
-    def proto(self) -> None:
-        if self.uint(1) > 5 or self.op != self.start:
-            raise self.bad("an unknown protocol")
+    def read_proto(self) -> None:
+        """Raise Damage unless the number behind PROTO is at most 5 and the pickle begins with it."""
+        if self.read_uint(1) > 5 or self.op != self.start:
+            raise self.make_damage("an unknown protocol")
 
     def open_frame(self) -> None:
-        n = self.uint(8)
+        """Read the length of a frame, and note where the frame ends. Raise Damage if it is too long."""
+        n = self.read_uint(8)
         if self.frame >= 0 or n > LIMIT:
-            raise self.bad("a frame inside a frame")
+            raise self.make_damage("a frame inside a frame")
         self.frame = self.pos + n
 
 

@@ -11,7 +11,7 @@ from ckpt_tools.formats.pickles.machine import Machine
 from ckpt_tools.formats.pickles.reader import STEPS
 from ckpt_tools.formats.pickles.scalars import arrays, scalar, scalars
 from ckpt_tools.formats.pickles.stubs import NeedMore, Pickled
-from ckpt_tools.formats.torch.tensors import check_not_tar, is_proto, legacy_magic, tensors
+from ckpt_tools.formats.torch.tensors import add_tensors, check_not_tar, is_proto, legacy_magic
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
@@ -49,7 +49,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     yield finding("not-checksummed", "a pickle has no checksum: only its own structure was checked")
     yield from check_not_tar(source)
     pickled = yield from read_plain(source, anatomy)
-    if pickled.bare:
+    if pickled.unpadded_arrays:
         yield from judge_without_joblib(source)
     if type(pickled.value) is int and (alone := scalar(pickled.value)):
         anatomy.metadata["value"] = alone[0]  # the file has nothing else to list
@@ -68,7 +68,7 @@ def read_plain(source: Source, anatomy: Anatomy) -> Generator[Finding, None, Pic
         hint = "load it by the program that wrote it; if that is pickle.load, restore it from another copy"
         yield finding("bad-pickle", why, offset=first, severity=Severity.WARNING, hint=hint)
     scalars(pickled.value, anatomy)
-    yield from tensors(pickled, {}, anatomy)
+    yield from add_tensors(pickled, {}, anatomy)
     yield from arrays(pickled, anatomy)
     if pickled.end < source.size:
         why = f"{source.size - pickled.end:,} bytes follow the pickle"

@@ -17,7 +17,7 @@ from typing import Any
 from ckpt_tools.formats.common.format import Damage
 from ckpt_tools.formats.pickles.joblib_arrays import JoblibMachine
 from ckpt_tools.formats.pickles.machine import LONG, Machine, Step
-from ckpt_tools.formats.pickles.stubs import Global, Long, NeedMore, Nested, Pickled
+from ckpt_tools.formats.pickles.stubs import Global, Long, NeedMore, Nested, Offsets, Pickled
 from ckpt_tools.storage import Source
 
 WINDOW = 4 << 20
@@ -27,42 +27,30 @@ _NESTED = 4096
 
 
 def read_pickle(
-    data: bytes,
-    start: int = 0,
-    *,
-    base: int = 0,
-    seen: dict[Global, int] | None = None,
-    called: dict[Global, int] | None = None,
+    data: bytes, start: int = 0, *, seen: Offsets | None = None, called: Offsets | None = None
 ) -> Pickled:
-    """Read the pickle at ``data[start:]``, where ``data`` begins at file offset ``base``. Raise Damage
-    (NeedMore). ``seen`` and ``called`` collect the globals that it names and calls, with their first offsets,
-    also if it is damaged: an unpickler makes the calls that come before the damage.
+    """Read the pickle at ``data[start:]``. Raise Damage (NeedMore). ``seen`` and ``called`` collect the
+    globals that it names and calls, also if it is damaged: an unpickler makes the calls that come before the
+    damage.
     """
-    return _run(Machine(data, start, base, {} if seen is None else seen, called))
+    return _run_machine(Machine(data, start, 0, {} if seen is None else seen, called))
 
 
 def read_from(
-    source: Source,
-    start: int,
-    stop: int,
-    head: bytes,
-    seen: dict[Global, int],
-    *,
-    called: dict[Global, int] | None = None,
-    arrays: bool = False,
+    source: Source, start: int, end: int, head: bytes, seen: Offsets, *, called: Offsets, arrays: bool = False
 ) -> Pickled:
-    """Read the pickle of a file from ``start`` to ``stop`` at most, one window at a time; ``head`` has its
+    """Read the pickle of a file from ``start`` to ``end`` at most, one window at a time; ``head`` has its
     first bytes. If ``arrays``, pass over the elements of joblib's arrays. Raise Damage (NeedMore), ShortRead.
     """
     kind = JoblibMachine if arrays else Machine
-    return _read_to_stop(kind(head, 0, start, seen, called), source, stop)
+    return _read_to_stop(kind(head, 0, start, seen, called), source, end)
 
 
 def _read_to_stop(machine: Machine, source: Source, stop: int) -> Pickled:
-    """Run a machine to STOP, and feed it from a file up to ``stop`` whenever it needs more bytes."""
+    """Run a machine to the opcode STOP; whenever it needs more bytes, feed it from a file up to ``stop``."""
     while True:
         try:
-            return _run(machine)
+            return _run_machine(machine)
         except Nested:
             _read_nested(machine, source, stop)
         except NeedMore as e:
@@ -80,7 +68,7 @@ def _read_to_stop(machine: Machine, source: Source, stop: int) -> Pickled:
 
 
 def _read_nested(outer: Machine, source: Source, stop: int) -> None:
-    """Read the pickle of an array's objects at the position of ``outer``, and move ``outer`` behind it."""
+    """Read the pickle of an array's objects, which begins where ``outer`` is; move ``outer`` behind it."""
     at = outer.base + outer.pos
     head = source.read(at, min(_NESTED, stop - at))
     inner = Machine(head, 0, at, outer.seen, outer.called)
@@ -94,19 +82,19 @@ def _read_nested(outer: Machine, source: Source, stop: int) -> None:
     outer.feed(source.read(end, min(_NESTED, stop - end)))
 
 
-def _run(machine: Machine) -> Pickled:
-    """Run a machine, and turn the errors of a damaged stream into Damage."""
+def _run_machine(machine: Machine) -> Pickled:
+    """Run a machine to STOP, and turn the errors of a damaged stream into Damage."""
     collecting = gc.isenabled()
     # all objects made here stay in use: collections would take a third of the time and free nothing
     gc.disable()
     try:
         return machine.run(STEPS)
     except IndexError:
-        raise machine.bad("an opcode takes more values than there are") from None
+        raise machine.make_damage("an opcode takes more values than there are") from None
     except KeyError:
-        raise machine.bad("it refers to a memo entry that was never stored") from None
+        raise machine.make_damage("it refers to a memo entry that was never stored") from None
     except ValueError as e:  # also UnicodeDecodeError
-        raise machine.bad(str(e)[:200]) from None  # the message may quote the whole stream
+        raise machine.make_damage(str(e)[:200]) from None  # the message may quote the whole stream
     finally:
         if collecting:
             gc.enable()
@@ -124,21 +112,24 @@ def _as_text(raw: bytes) -> str | bytes:
 
 
 def _read_long(m: Machine, n: int) -> int | bytes:
-    raw = m.binary(n)
+    """Read an integer of ``n`` bytes; of one that is longer than is kept, return the first bytes."""
+    raw = m.read_bytes(n)
     return raw if type(raw) is Long else int.from_bytes(raw, "little", signed=True)
 
 
 def _unescape(match: re.Match[bytes]) -> bytes:
-    what = match[1]
-    if len(what) > 1 or what.isdigit():
-        return bytes([int(what[1:], 16) if what[:1] == b"x" else int(what, 8) & 255])
-    return _ESCAPES.get(what, what)
+    """Return the byte that an escape in a string of Python 2 stands for: hexadecimal, octal or a letter."""
+    escape = match[1]
+    if len(escape) > 1 or escape.isdigit():
+        return bytes([int(escape[1:], 16) if escape[:1] == b"x" else int(escape, 8) & 255])
+    return _ESCAPES.get(escape, escape)
 
 
 def _read_quoted(m: Machine) -> str | bytes:
-    raw = m.line().strip()
+    """Read the argument of STRING: a line with a string as Python 2 quotes it."""
+    raw = m.read_line().strip()
     if len(raw) < 2 or raw[0] != raw[-1] or raw[:1] not in (b"'", b'"'):
-        raise m.bad("a string without quotes")
+        raise m.make_damage("a string without quotes")
     return _as_text(_ESCAPE.sub(_unescape, raw[1:-1]))
 
 
@@ -146,41 +137,44 @@ def _read_slot(m: Machine) -> int:
     """Return the number of a memo entry from its digits. Raise Damage for too many digits: an unpickler that
     reads another number there would find another global.
     """
-    raw = m.line()
+    raw = m.read_line()
     if len(raw) > _DIGITS:
-        raise m.bad("the number of a memo entry has too many digits")
+        raise m.make_damage("the number of a memo entry has too many digits")
     return int(raw)
 
 
 def _read_decimal(m: Machine) -> int:
-    raw = m.line()
+    """Read the argument of INT or LONG: a line of digits; ``00`` and ``01`` are False and True."""
+    raw = m.read_line()
     if len(raw) > 4300:  # conversion takes quadratic time; newer Pythons have the same limit
-        raise m.bad("a number of too many digits")
+        raise m.make_damage("a number of too many digits")
     return bool(int(raw)) if raw in (b"00", b"01") else int(raw.rstrip(b"L"))
 
 
 def _read_global(m: Machine) -> Global:
-    return m.note_global(str(m.line(), "utf-8"), str(m.line(), "utf-8"))
+    """Read the argument of GLOBAL or INST: a line with a module and a line with a name."""
+    return m.note_global(str(m.read_line(), "utf-8"), str(m.read_line(), "utf-8"))
 
 
-def _pushes(opcode: bytes, value: Callable[[Machine], Any]) -> None:
-    """Add a step for an opcode that pushes what ``value`` returns."""
+def _add_push_step(opcode: bytes, read: Callable[[Machine], Any]) -> None:
+    """Add a step for an opcode that pushes the value that ``read`` returns."""
 
     def step(m: Machine) -> None:
-        v = value(m)  # before m.stack is looked up: pop_mark() puts another list there
+        v = read(m)  # before m.stack is looked up: pop_mark() puts another list there
         m.stack.append(v)
 
     STEPS[opcode[0]] = step
 
 
 def _make_extension(m: Machine, code: int) -> Global:
+    """Return a stand-in for the global that copyreg knows by this number. Raise Damage."""
     if not 0 < code < 1 << 31:  # signed, and refused by every unpickler
-        raise m.bad("the number of an extension is below 1")
+        raise m.make_damage("the number of an extension is below 1")
     return m.note_global("copyreg", f"extension {code}")
 
 
-def _pushes_number(opcode: bytes, layout: str) -> None:
-    """Add a step for an opcode that pushes a number of this struct layout."""
+def _add_number_step(opcode: bytes, layout: str) -> None:
+    """Add a step for an opcode that pushes the number behind it, of this layout of the module struct."""
     unpack, n = struct.Struct(layout).unpack_from, struct.calcsize(layout)
 
     def step(m: Machine) -> None:
@@ -195,77 +189,80 @@ def _pushes_number(opcode: bytes, layout: str) -> None:
 
 
 def _read_text(m: Machine, n: int) -> str | bytes:
-    return m.string(m.take(n)) if n <= LONG else m.binary(n)
+    """Read a text of ``n`` bytes in UTF-8; of one that is longer than is kept, return the first bytes."""
+    return m.decode_text(m.take(n)) if n <= LONG else m.read_bytes(n)
 
 
 for _op, _layout in ((b"M", "<H"), (b"J", "<i"), (b"G", ">d")):  # BININT2, BININT, BINFLOAT
-    _pushes_number(_op, _layout)
+    _add_number_step(_op, _layout)
 # BINUNICODE (if Machine.run does not read it: long, or cut off), SHORT_BINUNICODE, BINUNICODE8
 for _op, _n in ((b"X", 4), (b"\x8c", 1), (b"\x8d", 8)):
-    _pushes(_op, lambda m, n=_n: _read_text(m, m.uint(n)))  # type: ignore[misc]
+    _add_push_step(_op, lambda m, n=_n: _read_text(m, m.read_uint(n)))  # type: ignore[misc]
 # BINBYTES, SHORT_BINBYTES, BINBYTES8, BYTEARRAY8
 for _op, _n in ((b"B", 4), (b"C", 1), (b"\x8e", 8), (b"\x96", 8)):
-    _pushes(_op, lambda m, n=_n: m.binary(m.uint(n)))  # type: ignore[misc]
+    _add_push_step(_op, lambda m, n=_n: m.read_bytes(m.read_uint(n)))  # type: ignore[misc]
 for _op, _n in ((b"T", 4), (b"U", 1)):  # BINSTRING, SHORT_BINSTRING
-    _pushes(_op, lambda m, n=_n: _as_text(m.binary(m.uint(n))))  # type: ignore[misc]
+    _add_push_step(_op, lambda m, n=_n: _as_text(m.read_bytes(m.read_uint(n))))  # type: ignore[misc]
 for _op, _n in ((b"\x8a", 1), (b"\x8b", 4)):  # LONG1, LONG4
-    _pushes(_op, lambda m, n=_n: _read_long(m, m.uint(n)))  # type: ignore[misc]
+    _add_push_step(_op, lambda m, n=_n: _read_long(m, m.read_uint(n)))  # type: ignore[misc]
 # EXT1, EXT2, EXT4: a number that the loading program's copyreg maps to a global
 for _op, _n in ((b"\x82", 1), (b"\x83", 2), (b"\x84", 4)):
-    _pushes(_op, lambda m, n=_n: _make_extension(m, m.uint(n)))  # type: ignore[misc]
+    _add_push_step(_op, lambda m, n=_n: _make_extension(m, m.read_uint(n)))  # type: ignore[misc]
 for _op in (b"I", b"L"):  # INT, LONG
-    _pushes(_op, _read_decimal)
-_pushes(b"F", lambda m: float(m.line()))  # FLOAT
-_pushes(b"S", _read_quoted)  # STRING
-_pushes(b"V", lambda m: m.line().decode("raw-unicode-escape"))  # UNICODE
-_pushes(b"]", lambda m: m.make(2, []))  # EMPTY_LIST
-_pushes(b"}", lambda m: m.make(2, {}))  # EMPTY_DICT
-_pushes(b"d", lambda m: m.setitems({}, m.pop_mark()))  # DICT
-_pushes(b"\x8f", lambda m: m.make(6, set()))  # EMPTY_SET
-_pushes(b"l", lambda m: m.make(2, m.pop_mark()))  # LIST
-_pushes(b"\x91", lambda m: frozenset(m.add(m.make(6, set()), m.pop_mark())))  # FROZENSET
-_pushes(b"\x87", lambda m: m.make(1, tuple(m.pop(3))))  # TUPLE3
-_pushes(b"2", lambda m: m.stack[-1])  # DUP
-_pushes(b"g", lambda m: m.get(_read_slot(m)))  # GET
-_pushes(b"j", lambda m: m.get(m.uint(4)))  # LONG_BINGET
-_pushes(b"c", _read_global)  # GLOBAL
-_pushes(b"\x93", lambda m: m.note_global(*m.pop(2)))  # STACK_GLOBAL
-_pushes(b"i", lambda m: m.reduce(_read_global(m), tuple(m.pop_mark())))  # INST
-_pushes(b"\x92", lambda m: m.reduce(*m.pop(3)))  # NEWOBJ_EX
-_pushes(b"P", lambda m: m.persistent(str(m.line(), "utf-8")))  # PERSID
-_pushes(b"Q", lambda m: m.persistent(m.stack.pop()))  # BINPERSID
-_pushes(b"\x97", lambda m: m.persistent("out-of-band buffer"))  # NEXT_BUFFER
+    _add_push_step(_op, _read_decimal)
+_add_push_step(b"F", lambda m: float(m.read_line()))  # FLOAT
+_add_push_step(b"S", _read_quoted)  # STRING
+_add_push_step(b"V", lambda m: m.read_line().decode("raw-unicode-escape"))  # UNICODE
+_add_push_step(b"]", lambda m: m.charge_for(2, []))  # EMPTY_LIST
+_add_push_step(b"}", lambda m: m.charge_for(2, {}))  # EMPTY_DICT
+_add_push_step(b"d", lambda m: m.set_items({}, m.pop_mark()))  # DICT
+_add_push_step(b"\x8f", lambda m: m.charge_for(6, set()))  # EMPTY_SET
+_add_push_step(b"l", lambda m: m.charge_for(2, m.pop_mark()))  # LIST
+_add_push_step(b"\x91", lambda m: frozenset(m.add_members(m.charge_for(6, set()), m.pop_mark())))  # FROZENSET
+_add_push_step(b"\x87", lambda m: m.charge_for(1, tuple(m.pop_values(3))))  # TUPLE3
+_add_push_step(b"2", lambda m: m.stack[-1])  # DUP
+_add_push_step(b"g", lambda m: m.get(_read_slot(m)))  # GET
+_add_push_step(b"j", lambda m: m.get(m.read_uint(4)))  # LONG_BINGET
+_add_push_step(b"c", _read_global)  # GLOBAL
+_add_push_step(b"\x93", lambda m: m.note_global(*m.pop_values(2)))  # STACK_GLOBAL
+_add_push_step(b"i", lambda m: m.reduce(_read_global(m), tuple(m.pop_mark())))  # INST
+_add_push_step(b"\x92", lambda m: m.reduce(*m.pop_values(3)))  # NEWOBJ_EX
+_add_push_step(b"P", lambda m: m.make_persistent(str(m.read_line(), "utf-8")))  # PERSID
+_add_push_step(b"Q", lambda m: m.make_persistent(m.stack.pop()))  # BINPERSID
+_add_push_step(b"\x97", lambda m: m.make_persistent("out-of-band buffer"))  # NEXT_BUFFER
 
 
-def _reduce(m: Machine) -> None:
+def _step_reduce(m: Machine) -> None:
+    """Replace a function and its arguments on the stack by the call."""
     args = m.stack.pop()
     m.stack[-1] = m.reduce(m.stack[-1], args)
 
 
-def _obj(m: Machine) -> None:
+def _step_obj(m: Machine) -> None:
+    """Replace a class and its arguments, which lie above a MARK, by the call."""
     items = m.pop_mark()
     m.stack.append(m.reduce(items[0], tuple(items[1:])))
 
 
-def _setitems(m: Machine) -> None:
+def _step_setitems(m: Machine) -> None:
     items = m.pop_mark()
-    m.setitems(m.stack[-1], items)
+    m.set_items(m.stack[-1], items)
 
 
 for _op, _step in (
     (b"p", lambda m: m.put(_read_slot(m), m.stack[-1])),  # PUT
-    (b"a", lambda m: m.append(m.pop(1))),  # APPEND
-    (b"e", lambda m: m.append(m.pop_mark())),  # APPENDS
-    (b"\x90", lambda m: m.append(m.pop_mark())),  # ADDITEMS
-    (b"s", lambda m: m.setitems(m.stack[-3], m.pop(2))),  # SETITEM
-    (b"u", _setitems),  # SETITEMS
-    (b"R", _reduce),  # REDUCE
-    (b"\x81", _reduce),  # NEWOBJ
-    (b"o", _obj),  # OBJ
+    (b"a", lambda m: m.append_items(m.pop_values(1))),  # APPEND
+    (b"e", lambda m: m.append_items(m.pop_mark())),  # APPENDS
+    (b"\x90", lambda m: m.append_items(m.pop_mark())),  # ADDITEMS
+    (b"s", lambda m: m.set_items(m.stack[-3], m.pop_values(2))),  # SETITEM
+    (b"u", _step_setitems),  # SETITEMS
+    (b"R", _step_reduce),  # REDUCE
+    (b"\x81", _step_reduce),  # NEWOBJ
+    (b"o", _step_obj),  # OBJ
     (b"0", lambda m: m.stack.pop() if m.stack else m.pop_mark()),  # POP
     (b"1", Machine.pop_mark),  # POP_MARK
     (b"b", lambda m: m.build()),  # BUILD: a JoblibMachine has another
-    (b"\x80", Machine.proto),  # PROTO
+    (b"\x80", Machine.read_proto),  # PROTO
     (b"\x95", Machine.open_frame),  # FRAME
     (b"\x98", lambda m: m.stack[-1]),  # READONLY_BUFFER: changes no value
     # Machine.run reads these itself, unless ``data`` ends within them: take() raises NeedMore

@@ -18,8 +18,9 @@ from typing import Any
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy
 from ckpt_tools.formats.common.tensors import MAX_TEXT
-from ckpt_tools.formats.pickles.joblib_arrays import WRAPPER
-from ckpt_tools.formats.pickles.stubs import Call, Filled, Global, Long, Pickled
+from ckpt_tools.formats.numpy.header import HUGE
+from ckpt_tools.formats.pickles.joblib_arrays import DTYPE, WRAPPER, is_shape
+from ckpt_tools.formats.pickles.stubs import Call, Global, Long, Pickled, StateBytes
 from ckpt_tools.formats.torch.tensors import list_tensors, text
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Scalar, Tensor
@@ -59,7 +60,7 @@ def members(value: Any) -> dict[Any, Any]:
 
 
 def scalar(value: Any) -> tuple[Scalar] | None:
-    """Return ``(value,)`` for a plain or numpy scalar, else None; a text is cut to 256 characters."""
+    """Return ``(value,)`` for a plain or NumPy scalar, else None; a text is cut to 256 characters."""
     if value is None or type(value) in (bool, float):
         return (value,)
     if type(value) is int:
@@ -72,7 +73,7 @@ def scalar(value: Any) -> tuple[Scalar] | None:
 
 
 def _read_numpy(args: tuple[Any, ...]) -> tuple[Scalar] | None:
-    """Return the number of ``numpy._core.multiarray.scalar(dtype, bytes)``, None if it is damaged; the dtype
+    """Return the number of ``numpy._core.multiarray.scalar(dtype, bytes)``, None if it is damaged. The dtype
     is ``dtype("f8", …)`` with the state ``(3, "<", …)``.
     """
     if len(args) != 2 or type(args[0]) is not Call or not args[0].args or type(args[1]) is not bytes:
@@ -88,9 +89,8 @@ def _read_numpy(args: tuple[Any, ...]) -> tuple[Scalar] | None:
 
 def scalars(value: Any, anatomy: Anatomy) -> None:
     """Add the names at the top level of ``value`` to ``keys``, its scalars to ``metadata``; also attributes
-    of ``args`` as ``args.<name>``, whole numbers below ``_COUNTING`` likewise, numbers of a pipeline stage's
-    layers as ``param_shapes.layers``. ``lr`` is the learning rate of an optimizer or a schedule,
-    ``initial_lr`` the optimizer's before a schedule set another.
+    of ``args`` as ``args.<name>``, whole numbers below ``_COUNTING`` likewise, a pipeline stage's layers as
+    ``param_shapes.layers``, the learning rate as ``lr``, and as ``initial_lr`` that before a schedule's.
     """
     top = members(value)
     if not top and type(value) is list and len(value) == 1 and "iteration" in members(value[0]):
@@ -98,10 +98,10 @@ def scalars(value: Any, anatomy: Anatomy) -> None:
     anatomy.keys.update(map(text, list(top)[:_MANY]))
     _add_scalars(top, "", anatomy)
     _add_scalars(members(top.get("args")), "args.", anatomy)
-    for home in _COUNTING:
-        path = home.split(".")
-        if path[0] in top:
-            _add_scalars(members(_find_at(top, path)), f"{home}.", anatomy, whole=True)
+    for path in _COUNTING:
+        names = path.split(".")
+        if names[0] in top:
+            _add_scalars(members(_find_at(top, names)), f"{path}.", anatomy, whole=True)
     _add_pickled(members(_find_at(top, (_PICKLED,))), anatomy)
     # each callback may know the path of the best save; of a long path its end is kept
     callbacks = members(top.get("callbacks"))
@@ -168,7 +168,7 @@ def _find_stage_layers(top: dict[Any, Any]) -> set[int]:
 
 
 def _find_at(top: dict[Any, Any], path: Sequence[str]) -> Any:
-    """Return the value at a path of names, None if there is none; a list on the way is its last entry."""
+    """Return the value at a path of names, None if there is none; a list on it stands for its last item."""
     value: Any = top
     for name in path:
         value = members(value).get(name)
@@ -178,7 +178,6 @@ def _find_at(top: dict[Any, Any], path: Sequence[str]) -> Any:
 
 
 _MAKERS = {Global(f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_core")}
-_DTYPE = Global("numpy", "dtype")
 _TYPES = {
     **{f"f{n}": f"float{8 * n}" for n in (2, 4, 8)},
     **{f"i{n}": f"int{8 * n}" for n in (1, 2, 4, 8)},
@@ -187,17 +186,16 @@ _TYPES = {
     "b1": "bool",
 }
 """Types of one number; arrays of other types (texts, records, objects) are not listed."""
-_DIMENSIONS, _HUGE = 64, 1 << 62
 
 
 def arrays(pickled: Pickled, anatomy: Anatomy) -> Iterator[Finding]:
     """Add the arrays in the pickle's value to ``anatomy``, by dotted name; yield findings for bad ones."""
-    filled = {id(f.call): f for f in pickled.filled}
+    elements = {id(f.call): f for f in pickled.state_bytes}
     made: dict[int, Tensor] = {}
     for call in pickled.calls:
         if call.func not in _MAKERS and call.func != WRAPPER:
             continue
-        array = _read_array(call, filled.get(id(call)))
+        array = _read_array(call, elements.get(id(call)))
         if isinstance(array, Finding):
             yield array
         elif array is not None:
@@ -206,9 +204,9 @@ def arrays(pickled: Pickled, anatomy: Anatomy) -> Iterator[Finding]:
         yield from list_tensors(pickled.value, made, anatomy, "")
 
 
-def _read_array(call: Call, filled: Filled | None) -> Tensor | Finding | None:
+def _read_array(call: Call, elements: StateBytes | None) -> Tensor | Finding | None:
     """Return the array of a call and its state, a Finding if damaged, None if its type is not in _TYPES."""
-    state = _find_state(call, filled)
+    state = _find_state(call, elements)
     if len(state) != 4:
         return finding("bad-pickle", "an array has no state as numpy writes it", offset=call.offset)
     shape, dtype, _, data = state
@@ -217,34 +215,32 @@ def _read_array(call: Call, filled: Filled | None) -> Tensor | Finding | None:
         return finding("bad-pickle", "an array's type is none of numpy's", offset=call.offset)
     if code not in _TYPES or not isinstance(data, bytes):
         return None
-    if type(shape) is not tuple or len(shape) > _DIMENSIONS or not all(map(_is_length, shape)):
+    if not is_shape(shape):
         return finding("bad-pickle", "an array's shape is not a tuple of lengths", offset=call.offset)
-    nbytes = min(math.prod(shape) * int(code[1:]), _HUGE)
-    have = filled.nbytes if filled else len(data)
-    if have != nbytes and (filled or type(data) is not Long):  # a Long has lost its true length
+    nbytes = min(math.prod(shape) * int(code[1:]), HUGE)
+    have = elements.nbytes if elements else len(data)
+    if have != nbytes and (elements or type(data) is not Long):  # a Long has lost its true length
         why = f"an array of {_TYPES[code]} {list(shape)} needs {nbytes:,} bytes and has {have:,}"
         return finding("tensor-size", why, offset=call.offset)
     order = dtype.state[1:2] if type(dtype.state) is tuple else ()
-    offset = filled.offset if filled and order in (("<",), ("|",)) else None  # in this machine's byte order
+    offset = (
+        elements.offset if elements and order in (("<",), ("|",)) else None
+    )  # in this machine's byte order
     return Tensor("", _TYPES[code], shape, nbytes, offset)
 
 
-def _find_state(call: Call, filled: Filled | None) -> tuple[Any, ...]:
-    """Return (shape, type, order, bytes) of an array, () if it has none; for joblib's arrays, whose elements
-    ``filled`` counts, the bytes are b"".
+def _find_state(call: Call, elements: StateBytes | None) -> tuple[Any, ...]:
+    """Return (shape, type, order, bytes) of an array, () if it has none. joblib's arrays have no bytes here:
+    b"" if ``elements`` says where they lie, else None.
     """
     if call.func == WRAPPER and isinstance(call.state, dict):
-        return call.state.get("shape"), call.state.get("dtype"), False, b"" if filled else None
+        return call.state.get("shape"), call.state.get("dtype"), False, b"" if elements else None
     return call.state[-4:] if type(call.state) is tuple else ()
 
 
-def _is_length(n: Any) -> bool:
-    return type(n) is int and 0 <= n < _HUGE
-
-
 def _find_type_code(dtype: Any) -> str | None:
-    """Return numpy's code of an element type ("f4"), None if ``dtype`` is no dtype."""
-    if type(dtype) is not Call or dtype.func != _DTYPE or not dtype.args:
+    """Return NumPy's code of an element type ("f4"), None if ``dtype`` is not a call of numpy.dtype."""
+    if type(dtype) is not Call or dtype.func != DTYPE or not dtype.args:
         return None
     kind = dtype.args[0]
     return str(kind) if type(kind) in (str, Global) else None

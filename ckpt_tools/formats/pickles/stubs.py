@@ -31,6 +31,10 @@ class Global(NamedTuple):
         return f"{self.module}.{self.name}"
 
 
+Offsets = dict[Global, int]
+"""Globals, each with the file offset of its first use."""
+
+
 class Call:
     """The object that an unpickler would build by calling ``func`` at ``offset``; ``named`` is the name for
     ``func`` in reports. APPENDS fill ``items``, SETITEMS ``entries``, BUILD ``state``. Equal by identity.
@@ -39,12 +43,7 @@ class Call:
     __slots__ = ("args", "entries", "func", "items", "kwargs", "named", "offset", "state")
 
     def __init__(
-        self,
-        func: object,
-        args: tuple[Any, ...],
-        kwargs: object = None,
-        offset: int = 0,
-        named: Global = Global("", ""),  # noqa: B008
+        self, func: object, args: tuple[Any, ...], kwargs: object, offset: int, named: Global
     ) -> None:
         self.func, self.args, self.kwargs, self.offset, self.named = func, args, kwargs, offset, named
         self.state: Any = None
@@ -76,7 +75,7 @@ class Persistent:
 
 
 class Key:
-    """A stub for a dict key or set member whose hash or search could take for ever: equal by identity."""
+    """A stub for a dict key or set member whose hash or search could take for ever. Equal by identity."""
 
     __slots__ = ("value",)
 
@@ -87,8 +86,8 @@ class Key:
 _SALT = os.urandom(8).hex()
 
 
-def salted(value: float) -> str:
-    """Return a number as a text whose hash no stream can foresee: keys of equal hash are slow to search."""
+def salt_number(value: float) -> str:
+    """Return a number as a text whose hash no stream can foresee: keys with one hash are slow to search."""
     return f"{_SALT}{value!r}"
 
 
@@ -99,7 +98,7 @@ class Number(Key):
 
     def __init__(self, value: float) -> None:
         super().__init__(value)
-        self.mark = salted(value)
+        self.mark = salt_number(value)
 
     def __hash__(self) -> int:
         return hash(self.mark)
@@ -121,11 +120,11 @@ class NeedMore(Damage):
 
 
 class Nested(Exception):
-    """Raised where another pickle begins inside the pickle that a machine reads: it has its own memo."""
+    """Raised where another pickle, with a memo of its own, begins inside the pickle that a machine reads."""
 
 
-class Filled(NamedTuple):
-    """An object whose state is bytes, as an array's elements are, and where these bytes lie in the file."""
+class StateBytes(NamedTuple):
+    """The bytes in the state of an object, such as an array's elements, and where they lie in the file."""
 
     call: Call
     offset: int
@@ -139,10 +138,10 @@ class Pickled(NamedTuple):
     end: int
     persistents: list[Persistent]
     calls: list[Call]
-    twice: Sequence[tuple[str, int]] = ()
+    repeated_keys: Sequence[tuple[str, int]] = ()
     """The first few keys that one dict is given twice, with the offset of the second time."""
-    filled: Sequence[Filled] = ()
-    bare: int = 0
+    state_bytes: Sequence[StateBytes] = ()
+    unpadded_arrays: int = 0
     """How many arrays of joblib have no padding: other unpicklers take their bytes for opcodes."""
     protocol: int = 0
 
@@ -153,7 +152,7 @@ _PUBLIC = frozenset({"torch", "numpy", *sys.stdlib_module_names})
 """Packages that are nobody's own."""
 
 
-def suspects(called: Sequence[Unlisted]) -> Iterator[Finding]:
+def report_suspects(called: Sequence[Unlisted]) -> Iterator[Finding]:
     """Yield ``suspect-call`` for names in no list that a pickle calls."""
     for u in called[:_MOST]:
         why = f"loading the pickle calls {u.name[:120]}, which ckpt does not know"
@@ -163,30 +162,31 @@ def suspects(called: Sequence[Unlisted]) -> Iterator[Finding]:
         yield finding("suspect-call", why, offset=called[_MOST].offset)
 
 
-def strangers(named: Sequence[Unlisted]) -> Iterator[Finding]:
-    """Yield ``unknown-global`` for names in no list in a file that its framework unpickles without asking:
-    the modules that they import then run.
+def _report_strangers(names: Sequence[Unlisted]) -> Iterator[Finding]:
+    """Yield the question ``unknown-global`` for names in no list, in a file that its framework unpickles
+    without asking: the modules that they import then run.
     """
-    for u in named[:_MOST]:
+    for u in names[:_MOST]:
         how = "calls" if u.called else "imports"
         why = f"loading the pickle {how} {u.name[:120]}, which ckpt does not know, and its framework"
         yield finding("unknown-global", f"{why} loads it without asking", offset=u.offset, hint=_advise([u]))
-    if len(named) > _MOST:
-        why = f"{len(named) - _MOST:,} more that ckpt does not know"
-        yield finding("unknown-global", why, offset=named[_MOST].offset)
+    if len(names) > _MOST:
+        why = f"{len(names) - _MOST:,} more that ckpt does not know"
+        yield finding("unknown-global", why, offset=names[_MOST].offset)
 
 
 def vouched(report: Report, trusted: Sequence[str], unasked: bool) -> Report:
-    """Return the report without the warnings about names that ``trusted`` patterns match; errors stay.
-    ``unasked``: the framework unpickles the file without asking, so each other name in no list is a question.
+    """Return the report without the warnings about names that ``trusted`` patterns match; errors stay. If the
+    framework loads the file ``unasked``, each other name in no list is a question.
     """
     if not report.unlisted or not (trusted or unasked):
         return report
-    left = [u for u in report.unlisted if not any(fnmatchcase(u.name, p) for p in trusted)]
+    names = [u for u in report.unlisted if not any(fnmatchcase(u.name, p) for p in trusted)]
     others = [f for f in report.findings if f.code not in ("suspect-call", "unknown-global")]
-    findings = (*others, *(strangers(left) if unasked else suspects([u for u in left if u.called])))
+    called = [u for u in names if u.called]
+    findings = (*others, *(_report_strangers(names) if unasked else report_suspects(called)))
     verdict = Verdict.UNKNOWN if report.verdict is Verdict.UNKNOWN else worst(findings)
-    return replace(report, findings=findings, verdict=verdict, unlisted=tuple(left))
+    return replace(report, findings=findings, verdict=verdict, unlisted=tuple(names))
 
 
 def pattern(name: str) -> str:
@@ -195,20 +195,22 @@ def pattern(name: str) -> str:
     return f"{package}.*" if package.isidentifier() and package != name else name
 
 
-def _advise(left: Sequence[Unlisted]) -> str:
-    """Return what to do about names in no list; a public package's may be a known one with a flipped bit."""
-    if any(u.name.partition(".")[0] in _PUBLIC for u in left):
+def _advise(names: Sequence[Unlisted]) -> str:
+    """Return the hint about names in no list: of a public package, one may be a known name's flipped bit."""
+    if any(u.name.partition(".")[0] in _PUBLIC for u in names):
         again = (
             "restore the file from a copy; of a framework newer than ckpt see 'ckpt explain unknown-global'"
         )
         return f"a flipped bit makes such a name: {again}"
-    flags = " ".join(f"{_FLAG}{quote(p)}" for p in list(dict.fromkeys(pattern(u.name) for u in left))[:4])
+    flags = " ".join(f"{_FLAG}{quote(p)}" for p in list(dict.fromkeys(pattern(u.name) for u in names))[:4])
     return f"if that is your own code, add {flags}; if not, do not load the file"
 
 
-def question(path: str, left: Sequence[Unlisted]) -> tuple[str, str]:
+def question(path: str, names: Sequence[Unlisted]) -> tuple[str, str]:
     """Return the question about a file whose framework would load names in no list: text and hint."""
-    more = f" and {len(left) - 4} more" if len(left) > 4 else ""
-    names = ", ".join(u.name[:120] for u in left[:4]) + more
-    text = f"{path} names {names}, which ckpt does not know; its framework unpickles the file without asking,"
-    return f"{text} and runs what it names", _advise(left)
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    listed = ", ".join(u.name[:120] for u in names[:4]) + more
+    text = (
+        f"{path} names {listed}, which ckpt does not know; its framework unpickles the file without asking,"
+    )
+    return f"{text} and runs what it names", _advise(names)

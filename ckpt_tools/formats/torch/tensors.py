@@ -44,7 +44,7 @@ _CLASSES = (
 STORAGES: dict[str, str] = dict(row.split() for row in _CLASSES.split(","))
 _REBUILD = {"_rebuild_tensor": 4, "_rebuild_tensor_v2": 4, "_rebuild_tensor_v3": 7, "_rebuild_qtensor": 4}
 _META = "_rebuild_meta_tensor_no_storage"
-_FROM_BYTES = ("torch.storage", "_load_from_bytes")
+LOAD_FROM_BYTES = ("torch.storage", "_load_from_bytes")
 _HUGE = 1 << 62
 _DIMENSIONS = 64
 """The most dimensions of a tensor: torch's own operators take no more (aten/src/ATen/TensorIterator.h)."""
@@ -66,7 +66,7 @@ class Storage(NamedTuple):
         return self.numel * ITEMSIZE[self.dtype]
 
 
-class Place(NamedTuple):
+class FileRange(NamedTuple):
     """The file offset of a storage, None if it is compressed, and the number of bytes that it really has."""
 
     offset: int | None
@@ -74,7 +74,7 @@ class Place(NamedTuple):
 
 
 def extent(shape: Sequence[int], stride: Sequence[int], start: int) -> int:
-    """Return how many elements a tensor needs its storage to have; about _HUGE for absurd shapes."""
+    """Return how many elements the storage of a tensor must have; about 2**62 for absurd shapes."""
     reach = start + 1
     for n, step in zip(shape, stride, strict=True):
         if not n:
@@ -83,7 +83,7 @@ def extent(shape: Sequence[int], stride: Sequence[int], start: int) -> int:
     return reach
 
 
-def storage_of(ref: Persistent) -> Storage | Finding | None:
+def parse_storage(ref: Persistent) -> Storage | Finding | None:
     """Return the storage that a persistent id names, None for a module, a Finding if it is damaged."""
     pid = ref.pid
     if type(pid) is tuple and len(pid) == 4 and pid[0] == "module":
@@ -104,19 +104,17 @@ def storage_of(ref: Persistent) -> Storage | Finding | None:
 
 
 def _find_view_start(view: Any) -> int:
-    """Return the first element of a view, 0 for None: torch before 0.4 shared storages by views of a root."""
+    """Return the first element of a view of a storage, as torch before 0.4 wrote; 0 if there is no view."""
     if type(view) is not tuple or len(view) != 3 or type(view[1]) is not int:
         return 0
     return view[1] if 0 <= view[1] < _HUGE else 0
 
 
-def storages(pickled: Pickled) -> Iterator[Storage | Finding]:
-    """Yield the storages of a pickle, each key once, and a finding for each contradiction; set ``meaning`` of
-    each persistent reference.
-    """
+def list_storages(pickled: Pickled) -> Iterator[Storage | Finding]:
+    """Yield each storage of a pickle once, and findings for contradictions; set what references mean."""
     known: dict[str, Storage] = {}
     for ref in pickled.persistents:
-        s = ref.meaning = storage_of(ref)
+        s = ref.meaning = parse_storage(ref)
         if isinstance(s, Storage):
             first = known.setdefault(s.key, s)
             if first is s:
@@ -132,21 +130,21 @@ def storages(pickled: Pickled) -> Iterator[Storage | Finding]:
             yield s
 
 
-def keys_of(pickled: Pickled) -> set[str]:
+def list_storage_keys(pickled: Pickled) -> set[str]:
     """Return the keys of all storages that a pickle names, also of damaged ones."""
     pids = [ref.pid for ref in pickled.persistents]
     return {pid[2] for pid in pids if type(pid) is tuple and len(pid) > 2 and type(pid[2]) is str}
 
 
-def tensors(
-    pickled: Pickled, places: Mapping[str, Place], anatomy: Anatomy, root: str = ""
+def add_tensors(
+    pickled: Pickled, ranges: Mapping[str, FileRange], anatomy: Anatomy, root: str = ""
 ) -> Iterator[Finding]:
     """Yield a finding for each tensor that does not fit its storage, and add the tensors that the value
-    reaches to ``anatomy``. ``places`` maps keys of storages; call ``storages`` before: it sets what
+    reaches to ``anatomy``. ``ranges`` maps keys of storages. Call ``list_storages`` before: it sets what
     references mean.
     """
     made: dict[int, Tensor] = {}
-    hidden: dict[int, Storage | None] = {}
+    in_bytes: dict[int, Storage | None] = {}
     for call in pickled.calls:
         func, args, offset = call.func, call.args, call.offset
         if type(func) is Global and func.name in FROM_TYPE and len(args) > 2 and type(args[2]) is tuple:
@@ -154,7 +152,7 @@ def tensors(
         if type(func) is not Global or func.module != "torch._utils":
             continue
         try:
-            out = _make_tensor(func.name, args, places, hidden)
+            out = _make_tensor(func.name, args, ranges, in_bytes)
         except _BadTensor as e:
             yield finding(e.code, f"{func.name}: {e}", offset=offset)
             continue
@@ -164,7 +162,7 @@ def tensors(
 
 
 class _BadTensor(Exception):
-    """Raised for a tensor that cannot be as the pickle describes it; ``code`` is the finding's."""
+    """Raised for a tensor that cannot be as the pickle describes it; ``code`` is that of its finding."""
 
     def __init__(self, why: str, code: str = "bad-pickle") -> None:
         super().__init__(why)
@@ -186,14 +184,20 @@ def _read_sizes(value: Any, what: str) -> tuple[int, ...]:
     return tuple(value)
 
 
-def _read_hidden_storage(call: Call, known: dict[int, Storage | None]) -> Storage | None:
-    """Return the storage that a call of ``_load_from_bytes`` has in its bytes, as their fourth pickle; None
-    if there is none. ``known`` maps the ids of bytes already read.
+def _find_storage(name: str, args: tuple[Any, ...], in_bytes: dict[int, Storage | None]) -> object:
+    """Return the storage that is the first argument of torch's ``_rebuild_…``. In a call of
+    ``_load_from_bytes``, it is the fourth pickle in the bytes, whose ids ``in_bytes`` maps to the storages
+    found. Raise _BadTensor.
     """
-    data = call.args[0] if call.func == _FROM_BYTES and call.args else None
+    if len(args) < _REBUILD[name] or type(args[0]) not in (Persistent, Call):
+        raise _BadTensor("its first argument is not a storage, or arguments are missing")
+    if type(args[0]) is Persistent:
+        return args[0].meaning
+    call = args[0]
+    data = call.args[0] if call.func == LOAD_FROM_BYTES and call.args else None
     if not isinstance(data, bytes):
         return None
-    if id(data) not in known:
+    if id(data) not in in_bytes:
         head, at, value = data[:4096], 0, None  # torch's pickles need less than 1000
         try:
             for _ in range(4):
@@ -201,52 +205,43 @@ def _read_hidden_storage(call: Call, known: dict[int, Storage | None]) -> Storag
                 value, at = pickled.value, pickled.end
         except Damage:
             value = None
-        storage = storage_of(value) if type(value) is Persistent else None
-        known[id(data)] = storage if isinstance(storage, Storage) else None
-    return known[id(data)]
+        storage = parse_storage(value) if type(value) is Persistent else None
+        in_bytes[id(data)] = storage if isinstance(storage, Storage) else None
+    return in_bytes[id(data)]
 
 
 def _make_tensor(
-    name: str, args: tuple[Any, ...], places: Mapping[str, Place], hidden: dict[int, Storage | None]
+    name: str, args: tuple[Any, ...], ranges: Mapping[str, FileRange], in_bytes: dict[int, Storage | None]
 ) -> Tensor | None:
-    """Return the tensor that a call of torch's ``_rebuild_…`` makes; None for other functions and for a
-    damaged storage. Raise _BadTensor.
-    """
+    """Return the tensor that torch's ``_rebuild_…`` makes; None for other functions. Raise _BadTensor."""
     if name == _META and len(args) > 1 and type(args[0]) is Global:
         return Tensor("", args[0].name, _read_sizes(args[1], "shape"), 0)
     if name not in _REBUILD:
         return None
-    storage, in_file = _find_storage(name, args, hidden), type(args[0]) is Persistent
+    storage, in_file = _find_storage(name, args, in_bytes), type(args[0]) is Persistent
     if not isinstance(storage, Storage):
-        return None  # storages() yields a finding
+        return None  # list_storages() yields a finding
     dtype = storage.dtype
     if name == "_rebuild_tensor_v3" and type(args[6]) is Global:  # others have the storage's dtype
         dtype = args[6].name
     shape, stride = _read_sizes(args[2], "shape"), _read_sizes(args[3], "stride")
     (start,) = _read_sizes((args[1],), "offset")
     nbytes, need, span = _measure(dtype, shape, stride, start)
-    place, have = places.get(storage.key) if in_file else None, storage.nbytes
-    have = (have if place is None else min(have, place.nbytes)) - storage.view
+    file_range, have = ranges.get(storage.key) if in_file else None, storage.nbytes
+    have = (have if file_range is None else min(have, file_range.nbytes)) - storage.view
     if need > have:
         what = f"the tensor needs {need:,} bytes of storage {storage.key[:80]!r}, which has {have:,}"
         raise _BadTensor(what, "tensor-out-of-bounds")
     key = storage.key[:80] if in_file else ""
-    if place is None or place.offset is None:
+    if file_range is None or file_range.offset is None:
         return Tensor("", dtype, shape, nbytes, None, key)
-    at = place.offset + storage.view + start * ITEMSIZE[dtype]
+    at = file_range.offset + storage.view + start * ITEMSIZE[dtype]
     return Tensor("", dtype, shape, nbytes, at, key, _find_pieces(dtype, at, nbytes, span))
 
 
-def _find_storage(name: str, args: tuple[Any, ...], hidden: dict[int, Storage | None]) -> object:
-    """Return the meaning of the first argument of torch's ``_rebuild_…``, a storage. Raise _BadTensor."""
-    if len(args) < _REBUILD[name] or type(args[0]) not in (Persistent, Call):
-        raise _BadTensor("its first argument is not a storage, or arguments are missing")
-    return args[0].meaning if type(args[0]) is Persistent else _read_hidden_storage(args[0], hidden)
-
-
 def _find_pieces(dtype: str, at: int, nbytes: int, span: int) -> tuple[tuple[int, int], ...]:
-    """Return () for a contiguous tensor, else (offset, bytes) once: the few bytes of an expanded tensor,
-    which stand for many elements, or 0 bytes for a strided one, between whose elements other bytes lie.
+    """Return () for a contiguous tensor, else one (offset, bytes). An expanded tensor has few bytes, which
+    stand for many elements; for a strided one, which has gaps between its elements, the bytes are 0.
     """
     if not nbytes or span == nbytes or dtype in _PACKED:
         return ()
@@ -254,7 +249,7 @@ def _find_pieces(dtype: str, at: int, nbytes: int, span: int) -> tuple[tuple[int
 
 
 def _measure(dtype: str, shape: tuple[int, ...], stride: tuple[int, ...], start: int) -> tuple[int, int, int]:
-    """Return the bytes of a tensor, the bytes that its storage must have, and the bytes from its first
+    """Return a tensor's number of bytes, how many its storage must have, and how many lie from its first
     element to its last. Raise _BadTensor, also for an unknown dtype.
     """
     if len(shape) != len(stride):
@@ -307,7 +302,7 @@ def check_not_tar(source: Source) -> Iterator[Finding]:
 
 
 def _read_tar_number(field: bytes) -> int | None:
-    """Return a number of a tar header, octal digits or binary behind 0x80 or 0xff; None if it is damaged."""
+    """Return a number in a tar header, octal digits or binary behind 0x80 or 0xff; None if it is damaged."""
     if field[0] in (0x80, 0xFF):
         return int.from_bytes(field[1:], "big") - (256 ** (len(field) - 1) if field[0] == 0xFF else 0)
     try:
@@ -366,7 +361,7 @@ def list_tensors(value: Any, made: Mapping[int, Tensor], anatomy: Anatomy, root:
 
 
 def _find_children(v: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the containers and calls directly inside ``v``, each behind the last part of its name."""
+    """Yield (name, value) for each container and call directly inside ``v``: name is a key or an index."""
     if isinstance(v, dict):
         yield from ((text(k), c) for k, c in v.items() if isinstance(c, _CONTAINERS))
     elif isinstance(v, (list, tuple)):
@@ -376,7 +371,7 @@ def _find_children(v: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _find_children_of_call(v: Call) -> Iterator[tuple[str, Any]]:
-    """Yield the containers and calls in a call; arguments of torch's own functions have names."""
+    """Yield (name, value) for each container and call in a call; arguments of torch's own have names."""
     name, args = _find_function_name(v.func), v.args
     if name in _WRAPPERS:
         yield from (("", c) for c in args[:1] if isinstance(c, _CONTAINERS))
@@ -405,7 +400,7 @@ def _find_function_name(func: Any) -> str:
 
 
 def _find_parts(v: Call) -> Iterator[tuple[str, Any]]:
-    """Yield the named parts of a tensor: scales if it is quantized, attributes of a subclass or parameter."""
+    """Yield (name, value) of a tensor's parts: scales if it is quantized, attributes of a subclass."""
     func, inner, state = _find_function_name(v.func), v.args, None
     if func in FROM_TYPE and len(v.args) > 3:
         func, inner, state = _find_function_name(v.args[0]), v.args[2], v.args[3]
@@ -423,14 +418,14 @@ def text(key: Any) -> str:
     if type(key) is Number:
         key = key.value
     if type(key) is Key and type(key.value) is tuple and len(key.value) < 10:
-        out = f"({', '.join(map(_plain, key.value))})"
+        out = f"({', '.join(map(_format_plain, key.value))})"
     else:
-        out = key if type(key) is str else _plain(key)
+        out = key if type(key) is str else _format_plain(key)
     return out[:256].encode("utf-8", "backslashreplace").decode() if not out.isascii() else out[:256]
 
 
-def _plain(value: Any) -> str:
-    """Return a text's repr, a number as digits, "?" for a value that is not plain."""
+def _format_plain(value: Any) -> str:
+    """Return a text's repr, a number as digits, "?" for any other value and for huge numbers."""
     if type(value) is str:
         return repr(value[:256])
     small = type(value) is int and value.bit_length() <= 64

@@ -13,15 +13,15 @@ from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_forma
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.scalars import scalars
 from ckpt_tools.formats.torch.contents import judge_protocol
-from ckpt_tools.formats.torch.tensors import NUMBER as _NUMBER
 from ckpt_tools.formats.torch.tensors import (
-    Place,
+    NUMBER,
+    FileRange,
     Storage,
+    add_tensors,
     check_not_tar,
-    keys_of,
     legacy_magic,
-    storages,
-    tensors,
+    list_storage_keys,
+    list_storages,
 )
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard
@@ -35,7 +35,7 @@ from ckpt_tools.storage import Source
 _FRAME = 64 * 1024
 
 
-def encode(value: Any, protocol: int) -> bytes | None:
+def encode_plain(value: Any, protocol: int) -> bytes | None:
     """Return the bytes that pickle.dump writes in protocol 2 to 5, None if they fill several frames. Only for
     plain dicts, lists, strings, bools and ints: dumps calls methods of other objects.
     """
@@ -45,11 +45,11 @@ def encode(value: Any, protocol: int) -> bytes | None:
     return None if protocol > 3 and len(out) - 11 >= _FRAME else out  # PROTO and FRAME have 11 bytes
 
 
-def compare(
+def compare_with_encodings(
     source: Source, start: int, stop: int, usual: Iterable[bytes | None], what: str, *, anatomy: Anatomy
 ) -> Iterator[Finding]:
-    """Explain the bytes from ``start`` to ``stop``: guarded by ``structure`` if they equal an encoding in
-    ``usual``. Yield ``odd-header`` if they are one bit away from one.
+    """Explain the bytes from ``start`` to ``stop``, which are ``what``: as guarded by the structure if they
+    equal an encoding in ``usual``. Yield ``odd-header`` if they are one bit away from one.
     """
     data = source.read(start, stop - start)
     guard = Guard.UNPROTECTED
@@ -88,10 +88,10 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     anatomy.explain(at + 2, pickled.end - at - 2, what, Guard.UNPROTECTED)
     scalars(pickled.value, anatomy)
     keys = yield from read_judged(source, pickled.end, source.size, anatomy)
-    known: dict[str, Storage] = {}
-    for s in storages(pickled):
+    storages: dict[str, Storage] = {}
+    for s in list_storages(pickled):
         if isinstance(s, Storage):
-            known[s.key] = s
+            storages[s.key] = s
         else:
             yield s
     if type(keys.value) is not list or not all(type(k) is str for k in keys.value):
@@ -99,16 +99,18 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     order: list[str] = keys.value
     if len(set(order)) != len(order):
         raise Damage("bad-header", "a storage is listed twice", pickled.end)
-    usual = [encode(order, own[1])] if own[1] in range(2, 6) else ()
-    yield from compare(source, pickled.end, keys.end, usual, "the list of storage keys", anatomy=anatomy)
-    for key in known.keys() - set(order):
+    usual = [encode_plain(order, own[1])] if own[1] in range(2, 6) else ()
+    yield from compare_with_encodings(
+        source, pickled.end, keys.end, usual, "the list of storage keys", anatomy=anatomy
+    )
+    for key in storages.keys() - set(order):
         why = f"storage {key[:80]!r} is used by tensors but is not in the file"
-        yield finding("missing-storage", why, offset=known[key].offset)
-    unknown = keys_of(pickled) - known.keys()
-    places = yield from _walk_storages(source, order, known, unknown, keys.end, anatomy=anatomy)
-    if order and order[-1] in places:
-        yield from _check_tail(source, known[order[-1]].nbytes)
-    yield from tensors(pickled, places, anatomy)
+        yield finding("missing-storage", why, offset=storages[key].offset)
+    damaged = list_storage_keys(pickled) - storages.keys()
+    ranges = yield from _walk_storages(source, order, storages, damaged, keys.end, anatomy=anatomy)
+    if order and order[-1] in ranges:
+        yield from _check_tail(source, storages[order[-1]].nbytes)
+    yield from add_tensors(pickled, ranges, anatomy)
 
 
 def _read_preamble(source: Source, anatomy: Anatomy) -> Generator[Finding, None, int]:
@@ -116,7 +118,7 @@ def _read_preamble(source: Source, anatomy: Anatomy) -> Generator[Finding, None,
     number = yield from read_judged(source, 0, source.size, anatomy)
     protocol = yield from read_judged(source, number.end, source.size, anatomy)
     system = yield from read_judged(source, protocol.end, source.size, anatomy)
-    expected = ((number.value, _NUMBER), (protocol.value, _PROTOCOL))
+    expected = ((number.value, NUMBER), (protocol.value, _PROTOCOL))
     if any(type(value) is not int or value != wanted for value, wanted in expected):
         yield finding("bad-header", "the magic number or the protocol is not torch's", offset=0)
     if not _is_system(system.value):
@@ -126,16 +128,18 @@ def _read_preamble(source: Source, anatomy: Anatomy) -> Generator[Finding, None,
     for pickled_by, long in product(range(2, 6), (8, 4)):
         sizes = {"short": 2, "int": 4, "long": long}
         info = {"protocol_version": _PROTOCOL, "little_endian": True, "type_sizes": sizes}
-        usual.append(b"".join(encode(v, pickled_by) or b"" for v in (_NUMBER, _PROTOCOL, info)))
+        usual.append(b"".join(encode_plain(v, pickled_by) or b"" for v in (NUMBER, _PROTOCOL, info)))
     usual = [u for u in usual if len(u) == end]
     if not usual:  # pickled in a protocol that torch does not use itself
         anatomy.explain(0, end, what, Guard.UNPROTECTED)
         return end
     order = usual[0].index(b"\x88")
-    yield from compare(source, 0, order, [u[:order] for u in usual], what, anatomy=anatomy)
+    yield from compare_with_encodings(source, 0, order, [u[:order] for u in usual], what, anatomy=anatomy)
     unused = "the byte order of the writer, which loaders ignore"
     anatomy.explain(order, min(1, end - order), unused, Guard.UNPROTECTED)
-    yield from compare(source, order + 1, end, [u[order + 1 :] for u in usual], what, anatomy=anatomy)
+    yield from compare_with_encodings(
+        source, order + 1, end, [u[order + 1 :] for u in usual], what, anatomy=anatomy
+    )
     return end
 
 
@@ -157,25 +161,25 @@ def _is_system(info: Any) -> bool:
 def _walk_storages(
     source: Source,
     order: list[str],
-    known: dict[str, Storage],
-    unknown: set[str],
+    storages: dict[str, Storage],
+    damaged: set[str],
     at: int,
     *,
     anatomy: Anatomy,
-) -> Generator[Finding, None, dict[str, Place]]:
-    """Check the storages from ``at`` on, in the order of the list of keys: each an int64 count
-    (THPStorage_writeFileRaw), then its elements. Return their places by key. Raise Damage.
+) -> Generator[Finding, None, dict[str, FileRange]]:
+    """Check the storages from ``at`` on, whose keys are listed in ``order``: each an int64 count
+    (THPStorage_writeFileRaw), then its elements. Return their ranges by key. Raise Damage.
     """
-    places: dict[str, Place] = {}
-    end = at + sum(8 + (known[k].nbytes if k in known else 0) for k in order)
-    if end > source.size and known.keys() >= set(order):
+    ranges: dict[str, FileRange] = {}
+    end = at + sum(8 + (storages[k].nbytes if k in storages else 0) for k in order)
+    if end > source.size and storages.keys() >= set(order):
         why = f"the file has {source.size:,} bytes; its pickles describe {end:,}"
         raise Damage("truncated", why, source.size)
     for key in order:
-        s, title = known.get(key), f"storage {key[:80]!r}"
+        s, title = storages.get(key), f"storage {key[:80]!r}"
         if s is None:
-            if key in unknown:  # reported already; the next storage begins nobody knows where
-                return places
+            if key in damaged:  # reported already; the next storage begins nobody knows where
+                return ranges
             why = f"{title} is in the file, but no tensor refers to it"  # torch.load stops here, too
             raise Damage("extra-storage", why, at, Severity.ERROR)
         if at + 8 > source.size:
@@ -184,22 +188,24 @@ def _walk_storages(
         if count != s.numel:
             why = f"{title} says it has {count:,} elements, its tensors say {s.numel:,}"
             yield finding("storage-size", why, offset=at)
-        places[key] = Place(at + 8, s.nbytes)
+        ranges[key] = FileRange(at + 8, s.nbytes)
         anatomy.explain(at, 8, f"{title}: its number of elements, which its tensors repeat")
         anatomy.explain(at + 8, s.nbytes, f"{title}: the format has no checksum", Guard.UNPROTECTED)
         at += 8 + s.nbytes
     if at < source.size:
         yield finding("trailing-data", f"{source.size - at:,} bytes follow the last storage", offset=at)
-    return places
+    return ranges
 
 
 def _check_tail(source: Source, nbytes: int) -> Iterator[Finding]:
-    """Yield ``zero-tail`` for zeros from a page border in the last storage on: pages never written."""
+    """Yield ``zero-tail`` for zeros from a page border to the end of the last storage, of ``nbytes``."""
     window = min(nbytes, _TAIL, source.size)
     data = source.read(source.size - window, window)
     run = window - len(data.rstrip(b"\0"))
     start = source.size - run
-    at_page = -start % _PAGE < 16  # a value may itself end in zero bytes just before the page
+    at_page = (
+        -start % _PAGE < 16
+    )  # pages never written; a value may itself end in zero bytes just before the page
     if 512 <= run < window and at_page:
         why = f"the last {run:,} bytes are zero, from a page boundary inside the last storage on"
         yield finding("zero-tail", why, offset=start)

@@ -50,22 +50,22 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     yield from _check_end("sys_info", system, stop)
     what = "a pickle of the protocol and the system's type sizes: some of its values are checked"
     anatomy.explain(at, stop - at, what, Guard.UNPROTECTED)
-    places = yield from _walk_storages(source, *ranges["storages"], anatomy)
-    tensors = yield from _walk_tensors(source, *ranges["tensors"], places, anatomy)
+    storages = yield from _walk_storages(source, *ranges["storages"], anatomy)
+    tensors = yield from _walk_tensors(source, *ranges["tensors"], storages, anatomy)
     at, stop = ranges["pickle"]
     what = "the object's pickle: its opcodes and references are checked, not its names and numbers"
     anatomy.explain(at, stop - at, what, Guard.UNPROTECTED)
     pickled = yield from read_judged(source, at, stop, anatomy)
     yield from _check_end("pickle", pickled, stop)
     scalars(pickled.value, anatomy)
-    yield from _check_references(pickled, places, tensors, ranges)
+    yield from _check_references(pickled, storages, tensors, ranges)
     refs = [ref for ref in pickled.persistents if type(ref.pid) is str and ref.pid in tensors]
     stubs = {id(ref): tensors[ref.pid] for ref in refs}
     yield from list_tensors(pickled.value, stubs, anatomy, "")
 
 
 def _check_references(
-    pickled: Pickled, places: Places, tensors: Mapping[str, Tensor], ranges: Mapping[str, tuple[int, int]]
+    pickled: Pickled, storages: Storages, tensors: Mapping[str, Tensor], ranges: Mapping[str, tuple[int, int]]
 ) -> Iterator[Finding]:
     """Yield findings for references to objects not in the file, then for objects that nothing refers to."""
     referred = set[str | None]()
@@ -74,7 +74,7 @@ def _check_references(
             continue
         key = ref.pid if type(ref.pid) is str else None
         referred.add(key)
-        if key is None or (key not in tensors and key not in places):
+        if key is None or (key not in tensors and key not in storages):
             why = f"the pickle refers to {str(key)[:80]!r}, which is neither a tensor nor a storage"
             yield finding("missing-storage", why, offset=ref.offset)
     for key in tensors:
@@ -82,13 +82,14 @@ def _check_references(
             why = f"nothing refers to tensor {key[:80]!r}"
             yield finding("extra-storage", why, offset=ranges["tensors"][0])
     used = referred | {t.storage for t in tensors.values()}
-    for key, storage in places.items():
-        if key not in used and not storage.root:
+    for key, storage in storages.items():
+        if key not in used and not storage.is_root:
             why = f"nothing refers to storage {key[:80]!r}"
             yield finding("extra-storage", why, offset=ranges["storages"][0])
 
 
 def _check_end(name: str, pickled: Pickled, stop: int) -> Iterator[Finding]:
+    """Yield ``trailing-data`` unless member ``name``, which ends at ``stop``, ends with its pickle."""
     if pickled.end != stop:
         why = f"member {name!r} has {stop - pickled.end:,} bytes after its pickle"
         yield finding("trailing-data", why, offset=pickled.end)
@@ -97,8 +98,8 @@ def _check_end(name: str, pickled: Pickled, stop: int) -> Iterator[Finding]:
 def _read_count(
     source: Source, at: int, stop: int, least: int, name: str, *, anatomy: Anatomy
 ) -> Generator[Finding, None, tuple[int, int]]:
-    """Read the pickle of a member's number of items, of at least ``least`` bytes each. Return the number and
-    where the items begin. Raise Damage.
+    """Read the pickle of the number of items in a member, each of at least ``least`` bytes. Return the number
+    and the offset of the first item. Raise Damage.
     """
     pickled = yield from read_judged(source, at, stop, anatomy, first=_SMALL)
     n = pickled.value
@@ -114,7 +115,7 @@ def _is_key(value: Any) -> bool:
 def _read_item(
     source: Source, at: int, stop: int, name: str, anatomy: Anatomy
 ) -> Generator[Finding, None, tuple[tuple[Any, Any, Any], int]]:
-    """Read an item; return (key, location or key of a storage, class), and where it ends. Raise Damage."""
+    """Read an item's pickle (key, location or storage's key, class); return it and its end. Raise Damage."""
     pickled = yield from read_judged(source, at, stop, anatomy, first=_SMALL)
     v = pickled.value
     good = type(v) is tuple and len(v) == 3 and _is_key(v[0]) and type(v[2]) is Global
@@ -124,23 +125,25 @@ def _read_item(
 
 
 class _Storage(NamedTuple):
-    """A storage of the archive; other storages are views of a ``root``."""
+    """A storage of the archive; other storages may be views of it, which makes it a root."""
 
     dtype: str
     offset: int
     nbytes: int
-    root: bool = False
+    is_root: bool = False
 
 
-Places = dict[str, _Storage]
+Storages = dict[str, _Storage]
 """Key of a storage -> the storage."""
 
 
-def _walk_storages(source: Source, at: int, stop: int, anatomy: Anatomy) -> Generator[Finding, None, Places]:
+def _walk_storages(
+    source: Source, at: int, stop: int, anatomy: Anatomy
+) -> Generator[Finding, None, Storages]:
     """Read the member ``storages``: a count; for each storage (key, location, class), an int64 count and the
     elements; then a list of views. Return all storages. Raise Damage.
     """
-    places: Places = {}
+    storages: Storages = {}
     n, end = yield from _read_count(source, at, stop, 20, "storages", anatomy=anatomy)
     anatomy.explain(at, end - at, "member 'storages': a pickle of the number of storages", Guard.UNPROTECTED)
     for _ in range(n):
@@ -156,9 +159,9 @@ def _walk_storages(source: Source, at: int, stop: int, anatomy: Anatomy) -> Gene
         if end > stop:
             why = f"storage {key} says it has {count:,} elements; its member has no room for them"
             raise Damage("storage-size", why, data)
-        if str(key) in places:
+        if str(key) in storages:
             yield finding("bad-header", f"storage {key} is there twice", offset=data)
-        places[str(key)] = _Storage(dtype, data + 8, nbytes)
+        storages[str(key)] = _Storage(dtype, data + 8, nbytes)
         what = f"storage {key}: its number of elements, from which the next one's place follows"
         anatomy.explain(data, 8, what)
         anatomy.explain(data + 8, nbytes, f"storage {key}: the format has no checksum", Guard.UNPROTECTED)
@@ -169,20 +172,20 @@ def _walk_storages(source: Source, at: int, stop: int, anatomy: Anatomy) -> Gene
         if type(view) is not tuple or len(view) != 4 or not all(_is_key(v) for v in view):
             raise Damage("bad-pickle", "the list of storages that are views is damaged", end)
         key, root, start, count = view  # the last two in elements
-        whole = places.get(str(root))
+        whole = storages.get(str(root))
         if whole is None or (start + count) * ITEMSIZE[whole.dtype] > whole.nbytes:
             why = f"storage {key} is a view of storage {root}, which is not there or too small"
             yield finding("tensor-out-of-bounds", why, offset=end)
             continue
         item = ITEMSIZE[whole.dtype]
-        places[str(root)] = whole._replace(root=True)
-        places[str(key)] = _Storage(whole.dtype, whole.offset + start * item, count * item)
+        storages[str(root)] = whole._replace(is_root=True)
+        storages[str(key)] = _Storage(whole.dtype, whole.offset + start * item, count * item)
     yield from _check_end("storages", views, stop)
-    return places
+    return storages
 
 
 def _walk_tensors(
-    source: Source, at: int, stop: int, places: Places, anatomy: Anatomy
+    source: Source, at: int, stop: int, storages: Storages, anatomy: Anatomy
 ) -> Generator[Finding, None, dict[str, Tensor]]:
     """Read the member ``tensors``: a count; for each tensor (key, storage's key, class), dimensions, sizes,
     strides, first element. Return the tensors by key. Raise Damage.
@@ -192,34 +195,34 @@ def _walk_tensors(
     what = "member 'tensors': keys, sizes and strides, checked against the storages' sizes only"
     anatomy.explain(at, stop - at, what, Guard.UNPROTECTED)
     for _ in range(n):
-        (key, storage, _), here = yield from _read_item(source, end, stop, "tensors", anatomy)
+        (key, storage_key, _), begin = yield from _read_item(source, end, stop, "tensors", anatomy)
         # the writer leaves the other four bytes undefined
-        dims = struct.unpack("<i4x", source.read(here, 8))[0] if here + 8 <= stop else -1
-        end = here + 16 + 16 * dims
+        dims = struct.unpack("<i4x", source.read(begin, 8))[0] if begin + 8 <= stop else -1
+        end = begin + 16 + 16 * dims
         if not 0 <= dims <= 64 or end > stop:
-            raise Damage("bad-header", f"tensor {key} says it has {dims} dimensions", here)
-        numbers = struct.unpack(f"<{2 * dims + 1}q", source.read(here + 8, end - here - 8))
-        if str(key) in tensors or str(key) in places:
-            yield finding("duplicate-tensor", f"tensor {key} is there twice", offset=here)
-        if storage is None:  # a tensor that never had elements
+            raise Damage("bad-header", f"tensor {key} says it has {dims} dimensions", begin)
+        numbers = struct.unpack(f"<{2 * dims + 1}q", source.read(begin + 8, end - begin - 8))
+        if str(key) in tensors or str(key) in storages:
+            yield finding("duplicate-tensor", f"tensor {key} is there twice", offset=begin)
+        if storage_key is None:  # a tensor that never had elements
             tensors[str(key)] = Tensor("", "", (), 0)
             continue
-        place = places.get(str(storage))
-        if place is None:
-            why = f"tensor {key} needs storage {str(storage)[:80]!r}, which is not there"
-            yield finding("missing-storage", why, offset=here)
+        storage = storages.get(str(storage_key))
+        if storage is None:
+            why = f"tensor {key} needs storage {str(storage_key)[:80]!r}, which is not there"
+            yield finding("missing-storage", why, offset=begin)
             continue
-        item, shape, stride, first = ITEMSIZE[place.dtype], numbers[:dims], numbers[dims:-1], numbers[-1]
+        item, shape, stride, first = ITEMSIZE[storage.dtype], numbers[:dims], numbers[dims:-1], numbers[-1]
         need = extent(shape, stride, first) * item if min(numbers) >= 0 else _HUGE
         if not dims:  # before 0.4, a tensor without dimensions had no elements
             shape, need = (0,), 0
         nbytes = item * math.prod(shape)
-        if need > place.nbytes or nbytes > _HUGE:
-            why = f"tensor {key} needs {need:,} bytes of storage {storage}, which has {place.nbytes:,}"
-            yield finding("tensor-out-of-bounds", why, offset=here)
+        if need > storage.nbytes or nbytes > _HUGE:
+            why = f"tensor {key} needs {need:,} bytes of storage {storage_key}, which has {storage.nbytes:,}"
+            yield finding("tensor-out-of-bounds", why, offset=begin)
             continue
-        offset = place.offset + first * item
-        tensors[str(key)] = Tensor("", place.dtype, shape, nbytes, offset, str(storage))
+        offset = storage.offset + first * item
+        tensors[str(key)] = Tensor("", storage.dtype, shape, nbytes, offset, str(storage_key))
     if end != stop:
         why = f"member 'tensors' has {stop - end:,} bytes after its last tensor"
         yield finding("trailing-data", why, offset=end)

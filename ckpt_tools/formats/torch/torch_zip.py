@@ -35,7 +35,7 @@ from ckpt_tools.formats.numpy.npy import MAGIC, read_arrays
 from ckpt_tools.formats.pickles.judged import RUNS, read_judged
 from ckpt_tools.formats.torch import torch_legacy
 from ckpt_tools.formats.torch.contents import Contents, read_contents
-from ckpt_tools.formats.torch.tensors import Place, Storage, is_proto, keys_of, legacy_magic
+from ckpt_tools.formats.torch.tensors import FileRange, Storage, is_proto, legacy_magic, list_storage_keys
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import BytesSource, Source
@@ -84,7 +84,6 @@ def _judge_script(source: Source, records: Sequence[Record], anatomy: Anatomy) -
             yield finding("unsafe-pickle", why, offset=r.place)
 
 
-_ZIP = b"PK\3\4"
 PICKLES = (".pkl", ".pickle", ".pt", ".pth")
 _BEGINNING = 1 << 10
 """Bytes of a compressed record that are inflated at a time, to see how it begins."""
@@ -108,6 +107,7 @@ def magic(head: bytes) -> bool:
 
 
 def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """Check an archive's directory, small records, code and pickles against each other. Raise Damage."""
     records = yield from read_zip(source, anatomy, torch=True)
     if not records:
         raise Damage("bad-header", "the archive has no records", 0)
@@ -118,18 +118,18 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
             what = f"record {r.name[:200]!r} lies outside the archive's folder {top[:100]!r}"
             yield finding("bad-header", what, offset=r.header)
     by_name = {r.name.removeprefix(top): r for r in records}
-    trusted = False
+    id_agrees = False
     if NAME in by_name:
-        trusted = yield from serialization_id(source, records, by_name[NAME], top, anatomy)
-    yield from _add_checked_sums(source, records, by_name, trusted, anatomy)
+        id_agrees = yield from check_serialization_id(source, records, by_name[NAME], top, anatomy)
+    yield from _add_checked_sums(source, records, by_name, id_agrees, anatomy)
     yield from _check_small_records(source, by_name, anatomy)
     script = "constants.pkl" in by_name
     if script or "model.json" in by_name:
         yield from _judge_script(source, records, anatomy)
     if script:
-        yield from _check_pickle(source, by_name, "constants.pkl", "constants/", anatomy, script=script)
+        yield from _check_pickle(source, by_name, "constants.pkl", anatomy, script=script)
     if "data.pkl" in by_name:
-        yield from _check_pickle(source, by_name, "data.pkl", "data/", anatomy, script=script)
+        yield from _check_pickle(source, by_name, "data.pkl", anatomy, script=script)
         return
     yield from other_pickles(source, records, anatomy, arrays=True)
     if not by_name.keys().isdisjoint((".data/extern_modules", "extern_modules")):
@@ -185,7 +185,7 @@ def begins(source: Source, record: Record, length: int) -> bytes:
 def judge_inner(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check a file inside another: a zip or legacy file of torch.save, a NumPy array, or a plain pickle."""
     head = source.read(0, min(HEAD, source.size))
-    if head.startswith(_ZIP):
+    if head.startswith(b"PK\3\4"):
         yield from _check(source, anatomy)
     elif head.startswith(MAGIC):
         yield from read_arrays(source, anatomy)
@@ -199,10 +199,10 @@ def judge_inner(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _add_checked_sums(
-    source: Source, records: Sequence[Record], by_name: dict[str, Record], trusted: bool, anatomy: Anatomy
+    source: Source, records: Sequence[Record], by_name: dict[str, Record], id_agrees: bool, anatomy: Anatomy
 ) -> Iterator[Finding]:
-    """Add the stored CRCs to ``anatomy``, but those that torch never computed (set_crc32_options, skip_data);
-    say so. ``trusted``: the serialization id agrees with all CRCs.
+    """Add the stored CRCs to ``anatomy``, and report which torch never computed (set_crc32_options,
+    skip_data). ``id_agrees``: the serialization id agrees with all CRCs.
     """
     skipped: set[Record] = set()
     data = [r for name, r in by_name.items() if name.startswith("data/") and r.size]
@@ -218,7 +218,7 @@ def _add_checked_sums(
         if empty:
             why = "all storages are zero and have no checksum: the file was saved with skip_data"
             yield finding("skeleton", why, offset=data[0].payload)
-        if empty or trusted or len(data) > 1:
+        if empty or id_agrees or len(data) > 1:
             yield finding("not-checksummed", "no storage in this file is protected by a checksum")
             skipped.update(data)
     explained = (by_name.get(NAME), by_name.get("byteorder"))  # their own checks explain them
@@ -259,11 +259,11 @@ def _check_small_records(source: Source, by_name: dict[str, Record], anatomy: An
             yield from _find_unaligned(by_name, int(value), value)
 
 
-def _find_unaligned(by_name: Mapping[str, Record], alignment: int, shown: str) -> Iterator[Finding]:
+def _find_unaligned(by_name: Mapping[str, Record], alignment: int, text: str) -> Iterator[Finding]:
     """Yield findings for storages not aligned as the archive says; only torch's records have flag bit 3."""
     for name, r in by_name.items():
         if name.startswith("data/") and r.flags & 8 and r.payload >= 0 and r.payload % alignment:
-            why = f"record {name[:100]!r} is not aligned to {shown} bytes as the others are"
+            why = f"record {name[:100]!r} is not aligned to {text} bytes as the others are"
             yield finding("odd-header", why, offset=r.payload)
 
 
@@ -277,10 +277,12 @@ def inflate(source: Source, record: Record) -> bytes:
 
 
 def _check_pickle(
-    source: Source, by_name: dict[str, Record], name: str, folder: str, anatomy: Anatomy, *, script: bool
+    source: Source, by_name: dict[str, Record], name: str, anatomy: Anatomy, *, script: bool
 ) -> Iterator[Finding]:
-    """Check a pickle against the records of its storages in ``folder``; add what it has to ``anatomy``."""
-    record = by_name[name]
+    """Check the pickle ``data.pkl`` or ``constants.pkl`` against the records of its storages in ``data/`` or
+    ``constants/``; add its tensors to ``anatomy``. ``script``: it is a TorchScript archive.
+    """
+    record, folder = by_name[name], name.removesuffix(".pkl") + "/"
     if record.method == STORED and record.payload >= 0:
         start, stop, within = record.payload, record.payload + record.stored, source
     else:
@@ -290,44 +292,48 @@ def _check_pickle(
     end = contents.pickled.end
     if end != stop:
         yield finding("trailing-data", f"record {name!r} has {stop - end} bytes after its pickle", offset=end)
-    places = yield from _find_places(contents, by_name, folder)
-    keys = keys_of(contents.pickled)
+    ranges = yield from _find_storage_ranges(contents, by_name, folder)
+    keys = list_storage_keys(contents.pickled)
     for other, r in by_name.items():
         key = other.removeprefix(folder)
         if key == other or key in keys or other.endswith("/"):
             continue
         if not script or folder != "data/" or key.isdigit():  # TorchScript has other files in data/, too
             yield finding("extra-storage", f"no tensor refers to record {other[:100]!r}", offset=r.header)
-    yield from contents.tensors(places, anatomy, "constants" if name == "constants.pkl" else "")
+    yield from contents.add_tensors(ranges, anatomy, "constants" if name == "constants.pkl" else "")
     if name == "data.pkl":
         anatomy.metadata |= contents.scalars.metadata
         anatomy.keys |= contents.scalars.keys
 
 
-def _find_places(
+def _find_storage_ranges(
     contents: Contents, by_name: Mapping[str, Record], folder: str
-) -> Generator[Finding, None, dict[str, Place]]:
-    """Return the places of a pickle's storages by key; yield a finding for each missing or unfit record."""
-    places: dict[str, Place] = {}
-    for s in contents.storages():
+) -> Generator[Finding, None, dict[str, FileRange]]:
+    """Return the ranges of a pickle's storages by key; yield a finding for each missing or unfit record."""
+    ranges: dict[str, FileRange] = {}
+    for s in contents.list_storages():
         if not isinstance(s, Storage):
             yield s
             continue
-        shown, nbytes = repr(folder + s.key[:80]), s.nbytes
+        record_name, nbytes = repr(folder + s.key[:80]), s.nbytes
         r = by_name.get(folder + s.key)
         if r is None:
-            why = f"tensors need storage {s.key[:80]!r}, but there is no record {shown}"
+            why = f"tensors need storage {s.key[:80]!r}, but there is no record {record_name}"
             yield finding("missing-storage", why, offset=s.offset)
             continue
         if r.size != nbytes:
             need = f"its {s.numel:,} elements of {s.dtype} need {nbytes:,}"
-            yield finding("storage-size", f"record {shown} has {r.size:,} bytes, {need}", offset=r.place)
+            yield finding(
+                "storage-size", f"record {record_name} has {r.size:,} bytes, {need}", offset=r.place
+            )
         stored = r.method == STORED
         if not stored and r.size:
             danger = f"torch.load(mmap=True) would take its {r.stored:,} compressed bytes for numbers"
-            yield finding("compressed-storage", f"record {shown} is compressed: {danger}", offset=r.place)
-        places[s.key] = Place(r.payload if stored and r.payload >= 0 else None, r.size)
-    return places
+            yield finding(
+                "compressed-storage", f"record {record_name} is compressed: {danger}", offset=r.place
+            )
+        ranges[s.key] = FileRange(r.payload if stored and r.payload >= 0 else None, r.size)
+    return ranges
 
 
 FORMAT = own_format("torch_zip", magic, limited(_check), loader="torch")
@@ -345,7 +351,7 @@ _REMEMBERED = 1 << 16
 _NAMES = 4096  # the most records whose names are digested if the id has a checksum, which proves the digits
 
 
-def serialization_id(
+def check_serialization_id(
     source: Source, records: Sequence[Record], own: Record, top: str, anatomy: Anatomy
 ) -> Generator[Finding, None, bool]:
     """Compare the digits of the record ``own`` with the other records in the folder ``top``. Return whether
@@ -357,50 +363,50 @@ def serialization_id(
         return False
     others = [r for r in records if r is not own]
     want = int(digits[20:])
-    agrees = _digest([r.crc for r in others if r.size]) == want
-    agrees = agrees or _digest(_find_folded_crcs(source, others)) == want
+    agrees = _fold_hashes([r.crc for r in others if r.size]) == want
+    agrees = agrees or _fold_hashes(_find_digested_crcs(source, others)) == want
     if not agrees:
         why = "the serialization id does not agree with the records' stored checksums"
         yield finding("crc-mismatch", why, offset=own.payload + 20)
-    off = 20  # digits for the names that are not Linux'
+    wrong = 20  # digits for the names that are not Linux'
     if len(others) <= (_NAMES if own.crc else _BUCKETS[-1]):
-        off = yield from _check_names([r.name.removeprefix(top) for r in others], digits[:20], own)
-    guard = Guard.UNPROTECTED if off else Guard.STRUCTURE
+        wrong = yield from _check_name_digits([r.name.removeprefix(top) for r in others], digits[:20], own)
+    guard = Guard.UNPROTECTED if wrong else Guard.STRUCTURE
     anatomy.explain(own.payload, 20, "serialization id: digest of the names", guard)
     anatomy.explain(own.payload + 20, 20, "serialization id: digest of the checksums")
     return agrees
 
 
-def _check_names(names: list[str], digits: bytes, own: Record) -> Generator[Finding, None, int]:
-    """Return how many digits for the names differ from those that Linux writes; yield a finding if any do."""
+def _check_name_digits(names: list[str], digits: bytes, own: Record) -> Generator[Finding, None, int]:
+    """Return how many of the id's 20 ``digits`` for the names are not Linux's; yield a finding if any."""
     small = len(names) <= _NAMES and sum(map(len, names)) <= _REMEMBERED
     right = b"%020d" % (_digest_names if small else _digest_names.__wrapped__)(tuple(names))
-    off = sum(a != b for a, b in zip(right, digits, strict=True)) if right != digits else 0
+    wrong = sum(a != b for a, b in zip(right, digits, strict=True)) if right != digits else 0
     half = "the serialization id's half for the names"
-    if off == 1:  # another system's digits would nearly all differ
+    if wrong == 1:  # another system's digits would nearly all differ
         why = f"{half} has a damaged digit: {right.decode()} is right"
         yield finding("odd-header", why, offset=own.payload)
-    elif off:
+    elif wrong:
         why = f"{half} is not what Linux writes: another system wrote the file, or records were renamed"
         yield finding("odd-header", why, offset=own.payload, severity=Severity.NOTE)
-    return off
+    return wrong
 
 
 @lru_cache(8)
 def _digest_names(names: tuple[str, ...]) -> int:
-    """Return the digest of the names that Linux writes."""
-    return _digest(in_order([name_hash(name.encode("utf-8", "surrogateescape")) for name in names]))
+    """Return the digest of records' names in the serialization id that Linux writes."""
+    return _fold_hashes(order_hashes([hash_name(n.encode("utf-8", "surrogateescape")) for n in names]))
 
 
-def _digest(values: Iterable[int]) -> int:
-    """Fold hashes or CRCs, in their order, into 64 bits."""
+def _fold_hashes(values: Iterable[int]) -> int:
+    """Fold hashes or CRCs, in their order, into 64 bits, as torch's serialization id does."""
     out = 0
     for v in values:
         out ^= (v + 0x9E3779B9 + (out << 6) + (out >> 2)) & _MASK
     return out
 
 
-def _find_folded_crcs(source: Source, records: Sequence[Record]) -> Iterator[int]:
+def _find_digested_crcs(source: Source, records: Sequence[Record]) -> Iterator[int]:
     """Yield the CRCs that the writer digests: also false ones, in payloads that look like a descriptor."""
     for r in records:
         if r.stored >= 8 and r.payload >= 0:
@@ -411,7 +417,7 @@ def _find_folded_crcs(source: Source, records: Sequence[Record]) -> Iterator[int
             yield r.crc
 
 
-def name_hash(data: bytes) -> int:
+def hash_name(data: bytes) -> int:
     """Return the MurmurHash64A of a name with the seed of libstdc++ (hash_bytes.cc)."""
     out, whole = _SEED ^ (len(data) * _MULTIPLIER & _MASK), len(data) & ~7
     for i in range(0, whole, 8):
@@ -423,28 +429,28 @@ def name_hash(data: bytes) -> int:
     return out ^ out >> 47
 
 
-def in_order(hashes: Sequence[int]) -> Iterator[int]:
+def order_hashes(hashes: Sequence[int]) -> Iterator[int]:
     """Yield hashes in the order of an unordered_set (libstdc++, hashtable.h): a node goes to the front of its
     bucket, or of the list if the bucket is empty. Growing moves all nodes, in the list's order, by this rule.
     """
     end = len(hashes)  # stands for the list's head: the node before the first
     after = [end] * (end + 1)  # node -> next node; the head again at the list's end
     before: dict[int, int] = {}  # bucket -> the node before its first one
-    n = 1
+    buckets = 1
 
     def put(node: int) -> None:
-        bucket = hashes[node] % n
+        bucket = hashes[node] % buckets
         at = before.get(bucket, end)
         if bucket not in before:
             before[bucket] = end
             if after[end] != end:
-                before[hashes[after[end]] % n] = node
+                before[hashes[after[end]] % buckets] = node
         after[node], after[at] = after[at], node
 
     sizes = iter(_BUCKETS)
     for node in range(end):
-        if node >= n:
-            n = next(b for b in sizes if b > node)
+        if node >= buckets:
+            buckets = next(n for n in sizes if n > node)
             first, after[end] = after[end], end
             before.clear()
             while first != end:
