@@ -9,7 +9,7 @@ from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpt_tools.formats.common.zeros import MANY, PAGE, joined, lost_pages, zero_pages
+from ckpt_tools.formats.common.zeros import MANY, PAGE, find_zero_pages, join_runs, lost_pages
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Tensor
 from ckpt_tools.storage import BytesSource
@@ -18,7 +18,7 @@ np: Any = pytest.importorskip("numpy")
 
 
 def found(data: bytes, *tensors: Tensor) -> list[Finding]:
-    return list(lost_pages(BytesSource(data), tensors, zero_pages(0, memoryview(data))))
+    return list(lost_pages(BytesSource(data), tensors, find_zero_pages(0, memoryview(data))))
 
 
 def normal(*shape: int) -> Any:
@@ -106,9 +106,13 @@ def test_pages_are_found_however_the_bytes_are_cut(kinds: list[bytes], shift: in
     """Whole pages of zeros, as far as each piece holds them whole; all of them when the pieces are pages."""
     data = b"".join(k * PAGE for k in kinds)
     runs = [(i * PAGE, (i + 1) * PAGE) for i, k in enumerate(kinds) if k == b"\0"]
-    assert list(zero_pages(0, memoryview(data))) == joined(runs)
-    assert list(zero_pages(shift, memoryview(data)[shift:])) == joined(r for r in runs if r[0] >= shift)
-    pieces = [r for at in range(0, len(data), step) for r in zero_pages(at, memoryview(data)[at : at + step])]
+    assert list(find_zero_pages(0, memoryview(data))) == join_runs(runs)
+    assert list(find_zero_pages(shift, memoryview(data)[shift:])) == join_runs(
+        r for r in runs if r[0] >= shift
+    )
+    pieces = [
+        r for at in range(0, len(data), step) for r in find_zero_pages(at, memoryview(data)[at : at + step])
+    ]
     assert all(data[a:b] == bytes(b - a) and a % PAGE == b % PAGE == 0 for a, b in pieces)
     if step % PAGE == 0:
-        assert joined(pieces) == joined(runs)
+        assert join_runs(pieces) == join_runs(runs)

@@ -82,14 +82,14 @@ def missing(scheme: Scheme) -> str:
 
 @lru_cache(maxsize=64)
 def _find_first_counter(scheme: Scheme, iv: bytes) -> int:
-    """Return the counter for the first cipher block of a GCM message."""
+    """Return the counter that encrypts the first cipher block of a GCM message (NIST SP 800-38D: J0 + 1)."""
     cipher, modes, algorithm = _load_cipher(scheme)
     stream = cipher(algorithm, modes.GCM(iv[: scheme.nonce])).encryptor().update(bytes(UNIT))
     return int.from_bytes(cipher(algorithm, modes.ECB()).decryptor().update(stream), "big")
 
 
 def decrypt(source: Source, scheme: Scheme, block: Block, offset: int, length: int) -> bytes:
-    """Return ``length`` bytes of plaintext and padding from ``offset`` of a block; read 47 more at most."""
+    """Return ``length`` bytes of plaintext and padding from ``offset`` in a block; read 47 more at most."""
     first, stop = offset // UNIT, min(block.size, -(-(offset + length) // UNIT) * UNIT)
     at, plain = first * UNIT, b""
     cipher, modes, algorithm = _load_cipher(scheme)
@@ -132,7 +132,7 @@ class Decrypted:
         return self.source.bytes_read
 
     def place(self, offset: int) -> int:
-        """Return the file offset of the ciphertext of a plaintext byte."""
+        """Return the file offset of the ciphertext of the plaintext byte at ``offset``."""
         i = min(bisect_right(self.starts, offset) - 1, len(self.blocks) - 1)
         return self.blocks[i].at + offset - self.starts[i]
 

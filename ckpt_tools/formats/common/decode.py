@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from ckpt_tools.checksum import Extent, Sum
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage
-from ckpt_tools.formats.common.zstd import stream
+from ckpt_tools.formats.common.zstd import make_stream_decoder
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.storage import Source
 
@@ -84,7 +84,7 @@ class _Decoding:
         return _GOOD if open_ended or whole else b""
 
 
-def decode(decoder: Any, raw: bytes, piece: int) -> Iterator[bytes]:
+def decode_pieces(decoder: Any, raw: bytes, piece: int) -> Iterator[bytes]:
     """Yield the decoded bytes of ``raw`` in pieces; zlib hands back the rest of its input, others keep it."""
     more = True
     while more:
@@ -99,7 +99,7 @@ def _make_decoder(codec: str, write: _Write) -> _Decoder:
     """Return a decoder of a codec that writes to ``write`` and refuses bytes behind the end of the data."""
     if codec == "zstd":
         file = SimpleNamespace(write=write)  # as much of a file as zstandard's stream writer uses
-        return stream(file, _PIECE), lambda: True  # zstd.walk() has checked the end of the frame
+        return make_stream_decoder(file, _PIECE), lambda: True  # zstd.walk() has checked the end of the frame
     if codec == "bz2":
         import bz2
 
@@ -110,7 +110,7 @@ def _make_decoder(codec: str, write: _Write) -> _Decoder:
     def push(data: Any) -> None:
         if data and decoder.eof:
             raise _TooMuch
-        for out in decode(decoder, bytes(data), _PIECE):
+        for out in decode_pieces(decoder, bytes(data), _PIECE):
             write(out)
         if decoder.unused_data:
             raise _TooMuch

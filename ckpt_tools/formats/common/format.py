@@ -192,11 +192,12 @@ def own_format(
 
 @cache
 def _read_family(family: str) -> dict[str, Any]:
+    """Return the table of a family of formats: what each protects, its limits and its reference, by name."""
     return read_table(f"ckpt_tools.formats.{family}", "formats.toml")
 
 
 def structure(source: Source, anatomy: Anatomy, check: Check) -> Iterator[Finding]:
-    """Run a check, and yield the finding of Damage as well."""
+    """Run a check of a file's structure; if it raises Damage, yield the finding of that as well."""
     try:
         yield from check(source, anatomy)
     except Damage as e:

@@ -41,18 +41,18 @@ def find_held(path: str, format_name: str, anatomy: Anatomy, findings: Iterable[
 
 
 def _is_model(name: str, tensors: Sequence[Tensor], findings: Iterable[Finding]) -> bool:
-    """Return True for a pickle that is a whole model, an object of a class, by its name and findings."""
+    """Return whether a pickle is a whole model, an object of a class, by its file's name and findings."""
     classes = not tensors and any(f.code in _CLASSES for f in findings)
     return name.endswith(".joblib") or (classes and name.endswith(".pkl"))
 
 
 def _are_weights(tensors: Sequence[Tensor]) -> bool:
-    """Return True if tensors are a network's weights; a single number is not: it is SAC's temperature."""
+    """Return whether tensors are a network's weights; a lone number is not: it is SAC's temperature."""
     return any(map(_is_weight, tensors)) and (len(tensors) > 1 or bool(tensors[0].shape))
 
 
 def _is_of_mlx(tensors: Iterable[Tensor]) -> bool:
-    """Return True for an optimizer's arrays in MLX: a counter, and states whose names end in a letter."""
+    """Return whether tensors are an optimizer's in MLX: a counter, and states whose names end in a letter."""
     names = {t.name for t in tensors}
     has_counter = not names.isdisjoint(_MLX_COUNTERS) and len(names) > 1
     return has_counter and all(n in _MLX_COUNTERS or n.endswith((".m", ".v", ".u")) for n in names)
@@ -71,9 +71,9 @@ def find_state(files: Sequence[tuple[str, Report]]) -> str:
     reports = [report for _, report in files]
     if any(r.held.trained for r in reports):
         return "resumable"
-    named = all(r.format in _OF_NAMED_TENSORS for r in reports if r.tensors)
+    names_tell = all(r.format in _OF_NAMED_TENSORS for r in reports if r.tensors)
     only_model = {role for role, _ in files} <= {"model", "index", "config"}
     for r in reports:  # an optimizer's state, or its settings, as MindSpore saves them
         optimizer = r.held.optimizer or not r.metadata.keys().isdisjoint(("learning_rate", "global_step"))
         only_model = only_model and not optimizer
-    return "weights-only" if named and only_model and any(r.held.weights for r in reports) else ""
+    return "weights-only" if names_tell and only_model and any(r.held.weights for r in reports) else ""

@@ -49,16 +49,15 @@ class Text(NamedTuple):
 
 
 def _find_brackets(data: bytes) -> bytes:
-    """Return the brackets outside strings. First remove escapes, so that each quote is the border of a
-    string, then strings without brackets; then each second piece is a string. In blocks, as each piece costs
-    memory.
+    """Return the brackets of JSON text outside its strings: without escapes, each quote is the border of a
+    string, and each second piece between quotes is a string. In blocks, as each piece costs memory.
     """
     clean = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NOT_BRACKETS).replace(b'""', b"")
-    out, inside = list[bytes](), 0
+    out, in_string = list[bytes](), 0
     for at in range(0, len(clean), _BLOCK):
         pieces = clean[at : at + _BLOCK].split(b'"')
-        out.append(b"".join(pieces[inside::2]))
-        inside ^= (len(pieces) - 1) & 1
+        out.append(b"".join(pieces[in_string::2]))
+        in_string ^= (len(pieces) - 1) & 1
     return b"".join(out)
 
 
@@ -88,21 +87,21 @@ def _read_integer(digits: str) -> int:
 
 def _describe_error(e: JSONDecodeError, text: str) -> Damage:
     """Return the Damage for an error of Python's reader: cut short, trailing data, zeros, or no JSON."""
-    rest = text[e.pos :].strip(" \t\r\n")
+    unread = text[e.pos :].strip(" \t\r\n")
     at, size = len(text[: e.pos].encode()), len(text.encode())
-    unfinished = rest in ("", "-") or any(word.startswith(rest) for word in _LITERALS)
+    unfinished = unread in ("", "-") or any(word.startswith(unread) for word in _LITERALS)
     escape = e.msg.startswith("Invalid \\") and len(text) - e.pos < 8
     if unfinished or escape or e.msg.startswith("Unterminated string"):
-        size = size if rest else at
+        size = size if unread else at
         return Damage("truncated", f"the JSON text ends at byte {size} in the middle ({e.msg[:80]})", size)
-    only_zeros = not rest.strip("\0")
+    only_zeros = not unread.strip("\0")
     if e.msg == "Extra data":
         what = "zero bytes" if only_zeros else "bytes"
         return Damage("trailing-data", f"{size - at} {what} follow the end of the JSON value", at)
     if only_zeros:
         why = f"zero bytes from byte {at} to the end, in the middle of the JSON text"
         return Damage("bad-header", why, at)
-    return Damage("bad-header", f"not JSON: {e.msg[:80]} ({rest[:20]!r})", at)
+    return Damage("bad-header", f"not JSON: {e.msg[:80]} ({unread[:20]!r})", at)
 
 
 def opens_object(head: bytes) -> bool:
@@ -166,12 +165,12 @@ def parse(data: bytes, found: list[Finding]) -> object:
 
 
 def mapping(value: object) -> Mapping[str, object]:
-    """Return the value if it is an object, else an empty one."""
+    """Return a JSON value if it is an object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def sequence(value: object) -> Sequence[object]:
-    """Return the value if it is an array, else an empty one."""
+    """Return a JSON value if it is an array, else an empty one."""
     return value if isinstance(value, list) else ()
 
 
@@ -200,7 +199,8 @@ def _make_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _read_whole_number(text: str) -> int | float:
-    return -0.0 if text == "-0" else int(text)  # as a float "-0" is no valid count
+    """Return a JSON number without a fraction: "-0" as a float, which is no valid count."""
+    return -0.0 if text == "-0" else int(text)
 
 
 class Span(NamedTuple):
@@ -241,6 +241,7 @@ class Cursor:
         return self.byte(self.at)
 
     def bad(self, why: str) -> Damage:
+        """Return the error ``bad-header`` at the cursor's file offset."""
         return Damage("bad-header", why, self.offset)
 
     def mark(self, start: int, stop: int, what: str, *, summed: bool = False) -> None:
@@ -249,7 +250,7 @@ class Cursor:
             self.free.append(Span(start, stop, what, summed))
 
     def explain(self, anatomy: Anatomy, what: str) -> None:
-        """Explain the text's bytes to ``anatomy``: ``free`` spans are unprotected, all others structure."""
+        """Map the text's bytes in ``anatomy``: spans in ``free`` are unprotected, all others structure."""
         if not self.mapped:
             return
         if "\t" in self.text or "\r" in self.text:  # one bit apart; writers use neither
@@ -275,7 +276,7 @@ class Cursor:
                     self.free.append(Span(at, at + 1, why))
 
     def token(self, wanted: str) -> str:
-        """Move behind the next character that is not blank, and return it. Raise Damage if not ``wanted``."""
+        """Move behind the next character that is not blank, one of ``wanted``; return it. Raise Damage."""
         at = _BLANK.match(self.text, self.at).end()  # type: ignore[union-attr]  # it matches everywhere
         self.at, found = at, self.text[at : at + 1]
         if not found or found not in wanted:
@@ -284,7 +285,7 @@ class Cursor:
         return found
 
     def string(self, *, key: bool = False) -> str:
-        """Read the JSON string at the cursor. Raise Damage."""
+        """Read the JSON string at the cursor; if it is a ``key``, note where it begins. Raise Damage."""
         self.token('"')
         if key:
             self.key = self.at - 1
@@ -312,7 +313,7 @@ class Cursor:
             more = self.token(",}")
 
     def entry(self, name: str) -> dict[str, Any]:
-        """Read a tensor's description, which ends at the first closing brace, or at a later one."""
+        """Read the object that describes tensor ``name``; it ends at the first "}" or later. Raise Damage."""
         self.token("{")
         self.at -= 1
         self.value = self.at

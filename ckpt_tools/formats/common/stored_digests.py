@@ -32,7 +32,7 @@ LENGTHS |= {"blake2b": 64, "blake3": 32, "git-sha1": 20}
 
 
 def read_digest(algorithm: object, text: object) -> Digest | None:
-    """Return the digest in hexadecimal ``text``, None for an unknown algorithm or another length."""
+    """Return the Digest of a ``text`` in hexadecimal, None for an unknown algorithm or another length."""
     if not isinstance(algorithm, str) or not isinstance(text, str) or algorithm not in LENGTHS:
         return None
     fits = len(text) == 2 * LENGTHS[algorithm] and not text.strip("0123456789abcdefABCDEF")
@@ -51,7 +51,7 @@ def needs_blake3(count: int) -> Finding:
 
 
 def make_digest(digest: Digest, size: int) -> Hash:
-    """Return a new hash object for a file of ``size`` bytes."""
+    """Return a new hash object of a digest's algorithm, for a file of ``size`` bytes."""
     if digest.algorithm == "git-sha1":
         return hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
     if digest.algorithm == "blake2b":
@@ -67,7 +67,7 @@ def claim(
     of: str, by: str, name: str, digests: Sequence[Digest], *, size: int = -1, optional: bool = False
 ) -> Claim:
     """Return the claim of the manifest ``by``, in format ``of``, on a file: digests, size in bytes or -1."""
-    check = partial(compare, by=by, digests=tuple(digests), size=size)
+    check = partial(check_claim, by=by, digests=tuple(digests), size=size)
     empty = any(can_compare(d.algorithm) and d.value == make_digest(d, 0).digest() for d in digests)
     # an empty file is whole by its digest, unless its name says a format: then that format checks it
     whole = empty and not names.known(name.rpartition("/")[2])
@@ -77,15 +77,15 @@ def claim(
 def whole_digests(of: Claim) -> dict[str, bytes]:
     """Return a manifest's digests of a whole file by their algorithms; {} for claims of other kinds."""
     check = of.check
-    if not isinstance(check, partial) or check.func is not compare:
+    if not isinstance(check, partial) or check.func is not check_claim:
         return {}
     return {d.algorithm: d.value for d in check.keywords["digests"] if (d.start, d.end) == (0, -1)}
 
 
-def compare(
+def check_claim(
     source: Source, anatomy: Anatomy, by: str, digests: tuple[Digest, ...], size: int
 ) -> Iterator[Finding]:
-    """Check a claim: yield findings for the size, and add the digests to ``anatomy.sums`` for later."""
+    """Yield a finding unless the file has ``size`` bytes; add the digests to ``anatomy.sums`` for later."""
     if 0 <= size != source.size:
         code, more = ("truncated", "fewer") if source.size < size else ("trailing-data", "more")
         why = f"{source.size:,} bytes, {more} than the {size:,} that {by} gives"

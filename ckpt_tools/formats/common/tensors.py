@@ -87,7 +87,7 @@ def scalar(raw: bytes, dtype: str) -> Scalar:
 
 
 def remember(metadata: dict[str, Scalar], name: str, value: Scalar) -> None:
-    """Add a scalar to ``metadata`` if it is in PROGRESS or there is room, but no long text."""
+    """Add a scalar to ``metadata`` if it says how far training was or there is room, but no long text."""
     if isinstance(value, str) and len(value) > MAX_TEXT:
         return
     if name in PROGRESS or len(metadata) < MAX_SCALARS:
@@ -124,7 +124,7 @@ def zero_tail(source: Source, tensors: Sequence[Tensor], start: int) -> Finding 
 
 
 def _cuts_row(t: Tensor, at: int) -> bool:
-    """Return whether a file offset lies inside a row of a matrix."""
+    """Return whether a file offset lies inside a row of a matrix, not at its border."""
     if t.offset is None or not t.offset < at < t.offset + t.nbytes or len(t.shape) < 2:
         return False
     return (at - t.offset) % (t.nbytes // t.shape[0]) != 0
@@ -195,14 +195,14 @@ def _find_overlap(boxes: Sequence[Box], members: list[int], dimensions: list[int
 def _find_cells(
     boxes: Sequence[Box], group: list[int], dims: list[int], regular: list[int]
 ) -> list[tuple[list[int], list[int]]]:
-    """Return cells: the boxes with equal extents in all regular dimensions (boxes of different cells cannot
-    overlap), each with the dimensions left to compare.
+    """Group boxes by equal extents in all ``regular`` dimensions: boxes of different groups cannot overlap.
+    Return each group with the dimensions left to compare.
     """
     cells = defaultdict[tuple[int, ...], list[int]](list)
     for i in group:
         cells[tuple(boxes[i].start[d] for d in regular)].append(i)
-    rest = [d for d in dims if d not in regular]
-    return [(cell, rest) for cell in cells.values()]
+    others = [d for d in dims if d not in regular]
+    return [(cell, others) for cell in cells.values()]
 
 
 class _Runs(NamedTuple):
@@ -216,6 +216,7 @@ class _Runs(NamedTuple):
 
 
 def _find_runs(boxes: Sequence[Box], group: list[int], d: int) -> _Runs:
+    """Return how the boxes of a group, given by their indices, lie along dimension ``d``."""
     order = sorted(group, key=lambda i: (boxes[i].start[d], boxes[i].stop[d]))
     groups: list[list[int]] = []
     regular, touching, end, last = True, -1, -1, (-1, -1)
@@ -232,7 +233,7 @@ def _find_runs(boxes: Sequence[Box], group: list[int], d: int) -> _Runs:
 
 
 def _find_pair(boxes: Sequence[Box], group: list[int], dims: list[int]) -> int | None:
-    """Return the first box that overlaps an earlier one of the group, None if no two overlap."""
+    """Return the index of the first box that overlaps an earlier one of the group, None if no two do."""
     for n, i in enumerate(group):
         a = boxes[i]
         for b in (boxes[j] for j in group[:n]):
@@ -274,7 +275,7 @@ KINDS |= {"complex64": KINDS["float32"], "complex128": KINDS["float64"]}
 
 
 def value(pattern: int, kind: Kind) -> float:
-    """Return the number that a bit pattern stands for, which must be finite."""
+    """Return the number that a bit pattern of a type of float stands for, which must be finite."""
     sign = pattern >> (8 * kind.width - 1)
     magnitude = pattern & ((1 << (8 * kind.width - 1)) - 1)
     exponent, fraction = magnitude >> kind.mantissa, magnitude & ((1 << kind.mantissa) - 1)
@@ -285,7 +286,7 @@ def value(pattern: int, kind: Kind) -> float:
 
 
 def chosen(kind: Kind) -> set[int]:
-    """Return magnitude patterns that programs write on purpose: types' largest (and parts), d * 10**k."""
+    """Return bit patterns of numbers that programs write on purpose: the largest (and parts), d * 10**k."""
     kinds = [KINDS[n] for n in ("float64", "float32", "bfloat16", "float16")]
     largest = [value(k.special - 1, k) for k in kinds]
     digits = range(1, 10) if kind.width > 2 else (1,)  # of the few numbers in two bytes, too many are round

@@ -39,18 +39,17 @@ def is_weight(t: Tensor) -> bool:
 
 
 def zero_tensors(source: Source, tensors: Sequence[Tensor], *, every: bool = True) -> Iterator[Tensor]:
-    """Yield the tensors of more than one number if all of these are zero; else, if ``every`` tensor is to be
-    looked at, zero weights with two axes or more. Of most tensors only the first bytes are read. Raise
-    OSError.
+    """Yield the tensors of more than one number if all of these are zero; else, if ``every``, zero weights of
+    two dimensions or more. Of most tensors only the first bytes are read. Raise OSError.
     """
     several = [t for t in tensors if prod(t.shape) > 1]
-    placed = _find_in_one_run(several, source.size)
-    nonzero = next((t for t in placed if not _is_zero(source, t)), None)
+    located = _find_in_one_run(several, source.size)
+    nonzero = next((t for t in located if not _is_zero(source, t)), None)
     if nonzero is not None:
-        others = [t for t in placed if len(t.shape) > 1 and t is not nonzero and t.dtype in KINDS]
+        others = [t for t in located if len(t.shape) > 1 and t is not nonzero and t.dtype in KINDS]
         yield from all_zeros(source, filter(is_weight, others if every else ()))
-    elif len(placed) == len(several) and any(t.dtype in KINDS for t in placed):
-        yield from placed
+    elif len(located) == len(several) and any(t.dtype in KINDS for t in located):
+        yield from located
 
 
 def all_zeros(source: Source, tensors: Iterable[Tensor]) -> Iterator[Tensor]:
@@ -59,12 +58,13 @@ def all_zeros(source: Source, tensors: Iterable[Tensor]) -> Iterator[Tensor]:
 
 
 def _find_in_one_run(tensors: Iterable[Tensor], size: int) -> list[Tensor]:
-    """Return the tensors whose bytes lie without gaps in the first ``size`` bytes of a file."""
+    """Return the tensors whose bytes lie without gaps in a file of ``size`` bytes."""
     found = [t for t in tensors if t.offset is not None and not t.pieces]
     return [t for t in found if (t.offset or 0) + t.nbytes <= size]
 
 
 def _is_zero(source: Source, t: Tensor) -> bool:
+    """Return whether all bytes of a tensor are zero; read it up to the first other byte. Raise OSError."""
     at, step = t.offset or 0, _FIRST
     end = at + t.nbytes
     while at < end:
@@ -85,8 +85,8 @@ _ZEROS = bytes(PAGE)
 _WIDTHS = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "complex64": 8, "complex128": 16}
 
 
-def zero_pages(offset: int, data: memoryview) -> Iterator[tuple[int, int]]:
-    """Yield (start, stop) in the file of each run of zero pages in ``data``, which lies at ``offset``."""
+def find_zero_pages(offset: int, data: memoryview) -> Iterator[tuple[int, int]]:
+    """Yield file offsets (start, stop) of each run of zero pages in ``data``, which lies at ``offset``."""
     first = -offset % PAGE
     count = (len(data) - first) // PAGE
     if count < 1:
@@ -111,17 +111,17 @@ def zero_pages(offset: int, data: memoryview) -> Iterator[tuple[int, int]]:
 
 
 def watching(runs: list[tuple[int, int]]) -> Watch:
-    """Return a function that adds the zero pages in data to ``runs``, unless these are too many."""
+    """Return a function that adds the runs of zero pages in data to ``runs``, unless these are too many."""
 
     def watch(offset: int, data: memoryview | bytes) -> None:
         if len(runs) < MOST:
-            runs.extend(zero_pages(offset, memoryview(data)))
+            runs.extend(find_zero_pages(offset, memoryview(data)))
 
     return watch
 
 
-def joined(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the runs in file order, with touching runs joined."""
+def join_runs(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return runs (start, stop) in file order, with touching runs joined."""
     out: list[tuple[int, int]] = []
     for start, stop in sorted(runs):
         if out and start <= out[-1][1]:
@@ -134,12 +134,12 @@ def joined(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 def lost_pages(
     source: Source, tensors: Sequence[Tensor], runs: Iterable[tuple[int, int]]
 ) -> Iterator[Finding]:
-    """Yield ``zero-pages`` for runs of zero pages that no writer leaves; read two pages for each."""
-    placed = sorted([t for t in tensors if t.offset is not None and t.nbytes], key=attrgetter("offset"))
-    starts = [t.offset or 0 for t in placed]
+    """Yield ``zero-pages`` for runs of zero pages between numbers of a row; read two pages for each."""
+    located = sorted([t for t in tensors if t.offset is not None and t.nbytes], key=attrgetter("offset"))
+    starts = [t.offset or 0 for t in located]
     found: dict[str, list[tuple[int, int]]] = {}
-    for start, stop in joined(runs)[:MOST]:
-        left, right = _find_tensor_across(placed, starts, start), _find_tensor_across(placed, starts, stop)
+    for start, stop in join_runs(runs)[:MOST]:
+        left, right = _find_tensor_across(located, starts, start), _find_tensor_across(located, starts, stop)
         if left is None or right is None or not _are_rows_cut(left, start, right, stop):
             continue
         if _is_dense(source, left, start, left=True) and _is_dense(source, right, stop, left=False):
@@ -154,16 +154,16 @@ def lost_pages(
 
 
 def _are_rows_cut(left: Tensor, start: int, right: Tensor, stop: int) -> bool:
-    """Return whether zeros from ``start`` to ``stop`` cut rows at both ends, one of them a matrix's."""
+    """Return whether zeros from ``start`` to ``stop`` cut a row at both ends, one of them in a matrix."""
     if len(left.shape) < 2 and len(right.shape) < 2:
         return False
     return _is_inside_row(left, start) and _is_inside_row(right, stop)
 
 
-def _find_tensor_across(placed: Sequence[Tensor], starts: Sequence[int], edge: int) -> Tensor | None:
+def _find_tensor_across(located: Sequence[Tensor], starts: Sequence[int], edge: int) -> Tensor | None:
     """Return the tensor that has bytes on both sides of the offset ``edge``, None if there is none."""
     i = bisect_right(starts, edge - 1) - 1
-    t = placed[i] if i >= 0 else None
+    t = located[i] if i >= 0 else None
     return t if t is not None and (t.offset or 0) + t.nbytes > edge else None
 
 
@@ -174,7 +174,9 @@ def _is_inside_row(t: Tensor, edge: int) -> bool:
 
 
 def _is_dense(source: Source, t: Tensor, edge: int, *, left: bool) -> bool:
-    """Return whether ``t``'s number beside the run is not zero, nor over one in 64 on the page beyond."""
+    """Return whether, on the page ``left`` (or right) of ``edge``, the tensor's nearest number is not zero,
+    and at most one in 64 is.
+    """
     width, offset = _WIDTHS[t.dtype], t.offset or 0
     low, high = (max(edge - PAGE, offset), edge) if left else (edge, min(edge + PAGE, offset + t.nbytes))
     data = source.read(low, high - low)

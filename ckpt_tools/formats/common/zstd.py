@@ -28,12 +28,13 @@ def have_zstd() -> bool:
 
 
 def needs_zstd(offset: int, what: str) -> Finding:
+    """Return the finding that ``what``, at a file offset, is not decoded: the package is not installed."""
     why = f"{what} cannot be decoded without zstandard: pip install zstandard"
     return finding("needs-extra", why, offset=offset)
 
 
-def stream(sink: Any, piece: int) -> Callable[[Any], object]:
-    """Return a function that decodes compressed bytes into ``sink``, and raises ZstdError."""
+def make_stream_decoder(sink: Any, piece: int) -> Callable[[Any], object]:
+    """Return a function that decodes the bytes given to it into the file ``sink``, and raises ZstdError."""
     import zstandard
 
     decoder = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW)
@@ -42,8 +43,8 @@ def stream(sink: Any, piece: int) -> Callable[[Any], object]:
 
 
 def _read_header(source: Source, offset: int, length: int) -> tuple[int, int | None, int, bool]:
-    """Return the bytes of a frame header, the content's size or None, the bytes of history, and whether the
-    frame ends in a checksum. Raise Damage.
+    """Return the bytes of a frame header, the decoded size or None, the bytes of history (window) that a
+    decoder needs, and whether the frame ends in a checksum. Raise Damage.
     """
     head = source.read(offset, min(18, length))
     if head[:4] != MAGIC[: len(head)]:
@@ -52,19 +53,19 @@ def _read_header(source: Source, offset: int, length: int) -> tuple[int, int | N
     if len(head) < 6:
         raise Damage("truncated", f"a zstd frame of {length} bytes", offset + length)
     flags = head[4]
-    single = flags >> 5 & 1
+    single_segment = flags >> 5 & 1
     if flags & 0b1000:
         raise Damage("bad-header", "a reserved bit of the zstd frame header is set", offset + 4)
-    width = (single, 2, 4, 8)[flags >> 6]
-    named = (0, 1, 2, 4)[flags & 3]
-    end = 5 + (not single) + named + width
+    width = (single_segment, 2, 4, 8)[flags >> 6]
+    dictionary_bytes = (0, 1, 2, 4)[flags & 3]
+    end = 5 + (not single_segment) + dictionary_bytes + width
     if len(head) < end:
         raise Damage("truncated", f"a zstd frame of {length} bytes, shorter than its header", offset + length)
-    if any(head[end - width - named : end - width]):
+    if any(head[end - width - dictionary_bytes : end - width]):
         raise Damage("bad-header", "a zstd frame that needs a dictionary", offset + 5)
     size = int.from_bytes(head[end - width : end], "little") + (256 if width == 2 else 0) if width else None
     base = 1 << 10 + (head[5] >> 3)
-    window = (size or 0) if single else base + (base >> 3) * (head[5] & 7)
+    window = (size or 0) if single_segment else base + (base >> 3) * (head[5] & 7)
     return end, size, window, bool(flags & 4)
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.decode import decode
+from ckpt_tools.formats.common.decode import decode_pieces
 from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, own_format, structure
 from ckpt_tools.formats.pickles.judged import judge_without_joblib
 from ckpt_tools.formats.pickles.pickle_plain import magic as is_pickle
@@ -76,7 +76,7 @@ class _Decoding:
                 self.damage = Damage("truncated", f"the {self.codec.name} data has no end", self.at)
                 return
             try:
-                yield from decode(decoder, raw, _PIECE)
+                yield from decode_pieces(decoder, raw, _PIECE)
             except (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError) as e:
                 why = f"the {self.codec.name} data does not decode: {e}"
                 self.damage = Damage("bad-compression", why, self.at)
