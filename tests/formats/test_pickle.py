@@ -26,7 +26,7 @@ from ckpt_tools.formats import BY_NAME, Anatomy, Damage
 from ckpt_tools.formats.pickles import machine
 from ckpt_tools.formats.pickles.globals import ALLOWED, verdict
 from ckpt_tools.formats.pickles.reader import read_pickle
-from ckpt_tools.formats.pickles.scalars import members, scalars
+from ckpt_tools.formats.pickles.scalars import find_members, scalars
 from ckpt_tools.formats.pickles.stubs import Call, Dict, Global, Key, NeedMore, Persistent
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.report import Scalar
@@ -99,7 +99,7 @@ def test_stubs(protocol: int) -> None:
         "frozen": {1, 2},
     }  # fmt: skip
     assert {key: got[key] for key in told} == told
-    assert got["deque"].items == [1, 2] and members(got["namespace"]) == {"world_size": 8}
+    assert got["deque"].items == [1, 2] and find_members(got["namespace"]) == {"world_size": 8}
     assert got["namespace"].func == ("argparse", "Namespace")
     assert seen.keys() >= {Global("argparse", "Namespace"), Global(__name__, "Colour")}
 

@@ -160,6 +160,7 @@ class Tag:
         self._decryptor: Any = None
 
     def update(self, data: memoryview | bytes, /) -> None:
+        """Take the next bytes: first the nonce, then the ciphertext."""
         if self._decryptor is None:
             take = self._scheme.nonce - len(self._nonce)
             self._nonce, data = self._nonce + bytes(data[:take]), data[take:]
@@ -170,6 +171,7 @@ class Tag:
         self._decryptor.update(data)
 
     def digest(self) -> bytes:
+        """Return the tag if it is right for the data that were given, else b""."""
         from cryptography.exceptions import InvalidTag
 
         try:

@@ -77,6 +77,7 @@ class _Decoding:
                 self.good = False
 
     def digest(self) -> bytes:
+        """Return _GOOD for data that decode as they should, b"" for others."""
         open_ended = self.size is None and self.out.count > self.limit
         if self.bounded:
             return b"" if open_ended else _GOOD

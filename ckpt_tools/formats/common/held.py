@@ -67,7 +67,7 @@ def _is_weight(t: Tensor) -> bool:
 
 
 def find_state(files: Sequence[tuple[str, Report]]) -> str:
-    """Return ``resumable`` or ``weights-only`` for files and their roles; "" if their formats do not tell."""
+    """Return ``resumable`` or ``weights-only`` for a save's files (role, report), "" if these do not tell."""
     reports = [report for _, report in files]
     if any(r.held.trained for r in reports):
         return "resumable"

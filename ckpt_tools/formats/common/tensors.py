@@ -216,7 +216,7 @@ class _Runs(NamedTuple):
 
 
 def _find_runs(boxes: Sequence[Box], group: list[int], d: int) -> _Runs:
-    """Return how the boxes of a group, given by their indices, lie along dimension ``d``."""
+    """Return how the extents of boxes, given by their indices, touch each other along dimension ``d``."""
     order = sorted(group, key=lambda i: (boxes[i].start[d], boxes[i].stop[d]))
     groups: list[list[int]] = []
     regular, touching, end, last = True, -1, -1, (-1, -1)

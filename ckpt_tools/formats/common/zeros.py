@@ -174,9 +174,7 @@ def _is_inside_row(t: Tensor, edge: int) -> bool:
 
 
 def _is_dense(source: Source, t: Tensor, edge: int, *, left: bool) -> bool:
-    """Return whether, on the page ``left`` (or right) of ``edge``, the tensor's nearest number is not zero,
-    and at most one in 64 is.
-    """
+    """Return whether the number beside ``edge`` is not zero, and few (one in 64) on the page there are."""
     width, offset = _WIDTHS[t.dtype], t.offset or 0
     low, high = (max(edge - PAGE, offset), edge) if left else (edge, min(edge + PAGE, offset + t.nbytes))
     data = source.read(low, high - low)

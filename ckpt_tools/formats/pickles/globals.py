@@ -9,13 +9,13 @@ Nobody vouches for a name in no list: a call of it is the warning ``suspect-call
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.pickles.known_globals import NAMES, is_dangerous, is_known, is_only_made
-from ckpt_tools.formats.pickles.stubs import Global, report_suspects
+from ckpt_tools.formats.pickles.stubs import Global, list_first, report_suspects
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Unlisted
 
@@ -57,7 +57,7 @@ class Usage(NamedTuple):
 
 
 def to_python3(name: Global, protocol: int) -> Global:
-    """Return the name that Python 3 imports: before protocol 3 it renames some (find_class, fix_imports)."""
+    """Return the name that Python 3 imports for one in a pickle: below protocol 3, it renames some."""
     module, member = _TORCH_RENAMED.get(name.module, name.module), name.name
     if protocol < 3:
         from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING  # pickle's own tables
@@ -102,31 +102,29 @@ def judge_names(names: Iterable[Usage], unlisted: list[Unlisted]) -> Iterator[Fi
     """Yield ``unsafe-pickle`` for each dangerous name (at most eight), ``suspect-call`` for called names in
     no list, one ``needs-trust`` for all others. Names in no list are added to ``unlisted``.
     """
-    unsafe, others, strange = list[Usage](), list[Usage](), list[Unlisted]()
+    unsafe, others, found = list[Usage](), list[Usage](), list[Unlisted]()
     for use in names:
         level = find_trust(use.name)
         if level is Trust.DANGEROUS or (use.is_callback and _is_unsafe_to_call(use.name)):
             unsafe.append(use)
         elif level is Trust.UNLISTED and use.name != _GETATTR:
             short = str(Global(use.name.module[:256], use.name.name[:256]))
-            strange.append(Unlisted(short, use.is_called or use.is_callback, use.offset))
-            if not strange[-1].called:
+            found.append(Unlisted(short, use.is_called or use.is_callback, use.offset))
+            if not found[-1].called:
                 others.append(use)
         elif level is not Trust.ALLOWED:
             others.append(use)
     for use in unsafe[:_MAX_UNSAFE]:
         why = f"the pickle names {str(use.name)[:120]}, which runs code or reaches beyond the file"
         yield finding("unsafe-pickle", why, offset=use.offset)
-    add_unlisted(strange, unlisted)
-    yield from report_suspects([u for u in strange if u.called])
+    add_unlisted(found, unlisted)
+    yield from report_suspects([u for u in found if u.called])
     if others:
-        yield finding("needs-trust", f"the pickle names {_list_names(others)}", offset=others[0].offset)
-
-
-def _list_names(names: Sequence[Usage]) -> str:
-    """Return the first four names as a text, and how many more there are."""
-    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    return ", ".join(str(use.name)[:80] for use in names[:4]) + more
+        yield finding(
+            "needs-trust",
+            f"the pickle names {list_first([str(use.name)[:80] for use in others])}",
+            offset=others[0].offset,
+        )
 
 
 def add_unlisted(names: Iterable[Unlisted], unlisted: list[Unlisted]) -> None:

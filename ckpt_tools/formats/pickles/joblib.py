@@ -116,6 +116,7 @@ class _Decoded:
 
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """Decode a file to its end, unless that is too much, then check the pickle in it. Raise Damage."""
     codec = _find_codec(source.read(0, min(HEAD, source.size)))
     if codec is None:
         raise Damage("bad-header", "the file does not begin like compressed data", 0)
@@ -139,13 +140,13 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield finding("wrong-format", f"the {codec.name} data is not a pickle", offset=0)
         return
 
-    def pickle(decoded: Source, inner_anatomy: Anatomy) -> Iterator[Finding]:
+    def check_pickle(decoded: Source, inner_anatomy: Anatomy) -> Iterator[Finding]:
         pickled = yield from read_plain(decoded, inner_anatomy)
         if pickled.unpadded_arrays:
             yield from judge_without_joblib(_Decoded(_Decoding(source, codec), size))
 
     inner = Anatomy()
-    for f in structure(_Decoded(_Decoding(source, codec), size), inner, pickle):
+    for f in structure(_Decoded(_Decoding(source, codec), size), inner, check_pickle):
         yield replace(f, offset=None)
     anatomy.named(inner)
     anatomy.keys |= inner.keys

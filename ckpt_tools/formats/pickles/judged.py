@@ -12,7 +12,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, structure
 from ckpt_tools.formats.pickles.globals import FOLLOWED, Usage, is_worse_if_passed, judge_names, to_python3
 from ckpt_tools.formats.pickles.known_globals import calls_arguments
-from ckpt_tools.formats.pickles.machine import GETATTR
+from ckpt_tools.formats.pickles.machine import BUILTINS, GETATTR
 from ckpt_tools.formats.pickles.reader import WINDOW, read_from, read_pickle
 from ckpt_tools.formats.pickles.stubs import Call, Dict, Global, Key, Long, NeedMore, Offsets, Pickled
 from ckpt_tools.formats.torch.tensors import LOAD_FROM_BYTES, is_proto, legacy_magic
@@ -31,10 +31,9 @@ _BUFFERS = frozenset({Global("_io", "BytesIO"), Global("io", "BytesIO")})
 _DEEP, _BUFFERED = 3, 16 << 20
 """Limits on files in BytesIO: levels of one inside another, and bytes of all files in one pickle."""
 _LEGACY = 5  # pickles of a legacy torch file
-_BUILTINS = ("builtins", "__builtin__")
-_RANGES = frozenset((module, name) for module in _BUILTINS for name in ("range", "xrange"))
+_RANGES = frozenset((module, name) for module in BUILTINS for name in ("range", "xrange"))
 _FILLED_TYPES = ("bytes", "bytearray", "list", "tuple", "set", "frozenset")
-_FILLED = {("collections", "deque"), *((module, name) for module in _BUILTINS for name in _FILLED_TYPES)}
+_FILLED = {("collections", "deque"), *((module, name) for module in BUILTINS for name in _FILLED_TYPES)}
 """Types whose call makes as many bytes or items as its argument, a number or a range, says."""
 
 
@@ -94,8 +93,8 @@ class _Names:
         self.called: Offsets = {}
 
     def list_usages(self, data: bytes, pickled: Pickled | None = None, at: int | None = None) -> list[Usage]:
-        """Return how the pickle uses each name, by the pickle's first bytes and, for callbacks, its
-        stubs; with ``at`` as their offset if their own would mislead.
+        """Return a Usage for each global of a pickle that begins with ``data``. Callbacks are only found with
+        ``pickled``, its content; ``at`` replaces offsets that would mislead.
         """
         protocol = data[1] if data[:1] == b"\x80" and len(data) > 1 else 0
         passed = set[Global]() if pickled is None else self._find_callbacks(pickled, protocol)

@@ -44,10 +44,10 @@ _MAX_MARKS = 100_000
 """The most MARKs that may be open at a time. Picklers recurse, so they end at a few thousand."""
 
 _MAPPINGS = {("collections", "OrderedDict"), ("collections", "defaultdict"), ("collections", "Counter")}
-_BUILTIN = ("builtins", "__builtin__")
-_SETS = {(m, n) for m in _BUILTIN for n in ("set", "frozenset")}
-GETATTR = {(m, "getattr") for m in _BUILTIN}
-_BYTES = {(m, "bytes") for m in _BUILTIN}
+BUILTINS = ("builtins", "__builtin__")
+_SETS = {(m, n) for m in BUILTINS for n in ("set", "frozenset")}
+GETATTR = {(m, "getattr") for m in BUILTINS}
+_BYTES = {(m, "bytes") for m in BUILTINS}
 _NEWOBJ = {(m, n) for m in ("copyreg", "copy_reg") for n in ("__newobj__", "_reconstructor")}
 _ENCODE = ("_codecs", "encode")
 _SIZE = ("torch", "Size")
@@ -64,7 +64,7 @@ entries go to ``far``. Picklers number entries one by one.
 """
 
 
-def key(value: Any) -> Any:
+def make_key(value: Any) -> Any:
     """Return ``value``, or a stub for it, as a dict key that no stream can make slow to hash or to find."""
     kind = type(value)
     if kind is str or (kind is int and 0 <= value < _SMALL):
@@ -72,7 +72,7 @@ def key(value: Any) -> Any:
     if kind is int:
         return Number(value) if value.bit_length() <= 64 else Key(value)
     if kind is float:
-        return key(int(value)) if value.is_integer() and abs(value) < 1 << 63 else Number(value)
+        return make_key(int(value)) if value.is_integer() and abs(value) < 1 << 63 else Number(value)
     slow = isinstance(value, (tuple, list, dict, set, frozenset, Long)) and kind is not Global
     return Key(value) if slow else value
 
@@ -316,7 +316,7 @@ class Machine:
         return out
 
     def reduce(self, func: Any, args: Any, kwargs: Any = None) -> Any:
-        """Return the plain value of a call, or the Call that stands for it; note the name in ``called``."""
+        """Return the plain value of calling ``func``, or a Call as its stub; note its name in ``called``."""
         if type(func) not in (Global, Call, Persistent) or type(args) is not tuple:
             raise self.make_damage("it calls something that cannot be called")
         if len(args) > _MANY:  # they are copied, and a stream may pass one tuple again and again
@@ -359,7 +359,7 @@ class Machine:
             return self.make_mapping(func, args)
         if func in _SETS and len(args) <= 1 and all(type(a) is list for a in args):
             self.charge(sum(map(len, args)))
-            return {key(v) for a in args for v in a}
+            return {make_key(v) for a in args for v in a}
         if func == _SIZE and len(args) == 1 and type(args[0]) is tuple:
             return args[0]
         if func in _BYTES and not args:  # protocol 2 has no other way to write b""
@@ -439,9 +439,9 @@ class Machine:
             raise self.make_damage("it appends to something that is not a list")
 
     def add_members(self, target: set[Any], items: list[Any]) -> set[Any]:
-        """Add ``items`` to a set as safe keys (``key``), and return the set."""
+        """Add ``items`` to a set as safe keys (``make_key``), and return the set."""
         self.charge(2 * len(items))
-        target.update(map(key, items))
+        target.update(map(make_key, items))
         return target
 
     def set_items(self, target: Any, items: list[Any]) -> Any:
@@ -459,7 +459,7 @@ class Machine:
                 self.charge(4)
             elif k in entries and len(self.repeated_keys) < _MANY:
                 self.repeated_keys.append((k[:200], self.base + self.op))
-            entries[k if type(k) is str else key(k)] = items[i + 1]
+            entries[k if type(k) is str else make_key(k)] = items[i + 1]
         return target
 
     def build(self) -> None:

@@ -34,10 +34,10 @@ def magic(head: bytes) -> bool:
     return len(head) < HEAD and machine.pos == len(head) > 2
 
 
-def begins_well(begins: bytes) -> bool:
-    """Return whether the beginning of a file consists of opcodes that make sense."""
+def begins_well(head: bytes) -> bool:
+    """Return whether the first bytes of a file are opcodes that make sense."""
     try:
-        Machine(begins, 0, 0, {}).run(STEPS)
+        Machine(head, 0, 0, {}).run(STEPS)
     except NeedMore:
         return True
     except (Damage, IndexError, KeyError, ValueError):
@@ -46,13 +46,14 @@ def begins_well(begins: bytes) -> bool:
 
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """Check a plain pickle to its end; a number that is all it has goes into ``metadata``. Raise Damage."""
     yield finding("not-checksummed", "a pickle has no checksum: only its own structure was checked")
     yield from check_not_tar(source)
     pickled = yield from read_plain(source, anatomy)
     if pickled.unpadded_arrays:
         yield from judge_without_joblib(source)
-    if type(pickled.value) is int and (alone := scalar(pickled.value)):
-        anatomy.metadata["value"] = alone[0]  # the file has nothing else to list
+    if type(pickled.value) is int and (number := scalar(pickled.value)):
+        anatomy.metadata["value"] = number[0]  # the file has nothing else to list
 
 
 def read_plain(source: Source, anatomy: Anatomy) -> Generator[Finding, None, Pickled]:

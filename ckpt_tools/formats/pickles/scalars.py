@@ -52,7 +52,7 @@ _COUNTING = (
 """Paths below the top level where frameworks keep whole numbers that say how far training was."""
 
 
-def members(value: Any) -> dict[Any, Any]:
+def find_members(value: Any) -> dict[Any, Any]:
     """Return the items of a dict or the attributes of an object by name; empty for any other value."""
     if type(value) is Call:
         value = value.state if isinstance(value.state, dict) else value.entries
@@ -92,21 +92,21 @@ def scalars(value: Any, anatomy: Anatomy) -> None:
     of ``args`` as ``args.<name>``, whole numbers below ``_COUNTING`` likewise, a pipeline stage's layers as
     ``param_shapes.layers``, the learning rate as ``lr``, and as ``initial_lr`` that before a schedule's.
     """
-    top = members(value)
-    if not top and type(value) is list and len(value) == 1 and "iteration" in members(value[0]):
-        top = members(value[0])  # Megatron-core's state common to all ranks, without a file of its own
+    top = find_members(value)
+    if not top and type(value) is list and len(value) == 1 and "iteration" in find_members(value[0]):
+        top = find_members(value[0])  # Megatron-core's state common to all ranks, without a file of its own
     anatomy.keys.update(map(text, list(top)[:_MANY]))
     _add_scalars(top, "", anatomy)
-    _add_scalars(members(top.get("args")), "args.", anatomy)
+    _add_scalars(find_members(top.get("args")), "args.", anatomy)
     for path in _COUNTING:
         names = path.split(".")
         if names[0] in top:
-            _add_scalars(members(_find_at(top, names)), f"{path}.", anatomy, whole=True)
-    _add_pickled(members(_find_at(top, (_PICKLED,))), anatomy)
+            _add_scalars(find_members(_find_value_at(top, names)), f"{path}.", anatomy, whole=True)
+    _add_pickled(find_members(_find_value_at(top, (_PICKLED,))), anatomy)
     # each callback may know the path of the best save; of a long path its end is kept
-    callbacks = members(top.get("callbacks"))
+    callbacks = find_members(top.get("callbacks"))
     for i, callback in enumerate(list(callbacks.values())[:_CALLBACKS]):
-        best = members(callback).get(_BEST)
+        best = find_members(callback).get(_BEST)
         if type(best) is str and best:
             anatomy.metadata[f"{_BEST}:{i}" if i else _BEST] = text(best[-MAX_TEXT:])
     if layers := sorted(_find_stage_layers(top)):
@@ -140,10 +140,10 @@ def _find_learning_rates(value: Any, top: dict[Any, Any]) -> dict[str, Any]:
     ``lr`` is 0, it is the highest of all groups.
     """
     groups, last = top.get("param_groups"), top.get("_last_lr")
-    if type(value) is list and value and "params" in members(value[0]):
+    if type(value) is list and value and "params" in find_members(value[0]):
         groups = value
     if type(groups) is list and groups:
-        groups = [members(group) for group in groups[:_MANY]]
+        groups = [find_members(group) for group in groups[:_MANY]]
         rates, more = [g.get("lr") for g in groups], {"initial_lr": groups[0].get("initial_lr")}
     elif type(last) is list and last:
         rates, more = last[:_MANY], {}
@@ -160,18 +160,18 @@ def _find_stage_layers(top: dict[Any, Any]) -> set[int]:
     groups = top.get("param_shapes") if top.get("module", 0) is None else None
     found = set[int]()
     for group in groups[:_MANY] if type(groups) is list else ():
-        for name in list(members(group))[:_MANY]:
+        for name in list(find_members(group))[:_MANY]:
             number, dot, _ = str(name).partition(".") if type(name) is str else ("", "", "")
             if dot and number.isascii() and number.isdecimal() and len(number) < _DIGITS:
                 found.add(int(number))
     return found
 
 
-def _find_at(top: dict[Any, Any], path: Sequence[str]) -> Any:
+def _find_value_at(top: dict[Any, Any], path: Sequence[str]) -> Any:
     """Return the value at a path of names, None if there is none; a list on it stands for its last item."""
     value: Any = top
     for name in path:
-        value = members(value).get(name)
+        value = find_members(value).get(name)
         if type(value) is list:
             value = value[-1] if value else None
     return value

@@ -152,6 +152,11 @@ _PUBLIC = frozenset({"torch", "numpy", *sys.stdlib_module_names})
 """Packages that are nobody's own."""
 
 
+def list_first(names: Sequence[str]) -> str:
+    """Return the first four names as a text, and how many more there are."""
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
 def report_suspects(called: Sequence[Unlisted]) -> Iterator[Finding]:
     """Yield ``suspect-call`` for names in no list that a pickle calls."""
     for u in called[:_MOST]:
@@ -208,9 +213,6 @@ def _advise(names: Sequence[Unlisted]) -> str:
 
 def question(path: str, names: Sequence[Unlisted]) -> tuple[str, str]:
     """Return the question about a file whose framework would load names in no list: text and hint."""
-    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    listed = ", ".join(u.name[:120] for u in names[:4]) + more
-    text = (
-        f"{path} names {listed}, which ckpt does not know; its framework unpickles the file without asking,"
-    )
+    first = list_first([u.name[:120] for u in names])
+    text = f"{path} names {first}, which ckpt does not know; its framework unpickles the file without asking,"
     return f"{text} and runs what it names", _advise(names)

@@ -73,7 +73,7 @@ class FileRange(NamedTuple):
     nbytes: int
 
 
-def extent(shape: Sequence[int], stride: Sequence[int], start: int) -> int:
+def count_needed_elements(shape: Sequence[int], stride: Sequence[int], start: int) -> int:
     """Return how many elements the storage of a tensor must have; about 2**62 for absurd shapes."""
     reach = start + 1
     for n, step in zip(shape, stride, strict=True):
@@ -104,7 +104,7 @@ def parse_storage(ref: Persistent) -> Storage | Finding | None:
 
 
 def _find_view_start(view: Any) -> int:
-    """Return the first element of a view of a storage, as torch before 0.4 wrote; 0 if there is no view."""
+    """Return the first element of a storage's view (key, start, size), as torch before 0.4 wrote, else 0."""
     if type(view) is not tuple or len(view) != 3 or type(view[1]) is not int:
         return 0
     return view[1] if 0 <= view[1] < _HUGE else 0

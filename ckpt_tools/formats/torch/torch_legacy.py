@@ -71,6 +71,7 @@ _PROTOCOL = 1001
 
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """Check the five pickles and the storages of a file, and add its tensors to ``anatomy``. Raise Damage."""
     why = "torch's old format has no checksum: only lengths and the pickles' own structure were checked"
     yield finding("not-checksummed", why)
     yield from check_not_tar(source)

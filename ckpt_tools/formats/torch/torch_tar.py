@@ -18,7 +18,7 @@ from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_forma
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.scalars import scalars
 from ckpt_tools.formats.pickles.stubs import Global, Pickled
-from ckpt_tools.formats.torch.tensors import ITEMSIZE, STORAGES, extent, list_tensors
+from ckpt_tools.formats.torch.tensors import ITEMSIZE, STORAGES, count_needed_elements, list_tensors
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Guard, Tensor
 from ckpt_tools.storage import Source
@@ -36,6 +36,7 @@ def magic(head: bytes) -> bool:
 
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """Check an archive's four members against each other; add its tensors to ``anatomy``. Raise Damage."""
     why = "torch's tar format has no checksum over its data: only headers, lengths and pickles were checked"
     yield finding("not-checksummed", why)
     ranges = yield from members(source, anatomy)
@@ -109,6 +110,7 @@ def _read_count(
 
 
 def _is_key(value: Any) -> bool:
+    """Return whether a value may be the key of a storage or a tensor: a number below 2**64."""
     return type(value) is int and 0 <= value <= _HUGE * 4
 
 
@@ -213,7 +215,7 @@ def _walk_tensors(
             yield finding("missing-storage", why, offset=begin)
             continue
         item, shape, stride, first = ITEMSIZE[storage.dtype], numbers[:dims], numbers[dims:-1], numbers[-1]
-        need = extent(shape, stride, first) * item if min(numbers) >= 0 else _HUGE
+        need = count_needed_elements(shape, stride, first) * item if min(numbers) >= 0 else _HUGE
         if not dims:  # before 0.4, a tensor without dimensions had no elements
             shape, need = (0,), 0
         nbytes = item * math.prod(shape)

@@ -228,11 +228,7 @@ def _add_checked_sums(
 def _is_blank(source: Source, r: Record) -> bool:
     """Return whether a record begins and ends with zeros, in up to 4096 bytes each."""
     n = min(r.stored, 4096)
-    return (
-        r.payload >= 0
-        and not any(source.read(r.payload, n))
-        and not any(source.read(r.payload + r.stored - n, n))
-    )
+    return r.payload >= 0 and not any(any(source.read(r.payload + at, n)) for at in (0, r.stored - n))
 
 
 def _check_small_records(source: Source, by_name: dict[str, Record], anatomy: Anatomy) -> Iterator[Finding]:
@@ -279,9 +275,7 @@ def inflate(source: Source, record: Record) -> bytes:
 def _check_pickle(
     source: Source, by_name: dict[str, Record], name: str, anatomy: Anatomy, *, script: bool
 ) -> Iterator[Finding]:
-    """Check the pickle ``data.pkl`` or ``constants.pkl`` against the records of its storages in ``data/`` or
-    ``constants/``; add its tensors to ``anatomy``. ``script``: it is a TorchScript archive.
-    """
+    """Check ``data.pkl`` or ``constants.pkl`` against the records of its storages; add its tensors."""
     record, folder = by_name[name], name.removesuffix(".pkl") + "/"
     if record.method == STORED and record.payload >= 0:
         start, stop, within = record.payload, record.payload + record.stored, source
