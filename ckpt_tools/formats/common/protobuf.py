@@ -69,7 +69,7 @@ class Reader:
     def fields(
         self, at: int, limit: int, known: bytes = b"\x08\x0a\x12\x1a"
     ) -> Iterator[tuple[int, int, int]]:
-        """Yield (key byte, value or length, start of the content) of each field. Raise Damage for others."""
+        """Yield (key byte, value or length, start) of each field. Raise Damage for unknown keys."""
         while at < limit:
             key = self.byte(at)
             if key not in known:

@@ -120,11 +120,8 @@ def judge_names(names: Iterable[Usage], unlisted: list[Unlisted]) -> Iterator[Fi
     add_unlisted(found, unlisted)
     yield from report_suspects([u for u in found if u.called])
     if others:
-        yield finding(
-            "needs-trust",
-            f"the pickle names {list_first([str(use.name)[:80] for use in others])}",
-            offset=others[0].offset,
-        )
+        first = list_first([str(use.name)[:80] for use in others])
+        yield finding("needs-trust", f"the pickle names {first}", offset=others[0].offset)
 
 
 def add_unlisted(names: Iterable[Unlisted], unlisted: list[Unlisted]) -> None:

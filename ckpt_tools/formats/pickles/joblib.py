@@ -49,7 +49,7 @@ _CODECS = (
 
 
 def _find_codec(head: bytes) -> _Codec | None:
-    """Return the compression of joblib's with which a file begins, None if it is none of them."""
+    """Return the compression that begins as ``head`` does, None if joblib has no such one."""
     return next((c for c in _CODECS if head.startswith(c.magic)), None)
 
 

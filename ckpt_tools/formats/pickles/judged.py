@@ -48,9 +48,9 @@ def read_judged(
     first: int = _FIRST,
     arrays: bool = False,
 ) -> Generator[Finding, None, Pickled]:
-    """Read the pickle between ``start`` and ``stop`` of a file, and judge its names, even if it is damaged
-    behind them. The first read has ``first`` bytes, or a WINDOW if ``whole``; ``arrays``: see ``read_from``.
-    Names that begin with ``harmless`` are not judged. Add names to ``anatomy``. Raise Damage.
+    """Read the pickle between ``start`` and ``stop`` of a file, and judge the names in it, or before damage
+    of it. The first read has ``first`` bytes, or a WINDOW if ``whole``; ``arrays``: see ``read_from``. Names
+    that begin with ``harmless`` are not judged. Add names to ``anatomy``. Raise Damage.
     """
     names = _Names()
     head = source.read(start, min(stop - start, WINDOW if whole else first))

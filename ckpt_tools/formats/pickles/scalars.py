@@ -205,7 +205,7 @@ def arrays(pickled: Pickled, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _read_array(call: Call, elements: StateBytes | None) -> Tensor | Finding | None:
-    """Return the array of a call and its state, a Finding if damaged, None if its type is not in _TYPES."""
+    """Return the array of a call and its state, a Finding if damaged, None if its items are no numbers."""
     state = _find_state(call, elements)
     if len(state) != 4:
         return finding("bad-pickle", "an array has no state as numpy writes it", offset=call.offset)
@@ -223,9 +223,8 @@ def _read_array(call: Call, elements: StateBytes | None) -> Tensor | Finding | N
         why = f"an array of {_TYPES[code]} {list(shape)} needs {nbytes:,} bytes and has {have:,}"
         return finding("tensor-size", why, offset=call.offset)
     order = dtype.state[1:2] if type(dtype.state) is tuple else ()
-    offset = (
-        elements.offset if elements and order in (("<",), ("|",)) else None
-    )  # in this machine's byte order
+    native = order in (("<",), ("|",))  # in this machine's byte order
+    offset = elements.offset if elements and native else None
     return Tensor("", _TYPES[code], shape, nbytes, offset)
 
 

@@ -201,7 +201,7 @@ def pattern(name: str) -> str:
 
 
 def _advise(names: Sequence[Unlisted]) -> str:
-    """Return the hint about names in no list: of a public package, one may be a known name's flipped bit."""
+    """Return the hint about names in no list: to trust them, or, of a public package, to restore the file."""
     if any(u.name.partition(".")[0] in _PUBLIC for u in names):
         again = (
             "restore the file from a copy; of a framework newer than ckpt see 'ckpt explain unknown-global'"

@@ -45,7 +45,7 @@ def encode_plain(value: Any, protocol: int) -> bytes | None:
     return None if protocol > 3 and len(out) - 11 >= _FRAME else out  # PROTO and FRAME have 11 bytes
 
 
-def compare_with_encodings(
+def compare(
     source: Source, start: int, stop: int, usual: Iterable[bytes | None], what: str, *, anatomy: Anatomy
 ) -> Iterator[Finding]:
     """Explain the bytes from ``start`` to ``stop``, which are ``what``: as guarded by the structure if they
@@ -101,9 +101,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if len(set(order)) != len(order):
         raise Damage("bad-header", "a storage is listed twice", pickled.end)
     usual = [encode_plain(order, own[1])] if own[1] in range(2, 6) else ()
-    yield from compare_with_encodings(
-        source, pickled.end, keys.end, usual, "the list of storage keys", anatomy=anatomy
-    )
+    yield from compare(source, pickled.end, keys.end, usual, "the list of storage keys", anatomy=anatomy)
     for key in storages.keys() - set(order):
         why = f"storage {key[:80]!r} is used by tensors but is not in the file"
         yield finding("missing-storage", why, offset=storages[key].offset)
@@ -135,12 +133,10 @@ def _read_preamble(source: Source, anatomy: Anatomy) -> Generator[Finding, None,
         anatomy.explain(0, end, what, Guard.UNPROTECTED)
         return end
     order = usual[0].index(b"\x88")
-    yield from compare_with_encodings(source, 0, order, [u[:order] for u in usual], what, anatomy=anatomy)
+    yield from compare(source, 0, order, [u[:order] for u in usual], what, anatomy=anatomy)
     unused = "the byte order of the writer, which loaders ignore"
     anatomy.explain(order, min(1, end - order), unused, Guard.UNPROTECTED)
-    yield from compare_with_encodings(
-        source, order + 1, end, [u[order + 1 :] for u in usual], what, anatomy=anatomy
-    )
+    yield from compare(source, order + 1, end, [u[order + 1 :] for u in usual], what, anatomy=anatomy)
     return end
 
 
@@ -199,14 +195,12 @@ def _walk_storages(
 
 
 def _check_tail(source: Source, nbytes: int) -> Iterator[Finding]:
-    """Yield ``zero-tail`` for zeros from a page border to the end of the last storage, of ``nbytes``."""
+    """Yield ``zero-tail`` for pages never written: zeros at the end of the last storage, of ``nbytes``."""
     window = min(nbytes, _TAIL, source.size)
     data = source.read(source.size - window, window)
     run = window - len(data.rstrip(b"\0"))
     start = source.size - run
-    at_page = (
-        -start % _PAGE < 16
-    )  # pages never written; a value may itself end in zero bytes just before the page
+    at_page = -start % _PAGE < 16  # a value may itself end in zero bytes just before the page
     if 512 <= run < window and at_page:
         why = f"the last {run:,} bytes are zero, from a page boundary inside the last storage on"
         yield finding("zero-tail", why, offset=start)
