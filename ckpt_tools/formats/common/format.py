@@ -112,8 +112,8 @@ class Anatomy(Struct):
     def named(self, inner: Anatomy) -> None:
         """Add the names in pickles of a file inside this one to ``globals`` and ``unlisted``."""
         self.globals += (g for g in inner.globals if g not in self.globals)
-        known = {u.name for u in self.unlisted}
-        self.unlisted += (u for u in inner.unlisted if u.name not in known)
+        listed = {u.name for u in self.unlisted}
+        self.unlisted += (u for u in inner.unlisted if u.name not in listed)
 
 
 RankGroups = tuple[tuple[int, ...], ...]
@@ -245,7 +245,7 @@ def limited(check: Callable[_Arguments, Iterable[Finding]]) -> Callable[_Argumen
     """Wrap a check to yield MANY findings of each code at most, then how many more there are, then Damage."""
 
     @wraps(check)
-    def first_of_each(*args: _Arguments.args, **options: _Arguments.kwargs) -> Iterator[Finding]:
+    def yield_limited(*args: _Arguments.args, **options: _Arguments.kwargs) -> Iterator[Finding]:
         seen: Counter[str] = Counter()
         damage: Damage | None = None
         try:
@@ -264,4 +264,4 @@ def limited(check: Callable[_Arguments, Iterable[Finding]]) -> Callable[_Argumen
             finally:
                 del damage  # else the exception and this frame keep each other, and all data, in memory
 
-    return first_of_each
+    return yield_limited

@@ -101,18 +101,18 @@ def zero_tail(source: Source, tensors: Sequence[Tensor], start: int) -> Finding 
     """
     last = (source.size - 1) // _PAGE
 
-    def zero(page: int) -> bool:
+    def is_zero_page(page: int) -> bool:
         data = source.read(page * _PAGE, min(_PAGE, source.size - page * _PAGE))
         return data.count(0) == len(data)
 
     lo, hi = (start - 1) // _PAGE, last  # page lo holds header bytes, so it is not zero
-    if hi <= lo or not zero(hi):
+    if hi <= lo or not is_zero_page(hi):
         return None
     while hi - lo > 1 and last - hi < 16:  # page by page first: other zeros may lie before a short tail
-        lo, hi = (lo, hi - 1) if zero(hi - 1) else (hi - 1, hi)
+        lo, hi = (lo, hi - 1) if is_zero_page(hi - 1) else (hi - 1, hi)
     while hi - lo > 1:
         mid = (lo + hi) // 2
-        lo, hi = (lo, mid) if zero(mid) else (mid, hi)
+        lo, hi = (lo, mid) if is_zero_page(mid) else (mid, hi)
     at = hi * _PAGE
     if source.size - at < 256 or at - 8 < start or not any(source.read(at - 8, 8)):
         return None

@@ -48,9 +48,9 @@ def read_judged(
     first: int = _FIRST,
     arrays: bool = False,
 ) -> Generator[Finding, None, Pickled]:
-    """Read the pickle between ``start`` and ``stop`` of a file, and judge the names in it, or before damage
-    of it. The first read has ``first`` bytes, or a WINDOW if ``whole``; ``arrays``: see ``read_from``. Names
-    that begin with ``harmless`` are not judged. Add names to ``anatomy``. Raise Damage.
+    """Read the pickle between ``start`` and ``stop`` of a file and judge its names; of a damaged one, the
+    names before the damage. The first read has ``first`` bytes, or a WINDOW if ``whole``; ``arrays``: see
+    ``read_from``. Names that begin with ``harmless`` are not judged. Add names to ``anatomy``. Raise Damage.
     """
     names = _Names()
     head = source.read(start, min(stop - start, WINDOW if whole else first))
@@ -145,9 +145,9 @@ def _find_arguments(values: list[Any]) -> set[Global] | None:
 
 def _judge(names: list[Usage], anatomy: Anatomy, harmless: tuple[str, ...]) -> Iterator[Finding]:
     """Yield the findings for names, and add the names to ``anatomy``; ``harmless``: prefixes of modules."""
-    known = set(anatomy.globals)
+    listed = set(anatomy.globals)
     spellings = (f"{g.module[:256]} {g.name[:256]}" for g in (n.spelling for n in names) if g is not None)
-    anatomy.globals.extend(text for text in dict.fromkeys(spellings) if text not in known)
+    anatomy.globals.extend(text for text in dict.fromkeys(spellings) if text not in listed)
     yield from judge_names((n for n in names if not n.name.module.startswith(harmless)), anatomy.unlisted)
 
 

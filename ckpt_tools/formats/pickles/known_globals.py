@@ -24,8 +24,8 @@ def read_names(table: str) -> frozenset[str]:
     found, beginnings = set[str](), [""]
     for word in re.sub(r"#.*", "", table).split():
         if word.endswith(":"):
-            before, _, rest = word[:-1].partition("{")
-            choices, _, after = rest.partition("}")
+            before, _, group = word[:-1].partition("{")
+            choices, _, after = group.partition("}")
             beginnings = [before + choice + after for choice in choices.split(",")]
         else:
             found.update(beginning + word for beginning in beginnings)

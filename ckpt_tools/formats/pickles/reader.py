@@ -106,7 +106,7 @@ _ESCAPE = re.compile(rb"\\(x[0-9a-fA-F]{2}|[0-7]{1,3}|.)", re.DOTALL)
 _ESCAPES = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"a": b"\a", b"b": b"\b", b"f": b"\f", b"v": b"\v"}
 
 
-def _as_text(raw: bytes) -> str | bytes:
+def _decode_str(raw: bytes) -> str | bytes:
     """Return a ``str`` of Python 2: as a text if it is ASCII, as names are, else as bytes."""
     return raw.decode("ascii") if raw.isascii() and type(raw) is bytes else raw
 
@@ -130,7 +130,7 @@ def _read_quoted(m: Machine) -> str | bytes:
     raw = m.read_line().strip()
     if len(raw) < 2 or raw[0] != raw[-1] or raw[:1] not in (b"'", b'"'):
         raise m.make_damage("a string without quotes")
-    return _as_text(_ESCAPE.sub(_unescape, raw[1:-1]))
+    return _decode_str(_ESCAPE.sub(_unescape, raw[1:-1]))
 
 
 def _read_slot(m: Machine) -> int:
@@ -202,7 +202,7 @@ for _op, _n in ((b"X", 4), (b"\x8c", 1), (b"\x8d", 8)):
 for _op, _n in ((b"B", 4), (b"C", 1), (b"\x8e", 8), (b"\x96", 8)):
     _add_push_step(_op, lambda m, n=_n: m.read_bytes(m.read_uint(n)))  # type: ignore[misc]
 for _op, _n in ((b"T", 4), (b"U", 1)):  # BINSTRING, SHORT_BINSTRING
-    _add_push_step(_op, lambda m, n=_n: _as_text(m.read_bytes(m.read_uint(n))))  # type: ignore[misc]
+    _add_push_step(_op, lambda m, n=_n: _decode_str(m.read_bytes(m.read_uint(n))))  # type: ignore[misc]
 for _op, _n in ((b"\x8a", 1), (b"\x8b", 4)):  # LONG1, LONG4
     _add_push_step(_op, lambda m, n=_n: _read_long(m, m.read_uint(n)))  # type: ignore[misc]
 # EXT1, EXT2, EXT4: a number that the loading program's copyreg maps to a global
@@ -245,6 +245,7 @@ def _step_obj(m: Machine) -> None:
 
 
 def _step_setitems(m: Machine) -> None:
+    """Put the items above the last MARK, keys and values by turns, into the dict below it."""
     items = m.pop_mark()
     m.set_items(m.stack[-1], items)
 

@@ -112,11 +112,11 @@ def _find_view_start(view: Any) -> int:
 
 def list_storages(pickled: Pickled) -> Iterator[Storage | Finding]:
     """Yield each storage of a pickle once, and findings for contradictions; set what references mean."""
-    known: dict[str, Storage] = {}
+    by_key: dict[str, Storage] = {}
     for ref in pickled.persistents:
         s = ref.meaning = parse_storage(ref)
         if isinstance(s, Storage):
-            first = known.setdefault(s.key, s)
+            first = by_key.setdefault(s.key, s)
             if first is s:
                 yield s
             elif first.nbytes != s.nbytes:
@@ -380,7 +380,7 @@ def _find_children_of_call(v: Call) -> Iterator[tuple[str, Any]]:
         yield from _find_children(args[2][0] if len(args[2]) == 1 else args[2])
         yield from _find_parts(v)
     elif name == "_rebuild_sparse_tensor" and len(args) > 1 and type(args[1]) is tuple:
-        parts = _find_calls(args[1])  # the tensors that make the sparse one
+        parts = _list_calls(args[1])  # the tensors that make the sparse one
         yield from zip(_SPARSE.get(len(parts), ()), parts, strict=False)
     elif name == "_rebuild_nested_tensor":
         yield from zip(_NESTED, args, strict=False)
@@ -390,7 +390,7 @@ def _find_children_of_call(v: Call) -> Iterator[tuple[str, Any]]:
                 yield from _find_children(more)
 
 
-def _find_calls(values: tuple[Any, ...]) -> list[Call]:
+def _list_calls(values: tuple[Any, ...]) -> list[Call]:
     return [c for c in values if type(c) is Call]
 
 
@@ -407,7 +407,7 @@ def _find_parts(v: Call) -> Iterator[tuple[str, Any]]:
     elif func == "_rebuild_parameter_with_state" and len(v.args) > 3:
         state = v.args[3]
     if func == "_rebuild_qtensor" and type(inner) is tuple and len(inner) > 4 and type(inner[4]) is tuple:
-        yield from zip(("scales", "zero_points"), _find_calls(inner[4]), strict=False)
+        yield from zip(("scales", "zero_points"), _list_calls(inner[4]), strict=False)
     for attributes in state if type(state) is tuple else (state,):  # (__dict__, __slots__) or __dict__ alone
         if isinstance(attributes, dict):
             yield from _find_children(attributes)
