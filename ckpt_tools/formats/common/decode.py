@@ -167,6 +167,7 @@ def decompress(data: bytes, limit: int) -> bytes:
 
     def make(count: _Write) -> _Decoder:
         def keep(piece: bytes) -> int:
+            """Keep decoded bytes, and count them against the limit; return how many they are."""
             out.write(piece)
             return count(piece)
 
