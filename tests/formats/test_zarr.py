@@ -23,7 +23,7 @@ from places import FORMAT_FILES
 
 from ckpt_tools.formats import BY_NAME, Anatomy, structure
 from ckpt_tools.formats.common import decode, zstd
-from ckpt_tools.formats.tensorstore.zarr import array_of
+from ckpt_tools.formats.tensorstore.zarr import read_array
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.report import Tensor
 from ckpt_tools.storage import BytesSource
@@ -138,7 +138,7 @@ def test_tensors(text: bytes, dtype: str, shape: tuple[int, ...], nbytes: int) -
     ],
 )  # fmt: skip
 def test_names_of_chunks(text: bytes, names: list[str]) -> None:
-    assert [*array_of(json.loads(text)).names()] == names  # type: ignore[union-attr]
+    assert [*read_array(json.loads(text)).names()] == names  # type: ignore[union-attr]
 
 
 def test_a_chunk_that_is_not_there_is_no_damage() -> None:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.checksum.sums import Deflated, Sum
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.archives.tar import Member, walk
+from ckpt_tools.formats.archives.tar import Member, read_members
 from ckpt_tools.formats.common.format import Anatomy, Check, Damage, inside, limited, own_format, structure
 from ckpt_tools.formats.dcp import dcp
 from ckpt_tools.formats.numpy.npy import MAGIC
@@ -41,17 +41,18 @@ _INFLATED = 64 << 20
 
 
 def magic(head: bytes) -> bool:
-    """Return whether ``head`` is gzip's, or the header of a directory that Python's tarfile added."""
+    """Return whether a file begins like gzip, or like a tar to which Python's tarfile added a directory."""
     return head.startswith(_BEGINNINGS)
 
 
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """Check a .nemo archive: the tar, its torch and DCP members, and that configuration and weights exist."""
     if source.read(0, min(source.size, len(_GZIP))) == _GZIP:
         yield from _check_compressed(source, anatomy)
         return
-    members = yield from walk(source, anatomy, _MANY)
-    yield from _judge_distributed(source, members, anatomy)
+    members = yield from read_members(source, anatomy, _MANY)
+    yield from _judge_dcp_pickles(source, members, anatomy)
     names = {m.name.removeprefix("./") for m in members}
     anatomy.keys |= names
     if _CONFIG not in names:
@@ -68,29 +69,29 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield from _check_member(source, m, anatomy)
 
 
-def _judge_distributed(source: Source, members: Sequence[Member], anatomy: Anatomy) -> Iterator[Finding]:
-    """Yield the findings RUNS of DCP's pickles: those of each index, and of the objects that it describes."""
+def _judge_dcp_pickles(source: Source, members: Sequence[Member], anatomy: Anatomy) -> Iterator[Finding]:
+    """Yield findings on code that pickles run: in each index of DCP, and in the objects that it describes."""
     by_name = {m.name.removeprefix("./"): m for m in members}
     for name, m in by_name.items():
         home, _, last = name.rpartition("/")
         if last == ".metadata":
-            index = yield from _judge_one(source, m, dcp.FORMAT.checks[Level.STRUCTURE], anatomy)
+            index = yield from _judge_member(source, m, dcp.FORMAT.checks[Level.STRUCTURE], anatomy)
             for path, claim in index.members.items():
                 if (data := by_name.get(f"{home}/{path}")) is not None:
-                    yield from _judge_one(source, data, claim.check, anatomy)
+                    yield from _judge_member(source, data, claim.check, anatomy)
 
 
 def _judge_pickles(source: Source, m: Member, anatomy: Anatomy) -> Iterator[Finding]:
-    """Yield the findings RUNS of a member if it is a pickle, zip or NumPy array, or has the suffix of one."""
+    """Yield findings on code that a member runs, if its beginning or suffix says that it may be pickled."""
     head = source.read(m.begin, min(m.end - m.begin, 64))
     if is_proto(head) or head.startswith((b"PK\3\4", MAGIC)) or m.name.endswith(torch_zip.PICKLES):
-        yield from _judge_one(source, m, torch_zip.judge_inner, anatomy)
+        yield from _judge_member(source, m, torch_zip.judge_inner, anatomy)
 
 
-def _judge_one(
+def _judge_member(
     source: Source, m: Member, check: Check, anatomy: Anatomy
 ) -> Generator[Finding, None, Anatomy]:
-    """Yield the findings RUNS of a member's check; return the member's anatomy."""
+    """Run a check on a member; yield only findings on code that pickles run. Return the member's anatomy."""
     inner = Anatomy()
     for f in structure(Window(source, m.begin, m.end - m.begin), inner, check):
         if f.code in RUNS:
@@ -121,7 +122,19 @@ def _check_compressed(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check a gzip archive by its one CRC-32, which covers all bytes inside; judge the pickles inside."""
     begin = _find_payload(source)
     end = source.size - _TRAILER
-    yield from _unpack(source, begin, end, anatomy)
+    data = b""
+    if 0 < end - begin <= _INFLATED:
+        with suppress(zlib.error):
+            data = zlib.decompressobj(-15).decompress(source.read(begin, end - begin), _INFLATED + 1)
+    if end - begin > _INFLATED or len(data) > _INFLATED:
+        why = "the archive is compressed and so large that nobody looked at what its pickles call"
+        yield finding("unread-pickle", why, offset=begin)
+    else:
+        inner = Anatomy()
+        for f in structure(BytesSource(data), inner, _check_unpacked):
+            if f.severity > Severity.NOTE:
+                yield replace(f, offset=begin)
+        anatomy.named(inner)
     if end <= begin:
         raise Damage("truncated", "the file ends within gzip's header or trailer", source.size)
     anatomy.explain(0, begin, "gzip header: time and system of the writer", Guard.UNPROTECTED)
@@ -136,32 +149,16 @@ def _check_compressed(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     anatomy.sums.append(Sum("the archive", crc, (Deflated(begin, end - begin, size),), begin))
 
 
-def _unpack(source: Source, begin: int, end: int, anatomy: Anatomy) -> Iterator[Finding]:
-    """Yield findings for members of a compressed archive that escape from it, and for its pickles."""
-    data = b""
-    if 0 < end - begin <= _INFLATED:
-        with suppress(zlib.error):
-            data = zlib.decompressobj(-15).decompress(source.read(begin, end - begin), _INFLATED + 1)
-    if end - begin > _INFLATED or len(data) > _INFLATED:
-        why = "the archive is compressed and so large that nobody looked at what its pickles call"
-        yield finding("unread-pickle", why, offset=begin)
-        return
-    inner = Anatomy()
-    for f in structure(BytesSource(data), inner, _check_unpacked):
-        if f.severity > Severity.NOTE:
-            yield replace(f, offset=begin)
-    anatomy.named(inner)
-
-
 def _check_unpacked(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    members = yield from walk(source, anatomy, _MANY)
-    yield from _judge_distributed(source, members, anatomy)
+    """Check the tar that was in a gzip archive: names of members, and pickles among them."""
+    members = yield from read_members(source, anatomy, _MANY)
+    yield from _judge_dcp_pickles(source, members, anatomy)
     for m in members:
         yield from _judge_pickles(source, m, anatomy)
 
 
 def _find_payload(source: Source) -> int:
-    """Return where the compressed data begin (RFC 1952, 2.3). Raise Damage."""
+    """Return the offset behind gzip's header, where compressed data begin (RFC 1952, 2.3). Raise Damage."""
     head = source.read(0, min(source.size, _MAX_HEADER))
     if len(head) < _HEAD or head[3] & 0xE0:
         raise Damage("bad-header", "gzip's header is damaged", 0)

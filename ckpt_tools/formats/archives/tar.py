@@ -40,8 +40,8 @@ class Member(NamedTuple):
     end: int
 
 
-def walk(source: Source, anatomy: Anatomy, most: int) -> Generator[Finding, None, list[Member]]:
-    """Return the regular members in the archive's order. Raise Damage, also if headers exceed ``most``."""
+def read_members(source: Source, anatomy: Anatomy, most: int) -> Generator[Finding, None, list[Member]]:
+    """Check a tar and return its regular files in order. Raise Damage, also if headers exceed ``most``."""
     found, links = list[Member](), set[str]()
     at, info, defaults = 0, _MemberInfo(), _MemberInfo()
     for _ in range(most):
@@ -64,7 +64,7 @@ def walk(source: Source, anatomy: Anatomy, most: int) -> Generator[Finding, None
             if length > _PAX:
                 raise Damage("bad-header", f"a name of {length:,} bytes", begin)
             anatomy.explain(begin, length, "the name of the member behind it", Guard.UNPROTECTED)
-            long = _text(source.read(begin, length))
+            long = _decode_name(source.read(begin, length))
             info = info._replace(name=long) if kind == b"L" else info._replace(link=long)
         else:
             info = info.fill_from(defaults).fill_from(in_header._replace(size=length))
@@ -88,7 +88,7 @@ def walk(source: Source, anatomy: Anatomy, most: int) -> Generator[Finding, None
 
 def _check_path(name: str, kind: bytes, link: str, links: set[str], at: int) -> Iterator[Finding]:
     """Yield ``path-escape`` if unpacking a member writes outside of the directory, or makes a device.
-    ``links`` has the symbolic links before it; add the member if it is one.
+    ``links`` has the symbolic links before it; add the member if it is one. ``kind`` is its tar type.
     """
     path, target = normpath(name), link if kind in _LINKS else ""
     leads = normpath(join(dirname(name), target) if kind == b"2" else target)
@@ -112,9 +112,9 @@ def _find_parents(path: str) -> list[str]:
 
 
 def members(source: Source, anatomy: Anatomy) -> Generator[Finding, None, dict[str, tuple[int, int]]]:
-    """Return where each regular member of torch's own archives begins and ends. Raise Damage."""
+    """Return (begin, end) of each regular member of a tar that torch wrote, by name. Raise Damage."""
     found: dict[str, tuple[int, int]] = {}
-    for m in (yield from walk(source, anatomy, _MANY)):
+    for m in (yield from read_members(source, anatomy, _MANY)):
         title = f"{m.name[:100]!r}"
         if m.name in found:
             why = f"two members are called {title}"
@@ -132,7 +132,7 @@ def members(source: Source, anatomy: Anatomy) -> Generator[Finding, None, dict[s
 
 
 def _read_header(head: bytes, at: int) -> tuple[bytes, int, _MemberInfo]:
-    """Return type, size in bytes and names of one header. Raise Damage if its sum does not match."""
+    """Return type, size in bytes and names of a tar header block. Raise Damage if its sum does not match."""
     total = sum(head[:148]) + 8 * 32 + sum(head[156:])
     if head[148:156] != b"%06o\0 " % total:
         why = f"the tar header's bytes sum up to {total}, it says {head[148:156]!r}"
@@ -143,10 +143,11 @@ def _read_header(head: bytes, at: int) -> tuple[bytes, int, _MemberInfo]:
     kind, name, link, prefix = head[156:157], head[:100], head[157:257], head[345:500].partition(b"\0")[0]
     if prefix and kind not in b"LKS":
         name = prefix + b"/" + name
-    return kind, int(digits, 8), _MemberInfo(None, _text(name), _text(link))
+    return kind, int(digits, 8), _MemberInfo(None, _decode_name(name), _decode_name(link))
 
 
-def _text(name: bytes) -> str:
+def _decode_name(name: bytes) -> str:
+    """Return a name of a tar header, up to its NUL; bytes that are no UTF-8 are escaped."""
     return name.partition(b"\0")[0].decode("utf-8", "backslashreplace")
 
 
@@ -180,8 +181,10 @@ def _read_pax(source: Source, at: int, length: int, anatomy: Anatomy) -> _Member
             if not value.isdigit() or len(value) > 18:
                 raise Damage("bad-header", "a pax header's size is not a number", at + done)
             info = info._replace(size=int(value))
-        elif key in (b"path", b"linkpath"):
-            info = info._replace(name=_text(value)) if key == b"path" else info._replace(link=_text(value))
+        elif key == b"path":
+            info = info._replace(name=_decode_name(value))
+        elif key == b"linkpath":
+            info = info._replace(link=_decode_name(value))
         elif key.startswith(b"GNU.sparse"):
             raise Damage("bad-header", "a sparse member, which no framework writes", at + done)
         done += n

@@ -106,7 +106,7 @@ def _match_torch_record(reader: _NearReader, r: Record, border: int, anatomy: An
 
 
 def _describe_gap(reader: _NearReader, at: int, begin: int, before: str, overlap: str) -> Finding:
-    """Return the finding for a record that ends at ``at``, not where the next begins (``begin``)."""
+    """Return the finding on a record that ends at ``at``, if the next one begins elsewhere, at ``begin``."""
     what = overlap
     if begin > at:
         hidden = reader.get(at, 4) == b"PK\3\4"
@@ -126,7 +126,7 @@ def _check_header(
         raise Damage("bad-header", f"{record}: its header is damaged", e.header)
     texts = reader.get(e.header + 30, name_length + extra_length)
     if (texts[:name_length], flags, method) != (e.raw, e.flags, e.method):
-        yield _disagree(e, "name, flags or method")
+        yield _report_difference(e, "name, flags or method")
     if (need, time, date) != (e.need, e.time, e.date):
         what = f"{record}: header and directory disagree on version or time"
         yield finding("odd-header", what, offset=e.header)
@@ -150,20 +150,20 @@ def _check_sizes(e: Record, in_header: tuple[int, int, int], *, wide: bool, torc
     """
     has_descriptor = bool(e.flags & 8)
     titles = ("the checksum", "the size", "the size")
-    for here, there, what in zip(in_header, (e.crc, e.stored, e.size), titles, strict=True):
-        may_be_zero = has_descriptor and here == 0
-        fits = may_be_zero if has_descriptor and torch else here == there or may_be_zero
-        if not fits and not (here == 0xFFFFFFFF and wide and what == "the size"):
-            yield _disagree(e, what)
+    for number, in_directory, what in zip(in_header, (e.crc, e.stored, e.size), titles, strict=True):
+        may_be_zero = has_descriptor and number == 0
+        fits = may_be_zero if has_descriptor and torch else number == in_directory or may_be_zero
+        if not fits and not (number == 0xFFFFFFFF and wide and what == "the size"):
+            yield _report_difference(e, what)
 
 
-def _disagree(e: Record, what: str) -> Finding:
+def _report_difference(e: Record, what: str) -> Finding:
     text = f"record {e.name[:200]!r}: its header and the directory disagree on {what}"
     return finding("bad-header", text, offset=e.header)
 
 
 def _check_extras(e: Record, fields: bytes, torch: bool) -> Generator[Finding, None, tuple[bool, bool]]:
-    """Check a header's extra fields. Return whether there are 64-bit sizes, and whether foreign fields."""
+    """Check a header's extra fields. Return whether it has 64-bit sizes, and fields that nothing checks."""
     wide = foreign = False
     record, at = f"record {e.name[:200]!r}", e.header + 30 + len(e.raw)
     for kind, value in extras(fields):
@@ -177,7 +177,7 @@ def _check_extras(e: Record, fields: bytes, torch: bool) -> Generator[Finding, N
             whole = len(value) - len(value) % 8
             parts = struct.unpack(f"<{whole // 8}Q", value[:whole])
             if whole != len(value) or parts not in [*sizes, *((*s, e.header) for s in sizes)]:
-                yield _disagree(e, "its 64-bit sizes")
+                yield _report_difference(e, "its 64-bit sizes")
         elif kind == 0x4246:  # "FB": pads a payload to 64 bytes
             if value.strip(b"Z"):
                 yield finding("odd-header", f"{record}: its padding is not all 'Z'", offset=at)
@@ -211,6 +211,7 @@ def _check_descriptor(
 
 
 def _check_names(records: Sequence[Record], torch: bool) -> Iterator[Finding]:
+    """Yield findings on names with a NUL, names that leave the archive's directory, and duplicate names."""
     twice = Severity.ERROR if torch else None  # torch takes the first, Python's zipfile the last
     seen: set[str] = set()
     for r in records:

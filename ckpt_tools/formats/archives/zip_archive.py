@@ -32,6 +32,7 @@ def magic(head: bytes) -> bool:
 
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """Check a zip archive: its container, pickles inside, and records of Stable-Baselines3 and Keras."""
     records = yield from read_zip(source, anatomy, torch=False)
     anatomy.keys.update(r.name for r in records)
     if have_no_sums(records):

@@ -82,7 +82,7 @@ class Record(Struct, eq=False, gc=False):
 
 
 def read_end(source: Source, anatomy: Anatomy, *, comment: bool) -> Generator[Finding, None, End]:
-    """Find and check the end records; if ``comment``, the archive may have one. Raise Damage."""
+    """Check a zip's end records and return their numbers; ``comment``: a comment is allowed. Raise Damage."""
     at = yield from _find_end(source, comment)
     base = max(0, at - 76)
     data = source.read(base, at + 22 - base)
@@ -117,7 +117,7 @@ def read_end(source: Source, anatomy: Anatomy, *, comment: bool) -> Generator[Fi
 
 
 def _find_end(source: Source, comment: bool) -> Generator[Finding, None, int]:
-    """Return the offset of the end record. Raise Damage if there is none: it is written last."""
+    """Return the offset of a zip's end record. Raise Damage if there is none: it is written last."""
     last = source.read(source.size - 22, 22) if source.size >= 22 else b""
     if last.startswith(b"PK\5\6") and last.endswith(b"\0\0"):
         return source.size - 22
@@ -159,7 +159,7 @@ def _read_zip64(
     end = End(*numbers)
     if sig != b"PK\6\6" or where + 12 + length != at - 20:
         raise Damage("bad-header", "the ZIP64 end record is damaged or not where its locator says", at - 20)
-    if _disagree(short, end, comment):
+    if _do_ends_differ(short, end, comment):
         yield finding("bad-header", "the two end records disagree on the directory", offset=at)
     if disk64 or disks != 1 or own or own_cd:
         yield finding("odd-header", "an end record names other disks than one", offset=where)
@@ -167,7 +167,7 @@ def _read_zip64(
     if need != 45 or not (made in _MAKERS or foreign):
         yield finding("odd-header", "the ZIP64 end record has an unusual version", offset=where + 12)
     anatomy.explain(where, 12, "ZIP64 end record")
-    anatomy.explain(where + 12, 2, "ZIP64 end record: version of its writer", _guard(made in _MAKERS))
+    anatomy.explain(where + 12, 2, "ZIP64 end record: version of its writer", _choose_guard(made in _MAKERS))
     anatomy.explain(where + 14, 42, "ZIP64 end record")
     rest = at - 20 - where - 56
     anatomy.explain(where + 56, rest, "ZIP64 end record: data that nothing checks", Guard.UNPROTECTED)
@@ -175,7 +175,7 @@ def _read_zip64(
     return end
 
 
-def _disagree(short: End, end: End, comment: bool) -> bool:
+def _do_ends_differ(short: End, end: End, comment: bool) -> bool:
     """Return whether a number of the short record is neither that of the ZIP64 record nor the highest value,
     which refers to it: miniz writes this only for larger numbers, other writers always.
     """
@@ -186,7 +186,7 @@ def _disagree(short: End, end: End, comment: bool) -> bool:
 def read_entries(
     source: Source, end: End, torch: bool, anatomy: Anatomy
 ) -> Generator[Finding, None, list[Record]]:
-    """Return the entries in the directory's order. Raise Damage if it cannot be followed to its end."""
+    """Return the entries of a zip's directory, in its order. Raise Damage if an entry is cut or misplaced."""
     data, at, out = source.read(end.directory, end.size), 0, list[Record]()
     for i in range(end.entries):
         where = end.directory + at
@@ -260,7 +260,7 @@ def _check_unused_fields(out: Sequence[Record], torch: bool, anatomy: Anatomy) -
 
 
 def _is_flipped(e: Record) -> bool:
-    """Return whether a field that no reader needs is one bit away from a value of Python's zipfile."""
+    """Return whether made, internal or external is one bit away from a value of Python's zipfile."""
     if any((e.made ^ m).bit_count() == 1 for m in _PYTHON_VERSIONS) or e.internal.bit_count() == 1:
         return True
     off = e.external ^ _PYTHON_MODE
@@ -277,22 +277,22 @@ def _explain_entry(e: Record, miniz: bool, python: bool, anatomy: Anatomy) -> No
     own = all(kind == 1 for kind, _ in extras(e.extra)) and len(e.extra) == 4 + 8 * e.wide
     fields = ": 64-bit sizes" if own else ": extra fields that nothing checks"
     anatomy.explain(e.where, 4, what)
-    guard = _guard(miniz or (python and e.made in _PYTHON_VERSIONS))
+    guard = _choose_guard(miniz or (python and e.made in _PYTHON_VERSIONS))
     anatomy.explain(e.where + 4, 2, what + ": version of its writer", guard)
     anatomy.explain(e.where + 6, 30, what)
-    guard = _guard((miniz or python) and not e.internal)
+    guard = _choose_guard((miniz or python) and not e.internal)
     anatomy.explain(e.where + 36, 2, what + ": internal attributes", guard)
-    guard = _guard(miniz or (python and e.external == _PYTHON_MODE))
+    guard = _choose_guard(miniz or (python and e.external == _PYTHON_MODE))
     anatomy.explain(e.where + 38, 3, what + ": attributes", guard)
-    anatomy.explain(e.where + 41, 1, what + ": attributes, type of file", _guard(miniz))
+    anatomy.explain(e.where + 41, 1, what + ": attributes, type of file", _choose_guard(miniz))
     anatomy.explain(e.where + 42, stop - e.where - 42, what)
-    anatomy.explain(stop, len(e.extra), what + fields, _guard(own))
+    anatomy.explain(stop, len(e.extra), what + fields, _choose_guard(own))
     comment = what + ": comment that nothing checks"
     anatomy.explain(stop + len(e.extra), e.comment, comment, Guard.UNPROTECTED)
 
 
-def _guard(known: bool) -> Guard:
-    """Return what guards a field: structure if its only right values are ``known``."""
+def _choose_guard(known: bool) -> Guard:
+    """Return the guard of a field: structure if its right values are known, so that a change is seen."""
     return Guard.STRUCTURE if known else Guard.UNPROTECTED
 
 

@@ -27,7 +27,7 @@ from ckpt_tools.formats.common.tensors import remember
 from ckpt_tools.formats.common.zstd import MAGIC, have_zstd, needs_zstd
 from ckpt_tools.formats.tensorstore import ocdbt_nodes, zarr
 from ckpt_tools.formats.tensorstore.ocdbt_nodes import BTREE, MANIFEST, VERSIONS, FarValue, Root, Versions
-from ckpt_tools.formats.tensorstore.zarr import Array, Coding, add_sum, array_of, demand_length, sum_of
+from ckpt_tools.formats.tensorstore.zarr import Array, Coding, add_sum, read_array, read_sum, require_length
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
@@ -49,23 +49,23 @@ class Value(NamedTuple):
 
 
 def _find_arrays(leaves: Iterable[tuple[bytes, bytes]]) -> dict[str, Array | None]:
-    """Return name -> array for the metadata in a leaf; None for a group, or for unreadable metadata."""
+    """Map names to zarr arrays, from a leaf's (key, value) pairs; None for a group or unreadable metadata."""
     arrays: dict[str, Array | None] = {}
-    known: dict[bytes, Array | None] = {}  # many arrays of a model have the same metadata
+    parsed: dict[bytes, Array | None] = {}  # many arrays of a model have the same metadata
     for key, inline in leaves:
         name, _, last = key.rpartition(b"/")
         if last in _ARRAYS:
-            if inline not in known:
+            if inline not in parsed:
                 try:
-                    known[inline] = array_of(mapping(parse(inline, [])))
+                    parsed[inline] = read_array(mapping(parse(inline, [])))
                 except Damage:
-                    known[inline] = None
-            arrays[name.decode("utf-8", "backslashreplace")] = known[inline]
+                    parsed[inline] = None
+            arrays[name.decode("utf-8", "backslashreplace")] = parsed[inline]
     return arrays
 
 
 def _find_codings(far: Iterable[FarValue], arrays: dict[str, Array | None]) -> Iterator[tuple[str, Value]]:
-    """Yield (path of the data file, value) with the coding of the nearest array above the value's key."""
+    """Yield (path of the data file, value) for a leaf's ``far`` values, coded as the nearest array above."""
     codings: dict[str, Coding | None] = {}
     for key, file, offset, length in far:
         name = key.decode("utf-8", "backslashreplace")
@@ -78,8 +78,8 @@ def _find_codings(far: Iterable[FarValue], arrays: dict[str, Array | None]) -> I
         yield file.path, Value(offset, length, name, coding)
 
 
-def _tell_values_apart(values: Iterable[Value]) -> Iterator[Value | Finding]:
-    """Yield one value per place, as copied keys name the same chunk; report values that overlap."""
+def _find_distinct_values(values: Iterable[Value]) -> Iterator[Value | Finding]:
+    """Yield one value for each range of bytes, and findings on values that overlap: copies share chunks."""
     end, first = 0, None
     for v in sorted(values, key=lambda v: (v.offset, v.length, v.coding is None, v.key)):
         what = f"the value of {v.key[:200]!r}"
@@ -102,53 +102,53 @@ class Parts(Struct, frozen=True):
 
     def __call__(self, source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         """Check each part, add claims on the files that nodes name, and set ``anatomy.end``."""
-        known = {(s.what, s.offset) for s in anatomy.sums}
-        reported, reach = 0, anatomy.end
-        for part in (*ocdbt_nodes.tell_nodes_apart(self.nodes), *_tell_values_apart(self.values)):
+        listed_sums = {(s.what, s.offset) for s in anatomy.sums}
+        reported, nodes_end = 0, anatomy.end
+        for part in (*ocdbt_nodes.find_distinct_nodes(self.nodes), *_find_distinct_values(self.values)):
             own = Anatomy(regions=None if anatomy.regions is None else [], decoded=anatomy.decoded)
             offset = part.offset if isinstance(part, Value | Finding) else part.place.offset
             try:
-                for f in _check_part(source, own, part):
+                for f in [part] if isinstance(part, Finding) else _check_part(source, own, part):
                     reported += f.severity > Severity.NOTE
                     yield f
             except Damage as e:
                 reported += 1
                 yield e.finding if e.finding.offset is not None else replace(e.finding, offset=offset)
-            _merge(anatomy, own, known)
+            _merge(anatomy, own, listed_sums)
             anatomy.decoded = own.decoded
             if not isinstance(part, Value | Finding):
                 end = part.place.offset + part.place.length
-                reach = max(reach, _find_neighbours(source, anatomy, end, known))
+                nodes_end = max(nodes_end, _add_old_nodes(source, anatomy, end, listed_sums))
             if reported >= _MAX_LISTED:
                 break
         ends = [
             *(n.place.offset + n.place.length for n in self.nodes),
             *(v.offset + v.length for v in self.values),
         ]
-        anatomy.end = _find_neighbours(source, anatomy, max(reach, *ends), known)
+        anatomy.end = _add_old_nodes(source, anatomy, max(nodes_end, *ends), listed_sums)
 
 
-def _find_neighbours(source: Source, anatomy: Anatomy, end: int, known: set[tuple[str, int]]) -> int:
-    """Return the end of the records from ``end`` on: nodes that newer ones replaced. Add their CRCs."""
+def _add_old_nodes(source: Source, anatomy: Anatomy, end: int, listed_sums: set[tuple[str, int]]) -> int:
+    """Add the CRCs of replaced nodes, which follow byte ``end`` without a gap; return the last one's end."""
     while end + 18 <= source.size:
         head = source.read(end, 12)
         length, what = int.from_bytes(head[4:], "little"), f"the node at byte {end}"
         if head[:4] not in (BTREE, VERSIONS) or not 18 <= length <= source.size - end:
             break
-        if (f"CRC-32C of {what}", end + length - 4) in known:
+        if (f"CRC-32C of {what}", end + length - 4) in listed_sums:
             break
         own = Anatomy(regions=None if anatomy.regions is None else [])
         add_sum(source, own, end, length - 4, what)
-        _merge(anatomy, own, known)
+        _merge(anatomy, own, listed_sums)
         end += length
     return end
 
 
-def _merge(anatomy: Anatomy, own: Anatomy, known: set[tuple[str, int]]) -> None:
-    """Add one part's results to ``anatomy``, but no checksum in ``known``, which another claim added."""
-    anatomy.sums += (s for s in own.sums if (s.what, s.offset) not in known)
+def _merge(anatomy: Anatomy, own: Anatomy, listed_sums: set[tuple[str, int]]) -> None:
+    """Add one part's results to ``anatomy``, but no sum whose (title, offset) is in ``listed_sums``."""
+    anatomy.sums += (s for s in own.sums if (s.what, s.offset) not in listed_sums)
     anatomy.failed += own.failed
-    known |= {(s.what, s.offset) for s in own.sums}
+    listed_sums |= {(s.what, s.offset) for s in own.sums}
     if own.tensors:
         names = {t.name for t in anatomy.tensors}
         anatomy.tensors += (t for t in own.tensors if t.name not in names)
@@ -158,14 +158,10 @@ def _merge(anatomy: Anatomy, own: Anatomy, known: set[tuple[str, int]]) -> None:
     for path, claim in own.members.items():
         old = anatomy.members[path].check if path in anatomy.members else None
         new = claim.check
+        anatomy.members[path] = claim
         if isinstance(old, Parts) and isinstance(new, Parts):
-            anatomy.members[path] = _claim(Parts(old.nodes + new.nodes, old.values + new.values))
-        else:
-            anatomy.members[path] = claim
-
-
-def _claim(parts: Parts) -> Claim:
-    return Claim("ocdbt", parts, whole=True, follow=bool(parts.nodes))
+            parts = Parts(old.nodes + new.nodes, old.values + new.values)
+            anatomy.members[path] = Claim("ocdbt", parts, whole=True, follow=bool(parts.nodes))
 
 
 def _add_claims(
@@ -177,12 +173,13 @@ def _add_claims(
         by_file[node.place.file.path][0].append(node)
     for path, value in values:
         by_file[path][1].append(value)
-    for path, (n, v) in by_file.items():
-        anatomy.members[path] = _claim(Parts(tuple(n), tuple(sorted(v, key=lambda value: value[:3]))))
+    for path, (in_file, far_values) in by_file.items():
+        parts = Parts(tuple(in_file), tuple(sorted(far_values, key=lambda value: value[:3])))
+        anatomy.members[path] = Claim("ocdbt", parts, whole=True, follow=bool(in_file))
 
 
-def _read_frame(source: Source, offset: int, length: int, kind: bytes, what: str) -> int:
-    """Return the compression of a record's body, which lies between byte 14 and the last 4 bytes."""
+def _read_compression(source: Source, offset: int, length: int, kind: bytes, what: str) -> int:
+    """Check magic, length and version of an OCDBT record; return its compression (1: zstd). Raise Damage."""
     if length < 18:
         raise Damage("truncated", f"{what}: {length} bytes, at least 18 belong there", offset + length)
     head = source.read(offset, 14)
@@ -190,7 +187,7 @@ def _read_frame(source: Source, offset: int, length: int, kind: bytes, what: str
     if head[:4] not in (MANIFEST, BTREE, VERSIONS):
         raise Damage("bad-header", f"{begins}, which is no OCDBT record", offset)
     stored = int.from_bytes(head[4:12], "little")
-    demand_length(f"{what} says it has {stored} bytes, there are {length}", offset, length, stored)
+    require_length(f"{what} says it has {stored} bytes, there are {length}", offset, length, stored)
     if head[12] or head[13] > 1:
         raise Damage("bad-header", f"{what}: version {head[12]}, compression {head[13]}", offset + 12)
     if length > ocdbt_nodes.MAX_ENCODED:
@@ -203,15 +200,15 @@ def _read_frame(source: Source, offset: int, length: int, kind: bytes, what: str
 def _read_record(
     source: Source, anatomy: Anatomy, offset: int, length: int, kind: bytes, *, what: str
 ) -> Iterator[Finding | bytes]:
-    """Yield a record's findings, then its decoded body if it could be decoded. Raise Damage."""
+    """Yield findings on an OCDBT record of magic ``kind``, then its body if zstd is there. Raise Damage."""
     if offset + length > source.size:
         why = f"{what} should end at byte {offset + length}, the file ends at {source.size}"
         raise Damage("truncated", why, source.size)
     try:
-        compression = _read_frame(source, offset, length, kind, what)
+        compression = _read_compression(source, offset, length, kind, what)
     except Damage:
         if length >= 4:  # a shorter record has no checksum
-            anatomy.failed.append(sum_of(source, offset, length - 4, what))
+            anatomy.failed.append(read_sum(source, offset, length - 4, what))
         raise
     add_sum(source, anatomy, offset, length - 4, what)
     if compression and not have_zstd():
@@ -224,13 +221,8 @@ def _read_record(
         yield body
 
 
-def _check_part(
-    source: Source, anatomy: Anatomy, part: Root | Versions | Value | Finding
-) -> Iterator[Finding]:
+def _check_part(source: Source, anatomy: Anatomy, part: Root | Versions | Value) -> Iterator[Finding]:
     """Check a value or a node; add a node's arrays, and claims on its children and values. Raise Damage."""
-    if isinstance(part, Finding):
-        yield part
-        return
     if isinstance(part, Value):
         offset, length, key, coding = part
         what = repr(key[:200])
@@ -259,7 +251,7 @@ def _check_part(
 
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """Check a manifest; add claims on the nodes that the manifest names."""
+    """Check an OCDBT manifest; add claims on the data files of the nodes that it names."""
     if not source.size:
         raise Damage("empty-file", "the file has no bytes", 0)
     for item in _read_record(source, anatomy, 0, source.size, MANIFEST, what="the manifest"):

@@ -155,13 +155,13 @@ def decode_body(source: Source, offset: int, length: int, compression: int) -> b
 
 
 def _bound_names(prefixes: Sequence[int], suffixes: Sequence[int], more: int) -> None:
-    """Raise Damage for too long names: shared prefixes may make them far longer than the node itself."""
+    """Raise Damage if names are too long together: shared prefixes may make them far longer than the node."""
     if (total := sum(prefixes) + sum(suffixes) + more) > _MAX_NAMES:
         raise Damage("too-complex", f"{len(suffixes)} names of {total} bytes together")
 
 
 def _read_files(r: Reader, base: str) -> list[File]:
-    """Return the table of data files; ``base``, that of the node, goes before every path. Raise Damage."""
+    """Return a node's table of data files; the node's own path ``base`` goes before all. Raise Damage."""
     n = r.count(MAX_FILES)
     prefixes = [0, *r.varints(max(0, n - 1), MAX_PATH)]
     suffixes, bases = r.varints(n, MAX_PATH), r.varints(n, MAX_PATH)
@@ -184,7 +184,7 @@ def _read_files(r: Reader, base: str) -> list[File]:
 
 
 def _read_places(r: Reader, files: Sequence[File], n: int, optional: bool = False) -> list[Place | None]:
-    """Return ``n`` places; an ``optional`` place may be None: the tree is empty. Raise Damage."""
+    """Return ``n`` ranges of data files; if ``optional``, None for that of an empty tree. Raise Damage."""
     indexes, offsets, lengths = r.varints(n), r.varints(n), r.varints(n)
     places: list[Place | None] = []
     for i, offset, length in zip(indexes, offsets, lengths, strict=True):
@@ -206,7 +206,7 @@ def _skip_statistics(r: Reader, n: int) -> None:
 
 
 def _read_inline_versions(r: Reader, files: Sequence[File], arity: int) -> tuple[list[Root], int]:
-    """Return the entries of a version tree leaf: the roots of the trees, and the last generation."""
+    """Return a version tree leaf's 2**``arity`` entries at most: B+tree roots; and the last generation."""
     n = r.count(1 << arity, 1)
     generations = r.varints(n)
     if generations != sorted(set(generations)) or not generations[0]:
@@ -219,7 +219,7 @@ def _read_inline_versions(r: Reader, files: Sequence[File], arity: int) -> tuple
 
 
 def _read_version_nodes(r: Reader, files: Sequence[File], most: int, height: int | None) -> list[Versions]:
-    """Return the entries of an interior version tree node, or of a manifest, whose ``height`` is None."""
+    """Return the children in an interior version tree node, of that ``height``; None for a manifest."""
     n = r.count(most, 0 if height is None else 1)
     r.varints(n)  # generation numbers
     places = _read_places(r, files, n)
@@ -230,6 +230,7 @@ def _read_version_nodes(r: Reader, files: Sequence[File], most: int, height: int
 
 
 def _read_arity(r: Reader) -> int:
+    """Return the binary logarithm of how many entries a version tree node may have."""
     arity = r.fixed(1)
     if not 1 <= arity <= 16:
         raise r.bad(f"a version tree of arity 2**{arity}")
@@ -237,7 +238,7 @@ def _read_arity(r: Reader) -> int:
 
 
 def read_manifest(data: bytes) -> Manifest:
-    """Return the manifest in a decoded body. Raise Damage."""
+    """Return the OCDBT manifest in a record's decoded body. Raise Damage."""
     r = Reader(data, "the manifest")
     r.take(16)  # a UUID
     numbered = r.fixed(1)
@@ -257,7 +258,7 @@ def read_manifest(data: bytes) -> Manifest:
 
 
 def read_version_node(data: bytes, base: str, height: int) -> list[Root | Versions]:
-    """Return the entries in a version tree node's body; ``base`` is that of its file. Raise Damage."""
+    """Return the nodes that a version tree node names; ``base`` goes before their files. Raise Damage."""
     r = Reader(data, "a version tree node")
     arity, stored_height = _read_arity(r), r.fixed(1)
     if stored_height != height:
@@ -273,7 +274,7 @@ def read_version_node(data: bytes, base: str, height: int) -> list[Root | Versio
 
 
 def read_btree_node(data: bytes, root: Root) -> tuple[list[Root], Leaves]:
-    """Return the children, or the values, in a B+tree node's body. Raise Damage."""
+    """Return an interior B+tree node's children, or a leaf's values, from its body. Raise Damage."""
     r = Reader(data, "a B+tree node")
     height = r.fixed(1)
     if height != root.height:
@@ -312,7 +313,7 @@ def read_btree_node(data: bytes, root: Root) -> tuple[list[Root], Leaves]:
 
 
 def _read_keys(r: Reader, n: int, interior: bool, prefix: int) -> tuple[list[bytes], list[int]]:
-    """Return keys without the node's prefix, and how many bytes of each key its whole subtree shares."""
+    """Return ``n`` keys without the node's own prefix, and how many bytes all keys below each child share."""
     prefixes, suffixes = [0, *r.varints(n - 1, MAX_KEY)], r.varints(n, MAX_KEY)
     common = r.varints(n, MAX_KEY) if interior else []
     _bound_names(prefixes, suffixes, n * prefix)
@@ -329,8 +330,8 @@ def _read_keys(r: Reader, n: int, interior: bool, prefix: int) -> tuple[list[byt
     return keys, common
 
 
-def tell_nodes_apart(nodes: Sequence[Root | Versions]) -> Iterator[Root | Versions | Finding]:
-    """Yield each distinct reference: several prefixes may lead to a node. Report nodes that overlap."""
+def find_distinct_nodes(nodes: Sequence[Root | Versions]) -> Iterator[Root | Versions | Finding]:
+    """Yield each distinct reference, of a node at most _MAX_READINGS, and findings on nodes that overlap."""
     overlapping, end, readings = set[tuple[int, int]](), 0, Counter[tuple[int, int]]()
     for offset, length in sorted({(n.place.offset, n.place.length) for n in nodes}):
         if offset < end:

@@ -36,11 +36,11 @@ _ARRAYS = "array_metadatas/process_0"
 _WITHOUT_ARRAYS = "arrays are restored without it, unless they are random keys of JAX"
 
 
-def _find_flips(found: Mapping[str, object], known: tuple[str, ...]) -> Iterator[str]:
+def _find_flips(entries: Mapping[str, object], known: tuple[str, ...]) -> Iterator[str]:
     """Yield a text for each key that is one bit away from a known key, which readers take for missing."""
-    for word in found:
-        if word not in known and (meant := near_miss(word, known)):
-            yield f"{word[:80]!r} stands where {meant!r} belongs"
+    for key in entries:
+        if key not in known and (meant := near_miss(key, known)):
+            yield f"{key[:80]!r} stands where {meant!r} belongs"
 
 
 def _read_leaf(name: str, entry: object, errors: list[str]) -> str | None:
@@ -60,7 +60,7 @@ def _read_leaf(name: str, entry: object, errors: list[str]) -> str | None:
 
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """Check the list of leaves; add claims on the files that hold them. Reads the whole file."""
+    """Check Orbax's list of leaves; add claims on the files that hold them. Reads the whole file."""
     text = read_json(source)
     yield from text.odd
     top = mapping(text.value)

@@ -94,7 +94,7 @@ def _bad(what: str) -> Damage:
 
 
 def _read_type(dtype: object) -> tuple[str, int | None]:
-    """Return (name, bytes per element) of a type; the bytes are None if the type is unknown."""
+    """Return (name, bytes per element) of zarr's data type; the bytes are None if the type is unknown."""
     if not isinstance(dtype, str):
         return ("structured" if isinstance(dtype, list) else "unknown"), None
     if m := _TYPED.fullmatch(dtype):
@@ -117,14 +117,15 @@ def _read_shapes(shape: object, chunks: object) -> tuple[tuple[int, ...], tuple[
     return s, c
 
 
-def _demand(doc: Mapping[str, object], needed: str) -> None:
+def _require_keys(doc: Mapping[str, object], needed: str) -> None:
+    """Raise Damage unless zarr metadata have all keys in ``needed``, which blanks separate."""
     if absent := [k for k in needed.split() if k not in doc]:
         raise _bad(f"there is no {' and no '.join(absent)}")
 
 
 def _read_v2(doc: Mapping[str, object]) -> Array:
-    """Return the array that a ``.zarray`` describes. Raise Damage."""
-    _demand(doc, "zarr_format shape chunks dtype compressor fill_value order filters")
+    """Return the array that the JSON of a ``.zarray`` (zarr version 2) describes. Raise Damage."""
+    _require_keys(doc, "zarr_format shape chunks dtype compressor fill_value order filters")
     shape, chunks = _read_shapes(doc["shape"], doc["chunks"])
     name, item = _read_type(doc["dtype"])
     compressor, separator = doc["compressor"], doc.get("dimension_separator", ".")
@@ -138,7 +139,9 @@ def _read_v2(doc: Mapping[str, object]) -> Array:
 
 
 def _read_codecs(codecs: object, shape: tuple[int, ...], item: int | None, depth: int = 0) -> Coding:
-    """Return the coding of a v3 chain over a chunk: codecs array to array, array to bytes, bytes to bytes."""
+    """Return the coding of a chunk of that ``shape`` by zarr's version 3 ``codecs``; an element has ``item``
+    bytes, None if unknown. ``depth`` counts the shards around the chunk. Raise Damage.
+    """
     size = prod(shape) * item if item is not None else None
     chain: list[str] = []
     shards = Coding(None, ())
@@ -161,7 +164,7 @@ def _read_codecs(codecs: object, shape: tuple[int, ...], item: int | None, depth
 def _read_sharding(
     configuration: Mapping[str, object], shape: tuple[int, ...], item: int | None, depth: int
 ) -> Coding:
-    """Return the coding of shards: chunks cut into inner chunks, with an index of places. Raise Damage."""
+    """Return the coding of a shard: a chunk cut into inner chunks, which an index locates. Raise Damage."""
     part = integers(configuration.get("chunk_shape"))
     pairs = list(zip(shape, part or (), strict=False))
     if part is None or len(part) != len(shape) or any(not p or s % p for s, p in pairs):
@@ -174,16 +177,16 @@ def _read_sharding(
     return Coding(None, (), inner if known else None, parts, index == ["bytes", "crc32c"], leading)
 
 
-def array_of(doc: Mapping[str, object]) -> Array | None:
-    """Return the array in metadata v2 or v3, None for a group or a grid of an extension. Raise Damage."""
+def read_array(doc: Mapping[str, object]) -> Array | None:
+    """Return the array in zarr metadata; None for a group, or a grid of an extension. Raise Damage."""
     if doc.get("zarr_format") == 2:
         return _read_v2(doc)
-    _demand(doc, "zarr_format node_type")
+    _require_keys(doc, "zarr_format node_type")
     if doc["zarr_format"] != 3 or doc["node_type"] not in ("array", "group"):
         raise _bad(f"zarr_format {str(doc['zarr_format'])[:20]}, node_type {str(doc['node_type'])[:20]}")
     if doc["node_type"] == "group":
         return None
-    _demand(doc, "shape data_type chunk_grid chunk_key_encoding fill_value codecs")
+    _require_keys(doc, "shape data_type chunk_grid chunk_key_encoding fill_value codecs")
     grid, keys = mapping(doc["chunk_grid"]), mapping(doc["chunk_key_encoding"])
     if not isinstance(grid.get("name"), str) or not isinstance(keys.get("name"), str):
         raise _bad("a chunk_grid or chunk_key_encoding without a name")
@@ -205,7 +208,7 @@ def array_of(doc: Mapping[str, object]) -> Array | None:
 def check_chunk(
     source: Source, anatomy: Anatomy, offset: int, length: int, coding: Coding, *, what: str
 ) -> Iterator[Finding]:
-    """Check a chunk of ``length`` bytes at ``offset``; reads headers and a shard's index. Raise Damage."""
+    """Check a zarr chunk of ``length`` bytes: headers of compressed data, a shard's index. Raise Damage."""
     sums = sum(c == "crc32c" for c in coding.chain)  # that are still inside the ``length`` bytes
     for i, codec in enumerate(coding.chain):
         if codec != "crc32c":
@@ -223,18 +226,18 @@ def check_chunk(
         return
     if coding.size is not None:
         why = f"{what}: {length} bytes, where the shape of the chunk needs {coding.size}"
-        demand_length(why, offset, length, coding.size)
+        require_length(why, offset, length, coding.size)
     anatomy.explain(offset, length, f"elements of {what}: no checksum covers them", Guard.UNPROTECTED)
 
 
-def demand_length(why: str, offset: int, length: int, wanted: int) -> None:
+def require_length(why: str, offset: int, length: int, wanted: int) -> None:
     """Raise Damage, with the message ``why``, unless the ``length`` bytes at ``offset`` are ``wanted``."""
     if length != wanted:
         code = "truncated" if length < wanted else "trailing-data"
         raise Damage(code, why, offset + min(length, wanted))
 
 
-def sum_of(source: Source, offset: int, length: int, what: str) -> Sum:
+def read_sum(source: Source, offset: int, length: int, what: str) -> Sum:
     """Return the CRC-32C that lies behind the ``length`` bytes that it covers."""
     at = offset + length
     stored = int.from_bytes(source.read(at, 4), "little")
@@ -242,14 +245,15 @@ def sum_of(source: Source, offset: int, length: int, what: str) -> Sum:
 
 
 def add_sum(source: Source, anatomy: Anatomy, offset: int, length: int, what: str) -> None:
-    anatomy.sums.append(sum_of(source, offset, length, what))
+    """Add the CRC-32C behind ``length`` bytes to ``anatomy.sums``; its own 4 bytes need no other check."""
+    anatomy.sums.append(read_sum(source, offset, length, what))
     anatomy.explain(offset + length, 4, f"CRC-32C of {what}")
 
 
 def _check_compressed(
     source: Source, anatomy: Anatomy, offset: int, length: int, codec: str, *, size: int | None, what: str
 ) -> Iterator[Finding]:
-    """Check the framing of compressed bytes; their decoding is left to the content level."""
+    """Check the framing of a compressed chunk; the content level decodes it, into ``size`` bytes if known."""
     text = f"{codec} data of {what}: not checked"
     if codec == "zstd":
         limit = "no checksum covers it, a changed bit is seen only where it breaks decoding"
@@ -268,7 +272,7 @@ def _check_compressed(
             why = f"blosc version {version}, {content} bytes in blocks of {block}, where {size} bytes belong"
             raise Damage("bad-header", f"{what}: {why}", offset)
         why = f"{what}: {length} bytes of blosc data, which says it has {total}"
-        demand_length(why, offset, length, total)
+        require_length(why, offset, length, total)
         text = f"blosc data of {what}: only its header is checked"
     elif codec in ("zlib", "gzip", "bz2"):
         start = source.read(offset, min(3, length))
@@ -335,7 +339,7 @@ class Described(Struct, frozen=True):
 
     def __call__(self, source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         try:
-            array = array_of(mapping(read_json(source).value))
+            array = read_array(mapping(read_json(source).value))
         except Damage:
             return
         if array is not None and prod(array.grid()) <= MAX_CHUNKS:
@@ -345,14 +349,14 @@ class Described(Struct, frozen=True):
 
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """Check the metadata; add claims on the files of all chunks of the grid."""
+    """Check zarr metadata; add claims on the files of all chunks of the grid."""
     text = read_json(source)
     doc = mapping(text.value)
     if not doc:
         raise Damage("bad-header", "zarr metadata that is not a JSON object", 0)
     what = "zarr metadata: its form is checked, and that the chunks fit it"
     anatomy.explain(0, source.size, what, Guard.UNPROTECTED)
-    array = array_of(doc)
+    array = read_array(doc)
     yield from text.odd
     if array is None:
         return
