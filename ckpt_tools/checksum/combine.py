@@ -137,7 +137,7 @@ def find_flipped_bit(crc: Crc, difference: int, length: int) -> Flip | None:
     """
     if not 0 < length <= longest(crc):
         return None
-    exponent = _logarithm(crc, difference, 8 * length + _WIDTH)
+    exponent = _find_exponent(crc, difference, 8 * length + _WIDTH)
     if exponent is None or exponent < _WIDTH:
         return None
     bits_behind = exponent - _WIDTH
@@ -149,9 +149,9 @@ def odds(length: int) -> float:
     return 8 * length / (1 << _WIDTH)
 
 
-def _logarithm(crc: Crc, value: int, below: int) -> int | None:
-    """Return the least e below ``below`` with x^e = value, modulo the polynomial; None if there is none."""
-    poly, table = crc.polynomial, _baby_steps(crc.polynomial)
+def _find_exponent(crc: Crc, value: int, below: int) -> int | None:
+    """Return the least e < ``below`` with x^e = value, modulo the CRC's polynomial; None if there is none."""
+    poly, table = crc.polynomial, _list_baby_steps(crc.polynomial)
     back = power_of_x(poly, crc.order - _BABY)  # x^-m is x^(order - m)
     for giant in range((below + _BABY - 1) // _BABY):
         baby = table.get(value)
@@ -162,8 +162,8 @@ def _logarithm(crc: Crc, value: int, below: int) -> int | None:
 
 
 @lru_cache(2)
-def _baby_steps(poly: int) -> dict[int, int]:
-    """Return {x^e: e} for all e from 0 to _BABY - 1."""
+def _list_baby_steps(poly: int) -> dict[int, int]:
+    """Return {x^e modulo ``poly``: e} for all e from 0 to _BABY - 1."""
     value, out = power_of_x(poly, 0), dict[int, int]()
     for exponent in range(_BABY):
         out[value] = exponent

@@ -118,7 +118,10 @@ def mismatches(
     reader, size = _Reader(source, sums, watch or (lambda *_: None)), source.size if gaps else 0
     values, read, stopped = reader.compute_held(size) or reader.compute(size, jobs, progress)
     for s, value in zip(sums, values, strict=True):
-        if value not in (None, s.expected) and not _matches_otherwise(source, s, jobs):
+        if value in (None, s.expected):
+            continue
+        second = [replace(s, pieces=s.otherwise, otherwise=None)] if s.otherwise else []
+        if not second or next(mismatches(source, second, jobs=jobs), None) is not None:
             yield s, value
     if stopped is not None:
         raise stopped
@@ -167,27 +170,19 @@ class Computed:
         return [self._got[s] for s in self.sums] if len(self._got) == len(set(self.sums)) else None
 
 
-def _matches_otherwise(source: Source, s: Sum, jobs: int) -> bool:
-    """Return True if a sum matches the pieces in ``otherwise``; False if there are none."""
-    if not s.otherwise:
-        return False
-    second = replace(s, pieces=s.otherwise, otherwise=None)
-    return next(iter(mismatches(source, [second], jobs=jobs)), None) is None
-
-
 def _combine_feeds(s: Sum, outcomes: Outcomes, *, complete: bool) -> Outcome | None:
-    """Return the value of a sum from those of its feeds, in any order; None if a feed was stopped."""
+    """Return the value of a sum from the outcomes of its feeds, in any order; None unless ``complete``."""
     error = next((got for _, got in outcomes if isinstance(got, InflateError)), None)
     if error is not None or not complete:
         return error
     if not isinstance(s.hash, Crc):
         return outcomes[0][1]
-    total, rest = 0, deque(sorted(outcomes, key=lambda one: (one[0].piece, one[0].start)))
+    total, waiting = 0, deque(sorted(outcomes, key=lambda outcome: (outcome[0].piece, outcome[0].start)))
     for j, piece in enumerate(s.pieces):
         if isinstance(piece, bytes):
             total = s.hash.update(piece, total)
-        while rest and rest[0][0].piece == j:
-            feed, value = rest.popleft()
+        while waiting and waiting[0][0].piece == j:
+            feed, value = waiting.popleft()
             length = piece.size if isinstance(piece, Deflated) else feed.stop - feed.start
             if isinstance(value, int):
                 total = s.hash.combine(total, value, length) if total else value
@@ -214,7 +209,7 @@ def _list_feeds(sums: Sequence[Sum], size: int, gaps: int) -> list[_Feed]:
 
 
 def _list_batches(feeds: Iterable[_Feed], most: int) -> list[list[_Feed]]:
-    """Return the feeds in file order, cut at pages unless they are fixed; no byte is in two batches."""
+    """Return batches of about ``most`` bytes, in file order: feeds are cut at pages unless they are fixed."""
     waiting, batches, page = deque(sorted(feeds, key=attrgetter("start"))), [], min(ALIGNED, most)
     while waiting:
         batch, end = list[_Feed](), -(-(waiting[0].start + most) // page) * page
@@ -233,17 +228,6 @@ def _list_gaps(sums: Sequence[Sum], size: int) -> Iterator[_Feed]:
         if start - end >= GAP:
             yield _Feed(end, start)
         end = stop
-
-
-def _join_ranges(feeds: Iterable[_Feed]) -> list[tuple[int, int]]:
-    """Return the (start, stop) ranges of the feeds, joined if they overlap or touch."""
-    out = list[tuple[int, int]]()
-    for f in feeds:
-        if out and f.start <= out[-1][1]:
-            out[-1] = out[-1][0], max(out[-1][1], f.stop)
-        else:
-            out.append((f.start, f.stop))
-    return out
 
 
 def read_parts(
@@ -341,8 +325,8 @@ class _Reader(NamedTuple):
                     return
                 future = waiting.popleft()
                 if stopped is None or not future.cancel():  # a batch that is being read stops by itself
-                    outcomes, one = future.result()
-                    stopped = stopped or one
+                    outcomes, stopped_here = future.result()
+                    stopped = stopped or stopped_here
                     yield outcomes, stopped
         except BaseException as e:
             # on Ctrl-C do not wait: a read may hang
@@ -368,8 +352,14 @@ class _Reader(NamedTuple):
 
     def _read_plain(self, feeds: Sequence[_Feed], progress: Progress | None, out: Outcomes) -> None:
         """Read the ranges of the feeds once, and feed each part to all; adds to ``out``."""
+        ranges = list[tuple[int, int]]()  # (start, stop), joined if feeds overlap or touch
+        for f in feeds:
+            if ranges and f.start <= ranges[-1][1]:
+                ranges[-1] = ranges[-1][0], max(ranges[-1][1], f.stop)
+            else:
+                ranges.append((f.start, f.stop))
         waiting, fed = deque(feeds), list[tuple[_Feed, Hash | None]]()
-        for start, stop in _join_ranges(feeds):
+        for start, stop in ranges:
             at = start
             for part in read_parts(self.source, start, stop - start, progress):
                 done = 0
@@ -395,6 +385,7 @@ class _Reader(NamedTuple):
         self._feed(feed, running, feed.stop, b"", out)
 
     def _make_hash(self, feed: _Feed) -> Hash:
+        """Return a running checksum for a feed, of the kind that its sum and piece need."""
         s = self.sums[feed.sum]
         if not isinstance(s.hash, Crc):
             return s.hash()

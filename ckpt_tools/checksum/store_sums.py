@@ -38,7 +38,7 @@ def can_work_out(algorithm: str) -> bool:
 
 
 def combined(algorithm: str, parts: Iterable[tuple[bytes, int]]) -> bytes:
-    """Return the CRC of joined ranges, from (CRC, length in bytes) of each."""
+    """Return the CRC of joined ranges, from (CRC, length in bytes) of each; ``algorithm`` is in CRCS."""
     crc, total = CRCS[algorithm], 0
     for value, length in parts:
         total = crc.combine(total, int.from_bytes(value, "big"), length)
@@ -46,7 +46,7 @@ def combined(algorithm: str, parts: Iterable[tuple[bytes, int]]) -> bytes:
 
 
 def composite(algorithm: str, values: Iterable[bytes]) -> bytes:
-    """Return the composite checksum: the checksum of the joined checksums of the parts."""
+    """Return S3's composite checksum of a multipart upload: the checksum of the parts' joined checksums."""
     data = b"".join(values)
     if algorithm in CRCS:
         return _as_bytes(algorithm, CRCS[algorithm].update(data, 0))
@@ -109,6 +109,7 @@ def of_chunks(checksum: StoreChecksum, size: int, chunk_crcs: Sequence[bytes]) -
 
 
 def _as_bytes(algorithm: str, value: int) -> bytes:
+    """Return a CRC as the bytes that a store keeps, the highest first."""
     return value.to_bytes(_BYTES[algorithm], "big")
 
 

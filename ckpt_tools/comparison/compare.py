@@ -22,9 +22,9 @@ from ckpt_tools.comparison.difference import (
     Pair,
     Side,
     compare,
+    describe_lone_file,
     files,
     is_index,
-    lone,
     match,
 )
 from ckpt_tools.discovery.walk import require_file
@@ -67,6 +67,7 @@ class _Reader:
         self.files: int | None = None
 
     def advance(self, n: int) -> None:
+        """Count ``n`` bytes that were just read, from any thread; tell ``progress``."""
         with self.lock:
             self.done += n
         if self.progress:
@@ -84,12 +85,12 @@ class _Reader:
         first, second = self.sessions
         if in_b is None:
             assert in_a is not None  # noqa: S101 - a pair has at least one file; for the type checker
-            return lone(in_a.name, Change.REMOVED, self.inspect(first, in_a))
+            return describe_lone_file(in_a.name, Change.REMOVED, self.inspect(first, in_a))
         if in_a is None:
-            return lone(in_b.name, Change.ADDED, self.inspect(second, in_b))
+            return describe_lone_file(in_b.name, Change.ADDED, self.inspect(second, in_b))
         by_store: Agreement | None = None
         if is_url(in_a.path) or is_url(in_b.path):
-            by_store = agreement(self.sessions, (in_a, in_b), self.jobs, self.advance)
+            by_store = find_agreement(self.sessions, (in_a, in_b), self.jobs, self.advance)
         if by_store is not None and by_store.same:
             a, b = self.inspect_either(in_a, in_b)
             a.whole = b.whole = a.by_store = b.by_store = by_store.algorithm
@@ -184,20 +185,9 @@ class _Reader:
 
 
 def _whole_digest(sealed: SealedFile) -> str:
-    """Return the digest that ``file_digest`` would give."""
+    """Return the digest that ``file_digest`` would give, from the digests of chunks in a seal's entry."""
     n = DIGITS
     return join_digests(sealed.size, [sealed.chunks[i : i + n] for i in range(0, len(sealed.chunks), n)])
-
-
-def _require_alike(a: Session, b: Session) -> None:
-    """Raise UsageError if one side is a file and the other a directory; CannotLook if a store says both."""
-    if a.found.alone != b.found.alone:
-        one, other = (a.root, b.root) if a.found.alone else (b.root, a.root)
-        if is_url(one):
-            with explain_refusal(f"cannot look at {one}"):
-                require_file(one)
-        hint = "compare two files, or two directories (or prefixes) of checkpoints"
-        raise UsageError(f"{one} is a file and {other} is none", hint)
 
 
 def diff(
@@ -235,14 +225,20 @@ def diff(
 
         mounts.configure(stores)
     first, second = open_session(a, options), open_session(b, options)
-    _require_alike(first, second)
+    if first.found.alone != second.found.alone:
+        file, other = (first.root, second.root) if first.found.alone else (second.root, first.root)
+        if is_url(file):  # a store may say that it is a directory as well
+            with explain_refusal(f"cannot look at {file}"):
+                require_file(file)
+        hint = "compare two files, or two directories (or prefixes) of checkpoints"
+        raise UsageError(f"{file} is a file and {other} is none", hint)
     in_a, in_b = files(first), files(second)
     if not in_a or not in_b:
         why = f"there is no checkpoint file in {b if in_a else a}"
         raise CannotLook(why, "'ckpt ls -v' shows where checkpoints are")
     pairs = match(in_a, in_b)
     if first.found.alone and second.found.alone:
-        pairs = _with_roots(pairs, first.root, second.root)
+        pairs = _pair_roots(pairs, first.root, second.root)
     with ThreadPoolExecutor(1 if jobs == 1 else 2) as pool:
         reader = _Reader((first, second), level, pool, progress)
         compared = reader.compare_all(pairs, several=max(len(in_a), len(in_b)) > 1)
@@ -257,8 +253,8 @@ def diff(
     )
 
 
-def _with_roots(pairs: list[Pair], a: str, b: str) -> list[Pair]:
-    """Pair the two files that the caller named, whatever their names."""
+def _pair_roots(pairs: list[Pair], a: str, b: str) -> list[Pair]:
+    """Return ``pairs`` with the files at the paths ``a`` and ``b``, which the caller named, as one pair."""
     first = next((f for f, _ in pairs if f and f.path == a), None)
     roots = first, next((f for _, f in pairs if f and f.path == b), None)
     if roots in pairs:
@@ -267,10 +263,10 @@ def _with_roots(pairs: list[Pair], a: str, b: str) -> list[Pair]:
     return [roots, *((x, y) for x, y in loose if x or y)]
 
 
-def agreement(
+def find_agreement(
     sides: tuple[Session, Session], pair: tuple[File, File], jobs: int, progress: Advance
 ) -> Agreement | None:
-    """Return whether two files agree by the checksums of stores; None if no checksum is comparable."""
+    """Compare two files by the checksums that stores keep; None if that proves nothing, or a read fails."""
     a, b = pair
     if a.size != b.size or a.size <= 0:
         return None

@@ -174,14 +174,14 @@ def _names_its_save(report: Report) -> bool:
     return report.format is not None and format_of(report.format).names_its_save
 
 
-def lone(name: str, change: Change, side: Side) -> FileDifference:
+def describe_lone_file(name: str, change: Change, side: Side) -> FileDifference:
     """Return the difference of a file without a counterpart, ``side``: added or removed."""
-    new = change is Change.ADDED
+    is_new = change is Change.ADDED
     tensors = []
     for tensor, forms in side.forms.items():
         own = _make_side(forms, None)
-        tensors.append(TensorDifference(tensor, change, None if new else own, own if new else None))
-    a, b = (None, side.report) if new else (side.report, None)
+        tensors.append(TensorDifference(tensor, change, None if is_new else own, own if is_new else None))
+    a, b = (None, side.report) if is_new else (side.report, None)
     return FileDifference(name, change, a, b, tuple(tensors))
 
 
@@ -192,33 +192,29 @@ def is_index(side: Side) -> bool:
 
 
 def _make_side(forms: Sequence[Tensor], digest: str | None) -> TensorSide:
-    """Return the side of a name; ``forms`` are the tensors that have it."""
+    """Return the side of a tensor name; ``forms`` are the tensors that have it, in file order."""
     return TensorSide(forms[0].dtype, forms[0].shape, sum(t.nbytes for t in forms), digest)
 
 
-def _shapes(forms: Sequence[Tensor]) -> list[tuple[str, tuple[int, ...]]]:
-    return [(t.dtype, t.shape) for t in forms]
-
-
-def _compare_tensors(a: Side, b: Side, shapes_say_all: bool) -> Iterator[TensorDifference]:
+def _compare_tensors(a: Side, b: Side, shapes_only: bool) -> Iterator[TensorDifference]:
     """Yield the difference of every tensor of A, then of the tensors that only B has."""
     in_a, in_b, stored_a, stored_b = a.forms, b.forms, a.stored, b.stored
     for name in dict.fromkeys([*in_a, *in_b]):
-        one = _make_side(in_a[name], a.digests.get(name)) if name in in_a else None
-        other = _make_side(in_b[name], b.digests.get(name)) if name in in_b else None
-        if one is None:
+        side_a = _make_side(in_a[name], a.digests.get(name)) if name in in_a else None
+        side_b = _make_side(in_b[name], b.digests.get(name)) if name in in_b else None
+        if side_a is None:
             change = Change.ADDED if a.legible else Change.NOT_COMPARED
-        elif other is None:
+        elif side_b is None:
             change = Change.REMOVED if b.legible else Change.NOT_COMPARED
-        elif _shapes(in_a[name]) != _shapes(in_b[name]):
+        elif [(t.dtype, t.shape) for t in in_a[name]] != [(t.dtype, t.shape) for t in in_b[name]]:
             change = Change.RESHAPED
-        elif shapes_say_all:
+        elif shapes_only:
             change = Change.SAME
-        elif None in (one.digest, other.digest) or stored_a.get(name) != stored_b.get(name):
+        elif None in (side_a.digest, side_b.digest) or stored_a.get(name) != stored_b.get(name):
             change = Change.NOT_COMPARED
         else:
-            change = Change.SAME if one.digest == other.digest else Change.CHANGED
-        yield TensorDifference(name, change, one, other)
+            change = Change.SAME if side_a.digest == side_b.digest else Change.CHANGED
+        yield TensorDifference(name, change, side_a, side_b)
 
 
 def _compare_metadata(a: Side, b: Side) -> Iterator[MetadataDifference]:
@@ -256,11 +252,12 @@ class File(NamedTuple):
 
     @property
     def whose(self) -> Hashable:
-        """The part's place in a job, whatever its layout: pairs a dying gasp with a periodic save."""
+        """The part's role and rank in a job, whatever its layout: pairs a dying gasp with a periodic save."""
         return self.part and (self.part.role, self.part.rank, self.part.coords)
 
     @property
     def when(self) -> Hashable:
+        """The part's step and epoch, None outside a layout."""
         p = self.part
         return p and (p.step, p.epoch, p.step_in_epoch, p.generation)
 
@@ -291,7 +288,7 @@ def files(s: Session) -> list[File]:
 
 
 def _make_key(several: bool, prefixed: bool) -> Key:
-    """Return a key that tells parts of one side apart; ``several``: it has more than one checkpoint."""
+    """Return a key that tells parts of a side apart, also by step if it has ``several`` checkpoints."""
 
     def key(f: File) -> Hashable:
         p = f.part

@@ -29,26 +29,26 @@ def _list_plugins() -> tuple[Named, ...]:
     rows = list[Named]()
     for group in ("formats", MANIFESTS):
         for name, plugin in plugins.added(group, names_taken).items():
-            found: Format = plugin.value
-            if why := _why_unsound(found):
+            fmt: Format = plugin.value
+            if why := _find_defect(fmt):
                 plugins.reject(group, name, why)
                 continue
             names_taken.add(name)
-            _loaded[name] = found
+            _loaded[name] = fmt
             family = MANIFESTS if group == MANIFESTS else "plugins"
-            state = found.state and group != MANIFESTS
-            rows.append(Named(name, family, tuple(found.suffixes), found.names, found.index, state))
+            state = fmt.state and group != MANIFESTS
+            rows.append(Named(name, family, tuple(fmt.suffixes), fmt.names, fmt.index, state))
     return tuple(rows)
 
 
-def _why_unsound(found: Format) -> str:
+def _find_defect(fmt: Format) -> str:
     """Return why a format of a plug-in cannot be used, "" if it can."""
-    if Level.STRUCTURE not in found.checks:
+    if Level.STRUCTURE not in fmt.checks:
         return "it has no check of the structure"
-    if not all(s and type(s) is str for s in found.suffixes):
-        return f"its suffixes are {found.suffixes!r}, of which one is empty or no text"
+    if not all(s and type(s) is str for s in fmt.suffixes):
+        return f"its suffixes are {fmt.suffixes!r}, of which one is empty or no text"
     try:
-        re.compile(found.names)
+        re.compile(fmt.names)
     except (re.error, TypeError) as e:
         return f"its names are not a regular expression: {e}"
     return ""
@@ -57,12 +57,13 @@ def _why_unsound(found: Format) -> str:
 names = Names(NAMED, _list_plugins)
 
 
-def _forget() -> None:
+def _forget_plugins() -> None:
+    """Clear the formats by name, and all that are loaded: the plug-ins are to be looked for again."""
     names.forget()
     _loaded.clear()
 
 
-plugins.kept_by(_forget)
+plugins.kept_by(_forget_plugins)
 
 
 def format_of(name: str) -> Format:
@@ -80,8 +81,8 @@ def format_of(name: str) -> Format:
 
 def package_of(name: str) -> str | None:
     """Return the package that adds a format; None for a format of this package."""
-    every = {**plugins.added(MANIFESTS), **plugins.added("formats")}
-    return str(every[name].package) if name in every else None
+    added = {**plugins.added(MANIFESTS), **plugins.added("formats")}
+    return str(added[name].package) if name in added else None
 
 
 def hides_cuts(name: str | None) -> bool:
@@ -91,9 +92,9 @@ def hides_cuts(name: str | None) -> bool:
 
 def __getattr__(name: str) -> object:
     if name == "FORMATS":
-        return tuple(format_of(one) for one in names.order)
+        return tuple(map(format_of, names.order))
     if name == "BY_NAME":
-        return {one: format_of(one) for one in names.order}
+        return {fmt: format_of(fmt) for fmt in names.order}
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

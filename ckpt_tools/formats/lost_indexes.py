@@ -19,7 +19,7 @@ _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<of>\d{5})\.safetenso
 
 
 def names_of_whole(index: str) -> tuple[str, ...]:
-    """Return the names of a model in a single file, by the name of an index; () if there are none."""
+    """Return the names that a model in a single file would have in place of shards with that index; or ()."""
     stem, ending = os.path.splitext(index.partition(".index.")[0])
     if stem in ("model", "pytorch_model"):
         return "model.safetensors", "pytorch_model.bin"
@@ -42,10 +42,10 @@ def whole_sets(paths: Iterable[str]) -> dict[str, list[str]]:
 
 
 def text_of(shards: Mapping[str, Sequence[Tensor]]) -> bytes | None:
-    """Return the text of the index of shards by name; None if two shards hold the same tensor."""
-    where = [(t.name, shard) for shard, tensors in shards.items() for t in tensors]
-    if len(dict(where)) != len(where):
+    """Return the index file of shards, each with its tensors; None if two shards hold the same tensor."""
+    entries = [(t.name, shard) for shard, tensors in shards.items() for t in tensors]
+    if len(dict(entries)) != len(entries):
         return None
     total = sum(t.nbytes for tensors in shards.values() for t in tensors)
-    body = {"metadata": {"total_size": total}, "weight_map": dict(sorted(where))}
+    body = {"metadata": {"total_size": total}, "weight_map": dict(sorted(entries))}
     return (json.dumps(body, indent=2, sort_keys=True) + "\n").encode()

@@ -145,7 +145,7 @@ beside code and pretrained models as well.
 
 
 class Placed(NamedTuple):
-    """One index that is known by its place: its format, and the directory that its paths are relative to."""
+    """One index that its path alone tells: its format, and the directory that its paths are relative to."""
 
     format: str
     base: str
@@ -158,30 +158,30 @@ _PLACED = (
 _ADDRESSED = (
     r"(?:.*/)?(?:models|datasets|spaces)--[^/]+/(?:snapshots/[^/]+/.+|blobs/(?:[0-9a-f]{40}|[0-9a-f]{64}))"
 )
-_DIRECTORIES = r"checkpoint_\d+"
 
 
 class Names:
     """The formats by file name."""
 
-    def __init__(self, named: tuple[Named, ...], more: Callable[[], tuple[Named, ...]] = lambda: ()) -> None:
-        """``more`` returns rows that go before ``named``; it is called when the first name is looked up."""
-        self._own, self._more = named, more
+    def __init__(self, named: tuple[Named, ...], list_plugins: Callable[[], tuple[Named, ...]]) -> None:
+        """The rows of plug-ins go before ``named``; they are listed when the first name is looked up."""
+        self._own, self._list_plugins = named, list_plugins
         self.forget()
 
     def forget(self) -> None:
-        """Clear all caches, so that ``more`` is called again."""
-        for cached in [key for key in vars(self) if key not in ("_own", "_more")]:
+        """Clear all caches, so that plug-ins are listed again."""
+        for cached in [key for key in vars(self) if key not in ("_own", "_list_plugins")]:
             del vars(self)[cached]
-        self._allowed = lru_cache(1000)(self._look_up)
+        self.allowed: Callable[[str], tuple[str, ...]] = lru_cache(1000)(self._look_up)
         self._find_whole = lru_cache(100)(self._match_whole)  # a name is asked about several times in a row
 
     @cached_property
     def named(self) -> tuple[Named, ...]:
-        return (*self._more(), *self._own)
+        return (*self._list_plugins(), *self._own)
 
     @cached_property
     def family(self) -> dict[str, str]:
+        """The family of each format, by the format's name."""
         return {row.name: row.family for row in self.named}
 
     @cached_property
@@ -196,6 +196,7 @@ class Names:
 
     @cached_property
     def _stateless(self) -> frozenset[str]:
+        """The formats that other programs than training runs write as well."""
         return frozenset(row.name for row in self.named if not row.state)
 
     @cached_property
@@ -209,13 +210,11 @@ class Names:
 
     @cached_property
     def index_suffixes(self) -> tuple[str, ...]:
+        """The suffixes of all formats that describe files beside them."""
         return tuple(s for row in self.named if row.describes for s in row.suffixes)
 
-    def allowed(self, name: str) -> tuple[str, ...]:
-        """Return the formats of the whole name, then those of its suffixes in any case, longest first."""
-        return self._allowed(name)
-
     def _look_up(self, name: str) -> tuple[str, ...]:
+        """Return the formats of the whole name, then those of its suffixes in any case, longest first."""
         low = name.lower()
         found = [row.name for row in self._find_whole(name)]
         for suffix, formats in self._suffixes.items():
@@ -228,8 +227,8 @@ class Names:
 
     def state(self, name: str) -> bool:
         """Return True if a name is that of a file with state: no configuration, vocabulary or manifest."""
-        known = any(of != "json_member" and self.family[of] != MANIFESTS for of in self.allowed(name))
-        return known or re.fullmatch(_STATE, name) is not None or self._kept_elsewhere(name)
+        has_format = any(fmt != "json_member" and self.family[fmt] != MANIFESTS for fmt in self.allowed(name))
+        return has_format or re.fullmatch(_STATE, name) is not None or self._kept_elsewhere(name)
 
     def beside(self, name: str) -> bool:
         """Return True if a file in a checkpoint was written by its save: state or training progress."""
@@ -238,8 +237,8 @@ class Names:
     def only_state(self, name: str) -> bool:
         """Return True if only a training run writes files of this name, whatever their content."""
         formats = self.allowed(name)
-        known = bool(formats) and all(map(self.holds_state, formats))
-        return known or re.fullmatch(_STATE, name) is not None or self._kept_elsewhere(name)
+        has_format = bool(formats) and all(map(self.holds_state, formats))
+        return has_format or re.fullmatch(_STATE, name) is not None or self._kept_elsewhere(name)
 
     def _kept_elsewhere(self, name: str) -> bool:
         """Return True for a .dvc file of a file that only a training run writes."""
@@ -255,18 +254,18 @@ class Names:
 
     def is_manifest(self, name: str) -> bool:
         """Return True if a name is that of a manifest, which is a part of no layout."""
-        return any(self.family[of] == MANIFESTS for of in self.allowed(name))
+        return any(self.family[fmt] == MANIFESTS for fmt in self.allowed(name))
 
     def of_directories(self, name: str) -> bool:
         """Return True for a file name that directories have as often, such as ``checkpoint_5``."""
-        return re.fullmatch(_DIRECTORIES, name) is not None
+        return re.fullmatch(r"checkpoint_\d+", name) is not None
 
     def may_be_index(self, name: str) -> bool:
         """Return True if a file of this name may describe the files beside it."""
         return name.endswith(self.index_suffixes) or any(row.describes for row in self._find_whole(name))
 
     def near_placed(self, path: str) -> bool:
-        """Return True if a directory, or one below it, may have an index that its place tells."""
+        """Return True if a path may lie in or above a directory whose indexes are known by their place."""
         return "/.cache/huggingface/" in path or "/manifests/" in path
 
     def placed(self, path: str) -> Placed | None:
@@ -290,7 +289,7 @@ class Names:
         return re.compile("|".join(f"(?:{row.names})" for row in self._own if row.names))
 
     def _match_whole(self, name: str) -> list[Named]:
-        """Return the rows of the formats whose whole names match."""
+        """Return the rows of the formats whose regular expression matches the whole of a file's name."""
         count = len(self.named) - (0 if self._own_whole.fullmatch(name) else len(self._own))
         return [row for row in self.named[:count] if row.names and re.fullmatch(row.names, name)]
 

@@ -256,16 +256,14 @@ def add_sums(records: Sequence[Record], anatomy: Anatomy, skipped: Collection[Re
     for r in records:
         if not r.stored or r.payload < 0:
             continue
-        if skipped and r in skipped:
-            what = f"{r.name[:200]!r}: its writer stored no checksum"
-            anatomy.explain(r.payload, r.stored, what, Guard.UNPROTECTED)
-        elif r.method == STORED:
-            anatomy.sums.append(Sum(r.name, r.crc, (Extent(r.payload, r.stored),), r.payload))
-        elif r.method == DEFLATED:
-            anatomy.sums.append(Sum(r.name, r.crc, (Deflated(r.payload, r.stored, r.size),), r.payload))
-        else:
-            what = f"{r.name[:200]!r}: an unknown method of compression"
-            anatomy.explain(r.payload, r.stored, what, Guard.UNPROTECTED)
+        is_skipped = r in skipped
+        if is_skipped or r.method not in (STORED, DEFLATED):
+            why = "its writer stored no checksum" if is_skipped else "an unknown method of compression"
+            anatomy.explain(r.payload, r.stored, f"{r.name[:200]!r}: {why}", Guard.UNPROTECTED)
+            continue
+        stored = r.method == STORED
+        piece = Extent(r.payload, r.stored) if stored else Deflated(r.payload, r.stored, r.size)
+        anatomy.sums.append(Sum(r.name, r.crc, (piece,), r.payload))
 
 
 def is_numpy_zip(head: bytes) -> bool:

@@ -51,6 +51,7 @@ class _Header:
         return self.reader.size - self.at
 
     def skip(self, length: int) -> None:
+        """Move on by ``length`` bytes. Raises ShortRead if the file has fewer."""
         if length > self.left:
             raise ShortRead(self.at, length, self.left)
         self.at += length
@@ -60,6 +61,7 @@ class _Header:
         return self.reader.get(self.at - length, length)
 
     def number(self, code: str = "Q") -> int:
+        """Read a number; ``code`` is struct's code of its type."""
         (value,) = struct.unpack(self.order + code, self.take(struct.calcsize(f"={code}")))
         return value  # type: ignore[no-any-return]  # struct's types are not known to the checker
 
@@ -93,6 +95,7 @@ class _Header:
         return None
 
     def skip_array(self, kind: int, count: int) -> None:
+        """Skip an array of ``count`` items of GGUF's type ``kind``. Raises Damage for an array of arrays."""
         if kind in _NUMBERS:
             self.skip(count * struct.calcsize(f"={_NUMBERS[kind]}"))
         elif kind == _STRING:
@@ -169,6 +172,7 @@ class _Tensor(NamedTuple):
 
 
 def _read_tensor(header: _Header, anatomy: Anatomy) -> _Tensor:
+    """Read the next description of a tensor: name, shape (fastest axis first), type and offset."""
     at = header.at
     name = header.name("tensor's name")
     middle = header.at
@@ -192,15 +196,15 @@ def _read_tensor(header: _Header, anatomy: Anatomy) -> _Tensor:
     return _Tensor(name, dtype, shape[::-1], nbytes, header.number(), at)
 
 
-def _pad(at: int, alignment: int) -> int:
+def _align(at: int, alignment: int) -> int:
     return -(-at // alignment) * alignment
 
 
 def _place_tensors(tensors: list[_Tensor], data: int, alignment: int, anatomy: Anatomy) -> int:
-    """Fill ``anatomy.tensors``, each behind the padded one before; return the end of the last one."""
+    """Fill ``anatomy.tensors``, which follow each other from byte ``data`` on; return the last one's end."""
     end, is_free = data, False  # free: behind a tensor of unknown size
     for t in tensors:
-        expected, begin = _pad(end, alignment), data + t.offset
+        expected, begin = _align(end, alignment), data + t.offset
         if t.offset % alignment or begin < expected or (begin > expected and not is_free):
             why = f"tensor {t.name[:200]!r} begins at byte {begin} instead of {expected}"
             raise Damage("bad-header", why, t.at)
@@ -213,6 +217,7 @@ def _place_tensors(tensors: list[_Tensor], data: int, alignment: int, anatomy: A
 
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """Check GGUF's metadata and descriptions of tensors, and that the tensors fill the file to its end."""
     size, header = source.size, _Header(source)
     if not size:
         raise Damage("empty-file", "the file has no bytes", 0)
@@ -229,10 +234,10 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
             text = f"tensor {t.name[:200]!r} is of {t.dtype}, of which this version knows nothing"
             yield finding("unknown-dtype", text, offset=t.at)
     anatomy.keys |= tensors.keys()
-    data = _pad(header.at, alignment) if tensors else header.at
+    data = _align(header.at, alignment) if tensors else header.at
     anatomy.explain(header.at, data - header.at, "padding", Guard.UNPROTECTED)
     end = _place_tensors(list(tensors.values()), data, alignment, anatomy)
-    padded = _pad(end, alignment)  # most writers pad the last tensor as well
+    padded = _align(end, alignment)  # most writers pad the last tensor as well
     if tensors and t.nbytes is None:
         end = max(end, size)
     elif size < end:

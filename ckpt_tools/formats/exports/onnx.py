@@ -53,8 +53,8 @@ graph where ONNX has the text of its domain (anf_ir.proto).
 _DATA = re.compile(r"(.+)\.onnx(?:\.data|_data(?:_\d+)?)", re.DOTALL)
 
 
-def _index_of(name: str) -> tuple[str, ...]:
-    """Return the name of the model of a file of external data; () for other names."""
+def _find_model_name(name: str) -> tuple[str, ...]:
+    """Return the name of the ONNX model whose external data a file has, by its name; () for other names."""
     m = _DATA.fullmatch(name)
     return (f"{m[1]}.onnx",) if m else ()
 
@@ -68,7 +68,8 @@ class _Tensor(NamedTuple):
     nbytes: int | None
     at: int
 
-    def differs(self, held: int) -> Finding:
+    def report_size(self, held: int) -> Finding:
+        """Return the finding on a tensor of which ``held`` bytes are stored, not ``nbytes``."""
         why = f"{self.dtype} {self.shape[:8]} takes {self.nbytes} bytes, {held} are there"
         return finding("tensor-size", f"tensor {self.name[:200]!r}: {why}", offset=self.at)
 
@@ -82,6 +83,7 @@ class _Extent(NamedTuple):
 
 
 def _read_text(reader: Reader, f: Field) -> str:
+    """Return the text in a protobuf field. Raises Damage if it is none, or longer than MAX_NAME."""
     if f.packed != _BYTES or f.value > MAX_NAME:
         raise Damage("bad-header", "a name is not text, or too long", f.start)
     return reader.get(f.start, f.value).decode(errors="replace")
@@ -133,7 +135,7 @@ class _Model:
         self.beside: defaultdict[str, list[_Extent]] = defaultdict(list)
 
     def add_tensor(self, reader: Reader, f: Field) -> Iterator[Finding]:
-        """Add a tensor; yield a finding unless it has as many bytes as its type and shape need."""
+        """Add the TensorProto in ``f``; yield a finding unless it has the bytes that type and shape need."""
         message = _Message(reader, f.start, f.value)
         tensor = message.tensor
         self.count += 1
@@ -153,7 +155,7 @@ class _Model:
                 plain = values.packed == _BYTES and width and width in (message.bits, message.bits // 2)
                 held, offset = (values.value, values.start) if plain else (tensor.nbytes or 0, None)
         if tensor.nbytes not in (None, held):
-            yield tensor.differs(held)
+            yield tensor.report_size(held)
         self.anatomy.tensors.append(Tensor(*tensor[:3], tensor.nbytes or 0, offset))
 
     def _add_external(self, message: _Message, tensor: _Tensor) -> Iterator[Finding]:
@@ -167,13 +169,13 @@ class _Model:
         if "length" not in entries:
             length = tensor.nbytes or 0
         if tensor.nbytes not in (None, length):
-            yield tensor.differs(length)
+            yield tensor.report_size(length)
         self.beside[where].append(_Extent(tensor, offset, length))
         self.anatomy.tensors.append(Tensor(*tensor[:3], length, storage=where))
 
 
 def _keep_metadata(reader: Reader, f: Field, anatomy: Anatomy) -> None:
-    """Keep a field of the model if it is a version of the model or the name or version of its producer."""
+    """Keep a field of ModelProto if it is a version of the model, or the producer's name or version."""
     if f.number in (1, 5) and f.packed == _NUMBER:
         anatomy.metadata["ir_version" if f.number == 1 else "model_version"] = f.value
     elif f.number in (2, 3) and f.packed == _BYTES and f.value <= MAX_TEXT:
@@ -182,6 +184,7 @@ def _keep_metadata(reader: Reader, f: Field, anatomy: Anatomy) -> None:
 
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """Check all messages of a model that lead to a tensor; add claims on its files of external data."""
     if not source.size:
         raise Damage("empty-file", "the file has no bytes", 0)
     model = _Model(anatomy)
@@ -241,5 +244,5 @@ def _check_beside(extents: Sequence[_Extent], source: Source, anatomy: Anatomy) 
 
 
 FORMAT = own_format(
-    "onnx", lambda head: bool(_BEGIN.match(head)), _structure, distinct=False, index_of=_index_of
+    "onnx", lambda head: bool(_BEGIN.match(head)), _structure, distinct=False, index_of=_find_model_name
 )

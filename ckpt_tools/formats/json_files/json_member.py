@@ -37,6 +37,7 @@ _MAX_ITEMS = 64
 
 
 def _magic(head: bytes) -> bool:
+    """Return whether a file begins like a JSON object or list, and is no equinox model."""
     if b"\n\x93NUMPY" in head:  # the settings of an equinox model, before its arrays
         return False
     return head.lstrip(b" \t\r\n")[:1] in (b"{", b"[") and not head.startswith(b"\n")

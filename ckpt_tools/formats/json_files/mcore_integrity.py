@@ -29,6 +29,7 @@ _INDENTS = (2, 4, None)  # of json.dumps: any of these is taken for Megatron-cor
 
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """Check the form of integrity.json; add a claim with the SHA-256 of each file that it lists."""
     text = read_json(source)
     yield from text.odd
     value = text.value
@@ -55,6 +56,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _refuse_algorithm(algorithm: str, data: bytes) -> Damage:
+    """Return the Damage for another algorithm than SHA-256; ``data`` is the text of the file."""
     shown = repr(algorithm[:40])
     if near_miss(algorithm, (_ALGORITHM,)):
         why = f"the algorithm {shown} is 'sha256' with a flipped bit"
@@ -64,6 +66,7 @@ def _refuse_algorithm(algorithm: str, data: bytes) -> Damage:
 
 
 def _claim_files(files: Mapping[str, object], data: bytes, anatomy: Anatomy) -> Iterator[Finding]:
+    """Add a claim for each file in ``files``, name to digest; ``data`` is the text that lists them."""
     count = at = 0
     for name, digest in files.items():
         if not isinstance(digest, str) or not _HEX.fullmatch(digest):
@@ -82,6 +85,7 @@ def _claim_files(files: Mapping[str, object], data: bytes, anatomy: Anatomy) -> 
 
 
 def _add_sum(source: Source, anatomy: Anatomy, digest: bytes) -> Iterator[Finding]:
+    """Add the SHA-256 of a listed file, for the content level; no finding comes before that."""
     from hashlib import sha256
 
     anatomy.sums.append(Sum(f"SHA-256 in {_NAME}", digest, (Extent(0, source.size),), 0, hash=sha256))
@@ -89,6 +93,7 @@ def _add_sum(source: Source, anatomy: Anatomy, digest: bytes) -> Iterator[Findin
 
 
 def _check_empty(source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
+    """Yield a finding unless a file is empty, as it was when integrity.json was written."""
     if source.size:
         why = f"the file has {source.size:,} bytes; when {_NAME} was written it had none"
         yield finding("trailing-data", why, offset=0)

@@ -93,6 +93,7 @@ def _is_ours(source: Source) -> bool:
 
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """Check the lines of a checksum file; add a claim for each file that it lists. Reads the whole file."""
     if not source.size:
         raise Damage("empty-file", "the file has no bytes", 0)
     if source.size > MAX_SIZE:
@@ -121,18 +122,18 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     yield from _claim_files(entries, source.path, anatomy)
 
 
-def _join_rows(found: re.Match[bytes]) -> bytes:
+def _join_lines(match: re.Match[bytes]) -> bytes:
     """Return three lines of Format-List as one row and blank lines, of the same length in bytes."""
-    return b" ".join(found.groups()).ljust(len(found[0]), b"\n")
+    return b" ".join(match.groups()).ljust(len(match[0]), b"\n")
 
 
-def _read_lines(data: bytes, own: str) -> tuple[list[_Entry], list[Finding]]:
-    """Return the entries of the lines that are checksums, and a finding on each other line."""
+def _read_lines(data: bytes, file_name: str) -> tuple[list[_Entry], list[Finding]]:
+    """Return the entries of the lines that are checksums, and a finding with the text of each other line."""
     entries, unread, at = list[_Entry](), list[Finding](), 0
-    hint = _HINT.search(own)
+    hint = _HINT.search(file_name)
     if signed := _IN_THE_CLEAR.fullmatch(data):
         data, at = signed[1], signed.start(1)
-    data = _AS_LIST.sub(_join_rows, data)
+    data = _AS_LIST.sub(_join_lines, data)
     for raw in data.split(b"\n"):
         line = raw.removeprefix(b"\xef\xbb\xbf" if at == 0 else b"").rstrip(b"\r")
         text = line.decode("utf-8", "surrogateescape")
@@ -151,7 +152,7 @@ def _read_lines(data: bytes, own: str) -> tuple[list[_Entry], list[Finding]]:
 
 
 def _read_line(line: str, hint: str) -> _Entry | None:
-    """Return the entry of a line, None if it has none; ``hint`` is the algorithm in the file name, or ""."""
+    """Return the entry of a line, None if it is no checksum; ``hint`` is the file name's algorithm, or ""."""
     name, text, algorithm = "", line.strip(), hint
     if not _ALONE.fullmatch(text):
         found = next((m for rule in _RULES if (m := rule.fullmatch(line))), None)
@@ -171,25 +172,25 @@ def _read_line(line: str, hint: str) -> _Entry | None:
 
 
 def _name_algorithm(tag: str) -> str:
-    """Return our name of an algorithm, from any common spelling."""
+    """Return our name of a digest algorithm, such as "sha256", from any common spelling of it."""
     name = re.sub(r"^(sha)2-(?=\d)|^(blake2b)-\d+$", r"\1\2", tag.lower())
     return _NAMED.get(name, name)
 
 
 def _claim_files(entries: list[_Entry], path: str, anatomy: Anatomy) -> Iterator[Finding]:
     """Add a claim for each listed file to ``anatomy.members``, but for the manifest and files elsewhere."""
-    entries, guessed = _strip_windows(entries)
+    entries, is_windows = _strip_windows_paths(entries)
     prefix = f"{basename(dirname(path))}/"  # the command may have run in the directory above: sha256sum run/*
-    whole_below = prefix if prefix != "/" and all(e.name.startswith(prefix) for e in entries) else ""
-    place = partial(_place, path=path, whole_below=whole_below)
-    if place("") is None and (count := sum(not e.name for e in entries)):
+    prefix = prefix if prefix != "/" and all(e.name.startswith(prefix) for e in entries) else ""
+    find_path = partial(_find_relative_path, manifest=path, prefix=prefix)
+    if find_path("") is None and (count := sum(not e.name for e in entries)):
         why = f"{count:,} of its digests have no name: nothing says which files they are of"
         useless = Severity.WARNING if count == len(entries) else None
         yield finding("not-checksummed", why, severity=useless, hint=ANEW)
-    digests, outside = _sort_digests(entries, place, basename(path))
+    digests, outside = _group_digests(entries, find_path, basename(path))
     is_nameless = all(not e.name for e in entries)
     for name, known in digests.items():
-        file_claim = claim("checksums", basename(path), name, known, optional=guessed)
+        file_claim = claim("checksums", basename(path), name, known, optional=is_windows)
         anatomy.members[name] = file_claim._replace(stem=is_nameless and not names.known(name))
     if outside:
         why = f"{len(outside):,} of the files that it lists lie outside its directory: {outside[0][:80]!r}"
@@ -198,16 +199,16 @@ def _claim_files(entries: list[_Entry], path: str, anatomy: Anatomy) -> Iterator
         yield needs_blake3(unread)
 
 
-def _sort_digests(
-    entries: list[_Entry], place: Callable[[str], str | None], own: str
+def _group_digests(
+    entries: list[_Entry], find_path: Callable[[str], str | None], manifest: str
 ) -> tuple[dict[str, list[Digest]], list[str]]:
-    """Return the digests by file, without the manifest itself, and the names of files elsewhere."""
+    """Return the digests of each file but the manifest, and the names for which ``find_path`` has no path."""
     digests, outside = dict[str, list[Digest]](), list[str]()
     for e in entries:
-        name = place(e.name)
+        name = find_path(e.name)
         if name is None:
             outside += [e.name] if e.name else []
-        elif name != own:
+        elif name != manifest:
             known = digests.setdefault(name, [])
             # two digests by one algorithm differ: one is wrong, and a third adds nothing
             if e.digest not in known and sum(d.algorithm == e.digest.algorithm for d in known) < 2:
@@ -215,8 +216,8 @@ def _sort_digests(
     return digests, outside
 
 
-def _strip_windows(entries: list[_Entry]) -> tuple[list[_Entry], bool]:
-    """Return the entries, Windows paths made relative to their common directory, and True for such paths."""
+def _strip_windows_paths(entries: list[_Entry]) -> tuple[list[_Entry], bool]:
+    """Return (entries, True) with paths below their common directory if all are Windows paths, else False."""
     if not entries or not all(_ON_WINDOWS.match(e.name) for e in entries):
         return entries, False
     try:
@@ -229,13 +230,16 @@ def _strip_windows(entries: list[_Entry]) -> tuple[list[_Entry], bool]:
 _ON_WINDOWS = re.compile(r"[A-Za-z]:\\")
 
 
-def _place(name: str, path: str, whole_below: str) -> str | None:
-    """Return the path of a named file, relative to the manifest's directory; None if it lies elsewhere."""
-    own, home = basename(path), dirname(path)
-    sidecar = _SIDECAR.fullmatch(own)
+def _find_relative_path(name: str, manifest: str, prefix: str) -> str | None:
+    """Return a listed file's path relative to the manifest's directory, None if it lies outside of it.
+
+    ``manifest`` is the manifest's path, ``prefix`` a directory that begins every listed name.
+    """
+    home = dirname(manifest)
+    sidecar = _SIDECAR.fullmatch(basename(manifest))  # FILE.sha256: its digest is that of FILE
     if sidecar and (not name or basename(name) == sidecar[1]):
         return sidecar[1]
-    name = name.removeprefix(whole_below)
+    name = name.removeprefix(prefix)
     if isabs(name) and home and name.startswith(f"{home}/"):
         name = name[len(home) + 1 :]
     name = normpath(name) if name else ".."

@@ -28,6 +28,7 @@ _FETCH = "dvc pull"
 
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """Read a .dvc file; add a claim for each file in it, or for DVC's list of the files of a directory."""
     if source.size > _LONGEST:
         raise Damage("too-complex", f"{source.size:,} bytes are more than a .dvc file has", 0)
     text = source.read(0, source.size).decode("utf-8", "surrogateescape")
@@ -46,7 +47,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
             code = "bad-header" if md5 else "not-checksummed"
             yield finding(code, f"no MD5 of {path[:80]!r}: {md5[:40]!r}")
         elif md5.endswith(".dir"):
-            check = partial(_check_list, out=path, own=own)
+            check = partial(_check_directory_list, out=path, own=own)
             cached = f".dvc/cache/files/md5/{md5[:2]}/{md5[2:]}"
             anatomy.members[cached] = Claim("dvc", check, optional=True, follow=True)
         else:
@@ -56,7 +57,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _read_outs(text: str) -> list[dict[str, str]]:
-    """Return the fields of each output; fields that are no plain texts are left out."""
+    """Return the plain text fields of each entry below ``outs`` in the YAML of a .dvc file."""
     outs, is_outs, wdir = list[dict[str, str]](), False, ""
     for line in text.splitlines():
         if line[:1] not in ("-", " ", ""):
@@ -71,8 +72,8 @@ def _read_outs(text: str) -> list[dict[str, str]]:
     return [{**out, "path": lead + out["path"]} for out in outs if "path" in out]
 
 
-def _check_list(source: Source, anatomy: Anatomy, out: str, own: str) -> Iterator[Finding]:
-    """Add a claim for each file in the JSON list of a directory; ``out`` is the path of the directory."""
+def _check_directory_list(source: Source, anatomy: Anatomy, out: str, own: str) -> Iterator[Finding]:
+    """Add a claim for each file in DVC's JSON list of the directory ``out``; ``own`` names the .dvc file."""
     if source.size > _LONGEST_LIST:
         raise Damage("too-complex", f"{source.size:,} bytes of names are not read", 0)
     found: list[Finding] = []

@@ -19,11 +19,13 @@ from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 
 _DIRECTORY = ".cache/huggingface/download/"
+_COMMIT = re.compile(rb"[0-9a-f]{40}\r?\n")
 _LINES = re.compile(rb"([0-9a-f]{40})\r?\n([^\r\n]{1,200})\r?\n(\d{1,12}(?:\.\d{1,12})?)\s*")
 _LONGEST = 1024  # bytes
 
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """Read the metadata of a download; add a claim on the downloaded file."""
     found = _LINES.fullmatch(source.read(0, min(source.size, _LONGEST)))
     anatomy.explain(0, source.size, "commit, etag and time", Guard.UNPROTECTED)
     digest = digest_of(found[2].decode("ascii", "replace")) if found else None
@@ -32,11 +34,11 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         return
     name = source.path.rpartition(_DIRECTORY)[2].removesuffix(".metadata")
     file_claim = claim("hf_download", ".cache/huggingface", name, [digest], optional=True)
-    check = partial(_unless_changed, since=float(found[3]), compare=file_claim.check)
+    check = partial(_compare_unchanged, since=float(found[3]), compare=file_claim.check)
     anatomy.members[name] = file_claim._replace(check=check)
 
 
-def _unless_changed(source: Source, anatomy: Anatomy, since: float, compare: Check) -> Iterator[Finding]:
+def _compare_unchanged(source: Source, anatomy: Anatomy, since: float, compare: Check) -> Iterator[Finding]:
     """Run ``compare`` unless the file was changed after the download, at ``since`` (seconds)."""
     stat = getattr(source, "stat", None)
     if stat is not None and stat.st_mtime - 1 > since:
@@ -46,9 +48,5 @@ def _unless_changed(source: Source, anatomy: Anatomy, since: float, compare: Che
 
 
 FORMAT = own_format(
-    "hf_download",
-    lambda head: bool(re.match(rb"[0-9a-f]{40}\r?\n", head)),
-    _structure,
-    distinct=False,
-    loader=None,
+    "hf_download", lambda head: bool(_COMMIT.match(head)), _structure, distinct=False, loader=None
 )

@@ -86,6 +86,7 @@ def _read_payload(bundle: Text) -> Mapping[str, object]:
 
 
 def _make_statement(payload: Mapping[str, object]) -> Statement:
+    """Return the statement in the JSON that was signed, of either version of model_signing."""
     subjects = list(map(mapping, sequence(payload.get("subject"))))
     predicate = mapping(payload.get("predicate"))
     model = str((subjects or [{}])[0].get("name") or "")
@@ -98,6 +99,7 @@ def _make_statement(payload: Mapping[str, object]) -> Statement:
 
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """Check the digests in a signature, but not who signed; add a claim for each file of the model."""
     bundle = read_json(source)
     anatomy.explain(0, source.size, "names, digests and their signature", Guard.UNPROTECTED)
     payload = _read_payload(bundle)
@@ -124,7 +126,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _claim_files(statement: Statement, path: str, anatomy: Anatomy) -> Iterator[Finding]:
-    """Add a claim for each file of the model to ``anatomy.members``."""
+    """Add a claim for each file of the model to ``anatomy.members``; ``path`` is that of the signature."""
     own, digests = basename(path), defaultdict[str, list[Digest]](list)
     for name, algorithm, digest in statement.resources:
         row = _read_row(name, algorithm, digest, statement.sharded)
@@ -145,16 +147,16 @@ def _claim_files(statement: Statement, path: str, anatomy: Anatomy) -> Iterator[
 
 
 def _read_row(name: object, algorithm: object, digest: object, sharded: bool) -> tuple[str, Digest] | None:
-    """Return a file and its digest, or the digest of a shard ``name:start:end``; None for a bad row."""
+    """Return a file's name and its digest, or that of a shard ``name:start:end``; None for a bad row."""
     if not sharded:
         found = read_digest(algorithm, digest)
         return (name, found) if isinstance(name, str) and name and found else None
     found = read_digest(str(algorithm).partition("-")[0], digest)
-    file, _, bounds = str(name).rpartition(":")
+    file, _, stop = str(name).rpartition(":")
     file, _, first = file.rpartition(":")
-    if found is None or not file or not all(b.isdecimal() and len(b) < 19 for b in (first, bounds)):
+    if found is None or not file or not all(b.isdecimal() and len(b) < 19 for b in (first, stop)):
         return None
-    start, end = int(first), int(bounds)
+    start, end = int(first), int(stop)
     return (file, found._replace(start=start, end=end)) if start < end else None
 
 

@@ -19,6 +19,7 @@ from ckpt_tools.storage import Source
 
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """Read Ollama's manifest of a model; add a claim on each blob: SHA-256 and size."""
     anatomy.explain(0, source.size, "digests and sizes", Guard.UNPROTECTED)
     if not opens_object(source.read(0, min(source.size, 64))):
         yield finding("not-checksummed", "this is not a manifest of Ollama: nothing is known of its content")

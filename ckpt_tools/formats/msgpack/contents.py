@@ -119,14 +119,14 @@ class Tokens:
         """Return an object with ``size`` bytes or entries. Raise Damage if the file is too short for them."""
         code = int.from_bytes(self.take(1), "big", signed=True) if kind == "ext" else 0
         token = Token(kind, size, self.at, code)
-        self._demand(2 * size if kind == "map" else size)  # an entry has a byte at least
+        self._require_bytes(2 * size if kind == "map" else size)  # an entry has a byte at least
         if kind not in ("map", "array"):
             self.at += size
         return token
 
     def take(self, length: int) -> bytes:
         """Return the next ``length`` bytes, which are few: a number, or at most a name. Raise Damage."""
-        self._demand(length)
+        self._require_bytes(length)
         start, self.at = self.at, self.at + length
         if not self._start <= start <= self.at <= self._start + len(self._window):
             self._window = self.source.read(start, min(max(_WINDOW, length), self.end - start))
@@ -138,7 +138,7 @@ class Tokens:
         self.at = token.at
         return self.take(token.size)
 
-    def _demand(self, length: int) -> None:
+    def _require_bytes(self, length: int) -> None:
         """Raise Damage unless ``length`` more bytes follow."""
         if length <= self.end - self.at:
             return
@@ -150,35 +150,35 @@ class Tokens:
 
 class _Level(Struct):
     """One open map or array: ``left`` is the number of entries left, ``key`` the name of the current entry,
-    ``named`` whether only that was read. A chunked array needs the index of its ``first`` tensor and, of its
-    shape, the first ``numbers``.
+    ``has_key`` whether only that was read. A chunked array needs the index of its ``first`` tensor and, of
+    its shape, the first ``numbers``.
     """
 
     is_map: bool
     left: int
     first: int
     key: str | None = None
-    named: bool = False
+    has_key: bool = False
     chunked: bool = False
     shape: tuple[int, ...] | None = None
     numbers: list[int] = field(default_factory=list)
 
 
 class Tree:
-    """One object with all objects in it, below ``path``, read into ``anatomy``. ``elsewhere`` has the paths
-    of arrays in a directory beside the file, ``stored`` is the number of arrays right beside the file.
+    """One object with all objects in it, below ``path``, read into ``anatomy``. ``placeholders`` has paths of
+    arrays in a directory beside the file, ``stored`` is the number of arrays right beside the file.
     """
 
     def __init__(self, tokens: Tokens, anatomy: Anatomy, path: tuple[str, ...] = ()) -> None:
         self.tokens, self.anatomy, self.path = tokens, anatomy, path
-        self.elsewhere, self.stored = list[str](), 0
+        self.placeholders, self.stored = list[str](), 0
         self._levels = list[_Level]()
 
     def read(self) -> Iterator[Finding]:
         """Read the object to its end. Raise Damage."""
         levels = self._levels
         while True:
-            if levels and not levels[-1].named:
+            if levels and not levels[-1].has_key:
                 yield from self._read_name(levels[-1])
             token = self.tokens.next()
             if token.kind in ("map", "array"):
@@ -188,17 +188,17 @@ class Tree:
             else:
                 yield from self._read_leaf(token)
                 if levels:
-                    levels[-1].named = False
-            while levels and not levels[-1].left and not levels[-1].named:
+                    levels[-1].has_key = False
+            while levels and not levels[-1].left and not levels[-1].has_key:
                 self._close(levels.pop())
                 if levels:
-                    levels[-1].named = False
+                    levels[-1].has_key = False
             if not levels:
                 return
 
     def _read_name(self, level: _Level) -> Iterator[Finding]:
-        """Set ``key`` to the name of a level's next entry; entries of arrays are numbered. Raise Damage."""
-        before, level.named = level.key, True
+        """Set ``level.key`` to the name of its next entry, or to its number in an array. Raise Damage."""
+        before, level.has_key = level.key, True
         level.left -= 1
         if not level.is_map:
             level.key = str(int(before or -1) + 1)
@@ -214,7 +214,7 @@ class Tree:
             self.anatomy.keys.add(level.key)
 
     def _close(self, level: _Level) -> None:
-        """Join the chunks of an array too long for one object into one tensor; keep such an array's shape."""
+        """End a map or array. If it is flax' chunked array, join its chunks into one tensor. Raise Damage."""
         above = self._levels[-1] if self._levels else None
         if above and above.chunked and above.key == "shape":
             above.shape = tuple(level.numbers)
@@ -240,8 +240,8 @@ class Tree:
         elif token.kind == "text" and token.size <= MAX_NAME:
             text = self.tokens.body(token).decode("utf-8", "replace")
             self._remember(text)
-            if text.startswith(ELSEWHERE) and len(self.elsewhere) < MAX_TENSORS:
-                self.elsewhere.append(text.removeprefix(ELSEWHERE))
+            if text.startswith(ELSEWHERE) and len(self.placeholders) < MAX_TENSORS:
+                self.placeholders.append(text.removeprefix(ELSEWHERE))
             if level and level.key == STORED[-1]:
                 self.stored += self._keys()[-2:] == STORED
         elif token.kind == "value":
@@ -258,16 +258,18 @@ class Tree:
             remember(self.anatomy.metadata, self._path(), value)
 
     def _keys(self) -> tuple[str, ...]:
+        """Return the names that lead to the current object, from the root."""
         return (*self.path, *(level.key or "" for level in self._levels))
 
     def _path(self) -> str:
+        """Return the dotted name of the current object. Raise Damage if it is too long."""
         name = ".".join(self._keys())
         if len(name) > MAX_NAME:
             raise Damage("too-complex", f"a name of {len(name):,} characters", self.tokens.at)
         return name
 
     def _read_array(self, token: Token) -> Iterator[Finding]:
-        """Add the array in an ext, which holds shape, name of the dtype and bytes. Raise Damage."""
+        """Add the array in an ext, which holds (shape, name of the dtype, bytes). Raise Damage."""
         name = self._path()
         if len(self.anatomy.tensors) == MAX_TENSORS:
             raise Damage("too-complex", f"more than {MAX_TENSORS:,} tensors", token.at)
@@ -322,10 +324,10 @@ def item_size(dtype: str) -> int | None:
 
 
 def explain(anatomy: Anatomy, end: int) -> None:
-    """Explain all bytes as unprotected: no checksum covers them, and only lengths must fit."""
+    """Explain all bytes to ``end`` as unprotected: no checksum covers them, and only lengths must fit."""
     at, what = 0, "names, types and lengths: they must fit each other"
-    places = (p for t in anatomy.tensors for p in t.pieces or ((t.offset or 0, t.nbytes),))
-    for offset, size in sorted(places):
+    extents = (p for t in anatomy.tensors for p in t.pieces or ((t.offset or 0, t.nbytes),))
+    for offset, size in sorted(extents):
         anatomy.explain(at, offset - at, what, Guard.UNPROTECTED)
         anatomy.explain(offset, size, "an array without a checksum", Guard.UNPROTECTED)
         at = offset + size

@@ -20,7 +20,7 @@ _TEXTS = {0xD9: 2, 0xDA: 3, 0xDB: 5}
 
 
 def _magic(head: bytes) -> bool:
-    """Return whether a file begins with a map whose first name is printable text, or with an array."""
+    """Return whether a file begins like flax' MessagePack: a map whose first name is text, or an array."""
     first = head[0] if head else 0
     at = 1 if 0x80 < first < 0x90 else _STARTS.get(first, 0)
     if not 0 < at < len(head):
@@ -34,20 +34,20 @@ def _magic(head: bytes) -> bool:
     return bool(text) and min(text) >= 0x20
 
 
-def _ours(source: Source) -> bool:
-    """Return False for lists and maps, such as maps with numbers as names: other programs wrote them."""
+def _is_flax_file(source: Source) -> bool:
+    """Return False if a file without the magic is a list or a map all the same: other programs wrote it."""
     head = source.read(0, min(1, source.size))
     return not head or not (0x80 <= head[0] < 0xA0 or 0xDC <= head[0] < 0xE0)
 
 
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """Check every name and length; reads about a page per array."""
+    """Check every name and length of a MessagePack object; reads about a page per array."""
     yield finding("not-checksummed", "MessagePack has no checksum: only its structure was checked")
     tokens = Tokens(source)
     tree = Tree(tokens, anatomy)
     yield from tree.read()
-    for path in tree.elsewhere:
+    for path in tree.placeholders:
         array = f"{source.path.rpartition('/')[2]}_gda/{path}"
         anatomy.members[f"{array}/.zarray"] = Claim("msgpack", Described(array, "msgpack"), follow=True)
     if tree.stored:
@@ -60,4 +60,4 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield lost
 
 
-FORMAT = own_format("msgpack", _magic, _structure, ours=_ours)
+FORMAT = own_format("msgpack", _magic, _structure, ours=_is_flax_file)

@@ -15,7 +15,7 @@ from ckpt_tools.storage import Source
 
 
 def _magic(head: bytes) -> bool:
-    """Return whether a file begins with a pair whose first member is a list that begins with a text."""
+    """Return whether a file begins with a MessagePack pair whose first member is a list of texts."""
     return (
         len(head) > 2
         and head[0] == 0x92
@@ -26,7 +26,7 @@ def _magic(head: bytes) -> bool:
 
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """Check every pair; reads about a page per pair."""
+    """Check every pair of a leaf's path and its bytes; reads about a page per pair."""
     yield finding("not-checksummed", "MessagePack has no checksum: only its structure was checked")
     tokens = Tokens(source)
     while tokens.at < source.size:

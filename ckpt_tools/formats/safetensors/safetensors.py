@@ -9,7 +9,7 @@ Facts: safetensors/src/tensor.rs (``SafeTensors::read_metadata``, ``Metadata::va
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TypeGuard
 
 from ckpt_tools.checksum import Extent, Sum
@@ -70,8 +70,8 @@ def _read_metadata(header: Cursor, anatomy: Anatomy) -> Iterator[Finding]:
         if why := _find_flip(key, text):
             yield finding("bad-header", why, offset=header.byte(start))
         seen.add(key)
-        kept_text = text if len(text) <= MAX_TEXT or key == safetensors_index.KEY else ""
-        header.texts[key] = (kept_text, start, header.at)
+        shown = text if len(text) <= MAX_TEXT or key == safetensors_index.KEY else ""
+        header.texts[key] = (shown, start, header.at)
         if key in META_KEYS:  # kept, however many others there are: the checks depend on these
             anatomy.metadata[key] = text[:MAX_TEXT]
         else:
@@ -89,8 +89,8 @@ def _find_flip(key: str, text: str) -> str:
     return ""
 
 
-def _compare_texts(header: Cursor, anatomy: Anatomy) -> Iterator[Finding]:
-    """Check metadata that gives tensors a type, as MindSpore writes it. Marks texts that nothing checks."""
+def _check_texts(header: Cursor, anatomy: Anatomy) -> Iterator[Finding]:
+    """Check metadata that gives tensors a type, as MindSpore writes it. Mark texts that nothing checks."""
     of_mindspore = anatomy.metadata.get("format") == "ms"
     checked = {"format": FORMAT_NAMES, "remove_redundancy": BOOLEANS}
     for key, (text, start, stop) in header.texts.items():
@@ -113,16 +113,12 @@ def _are_uint64(value: object) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(type(n) is int and 0 <= n < 1 << 64 for n in value)
 
 
-def _list_some(keys: Iterable[str]) -> str:
-    return ", ".join(repr(key[:40]) for key in list(keys)[:4])
-
-
 def _is_range(value: object) -> TypeGuard[list[int]]:
     """Return True if a JSON value is [begin, end], in bytes of the data."""
     return _are_uint64(value) and len(value) == 2 and value[0] <= value[1]
 
 
-def _explain_unknown(dtype: str, shown: str, at: int) -> Finding:
+def _judge_unknown_dtype(dtype: str, shown: str, at: int) -> Finding:
     """Return the finding on an unknown dtype. Raises Damage if it is a known one with a flipped bit."""
     if meant := near_miss(dtype, DTYPES):
         raise Damage("bad-header", f"tensor {shown} has dtype {dtype!r}, one bit away from {meant!r}", at)
@@ -130,7 +126,7 @@ def _explain_unknown(dtype: str, shown: str, at: int) -> Finding:
 
 
 def _read_tensor(header: Cursor, name: str, data: int) -> Iterator[Tensor | Finding]:
-    """Yield the findings on the next entry, then its Tensor; ``data`` is the offset of the first tensor."""
+    """Yield findings on the header's next entry, then its Tensor; ``data`` is where the tensors begin."""
     start = header.key
     entry = header.entry(name)
     dtype, shape, offsets = (entry.pop(key, None) for key in ("dtype", "shape", "data_offsets"))
@@ -139,12 +135,13 @@ def _read_tensor(header: Cursor, name: str, data: int) -> Iterator[Tensor | Find
         why = f"tensor {shown} has no valid dtype, shape and data_offsets"
         raise Damage("bad-header", why, header.byte(start))
     if entry:
-        why = f"tensor {shown} has keys that no writer writes: {_list_some(entry)}"
+        names = ", ".join(repr(key[:40]) for key in list(entry)[:4])
+        why = f"tensor {shown} has keys that no writer writes: {names}"
         yield finding("odd-header", why, offset=header.byte(start))
     begin, end = offsets
-    known = DTYPES.get(dtype)
-    if known:
-        bits = known[1]
+    dtype_name, bits = DTYPES.get(dtype, (dtype, 0))
+    is_known = bits > 0
+    if is_known:
         for n in shape:  # safetensors refuses a product beyond 64 bits, also if a later factor is zero
             if (bits := bits * n) >> 67:
                 raise Damage("bad-header", f"the shape of tensor {shown} overflows", header.byte(start))
@@ -152,10 +149,10 @@ def _read_tensor(header: Cursor, name: str, data: int) -> Iterator[Tensor | Find
             why = f"{dtype} {shape[:8]} takes {bits / 8:g} bytes, its offsets hold {end - begin}"
             raise Damage("tensor-size", f"tensor {shown}: {why}", header.byte(start))
     else:
-        yield _explain_unknown(dtype, shown, header.byte(start))
-    if (begin == end and len(shape) > 1) or not known or entry:
+        yield _judge_unknown_dtype(dtype, shown, header.byte(start))
+    if (begin == end and len(shape) > 1) or not is_known or entry:
         header.mark(header.value, header.at, "a tensor's description of which the shape may change unseen")
-    yield Tensor(name, known[0] if known else dtype, tuple(shape), end - begin, data + begin)
+    yield Tensor(name, dtype_name, tuple(shape), end - begin, data + begin)
 
 
 MAX_HEADER = 100_000_000
@@ -180,12 +177,19 @@ def _magic(head: bytes) -> bool:
 
 
 def _read_header(source: Source, *, mapped: bool) -> tuple[Cursor, int]:
-    """Return the header and the offset of the data. Raises Damage for a header that is too long."""
+    """Return a cursor over the JSON header, and the offset of the tensors behind it. Raises Damage."""
     if source.size < 8:
         raise Damage("truncated", f"{source.size} of the 8 bytes of the header's length", source.size)
     length = int.from_bytes(source.read(0, 8), "little")
     if length > MAX_HEADER and _magic(source.read(0, min(HEAD, source.size))):
-        raise _explain_too_large(source, length)
+        # the last tensor's end, at the end of the header, tells whether the file is whole
+        tail = source.read(max(0, length - 4096), 4096) if length < source.size else b""
+        last = _LAST_END.search(tail + source.read(length, 8) if length + 8 <= source.size else b"")
+        text = f"a header of {length:,} bytes, and safetensors reads no more than {MAX_HEADER:,}"
+        if last is None or int(last[1]) != source.size - length - 8:
+            raise Damage("bad-header", text, 0)
+        hint = "a copy of it would be refused as well: split its tensors over several files"
+        raise Damage("bad-header", f"the file is whole, but it has {text}: no loader opens it", 0, hint=hint)
     if not 2 <= length <= MAX_HEADER:
         raise Damage("bad-header", f"a header of {length} bytes", 0)
     if length > source.size - 8:
@@ -197,20 +201,8 @@ def _read_header(source: Source, *, mapped: bool) -> tuple[Cursor, int]:
         raise Damage("bad-header", "the header is not UTF-8", 8 + e.start) from None
 
 
-def _explain_too_large(source: Source, length: int) -> Damage:
-    """Return the Damage of a header over MAX_HEADER; the end of the header tells if the file is whole."""
-    tail = source.read(max(0, length - 4096), 4096) if length < source.size else b""
-    last = _LAST_END.search(tail + source.read(length, 8) if length + 8 <= source.size else b"")
-    is_whole = last is not None and int(last[1]) == source.size - length - 8
-    text = f"a header of {length:,} bytes, and safetensors reads no more than {MAX_HEADER:,}"
-    if not is_whole:
-        return Damage("bad-header", text, 0)
-    hint = "a copy of it would be refused as well: split its tensors over several files"
-    return Damage("bad-header", f"the file is whole, but it has {text}: no loader opens it", 0, hint=hint)
-
-
 def _read_entries(header: Cursor, data: int, anatomy: Anatomy) -> Iterator[Finding]:
-    """Fill the anatomy with the tensors, in file order, and the metadata. The last entry of a name counts."""
+    """Fill ``anatomy`` with tensors, in file order, and metadata. The last entry of a tensor name counts."""
     tensors: dict[str, Tensor] = {}
     twice = False
     for count, name in enumerate(header.members()):
@@ -235,7 +227,7 @@ def _read_entries(header: Cursor, data: int, anatomy: Anatomy) -> Iterator[Findi
     if header.text[header.at :].strip(_BLANK):
         raise header.bad("text follows the end of the header's object")
     anatomy.keys.discard("__metadata__")
-    yield from _compare_texts(header, anatomy)
+    yield from _check_texts(header, anatomy)
     anatomy.tensors = sorted(tensors.values(), key=lambda t: (t.offset or 0, t.nbytes, t.name))
     if safetensors_index.KEY in header.texts:
         text, start, _ = header.texts[safetensors_index.KEY]
@@ -243,7 +235,7 @@ def _read_entries(header: Cursor, data: int, anatomy: Anatomy) -> Iterator[Findi
 
 
 def _check_tiling(tensors: list[Tensor], data: int, size: int) -> None:
-    """Raise Damage unless the tensors fill the data without hole or overlap, to the end of the file."""
+    """Raise Damage unless the tensors fill the bytes from ``data`` to ``size``, without hole or overlap."""
     at = data
     for t in tensors:
         if t.offset != at:

@@ -38,7 +38,7 @@ from ckpt_tools.storage import Source
 # ---- The entries of an index of a sharded model, and their comparison with the shards.
 
 
-class Map(Struct):
+class ShardIndex(Struct):
     """The content of an index, shared by its claims: ``where`` maps tensors to shards, ``shards`` shards to
     tensors, ``total`` is the text of total_size. ``sizes`` collects the bytes that each shard holds, None if
     unknown; ``last`` is the shard that came last and reports on their sum.
@@ -58,14 +58,15 @@ class Map(Struct):
 
 
 def _list_some(names: Sequence[str]) -> str:
+    """Return one tensor's name, or the number of several and the first name, for a message."""
     first = repr(names[0][:200])
     return f"{len(names)} tensors, the first {first}" if len(names) > 1 else f"tensor {first}"
 
 
-def compare(index: Map, shard: str, source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+def compare(index: ShardIndex, shard: str, source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Compare the tensors that the index maps to a shard with the tensors in the shard."""
     have = anatomy.keys
-    missing = _find_missing(index.shards[shard], anatomy)
+    missing = _find_missing_tensors(index.shards[shard], anatomy)
     extra = sorted(n for n in have if n not in index.where)
     double = sorted(n for n in have if index.where.get(n, shard) != shard)
     if missing:
@@ -79,24 +80,24 @@ def compare(index: Map, shard: str, source: Source, anatomy: Anatomy) -> Iterato
     if extra:
         yield finding("extra-tensor", f"the index does not name {_list_some(extra)} of this file")
     agree = not (missing or double or extra)
-    index.note(shard, (*_add_up(anatomy.tensors), source.size) if agree else None)
+    index.note(shard, (*_count_bytes(anatomy.tensors), source.size) if agree else None)
     if index.last == shard and index.total:
-        yield from _compare_total(index.total, list(index.sizes.values()))
+        yield from _check_total(index.total, list(index.sizes.values()))
 
 
-def _find_missing(named: Sequence[str], anatomy: Anatomy) -> list[str]:
-    """Return the tensors that a shard lacks. A tied tensor is not missing: the metadata names its twin."""
-    have = anatomy.keys
-    return [n for n in named if n not in have and anatomy.metadata.get(n) not in have]
+def _find_missing_tensors(names: Sequence[str], shard: Anatomy) -> list[str]:
+    """Return the names that a shard lacks. A tied tensor is not missing: the metadata names its twin."""
+    have = shard.keys
+    return [n for n in names if n not in have and shard.metadata.get(n) not in have]
 
 
-def _add_up(tensors: Sequence[Tensor]) -> tuple[int, int]:
-    """Return the bytes of all tensors, and the bytes with tensors of the same first byte counted once."""
+def _count_bytes(tensors: Sequence[Tensor]) -> tuple[int, int]:
+    """Return the bytes of all tensors, and the bytes if tensors that begin at the same byte count once."""
     shared = {(t.storage, t.offset): t.nbytes for t in sorted(tensors, key=attrgetter("nbytes"))}
     return sum(t.nbytes for t in tensors), sum(shared.values())
 
 
-def _compare_total(text: str, sizes: Sequence[tuple[int, ...] | None]) -> Iterator[Finding]:
+def _check_total(text: str, sizes: Sequence[tuple[int, ...] | None]) -> Iterator[Finding]:
     """Compare ``total_size`` with the bytes of all tensors (tied ones once or each; ColossalAI: in MiB) or of
     all files (mlx). Readers ignore it and wrong ones are common: a note, unless one bit is flipped.
     """
@@ -126,7 +127,7 @@ Weights = Callable[[Cursor], Iterator[Finding]]
 """Reads the ``weight_map`` at the cursor."""
 
 
-class Said(Protocol):
+class AnyIndex(Protocol):
     """The content of an index: ``where`` has an item for each tensor, ``total`` is the text of total_size."""
 
     total: str
@@ -159,7 +160,7 @@ def _read_pairs(cursor: Cursor) -> Iterator[tuple[str, str]]:
         yield key, value
 
 
-def _read_weights(cursor: Cursor, index: Map) -> Iterator[Finding]:
+def _read_weights(cursor: Cursor, index: ShardIndex) -> Iterator[Finding]:
     """Read ``weight_map``. Of a tensor named twice the last entry counts, as in every reader."""
     shard_names: dict[str, str] = {}
     for name, shard in _read_pairs(cursor):
@@ -177,8 +178,8 @@ def _read_weights(cursor: Cursor, index: Map) -> Iterator[Finding]:
         index.shards.setdefault(shard, []).append(name)
 
 
-def _read_metadata(cursor: Cursor, index: Said, anatomy: Anatomy) -> Iterator[Finding]:
-    """Read the metadata, which may have any keys; ``total_size`` is kept to compare it with the shards."""
+def _read_metadata(cursor: Cursor, index: AnyIndex, anatomy: Anatomy) -> Iterator[Finding]:
+    """Read the metadata, which may have any keys; keep ``total_size`` to compare it with the shards."""
     seen = set[str]()
     start = cursor.at
     for key in cursor.members():
@@ -201,7 +202,7 @@ def _read_metadata(cursor: Cursor, index: Said, anatomy: Anatomy) -> Iterator[Fi
     cursor.mark(start, cursor.at, "metadata: total_size is compared with the shards, nothing checks the rest")
 
 
-def read_index(source: Source, anatomy: Anatomy, index: Said, weights: Weights) -> Iterator[Finding]:
+def read_index(source: Source, anatomy: Anatomy, index: AnyIndex, weights: Weights) -> Iterator[Finding]:
     """Read a whole index; ``weights`` reads its ``weight_map``, which must not be empty. Raises Damage."""
     if not source.size:
         raise Damage("empty-file", "the file has no bytes", 0)
@@ -232,7 +233,7 @@ def read_index(source: Source, anatomy: Anatomy, index: Said, weights: Weights) 
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Read the whole index; add a claim for each shard to ``anatomy.members``."""
-    index = Map()
+    index = ShardIndex()
     yield from read_index(source, anatomy, index, partial(_read_weights, index=index))
     anatomy.keys.update(index.where)
     for shard in index.shards:
@@ -242,7 +243,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         anatomy.members.setdefault(groups, Claim(FORMAT.name, nothing))
 
 
-def _read_sections(cursor: Cursor, index: Said, anatomy: Anatomy, weights: Weights) -> Iterator[Finding]:
+def _read_sections(cursor: Cursor, index: AnyIndex, anatomy: Anatomy, weights: Weights) -> Iterator[Finding]:
     """Read the entries of the index: its weight_map, its metadata, and others, which are skipped."""
     seen = set[str]()
     for section in cursor.members():

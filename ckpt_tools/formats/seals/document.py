@@ -113,30 +113,32 @@ def text(seal: Seal) -> bytes:
         body += line(row).encode()
     body += _CLOSE
     data = closed(body)
-    if len(data) > MAX_SIZE or sum(map(_weight, seal.files)) > _MEMORY:
+    if len(data) > MAX_SIZE or sum(map(_estimate_memory, seal.files)) > _MEMORY:
         why = f"one seal of {len(seal.files):,} files would be too large to be read ({len(data):,} bytes)"
         raise CannotLook(why, SHARED)
     return data
 
 
-def _weight(file: SealedFile) -> int:
+def _estimate_memory(file: SealedFile) -> int:
     """Return about how many bytes of memory the entry of a file takes."""
     return _OF_FILE + _OF_DIGEST * (len(file.counters) + len(file.also) + len(file.tensors))
 
 
 def closed(body: bytes | bytearray) -> bytes:
-    """Return a text without a last line, and the last line with the digest of all."""
-    return b"".join((body, _BLANK.replace(_ZEROS, _digest(body, _BLANK).encode())))
+    """Return the text of a seal: ``body`` and the last line, with the digest of body and line."""
+    return b"".join((body, _BLANK.replace(_ZEROS, _hash_pieces(body, _BLANK).encode())))
 
 
 def _as_dict(value: Any) -> dict[str, Any]:
+    """Return the fields of a msgspec Struct by name."""
     return {name: getattr(value, name) for name in value.__struct_fields__}
 
 
 _ALWAYS = ("path", "size", "digest", "crc32", "crc32c")  # fields that are written even if empty
 
 
-def _digest(*pieces: bytes | bytearray | memoryview) -> str:
+def _hash_pieces(*pieces: bytes | bytearray | memoryview) -> str:
+    """Return the XXH3-128 of the joined pieces, in hexadecimal digits."""
     import xxhash
 
     running = xxhash.xxh3_128()
@@ -148,7 +150,7 @@ def _digest(*pieces: bytes | bytearray | memoryview) -> str:
 def is_whole(data: bytes) -> bool:
     """Return True if the digest at the end is that of the text, with zeros in place of the digest."""
     tail = _END.fullmatch(data[-_TAIL:])
-    return tail is not None and _digest(memoryview(data)[:-_TAIL], _BLANK) == tail[1].decode()
+    return tail is not None and _hash_pieces(memoryview(data)[:-_TAIL], _BLANK) == tail[1].decode()
 
 
 # ---- reading
@@ -158,12 +160,12 @@ _Kind = TypeVar("_Kind", bound=Struct)
 
 
 def _convert(value: object, kind: type[_Kind], what: str) -> _Kind:
-    """Convert a JSON object to a struct, and check the type of each field. Raises NotASeal."""
+    """Convert a JSON object to a struct of type ``kind``, and check each field. Raises NotASeal."""
     if not isinstance(value, dict):
         raise NotASeal(f"{what} is not an object")
-    known = {name: value[name] for name in kind.__struct_fields__ if name in value}
+    fields = {name: value[name] for name in kind.__struct_fields__ if name in value}
     try:
-        return convert(known, kind)
+        return convert(fields, kind)
     except (ValidationError, UnicodeEncodeError) as e:  # the latter: half a pair of UTF-16 for a number
         found = _MEMBER.search(str(e))
         why = f"{found[1]} is {str(value.get(found[1]))[:60]!r}" if found else str(e)
@@ -208,15 +210,15 @@ def seal_of(value: object) -> Seal:
         raise NotASeal(f"its algorithm is {str(algorithm)[:40]!r}")
     if value.get("chunk_size") != sums.CHUNK:
         raise NotASeal("its chunks are of another size than 64 MiB")
-    texts = isinstance(beside, list) and all(isinstance(b, str) and len(b) <= _LONGEST for b in beside)
-    if not isinstance(files, list) or not texts:
+    are_texts = isinstance(beside, list) and all(isinstance(b, str) and len(b) <= _LONGEST for b in beside)
+    if not isinstance(files, list) or not are_texts:
         raise NotASeal("it has no list of files")
     fragment = value.get("fragment")
     seal = Seal(
         tool_version=sys.intern(str(value.get("tool_version"))[:_LONGEST]),
         checkpoint=_convert(value.get("checkpoint"), SealedCheckpoint, "checkpoint"),
         algorithm=sys.intern(algorithm),
-        files=tuple(_read_files(_take_each(files), ALGORITHMS[algorithm])),
+        files=tuple(_read_files(_drop_each(files), ALGORITHMS[algorithm])),
         fragment=None if fragment is None else _convert(fragment, Fragment, "fragment"),
         beside=tuple(beside),
     )
@@ -225,7 +227,7 @@ def seal_of(value: object) -> Seal:
     return seal
 
 
-def _take_each(rows: list[Any]) -> Iterator[Any]:
+def _drop_each(rows: list[Any]) -> Iterator[Any]:
     """Yield each row and drop it from the list, so that none of 100,000 files is in memory twice."""
     for i, row in enumerate(rows):
         rows[i] = None
@@ -233,14 +235,14 @@ def _take_each(rows: list[Any]) -> Iterator[Any]:
 
 
 def _read_files(rows: Iterable[Any], digits: int) -> Iterator[SealedFile]:
-    """Yield the entries of files; ``digits`` is the length of the digest of a file. Raises NotASeal."""
+    """Yield the entries of a seal; a file's digest has ``digits`` hexadecimal digits. Raises NotASeal."""
     seen, memory = set[str](), 0
     for i, row in enumerate(rows):
         for whole, chunk in (("crc32", "chunk_crc32"), ("crc32c", "chunk_crc32c")):
             if isinstance(row, dict) and chunk in row and row[chunk] == row.get(whole):
                 row[chunk] = row[whole]  # equal for a file of one chunk: in memory once
         file = _convert(row, SealedFile, f"file {i}")
-        memory += _weight(file)
+        memory += _estimate_memory(file)
         if memory > _MEMORY:
             raise NotASeal(f"what it says takes more than {_MEMORY:,} bytes of memory")
         n = sums.count(file.size)

@@ -24,12 +24,12 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check that a seal is of this version and its own digest is right; keep its entries."""
     seal = read(source)
     anatomy.explain(0, source.size, "the seal: any changed bit contradicts the digest at its end")
-    c, f = seal.checkpoint, seal.fragment
-    known = {name: getattr(c, name) for name in c.__struct_fields__ if name != "parallel"}
-    anatomy.metadata |= {name: value for name, value in known.items() if value is not None}
-    anatomy.metadata |= c.parallel
-    if f:
-        anatomy.metadata["rank"] = f"{f.rank} of {f.world_size}"
+    saved, fragment = seal.checkpoint, seal.fragment
+    fields = {name: getattr(saved, name) for name in saved.__struct_fields__ if name != "parallel"}
+    anatomy.metadata |= {name: value for name, value in fields.items() if value is not None}
+    anatomy.metadata |= saved.parallel
+    if fragment:
+        anatomy.metadata["rank"] = f"{fragment.rank} of {fragment.world_size}"
     anatomy.metadata |= {
         "sealed_by": seal.tool_version,
         "algorithm": seal.algorithm,
