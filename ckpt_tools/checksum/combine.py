@@ -137,28 +137,21 @@ def find_flipped_bit(crc: Crc, difference: int, length: int) -> Flip | None:
     """
     if not 0 < length <= longest(crc):
         return None
-    exponent = _find_exponent(crc, difference, 8 * length + _WIDTH)
-    if exponent is None or exponent < _WIDTH:
-        return None
-    bits_behind = exponent - _WIDTH
-    return Flip(length - 1 - bits_behind // 8, 7 - bits_behind % 8)
+    # the difference is x^e: table has the e of small powers, and each giant step divides by x^_BABY
+    table, highest = _list_baby_steps(crc.polynomial), 8 * length + _WIDTH
+    step = power_of_x(crc.polynomial, crc.order - _BABY)  # x^-m is x^(order - m)
+    for giant in range((highest + _BABY - 1) // _BABY):
+        exponent = giant * _BABY + table.get(difference, highest)
+        if exponent < highest:
+            bits_behind = exponent - _WIDTH  # below 0: a bit of the stored CRC
+            return None if bits_behind < 0 else Flip(length - 1 - bits_behind // 8, 7 - bits_behind % 8)
+        difference = times(crc.polynomial, difference, step)
+    return None
 
 
 def odds(length: int) -> float:
     """Return the highest probability that random damage of ``length`` bytes looks like one flipped bit."""
     return 8 * length / (1 << _WIDTH)
-
-
-def _find_exponent(crc: Crc, value: int, below: int) -> int | None:
-    """Return the least e < ``below`` with x^e = value, modulo the CRC's polynomial; None if there is none."""
-    poly, table = crc.polynomial, _list_baby_steps(crc.polynomial)
-    back = power_of_x(poly, crc.order - _BABY)  # x^-m is x^(order - m)
-    for giant in range((below + _BABY - 1) // _BABY):
-        baby = table.get(value)
-        if baby is not None and giant * _BABY + baby < below:
-            return giant * _BABY + baby
-        value = times(poly, value, back)
-    return None
 
 
 @lru_cache(2)

@@ -55,6 +55,7 @@ class _Inflating:
         self._inflate, self._out, self._trailing = zlib.decompressobj(-15), 0, False
 
     def update(self, data: memoryview | bytes, /) -> None:
+        """Inflate the next bytes. Raises InflateError if they are damaged, or more than was declared."""
         self._trailing = self._inflate.eof
         more = not self._trailing
         while more:
@@ -71,6 +72,7 @@ class _Inflating:
             more = not self._inflate.eof and (bool(data) or len(got) == BUFFER)
 
     def digest(self) -> int:
+        """Return the CRC. Raises InflateError unless the data ended at the declared size."""
         ended = self._inflate.eof and not self._inflate.unused_data and not self._trailing
         if not ended or self._out != self._size:
             raise InflateError(f"inflates to {self._out} bytes of the {self._size} it declares")

@@ -176,13 +176,12 @@ def _names_its_save(report: Report) -> bool:
 
 def describe_lone_file(name: str, change: Change, side: Side) -> FileDifference:
     """Return the difference of a file without a counterpart, ``side``: added or removed."""
-    is_new = change is Change.ADDED
-    tensors = []
-    for tensor, forms in side.forms.items():
-        own = _make_side(forms, None)
-        tensors.append(TensorDifference(tensor, change, None if is_new else own, own if is_new else None))
-    a, b = (None, side.report) if is_new else (side.report, None)
-    return FileDifference(name, change, a, b, tuple(tensors))
+    own = {tensor: _make_side(forms, None) for tensor, forms in side.forms.items()}
+    if change is Change.ADDED:
+        tensors = tuple(TensorDifference(tensor, change, None, in_b) for tensor, in_b in own.items())
+        return FileDifference(name, change, None, side.report, tensors)
+    tensors = tuple(TensorDifference(tensor, change, in_a, None) for tensor, in_a in own.items())
+    return FileDifference(name, change, side.report, None, tensors)
 
 
 def is_index(side: Side) -> bool:
@@ -312,7 +311,7 @@ def match(a: Sequence[File], b: Sequence[File]) -> list[Pair]:
             for f in side:
                 if f.part is not None or not parts_alone:
                     by_key[key(f)][i].append(f)
-        found = [(one[0], two[0]) for one, two in by_key.values() if len(one) == len(two) == 1]
+        found = [(in_a[0], in_b[0]) for in_a, in_b in by_key.values() if len(in_a) == len(in_b) == 1]
         paired = {id(f) for pair in found for f in pair}
         for side in left:
             side[:] = [f for f in side if id(f) not in paired]
@@ -346,8 +345,8 @@ def _drop_steps(a: Sequence[File], b: Sequence[File]) -> Key:
             numbers[f.shape][i].append(_NUMBER.findall(f.name))
     dropped = dict[str, set[int]]()
     for shape, sides in numbers.items():
-        one, two = ([set(map(int, column)) for column in zip(*rows, strict=True)] for rows in sides)
-        columns = enumerate(zip(one, two, strict=False))  # a side without such names has no columns
+        in_a, in_b = ([set(map(int, column)) for column in zip(*rows, strict=True)] for rows in sides)
+        columns = enumerate(zip(in_a, in_b, strict=False))  # a side without such names has no columns
         dropped[shape] = {i for i, (x, y) in columns if len(x) == len(y) == 1 and x != y}
 
     def key(f: File) -> Hashable:

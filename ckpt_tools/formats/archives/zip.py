@@ -41,6 +41,7 @@ class _NearReader:
         self.spares: Callable[[int, int], bool] | None = getattr(source, "spares", None)
 
     def get(self, offset: int, length: int) -> bytes:
+        """Return ``length`` bytes at ``offset``; read at least _AT_ONCE unless they are read already."""
         begin = offset - self.at
         if begin < 0 or begin + length > len(self.data):
             left = max(self.source.size - offset, length)

@@ -98,15 +98,14 @@ class Reader:
         return Damage("bad-header", f"{self.what}: {text} (byte {self.at} of what it decodes into)")
 
     def take(self, n: int) -> bytes:
+        """Return the next ``n`` bytes. Raise Damage if fewer are left."""
         if n > len(self.data) - self.at:
             raise self.bad(f"{n} bytes are wanted where {len(self.data) - self.at} are left")
         self.at += n
         return self.data[self.at - n : self.at]
 
-    def fixed(self, n: int) -> int:
-        return int.from_bytes(self.take(n), "little")
-
     def varint(self, most: int = (1 << 64) - 1) -> int:
+        """Return the next number: seven bits a byte, lowest first. Raise Damage if it exceeds ``most``."""
         value = shift = 0
         while True:
             byte = self.take(1)[0]
@@ -231,7 +230,7 @@ def _read_version_nodes(r: Reader, files: Sequence[File], most: int, height: int
 
 def _read_arity(r: Reader) -> int:
     """Return the binary logarithm of how many entries a version tree node may have."""
-    arity = r.fixed(1)
+    arity = r.take(1)[0]
     if not 1 <= arity <= 16:
         raise r.bad(f"a version tree of arity 2**{arity}")
     return arity
@@ -241,7 +240,7 @@ def read_manifest(data: bytes) -> Manifest:
     """Return the OCDBT manifest in a record's decoded body. Raise Damage."""
     r = Reader(data, "the manifest")
     r.take(16)  # a UUID
-    numbered = r.fixed(1)
+    numbered = r.take(1)[0]
     r.varints(2, (1 << 32) - 1)  # most bytes of an inline value, of a decoded node
     arity, compression = _read_arity(r), r.varint()
     if numbered > 1 or compression > 1:
@@ -260,7 +259,7 @@ def read_manifest(data: bytes) -> Manifest:
 def read_version_node(data: bytes, base: str, height: int) -> list[Root | Versions]:
     """Return the nodes that a version tree node names; ``base`` goes before their files. Raise Damage."""
     r = Reader(data, "a version tree node")
-    arity, stored_height = _read_arity(r), r.fixed(1)
+    arity, stored_height = _read_arity(r), r.take(1)[0]
     if stored_height != height:
         raise r.bad(f"height {stored_height}, where {height} is expected")
     files = _read_files(r, base)
@@ -276,7 +275,7 @@ def read_version_node(data: bytes, base: str, height: int) -> list[Root | Versio
 def read_btree_node(data: bytes, root: Root) -> tuple[list[Root], Leaves]:
     """Return an interior B+tree node's children, or a leaf's values, from its body. Raise Damage."""
     r = Reader(data, "a B+tree node")
-    height = r.fixed(1)
+    height = r.take(1)[0]
     if height != root.height:
         raise r.bad(f"height {height}, where {root.height} is expected")
     files = _read_files(r, root.place.file.base)

@@ -74,9 +74,11 @@ class Array(NamedTuple):
     separator: str
 
     def tensor(self, name: str) -> Tensor:
+        """Return the array as a tensor of that name, which lies in chunks."""
         return Tensor(name, self.dtype, self.shape, prod(self.shape) * (self.item or 0), None, "chunks")
 
     def grid(self) -> list[int]:
+        """Return the number of chunks along each axis."""
         return [-(-s // c) if c else 0 for s, c in zip(self.shape, self.chunks, strict=True)]
 
     def names(self) -> Iterator[str]:
