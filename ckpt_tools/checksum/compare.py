@@ -173,7 +173,7 @@ class Computed:
 
 
 def _combine_feeds(s: Sum, outcomes: Outcomes, *, complete: bool) -> Outcome | None:
-    """Return the value of a sum from the outcomes of its feeds, in any order; None unless ``complete``."""
+    """Return a sum's computed value from the outcomes of its feeds (ranges); None unless ``complete``."""
     error = next((got for _, got in outcomes if isinstance(got, InflateError)), None)
     if error is not None or not complete:
         return error
@@ -284,7 +284,7 @@ class _Reader(NamedTuple):
         return values, read, None
 
     def compute(self, gaps: int, jobs: int, progress: Progress | None) -> _Values:
-        """Return the values, read by this thread or by several; gaps count below byte ``gaps``."""
+        """Return the values of all sums, by one thread or several; read also the gaps below byte ``gaps``."""
         size = self.source.size
         # small batches, so that all threads end at about the same time
         most = min(UNIT, max(MIB, size // (8 * jobs)))

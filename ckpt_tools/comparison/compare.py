@@ -186,8 +186,8 @@ class _Reader:
 
 def _whole_digest(sealed: SealedFile) -> str:
     """Return the digest that ``file_digest`` would give, from the digests of chunks in a seal's entry."""
-    n = DIGITS
-    return join_digests(sealed.size, [sealed.chunks[i : i + n] for i in range(0, len(sealed.chunks), n)])
+    chunks = [sealed.chunks[i : i + DIGITS] for i in range(0, len(sealed.chunks), DIGITS)]
+    return join_digests(sealed.size, chunks)
 
 
 def diff(

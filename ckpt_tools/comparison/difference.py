@@ -262,7 +262,7 @@ class File(NamedTuple):
 
     @property
     def shape(self) -> str:
-        """The name without its numbers."""
+        """The name with "#" in place of each number."""
         return _NUMBER.sub("#", self.name)
 
 
@@ -325,7 +325,7 @@ def match(a: Sequence[File], b: Sequence[File]) -> list[Pair]:
     pair_by(lambda f: f.name)
     pair_by(lambda f: (f.whose, several and f.when), parts_alone=True)
     if not several:
-        pair_by(_drop_steps(*left))
+        pair_by(_make_key_without_steps(*left))
     pairs += [*((f, None) for f in left[0]), *((None, f) for f in left[1])]
     return sorted(pairs, key=lambda p: next(f.name for f in p if f is not None))
 
@@ -336,8 +336,8 @@ def _is_unique(key: Key, side: Sequence[File]) -> bool:
     return len(keys) == len(set(keys))
 
 
-def _drop_steps(a: Sequence[File], b: Sequence[File]) -> Key:
-    """Return a key: the name without numbers that are equal on all of a side, but differ between sides."""
+def _make_key_without_steps(a: Sequence[File], b: Sequence[File]) -> Key:
+    """Return a key: a file's name without numbers that all such names of a side share, but not both sides."""
     # shape of a name -> the numbers in each name of either side
     numbers: dict[str, tuple[list[list[str]], list[list[str]]]] = defaultdict(lambda: ([], []))
     for i, side in enumerate((a, b)):

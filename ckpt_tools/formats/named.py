@@ -186,6 +186,7 @@ class Names:
 
     @cached_property
     def order(self) -> tuple[str, ...]:
+        """The names of all formats, in the order in which magics are tried."""
         return tuple(self.family)
 
     @cached_property
@@ -222,7 +223,7 @@ class Names:
         return tuple(dict.fromkeys(found))
 
     def known(self, name: str) -> bool:
-        """Return True if a name is that of a format."""
+        """Return True if files of that name may have a format of these."""
         return name.lower().endswith(tuple(self._suffixes)) or bool(self._find_whole(name))
 
     def state(self, name: str) -> bool:

@@ -163,14 +163,14 @@ def _find_payload(source: Source) -> int:
     if len(head) < _HEAD or head[3] & 0xE0:
         raise Damage("bad-header", "gzip's header is damaged", 0)
     flags, at = head[3], _HEAD
-    if flags & 4:
+    if flags & 4:  # an extra field, behind its length
         at += 2 + int.from_bytes(head[at : at + 2], "little")
     for flag in (8, 16):  # a name, a comment
         if flags & flag:
             at = head.find(b"\0", at) + 1
             if not at:
                 raise Damage("bad-header", "gzip's header has a name without an end", _HEAD)
-    return at + (2 if flags & 2 else 0)
+    return at + (2 if flags & 2 else 0)  # a CRC of the header
 
 
 FORMAT = own_format("nemo", magic, _structure, distinct=False)

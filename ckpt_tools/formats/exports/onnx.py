@@ -103,6 +103,7 @@ class _Message:
     """One TensorProto: its dimensions, its entries of external data, and the last of each other field."""
 
     def __init__(self, reader: Reader, at: int, size: int) -> None:
+        """Read the message of ``size`` bytes at ``at``. Raises Damage."""
         self.dims, self.external, self.last = list[int](), dict[str, str](), dict[int, Field]()
         for f in reader.every(at, at + size):
             if f.number == _DIMS:
@@ -123,6 +124,7 @@ class _Message:
         self.tensor = _Tensor(name, dtype, tuple(self.dims), nbytes, at)
 
     def number(self, field: int) -> int:
+        """Return the number in a field, 0 if it has none."""
         f = self.last.get(field)
         return f.value if f and f.packed == _NUMBER else 0
 
@@ -222,7 +224,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 @limited
 def _check_beside(extents: Sequence[_Extent], source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """Check a file of external data: it must reach to the end of the last of ``extents``."""
+    """Check a file of a model's external data: it must reach to the end of the last of ``extents``."""
     end = max(e.offset + e.length for e in extents)
     if source.size < end:
         code, size = "truncated", f"ends at byte {source.size}"

@@ -106,6 +106,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if data.count(b"\n") > MAX_LINES:
         raise Damage("too-complex", f"more than {MAX_LINES:,} lines of checksums: they are not read")
     entries, unread = _read_lines(data, basename(source.path))
+    # if most lines are no checksums, only those that begin like a digest are damaged
     damaged = [f for f in unread if len(unread) <= len(entries) or _BEGUN.match(f.message)]
     for f in damaged:
         yield finding(f.code, f"no checksum: {f.message[:80]!r}", offset=f.offset, severity=f.severity)

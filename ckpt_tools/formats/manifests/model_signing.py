@@ -126,7 +126,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _claim_files(statement: Statement, path: str, anatomy: Anatomy) -> Iterator[Finding]:
-    """Add a claim for each file of the model to ``anatomy.members``; ``path`` is that of the signature."""
+    """Add a claim for each file, whole or in shards, of the model whose signature lies at ``path``."""
     own, digests = basename(path), defaultdict[str, list[Digest]](list)
     for name, algorithm, digest in statement.resources:
         row = _read_row(name, algorithm, digest, statement.sharded)
@@ -135,14 +135,14 @@ def _claim_files(statement: Statement, path: str, anatomy: Anatomy) -> Iterator[
         elif row[0] != own:
             digests[row[0]].append(row[1])
     model = statement.beside(path)
-    for name, known in digests.items():
-        known.sort(key=lambda d: d.start)
-        if any(a.end != b.start for a, b in pairwise(known)) or known[0].start:
+    for name, parts in digests.items():
+        parts.sort(key=lambda d: d.start)
+        if any(a.end != b.start for a, b in pairwise(parts)) or parts[0].start:
             yield finding("bad-header", f"the shards of {name[:80]!r} do not join")
             continue
-        size, absent = known[-1].end, bool(model) or not known[-1].end
-        anatomy.members[model + name] = claim("model_signing", own, name, known, size=size, optional=absent)
-    if unread := sum(not can_compare(d.algorithm) for known in digests.values() for d in known):
+        size, absent = parts[-1].end, bool(model) or not parts[-1].end
+        anatomy.members[model + name] = claim("model_signing", own, name, parts, size=size, optional=absent)
+    if unread := sum(not can_compare(d.algorithm) for parts in digests.values() for d in parts):
         yield needs_blake3(unread)
 
 

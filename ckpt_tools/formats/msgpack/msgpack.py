@@ -47,7 +47,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     tokens = Tokens(source)
     tree = Tree(tokens, anatomy)
     yield from tree.read()
-    for path in tree.placeholders:
+    for path in tree.placeholders:  # arrays of several hosts lie in a directory beside the file
         array = f"{source.path.rpartition('/')[2]}_gda/{path}"
         anatomy.members[f"{array}/.zarray"] = Claim("msgpack", Described(array, "msgpack"), follow=True)
     if tree.stored:

@@ -51,7 +51,7 @@ class ShardIndex(Struct):
     last: str = ""
 
     def note(self, shard: str, sizes: tuple[int, ...] | None) -> None:
-        """Keep the byte counts of a shard; None if they are unknown."""
+        """Keep the byte counts of a shard, None if they are unknown; the last shard of all is ``last``."""
         self.sizes[shard] = sizes
         if len(self.sizes) == len(self.shards) and None not in self.sizes.values():
             self.last = self.last or shard
@@ -271,7 +271,7 @@ _OFFSETS = "saved_offsets"
 
 
 def read_places(text: str, anatomy: Anatomy, at: int) -> Iterator[Finding]:
-    """Fill ``anatomy.places``: the box of each piece in its whole tensor; ``text`` lies at byte ``at``."""
+    """Fill ``anatomy.places`` with each piece's box in its whole tensor, from DCP's ``text`` at ``at``."""
     found: list[Finding] = []
     try:
         info = mapping(parse(text.encode("utf-8", "surrogatepass"), found))

@@ -44,7 +44,7 @@ def known_digests(file: SealedFile, algorithm: str = "") -> dict[str, bytes]:
 
 
 def hash_of(name: str) -> Callable[[], Hash] | None:
-    """Return a function that makes a running digest; None if its package is not installed."""
+    """Return what makes a running digest by the algorithm ``name``; None if its package is not installed."""
     if name == "crc64nvme":
         return Crc64Nvme if find_spec("awscrt") else None
     return partial(make_digest, Digest(name, b""), 0) if can_compare(name) else None

@@ -65,7 +65,7 @@ class Whole(NamedTuple):
 
 
 def whole_of(file: SealedFile, algorithm: str) -> Whole | None:
-    """Return the digest of a whole file; None if it says no more than the digests of the chunks."""
+    """Return a seal's digest of a whole file; None if it follows from the digests of chunks, as xxh3 does."""
     return Whole(algorithm, file.digest) if algorithm != "xxh3" and file.size else None
 
 

@@ -26,7 +26,7 @@ from ckpt_tools.formats.common.json_text import mapping, parse
 from ckpt_tools.formats.common.tensors import remember
 from ckpt_tools.formats.common.zstd import MAGIC, have_zstd, needs_zstd
 from ckpt_tools.formats.tensorstore import ocdbt_nodes, zarr
-from ckpt_tools.formats.tensorstore.ocdbt_nodes import BTREE, MANIFEST, VERSIONS, FarValue, Root, Versions
+from ckpt_tools.formats.tensorstore.ocdbt_nodes import BTREE, MANIFEST, VERSIONS, BtreeRef, FarValue, NodeRef
 from ckpt_tools.formats.tensorstore.zarr import Array, Coding, add_sum, read_array, read_sum, require_length
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard
@@ -48,11 +48,11 @@ class Value(NamedTuple):
     coding: Coding | None
 
 
-def _find_arrays(leaves: Iterable[tuple[bytes, bytes]]) -> dict[str, Array | None]:
+def _find_arrays(values: Iterable[tuple[bytes, bytes]]) -> dict[str, Array | None]:
     """Map names to zarr arrays, from a leaf's (key, value) pairs; None for a group or unreadable metadata."""
     arrays: dict[str, Array | None] = {}
     parsed: dict[bytes, Array | None] = {}  # many arrays of a model have the same metadata
-    for key, inline in leaves:
+    for key, inline in values:
         name, _, last = key.rpartition(b"/")
         if last in _ARRAYS:
             if inline not in parsed:
@@ -79,7 +79,7 @@ def _find_codings(far: Iterable[FarValue], arrays: dict[str, Array | None]) -> I
 
 
 def _find_distinct_values(values: Iterable[Value]) -> Iterator[Value | Finding]:
-    """Yield one value for each range of bytes, and findings on values that overlap: copies share chunks."""
+    """Yield one value for each range, as copied arrays share chunks; findings on overlaps, unlike codings."""
     end, first = 0, None
     for v in sorted(values, key=lambda v: (v.offset, v.length, v.coding is None, v.key)):
         what = f"the value of {v.key[:200]!r}"
@@ -97,16 +97,16 @@ def _find_distinct_values(values: Iterable[Value]) -> Iterator[Value | Finding]:
 class Parts(Struct, frozen=True):
     """One claim on a data file: its nodes and values. Claims with the same parts are equal."""
 
-    nodes: tuple[Root | Versions, ...] = ()
+    nodes: tuple[NodeRef, ...] = ()
     values: tuple[Value, ...] = ()
 
     def __call__(self, source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-        """Check each part, add claims on the files that nodes name, and set ``anatomy.end``."""
+        """Check each node and value; add claims on the files that nodes name, and set ``anatomy.end``."""
         listed_sums = {(s.what, s.offset) for s in anatomy.sums}
         reported, nodes_end = 0, anatomy.end
         for part in (*ocdbt_nodes.find_distinct_nodes(self.nodes), *_find_distinct_values(self.values)):
             own = Anatomy(regions=None if anatomy.regions is None else [], decoded=anatomy.decoded)
-            offset = part.offset if isinstance(part, Value | Finding) else part.place.offset
+            offset = part.offset if isinstance(part, Value | Finding) else part.extent.offset
             try:
                 for f in [part] if isinstance(part, Finding) else _check_part(source, own, part):
                     reported += f.severity > Severity.NOTE
@@ -117,12 +117,12 @@ class Parts(Struct, frozen=True):
             _merge(anatomy, own, listed_sums)
             anatomy.decoded = own.decoded
             if not isinstance(part, Value | Finding):
-                end = part.place.offset + part.place.length
+                end = part.extent.offset + part.extent.length
                 nodes_end = max(nodes_end, _add_old_nodes(source, anatomy, end, listed_sums))
             if reported >= _MAX_LISTED:
                 break
         ends = [
-            *(n.place.offset + n.place.length for n in self.nodes),
+            *(n.extent.offset + n.extent.length for n in self.nodes),
             *(v.offset + v.length for v in self.values),
         ]
         anatomy.end = _add_old_nodes(source, anatomy, max(nodes_end, *ends), listed_sums)
@@ -164,13 +164,11 @@ def _merge(anatomy: Anatomy, own: Anatomy, listed_sums: set[tuple[str, int]]) ->
             anatomy.members[path] = Claim("ocdbt", parts, whole=True, follow=bool(parts.nodes))
 
 
-def _add_claims(
-    anatomy: Anatomy, nodes: Iterable[Root | Versions], values: Iterable[tuple[str, Value]] = ()
-) -> None:
+def _add_claims(anatomy: Anatomy, nodes: Iterable[NodeRef], values: Iterable[tuple[str, Value]] = ()) -> None:
     """Add a claim for each data file that the nodes and values lie in to ``anatomy.members``."""
-    by_file: dict[str, tuple[list[Root | Versions], list[Value]]] = defaultdict(lambda: ([], []))
+    by_file: dict[str, tuple[list[NodeRef], list[Value]]] = defaultdict(lambda: ([], []))
     for node in nodes:
-        by_file[node.place.file.path][0].append(node)
+        by_file[node.extent.file.path][0].append(node)
     for path, value in values:
         by_file[path][1].append(value)
     for path, (in_file, far_values) in by_file.items():
@@ -221,7 +219,7 @@ def _read_record(
         yield body
 
 
-def _check_part(source: Source, anatomy: Anatomy, part: Root | Versions | Value) -> Iterator[Finding]:
+def _check_part(source: Source, anatomy: Anatomy, part: NodeRef | Value) -> Iterator[Finding]:
     """Check a value or a node; add a node's arrays, and claims on its children and values. Raise Damage."""
     if isinstance(part, Value):
         offset, length, key, coding = part
@@ -236,18 +234,19 @@ def _check_part(source: Source, anatomy: Anatomy, part: Root | Versions | Value)
         else:
             anatomy.explain(offset, length, f"value of {what}: no checksum covers it", Guard.UNPROTECTED)
         return
-    offset, length, kind = part.place.offset, part.place.length, BTREE if isinstance(part, Root) else VERSIONS
+    _, offset, length = part.extent
+    kind = BTREE if isinstance(part, BtreeRef) else VERSIONS
     for item in _read_record(source, anatomy, offset, length, kind, what=f"the node at byte {offset}"):
         if isinstance(item, Finding):
             yield item
-        elif isinstance(part, Root):
-            children, leaves = ocdbt_nodes.read_btree_node(item, part)
-            arrays = _find_arrays(leaves.inline)
+        elif isinstance(part, BtreeRef):
+            children, inline, far = ocdbt_nodes.read_btree_node(item, part)
+            arrays = _find_arrays(inline)
             anatomy.tensors += (a.tensor(name) for name, a in arrays.items() if a)
             anatomy.keys |= arrays.keys()
-            _add_claims(anatomy, children, _find_codings(leaves.far, arrays))
+            _add_claims(anatomy, children, _find_codings(far, arrays))
         else:
-            _add_claims(anatomy, ocdbt_nodes.read_version_node(item, part.place.file.base, part.height))
+            _add_claims(anatomy, ocdbt_nodes.read_version_node(item, part.extent.file.base, part.height))
 
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
@@ -259,13 +258,13 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
             yield item
             continue
         try:
-            manifest = ocdbt_nodes.read_manifest(item)
+            generation, nodes = ocdbt_nodes.read_manifest(item)
         except Damage as e:
             yield replace(e.finding, offset=14)
             return
-        if not manifest.numbered:
-            remember(anatomy.metadata, "ocdbt_generation", manifest.generation)
-        _add_claims(anatomy, [*manifest.roots, *manifest.versions])
+        if generation is not None:
+            remember(anatomy.metadata, "ocdbt_generation", generation)
+        _add_claims(anatomy, nodes)
 
 
 FORMAT = own_format("ocdbt", lambda head: head.startswith(MANIFEST), _structure, loader=None)

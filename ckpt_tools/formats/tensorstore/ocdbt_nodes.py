@@ -39,7 +39,7 @@ class File(NamedTuple):
     path: str
 
 
-class Place(NamedTuple):
+class FileRange(NamedTuple):
     """One range of a data file: ``length`` bytes at ``offset``."""
 
     file: File
@@ -47,29 +47,23 @@ class Place(NamedTuple):
     length: int
 
 
-class Root(NamedTuple):
+class BtreeRef(NamedTuple):
     """One reference to a B+tree node; all its keys begin with ``prefix``, none is below ``least``."""
 
-    place: Place
+    extent: FileRange
     height: int
     prefix: bytes = b""
     least: bytes = b""
 
 
-class Versions(NamedTuple):
+class VersionRef(NamedTuple):
     """One reference to a version tree node."""
 
-    place: Place
+    extent: FileRange
     height: int
 
 
-class Manifest(NamedTuple):
-    """One manifest; if it is ``numbered``, the versions are in files ``manifest.<16 hex digits>``."""
-
-    numbered: bool
-    generation: int
-    roots: list[Root]
-    versions: list[Versions]
+NodeRef = BtreeRef | VersionRef
 
 
 class FarValue(NamedTuple):
@@ -79,13 +73,6 @@ class FarValue(NamedTuple):
     file: File
     offset: int
     length: int
-
-
-class Leaves(NamedTuple):
-    """One leaf's values with whole keys: values in the leaf itself, and values in data files."""
-
-    inline: list[tuple[bytes, bytes]]
-    far: list[FarValue]
 
 
 class Reader:
@@ -145,7 +132,7 @@ class Reader:
 
 
 def decode_body(source: Source, offset: int, length: int, compression: int) -> bytes:
-    """Return the decoded body of a record. Raise Damage."""
+    """Return an OCDBT record's decoded body, which is framed by 14 bytes and 4 bytes. Raise Damage."""
     data = source.read(offset + 14, length - 18)
     try:
         return decompress(data, MAX_DECODED) if compression else data
@@ -160,7 +147,9 @@ def _bound_names(prefixes: Sequence[int], suffixes: Sequence[int], more: int) ->
 
 
 def _read_files(r: Reader, base: str) -> list[File]:
-    """Return a node's table of data files; the node's own path ``base`` goes before all. Raise Damage."""
+    """Return a node's table of data files; ``base``, that of the node's own file, goes before every path. A
+    path shares a prefix with the one before it, and its first bytes are the base of its own nodes.
+    """
     n = r.count(MAX_FILES)
     prefixes = [0, *r.varints(max(0, n - 1), MAX_PATH)]
     suffixes, bases = r.varints(n, MAX_PATH), r.varints(n, MAX_PATH)
@@ -182,20 +171,20 @@ def _read_files(r: Reader, base: str) -> list[File]:
     return files
 
 
-def _read_places(r: Reader, files: Sequence[File], n: int, optional: bool = False) -> list[Place | None]:
+def _read_ranges(r: Reader, files: Sequence[File], n: int, optional: bool = False) -> list[FileRange | None]:
     """Return ``n`` ranges of data files; if ``optional``, None for that of an empty tree. Raise Damage."""
     indexes, offsets, lengths = r.varints(n), r.varints(n), r.varints(n)
-    places: list[Place | None] = []
+    ranges: list[FileRange | None] = []
     for i, offset, length in zip(indexes, offsets, lengths, strict=True):
         if i >= len(files):
             raise r.bad(f"file {i} of {len(files)}")
         if optional and offset == length == _MISSING:
-            places.append(None)
+            ranges.append(None)
         elif offset + length > _MISSING:
             raise r.bad(f"{length} bytes at {offset}")
         else:
-            places.append(Place(files[i], offset, length))
-    return places
+            ranges.append(FileRange(files[i], offset, length))
+    return ranges
 
 
 def _skip_statistics(r: Reader, n: int) -> None:
@@ -204,28 +193,28 @@ def _skip_statistics(r: Reader, n: int) -> None:
         r.varints(n)
 
 
-def _read_inline_versions(r: Reader, files: Sequence[File], arity: int) -> tuple[list[Root], int]:
+def _read_inline_versions(r: Reader, files: Sequence[File], arity: int) -> tuple[list[BtreeRef], int]:
     """Return a version tree leaf's 2**``arity`` entries at most: B+tree roots; and the last generation."""
     n = r.count(1 << arity, 1)
     generations = r.varints(n)
     if generations != sorted(set(generations)) or not generations[0]:
         raise r.bad(f"generations {str(generations)[:80]} do not rise")
     heights = list(r.take(n))
-    places = _read_places(r, files, n, optional=True)
+    ranges = _read_ranges(r, files, n, optional=True)
     _skip_statistics(r, n)
     r.take(8 * n)  # int64: nanoseconds since 1970
-    return [Root(p, h) for p, h in zip(places, heights, strict=True) if p is not None], generations[-1]
+    return [BtreeRef(p, h) for p, h in zip(ranges, heights, strict=True) if p is not None], generations[-1]
 
 
-def _read_version_nodes(r: Reader, files: Sequence[File], most: int, height: int | None) -> list[Versions]:
+def _read_version_nodes(r: Reader, files: Sequence[File], most: int, height: int | None) -> list[VersionRef]:
     """Return the children in an interior version tree node, of that ``height``; None for a manifest."""
     n = r.count(most, 0 if height is None else 1)
     r.varints(n)  # generation numbers
-    places = _read_places(r, files, n)
+    ranges = _read_ranges(r, files, n)
     r.varints(n)  # numbers of generations
     r.take(8 * n)
     heights = list(r.take(n)) if height is None else [height] * n  # a manifest stores heights
-    return [Versions(p, h) for p, h in zip(places, heights, strict=True) if p is not None]
+    return [VersionRef(p, h) for p, h in zip(ranges, heights, strict=True) if p is not None]
 
 
 def _read_arity(r: Reader) -> int:
@@ -236,8 +225,10 @@ def _read_arity(r: Reader) -> int:
     return arity
 
 
-def read_manifest(data: bytes) -> Manifest:
-    """Return the OCDBT manifest in a record's decoded body. Raise Damage."""
+def read_manifest(data: bytes) -> tuple[int | None, list[NodeRef]]:
+    """Return the last generation's number, and the nodes that the body of an OCDBT manifest names: (None, [])
+    if it is of the kind whose versions are in files ``manifest.<16 hex digits>``. Raise Damage.
+    """
     r = Reader(data, "the manifest")
     r.take(16)  # a UUID
     numbered = r.take(1)[0]
@@ -247,23 +238,23 @@ def read_manifest(data: bytes) -> Manifest:
         raise r.bad(f"manifest kind {numbered}, compression {compression}")
     if compression:
         r.take(4)  # int32: level
-    manifest = Manifest(True, 0, [], [])
+    generation, nodes = None, list[NodeRef]()
     if not numbered:
         files = _read_files(r, "")
         roots, generation = _read_inline_versions(r, files, arity)
-        manifest = Manifest(False, generation, roots, _read_version_nodes(r, files, 63 // arity, None))
+        nodes += [*roots, *_read_version_nodes(r, files, 63 // arity, None)]
     r.finish()
-    return manifest
+    return generation, nodes
 
 
-def read_version_node(data: bytes, base: str, height: int) -> list[Root | Versions]:
+def read_version_node(data: bytes, base: str, height: int) -> list[NodeRef]:
     """Return the nodes that a version tree node names; ``base`` goes before their files. Raise Damage."""
     r = Reader(data, "a version tree node")
     arity, stored_height = _read_arity(r), r.take(1)[0]
     if stored_height != height:
         raise r.bad(f"height {stored_height}, where {height} is expected")
     files = _read_files(r, base)
-    nodes: list[Root | Versions] = []
+    nodes: list[NodeRef] = []
     if height:
         nodes += _read_version_nodes(r, files, 1 << arity, height - 1)
     else:
@@ -272,25 +263,29 @@ def read_version_node(data: bytes, base: str, height: int) -> list[Root | Versio
     return nodes
 
 
-def read_btree_node(data: bytes, root: Root) -> tuple[list[Root], Leaves]:
-    """Return an interior B+tree node's children, or a leaf's values, from its body. Raise Damage."""
+def read_btree_node(
+    data: bytes, root: BtreeRef
+) -> tuple[list[BtreeRef], list[tuple[bytes, bytes]], list[FarValue]]:
+    """Return the children of an interior B+tree node; of a leaf (key, value) of the values in it, and its
+    references to values in data files. All keys are whole. Raise Damage.
+    """
     r = Reader(data, "a B+tree node")
     height = r.take(1)[0]
     if height != root.height:
         raise r.bad(f"height {height}, where {root.height} is expected")
-    files = _read_files(r, root.place.file.base)
+    files = _read_files(r, root.extent.file.base)
     n = r.count(MAX_ENTRIES, 1)
     # real entries take about five bytes even when compressed: entries that take none are a bomb
-    if n > FEW_ENTRIES + root.place.length // 3:
-        raise Damage("too-complex", f"{n} keys in a B+tree node of {root.place.length} bytes")
+    if n > FEW_ENTRIES + root.extent.length // 3:
+        raise Damage("too-complex", f"{n} keys in a B+tree node of {root.extent.length} bytes")
     prefix = root.prefix
     keys, common = _read_keys(r, n, height > 0, len(prefix))
     if keys[0] < root.least[len(prefix) :]:
         raise r.bad(f"the first key {keys[0][:80]!r} is below the one its parent names")
-    children, leaves = list[Root](), Leaves([], [])
+    children, inline, far = list[BtreeRef](), list[tuple[bytes, bytes]](), list[FarValue]()
     if height:
-        rows = zip(_read_places(r, files, n), keys, common, strict=True)
-        children = [Root(p, height - 1, prefix + k[:c], prefix + k) for p, k, c in rows if p is not None]
+        rows = zip(_read_ranges(r, files, n), keys, common, strict=True)
+        children = [BtreeRef(p, height - 1, prefix + k[:c], prefix + k) for p, k, c in rows if p is not None]
         _skip_statistics(r, n)
     else:  # a leaf: the values follow the keys
         keys = [prefix + k for k in keys]
@@ -300,15 +295,15 @@ def read_btree_node(data: bytes, root: Root) -> tuple[list[Root], Leaves]:
         number = sum(kinds)  # of values in files
         if number and not files:
             raise r.bad("values in files, but no file")
-        places = zip(r.varints(number, max(0, len(files) - 1)), r.varints(number), strict=True)
+        ranges = zip(r.varints(number, max(0, len(files) - 1)), r.varints(number), strict=True)
         for key, length, kind in zip(keys, lengths, kinds, strict=True):
             if kind:
-                file, offset = next(places)
-                leaves.far.append(FarValue(key, files[file], offset, length))
+                file, offset = next(ranges)
+                far.append(FarValue(key, files[file], offset, length))
             else:
-                leaves.inline.append((key, r.take(length)))
+                inline.append((key, r.take(length)))
     r.finish()
-    return children, leaves
+    return children, inline, far
 
 
 def _read_keys(r: Reader, n: int, interior: bool, prefix: int) -> tuple[list[bytes], list[int]]:
@@ -329,15 +324,15 @@ def _read_keys(r: Reader, n: int, interior: bool, prefix: int) -> tuple[list[byt
     return keys, common
 
 
-def find_distinct_nodes(nodes: Sequence[Root | Versions]) -> Iterator[Root | Versions | Finding]:
+def find_distinct_nodes(nodes: Sequence[NodeRef]) -> Iterator[NodeRef | Finding]:
     """Yield each distinct reference, of a node at most _MAX_READINGS, and findings on nodes that overlap."""
     overlapping, end, readings = set[tuple[int, int]](), 0, Counter[tuple[int, int]]()
-    for offset, length in sorted({(n.place.offset, n.place.length) for n in nodes}):
+    for offset, length in sorted({(n.extent.offset, n.extent.length) for n in nodes}):
         if offset < end:
             overlapping.add((offset, length))
         end = max(end, offset + length)
     for node in dict.fromkeys(nodes):
-        at, length = node.place.offset, node.place.length
+        at, length = node.extent.offset, node.extent.length
         readings[at, length] += 1
         if (at, length) in overlapping:
             yield finding("bad-header", f"the node at byte {at} lies over another", offset=at)

@@ -326,6 +326,7 @@ class Chunk(Struct, frozen=True):
     coding: Coding
 
     def __call__(self, source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+        """Check the whole file as one chunk."""
         if not source.size and self.coding.size != 0:
             raise Damage("empty-file", "the chunk has no bytes", 0)
         yield from check_chunk(source, anatomy, 0, source.size, self.coding, what="the chunk")
@@ -340,6 +341,7 @@ class Described(Struct, frozen=True):
     format: str
 
     def __call__(self, source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+        """Add a claim on the file of each chunk of the array that the metadata in ``source`` describe."""
         try:
             array = read_array(mapping(read_json(source).value))
         except Damage:
