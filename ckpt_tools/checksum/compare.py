@@ -370,7 +370,7 @@ class _Reader(NamedTuple):
                     while waiting and waiting[0].start < at + len(data):
                         feed = waiting.popleft()
                         fed.append((feed, None if feed.sum < 0 else self._make_hash(feed)))
-                    fed = [one for one in fed if self._feed(*one, at, data, out)]
+                    fed = [pair for pair in fed if self._feed(*pair, at, data, out)]
                     done, at = done + len(data), at + len(data)
 
     def _read_pieces(self, feed: _Feed, progress: Progress | None, out: Outcomes) -> None:

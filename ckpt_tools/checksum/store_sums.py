@@ -82,9 +82,9 @@ def agree(checksum: StoreChecksum, value: bytes) -> Agreement:
     return Agreement(value == checksum.value, checksum.algorithm, what)
 
 
-def compared(stored: StoreChecksums, known: Mapping[str, bytes]) -> Agreement | None:
-    """Compare checksums of a whole object with known digests: a difference wins, None if none proves."""
-    pairs = [(s, agree(s, known[s.algorithm])) for s in stored.sums if s.whole and s.algorithm in known]
+def compared(stored: StoreChecksums, expected: Mapping[str, bytes]) -> Agreement | None:
+    """Compare a store's checksums with expected ones by algorithm: a difference wins, None if none proves."""
+    pairs = [(s, agree(s, expected[s.algorithm])) for s in stored.sums if s.whole and s.algorithm in expected]
     if (different := next((a for s, a in pairs if not a.same and not s.weak), None)) is not None:
         return different
     equal = (a for s, a in pairs if a.same and not s.claimed)
@@ -148,8 +148,8 @@ class WorkedOut(Computed):
     @property
     def first_wrong(self) -> Extent | None:
         """The first part of an upload with another checksum than the store keeps, None if none."""
-        kept = self.of.part_values if len(self.of.part_values) == len(self.parts) else ()
-        rows = zip(self.parts, self.of_parts or (), kept)  # noqa: B905 - few stores tell those of the parts
+        stored = self.of.part_values if len(self.of.part_values) == len(self.parts) else ()
+        rows = zip(self.parts, self.of_parts or (), stored)  # noqa: B905 - few stores tell those of the parts
         return next((part for part, value, other in rows if value != other), None)
 
 

@@ -116,21 +116,21 @@ class _Reader:
         where = {n: (runs[0][n], runs[1][n]) for n, of in changed.items() if n in known and len(of) == 1}
         self.total += sum(length for sides in where.values() for side in sides for _, length in side)
         largest = dict[str, float | None]()
-        with suppress(OSError, ShortRead), opened(a.report.path) as one, opened(b.report.path) as other:
+        with suppress(OSError, ShortRead), opened(a.report.path) as in_a, opened(b.report.path) as in_b:
             for name, sides in where.items():
                 dtype = forms[name][0].dtype
-                largest[name] = find_largest_difference(one, other, sides, dtype, self.advance)
+                largest[name] = find_largest_difference(in_a, in_b, sides, dtype, self.advance)
         return replace(found, tensors=tuple(replace(t, largest=largest.get(t.name)) for t in found.tensors))
 
     def inspect_either(self, in_a: File, in_b: File) -> tuple[Side, Side]:
         """Return both sides of two files with the same bytes; only one is read, a local one if possible."""
         (first, second), is_a = self.sessions, is_url(in_b.path) or not is_url(in_a.path)
-        one = self.inspect(first, in_a) if is_a else self.inspect(second, in_b)
-        if one.report.verdict is Verdict.UNKNOWN:
+        side = self.inspect(first, in_a) if is_a else self.inspect(second, in_b)
+        if side.report.verdict is Verdict.UNKNOWN:
             other = self.inspect(second, in_b) if is_a else self.inspect(first, in_a)
         else:
-            other = replace(one, report=replace(one.report, path=in_b.path if is_a else in_a.path))
-        return (one, other) if is_a else (other, one)
+            other = replace(side, report=replace(side.report, path=in_b.path if is_a else in_a.path))
+        return (side, other) if is_a else (other, side)
 
     def inspect(self, s: Session, f: File) -> Side:
         """Read the structure of a file; add its seal's entry, unless the file is damaged or changed since."""
@@ -273,8 +273,8 @@ def find_agreement(
     try:
         if is_url(a.path) and is_url(b.path):
             sums = _stored_sums(sides[1], b).sums
-            known = {s.algorithm: s.value for s in sums if s.whole and not s.claimed and not s.weak}
-            return compared(_stored_sums(sides[0], a), known)
+            expected = {s.algorithm: s.value for s in sums if s.whole and not s.claimed and not s.weak}
+            return compared(_stored_sums(sides[0], a), expected)
         local, other = (1, 0) if is_url(a.path) else (0, 1)
         stored, file, seals = _stored_sums(sides[other], pair[other]), pair[local], sides[local].indexes.seals
         if not stored.sums:

@@ -207,7 +207,7 @@ class Names:
         for row in self.named:
             for suffix in row.suffixes:
                 found.setdefault(suffix.lower(), []).append(row.name)
-        return dict(sorted(found.items(), key=lambda one: -len(one[0])))
+        return dict(sorted(found.items(), key=lambda item: -len(item[0])))
 
     @cached_property
     def index_suffixes(self) -> tuple[str, ...]:

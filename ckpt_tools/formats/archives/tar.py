@@ -192,7 +192,7 @@ def _read_pax(source: Source, at: int, length: int, anatomy: Anatomy) -> _Member
 
 
 def _check_end(source: Source, at: int, anatomy: Anatomy) -> Generator[Finding, None, None]:
-    """Check the zeros at the end: two blocks at least, to a multiple of 10,240 bytes (TarFile.close)."""
+    """Check the zeros that end a tar: two blocks at least, to a multiple of 10,240 bytes (TarFile.close)."""
     length = source.size - at
     tail = source.read(at, min(length, 2 * _RECORD))
     if length < 2 * _BLOCK or source.size % _RECORD:

@@ -192,7 +192,7 @@ def _check_extras(e: Record, fields: bytes, torch: bool) -> Generator[Finding, N
 def _check_descriptor(
     reader: _NearReader, e: Record, at: int, border: int, anatomy: Anatomy
 ) -> Generator[Finding, None, int]:
-    """Compare the data descriptor at ``at`` (APPNOTE 4.3.9) with the directory; return where it ends."""
+    """Compare the descriptor from ``at`` to ``border`` (APPNOTE 4.3.9) with the directory; return its end."""
     n = border - at
     if n not in (12, 16, 20, 24):
         n = 24 if e.wide else 16

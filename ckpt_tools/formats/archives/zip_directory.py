@@ -89,8 +89,8 @@ def read_end(source: Source, anatomy: Anatomy, *, comment: bool) -> Generator[Fi
     _, disk, disk_cd, *numbers, _ = _EOCD.unpack(data[-22:])
     end, limit = End(*numbers), at
     anatomy.explain(at, 22, "end record")
-    rest = source.size - at - 22
-    anatomy.explain(at + 22, rest, "the archive's comment: nothing checks it", Guard.UNPROTECTED)
+    after = source.size - at - 22
+    anatomy.explain(at + 22, after, "the archive's comment: nothing checks it", Guard.UNPROTECTED)
     if len(data) >= 42 and data[-42:-38] == b"PK\6\7":
         limit = _LOCATOR.unpack(data[-42:-22])[2]
         end = yield from _read_zip64(source, anatomy, data, at, end, comment=comment)
@@ -169,8 +169,8 @@ def _read_zip64(
     anatomy.explain(where, 12, "ZIP64 end record")
     anatomy.explain(where + 12, 2, "ZIP64 end record: version of its writer", _choose_guard(made in _MAKERS))
     anatomy.explain(where + 14, 42, "ZIP64 end record")
-    rest = at - 20 - where - 56
-    anatomy.explain(where + 56, rest, "ZIP64 end record: data that nothing checks", Guard.UNPROTECTED)
+    between = at - 20 - where - 56
+    anatomy.explain(where + 56, between, "ZIP64 end record: data that nothing checks", Guard.UNPROTECTED)
     anatomy.explain(at - 20, 20, "ZIP64 locator")
     return end
 
@@ -291,9 +291,9 @@ def _explain_entry(e: Record, miniz: bool, python: bool, anatomy: Anatomy) -> No
     anatomy.explain(stop + len(e.extra), e.comment, comment, Guard.UNPROTECTED)
 
 
-def _choose_guard(known: bool) -> Guard:
-    """Return the guard of a field: structure if its right values are known, so that a change is seen."""
-    return Guard.STRUCTURE if known else Guard.UNPROTECTED
+def _choose_guard(is_known: bool) -> Guard:
+    """Return the guard of a field: structure if its right value is known, so that any change is seen."""
+    return Guard.STRUCTURE if is_known else Guard.UNPROTECTED
 
 
 def extras(extra: bytes) -> Iterator[tuple[int, bytes]]:

@@ -197,6 +197,7 @@ def _read_tensor(header: _Header, anatomy: Anatomy) -> _Tensor:
 
 
 def _align(at: int, alignment: int) -> int:
+    """Return the first multiple of ``alignment`` that is not below ``at``."""
     return -(-at // alignment) * alignment
 
 

@@ -103,7 +103,7 @@ class _Message:
     """One TensorProto: its dimensions, its entries of external data, and the last of each other field."""
 
     def __init__(self, reader: Reader, at: int, size: int) -> None:
-        """Read the message of ``size`` bytes at ``at``. Raises Damage."""
+        """Read the TensorProto of ``size`` bytes at ``at``. Raises Damage."""
         self.dims, self.external, self.last = list[int](), dict[str, str](), dict[int, Field]()
         for f in reader.every(at, at + size):
             if f.number == _DIMS:

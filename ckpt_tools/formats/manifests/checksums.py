@@ -190,13 +190,13 @@ def _claim_files(entries: list[_Entry], path: str, anatomy: Anatomy) -> Iterator
         yield finding("not-checksummed", why, severity=useless, hint=ANEW)
     digests, outside = _group_digests(entries, find_path, basename(path))
     is_nameless = all(not e.name for e in entries)
-    for name, known in digests.items():
-        file_claim = claim("checksums", basename(path), name, known, optional=is_windows)
+    for name, hashes in digests.items():
+        file_claim = claim("checksums", basename(path), name, hashes, optional=is_windows)
         anatomy.members[name] = file_claim._replace(stem=is_nameless and not names.known(name))
     if outside:
         why = f"{len(outside):,} of the files that it lists lie outside its directory: {outside[0][:80]!r}"
         yield finding("path-escape", f"{why}: they were not compared", severity=Severity.WARNING)
-    if unread := sum(not can_compare(d.algorithm) for known in digests.values() for d in known):
+    if unread := sum(not can_compare(d.algorithm) for hashes in digests.values() for d in hashes):
         yield needs_blake3(unread)
 
 
@@ -210,10 +210,10 @@ def _group_digests(
         if name is None:
             outside += [e.name] if e.name else []
         elif name != manifest:
-            known = digests.setdefault(name, [])
+            hashes = digests.setdefault(name, [])
             # two digests by one algorithm differ: one is wrong, and a third adds nothing
-            if e.digest not in known and sum(d.algorithm == e.digest.algorithm for d in known) < 2:
-                known.append(e.digest)
+            if e.digest not in hashes and sum(d.algorithm == e.digest.algorithm for d in hashes) < 2:
+                hashes.append(e.digest)
     return digests, outside
 
 

@@ -9,7 +9,7 @@ Facts: safetensors/src/tensor.rs (``SafeTensors::read_metadata``, ``Metadata::va
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TypeGuard
 
 from ckpt_tools.checksum import Extent, Sum
@@ -125,8 +125,8 @@ def _judge_unknown_dtype(dtype: str, shown: str, at: int) -> Finding:
     return finding("unknown-dtype", f"tensor {shown} has the unknown dtype {dtype[:40]!r}", offset=at)
 
 
-def _read_tensor(header: Cursor, name: str, data: int) -> Iterator[Tensor | Finding]:
-    """Yield findings on the header's next entry, then its Tensor; ``data`` is where the tensors begin."""
+def _read_tensor(header: Cursor, name: str, data: int) -> Generator[Finding, None, Tensor]:
+    """Return the tensor in the header's next entry; ``data`` is where the tensors begin. Raises Damage."""
     start = header.key
     entry = header.entry(name)
     dtype, shape, offsets = (entry.pop(key, None) for key in ("dtype", "shape", "data_offsets"))
@@ -152,7 +152,7 @@ def _read_tensor(header: Cursor, name: str, data: int) -> Iterator[Tensor | Find
         yield _judge_unknown_dtype(dtype, shown, header.byte(start))
     if (begin == end and len(shape) > 1) or not is_known or entry:
         header.mark(header.value, header.at, "a tensor's description of which the shape may change unseen")
-    yield Tensor(name, dtype_name, tuple(shape), end - begin, data + begin)
+    return Tensor(name, dtype_name, tuple(shape), end - begin, data + begin)
 
 
 MAX_HEADER = 100_000_000
@@ -218,11 +218,7 @@ def _read_entries(header: Cursor, data: int, anatomy: Anatomy) -> Iterator[Findi
                 why = f"tensor {name[:200]!r} is described twice; readers take the last one"
                 yield finding("duplicate-key", why, offset=header.offset)
             header.mark(header.key + 1, header.key_end - 1, "a tensor's name", summed=True)
-            for item in _read_tensor(header, name, data):
-                if isinstance(item, Finding):
-                    yield item
-                else:
-                    tensors[name] = item
+            tensors[name] = yield from _read_tensor(header, name, data)
         anatomy.keys.add(name)
     if header.text[header.at :].strip(_BLANK):
         raise header.bad("text follows the end of the header's object")

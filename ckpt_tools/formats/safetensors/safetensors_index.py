@@ -217,14 +217,14 @@ def read_index(source: Source, anatomy: Anatomy, index: AnyIndex, weights: Weigh
     try:
         yield from _read_sections(cursor, index, anatomy, weights)
     except Damage as e:
-        rest = cursor.text[cursor.at :].strip(_BLANK)
-        is_cut = not rest or ("}" not in rest and not cursor.text.rstrip(_BLANK).endswith("}"))
+        unread = cursor.text[cursor.at :].strip(_BLANK)
+        is_cut = not unread or ("}" not in unread and not cursor.text.rstrip(_BLANK).endswith("}"))
         if e.finding.code == "bad-header" and is_cut:
             why = f"the index ends at byte {source.size} in the middle ({e.finding.message[:200]})"
             raise Damage("truncated", why, source.size) from None
         raise
-    if rest := cursor.text[cursor.at :].strip(_BLANK):
-        raise Damage("trailing-data", f"{len(rest)} characters follow the end of the index", cursor.offset)
+    if unread := cursor.text[cursor.at :].strip(_BLANK):
+        raise Damage("trailing-data", f"{len(unread)} characters follow the end of the index", cursor.offset)
     if not index.where:
         raise Damage("bad-header", "there is no weight_map, or it maps no tensor to a shard", 0)
     cursor.explain(anatomy, "the map of tensors to shards")

@@ -13,7 +13,7 @@ driver/zarr, driver/zarr3 (names of metadata and of chunks); orbax-checkpoint 0.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -197,8 +197,8 @@ def _read_compression(source: Source, offset: int, length: int, kind: bytes, wha
 
 def _read_record(
     source: Source, anatomy: Anatomy, offset: int, length: int, kind: bytes, *, what: str
-) -> Iterator[Finding | bytes]:
-    """Yield findings on an OCDBT record of magic ``kind``, then its body if zstd is there. Raise Damage."""
+) -> Generator[Finding, None, bytes | None]:
+    """Check an OCDBT record of magic ``kind``; return its decoded body, None without zstd. Raise Damage."""
     if offset + length > source.size:
         why = f"{what} should end at byte {offset + length}, the file ends at {source.size}"
         raise Damage("truncated", why, source.size)
@@ -211,12 +211,12 @@ def _read_record(
     add_sum(source, anatomy, offset, length - 4, what)
     if compression and not have_zstd():
         yield needs_zstd(offset, what)
-    elif anatomy.decoded > most(source):
+        return None
+    if anatomy.decoded > most(source):
         raise Damage("too-complex", f"{what} is not decoded: those before it came to too many bytes", offset)
-    else:
-        body = ocdbt_nodes.decode_body(source, offset, length, compression)
-        anatomy.decoded += _PARSING * len(body)
-        yield body
+    body = ocdbt_nodes.decode_body(source, offset, length, compression)
+    anatomy.decoded += _PARSING * len(body)
+    return body
 
 
 def _check_part(source: Source, anatomy: Anatomy, part: NodeRef | Value) -> Iterator[Finding]:
@@ -236,35 +236,34 @@ def _check_part(source: Source, anatomy: Anatomy, part: NodeRef | Value) -> Iter
         return
     _, offset, length = part.extent
     kind = BTREE if isinstance(part, BtreeRef) else VERSIONS
-    for item in _read_record(source, anatomy, offset, length, kind, what=f"the node at byte {offset}"):
-        if isinstance(item, Finding):
-            yield item
-        elif isinstance(part, BtreeRef):
-            children, inline, far = ocdbt_nodes.read_btree_node(item, part)
-            arrays = _find_arrays(inline)
-            anatomy.tensors += (a.tensor(name) for name, a in arrays.items() if a)
-            anatomy.keys |= arrays.keys()
-            _add_claims(anatomy, children, _find_codings(far, arrays))
-        else:
-            _add_claims(anatomy, ocdbt_nodes.read_version_node(item, part.extent.file.base, part.height))
+    body = yield from _read_record(source, anatomy, offset, length, kind, what=f"the node at byte {offset}")
+    if body is None:
+        return
+    if isinstance(part, BtreeRef):
+        children, inline, far = ocdbt_nodes.read_btree_node(body, part)
+        arrays = _find_arrays(inline)
+        anatomy.tensors += (a.tensor(name) for name, a in arrays.items() if a)
+        anatomy.keys |= arrays.keys()
+        _add_claims(anatomy, children, _find_codings(far, arrays))
+    else:
+        _add_claims(anatomy, ocdbt_nodes.read_version_node(body, part.extent.file.base, part.height))
 
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check an OCDBT manifest; add claims on the data files of the nodes that it names."""
     if not source.size:
         raise Damage("empty-file", "the file has no bytes", 0)
-    for item in _read_record(source, anatomy, 0, source.size, MANIFEST, what="the manifest"):
-        if isinstance(item, Finding):
-            yield item
-            continue
-        try:
-            generation, nodes = ocdbt_nodes.read_manifest(item)
-        except Damage as e:
-            yield replace(e.finding, offset=14)
-            return
-        if generation is not None:
-            remember(anatomy.metadata, "ocdbt_generation", generation)
-        _add_claims(anatomy, nodes)
+    body = yield from _read_record(source, anatomy, 0, source.size, MANIFEST, what="the manifest")
+    if body is None:
+        return
+    try:
+        generation, nodes = ocdbt_nodes.read_manifest(body)
+    except Damage as e:
+        yield replace(e.finding, offset=14)
+        return
+    if generation is not None:
+        remember(anatomy.metadata, "ocdbt_generation", generation)
+    _add_claims(anatomy, nodes)
 
 
 FORMAT = own_format("ocdbt", lambda head: head.startswith(MANIFEST), _structure, loader=None)

@@ -36,10 +36,10 @@ _ARRAYS = "array_metadatas/process_0"
 _WITHOUT_ARRAYS = "arrays are restored without it, unless they are random keys of JAX"
 
 
-def _find_flips(entries: Mapping[str, object], known: tuple[str, ...]) -> Iterator[str]:
-    """Yield a text for each key that is one bit away from a known key, which readers take for missing."""
+def _find_flips(entries: Mapping[str, object], expected: tuple[str, ...]) -> Iterator[str]:
+    """Yield a text for each key that is one bit away from an expected one, which Orbax takes for missing."""
     for key in entries:
-        if key not in known and (meant := near_miss(key, known)):
+        if key not in expected and (meant := near_miss(key, expected)):
             yield f"{key[:80]!r} stands where {meant!r} belongs"
 
 
