@@ -69,18 +69,18 @@ def test_a_seal_of_many_files_is_read_line_by_line(monkeypatch: pytest.MonkeyPat
     seal = many(6000)
     data = document.text(seal)
     monkeypatch.setattr(json_text, "MAX_MEMORY", 9 << 20)
-    assert replace(document.parsed(data), digest="") == seal
+    assert replace(document.parse_seal(data), digest="") == seal
     with pytest.raises(Damage, match="more than 9 MiB of memory"):
-        document.parsed(data.replace(b"[\n", b"[", 1))
+        document.parse_seal(data.replace(b"[\n", b"[", 1))
 
 
 @pytest.mark.parametrize("n", [0, 1, 2])
 def test_a_seal_of_few_files_is_read_as_well(n: int) -> None:
-    assert replace(document.parsed(document.text(many(n))), digest="") == many(n)
+    assert replace(document.parse_seal(document.text(many(n))), digest="") == many(n)
 
 
 def test_lines_that_are_no_files_are_refused() -> None:
     data = document.text(many(2))
     for wrong in (data.replace(b"},\n", b"}\n"), data.replace(b"},\n", b"],\n"), data.replace(b"{", b"[", 2)):
         with pytest.raises((Damage, document.NotASeal)):
-            document.parsed(wrong)
+            document.parse_seal(wrong)

@@ -52,5 +52,5 @@ def names_at(ending: bytes) -> Iterator[str]:
 
 
 def is_whole(ending: bytes) -> bool:
-    """Return whether the last bytes of a zip have its end record: nobody knows what a cut zip had."""
+    """Return whether the last bytes of a zip have its end record; else it was cut: its directory is lost."""
     return _END in ending

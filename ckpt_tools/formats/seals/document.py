@@ -176,14 +176,14 @@ _MEMBER = re.compile(r"(?:\$\.|field `)(\w+)")  # the field in a message of msgs
 _CRC = 8  # hexadecimal digits
 
 
-def parsed(data: bytes) -> Seal:
+def parse_seal(data: bytes) -> Seal:
     """Parse a seal, line by line if each file has a line of its own. Raises NotASeal and Damage."""
     start, end = data.find(b"\n"), len(data) - _TAIL - len(_CLOSE)
     own = _END.fullmatch(data[-_TAIL:])
     digest = own[1].decode() if own else ""
     if not (0 < start <= end and data.endswith(_OPEN, 0, start) and data.startswith(_CLOSE, end)):
-        return replace(seal_of(parse(data, [])), digest=digest)
-    seal = seal_of(parse(data[:start] + b"]}", []))
+        return replace(convert_seal(parse(data, [])), digest=digest)
+    seal = convert_seal(parse(data[:start] + b"]}", []))
     files = tuple(_read_files(_read_lines(data, start + 1, end), ALGORITHMS[seal.algorithm]))
     return replace(seal, files=files, digest=digest)
 
@@ -199,8 +199,8 @@ def _read_lines(data: bytes, at: int, end: int) -> Iterator[Any]:
         at = stop + 2
 
 
-def seal_of(value: object) -> Seal:
-    """Return a JSON value as a seal. Raises NotASeal."""
+def convert_seal(value: object) -> Seal:
+    """Return the seal that a parsed JSON value describes. Raises NotASeal."""
     if not isinstance(value, dict) or not isinstance(value.get("schema"), str):
         raise NotASeal("it is not an object with a schema")
     if value["schema"] != SCHEMA:

@@ -48,7 +48,7 @@ def read(source: Source) -> Seal:
         if not document.is_whole(data):
             why = "the digest at its end is not that of its text: it was cut, edited, or a bit flipped"
             raise Damage("seal-broken", why, 0)
-        return document.parsed(data)
+        return document.parse_seal(data)
     except Damage as e:
         if e.finding.code == "seal-broken":
             raise
