@@ -19,7 +19,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ckpt_tools.checksum.combine import Crc
-from ckpt_tools.checksum.sums import ASKED, Deflated, Extent, Hash, RunningCrc, Sum, covered, xxh3
+from ckpt_tools.checksum.sums import (
+    ASKED,
+    Deflated,
+    Extent,
+    Hash,
+    RunningCrc,
+    Sum,
+    covered,
+    hash_pieces,
+    xxh3,
+)
 from ckpt_tools.storage import Source, Stopped
 from ckpt_tools.storage.local import ALIGNED, BUFFER, HeldSource, own_buffer
 from ckpt_tools.storage.stalls import Threads, default_jobs
@@ -274,10 +284,8 @@ class _Reader(NamedTuple):
         for s in self.sums:
             if Deflated in map(type, s.pieces):
                 return None
-            running: Hash = RunningCrc(s.hash) if isinstance(s.hash, Crc) else s.hash()
-            for p in s.pieces:
-                running.update(p if isinstance(p, bytes) else whole[p.offset : p.offset + p.length])
-            values.append(running.digest())
+            pieces = [p if isinstance(p, bytes) else whole[p.offset : p.offset + p.length] for p in s.pieces]
+            values.append(hash_pieces(s.hash, pieces))
         for e in uncovered:
             self.watch(e.offset, whole[e.offset : e.offset + e.length])
         source.count(read := sum([stop - start for start, stop, _ in ranges]))

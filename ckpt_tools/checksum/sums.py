@@ -68,6 +68,19 @@ class Crc32c(RunningCrc):
         super().__init__(CRC32C)
 
 
+def hash_pieces(hash: Crc | Callable[[], Hash], pieces: Iterable[memoryview | bytes]) -> int | bytes:
+    """Return the checksum of ``pieces``, joined in this order."""
+    if isinstance(hash, Crc):
+        value = 0
+        for piece in pieces:
+            value = hash.update(piece, value)
+        return value
+    running = hash()
+    for piece in pieces:
+        running.update(piece)
+    return running.digest()
+
+
 def xxh3() -> Hash:
     """Return a running XXH3-128, whose digest has 16 bytes."""
     from xxhash import xxh3_128

@@ -37,7 +37,8 @@ class _NearReader:
     """Reads a little ahead: a record's descriptor and the header of the next record lie side by side."""
 
     def __init__(self, source: Source) -> None:
-        self.source, self.at, self.data = source, 0, b""
+        held = getattr(source, "whole", None)  # a file in memory
+        self.source, self.at, self.data = source, 0, held() if held is not None else b""
         self.spares: Callable[[int, int], bool] | None = getattr(source, "spares", None)
 
     def get(self, offset: int, length: int) -> bytes:

@@ -49,7 +49,7 @@ Counter = Callable[[Metadata], "int | None"]
 
 def first(metadata: Metadata, keys: Sequence[str]) -> int | None:
     """Return the first integer that one of the keys holds; None without one."""
-    return next((n for n in (whole(metadata.get(k)) for k in keys) if n is not None), None)
+    return next((n for k in keys if k in metadata and (n := whole(metadata[k])) is not None), None)
 
 
 def last_word(metadata: Metadata, words: Sequence[str]) -> int | None:
