@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 from ckpt_tools.findings import CODES
 from ckpt_tools.layouts.guess import ONCE, WHEN, WHOSE, Guess
-from ckpt_tools.output.page import PLAIN, STYLE, Page, View, known
+from ckpt_tools.output.page import PLAIN, STYLE, Page, View, to_cell
 from ckpt_tools.planning.rules.catalogue import BY_CODE
 from ckpt_tools.planning.rules.rule import Effect, Rule
 
@@ -29,9 +29,10 @@ EFFECT = {
 
 
 def table(entries: Sequence[Mapping[str, object]], columns: Sequence[str], view: View = PLAIN) -> str:
+    """Return a table with the fields ``columns`` of each entry; a list in a field has a row per element."""
     page = Page(view)
-    rows = [row for e in entries for row in zip_longest(*(_texts(e[c]) for c in columns), fillvalue="")]
-    dull = dict.fromkeys((c.replace("_", " ") for c in columns), known(None))
+    rows = [row for e in entries for row in zip_longest(*(_list_texts(e[c]) for c in columns), fillvalue="")]
+    dull = dict.fromkeys((c.replace("_", " ") for c in columns), to_cell(None))
     page.table([c.replace("_", " ") for c in columns], rows, dull=dull)
     return page.done()
 
@@ -42,7 +43,7 @@ def pages(entries: Sequence[Mapping[str, object]], fields: Sequence[str], view: 
     for entry in entries:
         page.text(str(entry["name"]), "bold")
         for field in fields:
-            texts = _texts(entry[field]) if entry[field] else []
+            texts = _list_texts(entry[field]) if entry[field] else []
             if field == "suffixes" and texts:
                 texts = [", ".join(texts)]
             for i, text in enumerate(filter(None, texts)):
@@ -51,8 +52,8 @@ def pages(entries: Sequence[Mapping[str, object]], fields: Sequence[str], view: 
     return page.done()
 
 
-def _texts(value: object) -> list[str]:
-    return [str(v) for v in value] if isinstance(value, list) else [known(value)]
+def _list_texts(value: object) -> list[str]:
+    return [str(v) for v in value] if isinstance(value, list) else [to_cell(value)]
 
 
 def code(name: str, view: View) -> str:

@@ -6,7 +6,7 @@ from shlex import quote
 
 from ckpt_tools.model.answers import Changes
 from ckpt_tools.output.json import document, fields, list_findings
-from ckpt_tools.output.page import PLAIN, Page, View, relative
+from ckpt_tools.output.page import PLAIN, Page, View, cut_root
 from ckpt_tools.output.words import plural, size
 
 
@@ -14,7 +14,7 @@ def render(result: Changes, view: View = PLAIN) -> str:
     page, root = Page(view), result.root
     rows = []
     for c in page.view.first(result.changes):
-        where = f"{relative(c.path, root)} -> {relative(c.to, root)}" if c.to else relative(c.path, root)
+        where = cut_root(c.path, root) + (f" -> {cut_root(c.to, root)}" if c.to else "")
         rows.append((c.state.replace("-", " "), c.label, plural(c.files, "file"), where, c.why))
     page.table(("state", "checkpoint", "files", "where", "why"), rows, below=("why", "where"))
     page.findings(result.findings, root)

@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 
 from ckpt_tools.formats import Anatomy, format_of
-from ckpt_tools.model.report import Guard, Report, Stats, Tensor
+from ckpt_tools.model.report import Guard, Report, Stats
 from ckpt_tools.output.json import COUNTS
-from ckpt_tools.output.page import PLAIN, STYLE, Page, View, describe_checks, known, relative
+from ckpt_tools.output.page import PLAIN, STYLE, Page, View, cut_root, say_checks, to_cell
 from ckpt_tools.output.words import percent, plural, size
 
 
@@ -16,13 +16,19 @@ def render(report: Report, anatomy: Anatomy, trust: Mapping[str, str], view: Vie
     """Return the page of ``ckpt show``; ``trust`` has for each pickle global what loading it would mean."""
     page = Page(view)
     page.text(report.path, "bold")
-    checked = describe_checks(report.level, report.coverage)
+    checked = say_checks(report.level, report.coverage)
     text = f"{report.verdict}: {report.format or 'unknown format'}, {size(report.size)}, {checked}"
     page.text(text, STYLE[str(report.verdict)])
     values = [(key, str(value)) for key, value in report.metadata.items()]
     page.table(("metadata", "value"), values, below=("value",))
-    if anatomy.tensors:
-        _list_tensors(page, anatomy.tensors)
+    if tensors := anatomy.tensors:
+        rows = [
+            (t.name, t.dtype, "×".join(map(str, t.shape)) or "scalar", size(t.nbytes), to_cell(t.offset))
+            for t in page.view.first(tensors)
+        ]
+        headers = ("tensor", "type", "shape", "size", "offset")
+        page.table(headers, rows, right=("size", "offset"), below=("tensor",))
+        _count_all(page, "tensor", len(tensors), sum(t.nbytes for t in tensors), len(rows))
     elif report.format and report.level and format_of(report.format).loader is not None:
         page.text("0 tensors", "dim", gap=True)
     if files := anatomy.files:
@@ -37,31 +43,22 @@ def render(report: Report, anatomy: Anatomy, trust: Mapping[str, str], view: Vie
     return page.done()
 
 
-def _list_tensors(page: Page, tensors: Sequence[Tensor]) -> None:
-    rows = [
-        (t.name, t.dtype, "×".join(map(str, t.shape)) or "scalar", size(t.nbytes), known(t.offset))
-        for t in page.view.first(tensors)
-    ]
-    headers = ("tensor", "type", "shape", "size", "offset")
-    page.table(headers, rows, right=("size", "offset"), below=("tensor",))
-    _count_all(page, "tensor", len(tensors), sum(t.nbytes for t in tensors), len(rows))
-
-
 def _list_stats(page: Page, stats: Sequence[Stats]) -> None:
     headers = (*COUNTS, "min", "max")
     rows = [
-        (s.name, *(f"{getattr(s, n):,}" for n in COUNTS), _number(s.min), _number(s.max))
+        (s.name, *(f"{getattr(s, n):,}" for n in COUNTS), _format_number(s.min), _format_number(s.max))
         for s in page.view.first(stats)
     ]
     page.table(("numbers of", *headers), rows, right=headers, below=("numbers of",))
 
 
 def _count_all(page: Page, noun: str, count: int, nbytes: int, listed: int) -> None:
+    """Add a line below a table: how many items there are, their size, and how many are not ``listed``."""
     more = f"; {count - listed:,} not listed (--verbose lists them)" if count > listed else ""
     page.text(f"{plural(count, noun)}, {size(nbytes)}{more}", "dim")
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "–" if value is None else f"{value:.6g}"
 
 
@@ -71,7 +68,7 @@ def show_bytes(page: Page, report: Report, root: str) -> None:
         return
     rows = [(f"{r.offset:,}", f"{r.length:,}", str(r.guard), r.what) for r in report.regions]
     headers = ("offset", "bytes", "guard", "what")
-    title = relative(report.path, root)
+    title = cut_root(report.path, root)
     page.table(headers, rows, right=("offset", "bytes"), below=("what",), title=title)
     totals = [(guard, sum(r.length for r in report.regions if r.guard is guard)) for guard in Guard]
     shares = [f"{guard}: {n:,} bytes ({percent(n / report.size)})" for guard, n in totals if n]

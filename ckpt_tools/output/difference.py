@@ -8,7 +8,7 @@ from itertools import takewhile
 from math import isfinite
 from shlex import quote
 
-from ckpt_tools.comparison.difference import Difference, FileDifference, TensorDifference, TensorSide
+from ckpt_tools.comparison.difference import Difference, FileDifference, TensorDifference
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.seal import NAMES
@@ -19,21 +19,22 @@ from ckpt_tools.storage.urls import common, is_url
 
 WORDS = ("same", "changed", "reshaped", "added", "removed", "not-compared")
 """The changes that a tensor or a file can have from A to B, in the order of the summary."""
+_SIDE = ("dtype", "shape", "nbytes", "digest")
 
 
 def json(result: Difference) -> str:
     files: list[Object] = [
         {
             **fields(f, "name", "change"),
-            "a": _list_report(f.a),
-            "b": _list_report(f.b),
+            "a": _convert_report(f.a),
+            "b": _convert_report(f.b),
             "bytes_same": f.bytes_same,
             "store_checksum": f.by_store or None,
             "tensors": [
                 {
                     **fields(t, "name", "change"),
-                    "a": _tensor(t.a),
-                    "b": _tensor(t.b),
+                    "a": fields(t.a, *_SIDE) if t.a else None,
+                    "b": fields(t.b, *_SIDE) if t.b else None,
                     "largest_difference": scalar(t.largest),
                 }
                 for t in f.tensors
@@ -61,18 +62,14 @@ def json(result: Difference) -> str:
 
 
 def _count_changes(changes: Iterable[object]) -> Object:
-    found = Counter(map(str, changes))
-    return {word.replace("-", "_"): found[word] for word in WORDS}
+    counts = Counter(map(str, changes))
+    return {word.replace("-", "_"): counts[word] for word in WORDS}
 
 
-def _list_report(r: Report | None) -> Object | None:
+def _convert_report(r: Report | None) -> Object | None:
     if r is None:
         return None
     return {**fields(r, "path", "format", "size", "verdict"), "findings": [finding(f) for f in r.findings]}
-
-
-def _tensor(t: TensorSide | None) -> Object | None:
-    return None if t is None else fields(t, "dtype", "shape", "nbytes", "digest")
 
 
 # -- for people ----------------------------------------------------------------------------------------------
@@ -108,6 +105,7 @@ def _list_details(page: Page, what: str, details: Sequence[Sequence[str]], resul
 
 
 def _list_cells(f: FileDifference) -> Sequence[str]:
+    """Return a file's row: change, tensors and bytes that differ, size in A, size in B, name."""
     counts = _join_counts(Counter(str(t.change) for t in f.tensors))
     content = "" if f.bytes_same is None else "same bytes" if f.bytes_same else "other bytes"
     content += f" ({NAMES[f.by_store]} of the store)" if f.by_store else ""
@@ -116,6 +114,7 @@ def _list_cells(f: FileDifference) -> Sequence[str]:
 
 
 def _list_tensors(result: Difference, verbose: bool) -> list[Sequence[str]]:
+    """Return (file, change, tensor, type, in A, in B) for tensors of files on both sides that differ."""
     return [
         (f.name, str(t.change), t.name, *_describe_sides(t, verbose))
         for f in result.files
@@ -138,12 +137,12 @@ def _join_counts(counts: Mapping[str, int]) -> str:
 
 
 def _describe_sides(t: TensorDifference, verbose: bool) -> tuple[str, str, str]:
-    """Return the cells type, in A and in B: digests if only values differ, else type and shape of each."""
+    """Return the cells type, in A, in B: digests if only values differ, else type and shape of each side."""
     a, b = (f"{s.dtype} {'×'.join(map(str, s.shape)) or 'scalar'}" if s else "–" for s in (t.a, t.b))
     if str(t.change) == "changed" and t.a and t.b and a == b:
         digests = [(side.digest or "")[: 8 * verbose] for side in (t.a, t.b)]
-        apart = "" if t.largest is None else f" largest difference {_say_number(t.largest)}"
-        return a, digests[0], f"{digests[1]}{apart}".strip()
+        largest = "" if t.largest is None else f" largest difference {_say_number(t.largest)}"
+        return a, digests[0], f"{digests[1]}{largest}".strip()
     return "", a, b
 
 
@@ -168,7 +167,7 @@ def _sum_up(page: Page, result: Difference) -> None:
     page.text(f"{speed(result.bytes_read, result.seconds)}, {DEPTHS[result.level]}", "dim")
 
 
-def _describe(result: Difference) -> str:
+def _describe_change(result: Difference) -> str:
     """Return how many tensors (else files) differ, by how much, and whether only a prefix of names does."""
     counts = Counter(str(t.change) for f in result.files for t in f.tensors)
     what = "tensor" if counts.keys() - {"same", "not-compared"} else "file"
@@ -189,9 +188,10 @@ def _find_prefix(gone: Sequence[TensorDifference], new: Sequence[TensorDifferenc
     """Return both prefixes if removed and added tensors differ in the prefix of names alone, else ""."""
     if not gone or [t.a.shape for t in gone if t.a] != [t.b.shape for t in new if t.b]:
         return ""
-    one, two = gone[0].name, new[0].name
-    suffix = [*takewhile(lambda pair: pair[0] == pair[1], zip(one[::-1], two[::-1], strict=False))]
-    a, b = one[: len(one) - len(suffix)], two[: len(two) - len(suffix)]
+    old_name, new_name = gone[0].name, new[0].name
+    pairs = zip(old_name[::-1], new_name[::-1], strict=False)
+    suffix = [*takewhile(lambda pair: pair[0] == pair[1], pairs)]
+    a, b = old_name[: len(old_name) - len(suffix)], new_name[: len(new_name) - len(suffix)]
     same = [b + t.name.removeprefix(a) for t in gone] == [t.name for t in new]
     return f": the same names with the prefix {b!r} instead of {a!r}" if same else ""
 
@@ -199,7 +199,7 @@ def _find_prefix(gone: Sequence[TensorDifference], new: Sequence[TensorDifferenc
 def _conclude(result: Difference) -> tuple[str, str]:
     """Return the first line of the page and its style."""
     if result.differs:
-        return _describe(result), "bold red"
+        return _describe_change(result), "bold red"
     if not result.complete:
         if {str(change) for change in result.tensors} == {"not-compared"}:
             return "no tensor could be compared", "yellow"

@@ -39,8 +39,8 @@ def render(result: Verification | LoadPlan | Scan | Failure, _view: object = Non
 
 
 def dump(value: Mapping[str, object]) -> str:
-    """Return valid JSON: undecodable bytes of a file name are lone surrogates, which decode to the same name.
-    Each field and each element of a list has a line: easy to compare, and as fast as compact JSON.
+    """Return a JSON object with a line per field, and per element of a list: easy to compare, and as fast as
+    compact JSON. Undecodable bytes of a file name are lone surrogates, which decode to the same name.
     """
     rows = []
     for key, item in value.items():
@@ -106,8 +106,8 @@ def failed(failure: Failure) -> Object:
 
 
 def _error(failure: Failure) -> Object:
-    known = {"rule": failure.rule} if failure.rule else {}
-    return {**fields(failure, "code", "message", "hint", "exit_code"), **known}
+    rule = {"rule": failure.rule} if failure.rule else {}
+    return {**fields(failure, "code", "message", "hint", "exit_code"), **rule}
 
 
 def catalogue(name: str, entries: Sequence[Mapping[str, object]], **more: object) -> str:

@@ -15,7 +15,7 @@ from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.observed import count_files, describe, is_unseen
-from ckpt_tools.output.page import View, relative
+from ckpt_tools.output.page import View, cut_root
 from ckpt_tools.output.sentence import sum_up
 from ckpt_tools.output.words import printable
 
@@ -23,14 +23,14 @@ FAILED, ERROR, SKIPPED = "failure", "error", "skipped"
 
 
 class Case(NamedTuple):
-    """One test case. ``outcome`` is "" if it passed; ``told`` are its lines, which a passed case may have."""
+    """One test case. ``outcome`` is "" if it passed; a passed case may have ``lines``, too."""
 
     classname: str
     name: str
     outcome: str = ""
     code: str = ""
     message: str = ""
-    told: Sequence[str] = ()
+    lines: Sequence[str] = ()
 
 
 def render(document: Verification | LoadPlan | Failure, view: View) -> str:
@@ -40,7 +40,11 @@ def render(document: Verification | LoadPlan | Failure, view: View) -> str:
     elif isinstance(document, LoadPlan):
         command, seconds, cases = "plan", 0.0, [*_list_loads(document, view)]
     else:
-        command, seconds, cases = document.command, 0.0, [*_list_reasons(document)]
+        lines = [*filter(None, (document.message, document.hint))]
+        case = Case(f"ckpt.{document.command}", "answer", ERROR, document.code, document.message, lines)
+        command, seconds, cases = document.command, 0.0, [case]
+        if document.plan:
+            cases += _list_rejected(document.plan, FAILED)
     suite = Element("testsuite", name=f"ckpt {command}", tests=str(len(cases)))
     for outcome, name in ((FAILED, "failures"), (ERROR, "errors"), (SKIPPED, "skipped")):
         suite.set(name, str(sum(case.outcome == outcome for case in cases)))
@@ -49,9 +53,9 @@ def render(document: Verification | LoadPlan | Failure, view: View) -> str:
         at = SubElement(suite, "testcase", classname=_text(case.classname), name=_text(case.name), time="0")
         if case.outcome:
             child = SubElement(at, case.outcome, type=_text(case.code), message=_text(case.message))
-            child.text = _text(*case.told)
-        elif case.told:
-            SubElement(at, "system-out").text = _text(*case.told)
+            child.text = _text(*case.lines)
+        elif case.lines:
+            SubElement(at, "system-out").text = _text(*case.lines)
     indent(suite)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{tostring(suite, encoding="unicode")}\n'
 
@@ -65,25 +69,25 @@ def _list_files(v: Verification, view: View) -> Iterator[Case]:
     for entry in v.files:
         r = entry.report
         group = entry.part.layout if entry.part else r.format or "file"
-        yield _judge(f"ckpt.verify.{group}", relative(r.path, v.root), r.verdict, r.findings, view)
+        yield _judge(f"ckpt.verify.{group}", cut_root(r.path, v.root), r.verdict, r.findings, view)
     by_path: dict[str, list[Finding]] = {}
     for f in v.findings:
         by_path.setdefault(f.path, []).append(f)
     for path, found in by_path.items():
         verdict = Verdict.UNKNOWN if any(map(is_unseen, found)) else worst(found)
-        yield _judge("ckpt.verify.across", relative(path, v.root) or ".", verdict, found, view)
+        yield _judge("ckpt.verify.across", cut_root(path, v.root) or ".", verdict, found, view)
     if not (v.files or v.findings):  # CI servers take a suite without cases for a passed one
         yield Case("ckpt.verify", "answer", ERROR, "nothing-recognised", count_files(v))
 
 
 def _judge(classname: str, name: str, verdict: Verdict, findings: Iterable[Finding], view: View) -> Case:
     found = sorted(findings, key=lambda f: -f.severity)
-    told = _describe_all(f for f in found if view.verbose or f.severity is not Severity.NOTE)
+    lines = _describe_all(f for f in found if view.verbose or f.severity is not Severity.NOTE)
     suspect = FAILED if view.warnings_fail else ""
     outcomes = {Verdict.BROKEN: FAILED, Verdict.UNKNOWN: ERROR, Verdict.SUSPECT: suspect}
     code, message = (found[0].code, describe(found[0])) if found else (str(verdict), "")
-    line = f"{code}: {message}".rstrip(": ")
-    return Case(classname, name, outcomes.get(verdict, ""), code, line, told)
+    message = f"{code}: {message}".rstrip(": ")
+    return Case(classname, name, outcomes.get(verdict, ""), code, message, lines)
 
 
 def _describe_all(findings: Iterable[Finding]) -> list[str]:
@@ -96,25 +100,18 @@ def _describe_all(findings: Iterable[Finding]) -> list[str]:
 
 def _list_loads(plan: LoadPlan, view: View) -> Iterator[Case]:
     failed = FAILED if view.warnings_fail else ""
-    yield Case("ckpt.plan", "choice", told=(sum_up(plan),))
+    yield Case("ckpt.plan", "choice", lines=(sum_up(plan),))
     loads = {"every rank": plan.shared} if plan.shared else {}
     for who, files in {**loads, **{f"rank {r.rank}": r.files for r in plan.by_rank}}.items():
         lines = [
-            f"{f.role}: {relative(f.path, plan.root)}{f' ({f.reason})' if f.reason else ''}" for f in files
+            f"{f.role}: {cut_root(f.path, plan.root)}{f' ({f.reason})' if f.reason else ''}" for f in files
         ]
-        yield Case("ckpt.plan", who, told=lines)
+        yield Case("ckpt.plan", who, lines=lines)
     yield from _list_rejected(plan, failed or SKIPPED)
     for f in plan.warnings:
         if f.severity is not Severity.NOTE:
-            name = f"{f.code}: {relative(f.path, plan.root)}" if f.path else f.code
+            name = f"{f.code}: {cut_root(f.path, plan.root)}" if f.path else f.code
             yield Case("ckpt.plan.warnings", name, failed, f.code, describe(f), _describe_all((f,)))
-
-
-def _list_reasons(failure: Failure) -> Iterator[Case]:
-    told = [*filter(None, (failure.message, failure.hint))]
-    yield Case(f"ckpt.{failure.command}", "answer", ERROR, failure.code, failure.message, told)
-    if failure.plan:
-        yield from _list_rejected(failure.plan, FAILED)
 
 
 def _list_rejected(plan: LoadPlan, outcome: str) -> Iterator[Case]:
@@ -123,5 +120,5 @@ def _list_rejected(plan: LoadPlan, outcome: str) -> Iterator[Case]:
         found = sorted(rejected.findings, key=lambda f: (f.follows, -f.severity))
         code = found[0].code if found else "rejected"
         message = f"{code}: {describe(found[0])}" if found else code
-        name = f"{c.label} ({c.kind}): {relative(c.path, plan.root)}"
+        name = f"{c.label} ({c.kind}): {cut_root(c.path, plan.root)}"
         yield Case("ckpt.plan.rejected", name, outcome, code, message, _describe_all(found))

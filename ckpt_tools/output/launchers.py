@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from ckpt_tools.launchers import Launcher, Started, package_of
 from ckpt_tools.model.plan import Known
 from ckpt_tools.output.json import Object
-from ckpt_tools.output.page import PLAIN, Page, View, known
+from ckpt_tools.output.page import PLAIN, Page, View, to_cell
 
 All = Sequence[tuple[Launcher, Started | None]]
 """Each launcher with what it reads from the environment; None if it does not recognise its variables."""
@@ -35,8 +35,8 @@ def table(launchers: All, here: Started | None, env: Mapping[str, str], view: Vi
     for launcher, started in launchers:
         package = package_of(launcher.name)
         name = f"{launcher.name} ({package})" if package else launcher.name
-        held = ", ".join(name for name in launcher.variables if name in env) or "none is set"
-        rows.append((name, known(_value(started, "rank")), known(_value(started, "world_size")), held))
+        present = ", ".join(name for name in launcher.variables if name in env) or "none is set"
+        rows.append((name, to_cell(_value(started, "rank")), to_cell(_value(started, "world_size")), present))
     page.table(("name", "rank", "world size", "of its variables"), rows)
     if here is None:
         page.text("here: no launcher is recognised", gap=True)

@@ -12,7 +12,7 @@ from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.observed import count_files, describe, observe
-from ckpt_tools.output.page import DEPTHS, FEW, View, describe_checks, relative
+from ckpt_tools.output.page import DEPTHS, FEW, View, cut_root, say_checks
 from ckpt_tools.output.sentence import sum_up
 from ckpt_tools.output.words import printable, size, span
 
@@ -37,12 +37,12 @@ def render(document: Verification | LoadPlan | Failure, view: View) -> str:
 def text(words: str) -> str:
     """Return a text in which each character with a meaning in Markdown is a reference such as ``&#42;``."""
 
-    def number(m: re.Match[str]) -> str:
+    def escape(m: re.Match[str]) -> str:
         if len(m[0]) > 1:  # www
             return f"{m[0][:2]}&#{ord(m[0][2])};"
         return f"&#{ord(m[0])};" + ("&#8203;" if m[0] == "@" else "")  # else @name notifies a user
 
-    return _MARKUP.sub(number, printable(words))
+    return _MARKUP.sub(escape, printable(words))
 
 
 def name(path: str) -> str:
@@ -51,6 +51,7 @@ def name(path: str) -> str:
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> Iterator[str]:
+    """Yield the lines of a table, first a blank one; none without rows. ``right``: right-aligned columns."""
     if rows:
         yield ""
         yield f"| {' | '.join(header)} |"
@@ -68,7 +69,7 @@ def _show_files(v: Verification, view: View) -> Iterator[str]:
     bad = [e.report for e in v.files if view.verbose or str(e.report.verdict) != "ok"]
     listed = view.first(bad)
     rows = [
-        (str(r.verdict), describe_checks(r.level, r.coverage), size(r.size), name(relative(r.path, v.root)))
+        (str(r.verdict), say_checks(r.level, r.coverage), size(r.size), name(cut_root(r.path, v.root)))
         for r in listed
     ]
     yield from _table(("verdict", "checked", "size", "file"), rows, ("size",))
@@ -91,13 +92,13 @@ def _show_plan(plan: LoadPlan, view: View) -> Iterator[str]:
             "checked": f"{size(plan.bytes_verified)} read",
         }
         yield from list(_table(("", ""), [(k, v) for k, v in facts.items() if v]))[1:]
-    every = view.verbose or len(plan.loads) <= FEW
-    listed = plan.loads if every else [(rank, f) for rank, f in plan.loads if f.substituted][:FEW]
+    whole = view.verbose or len(plan.loads) <= FEW
+    listed = plan.loads if whole else [(rank, f) for rank, f in plan.loads if f.substituted][:FEW]
     rows = []
     for rank, f in listed:
         who = "all" if rank is None else str(rank)
-        cells = (who, text(f.role), describe_checks(f.level, f.coverage), size(f.size))
-        rows.append((*cells, name(relative(f.path, root)), text(f.reason)))
+        cells = (who, text(f.role), say_checks(f.level, f.coverage), size(f.size))
+        rows.append((*cells, name(cut_root(f.path, root)), text(f.reason)))
     yield from _table(("rank", "role", "checked", "size", "file", "why"), rows, ("rank", "size"))
     yield from _count_hidden(len(plan.loads) - len(listed), "file")
     yield from _show_findings(plan, root, view)
@@ -121,7 +122,7 @@ def _show_findings(document: Verification | LoadPlan | Failure, root: str, view:
     listed = view.first(findings)
     yield from _table(
         ("severity", "code", "where", "what"),
-        [(str(f.severity), name(f.code), name(relative(f.path, root)), text(describe(f))) for f in listed],
+        [(str(f.severity), name(f.code), name(cut_root(f.path, root)), text(describe(f))) for f in listed],
     )
     yield from _count_hidden(len(findings) - len(listed), "finding")
     by_hint: dict[str, dict[str, None]] = {}

@@ -11,7 +11,7 @@ from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.failure import Failure
-from ckpt_tools.output.page import View, relative
+from ckpt_tools.output.page import View, cut_root
 from ckpt_tools.output.sentence import sum_up
 from ckpt_tools.output.words import plural, size
 
@@ -27,7 +27,7 @@ class Observed(Struct, frozen=True):
 
     @property
     def error(self) -> str:
-        """Return why there is no answer, and the failure's hint."""
+        """The sentence, and the hint of the failure if there is one."""
         return ". ".join(filter(None, (self.sentence, self.failure.hint if self.failure else "")))
 
 
@@ -65,8 +65,8 @@ def count_files(v: Verification) -> str:
 
 
 def shorten(path: str) -> str:
-    """Return a path relative to the current directory, which in CI is the repository's; else as it is."""
-    return relative(path, here())
+    """Return a path without the current directory, which in CI is the repository's; as it is elsewhere."""
+    return cut_root(path, here())
 
 
 def here() -> str:

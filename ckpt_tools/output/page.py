@@ -72,13 +72,13 @@ class Page:
 
     def text(self, text: str, style: str = "", *, whole: bool = False, gap: bool = False) -> None:
         """Add a paragraph, wrapped between words; ``whole`` keeps it on one line, for texts to be copied.
-        ``gap`` sets it apart from what is above it.
+        ``gap`` adds a blank line above it.
         """
         if gap:
             self.gap()
         line = printable(text)
-        for one in [line] if whole else _wrap(line, self.view.width, hang=2):
-            self._line([(one, style)])
+        for row in [line] if whole else _wrap(line, self.view.width, hang=2):
+            self._write_line([(row, style)])
 
     def table(
         self,
@@ -108,12 +108,13 @@ class Page:
             for i in sorted(widths.keys() - moved):
                 text = row[i].rjust(widths[i]) if headers[i] in right else row[i].ljust(widths[i])
                 line.append((f"{text}  ", "bold" if row is headers else STYLE.get(row[i], "")))
-            self._line(line)
+            self._write_line(line)
             for cell in (row[i] for i in sorted(moved) if row is not headers and row[i]):
                 for text in _wrap(f"    {cell}", self.view.width):
-                    self._line([(text, "")])
+                    self._write_line([(text, "")])
 
-    def _line(self, parts: Sequence[tuple[str, str]]) -> None:
+    def _write_line(self, parts: Sequence[tuple[str, str]]) -> None:
+        """Add a line of (text, style) pairs; styles count only with ``view.color``."""
         if self.view.color:
             from rich.style import Style
 
@@ -122,10 +123,10 @@ class Page:
 
     def gap(self) -> None:
         if self.file.tell():
-            self._line([])
+            self._write_line([])
 
     def findings(self, findings: Sequence[Finding], root: str, folded: Collection[str] = ()) -> None:
-        """Show findings by hint, the hint last; alike findings, as _fold says of ``folded`` paths, as one."""
+        """Show findings by hint, the hint last; many with one message about ``folded`` paths as one."""
         if not findings:
             return
         found = sorted(findings, key=lambda f: -f.severity)  # errors first, else in the order found
@@ -133,33 +134,34 @@ class Page:
         groups: dict[str, list[tuple[Finding, list[Finding]]]] = {}
         for first, more in _fold([f for f in found if not f.follows], folded, self.view.verbose):
             groups.setdefault(filled(first.hint, first.path, root), []).append((first, more))
-        shown, left = Counter[str](), 0
+        hints, hidden = Counter[str](), 0
         for hint, rows in groups.items():
             for first, more in rows:
                 self._show_finding(first, more, root)
             code = rows[-1][0].code
-            shown[code] += 1
-            if hint and (shown[code] <= _HINTS or self.view.verbose):
+            hints[code] += 1
+            if hint and (hints[code] <= _HINTS or self.view.verbose):
                 self.text(f"  hint: {hint}", "cyan")
-            left += bool(hint) and shown[code] > _HINTS
-        if left and not self.view.verbose:
-            self.text(f"  hint: {left:,} more like these (-v)", "dim")
+            hidden += bool(hint) and hints[code] > _HINTS
+        if hidden and not self.view.verbose:
+            self.text(f"  hint: {hidden:,} more like these (-v)", "dim")
         for f in found:
             if f.follows:
                 self.text(f"so {f.message}", STYLE[str(f.severity)])
 
     def _show_finding(self, f: Finding, more: Sequence[Finding], root: str) -> None:
-        place = relative(f.path, root) or root
-        place += "" if f.offset is None else f" at byte {f.offset:,}"
-        named = more[: _ALIKE - 1] if f.severity is not Severity.NOTE else ()
-        place = ", ".join([place, *(relative(o.path, root) for o in named)])
-        place += f" and {len(more) - len(named):,} more" if len(more) > len(named) else ""
+        """Show a finding, with some paths of ``more`` findings that say the same, and how many others do."""
+        where = cut_root(f.path, root) or root
+        where += "" if f.offset is None else f" at byte {f.offset:,}"
+        listed = more[: _ALIKE - 1] if f.severity is not Severity.NOTE else ()
+        where = ", ".join([where, *(cut_root(o.path, root) for o in listed)])
+        where += f" and {len(more) - len(listed):,} more" if len(more) > len(listed) else ""
         code = f.code
         if self.view.verbose:
             from ckpt_tools.planning.rules.catalogue import find_rule  # imports each rule
 
             code = " ".join(filter(None, (code, find_rule(f))))
-        self.text(f"{f.severity}: {place}", STYLE[str(f.severity)], whole=True)
+        self.text(f"{f.severity}: {where}", STYLE[str(f.severity)], whole=True)
         self.text(f"  {f.message} [{code}]")
 
     def done(self) -> str:
@@ -189,9 +191,8 @@ def _wrap(line: str, width: int | None, hang: int = 0) -> list[str]:
     """Return lines that fit in ``width``; below an indented line, ``hang`` more blanks. No word is cut."""
     if width is None or len(line) <= width:
         return [line]
-    first = " " * (len(line) - len(line.lstrip()))
-    rest = first + " " * (hang if first else 0)
-    return wrapped(line.strip(), width, first, rest)
+    indent = " " * (len(line) - len(line.lstrip()))
+    return wrapped(line.strip(), width, indent, indent + " " * (hang if indent else 0))
 
 
 def _fold(
@@ -209,21 +210,22 @@ def _fold(
     yield from ((first, others) for first, *others in same.values())
 
 
-def relative(path: str, root: str) -> str:
+def cut_root(path: str, root: str) -> str:
     """Return ``path`` without the leading ``root``; unchanged if it does not lie below ``root``."""
     base = root if root.endswith(os.sep) else root + os.sep
     return path[len(base) :] if path.startswith(base) and len(path) > len(base) else path
 
 
-def known(value: object) -> str:
+def to_cell(value: object) -> str:
     return "–" if value is None else str(value)
 
 
-def epoch(c: Checkpoint) -> str:
-    return known(c.epoch) if c.step_in_epoch is None else f"{known(c.epoch)}_{c.step_in_epoch}"
+def say_epoch(c: Checkpoint) -> str:
+    """Return the epoch, followed by ``_S`` if the checkpoint was saved at step S within it."""
+    return to_cell(c.epoch) if c.step_in_epoch is None else f"{to_cell(c.epoch)}_{c.step_in_epoch}"
 
 
-def excluded(count: int) -> str:
+def say_hidden(count: int) -> str:
     return f"{count:,} {'entry' if count == 1 else 'entries'} hidden by --exclude"
 
 
@@ -236,7 +238,7 @@ DEPTHS = {
 }
 
 
-def describe_checks(level: Level, coverage: float) -> str:
+def say_checks(level: Level, coverage: float) -> str:
     """Return how deeply a file was checked. Only bytes that a stored checksum covers show a flipped bit."""
     if level < Level.CONTENT:
         return DEPTHS[level]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from ckpt_tools.model.plan import FileLoad, LoadPlan
 from ckpt_tools.model.report import Level
 from ckpt_tools.output.json import outcomes
-from ckpt_tools.output.page import FEW, PLAIN, Page, View, describe_checks, epoch, excluded, relative
+from ckpt_tools.output.page import FEW, PLAIN, Page, View, cut_root, say_checks, say_epoch, say_hidden
 from ckpt_tools.output.sentence import sum_up
 from ckpt_tools.output.words import plural, size
 
@@ -24,14 +24,14 @@ def render(plan: LoadPlan, view: View = PLAIN) -> str:
         if value:
             page.text(f"  {name}: {value}", whole=name in ("path", "arguments", "environment"))
     if plan.excluded:
-        page.text(f"  {excluded(plan.excluded)}")
+        page.text(f"  {say_hidden(plan.excluded)}")
     if back := plan.rollback:
         text = f"from step {back.origin} to {back.target} (save interval {back.save_interval})"
         page.text(f"  rollback: {text}", "yellow")
     _list_loads(page, plan)
     for rejected in plan.rejected:
         c = rejected.checkpoint
-        place = relative(c.path, plan.root) if c.parts else "gone"
+        place = cut_root(c.path, plan.root) if c.parts else "gone"
         page.text(f"Skipped: {c.label}{f' ({place})' * (place != c.label)}", "yellow", gap=True)
         page.findings(rejected.findings, plan.root)
     skipped = {rejected.checkpoint.key for rejected in plan.rejected}
@@ -47,10 +47,11 @@ def render(plan: LoadPlan, view: View = PLAIN) -> str:
 
 
 def _list_facts(plan: LoadPlan) -> Iterator[tuple[str, str]]:
+    """Yield (name, value) of what is known of the chosen checkpoint; a value that does not apply is ""."""
     if (c := plan.checkpoint) is None:
         return
     yield "path", plan.resume.path or c.path
-    yield "epoch", epoch(c) if c.epoch is not None else ""
+    yield "epoch", say_epoch(c) if c.epoch is not None else ""
     yield "run", c.run if c.run != "." else ""
     yield "layout", f"{c.layout} ({c.kind.adjective}checkpoint)" if c.kind.adjective else c.layout
     yield "state", plan.state.replace("-", " ")
@@ -72,19 +73,20 @@ def _describe_checks(plan: LoadPlan) -> str:
     """Return in words how deeply the files to load were checked: the lowest level, the mean coverage."""
     files = {f.path: f for _, f in plan.loads}.values()
     covered = sum(max(0, f.size) * f.coverage for f in files) / (_add_sizes(files) or 1)
-    return describe_checks(min((f.level for f in files), default=Level.PRESENCE), covered)
+    return say_checks(min((f.level for f in files), default=Level.PRESENCE), covered)
 
 
 def _list_loads(page: Page, plan: LoadPlan) -> None:
+    """Add a table of the files that each rank loads; of many only those that stand in for another rank's."""
     whole = page.view.verbose or len(plan.loads) <= FEW
     rows = []
     for rank, f in plan.loads:
         if whole or f.substituted:
             owner = f"rank {f.source_rank}'s file" if f.substituted and f.source_rank is not None else ""
             who = "all" if rank is None else str(rank)
-            more = (f.role, describe_checks(f.level, f.coverage), size(f.size)) if page.view.verbose else ()
+            more = (f.role, say_checks(f.level, f.coverage), size(f.size)) if page.view.verbose else ()
             note = ": ".join(filter(None, (owner, f.reason)))
-            rows.append((who, *more, relative(f.path, plan.root), note))
+            rows.append((who, *more, cut_root(f.path, plan.root), note))
     titles = ("role", "checked", "size") if page.view.verbose else ()
     page.table(("rank", *titles, "file", "note"), rows, right=("rank", "size"), below=("note", "file"))
     if len(rows) < len(plan.loads):
@@ -103,7 +105,7 @@ def _explain(plan: LoadPlan) -> Iterator[str]:
             silent[outcome] += 1
         else:
             path = (plan.checkpoint or c).path if outcome == "chosen" else c.path  # of copies the loaded one
-            yield f"  {i}. {c.label}, {relative(path, plan.root)}: {_WORDS.get(outcome, outcome)}"
+            yield f"  {i}. {c.label}, {cut_root(path, plan.root)}: {_WORDS.get(outcome, outcome)}"
     yield from (f"  and {n:,} more: {_WORDS.get(outcome, outcome)}" for outcome, n in silent.items())
     if not rows:
         yield "  none"
@@ -112,14 +114,14 @@ def _explain(plan: LoadPlan) -> Iterator[str]:
     if plan.topology:
         yield "How many ranks, and who says so"
         yield from (f"  {name} = {known.value}: {known.provenance}" for name, known in plan.topology.items())
-    files = list({f.path: f for _, f in plan.loads}.values())
-    if unseen := [*_list_unseen_bytes(files), *_list_unseen_files(plan, len(files))]:
+    if unseen := [*_list_unseen_bytes(plan), *_list_unseen_files(plan)]:
         yield "What was not looked at"
         yield from (f"  {line}" for line in unseen)
 
 
-def _list_unseen_bytes(files: Sequence[FileLoad]) -> Iterator[str]:
-    """Yield which bytes of the files to load no checksum covers, or were not read at the level asked for."""
+def _list_unseen_bytes(plan: LoadPlan) -> Iterator[str]:
+    """Yield lines on bytes of the files to load that no checksum covers, or that a deeper level reads."""
+    files = {f.path: f for _, f in plan.loads}.values()
     shallow = [f for f in files if f.level < Level.CONTENT]
     deep = [f for f in files if f.level >= Level.CONTENT]
     if bare := sum(round(max(0, f.size) * (1 - f.coverage)) for f in deep):
@@ -132,11 +134,13 @@ def _list_unseen_bytes(files: Sequence[FileLoad]) -> Iterator[str]:
         yield "the numbers in the tensors: --level values looks for NaN and absurd ones"
 
 
-def _list_unseen_files(plan: LoadPlan, loaded: int) -> Iterator[str]:
+def _list_unseen_files(plan: LoadPlan) -> Iterator[str]:
+    """Yield lines on checkpoints that nobody looked at, and on files of the chosen one that no rank loads."""
     if rest := sum(outcome == "not looked at" for _, outcome in outcomes(plan)):
         yield f"{plural(rest, 'other checkpoint')}: 'ckpt verify' looks at all of them"
     is_partial = plan.by_rank and len(plan.by_rank) != plan.world_size  # 'ckpt latest': one rank's files
-    if plan.checkpoint and not is_partial and (idle := len(plan.checkpoint.parts) - loaded) > 0:
+    loaded = {f.path for _, f in plan.loads}
+    if plan.checkpoint and not is_partial and (idle := len(plan.checkpoint.parts) - len(loaded)) > 0:
         yield f"{plural(idle, 'file')} of the chosen checkpoint that nobody loads"
 
 

@@ -36,12 +36,15 @@ def render(document: Verification | LoadPlan | Failure, view: View) -> str:
         root, gauges = document.plan.root if document.plan else "", _measure_failure(document, view)
     lines: list[str] = []
     for name, about, samples in gauges:
-        rows = [f"{name}{_label(absolute(root), labels)} {n}\n" for labels, n in samples if n is not None]
+        rows = [
+            f"{name}{_add_labels(absolute(root), labels)} {n}\n" for labels, n in samples if n is not None
+        ]
         lines += [f"# HELP {name} {about}\n# TYPE {name} gauge\n", *rows] if rows else []
     return "".join(lines)
 
 
-def _label(root: str, labels: Mapping[str, str]) -> str:
+def _add_labels(root: str, labels: Mapping[str, str]) -> str:
+    """Return the labels as a sample's name has them behind it: ``{root="/a",verdict="ok"}``."""
     quoted = {
         k: printable(v).replace("\\", "\\\\").replace('"', '\\"') for k, v in {"root": root, **labels}.items()
     }

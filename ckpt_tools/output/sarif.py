@@ -29,17 +29,18 @@ def render(document: Verification | LoadPlan | Failure, view: View) -> str:
     seen = observe(document, view)
     listed = seen.findings[:MOST]
     codes = list(dict.fromkeys(f.code for f in listed))
+    rules = [*map(_describe_rule, codes)]
     run: Object = {
-        "tool": {"driver": {"name": "ckpt", "semanticVersion": __version__, "rules": [*map(_rule, codes)]}},
+        "tool": {"driver": {"name": "ckpt", "semanticVersion": __version__, "rules": rules}},
         "originalUriBaseIds": {"%SRCROOT%": {"uri": f"file://{_encode(here().rstrip('/'))}/"}},
-        "invocations": [_invocation(seen, len(seen.findings) - len(listed))],
+        "invocations": [_describe_run(seen, len(seen.findings) - len(listed))],
         "columnKind": "unicodeCodePoints",
-        "results": [_result(f, codes.index(f.code)) for f in listed],
+        "results": [_describe_finding(f, codes.index(f.code)) for f in listed],
     }
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
 
 
-def _rule(code: str) -> Object:
+def _describe_rule(code: str) -> Object:
     known = CODES.get(code)
     if known is None:
         return {"id": code}
@@ -51,7 +52,8 @@ def _rule(code: str) -> Object:
     }
 
 
-def _invocation(seen: Observed, left_out: int) -> Object:
+def _describe_run(seen: Observed, left_out: int) -> Object:
+    """Return the invocation: if there was an answer, the answer or error, how many findings are left out."""
     notes = [_note("note", f"{seen.title}: {seen.sentence}")]
     if left_out:
         notes.append(_note("warning", f"{left_out:,} more findings are left out: --json has all"))
@@ -66,21 +68,21 @@ def _note(level: str, text: str) -> Object:
     return {"level": level, "message": {"text": printable(text)}}
 
 
-def _result(f: Finding, index: int) -> Object:
+def _describe_finding(f: Finding, index: int) -> Object:
     identity = f"{f.code}\0{shorten(f.path)}\0{f.offset}".encode("utf-8", "surrogatepass")
     return {
         "ruleId": f.code,
         "ruleIndex": index,
         "level": str(f.severity),
         "message": {"text": printable(advise(f))},
-        **({"locations": [_location(f.path)]} if f.path else {}),
+        **({"locations": [_locate(f.path)]} if f.path else {}),
         # By this a viewer finds the same finding in an earlier upload: files of tensors have no line numbers.
         "partialFingerprints": {"ckptFinding/v1": hashlib.sha256(identity).hexdigest()},
         **({"properties": {"offset": f.offset}} if f.offset is not None else {}),
     }
 
 
-def _location(path: str) -> Object:
+def _locate(path: str) -> Object:
     name = shorten(path)
     if is_url(path):
         store, key = split(path)

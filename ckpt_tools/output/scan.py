@@ -10,7 +10,7 @@ from ckpt_tools.discovery.completeness import ranks_present
 from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.model.answers import Scan
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.output.page import FEW, PLAIN, Page, View, epoch, excluded, known, relative
+from ckpt_tools.output.page import FEW, PLAIN, Page, View, cut_root, say_epoch, say_hidden, to_cell
 from ckpt_tools.output.words import plural, size, span
 
 T = TypeVar("T")
@@ -38,21 +38,22 @@ def render(scan: Scan, view: View = PLAIN) -> str:
     counts = [plural(len(found), "checkpoint")]
     counts += [f"{plural(scan.bare, 'file')} of a known format outside any layout"] if scan.bare else []
     counts += [plural(scan.unrecognised, "other file")] if scan.unrecognised else []
-    counts += [excluded(scan.excluded)] if scan.excluded else []
+    counts += [say_hidden(scan.excluded)] if scan.excluded else []
     if not (found or scan.bare or scan.unrecognised):
         counts.append("0 other files")
-    expected = found or counts[-1] == "0 other files"
-    advice = "" if expected else " (if they are checkpoints: docs/adding-a-layout.md)"
+    is_clear = found or counts[-1] == "0 other files"
+    advice = "" if is_clear else " (if they are checkpoints: docs/adding-a-layout.md)"
     page.text(", ".join(counts) + advice, "dim", gap=True)
     return page.done()
 
 
 def _choose_columns(scan: Scan, view: View) -> dict[str, Callable[[Checkpoint], str]]:
+    """Return header -> the function that makes a checkpoint's cell. Generations count saves or restarts."""
     columns: dict[str, Callable[[Checkpoint], str]] = {
-        "step": lambda c: known(c.step),
-        "epoch": epoch,
-        "kind": _kind,
-        "state": lambda c: scan.states.get(c.key) or known(None),
+        "step": lambda c: to_cell(c.step),
+        "epoch": say_epoch,
+        "kind": _describe_kind,
+        "state": lambda c: scan.states.get(c.key) or to_cell(None),
         "layout": lambda c: c.layout,
         "run": lambda c: c.run or ".",
         "ranks": lambda c: _count_ranks(c, scan),
@@ -61,11 +62,11 @@ def _choose_columns(scan: Scan, view: View) -> dict[str, Callable[[Checkpoint], 
         "age": lambda c: span(view.now - c.mtime_ns / 1e9),
     }
     if any(map(_counts_saves, scan.checkpoints)):
-        columns["save"] = lambda c: known(c.generation if _counts_saves(c) else None)
+        columns["save"] = lambda c: to_cell(c.generation if _counts_saves(c) else None)
     restarts = {c.generation for c in scan.checkpoints if c.generation is not None and not _counts_saves(c)}
     if len(restarts) > 1:
-        columns["restart"] = lambda c: known(None if _counts_saves(c) else c.generation)
-    columns["path"] = lambda c: c.path if view.verbose else relative(c.path, scan.root)
+        columns["restart"] = lambda c: to_cell(None if _counts_saves(c) else c.generation)
+    columns["path"] = lambda c: c.path if view.verbose else cut_root(c.path, scan.root)
     return columns
 
 
@@ -88,7 +89,7 @@ def _list_runs(page: Page, runs: dict[tuple[str, str], list[Checkpoint]], now: f
     page.text(text, "dim", gap=True)
 
 
-def _kind(c: Checkpoint) -> str:
+def _describe_kind(c: Checkpoint) -> str:
     return f"{c.kind}, unfinished" if c.unfinished else str(c.kind)
 
 
@@ -99,9 +100,10 @@ def _counts_saves(c: Checkpoint) -> bool:
 
 
 def _count_ranks(c: Checkpoint, scan: Scan) -> str:
+    """Return how many ranks have files, and of how many, such as ``7/8``; a dash for an unknown number."""
     present = ranks_present(c, (scan.layouts or BUILT_IN).of(c))
     expected = scan.expected.get(c.run)
-    return known(present) if expected is None else f"{known(present)}/{expected}"
+    return to_cell(present) if expected is None else f"{to_cell(present)}/{expected}"
 
 
 def _add_sizes(*checkpoints: Checkpoint) -> str:
@@ -121,42 +123,39 @@ class _Row(NamedTuple):
 
 def draw(scan: Scan, view: View = PLAIN) -> str:
     """Return a tree of runs in the order of their newest checkpoints; ``view.verbose`` lists every file."""
-    page = Page(view)
-    headers = ("checkpoint", "what", "ranks", "size", "age")
-    page.table(headers, _draw_rows(scan, view), right=("size", "age"))
+    rows = list[_Row]()
+    for (layout, run), checkpoints in _group_by_run(scan).items():
+        rows.append(_Row(run or ".", layout, size=_add_sizes(*checkpoints)))
+        for c, branch, stem in _draw_branches(checkpoints):
+            words = [c.label, *[f"epoch {say_epoch(c)}"] * (None not in (c.step, c.epoch))]
+            if c.generation and not c.counted:
+                words.append(f"{'save' if _counts_saves(c) else 'restart'} {c.generation}")
+            what = _describe_kind(c).replace("periodic", scan.states.get(c.key) or "–")
+            age = span(view.now - c.mtime_ns / 1e9)
+            rows.append(_Row(branch + ", ".join(words), what, _count_ranks(c, scan), _add_sizes(c), age))
+            for row, twig, _ in _draw_branches(_list_files(c, view)):
+                rows.append(row._replace(name=f"{stem}{twig}{row.name}"))
+    page, headers = Page(view), ("checkpoint", "what", "ranks", "size", "age")
+    page.table(headers, rows, right=("size", "age"))
     page.findings(scan.findings, scan.root)
     page.text(plural(len(scan.checkpoints), "checkpoint"), "dim", gap=True)
     return page.done()
 
 
-def _draw_rows(scan: Scan, view: View) -> Iterator[_Row]:
-    for (layout, run), checkpoints in _group_by_run(scan).items():
-        yield _Row(run or ".", layout, size=_add_sizes(*checkpoints))
-        for c, branch, stem in _branch(checkpoints):
-            words = [c.label, *[f"epoch {epoch(c)}"] * (None not in (c.step, c.epoch))]
-            if c.generation and not c.counted:
-                words.append(f"{'save' if _counts_saves(c) else 'restart'} {c.generation}")
-            what = _kind(c).replace("periodic", scan.states.get(c.key) or "–")
-            age = span(view.now - c.mtime_ns / 1e9)
-            yield _Row(branch + ", ".join(words), what, _count_ranks(c, scan), _add_sizes(c), age)
-            for row, twig, _ in _branch(_list_files(c, view)):
-                yield row._replace(name=f"{stem}{twig}{row.name}")
-
-
 def _list_files(c: Checkpoint, view: View) -> list[_Row]:
-    few, rows = len(c.parts) <= FEW or view.verbose, list[_Row]()
-    for p in c.parts if few else c.parts[: FEW - 1]:
-        below = relative(p.path, c.path)
-        name = below if below != p.path else relative(p.path, p.base)
+    whole, rows = len(c.parts) <= FEW or view.verbose, list[_Row]()
+    for p in c.parts if whole else c.parts[: FEW - 1]:
+        below = cut_root(p.path, c.path)
+        name = below if below != p.path else cut_root(p.path, p.base)
         rank = [f"rank {p.rank}"] if p.rank is not None else []
-        place = " ".join([*rank, *(f"{axis}={n}" for axis, n in p.coords)])
-        rows.append(_Row(name, p.role, place, size(p.size), span(view.now - p.mtime_ns / 1e9)))
-    if not few:
+        ranks = " ".join([*rank, *(f"{axis}={n}" for axis, n in p.coords)])
+        rows.append(_Row(name, p.role, ranks, size(p.size), span(view.now - p.mtime_ns / 1e9)))
+    if not whole:
         rows.append(_Row(f"{len(c.parts) - len(rows):,} more files (--verbose lists them)"))
     return rows
 
 
-def _branch(items: Sequence[T]) -> Iterator[tuple[T, str, str]]:
+def _draw_branches(items: Sequence[T]) -> Iterator[tuple[T, str, str]]:
     """Yield each item of a tree with the line before its name, and the line before its children."""
     for i, item in enumerate(items, 1):
         yield (item, "├─ ", "│  ") if i < len(items) else (item, "└─ ", "   ")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ckpt_tools.model.seal import STATES, Sealing
 from ckpt_tools.output.json import absolute, document, fields, list_findings
-from ckpt_tools.output.page import PLAIN, Page, View, relative
+from ckpt_tools.output.page import PLAIN, Page, View, cut_root
 from ckpt_tools.output.words import plural, size, span
 
 _WORDS = {"already": "sealed before", "would-seal": "would seal"}
@@ -13,13 +13,13 @@ _WORDS = {"already": "sealed before", "would-seal": "would seal"}
 def render(result: Sealing, view: View = PLAIN) -> str:
     page, root = Page(view), result.roots[0]
     rows = []
-    for one in page.view.first(result.checkpoints):
-        cells = (_WORDS.get(one.state, one.state), one.label, plural(one.files, "file"), size(one.size))
-        rows.append((*cells, relative(one.path, root)))
+    for c in page.view.first(result.checkpoints):
+        cells = (_WORDS.get(c.state, c.state), c.label, plural(c.files, "file"), size(c.size))
+        rows.append((*cells, cut_root(c.path, root)))
     page.table(("state", "checkpoint", "files", "size", "where"), rows, right=("size",), below=("where",))
-    of_each = [f.at(one.path) for one in result.checkpoints for f in one.findings]
-    page.findings([*result.findings, *of_each], root)
-    states = dict.fromkeys(one.state for one in result.checkpoints)
+    own = [f.at(c.path) for c in result.checkpoints for f in c.findings]
+    page.findings([*result.findings, *own], root)
+    states = dict.fromkeys(c.state for c in result.checkpoints)
     counts = (f"{result.count(state):,} {_WORDS.get(state, state)}" for state in states)
     page.text(", ".join(counts) or "nothing recognised", gap=True)
     page.text(f"{size(result.bytes_read)} read in {span(result.seconds)}", "dim")
@@ -29,16 +29,16 @@ def render(result: Sealing, view: View = PLAIN) -> str:
 def json(result: Sealing) -> str:
     summary = {
         **{state: result.count(state) for state in STATES},
-        "bytes": sum(one.size for one in result.checkpoints),
+        "bytes": sum(c.size for c in result.checkpoints),
         "bytes_read": result.bytes_read,
         "seconds": result.seconds,
     }
     checkpoints = [
         {
-            **fields(one, "path", "seal", "state", "checkpoint=label", "files", "bytes=size"),
-            "findings": list_findings(one.findings),
+            **fields(c, "path", "seal", "state", "checkpoint=label", "files", "bytes=size"),
+            "findings": list_findings(c.findings),
         }
-        for one in result.checkpoints
+        for c in result.checkpoints
     ]
     body = {
         "roots": [absolute(root) for root in result.roots],

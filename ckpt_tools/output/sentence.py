@@ -38,8 +38,8 @@ def sum_up(plan: LoadPlan) -> str:
 def _say_choice(plan: LoadPlan) -> str:
     c = plan.checkpoint
     if c is None:
-        none = "No checkpoint can be used" if plan.rejected else "There is no checkpoint to resume from"
-        return f"{none}: without one, training starts from scratch."
+        text = "No checkpoint can be used" if plan.rejected else "There is no checkpoint to resume from"
+        return f"{text}: without one, training starts from scratch."
     name, file = c.label, os.path.basename(plan.resume.path or "")
     if plan.resume.path in [p.path for p in c.parts] and c.parts[1:] and file != name:
         name += f" ({file})"  # one of several copies: the file that is loaded
@@ -58,24 +58,26 @@ def _say_skipped(rejected: Rejected) -> str:
 def explain_rejection(rejected: Rejected) -> str:
     """Return why a checkpoint lost, in half a sentence."""
     errors = [f for f in rejected.findings if f.severity is Severity.ERROR]
-    if of_ranks := [f for f in errors if f.ranks]:
-        return _blame_ranks(of_ranks)
+    if with_ranks := [f for f in errors if f.ranks]:
+        return _blame_ranks(with_ranks)
     causes = [f for f in errors if not f.follows] or list(rejected.findings)
     if not causes or GONE in causes[0].message:
         return "it is gone" if causes or not rejected.checkpoint.parts else "it is not usable"
-    return _blame(rejected.checkpoint, causes)
+    return _blame_files(rejected.checkpoint, causes)
 
 
-def _blame_ranks(lost: Sequence[Finding]) -> str:
-    ranks = ranges.ranges(n for f in lost for first, last in f.ranks for n in range(first, last + 1))
+def _blame_ranks(findings: Sequence[Finding]) -> str:
+    """Return a text such as ``ranks 0 and 4-7 have no file`` for findings on ranks without a usable file."""
+    ranks = ranges.ranges(n for f in findings for first, last in f.ranks for n in range(first, last + 1))
     before, comma, last = ranges.words(ranks).rpartition(", ")
     who = f"ranks {f'{before} and {last}' if comma else last} have"
     if (count := ranges.size(ranks)) == 1 or len(ranks) > _RANGES:
         who = f"rank {last} has" if count == 1 else f"{count:,} ranks have"
-    return f"{who} {'no good copy' if any(f.follows for f in lost) else 'no file'}"
+    return f"{who} {'no good copy' if any(f.follows for f in findings) else 'no file'}"
 
 
-def _blame(c: Checkpoint, causes: Sequence[Finding]) -> str:
+def _blame_files(c: Checkpoint, causes: Sequence[Finding]) -> str:
+    """Return which file is not usable and its finding's code, or the message of a finding on no one file."""
     first, subject, files = causes[0], f"{label(c)} ", {p.path for p in c.parts}
     if first.message.startswith(subject):
         return f"it {first.message.removeprefix(subject)}"

@@ -74,34 +74,26 @@ def render(plan: LoadPlan | Failure, _view: object = None) -> str:
     """
     if isinstance(plan, Failure):
         return f"(exit {plan.exit_code})\n"
-    checkpoint = plan.checkpoint
-    path = _find_path(plan) if checkpoint else None
-    if checkpoint and not (path or plan.resume.args or plan.resume.env):
+    checkpoint, path, env = plan.checkpoint, plan.resume.path, plan.resume.env
+    if checkpoint is None:
+        names = ("CKPT_PATH", "CKPT_STEP", "CKPT_EPOCH", "CKPT_STEP_IN_EPOCH")
+        return exports({**dict.fromkeys(names), "CKPT_RESUME": 0, "CKPT_ARGS": None})
+    if path is None and len(plan.by_rank) == 1 and len(plan.by_rank[0].files) == 1:
+        path = plan.by_rank[0].files[0].path
+    if not (path or plan.resume.args or env):
         raise UsageError(explain_silence(checkpoint.layout, path, ()), EACH_RANK, rule="choice/silent-resume")
     values: dict[str, object] = {
         "CKPT_PATH": path,
         "CKPT_STEP": plan.resume_step,
-        "CKPT_EPOCH": checkpoint.epoch if checkpoint else None,
-        "CKPT_STEP_IN_EPOCH": checkpoint.step_in_epoch if checkpoint else None,
-        "CKPT_RESUME": 1 if checkpoint else 0,
+        "CKPT_EPOCH": checkpoint.epoch,
+        "CKPT_STEP_IN_EPOCH": checkpoint.step_in_epoch,
+        "CKPT_RESUME": 1,
         # One text with every word quoted: eval "set -- $CKPT_ARGS" in any POSIX shell, and in bash and zsh
         # eval "args=($CKPT_ARGS)", give the words back, whatever is in them.
-        "CKPT_ARGS": words(plan.resume.args) if checkpoint else None,
+        "CKPT_ARGS": words(plan.resume.args),
     }
-    if checkpoint:
-        values |= {
-            name: value
-            for name, value in plan.resume.env.items()
-            if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)
-        }
+    values |= {name: env[name] for name in env if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)}
     return exports(values)
-
-
-def _find_path(plan: LoadPlan) -> str | None:
-    """Return the path to resume from; if it is None and the plan has one rank with one file, this file's."""
-    if plan.resume.path is None and len(plan.by_rank) == 1 and len(plan.by_rank[0].files) == 1:
-        return plan.by_rank[0].files[0].path
-    return plan.resume.path
 
 
 def words(args: Iterable[str]) -> str:

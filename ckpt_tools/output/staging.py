@@ -24,8 +24,8 @@ def render(staged: Staged, env: Mapping[str, str], view: View = PLAIN) -> str:
     if args := env.get("CKPT_ARGS"):
         page.text(f"  arguments: {args}")
     total = sum(f.size for f in staged.files)
-    brought = f"{size(staged.bytes)} in {plural(staged.fetched, 'file')}" if staged.fetched else "nothing"
-    page.text(f"  files: {len(staged.files):,} ({size(total)}); {brought} fetched")
+    fetched = f"{size(staged.bytes)} in {plural(staged.fetched, 'file')}" if staged.fetched else "nothing"
+    page.text(f"  files: {len(staged.files):,} ({size(total)}); {fetched} fetched")
     if staged.removed:
         page.text(f"  removed: {', '.join(staged.removed)}")
     return page.done()

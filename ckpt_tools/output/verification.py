@@ -8,18 +8,7 @@ from ckpt_tools.model.answers import FileReport, Sample, Verification
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.report import Report
 from ckpt_tools.output.contents import show_bytes
-from ckpt_tools.output.page import (
-    DEPTHS,
-    FEW,
-    PLAIN,
-    STYLE,
-    WORST,
-    Page,
-    View,
-    describe_checks,
-    known,
-    relative,
-)
+from ckpt_tools.output.page import DEPTHS, FEW, PLAIN, STYLE, WORST, Page, View, cut_root, say_checks, to_cell
 from ckpt_tools.output.words import plural, size, span, speed
 
 _FEW = 8
@@ -68,13 +57,13 @@ def _conclude(result: Verification) -> str:
     s, worst = result.summary, result.verdict
     if not s.files:
         return f"{worst}: no checkpoint file was found"
-    word = Verdict.OK if worst is Verdict.SUSPECT and not s.suspect else worst
-    bad = s.verdicts[str(worst)] if word is not Verdict.OK else s.files
-    of = f"{bad:,} of " if bad not in (0, s.files) else ""
+    verdict = Verdict.OK if worst is Verdict.SUSPECT and not s.suspect else worst
+    bad = s.verdicts[str(worst)] if verdict is not Verdict.OK else s.files
+    share = f"{bad:,} of " if bad not in (0, s.files) else ""
     severities = [f.severity for f in (*result.findings, *result.in_files)]
     counts = [(severities.count(severity), severity) for severity in (Severity.ERROR, Severity.WARNING)]
     more = [plural(count, str(severity)) for count, severity in counts if count]
-    return ", ".join([f"{word}: {of}{plural(s.files, 'file')}", size(s.bytes), *more])
+    return ", ".join([f"{verdict}: {share}{plural(s.files, 'file')}", size(s.bytes), *more])
 
 
 def _list_files(page: Page, reports: Sequence[Report], root: str) -> Sequence[Report]:
@@ -85,8 +74,8 @@ def _list_files(page: Page, reports: Sequence[Report], root: str) -> Sequence[Re
     listed.sort(key=lambda r: WORST.index(r.verdict))
     rows = []
     for r in listed:
-        cells = (str(r.verdict), describe_checks(r.level, r.coverage), size(r.size), known(r.format))
-        rows.append((*cells, relative(r.path, root)))
+        cells = (str(r.verdict), say_checks(r.level, r.coverage), size(r.size), to_cell(r.format))
+        rows.append((*cells, cut_root(r.path, root)))
     headers = ("verdict", "checked", "size", "format", "file")
     page.table(headers, rows, right=("size",), below=("file",))
     return listed
@@ -105,6 +94,7 @@ def _sum_up(result: Verification, now: float) -> Iterator[str]:
 
 
 def _describe_sample(s: Sample, now: float) -> str:
+    """Return what part of the contents was read and why no more, and when the others were last checked."""
     limits = [f"sample {s.asked}"] if s.asked else []
     if s.max_duration is not None:
         limits.append(f"{'ended after' if s.stopped else 'within'} {span(s.max_duration)}")

@@ -31,14 +31,14 @@ def render(event: Event, view: View = PLAIN) -> str:
 
 def _say_checkpoint(f: Mapping[str, Any], _: str | None) -> str:
     seal = f", {f['seal']}" if "seal" in f else ""
-    return f"{f['state']}: {_name(f)}, {plural(f['files'], 'file')}, {size(f['bytes'])}{seal}"
+    return f"{f['state']}: {_label(f)}, {plural(f['files'], 'file')}, {size(f['bytes'])}{seal}"
 
 
 def _say_pass(f: Mapping[str, Any], root: str | None) -> str:
     counts = [f"{n:,} {state}" for state, n in f["checkpoints"].items() if n and state != "waiting"]
     counts += [f"{n:,} not checked yet: {_WAITS[why]}" for why, n in f["not_checked"].items()]
     plan = f["plan"]
-    start = f"a job would resume from {_name(plan)}"
+    start = f"a job would resume from {_label(plan)}"
     if plan["path"] is None:
         start = f"a job could not resume: {plan['why']}" if plan["why"] else "nothing to resume from"
     return f"{root}: {', '.join(counts) or 'no checkpoint'}; {start}"
@@ -49,16 +49,16 @@ def _say_hook(f: Mapping[str, Any], _: str | None) -> str:
     return f"the command of --on-{f['on']} for {f['path']} {ended}: {f['output'].strip()}".rstrip(": ")
 
 
-def _name(f: Mapping[str, Any]) -> str:
+def _label(f: Mapping[str, Any]) -> str:
     return str(f["path"]) + (f" (step {f['step']:,})" if f["step"] is not None else "")
 
 
 _SAY: Mapping[str, Callable[[Mapping[str, Any], str | None], str]] = {
     "started": lambda f, _: f"watching {', '.join(f['roots'])} (Ctrl-C ends it; --json prints JSON lines)",
     "checkpoint": _say_checkpoint,
-    "gone": lambda f, _: f"gone: {_name(f)}, which was {f['state']}",
+    "gone": lambda f, _: f"gone: {_label(f)}, which was {f['state']}",
     "pass": _say_pass,
-    "restart": lambda f, _: f"a job started from {_name(f)}" + f", again (x{f['again']})" * bool(f["again"]),
+    "restart": lambda f, _: f"a job started from {_label(f)}" + f", again (x{f['again']})" * bool(f["again"]),
     "hook": _say_hook,
     "problem": lambda f, _: f"warning: {f['message']}",
     "stopped": lambda f, _: f"stopped ({f['why']})",

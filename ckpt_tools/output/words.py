@@ -13,10 +13,11 @@ def printable(text: str) -> str:
     r"""Escape characters that could steer a terminal, as ``\x1b``, and undecodable bytes by their value."""
     if text.isascii() and text.isprintable():
         return text
-    return _UNSAFE.sub(lambda m: _escape(ord(m[0])), text)
+    return _UNSAFE.sub(_escape, text)
 
 
-def _escape(point: int) -> str:
+def _escape(m: re.Match[str]) -> str:
+    point = ord(m[0])
     if 0xDC80 <= point <= 0xDCFF:  # a byte that the file system's encoding could not decode
         return f"\\x{point - 0xDC00:02x}"
     return f"\\x{point:02x}" if point < 0x100 else f"\\u{point:04x}"
@@ -38,7 +39,7 @@ def wrapped(line: str, width: int, first: str = "", rest: str = "") -> list[str]
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return [one.replace("\0", " ") for one in lines]
+    return [row.replace("\0", " ") for row in lines]
 
 
 def size(nbytes: float) -> str:

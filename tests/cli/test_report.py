@@ -204,7 +204,7 @@ def test_the_worst_of_a_large_job_is_a_bounded_page() -> None:
 
 def test_a_map_of_many_ranges_is_bounded_and_tiles_the_file() -> None:
     regions = tuple(Region(i * 10, 10, f"tensor {i}", Guard.CHECKSUM) for i in range(5_000))
-    joined = data._join(regions, 50_000)
+    joined = data._join_regions(regions, 50_000)
     assert len(joined) <= data.REGIONS
     assert [r.offset for r in joined[1:]] == [r.offset + r.length for r in joined[:-1]]
     assert joined[0].offset == 0 and joined[-1].offset + joined[-1].length == 50_000

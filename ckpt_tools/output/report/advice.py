@@ -41,58 +41,59 @@ class Advice(Struct, frozen=True):
         return {**fields(self, "verdict", "sentence", "hint"), "commands": commands}
 
 
-def of_start(start: Start) -> Advice:
+def advise_start(start: Start) -> Advice:
+    """Return what a job can do: resume, start from nothing, or what its error asks for; with the commands."""
     if (error := start.error) is not None:
-        said = next((text for kind, text in _BEGINNINGS if isinstance(error, kind)), "There is no answer")
+        begin = next((text for kind, text in _BEGINNINGS if isinstance(error, kind)), "There is no answer")
         verdict = Verdict.BROKEN if isinstance(error, (NoneUsable, NotNewest)) else Verdict.UNKNOWN
-        commands = [("what was considered", _plan(start))]
+        commands = [("what was considered", _write_plan_command(start))]
         if isinstance(error, NoneUsable):
-            commands.insert(0, ("what can be repaired", f"ckpt repair {_quoted(start.root)}"))
-        return Advice(verdict, f"{said}: {error}", tuple(commands), error.hint)
+            commands.insert(0, ("what can be repaired", f"ckpt repair {_quote(start.root)}"))
+        return Advice(verdict, f"{begin}: {error}", tuple(commands), error.hint)
     plan = start.plan
     if plan is None or plan.checkpoint is None:
         return Advice(Verdict.UNKNOWN, "Start from the beginning: there is nothing to resume from.")
-    commands = [("what every rank loads, and why", _plan(start))]
+    commands = [("what every rank loads, and why", _write_plan_command(start))]
     if any(not r.checkpoint.unfinished for r in plan.rejected):
-        repair = f"ckpt repair {_quoted(start.root)}"
+        repair = f"ckpt repair {_quote(start.root)}"
         commands.insert(0, ("whether what is damaged can be repaired", repair))
     verdict = Verdict.SUSPECT if plan.rejected else Verdict.OK
     return Advice(verdict, sum_up(plan), tuple(commands))
 
 
-def _plan(start: Start) -> str:
-    run = f" --run {_quoted(start.run)}" if start.run is not None else ""
-    return f"ckpt plan {_quoted(start.root)}{run} -v"
+def _write_plan_command(start: Start) -> str:
+    run = f" --run {_quote(start.run)}" if start.run is not None else ""
+    return f"ckpt plan {_quote(start.root)}{run} -v"
 
 
-def _quoted(text: str) -> str:
-    """A word for a shell, of printable characters: what is seen is what is copied."""
+def _quote(text: str) -> str:
+    """Return a word quoted for a shell, of printable characters alone: it can be copied from a page."""
     if printable(text) == text:
         return shlex.quote(text)
-    kept = (chr(b) if 0x20 <= b < 0x7F and b not in b"'\\" else f"\\x{b:02x}" for b in os.fsencode(text))
-    return f"$'{''.join(kept)}'"
+    escaped = (chr(b) if 0x20 <= b < 0x7F and b not in b"'\\" else f"\\x{b:02x}" for b in os.fsencode(text))
+    return f"$'{''.join(escaped)}'"
 
 
 def overall(given: Gathered) -> Advice:
-    """What to do about all of it: the one start, how many of several can resume, or what was verified."""
-    starts = [of_start(start) for start in given.starts]
+    """Return what to do: about the only start, about several of them, or else about what was verified."""
+    starts = [advise_start(start) for start in given.starts]
     if len(starts) == 1:
         return starts[0]
     if starts:
         good = sum(start.error is None for start in given.starts)
-        worst = worst_of({advice.verdict for advice in starts})
+        worst = pick_worst({advice.verdict for advice in starts})
         first = next(i for i, advice in enumerate(starts) if advice.verdict is worst)
         where = given.starts[first].run or given.starts[first].root
         tail = "" if worst is Verdict.OK else f" Look at {where} first: {starts[first].sentence}"
         text = f"{good} of {plural(len(starts), 'run')} can resume.{tail}"
         return Advice(worst, text, starts[first].commands, starts[first].hint)
-    return _of_verification(given.verification, given.roots)
+    return _advise_verification(given.verification, given.roots)
 
 
-def _of_verification(result: Verification | None, roots: Sequence[str]) -> Advice:
+def _advise_verification(result: Verification | None, roots: Sequence[str]) -> Advice:
     if result is None:
         return Advice(Verdict.UNKNOWN, "Nothing was looked at.")
-    words = " ".join(map(_quoted, roots))
+    words = " ".join(map(_quote, roots))
     s = result.summary
     if not s.files:
         text = f"No checkpoint was recognised in {plural(s.unrecognised, 'file')}."
@@ -136,10 +137,11 @@ class Gathered(Struct, frozen=True):
     runs_omitted: int = 0
 
 
-def worst_of(verdicts: set[Verdict]) -> Verdict:
-    """The one that needs attention most; unknown where there is none at all."""
+def pick_worst(verdicts: set[Verdict]) -> Verdict:
+    """Return the verdict that needs attention most; unknown if there is none."""
     return next((v for v in WORST if v in verdicts), Verdict.UNKNOWN)
 
 
-def causes(findings: tuple[Finding, ...]) -> list[Finding]:
+def list_causes(findings: tuple[Finding, ...]) -> list[Finding]:
+    """Return findings that no others beside them have caused, the worst first."""
     return sorted((f for f in findings if not f.follows), key=lambda f: -f.severity)

@@ -15,7 +15,7 @@ from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.json import Object, fields, finding, outcomes
-from ckpt_tools.output.report.advice import Gathered, causes, worst_of
+from ckpt_tools.output.report.advice import Gathered, list_causes, pick_worst
 
 MOST = 2_000
 """Checkpoints that are listed, the newest."""
@@ -42,16 +42,17 @@ class Table(Struct, frozen=True):
     by_path: Mapping[str, int]
 
     def of(self, checkpoint: Checkpoint | None) -> int | None:
-        """Where a checkpoint is; None for one that is not listed."""
+        """Return the index of a checkpoint; None if it is not listed."""
         return None if checkpoint is None else self.by_key.get(checkpoint.key)
 
     def at(self, path: str) -> int | None:
-        """The checkpoint that a finding at ``path`` is about, as far as one alone may be meant."""
+        """Return the index of the only checkpoint with this file or path; None if there is no such one."""
         found = self.by_file.get(path)
         return found if found is not None else self.by_path.get(path)
 
 
 def table(given: Gathered) -> Table:
+    """Return the newest MOST checkpoints of all scans and plans, else those of the verified files."""
     found: dict[CheckpointKey, Row] = {}
     for scan in given.scans:
         for c in scan.checkpoints:
@@ -75,16 +76,16 @@ def table(given: Gathered) -> Table:
     )
 
 
-def _add_plan(found: dict[CheckpointKey, Row], plan: LoadPlan, at: int) -> None:
+def _add_plan(found: dict[CheckpointKey, Row], plan: LoadPlan, root: int) -> None:
     for candidate, outcome in outcomes(plan):
         c, row = candidate, found.get(candidate.key)
         if plan.checkpoint and plan.checkpoint.key == candidate.key:
             c = plan.checkpoint  # of equal copies the path is that of the one that is loaded
         # A candidate knows its step, which may be in its contents; a listing whether it is finished.
         c = replace(c, unfinished=row.checkpoint.unfinished) if row else c
-        found[c.key] = replace(row or Row(c, at), checkpoint=c, outcome=outcome)
+        found[c.key] = replace(row or Row(c, root), checkpoint=c, outcome=outcome)
     for lost in plan.rejected:
-        row = found.get(lost.checkpoint.key) or Row(lost.checkpoint, at)
+        row = found.get(lost.checkpoint.key) or Row(lost.checkpoint, root)
         found[lost.checkpoint.key] = replace(row, outcome="rejected", lost=lost.findings)
 
 
@@ -93,7 +94,7 @@ def _index(roots: Sequence[str], root: str) -> int:
 
 
 def _group_files(files: Iterable[FileReport]) -> list[Checkpoint]:
-    """The checkpoints that files are of, where nobody has listed them: files of one save have equal words."""
+    """Return the checkpoints of verified files: files with equal layout, run, kind and numbers are of one."""
     names = ("layout", "run", "kind", "step", "epoch", "step_in_epoch", "generation")
     saves = defaultdict[tuple[Any, ...], list[Part]](list)
     for p in (entry.part for entry in files if entry.part):
@@ -103,9 +104,9 @@ def _group_files(files: Iterable[FileReport]) -> list[Checkpoint]:
             parts=tuple(parts),
             path=parts[0].home or parts[0].base,
             mtime_ns=max(p.mtime_ns for p in parts),
-            **dict(zip(names, words, strict=True)),
+            **dict(zip(names, values, strict=True)),
         )
-        for words, parts in saves.items()
+        for values, parts in saves.items()
     ]
 
 
@@ -129,11 +130,12 @@ def objects(given: Gathered, of: Table) -> list[Object]:
 def _describe(
     row: Row, files: Sequence[FileReport], beside: tuple[Finding, ...], expected: int | None
 ) -> Object:
+    """Return the JSON object of a checkpoint with these files; ``beside`` are findings on no one file."""
     c = row.checkpoint
     size = sum(max(0, entry.report.size) for entry in files)
     covered = sum(max(0, entry.report.size) * entry.report.coverage for entry in files)
-    said = {(f.path, f.code) for f in (*row.lost, *beside)}
-    inside = [f for f in _list_damage(files) if (f.path, f.code) not in said]
+    listed = {(f.path, f.code) for f in (*row.lost, *beside)}
+    inside = [f for f in _list_damage(files) if (f.path, f.code) not in listed]
     return {
         "root": row.root,
         **fields(c, "run", "layout", "kind", "label", "step", "epoch", "step_in_epoch"),
@@ -147,7 +149,7 @@ def _describe(
         "verdict": str(_judge(row, files, beside)),
         "coverage": round(covered / size, 6) if size else None,
         "outcome": row.outcome or None,
-        **first(causes((*row.lost, *beside, *inside))),
+        **list_first(list_causes((*row.lost, *beside, *inside))),
     }
 
 
@@ -157,15 +159,17 @@ def _list_damage(files: Sequence[FileReport]) -> list[Finding]:
 
 
 def _judge(row: Row, files: Sequence[FileReport], beside: tuple[Finding, ...]) -> Verdict:
+    """Return the worst verdict on a checkpoint: of its files, by findings ``beside`` them, by why it lost."""
     verdicts = {entry.report.verdict for entry in files}
     if beside or row.lost:
         verdicts.add(worst(beside + row.lost))
-    verdict = worst_of(verdicts)
+    verdict = pick_worst(verdicts)
     if row.outcome == "chosen":  # usable all the same: a replica's file stands in for a damaged one
         return Verdict.OK if not verdicts else Verdict.SUSPECT if verdict is Verdict.BROKEN else verdict
     return verdict
 
 
-def first(found: Sequence[Finding], *, across: bool = True) -> Object:
+def list_first(found: Sequence[Finding], *, across: bool = True) -> Object:
+    """Return the first REASONS findings and how many more there are; ``across`` adds the path of each."""
     listed = [finding(f, across=across) for f in found[:REASONS]]
     return {"findings": listed, "findings_omitted": max(0, len(found) - REASONS)}

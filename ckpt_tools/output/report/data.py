@@ -17,7 +17,7 @@ from ckpt_tools.model.report import Level, Region, Report
 from ckpt_tools.output.json import COUNTS, Object, fields, finding, list_findings, rollback, scalar
 from ckpt_tools.output.page import WORST
 from ckpt_tools.output.report import checkpoints as rows_of
-from ckpt_tools.output.report.advice import Gathered, Start, of_start, overall, worst_of
+from ckpt_tools.output.report.advice import Gathered, Start, advise_start, overall, pick_worst
 from ckpt_tools.output.report.checkpoints import Row, Table
 
 LONG = 2.5
@@ -45,7 +45,7 @@ def document(given: Gathered) -> Object:
     if len(files) > FILES:
         entries = sorted(files, key=lambda entry: WORST.index(entry.report.verdict))[:FILES]
     at = {entry.report.path: i for i, entry in enumerate(entries)}
-    verdict = v.verdict if v else worst_of({of_start(start).verdict for start in given.starts})
+    verdict = v.verdict if v else pick_worst({advise_start(start).verdict for start in given.starts})
     counts = ("files", "bytes", "bytes_read", "seconds", "ok", "suspect", "broken", "unknown")
     return {
         "schema": "ckpt-tools/report/v1",
@@ -57,12 +57,12 @@ def document(given: Gathered) -> Object:
         "exit_code": given.exit_code,
         "next": overall(given).shown,
         "summary": fields(v.summary, *counts, "below_level", "unrecognised") if v else None,
-        "starts": [_start(start, of) for start in given.starts],
+        "starts": [_describe_start(start, of) for start in given.starts],
         "starts_omitted": given.runs_omitted,
         "checkpoints": rows_of.objects(given, of),
         "checkpoints_omitted": of.omitted,
         "timeline": timeline(of.rows),
-        "trackers": [_tracker(t, given, of) for scan in given.scans for t in scan.trackers],
+        "trackers": [_describe_tracker(t, given, of) for scan in given.scans for t in scan.trackers],
         "coverage": _add_coverage(files),
         "codes": _count_codes(given),
         "findings": _list_findings(given, of, at),
@@ -74,6 +74,7 @@ def document(given: Gathered) -> Object:
 
 
 def find_damaged(entries: Sequence[FileReport]) -> list[int]:
+    """Return the indexes of at most STRIPS broken or suspect files, the broken ones first."""
     bad = [i for i, entry in enumerate(entries) if entry.report.verdict in (Verdict.BROKEN, Verdict.SUSPECT)]
     return sorted(bad, key=lambda i: WORST.index(entries[i].report.verdict))[:STRIPS]
 
@@ -100,13 +101,13 @@ def timeline(rows: Sequence[Row]) -> Object:
     return {"rollbacks": back, "gaps": gaps}
 
 
-def _start(start: Start, of: Table) -> Object:
+def _describe_start(start: Start, of: Table) -> Object:
     error, plan = start.error, start.plan or LoadPlan(start.root, None, Resume(None))
     rejected = plan.rejected[:LOST]
     return {
         "root": start.root,
         "run": start.run,
-        **of_start(start).shown,
+        **advise_start(start).shown,
         "checkpoint": of.of(plan.checkpoint),
         "resume_step": plan.resume_step,
         "state": plan.state or None,
@@ -115,7 +116,7 @@ def _start(start: Start, of: Table) -> Object:
         "world_size": plan.world_size,
         "ranks": len(plan.by_rank),
         "rollback": rollback(plan.rollback) if plan.rollback else None,
-        "rejected": [{"checkpoint": of.of(r.checkpoint), **rows_of.first(r.findings)} for r in rejected],
+        "rejected": [{"checkpoint": of.of(r.checkpoint), **rows_of.list_first(r.findings)} for r in rejected],
         "rejected_omitted": max(0, len(plan.rejected) - LOST),
         "ahead": [i for c in plan.ahead if (i := of.of(c)) is not None][:LOST],
         "warnings": list_findings(plan.warnings[:LOST]),
@@ -124,7 +125,7 @@ def _start(start: Start, of: Table) -> Object:
     }
 
 
-def _tracker(t: Tracker, given: Gathered, of: Table) -> Object:
+def _describe_tracker(t: Tracker, given: Gathered, of: Table) -> Object:
     v = given.verification
     wrong = [f for f in (v.findings if v else ()) if f.path == t.path]
     findings = list_findings(wrong[: rows_of.REASONS])
@@ -160,7 +161,7 @@ def _sort(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _add_coverage(files: Iterable[FileReport]) -> list[Object]:
-    """For each format, how many of its bytes a stored checksum protects; what was not read counts as not."""
+    """Return for each format how many bytes a stored checksum protects; none of a file that was not read."""
     sums: dict[str, list[float]] = {}
     for r in (entry.report for entry in files):
         row = sums.setdefault(r.format or "", [0, 0, 0.0])
@@ -176,6 +177,7 @@ def _add_coverage(files: Iterable[FileReport]) -> list[Object]:
 
 
 def _every_finding(given: Gathered) -> Iterator[tuple[str, Finding]]:
+    """Yield (path, finding): of single files, then across files; of the scans if nothing was verified."""
     v = given.verification
     for entry in v.files if v else ():
         yield from ((entry.report.path, f) for f in entry.report.findings)
@@ -203,7 +205,7 @@ def _count_codes(given: Gathered) -> list[Object]:
 
 
 def _list_findings(given: Gathered, of: Table, at: Mapping[str, int]) -> list[Object]:
-    """Findings one by one, notes left out: they are counted, and change no verdict."""
+    """Return the worst FINDINGS findings with their file and checkpoint; notes change no verdict."""
     worse = ((path, f) for path, f in _every_finding(given) if f.severity is not Severity.NOTE)
     order = sorted(worse, key=lambda item: -item[1].severity)
     return [
@@ -212,18 +214,18 @@ def _list_findings(given: Gathered, of: Table, at: Mapping[str, int]) -> list[Ob
     ]
 
 
-def _map_bytes(report: Report, at: int, given: Gathered) -> Object:
+def _map_bytes(report: Report, index: int, given: Gathered) -> Object:
     regions = report.regions or given.maps.get(report.path, ())
     return {
-        "file": at,
+        "file": index,
         "size": report.size,
-        "regions": [[r.offset, r.length, r.what, str(r.guard)] for r in _join(regions, report.size)],
+        "regions": [[r.offset, r.length, r.what, str(r.guard)] for r in _join_regions(regions, report.size)],
         "regions_omitted": max(0, len(regions) - REGIONS),
-        **rows_of.first(_sort(report.findings), across=False),
+        **rows_of.list_first(_sort(report.findings), across=False),
     }
 
 
-def _join(regions: Sequence[Region], size: int) -> list[Region]:
+def _join_regions(regions: Sequence[Region], size: int) -> list[Region]:
     """Return at most REGIONS ranges that tile the same bytes: a short one is joined to its neighbour."""
     if len(regions) <= REGIONS:
         return list(regions)

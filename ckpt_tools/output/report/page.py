@@ -30,7 +30,7 @@ def require() -> None:
 
 
 def render(document: Mapping[str, Any]) -> str:
-    """The page of a document of ``data.document``. Raises UsageError where Jinja is not installed."""
+    """Return the page of a document of ``data.document``. Raises UsageError where Jinja is not installed."""
     require()
     import jinja2
 
@@ -39,7 +39,7 @@ def render(document: Mapping[str, Any]) -> str:
     own = "\n".join([words, *(_read(f"scripts/{name}.js") for name in SCRIPTS)])
     scripts = [_read(LIBRARY), f'"use strict";\n(() => {{\n{own}\n}})();\n']
     style = _read("report.css")
-    rest = "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    others = "img-src data: blob:; base-uri 'none'; form-action 'none'"
     allowed = " ".join(map(_digest, scripts))
     # JSON that nothing in it can end: not the script element, nor a comment.
     data = _STEERS_HTML.sub(lambda m: f"\\u{ord(m[0]):04x}", _dump(embed(document)))
@@ -50,7 +50,7 @@ def render(document: Mapping[str, Any]) -> str:
         scripts=scripts,
         style=style,
         # Only what is in this page is run or shown, and nothing is fetched or sent.
-        policy=f"default-src 'none'; script-src {allowed}; style-src {_digest(style)}; {rest}",
+        policy=f"default-src 'none'; script-src {allowed}; style-src {_digest(style)}; {others}",
     )
 
 
@@ -69,4 +69,5 @@ def _read(name: str) -> str:
 
 
 def _digest(text: str) -> str:
+    """Return a script or style as a Content-Security-Policy names it: by its SHA-256."""
     return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
