@@ -13,12 +13,12 @@ _WORD = 4096
 
 
 def cut(text: str) -> str:
-    """Return a text without its middle if it is longer than any real path: each rank would log it."""
+    """Return a text without its middle if it is longer than any path: each rank would log it."""
     return text if len(text) <= _WORD else f"{text[:100]}…({len(text):,} characters)…{text[-100:]}"
 
 
-def _brief(text: str) -> str:
-    """Return a message without overlong words. Lists with blanks between their entries stay whole."""
+def _cut_words(text: str) -> str:
+    """Return a message whose overlong words are cut. Lists with blanks between their entries stay whole."""
     return text if len(text) <= _WORD else " ".join(map(cut, text.split(" ")))
 
 
@@ -55,8 +55,8 @@ class CkptError(Exception):
     rule = ""
 
     def __init__(self, message: str, hint: str = "", plan: LoadPlan | None = None, *, rule: str = "") -> None:
-        super().__init__(_brief(message))
-        self.hint = _brief(hint or self.hint)
+        super().__init__(_cut_words(message))
+        self.hint = _cut_words(hint or self.hint)
         self.plan = plan
         self.rule = rule or self.rule
         if hasattr(self, "add_note"):  # Python 3.11

@@ -24,7 +24,7 @@ class Code(NamedTuple):
     in_store: str = ""
 
     def hint_at(self, path: str) -> str:
-        """What to do next about a file or directory, or a URL."""
+        """Return what to do next about a file, a directory or a URL."""
         return self.in_store if self.in_store and "://" in path else self.hint
 
 
@@ -171,14 +171,14 @@ def finding(  # noqa: PLR0913 - what a finding has
     follows: bool = False,
     rule: str = "",
 ) -> Finding:
-    """A finding with the catalogue's severity and hint unless given. Raises KeyError for an unknown code."""
+    """Return a finding with its code's severity and hint unless given. Raises KeyError for an unknown code."""
     c = CODES[code]
     severity = c.severity if severity is None else severity
     return Finding(code, severity, message, offset, hint or c.hint_at(path), path, ranks, follows, rule)
 
 
 def of_file(f: Finding, path: str) -> Finding:
-    """A finding of the report on ``path``, which it does not name itself, with the hint that fits there."""
+    """Return the finding with its code's hint for objects of a store if ``path`` is a URL and it has one."""
     known = CODES.get(f.code)
     if known is None or f.hint != known.hint or f.hint == (hint := known.hint_at(path)):
         return f
@@ -186,8 +186,8 @@ def of_file(f: Finding, path: str) -> Finding:
 
 
 def filled(hint: str, path: str, root: str) -> str:
-    """A hint whose PATH and ROOT are these, so that a command in it can be pasted; "" leaves the word."""
-    for word, known in (("PATH", path), ("ROOT", root)):
-        if known and word in hint:
-            hint = re.sub(rf"\b{word}\b", lambda _, known=known: quote(known), hint)  # type: ignore[misc]
+    """Return a hint with PATH and ROOT replaced by these, quoted for a shell; "" leaves the word."""
+    for word, value in (("PATH", path), ("ROOT", root)):
+        if value and word in hint:
+            hint = re.sub(rf"\b{word}\b", lambda _, value=value: quote(value), hint)  # type: ignore[misc]
     return hint

@@ -43,7 +43,7 @@ def prove(s: Session) -> None:
     if s.evidence is None or not keeps_checksums(s.root):
         text = f"{s.root} lies in no store that keeps checksums: nothing proves its files but their bytes"
         raise CannotLook(text, "leave --by-store out")
-    wanted = list(_sealed_files(s))
+    wanted = list(_list_sealed(s))
     with ThreadPoolExecutor(s.options.jobs or REQUESTS) as pool:
         for f, report in zip(wanted, pool.map(partial(_judge, s.evidence), wanted), strict=True):
             if isinstance(report, Report):
@@ -52,11 +52,11 @@ def prove(s: Session) -> None:
                 s.unproven[f.path] = report
 
 
-def _sealed_files(s: Session) -> Iterator[_SealedInStore]:
+def _list_sealed(s: Session) -> Iterator[_SealedInStore]:
     """Yield the files in the store, with the entries of seals and manifests on each."""
     formats = {p.path: formats_allowed(p, s.layouts.piece_of(p)) for p in s.parts}
-    every: list[BareFile | Part] = [*s.found.bare, *s.parts]
-    times = {x.path: x.mtime_ns for x in every if is_url(x.path) and not x.findings and x.size > 0}
+    files: list[BareFile | Part] = [*s.found.bare, *s.parts]
+    times = {x.path: x.mtime_ns for x in files if is_url(x.path) and not x.findings and x.size > 0}
     for path, mtime_ns in times.items():
         digests = [known for c in s.indexes.claims(path) if (known := whole_digests(c))]
         sealed = s.indexes.seals.sealed_by(path)
@@ -68,29 +68,30 @@ def _judge(evidence: Evidence, f: _SealedInStore) -> Report | Finding:
     if not f.sealed and not f.digests:
         return finding("unproven-content", "no seal and no manifest has a digest of it")
     try:
-        told = evidence.told(f.path)
+        checksums = evidence.told(f.path)
     except Replaced:
-        return _report(f, -1, Verdict.UNKNOWN, finding("in-use", "it was replaced while it was looked at"))
+        return _conclude(f, -1, Verdict.UNKNOWN, finding("in-use", "it was replaced while it was looked at"))
     except OSError as e:
-        return _report(f, -1, Verdict.UNKNOWN, finding("unreadable", e.strerror or str(e)))
-    found = [("seal-mismatch", compare_with_seal(told, of, a)) for of, a in f.sealed]
-    found += [("checksum-mismatch", compared(told, known)) for known in f.digests]
-    wrong = [finding(code, one.what, offset=0) for code, one in found if one is not None and not one.same]
+        return _conclude(f, -1, Verdict.UNKNOWN, finding("unreadable", e.strerror or str(e)))
+    found = [("seal-mismatch", compare_with_seal(checksums, of, a)) for of, a in f.sealed]
+    found += [("checksum-mismatch", compared(checksums, known)) for known in f.digests]
+    wrong = [finding(code, c.what, offset=0) for code, c in found if c is not None and not c.same]
     if wrong:
-        return _report(f, told.size, Verdict.BROKEN, *dict.fromkeys(wrong))
-    if not any(one for _, one in found):
-        return finding("unproven-content", _why_not(told))
-    return _report(f, told.size, Verdict.OK)
+        return _conclude(f, checksums.size, Verdict.BROKEN, *dict.fromkeys(wrong))
+    if not any(comparison for _, comparison in found):
+        return finding("unproven-content", _explain_unproven(checksums))
+    return _conclude(f, checksums.size, Verdict.OK)
 
 
-def _why_not(told: StoreChecksums) -> str:
-    if not told.sums or all(s.claimed for s in told.sums):
+def _explain_unproven(checksums: StoreChecksums) -> str:
+    """Return why no checksum that the store keeps of a file can be compared with its seals or manifests."""
+    if not checksums.sums or all(s.claimed for s in checksums.sums):
         return "the store keeps no checksum of it that it has compared with its bytes"
-    kept = ", ".join(dict.fromkeys(NAMES[s.algorithm] + ("" if s.whole else " of parts") for s in told.sums))
-    return f"the store keeps {kept}, which cannot be compared with what is known of it"
+    names = dict.fromkeys(NAMES[s.algorithm] + ("" if s.whole else " of parts") for s in checksums.sums)
+    return f"the store keeps {', '.join(names)}, which cannot be compared with what is known of it"
 
 
-def _report(f: _SealedInStore, size: int, verdict: Verdict, *findings: Finding) -> Report:
+def _conclude(f: _SealedInStore, size: int, verdict: Verdict, *findings: Finding) -> Report:
     """Return what was judged as a report at level content, with the counters of a seal that fits."""
     sealed = f.sealed[0][0] if f.sealed and verdict is Verdict.OK else None
     judged = verdict is not Verdict.UNKNOWN

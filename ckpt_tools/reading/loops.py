@@ -61,10 +61,10 @@ class _Save:
         """Return True if one of the files holds ``what``, a field of ``Holds``, or could not be read."""
         return any(f.holds is None or getattr(f.holds, what) for f in self.files)
 
-    def named(self, counted: str) -> tuple[int | None, int | None]:
-        """Return the step and the epoch in its name; ``counted`` is the unit of numbers without one."""
+    def read_name(self, unit: str) -> tuple[int | None, int | None]:
+        """Return the step and the epoch in its name; ``unit`` is that of a number whose name tells none."""
         if self.loop.told:
-            return self.step if counted in ("step", "") else None, self.step if counted == "epoch" else None
+            return self.step if unit in ("step", "") else None, self.step if unit == "epoch" else None
         return self.step, self.epoch
 
 
@@ -79,35 +79,35 @@ def place_loops(s: Session, parts: Sequence[Part]) -> list[Part]:
 def _place_run(s: Session, parts: Sequence[Part]) -> Iterator[Part]:
     """Yield the parts of one run, placed by the step or epoch of their saves; other files become bare."""
     saves = _join_halves(_find_saves(_assign_roles(_read_states(s, parts))))
-    counted = _find_unit(saves)
-    shifts = _find_shifts(saves, counted)
+    unit = _find_unit(saves)
+    shifts = _find_shifts(saves, unit)
     epochs = {o.steps[0]: o.epoch for o in saves if o.steps and o.epoch is not None}  # step -> epoch
     for save in saves:
         is_number = save.loop.templates[0].startswith("{step}/")  # nothing else names its directory
-        if save.joins_states or (is_number and not counted):  # directories of ranks, or seeds
+        if save.joins_states or (is_number and not unit):  # directories of ranks, or seeds
             for f in save.files:
                 s.make_bare(f.part)
             continue
-        step, epoch = _find_progress(save, counted, shifts)
+        step, epoch = _find_progress(save, unit, shifts)
         if epoch is None and save.loop.rolling and save.steps:
             epoch = epochs.get(save.steps[0])
-        yield from (_place(f, save, step, epoch) for f in save.files)
+        yield from (_place_file(f, save, step, epoch) for f in save.files)
 
 
 def _read_states(s: Session, parts: Sequence[Part]) -> list[State]:
     """Return the files that hold a state, or are damaged and named like one; the others become bare."""
     newest = {p.path for p in sorted(parts, key=lambda p: -p.mtime_ns)[:_MOST]}
-    read = [_read_state(p, s, inside=p.path in newest) for p in parts]
-    known = {_label(f) for f in read if f.holds is not None}
-    strange = [f for f in read if f.strange and not (loop_of(f.part).numbered and _label(f) in known)]
+    states = [_read_state(p, s, opens=p.path in newest) for p in parts]
+    labels = {_label(f) for f in states if f.holds is not None}
+    strange = [f for f in states if f.strange and not (loop_of(f.part).numbered and _label(f) in labels)]
     for f in strange:
         s.make_bare(f.part)
-    return [f for f in read if f not in strange]
+    return [f for f in states if f not in strange]
 
 
-def _read_state(p: Part, s: Session, *, inside: bool) -> State:
-    """Return what a file holds; the file is opened only if ``inside``."""
-    if not inside or p.size <= 0:
+def _read_state(p: Part, s: Session, *, opens: bool) -> State:
+    """Return what a file holds; the file is read only if ``opens``."""
+    if not opens or p.size <= 0:
         return State(p)
     report = s.report(p, Level.STRUCTURE)
     if report.format is None and not formats.names.only_state(p.name):
@@ -125,7 +125,7 @@ def _read_state(p: Part, s: Session, *, inside: bool) -> State:
     return State(p, holds, steps, epochs, count, role)
 
 
-def _place(f: State, save: _Save, step: int | None, epoch: int | None) -> Part:
+def _place_file(f: State, save: _Save, step: int | None, epoch: int | None) -> Part:
     """Return a file's part with the piece that its content is, and the numbers of its save."""
     loop = loop_of(f.part)
     rolling = loop.rolling or loop is not save.loop
@@ -147,20 +147,20 @@ def _place(f: State, save: _Save, step: int | None, epoch: int | None) -> Part:
 def _label(state: State) -> str:
     """Return a file's name without numbers, and without words that all files of its convention have."""
     p = state.part
-    inside = p.path.removeprefix(f"{p.home or p.base}/")
-    words = re.split(r"[-_ =/.]+", re.sub(r"\d+", "", _ENDING.sub("", inside)).lower())
-    own = set(re.split(r"[-_.]", "".join(TOKENS.split(loop_of(p).templates[0])[::2])))
-    return "_".join(word for word in words if word and word not in own)
+    name = p.path.removeprefix(f"{p.home or p.base}/")
+    words = re.split(r"[-_ =/.]+", re.sub(r"\d+", "", _ENDING.sub("", name)).lower())
+    common = set(re.split(r"[-_.]", "".join(TOKENS.split(loop_of(p).templates[0])[::2])))
+    return "_".join(word for word in words if word and word not in common)
 
 
 def _assign_roles(states: Sequence[State]) -> list[State]:
     """Return the files with the role of their convention, else by what they hold, else by their name."""
 
-    def peers(f: State) -> tuple[str, str]:
+    def split_name(f: State) -> tuple[str, str]:
         return _label(f), "".join(_ENDING.findall(f.part.name))
 
-    known = {peers(f): f.role for f in states if f.holds is not None}
-    states = [replace(f, role=known.get(peers(f), "model")) if f.holds is None else f for f in states]
+    roles = {split_name(f): f.role for f in states if f.holds is not None}
+    states = [replace(f, role=roles.get(split_name(f), "model")) if f.holds is None else f for f in states]
     names: dict[tuple[object, str], set[str]] = defaultdict(set)
     for f in states:
         names[_identify_save(f.part), f.role].add(_label(f))
@@ -190,9 +190,9 @@ def _find_saves(states: Iterable[State]) -> list[_Save]:
     together: dict[object, list[State]] = defaultdict(list)
     for f in states:
         together[_identify_save(f.part)].append(f)
-    for same in together.values():
-        same.sort(key=lambda f: (f.role != "model", not (f.holds and f.holds.weights), f.part.path))
-    return [_Save(same) for same in together.values()]
+    for files in together.values():
+        files.sort(key=lambda f: (f.role != "model", not (f.holds and f.holds.weights), f.part.path))
+    return [_Save(files) for files in together.values()]
 
 
 def _join_halves(saves: Sequence[_Save]) -> list[_Save]:
@@ -215,48 +215,48 @@ def _find_fitting(half: _Save, models: Sequence[_Save]) -> list[_Save]:
     """
     if fitting := [o for o in models if not {*half.steps}.isdisjoint((o.step, *o.steps))]:
         return fitting
-    at = half.files[0].part
-    together = [o for o in models if were_written_together(o.files[0].part, at)]
-    near = together or sorted(models, key=lambda o: abs(o.files[0].part.mtime_ns - at.mtime_ns))[:1]
-    counted = [o for o in near if not {*half.counts}.isdisjoint((o.step, *o.steps))]
+    part = half.files[0].part
+    together = [o for o in models if were_written_together(o.files[0].part, part)]
+    nearest = together or sorted(models, key=lambda o: abs(o.files[0].part.mtime_ns - part.mtime_ns))[:1]
+    counted = [o for o in nearest if not {*half.counts}.isdisjoint((o.step, *o.steps))]
     return counted or together or [o for o in models if all(m.loop.rolling for m in models)]
 
 
 def _find_unit(saves: Sequence[_Save]) -> str:
     """Return the unit of numbers without one: ``step``, ``epoch``, ``saves`` if steps grow too, else ""."""
-    telling = [(n, o) for o in saves if (n := o.number) is not None]
-    steps = sum(n in (*o.steps, *o.counts) for n, o in telling)
-    epochs = Counter(n - o.epochs[0] for n, o in telling if o.epochs and abs(n - o.epochs[0]) <= 1)
-    if not telling or 2 * steps > len(telling):
+    numbered = [(n, o) for o in saves if (n := o.number) is not None]
+    steps = sum(n in (*o.steps, *o.counts) for n, o in numbered)
+    epochs = Counter(n - o.epochs[0] for n, o in numbered if o.epochs and abs(n - o.epochs[0]) <= 1)
+    if not numbered or 2 * steps > len(numbered):
         return "step"
-    if 2 * max(epochs.values(), default=0) > len(telling):
+    if 2 * max(epochs.values(), default=0) > len(numbered):
         return "epoch"
-    if not _grow(telling):
+    if not _do_steps_grow(numbered):
         return ""
-    return "saves" if any(o.steps for _, o in telling) else "epoch" if epochs else "step"
+    return "saves" if any(o.steps for _, o in numbered) else "epoch" if epochs else "step"
 
 
-def _grow(telling: Sequence[tuple[int, _Save]]) -> bool:
-    """Return True if the steps in files grow with the numbers of their saves."""
-    steps = sorted((n, (*o.steps, *o.counts)[0]) for n, o in telling if o.steps or o.counts)
+def _do_steps_grow(numbered: Sequence[tuple[int, _Save]]) -> bool:
+    """Return True if the steps in files grow with the numbers in their names."""
+    steps = sorted((n, (*o.steps, *o.counts)[0]) for n, o in numbered if o.steps or o.counts)
     return all(a[1] < b[1] for a, b in pairwise(steps))
 
 
-def _find_shifts(saves: Sequence[_Save], counted: str) -> tuple[int, int, bool]:
+def _find_shifts(saves: Sequence[_Save], unit: str) -> tuple[int, int, bool]:
     """Return by how much most names exceed steps and epochs in files (-1 to 1), and if optimizers do."""
     shifts: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
     for save in saves:
-        for found, named, held in zip(shifts, save.named(counted), (save.steps, save.epochs), strict=True):
-            if named is not None and held and abs(named - held[0]) <= 1:
-                found[named - held[0]] += 1
-    step, epoch = (max(found, key=lambda n: (found[n], n == 0), default=0) for found in shifts)
-    return step, epoch, any(save.named(counted)[0] in save.counts for save in saves if save.counts)
+        for counts, number, held in zip(shifts, save.read_name(unit), (save.steps, save.epochs), strict=True):
+            if number is not None and held and abs(number - held[0]) <= 1:
+                counts[number - held[0]] += 1
+    step, epoch = (max(counts, key=lambda n: (counts[n], n == 0), default=0) for counts in shifts)
+    return step, epoch, any(save.read_name(unit)[0] in save.counts for save in saves if save.counts)
 
 
-def _find_progress(save: _Save, counted: str, shifts: tuple[int, int, bool]) -> tuple[int | None, int | None]:
+def _find_progress(save: _Save, unit: str, shifts: tuple[int, int, bool]) -> tuple[int | None, int | None]:
     """Return the step and epoch of a save: those in its name, else those in its files plus ``shifts``."""
-    (step, epoch), (steps, epochs, by_optimizer) = save.named(counted), shifts
+    (step, epoch), (step_shift, epoch_shift, by_optimizer) = save.read_name(unit), shifts
     counts = save.counts if by_optimizer and save.loop.rolling else ()
-    step = next((n + steps for n in (*save.steps, *counts)), None) if step is None else step
-    epoch = next((n + epochs for n in save.epochs), None) if epoch is None else epoch
+    step = next((n + step_shift for n in (*save.steps, *counts)), None) if step is None else step
+    epoch = next((n + epoch_shift for n in save.epochs), None) if epoch is None else epoch
     return (save.step if step is None and epoch is None else step), epoch

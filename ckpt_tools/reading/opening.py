@@ -45,8 +45,8 @@ def open_session(
 
 def _find_pieces(s: Session, parts: Parts, wanted: Callable[[Piece], object]) -> set[tuple[str, str]]:
     """Return (layout, piece) of all parts whose piece is ``wanted``."""
-    there = {(p.folder.layout, p.folder.piece) for p in parts}
-    return {(layout, name) for layout, name in there if wanted(s.layouts[layout].piece(name))}
+    pieces = {(p.folder.layout, p.folder.piece) for p in parts}
+    return {(layout, name) for layout, name in pieces if wanted(s.layouts[layout].piece(name))}
 
 
 # --- the piece that an ambiguous name stands for
@@ -66,10 +66,10 @@ def _place_ambiguous(s: Session, parts: Parts) -> Parts:
             placed.append(p)
         elif report.format is None or _is_damaged(piece, report):
             doubtful.append(p)
-        elif _fits(piece, report):
+        elif _fits_piece(piece, report):
             placed.append(p)
         else:
-            placed += _move(s, p, partial(_fits_place, report=report))
+            placed += _move_part(s, p, partial(_fits_place, report=report))
     return _place_loose(s, [*placed, *_place_doubtful(s, doubtful, {(p.layout, p.base) for p in placed})])
 
 
@@ -77,7 +77,7 @@ def _place_doubtful(s: Session, parts: Parts, homes: set[tuple[str, str]]) -> It
     """Yield damaged and unknown parts as pieces of the layouts and directories (``homes``) beside them."""
     for p in parts:
         is_damaged = _is_damaged(s.layouts.piece_of(p), s.known(p))
-        for to in _move(s, p, lambda to: (to.layout.name, to.base) in homes, loop=is_damaged):
+        for to in _move_part(s, p, lambda to: (to.layout.name, to.base) in homes, loop=is_damaged):
             found = to.findings
             if not is_damaged:
                 del s.reports[to.path]
@@ -115,20 +115,20 @@ def _is_damaged(piece: Piece, report: Report) -> bool:
     """Return True if a file cannot be read, or is well-formed without elements and without proof."""
     unseen = report.verdict is Verdict.UNKNOWN and any(f.code in NOT_SEEN for f in report.findings)
     empty = report.tensors == report.blank.empty and report.format in piece.formats
-    return report.verdict is Verdict.BROKEN or unseen or (empty and not _fits(piece, report))
+    return report.verdict is Verdict.BROKEN or unseen or (empty and not _fits_piece(piece, report))
 
 
-def _fits(piece: Piece, report: Report) -> bool:
+def _fits_piece(piece: Piece, report: Report) -> bool:
     """Return True if a file's content is that of a piece with an ambiguous name."""
     proof = piece.content.proof
     return report.format in piece.formats and (not proof or proof in report.metadata)
 
 
 def _fits_place(to: Place, report: Report) -> bool:
-    return _fits(to.piece, report)
+    return _fits_piece(to.piece, report)
 
 
-def _move(s: Session, p: Part, wanted: Callable[[Place], bool], *, loop: bool = True) -> Parts:
+def _move_part(s: Session, p: Part, wanted: Callable[[Place], bool], *, loop: bool = True) -> Parts:
     """Return the part as the first ``wanted`` piece that its name fits, else of a loop; [] if bare."""
     places, fit = s.layouts.templates().places(os.path.dirname(p.path)), list[NamedFile]()
     name = places.read_name(p.name)
@@ -182,12 +182,12 @@ def _join_save(s: Session, p: Part, saves: Parts) -> Part:
     if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN):
         return p
     told = s.layouts.of(p).steps(p, report.metadata)[0]
-    with_it = [o for o in saves if told is not None and told in (o.step, _count_steps(o))]
-    with_it = with_it or [o for o in saves if were_written_together(p, o)]
-    if len(set(map(_read_steps, with_it))) != 1:
+    fitting = [o for o in saves if told is not None and told in (o.step, _count_steps(o))]
+    fitting = fitting or [o for o in saves if were_written_together(p, o)]
+    if len(set(map(_read_steps, fitting))) != 1:
         return p
-    of = min(with_it, key=lambda o: abs(o.mtime_ns - p.mtime_ns))
-    return p._replace(step=of.step, epoch=of.epoch, step_in_epoch=of.step_in_epoch, generation=of.generation)
+    o = min(fitting, key=lambda o: abs(o.mtime_ns - p.mtime_ns))
+    return p._replace(step=o.step, epoch=o.epoch, step_in_epoch=o.step_in_epoch, generation=o.generation)
 
 
 def _count_steps(p: Part) -> int | None:
@@ -201,8 +201,8 @@ def _count_steps(p: Part) -> int | None:
 def _mark_exports(s: Session, parts: Parts) -> Parts:
     """Return the parts; a save of a model alone becomes a release if others of its run hold more."""
     telling = _find_pieces(s, parts, lambda piece: piece.content.tells_exports)
-    mine = [p for p in parts if (p.layout, p.piece) in telling] if telling else []
-    exported = {save for saves in _group_runs(s, mine) if len(saves) > 1 for save in _find_exports(s, saves)}
+    files = [p for p in parts if (p.layout, p.piece) in telling] if telling else []
+    exported = {save for saves in _group_runs(s, files) if len(saves) > 1 for save in _find_exports(s, saves)}
     if not exported:
         return parts
     return [p._replace(kind=Kind.RELEASE) if exported & {p.path, p.home} else p for p in parts]
@@ -241,20 +241,20 @@ def _read_newest(s: Session, files: Parts) -> dict[str, bool | None]:
 
 
 def _is_certain(s: Session, save: Parts, states: Parts) -> bool:
-    """Return False for a damaged save, and for a file with a name of one's own that may be of another model:
-    its tensors are not some of those of a state.
+    """Return False for a damaged save, and for a file that may be of another model: its name is not one of a
+    framework, and no file in ``states`` has all its tensors.
     """
     piece = s.layouts.piece_of(save[0])
     if not all(_is_sound(s.report(p, Level.STRUCTURE)) for p in save):
         return False
     if piece.claim is not Claim.WEAK or piece.content.proof:
         return True
-    mine = _read_names(s, save[0].path)
-    full = {s.known(p).signature: p.path for p in states}  # of files with equal tensors one is read
-    return any(mine <= _read_names(s, path) for path in full.values())
+    names = _read_tensor_names(s, save[0].path)
+    paths = {s.known(p).signature: p.path for p in states}  # of files with equal tensors one is read
+    return any(names <= _read_tensor_names(s, path) for path in paths.values())
 
 
-def _read_names(s: Session, path: str) -> frozenset[str]:
+def _read_tensor_names(s: Session, path: str) -> frozenset[str]:
     return frozenset(t.name for t in s.inspect(path, Level.STRUCTURE)[1].tensors)
 
 
@@ -279,25 +279,21 @@ def _is_sound(report: Report) -> bool:
 def _add_steps(s: Session, parts: Parts) -> Parts:
     """Return the parts with the steps in their content; the files of one save's directory have one step."""
     silent = _find_pieces(s, parts, lambda piece: piece.content.step)
-    told = _read_told(s, [p for p in parts if (p.layout, p.piece) in silent and not _is_settled(p)])
-    if told:
-        parts = [p if _is_settled(p) else _take_steps(p, told.get(p.home or p.path)) for p in parts]
+    found = dict[str, Steps]()  # by directory or path; maybe one shard of a set alone has the steps
+    for p in parts:
+        is_silent = (p.layout, p.piece) in silent and not _is_settled(p)
+        if is_silent and (report := s.reports.get(p.path)):
+            steps = s.layouts.of(p).steps(p, report.metadata)
+            if steps != _NO_STEPS or (p.home or p.path) not in found:
+                found[p.home or p.path] = steps
+    if found:
+        parts = [p if _is_settled(p) else _take_steps(p, found.get(p.home or p.path)) for p in parts]
     return _add_steps_behind_links(s, parts, silent)
 
 
 def _is_settled(p: Part) -> bool:
+    """Return True if a part lies in its save's own directory, whose name tells the step or epoch."""
     return bool(p.home) and _is_numbered(p)
-
-
-def _read_told(s: Session, parts: Parts) -> dict[str, Steps]:
-    """Return directory (or path) -> steps in its files; it may be that one shard of a set alone has them."""
-    told = dict[str, Steps]()
-    for p in parts:
-        if report := s.reports.get(p.path):
-            steps = s.layouts.of(p).steps(p, report.metadata)
-            if steps != _NO_STEPS or (p.home or p.path) not in told:
-                told[p.home or p.path] = steps
-    return told
 
 
 def _read_steps(p: Part) -> Steps:
@@ -310,10 +306,10 @@ def _take_steps(p: Part, steps: Steps | None) -> Part:
 
 def _add_steps_behind_links(s: Session, parts: Parts, silent: set[tuple[str, str]]) -> Parts:
     """Return the parts; a link that nobody loads gets the step of its run's file of its size and time."""
-    links = {(one, name) for one, name in silent if not s.layouts[one].piece(name).loaded}
+    links = {(layout, name) for layout, name in silent if not s.layouts[layout].piece(name).loaded}
     if not links:
         return parts
-    told = [p for p in parts if p.size >= 0 and _read_steps(p) != _NO_STEPS]
-    of = {(p.run, p.size, p.mtime_ns): _read_steps(p) for p in told}
+    targets = [p for p in parts if p.size >= 0 and _read_steps(p) != _NO_STEPS]
+    steps = {(p.run, p.size, p.mtime_ns): _read_steps(p) for p in targets}
     lost = {p for p in parts if (p.layout, p.piece) in links and not p.home and _read_steps(p) == _NO_STEPS}
-    return [_take_steps(p, of.get((p.run, p.size, p.mtime_ns))) if p in lost else p for p in parts]
+    return [_take_steps(p, steps.get((p.run, p.size, p.mtime_ns))) if p in lost else p for p in parts]

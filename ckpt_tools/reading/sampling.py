@@ -43,11 +43,9 @@ class Asked:
     def __init__(self, share: Share | None, max_duration: float | None, level: Level) -> None:
         if level is not Level.CONTENT:
             what = "--budget" if share is None else f"--sample {share.text}"
-            raise UsageError(
-                f"{what} is about reading contents, and level {level}"
-                f" {'reads none' if level < Level.CONTENT else 'needs all of them'}",
-                "add --level content, or leave it out",
-            )
+            need = "reads none" if level < Level.CONTENT else "needs all of them"
+            why = f"{what} is about reading contents, and level {level} {need}"
+            raise UsageError(why, "add --level content, or leave it out")
         self.share, self.max_duration, self.stopped = share, max_duration, False
         self._ends = None if max_duration is None else time.monotonic() + max_duration
         self._left = share.size if share else None
@@ -97,7 +95,7 @@ class Asked:
         )
 
     def why_nothing(self) -> str:
-        """Return what to tell the user if the time did not suffice for any file; else ""."""
+        """Return a text for the user if the time did not suffice for any file; else ""."""
         if not self.stopped or any(f.done for f in self.files):
             return ""
         return "--budget ran out before any file had been read to its end: give more time"
@@ -123,7 +121,7 @@ class Sampling:
             if f.home in wanted and not self.reader.spent:
                 self._check(f)
             else:
-                self._look(f, Level.STRUCTURE)
+                self._read_file(f, Level.STRUCTURE)
             if not f.done:
                 self.reader.partial.add(f.request.path)
         self.asked.stopped = self.asked.stopped or not all(f.done for f in picked)
@@ -138,14 +136,14 @@ class Sampling:
             f = File(r, xxhash.xxh3_64_intdigest(os.fsencode(os.path.relpath(r.path, base))))
             files.append(f)
             for question in (_QUESTION, self.reader.question(r.expect, s.indexes.sources_digest(r.path))):
-                if known := recall(self.cache, r.path, question, Level.CONTENT, ever=True):
-                    entry = known[0]
+                if recalled := recall(self.cache, r.path, question, Level.CONTENT, ever=True):
+                    entry = recalled[0]
                     checked = int(entry.data or 0) if question is _QUESTION else entry.seen_ns
                     f.checked, f.tried = max(f.checked, checked), max(f.tried, entry.seen_ns)
                     f.damaged = f.damaged or entry.bad
         return files
 
-    def _look(self, f: File, level: Level) -> Seen:
+    def _read_file(self, f: File, level: Level) -> Seen:
         """Read a file, and prefetch the result as the report on its contents, whatever its level."""
         began, path = time.time_ns(), f.request.path
         report, anatomy = self.reader.read(path, level, f.request.expect, f.request.claims)
@@ -155,21 +153,21 @@ class Sampling:
         return seen
 
     def _check(self, f: File) -> None:
-        """Read a file's contents, and keep when. A file that had all the time there was counts as tried."""
+        """Read a file's contents, and store when. A file that took all the time there was counts as tried."""
         began = time.time_ns()
         if not self.begun:
             self.begun, f.tried = True, self.now_ns
             with suppress(OSError):  # what is wrong with it is said when it is read
-                self._keep(f, Identity.of(status(f.request.path)), began)
-        seen = self._look(f, Level.CONTENT)
+                self._store(f, Identity.of(status(f.request.path)), began)
+        seen = self._read_file(f, Level.CONTENT)
         f.done, f.damaged = not self.reader.stopped, seen.report.verdict is Verdict.BROKEN
         if f.done:
             f.checked = f.tried = self.now_ns
         if f.done or f.damaged:
-            self._keep(f, seen.identity, began)
+            self._store(f, seen.identity, began)
 
-    def _keep(self, f: File, identity: Identity | None, began: int) -> None:
-        """Keep a file's times for later runs, if it is still the file that was read."""
+    def _store(self, f: File, identity: Identity | None, began: int) -> None:
+        """Put a file's times into the cache, if nobody has written to it since ``began`` (ns)."""
         if self.cache is not None and identity is not None and identity.settled(began):
             data = b"" if f.damaged else str(f.checked).encode()
             # if it is damaged, this replaces what an earlier run said of it

@@ -37,14 +37,14 @@ def not_seen(s: Session) -> list[Finding]:
 
 
 def as_finding(row: Unseen, root: str) -> Finding:
-    """Return a row as a finding; on a file system's own entries only a note."""
+    """Return a finding on what was not seen: an ``unreadable``, a note if it belongs to a file system."""
     severity = Severity.NOTE if _is_of_system(row.path, root) else None
     return finding("unreadable", row.why, path=row.path, severity=severity)
 
 
 def unread_files(s: Session) -> Iterator[Finding]:
     """Yield findings on parts that could not be read as deeply as their names need."""
-    yield from (finding("unreadable", why.message, path=p.path) for p, why in _unread_parts(s))
+    yield from (finding("unreadable", f.message, path=p.path) for p, f in _list_unread_parts(s))
 
 
 def missed(s: Session, told: Collection[str]) -> Iterator[Finding]:
@@ -59,11 +59,12 @@ def _map_unknown(s: Session) -> dict[str, Report]:
     return {path: report for path, report in s.reports.items() if report.verdict is Verdict.UNKNOWN}
 
 
-def _unread_parts(s: Session) -> Iterator[tuple[Part, Finding]]:
+def _list_unread_parts(s: Session) -> Iterator[tuple[Part, Finding]]:
+    """Yield the parts that could not be read, each with the finding that says why."""
     unknown = _map_unknown(s)
     for p in s.parts:  # there may be a million, most of which were not read
-        if (p.findings or (unknown and p.path in unknown)) and (why := why_unseen(p, s)) is not None:
-            yield p, why
+        if (p.findings or (unknown and p.path in unknown)) and (f := why_unseen(p, s)) is not None:
+            yield p, f
 
 
 def why_unseen(p: Part, s: Session) -> Finding | None:
@@ -82,7 +83,7 @@ def weigh(s: Session, answer: Answer) -> tuple[list[Unseen], list[Finding]]:
     pieces = ((p.home, s.layouts.piece_of(p)) for p in parts)
     homes = {home for home, piece in pieces if piece.home and not piece.content.step}  # named by their steps
     for row in _list_unseen(s, answer, chosen):
-        if _is_of_system(row.path, s.root) or _may_be_passed(row, answer, homes, s.root):
+        if _is_of_system(row.path, s.root) or _may_ignore(row, answer, homes, s.root):
             warnings.append(as_finding(row, s.root))
         else:
             blocking.append(row)
@@ -120,19 +121,19 @@ def _list_others(s: Session) -> Iterator[Unseen]:
 
 def _list_parts(s: Session, answer: Answer, chosen: Collection[str]) -> Iterator[Unseen]:
     """Yield parts of checkpoints that could have been chosen, but not of the choice or of certain losers."""
-    if not (rows := list(_unread_parts(s))):
+    if not (unread_parts := list(_list_unread_parts(s))):
         return
-    mine = None
+    finished = None
     if answer.candidates is not None:
-        mine = {p.path for c in answer.candidates if not c.unfinished for p in c.parts}
+        finished = {p.path for c in answer.candidates if not c.unfinished for p in c.parts}
     decided = {*chosen, *_find_decided(s, answer)}
-    for p, why in rows:
-        if p.path not in decided and (mine is None or p.path in mine):
-            yield Unseen(p.path, why.message, p.step, p.mtime_ns or None)
+    for p, f in unread_parts:
+        if p.path not in decided and (finished is None or p.path in finished):
+            yield Unseen(p.path, f.message, p.step, p.mtime_ns or None)
 
 
 def _find_decided(s: Session, answer: Answer) -> Iterator[str]:
-    """Yield parts of rejected checkpoints, unless content alone tells their checkpoint, or ``skip``."""
+    """Return the paths of rejected checkpoints' parts, unless only content tells their step, or ``skip``."""
     lost = () if answer.skip and answer.chosen is None else answer.rejected
     return (p.path for c in lost for p in c.parts if not s.layouts.piece_of(p).content.step)
 
@@ -141,7 +142,7 @@ def _is_of_system(path: str, root: str) -> bool:
     return any(_SYSTEM.fullmatch(name) for name in path[len(root) :].split("/"))
 
 
-def _may_be_passed(row: Unseen, answer: Answer, homes: Collection[str], root: str) -> bool:
+def _may_ignore(row: Unseen, answer: Answer, homes: Collection[str], root: str) -> bool:
     """Return True if the choice stands without a file that was not seen: its step and its time are older."""
     chosen = answer.chosen
     if chosen is None:
@@ -153,26 +154,26 @@ def _may_be_passed(row: Unseen, answer: Answer, homes: Collection[str], root: st
         return False
     if step >= chosen.step or row.mtime_ns >= chosen.mtime_ns:
         return False
-    of_run = any(row.path.startswith(f"{p.base.rstrip('/')}/") for p in chosen.parts)
-    return answer.run_named or row.step is not None or of_run
+    is_in_run = any(row.path.startswith(f"{p.base.rstrip('/')}/") for p in chosen.parts)
+    return answer.run_named or row.step is not None or is_in_run
 
 
 def _find_step(path: str, chosen: Checkpoint, homes: Collection[str], root: str) -> tuple[int | None, bool]:
-    """Return the step in a path, as the choice's own directory of a like name has it; and if files of the
-    choice lie in a directory of a like name, so that the path may hold some as well: ``ckpt_0`` beside
-    ``ckpt_1``.
+    """Return (step, True if the path itself is like one of the choice's directories). Directories are alike
+    if their names differ in numbers alone, as ``ckpt_0`` and ``ckpt_1``. The step is the number in the place
+    of the choice's step, None if no such directory is among ``homes``.
     """
-    own = path
+    whole = path
     while len(path) > len(root):
         above, name = os.path.split(path)
-        there = (p.path.removeprefix(f"{above}/") for p in chosen.parts if p.path.startswith(f"{above}/"))
-        inside = {below.partition("/")[0] for below in there if "/" in below}
-        alike = [beside for beside in inside if _NUMBER.sub("#", beside) == _NUMBER.sub("#", name)]
+        below = (p.path.removeprefix(f"{above}/") for p in chosen.parts if p.path.startswith(f"{above}/"))
+        directories = {inner.partition("/")[0] for inner in below if "/" in inner}
+        alike = [other for other in directories if _NUMBER.sub("#", other) == _NUMBER.sub("#", name)]
         if len(alike) == 1 and f"{above}/{alike[0]}" in homes:
             numbers = zip(_NUMBER.findall(alike[0]), _NUMBER.findall(name), strict=True)
-            steps = [int(mine) for its, mine in numbers if int(its) == chosen.step]
-            return steps[0] if len(steps) == 1 else None, path == own
+            steps = [int(own) for chosen_number, own in numbers if int(chosen_number) == chosen.step]
+            return steps[0] if len(steps) == 1 else None, path == whole
         if alike:
-            return None, path == own
+            return None, path == whole
         path = above
     return None, False
