@@ -38,12 +38,12 @@ def render(result: Verification, view: View = PLAIN) -> str:
     return page.done()
 
 
-def render_part(files: Sequence[FileReport], of: int, root: str, view: View) -> str:
-    """Return the page of an interrupted verification: ``files`` were verified, of ``of`` in all."""
+def render_part(files: Sequence[FileReport], total: int, root: str, view: View) -> str:
+    """Return the page of an interrupted verification: ``files`` were verified, of ``total`` in all."""
     page = Page(view)
     reports = [entry.report for entry in files]
     bad = [r for r in reports if r.verdict is not Verdict.OK]
-    seen = f"{len(reports):,} of {plural(of, 'file')} were looked at"
+    seen = f"{len(reports):,} of {plural(total, 'file')} were looked at"
     text = f"interrupted: {seen}, {len(bad):,} of them not ok; nothing is known of the others"
     page.text(text, STYLE["unknown"])
     listed = _list_files(page, reports, root)

@@ -126,7 +126,7 @@ def _read_state(p: Part, s: Session, *, opens: bool) -> State:
 
 
 def _place_file(f: State, save: _Save, step: int | None, epoch: int | None) -> Part:
-    """Return a file's part with the piece that its content is, and the numbers of its save."""
+    """Return a file's part with the piece and role that its content tells, and its save's step and epoch."""
     loop = loop_of(f.part)
     rolling = loop.rolling or loop is not save.loop
     weights = all(o.holds is not None and o.holds.weights for o in save.files)

@@ -54,14 +54,14 @@ def _find_pieces(s: Session, parts: Parts, wanted: Callable[[Piece], object]) ->
 
 def _place_ambiguous(s: Session, parts: Parts) -> Parts:
     """Return the parts with a place for each ambiguous name, by content or by neighbours; others are bare."""
-    silent = _find_pieces(s, parts, lambda piece: piece.content.step)
-    if not silent and not _find_pieces(s, parts, lambda piece: piece.claim is Claim.WEAK):
+    by_content = _find_pieces(s, parts, lambda piece: piece.content.step)
+    if not by_content and not _find_pieces(s, parts, lambda piece: piece.claim is Claim.WEAK):
         return parts
-    prefetch(s, [p for p in parts if (p.layout, p.piece) in silent], Level.STRUCTURE)
+    prefetch(s, [p for p in parts if (p.layout, p.piece) in by_content], Level.STRUCTURE)
     placed, doubtful = Parts(), Parts()
     for p in parts:
         piece = s.layouts.piece_of(p)
-        report = s.report(p, Level.STRUCTURE) if (p.layout, p.piece) in silent and p.size >= 0 else None
+        report = s.report(p, Level.STRUCTURE) if (p.layout, p.piece) in by_content and p.size >= 0 else None
         if report is None or piece.claim is not Claim.WEAK:
             placed.append(p)
         elif report.format is None or _is_damaged(piece, report):
@@ -169,6 +169,7 @@ def _join_rolling(s: Session, parts: Parts) -> Parts:
 
 
 def _is_rolling(s: Session, p: Part) -> bool:
+    """Return True if a file that each save may write over has no directory and no numbers of a save."""
     return not (p.home or _is_numbered(p) or s.layouts.of(p).is_last_resort)
 
 
@@ -277,18 +278,18 @@ def _is_sound(report: Report) -> bool:
 
 
 def _add_steps(s: Session, parts: Parts) -> Parts:
-    """Return the parts with the steps in their content; the files of one save's directory have one step."""
-    silent = _find_pieces(s, parts, lambda piece: piece.content.step)
+    """Return the parts with the steps in their content; all files of one save's directory get the same."""
+    by_content = _find_pieces(s, parts, lambda piece: piece.content.step)
     found = dict[str, Steps]()  # by directory or path; maybe one shard of a set alone has the steps
     for p in parts:
-        is_silent = (p.layout, p.piece) in silent and not _is_settled(p)
-        if is_silent and (report := s.reports.get(p.path)):
+        needs_content = (p.layout, p.piece) in by_content and not _is_settled(p)
+        if needs_content and (report := s.reports.get(p.path)):
             steps = s.layouts.of(p).steps(p, report.metadata)
             if steps != _NO_STEPS or (p.home or p.path) not in found:
                 found[p.home or p.path] = steps
     if found:
         parts = [p if _is_settled(p) else _take_steps(p, found.get(p.home or p.path)) for p in parts]
-    return _add_steps_behind_links(s, parts, silent)
+    return _add_steps_behind_links(s, parts, by_content)
 
 
 def _is_settled(p: Part) -> bool:
@@ -304,9 +305,9 @@ def _take_steps(p: Part, steps: Steps | None) -> Part:
     return p if steps is None else p._replace(step=steps[0], epoch=steps[1], step_in_epoch=steps[2])
 
 
-def _add_steps_behind_links(s: Session, parts: Parts, silent: set[tuple[str, str]]) -> Parts:
+def _add_steps_behind_links(s: Session, parts: Parts, by_content: set[tuple[str, str]]) -> Parts:
     """Return the parts; a link that nobody loads gets the step of its run's file of its size and time."""
-    links = {(layout, name) for layout, name in silent if not s.layouts[layout].piece(name).loaded}
+    links = {(layout, name) for layout, name in by_content if not s.layouts[layout].piece(name).loaded}
     if not links:
         return parts
     targets = [p for p in parts if p.size >= 0 and _read_steps(p) != _NO_STEPS]

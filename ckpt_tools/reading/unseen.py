@@ -96,9 +96,9 @@ def _list_unseen(s: Session, answer: Answer, chosen: Collection[str]) -> Iterato
     yield from s.unplaced
     # also indexes of rejected checkpoints, which may be rejected for lack of the files in them
     yield from (Unseen(path, why) for path, why in s.indexes.unseen.items())
-    beside = s.unread if answer.chosen else {**s.unread, **unread(s.found.trackers.values())}
-    parts = {p.path: p for p in s.parts if p.path in beside} if beside else {}
-    for path, why in beside.items():  # trackers, and files that others were to be compared with
+    reasons = s.unread if answer.chosen else {**s.unread, **unread(s.found.trackers.values())}
+    parts = {p.path: p for p in s.parts if p.path in reasons} if reasons else {}
+    for path, why in reasons.items():  # trackers, and files that others were to be compared with
         p = parts.get(path)
         if p is None:
             yield Unseen(path, why)
@@ -123,12 +123,10 @@ def _list_parts(s: Session, answer: Answer, chosen: Collection[str]) -> Iterator
     """Yield parts of checkpoints that could have been chosen, but not of the choice or of certain losers."""
     if not (unread_parts := list(_list_unread_parts(s))):
         return
-    finished = None
-    if answer.candidates is not None:
-        finished = {p.path for c in answer.candidates if not c.unfinished for p in c.parts}
+    finished = {p.path for c in answer.candidates or () if not c.unfinished for p in c.parts}
     decided = {*chosen, *_find_decided(s, answer)}
     for p, f in unread_parts:
-        if p.path not in decided and (finished is None or p.path in finished):
+        if p.path not in decided and (answer.candidates is None or p.path in finished):
             yield Unseen(p.path, f.message, p.step, p.mtime_ns or None)
 
 

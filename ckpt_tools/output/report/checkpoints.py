@@ -41,11 +41,11 @@ class Table(Struct, frozen=True):
     by_file: Mapping[str, int]
     by_path: Mapping[str, int]
 
-    def of(self, checkpoint: Checkpoint | None) -> int | None:
+    def find(self, checkpoint: Checkpoint | None) -> int | None:
         """Return the index of a checkpoint; None if it is not listed."""
         return None if checkpoint is None else self.by_key.get(checkpoint.key)
 
-    def at(self, path: str) -> int | None:
+    def find_by_path(self, path: str) -> int | None:
         """Return the index of the only checkpoint with this file or path; None if there is no such one."""
         found = self.by_file.get(path)
         return found if found is not None else self.by_path.get(path)
@@ -110,20 +110,21 @@ def _group_files(files: Iterable[FileReport]) -> list[Checkpoint]:
     ]
 
 
-def objects(given: Gathered, of: Table) -> list[Object]:
-    files = given.verification.files if given.verification else ()
-    inside: list[list[FileReport]] = [[] for _ in of.rows]
-    for entry in files:
-        if (at := of.by_file.get(entry.report.path)) is not None:
-            inside[at].append(entry)
-    beside: list[list[Finding]] = [[] for _ in of.rows]
-    for f in given.verification.findings if given.verification else ():
-        if (at := of.at(f.path)) is not None:
-            beside[at].append(f)
+def objects(given: Gathered, table: Table) -> list[Object]:
+    """Return the JSON object of each checkpoint of the table, with what was found in it and in its files."""
+    v = given.verification
+    files: list[list[FileReport]] = [[] for _ in table.rows]
+    for entry in v.files if v else ():
+        if (i := table.by_file.get(entry.report.path)) is not None:
+            files[i].append(entry)
+    findings: list[list[Finding]] = [[] for _ in table.rows]
+    for f in v.findings if v else ():
+        if (i := table.find_by_path(f.path)) is not None:
+            findings[i].append(f)
     expected = {(_index(given.roots, s.root), run): n for s in given.scans for run, n in s.expected.items()}
     return [
-        _describe(row, inside[i], tuple(beside[i]), expected.get((row.root, row.checkpoint.run)))
-        for i, row in enumerate(of.rows)
+        _describe(row, files[i], tuple(findings[i]), expected.get((row.root, row.checkpoint.run)))
+        for i, row in enumerate(table.rows)
     ]
 
 
@@ -149,7 +150,7 @@ def _describe(
         "verdict": str(_judge(row, files, beside)),
         "coverage": round(covered / size, 6) if size else None,
         "outcome": row.outcome or None,
-        **list_first(list_causes((*row.lost, *beside, *inside))),
+        **limit(list_causes((*row.lost, *beside, *inside))),
     }
 
 
@@ -169,7 +170,7 @@ def _judge(row: Row, files: Sequence[FileReport], beside: tuple[Finding, ...]) -
     return verdict
 
 
-def list_first(found: Sequence[Finding], *, across: bool = True) -> Object:
+def limit(found: Sequence[Finding], *, across: bool = True) -> Object:
     """Return the first REASONS findings and how many more there are; ``across`` adds the path of each."""
     listed = [finding(f, across=across) for f in found[:REASONS]]
     return {"findings": listed, "findings_omitted": max(0, len(found) - REASONS)}

@@ -39,7 +39,7 @@ LOST = 50
 
 
 def document(given: Gathered) -> Object:
-    of, v = rows_of.table(given), given.verification
+    table, v = rows_of.table(given), given.verification
     files = v.files if v else ()
     entries: Sequence[FileReport] = files
     if len(files) > FILES:
@@ -57,18 +57,18 @@ def document(given: Gathered) -> Object:
         "exit_code": given.exit_code,
         "next": overall(given).shown,
         "summary": fields(v.summary, *counts, "below_level", "unrecognised") if v else None,
-        "starts": [_describe_start(start, of) for start in given.starts],
+        "starts": [_describe_start(start, table) for start in given.starts],
         "starts_omitted": given.runs_omitted,
-        "checkpoints": rows_of.objects(given, of),
-        "checkpoints_omitted": of.omitted,
-        "timeline": timeline(of.rows),
-        "trackers": [_describe_tracker(t, given, of) for scan in given.scans for t in scan.trackers],
+        "checkpoints": rows_of.objects(given, table),
+        "checkpoints_omitted": table.omitted,
+        "timeline": timeline(table.rows),
+        "trackers": [_describe_tracker(t, given, table) for scan in given.scans for t in scan.trackers],
         "coverage": _add_coverage(files),
         "codes": _count_codes(given),
-        "findings": _list_findings(given, of, at),
+        "findings": _list_findings(given, table, at),
         "damage": [_map_bytes(entries[i].report, i, given) for i in find_damaged(entries)],
         "tensors": _list_tensors(entries),
-        "files": _list_files(entries, of),
+        "files": _list_files(entries, table),
         "files_omitted": len(files) - len(entries),
     }
 
@@ -101,14 +101,14 @@ def timeline(rows: Sequence[Row]) -> Object:
     return {"rollbacks": back, "gaps": gaps}
 
 
-def _describe_start(start: Start, of: Table) -> Object:
+def _describe_start(start: Start, table: Table) -> Object:
     error, plan = start.error, start.plan or LoadPlan(start.root, None, Resume(None))
     rejected = plan.rejected[:LOST]
     return {
         "root": start.root,
         "run": start.run,
         **advise_start(start).shown,
-        "checkpoint": of.of(plan.checkpoint),
+        "checkpoint": table.find(plan.checkpoint),
         "resume_step": plan.resume_step,
         "state": plan.state or None,
         "path": plan.resume.path,
@@ -116,27 +116,27 @@ def _describe_start(start: Start, of: Table) -> Object:
         "world_size": plan.world_size,
         "ranks": len(plan.by_rank),
         "rollback": rollback(plan.rollback) if plan.rollback else None,
-        "rejected": [{"checkpoint": of.of(r.checkpoint), **rows_of.list_first(r.findings)} for r in rejected],
+        "rejected": [{"checkpoint": table.find(r.checkpoint), **rows_of.limit(r.findings)} for r in rejected],
         "rejected_omitted": max(0, len(plan.rejected) - LOST),
-        "ahead": [i for c in plan.ahead if (i := of.of(c)) is not None][:LOST],
+        "ahead": [i for c in plan.ahead if (i := table.find(c)) is not None][:LOST],
         "warnings": list_findings(plan.warnings[:LOST]),
         "substituted": sum(f.substituted for rank, f in plan.loads if rank is not None),
         "error": None if error is None else {"message": str(error), "exit_code": error.exit_code},
     }
 
 
-def _describe_tracker(t: Tracker, given: Gathered, of: Table) -> Object:
+def _describe_tracker(t: Tracker, given: Gathered, table: Table) -> Object:
     v = given.verification
     wrong = [f for f in (v.findings if v else ()) if f.path == t.path]
     findings = list_findings(wrong[: rows_of.REASONS])
-    return {"path": t.path, "says": t.says, "checkpoint": of.of(t.names), "findings": findings}
+    return {"path": t.path, "says": t.says, "checkpoint": table.find(t.names), "findings": findings}
 
 
-def _list_files(entries: Sequence[FileReport], of: Table) -> Object:
+def _list_files(entries: Sequence[FileReport], table: Table) -> Object:
     reports, parts = [entry.report for entry in entries], [entry.part for entry in entries]
     return {
         "path": [r.path for r in reports],
-        "checkpoint": [of.by_file.get(r.path) for r in reports],
+        "checkpoint": [table.by_file.get(r.path) for r in reports],
         "rank": [p.rank if p else None for p in parts],
         "place": [" ".join(f"{axis} {n}" for axis, n in p.coords) if p else "" for p in parts],
         "role": [p.role if p else "" for p in parts],
@@ -204,12 +204,12 @@ def _count_codes(given: Gathered) -> list[Object]:
     ]
 
 
-def _list_findings(given: Gathered, of: Table, at: Mapping[str, int]) -> list[Object]:
+def _list_findings(given: Gathered, table: Table, at: Mapping[str, int]) -> list[Object]:
     """Return the worst FINDINGS findings with their file and checkpoint; notes change no verdict."""
     worse = ((path, f) for path, f in _every_finding(given) if f.severity is not Severity.NOTE)
     order = sorted(worse, key=lambda item: -item[1].severity)
     return [
-        {**finding(f), "path": path, "file": at.get(path), "checkpoint": of.at(path)}
+        {**finding(f), "path": path, "file": at.get(path), "checkpoint": table.find_by_path(path)}
         for path, f in order[:FINDINGS]
     ]
 
@@ -221,7 +221,7 @@ def _map_bytes(report: Report, index: int, given: Gathered) -> Object:
         "size": report.size,
         "regions": [[r.offset, r.length, r.what, str(r.guard)] for r in _join_regions(regions, report.size)],
         "regions_omitted": max(0, len(regions) - REGIONS),
-        **rows_of.list_first(_sort(report.findings), across=False),
+        **rows_of.limit(_sort(report.findings), across=False),
     }
 
 
