@@ -64,8 +64,8 @@ def _measure_run(command: str, view: View, code: int) -> Iterator[Gauge]:
 
 def _measure_files(v: Verification, view: View) -> Iterator[Gauge]:
     s = v.summary
-    nothing = not v.files and worst(v.findings) is not Verdict.BROKEN and not blind(v.findings)
-    yield from _measure_run("verify", view, NoCheckpoint.exit_code if nothing else 0)
+    is_empty = not v.files and worst(v.findings) is not Verdict.BROKEN and not blind(v.findings)
+    yield from _measure_run("verify", view, NoCheckpoint.exit_code if is_empty else 0)
     states: list[Sample] = [({"verdict": str(word)}, int(word is v.verdict)) for word in Verdict]
     yield "ckpt_verify_verdict", "1 for the verdict over everything.", states
     counts: list[Sample] = [({"verdict": w}, n) for w, n in s.verdicts.items()]

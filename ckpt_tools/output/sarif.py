@@ -53,7 +53,7 @@ def _describe_rule(code: str) -> Object:
 
 
 def _describe_run(seen: Observed, left_out: int) -> Object:
-    """Return the invocation: if there was an answer, the answer or error, how many findings are left out."""
+    """Return the invocation: the answer, or the error and its exit code; and how many results it lacks."""
     notes = [_note("note", f"{seen.title}: {seen.sentence}")]
     if left_out:
         notes.append(_note("warning", f"{left_out:,} more findings are left out: --json has all"))
