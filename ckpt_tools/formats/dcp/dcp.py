@@ -176,9 +176,8 @@ def _is_path(value: Any) -> bool:
 
 def _is_id(value: Any) -> bool:
     """Return whether a value may be ``save_id`` or ``load_id``: a text as long as a UUID must be a UUID."""
-    if value is None:
-        return True
-    return type(value) is str and (len(value) != 36 or _UUID.fullmatch(value) is not None)
+    is_text = type(value) is str
+    return value is None or (is_text and (len(value) != 36 or _UUID.fullmatch(value) is not None))
 
 
 def _explain(
@@ -269,8 +268,7 @@ def _claim_files(
     for s in segments:
         dtype, sizes = ("", ()) if s.offsets is None else chunks.get((s.fqn, s.offsets), (None, ()))
         if dtype is not None:
-            piece = data_files.Piece(s.start, s.length, s.fqn, dtype, sizes, s.transforms)
-            by_path[s.path].append(piece)
+            by_path[s.path].append(data_files.Piece(s.start, s.length, s.fqn, dtype, sizes, s.transforms))
     for path, pieces in by_path.items():
         clash = data_files.find_clash(pieces)
         if clash:

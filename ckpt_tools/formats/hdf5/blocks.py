@@ -26,8 +26,9 @@ MAX_BLOCKS = 4_000_000
 """Most structures and chunks of one file."""
 
 
-def bad(why: str, at: int) -> Damage:
-    return Damage("bad-header", why[:500], at)
+def make_damage(reason: str, at: int) -> Damage:
+    """Return the Damage bad-header at byte ``at``, with at most 500 characters of the reason."""
+    return Damage("bad-header", reason[:500], at)
 
 
 class Span(NamedTuple):
@@ -39,30 +40,32 @@ class Span(NamedTuple):
 
 
 class Fields:
-    """One structure's bytes, read number by number from ``at`` on. Raises Damage where the structure ends."""
+    """One structure's bytes, which begin at ``file_at`` of the file, read number by number from ``at`` on."""
 
     def __init__(self, data: bytes, at: int, what: str, start: int = 0) -> None:
         self.data, self.file_at, self.what, self.at = data, at, what, start
 
     def take(self, length: int) -> bytes:
+        """Return the next ``length`` bytes. Raise Damage where the structure ends."""
         start, self.at = self.at, self.at + length
         if self.at > len(self.data):
-            raise bad(f"{self.what} has {len(self.data)} bytes, where more belong", self.file_at)
+            raise make_damage(f"{self.what} has {len(self.data)} bytes, where more belong", self.file_at)
         return self.data[start : self.at]
 
     def number(self, length: int) -> int:
+        """Return the next unsigned little-endian number, which has ``length`` bytes."""
         return int.from_bytes(self.take(length), "little")
 
     def numbers(self, *lengths: int) -> list[int]:
         return [self.number(n) for n in lengths]
 
-    def wrong(self, why: str) -> Damage:
-        return bad(f"{self.what}: {why}", self.file_at)
+    def make_damage(self, reason: str) -> Damage:
+        return make_damage(f"{self.what}: {reason}", self.file_at)
 
     def expect(self, expected: int, what: str, length: int = 1) -> None:
         """Raise Damage unless the next number is ``expected``."""
         if (number := self.number(length)) != expected:
-            raise self.wrong(f"{what} {number} where {expected} belongs")
+            raise self.make_damage(f"{what} {number} where {expected} belongs")
 
 
 class Blocks:
@@ -71,24 +74,24 @@ class Blocks:
     def __init__(self, source: Source, anatomy: Anatomy, end: int) -> None:
         self.source, self.anatomy, self.end = source, anatomy, end
         self.spans: list[Span] = []
-        self._left = end
+        self._bytes_left = end
 
     def add_span(self, address: int, length: int, what: str) -> None:
         """Record where a structure or chunk lies. Raise Damage if that is outside of the file or too much."""
         if address < 0 or address + length > self.end:
             why = f"{what} lies at {address} to {address + length}, where the file has {self.end} bytes"
-            raise bad(why, min(address, self.end))
-        self._left -= length
-        if self._left < 0:
+            raise make_damage(why, min(address, self.end))
+        self._bytes_left -= length
+        if self._bytes_left < 0:
             why = f"{what}, {length} bytes at {address}: the parts of the file lie on each other"
-            raise bad(why, address)
+            raise make_damage(why, address)
         if len(self.spans) >= MAX_BLOCKS:
             raise Damage("too-complex", f"more than {MAX_BLOCKS} structures and chunks", address)
         self.spans.append(Span(address, address + length, what))
 
     def read(self, address: int, length: int, what: str, signature: bytes = b"") -> Fields:
         """Return a structure without a checksum, from the byte behind its signature on. Raise Damage."""
-        data = self._get(address, length, what, signature)
+        data = self._read_fields(address, length, what, signature)
         self.anatomy.explain(address, len(signature), f"signature of {what}")
         rest = length - len(signature)
         self.anatomy.explain(address + len(signature), rest, what, Guard.UNPROTECTED)
@@ -98,7 +101,7 @@ class Blocks:
         self, address: int, length: int, what: str, signature: bytes = b"", *, room: int = 0
     ) -> Fields:
         """Return a structure whose last four bytes are its checksum; ``room`` unused bytes follow it."""
-        data = self._get(address, length, what, signature, room)
+        data = self._read_fields(address, length, what, signature, room)
         self.add_sum(what, data.data[-4:], (Extent(address, length - 4),), address + length - 4)
         self.anatomy.explain(address + length, room, f"unused bytes of {what}", Guard.UNPROTECTED)
         return data
@@ -110,7 +113,7 @@ class Blocks:
         self.anatomy.sums.append(Sum(f"lookup3 of {what}", stored, pieces, offset, hash=make_hash))
         self.anatomy.explain(offset, 4, f"lookup3 of {what}")
 
-    def _get(self, address: int, length: int, what: str, signature: bytes, room: int = 0) -> Fields:
+    def _read_fields(self, address: int, length: int, what: str, signature: bytes, room: int = 0) -> Fields:
         """Read a structure, and record its span. Raise Damage if it is too long or lacks the signature."""
         self.add_span(address, length + room, what)
         if length > MOST:
@@ -118,15 +121,15 @@ class Blocks:
         data = self.source.read(address, length)
         if not data.startswith(signature):
             why = f"{what} belongs at byte {address}, but its signature {signature!r} is not there"
-            raise bad(why, address)
+            raise make_damage(why, address)
         return Fields(data, address, what, len(signature))
 
-    def finish(self) -> None:
+    def explain_gaps(self) -> None:
         """Explain the bytes between the recorded spans. Raise Damage if two spans overlap."""
         at, last = 0, "the file's beginning"
         for start, stop, what in [*sorted(self.spans), Span(self.end, self.end, "")]:
             if start < at:
-                raise bad(f"{what}, at {start} to {stop}, lies on {last}, which ends at {at}", start)
+                raise make_damage(f"{what}, at {start} to {stop}, lies on {last}, which ends at {at}", start)
             self.anatomy.explain(at, start - at, "free space, or what is not read", Guard.UNPROTECTED)
             if stop > start:
                 at, last = stop, what
@@ -141,10 +144,10 @@ class Lookup3:
     def __init__(self, length: int) -> None:
         start = (0xDEADBEEF + length) & _MASK
         self._abc = (start, start, start)
-        self._rest = b""
+        self._pending = b""
 
     def update(self, data: memoryview | bytes, /) -> None:
-        data = self._rest + bytes(data)
+        data = self._pending + bytes(data)
         mixed = (len(data) - 1) // 12 * 12 if data else 0
         m, (a, b, c) = _MASK, self._abc
         for x, y, z in struct.iter_unpack("<III", data[:mixed]):
@@ -162,14 +165,14 @@ class Lookup3:
             c = ((c - b) & m) ^ (b << 4 & m | b >> 28)
             b = (b + a) & m
         self._abc = a, b, c
-        self._rest = data[mixed:]
+        self._pending = data[mixed:]
 
     def digest(self) -> bytes:
         m = _MASK
         a, b, c = self._abc
         last = c
-        if self._rest:
-            x, y, z = struct.unpack("<III", self._rest.ljust(12, b"\0"))
+        if self._pending:
+            x, y, z = struct.unpack("<III", self._pending.ljust(12, b"\0"))
             a, b, c = (a + x) & m, (b + y) & m, (c + z) & m
             for k in (14, 11, 25, 16, 4, 14, 24):  # each step mixes b into c and moves on
                 c = ((c ^ b) - (b << k & m | b >> (32 - k))) & m
@@ -190,13 +193,13 @@ class Fletcher32:
 
     def __init__(self) -> None:
         self._first = self._second = 0
-        self._rest = b""
+        self._pending = b""
 
     def update(self, data: memoryview | bytes, /) -> None:
-        if self._rest or len(data) % 2:
-            data = self._rest + bytes(data)
+        if self._pending or len(data) % 2:
+            data = self._pending + bytes(data)
             even = len(data) & ~1
-            data, self._rest = data[:even], data[even:]
+            data, self._pending = data[:even], data[even:]
         words = array("H", bytes(data))
         if sys.byteorder == "little":
             words.byteswap()
@@ -204,7 +207,7 @@ class Fletcher32:
         self._first += sum(words)
 
     def digest(self) -> bytes:
-        if self._rest:
+        if self._pending:
             self.update(b"\0")
         first, second = ((s - 1) % 65535 + 1 if s else 0 for s in (self._first, self._second))
         return (second << 16 | first).to_bytes(4, "little")
@@ -227,7 +230,7 @@ class Ranks(NamedTuple):
 
 
 class Superblock(NamedTuple):
-    """The superblock; ``cached`` is the place of the root group's tree and heap by the root group's entry."""
+    """The superblock; ``scratch_pad`` has the addresses of the root group's tree and heap, or is empty."""
 
     version: int
     size: int
@@ -235,8 +238,8 @@ class Superblock(NamedTuple):
     root: int
     extension: int
     ranks: Ranks
-    cached: bytes = b""
-    open_for: int = 0
+    scratch_pad: bytes = b""
+    open_flags: int = 0
     """Flags that a writer sets when it opens the file, and clears when it closes the file."""
 
 
@@ -255,7 +258,8 @@ class Header(NamedTuple):
     messages: tuple[Message, ...]
     links: int
 
-    def first(self, kind: int) -> Message | None:
+    def find(self, kind: int) -> Message | None:
+        """Return the first message of a type, None if there is none."""
         return next((m for m in self.messages if m.type == kind), None)
 
 
@@ -273,7 +277,8 @@ def read_superblock(source: Source, anatomy: Anatomy) -> Superblock:
     if version >= 2:
         anatomy.explain(0, size, "superblock, under its own checksum")
         (root,) = struct.unpack_from("<Q", head, start + 24)
-        return Superblock(version, size, end, root, second, Ranks(), open_for=head[11] if version == 3 else 0)
+        flags = head[11] if version == 3 else 0
+        return Superblock(version, size, end, root, second, Ranks(), open_flags=flags)
     anatomy.explain(0, 16, "superblock: signature, versions, sizes")
     anatomy.explain(16, start - 16, "superblock: ranks of its trees, flags", Guard.UNPROTECTED)
     anatomy.explain(start, 24, "superblock: where the file begins and ends")
@@ -281,8 +286,8 @@ def read_superblock(source: Source, anatomy: Anatomy) -> Superblock:
     leaf, group, _, chunks = struct.unpack_from("<HHIH", head, 16)
     root, cached = struct.unpack_from("<QI", head, start + 40)
     ranks = Ranks(leaf, group, chunks) if version else Ranks(leaf, group)
-    places = head[start + 56 : start + 72] if cached == 1 else b""
-    return Superblock(version, size, end, root, UNDEFINED, ranks, places)
+    scratch_pad = head[start + 56 : start + 72] if cached == 1 else b""
+    return Superblock(version, size, end, root, UNDEFINED, ranks, scratch_pad)
 
 
 def _measure_superblock(head: bytes, total: int) -> tuple[int, int]:
@@ -316,12 +321,12 @@ def read_header(blocks: Blocks, address: int, what: str) -> Header:
     what = f"the header of {what}"
     start = blocks.source.read(address, 16) if 0 <= address <= blocks.end - 16 else b""
     if start.startswith(b"OHDR"):
-        return _read_version_2(blocks, address, what)
+        return _read_header_version_2(blocks, address, what)
     if start[:2] != b"\1\0":
-        raise bad(f"{what} belongs at byte {address}, but none is there", address)
+        raise make_damage(f"{what} belongs at byte {address}, but none is there", address)
     first = blocks.read(address, 16, what)
     _, count, links, size = first.numbers(2, 2, 4, 4)
-    messages, waiting = list[Message](), [(address + 16, size)]
+    messages, waiting = list[Message](), [[address + 16, size]]
     while waiting:
         at, length = waiting.pop()
         data = blocks.read(at, length, what)
@@ -330,11 +335,11 @@ def read_header(blocks: Blocks, address: int, what: str) -> Header:
             messages.append(Message(kind, flags, data.take(size), at + data.at - size))
             waiting += _find_continuations(messages[-1:], what)
     if len(messages) != count:
-        raise bad(f"{what} has {len(messages)} messages and says {count}", address)
+        raise make_damage(f"{what} has {len(messages)} messages and says {count}", address)
     return Header(tuple(messages), links)
 
 
-def _read_version_2(blocks: Blocks, address: int, what: str) -> Header:
+def _read_header_version_2(blocks: Blocks, address: int, what: str) -> Header:
     """Return an object header of version 2, which has checksums. Raise Damage."""
     head = Fields(blocks.source.read(address, min(34, blocks.end - address)), address, what, 4)
     head.expect(2, "version")
@@ -349,7 +354,7 @@ def _read_version_2(blocks: Blocks, address: int, what: str) -> Header:
     while waiting:
         at, length = waiting.pop()
         if length < 8:
-            raise bad(f"{what} goes on in {length} bytes", at)
+            raise make_damage(f"{what} goes on in {length} bytes", at)
         more = list(_read_messages(blocks.read_summed(at, length, what, b"OCHK"), tracked))
         waiting += _find_continuations(more, what)
         messages += more
@@ -366,6 +371,6 @@ def _read_messages(block: Fields, tracked: bool) -> Iterator[Message]:
         yield Message(kind, flags, fields.take(size), fields.file_at + fields.at - size)
 
 
-def _find_continuations(messages: list[Message], what: str) -> list[tuple[int, int]]:
-    found = [Fields(m.body, m.at, what).numbers(8, 8) for m in messages if m.type == CONTINUATION]
-    return [(at, length) for at, length in found]
+def _find_continuations(messages: list[Message], what: str) -> list[list[int]]:
+    """Return [address, length] of each block of messages to which continuation messages lead."""
+    return [Fields(m.body, m.at, what).numbers(8, 8) for m in messages if m.type == CONTINUATION]

@@ -26,7 +26,7 @@ from ckpt_tools.formats.mindspore.records import (
     Content,
     Record,
     has_lone_dim,
-    records,
+    read_records,
 )
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind, Part
@@ -55,22 +55,16 @@ def _magic(head: bytes) -> bool:
 
 class _Walk(Struct):
     """One walk over the records: the next record may continue ``pending``, ``pieces`` has the last name's
-    records, ``lone`` the contents with dims [0] or [1], ``styles`` "1.x" or "2.x" -> offset of such a scalar.
-    ``plain`` are the byte ranges up to ``edge`` that the writer's CRC covers.
+    records, ``ambiguous_dims`` the contents with dims [0] or [1], ``styles`` "1.x" or "2.x" -> offset of such
+    a scalar. ``crc_extents`` are the byte ranges up to ``crc_end`` that the writer's CRC covers.
     """
 
     pending: Content | None = None
     pieces: list[Record] = field(default_factory=list)
-    lone: list[Content] = field(default_factory=list)
+    ambiguous_dims: list[Content] = field(default_factory=list)
     styles: dict[str, int] = field(default_factory=dict)
-    plain: list[Extent] = field(default_factory=list)
-    edge: int = 0
-
-    def exclude_from_crc(self, r: Record) -> None:
-        """Leave a record that MindSpore's writer does not count into its CRC out of ``plain``."""
-        if r.start > self.edge:
-            self.plain.append(Extent(self.edge, r.start - self.edge))
-        self.edge = r.end
+    crc_extents: list[Extent] = field(default_factory=list)
+    crc_end: int = 0
 
     def add_piece(self, r: Record) -> None:
         """Add a record to the pending tensor, or begin a tensor. Raise Damage if dims or types differ."""
@@ -86,20 +80,20 @@ class _Walk(Struct):
         self.pending.nbytes += first.nbytes
 
 
-def _finish(
+def _add_tensor(
     reader: Reader, anatomy: Anatomy, content: Content, walk: _Walk, last: bool = False
 ) -> Iterator[Finding]:
-    """Check a complete tensor; add it to ``anatomy``, with its value if it is a scalar."""
+    """Check a tensor, whose pieces are joined; add it to ``anatomy``, with its value if it is a scalar."""
     yield from content.check(reader, last)
     anatomy.tensors.append(content.tensor)
     if (value := content.value) is not None:
         remember(anatomy.metadata, content.name, value)
     if content.old_scalar:
-        walk.styles["1.x"] = content.places[0]
+        walk.styles["1.x"] = content.dims_span[0]
     elif not content.dims and content.types is TYPES and content.type not in OPAQUE:
-        walk.styles["2.x"] = content.places[0]
+        walk.styles["2.x"] = content.dims_span[0]
     if anatomy.regions is not None and has_lone_dim(content):
-        walk.lone.append(content)
+        walk.ambiguous_dims.append(content)
 
 
 def _explain_names(anatomy: Anatomy, pieces: list[Record]) -> None:
@@ -115,20 +109,22 @@ def _explain_names(anatomy: Anatomy, pieces: list[Record]) -> None:
 def _check_records(reader: Reader, end: int, anatomy: Anatomy, walk: _Walk) -> Iterator[Finding]:
     """Check all records up to ``end``, joining the pieces of split tensors."""
     previous = ""
-    for r in records(reader, end):
+    for r in read_records(reader, end):
         if r.name != previous:
             if r.name in anatomy.keys:
                 why = f"{r.name[:200]!r} is stored twice; loaders take the last one"
                 yield finding("duplicate-tensor", why, offset=r.start)
             _explain_names(anatomy, walk.pieces)
         if walk.pending is not None and (r.name != previous or len(r.contents) > 1):
-            yield from _finish(reader, anatomy, walk.pending, walk)
+            yield from _add_tensor(reader, anatomy, walk.pending, walk)
             walk.pending = None
-        if len(r.contents) > 1 or r.contents[0].type == "random_op":
-            walk.exclude_from_crc(r)
+        if len(r.contents) > 1 or r.contents[0].type == "random_op":  # the writer's CRC does not cover it
+            if r.start > walk.crc_end:
+                walk.crc_extents.append(Extent(walk.crc_end, r.start - walk.crc_end))
+            walk.crc_end = r.end
         if len(r.contents) > 1:  # a map parameter; large ones span several records, each complete in itself
             for content in r.contents:
-                yield from _finish(reader, anatomy, content, walk)
+                yield from _add_tensor(reader, anatomy, content, walk)
         else:
             walk.add_piece(r)
         if anatomy.regions is not None:
@@ -136,7 +132,7 @@ def _check_records(reader: Reader, end: int, anatomy: Anatomy, walk: _Walk) -> I
         previous = r.name
         anatomy.keys.add(r.name)
     if walk.pending is not None:
-        yield from _finish(reader, anatomy, walk.pending, walk, last=True)
+        yield from _add_tensor(reader, anatomy, walk.pending, walk, last=True)
     _explain_names(anatomy, walk.pieces)
     if not previous:
         raise Damage("bad-header", "the file holds no record, only a checksum", 0)
@@ -162,19 +158,19 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if len(walk.styles) > 1:
         text = "scalars are written as by MindSpore 1.x and as by 2.x: the dim of one has probably lost a bit"
         yield finding("odd-header", text, offset=walk.styles["1.x"])
-    for c in walk.lone:
+    for c in walk.ambiguous_dims:
         guard = Guard.STRUCTURE if "2.x" in walk.styles else Guard.UNPROTECTED
-        anatomy.explain(c.places[0] + 1, 1, f"the dim of {c.name[:200]!r}, which may be 0 or 1", guard)
+        anatomy.explain(c.dims_span[0] + 1, 1, f"the dim of {c.name[:200]!r}, which may be 0 or 1", guard)
     if not has_crc:
         text = "there is no CRC trailer (written without crc_check=True, or cut off)"
         yield finding("not-checksummed", text)
         t = anatomy.tensors[-1]
         if t.offset is not None and t.offset + t.nbytes == end and (lost := zero_tail(source, [t], t.offset)):
             yield lost
-    elif walk.edge:
-        # two sums are right: the loader's CRC covers all records, the writer's only ``walk.plain``
-        rest = Extent(walk.edge, end - walk.edge)
-        anatomy.sums[0] = replace(anatomy.sums[0], otherwise=(*walk.plain, rest))
+    elif walk.crc_end:
+        # two sums are right: the loader's CRC covers all records, the writer's only ``walk.crc_extents``
+        last = Extent(walk.crc_end, end - walk.crc_end)
+        anatomy.sums[0] = replace(anatomy.sums[0], otherwise=(*walk.crc_extents, last))
 
 
 def _find_lost_trailers(files: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:

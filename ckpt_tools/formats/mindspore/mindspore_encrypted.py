@@ -38,43 +38,44 @@ PLAIN, OLD_PLAIN = 64 * 1024 * 1024, 512 * 1024 * 1024
 
 
 class Framing(NamedTuple):
-    """One file's blocks. ``mode`` is the cipher mode of the magic, which in MindSpore 1.x (``old``) does not
-    tell GCM from CBC. ``full``: the last block has the full size.
+    """One file's blocks. ``mode`` is the cipher mode of the magic, which in MindSpore 1.x (``is_old``) does
+    not tell GCM from CBC. ``last_is_full``: the last block has the full size.
     """
 
     mode: str
-    old: bool
-    full: bool
+    is_old: bool
+    last_is_full: bool
     blocks: list[Block]
 
     @property
-    def even(self) -> bool:
+    def fits_cbc(self) -> bool:
         """Return whether every block consists of whole cipher blocks of 16 bytes, as in CBC."""
         return all(b.size % 16 == 0 for b in self.blocks)
 
     @property
-    def twin(self) -> bool:
+    def is_ambiguous(self) -> bool:
         """Return whether the file with one flipped bit in its magic would be valid in another mode."""
-        return len(self.blocks) == 1 and self.even and not self.blocks[0].tag
+        return len(self.blocks) == 1 and self.fits_cbc and not self.blocks[0].tag
 
-    def explain(self, anatomy: Anatomy, twin: bool) -> None:
-        """Explain the headers of the blocks; with ``twin`` the first byte of each magic as unprotected."""
+    def explain(self, anatomy: Anatomy, is_ambiguous: bool) -> None:
+        """Explain the headers of the blocks; the first byte of an ambiguous magic is unprotected."""
         start = 0
         for i, b in enumerate(self.blocks):
-            if twin:
+            if is_ambiguous:
                 what = "magic: another mode's differs from it in one bit"
                 anatomy.explain(start, 1, what, Guard.UNPROTECTED)
-            anatomy.explain(start + twin, 4 - twin, f"magic of block {i}")
+            anatomy.explain(start + is_ambiguous, 4 - is_ambiguous, f"magic of block {i}")
             anatomy.explain(b.iv_at - 8, 8, f"lengths of block {i}")
             anatomy.explain(b.at - 4, 4, f"length of the ciphertext of block {i}")
             start = b.at + b.size
 
-    def explain_unchecked(self, anatomy: Anatomy, why: str) -> None:
-        """Explain tags, IVs and ciphertext as unprotected, for the reason ``why``."""
+    def explain_unchecked(self, anatomy: Anatomy, reason: str) -> None:
+        """Explain the headers, then tags, IVs and ciphertext as unprotected for this reason."""
+        self.explain(anatomy, self.is_ambiguous)
         for i, b in enumerate(self.blocks):
-            anatomy.explain(b.tag_at, len(b.tag), f"tag of block {i}: {why}", Guard.UNPROTECTED)
-            anatomy.explain(b.iv_at, len(b.iv), f"IV of block {i}: {why}", Guard.UNPROTECTED)
-            anatomy.explain(b.at, b.size, f"ciphertext of block {i}: {why}", Guard.UNPROTECTED)
+            anatomy.explain(b.tag_at, len(b.tag), f"tag of block {i}: {reason}", Guard.UNPROTECTED)
+            anatomy.explain(b.iv_at, len(b.iv), f"IV of block {i}: {reason}", Guard.UNPROTECTED)
+            anatomy.explain(b.at, b.size, f"ciphertext of block {i}: {reason}", Guard.UNPROTECTED)
 
 
 def _u32(raw: bytes, at: int) -> int:
@@ -93,9 +94,9 @@ def read_framing(source: Source) -> Framing:
             raise Damage("trailing-data", text, at)
         block = _read_block(source, at, len(blocks), rules)
         blocks.append(block)
-        full = block.size == rules.most or (rules.old and block.size == rules.plain)
+        full = block.size == rules.max_cipher or (rules.is_old and block.size == rules.max_plain)
         at = block.at + block.size
-    return Framing(rules.mode, rules.old, full, blocks)
+    return Framing(rules.mode, rules.is_old, full, blocks)
 
 
 class _Rules(NamedTuple):
@@ -103,10 +104,10 @@ class _Rules(NamedTuple):
 
     mode: str
     magic: bytes
-    old: bool
+    is_old: bool
     tag: int
-    plain: int
-    most: int
+    max_plain: int
+    max_cipher: int
 
 
 def _read_rules(source: Source) -> _Rules:
@@ -142,8 +143,8 @@ def _read_block(source: Source, at: int, i: int, rules: _Rules) -> Block:
         why = f"the lengths in the header of block {i} contradict each other"
         raise Damage("bad-header", why, at + lengths)
     # CBC alone makes whole cipher blocks, and the old magic does not tell CBC from GCM
-    uneven = not rules.tag and not rules.old and cipher % 16
-    if not 0 < cipher <= rules.most or uneven:
+    uneven = not rules.tag and not rules.is_old and cipher % 16
+    if not 0 < cipher <= rules.max_cipher or uneven:
         raise Damage("bad-header", f"block {i} cannot hold {cipher} bytes of ciphertext", at + lengths + 24)
     start = at + header
     if start + cipher > size:
@@ -159,16 +160,15 @@ _SAMPLE = 4096
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check the framing of the blocks, and with a key the records in their plaintext."""
     f = read_framing(source)
-    mode = "AES-GCM or AES-CBC, without tags as MindSpore 1.x wrote it" if f.old and f.even else f.mode
+    mode = "AES-GCM or AES-CBC, without tags as MindSpore 1.x wrote it" if f.is_old and f.fits_cbc else f.mode
     anatomy.metadata["encryption"] = mode
     anatomy.metadata["encrypted_blocks"] = len(f.blocks)
-    if f.full:  # one intact file in 67 million ends like this
+    if f.last_is_full:  # one intact file in 67 million ends like this
         text = f"the last of {len(f.blocks)} blocks is full: the file was probably cut at the border of two"
         yield finding("truncated", f"{text} blocks", offset=source.size, severity=Severity.WARNING)
     if anatomy.key is not None:
         yield from _check_with_key(source, anatomy, f, anatomy.key)
         return
-    f.explain(anatomy, f.twin)
     f.explain_unchecked(anatomy, "it takes the key to check it")
     limit = "this mode has no tag, so even with the key a flipped bit may pass"
     limit = "its tags can only be checked with the key" if f.blocks[0].tag else limit
@@ -193,9 +193,9 @@ def _check_with_key(source: Source, anatomy: Anatomy, f: Framing, key: bytes) ->
         other = f"it is not this file's key ({f.mode}), or all of the file is damaged"
         yield from _give_up(anatomy, f, finding("wrong-key", f"the key that was given leaves noise: {other}"))
         return
-    f.explain(anatomy, f.twin and scheme.mode == "AES-CBC")
+    f.explain(anatomy, f.is_ambiguous and scheme.mode == "AES-CBC")
     anatomy.metadata["encryption"] = scheme.mode
-    if f.old and scheme.mode == "SM4-CBC":
+    if f.is_old and scheme.mode == "SM4-CBC":
         why = "the magic is that of AES-GCM, the content is SM4-CBC: a bit of the magic flipped"
         yield finding("odd-header", why, offset=0)
     for i, b in enumerate(f.blocks):
@@ -219,16 +219,15 @@ def _check_with_key(source: Source, anatomy: Anatomy, f: Framing, key: bytes) ->
 
 def _find_schemes(f: Framing, key: bytes) -> list[Scheme]:
     """Return the schemes that are possible by the framing and by the length of the key."""
-    modes = [f.mode, "AES-CBC", "SM4-CBC"] if f.old and f.even else [f.mode]
+    modes = [f.mode, "AES-CBC", "SM4-CBC"] if f.is_old and f.fits_cbc else [f.mode]
     known = [Scheme(m, key, n) for m in modes for n in ((12, 16) if m == "AES-GCM" else (16,))]
     return [s for s in known if s.fits]
 
 
-def _give_up(anatomy: Anatomy, f: Framing, why: Finding) -> Iterator[Finding]:
-    """Explain the bytes of a file that cannot be decrypted, and yield the finding that says why."""
-    f.explain(anatomy, f.twin)
+def _give_up(anatomy: Anatomy, f: Framing, problem: Finding) -> Iterator[Finding]:
+    """Explain the bytes of a file that cannot be decrypted as unprotected, and yield ``problem``."""
     f.explain_unchecked(anatomy, "it was not decrypted")
-    yield why
+    yield problem
 
 
 def _choose_scheme(source: Source, f: Framing, schemes: list[Scheme]) -> Scheme | None:
@@ -239,19 +238,17 @@ def _choose_scheme(source: Source, f: Framing, schemes: list[Scheme]) -> Scheme 
     for s in schemes:
         if mindspore_ckpt.FORMAT.magic(decrypt(source, s, first, 0, min(HEAD, first.size))):
             return s
-    spots = [spot for b in dict.fromkeys((first, last)) for spot in _choose_samples(b)]
+    ranges = list[tuple[Block, int, int]]()  # (block, offset in it, length)
+    for b in dict.fromkeys((first, last)):
+        if b.size <= 3 * _SAMPLE:
+            ranges.append((b, 0, b.size))
+        else:
+            ranges += ((b, at, _SAMPLE) for at in (0, b.size // 2, b.size - _SAMPLE))
     for s in schemes:
-        sample = b"".join(decrypt(source, s, b, at, size) for b, at, size in spots)
+        sample = b"".join(decrypt(source, s, b, at, size) for b, at, size in ranges)
         if not crypto.is_noise(sample):
             return s
     return None
-
-
-def _choose_samples(b: Block) -> list[tuple[Block, int, int]]:
-    """Return (block, offset, length) of at most three ranges of a block, which do not overlap."""
-    if b.size <= 3 * _SAMPLE:
-        return [(b, 0, b.size)]
-    return [(b, at, _SAMPLE) for at in (0, b.size // 2, b.size - _SAMPLE)]
 
 
 def _check_records(source: Source, anatomy: Anatomy, f: Framing, scheme: Scheme) -> Iterator[Finding]:

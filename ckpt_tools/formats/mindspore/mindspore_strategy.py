@@ -25,13 +25,13 @@ from ckpt_tools.formats.mindspore.strategy_groups import (
     begins_like_groups,
     find_uneven,
     from_json,
-    read,
+    read_file,
     read_groups,
     stage_groups,
 )
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard
-from ckpt_tools.storage import BytesSource, OpenFile, ShortRead, Source, opened
+from ckpt_tools.storage import BytesSource, ShortRead, Source, opened
 from ckpt_tools.storage.attempts import patiently
 from ckpt_tools.storage.listing import entries_of
 
@@ -99,7 +99,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         elif first == b"\n":
             anatomy.metadata["groups"] = read_groups(source, anatomy)
         else:
-            _add_metadata(anatomy, *read(source, anatomy=anatomy))
+            _add_metadata(anatomy, *read_file(source, anatomy=anatomy))
     except ShortRead:
         raise Damage("truncated", "the file ends inside a record", source.size) from None
     yield finding("not-checksummed", "strategy and group files carry no checksum")
@@ -184,7 +184,7 @@ def _read_files(directory: str) -> Iterator[tuple[str, Strategy]]:
             if data is None:
                 continue
             if data not in known:
-                known[data] = _parse(entry.name, data)
+                known[data] = _parse_strategy(entry.name, data)
         except OSError as e:
             raise CannotLook(f"--strategy-dir {directory}: {entry.name}: {e.strerror or e}") from e
         except (Damage, ShortRead, ValueError) as e:
@@ -195,10 +195,16 @@ def _read_files(directory: str) -> Iterator[tuple[str, Strategy]]:
 
 def _read_content(path: str) -> bytes | None:
     """Return the bytes of a file that by its beginning or its name must be a strategy file, else None."""
-    is_json = path.endswith(".json")  # MindSpore takes only *.json for JSON
+    own, name = format_of("mindspore_strategy"), os.path.basename(path)
+    is_json = name.endswith(".json")  # MindSpore takes only *.json for JSON
     with opened(path) as source:
-        if not (source.size <= MAX_SIZE if is_json else _may_be_protobuf(path, source)):
+        if is_json and source.size > MAX_SIZE:
             return None
+        head = b"" if is_json else source.read(0, min(HEAD, source.size))
+        if not is_json and not (head[:1] == b"\x08" and own.magic(head)):
+            has_name = "strategy" in name.lower() and name.endswith(own.suffixes)
+            if not has_name or any(format_of(other).magic(head) for other in names.told_by_magic):
+                return None
         if source.size > MAX_SIZE:
             raise ValueError(f"it has {source.size} bytes")
         data = source.read(0, source.size)
@@ -207,23 +213,12 @@ def _read_content(path: str) -> bytes | None:
     return None if is_json and _JSON_KEY not in data else data
 
 
-def _may_be_protobuf(path: str, source: OpenFile) -> bool:
-    """Return whether a file begins like a strategy file, or has the name of one and no other known magic."""
-    head = source.read(0, min(HEAD, source.size))
-    own = format_of("mindspore_strategy")
-    if head[:1] == b"\x08" and own.magic(head):
-        return True
-    name = os.path.basename(path)
-    has_name = "strategy" in name.lower() and name.endswith(own.suffixes)
-    return has_name and not any(format_of(other).magic(head) for other in names.told_by_magic)
-
-
-def _parse(name: str, data: bytes) -> Strategy:
+def _parse_strategy(name: str, data: bytes) -> Strategy:
     """Return the content of a strategy file. Raise Damage, ShortRead or ValueError."""
     import json
 
     if not name.endswith(".json"):
-        return read(BytesSource(data), operators=False)[1]
+        return read_file(BytesSource(data), operators=False)[1]
     try:
         return from_json(json.loads(data))
     except RecursionError as e:

@@ -49,14 +49,12 @@ MAP_TYPES = {dtype: (dtype, size) for dtype, size in TYPES.values()}  # map para
 OPAQUE = {"str": ("str", 4), "random_op": ("random_op", 1)}
 
 
-@lru_cache(1024)
-def _find_near_type(word: str, known: tuple[str, ...]) -> str | None:
-    """Return the known type that is one bit away; cached, as a hostile file repeats a word in each record."""
-    return near_miss(word, known)
+_find_near_type = lru_cache(1024)(near_miss)
+"""Returns the known type that is one bit away; cached, as a hostile file repeats a word in each record."""
 
 
 class Content(Struct):
-    """One TensorProto, or the joined pieces of a tensor that was split (over 512 MiB). ``places`` are the
+    """One TensorProto, or the joined pieces of a tensor that was split (over 512 MiB). ``dims_span`` are the
     offsets of the first byte of its dims and of the byte behind them.
     """
 
@@ -65,7 +63,7 @@ class Content(Struct):
     type: str
     offset: int
     nbytes: int
-    places: tuple[int, int]
+    dims_span: tuple[int, int]
     types: dict[str, tuple[str, int]]
     raw: bytes = b""
     """The bytes of the content if they can only be one number or a short text, else b""."""
@@ -149,7 +147,7 @@ class Record(NamedTuple):
         anatomy.explain(self.start, self.tag - self.start, "lengths of a record")
         at = self.tag + self.tag_size
         for c in self.contents:
-            first, end = c.places
+            first, end = c.dims_span
             anatomy.explain(at, first - at, f"lengths of {c.name[:200]!r}")
             known = c.type in c.types or c.type in OPAQUE
             if not known or (prod(c.dims) == 0 and len(c.dims) > 1):
@@ -196,42 +194,29 @@ def _read_content(
 
 
 def _make_damage(reader: Reader, at: int, end: int) -> Damage:
-    """Return the Damage that describes bytes at a record border that begin no record."""
+    """Return the Damage that describes the bytes from ``at``, where a record should begin, to ``end``."""
     left = end - at
-    rest = reader.get(at, min(left, SMALL))
-    code, why = "bad-header", f"no record begins here: {rest[:8]!r}"
-    if rest.count(0) == len(rest):
-        why = f"zero bytes where a record should begin, {left} bytes before the end"
-        return Damage("zero-tail", why, at, Severity.ERROR)
-    if rest[:7] == LITERAL and left > TRAILER:
+    head = reader.get(at, min(left, SMALL))
+    code, text = "bad-header", f"no record begins here: {head[:8]!r}"
+    if head.count(0) == len(head):
+        text = f"zero bytes where a record should begin, {left} bytes before the end"
+        return Damage("zero-tail", text, at, Severity.ERROR)
+    if head[:7] == LITERAL and left > TRAILER:
         at += TRAILER
-        code, why = "trailing-data", f"{left - TRAILER} bytes follow the checksum trailer"
-    elif rest[:7] == LITERAL[:left] and left < TRAILER:
-        code, why = "truncated", f"the checksum trailer has {left} of {TRAILER} bytes"
-    elif left == TRAILER and rest[:7] == LITERAL:
-        code, why = "trailing-data", "a second checksum trailer follows the first"
-    elif left == TRAILER and not any(rest[7:13]):  # ten bytes for a CRC of four: six are zero
-        why = f"the checksum trailer begins with {rest[:7]!r} instead of {LITERAL!r}"
-    elif rest[:4] in CIPHERS:
-        why = "ciphertext begins here, behind map parameters in clear text: MindSpore cannot load that"
-    return Damage(code, why, at)
-
-
-def _read_map(reader: Reader, name: str, at: int, limit: int) -> list[Content]:
-    """Return the three tensors of a MapTensorProto: keys, values and status. Raise Damage."""
-    found: list[Content] = []
-    for key, size, start in reader.fields(at, limit):
-        if key != 0x0A or len(found) == 3:
-            raise Damage("bad-header", f"map parameter {name[:200]!r} has a field out of place", start)
-        part = (".keys", ".values", ".status")[len(found)]
-        found.append(_read_content(reader, name + part, start, start + size, MAP_TYPES))
-    if len(found) != 3:
-        raise Damage("bad-header", f"map parameter {name[:200]!r} has {len(found)} of 3 tensors", at)
-    return found
+        code, text = "trailing-data", f"{left - TRAILER} bytes follow the checksum trailer"
+    elif head[:7] == LITERAL[:left] and left < TRAILER:
+        code, text = "truncated", f"the checksum trailer has {left} of {TRAILER} bytes"
+    elif left == TRAILER and head[:7] == LITERAL:
+        code, text = "trailing-data", "a second checksum trailer follows the first"
+    elif left == TRAILER and not any(head[7:13]):  # ten bytes for a CRC of four: six are zero
+        text = f"the checksum trailer begins with {head[:7]!r} instead of {LITERAL!r}"
+    elif head[:4] in CIPHERS:
+        text = "ciphertext begins here, behind map parameters in clear text: MindSpore cannot load that"
+    return Damage(code, text, at)
 
 
 def _read_record(reader: Reader, at: int) -> Record:
-    """Return the record at ``at``: a Value with its tag, then a tensor or a map parameter. Raise Damage."""
+    """Return the record at ``at``: a Value with its tag, the name, then a TensorProto or a MapTensorProto."""
     length, start = reader.varint(at + 1, reader.size + 1)
     name, tag, tag_size, found = "", 0, 0, list[Content]()
     for key, size, inner in reader.fields(start, start + length):
@@ -240,7 +225,15 @@ def _read_record(reader: Reader, at: int) -> Record:
         elif key == 0x12 and name and not found:
             found = [_read_content(reader, name, inner, inner + size, TYPES)]
         elif key == 0x1A and name and not found:
-            found = _read_map(reader, name, inner, inner + size)
+            for field_key, part_size, pos in reader.fields(inner, inner + size):
+                if field_key != 0x0A or len(found) == 3:
+                    raise Damage("bad-header", f"map parameter {name[:200]!r} has a field out of place", pos)
+                part_name = name + (".keys", ".values", ".status")[len(found)]
+                found.append(_read_content(reader, part_name, pos, pos + part_size, MAP_TYPES))
+            if len(found) != 3:
+                raise Damage(
+                    "bad-header", f"map parameter {name[:200]!r} has {len(found)} of 3 tensors", inner
+                )
         else:
             raise Damage("bad-header", "a record has a field out of place", inner)
     if not found:
@@ -248,7 +241,7 @@ def _read_record(reader: Reader, at: int) -> Record:
     return Record(at, start + length, name, tag, tag_size, found)
 
 
-def records(reader: Reader, end: int) -> Iterator[Record]:
+def read_records(reader: Reader, end: int) -> Iterator[Record]:
     """Yield each record up to ``end``. Raise Damage where no record begins, and at a cut record."""
     at = count = 0
     while at < end:

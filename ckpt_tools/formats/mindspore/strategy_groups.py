@@ -85,7 +85,7 @@ def make_layout(
     return Layout(name, tuple(devices), frozenset(axes) - {-1}, shard_step, shard_size)
 
 
-_PLACE = ("dev_matrix", "tensor_map", "opt_weight_shard_step", "opt_weight_shard_size")
+_LAYOUT_KEYS = ("dev_matrix", "tensor_map", "opt_weight_shard_step", "opt_weight_shard_size")
 
 
 def from_json(value: Any) -> Strategy:
@@ -93,7 +93,7 @@ def from_json(value: Any) -> Strategy:
     try:
         items, nodes = value["parallel_layout_item"], value.get("parallel_strategy_item") or {}
         stages = [node["stage"] for node in nodes.values()]
-        found = [(name, *(e[key] for key in _PLACE)) for name, e in items.items()]
+        found = [(name, *(e[key] for key in _LAYOUT_KEYS)) for name, e in items.items()]
         numbers = [*_list_numbers(items.values(), nodes.values()), *stages, value.get("current_stage", 0)]
         unknown = set[Any]().union(value, *items.values(), *nodes.values()) - KEYS
     except (TypeError, KeyError, AttributeError) as e:
@@ -201,7 +201,7 @@ _SHARDS = {0x30, 0x38}
 
 
 class Walk:
-    """One walk over a file; ``free`` has the bytes that may change unseen, None if no regions are wanted."""
+    """One walk over a file; ``free_bytes`` may change unseen, and are None if no regions are wanted."""
 
     def __init__(self, source: Source, *, mapped: bool = False) -> None:
         if not source.size:
@@ -210,16 +210,16 @@ class Walk:
             raise Damage("too-complex", f"a strategy file of {source.size} bytes", 0)
         self.reader = Reader(source)
         self.reader.step = source.size  # every byte is looked at, so all are read at once
-        self.free: list[tuple[int, int, str]] | None = [] if mapped else None
+        self.free_bytes: list[tuple[int, int, str]] | None = [] if mapped else None
 
     def mark_free(self, at: int, end: int, what: str) -> None:
-        if self.free is not None:
-            self.free.append((at, end, what))
+        if self.free_bytes is not None:
+            self.free_bytes.append((at, end, what))
 
     def explain(self, anatomy: Anatomy) -> None:
         """Explain free bytes as unprotected, all others as protected: keys, lengths and order are fixed."""
         at = 0
-        for start, end, what in sorted(self.free or ()):
+        for start, end, what in sorted(self.free_bytes or ()):
             anatomy.explain(at, start - at, "fields and lengths")
             anatomy.explain(start, end - start, what, Guard.UNPROTECTED)
             at = end
@@ -240,17 +240,17 @@ class Walk:
         if len(seen.intersection(once)) < len(once):
             raise Damage("bad-header", "a record without all of its fields", start)
 
-    def numbers(self, at: int, limit: int, bits: int, signed: bool, what: str) -> tuple[int, ...]:
+    def read_numbers(self, at: int, limit: int, bits: int, signed: bool, what: str) -> tuple[int, ...]:
         """Return the numbers of a message that holds nothing else; each has at most ``bits`` bits."""
         numbers: list[int] = []
         for _, value, end in self.fields(at, limit, b"", b"\x08"):
             if len(numbers) == _MAX_NUMBERS:
                 raise Damage("too-complex", f"more than {_MAX_NUMBERS} numbers in a list", at)
-            numbers.append(self.number(value, at + 1, end, bits, signed=signed, what=what))
+            numbers.append(self.check_number(value, at + 1, end, bits, signed=signed, what=what))
             at = end
         return tuple(numbers)
 
-    def number(self, value: int, at: int, end: int, bits: int, *, signed: bool, what: str) -> int:
+    def check_number(self, value: int, at: int, end: int, bits: int, *, signed: bool, what: str) -> int:
         """Return a varint's value; a negative one takes ten bytes. Raise Damage if it needs more bits."""
         if signed and value >> 63:
             value -= 1 << 64
@@ -261,11 +261,12 @@ class Walk:
             self.mark_free(at, end, what)
         return value
 
-    def name(self, at: int, length: int, what: str) -> str:
+    def read_name(self, at: int, length: int, what: str) -> str:
+        """Return a text, whose bytes may change unseen. Raise Damage if it is no text or too long."""
         self.mark_free(at, at + length, f"{what}: only that it is plain text is checked")
         return self.reader.text(at, length, MAX_NAME, what)
 
-    def records(self, at: int, keys: bytes) -> Iterator[tuple[int, int, int]]:
+    def read_records(self, at: int, keys: bytes) -> Iterator[tuple[int, int, int]]:
         """Yield (key, start, end) of each record from ``at`` on. Raise Damage if keys do not rise."""
         last = 0
         for _ in range(MAX_TENSORS):
@@ -287,13 +288,14 @@ def _read_operator(walk: Walk, at: int, limit: int) -> int:
     stage = 0
     for key, value, inner in walk.fields(at, limit, b"\x0a\x12"):
         if key == 0x0A:
-            walk.name(inner, value, "operator name")
+            walk.read_name(inner, value, "operator name")
             continue
         for field, number, start in walk.fields(inner, inner + value, b"\x08", b"\x12"):
             if field == 0x08:
-                stage = walk.number(number, inner + 1, start, 32, signed=False, what="stage of an operator")
+                what = "stage of an operator"
+                stage = walk.check_number(number, inner + 1, start, 32, signed=False, what=what)
             else:
-                walk.numbers(start, start + number, 32, signed=False, what="how an operator is cut")
+                walk.read_numbers(start, start + number, 32, signed=False, what="how an operator is cut")
     return stage
 
 
@@ -304,23 +306,23 @@ def _read_layout(walk: Walk, at: int, limit: int) -> tuple[Layout, int]:
     name, devices, maps, shards, grid = "", tuple[int, ...](), list[tuple[int, ...]](), dict[int, int](), at
     for outer, size, start in walk.fields(at, limit, b"\x0a\x12"):
         if outer == 0x0A:
-            name = walk.name(start, size, "parameter name")
+            name = walk.read_name(start, size, "parameter name")
             continue
         before = start
         for key, value, inner in walk.fields(start, start + size, b"\x0a\x1a\x28", b"\x12", b"\x22\x30\x38"):
             if not key & 7:  # a number
                 what = "field, step or number of optimizer shards"
-                shards[key] = walk.number(value, before + 1, inner, 32, signed=True, what=what)
+                shards[key] = walk.check_number(value, before + 1, inner, 32, signed=True, what=what)
                 before = inner
                 continue
             before = inner + value
             if key == 0x0A:
-                devices, grid = walk.numbers(inner, before, 32, signed=False, what=""), inner
+                devices, grid = walk.read_numbers(inner, before, 32, signed=False, what=""), inner
             elif key == 0x12:
                 what = "axes along which a parameter is cut"
-                maps.append(walk.numbers(inner, before, 32, signed=True, what=what))
+                maps.append(walk.read_numbers(inner, before, 32, signed=True, what=what))
             else:
-                walk.numbers(inner, before, 64, signed=True, what="manual split of a parameter")
+                walk.read_numbers(inner, before, 64, signed=True, what="manual split of a parameter")
     if not maps or len(_SHARDS & shards.keys()) == 1:
         raise Damage("bad-header", "a layout without all of its fields", at)
     try:
@@ -329,15 +331,15 @@ def _read_layout(walk: Walk, at: int, limit: int) -> tuple[Layout, int]:
         raise Damage("bad-header", str(e), at) from None
 
 
-def _compare_grids(walk: Walk, strategy: Strategy, places: list[int]) -> None:
+def _compare_grids(walk: Walk, strategy: Strategy, grids: list[int]) -> None:
     """Check that the grids of a stage have the same number of devices; mark a stage's only grid as free."""
     if text := find_uneven(strategy):
-        raise Damage("bad-header", text, places[0], Severity.WARNING)
-    if walk.free is None:
+        raise Damage("bad-header", text, grids[0], Severity.WARNING)
+    if walk.free_bytes is None:
         return
     stages = strategy.by_stage()
     is_merged = stages.get(strategy.stage) is not strategy.layouts
-    for layout, at in zip(strategy.layouts, places, strict=True):
+    for layout, at in zip(strategy.layouts, grids, strict=True):
         siblings = stages[int(layout.name.partition("-")[0])] if is_merged else strategy.layouts
         if len(siblings) == 1:
             start = at
@@ -347,26 +349,26 @@ def _compare_grids(walk: Walk, strategy: Strategy, places: list[int]) -> None:
                 start = end
 
 
-def read(source: Source, operators: bool = True, anatomy: Anatomy | None = None) -> tuple[int, Strategy]:
+def read_file(source: Source, operators: bool = True, anatomy: Anatomy | None = None) -> tuple[int, Strategy]:
     """Return (current_stage, Strategy); the first operator tells the stage. Raise Damage and ShortRead."""
     walk = Walk(source, mapped=anatomy is not None and anatomy.regions is not None)
-    layouts, places, stage = list[Layout](), list[int](), None
+    layouts, grids, stage = list[Layout](), list[int](), None
     if walk.reader.byte(0) != 0x08:
         raise Damage("bad-header", "the file does not begin with current_stage", 0)
     value, at = walk.reader.varint(1, walk.reader.size + 1)
-    current = walk.number(value, 1, at, 32, signed=False, what="current_stage")
-    for key, start, end in walk.records(at, b"\x12\x1a"):
+    current = walk.check_number(value, 1, at, 32, signed=False, what="current_stage")
+    for key, start, end in walk.read_records(at, b"\x12\x1a"):
         if key == 0x12 and (stage is None or operators):
             operator_stage = _read_operator(walk, start, end)
             stage = operator_stage if stage is None else stage
         elif key == 0x1A:
             layout, grid = _read_layout(walk, start, end)
             layouts.append(layout)
-            places.append(grid)
+            grids.append(grid)
     if not layouts:
         raise Damage("truncated", "the file holds no layout of a parameter", walk.reader.size)
     strategy = Strategy(stage, tuple(layouts))
-    _compare_grids(walk, strategy, places)
+    _compare_grids(walk, strategy, grids)
     if anatomy is not None:
         walk.explain(anatomy)
     return current, strategy
@@ -404,18 +406,18 @@ def begins_like_groups(head: bytes) -> bool:
 def read_groups(source: Source, anatomy: Anatomy) -> int:
     """Return the number of communication groups in a group file. Raise Damage and ShortRead."""
     walk, count = Walk(source, mapped=anatomy.regions is not None), 0
-    for key, start, end in walk.records(0, b"\x0a\x12"):
+    for key, start, end in walk.read_records(0, b"\x0a\x12"):
         if key == 0x12:
             if end != walk.reader.size:
                 raise Damage("bad-header", "something follows the list of ranks", end)
-            walk.numbers(start, end, 32, signed=False, what="ranks that restore the checkpoint")
+            walk.read_numbers(start, end, 32, signed=False, what="ranks that restore the checkpoint")
             continue
         count += 1
         for inner, value, at in walk.fields(start, end, b"\x0a\x12"):
             if inner == 0x0A:
-                walk.name(at, value, "group name")
+                walk.read_name(at, value, "group name")
                 continue
-            ranks = walk.numbers(at, at + value, 32, signed=False, what="ranks of a group")
+            ranks = walk.read_numbers(at, at + value, 32, signed=False, what="ranks of a group")
             if len(set(ranks)) < len(ranks):
                 raise Damage("bad-header", "a rank occurs twice in a group", at)
     walk.explain(anatomy)

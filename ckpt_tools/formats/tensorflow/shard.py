@@ -32,15 +32,15 @@ class _Elements:
     """One CRC over a tensor's elements; invalid elements give an empty digest, which equals no stored CRC."""
 
     def __init__(self, count: int, order: str) -> None:
-        self.left, self.crc, self.bad = count, Crc32c(), False
+        self.elements_left, self.crc, self.is_invalid = count, Crc32c(), False
         self.length = self.shift = 0
-        self.check = b""
+        self.checksum = b""
         self.order = "<" if order == "little" else ">"
 
     def digest(self) -> int | bytes:
-        return b"" if self.bad or not self.done() else self.crc.digest()
+        return b"" if self.is_invalid or not self.is_done() else self.crc.digest()
 
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         raise NotImplementedError
 
     def take_varint(self, byte: int) -> bool:
@@ -48,60 +48,61 @@ class _Elements:
         self.length |= (byte & 0x7F) << self.shift
         self.shift += 7
         if byte >= 0x80:
-            self.bad = self.bad or self.shift > 63
+            self.is_invalid = self.is_invalid or self.shift > 63
             return False
-        self.bad = self.bad or self.length >> 64 > 0 or (self.shift > 7 and not byte)
+        self.is_invalid = self.is_invalid or self.length >> 64 > 0 or (self.shift > 7 and not byte)
         self.shift = 0
-        return not self.bad
+        return not self.is_invalid
 
     def take_checksum(self, data: bytes) -> int:
         """Compare a checksum inside the data with the CRC so far, add it to the CRC; return bytes taken."""
-        take = data[: 4 - len(self.check)]
-        self.check += take
-        if len(self.check) == 4:
-            (stored,) = struct.unpack(self.order + "I", self.check)
-            self.bad = self.bad or unmask_crc(stored) != self.crc.digest()
-            self.crc.update(self.check)
+        take = data[: 4 - len(self.checksum)]
+        self.checksum += take
+        if len(self.checksum) == 4:
+            (stored,) = struct.unpack(self.order + "I", self.checksum)
+            self.is_invalid = self.is_invalid or unmask_crc(stored) != self.crc.digest()
+            self.crc.update(self.checksum)
         return len(take)
 
 
 class StringCrc(_Elements):
-    """One CRC of a tensor of strings."""
+    """One CRC of a tensor of strings; ``bytes_left`` of the strings follow the lengths read so far."""
 
-    total = 0
+    bytes_left = 0
 
     def update(self, data: memoryview | bytes, /) -> None:
         data, at, lengths = bytes(data), 0, bytearray()
-        while self.left and at < len(data) and not self.bad:
+        while self.elements_left and at < len(data) and not self.is_invalid:
             if self.take_varint(data[at]):
                 lengths += struct.pack(self.order + ("Q" if self.length >> 32 else "I"), self.length)
-                self.total, self.length, self.left = self.total + self.length, 0, self.left - 1
+                self.bytes_left += self.length
+                self.length, self.elements_left = 0, self.elements_left - 1
             at += 1
         self.crc.update(bytes(lengths))
-        if self.bad or self.left:
+        if self.is_invalid or self.elements_left:
             return
-        if len(self.check) < 4:
+        if len(self.checksum) < 4:
             at += self.take_checksum(data[at:])
         self.crc.update(data[at:])
-        self.total -= len(data) - at
+        self.bytes_left -= len(data) - at
 
-    def done(self) -> bool:
-        return not self.left and len(self.check) == 4 and not self.total
+    def is_done(self) -> bool:
+        return not self.elements_left and len(self.checksum) == 4 and not self.bytes_left
 
 
 class VariantCrc(_Elements):
     """One CRC of a tensor of variants."""
 
-    body = False
+    in_body = False
 
     def update(self, data: memoryview | bytes, /) -> None:
         data, at = bytes(data), 0
-        while at < len(data) and not self.bad:
-            if not self.left:
-                self.bad = True
-            elif not self.body:
+        while at < len(data) and not self.is_invalid:
+            if not self.elements_left:
+                self.is_invalid = True
+            elif not self.in_body:
                 if self.take_varint(data[at]):
-                    self.body = True
+                    self.in_body = True
                     self.crc.update(struct.pack(self.order + "Q", self.length))
                 at += 1
             elif self.length:
@@ -110,11 +111,11 @@ class VariantCrc(_Elements):
                 self.length, at = self.length - len(part), at + len(part)
             else:
                 at += self.take_checksum(data[at : at + 4])
-                if len(self.check) == 4:
-                    self.check, self.body, self.left = b"", False, self.left - 1
+                if len(self.checksum) == 4:
+                    self.checksum, self.in_body, self.elements_left = b"", False, self.elements_left - 1
 
-    def done(self) -> bool:
-        return not self.left and not self.body and not self.shift
+    def is_done(self) -> bool:
+        return not self.elements_left and not self.in_body and not self.shift
 
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -155,8 +156,8 @@ def check_shard(
                 make_hash: Crc | Callable[[], Hash] = CRC32C
                 if i.dtype in ("string", "variant"):
                     make_hash = partial(StringCrc if i.dtype == "string" else VariantCrc, i.elements, order)
-                place = (Extent(i.offset, i.size),)
-                anatomy.sums.append(Sum(f"tensor {i.name[:200]!r}", i.crc, place, i.offset, hash=make_hash))
+                covered = (Extent(i.offset, i.size),)
+                anatomy.sums.append(Sum(f"tensor {i.name[:200]!r}", i.crc, covered, i.offset, hash=make_hash))
             _remember_value(i, order, source, anatomy)
         at = max(at, i.offset + i.size)
 
@@ -172,7 +173,7 @@ def _remember_value(i: Item, order: str, source: Source, anatomy: Anatomy) -> No
     )
     if i.name == _GRAPH and i.size <= _GRAPH_LIMIT and (n := _count_objects(source.read(i.offset, i.size))):
         anatomy.metadata["objects"] = n
-    elif wanted and is_single(i.dtype, i.shape) and i.size == i.item:
+    elif wanted and is_single(i.dtype, i.shape) and i.size == i.item_size:
         raw = source.read(i.offset, i.size)
         value = scalar(raw if order == "little" else raw[::-1], i.dtype)
         remember(anatomy.metadata, name, value)
@@ -194,22 +195,22 @@ def _count_objects(raw: bytes) -> int:
 
 def _check_tiling(items: Sequence[Item], end: int, source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check that tensors follow each other; zeros may align them (BundleWriter::Options.data_alignment)."""
-    gaps, inside, at, common = list[tuple[int, int]](), 0, 0, _PAGE
+    gaps, overlaps, at, alignment = list[tuple[int, int]](), 0, 0, _PAGE
     for i in items:
         if i.offset > at:
             gaps.append((at, i.offset - at))
         elif i.offset < at and i.size:
-            inside += 1
-            if inside <= _MAX_LISTED:
+            overlaps += 1
+            if overlaps <= _MAX_LISTED:
                 why = f"{i.name[:200]!r} begins at {i.offset}, before the end of the previous tensor at {at}"
                 yield finding("bad-header", why, offset=i.offset)
         at = max(at, i.offset + i.size)
-        common |= i.offset
-    common &= -common  # the largest power of two that divides every offset
-    most = max(gaps, key=itemgetter(1), default=(0, 0))[1]
-    padded, width, ends = 0 < most < common, most.bit_length(), {end}
+        alignment |= i.offset
+    alignment &= -alignment  # the largest power of two that divides every offset
+    longest = max(gaps, key=itemgetter(1), default=(0, 0))[1]
+    padded, width, ends = 0 < longest < alignment, longest.bit_length(), {end}
     if padded:
-        ends = {-(-end // (1 << k)) << k for k in range(width, common.bit_length())}
+        ends = {-(-end // (1 << k)) << k for k in range(width, alignment.bit_length())}
     if padded and source.size in ends:
         gaps.append((end, source.size - end))
     elif source.size > end:
@@ -221,7 +222,7 @@ def _check_tiling(items: Sequence[Item], end: int, source: Source, anatomy: Anat
     if padded:
         yield from _check_padding(gaps, source, anatomy)
         return
-    for offset, length in gaps[: max(0, _MAX_LISTED - inside)]:
+    for offset, length in gaps[: max(0, _MAX_LISTED - overlaps)]:
         yield finding("extra-storage", f"{length} bytes belong to no tensor", offset=offset)
 
 

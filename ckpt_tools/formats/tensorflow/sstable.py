@@ -100,6 +100,8 @@ class Entry(NamedTuple):
 
 
 class _Handle(NamedTuple):
+    """The place of a block in the file: ``size`` is without the TRAILER behind it."""
+
     offset: int
     size: int
 
@@ -134,6 +136,7 @@ def _find_end(source: Source) -> Generator[Finding, None, int]:
 
 
 def _read_handle(data: bytes, at: int, base: int) -> tuple[_Handle, int]:
+    """Return the handle at ``at``, two varints, and where it ends; ``data`` lies at ``base`` of the file."""
     offset, at = read_varint(data, at, len(data), base)
     size, at = read_varint(data, at, len(data), base)
     return _Handle(offset, size), at
@@ -301,14 +304,14 @@ class Header(NamedTuple):
 
 class Item(NamedTuple):
     """One tensor or slice: ``size`` bytes at ``offset`` of shard ``shard``, with the CRC-32C ``crc``.
-    ``item`` is the size of an element in bytes, 0 if elements vary, None if the type is unknown. A tensor
+    An element has ``item_size`` bytes, 0 if elements vary, None if the type is unknown. A tensor
     with ``slices`` has no bytes of its own. ``at`` is the offset of the entry's value in the index.
     """
 
     key: bytes
     name: str
     dtype: str
-    item: int | None
+    item_size: int | None
     shape: tuple[int, ...]
     shard: int
     offset: int
@@ -323,10 +326,10 @@ class Item(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        return self.elements * (self.item or 0) if self.slices else self.size
+        return self.elements * (self.item_size or 0) if self.slices else self.size
 
 
-def _as_number(value: int | bytes, base: int) -> int:
+def _check_number(value: int | bytes, base: int) -> int:
     """Return the value of a field that must be a non-negative int64. Raise Damage."""
     if isinstance(value, bytes) or value >> 63:
         raise Damage("bad-header", "a field is not a number, or a negative one", base)
@@ -344,37 +347,32 @@ def read_header(value: bytes, at: int) -> Header:
     """Return the bundle's header. Raise Damage."""
     fields = dict(read_fields(value, at))
     version = dict(_read_message(fields.get(3, b""), at))
-    order = {0: "little", 1: "big"}.get(_as_number(fields.get(2, 0), at))
+    order = {0: "little", 1: "big"}.get(_check_number(fields.get(2, 0), at))
     if order is None:
         raise Damage("bad-header", f"the byte order is {fields[2]!r}; there are only 0 and 1", at)
-    shards = _as_number(fields.get(1, 0), at)
+    shards = _check_number(fields.get(1, 0), at)
     if not 0 < shards < 1 << 31:
         raise Damage("bad-header", f"the bundle says that it has {shards} shards", at)
-    return Header(shards, order, _as_number(version.get(1, 0), at), _as_number(version.get(2, 0), at))
-
-
-def _read_slice(value: int | bytes, at: int) -> Extents:
-    """Return the extents in a TensorSliceProto. Raise Damage."""
-    extents = list[tuple[int, int] | None]()
-    for field, content in _read_message(value, at):
-        if field == 1:
-            e = dict(_read_message(content, at))
-            extents.append((_as_number(e.get(1, 0), at), _as_number(e[2], at)) if 2 in e else None)
-    return tuple(extents)
+    return Header(shards, order, _check_number(version.get(1, 0), at), _check_number(version.get(2, 0), at))
 
 
 def read_item(entry: Entry) -> Item:
     """Return the tensor or slice of an entry. Raise Damage."""
     at, slices, fields = entry.at, list[Extents](), dict[int, int | bytes]()
     for field, value in read_fields(entry.value, at):
-        if field == 7:
-            slices.append(_read_slice(value, at))
-        else:
+        if field != 7:
             fields[field] = value
-    kind, dims, elements = _as_number(fields.get(1, 0), at), list[int](), 1
+            continue
+        extents = list[tuple[int, int] | None]()
+        for number, content in _read_message(value, at):  # a TensorSliceProto
+            if number == 1:
+                e = dict(_read_message(content, at))
+                extents.append((_check_number(e.get(1, 0), at), _check_number(e[2], at)) if 2 in e else None)
+        slices.append(tuple(extents))
+    kind, dims, elements = _check_number(fields.get(1, 0), at), list[int](), 1
     for field, content in _read_message(fields.get(2, b""), at):  # a TensorShapeProto
         if field == 2:
-            dims.append(_as_number(dict(_read_message(content, at)).get(1, 0), at))
+            dims.append(_check_number(dict(_read_message(content, at)).get(1, 0), at))
             elements *= max(1, dims[-1])
             if len(dims) > MAX_DIMS or elements >> 63:
                 raise Damage("bad-header", f"a shape of more than {MAX_DIMS} dimensions or 2^63 elements", at)
@@ -384,7 +382,7 @@ def read_item(entry: Entry) -> Item:
         raise Damage("bad-header", f"{entry.key[:200]!r} has no element type", at)
     dtype, size = _DTYPES.get(kind, (f"type {kind}", None))
     name = entry.key.decode("utf-8", "backslashreplace")
-    shard, offset, length, crc = (_as_number(fields.get(field, 0), at) for field in (3, 4, 5, 6))
+    shard, offset, length, crc = (_check_number(fields.get(field, 0), at) for field in (3, 4, 5, 6))
     crc = unmask_crc(crc)
     return Item(entry.key, name, dtype, size, tuple(dims), shard, offset, length, crc, tuple(slices), at)
 
@@ -397,7 +395,7 @@ def slice_shape(extents: Extents, full: tuple[int, ...], at: int) -> tuple[int, 
     return tuple(n if e is None else e[1] for e, n in pairs)
 
 
-def _write_signed(value: int) -> bytes:
+def _encode_signed(value: int) -> bytes:
     """Encode as OrderedCode::WriteSignedNumIncreasing: one leading 1 per byte; inverted for negatives."""
     bits = (~value if value < 0 else value).bit_length()
     length = bits // 7 + 1
@@ -409,9 +407,4 @@ def slice_key(name: bytes, extents: Extents) -> bytes:
     if b"\0" in name or b"\xff" in name:
         name = b"".join({0: b"\0\xff", 0xFF: b"\xff\0"}.get(b, bytes((b,))) for b in name)
     rank = bytes((1, len(extents))) if extents else b"\0"
-    return b"\0" + name + b"\0\1" + rank + b"".join(_write_signed(x) for e in extents for x in e or (0, -1))
-
-
-def slice_name(name: str, extents: Extents) -> str:
-    """Return a slice's readable name, such as ``w[0:10, :]``."""
-    return f"{name}[{', '.join(':' if e is None else f'{e[0]}:{e[0] + e[1]}' for e in extents)}]"
+    return b"\0" + name + b"\0\1" + rank + b"".join(_encode_signed(x) for e in extents for x in e or (0, -1))

@@ -133,11 +133,12 @@ def _magic(head: bytes) -> bool:
 
 
 def _index_of(name: str) -> tuple[str, ...]:
+    """Return the name of the index that describes the shard ``name``; () for any other file."""
     m = _SHARD.fullmatch(name)
     return (f"{m[1]}.index",) if m else ()
 
 
-def _ours(source: Source) -> bool:
+def _owns(source: Source) -> bool:
     """Return whether a file ``X.index`` without the magic is a damaged bundle: it ends like a table, or its
     shards lie beside it. Lists the directory. Raise OSError if that fails.
     """
@@ -219,12 +220,12 @@ def _make_claim(items: list[Item], names: Mapping[bytes, str], order: str, keys:
 def _check_place(i: Item, shards: int) -> Iterator[Finding]:
     """Check a tensor's size against type and shape, and its shard. Raise Damage if there is no such shard."""
     elements = i.elements
-    if i.item is None:
+    if i.item_size is None:
         yield finding("unknown-dtype", f"{i.name[:200]!r} is of {i.dtype}", offset=i.at)
-    elif i.item and i.size != elements * i.item:
-        why = f"{i.name[:200]!r}, {i.dtype} {i.shape}, has {i.size} bytes instead of {elements * i.item}"
+    elif i.item_size and i.size != elements * i.item_size:
+        why = f"{i.name[:200]!r}, {i.dtype} {i.shape}, has {i.size} bytes instead of {elements * i.item_size}"
         yield finding("tensor-size", why[:500], offset=i.at)
-    elif not i.item and i.size < (elements + 4 if i.dtype == "string" else 5 * elements):
+    elif not i.item_size and i.size < (elements + 4 if i.dtype == "string" else 5 * elements):
         why = f"{i.name[:200]!r} holds {elements} of {i.dtype} in {i.size} bytes, too few"
         yield finding("tensor-size", why[:500], offset=i.at)
     if i.shard >= shards:
@@ -238,7 +239,8 @@ def _check_slices(
     filled, missing = 0, 0
     for extents in full.slices:
         shape = sstable.slice_shape(extents, full.shape, full.at)
-        name = sstable.slice_name(full.name, extents)
+        ranges = (":" if e is None else f"{e[0]}:{e[0] + e[1]}" for e in extents)
+        name = f"{full.name}[{', '.join(ranges)}]"
         piece = items.get(sstable.slice_key(full.key, extents))
         if piece is None:
             missing += 1
@@ -256,5 +258,5 @@ def _check_slices(
 
 
 FORMAT = own_format(
-    "tf_bundle", _magic, _structure, loader="tensorflow", index_of=_index_of, ours=_ours, beside=check_state
+    "tf_bundle", _magic, _structure, loader="tensorflow", index_of=_index_of, ours=_owns, beside=check_state
 )

@@ -36,6 +36,7 @@ class _State(NamedTuple):
 
 
 def _rotate(value: int, shift: int) -> int:
+    """Return a 64-bit number rotated to the right by ``shift`` bits."""
     value &= _MASK
     return (value >> shift | value << (64 - shift)) & _MASK
 
@@ -46,11 +47,13 @@ def _shift_mix(value: int) -> int:
 
 
 def _hash_16(u: int, v: int, mul: int) -> int:
+    """Return FarmHash's HashLen16 of two 64-bit numbers."""
     a = _shift_mix((u ^ v) * mul)
     return _shift_mix((v ^ a) * mul) * mul & _MASK
 
 
 def _weak_hash_32(words: tuple[int, ...], a: int, b: int) -> tuple[int, int]:
+    """Return FarmHash's WeakHashLen32WithSeeds: the hash of four 64-bit words with two seeds."""
     a += words[0]
     c = a
     b = _rotate(b + a + words[3], 21)
@@ -58,12 +61,12 @@ def _weak_hash_32(words: tuple[int, ...], a: int, b: int) -> tuple[int, int]:
     return a + words[3] & _MASK, b + _rotate(a, 44) + c & _MASK
 
 
-def _add_round(s: _State, words: tuple[int, ...], mul: int, nine: int) -> _State:
-    """Mix 64 bytes (``words``) into the state; ``nine`` is 9 for the last 64 bytes, else 1."""
+def _add_round(s: _State, words: tuple[int, ...], mul: int, factor: int) -> _State:
+    """Mix 64 bytes (``words``) into the state; ``factor`` is 9 for the last 64 bytes, else 1."""
     x = _rotate(s.x + s.y + s.v[0] + words[1], 37) * mul
     y = _rotate(s.y + s.v[1] + words[6], 42) * mul
-    x = (x ^ s.w[1] * nine) & _MASK
-    y = y + s.v[0] * nine + words[5] & _MASK
+    x = (x ^ s.w[1] * factor) & _MASK
+    y = y + s.v[0] * factor + words[5] & _MASK
     z = _rotate(s.z + s.w[0], 33) * mul & _MASK
     v = _weak_hash_32(words[:4], s.v[1] * mul, x + s.w[0])
     w = _weak_hash_32(words[4:], z + s.w[1], y + words[2])
@@ -114,16 +117,16 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if not version:
         raise Damage("truncated", f"it ends at byte {source.size} and has no version", source.size)
     anatomy.metadata |= {name: f"{value:016x}" for name, value in hashes.items()}
-    if wanted := hashes.get("checkpoint_hash"):
-        anatomy.members[_INDEX] = Claim(FORMAT.name, partial(_check_index, wanted), optional=True)
+    if expected := hashes.get("checkpoint_hash"):
+        anatomy.members[_INDEX] = Claim(FORMAT.name, partial(_check_index, expected), optional=True)
     anatomy.explain(0, source.size, "hashes: one of them is compared", Guard.UNPROTECTED)
     yield from ()
 
 
-def _check_index(wanted: int, source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
-    """Check that the index of the variables has the fingerprint ``wanted``; a large index is not read."""
-    if source.size <= _MAX_INDEX and (found := fingerprint64(source.read(0, source.size))) != wanted:
-        why = f"fingerprint.pb beside the model says {wanted:016x} of this file, it has {found:016x}"
+def _check_index(expected: int, source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
+    """Check that the index of the variables has the fingerprint ``expected``; a large index is not read."""
+    if source.size <= _MAX_INDEX and (computed := fingerprint64(source.read(0, source.size))) != expected:
+        why = f"fingerprint.pb beside the model says {expected:016x} of this file, it has {computed:016x}"
         yield finding("crc-mismatch", f"{why}: of another export, or damaged", offset=0)
 
 
