@@ -58,7 +58,7 @@ def _separate_blob(pieces: Sequence[Piece]) -> tuple[list[Piece], list[Piece]]:
     return (archives, blob) if blob and all(p.start == blob[0].start for p in blob) else (order, [])
 
 
-def find_clash(pieces: Sequence[Piece]) -> Piece | None:
+def find_overlap(pieces: Sequence[Piece]) -> Piece | None:
     """Return the first segment of a file that begins inside the segment before it, or None."""
     order, blob = _separate_blob(pieces)
     at = 0

@@ -64,12 +64,14 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         why = f"{source.size - pickled.end:,} bytes follow the pickle"
         yield finding("trailing-data", why, offset=pickled.end)
     of_mcore = is_class(pickled.value, "MCoreMetadata")
-    root = metadata.state_of(pickled.value, "MCoreMetadata" if of_mcore else "Metadata", "the pickle's value")
+    root = metadata.read_state(
+        pickled.value, "MCoreMetadata" if of_mcore else "Metadata", "the pickle's value"
+    )
     yield from metadata.find_flipped_names(pickled.value)
     entries = yield from metadata.read_entries(root.get("state_dict_metadata"))
     segments = yield from metadata.read_segments(root.get("storage_data"))
     yield from _check_tiles(entries, segments)
-    yield from _compare_places(entries, segments)
+    yield from _compare_segments(entries, segments)
     yield from _claim_files(entries, segments, anatomy)
     yield from _check_paths(root.get("planner_data"), entries)
     yield from _check_version(root, anatomy)
@@ -140,6 +142,7 @@ def _check_paths(paths: Any, entries: Mapping[str, Entry]) -> Iterator[Finding]:
 
 
 def _is_key(value: Any) -> bool:
+    """Return whether a value may be a key of a state_dict: a text, or a number of 64 bits."""
     return type(value) is str or (type(value) is int and abs(value) < 1 << 64)
 
 
@@ -229,31 +232,31 @@ def _check_tiles(entries: Mapping[str, Entry], segments: Sequence[Segment]) -> I
         yield from holes
 
 
-def _compare_places(entries: Mapping[str, Entry], segments: Sequence[Segment]) -> Iterator[Finding]:
+def _compare_segments(entries: Mapping[str, Entry], segments: Sequence[Segment]) -> Iterator[Finding]:
     """Check that storage_data has one segment for each chunk and each object, and no other segment."""
-    places: dict[tuple[str, tuple[int, ...] | None], int] = {}  # (name, offsets) -> place in the pickle
+    at_of: dict[tuple[str, tuple[int, ...] | None], int] = {}  # (name, offsets) -> offset in the pickle
     for fqn, entry in entries.items():
         for c in entry.chunks:
-            if (fqn, c.offsets) in places:
+            if (fqn, c.offsets) in at_of:
                 why = f"two chunks of {fqn[:200]!r} lie at {list(c.offsets)}"
                 yield finding("bad-header", why, offset=c.at)
-            places[fqn, c.offsets] = c.at
+            at_of[fqn, c.offsets] = c.at
         if not entry.dtype:
-            places[fqn, None] = entry.at
+            at_of[fqn, None] = entry.at
     seen = set()
     for s in segments:
-        place = (s.fqn, s.offsets)
+        chunk = (s.fqn, s.offsets)
         shown = f"{s.fqn[:200]!r} at {list(s.offsets or ())}"
-        if place in seen:
+        if chunk in seen:
             yield finding("duplicate-key", f"storage_data names {shown} twice", offset=s.at)
-        elif place not in places:
+        elif chunk not in at_of:
             why = f"storage_data names {shown}, which state_dict_metadata does not have"
             yield finding("bad-header", why, offset=s.at)
         elif s.hint is not None and s.offsets not in [c.offsets for c in entries[s.fqn].chunks[s.hint :][:1]]:
             why = f"storage_data says that {shown} is chunk {s.hint}, which it is not"
             yield finding("odd-header", why, offset=s.at)
-        seen.add(place)
-    for (fqn, offsets), at in places.items():
+        seen.add(chunk)
+    for (fqn, offsets), at in at_of.items():
         if (fqn, offsets) not in seen:
             at_offsets = f" at {list(offsets)}" if offsets is not None else ""
             yield finding("bad-header", f"no file holds {fqn[:200]!r}{at_offsets}", offset=at)
@@ -270,15 +273,15 @@ def _claim_files(
         if dtype is not None:
             by_path[s.path].append(data_files.Piece(s.start, s.length, s.fqn, dtype, sizes, s.transforms))
     for path, pieces in by_path.items():
-        clash = data_files.find_clash(pieces)
-        if clash:
-            inside = f"{clash.fqn[:200]!r} begins at byte {clash.start:,}, inside the entry before it"
+        overlap = data_files.find_overlap(pieces)
+        if overlap:
+            inside = f"{overlap.fqn[:200]!r} begins at byte {overlap.start:,}, inside the entry before it"
             yield finding("bad-header", f"in {path[:200]!r} {inside}", offset=0)
-        check = _refuse if clash else partial(data_files.check, pieces=pieces)
+        check = _report_overlap if overlap else partial(data_files.check, pieces=pieces)
         anatomy.members[path] = Claim("dcp", check, whole=True)
 
 
-def _refuse(_source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
+def _report_overlap(_source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
     """Leave a data file unread: the index is damaged where it describes the file, which may be intact."""
     why = "the entries that .metadata gives for this file overlap, so it was not looked at"
     yield finding("too-complex", why)

@@ -112,7 +112,7 @@ def is_class(value: Any, name: str) -> TypeGuard[Call]:
     )
 
 
-def state_of(value: Any, name: str, what: str) -> dict[Any, Any]:
+def read_state(value: Any, name: str, what: str) -> dict[Any, Any]:
     """Return the attributes of an object of class ``name``. Raise Damage for any other value."""
     if not is_class(value, name) or not isinstance(value.state, dict):
         raise Damage("bad-header", f"{what} is no {name}", getattr(value, "offset", None))
@@ -128,7 +128,7 @@ def find_flipped_names(value: Any) -> Iterator[Finding]:
             yield finding("bad-header", why, offset=value.offset)
 
 
-def lengths_of(value: Any, what: str, at: int) -> tuple[int, ...]:
+def read_lengths(value: Any, what: str, at: int) -> tuple[int, ...]:
     """Return a torch.Size as a tuple of lengths. Raise Damage if the value is anything else."""
     if type(value) not in (tuple, list) or len(value) > MAX_RANK or not all(map(_is_count, value)):
         raise Damage("bad-header", f"{what} is not a tuple of lengths", at)
@@ -165,8 +165,8 @@ def read_entries(values: Any) -> Generator[Finding, None, dict[str, Entry]]:
 def _read_tensor(fqn: str, value: Any) -> Entry:
     """Return the Entry of a TensorStorageMetadata. Raise Damage."""
     what = f"{fqn[:200]!r} in state_dict_metadata"
-    s = state_of(value, "TensorStorageMetadata", what)
-    shape, chunks = lengths_of(s.get("size"), f"the size of {what}", value.offset), s.get("chunks")
+    s = read_state(value, "TensorStorageMetadata", what)
+    shape, chunks = read_lengths(s.get("size"), f"the size of {what}", value.offset), s.get("chunks")
     if type(chunks) is not list:
         raise Damage("bad-header", f"{what} has no list of chunks", value.offset)
     p = s.get("properties")
@@ -176,9 +176,9 @@ def _read_tensor(fqn: str, value: Any) -> Entry:
         raise Damage("bad-header", f"the properties of {what} are damaged", value.offset)
     pieces = []
     for c in chunks:
-        cs = state_of(c, "ChunkStorageMetadata", f"a chunk of {what}")
+        cs = read_state(c, "ChunkStorageMetadata", f"a chunk of {what}")
         offsets, sizes = (
-            lengths_of(cs.get(k), f"{k} of a chunk of {what}", c.offset) for k in ("offsets", "sizes")
+            read_lengths(cs.get(k), f"{k} of a chunk of {what}", c.offset) for k in ("offsets", "sizes")
         )
         if not len(offsets) == len(sizes) == len(shape):
             raise Damage("bad-header", f"a chunk of {what} has another number of dimensions", c.offset)
@@ -202,7 +202,7 @@ def _check_properties(fqn: str, p: Any) -> Iterator[Finding]:
     if type(memory) is Call:
         ok = ok and any(_is_member(memory, name) for name in ("_MEM_FORMAT_ENCODING", "MEM_FORMAT_ENCODING"))
     if strides is not None:
-        lengths_of(strides, f"the strides of {fqn[:200]!r}", p.offset)
+        read_lengths(strides, f"the strides of {fqn[:200]!r}", p.offset)
     if not ok:
         why = f"the layout or memory format of {fqn[:200]!r} is none that torch knows"
         yield finding("bad-header", why, offset=p.offset)
@@ -233,14 +233,14 @@ def read_segments(values: Any) -> Generator[Finding, None, list[Segment]]:
 
 def _read_segment(key: Any, value: Any) -> Segment:
     """Return the Segment of one item of storage_data. Raise Damage."""
-    index = state_of(key, "MetadataIndex", "a key in storage_data")
-    info = state_of(value, "_StorageInfo", "a value in storage_data")
+    index = read_state(key, "MetadataIndex", "a key in storage_data")
+    info = read_state(value, "_StorageInfo", "a value in storage_data")
     fqn, path, where = index.get("fqn"), info.get("relative_path"), index.get("offset")
     if type(fqn) is not str:
         raise Damage("bad-header", "a key in storage_data has no name", key.offset)
     shown, at = repr(fqn[:200]), value.offset
     what = f"the offset of {shown} in storage_data"
-    offsets = None if where is None else lengths_of(where, what, key.offset)
+    offsets = None if where is None else read_lengths(where, what, key.offset)
     hint, start, length = index.get("index", ""), info.get("offset"), info.get("length")
     if hint is not None and not _is_count(hint):
         raise Damage("bad-header", f"the index of {shown} in storage_data is not a number", key.offset)
@@ -256,6 +256,7 @@ def _read_segment(key: Any, value: Any) -> Segment:
 
 
 def _is_count(value: Any) -> TypeGuard[int]:
+    """Return whether a value is a number of elements or bytes that a file may have; a bool is none."""
     return type(value) is int and 0 <= value < HUGE
 
 
@@ -326,7 +327,7 @@ def explain(
     for op in read_ops(data):
         if op.code in _TEXT and op.text in extra:
             break
-        why, start = walk.find_weak(op)
+        why, start = walk.find_weak_bytes(op)
         if why:
             anatomy.explain(at, start - at, _WHAT)
             anatomy.explain(start, op.end - start, why, Guard.UNPROTECTED)
@@ -351,7 +352,7 @@ class _Walk:
         self._text = ""  # the last text: the key of the value that follows
         self._global = ""  # the last global
 
-    def find_weak(self, op: Op) -> tuple[str, int]:
+    def find_weak_bytes(self, op: Op) -> tuple[str, int]:
         """Return why a change in an opcode may go unseen ("": it may not), and where the weak bytes begin."""
         why, start = "", op.end - len(op.arg)
         if op.code in _TEXT:

@@ -66,10 +66,10 @@ class _Manifest:
                 if rank == "0" and value is not None:
                     remember(self.anatomy.metadata, name.replace("/", "."), value)
             elif kind == "object":
-                self._add_place(name, entry)
+                self._add_location(name, entry)
                 self.anatomy.keys.add(name)
             else:
-                self._read_stored(name, entry)
+                self._read_tensor_entry(name, entry)
         except _Invalid as why:
             yield finding("bad-header", f"{path[:200]!r}: {why}")
         parent = path.rpartition("/")[0]
@@ -85,8 +85,8 @@ class _Manifest:
             if f"{path}/{child}" not in self.manifest and f"0/{name}/{child}" not in self.manifest:
                 yield finding("bad-header", f"{path[:200]!r} lists {str(key)[:80]!r}, and nothing holds it")
 
-    def _read_stored(self, name: str, entry: _Json) -> None:
-        """Read the entry of a tensor whose bytes lie in data files; add the tensor to ``anatomy``."""
+    def _read_tensor_entry(self, name: str, entry: _Json) -> None:
+        """Read the entry of a tensor, whole or in shards or chunks; add it to ``anatomy``. Raise _Invalid."""
         kind = entry.get("type")
         shape: tuple[int, ...] | None = None
         if kind == "Tensor":
@@ -110,16 +110,16 @@ class _Manifest:
             self.anatomy.tensors.append(Tensor(name, dtype, shape, size))
 
     def _read_tensor(self, name: str, entry: _Json) -> tuple[int, ...]:
-        """Add the place of a tensor's bytes to ``files``; return its shape."""
+        """Add the location of a tensor's bytes to ``files``; return its shape. Raise _Invalid."""
         shape = integers(entry.get("shape"))
         dtype = str(entry.get("dtype")).removeprefix("torch.")
         if shape is None or dtype not in ITEMSIZE:
             raise _Invalid(f"a tensor of type {dtype[:40]!r} and an invalid shape or type")
-        self._add_place(name, entry, dtype, shape)
+        self._add_location(name, entry, dtype, shape)
         return shape
 
     def _read_pieces(self, name: str, rows: object) -> list[Box]:
-        """Add the places of a tensor's shards or chunks to ``files``; return their boxes in the tensor."""
+        """Add the locations of shards or chunks to ``files``; return their boxes in the tensor ``name``."""
         boxes = []
         for row in map(mapping, sequence(rows)):
             offsets, sizes = integers(row.get("offsets")), integers(row.get("sizes"))
@@ -131,8 +131,8 @@ class _Manifest:
             raise _Invalid("no shards")
         return boxes
 
-    def _add_place(self, name: str, entry: _Json, dtype: str = "", shape: tuple[int, ...] = ()) -> None:
-        """Add the place of the bytes of a tensor, or of an object (``dtype`` ""), to ``files``."""
+    def _add_location(self, name: str, entry: _Json, dtype: str = "", shape: tuple[int, ...] = ()) -> None:
+        """Add the location of a tensor, or of an object (``dtype`` ""), to ``files``. Raise _Invalid."""
         location, serializer, span = entry.get("location"), entry.get("serializer"), entry.get("byte_range")
         if not isinstance(location, str) or not location or len(location) > MAX_NAME:
             raise _Invalid("no location")
@@ -145,7 +145,7 @@ class _Manifest:
 
 
 def _read_inline(kind: str, text: object) -> Scalar:
-    """Return the value that an entry itself holds, or None for bytes and floats, which are not shown."""
+    """Return the value that an entry itself holds, None for bytes and floats, not shown. Raise _Invalid."""
     if not isinstance(text, str):
         raise _Invalid("no value")
     if kind == "int" and _DIGITS.fullmatch(text):

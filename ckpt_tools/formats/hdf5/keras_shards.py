@@ -40,24 +40,17 @@ class _Map(Struct):
     last: str = ""
 
 
-def _read_names(cursor: Cursor) -> Iterator[str]:
-    """Yield the file name at the cursor, or each name in the list of files there."""
-    if cursor.token('["') == '"':
-        cursor.at -= 1
-        yield cursor.string()
-        return
-    more = ","
-    while more == ",":
-        yield cursor.string()
-        more = cursor.token(",]")
-
-
 def _read_weights(cursor: Cursor, index: _Map) -> Iterator[Finding]:
     """Add ``weight_map`` to ``index``. A group named twice counts as its last entry, as in any reader."""
     entries = 0
     for group in cursor.members():
-        start = cursor.key
-        shards = tuple(_read_names(cursor))
+        start, is_list = cursor.key, cursor.token('["') == "["
+        if not is_list:
+            cursor.at -= 1  # the quote belongs to the name of the only shard
+        names = [cursor.string()]
+        while is_list and cursor.token(",]") == ",":
+            names.append(cursor.string())
+        shards = tuple(names)
         entries += len(shards)
         if entries > MAX_INDEXED or len(index.where) >= MAX_TENSORS:
             raise Damage("too-complex", f"more than {min(entries, MAX_TENSORS)} entries", cursor.offset)
@@ -75,6 +68,7 @@ def _read_weights(cursor: Cursor, index: _Map) -> Iterator[Finding]:
 
 
 def _name_some(groups: list[str]) -> str:
+    """Return the first name, and how many more there are."""
     more = f" and {len(groups) - 1} more" if len(groups) > 1 else ""
     return f"{groups[0][:200]!r}{more}"
 

@@ -65,7 +65,7 @@ class _Literal:
     def __init__(self, text: str, offset: int) -> None:
         self.text, self.at, self.offset = text, 0, offset
 
-    def bad(self, why: str) -> Damage:
+    def make_damage(self, why: str) -> Damage:
         return Damage("bad-header", f"the header of an array {why}", self.offset + self.at)
 
     def skip(self, mark: str) -> bool:
@@ -77,33 +77,34 @@ class _Literal:
         return True
 
     def expect(self, mark: str) -> None:
+        """Skip a mark. Raise Damage unless it is the next token."""
         if not self.skip(mark):
-            raise self.bad(f"has no {mark!r} where one belongs")
+            raise self.make_damage(f"has no {mark!r} where one belongs")
 
-    def value(self, depth: int = 0) -> Any:
+    def read_value(self, depth: int = 0) -> Any:
         """Read a text, number, truth value, tuple or list of at most ``_DEEP`` levels. Raises Damage."""
         found = _TOKEN.match(self.text, self.at)
         if found is None:
-            raise self.bad("is no Python literal")
+            raise self.make_damage("is no Python literal")
         self.at = found.end()
-        text, number, word, opened = found.groups()
+        text, number, word, bracket = found.groups()
         if text is not None:
             return text[1:-1]
         if number is not None:
             return int(number.rstrip("L"))
         if word is not None:
             return _WORDS[word]
-        if opened not in _CLOSES or depth >= _DEEP:
-            raise self.bad("is nested in a way that NumPy does not write")
+        if bracket not in _CLOSES or depth >= _DEEP:
+            raise self.make_damage("is nested in a way that NumPy does not write")
         out, comma = [], True
-        while not self.skip(_CLOSES[opened]):
+        while not self.skip(_CLOSES[bracket]):
             if not comma:
-                raise self.bad("has no comma between two values")
-            out.append(self.value(depth + 1))
+                raise self.make_damage("has no comma between two values")
+            out.append(self.read_value(depth + 1))
             comma = self.skip(",")
-        if opened == "(" and len(out) == 1 and not comma:
+        if bracket == "(" and len(out) == 1 and not comma:
             return out[0]
-        return out if opened == "[" else tuple(out)
+        return out if bracket == "[" else tuple(out)
 
 
 def read_header(text: str, offset: int) -> Header:
@@ -113,22 +114,23 @@ def read_header(text: str, offset: int) -> Header:
     literal.expect("{")
     start = stop = 0
     while not literal.skip("}"):
-        key = literal.value()
+        key = literal.read_value()
         if type(key) is not str or key not in _KEYS or key in entries:
-            raise literal.bad("has a key that is not one of descr, fortran_order and shape, or one twice")
+            why = "has a key that is not one of descr, fortran_order and shape, or one twice"
+            raise literal.make_damage(why)
         literal.expect(":")
         begins = literal.at
-        entries[key] = literal.value()
+        entries[key] = literal.read_value()
         if key == "descr":
             start, stop = begins, literal.at
         if not literal.skip(",") and text[literal.at : literal.at + 1] != "}":
-            raise literal.bad("has no comma between two entries")
+            raise literal.make_damage("has no comma between two entries")
     rest = text[literal.at :]
     if rest.strip(" ") not in ("", "\n") or entries.keys() != _KEYS:
-        raise literal.bad("does not end after descr, fortran_order and shape")
+        raise literal.make_damage("does not end after descr, fortran_order and shape")
     shape, fortran = entries["shape"], entries["fortran_order"]
     if type(fortran) is not bool or not _is_shape(shape):
-        raise literal.bad("gives no order or no shape")
+        raise literal.make_damage("gives no order or no shape")
     element = _read_element(entries["descr"], literal)
     own = "{" + "".join(f"{key!r}: {entries[key]!r}, " for key in sorted(entries)) + "}"
     usual = own == text[: literal.at] and rest.endswith("\n")
@@ -136,27 +138,28 @@ def read_header(text: str, offset: int) -> Header:
 
 
 def _is_shape(value: Any) -> bool:
-    known = type(value) is tuple and len(value) <= _DIMENSIONS
-    return known and all(type(n) is int and n < HUGE for n in value)
+    """Return whether a value is a tuple of lengths; the parser reads no negative number."""
+    is_tuple = type(value) is tuple and len(value) <= _DIMENSIONS
+    return is_tuple and all(type(n) is int and n < HUGE for n in value)
 
 
 def _read_element(descr: Any, literal: _Literal) -> Element:
     """Return the type that a ``descr`` gives: a text, or the list of a record's fields. Raises Damage."""
     if type(descr) is str:
         if (element := element_of(descr)) is None:
-            raise literal.bad(f"has the type {descr[:40]!r}, which NumPy does not have")
+            raise literal.make_damage(f"has the type {descr[:40]!r}, which NumPy does not have")
         return element
     if type(descr) is not list:
-        raise literal.bad("has a type that is neither a text nor a list of fields")
+        raise literal.make_damage("has a type that is neither a text nor a list of fields")
     fields = list[Element]()
-    for one in descr:  # (name, type) or (name, type, shape); the name may be a pair with its title
-        if type(one) is not tuple or len(one) not in (2, 3):
-            raise literal.bad("has a field that is not a name and a type")
-        shape = one[2] if len(one) == 3 else ()
+    for field in descr:  # (name, type) or (name, type, shape); the name may be a pair with its title
+        if type(field) is not tuple or len(field) not in (2, 3):
+            raise literal.make_damage("has a field that is not a name and a type")
+        shape = field[2] if len(field) == 3 else ()
         shape = (shape,) if type(shape) is int else shape
         if not _is_shape(shape):
-            raise literal.bad("has a field of no shape")
-        element = _read_element(one[1], literal)
+            raise literal.make_damage("has a field of no shape")
+        element = _read_element(field[1], literal)
         fields.append(element._replace(size=Header(element, False, shape, False, 0, 0).nbytes))
     size = min(sum(f.size for f in fields), HUGE)
     return Element(f"V{size}", size, any(f.objects for f in fields))

@@ -30,7 +30,7 @@ class Array(NamedTuple):
 
     header: Header
     data: int
-    begins: int
+    text_start: int
 
 
 def magic(head: bytes) -> bool:
@@ -80,13 +80,13 @@ def read_array(source: Source, at: int, name: str, anatomy: Anatomy) -> Generato
     if end > source.size:
         why = f"the elements of an array should end at byte {end:,}, the file ends at {source.size:,}"
         raise Damage("truncated", why, source.size)
-    tensor = tensor_of(array.header, name, array.data)
+    tensor = make_tensor(array.header, name, array.data)
     anatomy.tensors.append(tensor)
     anatomy.explain(array.data, tensor.nbytes, "elements without a checksum", Guard.UNPROTECTED)
     return end
 
 
-def tensor_of(header: Header, name: str, offset: int | None) -> Tensor:
+def make_tensor(header: Header, name: str, offset: int | None) -> Tensor:
     """Return an array as a tensor; in Fortran order it is transposed, so that the rows are contiguous."""
     shape = header.shape[::-1] if header.fortran else header.shape
     return Tensor(name, header.element.name, shape, header.nbytes, offset)
@@ -94,18 +94,18 @@ def tensor_of(header: Header, name: str, offset: int | None) -> Tensor:
 
 def _explain(at: int, array: Array, anatomy: Anatomy) -> None:
     """Explain the header: any flipped bit shows, but for another version or a type of the same size."""
-    header, begins = array.header, at + array.begins
+    header, begins = array.header, at + array.text_start
     anatomy.explain(at, 6, "NumPy's mark")
-    only = Guard.STRUCTURE if array.begins == 10 else Guard.UNPROTECTED
-    anatomy.explain(at + 6, 1, "the version of the header", only)
-    anatomy.explain(at + 7, array.begins - 7, "the length of the header")
+    guard = Guard.STRUCTURE if array.text_start == 10 else Guard.UNPROTECTED
+    anatomy.explain(at + 6, 1, "the version of the header", guard)
+    anatomy.explain(at + 7, array.text_start - 7, "the length of the header")
     if not header.usual or header.element.objects or not header.nbytes:
         anatomy.explain(begins, array.data - begins, "type, order and shape", Guard.UNPROTECTED)
         return
     anatomy.explain(begins, header.start, "the header")
     anatomy.explain(begins + header.start, header.stop - header.start, "the type", Guard.UNPROTECTED)
-    rest = begins + header.stop
-    anatomy.explain(rest, array.data - rest, "order and shape, by which the elements are counted")
+    after = begins + header.stop
+    anatomy.explain(after, array.data - after, "order and shape, by which the elements are counted")
 
 
 def read_arrays(source: Source, anatomy: Anatomy, at: int = 0) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from ckpt_tools.formats.archives.zip import DEFLATED, STORED, add_sums, have_no_
 from ckpt_tools.formats.archives.zip_directory import Record
 from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_format, structure
 from ckpt_tools.formats.common.tensors import is_single, remember, scalar
-from ckpt_tools.formats.numpy.npy import MAGIC, read_array, read_array_header, tensor_of
+from ckpt_tools.formats.numpy.npy import MAGIC, make_tensor, read_array, read_array_header
 from ckpt_tools.formats.pickles.judged import RUNS
 from ckpt_tools.formats.torch import torch_zip
 from ckpt_tools.model.finding import Finding
@@ -66,11 +66,11 @@ def _check_member(source: Source, r: Record, name: str, anatomy: Anatomy) -> Ite
     """Check one array: its header against its size, and the names in a pickle of objects."""
     inner = Anatomy(decoded=anatomy.decoded)
     if r.method == STORED:
-        whole = Window(source, r.payload, r.stored)
-        for f in structure(whole, inner, lambda inside, of: _check_array(inside, name, of)):
+        window = Window(source, r.payload, r.stored)
+        for f in structure(window, inner, lambda s, a: _check_array(s, name, a)):
             yield replace(f, offset=r.payload + (f.offset or 0))
     elif r.method == DEFLATED:
-        for f in structure(source, inner, lambda outer, of: _check_deflated(outer, r, name, of)):
+        for f in structure(source, inner, lambda s, a: _check_deflated(s, r, name, a)):
             yield replace(f, offset=r.payload)
     anatomy.named(inner)
     anatomy.keys |= inner.keys
@@ -112,7 +112,7 @@ def _check_deflated(source: Source, r: Record, name: str, anatomy: Anatomy) -> I
     need = array.data + array.header.nbytes
     if need != r.size:
         raise Damage("tensor-size", f"array {name[:200]!r} needs {need:,} bytes, its record has {r.size:,}")
-    anatomy.tensors.append(tensor_of(array.header, name, None))
+    anatomy.tensors.append(make_tensor(array.header, name, None))
 
 
 FORMAT = own_format("npz", magic, _structure)

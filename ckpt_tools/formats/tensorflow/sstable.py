@@ -100,8 +100,6 @@ class Entry(NamedTuple):
 
 
 class _Handle(NamedTuple):
-    """The place of a block in the file: ``size`` is without the TRAILER behind it."""
-
     offset: int
     size: int
 
