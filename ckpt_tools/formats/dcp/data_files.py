@@ -100,9 +100,9 @@ def _read_archive(
     source: Source, anatomy: Anatomy, p: Piece
 ) -> Generator[Finding, None, tuple[list[Tensor], bool]]:
     """Check a segment's archive; return its tensors, and whether it has errors. Its checksums are added."""
-    box = Anatomy(key=anatomy.key, regions=None if anatomy.regions is None else [])
+    collected = Anatomy(key=anatomy.key, regions=None if anatomy.regions is None else [])
     name, failed, check = p.fqn[:200], False, torch_zip.FORMAT.checks[Level.STRUCTURE]
-    reading = inside(source, p.start, p.length, check, box, prefix=f"{name!r}: ")
+    reading = inside(source, p.start, p.length, check, collected, prefix=f"{name!r}: ")
     while True:
         try:
             f = next(reading)
@@ -111,15 +111,15 @@ def _read_archive(
             break
         failed = failed or f.severity is Severity.ERROR
         yield f
-    anatomy.named(box)
-    anatomy.windows += box.windows
-    anatomy.sums += (replace(s, what=f"{name!r}: {s.what}") for s in box.sums)
-    for r in box.regions or ():
+    anatomy.named(collected)
+    anatomy.windows += collected.windows
+    anatomy.sums += (replace(s, what=f"{name!r}: {s.what}") for s in collected.sums)
+    for r in collected.regions or ():
         anatomy.explain(*r)
     for k, v in inner.metadata.items():
         if k != "archive_name":
             remember(anatomy.metadata, f"{name}.{k}", v)
-    return box.tensors, failed
+    return collected.tensors, failed
 
 
 def check_tensor(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[Finding]:

@@ -89,11 +89,11 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
             size = min(math.prod(e.shape) * ITEMSIZE.get(e.dtype, 0), 1 << 62)
             anatomy.tensors.append(Tensor(fqn, e.dtype, e.shape, size))
     if anatomy.regions is not None:
-        _explain(source, anatomy, root, entries, segments)
+        _explain(source.read(0, source.size), anatomy, root, entries, segments)
 
 
 def _read_pickle(source: Source, anatomy: Anatomy) -> Generator[Finding, None, Pickled]:
-    """Return the pickle, without findings needs-trust: _check_globals knows the classes of torch's files."""
+    """Read ``.metadata``, and leave out findings needs-trust: _check_globals decides about its classes."""
     reading = read_judged(source, 0, source.size, anatomy, whole=True)
     while True:
         try:
@@ -161,9 +161,9 @@ def _check_version(root: Mapping[Any, Any], anatomy: Anatomy) -> Iterator[Findin
         return
     yield from metadata.find_flipped_names(meta)
     save_id, path, modules = (meta.state.get(name) for name in ("save_id", "checkpoint_id", "modules"))
-    ids = all(map(_is_id, (save_id, meta.state.get("load_id"))))
+    are_ids = all(map(_is_id, (save_id, meta.state.get("load_id"))))
     are_modules = type(modules) in (list, type(None)) and all(type(m) is str for m in modules or ())
-    if not ids or not _is_path(path) or not are_modules:
+    if not are_ids or not _is_path(path) or not are_modules:
         why = "the path, the ids or the modules in storage_meta are damaged"
         yield finding("bad-header", why, offset=meta.offset)
     elif save_id is not None:
@@ -184,11 +184,7 @@ def _is_id(value: Any) -> bool:
 
 
 def _explain(
-    source: Source,
-    anatomy: Anatomy,
-    root: Mapping[Any, Any],
-    entries: Mapping[str, Entry],
-    segments: Sequence[Segment],
+    data: bytes, anatomy: Anatomy, root: dict[Any, Any], entries: Mapping[str, Entry], segments: list[Segment]
 ) -> None:
     """Add to ``anatomy.regions`` what each byte of ``.metadata`` is, and what contradicts a change of it."""
     names = {s.path for s in segments} | _find_repeated_names(root.get("planner_data"))
@@ -196,11 +192,11 @@ def _explain(
     tensors = [e for e in entries.values() if e.dtype]
     filled = all(math.prod(e.shape) == sum(math.prod(c.sizes) for c in e.chunks) for e in tensors)
     sizes = filled and not any(s.transforms for s in segments)
-    metadata.explain(source.read(0, source.size), anatomy, names, extra, sizes=sizes)
+    metadata.explain(data, anatomy, names, extra, sizes=sizes)
 
 
 def _find_repeated_names(paths: Any) -> set[Any]:
-    """Return the names in planner_data made of several keys, and their keys: the texts repeat each other."""
+    """Return the names in planner_data that join several keys by dots, and the keys, which repeat them."""
     names = set[Any]()
     for name, path in paths.items() if isinstance(paths, dict) else ():
         if type(path) is tuple and len(path) > 1:

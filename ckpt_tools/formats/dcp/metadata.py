@@ -104,12 +104,8 @@ class Segment(NamedTuple):
 
 def is_class(value: Any, name: str) -> TypeGuard[Call]:
     """Return whether a value is an object of class ``name`` from one of its modules in CLASSES."""
-    return (
-        type(value) is Call
-        and type(value.func) is Global
-        and value.func.name == name
-        and value.func.module in CLASSES[name]
-    )
+    func = value.func if type(value) is Call else None
+    return type(func) is Global and func.name == name and func.module in CLASSES[name]
 
 
 def read_state(value: Any, name: str, what: str) -> dict[Any, Any]:

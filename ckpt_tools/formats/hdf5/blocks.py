@@ -114,7 +114,7 @@ class Blocks:
         self.anatomy.explain(offset, 4, f"lookup3 of {what}")
 
     def _read_fields(self, address: int, length: int, what: str, signature: bytes, room: int = 0) -> Fields:
-        """Read a structure, and record its span. Raise Damage if it is too long or lacks the signature."""
+        """Read a structure; record its span and ``room`` behind it. Raise Damage: too long, no signature."""
         self.add_span(address, length + room, what)
         if length > MOST:
             raise Damage("too-complex", f"{what} has {length} bytes", address)
@@ -147,6 +147,7 @@ class Lookup3:
         self._pending = b""
 
     def update(self, data: memoryview | bytes, /) -> None:
+        """Mix all bytes so far but the last 1 to 12 into the state of three words."""
         data = self._pending + bytes(data)
         mixed = (len(data) - 1) // 12 * 12 if data else 0
         m, (a, b, c) = _MASK, self._abc

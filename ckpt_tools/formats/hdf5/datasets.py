@@ -73,7 +73,7 @@ def _name_composite(f: Fields, kind: int, size: int, members: int) -> str:
 def read_space(f: Fields) -> Space:
     """Return the shapes in a dataspace message, (0,) for an array without any element. Raise Damage."""
     version, rank, flags = f.numbers(1, 1, 1)
-    kind = f.number(5) and 0 if version == 1 else f.number(1)
+    kind = f.number(5) and 0 if version == 1 else f.number(1)  # version 1 has reserved bytes instead
     if version not in (1, 2) or rank > MAX_RANK or kind > 2:
         raise f.make_damage(f"version {version}, rank {rank}, kind {kind}")
     if kind == 2:
@@ -243,13 +243,14 @@ class Arrays:
             return grid, read_extensible_array(blocks, at, what)
         if index == _RECORDS:
             return grid, read_chunk_records(blocks, at, what, len(grid.shape) - 1)
+        # an implicit index: all chunks that the array may ever have lie one after another
         number = math.prod(-(-n // c) for n, c in zip(array.space.max_shape, grid.shape, strict=False))
         if number * grid.nbytes > blocks.end:
             raise make_damage(f"{array.what} has {number} chunks of {grid.nbytes} bytes", at)
         return grid, (Chunk(at + i * grid.nbytes, -1, 0) for i in range(number))
 
     def _read_shape(self, array: Array, f: Fields, widths: list[int]) -> tuple[int, ...]:
-        """Return the shape of a chunk, then the bytes of an element. Raise Damage."""
+        """Read numbers of these ``widths`` (bytes): the shape of a chunk, then the bytes of an element."""
         numbers = f.numbers(*widths)
         if len(numbers) != len(array.space.shape) + 1 or 0 in numbers:
             raise f.make_damage(f"chunks of shape {numbers} of an array of shape {array.space.shape}")
@@ -431,7 +432,7 @@ def read_extensible_array(blocks: Blocks, address: int, what: str) -> Iterator[C
 def _read_super_block(
     elements: _ElementReader, array: _Extensible, address: int, super_block: int
 ) -> Iterator[Chunk]:
-    """Yield the chunks in the data blocks of the super block with this number. Raise Damage."""
+    """Yield the chunks in a super block: bitmaps of written pages, then addresses of data blocks."""
     if address == UNDEFINED:
         return
     number, size = array.count_blocks(super_block)

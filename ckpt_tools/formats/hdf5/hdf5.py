@@ -94,6 +94,7 @@ def structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _is_group(header: Header) -> bool:
+    """Return whether an object is a group: the old kind has a symbol table, the new kind link info."""
     return header.find(structures.SYMBOL_TABLE) is not None or header.find(structures.LINK_INFO) is not None
 
 
@@ -185,15 +186,16 @@ class _Walk:
         """Check an array by the type, shape, filters and external files in its header. Raise Damage."""
         what = f"the header of {name[:200]!r}"
         kinds = (structures.DATATYPE, structures.DATASPACE, structures.FILTERS)
-        kind, shape, chain = (self._read_message_fields(header, kind, what) for kind in kinds)
-        if any(header.find(k) and f is None for k, f in zip(kinds, (kind, shape, chain), strict=True)):
+        datatype, dataspace, chain = (self._read_message_fields(header, kind, what) for kind in kinds)
+        messages = zip(kinds, (datatype, dataspace, chain), strict=True)
+        if any(header.find(kind) and f is None for kind, f in messages):
             text = f"{name[:200]!r} is not looked at: its description is shared with others"
             yield finding("too-complex", text, offset=layout.at, severity=Severity.NOTE)
             return
-        if kind is None or shape is None:
+        if datatype is None or dataspace is None:
             raise Damage("bad-header", f"{what} has a layout, but no type or no shape", layout.at)
-        pipeline = read_filters(chain) if chain else ()
-        elements, space, others = read_type(kind), read_space(shape), tuple[str, ...]()
+        filters = read_filters(chain) if chain else ()
+        elements, space, others = read_type(datatype), read_space(dataspace), tuple[str, ...]()
         if (m := header.find(structures.EXTERNAL)) is not None:
             f = Fields(m.body, m.at, f"the external files of {what}", 4)
             _, used, home = f.numbers(2, 2, 8)
@@ -201,7 +203,7 @@ class _Walk:
             starts = [f.numbers(8, 8, 8)[0] for _ in range(used)]
             others = tuple(names[at:].partition(b"\0")[0].decode(errors="replace") for at in starts) or ("",)
         fields = Fields(layout.body, layout.at, f"the layout of {name[:200]!r}")
-        yield from self.arrays.check(Array(name, elements, space, pipeline, others), fields)
+        yield from self.arrays.check(Array(name, elements, space, filters, others), fields)
 
     def _read_message_fields(self, header: Header, kind: int, what: str) -> Fields | None:
         """Return the fields of a message, or of the named type it refers to; None for other references."""

@@ -70,7 +70,7 @@ class Framing(NamedTuple):
             start = b.at + b.size
 
     def explain_unchecked(self, anatomy: Anatomy, reason: str) -> None:
-        """Explain the headers, then tags, IVs and ciphertext as unprotected for this reason."""
+        """Explain the headers; explain tags, IVs and ciphertext as unprotected, for this reason."""
         self.explain(anatomy, self.is_ambiguous)
         for i, b in enumerate(self.blocks):
             anatomy.explain(b.tag_at, len(b.tag), f"tag of block {i}: {reason}", Guard.UNPROTECTED)

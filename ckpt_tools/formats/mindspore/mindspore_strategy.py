@@ -124,8 +124,8 @@ def strategy_groups(directory: str, world_size: int) -> RankGroups:
         both = " and ".join(f"{size} devices ({name})" for size, name in list(sizes.items())[:2])
         raise _error(directory, f"there are stages of {both}", _ONE_RUN)
     count = next(iter(sizes))
-    stages, left = divmod(world_size, count)
-    if left or not stages:
+    stages, remainder = divmod(world_size, count)
+    if remainder or not stages:
         raise _error(directory, f"a stage has {count} devices, which {world_size} ranks do not fill", _FIT)
     by_stage = _group_by_stage(directory, files, count, stages)
     for stage in range(stages):

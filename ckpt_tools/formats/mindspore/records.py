@@ -231,9 +231,8 @@ def _read_record(reader: Reader, at: int) -> Record:
                 part_name = name + (".keys", ".values", ".status")[len(found)]
                 found.append(_read_content(reader, part_name, pos, pos + part_size, MAP_TYPES))
             if len(found) != 3:
-                raise Damage(
-                    "bad-header", f"map parameter {name[:200]!r} has {len(found)} of 3 tensors", inner
-                )
+                why = f"map parameter {name[:200]!r} has {len(found)} of 3 tensors"
+                raise Damage("bad-header", why, inner)
         else:
             raise Damage("bad-header", "a record has a field out of place", inner)
     if not found:

@@ -213,6 +213,7 @@ class Walk:
         self.free_bytes: list[tuple[int, int, str]] | None = [] if mapped else None
 
     def mark_free(self, at: int, end: int, what: str) -> None:
+        """Record that bytes may change unseen, if a map of the file is wanted."""
         if self.free_bytes is not None:
             self.free_bytes.append((at, end, what))
 
@@ -267,7 +268,7 @@ class Walk:
         return self.reader.text(at, length, MAX_NAME, what)
 
     def read_records(self, at: int, keys: bytes) -> Iterator[tuple[int, int, int]]:
-        """Yield (key, start, end) of each record from ``at`` on. Raise Damage if keys do not rise."""
+        """Yield (key, start, end) of each field with a length; only ``keys`` may occur, in rising order."""
         last = 0
         for _ in range(MAX_TENSORS):
             if at == self.reader.size:

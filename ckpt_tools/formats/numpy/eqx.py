@@ -26,6 +26,7 @@ def magic(head: bytes) -> bool:
 
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """Skip the line of JSON, if there is one, and check the arrays behind it."""
     at = 0
     if source.read(0, min(1, source.size)) == b"{":
         head = source.read(0, min(source.size, _LINE))

@@ -41,12 +41,12 @@ class Element(NamedTuple):
 
 
 class Header(NamedTuple):
-    """One header. ``usual``: its text is exactly as NumPy writes it. ``descr`` is text[start:stop]."""
+    """One header. ``is_canonical``: its text is exactly as NumPy writes it. ``descr`` is text[start:stop]."""
 
     element: Element
     fortran: bool
     shape: tuple[int, ...]
-    usual: bool
+    is_canonical: bool
     start: int
     stop: int
 
@@ -125,16 +125,16 @@ def read_header(text: str, offset: int) -> Header:
             start, stop = begins, literal.at
         if not literal.skip(",") and text[literal.at : literal.at + 1] != "}":
             raise literal.make_damage("has no comma between two entries")
-    rest = text[literal.at :]
-    if rest.strip(" ") not in ("", "\n") or entries.keys() != _KEYS:
+    padding = text[literal.at :]
+    if padding.strip(" ") not in ("", "\n") or entries.keys() != _KEYS:
         raise literal.make_damage("does not end after descr, fortran_order and shape")
     shape, fortran = entries["shape"], entries["fortran_order"]
     if type(fortran) is not bool or not _is_shape(shape):
         raise literal.make_damage("gives no order or no shape")
     element = _read_element(entries["descr"], literal)
-    own = "{" + "".join(f"{key!r}: {entries[key]!r}, " for key in sorted(entries)) + "}"
-    usual = own == text[: literal.at] and rest.endswith("\n")
-    return Header(element, fortran, shape, usual, start, stop)
+    canonical = "{" + "".join(f"{key!r}: {entries[key]!r}, " for key in sorted(entries)) + "}"
+    is_canonical = canonical == text[: literal.at] and padding.endswith("\n")
+    return Header(element, fortran, shape, is_canonical, start, stop)
 
 
 def _is_shape(value: Any) -> bool:

@@ -99,7 +99,7 @@ def _explain(at: int, array: Array, anatomy: Anatomy) -> None:
     guard = Guard.STRUCTURE if array.text_start == 10 else Guard.UNPROTECTED
     anatomy.explain(at + 6, 1, "the version of the header", guard)
     anatomy.explain(at + 7, array.text_start - 7, "the length of the header")
-    if not header.usual or header.element.objects or not header.nbytes:
+    if not header.is_canonical or header.element.objects or not header.nbytes:
         anatomy.explain(begins, array.data - begins, "type, order and shape", Guard.UNPROTECTED)
         return
     anatomy.explain(begins, header.start, "the header")

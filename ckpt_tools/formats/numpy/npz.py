@@ -26,7 +26,7 @@ _OBJECTS = 64 << 20
 
 
 def magic(head: bytes) -> bool:
-    """Return True for a zip whose first member is an array, or one of NumPy's if that name is cut."""
+    """Return True for a zip whose first member is *.npy, or for any zip of NumPy's if its name is cut."""
     if not head.startswith(b"PK\3\4"):
         return False
     n = int.from_bytes(head[26:28], "little")
@@ -35,6 +35,7 @@ def magic(head: bytes) -> bool:
 
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """Check the zip, its arrays, and any other pickles in it; add the records' CRCs to ``anatomy.sums``."""
     records = yield from read_zip(source, anatomy, torch=False)
     no_sums = have_no_sums(records)
     if no_sums:

@@ -55,6 +55,7 @@ def _magic(head: bytes) -> bool:
 
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """Check the metadata alone; ``anatomy.members`` gets a claim that checks each data file against it."""
     why = "Paddle's metadata has no checksum: it is checked against itself and against the files beside it"
     yield finding("not-checksummed", why)
     pickled = yield from read_judged(source, 0, source.size, anatomy, whole=True)
@@ -115,7 +116,7 @@ def _read_piece(state: Mapping[Any, Any], at: int) -> Piece:
 
 
 def _check_tiles(tensor: str, pieces: list[Piece], anatomy: Anatomy) -> Iterator[Finding]:
-    """Yield a finding unless the pieces fill their tensor: a gap keeps the values of a new model."""
+    """Report pieces that do not fill their tensor: the loader leaves a gap as a new model has it."""
     shown = repr(tensor[:200])
     if not pieces or len({(p.dtype, p.whole, len(p.box.start)) for p in pieces}) > 1:
         yield finding("bad-header", f"{shown} has no chunks, or of several types or shapes")

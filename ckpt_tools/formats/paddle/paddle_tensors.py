@@ -36,6 +36,7 @@ def _magic(head: bytes) -> bool:
 
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """Check the description of each tensor in the stream, and that the last one ends with the file."""
     yield finding("not-checksummed", "the stream has no checksum: only its lengths were checked")
     reader, at = Reader(source), 0
     while at < source.size or not anatomy.tensors:

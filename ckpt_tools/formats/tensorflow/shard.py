@@ -71,6 +71,7 @@ class StringCrc(_Elements):
     bytes_left = 0
 
     def update(self, data: memoryview | bytes, /) -> None:
+        """Take more bytes: all lengths come first, then their checksum, then all strings."""
         data, at, lengths = bytes(data), 0, bytearray()
         while self.elements_left and at < len(data) and not self.is_invalid:
             if self.take_varint(data[at]):
@@ -96,6 +97,7 @@ class VariantCrc(_Elements):
     in_body = False
 
     def update(self, data: memoryview | bytes, /) -> None:
+        """Take more bytes: each element is a length, that many bytes, and a checksum of all so far."""
         data, at = bytes(data), 0
         while at < len(data) and not self.is_invalid:
             if not self.elements_left:

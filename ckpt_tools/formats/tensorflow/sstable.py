@@ -342,7 +342,7 @@ def _read_message(value: int | bytes, at: int) -> Iterator[tuple[int, int | byte
 
 
 def read_header(value: bytes, at: int) -> Header:
-    """Return the bundle's header. Raise Damage."""
+    """Return the bundle's header, a BundleHeaderProto at byte ``at`` of the file. Raise Damage."""
     fields = dict(read_fields(value, at))
     version = dict(_read_message(fields.get(3, b""), at))
     order = {0: "little", 1: "big"}.get(_check_number(fields.get(2, 0), at))
@@ -355,7 +355,7 @@ def read_header(value: bytes, at: int) -> Header:
 
 
 def read_item(entry: Entry) -> Item:
-    """Return the tensor or slice of an entry. Raise Damage."""
+    """Return the tensor or slice that an entry's value, a BundleEntryProto, describes. Raise Damage."""
     at, slices, fields = entry.at, list[Extents](), dict[int, int | bytes]()
     for field, value in read_fields(entry.value, at):
         if field != 7:
@@ -401,7 +401,7 @@ def _encode_signed(value: int) -> bytes:
 
 
 def slice_key(name: bytes, extents: Extents) -> bytes:
-    """Return the key of a slice's own entry in the index (checkpoint::EncodeTensorNameSlice)."""
+    """Return a slice's key in the index (checkpoint::EncodeTensorNameSlice): name, rank, starts, lengths."""
     if b"\0" in name or b"\xff" in name:
         name = b"".join({0: b"\0\xff", 0xFF: b"\xff\0"}.get(b, bytes((b,))) for b in name)
     rank = bytes((1, len(extents))) if extents else b"\0"

@@ -99,7 +99,8 @@ def read_latest(data: bytes) -> str:
 def _unescape(text: str, at: int) -> str:
     """Return a quoted path with its escapes replaced. Raise Damage."""
 
-    def replace_one(m: re.Match[bytes]) -> bytes:
+    def decode_escape(m: re.Match[bytes]) -> bytes:
+        """Return the byte that an escape of protobuf's text form stands for. Raise Damage."""
         code = m[1]
         value = _PLAIN.get(code[0], 256) if len(code) == 1 else 256
         if code[:1] == b"x" and len(code) > 1:
@@ -111,7 +112,7 @@ def _unescape(text: str, at: int) -> str:
         return bytes([value])
 
     try:
-        return _ESCAPE.sub(replace_one, text.encode()).decode()
+        return _ESCAPE.sub(decode_escape, text.encode()).decode()
     except UnicodeDecodeError:
         raise Damage("bad-tracker", "a path is not UTF-8", at) from None
 

@@ -42,6 +42,7 @@ def _rotate(value: int, shift: int) -> int:
 
 
 def _shift_mix(value: int) -> int:
+    """Return FarmHash's ShiftMix of the lowest 64 bits."""
     value &= _MASK
     return value ^ value >> 47
 
