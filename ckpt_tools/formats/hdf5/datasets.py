@@ -33,13 +33,6 @@ class Elements(NamedTuple):
     size: int
 
 
-class Space(NamedTuple):
-    """One array's shape, and the largest shape that the array may grow to."""
-
-    shape: tuple[int, ...]
-    max_shape: tuple[int, ...]
-
-
 def read_type(f: Fields) -> Elements:
     """Return the type in a datatype message. Raise Damage."""
     head, low, middle, _ = f.numbers(1, 1, 1, 1)
@@ -70,16 +63,16 @@ def _name_composite(f: Fields, kind: int, size: int, members: int) -> str:
     return "bool" if size == 1 and members == 2 else base.name
 
 
-def read_space(f: Fields) -> Space:
-    """Return the shapes in a dataspace message, (0,) for an array without any element. Raise Damage."""
+def read_space(f: Fields) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return an array's shape and largest shape by a dataspace message, (0,) if it is null. Raise Damage."""
     version, rank, flags = f.numbers(1, 1, 1)
     kind = f.number(5) and 0 if version == 1 else f.number(1)  # version 1 has reserved bytes instead
     if version not in (1, 2) or rank > MAX_RANK or kind > 2:
         raise f.make_damage(f"version {version}, rank {rank}, kind {kind}")
     if kind == 2:
-        return Space((0,), (0,))
+        return (0,), (0,)
     shape = tuple(f.numbers(*[8] * rank))
-    return Space(shape, tuple(f.numbers(*[8] * rank)) if flags & 1 else shape)
+    return shape, tuple(f.numbers(*[8] * rank)) if flags & 1 else shape
 
 
 _DEFLATE, _SHUFFLE, _FLETCHER = 1, 2, 3
@@ -97,13 +90,14 @@ class Array(NamedTuple):
 
     name: str
     type: Elements
-    space: Space
+    shape: tuple[int, ...]
+    max_shape: tuple[int, ...]
     filters: tuple[int, ...]
     external: tuple[str, ...]
 
     @property
     def nbytes(self) -> int:
-        return math.prod(self.space.shape) * self.type.size
+        return math.prod(self.shape) * self.type.size
 
     @property
     def what(self) -> str:
@@ -180,7 +174,7 @@ class Arrays:
                 self.blocks.add_span(at, size, f"elements of {array.what}")
                 self._explain_bare_bytes(array.what, at, size)
         if size != array.nbytes:
-            why = f"{array.what}, {array.type.name} {array.space.shape}, has {size} bytes, not {array.nbytes}"
+            why = f"{array.what}, {array.type.name} {array.shape}, has {size} bytes, not {array.nbytes}"
             if kind == 0:
                 raise Damage("tensor-size", why[:500], f.file_at)
             yield finding("tensor-size", why[:500], offset=f.file_at)
@@ -188,7 +182,7 @@ class Arrays:
 
     def _add(self, array: Array, at: int | None = None, pieces: tuple[tuple[int, int], ...] = ()) -> None:
         """Add an array to the tensors of ``anatomy``, and its value to the metadata if it is one number."""
-        anatomy, shape, dtype = self.blocks.anatomy, array.space.shape, array.type.name
+        anatomy, shape, dtype = self.blocks.anatomy, array.shape, array.type.name
         anatomy.tensors.append(Tensor(array.name, dtype, shape, array.nbytes, at, pieces=pieces))
         wanted = len(anatomy.metadata) < MAX_SCALARS or array.name in PROGRESS
         if at is not None and wanted and is_single(dtype, shape):
@@ -210,7 +204,7 @@ class Arrays:
             yield from self._check_chunk(array, grid, chunk._replace(size=size))
             if plain:
                 pieces.append((chunk.address, size))
-        shape = array.space.shape
+        shape = array.shape
         in_order = shape and grid.shape[1:-1] == shape[1:] and shape[0] == len(pieces) * grid.shape[0]
         if pieces and in_order:  # joined, the chunks are the array's rows
             self._add(array, pieces[0][0], tuple(pieces) if len(pieces) > 1 else ())
@@ -244,7 +238,7 @@ class Arrays:
         if index == _RECORDS:
             return grid, read_chunk_records(blocks, at, what, len(grid.shape) - 1)
         # an implicit index: all chunks that the array may ever have lie one after another
-        number = math.prod(-(-n // c) for n, c in zip(array.space.max_shape, grid.shape, strict=False))
+        number = math.prod(-(-n // c) for n, c in zip(array.max_shape, grid.shape, strict=False))
         if number * grid.nbytes > blocks.end:
             raise make_damage(f"{array.what} has {number} chunks of {grid.nbytes} bytes", at)
         return grid, (Chunk(at + i * grid.nbytes, -1, 0) for i in range(number))
@@ -252,8 +246,8 @@ class Arrays:
     def _read_shape(self, array: Array, f: Fields, widths: list[int]) -> tuple[int, ...]:
         """Read numbers of these ``widths`` (bytes): the shape of a chunk, then the bytes of an element."""
         numbers = f.numbers(*widths)
-        if len(numbers) != len(array.space.shape) + 1 or 0 in numbers:
-            raise f.make_damage(f"chunks of shape {numbers} of an array of shape {array.space.shape}")
+        if len(numbers) != len(array.shape) + 1 or 0 in numbers:
+            raise f.make_damage(f"chunks of shape {numbers} of an array of shape {array.shape}")
         return tuple(numbers)
 
     def _check_chunk(self, array: Array, grid: _Grid, chunk: Chunk) -> Iterator[Finding]:

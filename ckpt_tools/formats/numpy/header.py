@@ -18,7 +18,6 @@ _TOKEN = re.compile(
 _DEEP = 32
 """Levels of nested records at most."""
 _CLOSES = {"[": "]", "(": ")"}
-_WORDS = {"True": True, "False": False}
 _KEYS = {"descr", "fortran_order", "shape"}
 _DIMENSIONS = 64
 HUGE = 1 << 62
@@ -93,7 +92,7 @@ class _Literal:
         if number is not None:
             return int(number.rstrip("L"))
         if word is not None:
-            return _WORDS[word]
+            return word == "True"
         if bracket not in _CLOSES or depth >= _DEEP:
             raise self.make_damage("is nested in a way that NumPy does not write")
         out, comma = [], True

@@ -206,9 +206,8 @@ def _describe(
         storage = "" if i.slices else files[i.shard]
         anatomy.tensors.append(Tensor(i.name, i.dtype, i.shape, i.nbytes, storage=storage))
         anatomy.keys |= {i.name, shorten_name(i.name)}
-    if stem and complete:
-        for s, name in files.items():
-            anatomy.members[name] = _make_claim(content[s], names, head.order, anatomy.keys)
+    for s, name in files.items() if stem and complete else ():
+        anatomy.members[name] = _make_claim(content[s], names, head.order, anatomy.keys)
 
 
 def _make_claim(items: list[Item], names: Mapping[bytes, str], order: str, keys: set[str]) -> Claim:
