@@ -208,6 +208,7 @@ class Fletcher32:
         self._first += sum(words)
 
     def digest(self) -> bytes:
+        """Return both sums as four little-endian bytes; a zero byte completes the last word."""
         if self._pending:
             self.update(b"\0")
         first, second = ((s - 1) % 65535 + 1 if s else 0 for s in (self._first, self._second))

@@ -87,8 +87,8 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 def _read_state(value: Any, name: str) -> dict[Any, Any]:
     """Return the attributes of an object of Paddle's class ``name``. Raise Damage for any other value."""
-    ours = type(value) is Call and value.func in {Global(m, name) for m in _MODULES}
-    if not ours or not isinstance(value.state, dict):
+    is_object = type(value) is Call and value.func in {Global(m, name) for m in _MODULES}
+    if not is_object or not isinstance(value.state, dict):
         raise Damage("bad-header", f"there is something else than a {name}", getattr(value, "offset", None))
     return value.state
 
