@@ -34,9 +34,9 @@ class Groups:
     def __init__(self, topology: Topology, selection: Selection) -> None:
         self.topology, self.selection = topology, selection
         self._strategy = {rank: group for group in topology.strategy for rank in group}
-        self._cells: dict[tuple[str, ...], dict[tuple[int, ...], list[int]]] = {}
+        self._ranks_at: dict[tuple[str, ...], dict[tuple[int, ...], list[int]]] = {}  # by axes, coordinates
 
-    def of(self, rank: int, piece: Piece) -> Group | None:
+    def find_group(self, rank: int, piece: Piece) -> Group | None:
         """Return the ranks that hold the same state as ``rank`` in ``piece``; None when nobody says so."""
         if piece.readers.sharded:
             return None
@@ -59,19 +59,19 @@ class Groups:
         """Return ranks with the coordinates of ``rank`` on all axes but ``over``; cached by these axes."""
         axes = self.topology.apart(over)
 
-        def place(r: int) -> tuple[int, ...]:
+        def find_coordinates(r: int) -> tuple[int, ...]:
             at = self.topology.coordinates(r)
             return tuple(at.get(axis, 0) for axis in axes)
 
-        if axes not in self._cells:
-            cells = self._cells[axes] = {}
+        if axes not in self._ranks_at:
+            ranks_at = self._ranks_at[axes] = {}
             for r in range(self.topology.world_size):
-                cells.setdefault(place(r), []).append(r)
-        return self._cells[axes][place(rank)]
+                ranks_at.setdefault(find_coordinates(r), []).append(r)
+        return self._ranks_at[axes][find_coordinates(rank)]
 
 
 Bad = Mapping[str, Sequence[Finding]]
-"""The paths of parts that are broken or unreadable, with why."""
+"""The findings on each part that is broken or unreadable, by its path."""
 
 
 def assign(checkpoint: Checkpoint, groups: Groups, bad: Bad, evidence: Evidence) -> Assignment:
@@ -96,16 +96,16 @@ class _Role:
     def __init__(self, parts: Sequence[Part], order: Mapping[str, int]) -> None:
         self.parts, self._order = parts, order
         self.by_rank = dict[int, list[Part]]()
-        self._at_places = dict[tuple[str, ...], dict[tuple[int, ...], list[tuple[int, Part]]]]()
+        self._by_coords = dict[tuple[str, ...], dict[tuple[int, ...], list[tuple[int, Part]]]]()
         for i, p in enumerate(parts):
             if p.rank is not None:
                 self.by_rank.setdefault(p.rank, []).append(p)
             elif p.coords:
                 axes, at = zip(*p.coords, strict=True)
-                self._at_places.setdefault(axes, {}).setdefault(at, []).append((i, p))
+                self._by_coords.setdefault(axes, {}).setdefault(at, []).append((i, p))
         self.anywhere = [p for p in parts if p.rank is None and not p.coords]
 
-    def of(self, rank: int, topology: Topology) -> list[Part]:
+    def find_own_files(self, rank: int, topology: Topology) -> list[Part]:
         """Return the files that name a rank, else the files that name its coordinates, the best first."""
 
         def precedence(p: Part) -> tuple[int, bool, int]:
@@ -116,9 +116,9 @@ class _Role:
         if rank in self.by_rank:
             return sorted(self.by_rank[rank], key=precedence)
         found = list[tuple[int, Part]]()
-        where = topology.coordinates(rank) if self._at_places else {}
-        for axes, parts in self._at_places.items():
-            found += parts.get(tuple(where.get(axis, -1) for axis in axes), ())
+        own = topology.coordinates(rank) if self._by_coords else {}
+        for axes, parts in self._by_coords.items():
+            found += parts.get(tuple(own.get(axis, -1) for axis in axes), ())
         return [*(self.anywhere if rank == 0 else ()), *(p for _, p in sorted(found))]
 
 
@@ -140,6 +140,7 @@ class _Work:
         self.gaps: dict[Gap, list[int]] = defaultdict(list)
 
     def _add_findings(self, parts: Iterable[Part]) -> None:
+        """Add why parts are bad to the findings of the assignment."""
         for p in parts:
             self.findings += (f.at(p.path) for f in self.bad.get(p.path, ()))
 
@@ -160,11 +161,11 @@ class _Work:
             else:
                 self.shared.append(Load(p))
         for parts in copies.values():
-            self._assign_one_of(parts)
+            self._assign_first_good(parts)
         if own:
-            self._assign_own(own)
+            self._assign_own_files(own)
 
-    def _assign_one_of(self, copies: Sequence[Part]) -> None:
+    def _assign_first_good(self, copies: Sequence[Part]) -> None:
         """Assign to all ranks the first good file of several copies; add the findings if none is good."""
         good = next((p for p in copies if p.path not in self.bad), None)
         if good is None:
@@ -179,7 +180,7 @@ class _Work:
         roles = {piece.role for piece in pieces if piece.readers.survivable}
         return [p for p in self.checkpoint.parts if p.role in roles]
 
-    def _assign_own(self, parts: Sequence[Part]) -> None:
+    def _assign_own_files(self, parts: Sequence[Part]) -> None:
         """Assign to each rank its own file of a shared set. Ranks that the saving job lacked have none."""
         world, by_rank = self.topology.world_size, dict[int, list[Part]]()
         for p in parts:
@@ -204,13 +205,13 @@ class _Work:
         for name, parts in by_role.items():
             role = _Role(parts, self.order)
             for rank in self.wanted:
-                self._assign(rank, name, role)
+                self._assign_to_rank(rank, name, role)
 
-    def _assign(self, rank: int, name: str, role: _Role) -> None:
+    def _assign_to_rank(self, rank: int, name: str, role: _Role) -> None:
         """Assign to a rank its file of the role ``name``; else note the gap, and what is wrong."""
-        own = role.of(rank, self.topology)
+        own = role.find_own_files(rank, self.topology)
         piece = self.layout.piece((own or role.parts)[0].piece)
-        group = self.groups.of(rank, piece)
+        group = self.groups.find_group(rank, piece)
         if load := self._find_load(rank, role, own, group):
             self.loads.setdefault(rank, []).append(load)
         elif piece.required or own:
@@ -243,14 +244,12 @@ class _Work:
         parts += (p for p in role.anywhere if p not in own)
         return [p for p in parts if p.path not in self.bad]
 
-    def _find_substitute(
-        self, rank: int, group: Group, mine: Sequence[Part], parts: Sequence[Part]
-    ) -> Load | None:
+    def _find_substitute(self, rank: int, group: Group, mine: list[Part], parts: list[Part]) -> Load | None:
         """Return the first of ``parts`` that may stand in for the rank; ``mine`` are its own good files."""
-        told, strict = self.selection.replica_groups or self.topology.strategy, self.selection.strict
+        given, strict = self.selection.replica_groups or self.topology.strategy, self.selection.strict
         for part in parts:
             piece = self.layouts.piece_of(part)
-            by_layout = bool(piece.readers.replicated_over) and not told
+            by_layout = bool(piece.readers.replicated_over) and not given
             facts = StandIn(rank, part, piece, group.source, self.topology, self.evidence, by_layout, strict)
             reason, finding = replica_mismatch.weigh(facts)
             self.findings += [finding] if finding else []

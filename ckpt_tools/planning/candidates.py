@@ -68,12 +68,12 @@ class Candidates:
         self.arranged = frozenset[str]()  # the layouts that have files below the root
         self.checkpoints: list[Checkpoint] = []  # the finished ones of the run
         self.unfinished: list[Checkpoint] = []
-        self.exports: list[Checkpoint] = []  # left out beside them
+        self.exports: list[Checkpoint] = []  # left out, as other saves are there
         self.lost: list[Rejected] = []  # a tracker names them, and they do not exist any more
         self.ranked: list[Checkpoint] = []  # best first
         self.order = "mtime"
-        self.places: order.Places = {}
-        self.names = min(Level.STRUCTURE, selection.level)  # at level presence names must do
+        self.positions: order.Positions = {}
+        self.level = min(Level.STRUCTURE, selection.level)  # at level presence names must do
 
     def find_candidates(self) -> list[Checkpoint]:
         """Return the finished checkpoints of the run, best first; [] if none exists and none has to."""
@@ -81,7 +81,7 @@ class Candidates:
             options = self.selection.read_options(self.progress)
             self.session = open_session(self.root, options, cache=self.cache)
         except CannotLook as error:
-            self._require_leave_for_no_root(error)
+            self._require_leave_without_root(error)
             return []
         self.warnings += self.session.notes
         self.warnings += find_unfetched(bare.path for bare in self.session.found.bare)
@@ -95,15 +95,15 @@ class Candidates:
             self._require_first_launch(everything)
             return []
         self.checkpoints = self._keep_one_run(finished)
-        named = trackers.find_lost(self.session, self.checkpoints, self.unfinished)  # and that are gone
-        self.lost = [r for r in named if allows(self.selection, r.checkpoint)]
+        lost = trackers.find_lost(self.session, self.checkpoints, self.unfinished)
+        self.lost = [r for r in lost if allows(self.selection, r.checkpoint)]
         self.unfinished = self._find_unfinished_of_run()
-        self._settle_steps_and_places()
+        self._settle_steps_and_positions()
         self._prepare_judge()
         return self.ranked
 
     def _leave_out_exports(self, everything: list[Checkpoint]) -> list[Checkpoint]:
-        """Return saves without layouts of exports, if others were asked for; fill in ``exports``."""
+        """Return the saves, without exports (then in ``self.exports``) unless only exports are asked for."""
         saves = [c for c in everything if not self.layouts.of(c).of_exports]
         wanted = any(is_requested(c, self.selection) for c in saves)
         if not wanted or self.selection.kind is Kind.RELEASE:
@@ -125,20 +125,20 @@ class Candidates:
 
         return [c for c in saves if c.run in runs or is_marked_beside(c)]
 
-    def _settle_steps_and_places(self) -> None:
-        """Set steps and coordinates from contents where names are ambiguous, and ``places``. Reads."""
-        both = order.count_steps_in_epochs([*self.checkpoints, *self.unfinished], self.layouts)
+    def _settle_steps_and_positions(self) -> None:
+        """Set steps and coordinates from contents where names are ambiguous, and ``positions``. Reads."""
+        saves = order.count_steps_in_epochs([*self.checkpoints, *self.unfinished], self.layouts)
         finished = len(self.checkpoints)
-        self.checkpoints, self.unfinished = both[:finished], both[finished:]
+        self.checkpoints, self.unfinished = saves[:finished], saves[finished:]
         if len({c.layout for c in self.checkpoints}) > 1:
             self.checkpoints = [replace(c, step=self.step(c)) for c in self.checkpoints]
-        elif not any(self.layouts.of(c).is_last_resort for c in self.checkpoints):  # those are placed
+        elif not any(self.layouts.of(c).is_last_resort for c in self.checkpoints):  # their order is known
             self.checkpoints = order.add_told_steps(self.checkpoints, self.step)
-        placed = topology.settle_expert_names(self.session, self.checkpoints, self.names)
-        self.checkpoints = topology.leave_out_leftovers(self.session, placed, self.names)
+        placed = topology.settle_expert_names(self.session, self.checkpoints, self.level)
+        self.checkpoints = topology.leave_out_leftovers(self.session, placed, self.level)
         saves = [*self.checkpoints, *self.unfinished]
-        self.places = order.find_places(
-            saves, self.layouts, lambda c: read_count(self.session, c, self.checkpoints, self.names)
+        self.positions = order.find_positions(
+            saves, self.layouts, lambda c: read_count(self.session, c, self.checkpoints, self.level)
         )
 
     def _prepare_judge(self) -> None:
@@ -147,27 +147,29 @@ class Candidates:
         candidates = [c for c in self.checkpoints if allows(selection, c, self.step)]
         if not candidates:
             raise filters_hide_all.stop(none_usable.count_checkpoints(self.checkpoints), self.plan_nothing())
-        sizes = partial(topology.read_saved_sizes, s, level=self.names)
+        sizes = partial(topology.read_saved_sizes, s, level=self.level)
         self.expected = completeness.expected(self.checkpoints, s.layouts, selection.world_size, sizes)
         # the rules of the order have the last word
         if selection.resume_from == "tracker":
-            ranked = order.order_saves(candidates, "step", selection.prefer, self.places)
-            named = trackers.find_tracked(s, ranked, self.checkpoints)
-            self.ranked = order.start_from_named(ranked, named, self.places)
+            ranked = order.order_saves(candidates, "step", selection.prefer, self.positions)
+            tracked = trackers.find_tracked(s, ranked, self.checkpoints)
+            latest, keys = self.get_position(tracked[0]), {c.key for c in tracked}
+            others = (c for c in ranked if c.key not in keys and self.get_position(c) <= latest)
+            self.ranked = [*tracked, *others]
         else:
             self.order = selection.resume_from or selection.order or "mtime"
-            self.ranked = order.order_saves(candidates, self.order, selection.prefer, self.places)
+            self.ranked = order.order_saves(candidates, self.order, selection.prefer, self.positions)
         # ``saved``: the world size that wrote the files
         self.topology, self.saved, notes = topology.find_topology(s, self.ranked, self.expected, selection)
         self.warnings += notes
         run = Run(self.checkpoints, candidates, self.expected, self.topology, self.saved)
         self.judge = judging.Judge(s, selection, run)
 
-    def _require_leave_for_no_root(self, error: CannotLook) -> None:
+    def _require_leave_without_root(self, error: CannotLook) -> None:
         """Raise CannotLook for a ROOT that does not exist, unless --allow none,missing says it may."""
         cause = error.__cause__
-        known = isinstance(cause, (FileNotFoundError, NotADirectoryError, PermissionError))
-        if (isinstance(cause, OSError) and not known) or not absent(self.root):
+        may_be_absent = isinstance(cause, (FileNotFoundError, NotADirectoryError, PermissionError))
+        if (isinstance(cause, OSError) and not may_be_absent) or not absent(self.root):
             raise error
         if self.selection.allow_none and self.selection.allow_missing:
             self.warnings.append(could_not_look.describe_first_launch(self.root))
@@ -227,10 +229,11 @@ class Candidates:
 
     def step(self, c: Checkpoint) -> int | None:
         """Return the checkpoint's global step: from its name, else what most of its files tell."""
-        return c.step if c.step is not None else read_step(self.session, c, self.checkpoints, self.names)
+        return c.step if c.step is not None else read_step(self.session, c, self.checkpoints, self.level)
 
-    def place(self, c: Checkpoint) -> Order:
-        return self.places.get(c.key, c.order)
+    def get_position(self, c: Checkpoint) -> Order:
+        """Return a save's position in training: (step, epoch, step in epoch), -1 where unknown."""
+        return self.positions.get(c.key, c.order)
 
     @property
     def ordered(self) -> bool:
@@ -259,45 +262,49 @@ class Candidates:
 
         choice = self.choose_first(ranked, judge)
         if self.ordered:
-            self._require_told_apart(choice, ranked, judge_at_best)
+            self._require_clear_order(choice, ranked, judge_at_best)
             return choice
         latest = choice.checkpoint or ranked[0]
-        by_step = order.order_saves(self.ranked, "step", self.selection.prefer, self.places)
-        place = self.place(latest)
-        comparables = [c for c in by_step if c is latest or comparable(self.place(c), place)]
-        by_place = self.choose_first(comparables, judge_at_best)
-        furthest = by_place.checkpoint or comparables[0]
+        by_step = order.order_saves(self.ranked, "step", self.selection.prefer, self.positions)
+        position = self.get_position(latest)
+        comparables = [c for c in by_step if c is latest or comparable(self.get_position(c), position)]
+        by_position = self.choose_first(comparables, judge_at_best)
+        furthest = by_position.checkpoint or comparables[0]
         facts = self._make_order_facts(latest, furthest)
-        if choice.checkpoint is by_place.checkpoint is None and not facts.why_mute:
+        if choice.checkpoint is by_position.checkpoint is None and not facts.why_mute:
             return choice  # no order makes one of them usable
         flagged = self.choose_first(by_step, judge_at_best).checkpoint or by_step[0]
         facts = replace(facts, step_flag=flagged.key == furthest.key)
         if not facts.differ:
-            choice = _add_rejected(choice, by_place.rejected)
+            choice = _add_rejected(choice, by_position.rejected)
             later = trackers.find_later_trackers(self.session, latest, ranked)
             path, tracked = next(((path, c) for path, c in later if judge_at_best(c).usable), ("", None))
-            facts = replace(facts, named=path, tracked=tracked) if tracked else facts
+            facts = replace(facts, tracker=path, tracked=tracked) if tracked else facts
         if facts.newest is furthest is not latest:
             choice = self.choose_first(by_step, judge)
             self.order, self.ranked = "step", by_step
-        return self._add_others(choice, facts, ranked, judge)
+        return self._reject_later_saves(choice, facts, ranked, judge)
 
-    def _require_told_apart(self, choice: Choice, ranked: Sequence[Checkpoint], at_best: Judge) -> None:
+    def _require_clear_order(self, choice: Choice, ranked: Sequence[Checkpoint], at_best: Judge) -> None:
         """Raise UsageError if neither step nor time tells which of two usable saves is the newest."""
         c = choice.checkpoint
         if c is None or self.selection.order not in ("step", "mtime"):
             return
         facts = replace(self._make_order_facts(c, c), step_flag=False)
         alike = (o for o in ranked if o.key != c.key and o.mtime_ns == c.mtime_ns and o.kind is c.kind)
-        others = [o for o in alike if facts.place(o) == facts.place(c) == order.UNKNOWN and at_best(o).usable]
+        others = [
+            o
+            for o in alike
+            if facts.get_position(o) == facts.get_position(c) == order.UNKNOWN and at_best(o).usable
+        ]
         for hit in times_mute.check(replace(facts, others=others[:1])):
             if hit.effect is None:
                 raise error_of(times_mute.RULE, hit)
 
-    def _add_others(
+    def _reject_later_saves(
         self, choice: Choice, facts: order.OrderFacts, ranked: Sequence[Checkpoint], judge: Judge
     ) -> Choice:
-        """Reject unusable saves that may be later. Raises UsageError if such a save is usable."""
+        """Return the choice with maybe later, unusable saves rejected. Raises UsageError if one is usable."""
         chosen = choice.checkpoint
         others = list(self.find_maybe_newer(chosen, ranked)) if chosen else []
         usable = next((c for c in others if judge(c).usable), None)
@@ -312,6 +319,7 @@ class Candidates:
         return self.require_best(_add_rejected(choice, lost), lost)
 
     def choose_first(self, ranked: Sequence[Checkpoint], judge: Judge, step: StepOf | None = None) -> Choice:
+        """Return the first of the ranked checkpoints that is usable; ``step`` returns a checkpoint's step."""
         selection = self.selection
         return choose(
             ranked,
@@ -326,25 +334,27 @@ class Candidates:
         """Return the facts for the rules of the order: the newest saves by time and by step."""
         s = self.session
 
-        def exclude(kept: Checkpoint, other: Checkpoint) -> str:
-            same, path = kept.label == other.label, os.path.relpath(kept.path, s.root)
-            clause = without(s.root, kept, other.path, label=path if same else kept.label)
+        def exclude(wanted: Checkpoint, other: Checkpoint) -> str:
+            path = os.path.relpath(wanted.path, s.root)
+            label = path if wanted.label == other.label else wanted.label
+            clause = without(s.root, wanted, other.path, label=label)
             # without a step or a known state it may be one item of a save, beside the others
-            whole = self.place(kept) != order.UNKNOWN or choice_warnings.describe_state(kept.parts, s)
+            known = self.get_position(wanted) != order.UNKNOWN
+            whole = known or choice_warnings.describe_state(wanted.parts, s)
             return clause if whole and clause.startswith("--") else ""
 
-        made = order.OrderFacts(s.root, s.now_ns, self.ranked, by_time, by_step, self.places, exclude)
+        made = order.OrderFacts(s.root, s.now_ns, self.ranked, by_time, by_step, self.positions, exclude)
         if not made.differ:
             return made
         loser = by_time if made.newest is by_step else by_step
-        named = None if trackers.find_tracker_of(s, made.newest) else trackers.find_tracker_of(s, loser)
-        return replace(made, named=named or "")
+        path = None if trackers.find_tracker_of(s, made.newest) else trackers.find_tracker_of(s, loser)
+        return replace(made, tracker=path or "")
 
     def find_maybe_newer(self, chosen: Checkpoint, candidates: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
         """Yield candidates that may be later than the chosen one, unless the caller gave the order."""
         if not self.ordered:
             models = choice_warnings.describe_state(chosen.parts, self.session) == "weights-only"
-            found = self._make_order_facts(chosen, chosen).find_unplaced(candidates, models=models)
+            found = self._make_order_facts(chosen, chosen).find_undecided(candidates, models=models)
             yield from (c for c in found if not choice_warnings.are_one_file(c, chosen, self.session))
 
     def require_best(self, choice: Choice, lost: Sequence[Rejected]) -> Choice:
@@ -355,6 +365,7 @@ class Candidates:
         return choice
 
     def find_other_writers(self, chosen: Checkpoint | None = None) -> Iterator[Finding]:
+        """Yield warnings about files of the run that something else wrote since the session began."""
         if session := getattr(self, "session", None):
             run = [*self.checkpoints, *self.unfinished]
             yield from other_writers.find_other_writers(run, session, chosen)
@@ -395,6 +406,7 @@ class Candidates:
 
 
 def _add_rejected(choice: Choice, rejected: Sequence[Rejected]) -> Choice:
+    """Return the choice with more rejected saves, each save once."""
     known = {r.checkpoint.key for r in choice.rejected}
     more = (r for r in rejected if r.checkpoint.key not in known)
     return replace(choice, rejected=(*choice.rejected, *more))

@@ -25,7 +25,7 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.equal_files import are_other_models, digest_pages
 from ckpt_tools.planning.rules.choice import below_level, export_newer, tracker_stale, unplaced_newer
-from ckpt_tools.planning.rules.rule import finding_of, make_finding
+from ckpt_tools.planning.rules.rule import Hit, error_of, finding_of, make_finding
 from ckpt_tools.planning.rules.save import missing_part, mixed_counters, step_mismatch, unknown_global
 from ckpt_tools.planning.trackers import find_numbers, get_time_written, is_called_alike, make_pattern
 from ckpt_tools.reading.session import Session
@@ -188,7 +188,8 @@ def require_trust(parts: Sequence[Part], session: Session) -> None:
     for part in parts:
         report = session.known(part)
         if any(f.code == "unknown-global" for f in report.findings):
-            raise unknown_global.ask(part.path, *stubs.question(part.path, report.unlisted))
+            hit = Hit(part.path, *stubs.question(part.path, report.unlisted))
+            raise error_of(unknown_global.RULE, hit)
 
 
 def require_one_name(c: Checkpoint, session: Session) -> None:

@@ -28,8 +28,8 @@ StepOf = Callable[[Checkpoint], "int | None"]
 _KINDS = {Kind.PERIODIC: 0, Kind.BEST: 1, Kind.DYING_GASP: 2, Kind.RELEASE: 3}
 
 
-def _step(c: Checkpoint) -> tuple[Order, str, str]:
-    """Return a key that saves of one step share, of any layout if it is known; without numbers the path."""
+def _make_step_key(c: Checkpoint) -> tuple[Order, str, str]:
+    """Return a key that all saves of one step share; a save without step and epoch has one of its own."""
     if c.step is not None:
         return (c.step, -1, -1), "", ""
     return c.order, c.layout, c.path if c.order == (-1, -1, -1) else ""
@@ -39,26 +39,31 @@ def rank(
     candidates: Sequence[Checkpoint],
     order: str = "mtime",
     prefer: Kind | None = None,
-    place: Callable[[Checkpoint], Order] = attrgetter("order"),
+    get_position: Callable[[Checkpoint], Order] = attrgetter("order"),
 ) -> list[Checkpoint]:
-    """Return candidates, best first: by modification time (``order`` "mtime") or by step, ties by the other;
-    ``place`` is where in training each was saved. The kind ``prefer`` goes before all others, a release after
-    all. At the same step a periodic save goes before a dying gasp, of which it takes the time, and before
-    best.
+    """Return candidates, best first: by modification time (``order`` "mtime") or by step, ties by the other.
+
+    ``get_position`` returns a save's position in training. The kind ``prefer`` goes before all others, a
+    release after all. At the same step a periodic save goes before a dying gasp, of which it takes the time,
+    and before best.
     """
     gasps, regular = dict[object, int](), dict[object, int]()  # when each step was saved last (ns)
     for c in candidates:
         if c.kind in (Kind.DYING_GASP, Kind.PERIODIC):
             newest = gasps if c.kind is Kind.DYING_GASP else regular
-            newest[_step(c)] = max(c.mtime_ns, newest.get(_step(c), 0))
+            newest[_make_step_key(c)] = max(c.mtime_ns, newest.get(_make_step_key(c), 0))
 
-    def saved_at(c: Checkpoint) -> int:
+    def find_time(c: Checkpoint) -> int:
         if c.kind is Kind.PERIODIC:
-            return max(c.mtime_ns, gasps.get(_step(c), 0))
-        return c.mtime_ns if c.kind is Kind.DYING_GASP else min(c.mtime_ns, regular.get(_step(c), c.mtime_ns))
+            return max(c.mtime_ns, gasps.get(_make_step_key(c), 0))
+        return (
+            c.mtime_ns
+            if c.kind is Kind.DYING_GASP
+            else min(c.mtime_ns, regular.get(_make_step_key(c), c.mtime_ns))
+        )
 
-    def key(c: Checkpoint) -> tuple[object, ...]:
-        latest, furthest = -saved_at(c), tuple(-n for n in place(c))
+    def make_sort_key(c: Checkpoint) -> tuple[object, ...]:
+        latest, furthest = -find_time(c), tuple(-n for n in get_position(c))
         return (
             prefer is not None and c.kind is not prefer,
             c.kind is Kind.RELEASE,
@@ -69,7 +74,7 @@ def rank(
             c.path,
         )
 
-    return sorted(candidates, key=key)
+    return sorted(candidates, key=make_sort_key)
 
 
 def choose(
@@ -94,7 +99,7 @@ def choose(
             return Choice(None, tuple(rejected), attempts, exhausted=True, left_out=tuple(left_out))
         if gasps and save_interval and candidate.kind is not Kind.DYING_GASP:
             step = step_of(candidate)
-            if step is None or step > min(lost // save_interval * save_interval for lost, _ in gasps):
+            if step is None or step > min(failed // save_interval * save_interval for failed, _ in gasps):
                 left_out.append(candidate)
                 continue
         judgement = judge(candidate)
@@ -104,7 +109,7 @@ def choose(
                 candidate,
                 tuple(rejected),
                 attempts,
-                rollback=_roll_back(gasps, step_of(candidate), save_interval),
+                rollback=_make_rollback(gasps, step_of(candidate), save_interval),
                 assignment=judgement.assignment,
                 left_out=tuple(left_out),
             )
@@ -117,15 +122,15 @@ def choose(
     return Choice(None, tuple(rejected), attempts, left_out=tuple(left_out))
 
 
-def _roll_back(
+def _make_rollback(
     gasps: Sequence[tuple[int, Rejected]], step: int | None, save_interval: int | None
 ) -> Rollback | None:
-    """Return the rollback that resuming from ``step`` means; None if no dying gasp was rejected."""
+    """Return the rollback to ``step`` from rejected emergency saves (newest first); None if there is none."""
     if not gasps or step is None or not save_interval:
         return None
-    origin, lost = gasps[0]
-    lost_for = "; ".join(f.message for f in lost.findings[:2]) or "not resumable"
-    why = f"the emergency checkpoint at step {origin} is not usable: {lost_for}"
+    origin, rejected = gasps[0]
+    reasons = "; ".join(f.message for f in rejected.findings[:2]) or "not resumable"
+    why = f"the emergency checkpoint at step {origin} is not usable: {reasons}"
     return Rollback(origin, step, save_interval, f"{why}; {origin - step} steps are lost")
 
 

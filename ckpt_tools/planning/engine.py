@@ -145,7 +145,7 @@ class _Run:
             add_finding(s, hit.path, f)
             if f.is_error:
                 contradicted.add(hit.path)
-        for path, f in list(lost_files.find_unlike_run([(p, s.known(p)) for p in parts])):
+        for path, f in list(lost_files.find_odd_files([(p, s.known(p)) for p in parts])):
             add_finding(s, path, f)
         self._check_contents(level, contradicted)
         newest = max(self.finished, key=lambda c: (c.order, c.mtime_ns), default=None)
@@ -209,7 +209,8 @@ class _Run:
         torn_text = f"{completeness.label(c)} ends early, or a file of it does"
         text = "; ".join(f.message for f in gaps) or torn_text
         ranks = next((f.ranks for f in gaps if f.ranks), ())
-        return [unfinished.describe_written(c.path, text, trackers.find_hint(s, c), ranks)]
+        hit = Hit(c.path, text, trackers.find_hint(s, c), ranks=ranks)
+        return [finding_of(unfinished.RULE, hit)]
 
     def _soften(self, torn: Iterable[Part]) -> None:
         """Turn errors into warnings in the reports of half-written files: an unfinished save is no damage."""

@@ -57,30 +57,29 @@ class EqualFiles:
     def __init__(self, session: Session) -> None:
         self.session = session
         self._pages: dict[str, bytes] = {}
-        self._confirmed: dict[frozenset[str], bool] = {}
+        self._equal_pairs: dict[frozenset[str], bool] = {}  # by two paths, if all bytes were compared
 
     def find_copies(self, parts: Sequence[Part], others: Sequence[Part] = ()) -> Iterator[Contradiction]:
-        """Yield those of ``parts`` that equal a file of another step, rank or role, ``others`` among them."""
+        """Yield ``parts`` that equal a file (of ``others`` too) of another step, rank or role."""
         read = [p for p in parts if p.path in self.session.reports]
         if not any(is_compared(p, self.session) for p in read):
             return
         known, done = {p.path: p for p in (*read, *others)}, set[tuple[str, Severity]]()
         for hit in check(self._make_facts(read, others)):
             severity = Severity.ERROR if hit.severity is None else hit.severity
-            if (hit.path, severity) in done or not self._are_equal(known[hit.path], known[hit.other]):
+            if (hit.path, severity) in done:
                 continue
-            done.add((hit.path, severity))
-            twin = known[hit.other] if hit.effect is Effect.ASK else None
-            found = finding_of(RULE, replace(hit, severity=severity, of_file=True))
-            yield Contradiction(hit.path, found, twin)
-
-    def _are_equal(self, a: Part, b: Part) -> bool:
-        pair = frozenset((a.path, b.path))
-        if pair not in self._confirmed:
-            self._confirmed[pair] = are_equal(a, b, self.session)
-        return self._confirmed[pair]
+            pair = frozenset((hit.path, hit.other))
+            if pair not in self._equal_pairs:
+                self._equal_pairs[pair] = are_equal(known[hit.path], known[hit.other], self.session)
+            if self._equal_pairs[pair]:
+                done.add((hit.path, severity))
+                twin = known[hit.other] if hit.effect is Effect.ASK else None
+                found = finding_of(RULE, replace(hit, severity=severity, of_file=True))
+                yield Contradiction(hit.path, found, twin)
 
     def _make_facts(self, parts: Sequence[Part], others: Sequence[Part]) -> list[StateFile]:
+        """Return the facts of files whose content is known; reads pages of them."""
         reports = [self.session.reports.get(p.path) for p in (*parts, *others)]
         self._pages |= {r.path: r.pages for r in reports if r is not None and r.pages}
         contents = digest_pages(parts, others, self.session, self._pages)
@@ -93,7 +92,9 @@ class EqualFiles:
         return [self._make_fact(p, content, p.path in mine, shared=shared) for p, content, shared in rows]
 
     def _make_fact(self, p: Part, content: bytes, mine: bool, *, shared: bool) -> StateFile:
-        """Return the facts of a file. If no other one equals it (not ``shared``), only ``content`` counts."""
+        """Return the facts of a file; ``content`` is its digest or size, ``shared`` if another file has the
+        same. If none has, the rest of the facts may be missing: nothing is compared.
+        """
         s, report = self.session, self.session.reports.get(p.path)
         compared = shared and mine and is_compared(p, s)
         dated = s.layouts.of(p).counting.dated
@@ -105,13 +106,13 @@ class EqualFiles:
             kind=p.kind,
             home=p.home,
             when=(*find_when(p), int("".join(filter(str.isdigit, date[1]))) if date else -1),
-            place=place(p),
+            series=make_series_key(p),
             content=content,
             compared=compared,
             broken=not p.size or (report is not None and report.verdict is Verdict.BROKEN),
             trained=compared and self._is_trained(p),
             indexed=is_indexed(p, s),
-            fits=shared and p.size > 0 and self._fits(p),
+            fits=shared and p.size > 0 and self._tells_its_name(p),
             state=compared
             or p.role in ("model", "optimizer")
             or (has_tensors and p.role not in _NO_STATE and p.path not in s.indexes.known),
@@ -123,7 +124,7 @@ class EqualFiles:
         named = p.role == "optimizer" or is_optimizer_state(p.name)
         return moves or named or self.session.known(p).held.moments
 
-    def _fits(self, p: Part) -> bool:
+    def _tells_its_name(self, p: Part) -> bool:
         """Return True if a file's content tells the name or the step that its path has."""
         metadata = self.session.known(p).metadata
         name = metadata.get("archive_name")
@@ -149,6 +150,7 @@ def is_compared(p: Part, s: Session) -> bool:
 
 
 def is_indexed(p: Part, s: Session) -> bool:
+    """Return True if an index lists the tensors of a file."""
     return any(map(gives_format, s.indexes.described(p.path)))
 
 
@@ -169,13 +171,13 @@ def find_when(p: Part) -> tuple[int, ...]:
     return tuple(-1 if v is None else v for v in (p.step, p.epoch, p.step_in_epoch, generation))
 
 
-def place(p: Part) -> tuple[object, ...]:
-    """Return what a file has in common at all steps: role, rank, coordinates, name without its own step."""
-    aside = p.kind if p.kind in (Kind.BEST, Kind.RELEASE) else None
+def make_series_key(p: Part) -> tuple[object, ...]:
+    """Return a key that a file has in all saves of a run: role, rank, coordinates, name without the step."""
+    special_kind = p.kind if p.kind in (Kind.BEST, Kind.RELEASE) else None
     name = p.path.removeprefix(p.home) if p.home else ""
     if name.count("/") > 1 and (m := _COUNTED.match(name)) and int(m[1]) == p.step:
         name = name[m.end() :]
-    return p.role, p.rank, p.coords, aside, p.base, name
+    return p.role, p.rank, p.coords, special_kind, p.base, name
 
 
 # ---- pages, and all bytes
@@ -191,21 +193,22 @@ def digest_pages(
     mine, all_sizes = {p.size for p in parts}, Counter(p.size for p in (*parts, *others))
     broken = {path for path, report in s.reports.items() if report.verdict is Verdict.BROKEN}
     unique = {size for size, n in all_sizes.items() if size <= 0 or n < 2 or size not in mine}
-    out, wanted, more = dict[str, bytes](), list[Part](), list[Part]()
+    digests, wanted, more = dict[str, bytes](), list[Part](), list[Part]()
     for i, p in enumerate((*parts, *others)):
         if p.size in unique or (i >= len(parts) and p.path in broken):
-            out[p.path] = b"%d" % p.size
+            digests[p.path] = b"%d" % p.size
         elif p.path in known:
-            out[p.path] = known[p.path]
+            digests[p.path] = known[p.path]
         else:
             (wanted if i < len(parts) else more).append(p)
     wanted += more[: max(_LEAST, 2 * len(parts))]
     read = dict(_read_pages(wanted, s))
     known |= read
-    return out | read
+    return digests | read
 
 
 def _read_pages(wanted: Sequence[Part], s: Session) -> Iterator[tuple[str, bytes]]:
+    """Yield (path, digest of some pages) of files; unreadable ones are noted in ``s.unread``."""
     pending = _ask_store(wanted, s) if is_url(s.root) else {}
     for p in wanted:
         read = pending[p.path].result if p.path in pending else partial(_digest_file, p.path)
@@ -215,21 +218,21 @@ def _read_pages(wanted: Sequence[Part], s: Session) -> Iterator[tuple[str, bytes
             s.unread[p.path] = f"cannot be compared with others: {getattr(e, 'strerror', None) or e}"
 
 
-class _Unknown(Exception):
+class _NotKept(Exception):
     """No earlier run has kept the digest."""
 
 
 def _ask_store(parts: Sequence[Part], s: Session) -> dict[str, Future[tuple[bytes, Identity | None]]]:
-    """Return requests, all done, for digests of files in a store that no earlier run has kept."""
+    """Return by path the finished requests for digests of files in a store that no earlier run has kept."""
 
-    def unknown() -> tuple[bytes, Identity | None]:
-        raise _Unknown
+    def refuse() -> tuple[bytes, Identity | None]:
+        raise _NotKept
 
     missing = list[Part]()
     for p in parts:
         try:
-            s.reader.keep(p.path, PAGES, unknown)
-        except _Unknown:
+            s.reader.keep(p.path, PAGES, refuse)
+        except _NotKept:
             missing.append(p)
     pool = Threads(s.options.jobs or FILES_OF_STORE)
     requests = {p.path: pool.submit(_digest_file, p.path) for p in missing}
@@ -240,6 +243,7 @@ def _ask_store(parts: Sequence[Part], s: Session) -> dict[str, Future[tuple[byte
 
 
 def _digest_file(path: str) -> tuple[bytes, Identity | None]:
+    """Return the digest of some pages of a file, and the identity (version) of what was read."""
     with opened(path) as source:
         return page_digests(source), source.identity()
 
@@ -297,6 +301,7 @@ def _read_beginning(source: Source, t: Tensor) -> bytes:
 
 
 def _note_unread(a: Part, b: Part, e: OSError | ShortRead, s: Session) -> bool:
+    """Note in ``s.unread`` that two files cannot be compared, and return False: nothing was found."""
     why = f"cannot be compared: {getattr(e, 'strerror', None) or e}"
     s.unread.update(dict.fromkeys((a.path, b.path), why))
     return False

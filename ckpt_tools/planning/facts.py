@@ -49,7 +49,7 @@ class StateFile(Struct, frozen=True):
     kind: Kind
     home: str  # the directory of its save, "" if it lies among files of other saves
     when: When
-    place: tuple[object, ...]  # the same at all steps: role, rank, coordinates, name
+    series: tuple[object, ...]  # the same at all steps: role, rank, coordinates, name
     content: bytes  # a digest or size: files with the same are equal as far as they were read
     compared: bool  # it is a state, would be loaded, and its layout lets it change
     broken: bool = False

@@ -25,11 +25,11 @@ from ckpt_tools.planning import choice_warnings
 from ckpt_tools.planning.assign import Bad, Groups, assign
 from ckpt_tools.planning.choose import Judgement
 from ckpt_tools.planning.engine import find_gaps, find_hits, make_facts
-from ckpt_tools.planning.equal_files import Contradiction, EqualFiles, find_when, place
+from ckpt_tools.planning.equal_files import Contradiction, EqualFiles, find_when, make_series_key
 from ckpt_tools.planning.facts import Evidence, OwnFile, Run, SavesFacts, Tensors
 from ckpt_tools.planning.lost_files import find_hollow, find_lost, find_no_model, find_zeroed
 from ckpt_tools.planning.rules.pair import same_content
-from ckpt_tools.planning.rules.rule import Effect, error_of, finding_of, make_finding
+from ckpt_tools.planning.rules.rule import Effect, Hit, error_of, finding_of, make_finding
 from ckpt_tools.planning.rules.save import (
     groups_needed,
     missing_rank,
@@ -64,6 +64,7 @@ class Judge:
         self.groups, self._equal = Groups(run.topology, selection), EqualFiles(session)
 
     def judge(self, c: Checkpoint) -> Judgement:
+        """Return whether a candidate is usable, and what ranks would load. Raises CkptError if in doubt."""
         return Review(self, c).make_judgement()
 
     def are_replicas(self, c: Checkpoint, assignment: Assignment) -> bool:
@@ -73,7 +74,7 @@ class Judge:
             return True
         if assignment.shared or any(len(files) != 1 for files in loads.values()):
             return False
-        group = self.groups.of(min(loads), layout.piece(parts[0].piece))
+        group = self.groups.find_group(min(loads), layout.piece(parts[0].piece))
         if group is None or not loads.keys() <= set(group.ranks):
             return False
         reports = [self.session.report(p, self.level) for p in parts]
@@ -86,6 +87,7 @@ class Judge:
     # ---- the files of the run, compared with each other
 
     def tensors(self, part: Part) -> Tensors:
+        """Return what a file says about its tensors; reads the file."""
         report = self.session.report(part, self.level)
         return Tensors(report.signature, why_partial(report.metadata), read_sizes([report]))
 
@@ -136,9 +138,9 @@ class Judge:
 
     def _find_hits(self, facts: SavesFacts) -> Iterator[Contradiction]:
         """Yield rules' findings on files. If only some ranks ask, lost files may be on other nodes."""
-        left_out = "" if self.selection.ranks is None else "missing-rank"
+        ignored = "" if self.selection.ranks is None else "missing-rank"
         for hit, f in find_hits(facts):
-            if hit.of_file and f.code != left_out:
+            if hit.of_file and f.code != ignored:
                 yield Contradiction(hit.path, f)
 
     def _collect_compared_files(self, c: Checkpoint, parts: Sequence[Part]) -> list[Part]:
@@ -159,10 +161,10 @@ class Judge:
         asked = [self._add_step(p) for p in compared if p.path not in wrong]
         found = list(self._equal.find_copies(asked, elsewhere))
         copies = {row.path for row in found if row.finding.severity is not Severity.NOTE}
-        places = {place(p) for p in asked if p.path in copies}
-        for p in (p for p in asked if place(p) in places):  # a damaged file differs, and shows nothing
+        series = {make_series_key(p) for p in asked if p.path in copies}
+        for p in (p for p in asked if make_series_key(p) in series):  # a damaged file differs, shows nothing
             self.session.report(p, self.selection.level)
-        return list(self._equal.find_copies(asked, elsewhere)) if places else found
+        return list(self._equal.find_copies(asked, elsewhere)) if series else found
 
     def _list_other_files(self, c: Checkpoint, compared: Sequence[Part]) -> list[Part]:
         """Return files of the run's other saves that are not yet ``compared``, nearest first."""
@@ -200,8 +202,8 @@ class Judge:
 
     def _compare_replicas(self, replicas: Sequence[Part]) -> Iterator[tuple[Part, Part]]:
         """Yield (odd, typical) replicas. Of equally frequent signatures that with most tensors is usual."""
-        told = ((p, self.tensors(p)) for p in replicas)
-        known = [(p, t.signature) for p, t in told if t.signature and not t.partial]
+        tensors = ((p, self.tensors(p)) for p in replicas)
+        known = [(p, t.signature) for p, t in tensors if t.signature and not t.partial]
         count = Counter(signature for _, signature in known)
         if len(count) > 1:
             reports = self.session.reports
@@ -216,15 +218,15 @@ class Review:
         self.session, self.selection, self.run = judge.session, judge.selection, judge.run
         self.judge = judge
         self._verified_before = self.session.reader.bytes_verified
-        self.named, self.whole = c, self.session.members(c)  # files that names show; those of indexes too
-        self.beside = self.run.siblings.find_neighbours(c)
-        self.names = judge.level
-        self.looks_inside = self.names > Level.PRESENCE  # at level presence only names are compared
+        self.candidate, self.whole = c, self.session.members(c)  # files that names show; those of indexes too
+        self.neighbours = self.run.siblings.find_neighbours(c)
+        self.level = judge.level
+        self.looks_inside = self.level > Level.PRESENCE  # at level presence only names are compared
         self.bad: dict[str, Sequence[Finding]] = {}  # path of a file that must not be loaded -> why
-        self.concluded: set[str] = set()  # those of them that only other files contradict
-        self.doubts: dict[str, Part] = {}  # those that equal another file, which may be the copy instead
+        self.contradicted: set[str] = set()  # paths of bad files that only other files contradict
+        self.twins: dict[str, Part] = {}  # of those that equal another file, that file: it may be the copy
         self.unseen: dict[str, Finding] = {}  # could not be read when they were judged, but maybe by now
-        self.read = False
+        self.contents_read = False
 
     def make_judgement(self) -> Judgement:
         """Return the judgement: bad files are replaced until all are good, or a rank has none left."""
@@ -240,11 +242,11 @@ class Review:
                     raise error_of(topology_mismatch.RULE, hit)
             if any(f.is_error for f in assigned.findings):
                 self._require_certainty(assigned)
-                return Judgement(False, assigned.findings, self.read)
+                return Judgement(False, assigned.findings, self.contents_read)
             parts, warnings = assigned.parts, list[Finding]()
             wrong = self._inspect(parts, warnings)
             if not wrong and (gaps := self._find_holes(parts)):
-                return Judgement(False, gaps, self.read)
+                return Judgement(False, gaps, self.contents_read)
             self.bad.update(wrong)
             if self.bad.keys().isdisjoint(part.path for part in parts):
                 # all bad files, if any, are files that nobody loads
@@ -252,18 +254,18 @@ class Review:
 
     def _judge_sound(self, assigned: Assignment) -> Judgement:
         """Return the judgement if all files to load are good. Raises UsageError if the caller must choose."""
-        parts, named, selection, s = assigned.parts, self.named, self.selection, self.session
+        parts, selection, s = assigned.parts, self.selection, self.session
         loaded = {p.path for p in parts}
         idle = (f.at(path) for path, why in self.bad.items() if path not in loaded for f in why)
         damaged = [replace(f, severity=Severity.WARNING) for f in idle if f.is_error]
         choice_warnings.require_trust(parts, s)
-        choice_warnings.require_one_name(named, s)
-        choice_warnings.require_no_share(named, parts, s)
+        choice_warnings.require_one_name(self.candidate, s)
+        choice_warnings.require_no_share(self.candidate, parts, s)
         if self.looks_inside:
             damaged += choice_warnings.require_one_model(self.whole, parts, self.bad, s, selection.level)
         assigned = replace(assigned, findings=(*assigned.findings, *damaged))
         verified = s.reader.bytes_verified > self._verified_before
-        read = self.read or (verified and selection.level > Level.STRUCTURE)
+        read = self.contents_read or (verified and selection.level > Level.STRUCTURE)
         return Judgement(True, assigned.findings, read, assigned)
 
     # ---- is it complete
@@ -271,10 +273,10 @@ class Review:
     @cached_property
     def lost(self) -> list[Finding]:
         """Findings on lost files, which other saves of the run have or the candidate's own list names."""
-        return list(find_lost(self.session, self.named, self.beside, self.names))
+        return list(find_lost(self.session, self.candidate, self.neighbours, self.level))
 
     def _find_absent(self) -> list[Finding]:
-        """Return why the candidate as a whole is unusable; a lost file of a rank counts if all load all."""
+        """Return why the candidate is unusable; lost files of ranks count if all ranks load all files."""
         c, s = self.whole, self.session
         layout, gaps = s.layouts.of(c), find_gaps(c, self.run.expected)
         if self.selection.ranks is None and missing_rank.find_first_ranks(c, layout):
@@ -284,7 +286,7 @@ class Review:
         absent = absent or [*filter(_is_error, self._find_seal_findings()), *find_no_model(s, c)]
         absent += [*filter(_is_error, self.lost), *self._find_mixed_attempts()]
         known = {(f.code, f.path) for f in absent}
-        more = map(make_finding, layout.lacks(self.named, self.run.candidates))
+        more = map(make_finding, layout.lacks(self.candidate, self.run.candidates))
         absent += [f for f in more if (f.code, f.path) not in known]
         return absent or self._find_unreadable_entries(c.parts[0].home)
 
@@ -292,10 +294,11 @@ class Review:
         """Return entries below ``home`` that could not be listed, if --allow unreadable goes on without."""
         unseen = self.session.found.unseen if home and self.selection.skip_unreadable else ()
         rows = (row for row in unseen if row.path.startswith(f"{home}/"))
-        return [could_not_look.describe_unseen(row.path, row.why) for row in rows]
+        hits = (Hit(row.path, row.why, severity=Severity.ERROR) for row in rows)
+        return [finding_of(could_not_look.RULE, hit) for hit in hits]
 
     def _find_mixed_attempts(self) -> Iterator[Finding]:
-        """Yield errors: its names are of several attempts or runs; a lone save shows it less surely."""
+        """Yield errors if names show several attempts or runs; in a lone save only errors count."""
         facts = SavesFacts(self.session.layouts, (self.whole,), self.run.expected)
         counted = (Severity.ERROR, Severity.WARNING) if self.run.checkpoints[1:] else (Severity.ERROR,)
         for hit, f in find_hits(facts, (mixed_counters.RULE,)):
@@ -307,14 +310,14 @@ class Review:
         seals, parts = self.session.indexes.seals, self.whole.parts
         for p in parts:
             seals.claims(p.path)
-        places = (place for p in parts for place in (p.path, p.home))
-        return list(dict.fromkeys(f for place in places for f in seals.about.get(place, ())))
+        paths = (path for p in parts for path in (p.path, p.home))
+        return list(dict.fromkeys(f for path in paths for f in seals.about.get(path, ())))
 
     def _assign(self, bad: Bad, *, compare_bytes: bool) -> Assignment:
         """Return which files each rank would load; never one whose path is in ``bad``."""
         evidence = Evidence(
             self.judge.tensors,
-            partial(self.judge.find_own_files, self.named, self.whole.parts, bad),
+            partial(self.judge.find_own_files, self.candidate, self.whole.parts, bad),
             self.judge.find_differences if compare_bytes else None,
         )
         return assign(self.whole, self.judge.groups, bad, evidence)
@@ -329,8 +332,8 @@ class Review:
         s, whole, seals = self.session, self.whole, self.session.indexes.seals
         if unsealed := [p.path for p in parts if seals.leaves_out(p.path, p.home)]:
             warnings.append(seal_mismatch.describe_loaded(unsealed))
-        hollow = [*find_zeroed(s, whole, self.beside)]
-        hollow += find_hollow(s, whole, self.beside) if self.looks_inside else ()
+        hollow = [*find_zeroed(s, whole, self.neighbours)]
+        hollow += find_hollow(s, whole, self.neighbours) if self.looks_inside else ()
         for f in hollow:
             (wrong.setdefault(f.path, []) if f.is_error else warnings).append(f)
         self._add_contradictions(parts, wrong, warnings)
@@ -341,25 +344,25 @@ class Review:
     ) -> None:
         """Add contradictions to ``wrong`` and ``warnings``. Raises UsageError if either may be the copy."""
         loaded, step = {p.path: p for p in parts}, self.selection.max_step
-        accepted = step is not None and step == self.named.step  # --max-step is the answer to the question
-        for path, f, twin in self.judge.find_contradictions(self.named, self.whole, parts, wrong):
+        accepted = step is not None and step == self.candidate.step  # --max-step answered the question
+        for path, f, twin in self.judge.find_contradictions(self.candidate, self.whole, parts, wrong):
             if f.severity is Severity.NOTE and twin is not None and path in loaded and not accepted:
                 raise self._ask_which_is_the_copy(loaded[path], twin)
             if not f.is_error:
                 warnings.append(replace(f, path=path))
                 continue
             if path not in wrong:
-                self.concluded.add(path)
-                self.doubts |= {path: twin} if twin is not None else {}
+                self.contradicted.add(path)
+                self.twins |= {path: twin} if twin is not None else {}
             elif twin is None:
-                self.doubts.pop(path, None)
+                self.twins.pop(path, None)
             wrong.setdefault(path, []).append(f)
 
     def _explain_rejection(self, part: Part) -> list[Finding] | None:
         """Return why a file must not be loaded, with warnings as errors; None if it may be. Reads it."""
-        report, piece = self.session.report(part, self.names), self.session.layouts.piece_of(part)
+        report, piece = self.session.report(part, self.level), self.session.layouts.piece_of(part)
         if report.verdict not in _UNUSABLE and self.selection.level > Level.STRUCTURE:
-            report, self.read = self.session.report(part, self.selection.level), True
+            report, self.contents_read = self.session.report(part, self.selection.level), True
         expected = piece.formats if self.looks_inside and part.role == piece.role else ()
         if report.verdict not in _UNUSABLE and not (expected and report.format not in expected):
             return None
@@ -371,53 +374,53 @@ class Review:
     def _read_ahead(self, parts: Sequence[Part]) -> None:
         """Read many files in several processes; contents only of files whose structure is sound."""
         s, level = self.session, self.selection.level
-        prefetch(s, parts, self.names)
+        prefetch(s, parts, self.level)
         if level <= Level.STRUCTURE:
             return
         s.expect(p for p in parts if p.path not in s.reports or s.known(p).level < level)
         if len(parts) >= LEAST:
-            good = [p for p in parts if s.report(p, self.names).verdict not in _UNUSABLE]
+            good = [p for p in parts if s.report(p, self.level).verdict not in _UNUSABLE]
             prefetch(s, good, level)
 
     def _find_holes(self, parts: Sequence[Part]) -> tuple[Finding, ...]:
         """Return tensors of which the files to load hold only some pieces; () if they are complete."""
-        places, path = self.session.places, self.whole.path
-        pieces = [places[home] for home in {os.path.dirname(p.path) for p in parts} if home in places]
+        boxes, path = self.session.places, self.whole.path  # which pieces of tensors files hold, by directory
+        pieces = [boxes[home] for home in {os.path.dirname(p.path) for p in parts} if home in boxes]
         return tuple(replace(f, path=path) for files in pieces for f in incomplete(files.values()))
 
     # ---- is it known
 
     def _require_certainty(self, assigned: Assignment) -> None:
-        """Raise CkptError if only unread files, or copies that may be originals, speak against it."""
+        """Raise CkptError if only unread files, or copies that may be originals, speak against the save."""
         if not self.selection.skip_unreadable:
             self._require_inspected(assigned)
-        if self.doubts and self._assign_as_if_good(self.doubts):
-            part = next(p for p in self.whole.parts if p.path in self.doubts)
-            raise self._ask_which_is_the_copy(part, self.doubts[part.path])
+        if self.twins and self._assign_as_if_good(self.twins):
+            part = next(p for p in self.whole.parts if p.path in self.twins)
+            raise self._ask_which_is_the_copy(part, self.twins[part.path])
 
     def _require_inspected(self, assigned: Assignment) -> None:
-        """Raise CannotLook if only files that were not read keep it from being used: no reason to go back."""
-        now = {p.path: f for p in self.whole.parts if (f := why_unseen(p, self.session)) is not None}
-        unseen = {**now, **self.unseen}
-        at_best = self._assign_as_if_good({*unseen, *self.concluded}) if unseen else None
+        """Raise CannotLook if only unread files keep the save from being used: an older one may be wrong."""
+        still_unseen = {p.path: f for p in self.whole.parts if (f := why_unseen(p, self.session)) is not None}
+        unseen = {**still_unseen, **self.unseen}
+        at_best = self._assign_as_if_good({*unseen, *self.contradicted}) if unseen else None
         if at_best is None:
             return
         path = next((p.path for p in at_best.parts if p.path in unseen), next(iter(unseen)))
-        why, rejected = unseen[path], (Rejected(self.whole, assigned.findings),)
+        finding, rejected = unseen[path], (Rejected(self.whole, assigned.findings),)
         root, verified = self.session.root, self.session.reader.bytes_verified
         no_plan = LoadPlan(root, None, Resume(None), rejected=rejected, bytes_verified=verified)
-        raise could_not_look.stop(f"{why.path or path}: {why.message}", HINT, no_plan)
+        raise could_not_look.stop(f"{finding.path or path}: {finding.message}", HINT, no_plan)
 
     def _assign_as_if_good(self, paths: Collection[str]) -> Assignment | None:
         """Return what ranks would load if the files at ``paths`` were good; None if some still had none."""
-        worse = {path: findings for path, findings in self.bad.items() if path not in paths}
-        at_best = self._assign(worse, compare_bytes=False)
+        still_bad = {path: findings for path, findings in self.bad.items() if path not in paths}
+        at_best = self._assign(still_bad, compare_bytes=False)
         lost = any(f.is_error and f.code != "replica-unproven" for f in at_best.findings)
         return None if lost else at_best
 
     def _ask_which_is_the_copy(self, mine: Part, twin: Part) -> CkptError:
         """Return the question which file is the copy: ``mine``, of the candidate, or its ``twin``."""
-        c, first, second = self.named, *sorted((mine, twin), key=find_when)
+        c, first, second = self.candidate, *sorted((mine, twin), key=find_when)
         steps = [o.step for o in self.run.candidates if o.step is not None and o.step < (c.step or 0)]
         limit = c.step if mine is first else max(steps, default=None)
         answers = [make_clause(without(self.session.root, c, *filter(None, (twin.home, twin.path))))]

@@ -16,7 +16,7 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report, Tensor
-from ckpt_tools.planning.equal_files import place
+from ckpt_tools.planning.equal_files import make_series_key
 from ckpt_tools.planning.rules.rule import make_finding
 from ckpt_tools.planning.rules.save import missing_part, unfinished, values
 from ckpt_tools.planning.trackers import is_tracked
@@ -57,32 +57,32 @@ def find_lost(s: Session, c: Checkpoint, beside: Sequence[Checkpoint], level: Le
 
 def _find_lost_entries(s: Session, c: Checkpoint) -> Iterator[Finding]:
     """Yield entries of a checkpoint's own list that do not exist, or hold nothing that is loaded."""
-    lists = s.layouts.of(c).beside.listed
-    if lists is None:
+    listed = s.layouts.of(c).beside.listed  # the role of the listing file, and the pattern of its entries
+    if listed is None:
         return
     loaded = [f"{p.path}/" for p in c.parts if s.layouts.piece_of(p).loaded]
-    idle = {p.path for p in c.parts}
+    own_paths = {p.path for p in c.parts}
 
     def is_empty(path: str) -> bool:
         try:
-            return all(f"{path}/{name}" in idle for name in names_of(path))
+            return all(f"{path}/{name}" in own_paths for name in names_of(path))
         except FileNotFoundError:
             return True
         except NotADirectoryError:
             return False
 
-    for part in [p for p in c.parts if p.role == lists[0]]:
-        named = filter(None, map(lists[1].fullmatch, s.report(part, Level.STRUCTURE).metadata))
-        for path in filter(None, (inside(os.path.dirname(part.path), m[1]) for m in named)):
+    for part in [p for p in c.parts if p.role == listed[0]]:
+        entries = filter(None, map(listed[1].fullmatch, s.report(part, Level.STRUCTURE).metadata))
+        for path in filter(None, (inside(os.path.dirname(part.path), m[1]) for m in entries)):
             if not any(file.startswith(f"{path}/") for file in loaded) and _look(s, path, is_empty):
                 name = path.removeprefix(f"{c.path}/")
                 yield missing_part.describe_unlisted(name, part.name, c.path)
 
 
-def _look(s: Session, path: str, see: Callable[[str], bool]) -> bool:
-    """Return what ``see`` sees at a path; False if it cannot be read, which is added to ``s.unread``."""
+def _look(s: Session, path: str, test: Callable[[str], bool]) -> bool:
+    """Return whether a path passes a test; False if it cannot be read, which is added to ``s.unread``."""
     try:
-        return see(path)
+        return test(path)
     except OSError as e:
         s.unread[path] = e.strerror or str(e)
         return False
@@ -94,8 +94,8 @@ def _rate_zeros(name: str) -> Severity:
 
 
 def _find_lost_chunks(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """Yield files that their index need not name (chunks of zeros alone) and that are gone: the framework
-    writes them all the same after step 0, where counters are zero, or all other saves have them.
+    """Yield chunks that an array may lack if they are zeros alone, and that were lost: their framework writes
+    all of this array after step 0, or the saves ``beside`` have these chunks.
     """
     written, above = s.layouts.of(c).beside.written, f"{c.path}/"
     for index in [p.path for p in c.parts if p.path in s.indexes.left_out]:
@@ -103,9 +103,9 @@ def _find_lost_chunks(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -
         array = os.path.dirname(index).removeprefix(above)
         if names and c.step and written is not None and written.fullmatch(array):
             yield missing_part.describe_gone(names, index, "and its framework writes all of this array")
-        elif beside and (gone := [n for n in names if all(_look(s, f"{o.path}/{n}", there) for o in beside)]):
+        elif beside and (lost := [n for n in names if all(_look(s, f"{o.path}/{n}", there) for o in beside)]):
             why = "which the run's other checkpoints have, and would be read as zeros"
-            yield missing_part.describe_gone(gone, index, why, _rate_zeros(gone[0]))
+            yield missing_part.describe_gone(lost, index, why, _rate_zeros(lost[0]))
 
 
 def _find_orphaned_chunks(s: Session, c: Checkpoint) -> Iterator[Finding]:
@@ -127,13 +127,13 @@ def find_headless(s: Session, c: Checkpoint) -> Iterator[Finding]:
     known |= {f"{base}{f.path.removeprefix(base).partition('/')[0]}" for f in s.aside}
     data_directories = {os.path.dirname(name) for name in data}
     for path in s.found.strange:
-        name, _, rest = path.removeprefix(base).partition("/")
+        name, _, below = path.removeprefix(base).partition("/")
         home = f"{base}{name}"
-        if not path.startswith(base) or rest not in data_directories or home in known:
+        if not path.startswith(base) or below not in data_directories or home in known:
             continue
         known.add(home)
-        alike = all(_look(s, os.path.join(home, name), there) for name in data[:_ALIKE])
-        if alike and not is_tracked(s, c, home):
+        has_same_files = all(_look(s, os.path.join(home, name), there) for name in data[:_ALIKE])
+        if has_same_files and not is_tracked(s, c, home):
             yield unfinished.describe_headless(home, c)
 
 
@@ -165,7 +165,7 @@ def find_no_model(s: Session, c: Checkpoint) -> Iterator[Finding]:
             yield missing_part.describe_no_role(c, roles[0], home)
 
 
-def find_unlike_run(rows: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def find_odd_files(rows: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
     """Yield (path, finding) for files whose content or mode differs from most others of their run."""
     of_format = defaultdict[str, list[tuple[Part, Report]]](list)
     for part, report in rows:
@@ -257,11 +257,13 @@ def _may_be_hollow(report: Report) -> bool:
 
 
 def _is_sound(report: Report) -> bool:
+    """Return True if a file was read, and is not broken."""
     seen = all(f.code not in _NOT_SEEN for f in report.findings)
     return seen and report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN)
 
 
 def _find_export_names(s: Session) -> set[str]:
+    """Return the names that models' files have in layouts of exports, without weak (common) names."""
     exporters = (layout for layout in s.layouts if layout.purpose is Purpose.EXPORTS)
     models = (p for layout in exporters for p in layout.pieces if p.role in MODELS)
     return {p.file_template for p in models if p.claim is not Claim.WEAK}
@@ -269,12 +271,12 @@ def _find_export_names(s: Session) -> set[str]:
 
 def _find_counterparts(p: Part, saves: Iterable[Checkpoint]) -> list[Part]:
     """Return the files of other saves that have this one's role, rank, coordinates and name."""
-    mine = place(p)
-    return [o for save in saves for o in save.parts if o.role == p.role and place(o) == mine]
+    mine = make_series_key(p)
+    return [o for save in saves for o in save.parts if o.role == p.role and make_series_key(o) == mine]
 
 
 def _find_missing_beside(s: Session, p: Part, others: Sequence[Part], *, alone: bool) -> Iterator[Finding]:
-    """Yield what a file lacks that files of other saves in its place have."""
+    """Yield what a file lacks that files of other saves in its make_series_key have."""
     if (mine := _read_tensors(s, p)) is not None:
         filled = [(o, _find_filled_names(of)) for o in others if (of := _read_tensors(s, o))]
         # a rank may hold no element of a tensor, but a whole file or a shard of a model must
@@ -285,7 +287,10 @@ def _find_missing_beside(s: Session, p: Part, others: Sequence[Part], *, alone: 
 def _find_missing_tensors(
     path: str, mine: Tensors, filled: Sequence[tuple[Part, set[str]]], *, alone: bool, whole: bool
 ) -> Iterator[Finding]:
-    """Yield that a file has no tensors, but the ``filled`` or it ``alone`` must; else empty weights."""
+    """Yield that a file has no tensors, or weights without elements; ``filled`` are files of other saves,
+    with the names of their tensors that have elements. ``alone``: it must have tensors even without such a
+    file; ``whole``: it is no rank's share, so its weights must have elements.
+    """
     empty = mine.keys() - _find_filled_names(mine)
     full = next((o for o, names in filled if not mine or names), None)
     if len(empty) == len(mine) and full:
@@ -299,6 +304,7 @@ def _find_missing_tensors(
 
 
 def _find_filled_names(tensors: Tensors) -> set[str]:
+    """Return the names of tensors that have elements."""
     return {name for name, t in tensors.items() if 0 not in t.shape}
 
 

@@ -25,60 +25,62 @@ _COPY_NS, _NS_PER_BYTE = 10**9, 20
 _END = 10**17
 """Step in the epoch of a save from an epoch's end, in runs that also save within epochs."""
 _REGULAR = (Kind.PERIODIC, Kind.DYING_GASP)
-Places = Mapping[CheckpointKey, Order]
-"""Where in training each save was made. ``Checkpoint.order`` holds for saves that have no entry."""
+Positions = Mapping[CheckpointKey, Order]
+"""Positions in training: (step, epoch, step in epoch), -1 if unknown. Default: ``Checkpoint.order``."""
 
 
-def find_places(saves: Sequence[Checkpoint], layouts: Layouts, count_told: StepOf) -> Places:
-    """Return where in training saves were made, if their names do not tell it: in runs whose step restarts or
-    is counted in several units (by ``count_told``, a count from files), with dates as names, or with saves at
-    the end of an epoch.
+def find_positions(saves: Sequence[Checkpoint], layouts: Layouts, read_count: StepOf) -> Positions:
+    """Return positions in training that names alone do not tell: in runs whose step restarts or is counted in
+    several units (then ``read_count`` gives the steps of a save's files), with dates as names, or with saves
+    at the end of an epoch.
     """
     runs: dict[tuple[str, str], list[Checkpoint]] = defaultdict(list)
     for c in saves:
         runs[c.layout, c.run].append(c)
-    found = (_find_places_in(run, layouts[name], count_told) for (name, _), run in runs.items())
-    return {key: place for places in found for key, place in places.items()}
+    found = (_find_positions_in_run(run, layouts[name], read_count) for (name, _), run in runs.items())
+    return {key: position for positions in found for key, position in positions.items()}
 
 
-def step_at(told: int | None, c: Checkpoint, places: Places) -> int | None:
-    """Return the step that a save tells itself, else the step of its place; None if neither is known."""
-    counted = places.get(c.key, UNKNOWN)[0]
-    return counted if told is None and counted >= 0 else told
+def get_step(own: int | None, c: Checkpoint, positions: Positions) -> int | None:
+    """Return the save's ``own`` step, else the step of its position in training; None if neither is known."""
+    counted = positions.get(c.key, UNKNOWN)[0]
+    return counted if own is None and counted >= 0 else own
 
 
-def _find_places_in(run: Sequence[Checkpoint], layout: Layout, count_told: StepOf) -> Places:
+def _find_positions_in_run(run: Sequence[Checkpoint], layout: Layout, read_count: StepOf) -> Positions:
+    """Return the positions of one run's saves by the first way of counting that applies; {} if none does."""
     if layout.counting.restarts and len({c.restarts for c in run}) > 1:
-        return _place_by_steps({c.key: count_told(c) for c in run})
-    if layout.counting.dated is not None and (dates := _place_by_dates(run, layout.counting.dated)):
+        return _make_positions_of_steps({c.key: read_count(c) for c in run})
+    if layout.counting.dated is not None and (dates := _find_positions_by_date(run, layout.counting.dated)):
         return dates
     if any(c.step_in_epoch is not None for c in run):
-        return _place_ends_of_epochs(run)
-    if layout.counting.by_epoch and _do_epochs_go_first(run):
+        return _find_ends_of_epochs(run)
+    if layout.counting.by_epoch and _is_ordered_by_epoch(run):
         return {c.key: (-1, *c.order[1::-1]) for c in run if c.step is not None}
-    return _place_by_counts([c for c in run if c.kind in _REGULAR], count_told)
+    return _find_positions_by_count([c for c in run if c.kind in _REGULAR], read_count)
 
 
-def _place_ends_of_epochs(run: Sequence[Checkpoint]) -> Places:
-    """Return the places of saves that name an epoch and no step: behind all steps of that epoch."""
+def _find_ends_of_epochs(run: Sequence[Checkpoint]) -> Positions:
+    """Return the positions of saves that name an epoch and no step: behind all steps of that epoch."""
     ends = (c for c in run if c.step is None and c.step_in_epoch is None)
     return {c.key: (-1, c.epoch, _END) for c in ends if c.epoch is not None}
 
 
-def _place_by_counts(regular: Sequence[Checkpoint], count_told: StepOf) -> Places:
-    """Return places if names count in several units and all files tell a count, else {}."""
-    counts = {c.key: count_told(c) for c in regular} if len({c.unit for c in regular}) > 1 else {}
-    return {} if None in counts.values() else _place_by_steps(counts)
+def _find_positions_by_count(regular: Sequence[Checkpoint], read_count: StepOf) -> Positions:
+    """Return positions by the counts in files, if names count in several units; {} if a file has no count."""
+    counts = {c.key: read_count(c) for c in regular} if len({c.unit for c in regular}) > 1 else {}
+    return {} if None in counts.values() else _make_positions_of_steps(counts)
 
 
-def _place_by_steps(steps: Mapping[CheckpointKey, int | None]) -> Places:
+def _make_positions_of_steps(steps: Mapping[CheckpointKey, int | None]) -> Positions:
+    """Return positions that have a step alone, ``UNKNOWN`` for None; {} if no save has a step."""
     if all(step is None for step in steps.values()):
         return {}  # without steps the numbers of restarts in names decide
     return {key: UNKNOWN if step is None else (step, -1, -1) for key, step in steps.items()}
 
 
-def _place_by_dates(run: Sequence[Checkpoint], dated: re.Pattern[str]) -> Places:
-    """Return places by the dates in names, if each save of a run has its own date; else {}."""
+def _find_positions_by_date(run: Sequence[Checkpoint], dated: re.Pattern[str]) -> Positions:
+    """Return positions by the dates in names, if each save of a run has its own date; else {}."""
     found = {c.key: dated.fullmatch(c.path.rpartition("/")[2]) for c in run if c.order == UNKNOWN}
     # to the microsecond: a date without the time of day is its midnight
     dates = {key: int(re.sub(r"\D", "", m[1]).ljust(20, "0")) for key, m in found.items() if m}
@@ -94,30 +96,31 @@ def count_steps_in_epochs(saves: Sequence[Checkpoint], layouts: Layouts) -> list
         if layouts.of(c).counting.by_epoch and c.step is not None and c.epoch is not None:
             runs[c.layout, c.run].append(c)
 
-    def begins_anew(run: Sequence[Checkpoint]) -> bool:
+    def restarts_with_epoch(run: Sequence[Checkpoint]) -> bool:
         repeats = len({c.step for c in run}) < len({(c.epoch, c.step) for c in run})
-        return _do_epochs_go_first(run) and (repeats or _are_in_time_order(_sort_by_epoch(run)))
+        return _is_ordered_by_epoch(run) and (repeats or _is_in_time_order(_sort_by_epoch(run)))
 
-    anew = {c.key for run in runs.values() if begins_anew(run) for c in run}
-    return [replace(c, step=None, step_in_epoch=c.step) if c.key in anew else c for c in saves]
+    keys = {c.key for run in runs.values() if restarts_with_epoch(run) for c in run}
+    return [replace(c, step=None, step_in_epoch=c.step) if c.key in keys else c for c in saves]
 
 
-def _do_epochs_go_first(run: Sequence[Checkpoint]) -> bool:
+def _is_ordered_by_epoch(run: Sequence[Checkpoint]) -> bool:
     """Return True if sorting by epoch differs from sorting by step, and times do not follow the steps."""
     by_step = sorted(run, key=lambda c: (c.step or 0, c.epoch or 0))
-    return by_step != _sort_by_epoch(run) and not _are_in_time_order(by_step)
+    return by_step != _sort_by_epoch(run) and not _is_in_time_order(by_step)
 
 
 def _sort_by_epoch(run: Sequence[Checkpoint]) -> list[Checkpoint]:
     return sorted(run, key=lambda c: (c.epoch or 0, c.step or 0))
 
 
-def _are_in_time_order(saves: Sequence[Checkpoint]) -> bool:
+def _is_in_time_order(saves: Sequence[Checkpoint]) -> bool:
+    """Return True if each save has a later modification time than the one before it."""
     return all(a.mtime_ns < b.mtime_ns for a, b in pairwise(saves))
 
 
 def add_told_steps(saves: Sequence[Checkpoint], step_of: StepOf) -> list[Checkpoint]:
-    """Return saves; periodic ones without a step take their files' step, if names count differently."""
+    """Return the saves; periodic ones without a step get that of their files, if names count differently."""
     regular = [c for c in saves if c.kind is Kind.PERIODIC]
     units = {c.unit for c in regular}
     if len(units) < 2 and (units != {""} or len(regular) < 2):
@@ -127,24 +130,15 @@ def add_told_steps(saves: Sequence[Checkpoint], step_of: StepOf) -> list[Checkpo
 
 
 def order_saves(
-    saves: Sequence[Checkpoint], by: str, prefer: Kind | None = None, places: Places | None = None
+    saves: Sequence[Checkpoint], by: str, prefer: Kind | None = None, positions: Positions | None = None
 ) -> list[Checkpoint]:
-    """Return the saves, newest first ``by`` "mtime" or "step"; the best so far last if it has no place."""
-    known = places or {}
+    """Return the saves, newest first ``by`` "mtime" or "step"; the best so far last if it has no position."""
+    known = positions or {}
     ranked = rank(saves, by, prefer, lambda c: known.get(c.key, c.order))
     if prefer is Kind.BEST or all(c.kind not in _REGULAR for c in saves):
         return ranked
     unplaced = {c.key for c in saves if c.kind is Kind.BEST and known.get(c.key, c.order) == UNKNOWN}
     return sorted(ranked, key=lambda c: c.key in unplaced) if unplaced else ranked
-
-
-def start_from_named(
-    ranked: Sequence[Checkpoint], named: Sequence[Checkpoint], places: Places
-) -> list[Checkpoint]:
-    """Return the saves that a tracker has ``named``, then saves of no later place in training."""
-    latest = places.get(named[0].key, named[0].order)
-    keys = {c.key for c in named}
-    return [*named, *(c for c in ranked if c.key not in keys and places.get(c.key, c.order) <= latest)]
 
 
 class OrderFacts(Struct, frozen=True):
@@ -154,22 +148,23 @@ class OrderFacts(Struct, frozen=True):
     now_ns: int
     saves: Sequence[Checkpoint]
     by_time: Checkpoint  # the newest usable one of ``saves`` by time
-    by_step: Checkpoint  # the same by step; the places of these two are comparable
-    places: Places
+    by_step: Checkpoint  # the same by step; the positions of these two are comparable
+    positions: Positions
     # returns the flag that leads to the first of two by leaving out the other; "" if there is none
     exclude: Callable[[Checkpoint, Checkpoint], str]
-    named: str = ""  # a tracker that was written later, and names the one of these two that is not chosen
+    tracker: str = ""  # path of a tracker that was written later, and names the one of these two not chosen
     tracked: Checkpoint | None = None  # a third save that the tracker names, if both are one
     step_flag: bool = True  # --order step leads to ``by_step``
     others: Sequence[Checkpoint] = ()  # usable, and maybe later than the chosen one
 
-    def place(self, c: Checkpoint) -> Order:
-        return self.places.get(c.key, c.order)
+    def get_position(self, c: Checkpoint) -> Order:
+        """Return a save's position in training: (step, epoch, step in epoch), -1 where unknown."""
+        return self.positions.get(c.key, c.order)
 
     @property
     def differ(self) -> bool:
-        """Whether time and step name saves of different places in training."""
-        return differ(self.place(self.by_time), self.place(self.by_step))
+        """Whether time and step name saves of different positions in training."""
+        return differ(self.get_position(self.by_time), self.get_position(self.by_step))
 
     @property
     def newest(self) -> Checkpoint:
@@ -180,8 +175,8 @@ class OrderFacts(Struct, frozen=True):
         """Why modification times cannot be those of training (a word); None if they can."""
         saves = [c for c in self.saves if c.kind is not Kind.RELEASE]
         times = [c.mtime_ns for c in saves]
-        places = [self.place(c) for c in saves]
-        if len({*places} - {UNKNOWN}) + places.count(UNKNOWN) < 2:
+        positions = [self.get_position(c) for c in saves]
+        if len({*positions} - {UNKNOWN}) + positions.count(UNKNOWN) < 2:
             return None
         if min(self.by_time.mtime_ns, self.by_step.mtime_ns) < FIRST_NS:
             return "lost"
@@ -195,18 +190,19 @@ class OrderFacts(Struct, frozen=True):
 
     @property
     def goes_back(self) -> bool:
-        """Return True if a save of a lower place was written before the newest by time: a rollback."""
-        newest, place = self.by_time, self.place(self.by_time)
-        before = (self.place(c) for c in self.saves if c.mtime_ns < newest.mtime_ns)
-        return any(its < place and comparable(its, place) for its in before)
+        """Whether an earlier position was saved before the newest save by time: then it may be a rollback."""
+        newest, position = self.by_time, self.get_position(self.by_time)
+        before = (self.get_position(c) for c in self.saves if c.mtime_ns < newest.mtime_ns)
+        return any(earlier < position and comparable(earlier, position) for earlier in before)
 
-    def find_unplaced(self, saves: Sequence[Checkpoint], *, models: bool = False) -> Iterator[Checkpoint]:
+    def find_undecided(self, saves: Sequence[Checkpoint], *, models: bool = False) -> Iterator[Checkpoint]:
         """Yield saves that may be later, as neither times nor steps tell; exports too beside ``models``."""
-        newest, mute, place = self.newest, bool(self.why_mute), self.place(self.newest)
+        newest, mute, position = self.newest, bool(self.why_mute), self.get_position(self.newest)
         for c in saves:
             export = models and c.kind is Kind.RELEASE is not newest.kind and c.mtime_ns >= newest.mtime_ns
             times_mute = export or mute or c.mtime_ns == newest.mtime_ns or c.mtime_ns < FIRST_NS
             if times_mute and c.key != newest.key and (export or c.kind in _REGULAR):
                 later_by_name = c.order > newest.order and comparable(c.order, newest.order)
-                if (later_by_name and self.place(c) < place) or not comparable(self.place(c), place):
+                own = self.get_position(c)
+                if (later_by_name and own < position) or not comparable(own, position):
                     yield c

@@ -147,13 +147,12 @@ def stat_all(paths: Sequence[str]) -> Iterator[tuple[str, tuple[int, int] | OSEr
     """Yield each path with its size and time, or its error. Many are asked at a time: networks are slow."""
     from concurrent.futures import ThreadPoolExecutor
 
+    def stat(path: str) -> tuple[int, int] | OSError:
+        try:
+            st = status(path)
+        except OSError as e:
+            return e
+        return st.st_size, st.st_mtime_ns
+
     with ThreadPoolExecutor(THREADS) as pool:
-        yield from zip(paths, pool.map(_stat, paths), strict=True)
-
-
-def _stat(path: str) -> tuple[int, int] | OSError:
-    try:
-        st = status(path)
-    except OSError as e:
-        return e
-    return st.st_size, st.st_mtime_ns
+        yield from zip(paths, pool.map(stat, paths), strict=True)

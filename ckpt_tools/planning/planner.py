@@ -26,7 +26,7 @@ from ckpt_tools.planning.first_launch import describe_unplaced
 from ckpt_tools.planning.lost_files import find_headless, find_lost_texts
 from ckpt_tools.planning.rules.choice import export_newer, none_usable, tracker_stale
 from ckpt_tools.planning.rules.rule import error_of
-from ckpt_tools.planning.rules.save import mixed_counters
+from ckpt_tools.planning.rules.save import mixed_counters, unfinished
 from ckpt_tools.planning.rules.save.parallel_sizes import HIGHEST, ask_how_many
 from ckpt_tools.planning.rules.tree import could_not_look
 from ckpt_tools.planning.seals import find_later_and_gone
@@ -104,8 +104,8 @@ class Planner(Candidates):
         if not ranked:
             return self.plan_nothing()
         choice = self.choose(ranked, self.judge.judge)
-        self._ask_how_many(choice)
-        choice = self._add_lost(choice)
+        self._require_clear_world_size(choice)
+        choice = self._reject_lost_saves(choice)
         if choice.checkpoint is None:
             raise self.explain_failure(choice, self.ranked)
         c = choice.checkpoint
@@ -117,35 +117,36 @@ class Planner(Candidates):
         if len(self.arranged) > 1:
             require_no_stranger(self.session, c, self.selection)
         if found.bare or found.strange:
-            placed = replace(c, step=self.step(c))
-            self.warnings += require_none_newer(self.session, placed, self.selection)
+            with_step = replace(c, step=self.step(c))
+            self.warnings += require_none_newer(self.session, with_step, self.selection)
         if found.empty or found.bare or found.strange:
             self.warnings += trackers.find_begun_later(self.session, c)
         self.warnings += (f for f in find_lost_texts(self.session) if f.path == c.parts[0].home)
         return self.finish(choice, c)
 
-    def _ask_how_many(self, choice: Choice) -> None:
+    def _require_clear_world_size(self, choice: Choice) -> None:
         """Raise UsageError if newer saves were rejected only because an older one had more ranks."""
         world = self.topology.provenance["world_size"]
         if choice.checkpoint is None or not choice.rejected or world.provenance != HIGHEST:
             return
         groups = self.selection.replica_groups.values()
         highest = max((rank for rows in groups for row in rows for rank in row), default=-1)
-        job = none_usable.find_smaller_job(choice, self.layouts, self.topology.world_size)
-        if job and highest < job[0]:
-            raise ask_how_many(job[0], self.topology.world_size, job[1], choice.checkpoint)
+        size, newest = none_usable.find_smaller_job(choice, self.layouts, self.topology.world_size)
+        if newest and highest < size:
+            raise ask_how_many(size, self.topology.world_size, newest, choice.checkpoint)
 
-    def _add_lost(self, choice: Choice) -> Choice:
+    def _reject_lost_saves(self, choice: Choice) -> Choice:
         """Reject lost saves that are newer than the choice. Raises NotNewest with --no-fallback."""
-        c, before = choice.checkpoint, self.lost
+        c, lost = choice.checkpoint, self.lost
         if c is not None:
-            placed = c if c.counted else replace(c, step=self.step(c))
+            chosen = c if c.counted else replace(c, step=self.step(c))
             # of what has no number, nothing tells that it was earlier
-            before = [r for r in before if (at := r.checkpoint.order) > placed.order or {*at} == {-1}]
-        choice = replace(choice, rejected=(*before, *choice.rejected))
-        return choice if c is None else self.require_best(choice, before)
+            lost = [r for r in lost if r.checkpoint.order > chosen.order or {*r.checkpoint.order} == {-1}]
+        choice = replace(choice, rejected=(*lost, *choice.rejected))
+        return choice if c is None else self.require_best(choice, lost)
 
     def explain_failure(self, choice: Choice, ranked: Sequence[Checkpoint]) -> CkptError:
+        """Return the error that no checkpoint is usable, with the reasons of the rejected ones."""
         asked, plan, layouts = self.selection, self.plan_nothing(choice), self.layouts
         unplaced = partial(describe_unplaced, self.session)
         return none_usable.explain_failure(choice, ranked, asked, plan, layouts, unplaced=unplaced)
@@ -162,15 +163,15 @@ class Planner(Candidates):
         ranks = tuple(RankLoad(r, self._make_file_loads(loads)) for r, loads in by_rank)
         shared = self._make_file_loads(assignment.shared)
         loaded = [*shared, *(f for r in ranks for f in r.files)]
-        chosen = self._tell_step(c, assignment.parts)
+        chosen = self._settle_step_and_path(c, assignment.parts)
         other_writers.require_unchanged(loaded)
-        one = loaded[0].path if self.judge.are_replicas(c, assignment) else None
+        any_file = loaded[0].path if self.judge.are_replicas(c, assignment) else None
         known, saved = self._count_ranks(c, by_rank=bool(ranks))
         warnings = tuple(dict.fromkeys(self._find_warnings(choice, c, assignment)))
         return LoadPlan(
             root=self.root,
             checkpoint=chosen,
-            resume=self._tell_resume(c, chosen, one),
+            resume=self._make_resume(c, chosen, any_file),
             by_rank=ranks,
             shared=shared,
             world_size=known["world_size"].value if "world_size" in known else None,
@@ -178,7 +179,7 @@ class Planner(Candidates):
             topology=known,
             rollback=choice.rollback,
             rejected=choice.rejected,
-            ahead=tuple(o for o in self.checkpoints if is_ahead(self.place(o), self.place(c))),
+            ahead=tuple(o for o in self.checkpoints if is_ahead(self.get_position(o), self.get_position(c))),
             attempts=choice.attempts,
             bytes_verified=self.session.reader.bytes_verified,
             warnings=warnings,
@@ -191,8 +192,8 @@ class Planner(Candidates):
         )
 
     def _count_ranks(self, c: Checkpoint, *, by_rank: bool) -> tuple[dict[str, Known], int | None]:
-        """Return the sizes of the job, and how many ranks saved ``c``; no number of ranks where any may load.
-        A set that all share was saved by as many as its own names tell, not those of a newer candidate.
+        """Return the sizes of the job, and how many ranks saved ``c`` (None if any number can load it). Files
+        that are not assigned ``by_rank`` were saved by as many ranks as their own names tell.
         """
         known, saved = dict(self.topology.provenance), self.saved
         source = known["world_size"].provenance
@@ -227,7 +228,7 @@ class Planner(Candidates):
             rows.append(row)
         return tuple(rows)
 
-    def _tell_step(self, c: Checkpoint, parts: Sequence[Part]) -> Checkpoint:
+    def _settle_step_and_path(self, c: Checkpoint, parts: Sequence[Part]) -> Checkpoint:
         """Return the checkpoint by its real path, with the step and epoch that its planned files tell."""
         step, epoch = c.step if c.parts[0].step is not None else None, c.epoch
         layout = self.layouts.of(c)
@@ -236,16 +237,18 @@ class Planner(Candidates):
             step = told_step if step is None else step
             epoch = told_epoch if epoch is None else epoch
         # if its path is a file for which another one is loaded, the path of that one
-        named = next((p for p in c.parts if p.path == c.path and p not in parts), None)
-        path = next((p.path for p in parts if named and p.role == named.role), c.path)
+        own_file = next((p for p in c.parts if p.path == c.path and p not in parts), None)
+        path = next((p.path for p in parts if own_file and p.role == own_file.role), c.path)
         path = self.session.found.resolved(path)
-        step = order.step_at(self.step(c) if step is None else step, c, self.places)
+        step = order.get_step(self.step(c) if step is None else step, c, self.positions)
         return replace(c, step=step, epoch=epoch, path=path)
 
-    def _tell_resume(self, c: Checkpoint, chosen: Checkpoint, one: str | None) -> Resume:
-        """Return how the framework is told. Raises UsageError if only a tracker could, and it does not."""
+    def _make_resume(self, c: Checkpoint, chosen: Checkpoint, any_file: str | None) -> Resume:
+        """Return how a framework is told what to resume from; ``any_file``: one that any rank can load.
+        Raises UsageError for an export that it finds through a tracker alone, if no tracker names it.
+        """
         layout, base = self.layouts.of(c), c.parts[0].base
-        resume = layout.resume(chosen, one)
+        resume = layout.resume(chosen, any_file)
         if c.kind is Kind.RELEASE and resume.path == base and not trackers.find_tracker_of(self.session, c):
             raise tracker_stale.ask_to_name(c, layout, base, self.session.tracker(layout.name, base))
         return resume
@@ -259,8 +262,8 @@ class Planner(Candidates):
         yield from choice_warnings.find_warnings_of_files(parts, self.session)
         grown = any(f.code == "missing-rank" for f in assignment.findings)  # new ranks lack random states
         gaps = find_gaps(c, self.expected, (*GAPS, mixed_counters.RULE), spared=True)
-        spared = ("missing-rank", Severity.NOTE) if grown else None
-        yield from (f for f in gaps if (f.code, f.severity) != spared)
+        expected = ("missing-rank", Severity.NOTE) if grown else None
+        yield from (f for f in gaps if (f.code, f.severity) != expected)
         if self.selection.level > Level.PRESENCE:
             yield from choice_warnings.find_lost_best(self.session, c)
             yield from choice_warnings.find_odd_companions(self.session, c, self.checkpoints)
@@ -272,7 +275,9 @@ class Planner(Candidates):
         yield from (f for f in found if not (f.path == tracker and f.code == "stale-tracker"))
         yield from choice_warnings.find_odd_links(self.session, c, self.step(c))
         yield from self.find_unfinished(c)
-        yield from trackers.find_later_temporary(self.session, c)
+        temporary = trackers.list_temporary(self.session)
+        later = (path for path in temporary if trackers.get_time_written(path) >= c.mtime_ns)
+        yield from map(unfinished.describe_temporary, later)
         yield from trackers.find_torn_lately(self.session, choice.rejected)
         yield from find_later_and_gone(self.session, c, self.step(c), self.checkpoints)
         yield from self.find_other_writers(c)
@@ -296,7 +301,7 @@ class Planner(Candidates):
 
 
 def _join_findings(warnings: Sequence[Finding], more: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return both without findings of ``more`` whose code and path ``warnings`` have already."""
+    """Return the warnings, then the findings of ``more`` whose code and path no warning has."""
     known = {(f.code, f.path) for f in warnings}
     return tuple(dict.fromkeys((*warnings, *(f for f in more if (f.code, f.path) not in known))))
 

@@ -203,9 +203,7 @@ def _find_sizing_files(c: Checkpoint, layouts: Layouts) -> list[Part]:
 # ---- parallel sizes
 
 
-def _find_sizes(
-    newest: Sequence[Checkpoint], reports: Sequence[Report], selection: Selection
-) -> dict[str, Known]:
+def _find_sizes(newest: list[Checkpoint], reports: list[Report], selection: Selection) -> dict[str, Known]:
     """Return the sizes of all parallel axes that anything tells; of the data parallel axis only by flag."""
 
     def sizes_of(saves: Sequence[Checkpoint]) -> dict[str, Known]:
@@ -283,21 +281,19 @@ def _find_worlds(
 
 
 def _count_ranks(selection: Selection, worlds: _Worlds) -> Known:
-    """Return the number of ranks of this job. Raises UsageError if --parallel cannot make it up."""
-    world = _find_given_world(selection) or _infer_world(selection, worlds)
+    """Return the job's number of ranks. Raises UsageError if it is no multiple of what --parallel gives."""
+    world = _find_given_world(selection)
+    if world is None:
+        in_contents, in_names, highest, grid = worlds
+        sources = {"names on disk": in_names, HIGHEST: highest, "parallel sizes": grid, ALONE: 1}
+        world = in_contents or next(Known(n, source) for source, n in sources.items() if n)
+        groups = chain.from_iterable(selection.replica_groups.values())
+        # a rank that --replica-groups names is one of them
+        grouped = 1 + max(chain.from_iterable(groups), default=-1)
+        world = Known(grouped, "--replica-groups") if grouped > world.value else world
     if world.value % (grid := prod(selection.sizes.get(axis, 1) for axis in _GRID)):
         raise parallel_sizes.ask_for_multiple(world, grid)
     return world
-
-
-def _infer_world(selection: Selection, worlds: _Worlds) -> Known:
-    """Return the number of ranks that neither a flag nor the launcher gives, as the checkpoint tells it."""
-    in_files, in_names, highest, grid = worlds
-    sources = {"names on disk": in_names, HIGHEST: highest, "parallel sizes": grid, ALONE: 1}
-    world = in_files or next(Known(n, source) for source, n in sources.items() if n)
-    groups = chain.from_iterable(selection.replica_groups.values())
-    grouped = 1 + max(chain.from_iterable(groups), default=-1)  # a rank that the flag names is one of them
-    return Known(grouped, "--replica-groups") if grouped > world.value else world
 
 
 def _find_saved_world(first: Checkpoint, worlds: _Worlds, layout: Layout) -> int | None:

@@ -30,8 +30,6 @@ from ckpt_tools.planning.rules.save import missing_part, unfinished
 from ckpt_tools.reading.session import Session, Told
 from ckpt_tools.storage.retry import lstat
 
-_REMOVED = "it was removed or moved, or the disk that it is on is not mounted here"
-
 
 def find_tracker_findings(
     s: Session, saves: Sequence[Checkpoint], incomplete: Callable[[], set[CheckpointKey]]
@@ -108,7 +106,7 @@ def find_lost(s: Session, chosen: Sequence[Checkpoint], begun: Sequence[Checkpoi
                 c, what, at = _make_lost(here[0], target, layout), f"but {missing_part.GONE}", base
                 if rest := _find_target(target, torn, layout):
                     c, what, at = replace(rest, unfinished=False), _describe_missing(layout), rest.path
-                yield Rejected(c, (_describe_damage(path, target, what, at),))
+                yield Rejected(c, (missing_part.describe_declared(path, target, what, at),))
 
 
 def _exists(s: Session, target: int | str, here: Sequence[Checkpoint], torn: Sequence[Checkpoint]) -> bool:
@@ -142,15 +140,12 @@ def _find_target(target: int | str, checkpoints: Sequence[Checkpoint], layout: L
     return next((c for c in checkpoints if _is_named(layout, c, target)), None)
 
 
-def _describe_damage(tracker: str, target: int | str, what: str, path: str) -> Finding:
-    says = f"{tracker.rpartition('/')[2]} names {target}"
-    return missing_part.describe_declared(says, what, path, _REMOVED)
-
-
 def find_declared(s: Session, c: Checkpoint) -> Finding | None:
     """Return a finding that an unfinished save lost files, if a tracker names it; else None."""
     tracker = find_tracker_of(s, c) if c.unfinished else None
-    return _describe_damage(tracker, c.label, _describe_missing(s.layouts.of(c)), c.path) if tracker else None
+    if not tracker:
+        return None
+    return missing_part.describe_declared(tracker, c.label, _describe_missing(s.layouts.of(c)), c.path)
 
 
 def _describe_missing(layout: Layout) -> str:
@@ -252,11 +247,6 @@ def list_temporary(s: Session) -> Iterator[str]:
     """Yield temporary files of states that no layout has; at most ``_MOST``, as they may be read."""
     paths = (path for path in s.found.unfinished if tells_of_a_state(os.path.basename(path)))
     return islice(paths, _MOST)
-
-
-def find_later_temporary(s: Session, c: Checkpoint) -> Iterator[Finding]:
-    later = (path for path in list_temporary(s) if get_time_written(path) >= c.mtime_ns)
-    yield from map(unfinished.describe_temporary, later)
 
 
 # ---- directories beside saves, named like them with a higher number, and with nothing of a save in them

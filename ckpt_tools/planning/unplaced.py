@@ -56,13 +56,20 @@ def require_none_newer(s: Session, c: Checkpoint, asked: Selection) -> list[Find
         return []
     found = list(_find_hits(s, c, c.parts[0].base if asked.run is not None else s.root))
     if hits := [hit for hit in found if hit.effect is None or asked.no_fallback or asked.strict]:
-        raise error_of(unplaced_newer.RULE, replace(hits[0], hint=_say_what_to_do(s, c, hits)))
+        first = hits[0].path
+        to_exclude = leave_out_all(s.root, c, [h.path for h in hits], {p.path for p in s.parts})
+        if len(hits) > _NAMED:
+            to_exclude = f"--exclude GLOB, so that all {len(hits):,} such files are left out"
+        todo = "fetch it (dvc pull)" if first.endswith(DVC) else describe_how_to_place(s, first)
+        hint = f"{todo}; or {make_clause(to_exclude)}"
+        raise error_of(unplaced_newer.RULE, replace(hits[0], hint=hint))
     return [finding_of(unplaced_newer.RULE, hit) for hit in found]
 
 
 def _find_hits(s: Session, c: Checkpoint, above: str) -> Iterator[Hit]:
     """Yield hits on unplaced files in the directory ``above`` that may be later than ``c``."""
-    optimizer = _has_optimizer(s, c)
+    optimizer = any("optim" in p.role for p in c.parts)
+    optimizer = optimizer or any(s.known(p).held.trained for p in c.parts[:_MOST])
     homes = tuple({f"{p.home}/" for p in c.parts if p.home})
     beside = "" if homes or optimizer else c.parts[0].base  # weights alone: a state may lie beside them
     begun = tuple(f"{f.path}/" for f in find_headless(s, s.members(c)))
@@ -72,14 +79,6 @@ def _find_hits(s: Session, c: Checkpoint, above: str) -> Iterator[Hit]:
 
     unplaced = find_unplaced_files(s, c.mtime_ns, may_count, homes, beside)
     yield from unplaced_newer.find_unplaced(s.root, unplaced, c, optimizer=optimizer)
-
-
-def _say_what_to_do(s: Session, c: Checkpoint, hits: Sequence[Hit]) -> str:
-    aside = leave_out_all(s.root, c, [h.path for h in hits], {p.path for p in s.parts})
-    if len(hits) > _NAMED:
-        aside = f"--exclude GLOB, so that all {len(hits):,} such files are left out"
-    todo = "fetch it (dvc pull)" if hits[0].path.endswith(DVC) else describe_how_to_place(s, hits[0].path)
-    return f"{todo}; or {make_clause(aside)}"
 
 
 def require_fetched(s: Session, c: Checkpoint, rejected: Sequence[Rejected]) -> None:
@@ -178,12 +177,6 @@ def _find_explained(s: Session) -> set[str]:
     trackers = {(name, p.base) for p in s.parts if (name := s.layouts.of(p).tracker.state_copy)}
     known |= {found[0] for row in trackers if (found := s.state_tracker(*row)) is not None}
     return known | {p.path for p in s.companions if not s.layouts.piece_of(p).loaded}
-
-
-def _has_optimizer(s: Session, c: Checkpoint) -> bool:
-    if any("optim" in p.role for p in c.parts):
-        return True
-    return any(s.known(p).held.trained for p in c.parts[:_MOST])
 
 
 def _is_in(path: str, homes: set[str], root: str) -> bool:

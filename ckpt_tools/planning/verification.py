@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
@@ -13,7 +13,6 @@ from ckpt_tools import formats
 from ckpt_tools.cache import Cache, remembering
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
-from ckpt_tools.discovery.group import group
 from ckpt_tools.discovery.unrecognised import list_unknown, unpacked
 from ckpt_tools.findings import NOT_SEEN
 from ckpt_tools.layouts import Layout, whole
@@ -28,7 +27,7 @@ from ckpt_tools.planning.choice_warnings import describe_state
 from ckpt_tools.planning.choose import allows, belongs
 from ckpt_tools.planning.engine import add_finding, check_together
 from ckpt_tools.planning.lost_files import find_hollow_exports
-from ckpt_tools.planning.order import find_places, order_saves, step_at
+from ckpt_tools.planning.order import find_positions, get_step, order_saves
 from ckpt_tools.planning.rules.save import file_verdict, missing_part, unfinished
 from ckpt_tools.planning.rules.tree import nothing_there
 from ckpt_tools.planning.rules.tree.first_launch_leftovers import say_hidden
@@ -188,15 +187,13 @@ def _read_bare(s: Session, level: Level) -> list[FileReport]:
     return out
 
 
-def _find_nothing_to_load(
-    s: Session, findings: Sequence[Finding], bare: Sequence[FileReport]
-) -> Iterator[Finding]:
+def _find_nothing_to_load(s: Session, findings: list[Finding], bare: list[FileReport]) -> Iterator[Finding]:
     """Yield that no job could load anything below ROOT, if no damage says so already."""
     held = (f.report.format for f in bare if f.report.format)
-    damaged = Verdict.BROKEN in {worst(list(findings)), *(s.known(p).verdict for p in s.parts)}
+    damaged = Verdict.BROKEN in {worst(findings), *(s.known(p).verdict for p in s.parts)}
     if not s.found.tree or damaged or any(map(formats.names.holds_state, held)):
         return
-    saves = group(s.parts, s.layouts)
+    saves = grouping.group(s.parts, s.layouts)
     if not saves and (own := _find_remains(s)):
         yield missing_part.describe_remains(own.title, s.root, say_hidden(own))
     torn = all((c.unfinished or _lacks_index(s, c)) and not find_hint(s, c) for c in saves)
@@ -239,9 +236,7 @@ _COUNTERS = {"optimizer": "optimizer_step", "scheduler": "last_epoch"}
 """By role of a file: its entry that counts every step of training, in one unit over the whole run."""
 
 
-def scan_root(
-    root: str, selection: Selection, *, trackers: bool = False, progress: Progress | None = None
-) -> Scan:
+def scan_root(root: str, selection: Selection, *, trackers: bool, progress: Progress | None) -> Scan:
     """List the checkpoints below a root; contents tell steps that names do not. Raises CannotLook."""
     options = ReadOptions(
         jobs=selection.jobs,
@@ -274,13 +269,11 @@ def scan_root(
         excluded=len(s.found.excluded.paths),
         layouts=s.layouts,
         trackers=tuple(find_trackers(s, checkpoints)) if trackers else (),
-        states=_describe_states(s, checkpoints, expected),
+        states=_find_states(s, checkpoints, expected),
     )
 
 
-def _describe_states(
-    s: Session, saves: Sequence[Checkpoint], expected: Mapping[str, int]
-) -> dict[CheckpointKey, str]:
+def _find_states(s: Session, saves: list[Checkpoint], expected: dict[str, int]) -> dict[CheckpointKey, str]:
     """Return by save which state a job finds in it, by roles; reads the newest saves on a disk."""
     newest, states = {c.key for c in sorted(saves, key=lambda c: -c.mtime_ns)[:_LOOKED_INTO]}, {}
     for c in saves:
@@ -314,7 +307,7 @@ def _list_saves(s: Session, selection: Selection) -> list[Checkpoint]:
     left = [c for c in everything if belongs(c, selection) and allows(selection, c, step)]
     if selection.order != "step":
         return left
-    return order_saves(left, "step", places=find_places(left, s.layouts, lambda _: None))
+    return order_saves(left, "step", positions=find_positions(left, s.layouts, lambda _: None))
 
 
 def _find_trackers(s: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[Told]:
@@ -334,14 +327,17 @@ def _add_numbers_inside(s: Session, listed: list[Checkpoint]) -> list[Checkpoint
         few = len(listed) <= _LOOKED_INTO and c.parts and not c.unfinished
         return read_count(s, c, listed, Level.STRUCTURE) if few else None
 
-    places = find_places(listed, s.layouts, count)
+    positions = find_positions(listed, s.layouts, count)
 
-    def numbered(c: Checkpoint) -> Checkpoint:
-        epoch = _read_epoch(s, c) if c.epoch is None else c.epoch
+    def add_numbers(c: Checkpoint) -> Checkpoint:
+        layout, epoch = s.layouts.of(c), c.epoch
+        if epoch is None:
+            epochs = (layout.steps(p, s.report(p, Level.STRUCTURE).metadata)[1] for p in c.parts[:_READ])
+            epoch = next((n for n in epochs if n is not None), None)
         step = read_step(s, c, listed) if c.step is None else c.step
-        return replace(c, step=step_at(step, c, places), epoch=epoch)
+        return replace(c, step=get_step(step, c, positions), epoch=epoch)
 
-    return [numbered(c) if c.key in newest else c for c in listed]
+    return [add_numbers(c) if c.key in newest else c for c in listed]
 
 
 # ---- the step that contents tell
@@ -360,13 +356,6 @@ def read_step(
     near = sorted(same, key=lambda o: abs(o.mtime_ns - c.mtime_ns))[:_READ]
     siblings = [(o.parts[0], s.report(o.parts[0], level).metadata) for o in near]
     return next((step for p, _ in read if (step := layout.counting.place(p, siblings)) is not None), None)
-
-
-def _read_epoch(s: Session, c: Checkpoint) -> int | None:
-    """Return the epoch of the first file of a checkpoint that tells one; None if none does."""
-    layout = s.layouts.of(c)
-    epochs = (layout.steps(p, s.report(p, Level.STRUCTURE).metadata)[1] for p in c.parts[:_READ])
-    return next((epoch for epoch in epochs if epoch is not None), None)
 
 
 def read_count(s: Session, c: Checkpoint, checkpoints: Sequence[Checkpoint], level: Level) -> int | None:

@@ -84,7 +84,7 @@ CASES = {
 def test_what_the_times_decide(name: str) -> None:
     case = CASES[name]
     saves = [save(10 * n, at) for n, at in enumerate(case.minutes, 1)]
-    f = facts(saves, named=case.named)
+    f = facts(saves, tracker=case.named)
     assert f.newest.step == case.newest
     assert hits(f) == ([(case.said, case.effect)] if case.said else [])
 
@@ -113,12 +113,12 @@ def test_a_question_names_what_each_answer_leads_to() -> None:
 def test_saves_whose_steps_do_not_compare_are_a_question_where_times_say_nothing() -> None:
     saves = [save(10, 5), save(20, 5), save(None, 5, epoch=3)]
     f = facts(saves)
-    (other,) = f.find_unplaced(saves)
+    (other,) = f.find_undecided(saves)
     assert (f.newest.step, other.epoch) == (20, 3)
     assert ("times-mute", Effect.ASK) in hits(replace(f, others=[other]))
     apart = [save(10, 5), save(20, 15), save(None, 25, epoch=3)]
     f = facts(apart, by_step=apart[2])
-    assert f.newest.epoch == 3 and not list(f.find_unplaced(apart)) and not hits(f)
+    assert f.newest.epoch == 3 and not list(f.find_undecided(apart)) and not hits(f)
 
 
 def test_the_best_so_far_goes_last_where_nothing_tells_its_step() -> None:

@@ -61,8 +61,9 @@ def explain_failure(
 
 
 def _say_what_to_move(c: Checkpoint, root: str) -> str:
-    own = {(p.home or p.path).removeprefix(f"{root}/") for p in c.parts}
-    return f"; for a first save move {'it' if root in own else ranges.names(own)} away"
+    """Return the end of a hint: which directories or files to move away to start without the save."""
+    paths = {(p.home or p.path).removeprefix(f"{root}/") for p in c.parts}
+    return f"; for a first save move {'it' if root in paths else ranges.names(paths)} away"
 
 
 def _stop_search(choice: Choice, most: int, plan: LoadPlan) -> CkptError:
@@ -95,8 +96,8 @@ def _describe_ranks(choice: Choice, layouts: Layouts) -> tuple[str, str]:
     return f": {'; '.join(lacks[:_NAMED])}{more}", todo
 
 
-def find_smaller_job(choice: Choice, layouts: Layouts, world: int) -> tuple[int, Checkpoint] | None:
-    """Return the ranks of a smaller job for which several newer saves are whole, and the newest; or None."""
+def find_smaller_job(choice: Choice, layouts: Layouts, world: int) -> tuple[int, Checkpoint | None]:
+    """Return (ranks, newest save) of a smaller job with several whole, newer saves; (0, None) without one."""
     saves: dict[int, list[Checkpoint]] = defaultdict(list)
     for rejected in choice.rejected:
         c = rejected.checkpoint
@@ -105,7 +106,7 @@ def find_smaller_job(choice: Choice, layouts: Layouts, world: int) -> tuple[int,
         whole = ranks == set(range(len(ranks))) and all(map(_names_ranks, _find_errors(rejected)))
         if ranks and is_newer and whole:
             saves[len(ranks)].append(c)
-    return next(((n, of[0]) for n, of in saves.items() if len(of) > 1 and n < world), None)
+    return next(((n, of[0]) for n, of in saves.items() if len(of) > 1 and n < world), (0, None))
 
 
 def _find_errors(rejected: Rejected) -> list[Finding]:

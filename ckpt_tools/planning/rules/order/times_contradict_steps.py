@@ -15,25 +15,24 @@ def check(f: OrderFacts) -> Iterator[Hit]:
     """Yield hits if time, step or a tracker that was written later name different saves as the newest."""
     if not f.differ and f.tracked is not None:
         newest, other = f.newest, f.tracked
-        tracker, one, two = (name_below(path, f.root) for path in (f.named, newest.path, other.path))
+        tracker, one, two = (name_below(path, f.root) for path in (f.tracker, newest.path, other.path))
         text = f"{DOUBT}{tracker} was written after {one} ({newest.label}), and names {two} ({other.label})"
         hint = f"add --order tracker to resume from {other.label}, or --order mtime to resume from"
         yield Hit(newest.path, text, f"{hint} {newest.label}")
     if not f.differ:
         return
-    if not f.named and f.why_mute:
+    if not f.tracker and f.why_mute:
         return  # a hit of times-mute
-    if not f.named and f.goes_back:
+    if not f.tracker and f.goes_back:
         text = f"newest by time is {label(f.by_time)}, by step {label(f.by_step)}"
         yield Hit(f.by_time.path, text, effect=Effect.WARN)
         return
     other = f.by_time if f.newest is f.by_step else f.by_step
     why = "no lower step was saved before it"
-    if f.named:
-        why = f"{name_below(f.named, f.root)} names {other.label}"
-    text = (
-        f"{DOUBT}{_describe(f.by_time, f.root)} by time (UTC), {_describe(f.by_step, f.root)} by step; {why}"
-    )
+    if f.tracker:
+        why = f"{name_below(f.tracker, f.root)} names {other.label}"
+    both = f"{_describe(f.by_time, f.root)} by time (UTC), {_describe(f.by_step, f.root)} by step"
+    text = f"{DOUBT}{both}; {why}"
     by_step = f.exclude(f.by_step, f.by_time)
     if f.step_flag:
         by_step = f"--order step to resume from {f.by_step.label}"

@@ -22,7 +22,7 @@ _UPLOADED = "a store has the times of the uploads; add --order step if the highe
 def check(f: OrderFacts) -> Iterator[Hit]:
     """Yield hits if times cannot be those of training, and on saves dated in the future."""
     why, base = f.why_mute, f.by_time.parts[0].base if f.by_time.parts else f.root
-    if why and (why in ("equal", "lost") or f.differ) and not f.named:
+    if why and (why in ("equal", "lost") or f.differ) and not f.tracker:
         hint = _UPLOADED if "://" in base else ""
         yield Hit(base, f"{_WHY[why]}: the step decides which is the newest", hint, effect=Effect.WARN)
     for other in f.others:
@@ -31,7 +31,7 @@ def check(f: OrderFacts) -> Iterator[Hit]:
         both = f"{one} ({newest.label}) or {two} ({other.label})"
         text = f"{DOUBT}{both}: {_WHY[why]}, and no steps compare them"
         by_step = f"--order step to resume from {newest.label}"
-        if not f.step_flag or f.place(newest) == UNKNOWN:
+        if not f.step_flag or f.get_position(newest) == UNKNOWN:
             by_step = f.exclude(newest, other)
         answers = ", or ".join(filter(None, (by_step, f.exclude(other, newest))))
         yield Hit(other.path, text, f"add {answers}" if answers else _MEANT)

@@ -12,7 +12,7 @@ from ckpt_tools.planning.facts import StateFile
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of, name_below
 
 _MOST = 4
-"""How many other places a file is compared with: equal replicas may be thousands."""
+"""How many files of other series a file is compared with: equal replicas may be thousands."""
 _STEPS = 3
 """In how many saves a file must be, and be equal in all, to count as not trained."""
 _SEVERAL = 2
@@ -20,6 +20,7 @@ _SEVERAL = 2
 
 
 def _get_save(f: StateFile) -> tuple[str, tuple[int, ...]]:
+    """Return a key that the files of one save share: its directory, and when it was made."""
     return f.home, f.when
 
 
@@ -37,88 +38,88 @@ def check(files: Sequence[StateFile]) -> Iterator[Hit]:
 
 
 def _choose_equal_files(f: StateFile, same: Sequence[StateFile]) -> list[StateFile]:
-    """Return files to compare with: two equal ones of the same place, else a few of other places."""
-    if of_place := [o for o in same if o.place == f.place]:
-        return [o for o in of_place if are_apart(o, f)][:2] or of_place[:1]  # one may be a link to it
+    """Return files of ``same`` content to compare ``f`` with: two of its own series, else a few of others."""
+    if own := [o for o in same if o.series == f.series]:
+        return [o for o in own if are_apart(o, f)][:2] or own[:1]  # one may be a link to it
     others: dict[object, StateFile] = {}
     for o in (*(o for o in same if _get_save(o) == _get_save(f)), *same):
-        others.setdefault(o.place, o)
+        others.setdefault(o.series, o)
     return list(others.values())[:_MOST]
 
 
 class _Run:
-    """The files of a run in their order."""
+    """The files of a run in their order. A series is the same file (role, rank, name) of all saves."""
 
     def __init__(self, files: Sequence[StateFile]) -> None:
         self.files = sorted(files, key=lambda f: (f.when, f.path))
-        self.places = defaultdict[object, dict[object, StateFile]](dict)
+        self.by_series = defaultdict[object, dict[object, StateFile]](dict)  # then by save
         for f in self.files:
-            self.places[f.place][_get_save(f)] = f
+            self.by_series[f.series][_get_save(f)] = f
 
     def compare(self, older: StateFile, f: StateFile) -> Severity | None:
         """Return how bad it is that two files are equal; None if they may be."""
         # the best so far, and an export, are meant to be copies
-        meant = older.kind is not f.kind and bool({older.kind, f.kind} & {Kind.BEST, Kind.RELEASE})
-        if meant or not (older.compared or f.compared):
+        is_meant = older.kind is not f.kind and bool({older.kind, f.kind} & {Kind.BEST, Kind.RELEASE})
+        if is_meant or not (older.compared or f.compared):
             return None
-        if older.place == f.place:
+        if older.series == f.series:
             return self._compare_saves(older, f)
-        return None if self._may_be_equal(older, f) else self._compare_places(older, f)
+        return None if self._may_be_equal(older, f) else self._compare_series(older, f)
 
     def _compare_saves(self, older: StateFile, f: StateFile) -> Severity | None:
-        """Return how bad it is that the same place is equal in two saves; None if it may be."""
-        if not are_apart(older, f) and (older.when == f.when or not self._moved_on(older, f)):
+        """Return how bad it is that two saves have an equal file of one series; None if they may."""
+        if not are_apart(older, f) and (older.when == f.when or not self._has_progress(older, f)):
             return None  # one state under two names
         if older.when[:-1] == f.when[:-1]:  # but for the date
             return Severity.WARNING  # who starts again may come to the same state again
-        here = [o.content for o in self.places[f.place].values() if not o.broken]
-        if older.trained or f.trained or any(content != f.content for content in here):
+        contents = [o.content for o in self.by_series[f.series].values() if not o.broken]
+        if older.trained or f.trained or any(content != f.content for content in contents):
             return Severity.ERROR
-        return None if len(here) >= _STEPS else self._compare_two(older, f)
+        return None if len(contents) >= _STEPS else self._judge_by_two_saves(older, f)
 
-    def _compare_two(self, older: StateFile, f: StateFile) -> Severity | None:
-        """Return how bad it is if no third save shows whether the file is trained; None if unknown."""
-        states, moved = self._find_states(f), self._moved_on(older, f)
-        if not moved and any(o.broken for o in (*self._find_states(older), *states)):
+    def _judge_by_two_saves(self, older: StateFile, f: StateFile) -> Severity | None:
+        """Return how bad two equal files are if no third save shows that they are trained (None: unknown)."""
+        states, has_progress = self._find_states(f), self._has_progress(older, f)
+        if not has_progress and any(o.broken for o in (*self._find_states(older), *states)):
             return None  # a broken file may be the one that differs
         models = sum(o.role != "optimizer" for o in states)
-        return Severity.ERROR if models == 1 or not moved else Severity.WARNING
+        return Severity.ERROR if models == 1 or not has_progress else Severity.WARNING
 
-    def _compare_places(self, older: StateFile, f: StateFile) -> Severity | None:
-        """Return how bad it is that two places are equal, in one save or two; None if they may be."""
+    def _compare_series(self, older: StateFile, f: StateFile) -> Severity | None:
+        """Return how bad it is that files of two series are equal, in one save or two; None if they may."""
         of_one_save = _get_save(older) == _get_save(f)
-        differ = self._find_pairs_that_differ(older, f)
+        differing = self._find_differences(older, f)
         if older.role != f.role:
             of_optimizer = "optimizer" in (older.role, f.role) and (older.state or f.state)
-            return Severity.ERROR if of_optimizer or (differ and not of_one_save) else None
+            return Severity.ERROR if of_optimizer or (differing and not of_one_save) else None
         # ranks may have begun alike
-        witnesses = [a for a in differ if a.when < f.when] if of_one_save else differ
+        witnesses = [a for a in differing if a.when < f.when] if of_one_save else differing
         severity = Severity.ERROR if len(witnesses) >= _SEVERAL else Severity.WARNING
-        return severity if differ and (older.state or f.state) else None
+        return severity if differing and (older.state or f.state) else None
 
     def _may_be_equal(self, a: StateFile, b: StateFile) -> bool:
-        """Return True if a place has, more than once, contents of the other: replicas, or a model that
+        """Return True if one series has, more than once, contents of the other: replicas, or a model that
         follows another. True also if an index lists the tensors of both in one save: some may be equal.
         """
-        contents = {o.content for o in self.places[a.place].values() if not o.broken}
-        equal = sum(o.content in contents for o in self.places[b.place].values() if not o.broken)
+        contents = {o.content for o in self.by_series[a.series].values() if not o.broken}
+        equal = sum(o.content in contents for o in self.by_series[b.series].values() if not o.broken)
         return equal > 1 or (_get_save(a) == _get_save(b) and a.indexed and b.indexed)
 
-    def _find_pairs_that_differ(self, a: StateFile, b: StateFile) -> list[StateFile]:
-        """Return the files at the place of ``a`` in all saves where the place of ``b`` differs from it."""
-        at_a, at_b = self.places[a.place], self.places[b.place]
-        pairs = [(at_a[save], at_b[save]) for save in at_a.keys() & at_b.keys()]
+    def _find_differences(self, a: StateFile, b: StateFile) -> list[StateFile]:
+        """Return files of the series of ``a`` that differ from the file of ``b``'s series in their save."""
+        of_a, of_b = self.by_series[a.series], self.by_series[b.series]
+        pairs = [(of_a[save], of_b[save]) for save in of_a.keys() & of_b.keys()]
         return [x for x, y in pairs if x.content != y.content and not (x.broken or y.broken)]
 
     def _find_states(self, f: StateFile) -> list[StateFile]:
         """Return the files of the save of ``f`` that hold a model or an optimizer's state."""
         save = _get_save(f)
-        return [saves[save] for saves in self.places.values() if save in saves and saves[save].state]
+        return [saves[save] for saves in self.by_series.values() if save in saves and saves[save].state]
 
-    def _moved_on(self, older: StateFile, f: StateFile) -> bool:
+    def _has_progress(self, older: StateFile, f: StateFile) -> bool:
         """Return True if any model's or optimizer's file differs between the saves of two files."""
         one, other = _get_save(older), _get_save(f)
-        pairs = ((at[one], at[other]) for at in self.places.values() if one in at and other in at)
+        pairs = ((of[one], of[other]) for of in self.by_series.values() if one in of and other in of)
         return any(b.state and not (a.broken or b.broken) and a.content != b.content for a, b in pairs)
 
 
@@ -134,8 +135,8 @@ def _find_hits(older: StateFile, f: StateFile, severity: Severity) -> Iterator[H
     if f.compared and (older.fits or not f.fits):
         yield _make_hit(f, older, severity, effect)
     if older.compared and (f.fits or not older.fits):
-        sure = of_one_save or older.fits != f.fits
-        yield _make_hit(older, f, severity if sure else Severity.NOTE, effect)
+        is_sure = of_one_save or older.fits != f.fits
+        yield _make_hit(older, f, severity if is_sure else Severity.NOTE, effect)
 
 
 def _make_hit(copy: StateFile, original: StateFile, severity: Severity, effect: Effect) -> Hit:
@@ -145,8 +146,8 @@ def _make_hit(copy: StateFile, original: StateFile, severity: Severity, effect: 
     which = "the same" if _get_save(original) == _get_save(copy) else "another"
     text = f"byte for byte the {original.role} file of {which} checkpoint, {'/'.join(a[fork:])}"
     text += ": either is the copy" if severity is Severity.NOTE else ""
-    ask = effect if severity is not Severity.WARNING else Effect.WARN
-    return Hit(copy.path, text, severity=severity, effect=ask, other=original.path)
+    effect = effect if severity is not Severity.WARNING else Effect.WARN
+    return Hit(copy.path, text, severity=severity, effect=effect, other=original.path)
 
 
 def ask_which_is_the_copy(root: str, first: str, second: str, answers: Sequence[str]) -> CkptError:

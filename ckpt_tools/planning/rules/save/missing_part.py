@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ckpt_tools.discovery.completeness import label, saved_with, severity_of_gaps, usual_pieces, where
-from ckpt_tools.layouts import Layout, Piece
+from ckpt_tools.layouts import Piece
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
@@ -28,31 +28,30 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
         severity = Severity.ERROR if follows else severity_of_gaps(c, facts.expected)
         roles = {layout.piece(p.piece).role for p in c.parts}
         usual = [p for p in usual_pieces(c, facts.expected) if p.role not in roles]
-        gone = [f"no {role} file" for role in layout.complete.needs if role not in roles]
-        for text in _list_needed(c, facts, gone, usual):
+        lacking = [f"no {role} file" for role in layout.complete.needs if role not in roles]
+        for text in _list_needed(c, facts, lacking, usual):
             yield Hit(where(c), f"{label(c)} has {text}", severity=severity, follows=follows)
-        for text in () if follows else _list_spared(c, layout, usual):
+        if follows:
+            continue
+        spared = saved_with(c, layout, survivable=True)  # such as random states: resuming can do without
+        more = sorted({p.role for p in usual if p.readers.survivable} - spared.keys())
+        for text in (*spared.values(), *(f"no {role} file, {_THEIRS}" for role in more)):
             why = f"{label(c)} has {text}: training goes on with other random numbers"
             yield Hit(where(c), why, severity=Severity.WARNING, effect=Effect.WARN)
 
 
-def _list_needed(c: Checkpoint, facts: SavesFacts, gone: list[str], usual: Sequence[Piece]) -> list[str]:
-    """Return texts on missing roles: ``gone`` and usual ones; else roles that others are saved with."""
+def _list_needed(c: Checkpoint, facts: SavesFacts, lacking: list[str], usual: Sequence[Piece]) -> list[str]:
+    """Return texts on roles without a file: ``lacking``, texts on roles that the layout needs, and ``usual``
+    pieces, which other saves have. If there are none, roles that a present file is always saved with.
+    """
     layout = facts.layouts.of(c)
     if layout.complete.by_name:
         return []
     for piece in usual:
         if not piece.readers.survivable and piece.role not in layout.complete.needs:
             theirs = (p.name for o in facts.expected.checkpoints for p in o.parts if p.piece == piece.name)
-            gone.append(f"no {piece.role} file like {next(theirs, piece.name)}, {_THEIRS}")
-    return gone or list(saved_with(c, layout, survivable=False).values())
-
-
-def _list_spared(c: Checkpoint, layout: Layout, usual: Sequence[Piece]) -> list[str]:
-    """Return texts on missing roles that resuming can do without, such as random states."""
-    spared = saved_with(c, layout, survivable=True)
-    more = sorted({p.role for p in usual if p.readers.survivable} - spared.keys())
-    return [*spared.values(), *(f"no {role} file, {_THEIRS}" for role in more)]
+            lacking.append(f"no {piece.role} file like {next(theirs, piece.name)}, {_THEIRS}")
+    return lacking or list(saved_with(c, layout, survivable=False).values())
 
 
 def describe_no_text(name: str, home: str) -> Finding:
@@ -60,9 +59,11 @@ def describe_no_text(name: str, home: str) -> Finding:
     return finding_of(RULE, Hit(home, text, severity=Severity.WARNING))
 
 
-def describe_declared(says: str, what: str, path: str, hint: str = "") -> Finding:
-    severity = Severity.ERROR if hint else None
-    return finding_of(RULE, Hit(path, f"{says}, so it was finished, {what}", hint, severity))
+def describe_declared(tracker: str, target: object, what: str, path: str) -> Finding:
+    """Return the finding that a save lost files: a tracker names it, so it was finished, but ``what``."""
+    text = f"{tracker.rpartition('/')[2]} names {target}, so it was finished, {what}"
+    hint = "it was removed or moved, or the disk that it is on is not mounted here"
+    return finding_of(RULE, Hit(path, text, hint, Severity.ERROR))
 
 
 def describe_unlisted(name: str, by: str, path: str) -> Finding:

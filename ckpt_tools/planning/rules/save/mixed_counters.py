@@ -46,10 +46,18 @@ def _find_unlike_counters(parts: Sequence[Part], reports: Mapping[str, Report]) 
     told: dict[tuple[str, str], dict[int, list[Part]]] = defaultdict(lambda: defaultdict(list))
     for p in parts:
         if report := reports.get(p.path):
-            for of, key, n in _find_counters(p, report):
-                told[of, key][n].append(p)
-    for (_, key), values in told.items():
-        yield from _find_minority(key, values) if len(values) > 1 else ()
+            for piece, counter, n in _find_counters(p, report):
+                told[piece, counter][n].append(p)
+    for (_, counter), values in told.items():
+        if len(values) < 2:
+            continue
+        (usual, most), (second, next_most) = Counter({n: len(ps) for n, ps in values.items()}).most_common(2)
+        for n, odd in values.items():
+            other = second if n == usual else usual
+            text = f"its {counter} is {n}, that of other files of its checkpoint {other}"
+            text += ": two attempts wrote them"
+            for p in odd if n != usual or most == next_most else ():
+                yield Hit(p.path, text, severity=Severity.ERROR, code="mixed-attempts", of_file=True)
 
 
 def _find_counters(p: Part, report: Report) -> Iterator[tuple[str, str, int]]:
@@ -61,16 +69,6 @@ def _find_counters(p: Part, report: Report) -> Iterator[tuple[str, str, int]]:
         for key, value in report.metadata.items():
             if key.rpartition(".")[2] in SHARED and (n := whole(value)) is not None:
                 yield p.piece, key, n
-
-
-def _find_minority(key: str, values: Mapping[int, Sequence[Part]]) -> Iterator[Hit]:
-    """Yield files whose counter ``key`` is not that of most; ``values`` maps each value to its files."""
-    (first, most), (second, next_most) = Counter({n: len(ps) for n, ps in values.items()}).most_common(2)
-    for n, odd in values.items():
-        other = second if n == first else first
-        text = f"its {key} is {n}, that of other files of its checkpoint {other}: two attempts wrote them"
-        for p in odd if n != first or most == next_most else ():
-            yield Hit(p.path, text, severity=Severity.ERROR, code="mixed-attempts", of_file=True)
 
 
 def _find_restarts(c: Checkpoint, others: Sequence[Checkpoint], layout: Layout, doubt: bool) -> Iterator[Hit]:

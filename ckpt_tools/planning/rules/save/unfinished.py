@@ -11,7 +11,6 @@ from ckpt_tools.layouts.common.templates import AGAIN, DOWNLOADS
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.ranges import Ranges
 from ckpt_tools.planning.facts import SavesFacts
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 from ckpt_tools.planning.rules.save.missing_rank import find_first_ranks
@@ -53,10 +52,6 @@ def describe_newer(
 def describe_begun(c: Checkpoint, layout: Layout, hint: str) -> Finding:
     text = f"{label(c)} {why_unfinished(c, layout)}"  # its path may be that of other saves too
     return finding_of(RULE, Hit(c.parts[0].home or c.path, text, hint))
-
-
-def describe_written(path: str, text: str, hint: str, of: Ranges = ()) -> Finding:
-    return finding_of(RULE, Hit(path, text, hint, ranks=of))
 
 
 def describe_temporary(path: str) -> Finding:

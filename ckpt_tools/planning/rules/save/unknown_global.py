@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from ckpt_tools.errors import CkptError
-from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
-
-
-def ask(path: str, text: str, hint: str) -> CkptError:
-    return error_of(RULE, Hit(path, text, hint))
-
+from ckpt_tools.planning.rules.rule import Effect, Rule
 
 RULE = Rule(
     id="save/unknown-global",

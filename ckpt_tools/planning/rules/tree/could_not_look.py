@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ckpt_tools.errors import CannotLook, CkptError
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of, finding_of
@@ -29,21 +29,15 @@ def stop(text: str, hint: str, plan: LoadPlan | None = None) -> CkptError:
 def stop_changed(path: str, why: str) -> CkptError:
     """Return the error that a chosen file is another one now, or that nobody can tell and ``why``."""
     names = "" if "://" in path else f" ('fuser -v {path}' names one of this machine)"
-    changed = (
-        f"cannot be looked at any more: {why}" if why else "has changed since it was chosen and verified"
-    )
-    return stop(f"{path} {changed}", f"another process writes there{names}: end it, then start again")
+    text = f"cannot be looked at any more: {why}" if why else "has changed since it was chosen and verified"
+    return stop(f"{path} {text}", f"another process writes there{names}: end it, then start again")
 
 
 def stop_late(path: str, why: str) -> CkptError:
     """Return the error that a store's first list lacked a file, or that nobody can tell and ``why``."""
-    late = f"cannot be listed again: {why}" if why else "is there, but the store's first list did not have it"
+    text = f"cannot be listed again: {why}" if why else "is there, but the store's first list did not have it"
     hint = "run it again: a list was not whole, or a cache between here and the store gave an old one"
-    return stop(f"{path} {late}", hint)
-
-
-def describe_unseen(path: str, why: str) -> Finding:
-    return finding_of(RULE, Hit(path, why, severity=Severity.ERROR))
+    return stop(f"{path} {text}", hint)
 
 
 def describe_first_launch(root: str) -> Finding:

@@ -18,9 +18,8 @@ def stop(root: str, unfinished: int, excluded: int) -> CkptError:
     if unfinished:
         text, todo = f"{root} holds only unfinished saves ({unfinished})", _NOT_WHOLE
     text += f" (hidden by --exclude: {excluded:,})" if excluded else ""
-    return error_of(
-        RULE, Hit(root, text, f"{todo}; 'ckpt ls {quote(root)}' lists what is there"), NoCheckpoint
-    )
+    hint = f"{todo}; 'ckpt ls {quote(root)}' lists what is there"
+    return error_of(RULE, Hit(root, text, hint), NoCheckpoint)
 
 
 def describe_nothing(root: str, *, packed: bool) -> Finding:
