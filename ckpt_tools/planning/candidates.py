@@ -26,16 +26,7 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import choice_warnings, order, other_writers, topology, trackers
 from ckpt_tools.planning import judge as judging
-from ckpt_tools.planning.choose import (
-    Judge,
-    Judgement,
-    StepOf,
-    allows,
-    choose,
-    is_requested,
-    is_whole_prefix,
-    rank,
-)
+from ckpt_tools.planning.choose import Judge, Judgement, StepOf, allows, choose, has_prefix, is_wanted, rank
 from ckpt_tools.planning.engine import find_gaps
 from ckpt_tools.planning.facts import Run
 from ckpt_tools.planning.rules.choice import export_newer, none_usable
@@ -88,7 +79,7 @@ class Candidates:
         saves = grouping.group(self.session.parts, self.session.layouts, self.selection.save_interval)
         everything = self._leave_out_exports(saves)
         self.arranged = frozenset(c.layout for c in (*everything, *self.exports))
-        requested = [c for c in everything if is_requested(c, self.selection)]
+        requested = [c for c in everything if is_wanted(c, self.selection)]
         self.unfinished = [c for c in requested if c.unfinished]
         finished = [c for c in requested if not c.unfinished]
         if not finished:
@@ -105,7 +96,7 @@ class Candidates:
     def _leave_out_exports(self, everything: list[Checkpoint]) -> list[Checkpoint]:
         """Return the saves, without exports (then in ``self.exports``) unless only exports are asked for."""
         saves = [c for c in everything if not self.layouts.of(c).of_exports]
-        wanted = any(is_requested(c, self.selection) for c in saves)
+        wanted = any(is_wanted(c, self.selection) for c in saves)
         if not wanted or self.selection.kind is Kind.RELEASE:
             return everything
         self.exports = [c for c in everything if self.layouts.of(c).of_exports]
@@ -217,7 +208,7 @@ class Candidates:
     def _find_runs_asked_for(self, finished: list[Checkpoint]) -> several_runs.Runs:
         """Return saves by run, as --prefix and --run leave them; runs of links alone are left out."""
         if (prefix := self.selection.prefix) is not None:
-            finished = [c for c in finished if is_whole_prefix(c, prefix)] or finished
+            finished = [c for c in finished if has_prefix(c, prefix)] or finished
         runs = self.session.runs(finished)
         if (run := self.selection.run) is not None:
             name = run.rstrip("/").removeprefix("./")

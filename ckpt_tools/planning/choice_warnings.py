@@ -49,6 +49,7 @@ def describe_state(parts: Sequence[Part], s: Session) -> str:
 
 
 def find_warnings_of_files(parts: Sequence[Part], s: Session) -> Iterator[Finding]:
+    """Yield the warnings in the reports on files, with their paths."""
     for p in parts:
         found = (f for f in s.known(p).findings if f.severity is Severity.WARNING)
         yield from (f.at(p.path) for f in found)
@@ -71,20 +72,21 @@ def find_unread(parts: Sequence[Part], s: Session, selection: Selection) -> Iter
 def find_odd_links(s: Session, c: Checkpoint, step: int | None) -> Iterator[Finding]:
     """Yield links that lead nowhere and may have been newer, and links to directories of other saves."""
     for path in s.found.dangling:
-        other = os.path.basename(path) == s.layouts.of(c).tracker.file or is_other(os.path.basename(path))
-        if not other and (get_time_written(path) >= c.mtime_ns or is_called_alike(path, c)):
+        name = os.path.basename(path)
+        is_no_save = name == s.layouts.of(c).tracker.file or is_other(name)
+        if not is_no_save and (get_time_written(path) >= c.mtime_ns or is_called_alike(path, c)):
             yield missing_part.describe_lost_link(path)
     directories = dict(chain(*((links.inside | links.outside).items() for links in s.found.links)))
-    own = [n for n in (step, c.step, c.epoch) if n is not None]
+    own_numbers = [n for n in (step, c.step, c.epoch) if n is not None]
     for path, to in sorted(directories.items()):
         # an earlier save lies where a later one was, or belongs
-        if _are_two_saves(path, to) and max(find_numbers(path)) >= max(own, default=0):
+        if _are_two_saves(path, to) and max(find_numbers(path)) >= max(own_numbers, default=0):
             yield step_mismatch.describe_led_elsewhere(path, os.path.basename(to))
     files = [p.path for p in c.parts[:_LINKED] if not is_url(p.path) and is_link(p.path)]
-    yield from _find_links_to_other_saves(files, own)
+    yield from _find_links_to_other_saves(files, own_numbers)
 
 
-def _find_links_to_other_saves(files: Iterable[str], own: Collection[int]) -> Iterator[Finding]:
+def _find_links_to_other_saves(files: Iterable[str], own_numbers: Collection[int]) -> Iterator[Finding]:
     """Yield findings on files of the choice that are links into another save, by name or directory."""
     for path in files:
         to = real_path(path)
@@ -92,7 +94,7 @@ def _find_links_to_other_saves(files: Iterable[str], own: Collection[int]) -> It
         while mine and theirs and mine[-1] == theirs[-1]:
             mine, theirs = mine[:-1], theirs[:-1]
         are_two = mine and theirs and _are_two_saves(mine[-1], theirs[-1])
-        if are_two and not {*find_numbers(mine[-1])}.isdisjoint(own):  # else numbers of ranks or parts
+        if are_two and not {*find_numbers(mine[-1])}.isdisjoint(own_numbers):  # else of ranks or parts
             yield step_mismatch.describe_led_elsewhere(path, "/".join(to.split("/")[len(theirs) - 1 :]))
 
 
@@ -116,9 +118,9 @@ def find_linked_runs(runs: Mapping[tuple[str, str], Sequence[Checkpoint]]) -> se
     return {run for run in links if targets.issuperset(map(real_path, paths[run]))}
 
 
-def _are_two_saves(name: str, of: str) -> bool:
+def _are_two_saves(name: str, other: str) -> bool:
     """Return True if two names differ in their numbers alone."""
-    return make_pattern(name) == make_pattern(of) and find_numbers(name) != find_numbers(of)
+    return make_pattern(name) == make_pattern(other) and find_numbers(name) != find_numbers(other)
 
 
 # ---- state beside the weights
@@ -139,13 +141,13 @@ def _find_foreign_companions(s: Session, c: Checkpoint, others: Sequence[Checkpo
         rolling = [p for p in o.parts if s.layouts.piece_of(p).changes is Changes.ROLLING]
         for p in rolling if len(rolling) < len(o.parts) else ():  # rolling files alone are a save
             if p.role not in mine:
-                yield export_newer.describe_left(p, f"it is of {label(o)}")
+                yield export_newer.describe_companion(p, f"it is of {label(o)}")
     for p in s.companions:
-        ours = (p.layout, p.run) == (c.layout, c.run) and s.layouts.piece_of(p).loaded
-        if ours and p.role not in mine:
+        is_of_run = (p.layout, p.run) == (c.layout, c.run) and s.layouts.piece_of(p).loaded
+        if is_of_run and p.role not in mine:
             damaged = s.report_file(p.path, Level.STRUCTURE).verdict is Verdict.BROKEN
             why = "it is damaged" if damaged else "nothing says which save it is of"
-            yield export_newer.describe_left(p, why)
+            yield export_newer.describe_companion(p, why)
 
 
 # ---- the best save of the run, as the choice names it: its framework loads it when training ends
@@ -164,18 +166,18 @@ def find_named_as_best(s: Session, c: Checkpoint) -> dict[str, str]:
 def find_lost_best(s: Session, c: Checkpoint) -> Iterator[Finding]:
     """Yield a note for each best save that the checkpoint names and that does not exist."""
     above = os.path.dirname(c.path)
-    for named, by in find_named_as_best(s, c).items():
-        beside, absolute = os.path.join(above, os.path.basename(named)), os.path.isabs(named)
+    for best, by in find_named_as_best(s, c).items():
+        beside, is_absolute = os.path.join(above, os.path.basename(best)), os.path.isabs(best)
         try:
-            here = beside == c.path or there(beside)
+            is_beside = beside == c.path or there(beside)
             # the path means a save beside the checkpoint, or the checkpoint itself
-            moved = absolute and beside != c.path and not is_url(beside)
-            meant = here and (not moved or os.path.dirname(named) in (above, real_path(above)))
-            if meant or (absolute and away(there, named)):
+            has_moved = is_absolute and beside != c.path and not is_url(beside)
+            is_meant = is_beside and (not has_moved or os.path.dirname(best) in (above, real_path(above)))
+            if is_meant or (is_absolute and away(there, best)):
                 continue
         except OSError:
             continue  # no loaded file depends on it
-        hit = tracker_stale.find_lost_best(s.layouts.of(c).beside.best, named, by, beside=here)
+        hit = tracker_stale.describe_lost_best(s.layouts.of(c).beside.best, best, by, beside=is_beside)
         yield finding_of(tracker_stale.RULE, hit)
 
 
@@ -202,7 +204,7 @@ def require_one_name(c: Checkpoint, session: Session) -> None:
             raise tracker_stale.ask_which_is_meant(c, layout.tracker.name(c), targets)
 
 
-def require_no_share(c: Checkpoint, loaded: Sequence[Part], session: Session) -> None:
+def require_no_rank_share(c: Checkpoint, loaded: Sequence[Part], session: Session) -> None:
     """Raise UsageError if a loaded file without a layout is one rank's share: all ranks would load it."""
     if not session.layouts.of(c).is_last_resort:
         return
@@ -227,7 +229,7 @@ def require_one_model(
         return session.known(p).held.optimizer
 
     good = [p for p in c.parts if p.path not in bad and session.layouts.piece_of(p).readers.single]
-    for mine, p in _pair(loaded, good):
+    for mine, p in _find_pairs(loaded, good):
         if is_state(mine) != is_state(p) or not are_other_models(mine, p, session):
             continue
         damage = [f for f in session.report(p, level).findings if f.is_error]
@@ -237,7 +239,7 @@ def require_one_model(
             raise mixed_counters.ask_which_is_meant(c, mine.path, p.path, either(session.root, one, two))
 
 
-def _pair(loaded: Sequence[Part], good: Sequence[Part]) -> Iterator[tuple[Part, Part]]:
+def _find_pairs(loaded: Sequence[Part], good: Sequence[Part]) -> Iterator[tuple[Part, Part]]:
     """Yield each loaded file with every other good file of its role, rank and coordinates."""
     alike = defaultdict[tuple[object, ...], list[Part]](list)
     for p in good:

@@ -139,11 +139,11 @@ def belongs(c: Checkpoint, selection: Selection) -> bool:
     run, prefix = selection.run, selection.prefix or ""
     if run is not None and run.rstrip("/") not in (c.run, c.parts[0].base, c.run.rpartition("/")[2]):
         return False
-    named = is_whole_prefix(c, prefix) or any(p.path.rpartition("/")[2].startswith(prefix) for p in c.parts)
+    named = has_prefix(c, prefix) or any(p.path.rpartition("/")[2].startswith(prefix) for p in c.parts)
     return named and selection.layout in (None, c.layout)
 
 
-def is_whole_prefix(c: Checkpoint, prefix: str) -> bool:
+def has_prefix(c: Checkpoint, prefix: str) -> bool:
     """Return True if ``prefix`` is the whole prefix of the file names: ``bert`` is not ``bert_large``."""
     return prefix in (c.parts[0].prefix, f"{c.parts[0].prefix}_{c.parts[0].generation}")
 
@@ -155,6 +155,6 @@ def allows(selection: Selection, c: Checkpoint, step_of: StepOf = attrgetter("st
     return selection.max_step is None or ((step := step_of(c)) is not None and step <= selection.max_step)
 
 
-def is_requested(c: Checkpoint, selection: Selection) -> bool:
+def is_wanted(c: Checkpoint, selection: Selection) -> bool:
     """Return True if the selection asks for a checkpoint; of an unfinished save only its name counts."""
     return belongs(c, selection) and (not c.unfinished or allows(selection, c))

@@ -105,8 +105,8 @@ def _check_directories(s: Session, index_paths: Container[str]) -> list[Finding]
     out = [replace(f, path=home) for home, files in s.places.items() for f in incomplete(files.values())]
     indexes = [os.path.split(path) for path in s.found.indexes if path in index_paths]
     allowed = ((home, name, of) for home, name in indexes for of in format_names.allowed(name))
-    ending = {(home, of) for home, name, of in allowed if name.endswith(format_of(of).suffixes)}
-    for home, of in sorted(ending):
+    with_suffix = {(home, of) for home, name, of in allowed if name.endswith(format_of(of).suffixes)}
+    for home, of in sorted(with_suffix):
         out += format_of(of).beside(home, NOTES)  # which opens small files for the format
     return [*out, *lost_files.find_lost_texts(s)]
 
@@ -127,6 +127,7 @@ class _Run:
 
     @cached_property
     def expected(self) -> completeness.Expected:
+        """What the finished saves lead to expect of each; reads no further file."""
         s = self.session
 
         def find_sizes(c: Checkpoint) -> dict[str, int]:
@@ -166,16 +167,17 @@ class _Run:
     def _check_contents(self, level: Level, contradicted: Container[str]) -> None:
         """Add to reports which files are copies, zeros or empty; ``contradicted`` ones are no copies."""
         s = self.session
-        near, wholes = self.siblings.find_neighbours, [s.members(c) for c in self.finished]
+        find_neighbours, wholes = self.siblings.find_neighbours, [s.members(c) for c in self.finished]
         if self.tree and level >= Level.CONTENT:
             members = chain.from_iterable(c.parts for c in wholes)
             sound = [p for p in members if p.path in s.reports and p.path not in contradicted]
             for copy in list(EqualFiles(s).find_copies(sound)):
                 add_finding(s, copy.path, copy.finding)
-        zeroed = (lost_files.find_zeroed(s, c, near(c)) for c in wholes if self.tree)
+        zeroed = (lost_files.find_zeroed(s, c, find_neighbours(c)) for c in wholes if self.tree)
         for f in list(chain.from_iterable(zeroed)):
             add_finding(s, f.path, f)
-        for f in list(chain.from_iterable(lost_files.find_hollow(s, c, near(c)) for c in self.finished)):
+        hollow = (lost_files.find_hollow(s, c, find_neighbours(c)) for c in self.finished)
+        for f in list(chain.from_iterable(hollow)):
             add_finding(s, f.path, f)
 
     def _check_completeness(self, c: Checkpoint) -> Iterator[Finding]:
@@ -200,8 +202,8 @@ class _Run:
         """Return the files that a checkpoint lacks, as one finding if the save may still be under way."""
         s = self.session
         gaps = find_gaps(c, self.expected) or [*lost_files.find_no_model(s, c)]
-        known = ((p, s.known(p).findings) for p in c.parts)
-        torn = [p for p, found in known if any(f.code in trackers.TORN and f.is_error for f in found)]
+        rows = ((p, s.known(p).findings) for p in c.parts)
+        torn = [p for p, found in rows if any(f.code in trackers.TORN and f.is_error for f in found)]
         looks_torn = torn or any(f.severity is not Severity.NOTE for f in gaps)
         if not looks_torn or not s.unfinished(c, self.finished):
             return gaps

@@ -92,9 +92,7 @@ class EqualFiles:
         return [self._make_fact(p, content, p.path in mine, shared=shared) for p, content, shared in rows]
 
     def _make_fact(self, p: Part, content: bytes, mine: bool, *, shared: bool) -> StateFile:
-        """Return the facts of a file; ``content`` is its digest or size, ``shared`` if another file has the
-        same. If none has, the rest of the facts may be missing: nothing is compared.
-        """
+        """Return the facts of a file; if no other has its ``content`` (not ``shared``), only that counts."""
         s, report = self.session, self.session.reports.get(p.path)
         compared = shared and mine and is_compared(p, s)
         dated = s.layouts.of(p).counting.dated

@@ -89,6 +89,7 @@ def find_objections(
 
 
 def _find_first(kinds: Kinds) -> list[Sign]:
+    """Return the signs of the first kind that has any; [] if there are none."""
     return next(filter(None, map(list, kinds)), [])
 
 
@@ -164,17 +165,17 @@ def _find_temporary(s: Session) -> Iterator[Sign]:
 
 
 def _find_outside(s: Session, saves: Sequence[Checkpoint], inside: Scope) -> Kinds:
-    """Yield the signs of each kind that is no save."""
-    outside, found, gone = _make_outside(s, saves, inside), s.found, NoneUsable
+    """Yield, kind by kind, signs that are no saves: trackers, links, seals, copies, unknown files."""
+    outside, found, gone = _make_test_outside(s, saves, inside), s.found, NoneUsable
     yield sorted(_find_trackers(s, inside), key=lambda sign: sign.error is not gone)
     links = (path for path in found.dangling if outside(path) and not is_other(os.path.basename(path)))
     todo = f"bring that back, or mount it; {BYSTANDERS}"
     yield (Sign(path, "its target is not there", todo, "dangling-link", gone) for path in links)
     sealed, why = filter(inside, find_only_seals(s)), "it was sealed, and is not there"
     yield (Sign(path, why, "bring it back", "seal-missing", gone) for path in sealed)
-    aside = [f for f in s.aside if f.code == "unreadable" or _is_aside_inside(f, inside)]
-    yield (_make_unseen(f.path, f.message) for f in aside if f.code == "unreadable")
-    yield (Sign(f.path, f.message, f.hint, error=gone) for f in aside)
+    copies = [f for f in s.aside if f.code == "unreadable" or _is_copy_inside(f, inside)]
+    yield (_make_unseen(f.path, f.message) for f in copies if f.code == "unreadable")
+    yield (Sign(f.path, f.message, f.hint, error=gone) for f in copies)
     unplaced = tuple(find_unplaced_files(s, 0, outside))
     yield (_make_unseen(row.path, row.why) for row in s.unplaced)
     yield unplaced_newer.find_at_launch(s.root, unplaced, say_how_to_describe(s) if unplaced else "")
@@ -182,12 +183,13 @@ def _find_outside(s: Session, saves: Sequence[Checkpoint], inside: Scope) -> Kin
 
 
 def _make_unseen(path: str, why: str) -> Sign:
+    """Return the sign that a path could not be looked at: it ends with exit 5."""
     text = f"{why}, and nobody knows what lies there"
     return Sign(path, text, error=CannotLook, rule=could_not_look.RULE)
 
 
-def _make_outside(s: Session, everything: Sequence[Checkpoint], inside: Scope) -> Scope:
-    """Return a test for paths that matter: no parts, and nothing in directories of unfinished saves."""
+def _make_test_outside(s: Session, everything: Sequence[Checkpoint], inside: Scope) -> Scope:
+    """Return a test for paths ``inside`` that are no parts, and in no directory of an unfinished save."""
     homes = tuple({f"{p.home}/" for c in everything if c.unfinished for p in c.parts if p.home})
     parts = {p.path for p in s.parts}
 
@@ -199,12 +201,12 @@ def _make_outside(s: Session, everything: Sequence[Checkpoint], inside: Scope) -
     return outside
 
 
-def _is_aside_inside(aside: Finding, inside: Scope) -> bool:
+def _is_copy_inside(copy: Finding, inside: Scope) -> bool:
     """Return True if a copy that was put aside matters: a quarantined one by where it lay before."""
-    if aside.code == "set-aside":
-        return inside(aside.path)
+    if copy.code == "set-aside":
+        return inside(copy.path)
     with suppress(OSError):
-        return any(map(inside, origins(aside.path)))
+        return any(map(inside, origins(copy.path)))
     return True
 
 
@@ -226,6 +228,7 @@ def _find_trackers(s: Session, inside: Scope) -> Iterator[Sign]:
 
 
 def _read_tracker(path: str, readers: Iterable[Callable[[bytes], int | str | None]]) -> Sign:
+    """Return the sign that a tracker is: what it names is not there, or it is no tracker ("bad-tracker")."""
     todo, code = "bring that checkpoint back", "dangling-tracker"
     try:
         if is_link(path):
@@ -236,10 +239,10 @@ def _read_tracker(path: str, readers: Iterable[Callable[[bytes], int | str | Non
     data = read_tracker(path, TRACKER_LIMIT)
     if isinstance(data, Finding):
         return Sign(path, data.message, code=data.code)
-    says = next((target for read in readers if (target := read(data)) is not None), None)
-    if says is None:
+    target = next((found for read in readers if (found := read(data)) is not None), None)
+    if target is None:
         return Sign(path, "it is empty, or not what its framework writes", code="bad-tracker")
-    return Sign(path, f"it names {says}, which is not there or was never finished", todo, code, NoneUsable)
+    return Sign(path, f"it names {target}, which is not there or was never finished", todo, code, NoneUsable)
 
 
 def _list_readers(layouts: Layouts) -> dict[str, list[Callable[[bytes], int | str | None]]]:
@@ -254,7 +257,7 @@ def _list_readers(layouts: Layouts) -> dict[str, list[Callable[[bytes], int | st
 
 
 def _find_remains(s: Session, outside: Scope) -> Iterator[Sign]:
-    """Yield the first path that one framework alone writes to, else directories called like saves."""
+    """Yield the first path that one framework alone writes to, else directories named like saves."""
     try:
         for path in filter(outside, list_unknown(s.found, s.root)):
             if layout := s.layouts.trace(os.path.relpath(path, s.root)):
@@ -279,15 +282,16 @@ def _find_homes(s: Session, files: Iterable[str], outside: Scope) -> Iterator[st
     declared = s.layouts.templates()
 
     @cache
-    def find_home(at: str) -> str:
-        inside = (p for p in declared.places(at) if p.home.startswith(f"{s.root}/") and not p.prefix)
+    def find_home(directory: str) -> str:
+        inside = (p for p in declared.places(directory) if p.home.startswith(f"{s.root}/") and not p.prefix)
         return next((p.home for p in inside if {p.step, p.epoch, p.generation} != {None}), "")
 
     for path in files:
-        name, at = os.path.basename(path), path
-        other = is_other(name) and not formats.names.known(name)
-        while (not other or name.endswith(_DESCRIBES)) and len(at := os.path.dirname(at)) > len(s.root):
-            if (home := find_home(at)) and not (other and os.path.basename(at).isdigit()):
+        name, above = os.path.basename(path), path
+        is_text = is_other(name) and not formats.names.known(name)
+        may_count = not is_text or name.endswith(_DESCRIBES)
+        while may_count and len(above := os.path.dirname(above)) > len(s.root):
+            if (home := find_home(above)) and not (is_text and os.path.basename(above).isdigit()):
                 yield home
     empty = {find_home(path) for path in s.found.empty if outside(f"{path}/")} - {""}
     yield from empty if len(empty) > 1 else ()

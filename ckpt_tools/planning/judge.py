@@ -260,7 +260,7 @@ class Review:
         damaged = [replace(f, severity=Severity.WARNING) for f in idle if f.is_error]
         choice_warnings.require_trust(parts, s)
         choice_warnings.require_one_name(self.candidate, s)
-        choice_warnings.require_no_share(self.candidate, parts, s)
+        choice_warnings.require_no_rank_share(self.candidate, parts, s)
         if self.looks_inside:
             damaged += choice_warnings.require_one_model(self.whole, parts, self.bad, s, selection.level)
         assigned = replace(assigned, findings=(*assigned.findings, *damaged))
@@ -331,7 +331,7 @@ class Review:
         warnings += (f for f in (*self._find_seal_findings(), *self.lost) if f.severity is Severity.WARNING)
         s, whole, seals = self.session, self.whole, self.session.indexes.seals
         if unsealed := [p.path for p in parts if seals.leaves_out(p.path, p.home)]:
-            warnings.append(seal_mismatch.describe_loaded(unsealed))
+            warnings.append(seal_mismatch.describe_unsealed(unsealed))
         hollow = [*find_zeroed(s, whole, self.neighbours)]
         hollow += find_hollow(s, whole, self.neighbours) if self.looks_inside else ()
         for f in hollow:

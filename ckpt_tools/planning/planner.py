@@ -29,7 +29,7 @@ from ckpt_tools.planning.rules.rule import error_of
 from ckpt_tools.planning.rules.save import mixed_counters, unfinished
 from ckpt_tools.planning.rules.save.parallel_sizes import HIGHEST, ask_how_many
 from ckpt_tools.planning.rules.tree import could_not_look
-from ckpt_tools.planning.seals import find_later_and_gone
+from ckpt_tools.planning.seals import find_later_lost_saves
 from ckpt_tools.planning.unplaced import require_fetched, require_no_stranger, require_none_newer
 from ckpt_tools.reading.session import Progress
 from ckpt_tools.reading.unseen import HINT, Answer, as_finding, weigh
@@ -165,13 +165,13 @@ class Planner(Candidates):
         loaded = [*shared, *(f for r in ranks for f in r.files)]
         chosen = self._settle_step_and_path(c, assignment.parts)
         other_writers.require_unchanged(loaded)
-        any_file = loaded[0].path if self.judge.are_replicas(c, assignment) else None
+        file_for_all = loaded[0].path if self.judge.are_replicas(c, assignment) else None
         known, saved = self._count_ranks(c, by_rank=bool(ranks))
         warnings = tuple(dict.fromkeys(self._find_warnings(choice, c, assignment)))
         return LoadPlan(
             root=self.root,
             checkpoint=chosen,
-            resume=self._make_resume(c, chosen, any_file),
+            resume=self._make_resume(c, chosen, file_for_all),
             by_rank=ranks,
             shared=shared,
             world_size=known["world_size"].value if "world_size" in known else None,
@@ -243,12 +243,10 @@ class Planner(Candidates):
         step = order.get_step(self.step(c) if step is None else step, c, self.positions)
         return replace(c, step=step, epoch=epoch, path=path)
 
-    def _make_resume(self, c: Checkpoint, chosen: Checkpoint, any_file: str | None) -> Resume:
-        """Return how a framework is told what to resume from; ``any_file``: one that any rank can load.
-        Raises UsageError for an export that it finds through a tracker alone, if no tracker names it.
-        """
+    def _make_resume(self, c: Checkpoint, chosen: Checkpoint, file_for_all: str | None) -> Resume:
+        """Return how a framework is told. Raises UsageError for an export that only a tracker could name."""
         layout, base = self.layouts.of(c), c.parts[0].base
-        resume = layout.resume(chosen, any_file)
+        resume = layout.resume(chosen, file_for_all)
         if c.kind is Kind.RELEASE and resume.path == base and not trackers.find_tracker_of(self.session, c):
             raise tracker_stale.ask_to_name(c, layout, base, self.session.tracker(layout.name, base))
         return resume
@@ -279,7 +277,7 @@ class Planner(Candidates):
         later = (path for path in temporary if trackers.get_time_written(path) >= c.mtime_ns)
         yield from map(unfinished.describe_temporary, later)
         yield from trackers.find_torn_lately(self.session, choice.rejected)
-        yield from find_later_and_gone(self.session, c, self.step(c), self.checkpoints)
+        yield from find_later_lost_saves(self.session, c, self.step(c), self.checkpoints)
         yield from self.find_other_writers(c)
         yield from choice_warnings.find_unread(parts, self.session, self.selection)
 

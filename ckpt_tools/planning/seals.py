@@ -25,7 +25,7 @@ def check(s: Session, level: Level) -> tuple[list[FileReport], list[Finding]]:
     """Return reports on all seals, and files that none names. Runs last: fragments fill the memory."""
     seals, lost, out = s.indexes.seals, list[Finding](), list[FileReport]()
     if s.found.tree:
-        lost += _find_newest_gone(s)  # before ``forget`` drops what seals say
+        lost += _find_lost_newest(s)  # before ``forget`` drops what seals say
     seals.forget()
     for seal in s.found.seals:
         report = s.report_file(seal.path, min(level, Level.CONTENT), seal.findings)
@@ -40,9 +40,9 @@ def _find_unnamed(s: Session) -> Iterator[Finding]:
         if os.path.basename(k.path) == NAME:
             whole[k.base].append(k)
     for base, known in whole.items():
-        named = {inside(base, f.path) for k in known for f in k.seal.files}
-        found = [path for path in _list_files(base) if path not in named]
-        yield from seal_mismatch.describe_unnamed(found, base)
+        sealed = {inside(base, f.path) for k in known for f in k.seal.files}
+        unnamed = [path for path in _list_files(base) if path not in sealed]
+        yield from seal_mismatch.describe_unnamed(unnamed, base)
 
 
 def _find_unsigned(s: Session) -> Iterator[Finding]:
@@ -54,19 +54,19 @@ def _find_unsigned(s: Session) -> Iterator[Finding]:
         home = statement.home(path) if statement else ""
         if statement is None or not home:
             continue
-        names = {os.path.relpath(file, home): file for file in _list_files(home)}
-        more = sorted(n for n in names if n not in statement.names and not statement.ignores(n))
-        yield from seal_mismatch.describe_unnamed([names[n] for n in more], home, path)
+        paths = {os.path.relpath(file, home): file for file in _list_files(home)}
+        unsigned = sorted(n for n in paths if n not in statement.names and not statement.ignores(n))
+        yield from seal_mismatch.describe_unnamed([paths[n] for n in unsigned], home, path)
 
 
 def _list_files(base: str) -> Iterator[str]:
-    """Yield the files in and below a directory that its own seal should name."""
-    below = set[str]()
+    """Yield the files in and below a directory, without directories that have a seal of their own."""
+    sealed_apart = set[str]()
     for directory, entries in directories(base):
         if isinstance(entries, OSError):
             continue  # the walk of the tree has reported it
-        if directory != base and (entries.has_seal or os.path.dirname(directory) in below):
-            below.add(directory)
+        if directory != base and (entries.has_seal or os.path.dirname(directory) in sealed_apart):
+            sealed_apart.add(directory)
             continue
         yield from entries.files
 
@@ -74,7 +74,7 @@ def _list_files(base: str) -> Iterator[str]:
 # ---- saves of which only the seal is left
 
 
-def find_later_and_gone(
+def find_later_lost_saves(
     s: Session, chosen: Checkpoint, step: int | None, others: Sequence[Checkpoint]
 ) -> Iterator[Finding]:
     """Yield warnings about saves beside the chosen one, but later, of which only the seal is left."""
@@ -83,7 +83,7 @@ def find_later_and_gone(
     yield from map(_describe, _find_later(s, _find_without_files(seals), chosen, step, others))
 
 
-def _find_newest_gone(s: Session) -> Iterator[Finding]:
+def _find_lost_newest(s: Session) -> Iterator[Finding]:
     """Yield a warning per run if only its newest save left a seal alone: pruning removes older ones."""
     seals = s.indexes.seals
     if not seals.absent:
@@ -102,38 +102,40 @@ def _find_newest_gone(s: Session) -> Iterator[Finding]:
 
 
 def _find_later(
-    s: Session, gone: Iterable[Known], than: Checkpoint, step: int | None, others: Sequence[Checkpoint]
+    s: Session, lost: Iterable[Known], than: Checkpoint, step: int | None, others: Sequence[Checkpoint]
 ) -> Iterator[Known]:
-    """Yield seals of ``gone`` saves beside a checkpoint at ``step`` that were later than it."""
+    """Yield seals of ``lost`` saves, beside the checkpoint ``than`` at ``step``, that were later than it."""
     present = {(c.layout, c.step, c.epoch, c.step_in_epoch) for c in others}
     homes = {p.home for p in than.parts if p.home}
     inside, above = {os.path.dirname(p.path) for p in than.parts}, {os.path.dirname(home) for home in homes}
-    for known in gone:
-        was = known.seal.checkpoint
-        if was.layout is None and _place(known).endswith(s.layouts.unneeded_endings):
+    for known in lost:
+        sealed = known.seal.checkpoint
+        if sealed.layout is None and _get_sealed_path(known).endswith(s.layouts.unneeded_endings):
             continue  # a graph
-        saved_again = (was.layout, was.step, was.epoch, was.step_in_epoch) in present
+        saved_again = (sealed.layout, sealed.step, sealed.epoch, sealed.step_in_epoch) in present
         beside = known.base in inside or (os.path.dirname(known.base) in above and known.base not in homes)
         if not saved_again and beside and _is_of_its_run(known, than) and _is_later(known, than, step):
             yield known
 
 
 def _describe(known: Known) -> Finding:
-    return seal_mismatch.describe_lost_save(known.seal.checkpoint, _place(known), known.path)
+    """Return the warning that of a sealed save only the seal is left."""
+    return seal_mismatch.describe_lost_save(known.seal.checkpoint, _get_sealed_path(known), known.path)
 
 
 def find_only_seals(s: Session) -> list[str]:
     """Return paths that were sealed and do not exist, if there is no checkpoint."""
     seals = s.indexes.seals
     seals.read_all()
-    return sorted({_place(known) for known in _find_without_files(seals)} | set(seals.about))
+    return sorted({_get_sealed_path(known) for known in _find_without_files(seals)} | set(seals.about))
 
 
 def _find_without_files(seals: Seals) -> Iterator[Known]:
+    """Return the seals whose files do not exist any more."""
     return (known for known in seals.known.values() if known.path in seals.absent)
 
 
-def _place(known: Known) -> str:
+def _get_sealed_path(known: Known) -> str:
     """Return the file or directory that a seal is for."""
     own = of_one_file(os.path.basename(known.path))
     return f"{known.base}/{own}" if own else known.base
@@ -141,17 +143,17 @@ def _place(known: Known) -> str:
 
 def _is_of_its_run(known: Known, chosen: Checkpoint) -> bool:
     """Return True if a seal is of the chosen save's run, or does not tell."""
-    was = known.seal.checkpoint
-    if was.layout not in (None, chosen.layout) or was.kind in (Kind.RELEASE.value, Kind.BEST.value):
+    sealed = known.seal.checkpoint
+    if sealed.layout not in (None, chosen.layout) or sealed.kind in (Kind.RELEASE.value, Kind.BEST.value):
         return False
-    return was.run is None or os.path.basename(was.run) == os.path.basename(chosen.run)
+    return sealed.run is None or os.path.basename(sealed.run) == os.path.basename(chosen.run)
 
 
 def _is_later(known: Known, chosen: Checkpoint, step: int | None) -> bool:
     """Return True if a sealed save is later than the chosen one, or neither step nor epoch tells."""
-    was = known.seal.checkpoint
-    if was.step is not None and step is not None:
-        return was.step > step
-    if was.epoch is not None and chosen.epoch is not None:
-        return (was.epoch, was.step_in_epoch or 0) > (chosen.epoch, chosen.step_in_epoch or 0)
+    sealed = known.seal.checkpoint
+    if sealed.step is not None and step is not None:
+        return sealed.step > step
+    if sealed.epoch is not None and chosen.epoch is not None:
+        return (sealed.epoch, sealed.step_in_epoch or 0) > (chosen.epoch, chosen.step_in_epoch or 0)
     return True

@@ -46,27 +46,27 @@ _NEIGHBOURS = 64
 """How many files of other checkpoints are read at most for the rank order, as many as the judge reads."""
 _ASKED = 4
 """How many checkpoints are read at most for the number of ranks."""
-_Places = frozenset[tuple[tuple[str, int], ...]]
-"""The places of a grid that the names of a checkpoint's files show."""
+_Coords = frozenset[tuple[tuple[str, int], ...]]
+"""The coordinates in the names of a checkpoint's files."""
 
 
 def settle_expert_names(s: Session, checkpoints: list[Checkpoint], level: Level) -> list[Checkpoint]:
-    """Return checkpoints with the axis ``ep`` in place of ``pp`` where names count experts, not stages: the
-    last number of mp_rank_00_001 is an expert if there is one stage, as a model's file tells.
+    """Return checkpoints with the axis "ep" in place of "pp" where names count experts: the last number of
+    mp_rank_00_001 is an expert if there is one pipeline stage, as a model's file tells. Reads files.
     """
     if not any(dict(p.coords)["pp"] for c in checkpoints for p in _find_ambiguous_parts(c.parts)):
         return checkpoints
-    places, experts_at = list[_Places](), dict[_Places, bool | None]()
+    grids, counts_experts = list[_Coords](), dict[_Coords, bool | None]()
     for c in checkpoints:
         parts = list(_find_ambiguous_parts(_find_sizing_files(c, s.layouts)))
-        named = frozenset(p.coords for p in parts)
-        places.append(named)
-        if len(named) > 1 and experts_at.get(named) is None:
-            experts_at[named] = _do_count_experts(s.report(p, level) for p in parts[:_NEIGHBOURS])
-    usual = next((experts for experts in experts_at.values() if experts is not None), False)
-    known = {named: usual if experts is None else experts for named, experts in experts_at.items()}
-    rows = zip(checkpoints, places, strict=True)
-    return [_name_experts(c) if known.get(named, usual) else c for c, named in rows]
+        grid = frozenset(p.coords for p in parts)
+        grids.append(grid)
+        if len(grid) > 1 and counts_experts.get(grid) is None:
+            counts_experts[grid] = _do_count_experts(s.report(p, level) for p in parts[:_NEIGHBOURS])
+    usual = next((experts for experts in counts_experts.values() if experts is not None), False)
+    known = {grid: usual if experts is None else experts for grid, experts in counts_experts.items()}
+    rows = zip(checkpoints, grids, strict=True)
+    return [_name_experts(c) if known.get(grid, usual) else c for c, grid in rows]
 
 
 def _find_ambiguous_parts(parts: Sequence[Part]) -> Iterator[Part]:
@@ -84,6 +84,7 @@ def _do_count_experts(reports: Iterator[Report]) -> bool | None:
 
 
 def _name_experts(c: Checkpoint) -> Checkpoint:
+    """Return a checkpoint with the axis "pp" of its parts called "ep"."""
     parts = list(c.parts)
     for i, p in enumerate(parts):
         if "ep" not in dict(p.coords):
@@ -93,8 +94,8 @@ def _name_experts(c: Checkpoint) -> Checkpoint:
 
 def read_saved_sizes(s: Session, checkpoint: Checkpoint, level: Level) -> Mapping[str, int]:
     """Return parallel sizes of the job that saved a checkpoint, as its files tell; reads some of them."""
-    telling = _find_sizing_files(checkpoint, s.layouts)[:_ASKED]
-    return in_files.read_sizes(s.report(p, level) for p in telling)
+    files = _find_sizing_files(checkpoint, s.layouts)[:_ASKED]
+    return in_files.read_sizes(s.report(p, level) for p in files)
 
 
 def leave_out_leftovers(s: Session, checkpoints: Sequence[Checkpoint], level: Level) -> list[Checkpoint]:
@@ -164,16 +165,16 @@ def find_topology(
 def _ask_files(
     s: Session, ranked: Sequence[Checkpoint], first: Checkpoint, selection: Selection
 ) -> tuple[Rows, int | None]:
-    """Return the newest files that may tell how many ranks saved them, and that number, None if none does.
-    One sound file per piece is read; more pieces only if names show a grid, of which a save may lack some.
+    """Return files with their reports, and the number of ranks that they tell, or None. An older save is read
+    for pieces without a sound file so far, and only if names show a grid.
     """
     without_world, pieces = list[tuple[Part, Report]](), set[str]()
     for c in ranked[:_ASKED]:
         if c.kind is Kind.RELEASE and c is not first:
             continue
-        telling = _find_sizing_files(c, s.layouts)
-        rows = _read(s, [p for p in telling if p.piece not in pieces][:_FILES], selection)
-        if world := _find_world_told(rows, s.layouts.of(c).ranks.told_by):
+        files = _find_sizing_files(c, s.layouts)
+        rows = _read_reports(s, [p for p in files if p.piece not in pieces][:_FILES], selection)
+        if world := _find_saved_world_size(rows, s.layouts.of(c).ranks.told_by):
             return rows, world
         without_world = without_world or rows
         pieces.update(p.piece for p, r in rows if r.verdict is not Verdict.BROKEN)
@@ -182,12 +183,14 @@ def _ask_files(
     return without_world, None
 
 
-def _find_world_told(rows: Rows, sizing: str) -> int | None:
+def _find_saved_world_size(rows: Rows, sizing_piece: str) -> int | None:
+    """Return the number of ranks that files tell, else the one of files of the ``sizing_piece``; or None."""
     world = in_files.saved_world_size(r for _, r in rows)
-    return world or in_files.read_world_size(r for p, r in rows if p.piece == sizing)
+    return world or in_files.read_world_size(r for p, r in rows if p.piece == sizing_piece)
 
 
-def _read(s: Session, parts: Sequence[Part], selection: Selection) -> list[tuple[Part, Report]]:
+def _read_reports(s: Session, parts: Sequence[Part], selection: Selection) -> list[tuple[Part, Report]]:
+    """Return each file with its report, at most of level structure."""
     level = min(Level.STRUCTURE, selection.level)
     prefetch(s, parts, level)
     return [(p, s.report(p, level)) for p in parts]
@@ -195,9 +198,9 @@ def _read(s: Session, parts: Sequence[Part], selection: Selection) -> list[tuple
 
 def _find_sizing_files(c: Checkpoint, layouts: Layouts) -> list[Part]:
     """Return the files that may tell how many ranks saved them; a file that is there for it goes first."""
-    sizing = layouts.of(c).ranks.told_by
-    telling = [p for p in c.parts if p.role == "model" or p.piece == sizing]
-    return sorted(telling, key=lambda p: p.piece != sizing)
+    sizing_piece = layouts.of(c).ranks.told_by
+    files = [p for p in c.parts if p.role == "model" or p.piece == sizing_piece]
+    return sorted(files, key=lambda p: p.piece != sizing_piece)
 
 
 # ---- parallel sizes
@@ -243,7 +246,7 @@ def _find_rank_order(s: Session, ranked: Sequence[Checkpoint], rows: Rows, selec
         read = {p.path for p, _ in rows}
         files = (p for c in ranked[:_ASKED] for p in _find_sizing_files(c, s.layouts))
         others = list(islice((p for p in files if p.path not in read), _NEIGHBOURS))
-        known += find_placed(_read(s, others, selection))
+        known += find_placed(_read_reports(s, others, selection))
     return rank_order(known)
 
 
@@ -309,6 +312,7 @@ def _find_saved_world(first: Checkpoint, worlds: _Worlds, layout: Layout) -> int
 
 
 def _find_given_world(selection: Selection) -> Known | None:
+    """Return the number of ranks from --world-size, else from the launcher; None if neither gives it."""
     if selection.world_size:
         return Known(selection.world_size, selection.world_from)
     started = launchers.current()

@@ -38,17 +38,17 @@ def find_tracker_findings(
     layout, base = s.layouts.of(saves[0]), saves[0].parts[0].base
     found = list(s.trackers(layout.name, base))
     if not found and layout.tracker.file and layout.tracker.always:
-        here = f"{base}/".startswith(f"{s.root}/")  # directories above ROOT are not listed
-        numbered = len(saves) > 1 or {saves[0].step, saves[0].epoch, saves[0].generation} != {None}
-        if here and numbered and not any(find_tracker_of(s, c) for c in saves):
+        is_listed = f"{base}/".startswith(f"{s.root}/")  # directories above ROOT are not
+        has_numbers = len(saves) > 1 or {saves[0].step, saves[0].epoch, saves[0].generation} != {None}
+        if is_listed and has_numbers and not any(find_tracker_of(s, c) for c in saves):
             hit = Hit(base, f"there is no {layout.tracker.file}", code="missing-tracker")
             yield finding_of(tracker_stale.RULE, hit)
-    for path, says in found:
-        if isinstance(says, Finding):
-            yield says
+    for path, target in found:
+        if isinstance(target, Finding):
+            yield target
         else:
             written, gaps = get_time_written(path), incomplete()
-            hits = tracker_stale.check(path, says, written, layout=layout, saves=saves, incomplete=gaps)
+            hits = tracker_stale.check(path, target, written, layout=layout, saves=saves, incomplete=gaps)
             yield from (finding_of(tracker_stale.RULE, hit) for hit in hits)
 
 
@@ -69,8 +69,8 @@ def find_trackers(s: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[Tra
                 continue
             seen.add(path)
             says = None if isinstance(target, Finding) else target
-            here = [c for c in checkpoints if c.layout == name and c.parts and c.parts[0].base == base]
-            yield Tracker(path, says, None if says is None else _find_target(says, here, s.layouts[name]))
+            beside = [c for c in checkpoints if c.layout == name and c.parts and c.parts[0].base == base]
+            yield Tracker(path, says, None if says is None else _find_target(says, beside, s.layouts[name]))
 
 
 def find_tracker_of(s: Session, c: Checkpoint) -> str | None:
@@ -78,8 +78,8 @@ def find_tracker_of(s: Session, c: Checkpoint) -> str | None:
     if any(p.unfinished for p in c.parts):
         return None
     for layout in s.layouts:
-        for path, says in s.trackers(layout.name, c.parts[0].base):
-            if not isinstance(says, Finding) and _is_named(layout, c, says):
+        for path, target in s.trackers(layout.name, c.parts[0].base):
+            if not isinstance(target, Finding) and _is_named(layout, c, target):
                 return path
     return None
 
@@ -95,48 +95,50 @@ def _is_named(layout: Layout, c: Checkpoint, target: int | str | None) -> bool:
 def find_lost(s: Session, chosen: Sequence[Checkpoint], begun: Sequence[Checkpoint]) -> Iterator[Rejected]:
     """Yield saves that trackers name and that do not exist, or are ``begun`` and lack their last file."""
     for name, base in dict.fromkeys((c.layout, c.parts[0].base) for c in chosen):
-        layout, here = s.layouts[name], [c for c in chosen if c.parts[0].base == base]
+        layout, beside = s.layouts[name], [c for c in chosen if c.parts[0].base == base]
         torn = [c for c in begun if c.parts[0].base == base and not any(p.unfinished for p in c.parts)]
         seen: set[int | str] = {"release"}
-        for path, target in (*s.trackers(name, base), *_find_later_targets(s, layout, here)):
+        for path, target in (*s.trackers(name, base), *_find_later_targets(s, layout, beside)):
             if not isinstance(target, int | str) or target in seen:
                 continue
             seen.add(target)
-            if not _exists(s, target, here, torn):
-                c, what, at = _make_lost(here[0], target, layout), f"but {missing_part.GONE}", base
-                if rest := _find_target(target, torn, layout):
-                    c, what, at = replace(rest, unfinished=False), _describe_missing(layout), rest.path
-                yield Rejected(c, (missing_part.describe_declared(path, target, what, at),))
+            if not _is_present(s, target, beside, torn):
+                lost, damage, at = _make_lost(beside[0], target, layout), f"but {missing_part.GONE}", base
+                if c := _find_target(target, torn, layout):
+                    lost, damage, at = replace(c, unfinished=False), _describe_missing(layout), c.path
+                yield Rejected(lost, (missing_part.describe_declared(path, target, damage, at),))
 
 
-def _exists(s: Session, target: int | str, here: Sequence[Checkpoint], torn: Sequence[Checkpoint]) -> bool:
-    """Return True if a tracker's target is a checkpoint or another path of the run that is not ``torn``."""
-    if _find_target(target, here, s.layouts.of(here[0])) is not None:
+def _is_present(s: Session, target: int | str, run: Sequence[Checkpoint], torn: Sequence[Checkpoint]) -> bool:
+    """Return True if a tracker's target is a checkpoint of the run, or another path that is not ``torn``."""
+    if _find_target(target, run, s.layouts.of(run[0])) is not None:
         return True
-    path, homes = f"{here[0].parts[0].base}/{target}", {c.path for c in torn}
+    path, homes = f"{run[0].parts[0].base}/{target}", {c.path for c in torn}
     whole = (p for p in s.parts if p.home not in homes)
     return isinstance(target, str) and any(path in (p.home, p.path) for p in whole)
 
 
-def _find_later_targets(s: Session, own: Layout, here: Sequence[Checkpoint]) -> Iterator[Told]:
-    """Yield what other layouts' trackers say, if it is a later step that no file beside them has."""
-    base, steps = here[0].parts[0].base, [c.step for c in here if c.step is not None]
-    if len(steps) < len(here):
+def _find_later_targets(s: Session, own: Layout, run: Sequence[Checkpoint]) -> Iterator[Told]:
+    """Yield (path, target) of other layouts' trackers that name a later step, which no file beside has."""
+    base, steps = run[0].parts[0].base, [c.step for c in run if c.step is not None]
+    if len(steps) < len(run):
         return
-    known = {p.step for p in s.parts if p.base == base}
-    for path, says in dict.fromkeys(_read_others(s, own, base)):
-        step = _find_number(str(says), own) if isinstance(says, int | str) else None
-        if step is not None and step > max(steps) and step not in known:
-            yield path, says
+    steps_of_files = {p.step for p in s.parts if p.base == base}
+    for path, target in dict.fromkeys(_read_other_trackers(s, own, base)):
+        step = _find_number(str(target), own) if isinstance(target, int | str) else None
+        if step is not None and step > max(steps) and step not in steps_of_files:
+            yield path, target
 
 
-def _read_others(s: Session, own: Layout, base: str) -> Iterator[Told]:
+def _read_other_trackers(s: Session, own: Layout, base: str) -> Iterator[Told]:
+    """Yield (path, target) of trackers in ``base`` of layouts with another tracker file than ``own``."""
     for other in s.layouts:
         if other is not own and (not own.tracker.file or other.tracker.file != own.tracker.file):
             yield from s.trackers(other.name, base)
 
 
 def _find_target(target: int | str, checkpoints: Sequence[Checkpoint], layout: Layout) -> Checkpoint | None:
+    """Return the first checkpoint that a tracker names by its ``target`` (a step or a name), else None."""
     return next((c for c in checkpoints if _is_named(layout, c, target)), None)
 
 
@@ -168,8 +170,8 @@ def _make_lost(sibling: Checkpoint, target: int | str, layout: Layout) -> Checkp
     number, base = _find_number(str(target), layout), sibling.parts[0].base
     step, generation = (None, number) if sibling.counted else (number, None)
     path, epoch_base = f"{base}/{target}" if isinstance(target, str) else base, sibling.epoch_base
-    run = sibling.layout, sibling.run, Kind.PERIODIC
-    return Checkpoint(*run, (), path, 0, step, epoch_base=epoch_base, generation=generation)
+    of_run = sibling.layout, sibling.run, Kind.PERIODIC
+    return Checkpoint(*of_run, (), path, 0, step, epoch_base=epoch_base, generation=generation)
 
 
 # ---- the choice that a tracker names
@@ -180,12 +182,12 @@ def find_tracked(s: Session, ranked: Sequence[Checkpoint], run: Sequence[Checkpo
     # a dying gasp beside the run may have no tracker
     first = next((c for c in ranked if s.layouts.of(c).tracker.file), ranked[0])
     layout, base = s.layouts.of(first), first.parts[0].base
-    path, said = s.tracker(layout.name, base) or ("", None)
-    says = said if isinstance(said, int | str) else None
-    if named := [c for c in ranked if layout.tracker.names(c, says)]:
-        return named
-    hidden = any(c.layout == layout.name and layout.tracker.names(c, says) for c in run)
-    raise tracker_stale.ask_for_order(layout, base, path, said, hidden=hidden)
+    path, content = s.tracker(layout.name, base) or ("", None)
+    target = content if isinstance(content, int | str) else None
+    if tracked := [c for c in ranked if layout.tracker.names(c, target)]:
+        return tracked
+    hidden = any(c.layout == layout.name and layout.tracker.names(c, target) for c in run)
+    raise tracker_stale.ask_for_order(layout, base, path, content, hidden=hidden)
 
 
 def find_later_trackers(
@@ -256,53 +258,53 @@ def find_begun_later(s: Session, c: Checkpoint) -> Iterator[Finding]:
     """Yield warnings about emptied directories, and unfinished ones with files written since ``c``."""
     base, found, homes = os.path.dirname(where(c)), s.found, [os.path.dirname(f.path) for f in s.found.bare]
     saved = map(os.path.dirname, (*(p.path for p in s.parts), *found.unfinished))
-    taken = {*_find_entries_of((*saved, *(f.path for f in s.aside)), base)}
-    below = dict.fromkeys(_find_entries_of((*found.empty, *found.strange, *homes), base))
-    free = [top for top in below if top not in taken]
-    yield from _describe_emptied(s, c, free)
+    with_saves = {*_find_entries_of((*saved, *(f.path for f in s.aside)), base)}
+    entries = dict.fromkeys(_find_entries_of((*found.empty, *found.strange, *homes), base))
+    directories = [path for path in entries if path not in with_saves]
+    yield from _describe_emptied(s, c, directories)
     late = set(_find_entries_of((f.path for f in found.bare if f.mtime_ns >= c.mtime_ns), base))
-    for top in free:
-        if templates.is_begun(os.path.basename(top)) and top in late:
-            yield unfinished.describe_marked(top, c)
+    for path in directories:
+        if templates.is_begun(os.path.basename(path)) and path in late:
+            yield unfinished.describe_marked(path, c)
 
 
-def _describe_emptied(s: Session, c: Checkpoint, free: Sequence[str]) -> Iterator[Finding]:
-    """Yield warnings about directories named like a later save, or like the file of a loop's save."""
-    own, emptied = where(c), list(_find_emptied(s, c, free))
-    yield from (unfinished.describe_empty(top, os.path.basename(own)) for top in emptied)
-    for top in free:
-        earlier = make_pattern(top) == make_pattern(own) and find_numbers(top) < find_numbers(own)
-        known = earlier or top in emptied or top not in s.found.empty
-        if not known and numbers_named(top)[0] is not None:
-            yield unfinished.describe_in_place(top)
+def _describe_emptied(s: Session, c: Checkpoint, directories: Sequence[str]) -> Iterator[Finding]:
+    """Yield warnings about directories named like a later save than ``c``, or like the file of a save."""
+    own, emptied = where(c), list(_find_emptied(s, c, directories))
+    yield from (unfinished.describe_empty(path, os.path.basename(own)) for path in emptied)
+    for path in directories:
+        is_earlier = make_pattern(path) == make_pattern(own) and find_numbers(path) < find_numbers(own)
+        is_known = is_earlier or path in emptied or path not in s.found.empty
+        if not is_known and numbers_named(path)[0] is not None:
+            yield unfinished.describe_in_place(path)
 
 
-def _find_emptied(s: Session, c: Checkpoint, below: Iterable[str]) -> Iterator[str]:
-    """Yield directories with a higher number than all saves, and nothing of a save in them."""
+def _find_emptied(s: Session, c: Checkpoint, directories: Iterable[str]) -> Iterator[str]:
+    """Yield those of the directories that are named like ``c``, with a higher number than all saves."""
     own, numbers = where(c), {c.step, c.epoch, c.generation} - {None}
     if numbers and numbers.isdisjoint(find_numbers(own)):
         return
     base, pattern = os.path.dirname(own), make_pattern(own)
     beside = {at for p in s.parts if p.size >= 0 and os.path.dirname(at := p.home or p.path) == base}
     highest = max(find_numbers(at) for at in (own, *beside) if make_pattern(at) == pattern)
-    for top in below:
-        later = make_pattern(top) == pattern and find_numbers(top) > highest
-        if later and not s.found.leaves_out(top) and not is_tracked(s, c, top):
-            yield top
+    for path in directories:
+        is_later = make_pattern(path) == pattern and find_numbers(path) > highest
+        if is_later and not s.found.leaves_out(path) and not is_tracked(s, c, path):
+            yield path
 
 
 def is_called_alike(path: str, c: Checkpoint) -> bool:
     """Return True if a path is named like a save beside it, with higher numbers."""
     own = where(c)
-    beside = os.path.dirname(path) == os.path.dirname(own)
-    return beside and make_pattern(path) == make_pattern(own) and find_numbers(path) > find_numbers(own)
+    is_beside = os.path.dirname(path) == os.path.dirname(own)
+    return is_beside and make_pattern(path) == make_pattern(own) and find_numbers(path) > find_numbers(own)
 
 
-def is_tracked(s: Session, c: Checkpoint, top: str) -> bool:
-    """Return True if a tracker beside ``c`` names ``top``, its last number, or what its name ends on."""
-    name, numbers = os.path.basename(top), find_numbers(top)
-    targets = {says for _, says in s.trackers(c.layout, os.path.dirname(top))}
-    ends = (name.endswith(f"-{says}") for says in targets if isinstance(says, str))
+def is_tracked(s: Session, c: Checkpoint, directory: str) -> bool:
+    """Return True if a tracker beside ``c`` names the directory, its last number, or its name's end."""
+    name, numbers = os.path.basename(directory), find_numbers(directory)
+    targets = {target for _, target in s.trackers(c.layout, os.path.dirname(directory))}
+    ends = (name.endswith(f"-{target}") for target in targets if isinstance(target, str))
     return not targets.isdisjoint((name, *numbers[-1:])) or any(ends)
 
 
@@ -312,6 +314,7 @@ def make_pattern(path: str) -> str:
 
 
 def find_numbers(path: str) -> tuple[int, ...]:
+    """Return the numbers in the last name of a path."""
     return tuple(int(n[:18]) for n in _NUMBER.findall(os.path.basename(path)))
 
 

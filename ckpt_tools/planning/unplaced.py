@@ -94,11 +94,11 @@ def require_no_stranger(s: Session, c: Checkpoint, asked: Selection) -> None:
     homes = {p.home for p in c.parts if p.home}
     above = tuple(f"{home}/" for home in homes) if all(p.role != "model" for p in c.parts) else ()
     for p in s.parts if homes and asked.layout is None else ():
-        here = p.layout != c.layout and (p.home in homes or p.home.startswith(above))
-        if here and s.layouts.piece_of(p).loaded:
+        is_stranger = p.layout != c.layout and (p.home in homes or p.home.startswith(above))
+        if is_stranger and s.layouts.piece_of(p).loaded:
             name = os.path.relpath(p.path, s.root)
-            place, leave_out = describe_how_to_place(s), without(s.root, c, p.path)
-            hint = f"{place}; if it has nothing to do with it, {leave_out}"
+            todo, exclude = describe_how_to_place(s), without(s.root, c, p.path)
+            hint = f"{todo}; if it has nothing to do with it, {exclude}"
             raise unplaced_newer.ask_whose_part(c, p.path, name, hint)
 
 
@@ -112,18 +112,18 @@ def describe_how_to_place(s: Session, path: str = "") -> str:
 def say_how_to_describe(s: Session) -> str:
     """Return the hint how to describe files that no layout recognises (``ckpt layouts --guess``)."""
     files = find_undescribed(s)
-    alone = all(s.layouts.of(p).is_last_resort for p in s.parts)
-    placed = {os.path.relpath(p.path, s.root) for p in s.parts} - files.keys()
-    sure = alone and bool(files) and guess(files, placed, partial(look_inside, s)).is_sure
-    return unplaced_newer.how_to_describe(s.root, sure=sure)
+    without_layout = all(s.layouts.of(p).is_last_resort for p in s.parts)
+    others = {os.path.relpath(p.path, s.root) for p in s.parts} - files.keys()
+    is_sure = without_layout and bool(files) and guess(files, others, partial(look_inside, s)).is_sure
+    return unplaced_newer.how_to_describe(s.root, sure=is_sure)
 
 
 def find_undescribed(s: Session) -> dict[str, int]:
     """Return sizes, by path below ROOT, of files that may be states and need a layout of their own."""
     sizes = {p.path: p.size for p in s.parts if s.layouts.of(p).is_last_resort}
     sizes |= {f.path: f.size for f in find_unplaced_files(s, 0, bool) if f.state}
-    places = set(map(_place, sizes))
-    sizes |= {f.path: f.size for f in s.found.bare if _place(f.path) in places}
+    kinds = set(map(_get_directory_and_suffix, sizes))
+    sizes |= {f.path: f.size for f in s.found.bare if _get_directory_and_suffix(f.path) in kinds}
     if not sizes:
         mixed = _find_mixed_layouts(s.parts)
         sizes = {p.path: p.size for p in s.parts if p.layout in mixed}
@@ -137,13 +137,13 @@ def look_inside(s: Session, path: str) -> str:
 
 
 def _find_mixed_layouts(parts: Sequence[Part]) -> set[str]:
-    """Return layouts of which a save's directory lies in that of a save of another layout, and the other."""
+    """Return the layouts of saves whose directories contain, or lie in, that of a save of another layout."""
     homes = {(f"{p.home}/", p.layout) for p in parts if p.home}
     pairs = ((outer, inner) for outer in homes for inner in homes if inner[0].startswith(outer[0]))
     return {layout for (_, one), (_, two) in pairs if one != two for layout in (one, two)}
 
 
-def _place(path: str) -> tuple[str, str]:
+def _get_directory_and_suffix(path: str) -> tuple[str, str]:
     return os.path.dirname(path), os.path.splitext(path)[1]
 
 
@@ -156,18 +156,18 @@ def find_unplaced_files(
     """
 
     def may_count(f: BareFile) -> bool:
-        mine = f.path.startswith(own) or os.path.dirname(f.path) == beside
-        return mine or (f.mtime_ns >= since_ns and inside(f.path))
+        is_near = f.path.startswith(own) or os.path.dirname(f.path) == beside
+        return is_near or (f.mtime_ns >= since_ns and inside(f.path))
 
     rows = list(filter(may_count, (*_find_bare(s), *_find_strange(s))))
     if not rows:
         return
     explained = _find_explained(s)
     homes = {p.home for p in s.parts if not f"{p.home}/".startswith(own)}
-    left = {f.path: f for f in rows if f.path not in explained and not _is_in(f.path, homes, s.root)}
-    unhidden = (f for f in left.values() if not s.indexes.hidden(f.path))  # else its index is wrong
+    files = {f.path: f for f in rows if f.path not in explained and not _is_in_save(f.path, homes, s.root)}
+    unhidden = (f for f in files.values() if not s.indexes.hidden(f.path))  # else its index is wrong
     for file in sorted(unhidden, key=lambda f: (-f.mtime_ns, f.path))[:_MOST]:
-        yield _read(s, file, inside=file.path.startswith(own) or file.mtime_ns < since_ns)
+        yield _read_facts(s, file, inside=file.path.startswith(own) or file.mtime_ns < since_ns)
 
 
 def _find_explained(s: Session) -> set[str]:
@@ -179,8 +179,8 @@ def _find_explained(s: Session) -> set[str]:
     return known | {p.path for p in s.companions if not s.layouts.piece_of(p).loaded}
 
 
-def _is_in(path: str, homes: set[str], root: str) -> bool:
-    """Return True if a file lies in one of the directories, or in that of an unfinished save."""
+def _is_in_save(path: str, homes: set[str], root: str) -> bool:
+    """Return True if a file below ``root`` lies in a directory of ``homes``, or of an unfinished save."""
     while len(path := os.path.dirname(path)) > len(root):
         if path in homes or templates.is_begun(os.path.basename(path)):
             return True
@@ -232,8 +232,8 @@ def _get_status(entry: os.DirEntry[str]) -> os.stat_result | None:
         raise
 
 
-def _read(s: Session, file: BareFile, *, inside: bool) -> UnplacedFile:
-    """Return what a file's content tells; its format is that of its name if the content shows none."""
+def _read_facts(s: Session, file: BareFile, *, inside: bool) -> UnplacedFile:
+    """Return what a file's name and content tell; ``inside``: it lies in the directory of the choice."""
     name = os.path.basename(file.path)
     known = UnplacedFile(file.path, file.size, file.mtime_ns, None, state=True, inside=inside)
     if name.endswith(DVC):  # the data itself is not here
@@ -243,14 +243,15 @@ def _read(s: Session, file: BareFile, *, inside: bool) -> UnplacedFile:
     if is_unread(name):
         return replace(known, format="one that ckpt cannot read")
     if allowed := formats.names.allowed(name):
-        return _read_named(s, known, file, allowed[0])
-    known = _read_unnamed(s, known)
+        return _read_content(s, known, file, allowed[0])
+    known = _find_format(s, known)
     # it may be of another kind, so an optimizer's state that it does not show may be there
-    trained = inside and _holds_state(known.format) and _read_named(s, known, file, "").optimizer
+    trained = inside and _holds_state(known.format) and _read_content(s, known, file, "").optimizer
     return replace(known, optimizer=trained or None)
 
 
-def _read_named(s: Session, known: UnplacedFile, file: BareFile, of_name: str) -> UnplacedFile:
+def _read_content(s: Session, known: UnplacedFile, file: BareFile, of_name: str) -> UnplacedFile:
+    """Return ``known`` with what the content tells; ``of_name``: the format that the name tells, or ""."""
     report = s.report_file(file.path, Level.STRUCTURE, file.findings)
     s.unplaced += (Unseen(file.path, f.message) for f in report.findings if f.code in NOT_SEEN)
     of, broken = report.format or of_name, report.verdict is Verdict.BROKEN
@@ -265,22 +266,24 @@ def _describe_damage(report: Report) -> str:
     """Return what shows that a file was cut or flipped; "" if it may be whole as it is, or elsewhere."""
     errors = [f for f in report.findings if f.is_error]
     codes = {f.code for f in errors}
-    sure = report.verdict is Verdict.BROKEN and "pointer-not-data" not in codes and codes - _MAY_BE_WHOLE
-    return errors[0].message if sure else ""
+    is_sure = report.verdict is Verdict.BROKEN and "pointer-not-data" not in codes and codes - _MAY_BE_WHOLE
+    return errors[0].message if is_sure else ""
 
 
-def _read_unnamed(s: Session, file: UnplacedFile) -> UnplacedFile:
+def _find_format(s: Session, file: UnplacedFile) -> UnplacedFile:
+    """Return a file without a format in its name with that of its first bytes, and whether it is a state."""
     try:
         of = content_format(file.path)
     except OSError as e:
         s.unplaced.append(Unseen(file.path, e.strerror or str(e)))
         of = None
     loop, _ = numbers_named(file.path)
-    is_named_so = of is None and loop is not None and "/" not in loop.templates[0]
+    is_named_like_save = of is None and loop is not None and "/" not in loop.templates[0]
     if of is None and there(f"{file.path.removesuffix('.bin')}.idx"):
         of = "data"  # megatron/core/datasets/indexed_dataset.py, fairseq: x.bin and x.idx
-    return replace(file, format=of, state=is_named_so or _holds_state(of))
+    return replace(file, format=of, state=is_named_like_save or _holds_state(of))
 
 
 def _holds_state(of: str | None) -> bool:
+    """Return True if files of a format can hold a training state, and are not mostly data sets."""
     return of is not None and of not in _MAY_BE_DATA and formats.names.holds_state(of)

@@ -95,7 +95,7 @@ class Verifier(NamedTuple):
             s.bytes_total = sum(max(0, p.size) for p in s.parts) + sum(max(0, b.size) for b in s.found.bare)
             s.reader.files_total = len(s.parts) + len(s.found.bare)
             try:
-                self._read(s, cache, depth)
+                self._read_parts(s, cache, depth)
             except KeyboardInterrupt:
                 raise Interrupted(root, self._read_so_far(s), s.reader.files_total) from None
             bare = _read_bare(s, depth)
@@ -121,7 +121,7 @@ class Verifier(NamedTuple):
             findings.append(nothing_there.describe_nothing(root, packed=unpacked(name) != name))
         return _Root(files, findings, frozenset(s.reader.partial), unrecognised, read.bytes)
 
-    def _read(self, s: Session, cache: Cache | None, depth: Level) -> None:
+    def _read_parts(self, s: Session, cache: Cache | None, depth: Level) -> None:
         """Read every part, so that it has a report: by sample, else many at once. Stores' seals go first."""
         if self.options.by_store:
             from ckpt_tools.reading.by_store import prove  # few stores have seals
@@ -142,6 +142,7 @@ class Verifier(NamedTuple):
         return [f for f in found if f.report.level >= self.level or f.report.verdict is Verdict.BROKEN]
 
     def _summarize(self, files: Sequence[FileReport], found: Sequence[_Root], seconds: float) -> Summary:
+        """Return counts of files by verdict, and of bytes, over all roots."""
         partial = frozenset[str]().union(*(one.partial for one in found))
         verdicts = [f.report.verdict for f in files]
         reports = [f.report for f in files if f.report.path not in partial]
@@ -170,6 +171,7 @@ class _Root(NamedTuple):
 
 
 def _find_unseen(files: Sequence[FileReport], findings: Sequence[Finding]) -> set[str]:
+    """Return the paths of files that were not read, and of findings that say that something was not."""
     unknown = {f.report.path for f in files if f.report.verdict is Verdict.UNKNOWN}
     return unknown | {f.path for f in findings if f.path and f.code in NOT_SEEN}
 
@@ -179,8 +181,8 @@ def _read_bare(s: Session, level: Level) -> list[FileReport]:
     out = list[FileReport]()
     for bare in s.found.bare:
         # What a store has said of the file stands, good or bad.
-        have = None if s.evidence is None else s.reports.get(bare.path)
-        report = have or s.report_file(bare.path, level, bare.findings)
+        of_store = None if s.evidence is None else s.reports.get(bare.path)
+        report = of_store or s.report_file(bare.path, level, bare.findings)
         if report.format is not None or report.findings or report.level > level:
             s.reports[bare.path] = report
             out.append(FileReport(None, report))
@@ -189,13 +191,13 @@ def _read_bare(s: Session, level: Level) -> list[FileReport]:
 
 def _find_nothing_to_load(s: Session, findings: list[Finding], bare: list[FileReport]) -> Iterator[Finding]:
     """Yield that no job could load anything below ROOT, if no damage says so already."""
-    held = (f.report.format for f in bare if f.report.format)
+    formats_found = (f.report.format for f in bare if f.report.format)
     damaged = Verdict.BROKEN in {worst(findings), *(s.known(p).verdict for p in s.parts)}
-    if not s.found.tree or damaged or any(map(formats.names.holds_state, held)):
+    if not s.found.tree or damaged or any(map(formats.names.holds_state, formats_found)):
         return
     saves = grouping.group(s.parts, s.layouts)
-    if not saves and (own := _find_remains(s)):
-        yield missing_part.describe_remains(own.title, s.root, say_hidden(own))
+    if not saves and (layout := _find_remains(s)):
+        yield missing_part.describe_remains(layout.title, s.root, say_hidden(layout))
     torn = all((c.unfinished or _lacks_index(s, c)) and not find_hint(s, c) for c in saves)
     if saves and torn:
         last = s.layouts.of(saves[-1])
@@ -214,6 +216,7 @@ def _find_remains(s: Session) -> Layout | None:
 
 
 def _lacks_index(s: Session, c: Checkpoint) -> bool:
+    """Return True if a file of a save has the finding that the save was not finished."""
     return any(f.code == "unfinished-save" for p in c.parts for f in s.known(p).findings)
 
 
@@ -292,6 +295,7 @@ def _find_states(s: Session, saves: list[Checkpoint], expected: dict[str, int]) 
 
 
 def _find_unfinished(s: Session) -> Iterator[Finding]:
+    """Yield findings on temporary files, and on parts whose names say that they are unfinished."""
     yield from map(unfinished.describe_temporary, s.found.unfinished)
     for part in s.parts:
         yield from (replace(f, path=part.path) for f in part.findings if f.code == "unfinished-save")
@@ -301,13 +305,13 @@ def _list_saves(s: Session, selection: Selection) -> list[Checkpoint]:
     """Return the checkpoints that the filters leave, newest first by time, or by step if asked."""
     everything = grouping.group(s.parts, s.layouts, selection.save_interval)
 
-    def step(c: Checkpoint) -> int | None:
+    def find_step(c: Checkpoint) -> int | None:
         return read_step(s, c, everything) if c.step is None else c.step
 
-    left = [c for c in everything if belongs(c, selection) and allows(selection, c, step)]
+    saves = [c for c in everything if belongs(c, selection) and allows(selection, c, find_step)]
     if selection.order != "step":
-        return left
-    return order_saves(left, "step", positions=find_positions(left, s.layouts, lambda _: None))
+        return saves
+    return order_saves(saves, "step", positions=find_positions(saves, s.layouts, lambda _: None))
 
 
 def _find_trackers(s: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[Told]:
@@ -359,7 +363,7 @@ def read_step(
 
 
 def read_count(s: Session, c: Checkpoint, checkpoints: Sequence[Checkpoint], level: Level) -> int | None:
-    """Return what a checkpoint's files count over the whole run: the layout's entry, else optimizer steps."""
+    """Return what files count over the whole run: the layout's entry, else optimizer steps; None without."""
     if c.kind is Kind.DYING_GASP:
         return read_step(s, c, checkpoints, level)
     if key := s.layouts.of(c).counting.restarts:

@@ -13,17 +13,17 @@ from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 def find_exports(chosen: Checkpoint, saves: Iterable[Checkpoint], omit: Collection[str]) -> Iterator[Finding]:
     """Yield exports that were written after the choice, but none with a path in ``omit``."""
     for c in saves:
-        known = any(path in omit for path in (c.path, *(p.path for p in c.parts)))
-        if c.kind is Kind.RELEASE is not chosen.kind and c.mtime_ns >= chosen.mtime_ns and not known:
+        omitted = any(path in omit for path in (c.path, *(p.path for p in c.parts)))
+        if c.kind is Kind.RELEASE is not chosen.kind and c.mtime_ns >= chosen.mtime_ns and not omitted:
             text = f"it was written no earlier than {chosen.label}, but is an export"
             severity = Severity.WARNING if c.order > chosen.order else None
             yield finding_of(RULE, Hit(c.path, text, severity=severity))
 
 
-def find_newer_models(finished: Sequence[Checkpoint], kept: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """Yield saves that no training can go on from, and that are later than all ``kept`` ones."""
-    furthest, last = max(c.order for c in kept), max(c.mtime_ns for c in kept)
-    keys = {c.key for c in kept}
+def find_newer_models(finished: Sequence[Checkpoint], run: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """Yield finished saves that no training can go on from, and that are later than all of the ``run``."""
+    furthest, last = max(c.order for c in run), max(c.mtime_ns for c in run)
+    keys = {c.key for c in run}
     for c in finished:
         by_time_alone = max(c.order) < 0 and c.mtime_ns > last
         if c.key not in keys and (c.order > furthest or by_time_alone):
@@ -40,7 +40,8 @@ def describe_left_out(saves: Sequence[Checkpoint], save_interval: int | None) ->
     return finding_of(RULE, Hit(saves[0].path, text, severity=Severity.WARNING))
 
 
-def describe_left(p: Part, why: str) -> Finding:
+def describe_companion(p: Part, why: str) -> Finding:
+    """Return the warning that a file beside the choice is not loaded: ``why`` it is not of the same save."""
     text = f"{why}, and is not loaded: the state of the {p.role} would start from scratch"
     hint = "move it away where the job would load it by itself: it is not of the model's save"
     return finding_of(RULE, Hit(p.path, text, hint, Severity.WARNING))

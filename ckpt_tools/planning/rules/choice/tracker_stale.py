@@ -19,7 +19,7 @@ _MAY_BE_RIGHT = "it was written after that save, so it may be right: check which
 
 def check(
     path: str,
-    says: int | str | None,
+    target: int | str | None,
     written_ns: int,
     *,
     layout: Layout,
@@ -27,21 +27,21 @@ def check(
     incomplete: Collection[CheckpointKey],
 ) -> Iterator[Hit]:
     """Yield what is wrong with a tracker beside the finished ``saves`` of a run, of which ``incomplete`` ones
-    lack files; it ``says`` None for garbage. The hint never corrects it to a save older than itself.
+    lack files; its ``target`` is None for garbage. The hint never corrects it to a save older than itself.
     """
     by_repair = path.rpartition("/")[2] == layout.tracker.file  # the hint of the code names it
     hint = "" if by_repair else _WRITE_IT
-    if says is None:
+    if target is None:
         yield Hit(path, "it is empty, or not what its framework writes", hint, code="bad-tracker")
         return
-    named = [c for c in saves if layout.tracker.names(c, says)]
+    named = [c for c in saves if layout.tracker.names(c, target)]
     whole = [c for c in saves if c.key not in incomplete]
     if all(c.key in incomplete for c in named):
         lost = "damaged or not complete" if named else "not there"
-        yield Hit(path, f"it names {says}, which is {lost}", code="dangling-tracker")
+        yield Hit(path, f"it names {target}, which is {lost}", code="dangling-tracker")
     if named and (newest := _find_newest(whole, named)):
         hint = _MAY_BE_RIGHT if newest.mtime_ns < written_ns else hint
-        yield Hit(path, f"it names {says}, but {label(newest)} is there and complete", hint)
+        yield Hit(path, f"it names {target}, but {label(newest)} is there and complete", hint)
 
 
 def _find_newest(whole: Sequence[Checkpoint], named: Sequence[Checkpoint]) -> Checkpoint | None:
@@ -53,21 +53,21 @@ def _find_newest(whole: Sequence[Checkpoint], named: Sequence[Checkpoint]) -> Ch
     return max(newer, key=lambda c: c.order, default=None)
 
 
-def find_lost_best(entry: str, named: str, by: str, *, beside: bool) -> Hit:
-    """Return the hit that the best save is gone; ``beside`` the choice lies another of its name."""
-    text = f"{entry} is {named!r}, which is not there"
-    text += f" ({named.rstrip('/').rpartition('/')[2]} lies beside it)" if beside else ""
+def describe_lost_best(entry: str, best: str, path: str, *, beside: bool) -> Hit:
+    """Return the hit that a best save is gone, which ``entry`` of the file at ``path`` names."""
+    text = f"{entry} is {best!r}, which is not there"
+    text += f" ({best.rstrip('/').rpartition('/')[2]} lies beside it)" if beside else ""
     hint = "a job that loads its best when it ends (load_best_model_at_end) fails then, or does without"
-    return Hit(by, text, hint, Severity.NOTE, code="dangling-tracker")
+    return Hit(path, text, hint, Severity.NOTE, code="dangling-tracker")
 
 
-def ask_for_order(layout: Layout, base: str, path: str, said: object, *, hidden: bool) -> CkptError:
+def ask_for_order(layout: Layout, base: str, path: str, content: object, *, hidden: bool) -> CkptError:
     """Return the question about a tracker that names no candidate (``hidden``: options hide its save)."""
     if not path:
         always = layout.tracker.always and layout.tracker.file
         why = f"there is no {always} in {base}" if always else f"the layout {layout.name} has no tracker"
-    elif isinstance(said, int | str):
-        why = f"{path} names {said}, which {'--kind or --max-step hides' if hidden else 'is not there'}"
+    elif isinstance(content, int | str):
+        why = f"{path} names {content}, which {'--kind or --max-step hides' if hidden else 'is not there'}"
     else:  # an unreadable one ends with exit 5 in the end
         why = f"{path} is empty, unreadable, or not what its framework writes"
     return error_of(RULE, Hit(path or base, why, "add --order mtime or --order step"))
@@ -83,6 +83,7 @@ def ask_to_name(c: Checkpoint, layout: Layout, base: str, read: tuple[str, objec
 
 
 def ask_which_is_meant(c: Checkpoint, name: object, targets: dict[str, int | str]) -> CkptError:
+    """Return the question about trackers with several ``targets`` (by path); ``name`` leads to the choice."""
     each = " and ".join(f"{path} names {target}" for path, target in targets.items())
     write = f"printf %s {quote(str(name))} | tee {' '.join(map(quote, targets))}"
     hint = f"write {name} into each of them to resume from {label(c)}: {write}"

@@ -41,9 +41,7 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
 
 
 def _list_needed(c: Checkpoint, facts: SavesFacts, lacking: list[str], usual: Sequence[Piece]) -> list[str]:
-    """Return texts on roles without a file: ``lacking``, texts on roles that the layout needs, and ``usual``
-    pieces, which other saves have. If there are none, roles that a present file is always saved with.
-    """
+    """Return texts on missing roles: ``lacking`` and usual ones; else roles saved with present ones."""
     layout = facts.layouts.of(c)
     if layout.complete.by_name:
         return []

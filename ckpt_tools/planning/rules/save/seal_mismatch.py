@@ -12,20 +12,22 @@ _LISTED = 16
 """How many files that neither a seal nor a signature names have a finding of their own."""
 
 
-def describe_lost_save(was: SealedCheckpoint, path: str, seal: str) -> Finding:
-    if was.step is not None:
-        when = f"step {was.step:,}"
-    elif was.epoch is None:
+def describe_lost_save(sealed: SealedCheckpoint, path: str, seal: str) -> Finding:
+    """Return the warning that of a save at ``path`` only the file ``seal`` is left."""
+    if sealed.step is not None:
+        when = f"step {sealed.step:,}"
+    elif sealed.epoch is None:
         when = "a step that nothing tells"
     else:
-        within = "" if was.step_in_epoch is None else f", step {was.step_in_epoch:,} of it"
-        when = f"epoch {was.epoch:,}{within}"
+        within = "" if sealed.step_in_epoch is None else f", step {sealed.step_in_epoch:,} of it"
+        when = f"epoch {sealed.epoch:,}{within}"
     why = f"a checkpoint at {when} was sealed here, and its files are not there"
     hint = f"bring it back; if it was removed on purpose, remove its seal, {seal}, as well"
     return finding_of(RULE, Hit(path, why, hint, Severity.WARNING, code="seal-missing"))
 
 
-def describe_loaded(paths: Sequence[str]) -> Finding:
+def describe_unsealed(paths: Sequence[str]) -> Finding:
+    """Return the warning that files which are to be loaded are not in the seal of their checkpoint."""
     more = f", nor {len(paths) - 1:,} more of the files to load" if paths[1:] else ""
     why = f"the seal of its checkpoint does not name it{more}"
     return finding_of(RULE, Hit(paths[0], why, code="seal-extra", severity=Severity.WARNING))
