@@ -295,7 +295,7 @@ class Candidates:
     def _reject_later_saves(
         self, choice: Choice, facts: order.OrderFacts, ranked: Sequence[Checkpoint], judge: Judge
     ) -> Choice:
-        """Return the choice with maybe later, unusable saves rejected. Raises UsageError if one is usable."""
+        """Return the choice with maybe later, unusable saves rejected. Raises UsageError for a usable one."""
         chosen = choice.checkpoint
         others = list(self.find_maybe_newer(chosen, ranked)) if chosen else []
         usable = next((c for c in others if judge(c).usable), None)

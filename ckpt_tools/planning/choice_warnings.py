@@ -214,7 +214,7 @@ def require_no_rank_share(c: Checkpoint, loaded: Sequence[Part], session: Sessio
             ranks[_DIGITS.sub("", p.name)].add(rank[1])
     for p in loaded:
         if len(ranks.get(_DIGITS.sub("", p.name), ())) > 1:
-            raise unplaced_newer.ask_whose_share(c, p.path, session.root)
+            raise unplaced_newer.ask_for_rank_layout(c, p.path, session.root)
 
 
 def require_one_model(

@@ -27,7 +27,7 @@ from ckpt_tools.planning.lost_files import find_headless, find_lost_texts
 from ckpt_tools.planning.rules.choice import export_newer, none_usable, tracker_stale
 from ckpt_tools.planning.rules.rule import error_of
 from ckpt_tools.planning.rules.save import mixed_counters, unfinished
-from ckpt_tools.planning.rules.save.parallel_sizes import HIGHEST, ask_how_many
+from ckpt_tools.planning.rules.save.parallel_sizes import HIGHEST, ask_for_world_size
 from ckpt_tools.planning.rules.tree import could_not_look
 from ckpt_tools.planning.seals import find_later_lost_saves
 from ckpt_tools.planning.unplaced import require_fetched, require_no_stranger, require_none_newer
@@ -133,7 +133,7 @@ class Planner(Candidates):
         highest = max((rank for rows in groups for row in rows for rank in row), default=-1)
         size, newest = none_usable.find_smaller_job(choice, self.layouts, self.topology.world_size)
         if newest and highest < size:
-            raise ask_how_many(size, self.topology.world_size, newest, choice.checkpoint)
+            raise ask_for_world_size(size, self.topology.world_size, newest, choice.checkpoint)
 
     def _reject_lost_saves(self, choice: Choice) -> Choice:
         """Reject lost saves that are newer than the choice. Raises NotNewest with --no-fallback."""

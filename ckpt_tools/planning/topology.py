@@ -145,7 +145,7 @@ def find_topology(
     sizes = {axis: size.value for axis, size in known.items()}
     order = selection.rank_order
     if axis := next((a for a in _PLACED if a not in order.split("-") and sizes.get(a, 1) > 1), None):
-        raise parallel_sizes.ask_where(axis, sizes[axis], order)
+        raise parallel_sizes.ask_for_axis(axis, sizes[axis], order)
     worlds = _find_worlds(newest, expected, in_contents, sizes, selection)
     known["world_size"] = world = _count_ranks(selection, worlds)
     pieces = map(s.layouts.piece_of, first.parts)

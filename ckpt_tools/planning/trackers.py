@@ -145,9 +145,8 @@ def _find_target(target: int | str, checkpoints: Sequence[Checkpoint], layout: L
 def find_declared(s: Session, c: Checkpoint) -> Finding | None:
     """Return a finding that an unfinished save lost files, if a tracker names it; else None."""
     tracker = find_tracker_of(s, c) if c.unfinished else None
-    if not tracker:
-        return None
-    return missing_part.describe_declared(tracker, c.label, _describe_missing(s.layouts.of(c)), c.path)
+    damage = _describe_missing(s.layouts.of(c))
+    return missing_part.describe_declared(tracker, c.label, damage, c.path) if tracker else None
 
 
 def _describe_missing(layout: Layout) -> str:

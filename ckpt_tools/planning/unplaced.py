@@ -25,7 +25,7 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Part, Unseen
 from ckpt_tools.model.plan import Rejected
-from ckpt_tools.model.report import Level, Report
+from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.facts import UnplacedFile
 from ckpt_tools.planning.lost_files import find_headless
@@ -99,7 +99,7 @@ def require_no_stranger(s: Session, c: Checkpoint, asked: Selection) -> None:
             name = os.path.relpath(p.path, s.root)
             todo, exclude = describe_how_to_place(s), without(s.root, c, p.path)
             hint = f"{todo}; if it has nothing to do with it, {exclude}"
-            raise unplaced_newer.ask_whose_part(c, p.path, name, hint)
+            raise unplaced_newer.ask_about_stranger(c, p.path, name, hint)
 
 
 def describe_how_to_place(s: Session, path: str = "") -> str:
@@ -188,21 +188,17 @@ def _is_in_save(path: str, homes: set[str], root: str) -> bool:
 
 
 def _find_bare(s: Session) -> Iterator[BareFile]:
-    """Yield files whose names tell a format that can hold a state, or no format at all."""
+    """Yield files whose names tell a format that can hold a state, or none. Raises CannotLook (DVC)."""
     for f in s.found.bare:
         name = f.path.rpartition("/")[2]
         allowed = formats.names.allowed(name)
         may_be = formats.names.only_state(name) or any(map(_holds_state, allowed))
         may_be = may_be or not (allowed or is_other(name))  # of a loop's weak name: the content tells
-        may_be = may_be or _is_directory_elsewhere(f.path)
+        # a .dvc file may stand for a directory that is not here
+        data, is_dvc = f.path.removesuffix(DVC), f.path.endswith(DVC)
+        may_be = may_be or (is_dvc and "." not in os.path.basename(data) and stands_for_nothing_here(data))
         if may_be and (f.size > 0 or formats.names.only_state(name)) and not formats.names.placed(f.path):
             yield f
-
-
-def _is_directory_elsewhere(path: str) -> bool:
-    """Return True if a ``.dvc`` file stands for a directory that is not here. Raises CannotLook."""
-    whole = path.removesuffix(DVC)
-    return whole != path and "." not in os.path.basename(whole) and stands_for_nothing_here(whole)
 
 
 def _find_strange(s: Session) -> Iterator[BareFile]:
@@ -259,15 +255,12 @@ def _read_content(s: Session, known: UnplacedFile, file: BareFile, of_name: str)
         step = max(counters.steps_told(report.metadata), default=None)
         array = of in OF_ONE_ARRAY and is_optimizer_state(os.path.relpath(os.path.dirname(file.path), s.root))
         known = replace(known, optimizer=report.held.trained or array, step=step)
-    return replace(known, format=of, state=_holds_state(of), broken=broken, damage=_describe_damage(report))
-
-
-def _describe_damage(report: Report) -> str:
-    """Return what shows that a file was cut or flipped; "" if it may be whole as it is, or elsewhere."""
+    # what shows that it was cut or flipped; "" if it may be whole as it is, or elsewhere
     errors = [f for f in report.findings if f.is_error]
     codes = {f.code for f in errors}
     is_sure = report.verdict is Verdict.BROKEN and "pointer-not-data" not in codes and codes - _MAY_BE_WHOLE
-    return errors[0].message if is_sure else ""
+    damage = errors[0].message if is_sure else ""
+    return replace(known, format=of, state=_holds_state(of), broken=broken, damage=damage)
 
 
 def _find_format(s: Session, file: UnplacedFile) -> UnplacedFile:

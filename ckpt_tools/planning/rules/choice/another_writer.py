@@ -9,6 +9,7 @@ _NAMED = 8
 
 
 def describe(root: str, written: Sequence[str], unknown: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield findings on paths that were written meanwhile, and on ``unknown`` ones, each with why."""
     text = "it was written, renamed or removed while ckpt looked"
     yield from (finding_of(RULE, Hit(path, text)) for path in written[:_NAMED])
     if more := written[_NAMED:]:

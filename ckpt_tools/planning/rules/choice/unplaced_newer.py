@@ -26,8 +26,8 @@ def find_unplaced(
     counts whatever its time.
     """
     for file in files:
-        large = file.format is None and file.size >= _LARGE
-        if not (_may_be_later(file, chosen, optimizer) if chosen else file.state or large):
+        is_large = file.format is None and file.size >= _LARGE
+        if not (_may_be_later(file, chosen, optimizer) if chosen else file.state or is_large):
             continue
         name = name_below(file.path, root)
         if chosen and file.damage:
@@ -53,11 +53,12 @@ def find_at_launch(root: str, unplaced: Sequence[UnplacedFile], describe: str) -
 
 
 def _may_be_later(file: UnplacedFile, chosen: Checkpoint, optimizer: bool) -> bool:
+    """Return True if a file may be a later state than the choice, which may have an ``optimizer``'s state."""
     if file.inside:
         return file.state and file.optimizer is True
-    later = file.step is not None and file.step > chosen.order[0]
-    less = optimizer and file.optimizer is False and not later
-    return file.state and file.size > 0 and file.mtime_ns >= chosen.mtime_ns and not less
+    has_later_step = file.step is not None and file.step > chosen.order[0]
+    holds_less = optimizer and file.optimizer is False and not has_later_step
+    return file.state and file.size > 0 and file.mtime_ns >= chosen.mtime_ns and not holds_less
 
 
 def how_to_describe(root: str, *, sure: bool) -> str:
@@ -67,12 +68,14 @@ def how_to_describe(root: str, *, sure: bool) -> str:
     return f"'ckpt layouts --guess {quote(root)}' prints the lines for ckpt.toml"
 
 
-def ask_whose_share(c: Checkpoint, path: str, root: str) -> CkptError:
+def ask_for_rank_layout(c: Checkpoint, path: str, root: str) -> CkptError:
+    """Return the question about a file of the choice that is named like one rank's, without a layout."""
     text = f"{path} of {label(c)} is named like the file of one rank, and no layout says of which"
     return error_of(RULE, Hit(path, text, how_to_describe(root, sure=True)))
 
 
-def ask_whose_part(c: Checkpoint, path: str, name: str, hint: str) -> CkptError:
+def ask_about_stranger(c: Checkpoint, path: str, name: str, hint: str) -> CkptError:
+    """Return the question about a file in the choice's directory that only another layout loads."""
     text = f"{c.path} is taken for a checkpoint of the layout {c.layout}, which does not load {name}"
     return error_of(RULE, Hit(path, text, hint))
 

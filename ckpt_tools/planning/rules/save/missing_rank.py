@@ -41,7 +41,7 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
             severity = severity_of_gaps(c, run)
             yield from _find_ranks(c, run, severity)
             yield from _find_roles_of_ranks(c, run, severity)
-            yield from _find_places(c, run, severity)
+            yield from _find_absent_coordinates(c, run, severity)
         yield from _find_lost_random_numbers(c, run)
 
 
@@ -49,23 +49,23 @@ def find_first_ranks(checkpoint: Checkpoint, layout: Layout) -> Hit | None:
     """Return a hit on the ranks below the first one that has a file; None if rank 0 has one."""
     if layout.complete.by_name or checkpoint.unfinished or not is_of_later_ranks(checkpoint.parts, layout):
         return None
-    there = ranges.ranges(p.rank for p in checkpoint.parts if p.rank is not None)
-    gone = ((0, there[0][0] - 1),) if there else ((0, 0),)
-    have = _spell(there) if there else ranges.places({p.coords for p in checkpoint.parts})
-    text = f"{label(checkpoint)} has only files of {have}: those of {_spell(gone)} are not here"
-    gather = _GATHER if all(layout.piece(p.piece).readers.shared for p in checkpoint.parts) else ""
-    return Hit(where(checkpoint), text, gather, ranks=gone)
+    present = ranges.ranges(p.rank for p in checkpoint.parts if p.rank is not None)
+    absent = ((0, present[0][0] - 1),) if present else ((0, 0),)
+    have = _name_ranks(present) if present else ranges.places({p.coords for p in checkpoint.parts})
+    text = f"{label(checkpoint)} has only files of {have}: those of {_name_ranks(absent)} are not here"
+    hint = _GATHER if all(layout.piece(p.piece).readers.shared for p in checkpoint.parts) else ""
+    return Hit(where(checkpoint), text, hint, ranks=absent)
 
 
-def _spell(of: ranges.Ranges) -> str:
-    return f"rank{'s' * (ranges.size(of) > 1)} {ranges.words(of)}"
+def _name_ranks(ranks: ranges.Ranges) -> str:
+    return f"rank{'s' * (ranges.size(ranks) > 1)} {ranges.words(ranks)}"
 
 
 def _find_ranks(checkpoint: Checkpoint, run: Expected, severity: Severity) -> Iterator[Hit]:
     """Yield ranks without any file, if the save has files of pieces that every rank writes."""
     layout = run.layouts.of(checkpoint)
-    named = {p.piece for p in checkpoint.parts if p.rank is not None}
-    pieces = [piece for piece in map(layout.piece, named) if piece.required and is_per_rank(piece)]
+    of_ranks = {p.piece for p in checkpoint.parts if p.rank is not None}
+    pieces = [piece for piece in map(layout.piece, of_ranks) if piece.required and is_per_rank(piece)]
     if all("dp" in piece.readers.replicated_over and not piece.readers.everyone_saves for piece in pieces):
         return
     optional = survivable_pieces(layout)
@@ -73,43 +73,41 @@ def _find_ranks(checkpoint: Checkpoint, run: Expected, severity: Severity) -> It
     world = read_world(checkpoint) or run.ranks
     if len(present) < world:
         world = run.sizes_in_files(checkpoint).get("world", world)
-    gone = ranges.gaps(present, world)
-    if not gone:
-        return
-    text = f"{label(checkpoint)} has no file of {ranges.ranks(gone, world)}"
-    yield Hit(where(checkpoint), text, severity=_soften(checkpoint, gone, run, severity), ranks=gone)
+    if absent := ranges.gaps(present, world):
+        text = f"{label(checkpoint)} has no file of {ranges.ranks(absent, world)}"
+        yield Hit(where(checkpoint), text, severity=_soften(checkpoint, absent, run, severity), ranks=absent)
 
 
 def _find_roles_of_ranks(checkpoint: Checkpoint, run: Expected, severity: Severity) -> Iterator[Hit]:
     """Yield ranks that have files, but none of a role of which every rank has its own."""
     layout = run.layouts.of(checkpoint)
     by_role = defaultdict[str, set[int | None]](set)
-    own = dict[str, bool]()
+    is_own = dict[str, bool]()  # by role: every rank has a file of its own
     for p in checkpoint.parts:
         piece = layout.piece(p.piece)
         by_role[p.role].add(p.rank)
         copied = "dp" in piece.readers.replicated_over
-        mine = piece.required and piece.loaded and is_per_rank(piece) and not copied
-        own[p.role] = own.get(p.role, True) and mine
+        own = piece.required and piece.loaded and is_per_rank(piece) and not copied
+        is_own[p.role] = is_own.get(p.role, True) and own
     present = {rank for ranks in by_role.values() for rank in ranks if rank is not None}
     for role, ranks in by_role.items():
         known = {rank for rank in ranks if rank is not None}
-        if own[role] and len(known) == len(ranks) and (gone := ranges.ranges(sorted(present - known))):
-            text = f"{label(checkpoint)} has no {role} file of {ranges.ranks(gone, max(present) + 1)}"
-            yield Hit(where(checkpoint), text, severity=severity, ranks=gone)
+        if is_own[role] and len(known) == len(ranks) and (absent := ranges.ranges(sorted(present - known))):
+            text = f"{label(checkpoint)} has no {role} file of {ranges.ranks(absent, max(present) + 1)}"
+            yield Hit(where(checkpoint), text, severity=severity, ranks=absent)
 
 
-def _soften(checkpoint: Checkpoint, gone: ranges.Ranges, run: Expected, severity: Severity) -> Severity:
-    """Return the severity of ranks without a file: a lower one if restarts or pruning explain them."""
+def _soften(checkpoint: Checkpoint, absent: ranges.Ranges, run: Expected, severity: Severity) -> Severity:
+    """Return the severity of ``absent`` ranks: a lower one if restarts or pruning explain them."""
     generation = checkpoint.generation
     if generation and len(run.writers[checkpoint.kind, generation]) == 1:
         return Severity.NOTE  # a single rank ran on alone: the others never took part in that generation
-    ranks = (rank for first, last in gone for rank in range(first, last + 1))
+    ranks = (rank for first, last in absent for rank in range(first, last + 1))
     return Severity.WARNING if all(_is_pruned(checkpoint, rank, run) for rank in ranks) else severity
 
 
 def _is_pruned(checkpoint: Checkpoint, rank: int, run: Expected) -> bool:
-    """Return True if a rank has removed its own files of this save and of all before it."""
+    """Return True if a rank has pruned (removed) its own files of this save and of all before it."""
     files = run.rank_files(checkpoint.kind).get(rank, ())
     newer = [f for f in files if f.order > checkpoint.order]
     if not newer:
@@ -118,19 +116,19 @@ def _is_pruned(checkpoint: Checkpoint, rank: int, run: Expected) -> bool:
     return not any(f.order < checkpoint.order and f.restarts == restarts for f in files)
 
 
-def _find_places(checkpoint: Checkpoint, run: Expected, severity: Severity) -> Iterator[Hit]:
-    """Yield places of this save's own grid for which only other saves have files."""
+def _find_absent_coordinates(checkpoint: Checkpoint, run: Expected, severity: Severity) -> Iterator[Hit]:
+    """Yield coordinates of this save's own parallel grid for which only other saves have files."""
     layout = run.layouts.of(checkpoint)
     present: dict[str, set[Coordinates]] = defaultdict(set)
     for p in checkpoint.parts:
         if not layout.piece(p.piece).readers.shared:
             present[p.piece].add(p.coords)
-    for name, places in present.items():
-        lost = run.places[checkpoint.kind, name] - places
+    for name, own in present.items():
+        lost = run.places[checkpoint.kind, name] - own
         if lost and (sizes := run.sizes_in_files(checkpoint)):
-            named = {tuple(dict(place)) for place in places}
-            lost = {place for place in lost if tuple(dict(place)) in named}
-            lost = {place for place in lost if all(at < sizes.get(axis, at + 1) for axis, at in place)}
+            own_axes = {tuple(dict(coords)) for coords in own}
+            lost = {coords for coords in lost if tuple(dict(coords)) in own_axes}
+            lost = {coords for coords in lost if all(at < sizes.get(axis, at + 1) for axis, at in coords)}
         if lost:
             text = f"{label(checkpoint)} lacks the {layout.piece(name).role} file of {ranges.places(lost)}"
             yield Hit(where(checkpoint), text, severity=severity)
@@ -144,13 +142,13 @@ def _find_lost_random_numbers(checkpoint: Checkpoint, run: Expected) -> Iterator
             ranks[p.piece].add(p.rank)
     for name, present in sorted(ranks.items()):
         highest = max(rank for rank in (*run.rank_files(checkpoint.kind), *present) if rank is not None)
-        if gone := ranges.gaps(present, 1 + highest):
-            sure = gone[0][0] < max(present)
-            lost = f"the {layout.piece(name).role} file of {ranges.ranks(gone, 1 + highest)}"
+        if absent := ranges.gaps(present, 1 + highest):
+            is_sure = absent[0][0] < max(present)
+            lost = f"the {layout.piece(name).role} file of {ranges.ranks(absent, 1 + highest)}"
             text = f"{label(checkpoint)} starts with other random numbers, without {lost}"
-            text += "" if sure else ": the job had fewer ranks then, or it is lost"
-            severity = Severity.WARNING if sure else Severity.NOTE
-            yield Hit(where(checkpoint), text, severity=severity, effect=Effect.WARN, ranks=gone)
+            text += "" if is_sure else ": the job had fewer ranks then, or it is lost"
+            severity = Severity.WARNING if is_sure else Severity.NOTE
+            yield Hit(where(checkpoint), text, severity=severity, effect=Effect.WARN, ranks=absent)
 
 
 def find_unusable(gaps: Iterable[Gap]) -> Iterator[Hit]:
@@ -158,11 +156,12 @@ def find_unusable(gaps: Iterable[Gap]) -> Iterator[Hit]:
     for gap in sorted((gap for gap in gaps if not gap.asked), key=lambda gap: gap.damaged):
         count, names = ranges.size(gap.ranks), ranges.words(gap.ranks)
         who = f"rank {names} has" if count == 1 else f"ranks {names} ({count:,} of {gap.world:,}) have"
-        same = f", and no rank with the same state has one ({gap.group})" if gap.group else ""
-        yield Hit(gap.path, f"{who} no good {gap.role} file{same}", ranks=gap.ranks, follows=gap.damaged)
+        in_group = f", and no rank with the same state has one ({gap.group})" if gap.group else ""
+        yield Hit(gap.path, f"{who} no good {gap.role} file{in_group}", ranks=gap.ranks, follows=gap.damaged)
 
 
 def describe_new_ranks(gap: Gap) -> Finding:
+    """Return the warning that ranks which the saving job did not have start with new random numbers."""
     without = ranges.ranks(gap.ranks, gap.world)
     text = f"there is no {gap.role} file of {without}: their random numbers start over"
     hint = "nothing has to be done if the job has more ranks than the one that saved it"

@@ -30,8 +30,8 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
     for c in facts.saves:
         layout = facts.layouts.of(c)
         yield from _find_unlike_counters(c.parts, facts.reports)
-        again = run.saved[c.epoch, c.step, c.step_in_epoch] > 1
-        if doubt := bool(again and c.generation and layout.counting.restarts):
+        saved_again = run.saved[c.epoch, c.step, c.step_in_epoch] > 1
+        if doubt := bool(saved_again and c.generation and layout.counting.restarts):
             # a rank that died before its first save counts one restart less
             doubt = len({max(f.restarts for f in files) for files in run.rank_files(c.kind).values()}) > 1
         yield from _find_restarts(c, run.checkpoints, layout, doubt)
@@ -74,15 +74,15 @@ def _find_counters(p: Part, report: Report) -> Iterator[tuple[str, str, int]]:
 def _find_restarts(c: Checkpoint, others: Sequence[Checkpoint], layout: Layout, doubt: bool) -> Iterator[Hit]:
     """Yield that files count different restarts, or may (``doubt``); a note if written together."""
     alike = len({p.generation for p in c.parts}) < 2
-    single = all(layout.piece(p.piece).readers.single for p in c.parts)
-    if single or (alike and not doubt):
+    are_copies = all(layout.piece(p.piece).readers.single for p in c.parts)
+    if are_copies or (alike and not doubt):
         return
     times = sorted(p.mtime_ns for p in c.parts)
     spread = times[-1] - times[0]
     distances = (abs(o.mtime_ns - c.mtime_ns) for o in others if o.key != c.key and not o.unfinished)
-    together = spread < min(distances, default=0) or (alike and not spread)
-    if not (alike and together):
-        severity = Severity.NOTE if together else Severity.WARNING
+    written_together = spread < min(distances, default=0) or (alike and not spread)
+    if not (alike and written_together):
+        severity = Severity.NOTE if written_together else Severity.WARNING
         yield Hit(c.path, f"{label(c)} mixes files of different restarts", severity=severity)
 
 
@@ -94,8 +94,8 @@ def _find_two_times(c: Checkpoint, others: Sequence[Checkpoint], layout: Layout)
     if were_written_together(*files):
         return
     first, last = files[0], files[-1]
-    alike = (o for o in others if (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind))
-    older = [o for o in alike if o.mtime_ns < c.mtime_ns]
+    saves = (o for o in others if (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind))
+    older = [o for o in saves if o.mtime_ns < c.mtime_ns]
     before = _list_renewed_files(max(older, key=attrgetter("mtime_ns")), layout) if older else []
     halves = {held[:2] for p in files if (held := get_holds(p))}  # (holds weights, holds an optimizer)
     since = first.mtime_ns - before[-1].mtime_ns if before else int(halves >= {(True, False), (False, True)})
@@ -109,8 +109,8 @@ def _find_two_times(c: Checkpoint, others: Sequence[Checkpoint], layout: Layout)
 def _list_renewed_files(c: Checkpoint, layout: Layout) -> list[Part]:
     """Return the states that every save writes anew (else all states), the last written at the end."""
     states = [p for p in c.parts if p.size >= 0 and p.role not in ("config", "index")]
-    stays = Changes.CONSTANT, Changes.ROLLING
-    renewed = [p for p in states if layout.piece(p.piece).changes not in stays]
+    not_renewed = Changes.CONSTANT, Changes.ROLLING
+    renewed = [p for p in states if layout.piece(p.piece).changes not in not_renewed]
     return sorted(renewed or states, key=attrgetter("mtime_ns"))
 
 
@@ -135,6 +135,7 @@ def find_leftovers(c: Checkpoint, layout: Layout, sizes: Mapping[str, int]) -> I
 
 
 def ask_which_is_meant(c: Checkpoint, path: str, other: str, hint: str) -> CkptError:
+    """Return the question which of two files of one save to load, as they hold different weights."""
     text = f"{path} and {other} are of {label(c)}, and hold other weights than each other"
     return error_of(RULE, Hit(path, f"{text}: nothing says which is meant", hint))
 

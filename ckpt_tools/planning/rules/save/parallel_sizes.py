@@ -47,14 +47,15 @@ def _find_contradiction(part: Part, sizes: Mapping[str, int], piece: Piece) -> s
     return ""
 
 
-def ask_how_many(size: int, world: int, newest: Checkpoint, chosen: Checkpoint) -> CkptError:
+def ask_for_world_size(size: int, world: int, newest: Checkpoint, chosen: Checkpoint) -> CkptError:
     text = f"it is unclear how many ranks the job has: newer saves, such as {newest.path} ({newest.label}),"
     text += f" have files of {size} ranks, and {world} is only the highest rank on disk"
     hint = f"add --world-size {size} if the job has {size} ranks now, or --world-size {world}"
     return error_of(RULE, Hit(newest.path, text, f"{hint} to resume from {chosen.label}"))
 
 
-def ask_where(axis: str, size: int, order: str) -> CkptError:
+def ask_for_axis(axis: str, size: int, order: str) -> CkptError:
+    """Return the question where an axis is in the rank order of --parallel, which leaves it out."""
     text = f"--parallel order={order} does not say where {axis} is, whose size is {size}"
     return error_of(RULE, Hit("", text, "name every axis whose size is above 1, fastest first"))
 

@@ -31,38 +31,39 @@ def _find_by_grid(rows: Rows) -> Iterator[Hit]:
     order = rank_order(known)
     for row in known:
         if not row.fits(order):
-            here, there = _spell(row.coords), _spell(row.find_coordinates(order))
-            writer = f"rank {row.rank}, which is {there} (rank order {order})"
-            text = f"the path says {here}, the file was written by {writer}"
+            named, own = _format(row.coords), _format(row.find_coordinates(order))
+            writer = f"rank {row.rank}, which is {own} (rank order {order})"
+            text = f"the path says {named}, the file was written by {writer}"
             yield Hit(row.part.path, text, of_file=True)
 
 
-def _spell(coordinates: Iterable[tuple[str, int | None]]) -> str:
+def _format(coordinates: Iterable[tuple[str, int | None]]) -> str:
+    """Return coordinates as text: ``tp=0 pp=1``."""
     return " ".join(f"{axis}={at}" for axis, at in coordinates)
 
 
 def _find_by_name(rows: Rows, layouts: Layouts) -> Iterator[Hit]:
     """Yield files that tell other coordinates than their path, or another rank if each has one writer."""
     own = [(p, r) for p, r in rows if p.rank is not None and _is_of_one_rank(layouts.piece_of(p))]
-    trusted, of_one = _is_trusted(own), {p.path for p, _ in own}
+    trust_likely, of_one_rank = _are_likely_ranks_right(own), {p.path for p, _ in own}
     for part, report in rows:
-        told, places = owner(report.metadata), dict(part.coords)
-        if part.path in of_one and part.rank is not None:
-            places["rank"] = part.rank
-            if trusted and (maybe := likely_rank(report.metadata)) is not None:
-                told.setdefault("rank", maybe)
+        in_file, in_path = owner(report.metadata), dict(part.coords)
+        if part.path in of_one_rank and part.rank is not None:
+            in_path["rank"] = part.rank
+            if trust_likely and (likely := likely_rank(report.metadata)) is not None:
+                in_file.setdefault("rank", likely)
         for axis in (*COORDS, "rank"):
-            if axis in told and axis in places and told[axis] != places[axis]:
-                text = f"the path says {axis}={places[axis]}, the file was written by {axis}={told[axis]}"
+            if axis in in_file and axis in in_path and in_file[axis] != in_path[axis]:
+                text = f"the path says {axis}={in_path[axis]}, the file was written by {axis}={in_file[axis]}"
                 yield Hit(part.path, text, of_file=True)
 
 
-def _is_trusted(rows: Rows) -> bool:
+def _are_likely_ranks_right(rows: Rows) -> bool:
     """Return True if the likely ranks agree with most names, or are a permutation of them in each save."""
     saves: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for part, report in rows:
-        if part.rank is not None and (maybe := likely_rank(report.metadata)) is not None:
-            saves[part.home or str(part.step)].append((part.rank, maybe))
+        if part.rank is not None and (likely := likely_rank(report.metadata)) is not None:
+            saves[part.home or str(part.step)].append((part.rank, likely))
     agree = [named == likely for pairs in saves.values() for named, likely in pairs]
     if 2 * sum(agree) > len(agree):
         return True
@@ -72,11 +73,13 @@ def _is_trusted(rows: Rows) -> bool:
 
 def _is_of_one_rank(piece: Piece) -> bool:
     """Return True if only one rank writes the file: not a set that all share, nor one for its group."""
-    of = piece.readers
-    return (not of.shared or of.sharded) and (not of.replicated_over or of.everyone_saves)
+    readers = piece.readers
+    is_own = not readers.shared or readers.sharded
+    return is_own and (not readers.replicated_over or readers.everyone_saves)
 
 
 def describe_other_order(order: str, path: str) -> Finding:
+    """Return the note that files show another rank order than the default one, such as tp-cp-ep-pp-dp."""
     text = f"the files were written in rank order {order}, which the plan follows"
     hint = f"nothing is wrong with them; --parallel order={order} says it without a note"
     return finding_of(RULE, Hit(path, text, hint, Severity.NOTE))
@@ -88,8 +91,8 @@ def find_doubled(c: Checkpoint, layout: Layout) -> Iterator[Finding]:
     for p in c.parts:
         if not layout.piece(p.piece).readers.shared:
             # without "world": of -of-2 and -of-4 one set is a leftover
-            place = tuple(at for at in p.coords if at[0] != "world")
-            first = first_at.setdefault((p.piece, p.rank, place), p.path)
+            coords = tuple(at for at in p.coords if at[0] != "world")
+            first = first_at.setdefault((p.piece, p.rank, coords), p.path)
             if p.home and first != p.path:
                 text = f"{first.rpartition('/')[2]} is there as well for the same rank"
                 yield finding_of(RULE, Hit(p.path, text, code="extra-file"))
@@ -129,11 +132,12 @@ class Placed(NamedTuple):
 
     def find_coordinates(self, order: str) -> tuple[tuple[str, int | None], ...]:
         """Return the coordinates of the writing rank if ranks are laid out in this order."""
-        known = dict(self.sizes)
-        there = Topology(known.pop("world"), known, order).coordinates(self.rank)
-        return tuple((axis, there.get(axis)) for axis, _ in self.coords)
+        sizes = dict(self.sizes)
+        coordinates = Topology(sizes.pop("world"), sizes, order).coordinates(self.rank)
+        return tuple((axis, coordinates.get(axis)) for axis, _ in self.coords)
 
     def fits(self, order: str) -> bool:
+        """Return True if the rank order explains the coordinates in the name."""
         return self.find_coordinates(order) == self.coords
 
 
@@ -147,9 +151,9 @@ def find_placed(rows: Rows) -> Iterator[Placed]:
         if world % count_of_one_model(sizes) == 0:
             experts = counts_experts(sizes) and "ep" not in dict(part.coords)
             names = {"pp": "ep"} if experts else {}
-            at = [(names.get(axis, axis), n) for axis, n in part.coords if axis in COORDS]
+            coords = [(names.get(axis, axis), n) for axis, n in part.coords if axis in COORDS]
             grid = [(axis, n) for axis, n in sizes.items() if axis != "dp"]
-            yield Placed(part, rank, tuple(at), tuple(grid))
+            yield Placed(part, rank, tuple(coords), tuple(grid))
 
 
 def counts_experts(sizes: Mapping[str, int]) -> bool:

@@ -24,13 +24,13 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
             copied = "dp" in piece.readers.replicated_over and not piece.readers.sharded
             if copied and p.rank is not None and p.size > 0:
                 groups[p.piece, p.coords].append(p)
-        for same in groups.values():
-            if len(same) < 3:  # of two nobody knows which is odd
+        for replicas in groups.values():
+            if len(replicas) < 3:  # of two nobody knows which is odd
                 continue
-            signatures = [r.signature if (r := facts.reports.get(p.path)) else "" for p in same]
-            for p, typical in _find_minority(same, signatures):
+            signatures = [r.signature if (r := facts.reports.get(p.path)) else "" for p in replicas]
+            for p, typical in _find_minority(replicas, signatures):
                 yield Hit(p.path, f"its tensors differ, unlike {_describe_typical(typical)}", of_file=True)
-            for p, typical in _find_minority(same, [p.size for p in same]):
+            for p, typical in _find_minority(replicas, [p.size for p in replicas]):
                 if abs(p.size - typical.size) * 100 > typical.size:
                     text = f"{p.size:,} bytes, unlike {_describe_typical(typical)}"
                     yield Hit(p.path, text, code="size-outlier", of_file=True)
@@ -40,13 +40,13 @@ def _describe_typical(typical: Part) -> str:
     return f"rank {typical.rank}'s file ({typical.size:,} bytes) and other replicas"
 
 
-def _find_minority(same: Sequence[Part], values: Sequence[str | int]) -> Iterator[tuple[Part, Part]]:
-    """Yield (part, typical part) for values other than that of more than half of them; "" counts as none."""
+def _find_minority(replicas: Sequence[Part], values: Sequence[str | int]) -> Iterator[tuple[Part, Part]]:
+    """Yield (odd replica, typical one) for values that are not that of more than half; "" is no value."""
     usual, n = Counter(values).most_common(1)[0]
-    if 2 * n <= len(same) or not usual:
+    if 2 * n <= len(replicas) or not usual:
         return
-    typical = same[values.index(usual)]
-    for p, value in zip(same, values, strict=True):
+    typical = replicas[values.index(usual)]
+    for p, value in zip(replicas, values, strict=True):
         if value and value != usual:
             yield p, typical
 
@@ -73,17 +73,17 @@ def weigh(facts: StandIn) -> tuple[str, Finding | None]:
 
 
 def _find_other_place(facts: StandIn) -> str:
-    """Return why a file does not fit the place of the rank that lacks one; "" if it may."""
+    """Return why a file is not of the coordinates of the rank that lacks one; "" if it may be."""
     part, topology = facts.part, facts.topology
-    at, own = topology.coordinates(facts.rank), topology.coordinates(part.rank or 0)
-    if elsewhere := [f"{axis}={n}" for axis, n in part.coords if at.get(axis, n) != n]:
-        return f"it holds {' '.join(elsewhere)}"
-    theirs = facts.evidence.tensors(part)
-    if theirs.partial:
-        return theirs.partial
-    for axis, n in theirs.sizes.items():
-        there = topology.sizes.get(axis, 1) == n and at.get(axis) == own.get(axis)
-        if axis in PLACES and n > 1 and axis not in facts.piece.readers.replicated_over and not there:
+    wanted, own = topology.coordinates(facts.rank), topology.coordinates(part.rank or 0)
+    if different := [f"{axis}={n}" for axis, n in part.coords if wanted.get(axis, n) != n]:
+        return f"it holds {' '.join(different)}"
+    tensors = facts.evidence.tensors(part)
+    if tensors.partial:
+        return tensors.partial
+    for axis, n in tensors.sizes.items():
+        same_place = topology.sizes.get(axis, 1) == n and wanted.get(axis) == own.get(axis)
+        if axis in PLACES and n > 1 and axis not in facts.piece.readers.replicated_over and not same_place:
             return f"it says {axis}={n}, so ranks of another {axis} hold another part of the model"
     return ""
 
@@ -99,10 +99,10 @@ def compare_bytes(facts: StandIn, reason: str, others: Sequence[Part]) -> tuple[
         return _take_unproven(facts, reason, text)
     differ = differences(part, others[0])
     if not differ:
-        return f"{reason}; its tensors are bit for bit those of {_name(others[0])}", None
+        return f"{reason}; its tensors are bit for bit those of {_name_file(others[0])}", None
     more = f" and {len(differ) - _NAMED} more" if len(differ) > _NAMED else ""
     names = ", ".join(differ[:_NAMED]) + more
-    text = f"{_name(part)} and {_name(others[0])} should hold the same state, but differ in {names}"
+    text = f"{_name_file(part)} and {_name_file(others[0])} should hold the same state, but differ in {names}"
     return "", finding_of(RULE, Hit(part.path, text))
 
 
@@ -117,7 +117,7 @@ def _describe_owner(part: Part) -> str:
     return f"rank {part.rank}'s file" if part.rank is not None else "the file"
 
 
-def _name(part: Part) -> str:
+def _name_file(part: Part) -> str:
     return _describe_owner(part) if part.rank is not None else "/".join(part.path.split("/")[-2:])
 
 

@@ -21,12 +21,12 @@ _COUNTS = re.compile(r"[./]state[./]\d+[./]step$")
 
 def check(facts: SavesFacts) -> Iterator[Hit]:
     """Yield files with other tensors than most of their series; only cut files where saves may differ."""
-    first = {p.path for c in facts.saves for p in c.parts if facts.first in (None, c.order)}
+    of_first_save = {p.path for c in facts.saves for p in c.parts if facts.first in (None, c.order)}
     for odd, typical, is_first in find_changed(facts):
         hit = compare(odd, typical, facts)
-        alike = _has_same_tensors(odd, facts.layouts.of(odd))
-        begins = is_first and odd.path in first and _is_before_first_update(odd, typical, facts)
-        if hit.severity is Severity.ERROR or (alike and not begins):
+        is_unlike = _has_same_tensors(odd, facts.layouts.of(odd))
+        may_lack = is_first and odd.path in of_first_save and _is_before_first_update(odd, typical, facts)
+        if hit.severity is Severity.ERROR or (is_unlike and not may_lack):
             yield hit
 
 
@@ -42,14 +42,14 @@ def find_changed(facts: SavesFacts) -> Iterator[tuple[Part, Part, bool]]:
         layout = facts.layouts.of(p)
         comparable = _has_same_tensors(p, layout) or facts.hides_cuts(report.format)
         if comparable and _is_comparable(report):
-            what = p.role if layout.same_tensors is Compared.BY_ROLE else p.piece
-            of_save = p.coords, p.generation, report.format, p.kind is Kind.RELEASE
-            series[p.layout, p.run, what, p.rank, of_save].append((p, report))
-    for same in series.values():
-        same.sort(key=lambda row: (row[0].step or 0, row[0].epoch or 0, row[0].step_in_epoch or 0))
-        usual = Counter(r.signature for _, r in same).most_common(1)[0][0]
-        typical = next(p for p, r in same if r.signature == usual)
-        yield from ((p, typical, p is same[0][0]) for p, r in same if r.signature != usual)
+            role = p.role if layout.same_tensors is Compared.BY_ROLE else p.piece
+            form = p.coords, p.generation, report.format, p.kind is Kind.RELEASE
+            series[p.layout, p.run, role, p.rank, form].append((p, report))
+    for rows in series.values():
+        rows.sort(key=lambda row: (row[0].step or 0, row[0].epoch or 0, row[0].step_in_epoch or 0))
+        usual = Counter(r.signature for _, r in rows).most_common(1)[0][0]
+        typical = next(p for p, r in rows if r.signature == usual)
+        yield from ((p, typical, p is rows[0][0]) for p, r in rows if r.signature != usual)
 
 
 def _is_comparable(report: Report) -> bool:
@@ -65,8 +65,8 @@ def _has_same_tensors(p: Part, layout: Layout) -> bool:
 def _is_before_first_update(odd: Part, typical: Part, facts: SavesFacts) -> bool:
     """Return True if it lacks only what an optimizer's first step makes (torch/optim/optimizer.py)."""
     mine, theirs = (facts.tensors(p).keys() for p in (odd, typical))
-    made = all(is_optimizer_state(name) or _COUNTS.search(name) for name in theirs - mine)
-    return mine < theirs and made
+    only_states = all(is_optimizer_state(name) or _COUNTS.search(name) for name in theirs - mine)
+    return mine < theirs and only_states
 
 
 def compare(odd: Part, typical: Part, facts: SavesFacts) -> Hit:
@@ -78,15 +78,15 @@ def compare(odd: Part, typical: Part, facts: SavesFacts) -> Hit:
         text = f"it ends after {a.tensors} tensors, exactly like {whole} cut between two records"
         return Hit(odd.path, text, severity=Severity.ERROR, of_file=True)
     mine, theirs = (facts.tensors(p) for p in (odd, typical))
-    same = mine.keys() & theirs.keys()
+    both = mine.keys() & theirs.keys()
     rows = (
         ("it lacks", theirs.keys() - mine.keys()),
         ("it has besides", mine.keys() - theirs.keys()),
-        ("of another shape:", {n for n in same if mine[n].shape != theirs[n].shape}),
-        ("of another type:", {n for n in same if mine[n].dtype != theirs[n].dtype}),
+        ("of another shape:", {n for n in both if mine[n].shape != theirs[n].shape}),
+        ("of another type:", {n for n in both if mine[n].dtype != theirs[n].dtype}),
     )
-    differ = "; ".join(f"{what} {tensor_names(which)}" for what, which in rows if which)
-    text = f"unlike {shown(typical)}: {differ or 'in another order'}"
+    differences = "; ".join(f"{how} {tensor_names(names)}" for how, names in rows if names)
+    text = f"unlike {shown(typical)}: {differences or 'in another order'}"
     return Hit(odd.path, text, severity=Severity.WARNING, of_file=True)
 
 

@@ -28,25 +28,25 @@ _PLACES = ("tp", "pp")
 def check(c: Checkpoint, assignment: Assignment, run: Run, selection: Selection) -> Iterator[Hit]:
     """Yield why the job would leave state of the save unread; only the first hit counts."""
     layout = run.expected.layouts.of(c)
-    yield from _find_lone_place(c, assignment, run)
+    yield from _find_lone_share(c, assignment, run)
     reshardable = _is_reshardable(c, layout)
     own = {} if reshardable else _find_own_sizes(c, run)
     grid = prod(max(1, own.get(axis, 1)) for axis in _MODEL_PARALLEL)
-    told = grid if own.get("world", 0) % grid else own.get("world")  # it is a multiple of the grid, or wrong
-    world = completeness.read_world(c) or told
-    if not (world or reshardable or _tells_replicas(c, run, selection)):
+    in_files = grid if own.get("world", 0) % grid else own.get("world")  # a multiple of the grid, or wrong
+    world = completeness.read_world(c) or in_files
+    if not (world or reshardable or _are_replicas_given(c, run, selection)):
         yield from _find_larger_gasp(c, run)
     text = find_mismatch(c, assignment, run.topology, world or _find_saved_world(c, run), layout)
     if text := text or _find_other_size(own, run.topology.sizes, selection.sizes):
         hint = "start with the saved world size"
-        named = selection.replicas_all or selection.replica_groups
-        if not named and not all(layout.piece(p.piece).readers.sharded for p in assignment.parts):
+        are_given = selection.replicas_all or selection.replica_groups
+        if not are_given and not all(layout.piece(p.piece).readers.sharded for p in assignment.parts):
             hint += ", or name the replicas: --replica-groups GROUPS, or all"
         yield Hit(c.path, f"topology-mismatch: {text} ({c.path})", hint)
 
 
-def _find_lone_place(c: Checkpoint, assignment: Assignment, run: Run) -> Iterator[Hit]:
-    """Yield a hit if one file is the model for all ranks, but tells that it is of one place."""
+def _find_lone_share(c: Checkpoint, assignment: Assignment, run: Run) -> Iterator[Hit]:
+    """Yield a hit if all ranks load one model file, but it tells that it is one rank's share of the model."""
     models = [load.part for load in assignment.shared if load.part.role == "model"]
     if len(models) != 1:
         return  # a set, of which each rank takes what it needs
@@ -65,7 +65,7 @@ def _is_reshardable(c: Checkpoint, layout: Layout) -> bool:
     return layout.reshardable and not any(of_ranks)
 
 
-def _tells_replicas(c: Checkpoint, run: Run, selection: Selection) -> bool:
+def _are_replicas_given(c: Checkpoint, run: Run, selection: Selection) -> bool:
     """Return True if the caller says which ranks hold the same state, also for ranks beyond the job's."""
     world = run.topology.world_size
     grouped = set(chain.from_iterable(chain.from_iterable(selection.replica_groups.values())))
@@ -79,9 +79,9 @@ def _find_larger_gasp(c: Checkpoint, run: Run) -> Iterator[Hit]:
     layouts, world = run.expected.layouts, run.topology.world_size
     if not all(layouts.of(c).piece(p.piece).kind is Kind.DYING_GASP for p in c.parts):
         return
-    before = [o for o in run.checkpoints if o.kind is Kind.PERIODIC and o.order <= c.order]
-    both = [c, *sorted(before, key=lambda o: o.order)[-1:]]
-    highest = [completeness.highest_rank(o, layouts.of(o)) for o in both]
+    earlier = [o for o in run.checkpoints if o.kind is Kind.PERIODIC and o.order <= c.order]
+    saves = [c, *sorted(earlier, key=lambda o: o.order)[-1:]]
+    highest = [completeness.highest_rank(o, layouts.of(o)) for o in saves]
     saved = max(highest) + 1
     if saved > world:
         who = "it has" if saved == highest[0] + 1 else "the save before it has"
@@ -91,13 +91,13 @@ def _find_larger_gasp(c: Checkpoint, run: Run) -> Iterator[Hit]:
 
 
 def _find_own_sizes(c: Checkpoint, run: Run) -> dict[str, int]:
-    """Return the sizes of the job that saved it; fewer places in names alone may be lost files."""
+    """Return the saving job's parallel sizes; those of names alone count only if larger than this job's."""
     own, now = dict(run.expected.sizes_in_files(c)), run.topology.sizes
-    told = bool(own)
+    in_files = bool(own)
     for axis in _PLACES:
-        named = 1 + max((at for p in c.parts for a, at in p.coords if a == axis), default=-1)
-        if told or named > now.get(axis, 1):
-            own[axis] = max(own.get(axis, 0), named)
+        in_names = 1 + max((at for p in c.parts for a, at in p.coords if a == axis), default=-1)
+        if in_files or in_names > now.get(axis, 1):
+            own[axis] = max(own.get(axis, 0), in_names)
     return own
 
 
@@ -127,15 +127,15 @@ def find_mismatch(
     world = topology.world_size
     if saved is None or saved == world or _is_reshardable(c, layout):
         return ""
-    short = any(f.code == "missing-rank" for f in assignment.findings)
-    ragged = world % max(1, prod(topology.sizes.get(axis, 1) for axis in _MODEL_PARALLEL))
-    shared_out = saved > world and _is_shared_out(c, layout)  # the last shared file may be lost
-    if short or ragged or shared_out or _is_left_unread(c, assignment, world, layout):
+    ranks_lack_files = any(f.code == "missing-rank" for f in assignment.findings)
+    no_whole_models = world % max(1, prod(topology.sizes.get(axis, 1) for axis in _MODEL_PARALLEL))
+    shared_out = saved > world and _is_sharded(c, layout)  # the last shared file may be lost
+    if ranks_lack_files or no_whole_models or shared_out or _is_left_unread(c, assignment, world, layout):
         return f"saved by {saved} ranks, to be loaded by {world}"
     return ""
 
 
-def _is_shared_out(c: Checkpoint, layout: Layout) -> bool:
+def _is_sharded(c: Checkpoint, layout: Layout) -> bool:
     """Return True if ranks share some of its state, each with a file of its own."""
     of_ranks = (layout.piece(p.piece) for p in c.parts if p.rank is not None or "dp" in dict(p.coords))
     return any(piece.readers.sharded and not piece.readers.survivable for piece in of_ranks)

@@ -52,12 +52,12 @@ def ask(root: str, signs: Sequence[Sign]) -> CkptError:
 
 def describe(signs: Iterable[Sign]) -> list[Finding]:
     """Return findings on signs of one kind; those beyond ``_LISTED`` have one on their common directory."""
-    told = [sign for sign in signs if sign.code]
-    shown = told[:_LISTED]
-    if more := told[_LISTED:]:
-        above = commonpath([sign.path for sign in told])
-        above = above.replace(":/", "://" if "://" in told[0].path else ":/", 1)
-        shown.append(replace(told[0], path=above, why=f"{len(more):,} more such files"))
+    with_code = [sign for sign in signs if sign.code]
+    shown = with_code[:_LISTED]
+    if more := with_code[_LISTED:]:
+        above = commonpath([sign.path for sign in with_code])
+        above = above.replace(":/", "://" if "://" in with_code[0].path else ":/", 1)
+        shown.append(replace(with_code[0], path=above, why=f"{len(more):,} more such files"))
     return [finding_of(sign.rule or RULE, Hit(sign.path, sign.why, code=sign.code)) for sign in shown]
 
 
@@ -67,8 +67,8 @@ def say_hidden(layout: Layout, *roles: str) -> str:
     for role in roles or (*layout.complete.needs, layout.complete.commit):
         pieces = (p for p in layout.pieces if p.role == role and p.required)
         names = dict.fromkeys(p.template.rpartition("/")[2] for p in pieces)
-        own = tuple(name for name in names if name.startswith("."))
-        hidden += own if all(name.endswith(own) for name in names) else ()
+        with_dot = tuple(name for name in names if name.startswith("."))
+        hidden += with_dot if all(name.endswith(with_dot) for name in names) else ()
     again = "a copy may have left hidden files out; copy again with 'cp -a' or 'rsync -a'"
     return f"no {' or '.join(hidden)} is there: {again}" if hidden else ""
 
@@ -80,6 +80,7 @@ def name_paths(root: str, paths: Sequence[str]) -> str:
 
 
 def stop_without_earlier(before: EarlierStart, root: str, plan: LoadPlan | None = None) -> CkptError:
+    """Return the error that an earlier start resumed from a checkpoint, and none is there any more."""
     earlier = f"an earlier start resumed from step {before.step} ({before.path})"
     hint = f"is the file system mounted? {FRESH[0].upper()}{FRESH[1:]}"
     text = f"there is no checkpoint in {root}, but {earlier}"

@@ -35,13 +35,14 @@ def find_runs(runs: Runs, layouts: Layouts) -> list[tuple[str, str]]:
     def saves_beside_itself(framework: tuple[str, str], run: tuple[str, str]) -> bool:
         if run[0] not in layouts[framework[0]].beside.layouts:
             return False
-        places, beside = ({dirname(where(c)) for c in runs[of]} for of in (framework, run))
-        later = max(c.mtime_ns for c in runs[run]) > max(c.mtime_ns for c in runs[framework])
-        return not later and places <= {*beside, *map(dirname, beside)}  # beside the run's saves, or above
+        above, above_run = ({dirname(where(c)) for c in runs[of]} for of in (framework, run))
+        is_later = max(c.mtime_ns for c in runs[run]) > max(c.mtime_ns for c in runs[framework])
+        # beside the run's saves, or above
+        return not is_later and above <= {*above_run, *map(dirname, above_run)}
 
     # a replica has a directory of its own for files that only it needs
-    shares = {run: layouts[run[0]].beside.shares for run in runs}
-    own = [run for run, share in shares.items() if not (share and share.fullmatch(basename(run[1])))]
+    patterns = {run: layouts[run[0]].beside.shares for run in runs}
+    own = [run for run, share in patterns.items() if not (share and share.fullmatch(basename(run[1])))]
     states = list(filter(holds_state, own))
     frameworks = [run for run in states if layouts[run[0]].beside.layouts]
     return [run for run in states if not any(saves_beside_itself(o, run) for o in frameworks)] or own
@@ -52,15 +53,15 @@ def ask_which(own: Sequence[tuple[str, str]], runs: Runs, layouts: Layouts, root
     gasps = [run for run in own if {c.kind for c in runs[run]} == {Kind.DYING_GASP}]
     if len(own) < 2 or (len(own) == 2 and len(gasps) == 1):
         return None
-    return error_of(RULE, Hit(root, f"{root} holds {listed(own)}", _name_one(own, layouts)))
+    return error_of(RULE, Hit(root, f"{root} holds {listed(own)}", _list_flags(own, layouts)))
 
 
 def ask_for_run(root: str, asked: Selection, saves: Sequence[Checkpoint]) -> CkptError:
     """Return the question about a run that does not exist: a misspelt name looks like that of a new run."""
     runs = dict.fromkeys((c.layout, c.run) for c in saves)
-    there = f"it holds {listed(runs)}" if runs else "it holds other files of checkpoints ('ckpt ls')"
+    content = f"it holds {listed(runs)}" if runs else "it holds other files of checkpoints ('ckpt ls')"
     hint = "correct it; for the first launch of a new run beside others add --allow none,missing"
-    return error_of(RULE, Hit(root, f"nothing in {root} belongs to {_name_flags(asked)}: {there}", hint))
+    return error_of(RULE, Hit(root, f"nothing in {root} belongs to {_name_flags(asked)}: {content}", hint))
 
 
 def describe_new_run(root: str, asked: Selection) -> Finding:
@@ -69,17 +70,18 @@ def describe_new_run(root: str, asked: Selection) -> Finding:
 
 
 def _name_flags(asked: Selection) -> str:
+    """Return the flags that select a run, as they were given."""
     flags = {"--run": asked.run, "--prefix": asked.prefix, "--layout": asked.layout}
     return " ".join(f"{flag} {value}" for flag, value in flags.items() if value is not None)
 
 
-def _name_one(runs: Sequence[tuple[str, str]], layouts: Layouts) -> str:
+def _list_flags(runs: Sequence[tuple[str, str]], layouts: Layouts) -> str:
     """Return a hint with the flags that name each run; without names if runs may be parts of one save."""
-    names, of = {name or "." for _, name in runs}, {layout for layout, _ in runs}
-    alike = len({re.sub("[0-9]+", "", name) for name in names}) < len(names)
-    unnamed = alike or len(runs) > _FEW or any(layouts[layout].is_last_resort for layout in of)
+    names, of_runs = {name or "." for _, name in runs}, {layout for layout, _ in runs}
+    may_be_parts = len({re.sub("[0-9]+", "", name) for name in names}) < len(names)
+    unnamed = may_be_parts or len(runs) > _FEW or any(layouts[layout].is_last_resort for layout in of_runs)
     rows = [("LAYOUT", "RUN")] if unnamed else sorted(runs, key=lambda run: run[::-1])
-    by_run, by_layout = len(names) > 1, len(of) > 1
+    by_run, by_layout = len(names) > 1, len(of_runs) > 1
     flags = ([f"--run {quote(run or '.')}"] * by_run + [f"--layout {of}"] * by_layout for of, run in rows)
     return f"choose one{' with' if unnamed else ':'} {', '.join(map(' '.join, flags))}"
 
