@@ -237,8 +237,8 @@ class _Work:
 
     def _find_members(self, rank: int, role: _Role, own: Sequence[Part], group: Group) -> list[Part]:
         """Return good files of the group's other ranks, nearest first, then files that name no rank."""
-        fewer, more = sorted([group.ranks, role.by_rank], key=len)  # the group may be a whole large job
-        others = [r for r in fewer if r in more and r != rank and not (self.dying and r in self.faults)]
+        smaller, larger = sorted([group.ranks, role.by_rank], key=len)  # the group may be a whole large job
+        others = [r for r in smaller if r in larger and r != rank and not (self.dying and r in self.faults)]
         others.sort(key=lambda r: (r in self.faults, abs(r - rank), r))
         parts = [p for r in others for p in role.by_rank[r]]
         parts += (p for p in role.anywhere if p not in own)

@@ -93,13 +93,13 @@ class Candidates:
         self._prepare_judge()
         return self.ranked
 
-    def _leave_out_exports(self, everything: list[Checkpoint]) -> list[Checkpoint]:
+    def _leave_out_exports(self, all_saves: list[Checkpoint]) -> list[Checkpoint]:
         """Return the saves, without exports (then in ``self.exports``) unless only exports are asked for."""
-        saves = [c for c in everything if not self.layouts.of(c).of_exports]
-        wanted = any(is_wanted(c, self.selection) for c in saves)
-        if not wanted or self.selection.kind is Kind.RELEASE:
-            return everything
-        self.exports = [c for c in everything if self.layouts.of(c).of_exports]
+        saves = [c for c in all_saves if not self.layouts.of(c).of_exports]
+        is_asked_for = any(is_wanted(c, self.selection) for c in saves)
+        if not is_asked_for or self.selection.kind is Kind.RELEASE:
+            return all_saves
+        self.exports = [c for c in all_saves if self.layouts.of(c).of_exports]
         return saves
 
     def _find_unfinished_of_run(self) -> list[Checkpoint]:
@@ -125,8 +125,8 @@ class Candidates:
             self.checkpoints = [replace(c, step=self.step(c)) for c in self.checkpoints]
         elif not any(self.layouts.of(c).is_last_resort for c in self.checkpoints):  # their order is known
             self.checkpoints = order.add_told_steps(self.checkpoints, self.step)
-        placed = topology.settle_expert_names(self.session, self.checkpoints, self.level)
-        self.checkpoints = topology.leave_out_leftovers(self.session, placed, self.level)
+        settled = topology.settle_expert_names(self.session, self.checkpoints, self.level)
+        self.checkpoints = topology.leave_out_leftovers(self.session, settled, self.level)
         saves = [*self.checkpoints, *self.unfinished]
         self.positions = order.find_positions(
             saves, self.layouts, lambda c: read_count(self.session, c, self.checkpoints, self.level)
@@ -175,21 +175,21 @@ class Candidates:
             hint += "; --allow missing counts only together with --allow none"
         raise could_not_look.stop(str(error), hint) from error
 
-    def _require_first_launch(self, everything: Sequence[Checkpoint]) -> None:
+    def _require_first_launch(self, saves: Sequence[Checkpoint]) -> None:
         """Raise CkptError if no save was finished and this may be no first launch. Adds warnings."""
-        if not everything and self.session.found.alone:
+        if not saves and self.session.found.alone:
             name = os.path.basename(self.root)
             unpack = "unpack it, and " if unpacked(name) != name else ""
             text = f"{self.root} is a file, and not a checkpoint that ckpt knows"
             raise could_not_look.stop(text, f"{unpack}name the directory of the checkpoints")
         from ckpt_tools.planning import first_launch  # most questions are about a run that exists
 
-        s, begun = self.session, self.unfinished
-        error, reasons = first_launch.find_objections(s, self.selection, everything, begun)
+        unfinished_saves = self.unfinished
+        error, reasons = first_launch.find_objections(self.session, self.selection, saves, unfinished_saves)
         self.warnings += reasons
         if error is not None:
-            if left := ", ".join(map(str, plugins.left_out())):  # files there may be of their layouts
-                error.args = (f"{error} (left out by CKPT_NO_PLUGINS: {left})",)
+            if names := ", ".join(map(str, plugins.left_out())):  # files there may be of their layouts
+                error.args = (f"{error} (left out by CKPT_NO_PLUGINS: {names})",)
             error.plan = self.plan_nothing()
             raise error
 
@@ -283,11 +283,8 @@ class Candidates:
             return
         facts = replace(self._make_order_facts(c, c), step_flag=False)
         alike = (o for o in ranked if o.key != c.key and o.mtime_ns == c.mtime_ns and o.kind is c.kind)
-        others = [
-            o
-            for o in alike
-            if facts.get_position(o) == facts.get_position(c) == order.UNKNOWN and at_best(o).usable
-        ]
+        unknown = (o for o in alike if facts.get_position(o) == facts.get_position(c) == order.UNKNOWN)
+        others = [o for o in unknown if at_best(o).usable]
         for hit in times_mute.check(replace(facts, others=others[:1])):
             if hit.effect is None:
                 raise error_of(times_mute.RULE, hit)
@@ -373,8 +370,8 @@ class Candidates:
 
         doubtful = {c.key for c in self.find_maybe_newer(chosen, self.unfinished)} if chosen else set()
         newer = (c for c in self.unfinished if not chosen or c.key in doubtful or goes_before(c, chosen))
-        begun = [(c, trackers.describe_age(self.session, c), c.key in doubtful) for c in rank([*newer], by)]
-        yield from unfinished.describe_newer(begun, chosen, self.layouts, self.root)
+        rows = [(c, trackers.describe_age(self.session, c), c.key in doubtful) for c in rank([*newer], by)]
+        yield from unfinished.describe_newer(rows, chosen, self.layouts, self.root)
 
     def plan_nothing(self, choice: Choice = Choice(None)) -> LoadPlan:  # noqa: B008 - it is frozen
         """Return a plan without a checkpoint, with the warnings and rejected saves until now."""

@@ -199,7 +199,7 @@ def require_one_name(c: Checkpoint, session: Session) -> None:
     layout, base = session.layouts.of(c), c.parts[0].base
     if not layout.tracker.file and len(layout.tracker.others) > 1:
         read = session.trackers(layout.name, base)
-        targets = {path: says for path, says in read if isinstance(says, int | str)}
+        targets = {path: target for path, target in read if isinstance(target, int | str)}
         if len({*targets.values()}) > 1:
             raise tracker_stale.ask_which_is_meant(c, layout.tracker.name(c), targets)
 

@@ -50,17 +50,14 @@ def rank(
     gasps, regular = dict[object, int](), dict[object, int]()  # when each step was saved last (ns)
     for c in candidates:
         if c.kind in (Kind.DYING_GASP, Kind.PERIODIC):
-            newest = gasps if c.kind is Kind.DYING_GASP else regular
-            newest[_make_step_key(c)] = max(c.mtime_ns, newest.get(_make_step_key(c), 0))
+            newest, step_key = gasps if c.kind is Kind.DYING_GASP else regular, _make_step_key(c)
+            newest[step_key] = max(c.mtime_ns, newest.get(step_key, 0))
 
     def find_time(c: Checkpoint) -> int:
+        step_key = _make_step_key(c)
         if c.kind is Kind.PERIODIC:
-            return max(c.mtime_ns, gasps.get(_make_step_key(c), 0))
-        return (
-            c.mtime_ns
-            if c.kind is Kind.DYING_GASP
-            else min(c.mtime_ns, regular.get(_make_step_key(c), c.mtime_ns))
-        )
+            return max(c.mtime_ns, gasps.get(step_key, 0))
+        return c.mtime_ns if c.kind is Kind.DYING_GASP else min(c.mtime_ns, regular.get(step_key, c.mtime_ns))
 
     def make_sort_key(c: Checkpoint) -> tuple[object, ...]:
         latest, furthest = -find_time(c), tuple(-n for n in get_position(c))

@@ -118,9 +118,9 @@ class EqualFiles:
 
     def _is_trained(self, p: Part) -> bool:
         """Return True if a file is an optimizer's state, or has one among its tensors."""
-        moves = self.session.layouts.piece_of(p).changes is Changes.MOVES
-        named = p.role == "optimizer" or is_optimizer_state(p.name)
-        return moves or named or self.session.known(p).held.moments
+        always_changes = self.session.layouts.piece_of(p).changes is Changes.MOVES
+        is_optimizer = p.role == "optimizer" or is_optimizer_state(p.name)
+        return always_changes or is_optimizer or self.session.known(p).held.moments
 
     def _tells_its_name(self, p: Part) -> bool:
         """Return True if a file's content tells the name or the step that its path has."""

@@ -58,29 +58,29 @@ Kinds = Iterator[Iterable[Sign]]
 
 
 def find_objections(
-    s: Session, selection: Selection, everything: Sequence[Checkpoint], unfinished: Sequence[Checkpoint]
+    s: Session, selection: Selection, saves: Sequence[Checkpoint], unfinished: Sequence[Checkpoint]
 ) -> tuple[CkptError | None, list[Finding]]:
     """Return the error that keeps a job from starting fresh if no save that was asked for was ever finished
     (None where it may start so), and findings with the reasons.
 
-    ``everything`` are all checkpoints and saves below the root, ``unfinished`` the unfinished ones that were
+    ``saves`` are all checkpoints and saves below the root, ``unfinished`` the unfinished ones that were
     asked for. The first kind of signs ends the search: an unreadable file must not hide an earlier one.
     """
     for f in plugins.findings():  # it may be the only one that knows files here
         return could_not_look.stop(f"whether there is a checkpoint is not known: {f.message}", f.hint), []
-    meant = nearest(selection.layout or "", [layout.name for layout in s.layouts])
-    if error := filters_hide_all.ask_for_layout(s.root, selection, everything, meant):
+    spelling = nearest(selection.layout or "", [layout.name for layout in s.layouts])
+    if error := filters_hide_all.ask_for_layout(s.root, selection, saves, spelling):
         return error, []
     inside = _make_scope(s.root, selection)
     of_saves = (_find_several(s, unfinished), _find_not_renamed(s, unfinished))
     of_others = (_find_headless(s, unfinished), _find_whole_temporary(s))
-    if signs := _find_first(chain(of_saves, _find_outside(s, everything, inside), of_others)):
+    if signs := _find_first(chain(of_saves, _find_outside(s, saves, inside), of_others)):
         return first_launch_leftovers.ask(s.root, signs), first_launch_leftovers.describe(signs)
     findings = first_launch_leftovers.describe(_find_temporary(s))
     is_new = inside is not bool and not unfinished  # a run of which nothing is there
-    if is_new and (everything or _find_first(_find_outside(s, everything, bool))):
+    if is_new and (saves or _find_first(_find_outside(s, saves, bool))):
         if not (selection.allow_none and selection.allow_missing):
-            return several_runs.ask_for_run(s.root, selection, everything), findings
+            return several_runs.ask_for_run(s.root, selection, saves), findings
         findings.append(several_runs.describe_new_run(s.root, selection))
     if selection.allow_none:
         return None, findings
@@ -153,12 +153,12 @@ def _find_whole_temporary(s: Session) -> Iterator[Sign]:
 
 def _find_temporary(s: Session) -> Iterator[Sign]:
     """Yield temporary files and directories of saves, which were never renamed: they are no saves."""
-    begun = {path: None for path in s.found.unfinished if tells_of_a_state(os.path.basename(path))}
+    paths = {path: None for path in s.found.unfinished if tells_of_a_state(os.path.basename(path))}
     for path, *_ in s.found.bare:
         while len(path := os.path.dirname(path)) > len(s.root):
             if templates.is_begun(os.path.basename(path)):
-                begun[path] = None
-    yield from (Sign(p, "what a save that never finished was writing", code="unfinished-save") for p in begun)
+                paths[path] = None
+    yield from (Sign(p, "what a save that never finished was writing", code="unfinished-save") for p in paths)
 
 
 # ---- files outside of saves
@@ -188,9 +188,9 @@ def _make_unseen(path: str, why: str) -> Sign:
     return Sign(path, text, error=CannotLook, rule=could_not_look.RULE)
 
 
-def _make_test_outside(s: Session, everything: Sequence[Checkpoint], inside: Scope) -> Scope:
+def _make_test_outside(s: Session, saves: Sequence[Checkpoint], inside: Scope) -> Scope:
     """Return a test for paths ``inside`` that are no parts, and in no directory of an unfinished save."""
-    homes = tuple({f"{p.home}/" for c in everything if c.unfinished for p in c.parts if p.home})
+    homes = tuple({f"{p.home}/" for c in saves if c.unfinished for p in c.parts if p.home})
     parts = {p.path for p in s.parts}
 
     def outside(path: str) -> bool:
@@ -358,16 +358,16 @@ def read_last_start(directory: str, trusted: Trust = OURS) -> EarlierStart | Non
     Raises CannotLook if the log cannot be read, Untrusted if others could have written or removed it.
     """
     path = os.path.join(directory, LAST)
-    what = f"{path}, which tells whether an earlier start had a checkpoint,"
+    description = f"{path}, which tells whether an earlier start had a checkpoint,"
     try:
-        data = read_below(path, what, trusted)
+        data = read_below(path, description, trusted)
         return None if data is None else checked_json.checked(checked_json.parsed(data), EarlierStart)
     except ValueError as e:
         todo = f"to start from nothing anyway add --allow fresh; to forget what it said: rm {quote(path)}"
-        raise could_not_look.stop(f"{what} is damaged: {e}", todo) from e
+        raise could_not_look.stop(f"{description} is damaged: {e}", todo) from e
 
 
-def read_below(path: str, what: str, trusted: Trust = OURS) -> bytes | None:
+def read_below(path: str, description: str, trusted: Trust = OURS) -> bytes | None:
     """Return the bytes of a file below --plan-dir, None without one. Raises CannotLook or Untrusted."""
     try:
         with trust.named(FLAG):
@@ -378,7 +378,7 @@ def read_below(path: str, what: str, trusted: Trust = OURS) -> bytes | None:
                 return None
     except OSError as e:
         todo = "make it readable, or name another directory with --plan-dir"  # a lost mount looks like this
-        raise could_not_look.stop(f"{what} cannot be read: {e.strerror}", todo) from e
+        raise could_not_look.stop(f"{description} cannot be read: {e.strerror}", todo) from e
 
 
 def find_earlier_start(root: str, selection: Selection) -> EarlierStart | None:

@@ -229,11 +229,11 @@ def _find_missing_in_model(
 ) -> Iterator[Finding]:
     """Yield what a file lacks if its role or its name is that of a model."""
     piece = s.layouts.piece_of(p)
-    if (named := piece.claim is Claim.WEAK and p.name in _find_export_names(s)) or p.role in MODELS:
+    if (has_export_name := piece.claim is Claim.WEAK and p.name in _find_export_names(s)) or p.role in MODELS:
         elsewhere = any(o.role in piece.content.tensors_in for o in c.parts)
         of_it = piece.claim is not Claim.WEAK and not elsewhere
         # a GGUF file may hold a vocabulary alone, a pickle anything
-        alone = named or (of_it and bool(format_of(report.format or "").loader))
+        alone = has_export_name or (of_it and bool(format_of(report.format or "").loader))
         yield from _find_missing_beside(s, p, _find_counterparts(p, beside), alone=alone)
 
 

@@ -168,6 +168,7 @@ class OrderFacts(Struct, frozen=True):
 
     @property
     def newest(self) -> Checkpoint:
+        """The newest save by time; that by step if the two differ and times cannot be those of training."""
         return self.by_step if self.differ and self.why_mute else self.by_time
 
     @property

@@ -106,10 +106,10 @@ def leave_out_leftovers(s: Session, checkpoints: Sequence[Checkpoint], level: Le
             continue
         layout = s.layouts.of(c)
         lost = {p.path for p in completeness.find_left_over(c, layout, read_saved_sizes(s, c, level))}
-        own = tuple(p for p in c.parts if p.path not in lost)
-        times = sorted(p.mtime_ns for p in essential(own, layout))
+        parts = tuple(p for p in c.parts if p.path not in lost)
+        times = sorted(p.mtime_ns for p in essential(parts, layout))
         if lost and times:
-            settled[i] = replace(c, parts=own, mtime_ns=times[len(times) // 2])
+            settled[i] = replace(c, parts=parts, mtime_ns=times[len(times) // 2])
     return settled
 
 
@@ -305,10 +305,10 @@ def _find_saved_world(first: Checkpoint, worlds: _Worlds, layout: Layout) -> int
         return worlds.in_files.value
     if layout.complete.by_name:
         return None
-    named = worlds.in_names or worlds.highest
+    in_names = worlds.in_names or worlds.highest
     if any(layout.piece(p.piece).readers.sharded for p in first.parts):
-        return named  # the grid of their names does not show how many ranks shared them
-    return named or worlds.grid or 1
+        return in_names  # the grid of their names does not show how many ranks shared them
+    return in_names or worlds.grid or 1
 
 
 def _find_given_world(selection: Selection) -> Known | None:

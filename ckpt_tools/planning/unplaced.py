@@ -72,10 +72,10 @@ def _find_hits(s: Session, c: Checkpoint, above: str) -> Iterator[Hit]:
     optimizer = optimizer or any(s.known(p).held.trained for p in c.parts[:_MOST])
     homes = tuple({f"{p.home}/" for p in c.parts if p.home})
     beside = "" if homes or optimizer else c.parts[0].base  # weights alone: a state may lie beside them
-    begun = tuple(f"{f.path}/" for f in find_headless(s, s.members(c)))
+    headless = tuple(f"{f.path}/" for f in find_headless(s, s.members(c)))
 
     def may_count(path: str) -> bool:
-        return path.startswith(f"{above}/") and not path.startswith(begun)
+        return path.startswith(f"{above}/") and not path.startswith(headless)
 
     unplaced = find_unplaced_files(s, c.mtime_ns, may_count, homes, beside)
     yield from unplaced_newer.find_unplaced(s.root, unplaced, c, optimizer=optimizer)

@@ -82,6 +82,7 @@ class Verifier(NamedTuple):
         )
 
     def _verify_root(self, root: str) -> _Root:
+        """Return the result of one root: files are read, then saves, directories and seals are compared."""
         seconds, options = self.sample.seconds if self.sample else None, self.options
         # If stores vouch for contents, these are not read.
         depth = Level.STRUCTURE if options.by_store else self.level
@@ -303,12 +304,12 @@ def _find_unfinished(s: Session) -> Iterator[Finding]:
 
 def _list_saves(s: Session, selection: Selection) -> list[Checkpoint]:
     """Return the checkpoints that the filters leave, newest first by time, or by step if asked."""
-    everything = grouping.group(s.parts, s.layouts, selection.save_interval)
+    listed = grouping.group(s.parts, s.layouts, selection.save_interval)
 
     def find_step(c: Checkpoint) -> int | None:
-        return read_step(s, c, everything) if c.step is None else c.step
+        return read_step(s, c, listed) if c.step is None else c.step
 
-    saves = [c for c in everything if belongs(c, selection) and allows(selection, c, find_step)]
+    saves = [c for c in listed if belongs(c, selection) and allows(selection, c, find_step)]
     if selection.order != "step":
         return saves
     return order_saves(saves, "step", positions=find_positions(saves, s.layouts, lambda _: None))
@@ -356,9 +357,9 @@ def read_step(
     steps = [step for p, m in read if (step := layout.steps(p, m)[0]) is not None]
     if steps or c.kind is not Kind.DYING_GASP:
         return max(steps, key=steps.count, default=None)
-    same = (o for o in checkpoints if o.run == c.run and o.kind is Kind.PERIODIC)
-    near = sorted(same, key=lambda o: abs(o.mtime_ns - c.mtime_ns))[:_READ]
-    siblings = [(o.parts[0], s.report(o.parts[0], level).metadata) for o in near]
+    periodic = (o for o in checkpoints if o.run == c.run and o.kind is Kind.PERIODIC)
+    nearest = sorted(periodic, key=lambda o: abs(o.mtime_ns - c.mtime_ns))[:_READ]
+    siblings = [(o.parts[0], s.report(o.parts[0], level).metadata) for o in nearest]
     return next((step for p, _ in read if (step := layout.counting.place(p, siblings)) is not None), None)
 
 

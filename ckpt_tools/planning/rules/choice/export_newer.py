@@ -34,6 +34,7 @@ def find_newer_models(finished: Sequence[Checkpoint], run: Sequence[Checkpoint])
 
 
 def describe_left_out(saves: Sequence[Checkpoint], save_interval: int | None) -> Finding:
+    """Return the warning that --save-interval leaves out regular saves behind an emergency save."""
     more = f" and {len(saves) - 1} more" if saves[1:] else ""
     text = f"--save-interval {save_interval} leaves out {saves[0].label}{more}"
     text += ", not known to be of the last multiple of it before the emergency save, or of an earlier step"

@@ -76,8 +76,8 @@ def ask_for_order(layout: Layout, base: str, path: str, content: object, *, hidd
 def ask_to_name(c: Checkpoint, layout: Layout, base: str, read: tuple[str, object] | None) -> CkptError:
     """Return the question about an export that its framework finds through its tracker alone."""
     path = f"{base}/{layout.tracker.file}"
-    says = f"names {read[1]}" if read and isinstance(read[1], int | str) else "is not there or names nothing"
-    text = f"a job finds {c.label} through {layout.tracker.file} alone, which {says}"
+    found = f"names {read[1]}" if read and isinstance(read[1], int | str) else "is not there or names nothing"
+    text = f"a job finds {c.label} through {layout.tracker.file} alone, which {found}"
     write = f": printf %s {quote(str(layout.tracker.name(c)))} > {quote(path)}" * ("://" not in path)
     return error_of(RULE, Hit(path, text, f"to resume from {c.label} write its name there{write}"))
 

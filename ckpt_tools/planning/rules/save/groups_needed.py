@@ -14,6 +14,7 @@ from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of, finding_
 
 
 def ask(c: Checkpoint, findings: Sequence[Finding]) -> CkptError:
+    """Return the question which ranks hold the same state, as ranks without a file need another's."""
     text = "; ".join(f.message for f in findings if f.code == RULE.codes[0])
     return error_of(RULE, Hit(c.path, f"{text} ({c.path})", CODES[RULE.codes[0]].hint))
 

@@ -43,12 +43,12 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
 
 def _find_unlike_counters(parts: Sequence[Part], reports: Mapping[str, Report]) -> Iterator[Hit]:
     """Yield files whose shared counter, or job size, differs from most; all files if no value has most."""
-    told: dict[tuple[str, str], dict[int, list[Part]]] = defaultdict(lambda: defaultdict(list))
+    by_counter: dict[tuple[str, str], dict[int, list[Part]]] = defaultdict(lambda: defaultdict(list))
     for p in parts:
         if report := reports.get(p.path):
             for piece, counter, n in _find_counters(p, report):
-                told[piece, counter][n].append(p)
-    for (_, counter), values in told.items():
+                by_counter[piece, counter][n].append(p)
+    for (_, counter), values in by_counter.items():
         if len(values) < 2:
             continue
         (usual, most), (second, next_most) = Counter({n: len(ps) for n, ps in values.items()}).most_common(2)

@@ -52,17 +52,17 @@ def _find_minority(replicas: Sequence[Part], values: Sequence[str | int]) -> Ite
 
 
 def weigh(facts: StandIn) -> tuple[str, Finding | None]:
-    """Return why a file may stand in for another, "" if it may not, and a finding on it or None."""
+    """Return (why a file may stand in for a rank's own one, "" if it may not; a finding on it or None)."""
     part, rank, source = facts.part, facts.rank, facts.source
     if why := _find_other_place(facts):
         text = f"{part.path.rpartition('/')[2]} cannot stand in for rank {rank}: {why}"
         return "", finding_of(RULE, Hit(part.path, text, severity=Severity.WARNING))
-    own = (own for own in facts.evidence.own_files(rank, part) if own.signature)
-    mine, signature = next(own, None), facts.evidence.tensors(part).signature
-    if mine and signature and mine.signature == signature:
-        return f"{source}; its tensors have the names, types and shapes of {mine.name}", None
-    if mine and signature:
-        differ = f"its tensors differ from those of {mine.name}"
+    own_files = (file for file in facts.evidence.own_files(rank, part) if file.signature)
+    own, signature = next(own_files, None), facts.evidence.tensors(part).signature
+    if own and signature and own.signature == signature:
+        return f"{source}; its tensors have the names, types and shapes of {own.name}", None
+    if own and signature:
+        differ = f"its tensors differ from those of {own.name}"
         text = f"{_describe_owner(part)} cannot stand in for rank {rank}: {differ}"
         return "", finding_of(RULE, Hit(part.path, text, severity=Severity.WARNING))
     if facts.by_layout:

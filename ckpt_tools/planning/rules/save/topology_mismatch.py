@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ckpt_tools.discovery import completeness
 from ckpt_tools.findings import CODES
 from ckpt_tools.layouts import Layout
-from ckpt_tools.layouts.common.saved_by import Topology, describe_place
+from ckpt_tools.layouts.common.saved_by import describe_place
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Assignment
@@ -36,7 +36,7 @@ def check(c: Checkpoint, assignment: Assignment, run: Run, selection: Selection)
     world = completeness.read_world(c) or in_files
     if not (world or reshardable or _are_replicas_given(c, run, selection)):
         yield from _find_larger_gasp(c, run)
-    text = find_mismatch(c, assignment, run.topology, world or _find_saved_world(c, run), layout)
+    text = _describe_mismatch(c, assignment, run, world or _find_saved_world(c, run))
     if text := text or _find_other_size(own, run.topology.sizes, selection.sizes):
         hint = "start with the saved world size"
         are_given = selection.replicas_all or selection.replica_groups
@@ -120,15 +120,13 @@ def _find_other_size(own: Mapping[str, int], now: Mapping[str, int], given: Mapp
     return ""
 
 
-def find_mismatch(
-    c: Checkpoint, assignment: Assignment, topology: Topology, saved: int | None, layout: Layout
-) -> str:
+def _describe_mismatch(c: Checkpoint, assignment: Assignment, run: Run, saved: int | None) -> str:
     """Return the saved and the job's number of ranks, in words, if state is unread or misread; else ""."""
-    world = topology.world_size
+    layout, world = run.expected.layouts.of(c), run.topology.world_size
     if saved is None or saved == world or _is_reshardable(c, layout):
         return ""
     ranks_lack_files = any(f.code == "missing-rank" for f in assignment.findings)
-    no_whole_models = world % max(1, prod(topology.sizes.get(axis, 1) for axis in _MODEL_PARALLEL))
+    no_whole_models = world % max(1, prod(run.topology.sizes.get(axis, 1) for axis in _MODEL_PARALLEL))
     shared_out = saved > world and _is_sharded(c, layout)  # the last shared file may be lost
     if ranks_lack_files or no_whole_models or shared_out or _is_left_unread(c, assignment, world, layout):
         return f"saved by {saved} ranks, to be loaded by {world}"

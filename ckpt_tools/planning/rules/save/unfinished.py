@@ -26,10 +26,10 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
         layout, run = facts.layouts.of(c), facts.expected
         if c.unfinished or find_first_ranks(c, layout):
             continue
-        mine, others = marks_of(c, layout), run.count[c.kind] - 1
-        gone = [m for m, n in run.marks[c.kind, layout.name].items() if n >= others > 0 and m not in mine]
-        if gone:
-            text = f"{label(c)} has no {ranges.names(sorted(gone))}, which each other save of the run has"
+        own, others = marks_of(c, layout), run.count[c.kind] - 1
+        absent = [m for m, n in run.marks[c.kind, layout.name].items() if n >= others > 0 and m not in own]
+        if absent:
+            text = f"{label(c)} has no {ranges.names(sorted(absent))}, which each other save of the run has"
             hint = "see in the log of the job that saved it whether this save ended"
             yield Hit(where(c), f"{text}: it may not have ended", hint, effect=Effect.WARN)
 
@@ -84,8 +84,8 @@ def describe_marked(path: str, c: Checkpoint) -> Finding:
     return finding_of(RULE, Hit(path, text))
 
 
-def describe_torn(c: Checkpoint, told: str) -> Finding:
-    return finding_of(RULE, Hit(c.path, f"{label(c)} looks unfinished: {told}", WAIT))
+def describe_torn(c: Checkpoint, progress: str) -> Finding:
+    return finding_of(RULE, Hit(c.path, f"{label(c)} looks unfinished: {progress}", WAIT))
 
 
 def describe_headless(home: str, c: Checkpoint) -> Finding:

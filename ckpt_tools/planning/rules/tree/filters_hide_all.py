@@ -16,15 +16,15 @@ from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
 
 
 def ask_for_layout(
-    root: str, asked: Selection, saves: Sequence[Checkpoint], meant: str | None
+    root: str, asked: Selection, saves: Sequence[Checkpoint], spelling: str | None
 ) -> CkptError | None:
-    """Return the error that ROOT has saves, none of --layout (``meant`` may be its spelling); else None."""
+    """Return the error that ROOT has saves, none of --layout; ``spelling`` is a similar name, if any."""
     finished = [c for c in saves if not c.unfinished]
     if not any(belongs(c, replace(asked, layout=None)) for c in finished):
         return None
     runs = listed(dict.fromkeys((c.layout, c.run) for c in finished))
-    misspelt = meant not in (None, asked.layout)
-    hint = f"did you mean {meant!r}?" if misspelt else "correct --layout, or leave it out"
+    misspelt = spelling not in (None, asked.layout)
+    hint = f"did you mean {spelling!r}?" if misspelt else "correct --layout, or leave it out"
     return error_of(RULE, Hit(root, f"{root} holds {runs}, none of layout {asked.layout}", hint), NoneUsable)
 
 
