@@ -37,7 +37,7 @@ class Groups:
         self._ranks_at: dict[tuple[str, ...], dict[tuple[int, ...], list[int]]] = {}  # by axes, coordinates
 
     def find_group(self, rank: int, piece: Piece) -> Group | None:
-        """Return the ranks that hold the same state as ``rank`` in ``piece``; None when nobody says so."""
+        """Return the replica group of a rank for a piece, and who says so; None when nobody does."""
         if piece.readers.sharded:
             return None
         groups, over = self.selection.replica_groups, piece.readers.replicated_over
@@ -145,7 +145,7 @@ class _Work:
             self.findings += (f.at(p.path) for f in self.bad.get(p.path, ()))
 
     def assign_shared(self) -> None:
-        """Assign the files that all ranks load, of copies (``single``) one; a rank's own goes to it alone."""
+        """Assign the files that all ranks load; of copies (``single``) one, and a rank's own to it alone."""
         world = self.topology.provenance.get("world_size")
         own = [] if world is None or world.provenance == ALONE else self._find_files_of_own_ranks()
         left_out = {p.path for p in own}.union(self.layout.unread(self.checkpoint))

@@ -94,7 +94,7 @@ class Candidates:
         return self.ranked
 
     def _leave_out_exports(self, all_saves: list[Checkpoint]) -> list[Checkpoint]:
-        """Return the saves, without exports (then in ``self.exports``) unless only exports are asked for."""
+        """Return the saves without exports (kept in ``self.exports``); all if only exports are asked for."""
         saves = [c for c in all_saves if not self.layouts.of(c).of_exports]
         is_asked_for = any(is_wanted(c, self.selection) for c in saves)
         if not is_asked_for or self.selection.kind is Kind.RELEASE:

@@ -201,7 +201,7 @@ class Judge:
                 yield from self._compare_replicas([p for rank in group if (p := by_rank.get((role, rank)))])
 
     def _compare_replicas(self, replicas: Sequence[Part]) -> Iterator[tuple[Part, Part]]:
-        """Yield (odd, typical) replicas. Of equally frequent signatures that with most tensors is usual."""
+        """Yield (odd, typical) replicas. Of equally frequent signatures that with most tensors is typical."""
         tensors = ((p, self.tensors(p)) for p in replicas)
         known = [(p, t.signature) for p, t in tensors if t.signature and not t.partial]
         count = Counter(signature for _, signature in known)

@@ -155,7 +155,7 @@ def find_lost_texts(s: Session) -> Iterator[Finding]:
 
 
 def find_no_model(s: Session, c: Checkpoint) -> Iterator[Finding]:
-    """Yield that a save has no file of a model, nor others: hooks save models under any name."""
+    """Yield a finding if a save has no file of a model, nor others: hooks save models under any name."""
     layout, home, mine = s.layouts.of(c), c.parts[0].home, {p.path for p in c.parts}
     roles = layout.complete.needs_any
     if not c.unfinished and home and roles and not any(p.role in roles for p in c.parts):
@@ -276,7 +276,7 @@ def _find_counterparts(p: Part, saves: Iterable[Checkpoint]) -> list[Part]:
 
 
 def _find_missing_beside(s: Session, p: Part, others: Sequence[Part], *, alone: bool) -> Iterator[Finding]:
-    """Yield what a file lacks that files of other saves in its make_series_key have."""
+    """Yield what a file lacks that its counterparts in other saves have."""
     if (mine := _read_tensors(s, p)) is not None:
         filled = [(o, _find_filled_names(of)) for o in others if (of := _read_tensors(s, o))]
         # a rank may hold no element of a tensor, but a whole file or a shard of a model must

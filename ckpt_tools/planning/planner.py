@@ -192,8 +192,8 @@ class Planner(Candidates):
         )
 
     def _count_ranks(self, c: Checkpoint, *, by_rank: bool) -> tuple[dict[str, Known], int | None]:
-        """Return the sizes of the job, and how many ranks saved ``c`` (None if any number can load it). Files
-        that are not assigned ``by_rank`` were saved by as many ranks as their own names tell.
+        """Return the sizes of the job, and how many ranks saved ``c``: by its names alone if no file is
+        assigned ``by_rank``; None if any number of ranks can load it.
         """
         known, saved = dict(self.topology.provenance), self.saved
         source = known["world_size"].provenance
@@ -244,7 +244,7 @@ class Planner(Candidates):
         return replace(c, step=step, epoch=epoch, path=path)
 
     def _make_resume(self, c: Checkpoint, chosen: Checkpoint, file_for_all: str | None) -> Resume:
-        """Return how a framework is told. Raises UsageError for an export that only a tracker could name."""
+        """Return how a job is told what to load. Raises UsageError for an export that a tracker must name."""
         layout, base = self.layouts.of(c), c.parts[0].base
         resume = layout.resume(chosen, file_for_all)
         if c.kind is Kind.RELEASE and resume.path == base and not trackers.find_tracker_of(self.session, c):

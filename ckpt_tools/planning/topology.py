@@ -197,7 +197,7 @@ def _read_reports(s: Session, parts: Sequence[Part], selection: Selection) -> li
 
 
 def _find_sizing_files(c: Checkpoint, layouts: Layouts) -> list[Part]:
-    """Return the files that may tell how many ranks saved them; a file that is there for it goes first."""
+    """Return the files that may tell how many ranks saved them; files of the piece for it go first."""
     sizing_piece = layouts.of(c).ranks.told_by
     files = [p for p in c.parts if p.role == "model" or p.piece == sizing_piece]
     return sorted(files, key=lambda p: p.piece != sizing_piece)

@@ -92,11 +92,11 @@ def _is_named(layout: Layout, c: Checkpoint, target: int | str | None) -> bool:
         return False
 
 
-def find_lost(s: Session, chosen: Sequence[Checkpoint], begun: Sequence[Checkpoint]) -> Iterator[Rejected]:
-    """Yield saves that trackers name and that do not exist, or are ``begun`` and lack their last file."""
+def find_lost(s: Session, chosen: Sequence[Checkpoint], partial: Sequence[Checkpoint]) -> Iterator[Rejected]:
+    """Yield saves that trackers name and that do not exist, or are ``partial``: their last file is lost."""
     for name, base in dict.fromkeys((c.layout, c.parts[0].base) for c in chosen):
         layout, beside = s.layouts[name], [c for c in chosen if c.parts[0].base == base]
-        torn = [c for c in begun if c.parts[0].base == base and not any(p.unfinished for p in c.parts)]
+        torn = [c for c in partial if c.parts[0].base == base and not any(p.unfinished for p in c.parts)]
         seen: set[int | str] = {"release"}
         for path, target in (*s.trackers(name, base), *_find_later_targets(s, layout, beside)):
             if not isinstance(target, int | str) or target in seen:

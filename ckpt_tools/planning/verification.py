@@ -323,7 +323,7 @@ def _find_trackers(s: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[To
 
 
 def _add_numbers_inside(s: Session, listed: list[Checkpoint]) -> list[Checkpoint]:
-    """Return the saves, the newest with the steps and epochs that only contents tell. Reads them."""
+    """Return the saves; the newest get steps and epochs that only their files tell. Reads them."""
     saves = [c for c in listed if c.parts and not c.unfinished]
     saves = [c for c in saves if c.step is None or "{step" not in s.layouts.piece_of(c.parts[0]).template]
     newest = {c.key for c in sorted(saves, key=lambda c: -c.mtime_ns)[:_LOOKED_INTO]}

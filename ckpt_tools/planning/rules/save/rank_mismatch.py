@@ -26,7 +26,7 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
 
 
 def _find_by_grid(rows: Rows) -> Iterator[Hit]:
-    """Yield files whose writer has other coordinates; a replica may be of any rank of its group."""
+    """Yield files whose path has other coordinates than their writer, in the rank order of most files."""
     known = list(find_placed(rows))
     order = rank_order(known)
     for row in known:
