@@ -227,7 +227,7 @@ class Candidates:
         return self.positions.get(c.key, c.order)
 
     @property
-    def ordered(self) -> bool:
+    def has_given_order(self) -> bool:
         """Whether the caller has said how to find the newest checkpoint (a flag or CKPT_PREFER)."""
         return (self.selection.resume_from or self.selection.order or self.selection.prefer) is not None
 
@@ -252,7 +252,7 @@ class Candidates:
                 return Judgement(usable=True)
 
         choice = self.choose_first(ranked, judge)
-        if self.ordered:
+        if self.has_given_order:
             self._require_clear_order(choice, ranked, judge_at_best)
             return choice
         latest = choice.checkpoint or ranked[0]
@@ -340,7 +340,7 @@ class Candidates:
 
     def find_maybe_newer(self, chosen: Checkpoint, candidates: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
         """Yield candidates that may be later than the chosen one, unless the caller gave the order."""
-        if not self.ordered:
+        if not self.has_given_order:
             models = choice_warnings.describe_state(chosen.parts, self.session) == "weights-only"
             found = self._make_order_facts(chosen, chosen).find_undecided(candidates, models=models)
             yield from (c for c in found if not choice_warnings.are_one_file(c, chosen, self.session))

@@ -39,7 +39,7 @@ from ckpt_tools.planning.rules.tree import (
 from ckpt_tools.planning.rules.tree.first_launch_leftovers import BYSTANDERS, EarlierStart, Sign, say_hidden
 from ckpt_tools.planning.seals import find_only_seals
 from ckpt_tools.planning.trackers import TORN, is_marked, list_temporary
-from ckpt_tools.planning.unplaced import find_unplaced_files, say_how_to_describe
+from ckpt_tools.planning.unplaced import find_unplaced_files, make_layout_hint
 from ckpt_tools.reading.session import TRACKER_LIMIT, Session
 from ckpt_tools.settings import checked_json, plugins, resolve
 from ckpt_tools.settings.resolve import nearest
@@ -71,13 +71,13 @@ def find_objections(
     spelling = nearest(selection.layout or "", [layout.name for layout in s.layouts])
     if error := filters_hide_all.ask_for_layout(s.root, selection, saves, spelling):
         return error, []
-    inside = _make_scope(s.root, selection)
+    is_inside = _make_test_inside(s.root, selection)
     of_saves = (_find_several(s, unfinished), _find_not_renamed(s, unfinished))
     of_others = (_find_headless(s, unfinished), _find_whole_temporary(s))
-    if signs := _find_first(chain(of_saves, _find_outside(s, saves, inside), of_others)):
+    if signs := _find_first(chain(of_saves, _find_outside(s, saves, is_inside), of_others)):
         return first_launch_leftovers.ask(s.root, signs), first_launch_leftovers.describe(signs)
     findings = first_launch_leftovers.describe(_find_temporary(s))
-    is_new = inside is not bool and not unfinished  # a run of which nothing is there
+    is_new = is_inside is not bool and not unfinished  # a run of which nothing is there
     if is_new and (saves or _find_first(_find_outside(s, saves, bool))):
         if not (selection.allow_none and selection.allow_missing):
             return several_runs.ask_for_run(s.root, selection, saves), findings
@@ -164,22 +164,22 @@ def _find_temporary(s: Session) -> Iterator[Sign]:
 # ---- files outside of saves
 
 
-def _find_outside(s: Session, saves: Sequence[Checkpoint], inside: Scope) -> Kinds:
+def _find_outside(s: Session, saves: Sequence[Checkpoint], is_inside: Scope) -> Kinds:
     """Yield, kind by kind, signs that are no saves: trackers, links, seals, copies, unknown files."""
-    outside, found, gone = _make_test_outside(s, saves, inside), s.found, NoneUsable
-    yield sorted(_find_trackers(s, inside), key=lambda sign: sign.error is not gone)
-    links = (path for path in found.dangling if outside(path) and not is_other(os.path.basename(path)))
+    is_outside, found, gone = _make_test_outside(s, saves, is_inside), s.found, NoneUsable
+    yield sorted(_find_trackers(s, is_inside), key=lambda sign: sign.error is not gone)
+    links = (path for path in found.dangling if is_outside(path) and not is_other(os.path.basename(path)))
     todo = f"bring that back, or mount it; {BYSTANDERS}"
     yield (Sign(path, "its target is not there", todo, "dangling-link", gone) for path in links)
-    sealed, why = filter(inside, find_only_seals(s)), "it was sealed, and is not there"
+    sealed, why = filter(is_inside, find_only_seals(s)), "it was sealed, and is not there"
     yield (Sign(path, why, "bring it back", "seal-missing", gone) for path in sealed)
-    copies = [f for f in s.aside if f.code == "unreadable" or _is_copy_inside(f, inside)]
+    copies = [f for f in s.aside if f.code == "unreadable" or _is_copy_inside(f, is_inside)]
     yield (_make_unseen(f.path, f.message) for f in copies if f.code == "unreadable")
     yield (Sign(f.path, f.message, f.hint, error=gone) for f in copies)
-    unplaced = tuple(find_unplaced_files(s, 0, outside))
+    unplaced = tuple(find_unplaced_files(s, 0, is_outside))
     yield (_make_unseen(row.path, row.why) for row in s.unplaced)
-    yield unplaced_newer.find_at_launch(s.root, unplaced, say_how_to_describe(s) if unplaced else "")
-    yield _find_remains(s, outside)
+    yield unplaced_newer.find_at_launch(s.root, unplaced, make_layout_hint(s) if unplaced else "")
+    yield _find_remains(s, is_outside)
 
 
 def _make_unseen(path: str, why: str) -> Sign:
@@ -188,33 +188,33 @@ def _make_unseen(path: str, why: str) -> Sign:
     return Sign(path, text, error=CannotLook, rule=could_not_look.RULE)
 
 
-def _make_test_outside(s: Session, saves: Sequence[Checkpoint], inside: Scope) -> Scope:
-    """Return a test for paths ``inside`` that are no parts, and in no directory of an unfinished save."""
+def _make_test_outside(s: Session, saves: Sequence[Checkpoint], is_inside: Scope) -> Scope:
+    """Return a test for paths of the run that are no parts, and in no directory of an unfinished save."""
     homes = tuple({f"{p.home}/" for c in saves if c.unfinished for p in c.parts if p.home})
     parts = {p.path for p in s.parts}
 
-    def outside(path: str) -> bool:
+    def is_outside(path: str) -> bool:
         above = path.removeprefix(s.root).split("/")[:-1]
         begun = path.startswith(homes) or any(map(templates.is_begun, above))
-        return inside(path) and path not in parts and not begun
+        return is_inside(path) and path not in parts and not begun
 
-    return outside
+    return is_outside
 
 
-def _is_copy_inside(copy: Finding, inside: Scope) -> bool:
+def _is_copy_inside(copy: Finding, is_inside: Scope) -> bool:
     """Return True if a copy that was put aside matters: a quarantined one by where it lay before."""
     if copy.code == "set-aside":
-        return inside(copy.path)
+        return is_inside(copy.path)
     with suppress(OSError):
-        return any(map(inside, origins(copy.path)))
+        return any(map(is_inside, origins(copy.path)))
     return True
 
 
-def _find_trackers(s: Session, inside: Scope) -> Iterator[Sign]:
+def _find_trackers(s: Session, is_inside: Scope) -> Iterator[Sign]:
     """Yield trackers, each written after a save; garbage counts only where no other file is called so."""
     readers, own_names = _list_readers(s.layouts), {layout.tracker.file for layout in s.layouts}
     for (name, directory), path in s.found.trackers.items():
-        if name not in readers or not inside(os.path.join(directory, name)):
+        if name not in readers or not is_inside(os.path.join(directory, name)):
             continue
         with suppress(OSError):  # reading it tells why
             if is_directory(path):
@@ -256,16 +256,16 @@ def _list_readers(layouts: Layouts) -> dict[str, list[Callable[[bytes], int | st
     return dict(readers)
 
 
-def _find_remains(s: Session, outside: Scope) -> Iterator[Sign]:
+def _find_remains(s: Session, is_outside: Scope) -> Iterator[Sign]:
     """Yield the first path that one framework alone writes to, else directories named like saves."""
     try:
-        for path in filter(outside, list_unknown(s.found, s.root)):
+        for path in filter(is_outside, list_unknown(s.found, s.root)):
             if layout := s.layouts.trace(os.path.relpath(path, s.root)):
                 todo = f"{say_hidden(layout) or 'bring the rest back'}; {BYSTANDERS}"
                 yield Sign(path, f"{layout.title} writes it, and the rest of a checkpoint is not there", todo)
                 return
-        files = filter(outside, list_unknown(s.found, s.root, files=True))
-        homes = sorted(set(_find_homes(s, files, outside)))
+        files = filter(is_outside, list_unknown(s.found, s.root, files=True))
+        homes = sorted(set(_find_homes(s, files, is_outside)))
     except OSError as e:
         yield _make_unseen(e.filename or s.root, str(e.strerror))
         return
@@ -273,7 +273,7 @@ def _find_remains(s: Session, outside: Scope) -> Iterator[Sign]:
     yield from (Sign(p, why, f"bring back what was in it; {BYSTANDERS}", "unrecognised-file") for p in homes)
 
 
-def _find_homes(s: Session, files: Iterable[str], outside: Scope) -> Iterator[str]:
+def _find_homes(s: Session, files: Iterable[str], is_outside: Scope) -> Iterator[str]:
     """Yield directories that a layout's template calls a step's or an epoch's, and that hold none but such
     ``files``: texts that describe a model, or files of unknown kinds (only these if the name is a number).
     Templates that take any word do not count: ``version_0``. Yield empty directories if there are several: a
@@ -283,8 +283,8 @@ def _find_homes(s: Session, files: Iterable[str], outside: Scope) -> Iterator[st
 
     @cache
     def find_home(directory: str) -> str:
-        inside = (p for p in declared.places(directory) if p.home.startswith(f"{s.root}/") and not p.prefix)
-        return next((p.home for p in inside if {p.step, p.epoch, p.generation} != {None}), "")
+        saves = (p for p in declared.places(directory) if p.home.startswith(f"{s.root}/") and not p.prefix)
+        return next((p.home for p in saves if {p.step, p.epoch, p.generation} != {None}), "")
 
     for path in files:
         name, above = os.path.basename(path), path
@@ -293,7 +293,7 @@ def _find_homes(s: Session, files: Iterable[str], outside: Scope) -> Iterator[st
         while may_count and len(above := os.path.dirname(above)) > len(s.root):
             if (home := find_home(above)) and not (is_text and os.path.basename(above).isdigit()):
                 yield home
-    empty = {find_home(path) for path in s.found.empty if outside(f"{path}/")} - {""}
+    empty = {find_home(path) for path in s.found.empty if is_outside(f"{path}/")} - {""}
     yield from empty if len(empty) > 1 else ()
 
 
@@ -301,25 +301,25 @@ def describe_unplaced(session: Session) -> str:
     """Return what to add to a hint if no checkpoint is usable, but files without a layout may be states."""
     rows = [f.path for f in find_unplaced_files(session, 0, bool) if f.state]
     names = first_launch_leftovers.name_paths(session.root, rows)
-    return f"; beside them lie {names}: if they are saves, {say_how_to_describe(session)}" if rows else ""
+    return f"; beside them lie {names}: if they are saves, {make_layout_hint(session)}" if rows else ""
 
 
-def _make_scope(root: str, selection: Selection) -> Scope:
-    """Return a test for paths of the run that was asked for: below its directory, or with its prefix."""
+def _make_test_inside(root: str, selection: Selection) -> Scope:
+    """Return a test for paths of the run that was asked for, by directory or prefix (``bool``: all paths)."""
     if selection.run is None and selection.prefix is None:
         return bool
     run, prefix = (selection.run or "").rstrip("/"), selection.prefix or ""
     run = os.path.relpath(run, root) if os.path.isabs(run) or is_url(run) else run
     directory, _, start = run.rpartition("/")
 
-    def inside(path: str) -> bool:
+    def is_inside(path: str) -> bool:
         above, _, name = f"/{os.path.relpath(path, root)}".rpartition("/")
         if run in ("", ".") or f"/{run}/" in f"{above}/":
             return name.startswith(prefix)
         # the runs of one directory differ by the prefix of their files
         return f"{above}/".endswith(f"/{directory}/" if directory else "/") and name.startswith(start)
 
-    return inside
+    return is_inside
 
 
 LAST = "last.json"

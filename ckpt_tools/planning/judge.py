@@ -79,14 +79,14 @@ class Judge:
             return False
         reports = [self.session.report(p, self.level) for p in parts]
         states = {(r.signature, layout.steps(p, r.metadata)) for p, r in zip(parts, reports, strict=True)}
-        if len(states) > 1 or not reports[0].signature or self.tensors(parts[0]).partial:
+        if len(states) > 1 or not reports[0].signature or self.read_tensors(parts[0]).partial:
             return False
         others = parts[1:] if self.selection.prove_replicas else ()
         return not any(self.find_differences(parts[0], other) for other in others)
 
     # ---- the files of the run, compared with each other
 
-    def tensors(self, part: Part) -> Tensors:
+    def read_tensors(self, part: Part) -> Tensors:
         """Return what a file says about its tensors; reads the file."""
         report = self.session.report(part, self.level)
         return Tensors(report.signature, why_partial(report.metadata), read_sizes([report]))
@@ -184,7 +184,7 @@ class Judge:
         return {c.parts[0].home: c.step for c in saves if c.step is not None and c.parts[0].step is None}
 
     def _add_step(self, p: Part) -> Part:
-        """Return a file with the step of ``_steps_in_files`` if neither name nor directory has a step."""
+        """Return a file with the step that a file of its directory tells, if no name tells one."""
         step = self._steps_in_files.get(p.home) if p.home and p.step is None and p.epoch is None else None
         return p if step is None else p._replace(step=step)
 
@@ -202,7 +202,7 @@ class Judge:
 
     def _compare_replicas(self, replicas: Sequence[Part]) -> Iterator[tuple[Part, Part]]:
         """Yield (odd, typical) replicas. Of equally frequent signatures that with most tensors is typical."""
-        tensors = ((p, self.tensors(p)) for p in replicas)
+        tensors = ((p, self.read_tensors(p)) for p in replicas)
         known = [(p, t.signature) for p, t in tensors if t.signature and not t.partial]
         count = Counter(signature for _, signature in known)
         if len(count) > 1:
@@ -316,7 +316,7 @@ class Review:
     def _assign(self, bad: Bad, *, compare_bytes: bool) -> Assignment:
         """Return which files each rank would load; never one whose path is in ``bad``."""
         evidence = Evidence(
-            self.judge.tensors,
+            self.judge.read_tensors,
             partial(self.judge.find_own_files, self.candidate, self.whole.parts, bad),
             self.judge.find_differences if compare_bytes else None,
         )

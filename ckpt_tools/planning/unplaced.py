@@ -105,17 +105,17 @@ def require_no_stranger(s: Session, c: Checkpoint, asked: Selection) -> None:
 def describe_how_to_place(s: Session, path: str = "") -> str:
     """Return what to do about a file that no layout recognises and that may belong to a save."""
     if any(path.startswith(f"{p.home}/") for p in s.parts if p.home):  # none is guessed for files of saves
-        return f"if it is a part of this save, {unplaced_newer.how_to_describe(s.root, sure=False)}"
-    return f"if it is a save of this run, {say_how_to_describe(s)}"
+        return f"if it is a part of this save, {unplaced_newer.format_layout_hint(s.root, sure=False)}"
+    return f"if it is a save of this run, {make_layout_hint(s)}"
 
 
-def say_how_to_describe(s: Session) -> str:
+def make_layout_hint(s: Session) -> str:
     """Return the hint how to describe files that no layout recognises (``ckpt layouts --guess``)."""
     files = find_undescribed(s)
     without_layout = all(s.layouts.of(p).is_last_resort for p in s.parts)
     others = {os.path.relpath(p.path, s.root) for p in s.parts} - files.keys()
     is_sure = without_layout and bool(files) and guess(files, others, partial(look_inside, s)).is_sure
-    return unplaced_newer.how_to_describe(s.root, sure=is_sure)
+    return unplaced_newer.format_layout_hint(s.root, sure=is_sure)
 
 
 def find_undescribed(s: Session) -> dict[str, int]:
@@ -148,16 +148,17 @@ def _get_directory_and_suffix(path: str) -> tuple[str, str]:
 
 
 def find_unplaced_files(
-    s: Session, since_ns: int, inside: Callable[[str], bool], own: tuple[str, ...] = (), beside: str = ""
+    s: Session, since_ns: int, is_inside: Callable[[str], bool], own: tuple[str, ...] = (), beside: str = ""
 ) -> Iterator[UnplacedFile]:
-    """Yield files that no layout recognises and no index explains, newest first: files ``inside``, written at
-    ``since_ns`` or later, outside of the directories of saves. Files below the choice's ``own`` directories,
-    and in ``beside``, count whatever their time. Adds unreadable files to ``s.unplaced``.
+    """Yield files that no layout recognises and no index explains, newest first: files that pass
+    ``is_inside``, written at ``since_ns`` or later, outside of the directories of saves. Files below the
+    choice's ``own`` directories, and in ``beside``, count whatever their time. Adds unreadable files to
+    ``s.unplaced``.
     """
 
     def may_count(f: BareFile) -> bool:
         is_near = f.path.startswith(own) or os.path.dirname(f.path) == beside
-        return is_near or (f.mtime_ns >= since_ns and inside(f.path))
+        return is_near or (f.mtime_ns >= since_ns and is_inside(f.path))
 
     rows = list(filter(may_count, (*_find_bare(s), *_find_strange(s))))
     if not rows:

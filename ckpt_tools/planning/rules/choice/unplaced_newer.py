@@ -61,8 +61,8 @@ def _may_be_later(file: UnplacedFile, chosen: Checkpoint, optimizer: bool) -> bo
     return file.state and file.size > 0 and file.mtime_ns >= chosen.mtime_ns and not holds_less
 
 
-def how_to_describe(root: str, *, sure: bool) -> str:
-    """Return how to describe files; if not ``sure`` only where to read it: guessed lines may mix saves."""
+def format_layout_hint(root: str, *, sure: bool) -> str:
+    """Return the hint how to describe files; if not ``sure`` no lines are guessed: they may mix saves."""
     if not sure:
         return "describe the layout in ckpt.toml: docs/adding-a-layout.md"
     return f"'ckpt layouts --guess {quote(root)}' prints the lines for ckpt.toml"
@@ -71,7 +71,7 @@ def how_to_describe(root: str, *, sure: bool) -> str:
 def ask_for_rank_layout(c: Checkpoint, path: str, root: str) -> CkptError:
     """Return the question about a file of the choice that is named like one rank's, without a layout."""
     text = f"{path} of {label(c)} is named like the file of one rank, and no layout says of which"
-    return error_of(RULE, Hit(path, text, how_to_describe(root, sure=True)))
+    return error_of(RULE, Hit(path, text, format_layout_hint(root, sure=True)))
 
 
 def ask_about_stranger(c: Checkpoint, path: str, name: str, hint: str) -> CkptError:
