@@ -184,8 +184,7 @@ class Candidates:
             raise could_not_look.stop(text, f"{unpack}name the directory of the checkpoints")
         from ckpt_tools.planning import first_launch  # most questions are about a run that exists
 
-        unfinished_saves = self.unfinished
-        error, reasons = first_launch.find_objections(self.session, self.selection, saves, unfinished_saves)
+        error, reasons = first_launch.find_objections(self.session, self.selection, saves, self.unfinished)
         self.warnings += reasons
         if error is not None:
             if names := ", ".join(map(str, plugins.left_out())):  # files there may be of their layouts

@@ -41,8 +41,7 @@ def rank(
     prefer: Kind | None = None,
     get_position: Callable[[Checkpoint], Order] = attrgetter("order"),
 ) -> list[Checkpoint]:
-    """Return candidates, best first: by modification time (``order`` "mtime") or by step, ties by the other.
-
+    """Return candidates, best first: by modification time (``order`` "mtime") or by step, ties by the other;
     ``get_position`` returns a save's position in training. The kind ``prefer`` goes before all others, a
     release after all. At the same step a periodic save goes before a dying gasp, of which it takes the time,
     and before best.

@@ -348,12 +348,12 @@ def place(plan_dir: str, root: str) -> str:
 
 
 def place_of(root: str, selection: Selection) -> str:
-    """Return the ``place`` of a root in --plan-dir, else in this user's own directory of decisions."""
+    """Return the directory of the decisions about a root, in --plan-dir or in this user's own directory."""
     return place(selection.plan_dir or resolve.decisions(), root)
 
 
 def read_last_start(directory: str, trusted: Trust = OURS) -> EarlierStart | None:
-    """Return the last start that had a checkpoint, from the ``place`` of a root; None if there was none.
+    """Return the last start that had a checkpoint, from the directory of decisions about a root; else None.
 
     Raises CannotLook if the log cannot be read, Untrusted if others could have written or removed it.
     """

@@ -287,9 +287,8 @@ def _find_missing_beside(s: Session, p: Part, others: Sequence[Part], *, alone: 
 def _find_missing_tensors(
     path: str, mine: Tensors, filled: Sequence[tuple[Part, set[str]]], *, alone: bool, whole: bool
 ) -> Iterator[Finding]:
-    """Yield that a file has no tensors, or weights without elements; ``filled`` are files of other saves,
-    with the names of their tensors that have elements. ``alone``: it must have tensors even without such a
-    file; ``whole``: it is no rank's share, so its weights must have elements.
+    """Yield that a file lacks tensors or elements. ``filled``: files of other saves, with names of tensors
+    that have elements; ``alone``: it must have tensors even without these; ``whole``: it is no rank's share.
     """
     empty = mine.keys() - _find_filled_names(mine)
     full = next((o for o, names in filled if not mine or names), None)

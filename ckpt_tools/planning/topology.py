@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import accumulate, chain, islice, pairwise
 from math import prod
 from typing import NamedTuple
@@ -340,10 +341,7 @@ def require_trusted(directory: str, root: str, trusted: Trust) -> None:
     if is_url(directory):
         text = f"--strategy-dir {directory} lies outside {root}, and nothing tells who may write there"
         raise Untrusted(text, "copy its files to a directory of your own, and name that")
-    try:
-        with trust.named("--strategy-dir"):
-            trust.check(directory, trusted)
-            for entry in entries_of(directory):
-                trust.check(entry.path, trusted)
-    except OSError:
-        return  # read_groups raises CannotLook for it
+    with suppress(OSError), trust.named("--strategy-dir"):  # read_groups raises CannotLook for it
+        trust.check(directory, trusted)
+        for entry in entries_of(directory):
+            trust.check(entry.path, trusted)

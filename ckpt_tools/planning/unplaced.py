@@ -150,10 +150,9 @@ def _get_directory_and_suffix(path: str) -> tuple[str, str]:
 def find_unplaced_files(
     s: Session, since_ns: int, is_inside: Callable[[str], bool], own: tuple[str, ...] = (), beside: str = ""
 ) -> Iterator[UnplacedFile]:
-    """Yield files that no layout recognises and no index explains, newest first: files that pass
-    ``is_inside``, written at ``since_ns`` or later, outside of the directories of saves. Files below the
-    choice's ``own`` directories, and in ``beside``, count whatever their time. Adds unreadable files to
-    ``s.unplaced``.
+    """Yield files that no layout and no index explains, newest first: files that pass ``is_inside``, written
+    at ``since_ns`` or later, outside of saves' directories. Files below the choice's ``own`` directories, and
+    in ``beside``, count whatever their time. Adds unreadable files to ``s.unplaced``.
     """
 
     def may_count(f: BareFile) -> bool:

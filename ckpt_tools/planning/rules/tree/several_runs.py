@@ -37,8 +37,7 @@ def find_runs(runs: Runs, layouts: Layouts) -> list[tuple[str, str]]:
             return False
         above, above_run = ({dirname(where(c)) for c in runs[of]} for of in (framework, run))
         is_later = max(c.mtime_ns for c in runs[run]) > max(c.mtime_ns for c in runs[framework])
-        # beside the run's saves, or above
-        return not is_later and above <= {*above_run, *map(dirname, above_run)}
+        return not is_later and above <= {*above_run, *map(dirname, above_run)}  # beside the run, or above
 
     # a replica has a directory of its own for files that only it needs
     patterns = {run: layouts[run[0]].beside.shares for run in runs}
