@@ -43,8 +43,8 @@ def rank(
 ) -> list[Checkpoint]:
     """Return candidates, best first: by modification time (``order`` "mtime") or by step, ties by the other;
     ``get_position`` returns a save's position in training. The kind ``prefer`` goes before all others, a
-    release after all. At the same step a periodic save goes before a dying gasp, of which it takes the time,
-    and before best.
+    release after all. At the same step a periodic save goes before best, and before a dying gasp (an
+    emergency save), whose time it takes if that is later.
     """
     gasps, regular = dict[object, int](), dict[object, int]()  # when each step was saved last (ns)
     for c in candidates:

@@ -27,7 +27,7 @@ from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.rules.save import mixed_counters, parallel_sizes, rank_mismatch
 from ckpt_tools.planning.rules.save.parallel_sizes import HIGHEST
-from ckpt_tools.planning.rules.save.rank_mismatch import Rows, find_placed, rank_order
+from ckpt_tools.planning.rules.save.rank_mismatch import Rows, find_placed, find_rank_order
 from ckpt_tools.reading.scheduler import prefetch
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage import trust
@@ -248,7 +248,7 @@ def _find_rank_order(s: Session, ranked: Sequence[Checkpoint], rows: Rows, selec
         files = (p for c in ranked[:_ASKED] for p in _find_sizing_files(c, s.layouts))
         others = list(islice((p for p in files if p.path not in read), _NEIGHBOURS))
         known += find_placed(_read_reports(s, others, selection))
-    return rank_order(known)
+    return find_rank_order(known)
 
 
 # ---- the number of ranks

@@ -275,7 +275,7 @@ def _describe_emptied(s: Session, c: Checkpoint, directories: Sequence[str]) -> 
         is_earlier = make_pattern(path) == make_pattern(own) and find_numbers(path) < find_numbers(own)
         is_known = is_earlier or path in emptied or path not in s.found.empty
         if not is_known and numbers_named(path)[0] is not None:
-            yield unfinished.describe_in_place(path)
+            yield unfinished.describe_empty_directory(path)
 
 
 def _find_emptied(s: Session, c: Checkpoint, directories: Iterable[str]) -> Iterator[str]:

@@ -23,7 +23,7 @@ from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import ReadOptions, Selection
 from ckpt_tools.planning.assign import Groups, assign
 from ckpt_tools.planning.facts import Evidence, OwnFile, Tensors
-from ckpt_tools.planning.rules.save.rank_mismatch import Placed, rank_order
+from ckpt_tools.planning.rules.save.rank_mismatch import Placed, find_rank_order
 from ckpt_tools.planning.topology import find_topology
 
 NOTHING: Mapping[int, str] = {}
@@ -97,12 +97,12 @@ def written(rank: int, tp: int, pp: int) -> Placed:
 
 
 def test_the_files_own_ranks_settle_the_order() -> None:
-    order = rank_order([written(0, 0, 0), written(1, 0, 1), written(2, 1, 0), written(3, 1, 1)])
+    order = find_rank_order([written(0, 0, 0), written(1, 0, 1), written(2, 1, 0), written(3, 1, 1)])
     assert order.index("pp") < order.index("tp")
-    assert rank_order([written(0, 0, 0), written(1, 1, 0)]) == rank_order([]) == Topology(1).order
+    assert find_rank_order([written(0, 0, 0), written(1, 1, 0)]) == find_rank_order([]) == Topology(1).order
     swapped = [written(1, 0, 1), written(2, 1, 0)]
     # its own where others explain no more
-    assert rank_order([*swapped, written(1, 1, 0), written(2, 0, 1)]) == Topology(1).order
+    assert find_rank_order([*swapped, written(1, 1, 0), written(2, 0, 1)]) == Topology(1).order
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4), st.permutations(["tp", "cp", "dp", "pp"]))

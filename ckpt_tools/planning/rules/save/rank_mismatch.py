@@ -28,7 +28,7 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
 def _find_by_grid(rows: Rows) -> Iterator[Hit]:
     """Yield files whose path has other coordinates than their writer, in the rank order of most files."""
     known = list(find_placed(rows))
-    order = rank_order(known)
+    order = find_rank_order(known)
     for row in known:
         if not row.fits(order):
             named, own = _format(row.coords), _format(row.find_coordinates(order))
@@ -59,7 +59,7 @@ def _find_by_name(rows: Rows, layouts: Layouts) -> Iterator[Hit]:
 
 
 def _are_likely_ranks_right(rows: Rows) -> bool:
-    """Return True if the likely ranks agree with most names, or are a permutation of them in each save."""
+    """Return True if ranks that contents suggest equal most names, or permute the names in each save."""
     saves: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for part, report in rows:
         if part.rank is not None and (likely := likely_rank(report.metadata)) is not None:
@@ -161,7 +161,7 @@ def counts_experts(sizes: Mapping[str, int]) -> bool:
     return sizes.get("pp", 1) == 1 and sizes.get("ep", 1) > 1
 
 
-def rank_order(rows: Sequence[Placed]) -> str:
+def find_rank_order(rows: Sequence[Placed]) -> str:
     """Return the order that explains most files of a run; Megatron-LM's own order wins a tie."""
     rows = rows[:_MOST]
     if all(row.fits(DEFAULT) for row in rows):

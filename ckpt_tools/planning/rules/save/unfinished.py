@@ -75,7 +75,7 @@ def describe_empty(path: str, last: str) -> Finding:
     return finding_of(RULE, Hit(path, f"it is named like a later save than {last}, and holds none", _LOST))
 
 
-def describe_in_place(path: str) -> Finding:
+def describe_empty_directory(path: str) -> Finding:
     return finding_of(RULE, Hit(path, "an empty directory, named like the file of a save", _LOST))
 
 
