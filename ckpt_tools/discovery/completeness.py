@@ -47,12 +47,12 @@ def ranks_present(checkpoint: Checkpoint, layout: Layout) -> int | None:
     """
     if ranks := {p.rank for p in checkpoint.parts if p.rank is not None}:
         return len(ranks)
-    places = defaultdict[str, set[Coordinates]](set)
+    by_piece = defaultdict[str, set[Coordinates]](set)
     for p in checkpoint.parts:
-        place = tuple(at for at in p.coords if at[0] in COORDS)
-        if place and not layout.piece(p.piece).readers.shared:
-            places[p.piece].add(place)
-    return max(map(len, places.values()), default=None)
+        coords = tuple((axis, n) for axis, n in p.coords if axis in COORDS)
+        if coords and not layout.piece(p.piece).readers.shared:
+            by_piece[p.piece].add(coords)
+    return max(map(len, by_piece.values()), default=None)
 
 
 def ranks_of_its_own(checkpoint: Checkpoint, layout: Layout) -> set[int]:
@@ -140,16 +140,16 @@ def marks_of(c: Checkpoint, layout: Layout) -> set[str]:
 def is_of_later_ranks(parts: Collection[Part], layout: Layout) -> bool:
     """Return True if files of some ranks are there, none that rank 0 writes, and not any replica will do."""
 
-    def is_after_the_first(p: Part) -> bool:
+    def is_of_later_rank(p: Part) -> bool:
         return p.rank > 0 if p.rank is not None else any(at for axis, at in p.coords if axis in COORDS)
 
     pieces = [(p, layout.piece(p.piece)) for p in parts]
     # each rank saves random numbers at once, so these files count only if no others are there
     saved = [(p, piece) for p, piece in pieces if not piece.readers.survivable]
     if not saved:
-        return bool(parts) and all(map(is_after_the_first, parts))
+        return bool(parts) and all(map(is_of_later_rank, parts))
     readers = [piece.readers for _, piece in saved]
-    return all(is_after_the_first(p) for p, _ in saved) and all(r.sharded or r.shared for r in readers)
+    return all(is_of_later_rank(p) for p, _ in saved) and all(r.sharded or r.shared for r in readers)
 
 
 def where(checkpoint: Checkpoint) -> str:
@@ -194,8 +194,8 @@ def usual_pieces(checkpoint: Checkpoint, run: Expected) -> Iterator[Piece]:
 def find_left_over(checkpoint: Checkpoint, layout: Layout, sizes: Mapping[str, int]) -> list[Part]:
     """Return files of data parallel ranks beyond ``sizes["dp"]``, which a larger job wrote before."""
     world = sizes.get("dp", 0)
-    beyond = (p for p in checkpoint.parts if world and dict(p.coords).get("dp", 0) >= world)
-    return [p for p in beyond if not layout.piece(p.piece).readers.shared]
+    higher = (p for p in checkpoint.parts if world and dict(p.coords).get("dp", 0) >= world)
+    return [p for p in higher if not layout.piece(p.piece).readers.shared]
 
 
 _FEW = 16
@@ -208,8 +208,8 @@ def listed(runs: Iterable[tuple[str, str]]) -> str:
         f"{run} (layout {layout})" if run not in ("", ".") else f". (ROOT itself, layout {layout})"
         for layout, run in runs
     ]
-    every = ", ".join(sorted(names)) if len(names) <= _FEW else ranges.names(names)
-    return f"{'several runs' if len(names) > 1 else 'one run'}: {every}"
+    text = ", ".join(sorted(names)) if len(names) <= _FEW else ranges.names(names)
+    return f"{'several runs' if len(names) > 1 else 'one run'}: {text}"
 
 
 def why_unfinished(c: Checkpoint, layout: Layout) -> str:

@@ -78,6 +78,7 @@ class DirectoryNames(Struct):
     indexes: list[str] = field(default_factory=list)
 
     def to_stat(self) -> Iterator[os.DirEntry[str]]:
+        """Yield the entries whose size and time will be asked for, to ask for many at once."""
         notes = self.layouts.note_names
         yield from (e for e, _ in self.mine)
         yield from (e for e in self.others if _may_be_known(e.name) and e.name not in notes)
@@ -116,28 +117,28 @@ def inspect_names(layouts: Layouts, templates: Templates, path: str, entries: En
 
 
 def _find_unneeded(layouts: Layouts, entries: Entries) -> set[str]:
-    """Return paths of files without state: a Mac's, or NAME+end if another begins with NAME+start."""
+    """Return paths of files without state: macOS' ``._NAME`` beside NAME, and by ``layouts.unneeded``."""
     endings = layouts.unneeded_endings
     suspects = [e for e in entries if e.name.endswith(endings) or e.name.startswith(_OF_MACS)]
     there = {e.name for e in entries} if suspects else set[str]()
     names = sorted(there)
 
-    def begin_with(start: str) -> Iterator[str]:
-        beside = islice(names, bisect_left(names, start), None)
-        return takewhile(lambda name: name.startswith(start), beside)
+    def list_names_from(start: str) -> Iterator[str]:
+        later = islice(names, bisect_left(names, start), None)
+        return takewhile(lambda name: name.startswith(start), later)
 
     def is_unneeded(name: str) -> bool:
         if name.startswith(_OF_MACS):
             return name.removeprefix(_OF_MACS) in there
         fitting = ((end, start) for end, start in layouts.unneeded if name.endswith(end))
-        pairs = ((end, begin_with(name.removesuffix(end) + start)) for end, start in fitting)
+        pairs = ((end, list_names_from(name.removesuffix(end) + start)) for end, start in fitting)
         return any(not other.endswith(end) for end, others in pairs for other in others)
 
     return {e.path for e in suspects if is_unneeded(e.name)}
 
 
 def _is_no_file(layouts: Layouts, e: os.DirEntry[str], claim: Claim) -> bool:
-    """Return True if an entry with a name of little meaning is a directory (x.ckpt), or a note."""
+    """Return True if an entry whose name alone proves nothing is a directory (x.ckpt), or a note."""
     if claim is Claim.DESCRIBED:
         noted = e.name in layouts.note_names or e.name.endswith(layouts.stateless)
         return noted or bool(TEMPORARY.search(e.name)) or surely_directory(e)
@@ -186,7 +187,7 @@ def _add_odd(
 def _add_other(found: Discovery, e: os.DirEntry[str], here: DirectoryNames, alone: bool) -> None:
     """Add an entry that no layout knows: a tracker, a bare file, a temporary file, or unrecognised."""
     name = e.name
-    if _leads_nowhere(e):
+    if _is_dangling(e):
         found.dangling.append(e.path)
     if name in here.layouts.note_names:
         found.trackers[name, here.places.path] = e.path
@@ -222,12 +223,12 @@ def add_unlisted(found: Discovery, path: str, why: OSError) -> None:
 
 
 def _is_addressed(e: os.DirEntry[str]) -> bool:
-    """Return True if a path tells what a file is, or links to a file that is named by its digest."""
+    """Return True if a file's directory tells its format, or a link leads to a file named by its digest."""
     addressed = formats.names.placed(e.path) or (formats.names.addressed(e.path) and is_link(e))
     return addressed and not surely_directory(e)
 
 
-def _leads_nowhere(e: os.DirEntry[str]) -> bool:
+def _is_dangling(e: os.DirEntry[str]) -> bool:
     """Return True if an entry is a link without a target, as when a mount is lost."""
     try:
         if e.is_symlink():  # where entries are of no known type, a call

@@ -46,7 +46,7 @@ class Excluded(Struct, dict=True):
     paths: set[str] = field(default_factory=set)
 
     @cached_property
-    def _pattern(self) -> re.Pattern[str]:
+    def _regex(self) -> re.Pattern[str]:
         return re.compile("|".join(map(_write_regex, self.globs)), re.DOTALL)
 
     def keep(self, root: str, entries: list[os.DirEntry[str]]) -> list[os.DirEntry[str]]:
@@ -54,7 +54,7 @@ class Excluded(Struct, dict=True):
         if not self.globs:
             return entries
         start = len(root.rstrip("/")) + 1
-        gone = {e.path for e in entries if self._pattern.fullmatch(e.path, start)}
+        gone = {e.path for e in entries if self._regex.fullmatch(e.path, start)}
         self.paths |= gone
         return [e for e in entries if e.path not in gone]
 
@@ -68,9 +68,8 @@ def _write_flag(root: str, c: Checkpoint, path: str, kept: Collection[str]) -> s
 
 
 def without(root: str, c: Checkpoint, *paths: str, kept: Collection[str] = (), label: str = "") -> str:
-    """Return the flag --exclude for the first of ``paths`` in which neither the choice ``c`` nor a ``kept``
-    path lies, and what the job resumes from then: ``label``, by default the choice's. If there is no such
-    path, say to move the last one.
+    """Return the flag --exclude for the first of ``paths`` without the choice ``c`` or a ``kept`` path, else
+    to move the last one; and what the job resumes from then: ``label``, by default the choice's.
     """
     flags = (_write_flag(root, c, path, kept) for path in paths)
     return f"{next(filter(None, flags), f'move {paths[-1]} out of {root}')} to resume from {label or c.label}"
@@ -92,9 +91,9 @@ def either(root: str, one: Checkpoint, other: Checkpoint) -> str:
     return f"{make_clause(first)}, or {make_clause(second)}"
 
 
-def make_clause(said: str) -> str:
+def make_clause(hint: str) -> str:
     """Return a hint as half of a sentence: "add" precedes a flag."""
-    return f"add {said}" if said.startswith("--") else said
+    return f"add {hint}" if hint.startswith("--") else hint
 
 
 def leave_out_state(entries: list[os.DirEntry[str]], met: set[str]) -> list[os.DirEntry[str]]:
@@ -112,12 +111,12 @@ def leave_out_state(entries: list[os.DirEntry[str]], met: set[str]) -> list[os.D
 def _write_regex(glob: str) -> str:
     """Return a glob, as the shell reads it and with ``**``, as a regular expression."""
 
-    def write(m: re.Match[str]) -> str:
+    def write_token(m: re.Match[str]) -> str:
         if not m[2]:
             return _WILD.get(m[0], re.escape(m[0]))
         return f"[{'^/' if m[1] else ''}{re.escape(m[2]).replace(chr(92) + '-', '-')}]"
 
-    return _TOKEN.sub(write, glob.strip("/"))
+    return _TOKEN.sub(write_token, glob.strip("/"))
 
 
 _ENDS = (".bak", ".old", ".orig", "~")
@@ -137,25 +136,27 @@ def set_aside(found: Discovery, root: str, layouts: Layouts) -> list[Finding]:
 
     @cache
     def top_above(path: str) -> str:
-        """Return the highest directory, of those above and at this path, that is a copy; "" if none is."""
+        """Return the highest directory, above or at this path, that is a copy; "" if none is."""
         return top_of(*split(path)) if len(path) > len(root) else ""
 
     def top_of(directory: str, name: str) -> str:
-        called = is_set_aside(name) and name not in own
-        return top_above(directory) or (f"{directory}/{name}" if called else "")
+        """Return the highest copy that a file is or lies in; "" if none is."""
+        is_copy = is_set_aside(name) and name not in own
+        return top_above(directory) or (f"{directory}/{name}" if is_copy else "")
 
     tops = [top_of(p.folder.directory[:-1], p.name) for p in found.parts]
     others = (*(file.path for file in found.bare), *found.copies)
-    many = Counter(filter(None, (*tops, *(top_of(*split(path)) for path in others))))
-    if many:
+    counts = Counter(filter(None, (*tops, *(top_of(*split(path)) for path in others))))
+    if counts:
         found.parts = [p for p, top in zip(found.parts, tops, strict=True) if not top]
         _remove_copies(found, lambda path: not top_of(*split(path)))
     text = "a copy by its name{}: no candidate, and not looked at"
-    with_files = {top: f" with {n} checkpoint files" if n > 1 else "" for top, n in sorted(many.items())}
+    with_files = {top: f" with {n} checkpoint files" if n > 1 else "" for top, n in sorted(counts.items())}
     return [finding("set-aside", text.format(more), path=top) for top, more in with_files.items()]
 
 
 def _remove_copies(found: Discovery, is_kept: Callable[[str], bool]) -> None:
+    """Keep only the paths in ``found``, other than parts, for which ``is_kept`` returns True."""
     found.bare = [file for file in found.bare if is_kept(file.path)]
     for paths in (found.unfinished, found.indexes, found.unneeded):
         paths[:] = filter(is_kept, paths)

@@ -40,9 +40,7 @@ class NamedFile(NamedTuple):
 
 
 class BareFile(NamedTuple):
-    """A file of no layout that is known by its ending alone. ``size`` is -1 if there is no such file to read;
-    ``findings`` say why.
-    """
+    """A file of no layout, known by its ending. If it cannot be read, ``size`` is -1; ``findings`` tell."""
 
     path: str
     size: int
@@ -109,15 +107,16 @@ def stat_of(path: str | os.DirEntry[str]) -> BareFile:
         code = "symlink-loop" if e.errno == errno.ELOOP else code
         of = os.path.basename(at) if code == "unreadable" else f"it leads to {real_path(at)}"
         why = of_file(finding(code, f"{of}: {e.strerror}"), at)
-        return BareFile(at, -1, 0 if code == "unreadable" else _made_ns(at), (why,))
+        return BareFile(at, -1, 0 if code == "unreadable" else _read_mtime(at), (why,))
     if stat.S_ISREG(st.st_mode):
         return BareFile(at, st.st_size, st.st_mtime_ns, ())
     kind = "a directory" if stat.S_ISDIR(st.st_mode) else "a special file"
     text = f"there is {kind} where a checkpoint file belongs"
-    return BareFile(at, -1, _made_ns(at), (finding("not-a-file", text),))
+    return BareFile(at, -1, _read_mtime(at), (finding("not-a-file", text),))
 
 
-def _made_ns(path: str) -> int:
+def _read_mtime(path: str) -> int:
+    """Return when an entry, not the target of a link, was changed, in nanoseconds; 0 if nobody can tell."""
     try:
         return lstat(path).st_mtime_ns
     except OSError:

@@ -17,14 +17,14 @@ _NO_PROGRESS: _Progress = (None, None, None)
 
 
 def _read_progress(p: Part) -> _Progress:
+    """Return the progress in a part's name; only its step if the save has its own directory, ``home``."""
     when = p.moment
     return (when.step, None, None) if p.folder.home else (when.step, when.epoch, when.step_in_epoch)
 
 
 def group(parts: Sequence[Part], layouts: Layouts, save_interval: int | None = None) -> list[Checkpoint]:
-    """Return the checkpoints of every run, newest first by modification time. A set of which each rank saves
-    its file is a dying gasp if ranks of other iterations are missing, or its iteration is no multiple of
-    ``save_interval``.
+    """Return the checkpoints of every run, newest first by modification time. A set that each rank saves is a
+    dying gasp if other iterations have more ranks, or if its own is no multiple of ``save_interval``.
     """
     runs: dict[tuple[str, str], list[Part]] = defaultdict(list)
     for p in parts:
@@ -47,13 +47,12 @@ def _group_by_save(members: list[Part]) -> Iterator[list[Part]]:
     counters = _find_agreed_counters(members) if restarted else set[int]()
     saves: dict[object, list[Part]] = defaultdict(list)
     for p in members:
-        folder, when, progress, unnamed = p.folder, p.moment, _read_progress(p), ""
-        own = folder.home or when.generation in counters or progress == _NO_PROGRESS
-        counted = when.generation if own else None
+        folder, when, progress, label = p.folder, p.moment, _read_progress(p), ""
+        tells_apart = folder.home or when.generation in counters or progress == _NO_PROGRESS
+        generation = when.generation if tells_apart else None
         if not folder.home and progress == _NO_PROGRESS:
-            named = folder.prefix or p.name
-            unnamed = named if when.generation is None else folder.directory
-        saves[folder.kind, folder.home, progress, counted, when.unfinished, unnamed].append(p)
+            label = (folder.prefix or p.name) if when.generation is None else folder.directory
+        saves[folder.kind, folder.home, progress, generation, when.unfinished, label].append(p)
     for same in saves.values():
         if restarted and not same[0].home and len(same) > 1:
             yield from _split_attempts(same)
@@ -74,18 +73,19 @@ def _find_agreed_counters(members: Iterable[Part]) -> set[int]:
 
 def _split_attempts(parts: list[Part]) -> Iterator[list[Part]]:
     """Return the files of one step by attempt: by equal counts of restarts if a rank has the step twice."""
-    ranks, places = {p.rank for p in parts}, {(p.rank, p.piece, p.coords) for p in parts}
-    if len(parts) in (len(ranks), len(places)):
+    ranks, shards = {p.rank for p in parts}, {(p.rank, p.piece, p.coords) for p in parts}
+    if len(parts) in (len(ranks), len(shards)):
         return iter((parts,))
-    counted: dict[int, list[Part]] = defaultdict(list)
+    by_restarts: dict[int, list[Part]] = defaultdict(list)
     for p in parts:
-        counted[p.generation or 0].append(p)
-    return (counted[k] for k in sorted(counted))
+        by_restarts[p.generation or 0].append(p)
+    return (by_restarts[n] for n in sorted(by_restarts))
 
 
 def _make_checkpoint(
     parts: list[Part], most_ranks: int, save_interval: int | None, layouts: Layouts, commit: str
 ) -> Checkpoint:
+    """Return the checkpoint of the parts of one save; without a part of the role ``commit`` unfinished."""
     first = parts[0]
     layout = layouts.of(first)
     times = sorted(p.mtime_ns for p in essential(parts, layout))
@@ -113,9 +113,9 @@ def _find_kind(parts: list[Part], layout: Layout, most_ranks: int, save_interval
     first = parts[0]
     if first.kind is not Kind.PERIODIC or not layout.piece(first.piece).readers.everyone_saves:
         return first.kind
-    partial = len({p.rank for p in parts}) < most_ranks
-    off = bool(save_interval and first.step is not None and first.step % save_interval)
-    return Kind.DYING_GASP if partial or off else first.kind
+    is_partial = len({p.rank for p in parts}) < most_ranks
+    is_irregular = bool(save_interval and first.step is not None and first.step % save_interval)
+    return Kind.DYING_GASP if is_partial or is_irregular else first.kind
 
 
 def essential(parts: Sequence[Part], layout: Layout) -> Sequence[Part]:

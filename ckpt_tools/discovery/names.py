@@ -28,14 +28,14 @@ def is_place_of_loop(place: Place, name: str, above: str) -> bool:
     """
     if not place.layout.is_last_resort or not place.home:
         return True
-    is_below, called = place.home.startswith(f"{above}/"), basename(place.home)
-    is_number = called.isdigit() if is_below else sum(map(str.isalpha, called)) < 2
+    is_below, directory = place.home.startswith(f"{above}/"), basename(place.home)
+    is_number = directory.isdigit() if is_below else sum(map(str.isalpha, directory)) < 2
     if is_below is not is_number:
         return is_below
     loop, fields = numbers_named(name)
-    own = {int(n) for key in ("step", "epoch") if (n := fields.get(key))}
+    numbers = {int(n) for key in ("step", "epoch") if (n := fields.get(key))}
     is_written_over = loop is not None and loop.rolling and not loop.export
-    return place.step in own if own else not is_written_over
+    return place.step in numbers if numbers else not is_written_over
 
 
 def settle_names(files: list[NamedFile], above: str) -> tuple[list[NamedFile], list[NamedFile]]:
@@ -63,13 +63,13 @@ def drop_stale_indexes(files: list[NamedFile]) -> tuple[list[NamedFile], dict[st
     indexes = [file for file in files if file.place.piece.claim is Claim.INDEX]
     if not indexes:
         return files, {}
-    there, stale = {file.path for file in files}, dict[str, str]()
+    paths, stale = {file.path for file in files}, dict[str, str]()
     models = (file.place for file in files if file.place.piece.role == "model")
     sharded = {(place.layout, place.home) for place in models}
     for file in indexes:
         if (file.place.layout, file.place.home) not in sharded:
             for name in names_of_whole(file.name.whole):
-                if file.places.directory + name in there:
+                if file.places.directory + name in paths:
                     stale.setdefault(file.path, name)
     return [file for file in files if file.path not in stale], stale
 
@@ -80,10 +80,8 @@ def next_reading(file: NamedFile) -> NamedFile | None:
     return name and file._replace(place=file.places[name.piece], name=name)
 
 
-def _find_counted(files: Sequence[NamedFile]) -> Iterator[str]:
-    """Yield directories in which numbers in names count ranks, not epochs: from 0 without a gap, and below
-    the steps of the directories. A lone directory may have lost its first file.
-    """
+def _find_counting_directories(files: Sequence[NamedFile]) -> Iterator[str]:
+    """Yield directories in which numbers in names are ranks: from 0 without a gap, and below the steps."""
     numbered: dict[str, list[tuple[str, int, int]]] = defaultdict(list)
     for file in files:
         place = file.place
@@ -94,8 +92,9 @@ def _find_counted(files: Sequence[NamedFile]) -> Iterator[str]:
     for base, rows in numbered.items():
         homes, ranks, steps = (set(column) for column in zip(*rows, strict=True))
         from_zero = ranks == set(range(len(ranks)))
-        right = from_zero and len(ranks) > 1 if "" in homes else from_zero or len(homes) == 1
-        if right and max(ranks) < min(steps):
+        # a lone directory may have lost its first file
+        are_ranks = from_zero and len(ranks) > 1 if "" in homes else from_zero or len(homes) == 1
+        if are_ranks and max(ranks) < min(steps):
             yield base
 
 
@@ -107,7 +106,7 @@ class _Settling:
         sure = {file.place for file in files if file.place.sure}
         homes, bases = {at.home for at in sure}, {at.base for at in sure if not at.layout.of_exports}
         self._taken = homes | bases  # names that tell little are ignored in them: sure ones explain them
-        self._counted = {*_find_counted(files)}
+        self._counted = {*_find_counting_directories(files)}
         generic = {file.place for file in files if self._is_generic(file.place)}
         # a directory in which all saves lie is free if no other piece lies in it
         free = {at.base for at in generic if not at.home} - self._taken
@@ -234,7 +233,7 @@ def _find_base_and_rank(place: Place, name: NameFields, ranks: _Ranks) -> tuple[
 
 
 def _join_prefixes(seen: dict[str, set[tuple[int | None, str]]]) -> dict[tuple[str, int | None, str], str]:
-    """Return (directory, rank, prefix) -> prefix without the rank that ends it (``net_rank_0``)."""
+    """Return (directory, rank, prefix) -> prefix without the rank that ends it (``net`` of ``net_rank0``)."""
     joined: dict[tuple[str, int | None, str], str] = {}
     for base, pairs in seen.items():
         stems: dict[str, list[tuple[int | None, str]]] = defaultdict(list)
@@ -249,8 +248,8 @@ def _join_prefixes(seen: dict[str, set[tuple[int | None, str]]]) -> dict[tuple[s
     return joined
 
 
-def _find_lone_prefixes(files: list[NamedFile]) -> dict[tuple[str, str], str]:
-    """Return (layout, directory) -> the prefix of all its files; a file without one is of the same run."""
+def _find_only_prefixes(files: list[NamedFile]) -> dict[tuple[str, str], str]:
+    """Return (layout, directory) -> the one prefix of its files: a file without one is of the same run."""
     seen: dict[tuple[str, str], set[str]] = defaultdict(set)
     followed = {file.place.layout.name for file in files if file.place.piece.claim is Claim.FOLLOWS}
     for file in files:
@@ -288,24 +287,31 @@ class _Naming:
             name = file.name
             if name.prefix:
                 base, rank = _find_base_and_rank(file.place, name, self._ranks)
-                own = (base, name.prefix, name.generation) in self._own_numbers
-                seen[base].add((rank, f"{name.prefix}_{name.generation}" if own else name.prefix))
-        self._joined = _join_prefixes(seen)
-        self._lone = _find_lone_prefixes(files)
-        self._unfinished = {_find_marked(file) for file in files if file.place.piece.stage is Stage.MARKS}
-        begun = {_find_directory(file) for file in files if file.place.piece.stage is not Stage.FINISHED}
-        self._unfinished.update(filter(templates.is_marked, begun))
+                is_own = (base, name.prefix, name.generation) in self._own_numbers
+                seen[base].add((rank, f"{name.prefix}_{name.generation}" if is_own else name.prefix))
+        self._joined_prefixes = _join_prefixes(seen)
+        self._only_prefixes = _find_only_prefixes(files)
+        self._unfinished = {
+            _find_marked_save(file) for file in files if file.place.piece.stage is Stage.MARKS
+        }
+        homes = {_find_directory(file) for file in files if file.place.piece.stage is not Stage.FINISHED}
+        self._unfinished.update(filter(templates.is_marked, homes))
         self._runs: dict[tuple[str, str], str] = {}
         self._folders: dict[tuple[Place, str], Folder] = {}
         self._moments: dict[tuple[object, ...], Moment] = {}
 
     def make_part(self, file: NamedFile) -> Part:
+        """Return a file as a part; a number in its name that contradicts its directory is a finding."""
         place, name, size, mtime_ns, findings, _ = file
         base, rank = _find_base_and_rank(place, name, self._ranks)
-        prefix, generation = self._prefix(place, name, base, rank)
+        prefix, generation = self._find_prefix(place, name, base, rank)
         step = place.step if name.step is None else name.step
-        if (name.rank is not None and name.rank != rank) or place.step not in (None, step):
-            findings += tuple(_find_contradictions(file, rank))
+        if name.rank is not None and name.rank != rank:
+            text = f"{name.whole} lies in the directory of rank {rank}"
+            findings += (finding("rank-mismatch", text),)
+        if place.step not in (None, step):
+            text = f"{name.whole} lies in the directory of step {place.step}"
+            findings += (finding("step-mismatch", text),)
         in_unfinished = bool(self._unfinished) and _find_directory(file) in self._unfinished
         numbers = (
             place.coords + name.coords,
@@ -316,12 +322,13 @@ class _Naming:
             place.unfinished or name.unfinished or in_unfinished,
         )
         moment = self._moments.get(numbers) or self._moments.setdefault(numbers, Moment(*numbers))
-        folder = self._folders.get((place, prefix)) or self._folder(file, base, prefix)
+        folder = self._folders.get((place, prefix)) or self._make_folder(file, base, prefix)
         if place.piece.stage is Stage.MARKS:
-            folder = folder._replace(home=_find_marked(file))
+            folder = folder._replace(home=_find_marked_save(file))
         return tuple.__new__(Part, (folder, moment, rank, name.whole, size, mtime_ns, findings))
 
-    def _folder(self, file: NamedFile, base: str, prefix: str) -> Folder:
+    def _make_folder(self, file: NamedFile, base: str, prefix: str) -> Folder:
+        """Return, and keep, what parts of one piece and prefix in a directory share, such as their run."""
         place, piece = file.place, file.place.piece
         run = self._runs.get((base, prefix))
         if run is None:
@@ -343,17 +350,21 @@ class _Naming:
         )
         return folder
 
-    def _prefix(self, place: Place, name: NameFields, base: str, rank: int | None) -> tuple[str, int | None]:
-        """Return the prefix that tells runs apart, its own or its neighbours', and the counter behind it."""
+    def _find_prefix(
+        self, place: Place, name: NameFields, base: str, rank: int | None
+    ) -> tuple[str, int | None]:
+        """Return the prefix that tells runs apart, also from names beside it, and the number behind it."""
         prefix, piece = name.prefix or place.prefix, place.piece
-        follows = not prefix and self._lone and (piece.readers.single or piece.claim is Claim.FOLLOWS)
+        follows = (
+            not prefix and self._only_prefixes and (piece.readers.single or piece.claim is Claim.FOLLOWS)
+        )
         if follows and "{prefix}" not in piece.template:
-            prefix = self._lone.get((place.layout.name, place.base), "")
+            prefix = self._only_prefixes.get((place.layout.name, place.base), "")
         generation = place.generation if name.generation is None else name.generation
         if generation and (base, prefix, generation) in self._own_numbers:
             prefix, generation = f"{prefix}_{generation}", 0
-        if self._joined:
-            prefix = self._joined.get((base, rank, prefix), prefix)
+        if self._joined_prefixes:
+            prefix = self._joined_prefixes.get((base, rank, prefix), prefix)
         return prefix, generation
 
 
@@ -362,15 +373,6 @@ def _find_directory(file: NamedFile) -> str:
     return file.place.home or ("/" in file.place.piece.template and file.places.directory.rstrip("/")) or ""
 
 
-def _find_marked(file: NamedFile) -> str:
-    """Return the save that a mark in it, or beside it, calls unfinished."""
+def _find_marked_save(file: NamedFile) -> str:
+    """Return the path of the save that a mark, a file in it or beside it, calls unfinished."""
     return file.place.home or file.path.removesuffix(file.place.piece.end)
-
-
-def _find_contradictions(file: NamedFile, rank: int | None) -> Iterator[Finding]:
-    """Yield each number in a file's name that contradicts its directory."""
-    place, name, called = file.place, file.name, file.name.whole
-    if name.rank is not None and name.rank != rank:
-        yield finding("rank-mismatch", f"{called} lies in the directory of rank {rank}")
-    if name.step is not None and place.step not in (None, name.step):
-        yield finding("step-mismatch", f"{called} lies in the directory of step {place.step}")

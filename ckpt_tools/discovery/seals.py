@@ -47,11 +47,11 @@ def seals_about(path: str) -> Iterator[BareFile]:
 def _ask_each(path: str) -> Iterator[BareFile]:
     """Yield the seals of a file by asking for each possible name, the nearest first."""
     home, name = os.path.split(path)
-    at = [f"{home}/{beside(name)}"]
+    possible = [f"{home}/{beside(name)}"]
     for _ in range(_ABOVE):
-        at += [f"{home}/{NAME}", *_list_fragments(f"{home}/{FRAGMENTS}")]
+        possible += [f"{home}/{NAME}", *_list_fragments(f"{home}/{FRAGMENTS}")]
         home = os.path.dirname(home)
-    for seal in at:
+    for seal in possible:
         try:
             lstat(seal)
             yield stat_of(seal)
@@ -76,7 +76,9 @@ def _list_fragments(directory: str) -> list[str]:
 
 
 def _list_in_store(url: str) -> Iterator[BareFile]:
-    """Yield the seals of an object, the highest directory's first; its own also where nobody may list."""
+    """Yield the seals of an object in a store, nearest first, where those above may be listed. Raise
+    CannotLook.
+    """
     from ckpt_tools.storage.stores.mounts import tree_of  # only for stores
 
     tree, key = tree_of(url)
@@ -95,19 +97,20 @@ def _list_in_store(url: str) -> Iterator[BareFile]:
                     if e.errno != errno.EOPNOTSUPP:  # such as the root of a hub's repositories
                         raise
         tree.entries(home)  # this directory is listed anyway: indexes lie in it
-        beside_it = [of for of in tree.named(home, beside(name)) if of.key == own]
-        found = [*beside_it, *_list_seals(tree, home), *found]
+        own_seals = [item for item in tree.named(home, beside(name)) if item.key == own]
+        found = [*own_seals, *_list_seals(tree, home), *found]
     except OSError as e:
         raise _cannot_look(f"the seals of {url}", e) from e
-    for of in found:
-        yield BareFile(joined(tree.store.url, of.key), of.size, of.mtime_ns, ())
+    for item in found:
+        yield BareFile(joined(tree.store.url, item.key), item.size, item.mtime_ns, ())
 
 
 def _list_seals(tree: Tree, directory: str) -> Iterator[Object]:
-    for of in tree.named(directory, _SEALS):
-        home, _, name = of.key.rpartition("/")
+    """Yield the objects that are a directory's own seal or a fragment of it, as the store lists them."""
+    for item in tree.named(directory, _SEALS):
+        home, _, name = item.key.rpartition("/")
         if name == NAME if home == directory else is_fragment(name) and home.endswith(FRAGMENTS):
-            yield of
+            yield item
 
 
 def _cannot_look(what: str, e: OSError) -> CannotLook:

@@ -61,9 +61,7 @@ def tells_of_a_state(name: str) -> bool:
 
 
 def list_unknown(found: Discovery, root: str, *, files: bool = False) -> Iterator[str]:
-    """Yield paths that no layout's piece explains, of ``files`` alone, or of directories beside them too.
-    Raise OSError where a directory cannot be listed.
-    """
+    """Yield paths that no piece explains; without ``files`` also directories beside them. Raise OSError."""
     yield from (f.path for f in found.bare)
     for entries in (entries_of(at, partial(found.excluded.keep, root)) for at in found.strange):
         yield from (e.path for e in entries if not (files and is_directory(e)))
@@ -92,7 +90,7 @@ def content_format(path: str) -> str | None:
         why.filename = path
         raise
     if last:
-        return _find_archived(begins, ends) or "data"
+        return _find_archive_format(begins, ends) or "data"
     head = begins[:HEAD]
     known = (f.name for f in map(format_of, formats.names.told_by_magic) if f.distinct and f.magic(head))
     if name := next(known, ""):
@@ -103,16 +101,16 @@ def content_format(path: str) -> str | None:
     return "text" if is_text(begins) else "program" if begins.startswith(b"\x7fELF") else None
 
 
-def _find_archived(begins: bytes, ends: bytes) -> str:
-    """Return the format of torch's archive, by its first members, or of a zip with a state; else ""."""
+def _find_archive_format(begins: bytes, ends: bytes) -> str:
+    """Return an archive's format by its first and last bytes: torch's own, or a zip with a state; else ""."""
     members = (b"/data.pkl", b"/constants.pkl", b"/version", b"/byteorder")
     if format_of("torch_zip").magic(begins[:HEAD]) and first_name(begins).endswith(members):
         return "torch_zip"
     if has_member_of_torch(begins):
         return "torch_tar"
-    zipped = format_of("zip_archive")
-    inside = names_at(ends) if zipped.magic(begins[:HEAD]) else ()
-    return zipped.name if any(formats.names.only_state(os.path.basename(name)) for name in inside) else ""
+    zip_format = format_of("zip_archive")
+    names = names_at(ends) if zip_format.magic(begins[:HEAD]) else ()
+    return zip_format.name if any(formats.names.only_state(os.path.basename(name)) for name in names) else ""
 
 
 def is_text(head: bytes) -> bool:

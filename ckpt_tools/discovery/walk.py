@@ -134,8 +134,8 @@ def _add_file(top: str, inspect: Inspect, found: Discovery) -> None:
     add_directory(found, here, alone=True)
     found.seals += seals
     indexes = found.indexes
-    described = (e for e in beside if formats.names.may_be_index(e.name) and not is_directory_alike(e))
-    indexes += (e.path for e in described if e.path not in indexes)
+    candidates = (e for e in beside if formats.names.may_be_index(e.name) and not is_directory_alike(e))
+    indexes += (e.path for e in candidates if e.path not in indexes)
     for _ in range(0 if formats.names.known(name) else 4):
         home = os.path.dirname(home)  # the name says nothing: its index may lie in the save's own directory
         with suppress(OSError):  # nobody asked about the directories above, which may be somebody else's
@@ -160,9 +160,9 @@ def follow_links(links: Links, walk: Walk, found: Discovery) -> None:
     while todo:
         link = todo.pop(0)
         done.add(link)
-        to = links.resolved(link)
-        behind_it = sum(len(some) for home, some in homes.items() if within(home, to))
-        if behind_it > _LINKED and not _DIGIT.search(os.path.basename(link)):
+        target = links.resolved(link)
+        count = sum(len(files) for home, files in homes.items() if within(home, target))
+        if count > _LINKED and not _DIGIT.search(os.path.basename(link)):
             continue
         links.met.clear()
         behind, way, named = Discovery(), dict[str, str](), dict[str, list[NamedFile]]()
@@ -175,46 +175,48 @@ def follow_links(links: Links, walk: Walk, found: Discovery) -> None:
             behind.named = named.setdefault(home, [])
             add_directory(behind, here)
         found.unseen += behind.unseen
-        taken = _find_telling(named, homes, to)
-        if taken:
+        renamed = _choose_renamed(named, homes, target)
+        if renamed:
             links.followed.add(link)
-            homes.update((home, named[home]) for home in taken)
-            _rename(found, behind, links, taken)
+            homes.update((home, named[home]) for home in renamed)
+            _replace_paths(found, behind, links, renamed)
             # each directory was listed once: another way to it, below this link, may tell more
             known = done.union(way.values(), todo)
             todo += sorted({*links.met} - known)
-    found.named = [file for some in homes.values() for file in some]
+    found.named = [file for files in homes.values() for file in files]
 
 
-def _find_telling(named: dict[str, list[NamedFile]], known: dict[str, list[NamedFile]], to: str) -> set[str]:
-    """Return the directories to be named by the path of a link to ``to``: if it tells more, these and others
-    behind the link. A directory elsewhere with an equally good name keeps it.
+def _choose_renamed(
+    new_files: dict[str, list[NamedFile]], old_files: dict[str, list[NamedFile]], target: str
+) -> set[str]:
+    """Return the directories to be named by the path of a link to ``target``: those of which it tells more,
+    and with them others behind the link. A directory elsewhere with an equally good name keeps it.
     """
-    tells = {home: (_rate(files), _rate(known.get(home, ()))) for home, files in named.items()}
-    more = {home for home, (new, old) in tells.items() if new > old}
-    alike = {home for home, (new, old) in tells.items() if new == old and (not any(old) or within(home, to))}
-    return more | alike if more else more
+    rates = {home: (_rate(files), _rate(old_files.get(home, ()))) for home, files in new_files.items()}
+    more = {home for home, (new, old) in rates.items() if new > old}
+    equal = {h for h, (new, old) in rates.items() if new == old and (not any(old) or within(h, target))}
+    return more | equal if more else more
 
 
 def _rate(files: Iterable[NamedFile]) -> tuple[bool, int]:
     """Return how much the best of the names tells: if a layout is sure, and how many numbers it has."""
-    most = (False, 0)
+    best = (False, 0)
     for file in files:
         at: NamedFile | None = file
         while at is not None and not (at.place.sure or at.place.piece.claim.needs_no_other):
             at = naming.next_reading(at)  # of two frameworks that write this name, one may be sure of it
         place, name = (at or file).place, (at or file).name
-        numbers = place.step, place.epoch, place.generation, place.rank
-        told = (*numbers, *place.coords, name.step, name.epoch, name.rank)
-        most = max(most, (at is not None, sum(value is not None for value in told)))
-    return most
+        of_place = place.step, place.epoch, place.generation, place.rank
+        fields = (*of_place, *place.coords, name.step, name.epoch, name.rank)
+        best = max(best, (at is not None, sum(value is not None for value in fields)))
+    return best
 
 
-def _rename(found: Discovery, behind: Discovery, links: Links, taken: set[str]) -> None:
-    """Give entries of ``found`` beside files of ``taken`` directories the paths they have in ``behind``."""
+def _replace_paths(found: Discovery, behind: Discovery, links: Links, renamed: set[str]) -> None:
+    """Replace entries in ``renamed`` directories by those of ``behind``, whose paths lead through a link."""
 
     def is_moved(path: str) -> bool:
-        return links.resolved(os.path.dirname(path)) in taken
+        return links.resolved(os.path.dirname(path)) in renamed
 
     for old, new in ((found.bare, behind.bare), (found.seals, behind.seals)):
         old[:] = [*(f for f in old if not is_moved(f.path)), *(f for f in new if is_moved(f.path))]
@@ -250,11 +252,11 @@ def roots(root: str) -> list[str]:
     except OSError as e:
         raise CannotLook(f"cannot look for {root}: {e.filename or parent}: {e.strerror}") from e
     if not found:
-        raise CannotLook(f"{root} does not exist", _suggest(root, path), rule="tree/could-not-look")
+        raise CannotLook(f"{root} does not exist", _suggest_root(root, path), rule="tree/could-not-look")
     return found
 
 
-def _suggest(root: str, path: str) -> str:
+def _suggest_root(root: str, path: str) -> str:
     """Return a hint about a root that is not there: the name that was probably meant, or what is missing."""
     if is_url(path):
         return "check the bucket and the name"
@@ -297,10 +299,9 @@ def is_tree(top: str) -> bool:
 
 
 def require_file(url: str) -> None:
-    """Raise OSError if something lies below a path that looks like a file of a store, or if no store answers:
-    a login page answers as if there were a file of each name.
-    """
+    """Raise OSError if something lies below a store's path that looks like a file's, or no store answers."""
     from ckpt_tools.storage.stores.mounts import tree_of
 
     tree, key = tree_of(url)
+    # a login page answers as if there were a file of each name
     tree.store.confirm_nothing(key)

@@ -108,26 +108,20 @@ def _load_built_in() -> dict[str, Layout]:
 @cache
 def _load_plugins() -> dict[str, Layout]:
     """Return the layouts of installed packages (plug-ins) by name, except those with a wrong template."""
-    found = plugins.added("layouts", _load_built_in())
-    return {name: plugin.value for name, plugin in found.items() if _is_sound(plugin)}
-
-
-def _is_sound(plugin: plugins.Plugin) -> bool:
-    """Return True if all templates of a plug-in's layout compile; else reject the plug-in as broken."""
-    try:
-        for piece in plugin.value.pieces:
-            for name in piece.template.split("/"):
-                re.compile(compile_template(name))
-    except (ValueError, OverflowError, re.error, TypeError, AttributeError) as e:
-        plugins.reject("layouts", plugin.name, f"one of its templates is wrong: {e}")
-        return False
-    return True
+    layouts = dict[str, Layout]()
+    for name, plugin in plugins.added("layouts", _load_built_in()).items():
+        try:
+            for piece in plugin.value.pieces:
+                for part in piece.template.split("/"):
+                    re.compile(compile_template(part))
+            layouts[name] = plugin.value
+        except (ValueError, OverflowError, re.error, TypeError, AttributeError) as e:
+            plugins.reject("layouts", plugin.name, f"one of its templates is wrong: {e}")
+    return layouts
 
 
 class Layouts(Struct, frozen=True, dict=True):
-    """All layouts of one question, in the order in which templates are tried; the user's ``own``
-    are first.
-    """
+    """All layouts of one question, in the order in which templates are tried: the user's ``own`` first."""
 
     own: tuple[Layout, ...] = ()
 
@@ -162,15 +156,13 @@ class Layouts(Struct, frozen=True, dict=True):
 
     def templates(self, listing: bool = False) -> Templates:
         """Return the templates of pieces by directory; of pieces with Claim.DESCRIBED only for a listing."""
-        return self._described if listing else self._templates
+        if listing not in self._templates:
+            self._templates[listing] = Templates(self.in_order, listing=listing)
+        return self._templates[listing]
 
     @cached_property
-    def _templates(self) -> Templates:
-        return Templates(self.in_order, listing=False)
-
-    @cached_property
-    def _described(self) -> Templates:
-        return Templates(self.in_order, listing=True)
+    def _templates(self) -> dict[bool, Templates]:
+        return {}
 
     @cached_property
     def note_names(self) -> frozenset[str]:

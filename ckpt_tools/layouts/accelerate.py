@@ -24,18 +24,16 @@ _NUMBERED = re.compile(
 """Names of files that are saved for each prepared model, optimizer …: the first has no number, or 0."""
 
 
-def _check(parts: Rows) -> Found:
+def _check_saves(parts: Rows) -> Found:
     """Yield optimizer files that are missing or of another save, and lost schedules. Names are compared with
     kohya's train_state.json alone: other names count saves, and schedulers count in units of their own.
     """
     yield from deepspeed.find_lost_optimizers(parts)
     optimizers = (p for p, _ in parts if p.rank is None and p.name.startswith("optimizer"))
-    counted = {p.piece: ("optimizer_step",) for p in optimizers}
-    steps, epochs = (f"train_state_kohya{mark}" for mark in ("_step", "_epoch"))
-    yield from find_foreign(
-        parts, {**counted, steps: ("current_step",), epochs: ("current_epoch",)}, place_in_run
-    )
-    yield from _find_moved_rates(parts)
+    keys: dict[str, tuple[str]] = {p.piece: ("optimizer_step",) for p in optimizers}
+    keys |= {f"train_state_kohya_{unit}": (f"current_{unit}",) for unit in ("step", "epoch")}
+    yield from find_foreign(parts, keys, place_in_run)
+    yield from _find_lost_schedules(parts)
     scheduled = {p.home for p, _ in parts if p.role in ("scheduler", "custom")}
     for p, r in parts:
         # sd-scripts save every schedule, also one with a constant rate: without its file it counts from 0
@@ -45,7 +43,7 @@ def _check(parts: Rows) -> Found:
             yield p.path, loss(text, sure=False)
 
 
-def _find_moved_rates(parts: Rows) -> Found:
+def _find_lost_schedules(parts: Rows) -> Found:
     """Yield optimizers whose learning rate a schedule has changed (torch/optim/lr_scheduler.py keeps the
     first rate as ``initial_lr``), if their save has fewer files of schedules, and no file that may hold one.
     """
@@ -73,34 +71,34 @@ def _read_number(p: Part) -> int:
     return int(found[2] or 0) if found else 0
 
 
-def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
+def _find_lost_files(c: Checkpoint, beside: Saves) -> Flaws:
     """Yield missing files of a checkpoint with several prepared models or optimizers: numbers below the
     highest one, and names that the run's other saves have. Samplers are exempt: not every data loader has one
     to save.
     """
 
-    def numbered(o: Checkpoint) -> frozenset[str]:
+    def list_numbered(o: Checkpoint) -> frozenset[str]:
         return frozenset(p.name for p in o.parts if _NUMBERED.fullmatch(p.name))
 
     numbers = defaultdict[str, set[int]](set)
-    for found in filter(None, map(_NUMBERED.fullmatch, numbered(c))):
+    for found in filter(None, map(_NUMBERED.fullmatch, list_numbered(c))):
         numbers[found[1]].add(int(found[2] or 0))
     if not beside:
-        highest = {kind: max(held) for kind, held in numbers.items()}
+        highest = {kind: max(present) for kind, present in numbers.items()}
         yield from _find_lost_optimizer(c, highest.get("scheduler", -1), highest.get("optimizer", -1))
-    for kind, held in sorted(numbers.items()):
-        if kind != "sampler" and (gone := set(range(max(held))) - held):
-            text = f"there is a {kind} file of number {max(held)}, and none of {min(gone)}"
+    for kind, present in sorted(numbers.items()):
+        if kind != "sampler" and (gone := set(range(max(present))) - present):
+            text = f"there is a {kind} file of number {max(present)}, and none of {min(gone)}"
             yield loss(text, c.path)
             return
-    yield from _find_undescribed(c)
-    for name in lost(c, beside, numbered):
-        named = _NUMBERED.fullmatch(name)
-        if named is not None and named[1] in numbers:  # without any of a kind, the kind is missed
+    yield from _find_lost_configs(c)
+    for name in lost(c, beside, list_numbered):
+        match = _NUMBERED.fullmatch(name)
+        if match is not None and match[1] in numbers:  # without any of a kind, the kind is missed
             yield loss(f"there is no {name}, which the run's other checkpoints have", c.path)
 
 
-def _find_undescribed(c: Checkpoint) -> Flaws:
+def _find_lost_configs(c: Checkpoint) -> Flaws:
     """Yield diffusers' model directories without config.json, by which ``from_pretrained`` builds models."""
     models = {p.path.rpartition("/")[0] for p in c.parts if p.role in _DIFFUSERS}
     described = {p.path.rpartition("/")[0] for p in c.parts if p.role.endswith("_config")}
@@ -113,8 +111,8 @@ def _find_lost_optimizer(c: Checkpoint, last_schedule: int, last_optimizer: int)
     """Yield warnings: no file may hold an optimizer; or the highest number of a schedule exceeds the highest
     one of an optimizer (-1 for none). A loop may train nothing, or have two schedules for one optimizer.
     """
-    held = any("optim" in p.role or p.role == "custom" or deepspeed.MARK in p.piece for p in c.parts)
-    if not held and any(p.role in ("model", *_DIFFUSERS) for p in c.parts):
+    has_one = any("optim" in p.role or p.role == "custom" or deepspeed.MARK in p.piece for p in c.parts)
+    if not has_one and any(p.role in ("model", *_DIFFUSERS) for p in c.parts):
         text = "there is no file of an optimizer, and load_state of a job that trains fails without its own"
         yield loss(text, c.path, sure=False)
     if last_schedule > last_optimizer >= 0:
@@ -122,4 +120,4 @@ def _find_lost_optimizer(c: Checkpoint, last_schedule: int, last_optimizer: int)
         yield loss(f"{text}, and no optimizer beyond number {last_optimizer}", c.path, sure=False)
 
 
-ACCELERATE = declare(__name__, "accelerate", check=_check, lost=_find_lost)
+ACCELERATE = declare(__name__, "accelerate", check=_check_saves, lost=_find_lost_files)

@@ -36,24 +36,23 @@ def step_of(metadata: Metadata) -> int | None:
     return last_word(_drop_own_counters(metadata), _WORDS)
 
 
-def _read_steps(part: Part, metadata: Metadata) -> Steps:
+def _read_steps_of_dcp(part: Part, metadata: Metadata) -> Steps:
+    """Return the step that the job saved, else that in the name; and the epoch in the name."""
     step = step_of(metadata)
     return (part.step if step is None else step), part.epoch, None
 
 
 def check_common(parts: Rows) -> Found:
-    """Yield each ``metadata.json`` of Megatron-core whose ``common_backend`` says that the state which all
-    ranks share is in common.pt, if that file is missing.
-    """
-    complete = {p.folder.directory for p, _ in parts if p.name == "common.pt"}
+    """Yield Megatron-core's metadata.json whose ``common_backend`` tells of a common.pt that is missing."""
+    with_common = {p.folder.directory for p, _ in parts if p.name == "common.pt"}
     for p, report in parts:
         backend = report.metadata.get("common_backend") if p.name == "metadata.json" else None
-        if backend and p.folder.directory not in complete:
+        if backend and p.folder.directory not in with_common:
             text = "common.pt, which it says was saved with it, is not there: it tells the iteration and more"
             yield p.path, loss(text)
 
 
-def _check(parts: Rows) -> Found:
+def _check_steps_of_dcp(parts: Rows) -> Found:
     """Yield files whose step contradicts their name, other files or other saves, and common.pt if missing."""
     yield from check_common(parts)
     # where meta.pt tells a step, a part's step is that one, so the name is read again
@@ -64,14 +63,13 @@ def _check(parts: Rows) -> Found:
         return
     names = {p.step for p, _ in parts}
 
-    def is_certain(p: Part, told: int | None) -> bool:
-        """Return False if the step in the name may count from the start of its epoch, unlike ``told``, the
-        file's step; or if one of the two counts from 0 and the other from 1 (the name says ``29``, the file
-        30).
+    def is_certain(p: Part, in_file: int | None) -> bool:
+        """Return False if the step in the name may count from the start of its epoch, unlike the one
+        ``in_file``; or if one counts from 0 and the other from 1 (the name says ``29``, the file 30).
         """
-        if told is None or p.step is None or told in names:
+        if in_file is None or p.step is None or in_file in names:
             return True
-        return abs(told - p.step) != 1 and not (p.epoch and told > p.step)
+        return abs(in_file - p.step) != 1 and not (p.epoch and in_file > p.step)
 
     certain = [(p, r) for p, r in parts if is_certain(p, step_of(r.metadata))]
     yield from check_steps(certain, step_of, "step")
@@ -83,14 +81,14 @@ def _find_odd_steps(parts: Rows) -> Found:
     """Yield files whose step is neither their checkpoint's by name nor, if no file has that, most files'."""
     homes = defaultdict[str, list[tuple[Part, int]]](list)
     for part, report in parts:
-        if (said := step_of(report.metadata)) is not None:
-            homes[part.home or part.path].append((part, said))
+        if (step := step_of(report.metadata)) is not None:
+            homes[part.home or part.path].append((part, step))
     for rows in homes.values():
-        values = [said for _, said in rows]
-        usual = max(set(values), key=lambda v: (v == rows[0][0].step, values.count(v)))
-        for part, said in rows:
-            if said != usual:
-                text = f"it is of step {said}, other files of its checkpoint are of step {usual}"
+        steps = [step for _, step in rows]
+        usual = max(set(steps), key=lambda step: (step == rows[0][0].step, steps.count(step)))
+        for part, step in rows:
+            if step != usual:
+                text = f"it is of step {step}, other files of its checkpoint are of step {usual}"
                 yield part.path, Flaw("step-mismatch", text)
 
 
@@ -109,7 +107,7 @@ def _find_model_alone(c: Checkpoint, others: Saves) -> Flaws:
         yield loss(text, c.path, hint="a start from the model alone needs --kind")
 
 
-def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
+def _find_lost_files(c: Checkpoint, beside: Saves) -> Flaws:
     """Yield files that the run's other saves have. Of a lone save, as a warning: a directory called like a
     file (x.ckpt) without meta.pt, or one that Accelerate writes as half of a pair, model and optimizer.
     """
@@ -138,45 +136,46 @@ _NAMED_BESIDE = (
 
 
 def find_lost_beside(c: Checkpoint, others: Saves) -> Flaws:
-    """Yield files beside the tensors that all saves of the same ranks have; ``.metadata`` lists tensors."""
+    """Yield files beside the tensors that all other saves of the same ranks have: nothing lists them."""
 
-    def states(o: Checkpoint) -> frozenset[str]:
-        own = [p.path for p in o.parts if p.piece.startswith(_NAMED_BESIDE)]
-        return frozenset(path.removeprefix(f"{o.path}/") for path in own)
+    def list_names(o: Checkpoint) -> frozenset[str]:
+        paths = [p.path for p in o.parts if p.piece.startswith(_NAMED_BESIDE)]
+        return frozenset(path.removeprefix(f"{o.path}/") for path in paths)
 
-    def writers(o: Checkpoint) -> set[int | None]:
+    def list_ranks(o: Checkpoint) -> set[int | None]:
         return {p.rank for p in o.parts if p.path.endswith(".distcp")}
 
-    mine = writers(c)
-    return compare_names(c, [o for o in others if writers(o) == mine], states)
+    ranks = list_ranks(c)
+    return compare_names(c, [o for o in others if list_ranks(o) == ranks], list_names)
 
 
 DCP = declare(
     __name__,
     "dcp",
     lacks=_find_model_alone,
-    lost=_find_lost,
+    lost=_find_lost_files,
     resume=lambda c, _path: Resume(_find_directory(c)),  # torch.distributed.checkpoint.load(checkpoint_id=…)
-    steps=_read_steps,
-    check=_check,
+    steps=_read_steps_of_dcp,
+    check=_check_steps_of_dcp,
 )
 
 _SNAPSHOT_WORDS = ("global_step", "step", "iteration", "current_step", "num_steps_completed")
 
 
-def _read_snapshot(part: Part, metadata: Metadata) -> Steps:
+def _read_steps_of_snapshot(part: Part, metadata: Metadata) -> Steps:
     """Return the step and epoch in the name, else as the script saved them, but not as optimizers count."""
-    told = _drop_own_counters(metadata)
-    step = last_word(told, _SNAPSHOT_WORDS) if part.step is None else part.step
-    return step, last_word(told, ("epoch",)) if part.epoch is None and step is None else part.epoch, None
+    entries = _drop_own_counters(metadata)
+    step = last_word(entries, _SNAPSHOT_WORDS) if part.step is None else part.step
+    return step, last_word(entries, ("epoch",)) if part.epoch is None and step is None else part.epoch, None
 
 
 def _check_snapshots(parts: Rows) -> Found:
+    """Yield indexes of torchsnapshot whose ``progress`` is that of another save of the run."""
     keys = [f"progress.{word}" for word in _SNAPSHOT_WORDS]
     return find_foreign(parts, {p.piece: keys for p, _ in parts if p.role == "metadata"}, growing=False)
 
 
-TORCHSNAPSHOT = declare(__name__, "torchsnapshot", steps=_read_snapshot, check=_check_snapshots)
+TORCHSNAPSHOT = declare(__name__, "torchsnapshot", steps=_read_steps_of_snapshot, check=_check_snapshots)
 
 
 def _resume_paddle(checkpoint: Checkpoint, _path: str | None) -> Resume:

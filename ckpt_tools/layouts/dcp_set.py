@@ -27,23 +27,24 @@ _TRACKED = "latest_checkpointed_iteration"
 _XTUNER = ("checkpoint_list", "snap_checkpoint_list")
 
 
-def _check(parts: Rows) -> Found:
+def _check_counters(parts: Rows) -> Found:
+    """Yield files of another step than their directory's name, and LLaMA-Factory's unfinished saves."""
     indexes = [row for row in parts if row[0].role.endswith("_index")]
     yield from check_steps(indexes, dcp.step_of, "step")
-    counts = [row for row in parts if row[0].piece.startswith(("told", "single_counts"))]
+    counters = [row for row in parts if row[0].piece.startswith(("told", "single_counts"))]
     for key in ("global_step", "cur_step"):
-        yield from check_steps(counts, key)
+        yield from check_steps(counters, key)
     # NeMo AutoModel names its saves after this step
     yield from check_steps([row for row in parts if row[0].name == "step_scheduler.pt"], "step")
     yield from find_foreign(parts, {p.piece: ("optimizer_step",) for p, _ in parts if p.role != "state"})
     finished = {part.home for part, _ in parts if part.role == "complete"}
-    for part, report in counts:
+    for part, report in counters:
         # LLaMA-Factory writes such a metadata.json first, and resumes only from a save with its last file
         if "num_training_steps" in report.metadata and part.home not in finished:
             yield part.path, loss("there is no CHECKPOINT_COMPLETE, which is written last")
 
 
-def _read_tracked(data: bytes) -> int | None:
+def _read_iteration(data: bytes) -> int | None:
     """Return the iteration in lm-engine's tracker file (JSON); None if it has none."""
     try:
         said = json.loads(data)
@@ -52,7 +53,7 @@ def _read_tracked(data: bytes) -> int | None:
     return whole(said.get(_TRACKED)) if isinstance(said, dict) else None
 
 
-def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
+def _find_lost_files(c: Checkpoint, beside: Saves) -> Flaws:
     """Yield a save without a model in any of the directories that may hold one, some together with the
     optimizer; files that the run's other saves have; and a lone save without an optimizer.
     """
@@ -64,6 +65,7 @@ def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
 
 
 def _read_last_number(name: str) -> int | None:
+    """Return the number at the end of a name; None if it has none of up to 18 digits."""
     found = re.search(r"(?<![0-9])[0-9]{1,18}$", name)
     return int(found[0]) if found else None
 
@@ -87,11 +89,11 @@ def _read_xtuner(data: bytes, base: str) -> int | None:
 DCP_SET = declare(
     __name__,
     "dcp-set",
-    check=_check,
-    lost=_find_lost,
+    check=_check_counters,
+    lost=_find_lost_files,
     tracker=Tracker(
         file=f"{_TRACKED}.json",
-        read=_read_tracked,
+        read=_read_iteration,
         write=lambda said: json.dumps({_TRACKED: said}).encode(),
         others=(("LATEST.txt", _read_latest), ("../../.xtuner", _read_xtuner)),
         always=False,
@@ -119,17 +121,17 @@ def _check_ranks(parts: Rows) -> Found:
         saved[part.home].add(part.rank or 0)
     for part, report in rows:
         size = whole(report.metadata.get("world_size")) or 0
-        held = saved.pop(part.home, None) if 0 < size <= _WORLD else None
-        if held is not None and (gone := sorted(set(range(size)) - held)):
+        ranks = saved.pop(part.home, None) if 0 < size <= _WORLD else None
+        if ranks is not None and (gone := sorted(set(range(size)) - ranks)):
             text = f"its world_size is {size}, but there is no file of rank {words(ranges(gone))}"
             yield part.path, Flaw("missing-rank", text, severity=Severity.WARNING)
 
 
-def _find_lost_first(c: Checkpoint, _beside: Saves) -> Flaws:
+def _find_lost_rank_0(c: Checkpoint, _beside: Saves) -> Flaws:
     """Yield a loss without the file of rank 0: OLMo-core takes the directory for no checkpoint then."""
     if not any(p.role == "trainer" and p.rank == 0 for p in c.parts):
         text = "there is no train/rank0.pt, without which OLMo-core does not take it for a checkpoint"
         yield loss(text, c.path)
 
 
-OLMO_CORE = declare(__name__, "olmo-core", check=_check_ranks, lost=_find_lost_first)
+OLMO_CORE = declare(__name__, "olmo-core", check=_check_ranks, lost=_find_lost_rank_0)

@@ -34,7 +34,7 @@ _COUNTERS = {
 """Piece -> the metadata entry that holds its counter."""
 
 
-def _check(parts: Rows) -> Found:
+def _check_tags(parts: Rows) -> Found:
     """Yield contradictions between files of a tag or between counters of all tags, and missing files."""
     homes = defaultdict[str, list[tuple[Part, Report]]](list)
     for part, report in parts:
@@ -48,20 +48,20 @@ def _check(parts: Rows) -> Found:
                 text = f"its {_STEPS} is {n}, that of {first.path.rpartition('/')[2]} is {step}"
                 yield p.path, Flaw("step-mismatch", text)
         # a layer that is tied to another one, or in which nothing is trained, is named nowhere
-        there = {dict(p.coords)["layer"] for p, _ in rows if p.role == "layer"}
+        present = {dict(p.coords)["layer"] for p, _ in rows if p.role == "layer"}
         for p, r in rows:
             layers = r.metadata.get("param_shapes.layers")
-            if isinstance(layers, str) and (gone := set(map(int, layers.split(","))) - there):
+            if isinstance(layers, str) and (gone := set(map(int, layers.split(","))) - present):
                 text = f"it names parameters of layer {words(ranges(gone))}, of which there is no file"
                 yield p.path, loss(text)
     yield from find_lost_optimizers(parts)
     found = list(find_foreign(parts, _COUNTERS, growing=False))
     yield from found
-    yield from _find_renamed(parts, {path for path, _ in found})
-    yield from missed(parts, _name_unlisted)
+    yield from _find_misnamed_tags(parts, {path for path, _ in found})
+    yield from find_missing(parts, _name_unlisted)
 
 
-def _find_renamed(parts: Rows, reported: Collection[str]) -> Found:
+def _find_misnamed_tags(parts: Rows, reported: Collection[str]) -> Found:
     """Yield files, but for the ``reported`` paths, whose ``global_steps`` differs from the step in their tag,
     if other tags of the run agree, as engines name them. A tag is the user's own word, so a warning.
     """
@@ -89,19 +89,19 @@ def find_lost_optimizers(parts: Rows) -> Found:
         dp, mp = (whole(r.metadata.get(k)) or 1 for k in ("dp_world_size", "mp_world_size"))
         # with ZeRO the model states hold optimizer None: a save cut before its first optimizer file
         expected = home in present or r.metadata.get("optimizer", 0) is None
-        if expected and 0 < dp * mp <= _WORLD and (lost := ", ".join(_spell_lost(dp, mp, present[home]))):
+        if expected and 0 < dp * mp <= _WORLD and (lost := ", ".join(_list_lost(dp, mp, present[home]))):
             text = f"dp_world_size is {dp}, but there is no optimizer file of {lost}"
             yield p.path, Flaw("missing-rank", text)
 
 
-def _spell_lost(dp: int, mp: int, present: Collection[tuple[int | None, int | None]]) -> Iterator[str]:
-    """Yield, for each model parallel rank, the data parallel ranks that are not ``present``, in words."""
+def _list_lost(dp: int, mp: int, present: Collection[tuple[int | None, int | None]]) -> Iterator[str]:
+    """Yield, for each model parallel rank, the data parallel ranks without ``present`` files, in words."""
     for m in range(mp):
         if gone := [d for d in range(dp) if (d, m) not in present]:
             yield f"data parallel rank {words(ranges(gone))} of model parallel rank {m}"
 
 
-def _find_lost(c: Checkpoint, _beside: Saves) -> Flaws:
+def _find_lost_layers(c: Checkpoint, _beside: Saves) -> Flaws:
     """Yield pipeline layers that one rank of a model parallel group has and another one lacks: each rank
     saves its slice of each layer. Layers without a state are numbered too, so a gap between numbers says
     nothing.
@@ -134,31 +134,30 @@ Name = Callable[[Part], "str | None"]
 
 
 def _name_unlisted(p: Part) -> str | None:
+    """Return the name of a file of a layer or an expert, which no other file lists; else None."""
     return p.name if p.role in ("layer", "expert", "expert_optimizer") else None
 
 
 def find_lacking(c: Checkpoint, others: Saves, name: Name) -> Flaws:
-    """Yield what ``missed`` finds for one checkpoint, by names alone: so it also works where other
-    checkpoints are damaged, or too many to be read.
-    """
+    """Yield what ``find_missing`` would find for ``c``, by names in the nearest saves of its run alone."""
     run = (o for o in others if o is not c and (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind))
     near = sorted(run, key=lambda o: abs(o.mtime_ns - c.mtime_ns))[:_NEAR]
     saves = [*filter(None, (_map_names(o.parts, name) for o in near))]
     if own := _map_names(c.parts, name):
-        yield from (loss(f.message, path) for path, f in _find_missed([own], saves, len(saves) + 1))
+        yield from (loss(f.message, path) for path, f in _compare_saves([own], saves, len(saves) + 1))
 
 
-def missed(parts: Rows, name: Name) -> Found:
+def find_missing(parts: Rows, name: Name) -> Found:
     """Return losses of files that most checkpoints of the run have; one without any such file is skipped."""
     homes = defaultdict[str, list[Part]](list)
     for part, _ in parts:
         homes[part.home].append(part)
     saves = [*filter(None, (_map_names(same, name) for same in homes.values()))]
-    return _find_missed(saves, saves, len(saves))
+    return _compare_saves(saves, saves, len(saves))
 
 
-def _find_missed(asked: Sequence[dict[str, Part]], saves: Sequence[dict[str, Part]], total: int) -> Found:
-    """Yield each save of ``asked`` that lacks names which at least half of ``total`` saves have."""
+def _compare_saves(asked: Sequence[dict[str, Part]], saves: Sequence[dict[str, Part]], total: int) -> Found:
+    """Yield each of the ``asked`` saves that lacks file names which at least half of ``total`` saves have."""
     usual = Tally(name for names in saves for name in names)
     for names in asked:
         if gone := sorted(name for name, n in usual.items() if name not in names and 2 * n >= total):
@@ -172,11 +171,13 @@ def _map_names(parts: Sequence[Part], name: Name) -> dict[str, Part]:
 
 
 def _read_tag(data: bytes) -> str | None:
+    """Return the tag (the name of a directory) in the file ``latest``; None if it holds no such name."""
     text = data.decode("utf-8", "replace").strip()
     return text if 0 < len(text) <= 255 and not any(c in text for c in "\n/\0") else None
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None, *more: str) -> Resume:
+    """Return the arguments of ``load_checkpoint``: the directory above the tag, and the tag."""
     base, tag = checkpoint.parts[0].base, name_home(checkpoint)
     arguments = ("--load_dir", base, "--tag", tag, *more)
     return Resume(checkpoint.path, arguments, {"CKPT_LOAD_DIR": base, "CKPT_TAG": tag})
@@ -186,14 +187,15 @@ DEEPSPEED = declare(
     __name__,
     "deepspeed",
     resume=_resume,
-    check=_check,
-    lost=_find_lost,
+    check=_check_tags,
+    lost=_find_lost_layers,
     lacks=partial(find_lacking, name=_name_unlisted),
     tracker=Tracker(file="latest", read=_read_tag, name=name_home, early=True),
 )
 
 
 def _name_parameter(part: Part) -> str | None:
+    """Return the path of a parameter's file below ``zero/``; None for any other file."""
     return part.path.removeprefix(f"{part.home}/zero/") if part.piece == "parameter" else None
 
 
@@ -201,7 +203,7 @@ def _check_universal(parts: Rows) -> Found:
     """Yield parameters that the run's other checkpoints have; without any, parameters that lack a file which
     every other parameter of the checkpoint has.
     """
-    gone = list(missed(parts, _name_parameter))
+    gone = list(find_missing(parts, _name_parameter))
     yield from gone
     homes = defaultdict[str, dict[str, dict[str, Part]]](dict)
     for part in [p for p, _ in parts if p.piece == "parameter"] if not gone else ():
@@ -226,6 +228,7 @@ _WORKERS = ("actor", "critic")
 
 
 def _find_lost_workers(c: Checkpoint, _beside: Saves) -> Flaws:
+    """Yield a loss for each of OpenRLHF's workers, which has an engine's save without model states."""
     for worker in _WORKERS:
         yield from check_model(c, mark=f"_{worker}")
 
@@ -234,7 +237,7 @@ OPENRLHF = declare(
     __name__,
     "openrlhf",
     resume=lambda c, _path: Resume(c.parts[0].base),
-    check=_check,
+    check=_check_tags,
     tracker=Tracker(
         others=tuple((f"_{worker}/latest", lambda data, _base: _read_tag(data)) for worker in _WORKERS),
         # the actor's and the critic's directory have the same tag

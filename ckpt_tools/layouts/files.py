@@ -58,6 +58,7 @@ class Loop(Struct, frozen=True, dict=True):
 
 
 def _make_piece(name: str, template: str, kind: Kind = Kind.PERIODIC) -> Piece:
+    """Return a kind of file that counts as a checkpoint only if its content is one (``Claim.WEAK``)."""
     return Piece(name, "model", template, _FORMATS, kind, COPIES, required=False, claim=Claim.WEAK)
 
 
@@ -73,6 +74,7 @@ def loops() -> tuple[Loop, ...]:
 
 
 def _read_loop(table: Mapping[str, Any]) -> Loop:
+    """Return the convention that a table of loops.toml describes, with one template for each way to lie."""
     endings = [f".{e}" if e else "" for e in table.get("endings", _declared()["endings"])]
     template = table["template"].replace("{role}", f"<{'|'.join(_declared()['roles'])}>")
     ending = f"<{'|'.join(endings)}>" if any(endings) else ""
@@ -92,17 +94,17 @@ def _read_loop(table: Mapping[str, Any]) -> Loop:
 
 
 @cache
-def _by_piece() -> Mapping[str, Loop]:
+def _map_pieces() -> Mapping[str, Loop]:
     return {piece.name: loop for loop in loops() for piece in loop.pieces()}
 
 
 def loop_of(p: Part) -> Loop:
     """Return the convention by whose name a part was found, before its content has told its piece."""
-    return _by_piece()[p.piece]
+    return _map_pieces()[p.piece]
 
 
 @cache
-def _list_names() -> tuple[Sequence[tuple[Loop, tuple[str, ...]]], Outlines]:
+def _list_templates() -> tuple[Sequence[tuple[Loop, tuple[str, ...]]], Outlines]:
     """Return each convention's templates, split at slashes, and the outlines of their last names."""
     names = [(loop, tuple(p.template.split("/"))) for loop in loops() for p in loop.pieces()]
     return names, Outlines(templates[-1] for _, templates in names)
@@ -110,15 +112,15 @@ def _list_names() -> tuple[Sequence[tuple[Loop, tuple[str, ...]]], Outlines]:
 
 def numbers_named(path: str) -> tuple[Loop | None, Mapping[str, str | None]]:
     """Return the convention that the end of a path fits, and its numbers; (None, {}) if none fits."""
-    names, (known, outlines) = path.split("/"), _list_names()
+    names, (conventions, outlines) = path.split("/"), _list_templates()
     for i in outlines.find(names[-1]):
-        loop, templates = known[i]
+        loop, templates = conventions[i]
         if len(templates) <= len(names) and (fields := read_path(templates, names)) is not None:
             return loop, fields
     return None, {}
 
 
-def _read_name(p: Part) -> Steps:
+def _read_steps_in_name(p: Part) -> Steps:
     """Return the step or epoch in a part's own name; if ``told``, only as the part's content counts it."""
     loop, fields = numbers_named(p.path)
     step, epoch = (int(n) if (n := fields.get(key)) else None for key in ("step", "epoch"))
@@ -128,21 +130,22 @@ def _read_name(p: Part) -> Steps:
 
 
 def _read_steps(part: Part, metadata: Metadata) -> Steps:
+    """Return the step and epoch in the name; where it has neither, those in the file."""
     if (part.step, part.epoch) != (None, None):
         return part.step, part.epoch, None
     return number(metadata, STEPS), number(metadata, EPOCHS), None
 
 
-def _check(parts: Rows) -> Found:
+def _check_counters(parts: Rows) -> Found:
     """Yield files that were saved at the step or epoch in another file's name; and files of one checkpoint
     with steps further apart than 1: each save writes over them, and the job died between two of them.
     """
-    yield from find_misnamed(parts, _read_name)
+    yield from find_misnamed(parts, _read_steps_in_name)
     together = defaultdict[object, dict[int, Part]](dict)
     for p, r in parts:
-        said = number(r.metadata, STEPS)
-        if said is not None and (p.step, p.epoch) != (None, None):
-            together[p.run, p.kind, p.step, p.epoch][said] = p
+        step = number(r.metadata, STEPS)
+        if step is not None and (p.step, p.epoch) != (None, None):
+            together[p.run, p.kind, p.step, p.epoch][step] = p
     for by_step in together.values():
         low, high = min(by_step), max(by_step)
         if high - low > 1:
@@ -163,72 +166,71 @@ class _Holdings(NamedTuple):
 
 
 def _list_holdings(c: Checkpoint) -> _Holdings:
-    held = [get_holds(p) for p in c.parts]
-    read = [h for h in held if h is not None]
-    inside = zip((_WEIGHTS, _OPTIMIZER, _COUNTS), map(any, zip(*read, strict=True)), strict=False)
-    there = (what for what, is_held in inside if is_held)
-    return _Holdings(frozenset((*(p.role for p in c.parts), *there)), len(read) == len(held))
+    """Return what a save's files hold together, by their pieces."""
+    by_file = [get_holds(p) for p in c.parts]
+    read = [holds for holds in by_file if holds is not None]
+    pairs = zip((_WEIGHTS, _OPTIMIZER, _COUNTS), map(any, zip(*read, strict=True)), strict=False)
+    contents = (what for what, is_held in pairs if is_held)
+    return _Holdings(frozenset((*(p.role for p in c.parts), *contents)), len(read) == len(by_file))
 
 
-def _find_lacks(c: Checkpoint, others: Saves) -> Flaws:
+def _find_lost_contents(c: Checkpoint, others: Saves) -> Flaws:
     """Yield what a save does not hold: what all other saves of its run hold; weights; and an optimizer's
     state if another save holds one, may hold one but cannot be read, or if the save has a schedule.
     """
-    mine, all_read = _list_holdings(c)
+    own, all_read = _list_holdings(c)
     if not all_read or c.kind is Kind.RELEASE:
         return
-    beside = [(o, _list_holdings(o)) for o in _find_run(c, others)]
+    beside = [(o, _list_holdings(o)) for o in _list_run(c, others)]
     alike = [held.what for o, held in beside if held.all_read and o.kind is c.kind and _WEIGHTS in held.what]
     gone = {_WEIGHTS}
     if c.kind is Kind.PERIODIC and alike:
         gone |= frozenset.intersection(*alike)
-    if "scheduler" in mine or any(_may_train(held, c, o) for o, held in beside):
+    if "scheduler" in own or any(_may_hold_optimizer(held, c, o) for o, held in beside):
         gone |= {_OPTIMIZER}
-    gone -= mine
+    gone -= own
     for what in sorted(gone - {_WEIGHTS, _OPTIMIZER} or gone):
-        yield loss(f"{_name_in_message(c)} {_explain(what, mine, beside)}", c.parts[0].path)
+        yield loss(f"{_name_in_message(c)} {_explain_loss(what, own, beside)}", c.parts[0].path)
 
 
-def _explain(what: str, mine: frozenset[str], beside: Sequence[tuple[Checkpoint, _Holdings]]) -> str:
-    """Return how the lack of ``what`` shows, for a message: by a save that has it, or by a schedule."""
+def _explain_loss(what: str, own: frozenset[str], beside: Sequence[tuple[Checkpoint, _Holdings]]) -> str:
+    """Return how the lack of ``what`` shows, for a message: by a save ``beside`` it, or by a schedule."""
     if o := next((o for o, held in beside if what in held.what), None):
-        named = [p.name for p in o.parts if p.role == what and what not in _ROLES]
-        like = f"has no file like {named[0]}" if named else f"holds no {what}"
+        names = [p.name for p in o.parts if p.role == what and what not in _ROLES]
+        like = f"has no file like {names[0]}" if names else f"holds no {what}"
         return f"{like}, which {_name_in_message(o)} beside it has"
     why = ""
     if what == _OPTIMIZER:
         why = ", and a save beside it that may have held one cannot be read"
-    if what == _OPTIMIZER and "scheduler" in mine:
+    if what == _OPTIMIZER and "scheduler" in own:
         why = ", with which a schedule is saved: add --exclude GLOB for the schedule if the job saves none"
     return f"holds no {what}{why}"
 
 
-def _may_train(held: _Holdings, c: Checkpoint, o: Checkpoint) -> bool:
-    """Return True if the save ``o`` holds an optimizer's state; or if it cannot be read, is of another
-    convention than ``c`` and has more bytes.
-    """
+def _may_hold_optimizer(held: _Holdings, c: Checkpoint, o: Checkpoint) -> bool:
+    """Return True if ``o`` holds an optimizer's state; or is unreadable, larger and of another convention."""
     if held.all_read or _OPTIMIZER in held.what:
         return _OPTIMIZER in held.what
-    one, other = (numbers_named(x.parts[0].path)[0] for x in (c, o))
-    mine, its = (sum(p.size for p in x.parts) for x in (c, o))
-    return one is not other and (its > mine or its <= 0)
+    own_loop, other_loop = (numbers_named(x.parts[0].path)[0] for x in (c, o))
+    own_size, other_size = (sum(p.size for p in x.parts) for x in (c, o))
+    return own_loop is not other_loop and (other_size > own_size or other_size <= 0)
 
 
-def _find_run(c: Checkpoint, others: Saves) -> Iterator[Checkpoint]:
+def _list_run(c: Checkpoint, others: Saves) -> Iterator[Checkpoint]:
     """Yield other saves of its run; newer ones without rolling files, which no older save can have."""
     for o in others:
         if o is c or (o.layout, o.run) != (c.layout, c.run) or o.kind is Kind.RELEASE:
             continue
-        kept = tuple(p for p in o.parts if not p.piece.startswith(ROLLING))
-        yield replace(o, parts=kept) if kept and o.order > c.order else o
+        lasting = tuple(p for p in o.parts if not p.piece.startswith(ROLLING))
+        yield replace(o, parts=lasting) if lasting and o.order > c.order else o
 
 
-def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
+def _find_lost_states(c: Checkpoint, beside: Saves) -> Flaws:
     """Yield what a Trainer's weights alone lack, and what saves with a number ``beside`` the save hold."""
     yield from weights_of_a_trainer(c, beside)
     numbered = [o for o in beside if not _is_written_over(o)]
     if numbered and c.kind is Kind.PERIODIC and not _is_written_over(c):
-        yield from _find_lacks(c, numbered)
+        yield from _find_lost_contents(c, numbered)
 
 
 def _is_written_over(c: Checkpoint) -> bool:
@@ -237,6 +239,7 @@ def _is_written_over(c: Checkpoint) -> bool:
 
 
 def _name_in_message(c: Checkpoint) -> str:
+    """Return what messages call a checkpoint: its directory, its only file, or its step or epoch."""
     if c.parts[0].home:
         return c.path.rpartition("/")[2]
     return c.label if c.parts[1:] else c.parts[0].name
@@ -253,9 +256,7 @@ def _list_pieces() -> Iterator[Piece]:
 
 
 def read_tracker(data: bytes) -> str | None:
-    """Return the name of the checkpoint that a tracker's text names, maybe by a path on another machine; None
-    for any other text.
-    """
+    """Return the checkpoint's name in a tracker's text, which may be a path; None for any other text."""
     name = data.decode("utf-8", "surrogateescape").strip().rstrip("/").rpartition("/")[2]
     if not 0 < len(name) <= _LONGEST or not name.isprintable() or name.isdigit():
         return None
@@ -263,7 +264,8 @@ def read_tracker(data: bytes) -> str | None:
     return name if is_file or re.search(r"\d", name) else None
 
 
-def _read_text(data: bytes, _base: str) -> str | None:
+def _read_other_tracker(data: bytes, _base: str) -> str | None:
+    """Return what ``read_tracker`` does, as ``Tracker.others`` asks."""
     return read_tracker(data)
 
 
@@ -273,7 +275,7 @@ def _read_paddlespeech(data: bytes, _base: str) -> str | None:
     return f"{tag[1].decode()}.pdparams" if tag else None
 
 
-def _read_snapshots(data: bytes, _base: str) -> str | None:
+def _read_records(data: bytes, _base: str) -> str | None:
     """Return the name of the latest snapshot that PaddleSpeech's speech synthesis records, or None."""
     try:
         last = json.loads(data.strip().rpartition(b"\n")[2])
@@ -298,16 +300,16 @@ FILES = declare(
     "files",
     pieces=tuple(_list_pieces()),
     steps=_read_steps,
-    check=_check,
-    lacks=_find_lacks,
-    lost=_find_lost,
+    check=_check_counters,
+    lacks=_find_lost_contents,
+    lost=_find_lost_states,
     tracker=Tracker(
         file="latest_checkpoint.txt",
         read=read_tracker,
         others=(
-            *((name, _read_text) for name in _TEXTS),
+            *((name, _read_other_tracker) for name in _TEXTS),
             ("checkpoint_latest", _read_paddlespeech),
-            ("records.jsonl", _read_snapshots),
+            ("records.jsonl", _read_records),
         ),
         name=name_saved,
         any_file=True,

@@ -36,13 +36,14 @@ def _check_colossalai(parts: Rows) -> Found:
     yield from check_epochs(parts, "epoch", role="state")
     yield from check_steps(parts, "global_step", role="state")
     for part, report in parts:
-        said = whole(report.metadata.get("step")) if part.role == "state" else None
-        if None not in (said, part.step_in_epoch) and said != part.step_in_epoch:
-            text = f"the name says step {part.step_in_epoch}, the file's step is {said}"
+        step = whole(report.metadata.get("step")) if part.role == "state" else None
+        if None not in (step, part.step_in_epoch) and step != part.step_in_epoch:
+            text = f"the name says step {part.step_in_epoch}, the file's step is {step}"
             yield part.path, Flaw("step-mismatch", text)
 
 
 def _resume_colossalai(checkpoint: Checkpoint, _path: str | None) -> Resume:
+    """Return the argument with the directory: ColossalAI's examples call it otherwise than its trainers."""
     example = any(p.piece.endswith(("_sora", "_example")) for p in checkpoint.parts)
     return Resume(checkpoint.path, ("--load" if example else "--load_checkpoint", checkpoint.path))
 
@@ -54,6 +55,7 @@ _RANKS = re.compile(r"(tp|pp|dp|exp)(?:-rank)?-(\d+)-of-(\d+)")
 
 
 def _check_nanotron(parts: Rows) -> Found:
+    """Yield files of another step than the directory's name, and ranks without a file of the model."""
     yield from check_steps(parts, "metas.last_train_step", "last_train_step")
     for path, text in _find_lost_ranks([part for part, _ in parts if part.role != "random"]):
         yield path, loss(text)
@@ -62,14 +64,14 @@ def _check_nanotron(parts: Rows) -> Found:
 def _find_lost_of_nanotron(c: Checkpoint, beside: Saves) -> Flaws:
     """Yield tensors of other saves, gaps in the numbers of blocks, and ranks without random numbers."""
 
-    def tensors(o: Checkpoint) -> frozenset[str]:
+    def list_tensors(o: Checkpoint) -> frozenset[str]:
         """Return the names of the model's tensors, whichever ranks hold them."""
         names = (p.path.removeprefix(f"{o.path}/model/") for p in o.parts if p.role == "model")
         return frozenset(_RANKS.sub("", name).removesuffix(".safetensors").rstrip("_") for name in names)
 
-    for tensor in lost(c, beside, tensors):
+    for tensor in lost(c, beside, list_tensors):
         yield loss(f"there is no tensor {tensor!r}, which the run's other checkpoints have", c.path)
-    found = (re.search(r"(?:^|/)decoder/([0-9]{1,5})/", name) for name in tensors(c))
+    found = (re.search(r"(?:^|/)decoder/([0-9]{1,5})/", name) for name in list_tensors(c))
     blocks = {int(m[1]) for m in found if m}
     if gone := set(range(max(blocks, default=0))) - blocks:
         missing = words(ranges(sorted(gone)))
@@ -98,6 +100,7 @@ NANOTRON = declare(__name__, "nanotron", check=_check_nanotron, lost=_find_lost_
 
 
 def _read_step_of_fairseq2(metadata: Metadata) -> int | None:
+    """Return the number of steps that fairseq2's trainer has done, under its new name or its old one."""
     return number(metadata, ("step_nr", "_step_nr"))
 
 
@@ -117,11 +120,11 @@ def _list_implied(c: Checkpoint) -> set[str]:
     files = names_in(c)
     if not any(name.startswith("trainer/") for name in files):  # an export
         return set()
-    places = {name.partition("/")[2] for name in files if name.startswith(("model/", "optimizer/"))}
-    shards = len({place.rpartition("/")[2] for place in places})
-    implied = {f"{role}/{place}" for role in ("model", "optimizer") for place in places}
-    for role, name, least in (("trainer", "rank", len(places)), ("data_reader", "dp", shards)):
-        ranks = [at for p in c.parts if p.role == role for axis, at in p.coords if axis == "shard"]
+    paths = {name.partition("/")[2] for name in files if name.startswith(("model/", "optimizer/"))}
+    shards = len({path.rpartition("/")[2] for path in paths})
+    implied = {f"{role}/{path}" for role in ("model", "optimizer") for path in paths}
+    for role, name, least in (("trainer", "rank", len(paths)), ("data_reader", "dp", shards)):
+        ranks = [n for p in c.parts if p.role == role for axis, n in p.coords if axis == "shard"]
         if ranks:
             implied |= {f"{role}/{name}_{rank:02d}.pt" for rank in range(max(least, *ranks))}
     return implied

@@ -148,9 +148,7 @@ def _find_several_saves(parts: Rows, wrong: Collection[str]) -> Found:
 
 
 def _find_standstills(parts: Rows, wrong: Collection[str]) -> Found:
-    """Yield files whose global step is no higher than that of an older file of their rank, unless one of the
-    two is a ``wrong`` path.
-    """
+    """Yield files with no higher global step than an older file of their rank, but no ``wrong`` paths."""
     grown = defaultdict[object, _Values](list)
     for part, report in parts:
         global_step = whole(report.metadata.get("global_step"))
@@ -260,9 +258,7 @@ def _check_decision(
 
 
 def _write_record(part: Part) -> bytes:
-    """Return MindFormers' meta.json of a file; last_epoch and last_step are the numbers in the file's name
-    (mindformers/core/callback).
-    """
+    """Return MindFormers' meta.json of a file, with the numbers in its name (mindformers/core/callback)."""
     counters = f'"last_epoch": {part.epoch}, "last_step": {part.step_in_epoch}'
     return f'{{{counters}, "last_ckpt_file": {json.dumps(part.name)}}}'.encode()
 

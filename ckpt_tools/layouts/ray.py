@@ -17,9 +17,7 @@ _SNAPSHOT = "checkpoint_manager_snapshot.json"
 
 
 def _read_snapshot(data: bytes) -> str | None:
-    """Return the directory that Train V2's manager has noted as the latest, from which a run of the same name
-    goes on; None if the file is no such note.
-    """
+    """Return the directory that Train V2's manager has noted as the latest save; None for any other text."""
     try:
         said = json.loads(data)["latest_checkpoint_result"]["checkpoint_dir_name"]
     except (ValueError, LookupError, TypeError, RecursionError):

@@ -44,10 +44,7 @@ def _read_tensorflow(part: Part, metadata: Metadata) -> Steps:
 
 
 def _check_tensorflow(parts: Rows) -> Found:
-    """Yield files of another save than their names say, if most files of the run hold their number.
-
-    The number is the step, or the count of saves.
-    """
+    """Yield files of another save (its step, or count of saves) than their name, if most of the run agree."""
     for keys in (_STEP, ("save_counter",)):
         rows = [(p, n) for p, r in parts if (n := first(r.metadata, keys)) is not None]
         named = [(p, n) for p, n in rows if p.generation is not None]
@@ -77,9 +74,7 @@ def _read_tracker(data: bytes) -> str | None:
 
 
 def _write_tracker(said: int | str) -> bytes:
-    """Return a CheckpointState with one prefix, relative to the file's directory, as update_checkpoint_state
-    writes it (its times may be missing).
-    """
+    """Return a CheckpointState with one prefix, as update_checkpoint_state writes it, but without times."""
     name = "".join(
         chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\{b:03o}"
         for b in str(said).encode("utf-8", "surrogateescape")

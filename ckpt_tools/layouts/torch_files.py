@@ -114,9 +114,7 @@ def _check_espnet(parts: Rows) -> Found:
 
 
 def _find_weights_alone(c: Checkpoint, others: Saves) -> Flaws:
-    """Yield files of weights in a run of training: they never stand in for its state. Without a trace of
-    training they are an export.
-    """
+    """Yield files of weights in a run with traces of training: they never stand in for its state."""
     run = {p.piece for o in (c, *others) if (o.layout, o.run) == (c.layout, c.run) for p in o.parts}
     for part in c.parts:
         if part.piece != _STATE and run & {_STATE, "weights", "latest"}:

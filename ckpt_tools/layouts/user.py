@@ -209,9 +209,7 @@ def _check(step_keys: Sequence[str], epoch_keys: Sequence[str], parts: Rows) -> 
 
 
 def _resume(args: Sequence[str], checkpoint: Checkpoint, path: str | None) -> Resume:
-    """Return ``resume_args`` with the plan's values filled in ("" for an unknown one); no arguments at all if
-    one needs a path that ranks do not share.
-    """
+    """Return ``resume_args`` with the plan's values filled in; none if they need a path not shared."""
     path = path or checkpoint.parts[0].home or None
     if path is None and any("{path}" in a for a in args):
         return Resume(None)

@@ -83,9 +83,7 @@ class Sample(Struct, frozen=True):
 
 
 class Verification(Struct, frozen=True):
-    """The answer of ``verify``. ``findings`` are about several files, each with a path; reports have all
-    others.
-    """
+    """The answer of ``verify``. ``findings`` are about several files, and have paths; reports have others."""
 
     root: str
     verdict: Verdict

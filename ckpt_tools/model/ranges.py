@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 Ranges = tuple[tuple[int, int], ...]
 """(first, last) of each range of consecutive numbers, ascending."""
@@ -32,26 +32,28 @@ def gaps(present: Iterable[int], world: int) -> Ranges:
     return tuple(out)
 
 
-def size(of: Ranges) -> int:
+def size(spans: Ranges) -> int:
     """Return how many numbers the ranges have."""
-    return sum(last - first + 1 for first, last in of)
+    return sum(last - first + 1 for first, last in spans)
 
 
-def words(of: Ranges) -> str:
-    """Return a text of single numbers and ranges, joined by commas."""
-    pieces = [",".join(map(str, range(a, b + 1))) if b - a + 1 < _FEW else f"{a}–{b}" for a, b in of]
+def words(spans: Ranges) -> str:
+    """Return a text of numbers and of ranges with at least three numbers, joined by commas."""
+    pieces = [",".join(map(str, range(a, b + 1))) if b - a + 1 < _FEW else f"{a}–{b}" for a, b in spans]
     return ",".join(pieces).replace(",", ", ")
 
 
-def ranks(of: Ranges, world: int) -> str:
+def ranks(spans: Ranges, world: int) -> str:
     """Return a text such as ``rank 3``, or ``512 of 1,024 ranks:`` and all ranks, however many."""
-    return f"rank {of[0][0]}" if size(of) == 1 else f"{size(of):,} of {world:,} ranks: {words(of)}"
+    return (
+        f"rank {spans[0][0]}" if size(spans) == 1 else f"{size(spans):,} of {world:,} ranks: {words(spans)}"
+    )
 
 
-def places(of: Iterable[tuple[tuple[str, int], ...]]) -> str:
+def places(coordinates: Iterable[tuple[tuple[str, int], ...]]) -> str:
     """Return coordinates as a text such as ``tp=0 pp=1,2, tp=1 pp=0``, with ranges along the last axis."""
     rows: dict[tuple[tuple[str, int], ...], dict[str, set[int]]] = {}
-    for coords in sorted(of):
+    for coords in sorted(coordinates):
         axis, at = coords[-1] if coords else ("", 0)
         rows.setdefault(coords[:-1], {}).setdefault(axis, set()).add(at)
     texts = []
@@ -65,20 +67,28 @@ def places(of: Iterable[tuple[tuple[str, int], ...]]) -> str:
 _NUMBER = re.compile(r"(\d{1,18})")
 
 
-def names(of: Iterable[str]) -> str:
+def names(file_names: Iterable[str]) -> str:
     """Return file names as a text, names that differ by one number together: ``__{0, 2}_0.distcp``."""
-    every = sorted(set(of))
-    most = max((len(_NUMBER.split(name)) for name in every), default=0)
-    shortest = min((_by_number(every, at) for at in range(1, max(most, 2), 2)), key=len)
-    return ", ".join(_join_numbers(*key, numbers) for key, numbers in shortest.items())
+    distinct = sorted(set(file_names))
+    most = max((len(_NUMBER.split(name)) for name in distinct), default=0)
+    shortest = min((_group_by_number(distinct, at) for at in range(1, max(most, 2), 2)), key=len)
+    texts = []
+    for (before, width, behind), numbers in shortest.items():
+        text = numbers[0]
+        if len(numbers) > 1:
+            pairs = [dict.fromkeys(pair) for pair in ranges(map(int, numbers))]
+            text = f"{{{', '.join('–'.join(str(n).zfill(width) for n in pair) for pair in pairs)}}}"
+        texts.append(f"{before}{text}{behind}")
+    return ", ".join(texts)
 
 
-def _by_number(every: Iterable[str], at: int) -> dict[tuple[str, int, str], list[str]]:
-    """Return (text before, width, text behind) -> the numbers at piece ``at`` of the names; the width keeps
-    leading zeros. A name without such a number is the text before, its number "" and its width -1.
+def _group_by_number(file_names: Iterable[str], at: int) -> dict[tuple[str, int, str], list[str]]:
+    """Return (text before, width, text behind) -> the numbers at piece ``at`` of the names, which are split
+    around their numbers. The width, 0 for none, keeps leading zeros. A name without such a number is the text
+    before, its number "" and its width -1.
     """
     rows: dict[tuple[str, int, str], list[str]] = {}
-    for name in every:
+    for name in file_names:
         pieces = _NUMBER.split(name)
         number = pieces[at] if at < len(pieces) else ""
         width = len(number) if number.startswith("0") and number != "0" else 0 if number else -1
@@ -86,17 +96,8 @@ def _by_number(every: Iterable[str], at: int) -> dict[tuple[str, int, str], list
     return rows
 
 
-def _join_numbers(before: str, width: int, behind: str, numbers: Sequence[str]) -> str:
-    """Return the name of a group, its numbers in braces; the name itself if it is alone."""
-    if len(numbers) == 1:
-        return f"{before}{numbers[0]}{behind}"
-    pairs = ranges(map(int, numbers))
-    inside = ", ".join("–".join(str(n).zfill(width) for n in dict.fromkeys(pair)) for pair in pairs)
-    return f"{before}{{{inside}}}{behind}"
-
-
-def tensor_names(of: Collection[str]) -> str:
+def tensor_names(tensors: Collection[str]) -> str:
     """Return tensor names as a text, names that differ by one number together; of more than 64 the first."""
-    first = sorted(of)[:64]
-    more = f" and {len(of) - len(first):,} more" if len(of) > len(first) else ""
+    first = sorted(tensors)[:64]
+    more = f" and {len(tensors) - len(first):,} more" if len(tensors) > len(first) else ""
     return names(name[:200] for name in first) + more

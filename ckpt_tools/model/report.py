@@ -114,9 +114,7 @@ class Report(Struct, frozen=True):
 
 
 class Box(NamedTuple):
-    """A piece of a larger tensor: ``start`` is its first index, ``stop`` the one behind its last, per
-    dimension.
-    """
+    """A piece of a larger tensor: per dimension its first index, ``start``, and ``stop``, behind its last."""
 
     start: tuple[int, ...]
     stop: tuple[int, ...]

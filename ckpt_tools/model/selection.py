@@ -24,19 +24,17 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 class StoreOptions(Struct, frozen=True):
-    """Store options: ``flags`` for every store, ``tables`` (prefix, options) for URLs at or
-    below a prefix.
-    """
+    """Options: ``flags`` for every store, ``tables`` (prefix, options) for URLs at or below a prefix."""
 
     flags: Pairs = ()
     tables: tuple[tuple[str, Pairs], ...] = ()
 
     def of(self, url: str) -> dict[str, str]:
         """Return the options of a URL: for each key the flag, else the table of the longest prefix."""
-        fitting = [(prefix, pairs) for prefix, pairs in self.tables if _below(url, prefix)]
         merged: dict[str, str] = {}
-        for _, pairs in sorted(fitting, key=lambda table: len(table[0])):
-            merged.update(pairs)
+        for prefix, pairs in sorted(self.tables, key=lambda table: len(table[0])):
+            if url == prefix or url.startswith(f"{prefix.removesuffix('/')}/"):
+                merged.update(pairs)
         return {**merged, **dict(self.flags)}
 
     def __repr__(self) -> str:
@@ -44,10 +42,6 @@ class StoreOptions(Struct, frozen=True):
         keys = [key for key, _ in self.flags]
         tables = {prefix: [key for key, _ in pairs] for prefix, pairs in self.tables}
         return f"StoreOptions(flags={keys}, tables={tables})"
-
-
-def _below(url: str, prefix: str) -> bool:
-    return url == prefix or url.startswith(prefix if prefix.endswith("/") else f"{prefix}/")
 
 
 class Trust(Struct, frozen=True):
@@ -183,9 +177,7 @@ class Selection(Reading, frozen=True):
     ranks: range | None = None
 
     def __post_init__(self) -> None:
-        """Turn words into kinds and levels. Raises ValueError for a value that is not allowed, and says what
-        is.
-        """
+        """Turn words into kinds and levels. Raise ValueError for a wrong value, and say what is allowed."""
         for name, allowed in _ALLOWED.items():
             value = getattr(self, name)
             if value not in allowed:

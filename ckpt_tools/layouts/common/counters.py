@@ -110,17 +110,17 @@ def read_steps(
 def check_steps(
     parts: Rows, read: Counter | Sequence[str] | str, what: str = "", role: str = "", unit: str = "step"
 ) -> Found:
-    """Yield files (of a ``role``) that for certain hold another step than their name. ``read`` is the entry
-    with the step, several entries of which the first one counts, or a function of the metadata.
+    """Yield files (of a ``role``) of another step (or other ``unit``) than their name. ``read`` is its entry,
+    several of which the first one counts, or a function of the metadata; messages call it ``what``.
     """
     for part, report in parts:
         if callable(read):
-            said = read(report.metadata)
+            in_file = read(report.metadata)
         else:
-            said = first(report.metadata, [read] if isinstance(read, str) else read)
-        named = part.step if unit == "step" else part.epoch
-        if part.role == (role or part.role) and None not in (said, named) and said != named:
-            text = f"the name says {unit} {named}, the file's {what or read} is {said}"
+            in_file = first(report.metadata, [read] if isinstance(read, str) else read)
+        in_name = part.step if unit == "step" else part.epoch
+        if part.role == (role or part.role) and None not in (in_file, in_name) and in_file != in_name:
+            text = f"the name says {unit} {in_name}, the file's {what or read} is {in_file}"
             yield part.path, Flaw("step-mismatch" if unit == "step" else "epoch-mismatch", text)
 
 
@@ -130,40 +130,38 @@ def check_epochs(parts: Rows, read: Counter | Sequence[str] | str, what: str = "
 
 
 def find_misnamed(parts: Rows, named_by: Callable[[Part], Steps]) -> Found:
-    """Yield files that hold another step or epoch than ``named_by`` returns for their name: an error if
-    another file has that number in its name.
-    """
+    """Yield files of another step or epoch than ``named_by`` tells: an error if another file is named so."""
     for code, at, keys in (("step-mismatch", 0, STEPS), ("epoch-mismatch", 1, EPOCHS)):
         rows = [(p, named_by(p)[at], numbers(r.metadata, keys)) for p, r in parts]
-        names = {named for _, named, _ in rows}
-        if _counts_something_else([(named, held) for _, named, held in rows if named is not None and held]):
+        all_named = {in_name for _, in_name, _ in rows}
+        if _is_other_unit([(in_name, held) for _, in_name, held in rows if in_name is not None and held]):
             continue
-        for p, named, held in rows:
-            if named is not None and held and all(abs(named - n) > 1 for n in held):
-                severity = Severity.WARNING if names.isdisjoint(held) else Severity.ERROR
-                text = f"the name says {code[:-9]} {named}, the file {held[0]}"
+        for p, in_name, held in rows:
+            if in_name is not None and held and all(abs(in_name - n) > 1 for n in held):
+                severity = Severity.WARNING if all_named.isdisjoint(held) else Severity.ERROR
+                text = f"the name says {code[:-9]} {in_name}, the file {held[0]}"
                 yield p.path, Flaw(code, text, severity=severity)
 
 
-def _counts_something_else(rows: Sequence[tuple[int, tuple[int, ...]]]) -> bool:
-    """Return True if the numbers in the files of several saves grow with their names, but less than half as
-    fast, as where VITS calls the epoch ``iteration``, and names files after steps. Both may begin at 0.
+def _is_other_unit(rows: Sequence[tuple[int, tuple[int, ...]]]) -> bool:
+    """Return True if files count another unit than their names, given (number in the name, numbers in the
+    file): both grow, but the file's less than half as fast, maybe from 0, as where VITS counts epochs.
     """
     by_name: dict[int, set[int]] = {}
-    for named, held in rows:
-        by_name.setdefault(named, set()).add(held[0])
+    for in_name, held in rows:
+        by_name.setdefault(in_name, set()).add(held[0])
     if len(by_name) < 2 or any(len(held) > 1 for held in by_name.values()):
         return False
-    counted = [(named, min(by_name[named])) for named in sorted(by_name)]
-    grows = all(a < b for (_, a), (_, b) in pairwise(counted))
-    return grows and all(2 * n < named or n == named == 0 for named, n in counted)
+    pairs = [(in_name, min(by_name[in_name])) for in_name in sorted(by_name)]
+    grows = all(a < b for (_, a), (_, b) in pairwise(pairs))
+    return grows and all(2 * n < in_name or n == in_name == 0 for in_name, n in pairs)
 
 
 class _Counted(NamedTuple):
-    """A file, the number of its checkpoint, and the number that the file's own counter ``said``."""
+    """A file, the number of its checkpoint, and the number in the file's own ``counter``."""
 
     number: int
-    said: int
+    counter: int
     part: Part
 
 
@@ -188,20 +186,20 @@ def find_foreign(
         for p, r in parts:
             if p.piece != piece:
                 continue
-            n, said = number(p), first(r.metadata, names)
-            if n is not None and said is not None:
-                by_rank.setdefault((p.rank, p.coords), []).append(_Counted(n, said, p))
-        for mine in by_rank.values():
-            yield from _find_borrowed(sorted(mine, key=lambda row: row[:2]), growing, beside)
+            n, counter = number(p), first(r.metadata, names)
+            if n is not None and counter is not None:
+                by_rank.setdefault((p.rank, p.coords), []).append(_Counted(n, counter, p))
+        for rows in by_rank.values():
+            yield from _find_borrowed(sorted(rows, key=lambda row: row[:2]), growing, beside)
 
 
 def schedules(parts: Rows, reported: Collection[str]) -> Found:
     """Yield schedulers' states of another checkpoint of the run, in any layout, but no ``reported`` paths."""
     by_name: dict[str, list[_Counted]] = {}
     for p, r in parts:
-        if (said := whole(r.metadata.get("last_epoch"))) is not None and p.path not in reported:
+        if (counter := whole(r.metadata.get("last_epoch"))) is not None and p.path not in reported:
             name = p.path.removeprefix(p.home) if p.home else re.sub("[0-9]+", "", p.path)
-            by_name.setdefault(name, []).append(_Counted(0, said, p))
+            by_name.setdefault(name, []).append(_Counted(0, counter, p))
     taken = steps_taken(parts)
     for rows in by_name.values():
         if all(_identify_save(row.part) in taken for row in rows):
@@ -225,11 +223,11 @@ def _identify_save(p: Part) -> object:
 
 def steps_taken(parts: Rows) -> dict[object, int]:
     """Return the steps that each save's optimizer has taken, if its files agree, by ``_identify_save``."""
-    said: dict[object, set[int]] = {}
+    counters: dict[object, set[int]] = {}
     for p, r in parts:
         if (taken := whole(r.metadata.get("optimizer_step"))) is not None:
-            said.setdefault(_identify_save(p), set()).add(taken)
-    return {save: min(taken) for save, taken in said.items() if len(taken) == 1}
+            counters.setdefault(_identify_save(p), set()).add(taken)
+    return {save: min(taken) for save, taken in counters.items() if len(taken) == 1}
 
 
 def place_in_run(p: Part) -> int | None:
@@ -238,27 +236,27 @@ def place_in_run(p: Part) -> int | None:
 
 
 def _find_borrowed(rows: Sequence[_Counted], growing: bool, beside: str) -> Found:
-    """Yield files, given by number, whose counter is that of another checkpoint; see ``borrowed``."""
-    numbers, exact = {row.number for row in rows}, _find_exact(rows)
+    """Yield files, sorted by number, whose counter is another checkpoint's, by the rules of find_foreign."""
+    numbers, exact = {row.number for row in rows}, _find_exact_numbers(rows)
     may_stop = growing and (not exact or _are_epochs(rows))
     stopped = set(_find_stopped(rows)) if may_stop else set[int]()
     interval = gcd(*numbers) if beside else 0
-    for at, (row, older) in enumerate(zip(rows, _find_highest(rows, exact), strict=True)):
-        wrong = row.number not in exact
-        if wrong and row.said in numbers and _is_elsewhere(row, exact):
-            where = f"like that of checkpoint {row.said}, but it lies in checkpoint {row.number}"
+    for at, (row, older) in enumerate(zip(rows, _list_highest(rows, exact), strict=True)):
+        is_wrong = row.number not in exact
+        if is_wrong and row.counter in numbers and _is_of_another(row, exact):
+            where = f"like that of checkpoint {row.counter}, but it lies in checkpoint {row.number}"
             if beside:
                 where = f"{beside} {row.number}, and in the run's other checkpoints both count alike"
-            yield row.part.path, Flaw("step-mismatch", f"its counter says {row.said}, {where}")
-        elif wrong and older > max(row.said, 0) and _may_be_of_a_save(row, numbers, interval):
+            yield row.part.path, Flaw("step-mismatch", f"its counter says {row.counter}, {where}")
+        elif is_wrong and older > max(row.counter, 0) and _may_be_of_lost_save(row, numbers, interval):
             yield row.part.path, _warn(row, f"less than the {older} of an older checkpoint of the run")
         elif at in stopped:
             yield row.part.path, _warn(row, "the same as in an older checkpoint of the run")
 
 
-def _find_exact(rows: Sequence[_Counted]) -> set[int]:
+def _find_exact_numbers(rows: Sequence[_Counted]) -> set[int]:
     """Return the numbers that counters say exactly; none if only 0, where all counters begin, is one."""
-    exact = {row.number for row in rows if row.number == row.said}
+    exact = {row.number for row in rows if row.number == row.counter}
     return exact if exact != {0} else set()
 
 
@@ -267,25 +265,25 @@ def _are_epochs(rows: Sequence[_Counted]) -> bool:
 
 
 def _warn(row: _Counted, text: str) -> Flaw:
-    return Flaw("step-mismatch", f"its counter says {row.said}, {text}", severity=Severity.WARNING)
+    return Flaw("step-mismatch", f"its counter says {row.counter}, {text}", severity=Severity.WARNING)
 
 
-def _may_be_of_a_save(row: _Counted, numbers: Collection[int], interval: int) -> bool:
-    """Return True if a counter may be that of a save that is gone. A counter that began anew at one of the
-    saves is none; a schedule (its saves' ``interval`` is not 0) also begins anew at any step.
+def _may_be_of_lost_save(row: _Counted, numbers: Collection[int], interval: int) -> bool:
+    """Return True if a counter may be that of a save that is gone, and did not begin anew at a save with one
+    of the ``numbers``. A schedule, for which the saves' ``interval`` is not 0, also begins anew at any step.
     """
-    restarted = row.number - row.said in numbers
-    return not restarted and (not interval or (row.said > 0 and row.said % interval == 0))
+    is_restarted = row.number - row.counter in numbers
+    return not is_restarted and (not interval or (row.counter > 0 and row.counter % interval == 0))
 
 
-def _find_highest(rows: Sequence[_Counted], exact: Collection[int]) -> Iterator[int]:
-    """Yield for each row the highest right counter of older checkpoints; 0 without one."""
-    most = 0
+def _list_highest(rows: Sequence[_Counted], exact: Collection[int]) -> Iterator[int]:
+    """Yield for each row the highest counter of older checkpoints with ``exact`` numbers; 0 without one."""
+    highest = 0
     for number, same in groupby(rows, lambda row: row.number):
-        here = [row.said for row in same]
-        yield from repeat(most, len(here))
+        counters = [row.counter for row in same]
+        yield from repeat(highest, len(counters))
         if number in exact:
-            most = max(most, *here)
+            highest = max(highest, *counters)
 
 
 def _find_stopped(rows: Sequence[_Counted]) -> Iterator[int]:
@@ -293,12 +291,12 @@ def _find_stopped(rows: Sequence[_Counted]) -> Iterator[int]:
     between the others. A counter of epochs or evaluations may stand still for several saves, and grow by one
     more or less than usual.
     """
-    wrong = [at for at, row in enumerate(rows) if row.said != row.number]
+    wrong = [at for at, row in enumerate(rows) if row.counter != row.number]
     steps = ((_compute_growth(a, b), at) for at, (a, b) in enumerate(pairwise(rows)) if b.number > a.number)
     least = nsmallest(3, steps)  # of which a row is at the ends of two
     first_with: dict[int, int] = {}
     for at, row in enumerate(rows):
-        if not (distance := row.number - first_with.setdefault(row.said, row.number)):
+        if not (distance := row.number - first_with.setdefault(row.counter, row.number)):
             continue
         if row.part.epoch is not None and wrong in ([], [at]):
             stands = len(rows) > 2
@@ -313,15 +311,11 @@ def _find_stopped(rows: Sequence[_Counted]) -> Iterator[int]:
 
 def _compute_growth(a: _Counted, b: _Counted) -> float:
     """Return by how much a counter grows at least for each step between two checkpoints."""
-    return (b.said - a.said - 1) / (b.number - a.number)
+    return (b.counter - a.counter - 1) / (b.number - a.number)
 
 
-def _is_elsewhere(row: _Counted, exact: Collection[int]) -> bool:
-    """Return True if a counter is another checkpoint's.
-
-    Its own checkpoint must count otherwise: later counters are exact again, or the difference is more than
-    one step.
-    """
-    if row.said not in exact and row.said != row.number:
+def _is_of_another(row: _Counted, exact: Collection[int]) -> bool:
+    """Return True if a counter is, as far as ``exact`` numbers tell, that of another checkpoint."""
+    if row.counter not in exact and row.counter != row.number:
         return False
-    return any(number > row.number for number in exact) or abs(row.number - row.said) > 1
+    return any(number > row.number for number in exact) or abs(row.number - row.counter) > 1

@@ -61,9 +61,7 @@ def no_place(_part: Part, _siblings: Sequence[tuple[Part, Metadata]]) -> int | N
 
 
 def resume_with(*arguments: str, file: bool = False) -> Callable[[Checkpoint, str | None], Resume]:
-    """Return how a framework resumes: from a checkpoint's directory, or from the ``file`` that all ranks
-    load; ``{path}`` in the arguments stands for it.
-    """
+    """Return how to resume: from a checkpoint's directory, or the ``file`` of all ranks, as ``{path}``."""
 
     def resume(checkpoint: Checkpoint, path: str | None) -> Resume:
         at = (path if file else None) or checkpoint.path

@@ -13,8 +13,8 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Kind, Part
 
-_Place = tuple[str, tuple[tuple[str, int], ...]]
-"""A piece, and the coordinates of one of its shards."""
+_Shard = tuple[str, tuple[tuple[str, int], ...]]
+"""The name of a piece, and the coordinates of one of its shards."""
 _SHARD = re.compile(r"(.+?)-[0-9]{5}(?:-of-([0-9]{5}))?\.(safetensors|bin)")
 """Names of shards that transformers, PaddleNLP and ColossalAI load by their index alone."""
 _OF_TRAINER = re.compile(r"/checkpoint-[0-9]+/[^/]+$")
@@ -55,7 +55,7 @@ def piece_for(holds: Holds, rolling: bool) -> str:
 
 
 def get_holds(p: Part) -> Holds | None:
-    """Return what a file holds; None if it could not be read."""
+    """Return what a file of the layout ``files`` holds; None if it could not be read."""
     return PIECES.get(p.piece.removeprefix(ROLLING))
 
 
@@ -106,15 +106,13 @@ def check_optimizer(c: Checkpoint, beside: Saves, models: Collection[str]) -> Fl
 
 
 def check_index(c: Checkpoint, beside: Saves) -> Flaws:
-    """Yield shards of a lone save without an index that says what they hold: their loader finds no model
-    then. Other saves ``beside`` it would show that an index is missing.
-    """
-    there = {p.path for p in c.parts}
+    """Yield shards of a lone save without an index that says what they hold: no loader finds them then."""
+    paths = {p.path for p in c.parts}
     for p in () if beside else c.parts:
         shard = _SHARD.fullmatch(p.name)
         if shard and shard[2] != "00001":  # one of one
             index = f"{shard[1]}.{shard[3]}.index.json"
-            if f"{p.path.removesuffix(p.name)}{index}" not in there:
+            if f"{p.path.removesuffix(p.name)}{index}" not in paths:
                 text = f"there is no {index}, without which {p.name} and the like are not loaded"
                 yield loss(text, c.path)
                 return
@@ -130,18 +128,18 @@ def find_lost_shards(c: Checkpoint, beside: Saves) -> Flaws:
     """Yield shards that no index lists, and that all the saves ``beside`` it have. A save that holds as many
     bytes without them is of a job with fewer ranks.
     """
-    mine, others = _map_shards(c), [shards for o in beside if (shards := _map_shards(o))]
-    gone = sorted(set.intersection(*map(set, others)) - mine.keys()) if mine and others else []
+    own, others = _map_shards(c), [shards for o in beside if (shards := _map_shards(o))]
+    gone = sorted(set.intersection(*map(set, others)) - own.keys()) if own and others else []
     if gone:
-        smallest = min(shards[at].size for shards in others for at in gone)
+        smallest = min(shards[shard].size for shards in others for shard in gone)
         least = min(sum(p.size for p in shards.values()) for shards in others)
-        if sum(p.size for p in mine.values()) + smallest // 2 < least:
+        if sum(p.size for p in own.values()) + smallest // 2 < least:
             text = f"there is no file like {others[-1][gone[0]].name}, as the saves beside it have one"
             yield loss(text, c.path)
 
 
-def _map_shards(c: Checkpoint) -> Mapping[_Place, Part]:
-    """Return the model's shards by place; what all saves share, as a copy of the newest, adds no place."""
+def _map_shards(c: Checkpoint) -> Mapping[_Shard, Part]:
+    """Return the files of the model's shards by piece and coordinates; files without coordinates are none."""
     return {(p.piece, p.coords): p for p in c.parts if p.coords and p.role == "model"}
 
 
@@ -152,23 +150,23 @@ def is_array(piece: Piece) -> bool:
 
 def fewer_than_listed(parts: Rows) -> Found:
     """Yield indexes that list more arrays than are there: the loader opens each of them."""
-    beside = Counter(p.home for p, _ in parts if p.role == "array")
+    present = Counter(p.home for p, _ in parts if p.role == "array")
     for part, report in parts:
-        said = whole(report.metadata.get("stored_arrays")) or 0
-        if part.role == "index" and beside[part.home] < said:
-            gone = said - beside[part.home]
-            text = f"{gone} of the {said} arrays that it says were saved with it are not there"
+        listed = whole(report.metadata.get("stored_arrays")) or 0
+        if part.role == "index" and present[part.home] < listed:
+            gone = listed - present[part.home]
+            text = f"{gone} of the {listed} arrays that it says were saved with it are not there"
             yield part.path, loss(text)
 
 
 def find_lost_arrays(c: Checkpoint, beside: Saves) -> Flaws:
     """Yield arrays, and lists of arrays, that all the saves ``beside`` it have."""
 
-    def names(o: Checkpoint) -> frozenset[str]:
-        told = (p for p in o.parts if p.role == "list" or p.name == ".zarray")
-        return frozenset(p.path.removeprefix(f"{o.path}/") for p in told)
+    def list_arrays(o: Checkpoint) -> frozenset[str]:
+        arrays = (p for p in o.parts if p.role == "list" or p.name == ".zarray")
+        return frozenset(p.path.removeprefix(f"{o.path}/") for p in arrays)
 
-    for path in lost(c, beside, names):
+    for path in lost(c, beside, list_arrays):
         name = path.removesuffix("/.zarray")
         what = path if name == path else f"array {name!r}"
         yield loss(f"there is no {what}, which the run's other checkpoints have", c.path)

@@ -13,8 +13,8 @@ from ckpt_tools.layouts.common.layout import Layout
 from ckpt_tools.layouts.common.piece import Claim, Piece, Where
 from ckpt_tools.layouts.common.templates import FIELD, NUMBERS, Outlines, compile_name, read_path, unmark
 
-_OF_PART = ("rank", "generation", "step", "epoch", "step_in_epoch")
-_COORDS = frozenset(NUMBERS).difference(_OF_PART)
+_NUMBERS_OF_PART = ("rank", "generation", "step", "epoch", "step_in_epoch")
+_COORDS = frozenset(NUMBERS).difference(_NUMBERS_OF_PART)
 Fields = Mapping[str, "str | None"]
 """The groups of a template's expression -> the text of a name that each matched."""
 
@@ -52,10 +52,12 @@ class Place:
 
 
 def _read_numbers(fields: Fields) -> list[int | None]:
-    return [int(digits) if (digits := fields.get(name)) else None for name in _OF_PART]
+    """Return rank, generation, step, epoch and step in the epoch, None for a field that matched nothing."""
+    return [int(digits) if (digits := fields.get(name)) else None for name in _NUMBERS_OF_PART]
 
 
 def _read_coords(fields: Fields) -> tuple[tuple[str, int], ...]:
+    """Return the parallel coordinates in the fields of a name, such as (("tp", 1), ("pp", 0))."""
     return tuple((axis, int(digits)) for axis, digits in fields.items() if axis in _COORDS and digits)
 
 
@@ -68,14 +70,14 @@ class _PieceInDirectory(NamedTuple):
     names: tuple[str, ...]
 
 
-def _compute_order(one: _PieceInDirectory) -> tuple[bool, bool, bool, int]:
-    """Return the sort key of a piece, by which pieces with names that say little come last."""
-    claim = one.piece.claim
-    return claim is Claim.DESCRIBED, claim is Claim.WEAK, not one.names, one.order
+def _compute_sort_key(entry: _PieceInDirectory) -> tuple[bool, bool, bool, int]:
+    """Return the sort key of a piece: pieces whose names prove little are tried last."""
+    claim = entry.piece.claim
+    return claim is Claim.DESCRIBED, claim is Claim.WEAK, not entry.names, entry.order
 
 
 class _Node(Struct, eq=False):
-    """The directories whose last names fit the same templates."""
+    """A node of a tree of templates, read from the end of a path: directories whose last names fit them."""
 
     number: int
     pieces: list[_PieceInDirectory] = field(default_factory=list)
@@ -84,19 +86,20 @@ class _Node(Struct, eq=False):
     outlines: Outlines | None = None
 
     def agrees(self, names: Sequence[str]) -> bool:
+        """Return True if the names of a path tell the same number wherever they tell it."""
         return read_path(self.repeats, [*map(unmark, names)]) is not None
 
 
 @lru_cache(200)  # what lies in one directory has the same names above it
-def _find_above(at: _Node, name: str) -> list[_Node]:
-    """Return the nodes above this one whose template the next name up fits."""
-    at.outlines = at.outlines or Outlines(at.above)
-    above = list(at.above.items())
-    tried = [above[i] for i in at.outlines.find(name)]
-    fitting = {one: template for template, one in tried if compile_name(template).fullmatch(name)}
-    done = unmark(name)
-    if done != name and all(compile_name(template).fullmatch(done) for template in fitting.values()):
-        fitting |= dict.fromkeys(_find_above(at, done), "")  # no framework's names end so
+def _find_above(node: _Node, name: str) -> list[_Node]:
+    """Return the nodes above whose template ``name``, the next name up a path, fits as it is or unmarked."""
+    node.outlines = node.outlines or Outlines(node.above)
+    above = list(node.above.items())
+    candidates = [above[i] for i in node.outlines.find(name)]
+    fitting = {found: template for template, found in candidates if compile_name(template).fullmatch(name)}
+    final_name = unmark(name)
+    if final_name != name and all(compile_name(t).fullmatch(final_name) for t in fitting.values()):
+        fitting |= dict.fromkeys(_find_above(node, final_name), "")  # no framework's names end so
     return list(fitting)
 
 
@@ -110,6 +113,7 @@ class _Arranged:
         self.read = lru_cache(1000)(self._read)  # directories of saves and of ranks repeat names
 
     def _read(self, name: str, after: int) -> NameFields | None:
+        """Return what a file's name tells by the first piece behind index ``after`` that it fits; or None."""
         for i in self._outlines.find(name, after):
             piece = self.pieces[i]
             if m := piece.file.fullmatch(name):
@@ -118,8 +122,8 @@ class _Arranged:
                 if generation is None and "generation" in fields:
                     generation = 0
                 prefix = "" if piece.claim is Claim.WEAK else fields.get("prefix") or fields.get("run") or ""
-                told = rank, prefix, generation, step, epoch, step_in_epoch
-                return NameFields(i, *told, bool(fields.get("tmp")), _read_coords(fields), name)
+                numbers = rank, prefix, generation, step, epoch, step_in_epoch
+                return NameFields(i, *numbers, bool(fields.get("tmp")), _read_coords(fields), name)
         return None
 
 
@@ -134,20 +138,20 @@ class Templates:
             if piece.claim is Claim.DESCRIBED and not listing:
                 continue
             names = tuple(piece.template.split("/")[:-1])
-            self._directory(names).pieces.append(_PieceInDirectory(order, layout, piece, names))
+            self._add_node(names).pieces.append(_PieceInDirectory(order, layout, piece, names))
 
-    def _directory(self, names: tuple[str, ...]) -> _Node:
+    def _add_node(self, names: tuple[str, ...]) -> _Node:
         """Return the node of directories whose last names these templates fit; add it if there is none."""
-        at = self._top
+        node = self._top
         for name in reversed(names):
-            if name not in at.above:
-                at.above[name] = _Node(self._directories)
+            if name not in node.above:
+                node.above[name] = _Node(self._directories)
                 self._directories += 1
-            at = at.above[name]
-        if not at.pieces:
-            told = [field for field, _ in FIELD.findall("/".join(names)) if field in NUMBERS]
-            at.repeats = names if len(told) > len(set(told)) else ()
-        return at
+            node = node.above[name]
+        if not node.pieces:
+            fields = [field for field, _ in FIELD.findall("/".join(names)) if field in NUMBERS]
+            node.repeats = names if len(fields) > len(set(fields)) else ()
+        return node
 
     def places(self, path: str) -> Places:
         """Return the pieces whose directory fits the end of ``path``; pieces of any directory come last."""
@@ -159,7 +163,7 @@ class Templates:
         found = [at for at in found if at.pieces and (not at.repeats or at.agrees(names))]
         matched = tuple(sorted([at.number for at in found]))
         if matched not in self._arranged:
-            at_home = sorted((one for at in found for one in at.pieces), key=_compute_order)
+            at_home = sorted((one for at in found for one in at.pieces), key=_compute_sort_key)
             self._arranged.setdefault(matched, _Arranged(at_home))
         return Places(path, self._arranged[matched])
 
@@ -190,20 +194,21 @@ class Places(Sequence[Place]):
 
     def __getitem__(self, i: int) -> Place:  # type: ignore[override]  # nobody asks for slices
         if i not in self._made:
-            self._made[i] = self._place(self.arranged.at_home[i])
+            self._made[i] = self._make_place(self.arranged.at_home[i])
         return self._made[i]
 
-    def _place(self, one: _PieceInDirectory) -> Place:
-        layout, piece = one.layout, one.piece
-        if not one.names:
+    def _make_place(self, entry: _PieceInDirectory) -> Place:
+        """Return what the directory's path tells about files of a piece: see ``Part`` for base and home."""
+        layout, piece = entry.layout, entry.piece
+        if not entry.names:
             return Place(layout, piece, {}, self.path, self.path if piece.where is Where.HERE else "")
         names = self.path.split("/")
-        top = len(names) - len(one.names)
+        top = len(names) - len(entry.names)
         base = intern("/".join(names[:top]) or "/")  # the same for every directory of a checkpoint
         home = intern("/".join(names[: top + piece.home])) if piece.home or piece.where is Where.HERE else ""
         # the path is read again rather than kept in memory: many directories of a tree fit many templates
-        fields = read_path(one.names, names)
-        done = names if fields is not None else [*map(unmark, names)]
-        place = Place(layout, piece, fields or read_path(one.names, done) or {}, base, home)
-        place.unfinished |= done != names
+        fields = read_path(entry.names, names)
+        final_names = names if fields is not None else [*map(unmark, names)]
+        place = Place(layout, piece, fields or read_path(entry.names, final_names) or {}, base, home)
+        place.unfinished |= final_names != names
         return place

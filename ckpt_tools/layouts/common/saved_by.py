@@ -44,6 +44,7 @@ def read_shard_count(axis: str, reports: Iterable[Report]) -> Known | None:
 
 
 def _read_numbers(key: str, reports: Iterable[Report]) -> Iterator[int]:
+    """Yield the numbers that files have under a metadata key, if a job could have so many ranks."""
     numbers = (whole(r.metadata.get(key)) for r in reports)
     return (n for n in numbers if n and 0 < n <= _RANKS)
 
@@ -90,13 +91,11 @@ _PLACE = re.compile(r"(?:(?:mp|tp|pp)_rank_\d{2,}(?:_\d{3,})*_?)+")
 
 
 def describe_place(path: str, sizes: Mapping[str, int]) -> str:
-    """Return, in words, why a file is of one tensor, pipeline or expert parallel place of several: by its
-    content, else by its directory; "" if neither tells.
-    """
-    told = [(axis, sizes[axis]) for axis in PLACES if axis in sizes]
-    if several := [f"{axis}={n}" for axis, n in told if n > 1]:
+    """Return in words, by content, else by directory, why a file is of one tp, pp or ep place of several."""
+    known = [(axis, sizes[axis]) for axis in PLACES if axis in sizes]
+    if several := [f"{axis}={n}" for axis, n in known if n > 1]:
         return f"one place of {' '.join(several)}, as the file says"
-    place = None if told else next(filter(_PLACE.fullmatch, path.split("/")[-2::-1]), None)
+    place = None if known else next(filter(_PLACE.fullmatch, path.split("/")[-2::-1]), None)
     return f"the place that {place} names" if place else ""
 
 
@@ -116,8 +115,8 @@ most names agree with them.
 
 def owner(metadata: Metadata) -> dict[str, int]:
     """Return the rank and the parallel coordinates of the writer, as far as entries of ``_SURE`` tell."""
-    told = ((axis, first(metadata, keys)) for axis, keys in _SURE.items())
-    return {axis: n for axis, n in told if n is not None and n >= 0}
+    coordinates = ((axis, first(metadata, keys)) for axis, keys in _SURE.items())
+    return {axis: n for axis, n in coordinates if n is not None and n >= 0}
 
 
 def likely_rank(metadata: Metadata) -> int | None:
@@ -166,6 +165,7 @@ class Topology(Struct, frozen=True, dict=True):
 
     @cached_property
     def _axes(self) -> tuple[_Axis, ...]:
+        """The axes of both grids, of the dense layers first."""
         size = {axis: max(1, self.sizes.get(axis, 1)) for axis in COORDS}
         etp = max(1, self.sizes.get("etp", size["tp"]))
         replicas = max(1, self.world_size // (size["tp"] * size["cp"] * size["pp"]))

@@ -83,20 +83,21 @@ def compile_template(template: str) -> str:
 
 @cache
 def compile_name(template: str) -> re.Pattern[str]:
+    """Return the template of one name as a compiled regular expression, which is kept."""
     return re.compile(compile_template(template))
 
 
 def read_path(templates: Sequence[str], names: Sequence[str]) -> dict[str, str | None] | None:
     """Return the fields in the names at the end of a path; None if a name does not fit, or two contradict."""
-    told: dict[str, str | None] = {}
+    fields: dict[str, str | None] = {}
     for template, name in zip(templates, names[len(names) - len(templates) :], strict=True):
         if (m := compile_name(template).fullmatch(name)) is None:
             return None
         for field, text in m.groupdict().items():
-            if text and (before := told.get(field)) and before.lstrip("0") != text.lstrip("0"):
+            if text and (before := fields.get(field)) and before.lstrip("0") != text.lstrip("0"):
                 return None
-            told[field] = text or told.get(field)
-    return told
+            fields[field] = text or fields.get(field)
+    return fields
 
 
 Outline = tuple[tuple[str, ...], tuple[str, ...], str, bool]
@@ -116,7 +117,7 @@ def outline(template: str) -> Outline:
             numbered = numbered or word[1:-1].partition(":")[0] in NUMBERS
         elif not deep and word[0] not in "<]":
             texts.append(word)
-    return _spell(words[0]), _spell(words[-1]), max(texts, key=len), numbered
+    return _list_texts(words[0]), _list_texts(words[-1]), max(texts, key=len), numbered
 
 
 class Outlines:
@@ -137,7 +138,7 @@ class Outlines:
                 yield i
 
 
-def _spell(word: str) -> tuple[str, ...]:
+def _list_texts(word: str) -> tuple[str, ...]:
     """Return the texts that a word of a template stands for; ("",) if it may be any text."""
     if word[0] == "<":
         return tuple(word[1:-1].split("|"))
