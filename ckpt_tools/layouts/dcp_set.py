@@ -15,6 +15,7 @@ from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.counters import check_steps, find_foreign
 from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, Tracker, loss, whole
 from ckpt_tools.layouts.common.lost_files import check_optimizer
+from ckpt_tools.layouts.common.saved_by import MOST_RANKS
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.layouts.files import name_saved, read_tracker
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -106,9 +107,6 @@ COSMOS = declare(
     tracker=Tracker(file="latest_checkpoint.txt", read=read_tracker, name=name_saved, always=False),
 )
 
-_WORLD = 1 << 20
-"""No job has more ranks."""
-
 
 def _check_ranks(parts: Rows) -> Found:
     """Yield files whose ``global_step`` differs from the directory's name; and ranks without a file, where
@@ -121,7 +119,7 @@ def _check_ranks(parts: Rows) -> Found:
         saved[part.home].add(part.rank or 0)
     for part, report in rows:
         size = whole(report.metadata.get("world_size")) or 0
-        ranks = saved.pop(part.home, None) if 0 < size <= _WORLD else None
+        ranks = saved.pop(part.home, None) if 0 < size <= MOST_RANKS else None
         if ranks is not None and (gone := sorted(set(range(size)) - ranks)):
             text = f"its world_size is {size}, but there is no file of rank {words(ranges(gone))}"
             yield part.path, Flaw("missing-rank", text, severity=Severity.WARNING)

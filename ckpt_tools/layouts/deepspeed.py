@@ -12,6 +12,7 @@ from functools import partial
 
 from ckpt_tools.layouts.common.counters import find_foreign
 from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, Tracker, loss, name_home, whole
+from ckpt_tools.layouts.common.saved_by import MOST_RANKS
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw, Severity
@@ -24,8 +25,6 @@ from ckpt_tools.model.report import Report
 MARK = "_deepspeed"
 """Part of the names of DeepSpeed's pieces where they lie below a checkpoint of another framework."""
 _STEPS = "global_steps"
-_WORLD = 1 << 20
-"""No job has more ranks."""
 _COUNTERS = {
     f"{name}{mark}": (counter,)
     for name, counter in (("model", _STEPS), ("zero3", _STEPS), ("optim", "optimizer_step"))
@@ -89,7 +88,7 @@ def find_lost_optimizers(parts: Rows) -> Found:
         dp, mp = (whole(r.metadata.get(k)) or 1 for k in ("dp_world_size", "mp_world_size"))
         # with ZeRO the model states hold optimizer None: a save cut before its first optimizer file
         expected = home in present or r.metadata.get("optimizer", 0) is None
-        if expected and 0 < dp * mp <= _WORLD and (lost := ", ".join(_list_lost(dp, mp, present[home]))):
+        if expected and 0 < dp * mp <= MOST_RANKS and (lost := ", ".join(_list_lost(dp, mp, present[home]))):
             text = f"dp_world_size is {dp}, but there is no optimizer file of {lost}"
             yield p.path, Flaw("missing-rank", text)
 

@@ -83,16 +83,16 @@ class Guess(NamedTuple):
 
 def guess(sizes: Mapping[str, int], placed: Collection[str] = (), look: Look = lambda _: "") -> Guess:
     """Return the layout of files (path -> size); its templates fit no path that others have ``placed``."""
-    begun = tuple(path for path in sizes if any(map(templates.is_begun, path.split("/"))))
-    shapes = _group_by_texts([path for path in sizes if path not in begun])
+    unfinished = tuple(path for path in sizes if any(map(templates.is_begun, path.split("/"))))
+    shapes = _group_by_texts([path for path in sizes if path not in unfinished])
     several = any(f in WHOSE and s.varies(i) for s in shapes for i, f in enumerate(_name_fields(s.texts)))
     made = dict[str, GuessedPiece]()
     for p in (_make_piece(shape, several) for shape in shapes):
-        known = made.get(p.template, replace(p, paths=(), saves=frozenset()))
-        made[p.template] = replace(p, paths=known.paths + p.paths, saves=known.saves | p.saves)
+        earlier = made.get(p.template, replace(p, paths=(), saves=frozenset()))
+        made[p.template] = replace(p, paths=earlier.paths + p.paths, saves=earlier.saves | p.saves)
     pieces = [replace(p, role=next(filter(None, map(look, p.paths[-_ASKED:])), "")) for p in made.values()]
     why = next(_find_doubts(pieces, placed), "") if pieces else "all files are of saves under way"
-    return Guess((), tuple(sizes), why) if why else Guess(tuple(_assign_roles(pieces, sizes)), begun)
+    return Guess((), tuple(sizes), why) if why else Guess(tuple(_assign_roles(pieces, sizes)), unfinished)
 
 
 def find_tracker(pieces: Sequence[GuessedPiece], read: Reader) -> dict[str, str]:
@@ -106,10 +106,10 @@ def find_tracker(pieces: Sequence[GuessedPiece], read: Reader) -> dict[str, str]
             saves["/".join(names[:first])].add(names[first])
     texts = {run: read(run) for run in saves}
     for name in sorted(filter(_TRACKER.search, set.intersection(*map(set, texts.values())))):
-        said = [(texts[run][name].decode(errors="replace").strip(), saved) for run, saved in saves.items()]
-        if all(text.rstrip("/") in saved for text, saved in said):
+        rows = [(texts[run][name].decode(errors="replace").strip(), saved) for run, saved in saves.items()]
+        if all(text.rstrip("/") in saved for text, saved in rows):
             return {"tracker": name, "tracker_holds": "name"}
-        if all(text in map(str, map(int, re.findall(r"\d{1,18}", " ".join(saved)))) for text, saved in said):
+        if all(text in map(str, map(int, re.findall(r"\d{1,18}", " ".join(saved)))) for text, saved in rows):
             return {"tracker": name}
     return {}
 
@@ -128,7 +128,7 @@ class _Shape(NamedTuple):
     def varies(self, i: int) -> bool:
         return len(set(self.columns[i])) > 1
 
-    def is_plain(self, i: int) -> bool:
+    def has_integers(self, i: int) -> bool:
         return all(map(str.isdigit, self.columns[i]))
 
     def repeats(self, i: int, j: int) -> bool:
@@ -147,22 +147,22 @@ def _group_by_texts(paths: Sequence[str]) -> list[_Shape]:
     rows = defaultdict[tuple[str, ...], list[tuple[str, ...]]](list)
     for path in paths:
         names = path.split("/")
-        begin = _find_save(names)
+        begin = _find_first_name(names)
         below = "/".join(names[begin:])
         rows[tuple(_NUMBER.split(below))].append((path, "/".join(names[:begin]), *_NUMBER.findall(below)))
-    columns = {texts: list(zip(*same, strict=True)) for texts, same in rows.items()}
-    return [_Shape(texts, told[0], told[1], told[2:]) for texts, told in columns.items()]
+    tables = {texts: list(zip(*same, strict=True)) for texts, same in rows.items()}
+    return [_Shape(texts, columns[0], columns[1], columns[2:]) for texts, columns in tables.items()]
 
 
-def _find_save(names: Sequence[str]) -> int:
-    """Return which name of a path is the first with a number, or the last one if none has a number; if a word
-    calls any number step or epoch, the first with a number behind a word.
+def _find_first_name(names: Sequence[str]) -> int:
+    """Return the index of the name at which a path's save begins: the first name with a number, behind a word
+    if a word calls any number step or epoch; the last name without a number.
     """
-    told = [_name_fields(_NUMBER.split(name)) for name in names]
-    called = any(map(WHEN.intersection, told))
-    plain = [any(map(str.isdigit, _NUMBER.findall(name))) for name in names]
-    begins = (i for i, fields in enumerate(told) if plain[i] and (any(fields) or not called))
-    return next(begins, len(names) - 1)
+    fields = [_name_fields(_NUMBER.split(name)) for name in names]
+    is_worded = any(map(WHEN.intersection, fields))
+    has_integer = [any(map(str.isdigit, _NUMBER.findall(name))) for name in names]
+    indexes = (i for i, of_name in enumerate(fields) if has_integer[i] and (any(of_name) or not is_worded))
+    return next(indexes, len(names) - 1)
 
 
 def _name_fields(texts: Sequence[str]) -> list[str]:
@@ -181,46 +181,47 @@ def _name_fields(texts: Sequence[str]) -> list[str]:
 
 
 def _count_from_0(values: Collection[str]) -> bool:
+    """Return True if the numbers, in any order, are 0, 1, 2 … without a gap."""
     found = set(map(int, values))
-    return found == set(range(len(found)))  # 0, 1, 2 … without a gap
+    return found == set(range(len(found)))
 
 
 def _make_piece(shape: _Shape, several: bool) -> GuessedPiece:
     """Return the piece that a shape makes; with files of ``several`` ranks a lone number 0 is no rank's."""
-    told = _name_fields(shape.texts)
-    for i in [i for i, field in enumerate(told) if several and field in WHOSE]:
-        told[i] = told[i] if any(n.strip("0") for n in shape.columns[i]) else ""
-    fields = _complete_fields(shape, told)
-    unsaid = {field for field, said in zip(fields, told, strict=True) if field != said}
-    notes = tuple(note for field, note in _NOTES.items() if field in (unsaid | {"shard"}) & set(fields))
-    alone = not WHEN & set(fields) and ONCE & set(fields)
-    saves = frozenset(zip(shape.paths) if alone else shape.list_saves(fields))
-    sure = bool(WHEN & set(fields)) and not any(_find_ambiguous(shape, fields, told))
+    worded = _name_fields(shape.texts)
+    for i in [i for i, field in enumerate(worded) if several and field in WHOSE]:
+        worded[i] = worded[i] if any(n.strip("0") for n in shape.columns[i]) else ""
+    fields = _complete_fields(shape, worded)
+    guessed = {field for field, word in zip(fields, worded, strict=True) if field != word}
+    notes = tuple(note for field, note in _NOTES.items() if field in (guessed | {"shard"}) & set(fields))
+    is_save_alone = not WHEN & set(fields) and ONCE & set(fields)
+    saves = frozenset(zip(shape.paths) if is_save_alone else shape.list_saves(fields))
+    sure = bool(WHEN & set(fields)) and not any(_list_ambiguous(shape, fields, worded))
     return GuessedPiece(_write_template(shape, fields), shape.paths, frozenset(fields), notes, saves, sure)
 
 
-def _find_ambiguous(shape: _Shape, fields: Sequence[str], told: Sequence[str]) -> Iterator[bool]:
-    """Yield True for each step or rank without a word that counts from 0, and so may be the other one."""
-    for column, field, said in zip(shape.columns, fields, told, strict=True):
-        if field in ("step", "rank") and field != said:
+def _list_ambiguous(shape: _Shape, fields: Sequence[str], worded: Sequence[str]) -> Iterator[bool]:
+    """Yield for each step or rank by guess whether it counts from 0: it may be the other of the two then."""
+    for column, field, word in zip(shape.columns, fields, worded, strict=True):
+        if field in ("step", "rank") and field != word:
             yield _count_from_0(column)
 
 
-def _complete_fields(shape: _Shape, told: Sequence[str]) -> list[str]:
-    """Return the field of each number, from its word or by guess; "" where it is part of the name."""
-    plain = [i for i in range(len(told)) if shape.is_plain(i)]
+def _complete_fields(shape: _Shape, worded: Sequence[str]) -> list[str]:
+    """Return the field of each number, by its word, else by guess; "" where it is part of the name."""
+    integers = [i for i in range(len(worded)) if shape.has_integers(i)]
     fields = [
-        field if i in plain and (field not in told[:i] or shape.repeats(i, told.index(field))) else ""
-        for i, field in enumerate(told)
+        field if i in integers and (field not in worded[:i] or shape.repeats(i, worded.index(field))) else ""
+        for i, field in enumerate(worded)
     ]
-    if not WHEN & set(fields) and (unnamed := [i for i in plain if not fields[i]]):
-        fields[_find_step(shape, unnamed)] = "step"
+    if not WHEN & set(fields) and (unnamed := [i for i in integers if not fields[i]]):
+        fields[_choose_step(shape, unnamed)] = "step"
     for i in [i for i, field in enumerate(fields) if not field and shape.varies(i)]:
         fields[i] = _guess_field(shape, fields, i)
     return fields
 
 
-def _find_step(shape: _Shape, unnamed: Sequence[int]) -> int:
+def _choose_step(shape: _Shape, unnamed: Sequence[int]) -> int:
     """Return which of the ``unnamed`` numbers is the step: the last that varies and does not count from 0."""
     steps = [i for i in unnamed if not _count_from_0(shape.columns[i])]
     steps = steps or list(filter(shape.varies, unnamed))[:1] or [unnamed[0]]
@@ -231,10 +232,10 @@ def _guess_field(shape: _Shape, fields: Sequence[str], i: int) -> str:
     """Return the field of the number ``i``, which varies and has no word: an equal number's; ``rank`` or
     ``shard`` if a save has several values of it; else ``name``.
     """
-    if not shape.is_plain(i):
+    if not shape.has_integers(i):
         return "metric" if all(n.count(".") == 1 for n in shape.columns[i]) else "date"
-    if told := [field for j, field in enumerate(fields) if field and shape.repeats(i, j)]:
-        return told[0]
+    if equal := [field for j, field in enumerate(fields) if field and shape.repeats(i, j)]:
+        return equal[0]
     saves = shape.list_saves(fields)
     if len(set(zip(saves, shape.columns[i], strict=True))) == len(set(saves)):
         return "name"
@@ -261,10 +262,10 @@ def _write_template(shape: _Shape, fields: Sequence[str]) -> str:
 def _find_doubts(pieces: Sequence[GuessedPiece], placed: Collection[str]) -> Iterator[str]:
     """Yield why the pieces are not the templates of one layout."""
     for p in pieces:
-        if odd := _find_misfit(p):
-            yield f"no template can spell {odd}"
-        if taken := next(filter(p.matches, placed), None):
-            yield f"what spells {p.paths[0]} spells {taken} too, which is of another layout"
+        if path := _find_misfit(p):
+            yield f"no template can spell {path}"
+        if path := next(filter(p.matches, placed), None):
+            yield f"what spells {p.paths[0]} spells {path} too, which is of another layout"
     if _is_series_and_last(pieces):
         return
     largest = max(pieces, key=lambda p: len(p.saves))
@@ -292,14 +293,12 @@ def _is_series_and_last(pieces: Sequence[GuessedPiece]) -> bool:
     if len(pieces) != 2 or any(p.role != "state" for p in pieces):
         return False
     last, series = sorted(pieces, key=lambda p: bool(p.fields & WHEN))
-    alone = len(last.paths) == 1 and not last.fields & (WHEN | ONCE) and bool(series.fields & WHEN)
-    return alone and {dirname(path) for path in series.paths} == {dirname(last.paths[0])}
+    is_pair = len(last.paths) == 1 and not last.fields & (WHEN | ONCE) and bool(series.fields & WHEN)
+    return is_pair and {dirname(path) for path in series.paths} == {dirname(last.paths[0])}
 
 
 def _assign_roles(pieces: Sequence[GuessedPiece], sizes: Mapping[str, int]) -> Iterator[GuessedPiece]:
-    """Yield the pieces with the words in their names as roles; without a model among these the largest is the
-    model. All files of a series are models.
-    """
+    """Yield the pieces with words in their names as roles; without a model, the largest piece is one."""
     if _is_series_and_last(pieces):
         yield from (replace(p, role="model") for p in pieces)
         return
@@ -329,13 +328,13 @@ class Miss(NamedTuple):
 
 def _split_template(template: str) -> list[str]:
     """Return the tokens of a template; an optional part in brackets is one token."""
-    out, depth, held = list[str](), 0, ""
+    out, depth, text = list[str](), 0, ""
     for piece in TOKENS.split(template):
         depth += (piece == "[") - (piece == "]")
-        held += piece
-        if held and not depth:
-            out.append(held)
-            held = ""
+        text += piece
+        if text and not depth:
+            out.append(text)
+            text = ""
     return out
 
 

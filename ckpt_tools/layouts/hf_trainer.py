@@ -14,42 +14,43 @@ from ckpt_tools.model.finding import Flaw, Severity
 from ckpt_tools.model.part import Part
 
 
-def _check(parts: Rows) -> Found:
+def _check_counters(parts: Rows) -> Found:
+    """Yield files of another save than their directory's name, and missing files of a DeepSpeed engine."""
     yield from check_steps([row for row in parts if row[0].piece == "state"], "global_step")
     yield from find_foreign(parts, {"optimizer": ("optimizer_step",)})
-    yield from _find_older(parts)
+    yield from _find_older_files(parts)
     yield from deepspeed.find_lost_optimizers(parts)
 
 
-def _find_older(parts: Rows) -> Found:
-    """Yield an optimizer or schedule that took as many steps as an earlier checkpoint, where the run has no
-    other one to compare it with. Steps that a gradient scaler skips are few.
+def _find_older_files(parts: Rows) -> Found:
+    """Yield an optimizer or schedule that took as many steps as an earlier checkpoint, if the run has no
+    other one to compare with. Steps that a gradient scaler skips are few.
     """
     by_role = {p.role: (p, r.metadata) for p, r in parts}
     if len({p.home for p, _ in parts}) != 1 or not by_role.keys() >= {"optimizer", "scheduler", "state"}:
         return
     optimizer, schedule = by_role["optimizer"], by_role["scheduler"]
-    at, every = (whole(by_role["state"][1].get(key)) for key in ("global_step", "save_steps"))
-    taken, set_at = whole(optimizer[1].get("optimizer_step")), whole(schedule[1].get("last_epoch"))
+    step, interval = (whole(by_role["state"][1].get(key)) for key in ("global_step", "save_steps"))
+    taken, scheduled = whole(optimizer[1].get("optimizer_step")), whole(schedule[1].get("last_epoch"))
     # with num_bad_epochs a schedule counts evaluations, not steps (ReduceLROnPlateau)
-    if at and every and taken and set_at and not (at % every or "num_bad_epochs" in schedule[1]):
-        yield from _compare_steps((optimizer[0], taken), (schedule[0], set_at), at, every)
+    if step and interval and taken and scheduled and not (step % interval or "num_bad_epochs" in schedule[1]):
+        yield from _compare_steps((optimizer[0], taken), (schedule[0], scheduled), step, interval)
 
 
-def _compare_steps(optimizer: tuple[Part, int], schedule: tuple[Part, int], at: int, every: int) -> Found:
-    """Yield the one that has as many steps as an older checkpoint, of which there is one ``every`` steps."""
-    (part, taken), (other, set_at) = optimizer, schedule
-    older = {n for n in (taken, set_at) if n < at and n % every == 0}
-    if older == {taken, set_at}:
+def _compare_steps(optimizer: tuple[Part, int], schedule: tuple[Part, int], at: int, interval: int) -> Found:
+    """Yield the file, given with its steps, that has those of a checkpoint earlier than the step ``at``."""
+    (part, taken), (other, scheduled) = optimizer, schedule
+    older = {n for n in (taken, scheduled) if n < at and n % interval == 0}
+    if older == {taken, scheduled}:
         text = f"it and its schedule have taken {taken} steps, like checkpoint-{taken}, and the Trainer {at}"
         yield part.path, Flaw("step-mismatch", text, severity=Severity.WARNING)
-    elif older and at in (taken, set_at):
+    elif older and at in (taken, scheduled):
         text = f"it has taken {min(older)} steps, like checkpoint-{min(older)}, and all else here {at}"
-        path = part.path if set_at == at else other.path
+        path = part.path if scheduled == at else other.path
         yield path, Flaw("step-mismatch", text, severity=Severity.WARNING)
 
 
-def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
+def _find_losses(c: Checkpoint, beside: Saves) -> Flaws:
     """Yield lost model states of an engine, indexes of shards, and adapters that their configuration or the
     saves ``beside`` it show: the trainer loads those with weights, and says nothing of others.
     """
@@ -89,4 +90,4 @@ def _find_unread(c: Checkpoint) -> frozenset[str]:
     return frozenset(p.path for p in c.parts if p.piece in ("model_index", "bin_index"))
 
 
-HF_TRAINER = declare(__name__, "hf-trainer", check=_check, lost=_find_lost, unread=_find_unread)
+HF_TRAINER = declare(__name__, "hf-trainer", check=_check_counters, lost=_find_losses, unread=_find_unread)

@@ -20,17 +20,17 @@ AXLEARN = declare(
 _SAVES = "checkpoint.bv-"
 
 
-def _read_last(data: bytes) -> str | None:
+def _read_latest(data: bytes) -> str | None:
     """Return the number behind ``checkpoint.bv-`` in the latest save's name; None for any other text."""
-    said = data.decode("ascii", "replace").strip()
-    return said if re.fullmatch("[0-9]{9,18}(?:-tmp)?", said) else None
+    text = data.decode("ascii", "replace").strip()
+    return text if re.fullmatch("[0-9]{9,18}(?:-tmp)?", text) else None
 
 
 BIG_VISION = declare(
     __name__,
     "big-vision",
     tracker=Tracker(
-        file=f"{_SAVES}LAST", read=_read_last, name=lambda c: c.path.rpartition("/")[2].removeprefix(_SAVES)
+        file=f"{_SAVES}LAST", read=_read_latest, name=lambda c: c.path.rpartition("/")[2].removeprefix(_SAVES)
     ),
     lost=find_lost_arrays,
 )
@@ -41,10 +41,10 @@ def _find_lost_of_levanter(c: Checkpoint, beside: Saves) -> Flaws:
     missing state of the optimizer: some optimizers have none.
     """
     yield from find_lost_arrays(c, beside)
-    held = {name.partition("/")[0] for name in names_in(c)}
-    if not beside and "model" not in held:
+    directories = {name.partition("/")[0] for name in names_in(c)}
+    if not beside and "model" not in directories:
         yield loss("there is no array in model/", c.path)
-    elif not beside and held.isdisjoint(("opt_state", "tx")):
+    elif not beside and directories.isdisjoint(("opt_state", "tx")):
         text = "there is no array in opt_state/, and no other save tells whether there was one"
         yield loss(text, c.path, sure=False)
 

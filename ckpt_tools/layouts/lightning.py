@@ -12,7 +12,7 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw, Severity
 
 
-def _check(parts: Rows) -> Found:
+def _check_counters(parts: Rows) -> Found:
     """Yield files of another step or epoch than their names; and the newest ``last.ckpt`` if a checkpoint
     beside it has a later step. A run that began anew renews ``last-v1.ckpt`` instead; a ``last.ckpt`` written
     before that checkpoint is of another callback, or the job died between the two, so a note.
@@ -20,24 +20,26 @@ def _check(parts: Rows) -> Found:
     yield from check_steps(parts, "global_step")
     yield from deepspeed.find_lost_optimizers(parts)
     for part, report in parts:
-        said = whole(report.metadata.get("epoch"))
-        if None not in (said, part.epoch) and said != part.epoch:
-            yield part.path, Flaw("epoch-mismatch", f"the name says epoch {part.epoch}, the file says {said}")
+        epoch = whole(report.metadata.get("epoch"))
+        if None not in (epoch, part.epoch) and epoch != part.epoch:
+            text = f"the name says epoch {part.epoch}, the file says {epoch}"
+            yield part.path, Flaw("epoch-mismatch", text)
     named = [
         (p.step, p.mtime_ns) for p, _ in parts if p.piece in ("checkpoint", "called") and p.step is not None
     ]
-    newest, at = max(named, default=(0, 0))
+    newest, newest_ns = max(named, default=(0, 0))
     rows = [(whole(r.metadata.get("global_step")), p) for p, r in parts if p.piece == "last"]
     counted = [(step, p) for step, p in rows if step is not None]
     step, last = max(counted, key=lambda row: row[0], default=(newest, None))
     if last is not None and step < newest:
-        text, early = f"it is of step {step}, and a checkpoint of step {newest} beside it", last.mtime_ns < at
-        text += "" if early else f": every save renews {last.name}"
-        severity = Severity.NOTE if early else Severity.WARNING
+        is_early = last.mtime_ns < newest_ns
+        text = f"it is of step {step}, and a checkpoint of step {newest} beside it"
+        text += "" if is_early else f": every save renews {last.name}"
+        severity = Severity.NOTE if is_early else Severity.WARNING
         yield last.path, Flaw("step-mismatch", text, severity=severity)
 
 
-def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
+def _find_lost_files(c: Checkpoint, beside: Saves) -> Flaws:
     """Yield lost model states of an engine, and directories without a file that Lightning needs to load."""
     yield from deepspeed.check_model(c, beside)
     # WandbLogger logs a directory for each version of a save, with the file in it
@@ -53,6 +55,6 @@ LIGHTNING = declare(
     __name__,
     "lightning",
     steps=lambda _part, metadata: (whole(metadata.get("global_step")), whole(metadata.get("epoch")), None),
-    check=_check,
-    lost=_find_lost,
+    check=_check_counters,
+    lost=_find_lost_files,
 )

@@ -43,9 +43,9 @@ def _check_legacy(parts: Rows) -> Found:
     """
     for part, report in parts:
         key = "iteration" if "iteration" in report.metadata else "args.iteration"
-        said = whole(report.metadata.get(key))
-        if said is not None and part.step is not None and said != part.step:
-            text = f"the directory says iteration {part.step}, the file says {said} ({key})"
+        iteration = whole(report.metadata.get(key))
+        if iteration is not None and part.step is not None and iteration != part.step:
+            text = f"the directory says iteration {part.step}, the file says {iteration} ({key})"
             yield part.path, Flaw("step-mismatch", text)
 
 
@@ -73,17 +73,18 @@ def _find_lost_of_core(c: Checkpoint, beside: Saves) -> Flaws:
 
 
 def _read_iteration(metadata: Metadata) -> int | None:
+    """Return the iteration that the job saved, not that of its arguments or of its optimizer."""
     own = {k: v for k, v in metadata.items() if "args." not in k and "optim" not in k}
     return last_word(own, ("iteration",))
 
 
 def check_metadata(parts: Rows) -> Found:
     """Yield ``torch_dist`` saves (only these keep a ``common_state``) without metadata.json."""
-    seen = {p.folder.directory for p, _ in parts if p.name == "metadata.json"}
+    done = {p.folder.directory for p, _ in parts if p.name == "metadata.json"}
     for part, report in parts:
-        home = part.folder.directory
-        if home not in seen and any(key.startswith("common_state/") for key in report.metadata):
-            seen.add(home)
+        directory = part.folder.directory
+        if directory not in done and any(key.startswith("common_state/") for key in report.metadata):
+            done.add(directory)
             text = "metadata.json, which is written last, is not there: its loader asks for it"
             yield part.path, loss(text)
 
@@ -127,16 +128,16 @@ def _find_lost_of_nemo_rl(c: Checkpoint, beside: Saves) -> Flaws:
     roles = {p.role for p in c.parts}
     if beside:
         return
-    for who in _MODELS:
+    for model in _MODELS:
         # the roles of files that hold a model, or that describe such files
-        models = f"{who}_index", f"{who}_model_index", f"{who}_model"
-        if (who == "policy" or f"{who}_optimizer_index" in roles) and roles.isdisjoint(models):
-            yield loss(f"there is no model in {who}/weights", c.path)
-        if f"{who}_model_index" in roles and f"{who}_optimizer_index" not in roles:
-            text = f"there is no {who}/optimizer, and no other save tells whether there was one"
+        of_model = f"{model}_index", f"{model}_model_index", f"{model}_model"
+        if (model == "policy" or f"{model}_optimizer_index" in roles) and roles.isdisjoint(of_model):
+            yield loss(f"there is no model in {model}/weights", c.path)
+        if f"{model}_model_index" in roles and f"{model}_optimizer_index" not in roles:
+            text = f"there is no {model}/optimizer, and no other save tells whether there was one"
             yield loss(text, c.path, sure=False)
-        if {f"{who}_common", f"{who}_index"} <= roles and f"{who}_metadata" not in roles:
-            text = f"there is no metadata.json with {who}/weights/iter_0000000/common.pt"
+        if {f"{model}_common", f"{model}_index"} <= roles and f"{model}_metadata" not in roles:
+            text = f"there is no metadata.json with {model}/weights/iter_0000000/common.pt"
             yield loss(f"{text}: its loader asks for it", c.path)
     if "data" not in roles:
         text = "there is no train_dataloader.pt, without which NeMo-RL's own loops do not resume"
@@ -154,8 +155,8 @@ NEMO_RL = declare(
 def _find_lost_of_swift(c: Checkpoint, beside: Saves) -> Flaws:
     """Yield missing indexes, but not if the model alone was saved: an export and files of all ranks."""
     roles = {p.role for p in c.parts}
-    alone = "export" in roles and roles <= {"export", "common", "tracker"}
-    if c.kind is not Kind.PERIODIC or alone:
+    is_model_alone = "export" in roles and roles <= {"export", "common", "tracker"}
+    if c.kind is not Kind.PERIODIC or is_model_alone:
         return
     for role, name in (("index", ".metadata"), ("metadata", "metadata.json")):
         if role not in roles and (role == "index" or "common" in roles):  # Megatron-FSDP saves neither
@@ -168,9 +169,9 @@ def _check_swift(parts: Rows) -> Found:
     yield from _check_core(parts)
     yield from check_steps(parts, "value", "the iteration in it", role="tracker")
     for p, r in parts:
-        said = r.metadata.get("value")
-        named = p.role != "tracker" or whole(said) is not None or said == "release"
-        if not named and r.verdict is not Verdict.BROKEN:
+        value = r.metadata.get("value")
+        is_good = p.role != "tracker" or whole(value) is not None or value == "release"
+        if not is_good and r.verdict is not Verdict.BROKEN:
             text = "it holds neither a number nor 'release': nothing is loaded by it"
             yield p.path, Flaw("bad-tracker", text, severity=Severity.ERROR)
 

@@ -34,24 +34,24 @@ from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.ranges import gaps, words
 
 
-def _read_steps(part: Part, metadata: Metadata) -> Steps:
+def _read_counters(part: Part, metadata: Metadata) -> Steps:
     """Return (global step, epoch, step in epoch). In a breakpoint file ``step_num`` counts inside the epoch:
     there only ``global_step`` counts. If a freely named file has no counters, its name's numbers count.
 
     Source: mindspore/train/callback/_checkpoint.py, entries written by ``append_info`` and by the optimizer.
     """
-    counted = whole(metadata.get("global_step")) or None  # some optimizers of 2.0 carry it and leave it at 0
-    said = whole(metadata.get("step_num"))
-    inside = part.kind is Kind.DYING_GASP and part.piece.startswith("breakpoint")
-    step = counted if inside or said is None else said
+    # some optimizers of 2.0 carry global_step and leave it at 0
+    global_step, step_num = whole(metadata.get("global_step")) or None, whole(metadata.get("step_num"))
+    is_breakpoint = part.kind is Kind.DYING_GASP and part.piece.startswith("breakpoint")
+    step = global_step if is_breakpoint or step_num is None else step_num
     epoch = part.epoch if part.epoch is not None else whole(metadata.get("epoch_num"))
     if (step, epoch) == (None, None) and part.piece.startswith("callable"):
         # the numbers behind the words, else the one at the end of the name
-        named = re.search(r"(?i)(?<![a-z])(?:step|iter)[-_=]?(\d{1,18})", part.name)
-        of_epoch = re.search(r"(?i)(?<![a-z])ep(?:och)?[-_=]?(\d{1,18})", part.name)
-        if not (named or of_epoch):
-            named = re.search(r"(?<!\d)(\d{1,18})\.\w+$", part.name)
-        return int(named[1]) if named else None, int(of_epoch[1]) if of_epoch else None, None
+        step_match = re.search(r"(?i)(?<![a-z])(?:step|iter)[-_=]?(\d{1,18})", part.name)
+        epoch_match = re.search(r"(?i)(?<![a-z])ep(?:och)?[-_=]?(\d{1,18})", part.name)
+        if not (step_match or epoch_match):
+            step_match = re.search(r"(?<!\d)(\d{1,18})\.\w+$", part.name)
+        return int(step_match[1]) if step_match else None, int(epoch_match[1]) if epoch_match else None, None
     return (step if step is not None else part.step), epoch, part.step_in_epoch
 
 
@@ -59,7 +59,7 @@ def _compute_step(part: Part, siblings: Sequence[tuple[Part, Metadata]]) -> int 
     """Return the global step of a part whose content counts inside the epoch: its step in the epoch, and the
     steps before it, as siblings since the same restart count them; None if they do not tell.
     """
-    before = {
+    before = {  # epoch -> the steps before it
         p.epoch: step - p.step_in_epoch
         for p, m in reversed(siblings)
         if p.generation == part.generation
@@ -71,10 +71,11 @@ def _compute_step(part: Part, siblings: Sequence[tuple[Part, Metadata]]) -> int 
         return None
     if part.epoch in before:
         return before[part.epoch] + part.step_in_epoch
-    (a, first), *others = sorted(before.items())
-    if not others or (others[-1][1] - first) % (others[-1][0] - a):
+    (first, steps), *others = sorted(before.items())
+    if not others:
         return None
-    return first + (part.epoch - a) * ((others[-1][1] - first) // (others[-1][0] - a)) + part.step_in_epoch
+    steps_per_epoch, rest = divmod(others[-1][1] - steps, others[-1][0] - first)
+    return None if rest else steps + (part.epoch - first) * steps_per_epoch + part.step_in_epoch
 
 
 _Values = list[tuple[Part, int]]
@@ -88,7 +89,7 @@ def _find_outliers(values: _Values) -> Iterator[tuple[Part, int]]:
         yield from ((p, v - common) for p, v in values if v != common)
 
 
-def _check(parts: Rows) -> Found:
+def _check_counters(parts: Rows) -> Found:
     """Yield files whose ``epoch_num``, ``step_num`` or ``global_step`` contradicts names or other files. A
     resumed run starts its counters above zero, so only differences between files can contradict.
     """
@@ -102,9 +103,9 @@ def _check(parts: Rows) -> Found:
     for path, f in _find_other_counts(named):
         wrong.setdefault(path, f)
     yield from wrong.items()
-    of_saves = list(_find_several_saves(named, frozenset(wrong)))
-    yield from of_saves
-    yield from _find_standstills(named, wrong.keys() | {path for path, _ in of_saves})
+    mixed = list(_find_mixed_saves(named, frozenset(wrong)))
+    yield from mixed
+    yield from _find_standstills(named, wrong.keys() | {path for path, _ in mixed})
 
 
 def _find_other_counts(parts: Rows) -> Found:
@@ -127,7 +128,7 @@ def _find_other_counts(parts: Rows) -> Found:
         yield part.path, Flaw("step-mismatch", f"{text} to step {(part.step_in_epoch or 0) + away}")
 
 
-def _find_several_saves(parts: Rows, wrong: Collection[str]) -> Found:
+def _find_mixed_saves(parts: Rows, wrong: Collection[str]) -> Found:
     """Yield files of one save that count differently, but for ``wrong`` paths: files that differ from most,
     or all files if no majority tells which are of another save.
     """
@@ -140,8 +141,7 @@ def _find_several_saves(parts: Rows, wrong: Collection[str]) -> Found:
     for (_, _, _, _, entry), values in saves.items():
         several = sorted({value for _, value in values})
         if len(several) > 1:
-            said = ", ".join(map(str, several))
-            text = f"the files of one save have different values of {entry}: {said}"
+            text = f"the files of one save have different values of {entry}: {', '.join(map(str, several))}"
             code = "epoch-mismatch" if entry == "epoch_num" else "step-mismatch"
             odd = [part for part, _ in _find_outliers(values)] or [part for part, _ in values]
             yield from ((part.path, Flaw(code, text)) for part in odd)
@@ -172,7 +172,7 @@ _LIMIT = 4096
 
 
 class _Noted(NamedTuple):
-    """A rank's last checkpoint."""
+    """A rank's last checkpoint, as its meta.json says."""
 
     epoch: int
     step: int
@@ -190,28 +190,28 @@ def check_records(checkpoints: Saves, notes: Notes) -> Iterator[Flaw | Finding]:
             yield data
         elif data is not None:
             yield from _check_record(data, path, home, noted, notes)
-    yield from _find_ahead(noted)
+    yield from _find_ranks_ahead(noted)
     names, steps = {p.name for p in parts}, {c.step for c in checkpoints}
     for base in sorted({p.base for p in parts}):
         path = f"{base}/resume_record/latest_checkpointed_iteration.txt"
         if (data := notes.read(path, _LIMIT)) is not None:
-            yield from _check_decision(path, data, names, steps)
+            yield from _check_resume_note(path, data, names, steps)
 
 
 def _check_record(
     data: bytes, path: str, home: str, noted: dict[str, _Noted], notes: Notes
 ) -> Iterator[Flaw | Finding]:
     """Yield errors in the note of one rank, ``meta.json``; its content is added to ``noted``."""
-    said = _read_record(data)
-    if said is None:
+    note = _read_record(data)
+    if note is None:
         text = "it is not a JSON object with last_epoch, last_step and last_ckpt_file"
         yield Flaw("bad-tracker", text, path=path)
         return
-    noted[path] = said
-    if not said.file.rpartition(".")[0].endswith(f"-{said.epoch}_{said.step}"):
-        both = f"epoch {said.epoch} step {said.step} and the file {said.file}"
+    noted[path] = note
+    if not note.file.rpartition(".")[0].endswith(f"-{note.epoch}_{note.step}"):
+        both = f"epoch {note.epoch} step {note.step} and the file {note.file}"
         yield Flaw("bad-tracker", f"it notes {both}, which contradict each other", path=path)
-    elif wrong := notes.gone(f"{home}/{said.file}", path, f"it notes {said.file}, which is not there"):
+    elif wrong := notes.gone(f"{home}/{note.file}", path, f"it notes {note.file}, which is not there"):
         yield wrong
 
 
@@ -230,9 +230,9 @@ def _read_record(data: bytes) -> _Noted | None:
     return _Noted(epoch, step, name)
 
 
-def _find_ahead(noted: Mapping[str, _Noted]) -> Flaws:
+def _find_ranks_ahead(noted: Mapping[str, _Noted]) -> Flaws:
     """Yield a warning if ranks note a later checkpoint than the last one that all ranks have."""
-    times = {path: (said.epoch, said.step) for path, said in noted.items()}
+    times = {path: (note.epoch, note.step) for path, note in noted.items()}
     if len(set(times.values())) > 1:
         lowest = min(times, key=lambda path: times[path])
         epoch, step = times[lowest]
@@ -242,7 +242,7 @@ def _find_ahead(noted: Mapping[str, _Noted]) -> Flaws:
         yield Flaw("step-mismatch", text, path=lowest, severity=Severity.WARNING)
 
 
-def _check_decision(
+def _check_resume_note(
     path: str, data: bytes | Finding, names: set[str], steps: set[int | None]
 ) -> Iterator[Flaw | Finding]:
     """Yield a flaw if the checkpoint that all ranks were told to resume from is not there."""
@@ -282,8 +282,8 @@ MINDSPORE = declare(
     counting=Counting(place=_compute_step, first_epoch=1, restarts="step_num"),
     # MindFormers' note of a rank's last checkpoint
     records=Records(check=check_records, names=("meta.json",), write=_write_record),
-    steps=_read_steps,
-    check=_check,
+    steps=_read_counters,
+    check=_check_counters,
 )
 
 
@@ -321,11 +321,11 @@ def _check_mindio(parts: Rows) -> Found:
             text = f"the name says step {named} ({batch_num} steps per epoch)"
             yield part.path, Flaw("step-mismatch", f"{text}, the file's step_num is {step_num}")
     for rows in homes.values():
-        yield from _find_misplaced(rows)
+        yield from _find_odd_offsets(rows)
 
 
-def _find_misplaced(rows: _Values) -> Found:
-    """Yield files of a directory for which its step less ``step_num`` is negative, or not that of most."""
+def _find_odd_offsets(rows: _Values) -> Found:
+    """Yield files, given with ``step_num``, for which the directory's step less it is negative or unusual."""
     offsets = [(part.step or 0) - step_num for part, step_num in rows]
     usual = max(set(offsets), key=lambda offset: (offset >= 0, offsets.count(offset)))
     for (part, step_num), offset in zip(rows, offsets, strict=True):

@@ -21,29 +21,29 @@ def _check_sets(parts: Rows) -> Found:
     homes = defaultdict[str, list[Part]](list)
     for part, _ in parts:
         homes[part.home].append(part)
-    for together in homes.values():
-        shards = [(p, dict(p.coords)) for p in together if p.role == "model"]
-        index = next((p for p in together if p.role == "index"), None)
+    for files in homes.values():
+        shards = [(p, dict(p.coords)) for p in files if p.role == "model"]
+        index = next((p for p in files if p.role == "index"), None)
         for p, at in shards:
             if not 1 <= at["shard"] <= at["of"]:
                 yield p.path, Flaw("extra-file", f"it is shard {at['shard']} of {at['of']}")
-        yield from _find_several_sets([(p, at["of"]) for p, at in shards], index)
+        yield from _find_mixed_sets([(p, at["of"]) for p, at in shards], index)
         if index and shards and index.mtime_ns > max(p.mtime_ns for p, _ in shards) + 3600 * 10**9:
             text = "it was written more than an hour after the newest of its shards"
             yield index.path, Flaw("newer-index", text, severity=Severity.NOTE)
 
 
-def _find_several_sets(shards: Sequence[tuple[Part, int]], index: Part | None) -> Found:
+def _find_mixed_sets(shards: Sequence[tuple[Part, int]], index: Part | None) -> Found:
     """Yield shards, given with the sizes of their sets, that lie beside shards of a set of another size."""
-    found = Counter(of for _, of in shards)
-    if len(found) > 1 and index is None:
-        sizes = " and ".join(str(n) for n in sorted(found))
+    counts = Counter(size for _, size in shards)
+    if len(counts) > 1 and index is None:
+        sizes = " and ".join(str(n) for n in sorted(counts))
         text = f"shards of sets of {sizes} lie beside each other, and no index says which belong together"
         yield shards[0][0].path, loss(text)
-    elif len(found) > 1:
-        for p, of in shards:
-            if found[of] < of:
-                text = f"it is of a set of {of} that is not all there, beside a whole one"
+    elif len(counts) > 1:
+        for p, size in shards:
+            if counts[size] < size:
+                text = f"it is of a set of {size} that is not all there, beside a whole one"
                 yield p.path, Flaw("extra-file", text)
 
 
@@ -71,6 +71,7 @@ DCP_HF = declare(__name__, "dcp-hf", lost=_find_lost_shards)
 
 
 def _check_gguf(parts: Rows) -> Found:
+    """Yield splits of GGUF whose number or count differs from their name, and sets that are not whole."""
     sets = defaultdict[tuple[str, int], list[tuple[Part, Report]]](list)
     for part, report in parts:
         if part.piece == "split":
@@ -80,21 +81,21 @@ def _check_gguf(parts: Rows) -> Found:
             if number is not None and count is not None and (number + 1, count) != (at["shard"], at["of"]):
                 text = f"it was written as split {number + 1} of {count}"
                 yield part.path, Flaw("rank-mismatch", text)
-    for (_, of), splits in sets.items():
-        yield from _check_splits(splits, of)
+    for (_, size), splits in sets.items():
+        yield from _check_splits(splits, size)
 
 
-def _check_splits(splits: Rows, of: int) -> Found:
+def _check_splits(splits: Rows, size: int) -> Found:
     """Yield a set with splits missing, or splits of two models: each says how many tensors all hold."""
-    there = [dict(part.coords)["shard"] for part, _ in splits]
-    said = {whole(report.metadata.get("split.tensors.count")) for _, report in splits}
-    held = sum(report.tensors for _, report in splits)
-    if missing := gaps((0, *there), of + 1):
-        text = f"of its {of:,} splits these are not there: {words(missing)}"
+    numbers = [dict(part.coords)["shard"] for part, _ in splits]
+    expected = {whole(report.metadata.get("split.tensors.count")) for _, report in splits}
+    present = sum(report.tensors for _, report in splits)
+    if missing := gaps((0, *numbers), size + 1):
+        text = f"of its {size:,} splits these are not there: {words(missing)}"
         yield splits[0][0].path, Flaw("missing-rank", text)
-    elif None not in said and said != {held}:
-        numbers = " and ".join(str(n) for n in sorted(n for n in said if n is not None))
-        text = f"the {len(splits)} splits hold {held} tensors, and should hold {numbers}"
+    elif None not in expected and expected != {present}:
+        counts = " and ".join(str(n) for n in sorted(n for n in expected if n is not None))
+        text = f"the {len(splits)} splits hold {present} tensors, and should hold {counts}"
         yield splits[0][0].path, Flaw("missing-tensor", f"{text}: not of one model")
 
 

@@ -50,12 +50,12 @@ def _check_speechbrain(parts: Rows) -> Found:
 
 def _find_other_epochs(parts: Rows) -> Found:
     """Yield counters of another epoch than CKPT.yaml beside them notes, if most saves of the run agree."""
-    noted = {p.home: whole(r.metadata.get("epoch")) for p, r in parts if p.piece == "meta"}
-    counted = ((p, whole(r.metadata.get("value"))) for p, r in parts if p.role == "counter")
-    rows = [(p, n, of) for p, n in counted if None not in (n, of := noted.get(p.home))]
+    notes = {p.home: whole(r.metadata.get("epoch")) for p, r in parts if p.piece == "meta"}
+    counters = ((p, whole(r.metadata.get("value"))) for p, r in parts if p.role == "counter")
+    rows = [(p, n, noted) for p, n in counters if None not in (n, noted := notes.get(p.home))]
     odd = [row for row in rows if row[1] != row[2]]
-    for p, n, of in odd if 2 * len(odd) < len(rows) else ():
-        text = f"it counts epoch {n}, CKPT.yaml beside it notes {of}, and elsewhere in the run both agree"
+    for p, n, noted in odd if 2 * len(odd) < len(rows) else ():
+        text = f"it counts epoch {n}, CKPT.yaml beside it notes {noted}, and elsewhere in the run both agree"
         yield p.path, Flaw("epoch-mismatch", text)
 
 
@@ -65,15 +65,15 @@ def _find_copied_times(parts: Rows) -> Found:
     the step of the other one, and is fine.
     """
     steps = {p.home: r.metadata.get("optimizer_step") for p, r in parts if p.role == "progress"}
-    homes = defaultdict[str, list[int]](list)
-    noted = defaultdict[float, list[Part]](list)
+    mtimes = defaultdict[str, list[int]](list)
+    by_unixtime = defaultdict[float, list[Part]](list)
     for p, report in parts:
         if p.piece != "meta":
-            homes[p.home].append(p.mtime_ns)
-        elif isinstance(at := report.metadata.get("unixtime"), float):
-            noted[at].append(p)
-    for at, same in noted.items():
-        distance = {p.path: abs(min(homes.get(p.home, [p.mtime_ns])) - int(at * 1e9)) for p in same}
+            mtimes[p.home].append(p.mtime_ns)
+        elif isinstance(seconds := report.metadata.get("unixtime"), float):
+            by_unixtime[seconds].append(p)
+    for seconds, same in by_unixtime.items():
+        distance = {p.path: abs(min(mtimes.get(p.home, [p.mtime_ns])) - int(seconds * 1e9)) for p in same}
         own, *others = sorted(same, key=lambda p: (distance[p.path], p.path))
         for p in others:
             if steps.get(p.home) != steps.get(own.home):
@@ -82,6 +82,7 @@ def _find_copied_times(parts: Rows) -> Found:
 
 
 def _find_lost_of_speechbrain(c: Checkpoint, beside: Saves) -> Flaws:
+    """Yield files that the saves ``beside`` it have; of a lone save, as a warning, a missing optimizer."""
     yield from compare_names(c, beside, lambda o: frozenset(p.name for p in o.parts))
     if not beside and not any("opt" in p.name.lower() for p in c.parts):  # recipes name their own
         text = "no file has the name of an optimizer's, and no other save tells whether there was one"
@@ -111,25 +112,25 @@ def _read_elements(part: Part, metadata: Metadata) -> Steps:
 def _check_elements(parts: Rows) -> Found:
     """Yield steps other than the actions that the agent counts: each action is a step of an environment."""
     yield from check_steps(parts, "value", "count", role="progress")
-    taken = {p.home: n for p, r in parts if (n := whole(r.metadata.get(_ACTIONS))) is not None}
-    counted = [row for row in parts if row[0].home in taken and row[0].piece == "step"]
-    told = {p.home: n for p, r in counted if (n := whole(r.metadata.get("value"))) is not None}
+    actions = {p.home: n for p, r in parts if (n := whole(r.metadata.get(_ACTIONS))) is not None}
+    counters = [row for row in parts if row[0].home in actions and row[0].piece == "step"]
+    steps = {p.home: n for p, r in counters if (n := whole(r.metadata.get("value"))) is not None}
     beside = "the agent beside it"
-    yield from find_foreign(counted, {"step": ("value",)}, lambda p: taken[p.home], beside=beside)
-    near = [row for row in parts if row[0].home in told and row[0].piece == "agent"]
-    yield from find_foreign(
-        near, {"agent": (_ACTIONS,)}, lambda p: told[p.home], beside="the steps beside it"
-    )
-    for p, _ in counted:
-        if p.home not in told:
+    yield from find_foreign(counters, {"step": ("value",)}, lambda p: actions[p.home], beside=beside)
+    agents = [row for row in parts if row[0].home in steps and row[0].piece == "agent"]
+    keys = {"agent": (_ACTIONS,)}
+    yield from find_foreign(agents, keys, lambda p: steps[p.home], beside="the steps beside it")
+    for p, _ in counters:
+        if p.home not in steps:
             yield p.path, Flaw("bad-pickle", f"it holds no number, as {beside} does")
 
 
 def _find_lost_of_elements(c: Checkpoint, beside: Saves) -> Flaws:
-    there = {p.piece for p in c.parts}
-    if {"agent", "replay"} <= there and "step" not in there:
+    """Yield files that are always saved with those that are there, gaps in shards, and other saves' files."""
+    pieces = {p.piece for p in c.parts}
+    if {"agent", "replay"} <= pieces and "step" not in pieces:
         yield loss("there is no step.pkl, which DreamerV3 saves beside an agent and its replay", c.path)
-    if {"agent", "step"} <= there and "replay" not in there and not beside:
+    if {"agent", "step"} <= pieces and "replay" not in pieces and not beside:
         text = "there is no replay.pkl, which DreamerV3 saves beside an agent and its steps"
         yield loss(text, c.path, sure=False)
     shards = defaultdict[str, set[int]](set)
@@ -162,19 +163,19 @@ def _check_lerobot(parts: Rows) -> Found:
     rate in an optimizer's groups (torch/optim/lr_scheduler.py).
     """
     yield from check_steps(parts, "step", role="progress")
-    there = {p.path for p, _ in parts}
+    paths = {p.path for p, _ in parts}
     for part, report in parts:
         stem = part.name.removesuffix(".json")
         for name in [str(v) for k, v in report.metadata.items() if k.startswith("state_file.")]:
-            if f"{part.folder.directory}{name}" not in there:
+            if f"{part.folder.directory}{name}" not in paths:
                 text = f"there is no {name}, which it says holds the state of one of its steps"
                 yield part.path, loss(text)
             elif not name.startswith(stem):
                 text = f"it says that {name} holds the state of one of its steps, which is not one of {stem}"
                 yield part.path, Flaw("wrong-role", text)
         # if the user asked about one file alone, ``parts`` has nothing beside it
-        scheduled = part.role == "groups" and "initial_lr" in report.metadata and len(there) > 1
-        if scheduled and f"{part.home}/training_state/scheduler_state.json" not in there:
+        is_scheduled = part.role == "groups" and "initial_lr" in report.metadata and len(paths) > 1
+        if is_scheduled and f"{part.home}/training_state/scheduler_state.json" not in paths:
             text = "there is no scheduler_state.json, although a schedule has set its learning rate"
             yield part.path, loss(text, sure=False)
 
@@ -183,16 +184,16 @@ def _find_lost_of_lerobot(c: Checkpoint, beside: Saves) -> Flaws:
     """Yield files that other saves have; of a lone save the missing one of two files that are saved together:
     of an optimizer, or the JSON file that tells how a processor uses its state.
     """
-    mine = names_in(c)
+    names = names_in(c)
     yield from compare_names(c, beside, names_in)
-    for name in sorted(() if beside else mine):
+    for name in sorted(() if beside else names):
         home, _, file = name.rpartition("/")
         processor, other = _PROCESSOR_STATE.fullmatch(file), ""
         if file in _OPTIMIZER:
             other = f"{home}/{_OPTIMIZER[1 - _OPTIMIZER.index(file)]}"
         elif processor:
             other = f"{home}/{processor[1]}.json"
-        if other and other not in mine:
+        if other and other not in names:
             yield loss(f"there is no {other}, which is saved with {file}", c.path)
 
 
@@ -204,8 +205,8 @@ _ADAPTER = "adapter_model.pt"
 
 def _read_torchtune(part: Part, metadata: Metadata) -> Steps:
     """Return the epoch: the recipe counts the epochs that have run, directories count from 0."""
-    run = whole(metadata.get("epochs_run"))
-    return None, run - 1 if part.piece == _RECIPE and run else part.epoch, None
+    done = whole(metadata.get("epochs_run"))
+    return None, done - 1 if part.piece == _RECIPE and done else part.epoch, None
 
 
 def _find_other_recipes(c: Checkpoint, others: Saves) -> Flaws:
@@ -215,8 +216,8 @@ def _find_other_recipes(c: Checkpoint, others: Saves) -> Flaws:
         return
     for o in others:
         if o.run == c.run and o.epoch != c.epoch and all(p.piece == _RECIPE for p in o.parts):
-            of = "an epoch that it does not tell" if o.epoch is None else f"epoch {o.epoch}"
-            text = f"recipe_state.pt is of {of}: nothing holds the optimizer's state of epoch {c.epoch}"
+            epoch = "an epoch that it does not tell" if o.epoch is None else f"epoch {o.epoch}"
+            text = f"recipe_state.pt is of {epoch}: nothing holds the optimizer's state of epoch {c.epoch}"
             hint = "to start from this model with a new optimizer, move recipe_state/ away"
             yield loss(text, c.path, hint=hint)
 

@@ -19,16 +19,16 @@ _ITEMS = "tree", "manifest", "json"
 """Roles of the files without which an item cannot be restored."""
 
 
-def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
+def _find_lost_files(c: Checkpoint, beside: Saves) -> Flaws:
     """Yield files of items that the run's saves have; and a missing commit_success.txt on Google Cloud
     Storage, without which Orbax restores no save there.
     """
     if c.path.startswith("gs://") and all(p.role != "commit" for p in c.parts):
         text = "there is no commit_success.txt, which is written last on Google Cloud Storage"
         yield loss(text, c.path)
-    of_tree = list(_find_lost_trees(c))
-    yield from of_tree
-    if not of_tree:
+    losses = list(_find_lost_trees(c))
+    yield from losses
+    if not losses:
         yield from compare_names(c, beside, lambda o: names_in(o, *_ITEMS))
         yield from _find_lost_processes(c, beside)
         text = "there is no {}, which the run's other checkpoints have: arrays are restored only where "
@@ -40,11 +40,11 @@ def _find_lost_trees(c: Checkpoint) -> Flaws:
     """Yield items without _METADATA, so that nothing says which arrays they had; and trees without
     manifest.ocdbt, of which only the files of processes are left: before 0.12 nothing else tells of it.
     """
-    homes = defaultdict[str, set[str]](set)
+    by_role = defaultdict[str, set[str]](set)
     for p in c.parts:
-        homes[p.role].add(p.folder.directory.rstrip("/"))
-    described = homes["tree"] | homes["manifest"] | homes["sharding"]
-    for directory in sorted(described - homes["tree"]) if homes["tree"] else ():
+        by_role[p.role].add(p.folder.directory.rstrip("/"))
+    undescribed = (by_role["manifest"] | by_role["sharding"]) - by_role["tree"]
+    for directory in sorted(undescribed) if by_role["tree"] else ():
         yield loss("there is no _METADATA beside the other files of its tree", directory)
     files = {p.path for p in c.parts}
     parts = (p.path.rpartition("/ocdbt.process_") for p in c.parts if p.name == "manifest.ocdbt")
@@ -55,12 +55,11 @@ def _find_lost_trees(c: Checkpoint) -> Flaws:
 
 def _find_lost_processes(c: Checkpoint, beside: Saves) -> Flaws:
     """Yield processes without a file of their place in the data: other files' names tell their number."""
-    complete = {at for o in beside for at, seen in _list_processes(o).items() if len(seen) == at[1]}
-    for at, seen in _list_processes(c).items():
-        item, of = at
-        if gone := ranges.gaps(seen, of):
-            text = f"there is no {item}/process_{gone[0][0]}-of-{of}.json"
-            yield loss(text, c.path, sure=at in complete)
+    complete = {key for o in beside for key, found in _list_processes(o).items() if len(found) == key[1]}
+    for (item, count), processes in _list_processes(c).items():
+        if gone := ranges.gaps(processes, count):
+            text = f"there is no {item}/process_{gone[0][0]}-of-{count}.json"
+            yield loss(text, c.path, sure=(item, count) in complete)
     text = "there is no file in {}/, in which the run's other checkpoints have those of processes"
     yield from compare_names(c, beside, lambda o: frozenset(item for item, _ in _list_processes(o)), text)
 
@@ -75,4 +74,4 @@ def _list_processes(c: Checkpoint) -> dict[tuple[str, int], set[int]]:
     return found
 
 
-ORBAX = declare(__name__, "orbax", lost=_find_lost)
+ORBAX = declare(__name__, "orbax", lost=_find_lost_files)

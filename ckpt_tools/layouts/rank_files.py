@@ -19,13 +19,13 @@ from ckpt_tools.model.plan import Resume
 _SIZES = re.compile(r"world_size=[0-9]+_([0-9]{1,6})")
 
 
-def _read_loop(part: Part, metadata: Metadata) -> Steps:
+def _read_steps_of_loop(part: Part, metadata: Metadata) -> Steps:
     """Return the step and epoch in the name, and where it has none the file's."""
     step = number(metadata, STEPS) if part.step is None else part.step
     return step, number(metadata, EPOCHS) if part.epoch is None else part.epoch, None
 
 
-def _find_half_states(c: Checkpoint, others: Saves) -> Flaws:
+def _find_incomplete(c: Checkpoint, others: Saves) -> Flaws:
     """Yield files of ranks without a model: it may lie beside them under a name that tells nothing. And
     picotron's files of ranks that are missing: the sizes of the grid in the other names count them.
     """
@@ -38,12 +38,12 @@ def _find_half_states(c: Checkpoint, others: Saves) -> Flaws:
     if len(grid) < wanted:
         yield loss(f"{wanted - len(grid)} of the {wanted} files of its grid are not there", c.path)
 
-    def names(o: Checkpoint) -> frozenset[str]:
+    def list_unknown(o: Checkpoint) -> frozenset[str]:
         """Return the names of files of which no kind of state is known."""
         return frozenset(p.name for p in o.parts if p.role == "other")
 
     run = [o for o in others if o is not c and (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind)]
-    for name in lost(c, run, names) if len(run) > 1 else ():
+    for name in lost(c, run, list_unknown) if len(run) > 1 else ():
         yield loss(f"{c.label} has no {name}, which the other checkpoints of the run have", c.path)
 
 
@@ -55,8 +55,8 @@ def _list_shared(c: Checkpoint) -> frozenset[str]:
 RANK_FILES = declare(
     __name__,
     "rank-files",
-    steps=_read_loop,
-    lacks=_find_half_states,
+    steps=_read_steps_of_loop,
+    lacks=_find_incomplete,
     lost=partial(compare_names, names=_list_shared),
     check=partial(find_misnamed, named_by=lambda p: (p.step, p.epoch, None)),
 )

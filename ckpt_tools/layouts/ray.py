@@ -19,10 +19,10 @@ _SNAPSHOT = "checkpoint_manager_snapshot.json"
 def _read_snapshot(data: bytes) -> str | None:
     """Return the directory that Train V2's manager has noted as the latest save; None for any other text."""
     try:
-        said = json.loads(data)["latest_checkpoint_result"]["checkpoint_dir_name"]
+        name = json.loads(data)["latest_checkpoint_result"]["checkpoint_dir_name"]
     except (ValueError, LookupError, TypeError, RecursionError):
         return None
-    return said if isinstance(said, str) and said and "/" not in said else None
+    return name if isinstance(name, str) and name and "/" not in name else None
 
 
 def _write_snapshot(said: int | str) -> bytes:
@@ -40,7 +40,8 @@ def _write_snapshot(said: int | str) -> bytes:
     return json.dumps(note).encode()
 
 
-def _read_steps(_part: Part, metadata: Metadata) -> Steps:
+def _read_steps_in_file(_part: Part, metadata: Metadata) -> Steps:
+    """Return the step and epoch in a file: Ray's names count the saves of a trial."""
     # RLlib's algorithms count this in algorithm_state.pkl
     return number(metadata, (*STEPS, "training_iteration")), number(metadata, EPOCHS), None
 
@@ -48,7 +49,7 @@ def _read_steps(_part: Part, metadata: Metadata) -> Steps:
 RAY = declare(
     __name__,
     "ray",
-    steps=_read_steps,
+    steps=_read_steps_in_file,
     lost=partial(
         compare_names, names=names_in, text="there is no {}, which the trial's other checkpoints have"
     ),

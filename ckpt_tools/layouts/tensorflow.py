@@ -62,9 +62,9 @@ def _name_prefix(checkpoint: Checkpoint) -> str:
 
 
 def _read_tracker(data: bytes) -> str | None:
-    """Return the name in protobuf's text form, which writes bytes that are not ASCII in octal; or None."""
+    """Return the checkpoint's name in a CheckpointState, protobuf's text form; None for any other text."""
 
-    def unescape(m: re.Match[bytes]) -> bytes:
+    def unescape(m: re.Match[bytes]) -> bytes:  # bytes that are not ASCII are written in octal
         return bytes([int(m[1], 8) & 255]) if m[1][:1] in b"01234567" else m[1]
 
     if (m := _LATEST.search(data)) is None:

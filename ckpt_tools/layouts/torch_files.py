@@ -18,7 +18,7 @@ from ckpt_tools.model.plan import Resume
 TIMM = declare(__name__, "timm")
 
 
-def _read_last(data: bytes) -> str | None:
+def _read_last_name(data: bytes) -> str | None:
     """Return the .pth file in ``last_checkpoint``, maybe from a path on another machine; None without one."""
     name = data.decode("utf-8", "surrogateescape").strip().rpartition("/")[2]
     return name if name.endswith(".pth") and name.isprintable() else None
@@ -32,7 +32,7 @@ def _name_last(checkpoint: Checkpoint) -> str:
     return (part.home if part.home.endswith(".pth") else part.path).rpartition("/")[2]
 
 
-_LAST = Tracker(file="last_checkpoint", read=_read_last, name=_name_last)
+_LAST = Tracker(file="last_checkpoint", read=_read_last_name, name=_name_last)
 DETECTRON2 = declare(__name__, "detectron2", tracker=_LAST)
 
 
@@ -57,19 +57,21 @@ def _read_epoch_of_fairseq(metadata: Metadata) -> int | None:
 
 
 def _read_fairseq(part: Part, metadata: Metadata) -> Steps:
+    """Return the number of updates, and the epoch in the name, else that of the last update."""
     step, epoch, _ = read_steps(part, metadata, step=(_UPDATES,))
     return step, _read_epoch_of_fairseq(metadata) if epoch is None else epoch, None
 
 
 def _check_fairseq(parts: Rows) -> Found:
+    """Yield files of another update or epoch than their name, and an old checkpoint_last beside new ones."""
     named = [(p, r) for p, r in parts if p.piece.removesuffix("_shard") in ("update", "epoch")]
     yield from check_steps(named, _UPDATES, "num_updates")
     yield from check_epochs(named, _read_epoch_of_fairseq, "train iterator")
     newest = max((n for _, r in named if (n := whole(r.metadata.get(_UPDATES))) is not None), default=0)
     for part, report in parts:
-        said = whole(report.metadata.get(_UPDATES))
-        if part.piece in ("last", "last_shard") and said is not None and said < newest:
-            text = f"it is of update {said}, but one of update {newest} lies beside it: every save renews it"
+        own = whole(report.metadata.get(_UPDATES))
+        if part.piece in ("last", "last_shard") and own is not None and own < newest:
+            text = f"it is of update {own}, but one of update {newest} lies beside it: every save renews it"
             yield part.path, Flaw("step-mismatch", text, severity=Severity.WARNING)
 
 
@@ -133,12 +135,13 @@ ESPNET = declare(
 
 
 def _find_lost_networks(c: Checkpoint, beside: Saves) -> Flaws:
+    """Yield networks (``NETWORK_STEP.pth``) of BasicSR that the saves ``beside`` it have."""
     text = f"there is no {{}}_{c.step}.pth, and the run's other saves have that network"
 
-    def networks(o: Checkpoint) -> frozenset[str]:
+    def list_networks(o: Checkpoint) -> frozenset[str]:
         return frozenset(p.name.rpartition("_")[0] for p in o.parts if p.piece == "network")
 
-    return compare_names(c, beside, networks, text)
+    return compare_names(c, beside, list_networks, text)
 
 
 def _find_networks_alone(c: Checkpoint, others: Saves) -> Flaws:

@@ -101,6 +101,7 @@ def load(tables: object, known_formats: Sequence[str] = ()) -> Layouts:
 
 
 def _read_layout(table: object, number: int, known_formats: Sequence[str]) -> Layout:
+    """Return the layout of the table ``number`` of ckpt.toml. Raise ValueError if it is wrong."""
     try:
         t = convert(table, LayoutTable)
     except ValidationError as e:
@@ -121,7 +122,7 @@ def _read_layout(table: object, number: int, known_formats: Sequence[str]) -> La
         steps=partial(
             read_steps, **(keys if t.step_keys or t.epoch_keys else {"step": STEPS, "epoch": EPOCHS})
         ),
-        check=partial(_check, t.step_keys, t.epoch_keys),
+        check=partial(_check_steps, t.step_keys, t.epoch_keys),
         tracker=Tracker(t.tracker, **read),
         complete=Complete(commit=t.commit, needs=t.needs, by_name=t.committed),
         counting=Counting(first_epoch=t.epoch_base),
@@ -142,6 +143,7 @@ def _check_table(t: LayoutTable, roles: set[str], where: str) -> None:
 
 
 def _read_piece(t: PieceTable, where: str, number: int, known_formats: Sequence[str]) -> Piece:
+    """Return the piece of a table, which messages call ``where``. Raise ValueError if it is wrong."""
     template = t.template.removeprefix("{run}/")  # runs are named by the directories above it
     try:
         check_template(template)
@@ -199,7 +201,7 @@ def _check_bounds(name: str) -> None:
         raise ValueError(f"{name!r} nests {deepest} deep, where {_DEEPEST} is enough for any name")
 
 
-def _check(step_keys: Sequence[str], epoch_keys: Sequence[str], parts: Rows) -> Found:
+def _check_steps(step_keys: Sequence[str], epoch_keys: Sequence[str], parts: Rows) -> Found:
     """Yield files that contradict the step or epoch in their name; as warnings if the layout has no keys."""
     if not step_keys and not epoch_keys:
         for path, flaw in find_misnamed(parts, lambda p: (p.step, p.epoch, p.step_in_epoch)):

@@ -15,21 +15,21 @@ from ckpt_tools.layouts.declared import declare
 from ckpt_tools.layouts.megatron import TRACKER, check_metadata
 from ckpt_tools.model.checkpoint import Checkpoint
 
-_KINDS = {"model": "model", "optim": "optimizer", "extra_state": "rng"}
-"""What the names of FSDP's files begin with -> the role of the file."""
+_KINDS = ("model", "optim", "extra_state")
+"""How the names of FSDP's files begin."""
 
 
 def _find_lost_kinds(c: Checkpoint, beside: Saves) -> Flaws:
     """Yield kinds of files that a worker of a lone save has none of, as a warning: it may save none."""
-    places = defaultdict[str, set[str]](set)
+    by_directory = defaultdict[str, set[str]](set)
     for name in names_in(c) if not beside else ():
-        place, _, file = name.rpartition("/")
-        kind, sized, _ = file.partition("_world_size_")
-        if sized:
-            places[place].add(kind)
-    for place, there in sorted(places.items()):
-        if gone := [kind for kind in _KINDS if kind not in there]:
-            text = f"{place or 'it'} has no {' and no '.join(gone)} file, and no other save can tell"
+        directory, _, file = name.rpartition("/")
+        kind, separator, _ = file.partition("_world_size_")
+        if separator:
+            by_directory[directory].add(kind)
+    for directory, kinds in sorted(by_directory.items()):
+        if gone := [kind for kind in _KINDS if kind not in kinds]:
+            text = f"{directory or 'it'} has no {' and no '.join(gone)} file, and no other save can tell"
             yield loss(text, c.path, sure=False)
 
 
@@ -71,10 +71,10 @@ def _find_lost_of_skyrl(c: Checkpoint, beside: Saves) -> Flaws:
     yield from _find_lost_kinds(c, beside)
     files = names_in(c)
     ends = ("distcp", "/common.pt")
-    for place in sorted({name.rpartition("/")[0] for name in files if name.endswith(ends)}):
+    for directory in sorted({name.rpartition("/")[0] for name in files if name.endswith(ends)}):
         for name in (".metadata", "metadata.json"):
-            if f"{place}/{name}" not in files:
-                yield loss(f"there is no {place}/{name}: it was never finished, or lost it", c.path)
+            if f"{directory}/{name}" not in files:
+                yield loss(f"there is no {directory}/{name}: it was never finished, or lost it", c.path)
 
 
 SKYRL = declare(

@@ -25,7 +25,7 @@ _ARGS = {
 """Parallel axis -> what Megatron-LM calls its size."""
 PLACES = ("tp", "pp", "ep")
 """Parallel axes along which each coordinate holds another part of a model."""
-_RANKS = 1 << 20
+MOST_RANKS = 1 << 20
 """The most ranks that a job has."""
 
 
@@ -46,7 +46,7 @@ def read_shard_count(axis: str, reports: Iterable[Report]) -> Known | None:
 def _read_numbers(key: str, reports: Iterable[Report]) -> Iterator[int]:
     """Yield the numbers that files have under a metadata key, if a job could have so many ranks."""
     numbers = (whole(r.metadata.get(key)) for r in reports)
-    return (n for n in numbers if n and 0 < n <= _RANKS)
+    return (n for n in numbers if n and 0 < n <= MOST_RANKS)
 
 
 def saved_world_size(reports: Iterable[Report]) -> int | None:
@@ -71,7 +71,7 @@ def read_sizes(reports: Iterable[Report]) -> dict[str, int]:
         if mp := whole(r.metadata.get("mp_world_size")):
             sizes |= {"tp": mp, "dp": whole(r.metadata.get("dp_world_size"))}
         for axis, n in sizes.items():
-            if n and 0 < n <= _RANKS:
+            if n and 0 < n <= MOST_RANKS:
                 out.setdefault(axis, n)
     if "dp" not in out and "world" in out and "tp" in out:
         out["dp"] = max(1, out["world"] // (out["tp"] * out.get("pp", 1) * out.get("cp", 1)))
@@ -83,7 +83,7 @@ def _read_world_size(metadata: Metadata) -> int | None:
     n = whole(metadata.get("args.world_size"))
     if not n and (dp := whole(metadata.get("dp_world_size"))):
         n = dp * (whole(metadata.get("mp_world_size")) or 1)
-    return n if n and 0 < n <= _RANKS else None
+    return n if n and 0 < n <= MOST_RANKS else None
 
 
 _PLACE = re.compile(r"(?:(?:mp|tp|pp)_rank_\d{2,}(?:_\d{3,})*_?)+")
