@@ -23,10 +23,10 @@ def expect_ranks(checkpoints: Iterable[Checkpoint], layouts: Layouts) -> int | N
     ranks = worlds = -1
     for c in checkpoints:
         layout = layouts.of(c)
-        counted: Sequence[Part] = c.parts
+        rank_files: Sequence[Part] = c.parts
         if survivable_pieces(layout):  # files that ranks share may have been written by any of them
-            counted = [p for p in c.parts if not layout.piece(p.piece).readers.shared]
-        ranks = max([ranks, *[p.rank for p in counted if p.rank is not None]])
+            rank_files = [p for p in c.parts if not layout.piece(p.piece).readers.shared]
+        ranks = max([ranks, *[p.rank for p in rank_files if p.rank is not None]])
         worlds = max(worlds, read_world(c) or -1)
     return max(ranks + 1, worlds) if ranks >= 0 else None
 
@@ -112,8 +112,8 @@ def expected(
     sizes_in_files: Callable[[Checkpoint], Mapping[str, int]] = lambda _: {},
 ) -> Expected:
     """Return what the finished checkpoints of one run lead to expect, of ``world_size`` ranks if given."""
-    named = expect_ranks(checkpoints, layouts)
-    run = Expected(layouts, max(world_size or 0, named or 0), named, checkpoints, sizes_in_files)
+    known_ranks = expect_ranks(checkpoints, layouts)
+    run = Expected(layouts, max(world_size or 0, known_ranks or 0), known_ranks, checkpoints, sizes_in_files)
     for c in sorted(checkpoints, key=lambda c: (c.order, c.mtime_ns)):
         layout = layouts.of(c)
         run.count[c.kind] += 1

@@ -61,8 +61,8 @@ def split_seals(path: str, entries: Entries) -> tuple[Entries, Entries]:
     if path.rpartition("/")[2] == FRAGMENTS:
         return [e for e in entries if is_fragment(e.name)], []
     seals = [e for e in entries if e.name.endswith(SEAL) or (e.name == FRAGMENTS and not surely_directory(e))]
-    mine = {e.name for e in seals}
-    return seals, [e for e in entries if e.name not in mine and not is_aside(e.name)]
+    seal_names = {e.name for e in seals}
+    return seals, [e for e in entries if e.name not in seal_names and not is_aside(e.name)]
 
 
 class DirectoryNames(Struct):
@@ -120,8 +120,8 @@ def _find_unneeded(layouts: Layouts, entries: Entries) -> set[str]:
     """Return paths of files without state: macOS' ``._NAME`` beside NAME, and by ``layouts.unneeded``."""
     endings = layouts.unneeded_endings
     suspects = [e for e in entries if e.name.endswith(endings) or e.name.startswith(_OF_MACS)]
-    there = {e.name for e in entries} if suspects else set[str]()
-    names = sorted(there)
+    all_names = {e.name for e in entries} if suspects else set[str]()
+    names = sorted(all_names)
 
     def list_names_from(start: str) -> Iterator[str]:
         later = islice(names, bisect_left(names, start), None)
@@ -129,7 +129,7 @@ def _find_unneeded(layouts: Layouts, entries: Entries) -> set[str]:
 
     def is_unneeded(name: str) -> bool:
         if name.startswith(_OF_MACS):
-            return name.removeprefix(_OF_MACS) in there
+            return name.removeprefix(_OF_MACS) in all_names
         fitting = ((end, start) for end, start in layouts.unneeded if name.endswith(end))
         pairs = ((end, list_names_from(name.removesuffix(end) + start)) for end, start in fitting)
         return any(not other.endswith(end) for end, others in pairs for other in others)
@@ -140,8 +140,8 @@ def _find_unneeded(layouts: Layouts, entries: Entries) -> set[str]:
 def _is_no_file(layouts: Layouts, e: os.DirEntry[str], claim: Claim) -> bool:
     """Return True if an entry whose name alone proves nothing is a directory (x.ckpt), or a note."""
     if claim is Claim.DESCRIBED:
-        noted = e.name in layouts.note_names or e.name.endswith(layouts.stateless)
-        return noted or bool(TEMPORARY.search(e.name)) or surely_directory(e)
+        is_note = e.name in layouts.note_names or e.name.endswith(layouts.stateless)
+        return is_note or bool(TEMPORARY.search(e.name)) or surely_directory(e)
     return claim is Claim.WEAK and surely_directory(e)
 
 
@@ -154,8 +154,8 @@ def add_directory(found: Discovery, here: DirectoryNames, alone: bool = False) -
     for e, name in here.mine:
         try:
             st = patiently(e.stat)
-        except OSError as why:
-            _add_odd(found, e, name, here, why)
+        except OSError as error:
+            _add_odd(found, e, name, here, error)
             continue
         if stat.S_IFMT(st.st_mode) == stat.S_IFREG and e.name not in controls:  # nearly all
             at = places[name.piece]
@@ -169,11 +169,11 @@ def add_directory(found: Discovery, here: DirectoryNames, alone: bool = False) -
 
 
 def _add_odd(
-    found: Discovery, e: os.DirEntry[str], name: NameFields, here: DirectoryNames, why: OSError | None = None
+    found: Discovery, e: os.DirEntry[str], name: NameFields, here: DirectoryNames, err: OSError | None = None
 ) -> None:
     """Add an entry with the name of a part that is no regular file, or whose status cannot be read."""
     place = here.places[name.piece]
-    if isinstance(why, ABSENT) and not is_link(e):
+    if isinstance(err, ABSENT) and not is_link(e):
         step = place.step if name.step is None else name.step
         found.unseen.append(Unseen(e.path, _VANISHED, step, 0))
         return
@@ -207,18 +207,18 @@ def _add_other(found: Discovery, e: os.DirEntry[str], here: DirectoryNames, alon
         found.add_unrecognised(here.places.path, name)
 
 
-def add_unlisted(found: Discovery, path: str, why: OSError) -> None:
+def add_unlisted(found: Discovery, path: str, error: OSError) -> None:
     """Add a directory that could not be listed, or an entry that may be a directory."""
-    if isinstance(why, NotADirectoryError):
+    if isinstance(error, NotADirectoryError):
         return  # a file after all: its directory has it
-    if isinstance(why, FileNotFoundError):
+    if isinstance(error, FileNotFoundError):
         found.unseen.append(Unseen(path, _VANISHED, mtime_ns=0))
         return
     try:
         mtime_ns = status(path).st_mtime_ns
     except OSError:
         mtime_ns = None
-    text = f"cannot list the directory: {why.strerror}"
+    text = f"cannot list the directory: {error.strerror}"
     found.unseen.append(Unseen(path, text, mtime_ns=mtime_ns))
 
 

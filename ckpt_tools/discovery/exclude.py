@@ -59,12 +59,12 @@ class Excluded(Struct, dict=True):
         return [e for e in entries if e.path not in gone]
 
 
-def _write_flag(root: str, c: Checkpoint, path: str, kept: Collection[str]) -> str:
+def _write_flag(root: str, c: Checkpoint, path: str, needed: Collection[str]) -> str:
     """Return the flag --exclude for a path; "" if the choice ``c`` or a ``kept`` path lies in it."""
-    above, kept = f"{root.rstrip('/')}/", {*kept, c.path, *(p.path for p in c.parts)}
-    if not path.startswith(above) or path in kept or any(k.startswith(f"{path}/") for k in kept):
+    prefix, needed = f"{root.rstrip('/')}/", {*needed, c.path, *(p.path for p in c.parts)}
+    if not path.startswith(prefix) or path in needed or any(k.startswith(f"{path}/") for k in needed):
         return ""
-    return f"--exclude {quote(escape(path.removeprefix(above)))}"
+    return f"--exclude {quote(escape(path.removeprefix(prefix)))}"
 
 
 def without(root: str, c: Checkpoint, *paths: str, kept: Collection[str] = (), label: str = "") -> str:
@@ -78,8 +78,8 @@ def without(root: str, c: Checkpoint, *paths: str, kept: Collection[str] = (), l
 def leave_out_all(root: str, c: Checkpoint, paths: Sequence[str], kept: Collection[str]) -> str:
     """Return one --exclude flag for each of the paths, and that the job resumes from the choice then."""
     flags = [_write_flag(root, c, path, kept) for path in paths]
-    said = " ".join(flags) if all(flags) else flags[0] or f"move {paths[0]} out of {root}"
-    return f"{said} to resume from {c.label}"
+    action = " ".join(flags) if all(flags) else flags[0] or f"move {paths[0]} out of {root}"
+    return f"{action} to resume from {c.label}"
 
 
 def either(root: str, one: Checkpoint, other: Checkpoint) -> str:
@@ -197,9 +197,9 @@ def find_put_away(states: Iterable[str], root: str) -> Iterator[Finding]:
         try:
             for entry in _list_if_there(quarantine):
                 if files := list(origins(entry.path)):  # else all files were taken out again
-                    below = [os.path.normpath(os.path.join(home, e.name)) for e in _list_if_there(entry.path)]
-                    more = f" and {len(below) - _SHOWN:,} more" if len(below) > _SHOWN else ""
-                    names = f"{ranges.names(below[:_SHOWN])}{more}"
+                    paths = [os.path.normpath(os.path.join(home, e.name)) for e in _list_if_there(entry.path)]
+                    more = f" and {len(paths) - _SHOWN:,} more" if len(paths) > _SHOWN else ""
+                    names = f"{ranges.names(paths[:_SHOWN])}{more}"
                     text, hint = f"what was {names} lies in quarantine: no candidate, not looked at", ""
                     if all(map(there, files)):  # a repair has replaced it
                         text = f"{text}; another file has its place"

@@ -105,9 +105,9 @@ def stat_of(path: str | os.DirEntry[str]) -> BareFile:
     except OSError as e:
         code = "dangling-link" if isinstance(e, ABSENT) and is_link(path) else "unreadable"
         code = "symlink-loop" if e.errno == errno.ELOOP else code
-        of = os.path.basename(at) if code == "unreadable" else f"it leads to {real_path(at)}"
-        why = of_file(finding(code, f"{of}: {e.strerror}"), at)
-        return BareFile(at, -1, 0 if code == "unreadable" else _read_mtime(at), (why,))
+        subject = os.path.basename(at) if code == "unreadable" else f"it leads to {real_path(at)}"
+        reason = of_file(finding(code, f"{subject}: {e.strerror}"), at)
+        return BareFile(at, -1, 0 if code == "unreadable" else _read_mtime(at), (reason,))
     if stat.S_ISREG(st.st_mode):
         return BareFile(at, st.st_size, st.st_mtime_ns, ())
     kind = "a directory" if stat.S_ISDIR(st.st_mode) else "a special file"

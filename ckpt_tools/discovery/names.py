@@ -159,14 +159,16 @@ class _Settling:
         return claim is Claim.GENERIC or (claim is Claim.COUNTED and place.base in self._counted)
 
     def _stays(self, place: Place, name: str) -> bool:
-        """Return True if a file of this name is the piece of this place, as its claim demands."""
+        """Return True if a file of this name is this place's piece, as its claim demands of the files near
+        it.
+        """
         piece, layout = place.piece, place.layout.name
         if piece.claim is Claim.WEAK:
             if not is_place_of_loop(place, name, self._above):
                 return False
             # if only its own layout explains the directory, the content of a name that counts is read
-            alone = bool(piece.content.proof) and self._layouts[place.base] == {layout}
-            return place.base not in self.explained or (alone and _COUNTS.search(name) is not None)
+            is_read = bool(piece.content.proof) and self._layouts[place.base] == {layout}
+            return place.base not in self.explained or (is_read and _COUNTS.search(name) is not None)
         if piece.claim is Claim.DESCRIBED:
             return (layout, place.home) in self._homes
         if piece.claim.needs_no_other:

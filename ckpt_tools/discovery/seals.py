@@ -217,8 +217,8 @@ def stands_for_nothing_here(whole: str) -> bool:
 
 def unread(paths: Iterable[str]) -> dict[str, str]:
     """Return path -> reason for each of the trackers that cannot be read."""
-    said = {path: read_tracker(path) for path in paths}
-    return {at: d.message for at, d in said.items() if isinstance(d, Finding) and d.code == "unreadable"}
+    contents = {path: read_tracker(path) for path in paths}
+    return {at: d.message for at, d in contents.items() if isinstance(d, Finding) and d.code == "unreadable"}
 
 
 def read_key(path: str, trusted: Trust = OURS) -> bytes:

@@ -117,8 +117,8 @@ def _list_below(top: str, inspect: Inspect, found: Discovery, hear: Hear | None)
             add_unlisted(found, path, here)
     if links.ambiguous():
         follow_links(links, lambda link: walk_from(link, links.follow), found)
-    for path, why in sorted(links.unseen.items()):
-        add_unlisted(found, path, why)
+    for path, error in sorted(links.unseen.items()):
+        add_unlisted(found, path, error)
 
 
 def _add_file(top: str, inspect: Inspect, found: Discovery) -> None:

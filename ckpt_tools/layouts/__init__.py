@@ -146,9 +146,9 @@ class Layouts(Struct, frozen=True, dict=True):
     def get(self, name: object) -> Layout | None:
         return self._by_name.get(name) if isinstance(name, str) else None
 
-    def of(self, one: Part | Checkpoint) -> Layout:
+    def of(self, item: Part | Checkpoint) -> Layout:
         """Return the layout that a part or a checkpoint was recognised by."""
-        return self._by_name[one.layout]
+        return self._by_name[item.layout]
 
     def piece_of(self, part: Part) -> Piece:
         """Return the piece of its layout, that is the kind of file, that a part was recognised as."""
@@ -174,17 +174,17 @@ class Layouts(Struct, frozen=True, dict=True):
     @cached_property
     def stateless(self) -> tuple[str, ...]:
         """Endings of the names of files that hold no state."""
-        return tuple(ending for one in self.in_order for ending in one.beside.stateless)
+        return tuple(ending for layout in self.in_order for ending in layout.beside.stateless)
 
     def trace(self, path: str) -> Layout | None:
         """Return the layout whose framework alone writes to paths like this one; None if there is none."""
-        traces = ((one, pattern) for one in self.in_order for pattern in one.beside.traces)
-        return next((one for one, pattern in traces if re.search(pattern, path)), None)
+        traces = ((layout, pattern) for layout in self.in_order for pattern in layout.beside.traces)
+        return next((layout for layout, pattern in traces if re.search(pattern, path)), None)
 
     @cached_property
     def unneeded(self) -> tuple[tuple[str, str], ...]:
         """Pairs (ending, start): NAME+ending holds no state if a file beside it begins with NAME+start."""
-        return tuple(pair for one in self.in_order for pair in one.beside.unneeded)
+        return tuple(pair for layout in self.in_order for pair in layout.beside.unneeded)
 
     @cached_property
     def unneeded_endings(self) -> tuple[str, ...]:

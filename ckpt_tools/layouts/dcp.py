@@ -118,8 +118,8 @@ def _find_lost_files(c: Checkpoint, beside: Saves) -> Flaws:
     if re.search(rf"\.(?:{_FILES})$", name) and all(p.role != "state" for p in c.parts):
         text = f"{name} has no meta.pt, which Lightning and Fabric save last into directories called so"
         yield loss(text, c.path, sure=False)
-    for called, text in _CALLED_ALONE.items():
-        if re.fullmatch(called, c.path.rpartition("/")[2]):
+    for pattern, text in _CALLED_ALONE.items():
+        if re.fullmatch(pattern, c.path.rpartition("/")[2]):
             yield loss(text, c.path, sure=False)
 
 

@@ -48,10 +48,10 @@ def _check_counters(parts: Rows) -> Found:
 def _read_iteration(data: bytes) -> int | None:
     """Return the iteration in lm-engine's tracker file (JSON); None if it has none."""
     try:
-        said = json.loads(data)
+        fields = json.loads(data)
     except (ValueError, RecursionError):
         return None
-    return whole(said.get(_TRACKED)) if isinstance(said, dict) else None
+    return whole(fields.get(_TRACKED)) if isinstance(fields, dict) else None
 
 
 def _find_lost_files(c: Checkpoint, beside: Saves) -> Flaws:
@@ -80,8 +80,8 @@ def _read_xtuner(data: bytes, base: str) -> int | None:
     """Return the higher step of a run's last regular save and its last snapshot, from XTuner's tracker."""
     run = base.rpartition("/")[0].rpartition("/")[2]
     try:
-        runs = [one for one in json.loads(data)["exps"] if not base or one["exp_dir"].endswith(f"/{run}")]
-        last = [path for one in runs for key in _XTUNER for path in one[key][-1:]]
+        runs = [exp for exp in json.loads(data)["exps"] if not base or exp["exp_dir"].endswith(f"/{run}")]
+        last = [path for exp in runs for key in _XTUNER for path in exp[key][-1:]]
         return max((n for path in last if (n := _read_last_number(path)) is not None), default=None)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None

@@ -96,11 +96,11 @@ def read_pieces(file: str, text: str) -> list[Piece]:
         other, _, name = second[1:].rpartition(".")
         given = dict(word.split("=", 1) for word in words if "=" in word)
         changed = _read_words([word for word in words if "=" not in word])
-        inside = read_pieces(other or file, _fill(read_data(other or file)["sets"][name], given))
+        pieces = read_pieces(other or file, _fill(read_data(other or file)["sets"][name], given))
         for home in read_data(file)["homes"].get(first, [first]):
             directory, _, end = home.partition(" ")
             above, mark = "" if directory == "." else f"{directory}/", given.get("mark", "") + end
-            found += [replace(p, name=p.name + mark, template=above + p.template, **changed) for p in inside]
+            found += [replace(p, name=p.name + mark, template=above + p.template, **changed) for p in pieces]
     return found
 
 

@@ -40,9 +40,9 @@ def _check_tags(parts: Rows) -> Found:
         homes[part.folder.directory].append((part, report))
     for rows in homes.values():
         # the step in the tag proves nothing, as users choose tags
-        counted = [(p, n) for p, r in rows if (n := whole(r.metadata.get(_STEPS))) is not None]
-        for p, n in counted:
-            first, step = counted[0]
+        steps = [(p, n) for p, r in rows if (n := whole(r.metadata.get(_STEPS))) is not None]
+        for p, n in steps:
+            first, step = steps[0]
             if n not in (step, first.step):
                 text = f"its {_STEPS} is {n}, that of {first.path.rpartition('/')[2]} is {step}"
                 yield p.path, Flaw("step-mismatch", text)
@@ -64,9 +64,9 @@ def _find_misnamed_tags(parts: Rows, reported: Collection[str]) -> Found:
     """Yield files, but for the ``reported`` paths, whose ``global_steps`` differs from the step in their tag,
     if other tags of the run agree, as engines name them. A tag is the user's own word, so a warning.
     """
-    counted = [(p, n) for p, r in parts if p.step and (n := whole(r.metadata.get(_STEPS))) is not None]
-    if any(p.step == n for p, n in counted):
-        for p, n in counted:
+    steps = [(p, n) for p, r in parts if p.step and (n := whole(r.metadata.get(_STEPS))) is not None]
+    if any(p.step == n for p, n in steps):
+        for p, n in steps:
             if p.step != n and p.path not in reported:
                 text = f"the name says step {p.step}, the file's {_STEPS} is {n}, and elsewhere they are one"
                 yield p.path, Flaw("step-mismatch", text, severity=Severity.WARNING)

@@ -141,12 +141,12 @@ def _check_counters(parts: Rows) -> Found:
     with steps further apart than 1: each save writes over them, and the job died between two of them.
     """
     yield from find_misnamed(parts, _read_steps_in_name)
-    together = defaultdict[object, dict[int, Part]](dict)
+    saves = defaultdict[object, dict[int, Part]](dict)
     for p, r in parts:
         step = number(r.metadata, STEPS)
         if step is not None and (p.step, p.epoch) != (None, None):
-            together[p.run, p.kind, p.step, p.epoch][step] = p
-    for by_step in together.values():
+            saves[p.run, p.kind, p.step, p.epoch][step] = p
+    for by_step in saves.values():
         low, high = min(by_step), max(by_step)
         if high - low > 1:
             text = f"it is of step {low}, {by_step[high].name} of step {high}"
@@ -170,7 +170,7 @@ def _list_holdings(c: Checkpoint) -> _Holdings:
     by_file = [get_holds(p) for p in c.parts]
     read = [holds for holds in by_file if holds is not None]
     pairs = zip((_WEIGHTS, _OPTIMIZER, _COUNTS), map(any, zip(*read, strict=True)), strict=False)
-    contents = (what for what, is_held in pairs if is_held)
+    contents = (content for content, is_held in pairs if is_held)
     return _Holdings(frozenset((*(p.role for p in c.parts), *contents)), len(read) == len(by_file))
 
 
@@ -189,22 +189,22 @@ def _find_lost_contents(c: Checkpoint, others: Saves) -> Flaws:
     if "scheduler" in own or any(_may_hold_optimizer(held, c, o) for o, held in beside):
         gone |= {_OPTIMIZER}
     gone -= own
-    for what in sorted(gone - {_WEIGHTS, _OPTIMIZER} or gone):
-        yield loss(f"{_name_in_message(c)} {_explain_loss(what, own, beside)}", c.parts[0].path)
+    for content in sorted(gone - {_WEIGHTS, _OPTIMIZER} or gone):
+        yield loss(f"{_name_in_message(c)} {_explain_loss(content, own, beside)}", c.parts[0].path)
 
 
-def _explain_loss(what: str, own: frozenset[str], beside: Sequence[tuple[Checkpoint, _Holdings]]) -> str:
+def _explain_loss(content: str, own: frozenset[str], beside: Sequence[tuple[Checkpoint, _Holdings]]) -> str:
     """Return how the lack of ``what`` shows, for a message: by a save ``beside`` it, or by a schedule."""
-    if o := next((o for o, held in beside if what in held.what), None):
-        names = [p.name for p in o.parts if p.role == what and what not in _ROLES]
-        like = f"has no file like {names[0]}" if names else f"holds no {what}"
+    if o := next((o for o, held in beside if content in held.what), None):
+        names = [p.name for p in o.parts if p.role == content and content not in _ROLES]
+        like = f"has no file like {names[0]}" if names else f"holds no {content}"
         return f"{like}, which {_name_in_message(o)} beside it has"
-    why = ""
-    if what == _OPTIMIZER:
-        why = ", and a save beside it that may have held one cannot be read"
-    if what == _OPTIMIZER and "scheduler" in own:
-        why = ", with which a schedule is saved: add --exclude GLOB for the schedule if the job saves none"
-    return f"holds no {what}{why}"
+    cause = ""
+    if content == _OPTIMIZER:
+        cause = ", and a save beside it that may have held one cannot be read"
+    if content == _OPTIMIZER and "scheduler" in own:
+        cause = ", with which a schedule is saved: add --exclude GLOB for the schedule if the job saves none"
+    return f"holds no {content}{cause}"
 
 
 def _may_hold_optimizer(held: _Holdings, c: Checkpoint, o: Checkpoint) -> bool:

@@ -133,8 +133,8 @@ class _Shape(NamedTuple):
 
     def repeats(self, i: int, j: int) -> bool:
         """Return True if number ``i`` equals the other number ``j`` in each file, leading zeros aside."""
-        mine, other = ([n.lstrip("0") for n in self.columns[k]] for k in (i, j))
-        return mine == other
+        numbers, other = ([n.lstrip("0") for n in self.columns[k]] for k in (i, j))
+        return numbers == other
 
     def list_saves(self, fields: Sequence[str]) -> list[tuple[str, ...]]:
         """Return for each file its run and the numbers of its save."""
@@ -348,9 +348,9 @@ def near_miss(piece: Piece, path: str) -> Miss | None:
         if (m := re.match(compile_template("".join(parts[:i])), tail)) is None:
             break
         fits.append(m[0])
-    best, rest = len(fits) - 1, tail[len(fits[-1]) :]
+    best, remaining = len(fits) - 1, tail[len(fits[-1]) :]
     if best == len(parts):
         whole = re.fullmatch(compile_template(piece.template), tail)
-        return None if whole else Miss(path, fits[-1], "the end of the name", rest)
+        return None if whole else Miss(path, fits[-1], "the end of the name", remaining)
     literal = any(token.strip("/") and token[0] not in "{[<" for token in parts[:best])
-    return Miss(path, fits[-1], parts[best], rest[:80]) if literal else None
+    return Miss(path, fits[-1], parts[best], remaining[:80]) if literal else None

@@ -24,13 +24,13 @@ def _check_counters(parts: Rows) -> Found:
         if None not in (epoch, part.epoch) and epoch != part.epoch:
             text = f"the name says epoch {part.epoch}, the file says {epoch}"
             yield part.path, Flaw("epoch-mismatch", text)
-    named = [
+    numbered = [
         (p.step, p.mtime_ns) for p, _ in parts if p.piece in ("checkpoint", "called") and p.step is not None
     ]
-    newest, newest_ns = max(named, default=(0, 0))
+    newest, newest_ns = max(numbered, default=(0, 0))
     rows = [(whole(r.metadata.get("global_step")), p) for p, r in parts if p.piece == "last"]
-    counted = [(step, p) for step, p in rows if step is not None]
-    step, last = max(counted, key=lambda row: row[0], default=(newest, None))
+    last_files = [(step, p) for step, p in rows if step is not None]
+    step, last = max(last_files, key=lambda row: row[0], default=(newest, None))
     if last is not None and step < newest:
         is_early = last.mtime_ns < newest_ns
         text = f"it is of step {step}, and a checkpoint of step {newest} beside it"
@@ -43,8 +43,8 @@ def _find_lost_files(c: Checkpoint, beside: Saves) -> Flaws:
     """Yield lost model states of an engine, and directories without a file that Lightning needs to load."""
     yield from deepspeed.check_model(c, beside)
     # WandbLogger logs a directory for each version of a save, with the file in it
-    others = ("tag", "model") if any(p.piece == "artifact" for p in c.parts) else ("tag",)
-    files = [p for p in c.parts if p.home and p.role not in others and deepspeed.MARK not in p.piece]
+    exempt = ("tag", "model") if any(p.piece == "artifact" for p in c.parts) else ("tag",)
+    files = [p for p in c.parts if p.home and p.role not in exempt and deepspeed.MARK not in p.piece]
     for role, name in (("metadata", ".metadata"), ("state", "meta.pt")) if files else ():
         if all(part.role != role for part in files):
             text = f"{files[0].home.rpartition('/')[2]} has no {name}: Lightning does not load it"

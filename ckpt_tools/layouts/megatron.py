@@ -74,8 +74,8 @@ def _find_lost_of_core(c: Checkpoint, beside: Saves) -> Flaws:
 
 def _read_iteration(metadata: Metadata) -> int | None:
     """Return the iteration that the job saved, not that of its arguments or of its optimizer."""
-    own = {k: v for k, v in metadata.items() if "args." not in k and "optim" not in k}
-    return last_word(own, ("iteration",))
+    entries = {k: v for k, v in metadata.items() if "args." not in k and "optim" not in k}
+    return last_word(entries, ("iteration",))
 
 
 def check_metadata(parts: Rows) -> Found:

@@ -143,8 +143,8 @@ def _find_mixed_saves(parts: Rows, wrong: Collection[str]) -> Found:
         if len(several) > 1:
             text = f"the files of one save have different values of {entry}: {', '.join(map(str, several))}"
             code = "epoch-mismatch" if entry == "epoch_num" else "step-mismatch"
-            odd = [part for part, _ in _find_outliers(values)] or [part for part, _ in values]
-            yield from ((part.path, Flaw(code, text)) for part in odd)
+            reported = [part for part, _ in _find_outliers(values)] or [part for part, _ in values]
+            yield from ((part.path, Flaw(code, text)) for part in reported)
 
 
 def _find_standstills(parts: Rows, wrong: Collection[str]) -> Found:
@@ -296,9 +296,9 @@ def _find_lost_of_mindformers(c: Checkpoint, beside: Saves) -> Flaws:
         if part.coords:
             kinds[part.role].append(dict(part.coords))
     for role, files in kinds.items():
-        of = max(at["of"] for at in files)
-        if gone := gaps((at["shard"] for at in files if at["of"] == of), of):
-            yield loss(f"of the {of} files of the {role} number {words(gone)} (from 0) are not there", c.path)
+        n = max(at["of"] for at in files)
+        if gone := gaps((at["shard"] for at in files if at["of"] == n), n):
+            yield loss(f"of the {n} files of the {role} number {words(gone)} (from 0) are not there", c.path)
     if max(map(len, kinds.values()), default=1) > 1 and "index" not in {p.role for p in c.parts}:
         yield loss("there is no metadata.json, without which files of several ranks are not loaded", c.path)
     yield from check_optimizer(c, beside, ("model",))
@@ -316,9 +316,9 @@ def _check_mindio(parts: Rows) -> Found:
         if step_num is None:
             continue
         homes[part.home].append((part, step_num))
-        named = ((part.epoch or 0) - 1) * (batch_num or 0) + (part.step_in_epoch or 0)
-        if batch_num and named != step_num:
-            text = f"the name says step {named} ({batch_num} steps per epoch)"
+        expected = ((part.epoch or 0) - 1) * (batch_num or 0) + (part.step_in_epoch or 0)
+        if batch_num and expected != step_num:
+            text = f"the name says step {expected} ({batch_num} steps per epoch)"
             yield part.path, Flaw("step-mismatch", f"{text}, the file's step_num is {step_num}")
     for rows in homes.values():
         yield from _find_odd_offsets(rows)
@@ -331,8 +331,8 @@ def _find_odd_offsets(rows: _Values) -> Found:
     for (part, step_num), offset in zip(rows, offsets, strict=True):
         if offset < 0 or offset != usual:
             text = f"the directory says step {part.step}, the file's step_num is {step_num}"
-            rest = "" if offset == usual else f"; the other ranks differ from it by {usual}"
-            yield part.path, Flaw("step-mismatch", text + rest)
+            others = "" if offset == usual else f"; the other ranks differ from it by {usual}"
+            yield part.path, Flaw("step-mismatch", text + others)
 
 
 MINDIO_TTP = declare(__name__, "mindio-ttp", resume=lambda _c, path: Resume(path), check=_check_mindio)

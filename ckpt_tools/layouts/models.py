@@ -57,10 +57,10 @@ def _find_lost_shards(c: Checkpoint, beside: Saves) -> Flaws:
     """
     yield from find_lost_shards(c, beside)
     coords = [dict(p.coords) for p in c.parts]
-    counted = max((at["of"] for at in coords), default=0)
-    if gone := gaps((at["shard"] - 1 for at in coords), counted) if not beside else ():
+    highest = max((at["of"] for at in coords), default=0)
+    if gone := gaps((at["shard"] - 1 for at in coords), highest) if not beside else ():
         numbers = words(tuple((first + 1, last + 1) for first, last in gone))
-        text = f"its files are numbered up to {counted}, and no rank has any of number {numbers}"
+        text = f"its files are numbered up to {highest}, and no rank has any of number {numbers}"
         yield loss(text, c.path, sure=False)
     if not beside and len({at["node"] for at in coords}) == 1:
         text = "it was saved as by several ranks, of which only one has files, and nothing lists the others'"

@@ -74,9 +74,9 @@ def _find_copied_times(parts: Rows) -> Found:
             by_unixtime[seconds].append(p)
     for seconds, same in by_unixtime.items():
         distance = {p.path: abs(min(mtimes.get(p.home, [p.mtime_ns])) - int(seconds * 1e9)) for p in same}
-        own, *others = sorted(same, key=lambda p: (distance[p.path], p.path))
+        original, *others = sorted(same, key=lambda p: (distance[p.path], p.path))
         for p in others:
-            if steps.get(p.home) != steps.get(own.home):
+            if steps.get(p.home) != steps.get(original.home):
                 text = "its unixtime is that of another save, as which SpeechBrain would find it"
                 yield p.path, Flaw("step-mismatch", text)
 

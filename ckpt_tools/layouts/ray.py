@@ -25,14 +25,14 @@ def _read_snapshot(data: bytes) -> str | None:
     return name if isinstance(name, str) and name and "/" not in name else None
 
 
-def _write_snapshot(said: int | str) -> bytes:
+def _write_snapshot(name: int | str) -> bytes:
     """Return the note of a manager that keeps one checkpoint, in the directory named ``said``."""
-    kept = {"version": 0, "checkpoint_dir_name": str(said), "metrics": {}}
+    result = {"version": 0, "checkpoint_dir_name": str(name), "metrics": {}}
     note = {
         "ray_version": "2.60.0",
-        "checkpoint_results": [kept],
+        "checkpoint_results": [result],
         "checkpoint_report_indices": [0],
-        "latest_checkpoint_result": kept,
+        "latest_checkpoint_result": result,
         "pending_training_results": [],
         "pending_validation_specs": [],
         "current_report_index": 1,

@@ -73,11 +73,11 @@ def _read_tracker(data: bytes) -> str | None:
     return path.decode("utf-8", "replace").rpartition("/")[2] or None
 
 
-def _write_tracker(said: int | str) -> bytes:
+def _write_tracker(prefix: int | str) -> bytes:
     """Return a CheckpointState with one prefix, as update_checkpoint_state writes it, but without times."""
     name = "".join(
         chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\{b:03o}"
-        for b in str(said).encode("utf-8", "surrogateescape")
+        for b in str(prefix).encode("utf-8", "surrogateescape")
     )
     return f'model_checkpoint_path: "{name}"\nall_model_checkpoint_paths: "{name}"\n'.encode()
 
@@ -140,18 +140,18 @@ def _check_backup(parts: Rows) -> Found:
     """Yield weights of the same step as the previous save's (.bkp), as every save takes steps; and an epoch
     written before the weights: it is that of the previous save, and Keras would train it again.
     """
-    taken = {p.piece: whole(r.metadata.get(_OPTIMIZER_STEPS)) for p, r in parts}
-    there = {p.piece: p for p, _ in parts}
-    weights, progress = there.get("weights"), there.get("progress")
-    now, before = taken.get("weights"), taken.get("weights_before")
+    steps = {p.piece: whole(r.metadata.get(_OPTIMIZER_STEPS)) for p, r in parts}
+    files = {p.piece: p for p, _ in parts}
+    weights, progress = files.get("weights"), files.get("progress")
+    now, before = steps.get("weights"), steps.get("weights_before")
     if weights is not None and now is not None and now == before:
         text = f"it is of step {now}, and so is {weights.name}.bkp, which was saved before it"
         yield weights.path, Flaw("step-mismatch", text, severity=Severity.WARNING)
     if weights is not None and progress is not None:
         # times may be rounded to seconds, or be those of uploads to a store
         exact = weights.mtime_ns % 10**9 and "://" not in weights.path
-        apart = _APART_NS if exact else 2 * 10**9
-        if weights.mtime_ns - progress.mtime_ns > apart + _SLOWEST * weights.size:
+        tolerance = _APART_NS if exact else 2 * 10**9
+        if weights.mtime_ns - progress.mtime_ns > tolerance + _SLOWEST * weights.size:
             text = f"it was written before {weights.name}: the epoch in it is that of an earlier save"
             yield progress.path, Flaw("epoch-mismatch", text, severity=Severity.WARNING)
 

@@ -134,12 +134,12 @@ def _read_layout(table: object, number: int, known_formats: Sequence[str]) -> La
 def _check_table(t: LayoutTable, roles: set[str], where: str) -> None:
     """Raise ValueError if the keys of a layout's table contradict its pieces, or have impossible values."""
     for key, named in (("commit", (t.commit,) if t.commit else ()), ("needs", t.needs)):
-        if odd := next((role for role in named if role not in roles), None):
-            raise ValueError(f"{where}: {key} names the role {odd!r}, which no piece has")
+        if wrong := next((role for role in named if role not in roles), None):
+            raise ValueError(f"{where}: {key} names the role {wrong!r}, which no piece has")
     if "/" in t.tracker:
         raise ValueError(f"{where}: tracker is a file's name, not the path {t.tracker!r}")
-    if odd := next((m for m in _ARGUMENT.findall(" ".join(t.resume_args)) if m not in _TOLD), None):
-        raise ValueError(f"{where}: resume_args knows {', '.join(_TOLD)}, not {odd}")
+    if wrong := next((m for m in _ARGUMENT.findall(" ".join(t.resume_args)) if m not in _TOLD), None):
+        raise ValueError(f"{where}: resume_args knows {', '.join(_TOLD)}, not {wrong}")
 
 
 def _read_piece(t: PieceTable, where: str, number: int, known_formats: Sequence[str]) -> Piece:
@@ -149,10 +149,10 @@ def _read_piece(t: PieceTable, where: str, number: int, known_formats: Sequence[
         check_template(template)
     except ValueError as e:
         raise ValueError(f"{where}: {e}") from e
-    if known_formats and (odd := next((f for f in t.formats or () if f not in known_formats), None)):
-        raise ValueError(f"{where}: there is no format {odd!r}; 'ckpt formats' lists them")
-    if odd := next((a for a in t.replicated_over if a not in COORDS), None):
-        raise ValueError(f"{where}: replicated_over names axes among {', '.join(COORDS)}, not {odd!r}")
+    if known_formats and (wrong := next((f for f in t.formats or () if f not in known_formats), None)):
+        raise ValueError(f"{where}: there is no format {wrong!r}; 'ckpt formats' lists them")
+    if wrong := next((a for a in t.replicated_over if a not in COORDS), None):
+        raise ValueError(f"{where}: replicated_over names axes among {', '.join(COORDS)}, not {wrong!r}")
     return Piece(
         f"piece{number}",
         t.role,
@@ -175,11 +175,11 @@ def check_template(template: str) -> None:
     for name in template.split("/"):
         if name in ("", ".", ".."):
             raise ValueError("a template is a path below the run's directory")
-        rest = re.sub(r"\{[^}]+\}|<[^<>]+>", "", name)
-        while (shorter := re.sub(r"\[[^\[\]]*\]", "", rest)) != rest:
-            rest = shorter
-        if odd := re.search(r"[][{}<>]", rest):
-            raise ValueError(f"{odd[0]} in {name!r} has no partner within that name")
+        text = re.sub(r"\{[^}]+\}|<[^<>]+>", "", name)
+        while (shorter := re.sub(r"\[[^\[\]]*\]", "", text)) != text:
+            text = shorter
+        if bracket := re.search(r"[][{}<>]", text):
+            raise ValueError(f"{bracket[0]} in {name!r} has no partner within that name")
         _check_bounds(name)
         try:
             re.compile(compile_template(name))
@@ -215,6 +215,6 @@ def _resume(args: Sequence[str], checkpoint: Checkpoint, path: str | None) -> Re
     path = path or checkpoint.parts[0].home or None
     if path is None and any("{path}" in a for a in args):
         return Resume(None)
-    known = (path, checkpoint.parts[0].base, checkpoint.step, checkpoint.epoch)
-    values = {key: "" if value is None else str(value) for key, value in zip(_TOLD, known, strict=True)}
+    arguments = (path, checkpoint.parts[0].base, checkpoint.step, checkpoint.epoch)
+    values = {key: "" if value is None else str(value) for key, value in zip(_TOLD, arguments, strict=True)}
     return Resume(path, tuple(_ARGUMENT.sub(lambda m: values[m[0]], a) for a in args))

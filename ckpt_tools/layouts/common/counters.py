@@ -83,10 +83,10 @@ def steps_told(metadata: Metadata) -> tuple[int, ...]:
     for key, text in metadata.items():
         if isinstance(text, str) and text.startswith("{") and len(text) <= _LONGEST_OBJECT:
             try:
-                held = json.loads(text)
+                entries = json.loads(text)
             except (ValueError, RecursionError):
                 continue
-            found.update((f"{key}.{name}", n) for name, n in held.items() if type(n) is int)
+            found.update((f"{key}.{name}", n) for name, n in entries.items() if type(n) is int)
     return numbers(found, [key for key in found if key.rpartition(".")[2] in STEPS])
 
 

@@ -50,9 +50,9 @@ def name_step(checkpoint: Checkpoint) -> Said:
     return "release" if checkpoint.kind is Kind.RELEASE else checkpoint.step
 
 
-def plain_tracker(said: int | str) -> bytes:
+def plain_tracker(content: int | str) -> bytes:
     """Return a tracker's bytes as most frameworks write them: the number or word with nothing around it."""
-    return str(said).encode("utf-8", "surrogateescape")
+    return str(content).encode("utf-8", "surrogateescape")
 
 
 def no_place(_part: Part, _siblings: Sequence[tuple[Part, Metadata]]) -> int | None:

@@ -50,7 +50,7 @@ that is not.
 
 def piece_for(holds: Holds, rolling: bool) -> str:
     """Return the name of the piece of a file that holds this."""
-    name = next(name for name, held in PIECES.items() if held == holds)
+    name = next(name for name, contents in PIECES.items() if contents == holds)
     return f"{ROLLING}{name}" if rolling else name
 
 
@@ -61,8 +61,8 @@ def get_holds(p: Part) -> Holds | None:
 
 def is_weights_alone(c: Checkpoint) -> bool:
     """Return True if a checkpoint's files hold weights and nothing else, as far as their pieces tell."""
-    held, roles = {get_holds(p) for p in c.parts}, {p.role for p in c.parts}
-    return held == {Holds(weights=True)} or (held == {None} and roles == {"model", "index"})
+    contents, roles = {get_holds(p) for p in c.parts}, {p.role for p in c.parts}
+    return contents == {Holds(weights=True)} or (contents == {None} and roles == {"model", "index"})
 
 
 def weights_of_a_trainer(c: Checkpoint, beside: Saves) -> Flaws:
@@ -168,5 +168,5 @@ def find_lost_arrays(c: Checkpoint, beside: Saves) -> Flaws:
 
     for path in lost(c, beside, list_arrays):
         name = path.removesuffix("/.zarray")
-        what = path if name == path else f"array {name!r}"
-        yield loss(f"there is no {what}, which the run's other checkpoints have", c.path)
+        lost_file = path if name == path else f"array {name!r}"
+        yield loss(f"there is no {lost_file}, which the run's other checkpoints have", c.path)

@@ -147,11 +147,11 @@ class Piece(Struct, frozen=True, dict=True):
         if self.where is not Where.NAMED:
             return 0
         tops = self.template.split("/")
-        named = [re.search(r"\{(step|epoch|generation)\b", top) is not None for top in tops]
-        if not any(named):  # release/, cat-state/, or a directory whose name says nothing
+        is_home = [re.search(r"\{(step|epoch|generation)\b", top) is not None for top in tops]
+        if not any(is_home):  # release/, cat-state/, or a directory whose name says nothing
             plain = re.compile(r".*\{name\}.*|(\{prefix\}-)?[^{<]*")
-            named = [plain.fullmatch(top) is not None for top in tops]
-        return next((i for i, says in enumerate(named[:-1], 1) if says), 0)
+            is_home = [plain.fullmatch(top) is not None for top in tops]
+        return next((i for i, says in enumerate(is_home[:-1], 1) if says), 0)
 
     @property
     def is_unfinished(self) -> bool:

@@ -106,9 +106,9 @@ def _find_above(node: _Node, name: str) -> list[_Node]:
 class _Arranged:
     """The pieces of directories that the same templates fit, in the order in which file names are tried."""
 
-    def __init__(self, at_home: list[_PieceInDirectory]) -> None:
-        self.at_home = at_home
-        self.pieces = [one.piece for one in at_home]
+    def __init__(self, entries: list[_PieceInDirectory]) -> None:
+        self.entries = entries
+        self.pieces = [entry.piece for entry in entries]
         self._outlines = Outlines(piece.file_template for piece in self.pieces)
         self.read = lru_cache(1000)(self._read)  # directories of saves and of ranks repeat names
 
@@ -158,13 +158,13 @@ class Templates:
         names = path.split("/")[1:]
         found = level = [self._top]
         for name in reversed(names):
-            level = [above for at in level for above in _find_above(at, name)]
+            level = [above for node in level for above in _find_above(node, name)]
             found = found + level
-        found = [at for at in found if at.pieces and (not at.repeats or at.agrees(names))]
-        matched = tuple(sorted([at.number for at in found]))
+        found = [node for node in found if node.pieces and (not node.repeats or node.agrees(names))]
+        matched = tuple(sorted([node.number for node in found]))
         if matched not in self._arranged:
-            at_home = sorted((one for at in found for one in at.pieces), key=_compute_sort_key)
-            self._arranged.setdefault(matched, _Arranged(at_home))
+            entries = sorted((entry for node in found for entry in node.pieces), key=_compute_sort_key)
+            self._arranged.setdefault(matched, _Arranged(entries))
         return Places(path, self._arranged[matched])
 
 
@@ -194,7 +194,7 @@ class Places(Sequence[Place]):
 
     def __getitem__(self, i: int) -> Place:  # type: ignore[override]  # nobody asks for slices
         if i not in self._made:
-            self._made[i] = self._make_place(self.arranged.at_home[i])
+            self._made[i] = self._make_place(self.arranged.entries[i])
         return self._made[i]
 
     def _make_place(self, entry: _PieceInDirectory) -> Place:

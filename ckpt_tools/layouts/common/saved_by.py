@@ -95,8 +95,8 @@ def describe_place(path: str, sizes: Mapping[str, int]) -> str:
     known = [(axis, sizes[axis]) for axis in PLACES if axis in sizes]
     if several := [f"{axis}={n}" for axis, n in known if n > 1]:
         return f"one place of {' '.join(several)}, as the file says"
-    place = None if known else next(filter(_PLACE.fullmatch, path.split("/")[-2::-1]), None)
-    return f"the place that {place} names" if place else ""
+    directory = None if known else next(filter(_PLACE.fullmatch, path.split("/")[-2::-1]), None)
+    return f"the place that {directory} names" if directory else ""
 
 
 _SURE = {
