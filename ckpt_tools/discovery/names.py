@@ -293,9 +293,8 @@ class _Naming:
                 seen[base].add((rank, f"{name.prefix}_{name.generation}" if is_own else name.prefix))
         self._joined_prefixes = _join_prefixes(seen)
         self._only_prefixes = _find_only_prefixes(files)
-        self._unfinished = {
-            _find_marked_save(file) for file in files if file.place.piece.stage is Stage.MARKS
-        }
+        marks = (file for file in files if file.place.piece.stage is Stage.MARKS)
+        self._unfinished = set(map(_find_marked_save, marks))
         homes = {_find_directory(file) for file in files if file.place.piece.stage is not Stage.FINISHED}
         self._unfinished.update(filter(templates.is_marked, homes))
         self._runs: dict[tuple[str, str], str] = {}

@@ -133,12 +133,12 @@ def find_misnamed(parts: Rows, named_by: Callable[[Part], Steps]) -> Found:
     """Yield files of another step or epoch than ``named_by`` tells: an error if another file is named so."""
     for code, at, keys in (("step-mismatch", 0, STEPS), ("epoch-mismatch", 1, EPOCHS)):
         rows = [(p, named_by(p)[at], numbers(r.metadata, keys)) for p, r in parts]
-        all_named = {in_name for _, in_name, _ in rows}
+        all_in_names = {in_name for _, in_name, _ in rows}
         if _is_other_unit([(in_name, held) for _, in_name, held in rows if in_name is not None and held]):
             continue
         for p, in_name, held in rows:
             if in_name is not None and held and all(abs(in_name - n) > 1 for n in held):
-                severity = Severity.WARNING if all_named.isdisjoint(held) else Severity.ERROR
+                severity = Severity.WARNING if all_in_names.isdisjoint(held) else Severity.ERROR
                 text = f"the name says {code[:-9]} {in_name}, the file {held[0]}"
                 yield p.path, Flaw(code, text, severity=severity)
 

@@ -65,7 +65,7 @@ def resume_with(*arguments: str, file: bool = False) -> Callable[[Checkpoint, st
 
     def resume(checkpoint: Checkpoint, path: str | None) -> Resume:
         at = (path if file else None) or checkpoint.path
-        return Resume(at, tuple(one.replace("{path}", at) for one in arguments))
+        return Resume(at, tuple(word.replace("{path}", at) for word in arguments))
 
     return resume
 
