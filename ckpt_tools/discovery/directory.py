@@ -16,7 +16,7 @@ from ckpt_tools.discovery.found import (
     BareFile,
     Discovery,
     NamedFile,
-    holds_something,
+    has_entries,
     stat_of,
     surely_directory,
 )
@@ -50,7 +50,7 @@ def is_directory_alike(e: os.DirEntry[str]) -> bool:
     return formats.names.of_directories(e.name) and surely_directory(e)
 
 
-def controls_in(entries: Entries) -> Mapping[str, str]:
+def map_controls(entries: Entries) -> Mapping[str, str]:
     """Return the control files of downloaders in a directory, by the name of the file each lies beside."""
     names = ((e.name, ending) for e in entries for ending in CONTROLS if e.name.endswith(ending))
     return {name.removesuffix(ending): name for name, ending in names}
@@ -101,7 +101,7 @@ def inspect_names(layouts: Layouts, templates: Templates, path: str, entries: En
     if any(_SEALS in e.name for e in entries) or path.endswith(FRAGMENTS):
         seals, entries = split_seals(path, entries)
     unneeded, is_placed = _find_unneeded(layouts, entries), formats.names.near_placed(f"{path}/")
-    here = DirectoryNames(places, layouts, controls_in(entries), unneeded, seals)
+    here = DirectoryNames(places, layouts, map_controls(entries), unneeded, seals)
     for e in entries:
         if unneeded and e.path in unneeded:
             continue
@@ -178,7 +178,7 @@ def _add_odd(
         found.unseen.append(Unseen(e.path, _VANISHED, step, 0))
         return
     _, size, mtime_ns, findings = here.stat_of(e)
-    if size < 0 and holds_something(e):
+    if size < 0 and has_entries(e):
         here.others.append(e)
     else:
         found.named.append(NamedFile(place, name, size, mtime_ns, findings, here.places))
@@ -194,7 +194,7 @@ def _add_other(found: Discovery, e: os.DirEntry[str], here: DirectoryNames, alon
         return
     if _may_be_known(name) or alone or _is_addressed(e):
         file = here.stat_of(e)
-        if file.size >= 0 or not (holds_something(e) or is_directory_alike(e)):
+        if file.size >= 0 or not (has_entries(e) or is_directory_alike(e)):
             found.bare.append(file)
     elif surely_directory(e) or name.endswith(here.layouts.stateless):
         pass

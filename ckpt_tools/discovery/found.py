@@ -131,7 +131,7 @@ def surely_directory(e: os.DirEntry[str]) -> bool:
         return False
 
 
-def holds_something(e: os.DirEntry[str]) -> bool:
+def has_entries(e: os.DirEntry[str]) -> bool:
     """Return True if an entry is a directory that may have entries: an empty one took a file's place."""
     try:
         return surely_directory(e) and bool(entries_of(e.path))

@@ -21,14 +21,14 @@ _COUNTS = re.compile(r"(?i)(?:step|epoch|iter)[-_=]?\d")
 """The part of a name that counts steps or epochs."""
 
 
-def is_place_of_loop(place: Place, name: str, above: str) -> bool:
-    """Return False if a place of a training loop's save has a directory that is no save: ``above`` or higher,
+def is_place_of_loop(place: Place, name: str, top: str) -> bool:
+    """Return False if a place of a training loop's save has a directory that is no save: ``top`` or higher,
     or named by a number alone while the file in it has another number, or is the best or last of a run. ROOT
     may be a save if its name has a word of a convention: a letter is none, ``e4`` may be an experiment.
     """
     if not place.layout.is_last_resort or not place.home:
         return True
-    is_below, directory = place.home.startswith(f"{above}/"), basename(place.home)
+    is_below, directory = place.home.startswith(f"{top}/"), basename(place.home)
     is_number = directory.isdigit() if is_below else sum(map(str.isalpha, directory)) < 2
     if is_below is not is_number:
         return is_below
@@ -38,14 +38,14 @@ def is_place_of_loop(place: Place, name: str, above: str) -> bool:
     return place.step in numbers if numbers else not is_written_over
 
 
-def settle_names(files: list[NamedFile], above: str) -> tuple[list[NamedFile], list[NamedFile]]:
+def settle_names(files: list[NamedFile], top: str) -> tuple[list[NamedFile], list[NamedFile]]:
     """Return the files that are parts, and the other files, whose names say too little beside these parts."""
     if all(file.place.sure for file in files):
         return files, []
-    settling = _Settling(files, above)
+    settling = _Settling(files, top)
     for generic in (False, True):  # a file that no layout knows for sure may have a generic name
         files = [settling.move_on(file, generic) for file in files]
-        settling = _Settling(files, above)
+        settling = _Settling(files, top)
     weak = settling.decide(list(files), weak=False)
     # weak names are decided once it is known which directories the other names explain
     for place, places in ((f.place, f.places) for f in settling.kept):
@@ -74,7 +74,7 @@ def drop_stale_indexes(files: list[NamedFile]) -> tuple[list[NamedFile], dict[st
     return [file for file in files if file.path not in stale], stale
 
 
-def next_reading(file: NamedFile) -> NamedFile | None:
+def read_next_piece(file: NamedFile) -> NamedFile | None:
     """Return the file as the next piece that its name fits; None if there is no further one."""
     name = file.places.read_name(file.name.whole, after=file.name.piece)
     return name and file._replace(place=file.places[name.piece], name=name)
@@ -101,8 +101,8 @@ def _find_counting_directories(files: Sequence[NamedFile]) -> Iterator[str]:
 class _Settling:
     """Decides which files are parts; parts found so far are ``kept``."""
 
-    def __init__(self, files: list[NamedFile], above: str) -> None:
-        self._above = above
+    def __init__(self, files: list[NamedFile], top: str) -> None:
+        self._top = top
         sure = {file.place for file in files if file.place.sure}
         homes, bases = {at.home for at in sure}, {at.base for at in sure if not at.layout.of_exports}
         self._taken = homes | bases  # names that tell little are ignored in them: sure ones explain them
@@ -133,7 +133,7 @@ class _Settling:
                 break
             if place.piece.claim in (Claim.WEAK, Claim.DESCRIBED) or self._stays(place, at.name.whole):
                 return file
-            at = next_reading(at)
+            at = read_next_piece(at)
         return at or file
 
     def decide(self, waiting: list[NamedFile], *, weak: bool) -> list[NamedFile]:
@@ -145,7 +145,7 @@ class _Settling:
                 left.append(file)
             elif self._stays(file.place, file.name.whole):
                 self.kept.append(file)
-            elif again := next_reading(file):
+            elif again := read_next_piece(file):
                 waiting.append(again)
             else:
                 self.others.append(file)
@@ -153,7 +153,7 @@ class _Settling:
 
     def _is_generic(self, place: Place) -> bool:
         """Return True if a piece with a generic name may lie in the place's directory."""
-        if basename(place.home).isdigit() and not place.home.startswith(f"{self._above}/"):
+        if basename(place.home).isdigit() and not place.home.startswith(f"{self._top}/"):
             return False  # ROOT is called by the number of a job
         claim = place.piece.claim
         return claim is Claim.GENERIC or (claim is Claim.COUNTED and place.base in self._counted)
@@ -164,7 +164,7 @@ class _Settling:
         """
         piece, layout = place.piece, place.layout.name
         if piece.claim is Claim.WEAK:
-            if not is_place_of_loop(place, name, self._above):
+            if not is_place_of_loop(place, name, self._top):
                 return False
             # if only its own layout explains the directory, the content of a name that counts is read
             is_read = bool(piece.content.proof) and self._layouts[place.base] == {layout}
@@ -197,11 +197,11 @@ def _group_rank_directories(files: list[NamedFile]) -> dict[str, dict[str, int]]
     return families
 
 
-def find_lone_numbers(files: list[NamedFile], above: str) -> Iterator[Finding]:
-    """Yield directories below ``above`` that read like those of ranks, but without a first (``ckpt_1``)."""
+def find_lone_numbers(files: list[NamedFile], top: str) -> Iterator[Finding]:
+    """Yield directories below ``top`` that read like those of ranks, but without a first (``ckpt_1``)."""
     for stem, bases in sorted(_group_rank_directories(files).items()):
         first = min(bases, key=lambda base: bases[base])
-        if bases[first] == 1 and first.startswith(f"{above}/"):
+        if bases[first] == 1 and first.startswith(f"{top}/"):
             text = f"it reads like the directory of rank 1, but there is no {basename(stem)}_0"
             yield finding("lone-number", f"{text}: it is taken for a run of its own", path=first)
 
@@ -262,9 +262,9 @@ def _find_only_prefixes(files: list[NamedFile]) -> dict[tuple[str, str], str]:
     return {at: next(iter(found)) for at, found in seen.items() if len(found) == 1 and found != {""}}
 
 
-def name_parts(files: list[NamedFile], above: str) -> list[Part]:
-    """Return the files as parts, with runs named as seen from ``above``; ``files`` is emptied."""
-    naming, parts = _Naming(files, above), list[Part]()
+def name_parts(files: list[NamedFile], top: str) -> list[Part]:
+    """Return the files as parts, with runs named as seen from ``top``; ``files`` is emptied."""
+    naming, parts = _Naming(files, top), list[Part]()
     files.reverse()
     while files:
         parts.append(naming.make_part(files.pop()))
@@ -274,8 +274,8 @@ def name_parts(files: list[NamedFile], above: str) -> list[Part]:
 class _Naming:
     """The rank, prefix and run of each file, which only all files of a directory together tell."""
 
-    def __init__(self, files: list[NamedFile], above: str) -> None:
-        self._above = above
+    def __init__(self, files: list[NamedFile], top: str) -> None:
+        self._top = top
         # ``ckpt_0``, ``ckpt_1``, … beside each other hold one rank each; a lone ``exp_3`` is just a name
         self._ranks: _Ranks = {
             base: (stem, rank)
@@ -333,7 +333,7 @@ class _Naming:
         place, piece = file.place, file.place.piece
         run = self._runs.get((base, prefix))
         if run is None:
-            seen = relpath(base, self._above)
+            seen = relpath(base, self._top)
             if seen.startswith(".."):
                 seen = basename(base)  # ROOT lies inside the run
             run = seen if not prefix else prefix if seen == "." else f"{seen}/{prefix}"

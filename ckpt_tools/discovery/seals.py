@@ -76,9 +76,7 @@ def _list_fragments(directory: str) -> list[str]:
 
 
 def _list_in_store(url: str) -> Iterator[BareFile]:
-    """Yield the seals of an object in a store, nearest first, where those above may be listed. Raise
-    CannotLook.
-    """
+    """Yield an object's seals, nearest first; those above only if they may be listed. Raise CannotLook."""
     from ckpt_tools.storage.stores.mounts import tree_of  # only for stores
 
     tree, key = tree_of(url)
@@ -123,9 +121,9 @@ class Sealable(Names):
     def __init__(self, path: str, entries: Entries) -> None:
         """Keep regular ``files``, but no seals, signatures or files that are being written."""
         super().__init__(path, entries)
-        named = [e for e in entries if not is_apart(e.name) and not TEMPORARY.search(e.name)]
-        of_seal = path.rpartition("/")[2] == FRAGMENTS
-        self.files = [] if of_seal else [f"{path}/{e.name}" for e in named if is_file(e)]
+        candidates = [e for e in entries if not is_apart(e.name) and not TEMPORARY.search(e.name)]
+        has_fragments = path.rpartition("/")[2] == FRAGMENTS
+        self.files = [] if has_fragments else [f"{path}/{e.name}" for e in candidates if is_file(e)]
         self.has_seal = any(e.name == NAME for e in entries)
 
 
@@ -179,7 +177,7 @@ def small_texts(directory: str) -> dict[str, bytes]:
 
 
 def read_note(path: str, limit: int = TRACKER_LIMIT) -> bytes | Finding | None:
-    """Return the same for a file that need not be there: None if it is not."""
+    """Return the bytes of a small file, or why they cannot be read; None if there is no such file."""
     try:
         return read_tracker(path, limit) if is_file(path) else None
     except OSError as e:

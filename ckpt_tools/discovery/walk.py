@@ -17,9 +17,9 @@ from ckpt_tools.discovery.directory import (
     DirectoryNames,
     add_directory,
     add_unlisted,
-    controls_in,
     inspect_names,
     is_directory_alike,
+    map_controls,
 )
 from ckpt_tools.discovery.exclude import Excluded, leave_out_state
 from ckpt_tools.discovery.found import BareFile, Discovery, NamedFile, stat_of
@@ -27,7 +27,7 @@ from ckpt_tools.discovery.seals import seals_about
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import BUILT_IN, Layouts
-from ckpt_tools.layouts.common.lost_files import stale_index
+from ckpt_tools.layouts.common.lost_files import warn_of_stale_index
 from ckpt_tools.storage.listing import Entries, EntryFilter, Links, entries_of, walk, within
 from ckpt_tools.storage.retry import ABSENT, is_directory, status, there
 from ckpt_tools.storage.urls import absolute, is_url, real_path
@@ -37,7 +37,7 @@ Inspect = Callable[[str, Entries], DirectoryNames]
 
 
 @contextmanager
-def no_collector() -> Iterator[None]:
+def without_collector() -> Iterator[None]:
     """Switch off the garbage collector during a scan: it costs half the time, and frees nothing."""
     was = gc.isenabled()
     gc.disable()
@@ -48,7 +48,7 @@ def no_collector() -> Iterator[None]:
             gc.enable()
 
 
-@no_collector()
+@without_collector()
 def discover(
     root: str,
     layouts: Layouts = BUILT_IN,
@@ -72,13 +72,13 @@ def discover(
             _list_below(top, inspect, found, hear)
         else:
             _add_file(top, inspect, found)
-    above = tops[0] if len(tops) == 1 and trees[0] else os.path.dirname(tops[0])
+    run_top = tops[0] if len(tops) == 1 and trees[0] else os.path.dirname(tops[0])
     (files, stale), found.named = naming.drop_stale_indexes(found.named), []
     for path, whole in stale.items():
-        f = stale_index(path, whole)
+        f = warn_of_stale_index(path, whole)
         found.lone.append(finding(f.code, f.message, path=path, severity=f.severity, hint=f.hint))
     found.bare += map(stat_of, stale)
-    kept, others = naming.settle_names(files, above)
+    part_files, others = naming.settle_names(files, run_top)
     del files
     for file in others:
         directory, name = os.path.split(file.path)
@@ -89,8 +89,8 @@ def discover(
             found.bare.append(BareFile(file.path, file.size, file.mtime_ns, file.findings))
         else:
             found.add_unrecognised(directory, name)
-    found.lone += naming.find_lone_numbers(kept, above)
-    found.parts = naming.name_parts(kept, above)
+    found.lone += naming.find_lone_numbers(part_files, run_top)
+    found.parts = naming.name_parts(part_files, run_top)
     return found
 
 
@@ -106,15 +106,15 @@ def _list_below(top: str, inspect: Inspect, found: Discovery, hear: Hear | None)
 
         return walk(path, inspect, keep=keep_and_note)
 
-    for path, here in walk_from(top, links.keep):
+    for path, listed in walk_from(top, links.keep):
         if hear is not None:
             hear(path)
-        if not isinstance(here, OSError):
-            add_directory(found, here)
+        if not isinstance(listed, OSError):
+            add_directory(found, listed)
         elif path == top:
-            raise CannotLook(f"cannot list {path}: {here.strerror}")
+            raise CannotLook(f"cannot list {path}: {listed.strerror}")
         else:
-            add_unlisted(found, path, here)
+            add_unlisted(found, path, listed)
     if links.ambiguous():
         follow_links(links, lambda link: walk_from(link, links.follow), found)
     for path, error in sorted(links.unseen.items()):
@@ -130,7 +130,7 @@ def _add_file(top: str, inspect: Inspect, found: Discovery) -> None:
     except OSError as e:
         raise CannotLook(f"cannot list {home}, the directory of {top}: {e.strerror}") from e
     here = inspect(home, [e for e in beside if e.name == name])
-    here.controls = controls_in(beside)
+    here.controls = map_controls(beside)
     add_directory(found, here, alone=True)
     found.seals += seals
     indexes = found.indexes
@@ -204,7 +204,7 @@ def _rate(files: Iterable[NamedFile]) -> tuple[bool, int]:
     for file in files:
         at: NamedFile | None = file
         while at is not None and not (at.place.sure or at.place.piece.claim.needs_no_other):
-            at = naming.next_reading(at)  # of two frameworks that write this name, one may be sure of it
+            at = naming.read_next_piece(at)  # of two frameworks that write this name, one may be sure of it
         place, name = (at or file).place, (at or file).name
         of_place = place.step, place.epoch, place.generation, place.rank
         fields = (*of_place, *place.coords, name.step, name.epoch, name.rank)

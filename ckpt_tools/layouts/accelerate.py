@@ -8,9 +8,9 @@ import re
 from collections import Counter, defaultdict
 
 from ckpt_tools.layouts import deepspeed
-from ckpt_tools.layouts.common.counters import find_foreign, place_in_run
+from ckpt_tools.layouts.common.counters import find_foreign, read_number_in_run
 from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, loss
-from ckpt_tools.layouts.common.lost_files import lost
+from ckpt_tools.layouts.common.lost_files import list_lost
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Part
@@ -32,7 +32,7 @@ def _check_saves(parts: Rows) -> Found:
     optimizers = (p for p, _ in parts if p.rank is None and p.name.startswith("optimizer"))
     keys: dict[str, tuple[str]] = {p.piece: ("optimizer_step",) for p in optimizers}
     keys |= {f"train_state_kohya_{unit}": (f"current_{unit}",) for unit in ("step", "epoch")}
-    yield from find_foreign(parts, keys, place_in_run)
+    yield from find_foreign(parts, keys, read_number_in_run)
     yield from _find_lost_schedules(parts)
     scheduled = {p.home for p, _ in parts if p.role in ("scheduler", "custom")}
     for p, r in parts:
@@ -92,7 +92,7 @@ def _find_lost_files(c: Checkpoint, beside: Saves) -> Flaws:
             yield loss(text, c.path)
             return
     yield from _find_lost_configs(c)
-    for name in lost(c, beside, list_numbered):
+    for name in list_lost(c, beside, list_numbered):
         match = _NUMBERED.fullmatch(name)
         if match is not None and match[1] in numbers:  # without any of a kind, the kind is missed
             yield loss(f"there is no {name}, which the run's other checkpoints have", c.path)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from ckpt_tools.layouts.common.counters import check_steps, find_foreign, last_word
+from ckpt_tools.layouts.common.counters import check_steps, find_foreign, read_by_last_word
 from ckpt_tools.layouts.common.layout import Flaws, Found, Metadata, Rows, Saves, Steps, loss
 from ckpt_tools.layouts.common.lost_files import compare_names
 from ckpt_tools.layouts.declared import declare
@@ -33,7 +33,7 @@ def _drop_own_counters(metadata: Metadata) -> Metadata:
 
 def step_of(metadata: Metadata) -> int | None:
     """Return the step that the job saved beside its tensors; None if it saved none."""
-    return last_word(_drop_own_counters(metadata), _WORDS)
+    return read_by_last_word(_drop_own_counters(metadata), _WORDS)
 
 
 def _read_steps_of_dcp(part: Part, metadata: Metadata) -> Steps:
@@ -165,8 +165,10 @@ _SNAPSHOT_WORDS = ("global_step", "step", "iteration", "current_step", "num_step
 def _read_steps_of_snapshot(part: Part, metadata: Metadata) -> Steps:
     """Return the step and epoch in the name, else as the script saved them, but not as optimizers count."""
     entries = _drop_own_counters(metadata)
-    step = last_word(entries, _SNAPSHOT_WORDS) if part.step is None else part.step
-    return step, last_word(entries, ("epoch",)) if part.epoch is None and step is None else part.epoch, None
+    step = read_by_last_word(entries, _SNAPSHOT_WORDS) if part.step is None else part.step
+    if step is None and part.epoch is None:
+        return None, read_by_last_word(entries, ("epoch",)), None
+    return step, part.epoch, None
 
 
 def _check_snapshots(parts: Rows) -> Found:

@@ -31,10 +31,10 @@ from ckpt_tools.layouts.common.layout import (
     Ranks,
     Tracker,
     check_all,
+    make_resume,
     name_home,
     read_last_name,
     read_number,
-    resume_with,
 )
 from ckpt_tools.layouts.common.piece import JSON, TORCH, Changes, Claim, Content, Piece, Readers, Stage, Where
 from ckpt_tools.layouts.common.templates import DATES
@@ -145,7 +145,7 @@ def declare(module: str, name: str, **given: Any) -> Layout:
     table = _freeze(read_data(file)[name])
     made = {
         "pieces": tuple(read_pieces(file, table.pop("pieces", ""))),
-        "resume": resume_with(*table.pop("resume", ()), file=table.pop("resume_file", False)),
+        "resume": make_resume(*table.pop("resume", ()), file=table.pop("resume_file", False)),
     }
     checks = [partial(check_steps, **one) for one in table.pop("check", ())]
     if keys := table.pop("borrowed", None):

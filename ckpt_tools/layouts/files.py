@@ -63,20 +63,20 @@ def _make_piece(name: str, template: str, kind: Kind = Kind.PERIODIC) -> Piece:
 
 
 @cache
-def _declared() -> Mapping[str, Any]:
+def _load_table() -> Mapping[str, Any]:
     return read_table("ckpt_tools.layouts", "loops.toml")
 
 
 @cache
 def loops() -> tuple[Loop, ...]:
     """Return the conventions of loops.toml, in the order in which they are tried."""
-    return tuple(map(_read_loop, _declared()["loop"]))
+    return tuple(map(_read_loop, _load_table()["loop"]))
 
 
 def _read_loop(table: Mapping[str, Any]) -> Loop:
     """Return the convention that a table of loops.toml describes, with one template for each way to lie."""
-    endings = [f".{e}" if e else "" for e in table.get("endings", _declared()["endings"])]
-    template = table["template"].replace("{role}", f"<{'|'.join(_declared()['roles'])}>")
+    endings = [f".{e}" if e else "" for e in table.get("endings", _load_table()["endings"])]
+    template = table["template"].replace("{role}", f"<{'|'.join(_load_table()['roles'])}>")
     ending = f"<{'|'.join(endings)}>" if any(endings) else ""
     names = [f"{template}{inside}" for inside in _INSIDE] if template.endswith("/") else [template]
     if names == [template] and re.search(r"\{(?:step|epoch)\b", template):
@@ -260,7 +260,7 @@ def read_tracker(data: bytes) -> str | None:
     name = data.decode("utf-8", "surrogateescape").strip().rstrip("/").rpartition("/")[2]
     if not 0 < len(name) <= _LONGEST or not name.isprintable() or name.isdigit():
         return None
-    is_file = name.endswith(tuple(f".{ending}" for ending in _declared()["endings"]))
+    is_file = name.endswith(tuple(f".{ending}" for ending in _load_table()["endings"]))
     return name if is_file or re.search(r"\d", name) else None
 
 

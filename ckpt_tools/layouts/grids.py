@@ -22,7 +22,7 @@ from ckpt_tools.layouts.common.layout import (
     names_in,
     whole,
 )
-from ckpt_tools.layouts.common.lost_files import check_index, compare_names, lost
+from ckpt_tools.layouts.common.lost_files import check_index, compare_names, list_lost
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw
@@ -69,7 +69,7 @@ def _find_lost_of_nanotron(c: Checkpoint, beside: Saves) -> Flaws:
         names = (p.path.removeprefix(f"{o.path}/model/") for p in o.parts if p.role == "model")
         return frozenset(_RANKS.sub("", name).removesuffix(".safetensors").rstrip("_") for name in names)
 
-    for tensor in lost(c, beside, list_tensors):
+    for tensor in list_lost(c, beside, list_tensors):
         yield loss(f"there is no tensor {tensor!r}, which the run's other checkpoints have", c.path)
     found = (re.search(r"(?:^|/)decoder/([0-9]{1,5})/", name) for name in list_tensors(c))
     blocks = {int(m[1]) for m in found if m}

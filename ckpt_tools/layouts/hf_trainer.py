@@ -7,7 +7,7 @@ from __future__ import annotations
 from ckpt_tools.layouts import deepspeed
 from ckpt_tools.layouts.common.counters import check_steps, find_foreign
 from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, loss, whole
-from ckpt_tools.layouts.common.lost_files import check_index, compare_names, stale_index
+from ckpt_tools.layouts.common.lost_files import check_index, compare_names, warn_of_stale_index
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw, Severity
@@ -57,7 +57,7 @@ def _find_losses(c: Checkpoint, beside: Saves) -> Flaws:
     yield from deepspeed.check_model(c)
     yield from check_index(c, beside)
     for index in sorted(_find_unread(c)):
-        yield stale_index(index, next(p.name for p in c.parts if p.piece in ("model", "bin")))
+        yield warn_of_stale_index(index, next(p.name for p in c.parts if p.piece in ("model", "bin")))
     models = {p.folder.directory for p in c.parts if p.role == "model"}
     for p in sorted(c.parts, key=lambda p: p.path):
         if p.name == "adapter_config.json" and p.folder.directory not in models:

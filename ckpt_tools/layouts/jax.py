@@ -7,14 +7,14 @@ from functools import partial
 
 from ckpt_tools.layouts.common.counters import check_steps
 from ckpt_tools.layouts.common.layout import Flaws, Saves, Tracker, check_all, loss, names_in
-from ckpt_tools.layouts.common.lost_files import fewer_than_listed, find_lost_arrays
+from ckpt_tools.layouts.common.lost_files import check_array_count, find_lost_arrays
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 
 AXLEARN = declare(
     __name__,
     "axlearn",
-    check=check_all(partial(check_steps, read="step", role="index"), fewer_than_listed),
+    check=check_all(partial(check_steps, read="step", role="index"), check_array_count),
     lost=find_lost_arrays,
 )
 _SAVES = "checkpoint.bv-"
@@ -53,7 +53,7 @@ LEVANTER = declare(__name__, "levanter", lost=_find_lost_of_levanter)
 T5X = declare(
     __name__,
     "t5x",
-    check=check_all(partial(check_steps, read="optimizer.state.step"), fewer_than_listed),
+    check=check_all(partial(check_steps, read="optimizer.state.step"), check_array_count),
     lost=find_lost_arrays,
 )
 FLAX = declare(__name__, "flax")

@@ -9,7 +9,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from ckpt_tools.layouts import dcp
-from ckpt_tools.layouts.common.counters import check_steps, find_foreign, find_misnamed, last_word
+from ckpt_tools.layouts.common.counters import check_steps, find_foreign, find_misnamed, read_by_last_word
 from ckpt_tools.layouts.common.layout import (
     Flaws,
     Found,
@@ -75,7 +75,7 @@ def _find_lost_of_core(c: Checkpoint, beside: Saves) -> Flaws:
 def _read_iteration(metadata: Metadata) -> int | None:
     """Return the iteration that the job saved, not that of its arguments or of its optimizer."""
     entries = {k: v for k, v in metadata.items() if "args." not in k and "optim" not in k}
-    return last_word(entries, ("iteration",))
+    return read_by_last_word(entries, ("iteration",))
 
 
 def check_metadata(parts: Rows) -> Found:

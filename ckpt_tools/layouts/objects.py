@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from ckpt_tools.layouts.common.counters import check_steps, find_foreign, steps_taken
+from ckpt_tools.layouts.common.counters import check_steps, count_optimizer_steps, find_foreign
 from ckpt_tools.layouts.common.layout import (
     Counting,
     Flaws,
@@ -39,7 +39,7 @@ def _read_speechbrain(part: Part, metadata: Metadata) -> Steps:
 
 def _check_speechbrain(parts: Rows) -> Found:
     """Yield files that count other steps than the optimizer beside them, or are of another save."""
-    taken = steps_taken([row for row in parts if row[0].role == "optimizer"])
+    taken = count_optimizer_steps([row for row in parts if row[0].role == "optimizer"])
     rows = [row for row in parts if row[0].home in taken]
     beside = "the optimizer beside it"
     yield from find_foreign(rows, {"brain": ("optimizer_step",)}, lambda p: taken[p.home], beside=beside)

@@ -10,7 +10,7 @@ from math import prod
 
 from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, find_misnamed, number
 from ckpt_tools.layouts.common.layout import Flaws, Metadata, Saves, Steps, loss
-from ckpt_tools.layouts.common.lost_files import compare_names, lost
+from ckpt_tools.layouts.common.lost_files import compare_names, list_lost
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Part
@@ -43,7 +43,7 @@ def _find_incomplete(c: Checkpoint, others: Saves) -> Flaws:
         return frozenset(p.name for p in o.parts if p.role == "other")
 
     run = [o for o in others if o is not c and (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind)]
-    for name in lost(c, run, list_unknown) if len(run) > 1 else ():
+    for name in list_lost(c, run, list_unknown) if len(run) > 1 else ():
         yield loss(f"{c.label} has no {name}, which the other checkpoints of the run have", c.path)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 
-from ckpt_tools.layouts.common.counters import first
+from ckpt_tools.layouts.common.counters import read_first
 from ckpt_tools.layouts.common.layout import (
     Beside,
     Flaws,
@@ -36,7 +36,7 @@ def _read_tensorflow(part: Part, metadata: Metadata) -> Steps:
     """Return the step that the job tracked. Without one, the number in the name is the step if Saver wrote
     the file; CheckpointManager's number counts saves.
     """
-    tracked = first(metadata, _STEP)
+    tracked = read_first(metadata, _STEP)
     managed = "save_counter" in metadata or "objects" in metadata
     if tracked is None and part.piece.startswith("data") and metadata and not managed:
         return part.generation, part.epoch, None
@@ -46,7 +46,7 @@ def _read_tensorflow(part: Part, metadata: Metadata) -> Steps:
 def _check_tensorflow(parts: Rows) -> Found:
     """Yield files of another save (its step, or count of saves) than their name, if most of the run agree."""
     for keys in (_STEP, ("save_counter",)):
-        rows = [(p, n) for p, r in parts if (n := first(r.metadata, keys)) is not None]
+        rows = [(p, n) for p, r in parts if (n := read_first(r.metadata, keys)) is not None]
         named = [(p, n) for p, n in rows if p.generation is not None]
         odd = [(p, n) for p, n in named if n != p.generation]
         if 2 * len(odd) < len(named):

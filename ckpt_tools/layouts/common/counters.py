@@ -47,12 +47,12 @@ _LONGEST_OBJECT = 4096
 Counter = Callable[[Metadata], "int | None"]
 
 
-def first(metadata: Metadata, keys: Sequence[str]) -> int | None:
+def read_first(metadata: Metadata, keys: Sequence[str]) -> int | None:
     """Return the first integer that one of the keys holds; None without one."""
     return next((n for k in keys if k in metadata and (n := whole(metadata[k])) is not None), None)
 
 
-def last_word(metadata: Metadata, words: Sequence[str]) -> int | None:
+def read_by_last_word(metadata: Metadata, words: Sequence[str]) -> int | None:
     """Return the integer whose dotted name is, or ends in, one of the words; earlier words are preferred."""
     for word in words:
         for key, value in metadata.items():
@@ -99,7 +99,7 @@ def read_steps(
     by_name: bool = True,
 ) -> Steps:
     """Return the step and epoch in a part's name, else in its entries; with ``by_name`` False vice versa."""
-    its_step, its_epoch = first(metadata, step), first(metadata, epoch)
+    its_step, its_epoch = read_first(metadata, step), read_first(metadata, epoch)
     if part.step is not None and (by_name or its_step is None):
         its_step = part.step
     if part.epoch is not None and (by_name or its_epoch is None):
@@ -117,7 +117,7 @@ def check_steps(
         if callable(read):
             in_file = read(report.metadata)
         else:
-            in_file = first(report.metadata, [read] if isinstance(read, str) else read)
+            in_file = read_first(report.metadata, [read] if isinstance(read, str) else read)
         in_name = part.step if unit == "step" else part.epoch
         if part.role == (role or part.role) and None not in (in_file, in_name) and in_file != in_name:
             text = f"the name says {unit} {in_name}, the file's {what or read} is {in_file}"
@@ -186,7 +186,7 @@ def find_foreign(
         for p, r in parts:
             if p.piece != piece:
                 continue
-            n, counter = number(p), first(r.metadata, names)
+            n, counter = number(p), read_first(r.metadata, names)
             if n is not None and counter is not None:
                 by_rank.setdefault((p.rank, p.coords), []).append(_Counted(n, counter, p))
         for rows in by_rank.values():
@@ -200,7 +200,7 @@ def schedules(parts: Rows, reported: Collection[str]) -> Found:
         if (counter := whole(r.metadata.get("last_epoch"))) is not None and p.path not in reported:
             name = p.path.removeprefix(p.home) if p.home else re.sub("[0-9]+", "", p.path)
             by_name.setdefault(name, []).append(_Counted(0, counter, p))
-    taken = steps_taken(parts)
+    taken = count_optimizer_steps(parts)
     for rows in by_name.values():
         if all(_identify_save(row.part) in taken for row in rows):
             # both count in one unit, whether names tell steps or epochs
@@ -210,7 +210,7 @@ def schedules(parts: Rows, reported: Collection[str]) -> Found:
         else:
             pieces = {row.part.piece: ("last_epoch",) for row in rows}
             paths = {row.part.path for row in rows}
-            found = find_foreign([row for row in parts if row[0].path in paths], pieces, place_in_run)
+            found = find_foreign([row for row in parts if row[0].path in paths], pieces, read_number_in_run)
         for path, f in found:
             # the name of a file beside others may tell more than the number of its save, so a warning
             yield path, f if rows[0].part.home else replace(f, severity=Severity.WARNING)
@@ -221,7 +221,7 @@ def _identify_save(p: Part) -> object:
     return p.home or (p.base, p.step, p.epoch)
 
 
-def steps_taken(parts: Rows) -> dict[object, int]:
+def count_optimizer_steps(parts: Rows) -> dict[object, int]:
     """Return the steps that each save's optimizer has taken, if its files agree, by ``_identify_save``."""
     counters: dict[object, set[int]] = {}
     for p, r in parts:
@@ -230,7 +230,7 @@ def steps_taken(parts: Rows) -> dict[object, int]:
     return {save: min(taken) for save, taken in counters.items() if len(taken) == 1}
 
 
-def place_in_run(p: Part) -> int | None:
+def read_number_in_run(p: Part) -> int | None:
     """Return a checkpoint's step, else epoch, else generation: files of one run are all named alike."""
     return next((n for n in (p.step, p.epoch, p.generation) if n is not None), None)
 

@@ -40,7 +40,7 @@ def check_all(*checks: Callable[[Rows], Found]) -> Callable[[Rows], Found]:
     return lambda parts: chain.from_iterable(check(parts) for check in checks)
 
 
-def no_steps(part: Part, _metadata: Metadata) -> Steps:
+def read_name(part: Part, _metadata: Metadata) -> Steps:
     """Return the numbers in a part's name: the default of a layout whose content tells no step."""
     return part.step, part.epoch, part.step_in_epoch
 
@@ -50,17 +50,17 @@ def name_step(checkpoint: Checkpoint) -> Said:
     return "release" if checkpoint.kind is Kind.RELEASE else checkpoint.step
 
 
-def plain_tracker(content: int | str) -> bytes:
+def write_plain_tracker(content: int | str) -> bytes:
     """Return a tracker's bytes as most frameworks write them: the number or word with nothing around it."""
     return str(content).encode("utf-8", "surrogateescape")
 
 
-def no_place(_part: Part, _siblings: Sequence[tuple[Part, Metadata]]) -> int | None:
+def compute_no_step(_part: Part, _siblings: Sequence[tuple[Part, Metadata]]) -> int | None:
     """Return None: the default of a layout whose siblings tell nothing about a part's step."""
     return None
 
 
-def resume_with(*arguments: str, file: bool = False) -> Callable[[Checkpoint, str | None], Resume]:
+def make_resume(*arguments: str, file: bool = False) -> Callable[[Checkpoint, str | None], Resume]:
     """Return how to resume: from a checkpoint's directory, or the ``file`` of all ranks, as ``{path}``."""
 
     def resume(checkpoint: Checkpoint, path: str | None) -> Resume:
@@ -70,7 +70,7 @@ def resume_with(*arguments: str, file: bool = False) -> Callable[[Checkpoint, st
     return resume
 
 
-resume_file = resume_with(file=True)
+resume_file = make_resume(file=True)
 
 
 def read_number(data: bytes) -> int | None:
@@ -107,7 +107,7 @@ class Tracker(Struct, frozen=True):
     file: str = ""
     read: Callable[[bytes], Said] | None = None  # returns the content of its bytes
     name: Callable[[Checkpoint], Said] = name_step  # returns the content that names a checkpoint
-    write: Callable[[int | str], bytes] = plain_tracker  # returns that content in bytes
+    write: Callable[[int | str], bytes] = write_plain_tracker  # returns that content in bytes
     any_file: bool = False  # it may name any of a checkpoint's files
     always: bool = True  # the framework never saves without writing it
     early: bool = False  # one rank writes it before the others have finished
@@ -146,7 +146,7 @@ class Counting(Struct, frozen=True):
     first_epoch: int | None = None  # 0 or 1
     by_epoch: bool = False  # steps in names with an epoch may count from the start of the epoch
     # returns a part's step, computed from its siblings' metadata, nearest in time first
-    place: Callable[[Part, Sequence[tuple[Part, Metadata]]], int | None] = no_place
+    place: Callable[[Part, Sequence[tuple[Part, Metadata]]], int | None] = compute_no_step
     # if the generation in names counts restarts: the entry of files whose steps go on over restarts
     restarts: str = ""
     # fits a checkpoint's directory named by the time of the save: its group, year to second, sorts by time
@@ -219,7 +219,7 @@ class Layout(Struct, frozen=True, dict=True):
     resume: Callable[[Checkpoint, str | None], Resume]  # returns how the framework is told to resume
     reference: str  # the source code or documentation with the facts
     limits: tuple[str, ...]  # damage that checks of this layout cannot see
-    steps: Callable[[Part, Metadata], Steps] = no_steps  # returns a part's numbers, from its metadata too
+    steps: Callable[[Part, Metadata], Steps] = read_name  # returns a part's numbers, from its metadata too
     # yields (path, flaw) of parts of one run whose names and contents contradict each other
     check: Callable[[Sequence[tuple[Part, Report]]], Iterator[tuple[str, Flaw]]] = nothing
     # yields what a checkpoint lacks and others beside it hold, without which training cannot go on

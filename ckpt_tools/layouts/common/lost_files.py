@@ -75,7 +75,7 @@ def weights_of_a_trainer(c: Checkpoint, beside: Saves) -> Flaws:
         yield loss(text, c.path, sure=False)
 
 
-def lost(c: Checkpoint, beside: Saves, names: Callable[[Checkpoint], frozenset[str]]) -> list[str]:
+def list_lost(c: Checkpoint, beside: Saves, names: Callable[[Checkpoint], frozenset[str]]) -> list[str]:
     """Return the ``names`` of files that all saves ``beside`` this one have, and this one has not."""
     siblings = [names(o) for o in beside]
     return sorted(frozenset.intersection(*siblings) - names(c)) if siblings else []
@@ -90,7 +90,7 @@ def compare_names(
     sure: bool = True,
 ) -> Flaws:
     """Yield the ``names`` of files that all saves ``beside`` this one have; each fills {} in ``text``."""
-    for name in lost(c, beside, names):
+    for name in list_lost(c, beside, names):
         yield loss(text.format(name), c.path, sure=sure)
 
 
@@ -118,7 +118,7 @@ def check_index(c: Checkpoint, beside: Saves) -> Flaws:
                 return
 
 
-def stale_index(path: str, whole: str) -> Flaw:
+def warn_of_stale_index(path: str, whole: str) -> Flaw:
     """Return the warning about an index beside a file that holds the whole model."""
     text = f"none of its shards is there, and {whole} is taken: from_pretrained may ask for them"
     return loss(text, path, sure=False, hint=f"remove this index if {whole} is the model")
@@ -148,7 +148,7 @@ def is_array(piece: Piece) -> bool:
     return "zarr" in piece.formats
 
 
-def fewer_than_listed(parts: Rows) -> Found:
+def check_array_count(parts: Rows) -> Found:
     """Yield indexes that list more arrays than are there: the loader opens each of them."""
     present = Counter(p.home for p, _ in parts if p.role == "array")
     for part, report in parts:
@@ -166,7 +166,7 @@ def find_lost_arrays(c: Checkpoint, beside: Saves) -> Flaws:
         arrays = (p for p in o.parts if p.role == "list" or p.name == ".zarray")
         return frozenset(p.path.removeprefix(f"{o.path}/") for p in arrays)
 
-    for path in lost(c, beside, list_arrays):
+    for path in list_lost(c, beside, list_arrays):
         name = path.removesuffix("/.zarray")
         lost_file = path if name == path else f"array {name!r}"
         yield loss(f"there is no {lost_file}, which the run's other checkpoints have", c.path)

@@ -9,7 +9,7 @@ from functools import cached_property
 from msgspec import Struct, field
 
 from ckpt_tools.layouts import COORDS
-from ckpt_tools.layouts.common.counters import first
+from ckpt_tools.layouts.common.counters import read_first
 from ckpt_tools.layouts.common.layout import Metadata, whole
 from ckpt_tools.model.plan import Known
 from ckpt_tools.model.report import Report
@@ -115,7 +115,7 @@ most names agree with them.
 
 def owner(metadata: Metadata) -> dict[str, int]:
     """Return the rank and the parallel coordinates of the writer, as far as entries of ``_SURE`` tell."""
-    coordinates = ((axis, first(metadata, keys)) for axis, keys in _SURE.items())
+    coordinates = ((axis, read_first(metadata, keys)) for axis, keys in _SURE.items())
     return {axis: n for axis, n in coordinates if n is not None and n >= 0}
 
 

@@ -107,7 +107,7 @@ may begin and end with, a text that it contains, and whether it has a digit.
 
 
 @cache
-def outline(template: str) -> Outline:
+def make_outline(template: str) -> Outline:
     """Return the outline of the template of one name, which compile_template must accept."""
     words = [word for word in TOKENS.split(template) if word] or ["{"]
     deep, numbered, texts = 0, False, [""]
@@ -124,7 +124,7 @@ class Outlines:
     """Outlines of templates by the first letter of the names that fit, so that few are tried for a name."""
 
     def __init__(self, templates: Iterable[str]) -> None:
-        self._all = [(i, outline(template)) for i, template in enumerate(templates)]
+        self._all = [(i, make_outline(template)) for i, template in enumerate(templates)]
         self._tried: dict[str, list[tuple[int, Outline]]] = {}
 
     def find(self, name: str, after: int = -1) -> Iterator[int]:
