@@ -32,6 +32,7 @@ def expect_ranks(checkpoints: Iterable[Checkpoint], layouts: Layouts) -> int | N
 
 
 def survivable_pieces(layout: Layout) -> frozenset[str]:
+    """Return the names of pieces without which the framework resumes, such as random numbers."""
     return frozenset(piece.name for piece in layout.pieces if piece.readers.survivable)
 
 

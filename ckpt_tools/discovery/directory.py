@@ -128,6 +128,7 @@ def _find_unneeded(layouts: Layouts, entries: Entries) -> set[str]:
         return takewhile(lambda name: name.startswith(start), later)
 
     def is_unneeded(name: str) -> bool:
+        """Return True if a file beside it shows that this one holds no state."""
         if name.startswith(_OF_MACS):
             return name.removeprefix(_OF_MACS) in all_names
         fitting = ((end, start) for end, start in layouts.unneeded if name.endswith(end))

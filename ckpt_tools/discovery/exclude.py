@@ -60,7 +60,7 @@ class Excluded(Struct, dict=True):
 
 
 def _write_flag(root: str, c: Checkpoint, path: str, needed: Collection[str]) -> str:
-    """Return the flag --exclude for a path; "" if the choice ``c`` or a ``kept`` path lies in it."""
+    """Return the flag --exclude for a path; "" if it leads to the choice ``c`` or to a ``needed`` path."""
     prefix, needed = f"{root.rstrip('/')}/", {*needed, c.path, *(p.path for p in c.parts)}
     if not path.startswith(prefix) or path in needed or any(k.startswith(f"{path}/") for k in needed):
         return ""
@@ -112,6 +112,7 @@ def _write_regex(glob: str) -> str:
     """Return a glob, as the shell reads it and with ``**``, as a regular expression."""
 
     def write_token(m: re.Match[str]) -> str:
+        """Return one token of the glob: a wildcard, a character, or a set such as ``[!0-9]``."""
         if not m[2]:
             return _WILD.get(m[0], re.escape(m[0]))
         return f"[{'^/' if m[1] else ''}{re.escape(m[2]).replace(chr(92) + '-', '-')}]"

@@ -273,6 +273,7 @@ def _suggest_root(root: str, path: str) -> str:
 
 
 def _is_numbered(name: str, sibling: str) -> bool:
+    """Return True if a sibling has this name and a number behind it (``ckpt_0`` or ``ckpt0``)."""
     return re.fullmatch(re.escape(name) + r"_?\d+", sibling) is not None
 
 

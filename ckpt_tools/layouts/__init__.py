@@ -162,6 +162,7 @@ class Layouts(Struct, frozen=True, dict=True):
 
     @cached_property
     def _templates(self) -> dict[bool, Templates]:
+        """The templates made so far, by whether they are for a listing."""
         return {}
 
     @cached_property

@@ -78,6 +78,7 @@ def _find_lost_files(c: Checkpoint, beside: Saves) -> Flaws:
     """
 
     def list_numbered(o: Checkpoint) -> frozenset[str]:
+        """Return the names of files of prepared models, optimizers, schedulers and the like."""
         return frozenset(p.name for p in o.parts if _NUMBERED.fullmatch(p.name))
 
     numbers = defaultdict[str, set[int]](set)

@@ -265,7 +265,7 @@ def read_tracker(data: bytes) -> str | None:
 
 
 def _read_other_tracker(data: bytes, _base: str) -> str | None:
-    """Return what ``read_tracker`` does, as ``Tracker.others`` asks."""
+    """Return the checkpoint's name in a tracker's text, whichever directory (``_base``) has the saves."""
     return read_tracker(data)
 
 
@@ -286,9 +286,7 @@ def _read_records(data: bytes, _base: str) -> str | None:
 
 
 def name_saved(checkpoint: Checkpoint) -> str:
-    """Return what such a text says of a checkpoint: the name of its directory or file. Of several files the
-    model's is named, and rather one that the next save does not write over.
-    """
+    """Return what a tracker calls a checkpoint: its directory, else its model file, rather a lasting one."""
     first = min(checkpoint.parts, key=lambda p: (p.role != "model", p.piece.startswith(ROLLING)))
     return (first.home or first.path).rpartition("/")[2]
 

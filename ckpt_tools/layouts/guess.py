@@ -64,6 +64,7 @@ class GuessedPiece(Struct, frozen=True):
         return self.template.rpartition("/")[0].partition("/")[0]
 
     def matches(self, path: str) -> bool:
+        """Return True if the template fits the last names of a path."""
         parts, names = self.template.split("/"), path.split("/")
         return len(names) >= len(parts) and templates.read_path(parts, names) is not None
 
@@ -126,9 +127,11 @@ class _Shape(NamedTuple):
     columns: Sequence[tuple[str, ...]]  # for each number its values in all files
 
     def varies(self, i: int) -> bool:
+        """Return True if number ``i`` is not the same in all files."""
         return len(set(self.columns[i])) > 1
 
     def has_integers(self, i: int) -> bool:
+        """Return True if number ``i`` is an integer in all files, and no date or fraction."""
         return all(map(str.isdigit, self.columns[i]))
 
     def repeats(self, i: int, j: int) -> bool:
@@ -339,9 +342,7 @@ def _split_template(template: str) -> list[str]:
 
 
 def near_miss(piece: Piece, path: str) -> Miss | None:
-    """Return how far the end of ``path``, as many names as the template has, follows the template; None if it
-    fits, or if not even the first literal text of the template is there.
-    """
+    """Return how far the end of ``path`` follows the template; None if it fits, or has no literal of it."""
     tail = "/".join(path.split("/")[-piece.depth - 1 :])
     parts, fits = _split_template(piece.template), [""]
     for i in range(1, len(parts) + 1):

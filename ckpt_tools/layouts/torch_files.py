@@ -139,6 +139,7 @@ def _find_lost_networks(c: Checkpoint, beside: Saves) -> Flaws:
     text = f"there is no {{}}_{c.step}.pth, and the run's other saves have that network"
 
     def list_networks(o: Checkpoint) -> frozenset[str]:
+        """Return the names of the networks, without their steps."""
         return frozenset(p.name.rpartition("_")[0] for p in o.parts if p.piece == "network")
 
     return compare_names(c, beside, list_networks, text)

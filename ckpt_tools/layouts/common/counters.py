@@ -261,6 +261,7 @@ def _find_exact_numbers(rows: Sequence[_Counted]) -> set[int]:
 
 
 def _are_epochs(rows: Sequence[_Counted]) -> bool:
+    """Return True if names of all files tell an epoch and no step."""
     return all(row.part.step is None and row.part.epoch is not None for row in rows)
 
 

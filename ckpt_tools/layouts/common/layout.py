@@ -247,10 +247,12 @@ class Layout(Struct, frozen=True, dict=True):
 
     @property
     def same_tensors(self) -> Compared:
+        """Which files of a run's saves hold the same tensors; none if any number of ranks can load a save."""
         return self.compared or (Compared.NONE if self.reshardable else Compared.BY_PIECE)
 
     @property
     def is_last_resort(self) -> bool:
+        """Whether it has checkpoints only in a directory in which no other layout has one."""
         return self.purpose is Purpose.ANYTHING
 
     @cached_property

@@ -66,9 +66,7 @@ def is_weights_alone(c: Checkpoint) -> bool:
 
 
 def weights_of_a_trainer(c: Checkpoint, beside: Saves) -> Flaws:
-    """Yield a lone save of weights alone in a Trainer's directory, under any names; other saves would show
-    what it lacks. A loop may save no more than weights, so a warning.
-    """
+    """Yield a lone save of weights alone in a Trainer's directory; a loop may save no more, so a warning."""
     if not beside and all(_OF_TRAINER.search(p.path) for p in c.parts) and is_weights_alone(c):
         text = "it holds weights alone, and no state of training (optimizer, trainer_state.json)"
         text += ": Hugging Face's Trainer and Accelerate cannot go on from it"
@@ -95,9 +93,7 @@ def compare_names(
 
 
 def check_optimizer(c: Checkpoint, beside: Saves, models: Collection[str]) -> Flaws:
-    """Yield a lone save with a file of ``models`` (roles) and without any of an optimizer, if its framework
-    keeps the two in different files. The job may save no optimizer, so a warning.
-    """
+    """Yield a lone save with ``models`` (roles) but no optimizer; a job may save none, so a warning."""
     roles = {p.role for p in c.parts}
     if beside or c.kind is not Kind.PERIODIC or roles.isdisjoint(models) or any("optim" in r for r in roles):
         return
@@ -125,9 +121,7 @@ def warn_of_stale_index(path: str, whole: str) -> Flaw:
 
 
 def find_lost_shards(c: Checkpoint, beside: Saves) -> Flaws:
-    """Yield shards that no index lists, and that all the saves ``beside`` it have. A save that holds as many
-    bytes without them is of a job with fewer ranks.
-    """
+    """Yield unlisted shards that all saves ``beside`` it have, unless it has as many bytes without them."""
     own, others = _map_shards(c), [shards for o in beside if (shards := _map_shards(o))]
     gone = sorted(set.intersection(*map(set, others)) - own.keys()) if own and others else []
     if gone:

@@ -58,10 +58,12 @@ class Claim(Enum):
 
     @property
     def needs_company(self) -> bool:
+        """Whether other pieces of its layout must be in its directory or, for a companion, in a sibling."""
         return self in (Claim.COMPANION, Claim.INSIDE, Claim.FOLLOWS)
 
     @property
     def needs_no_other(self) -> bool:
+        """Whether no other layout may have a file in its directory."""
         return self in (Claim.GENERIC, Claim.COUNTED)
 
 
@@ -107,6 +109,7 @@ class Content(Struct, frozen=True):
 
     @property
     def tells_exports(self) -> bool:
+        """Whether the content tells a state to train on from an exported model."""
         return bool(self.state_word or self.state_told)
 
 

@@ -36,9 +36,7 @@ def read_size(axis: str, reports: Iterable[Report]) -> Known | None:
 
 
 def read_shard_count(axis: str, reports: Iterable[Report]) -> Known | None:
-    """Return the highest ``mp_world_size`` in DeepSpeed's files, None without one or for another axis than
-    tp: names miss shards whose files a save has lost.
-    """
+    """Return the highest ``mp_world_size`` of DeepSpeed, for tp alone: names miss shards that are lost."""
     most = max(_read_numbers("mp_world_size", reports), default=0) if axis == "tp" else 0
     return Known(most, "mp_world_size in the files") if most else None
 
