@@ -112,7 +112,7 @@ def _write_regex(glob: str) -> str:
     """Return a glob, as the shell reads it and with ``**``, as a regular expression."""
 
     def write_token(m: re.Match[str]) -> str:
-        """Return one token of the glob: a wildcard, a character, or a set such as ``[!0-9]``."""
+        """Return a wildcard, character or set (``[!0-9]``) of a glob as a regular expression."""
         if not m[2]:
             return _WILD.get(m[0], re.escape(m[0]))
         return f"[{'^/' if m[1] else ''}{re.escape(m[2]).replace(chr(92) + '-', '-')}]"

@@ -137,8 +137,7 @@ class _Settling:
         return at or file
 
     def decide(self, waiting: list[NamedFile], *, weak: bool) -> list[NamedFile]:
-        """Fill ``kept`` (parts) and ``others`` with the files; return those of weak names, unless ``weak``.
-        """
+        """Fill ``kept`` (parts) and ``others`` with files; return those of weak names, unless ``weak``."""
         left = []
         while waiting:
             file = waiting.pop()

@@ -147,7 +147,7 @@ def declare(module: str, name: str, **given: Any) -> Layout:
         "pieces": tuple(read_pieces(file, table.pop("pieces", ""))),
         "resume": make_resume(*table.pop("resume", ()), file=table.pop("resume_file", False)),
     }
-    checks = [partial(check_steps, **one) for one in table.pop("check", ())]
+    checks = [partial(check_steps, **options) for options in table.pop("check", ())]
     if keys := table.pop("borrowed", None):
         checks.append(partial(find_foreign, keys=keys))
     if checks:
@@ -157,9 +157,9 @@ def declare(module: str, name: str, **given: Any) -> Layout:
     if tracker := table.pop("tracker", None):
         made["tracker"] = Tracker(**{**tracker, **_TRACKERS[tracker["read"]]})
     made |= {field: kind(**table.pop(field)) for field, kind in _TABLES.items() if field in table}
-    for field, of in (("compared", Compared), ("purpose", Purpose)):
+    for field, enum in (("compared", Compared), ("purpose", Purpose)):
         if field in table:
-            made[field] = of[table.pop(field).upper()]
+            made[field] = enum[table.pop(field).upper()]
     return Layout(**{"name": name, **made, **table, **given})
 
 
@@ -169,7 +169,7 @@ def _freeze(value: Any) -> Any:
         return tuple(map(_freeze, value))
     if not isinstance(value, dict):
         return value
-    fields = {key: _freeze(of) for key, of in value.items()}
+    fields = {key: _freeze(item) for key, item in value.items()}
     for key in fields.keys() & {"dated", "written", "shares"}:
         fields[key] = re.compile(fields[key].replace("{date}", DATES))
     if "listed" in fields:

@@ -73,7 +73,7 @@ def numbers(metadata: Metadata, keys: Sequence[str]) -> tuple[int, ...]:
 
 
 def number(metadata: Metadata, keys: Sequence[str]) -> int | None:
-    """Return the first of these ``numbers``; None without one."""
+    """Return the first whole number, at least 0, that the keys hold, also as text; None without one."""
     return next(iter(numbers(metadata, keys)), None)
 
 

@@ -49,7 +49,7 @@ that is not.
 
 
 def piece_for(holds: Holds, rolling: bool) -> str:
-    """Return the name of the piece of a file that holds this."""
+    """Return the name of the piece of a file that ``holds`` this; ``rolling``: each save writes over it."""
     name = next(name for name, contents in PIECES.items() if contents == holds)
     return f"{ROLLING}{name}" if rolling else name
 

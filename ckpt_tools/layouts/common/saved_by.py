@@ -170,9 +170,9 @@ class Topology(Struct, frozen=True, dict=True):
         of_experts = max(1, self.world_size // (etp * size["ep"] * size["pp"]))
         dense = {**size, "ep": 1, "dp": replicas}
         experts = {**size, "tp": etp, "cp": 1, "dp": of_experts}
-        return (*self._lay_out(dense, _DENSE), *self._lay_out(experts, _EXPERTS))
+        return (*self._list_axes(dense, _DENSE), *self._list_axes(experts, _EXPERTS))
 
-    def _lay_out(self, sizes: Mapping[str, int], names: Mapping[str, str]) -> Iterator[_Axis]:
+    def _list_axes(self, sizes: Mapping[str, int], names: Mapping[str, str]) -> Iterator[_Axis]:
         """Yield the axes of one grid that have a name, fastest-varying axis first."""
         given = self.order.split("-")
         stride = 1
