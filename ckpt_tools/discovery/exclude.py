@@ -136,21 +136,21 @@ def set_aside(found: Discovery, root: str, layouts: Layouts) -> list[Finding]:
     root = root if found.tree else root.rpartition("/")[0]
 
     @cache
-    def top_above(path: str) -> str:
+    def find_top_above(path: str) -> str:
         """Return the highest directory, above or at this path, that is a copy; "" if none is."""
-        return top_of(*split(path)) if len(path) > len(root) else ""
+        return find_top(*split(path)) if len(path) > len(root) else ""
 
-    def top_of(directory: str, name: str) -> str:
+    def find_top(directory: str, name: str) -> str:
         """Return the highest copy that a file is or lies in; "" if none is."""
         is_copy = is_set_aside(name) and name not in own
-        return top_above(directory) or (f"{directory}/{name}" if is_copy else "")
+        return find_top_above(directory) or (f"{directory}/{name}" if is_copy else "")
 
-    tops = [top_of(p.folder.directory[:-1], p.name) for p in found.parts]
+    tops = [find_top(p.folder.directory[:-1], p.name) for p in found.parts]
     others = (*(file.path for file in found.bare), *found.copies)
-    counts = Counter(filter(None, (*tops, *(top_of(*split(path)) for path in others))))
+    counts = Counter(filter(None, (*tops, *(find_top(*split(path)) for path in others))))
     if counts:
         found.parts = [p for p, top in zip(found.parts, tops, strict=True) if not top]
-        _remove_copies(found, lambda path: not top_of(*split(path)))
+        _remove_copies(found, lambda path: not find_top(*split(path)))
     text = "a copy by its name{}: no candidate, and not looked at"
     with_files = {top: f" with {n} checkpoint files" if n > 1 else "" for top, n in sorted(counts.items())}
     return [finding("set-aside", text.format(more), path=top) for top, more in with_files.items()]

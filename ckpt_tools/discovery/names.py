@@ -131,7 +131,7 @@ class _Settling:
             taken = place.home in self._claimed if place.home else place.base in self._taken
             if generic and place.piece.claim.needs_no_other and not taken:
                 break
-            if place.piece.claim in (Claim.WEAK, Claim.DESCRIBED) or self._stays(place, at.name.whole):
+            if place.piece.claim in (Claim.WEAK, Claim.DESCRIBED) or self._is_confirmed(place, at.name.whole):
                 return file
             at = read_next_piece(at)
         return at or file
@@ -143,7 +143,7 @@ class _Settling:
             file = waiting.pop()
             if file.place.piece.claim is Claim.WEAK and not weak:
                 left.append(file)
-            elif self._stays(file.place, file.name.whole):
+            elif self._is_confirmed(file.place, file.name.whole):
                 self.kept.append(file)
             elif again := read_next_piece(file):
                 waiting.append(again)
@@ -158,7 +158,7 @@ class _Settling:
         claim = place.piece.claim
         return claim is Claim.GENERIC or (claim is Claim.COUNTED and place.base in self._counted)
 
-    def _stays(self, place: Place, name: str) -> bool:
+    def _is_confirmed(self, place: Place, name: str) -> bool:
         """Return True if a file of this name is this place's piece, as its claim demands of the files near
         it.
         """

@@ -60,7 +60,7 @@ def _ask_each(path: str) -> Iterator[BareFile]:
         except OSError as e:
             # where others may not list, S3 says so of what is not there
             if not (isinstance(e, PermissionError) and path.startswith(_WEB)):
-                raise _cannot_look(seal, e) from e
+                raise _make_error(seal, e) from e
 
 
 def _list_fragments(directory: str) -> list[str]:
@@ -72,7 +72,7 @@ def _list_fragments(directory: str) -> list[str]:
     except OSError as e:
         if directory.startswith(_WEB):  # which cannot list
             return []
-        raise _cannot_look(directory, e) from e
+        raise _make_error(directory, e) from e
 
 
 def _list_in_store(url: str) -> Iterator[BareFile]:
@@ -98,7 +98,7 @@ def _list_in_store(url: str) -> Iterator[BareFile]:
         own_seals = [item for item in tree.named(home, beside(name)) if item.key == own]
         found = [*own_seals, *_list_seals(tree, home), *found]
     except OSError as e:
-        raise _cannot_look(f"the seals of {url}", e) from e
+        raise _make_error(f"the seals of {url}", e) from e
     for item in found:
         yield BareFile(joined(tree.store.url, item.key), item.size, item.mtime_ns, ())
 
@@ -111,7 +111,7 @@ def _list_seals(tree: Tree, directory: str) -> Iterator[Object]:
             yield item
 
 
-def _cannot_look(what: str, e: OSError) -> CannotLook:
+def _make_error(what: str, e: OSError) -> CannotLook:
     return CannotLook(f"cannot look for {what}: {e.strerror}")
 
 

@@ -31,14 +31,14 @@ def _drop_own_counters(metadata: Metadata) -> Metadata:
     return {k: v for k, v in metadata.items() if "optim" not in k and "sched" not in k}
 
 
-def step_of(metadata: Metadata) -> int | None:
+def read_step(metadata: Metadata) -> int | None:
     """Return the step that the job saved beside its tensors; None if it saved none."""
     return read_by_last_word(_drop_own_counters(metadata), _WORDS)
 
 
 def _read_steps_of_dcp(part: Part, metadata: Metadata) -> Steps:
     """Return the step that the job saved, else that in the name; and the epoch in the name."""
-    step = step_of(metadata)
+    step = read_step(metadata)
     return (part.step if step is None else step), part.epoch, None
 
 
@@ -71,8 +71,8 @@ def _check_steps_of_dcp(parts: Rows) -> Found:
             return True
         return abs(in_file - p.step) != 1 and not (p.epoch and in_file > p.step)
 
-    certain = [(p, r) for p, r in parts if is_certain(p, step_of(r.metadata))]
-    yield from check_steps(certain, step_of, "step")
+    certain = [(p, r) for p, r in parts if is_certain(p, read_step(r.metadata))]
+    yield from check_steps(certain, read_step, "step")
     data = [f"{name}{mark}" for name in ("data", "prefixed") for mark in ("", "_epoch_step", "_any")]
     yield from find_foreign(parts, dict.fromkeys(data, ("optimizer_step",)))
 
@@ -81,7 +81,7 @@ def _find_odd_steps(parts: Rows) -> Found:
     """Yield files whose step is neither their checkpoint's by name nor, if no file has that, most files'."""
     homes = defaultdict[str, list[tuple[Part, int]]](list)
     for part, report in parts:
-        if (step := step_of(report.metadata)) is not None:
+        if (step := read_step(report.metadata)) is not None:
             homes[part.home or part.path].append((part, step))
     for rows in homes.values():
         steps = [step for _, step in rows]

@@ -31,7 +31,7 @@ _XTUNER = ("checkpoint_list", "snap_checkpoint_list")
 def _check_counters(parts: Rows) -> Found:
     """Yield files of another step than their directory's name, and LLaMA-Factory's unfinished saves."""
     indexes = [row for row in parts if row[0].role.endswith("_index")]
-    yield from check_steps(indexes, dcp.step_of, "step")
+    yield from check_steps(indexes, dcp.read_step, "step")
     counters = [row for row in parts if row[0].piece.startswith(("told", "single_counts"))]
     for key in ("global_step", "cur_step"):
         yield from check_steps(counters, key)
@@ -103,7 +103,7 @@ DCP_SET = declare(
 COSMOS = declare(
     __name__,
     "cosmos",
-    check=partial(check_steps, read=dcp.step_of, what="iteration", role="trainer_index"),
+    check=partial(check_steps, read=dcp.read_step, what="iteration", role="trainer_index"),
     tracker=Tracker(file="latest_checkpoint.txt", read=read_tracker, name=name_saved, always=False),
 )
 

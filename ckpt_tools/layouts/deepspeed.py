@@ -199,9 +199,7 @@ def _name_parameter(part: Part) -> str | None:
 
 
 def _check_universal(parts: Rows) -> Found:
-    """Yield parameters that the run's other checkpoints have; without any, parameters that lack a file which
-    every other parameter of the checkpoint has.
-    """
+    """Yield parameters that other checkpoints have; without any, files that all other parameters have."""
     gone = list(find_missing(parts, _name_parameter))
     yield from gone
     homes = defaultdict[str, dict[str, dict[str, Part]]](dict)

@@ -18,8 +18,8 @@ from ckpt_tools.layouts.common.layout import (
     Rows,
     Saves,
     check_all,
+    list_paths,
     loss,
-    names_in,
     whole,
 )
 from ckpt_tools.layouts.common.lost_files import check_index, compare_names, list_lost
@@ -106,18 +106,18 @@ def _read_step_of_fairseq2(metadata: Metadata) -> int | None:
 
 def _find_lost_of_fairseq2(c: Checkpoint, beside: Saves) -> Flaws:
     """Yield files that the save's other files imply; if none, files that all saves ``beside`` it have."""
-    gone = sorted(_list_implied(c) - names_in(c))
+    gone = sorted(_list_implied(c) - list_paths(c))
     for name in gone:
         yield loss(f"there is no {name}, which the other files of the save belong to", c.path)
     if not gone:
-        yield from compare_names(c, beside, names_in)
+        yield from compare_names(c, beside, list_paths)
 
 
 def _list_implied(c: Checkpoint) -> set[str]:
     """Return the names of files that other files of the save imply: each place of the model has a file of the
     optimizer, and a rank that trains it. An export implies none.
     """
-    files = names_in(c)
+    files = list_paths(c)
     if not any(name.startswith("trainer/") for name in files):  # an export
         return set()
     paths = {name.partition("/")[2] for name in files if name.startswith(("model/", "optimizer/"))}

@@ -6,7 +6,7 @@ import re
 from functools import partial
 
 from ckpt_tools.layouts.common.counters import check_steps
-from ckpt_tools.layouts.common.layout import Flaws, Saves, Tracker, check_all, loss, names_in
+from ckpt_tools.layouts.common.layout import Flaws, Saves, Tracker, check_all, list_paths, loss
 from ckpt_tools.layouts.common.lost_files import check_array_count, find_lost_arrays
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -37,11 +37,9 @@ BIG_VISION = declare(
 
 
 def _find_lost_of_levanter(c: Checkpoint, beside: Saves) -> Flaws:
-    """Yield arrays that the saves ``beside`` it have; of a lone save a missing model, or as a warning a
-    missing state of the optimizer: some optimizers have none.
-    """
+    """Yield arrays of the saves ``beside`` it; of a lone save a missing model, or (a warning) optimizer."""
     yield from find_lost_arrays(c, beside)
-    directories = {name.partition("/")[0] for name in names_in(c)}
+    directories = {name.partition("/")[0] for name in list_paths(c)}
     if not beside and "model" not in directories:
         yield loss("there is no array in model/", c.path)
     elif not beside and directories.isdisjoint(("opt_state", "tx")):

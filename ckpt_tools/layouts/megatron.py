@@ -31,9 +31,7 @@ from ckpt_tools.model.plan import Resume
 
 
 def read_tracker(data: bytes) -> int | str | None:
-    """Return the number or "release" in Megatron-LM's ``latest_checkpointed_iteration.txt``; None for any
-    other text. Megatron strips the text as well, so a newline is harmless.
-    """
+    """Return the iteration or "release" in a tracker, stripped as Megatron-LM does; None for other text."""
     return "release" if data.strip() == b"release" else read_number(data)
 
 

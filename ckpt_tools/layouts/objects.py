@@ -17,9 +17,9 @@ from ckpt_tools.layouts.common.layout import (
     Saves,
     Steps,
     Tracker,
+    list_paths,
     loss,
     name_home,
-    names_in,
     whole,
 )
 from ckpt_tools.layouts.common.lost_files import compare_names
@@ -184,8 +184,8 @@ def _find_lost_of_lerobot(c: Checkpoint, beside: Saves) -> Flaws:
     """Yield files that other saves have; of a lone save the missing one of two files that are saved together:
     of an optimizer, or the JSON file that tells how a processor uses its state.
     """
-    names = names_in(c)
-    yield from compare_names(c, beside, names_in)
+    names = list_paths(c)
+    yield from compare_names(c, beside, list_paths)
     for name in sorted(() if beside else names):
         home, _, file = name.rpartition("/")
         processor, other = _PROCESSOR_STATE.fullmatch(file), ""

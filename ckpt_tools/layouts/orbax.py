@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from ckpt_tools.layouts.common.layout import Flaws, Saves, loss, names_in
+from ckpt_tools.layouts.common.layout import Flaws, Saves, list_paths, loss
 from ckpt_tools.layouts.common.lost_files import compare_names
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model import ranges
@@ -29,11 +29,11 @@ def _find_lost_files(c: Checkpoint, beside: Saves) -> Flaws:
     losses = list(_find_lost_trees(c))
     yield from losses
     if not losses:
-        yield from compare_names(c, beside, lambda o: names_in(o, *_ITEMS))
+        yield from compare_names(c, beside, lambda o: list_paths(o, *_ITEMS))
         yield from _find_lost_processes(c, beside)
         text = "there is no {}, which the run's other checkpoints have: arrays are restored only where "
         text += "Orbax is told their shardings"
-        yield from compare_names(c, beside, lambda o: names_in(o, "sharding"), text, sure=False)
+        yield from compare_names(c, beside, lambda o: list_paths(o, "sharding"), text, sure=False)
 
 
 def _find_lost_trees(c: Checkpoint) -> Flaws:

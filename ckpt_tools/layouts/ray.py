@@ -8,7 +8,7 @@ import json
 from functools import partial
 
 from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, number
-from ckpt_tools.layouts.common.layout import Metadata, Steps, Tracker, name_home, names_in
+from ckpt_tools.layouts.common.layout import Metadata, Steps, Tracker, list_paths, name_home
 from ckpt_tools.layouts.common.lost_files import compare_names
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.part import Part
@@ -51,7 +51,7 @@ RAY = declare(
     "ray",
     steps=_read_steps_in_file,
     lost=partial(
-        compare_names, names=names_in, text="there is no {}, which the trial's other checkpoints have"
+        compare_names, names=list_paths, text="there is no {}, which the trial's other checkpoints have"
     ),
     tracker=Tracker(file=_SNAPSHOT, name=name_home, read=_read_snapshot, write=_write_snapshot, always=False),
 )

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.counters import check_steps
-from ckpt_tools.layouts.common.layout import Flaws, Saves, check_all, loss, names_in
+from ckpt_tools.layouts.common.layout import Flaws, Saves, check_all, list_paths, loss
 from ckpt_tools.layouts.common.lost_files import check_index, compare_names
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.layouts.megatron import TRACKER, check_metadata
@@ -22,7 +22,7 @@ _KINDS = ("model", "optim", "extra_state")
 def _find_lost_kinds(c: Checkpoint, beside: Saves) -> Flaws:
     """Yield kinds of files that a worker of a lone save has none of, as a warning: it may save none."""
     by_directory = defaultdict[str, set[str]](set)
-    for name in names_in(c) if not beside else ():
+    for name in list_paths(c) if not beside else ():
         directory, _, file = name.rpartition("/")
         kind, separator, _ = file.partition("_world_size_")
         if separator:
@@ -41,7 +41,7 @@ def _find_lost_of_verl(c: Checkpoint, beside: Saves) -> Flaws:
     ``data.pt``; and files that the saves ``beside`` it have: places of ranks in the data, and states'
     directories.
     """
-    files = names_in(c)
+    files = list_paths(c)
     for home in sorted({name.rpartition("/")[0] for name in files if f"{_DIST}/" in name}):
         last = ".metadata", "metadata.json"
         for name in last if f"{home}/common.pt" in files else last[:1]:
@@ -52,7 +52,9 @@ def _find_lost_of_verl(c: Checkpoint, beside: Saves) -> Flaws:
     yield from _find_lost_kinds(c, beside)
 
     def list_needed(o: Checkpoint) -> frozenset[str]:
-        return frozenset(n for n in names_in(o) if n.startswith("data_") or n.endswith(f"{_DIST}/.metadata"))
+        return frozenset(
+            n for n in list_paths(o) if n.startswith("data_") or n.endswith(f"{_DIST}/.metadata")
+        )
 
     yield from compare_names(c, beside, list_needed)
 
@@ -69,7 +71,7 @@ VERL = declare(
 def _find_lost_of_skyrl(c: Checkpoint, beside: Saves) -> Flaws:
     """Yield files that Megatron-core needs to read others, written last, after ``trainer_state.pt``."""
     yield from _find_lost_kinds(c, beside)
-    files = names_in(c)
+    files = list_paths(c)
     ends = ("distcp", "/common.pt")
     for directory in sorted({name.rpartition("/")[0] for name in files if name.endswith(ends)}):
         for name in (".metadata", "metadata.json"):

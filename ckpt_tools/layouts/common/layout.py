@@ -90,7 +90,7 @@ def name_home(checkpoint: Checkpoint) -> str:
     return (checkpoint.parts[0].home or checkpoint.parts[0].path).rpartition("/")[2]
 
 
-def names_in(c: Checkpoint, *roles: str) -> frozenset[str]:
+def list_paths(c: Checkpoint, *roles: str) -> frozenset[str]:
     """Return the paths of a checkpoint's files below it; only files of these ``roles``, if any are given."""
     return frozenset(p.path.removeprefix(f"{c.path}/") for p in c.parts if not roles or p.role in roles)
 
