@@ -74,7 +74,7 @@ class Strategy(NamedTuple):
 def make_layout(
     name: str, devices: Sequence[int], maps: Iterable[Sequence[int]], shard_step: int, shard_size: int
 ) -> Layout:
-    """Return a Layout; ``maps`` list the grid axes that cut each tensor axis, -1 for none. Raise ValueError."""
+    """Return a Layout; ``maps`` have the grid axes that cut each tensor axis, or -1. Raise ValueError."""
     if len(devices) > MAX_DIMS or min(devices, default=1) < 1 or prod(devices) > MAX_DEVICES:
         raise ValueError(f"{name!r} lies on an impossible grid of devices, {list(devices[:8])}")
     axes = [axis for entries in maps for axis in entries]
