@@ -159,9 +159,7 @@ class _Settling:
         return claim is Claim.GENERIC or (claim is Claim.COUNTED and place.base in self._counted)
 
     def _is_confirmed(self, place: Place, name: str) -> bool:
-        """Return True if a file of this name is this place's piece, as its claim demands of the files near
-        it.
-        """
+        """Return True if a file of this name is the place's piece, as its claim asks of files near it."""
         piece, layout = place.piece, place.layout.name
         if piece.claim is Claim.WEAK:
             if not is_place_of_loop(place, name, self._top):
@@ -292,7 +290,7 @@ class _Naming:
                 is_own = (base, name.prefix, name.generation) in self._own_numbers
                 seen[base].add((rank, f"{name.prefix}_{name.generation}" if is_own else name.prefix))
         self._joined_prefixes = _join_prefixes(seen)
-        self._only_prefixes = _find_only_prefixes(files)
+        self._prefixes = _find_only_prefixes(files)
         marks = (file for file in files if file.place.piece.stage is Stage.MARKS)
         self._unfinished = set(map(_find_marked_save, marks))
         homes = {_find_directory(file) for file in files if file.place.piece.stage is not Stage.FINISHED}
@@ -356,11 +354,9 @@ class _Naming:
     ) -> tuple[str, int | None]:
         """Return the prefix that tells runs apart, also from names beside it, and the number behind it."""
         prefix, piece = name.prefix or place.prefix, place.piece
-        follows = (
-            not prefix and self._only_prefixes and (piece.readers.single or piece.claim is Claim.FOLLOWS)
-        )
+        follows = not prefix and self._prefixes and (piece.readers.single or piece.claim is Claim.FOLLOWS)
         if follows and "{prefix}" not in piece.template:
-            prefix = self._only_prefixes.get((place.layout.name, place.base), "")
+            prefix = self._prefixes.get((place.layout.name, place.base), "")
         generation = place.generation if name.generation is None else name.generation
         if generation and (base, prefix, generation) in self._own_numbers:
             prefix, generation = f"{prefix}_{generation}", 0

@@ -145,7 +145,7 @@ def find_misnamed(parts: Rows, named_by: Callable[[Part], Steps]) -> Found:
 
 def _is_other_unit(rows: Sequence[tuple[int, tuple[int, ...]]]) -> bool:
     """Return True if files count another unit than their names, given (number in the name, numbers in the
-    file): both grow, but the file's less than half as fast, maybe from 0, as where VITS counts epochs.
+    file): both grow, but the file's less than half as fast. So VITS calls the epoch ``iteration``.
     """
     by_name: dict[int, set[int]] = {}
     for in_name, held in rows:
