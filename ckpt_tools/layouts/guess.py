@@ -150,14 +150,14 @@ def _group_by_texts(paths: Sequence[str]) -> list[_Shape]:
     rows = defaultdict[tuple[str, ...], list[tuple[str, ...]]](list)
     for path in paths:
         names = path.split("/")
-        begin = _find_first_name(names)
+        begin = _find_save_begin(names)
         below = "/".join(names[begin:])
         rows[tuple(_NUMBER.split(below))].append((path, "/".join(names[:begin]), *_NUMBER.findall(below)))
     tables = {texts: list(zip(*same, strict=True)) for texts, same in rows.items()}
     return [_Shape(texts, columns[0], columns[1], columns[2:]) for texts, columns in tables.items()]
 
 
-def _find_first_name(names: Sequence[str]) -> int:
+def _find_save_begin(names: Sequence[str]) -> int:
     """Return the index of the name at which a path's save begins: the first name with a number, behind a word
     if a word calls any number step or epoch; the last name without a number.
     """

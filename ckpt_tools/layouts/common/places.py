@@ -122,8 +122,8 @@ class _Arranged:
                 if generation is None and "generation" in fields:
                     generation = 0
                 prefix = "" if piece.claim is Claim.WEAK else fields.get("prefix") or fields.get("run") or ""
-                numbers = rank, prefix, generation, step, epoch, step_in_epoch
-                return NameFields(i, *numbers, bool(fields.get("tmp")), _read_coords(fields), name)
+                values = rank, prefix, generation, step, epoch, step_in_epoch
+                return NameFields(i, *values, bool(fields.get("tmp")), _read_coords(fields), name)
         return None
 
 
