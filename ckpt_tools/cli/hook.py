@@ -14,7 +14,7 @@ from ckpt_tools.errors import UsageError
 from ckpt_tools.job.decision import read
 from ckpt_tools.output import json, shell
 
-UNTOLD = (
+UNINFORMED = (
     "each rank learns of its own file with 'ckpt run ROOT --worker' inside the launcher, or with 'ckpt hook"
     " ROOT --by-rank' here and 'ckpt hook --read' in each rank; or build one tree for all with --view DIR"
 )
@@ -49,7 +49,7 @@ def hook(asked: options.Asked) -> int:
                 'decide before the tasks start: decision="$(ckpt hook ROOT)" || exit; eval "$decision"',
             )
         decision = read(path, asked.selection.trust)
-        taken = job.take(decision, asked.selection.rank, asked.resume_args, needed=False)
+        taken = job.take(decision, asked.selection.rank, asked.resume_args, require_rank=False)
     else:
         job_options = job.Options(worker=asked.given["worker"], **asked.job)
         with listen(asked) as listener:
@@ -57,15 +57,15 @@ def hook(asked: options.Asked) -> int:
     values = taken.environment
     if asked.to.format == "json":
         body = {**taken.body, "path": taken.decision.path, "env": values}
-        if taken.decision.found:
+        if taken.decision.has_checkpoint:
             body["resume"] = {**body["resume"], "args": list(taken.arguments)}
         asked.to.out(json.dump(body))
     else:
         by_rank = taken.decision.ranks if asked.given["by_rank"] and taken.rank is None else ()
         for rank in by_rank or (taken.rank,):
             rank_view = replace(taken, rank=rank)
-            if not rank_view.is_told(()):
-                raise UsageError(rank_view.explain_untold(), UNTOLD, rule="choice/silent-resume")
+            if not rank_view.is_informed(()):
+                raise UsageError(rank_view.explain_uninformed(), UNINFORMED, rule="choice/silent-resume")
         if not asked.to.quiet:
             say_rest(taken)
             if values["CKPT_PATH"] and not values["CKPT_ARGS"]:

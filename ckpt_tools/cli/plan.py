@@ -41,11 +41,11 @@ def plan(asked: options.Asked) -> int:
     """
     to = asked.to
     if asked.given["history"]:
-        from ckpt_tools.job.starts import history
+        from ckpt_tools.job.starts import read_history
         from ckpt_tools.planning.first_launch import place_of
 
         root = absolute(asked.found.root)
-        found = history(root, place_of(root, asked.selection), asked.selection.trust)
+        found = read_history(root, place_of(root, asked.selection), asked.selection.trust)
         if not found.starts and not found.damaged:
             text = f"no start of {root} is known ({place_of(root, asked.selection)})"
             raise NoCheckpoint(text, "'ckpt run' and 'ckpt hook' write it; --plan-dir says where they do")

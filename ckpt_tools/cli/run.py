@@ -15,8 +15,8 @@ from ckpt_tools.cli import console, options, output, signals
 from ckpt_tools.cli.app import AFTER_DASHES
 from ckpt_tools.cli.options import parameter
 from ckpt_tools.errors import UsageError
-from ckpt_tools.job import Listener, Taken
-from ckpt_tools.launchers import line_of
+from ckpt_tools.job import Listener, ProcessDecision
+from ckpt_tools.launchers import read_launch_line
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.sentence import sum_up
 from ckpt_tools.output.shell import ALL_FILES, FLAG, describe_rest, name_example
@@ -55,9 +55,9 @@ def run(asked: options.Asked) -> int:
         os.set_inheritable(taken.staged.lock, True)  # in use as long as the command runs
     words = taken.fill(command)
     idle = job_options.worker and taken.rank is None  # a scheduler, which trains nothing
-    if not idle and not taken.is_told(command):
+    if not idle and not taken.is_informed(command):
         hint = _suggest_line(job_options, command, taken)
-        raise UsageError(taken.explain_untold(), hint, rule="choice/silent-resume")
+        raise UsageError(taken.explain_uninformed(), hint, rule="choice/silent-resume")
     if not words or not words[0]:
         raise UsageError(f"{command[0]!r} becomes no command to start", AFTER_DASHES)
     if not asked.to.quiet and (taken.rank or 0) == 0:
@@ -72,9 +72,9 @@ def run(asked: options.Asked) -> int:
         return 127 if isinstance(e, FileNotFoundError) else 126  # as shells do
 
 
-def _suggest_line(job_options: Any, command: Sequence[str], taken: Taken) -> str:
+def _suggest_line(job_options: Any, command: Sequence[str], taken: ProcessDecision) -> str:
     """Return a hint: the line by which the command learns of the choice, or advice if there is none."""
-    path, wanted = taken.path, taken.wanted
+    path, wanted = taken.path, taken.resume_args
     example = (FLAG, f"--resume {name_example(path, taken.links)}")
     ours = [*job_options.words, *(() if wanted else example)]
     words = [*command, *(() if "{ckpt.args}" in command else ["{ckpt.args}"])]
@@ -89,11 +89,11 @@ def _suggest_line(job_options: Any, command: Sequence[str], taken: Taken) -> str
         return f"{line}, {flag}; without '{{ckpt.args}}' if the command reads CKPT_PATH"
     if job_options.worker:
         return "add --view DIR: it builds one tree of them, which CKPT_PATH names"
-    launched = line_of(words, os.environ)
+    launched = read_launch_line(words, os.environ)
     if launched is None:
         each = f"start each rank with 'ckpt run --worker {shlex.join(example)}' inside the launcher"
         return f"{each}, which sets CKPT_PATH to its own file; or build one tree for all with --view DIR"
-    line = shlex.join(launched.inside([*ours, "--worker"]))
+    line = shlex.join(launched.put_inside([*ours, "--worker"]))
     return f"each rank learns of its own file with: {line}, {flag}; or build one tree for all with --view DIR"
 
 
@@ -112,7 +112,7 @@ def listen(asked: options.Asked) -> Iterator[Listener]:
         yield Listener(report, **how)
 
 
-def _say_start(taken: Taken, command: Sequence[str]) -> None:
+def _say_start(taken: ProcessDecision, command: Sequence[str]) -> None:
     decision, chosen = taken.decision, taken.decision.document.checkpoint
     what = "nothing" if chosen is None else decision.resume.path or chosen.path
     console.problem("note", f"the job starts from {what} (decision: {decision.path})")
@@ -125,8 +125,9 @@ def _say_start(taken: Taken, command: Sequence[str]) -> None:
     say_rest(taken)
 
 
-def say_rest(taken: Taken) -> None:
+def say_rest(taken: ProcessDecision) -> None:
     """Warn if the job is given one path of several files that the training loop must load."""
-    rest = describe_rest(taken.path, taken.links, taken.wanted)
-    if rest and (taken.wanted or not taken.decision.resume.args):  # a framework finds the other files itself
+    rest = describe_rest(taken.path, taken.links, taken.resume_args)
+    # a framework finds the other files itself
+    if rest and (taken.resume_args or not taken.decision.resume.args):
         console.problem("warning", rest, ALL_FILES)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 
 from ckpt_tools.cli import options, output
 from ckpt_tools.cli.options import parameter
 from ckpt_tools.cli.run import listen
 from ckpt_tools.errors import UsageError
-from ckpt_tools.job.command import Taken
+from ckpt_tools.job.command import ProcessDecision
 from ckpt_tools.job.decision import MEANT, Decision
-from ckpt_tools.job.staging import ranks_here
+from ckpt_tools.job.staging import find_ranks_of_node
 from ckpt_tools.job.staging import stage as bring
 from ckpt_tools.output import shell
 from ckpt_tools.output import staging as emit
@@ -41,11 +42,19 @@ def stage(asked: options.Asked) -> int:
     to, home = asked.to, asked.given["directory"]
     if is_url(home):
         raise UsageError(f"DIR is a directory of this machine, and {home} is a URL", "use ckpt stage URL DIR")
-    ranks, keep = _find_ranks(asked), asked.job.get("keep")
+    rank, given = asked.selection.rank, asked.given.get("ranks")
+    ranks: Collection[int] | None
+    if given is not None:
+        ranks = output.read_value("--rank", parsers.rank_set, given, "add --rank 0-7")
+    elif asked.names_rank and rank is not None:
+        ranks = range(rank, rank + 1)
+    else:
+        ranks = find_ranks_of_node(os.environ)
+    keep = asked.job.get("keep")
     with listen(asked) as listener:
         staged = bring(asked.found.root, asked.selection, home, ranks=ranks, keep=keep, to=listener)
     decision = staged.decision if staged else Decision("", {"schema": MEANT, "checkpoint": None})
-    env = Taken(decision, asked.selection.rank if asked.names_rank else None).environment
+    env = ProcessDecision(decision, rank if asked.names_rank else None).environment
     if to.format == "shell":
         to.out(shell.exports(env))
     elif staged is None:
@@ -54,11 +63,3 @@ def stage(asked: options.Asked) -> int:
     else:
         to.out(emit.json(staged, env) if to.format == "json" else emit.render(staged, env, to.view))
     return 0
-
-
-def _find_ranks(asked: options.Asked) -> frozenset[int] | range | None:
-    """Return the ranks of --rank, else of this node as the launcher tells; None if they are not known."""
-    given, rank = asked.given.get("ranks"), asked.selection.rank
-    if given is None:
-        return range(rank, rank + 1) if asked.names_rank and rank is not None else ranks_here(os.environ)
-    return output.read_value("--rank", parsers.rank_set, given, "add --rank 0-7")

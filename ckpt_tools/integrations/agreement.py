@@ -19,8 +19,8 @@ from msgspec.structs import replace
 
 from ckpt_tools import api, errors, job, launchers
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
-from ckpt_tools.job.command import Taken
-from ckpt_tools.job.decider import digest
+from ckpt_tools.job.command import ProcessDecision
+from ckpt_tools.job.decider import digest_selection
 from ckpt_tools.job.decision import Body, Decision, body_of, describe_failure, read
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
@@ -121,7 +121,7 @@ def resume(
 # ---- ranks that are joined
 
 
-def _take_among(group: Group, root: str, selection: Selection) -> Taken:
+def _take_among(group: Group, root: str, selection: Selection) -> ProcessDecision:
     """Return the first rank's decision, once all ranks have seen its files. Raises the same error on all
     ranks.
     """
@@ -135,7 +135,7 @@ def _take_among(group: Group, root: str, selection: Selection) -> Taken:
                 asked = replace(selection, world_size=group.size, world_from=told)
             made = _made_before(root, asked)
             body = body_of(_plan(root, asked)) if made is None else dict(made.body)
-            message = {"decided": body, "asked": digest(asked)}
+            message = {"decided": body, "asked": digest_selection(asked)}
         except CkptError as e:
             error, message = e, {"raised": type(e).__name__, **describe_failure(e)}
         except Exception as e:  # the other ranks wait for an answer in any case
@@ -150,8 +150,10 @@ def _take_among(group: Group, root: str, selection: Selection) -> Taken:
             kind = errors.BY_EXIT_CODE.get(what["exit_code"], CkptError)
         raise kind(what["message"], what["hint"])
     decision = Decision("", message["decided"], selection.trust)
-    _require_seen_by_all(group, decision, "" if message["asked"] == digest(selection) else OTHER_QUESTION)
-    return Taken(decision, group.rank)
+    _require_seen_by_all(
+        group, decision, "" if message["asked"] == digest_selection(selection) else OTHER_QUESTION
+    )
+    return ProcessDecision(decision, group.rank)
 
 
 def _require_seen_by_all(group: Group, decision: Decision, why: str) -> None:
@@ -180,12 +182,12 @@ def _require_seen_by_all(group: Group, decision: Decision, why: str) -> None:
 # ---- ranks that are not
 
 
-def _take_alone(root: str, selection: Selection) -> Taken:
+def _take_alone(root: str, selection: Selection) -> ProcessDecision:
     """Return a decision for this process; its rank is None if it is the only one."""
     started = launchers.current()
     rank = started.rank.value if started and started.rank else None
     if (made := _made_before(root, selection)) is not None:
-        return job.take(made, rank, needed=False)
+        return job.take(made, rank, require_rank=False)
     world = started.world_size.value if started and started.world_size else 1
     if started and (world > 1 or started.unclear):
         options = job.Options(words=("ckpt", "run"), worker=True, plan_dir=selection.plan_dir)
@@ -193,7 +195,7 @@ def _take_alone(root: str, selection: Selection) -> Taken:
         return job.decide(root, replace(selection, plan_dir=None), options, listener=listener)
     decision = Decision("", body_of(_plan(root, selection)))
     decision.check()
-    return Taken(decision, None if rank is None else 0)
+    return ProcessDecision(decision, None if rank is None else 0)
 
 
 def _made_before(root: str, selection: Selection) -> Decision | None:
@@ -202,7 +204,7 @@ def _made_before(root: str, selection: Selection) -> Decision | None:
     if not path:
         return None
     decision = read(path, selection.trust)
-    return decision if os.path.realpath(root) == os.path.realpath(decision.about.root) else None
+    return decision if os.path.realpath(root) == os.path.realpath(decision.origin.root) else None
 
 
 def _plan(root: str, selection: Selection) -> LoadPlan:

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from ckpt_tools import launchers
 from ckpt_tools.errors import UsageError
-from ckpt_tools.job.command import Taken
-from ckpt_tools.job.decider import SILENT, Decider, Listener, digest
+from ckpt_tools.job.command import ProcessDecision
+from ckpt_tools.job.decider import SILENT, Decider, Listener, digest_selection
 from ckpt_tools.job.decision import Decision
-from ckpt_tools.job.membership import Membership, Options, of_node, of_worker
+from ckpt_tools.job.membership import Membership, Options, make_node_membership, make_worker_membership
 from ckpt_tools.launchers import LaunchLine
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.settings import resolve
@@ -25,24 +25,27 @@ _REMOVED = {
     "CKPT_SECRET_FILE": "unset it: nodes trust the network of the job, as torch does; or add --meet DIR",
 }
 
-__all__ = ["Listener", "Options", "Taken", "decide", "take"]
+__all__ = ["Listener", "Options", "ProcessDecision", "decide", "take"]
 
 
-def take(decision: Decision, rank: int | None, wanted: Sequence[str] = (), *, needed: bool = True) -> Taken:
-    """Return a decision made before, for ``rank``, or else the rank that the launcher gave this process.
-    Raise CannotLook if files have changed since the decision, UsageError if the rank is unknown, ranks load
-    different files, and it is ``needed``; also for a rank that the decision has no files for.
+def take(
+    decision: Decision, rank: int | None, resume_args: Sequence[str] = (), *, require_rank: bool = True
+) -> ProcessDecision:
+    """Return an earlier decision for ``rank`` (None: the rank that the launcher gave this process).
+
+    Raise CannotLook if files have changed since the decision. Raise UsageError for a rank without files; with
+    ``require_rank`` also if the rank is unknown although ranks load different files.
     """
     if rank is None:
         started = launchers.current()
         rank = started.rank.value if started and started.rank else None
     ranks = decision.ranks
-    if needed and rank is None and len({tuple(decision.links(r)) for r in ranks}) > 1:
+    if require_rank and rank is None and len({tuple(decision.links(r)) for r in ranks}) > 1:
         text = f"{len(ranks)} ranks load different files, and which rank is asking is unknown"
         raise UsageError(text, "pass --rank N, or set CKPT_RANK")
     _require_files_for(rank, decision)
     decision.check(None if rank is None else [rank])
-    return Taken(decision, rank, wanted)
+    return ProcessDecision(decision, rank, resume_args)
 
 
 def _require_files_for(rank: int | None, decision: Decision) -> None:
@@ -60,7 +63,7 @@ def decide(
     env: Mapping[str, str] | None = None,
     *,
     listener: Listener = SILENT,
-) -> Taken:
+) -> ProcessDecision:
     """Return this start's decision, made here or by the first process. Raise CkptError, the same in all."""
     env = os.environ if env is None else env
     for name, instead in _REMOVED.items():
@@ -68,48 +71,50 @@ def decide(
             raise UsageError(f"nothing reads {name} any more", instead)
     _require_fitting_root(root, options)
     options = replace(options, stage=os.path.abspath(options.stage) if options.stage else "")
-    line = launchers.line_of(command, env)
-    of = _find_membership(selection, options, line, env)
-    _require_common_root(root, of.rank)
-    if of.nodes > 1 and not options.agree and options.plan_dir is None:
+    line = launchers.read_launch_line(command, env)
+    membership = _find_membership(selection, options, line, env)
+    _require_common_root(root, membership.rank)
+    if membership.nodes > 1 and not options.agree and options.plan_dir is None:
         raise UsageError(
-            f"the job has {of.nodes} nodes, and each would decide alone",
+            f"the job has {membership.nodes} nodes, and each would decide alone",
             "add --plan-dir DIR on a file system that all of them see, or --agree when each has its own disk",
         )
     selection = replace(
         _add_world_size(line, selection, options), plan_dir=options.plan_dir or resolve.decisions(env)
     )
     # after damaged files were staged, a new decision is made at the level of the caller's selection
-    digests = {digest(selection)} if options.stage else set[str]()
+    digests = {digest_selection(selection)} if options.stage else set[str]()
 
-    def attempt(question: Selection) -> Taken:
-        decision = Decider(root, question, of, options, line, env, listener).decide()
+    def attempt(question: Selection) -> ProcessDecision:
+        decision = Decider(root, question, membership, options, line, env, listener).decide()
         stage = decision.document.stage
-        is_elsewhere = decision.found and (os.path.dirname(stage.root) if stage else "") != options.stage
-        if decision.about.asked not in digests | {digest(question)} or is_elsewhere:
+        stage_home = os.path.dirname(stage.root) if stage else ""
+        is_elsewhere = decision.has_checkpoint and stage_home != options.stage
+        if decision.origin.asked not in digests | {digest_selection(question)} or is_elsewhere:
             raise UsageError(
                 f"the decision {decision.path} was made with other options or plug-ins than this process has",
                 "start all processes of the job with the same options, and install the same plug-ins for all",
             )
-        _require_files_for(selection.rank if of.rank is None else of.rank, decision)
+        rank, ranks = membership.rank, membership.ranks
+        _require_files_for(selection.rank if rank is None else rank, decision)
         staged = None
-        if options.stage and decision.found:
+        if options.stage and decision.has_checkpoint:
             from ckpt_tools.job.staging import bring
 
-            staged = bring(decision, selection, ranks=of.ranks, keep=options.keep, progress=listener.progress)
-        mine = of.ranks if options.agree or options.stage else None
-        decision.check(mine if of.rank is None else [of.rank])
-        return Taken(decision, of.rank, options.resume_args, staged)
+            staged = bring(decision, selection, ranks=ranks, keep=options.keep, progress=listener.progress)
+        checked_ranks = ranks if options.agree or options.stage else None
+        decision.check(checked_ranks if rank is None else [rank])
+        return ProcessDecision(decision, rank, options.resume_args, staged)
 
     if not options.stage:
         return attempt(selection)
-    from ckpt_tools.job.staging import until_whole
+    from ckpt_tools.job.staging import retry_if_damaged
 
-    return until_whole(attempt, selection, listener, "deciding", alone=of.nodes == 1)
+    return retry_if_damaged(attempt, selection, listener, "deciding", alone=membership.nodes == 1)
 
 
 def _add_world_size(line: LaunchLine | None, selection: Selection, options: Options) -> Selection:
-    """Return the selection with the world size of the launcher's command line, if it has none."""
+    """Return the selection; if it has no world size, with that of the launcher's command line."""
     if options.worker or selection.world_size is not None or not (line and line.nodes and line.per_node):
         return selection
     world = line.nodes * line.per_node
@@ -122,30 +127,30 @@ def _find_membership(
     """Return this process's membership. Raise UsageError if its launcher restarts workers by itself."""
     started = launchers.detect(env)
     if options.worker:
-        return of_worker(started, env, job=options.job, rank=selection.rank)
+        return make_worker_membership(started, env, job=options.job, rank=selection.rank)
     if line and (line.restarts or line.elastic):
-        why = "starts its workers again when nodes come and go"
+        what = "starts its workers again when nodes come and go"
         if line.restarts:
-            why = f"restarts its workers up to {line.restarts} times"
-        inside = shlex.join(line.inside([*options.words, "--worker"]))
-        text = f"{line.launcher} {why} on its own, and all restarts would get the first decision"
-        raise UsageError(text, f"every restart makes a new decision with: {inside}")
-    made = of_node(started, line, env, options, selection.world_size)
-    alone = made.nodes == 1 and not (line or options.job or options.nodes)
+            what = f"restarts its workers up to {line.restarts} times"
+        better = shlex.join(line.put_inside([*options.words, "--worker"]))
+        text = f"{line.launcher} {what} on its own, and all restarts would get the first decision"
+        raise UsageError(text, f"every restart makes a new decision with: {better}")
+    membership = make_node_membership(started, line, env, options, selection.world_size)
+    alone = membership.nodes == 1 and not (line or options.job or options.nodes)
     rank = started.rank if started else None
     if alone and rank and rank.value > 0:  # rank 0 may decide for all, as in scripts that ask for their rank
         raise UsageError(
             f"this is rank {rank.value}, as {rank.provenance} says, and each rank would decide alone",
             "start it with 'ckpt run --worker'; set CKPT_NODES=1 if this process starts a job of its own",
         )
-    return made
+    return membership
 
 
 def _require_common_root(root: str, rank: int | None) -> None:
-    """Raise UsageError for a rank's own directory; that of rank 0 may be meant for all, as replicas agree."""
+    """Raise UsageError if ``root`` is one rank's own directory, such as rank_3; rank 0 may decide for all."""
     name = os.path.basename(root.rstrip("/"))
-    own = re.fullmatch(r"rank[-_=]?0*([0-9]+)", name, re.IGNORECASE)
-    if rank and own and int(own[1]) == rank:
+    rank_in_name = re.fullmatch(r"rank[-_=]?0*([0-9]+)", name, re.IGNORECASE)
+    if rank and rank_in_name and int(rank_in_name[1]) == rank:
         raise UsageError(
             f"{root} is named after rank {rank}: each rank would decide for itself, in its own directory",
             "give all ranks the directory above it: 'ckpt plan' shows what each loads from there",
@@ -153,7 +158,7 @@ def _require_common_root(root: str, rank: int | None) -> None:
 
 
 def _require_fitting_root(root: str, options: Options) -> None:
-    """Raise UsageError if the options do not fit each other, or ROOT in a store."""
+    """Raise UsageError for options that contradict each other, or that a ROOT in a store does not allow."""
     if options.stage and (options.agree or options.view):
         other = "--agree" if options.agree else "--view"
         raise UsageError(f"--stage and {other} contradict each other", "use one of them")

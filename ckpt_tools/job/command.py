@@ -18,27 +18,27 @@ from ckpt_tools.output.shell import explain_silence, fill_arguments, words
 if TYPE_CHECKING:
     from ckpt_tools.job.staging import Staged
 
-_OURS = ("PYTHONSAFEPATH",)
+_OWN_VARIABLES = ("PYTHONSAFEPATH",)
 """Set for ckpt alone: with it a training script would not find the modules beside it."""
 _FIELD = re.compile(r"\{ckpt\.(\w+)\}")
 _PATH_WORD = re.compile(r"[^\s'\"();|&$]*\{ckpt\.path\}[^\s'\"();|&$]*")
 """Matches an argument that holds the path, but no line of a script."""
 
 
-class Taken(Struct, frozen=True):
-    """A decision taken by one process: ``rank`` is None for a launcher, which starts all ranks. ``wanted``
-    are the words of --resume-args, ``staged`` is the copy on this machine.
+class ProcessDecision(Struct, frozen=True):
+    """A decision as one process follows it. ``rank`` is None for a launcher, which starts all ranks.
+    ``resume_args`` are the words of --resume-args; ``staged`` is the copy on this machine.
     """
 
     decision: Decision
     rank: int | None
-    wanted: Sequence[str] = ()
+    resume_args: Sequence[str] = ()
     staged: Staged | None = None
 
     @property
     def path(self) -> str | None:
         """The value of CKPT_PATH."""
-        return self.decision.path_of(self.rank)
+        return self.decision.find_path(self.rank)
 
     @property
     def links(self) -> list[str]:
@@ -49,32 +49,32 @@ class Taken(Struct, frozen=True):
     def paths(self) -> list[str]:
         """This rank's files; if all ranks open the same, the framework's one path; empty if there is none."""
         plan, resume_path = self.decision.document, self.decision.resume.path
-        own = {f.role for r in plan.ranks or () for f in r.files}
-        if plan.checkpoint and resume_path and plan.shared and own <= OPENED_BY_RANKS:
+        rank_roles = {f.role for r in plan.ranks or () for f in r.files}
+        if plan.checkpoint and resume_path and plan.shared and rank_roles <= OPENED_BY_RANKS:
             path = plan.view.checkpoint if plan.view else plan.checkpoint.path
             return [path if path.startswith(f"{resume_path}/") else resume_path]
         return list(dict.fromkeys(self.links))
 
     @property
     def body(self) -> Body:
-        """The JSON of the decision, of which a rank is told what it loads itself."""
-        body, mine = dict(self.decision.body), str(self.rank)
+        """The JSON of the decision; if the rank is known, without the files of other ranks."""
+        body, rank_name = dict(self.decision.body), str(self.rank)
         if self.rank is not None and body.get("ranks"):
             body["ranks"] = [r for r in body["ranks"] if r["rank"] == self.rank]
-            if (view := body.get("view")) and mine in view["ranks"]:
-                body["view"] = {**view, "ranks": {mine: view["ranks"][mine]}}
+            if (view := body.get("view")) and rank_name in view["ranks"]:
+                body["view"] = {**view, "ranks": {rank_name: view["ranks"][rank_name]}}
         return body
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The words of {ckpt.args}: those that --resume-args wanted, else those of the layout."""
-        if not self.decision.found:
+        """The words that replace {ckpt.args}: of --resume-args, filled in, else of the layout."""
+        if not self.decision.has_checkpoint:
             return ()
-        if not self.wanted:
+        if not self.resume_args:
             return self.decision.resume.args or ()
         chosen = self.decision.document.checkpoint
         known = {"path": self.path, "step": self.decision.step, "epoch": chosen and chosen.epoch}
-        return fill_arguments(self.wanted, known, self.links)
+        return fill_arguments(self.resume_args, known, self.links)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -95,27 +95,28 @@ class Taken(Struct, frozen=True):
             "CKPT_ARGS": words(self.arguments),
             "CKPT_FINGERPRINT": decision.document.fingerprint,
         }
-        if self.wanted:
-            variables["CKPT_RESUME_ARGS"] = words(self.wanted)
+        if self.resume_args:
+            variables["CKPT_RESUME_ARGS"] = words(self.resume_args)
         if chosen:
             variables |= decision.resume.env or {}
         return {name: "" if value is None else str(value) for name, value in variables.items()}
 
-    def is_told(self, command: Sequence[str]) -> bool:
-        """Return True if a placeholder or a variable tells the command which checkpoint was chosen."""
+    def is_informed(self, command: Sequence[str]) -> bool:
+        """Return True if a placeholder or a variable tells ``command`` which checkpoint was chosen."""
         fields = {name for word in command for name in _FIELD.findall(word)}
-        if not self.decision.found or "path" in fields:
+        if not self.decision.has_checkpoint or "path" in fields:
             return True
         if fields:
             by_step = "step" in fields and self.decision.step is not None
             return bool("args" in fields and self.arguments) or by_step
-        if self.wanted:  # CKPT_ARGS holds them, for a script or a command that names a CKPT_ variable
+        if self.resume_args:  # CKPT_ARGS holds them, for a script or a command that names a CKPT_ variable
             return bool(self.arguments) and (not command or any("CKPT_" in word for word in command))
         return bool(self.arguments or self.path or self.decision.resume.env)
 
-    def explain_untold(self) -> str:
+    def explain_uninformed(self) -> str:
+        """Return the message for a command that would not learn of the checkpoint."""
         chosen = self.decision.document.checkpoint
-        return explain_silence(chosen.layout if chosen else "", self.path, self.wanted, self.arguments)
+        return explain_silence(chosen.layout if chosen else "", self.path, self.resume_args, self.arguments)
 
     def fill(self, command: Sequence[str]) -> list[str]:
         """Return the command with ``{ckpt.path}``, ``{ckpt.step}`` and ``{ckpt.args}`` replaced;
@@ -125,11 +126,11 @@ class Taken(Struct, frozen=True):
         before it; other placeholders become "". Raise UsageError for an unknown name, and for a path if each
         rank has another.
         """
-        known, found = {"path": self.path, "step": self.decision.step}, self.decision.found
-        out: list[str] = []
+        known, resumes = {"path": self.path, "step": self.decision.step}, self.decision.has_checkpoint
+        filled: list[str] = []
         for word in command:
             if word == "{ckpt.args}":
-                out += self.arguments
+                filled += self.arguments
                 continue
             for name in _FIELD.findall(word):
                 if name == "args":
@@ -138,22 +139,22 @@ class Taken(Struct, frozen=True):
                 if name not in known:
                     text = f"{word!r}: there is no {{ckpt.{name}}}"
                     raise UsageError(text, "use {ckpt.path}, {ckpt.step} or {ckpt.args}")
-                if name == "path" and self.path is None and found:
+                if name == "path" and self.path is None and resumes:
                     raise UsageError(
                         f"{word!r}: the ranks load different files, so there is no one path",
                         "start each rank with 'ckpt run --worker', or build one tree for all with --view DIR",
                     )
-            if not found and _PATH_WORD.fullmatch(word):
-                if not word.startswith("-") and re.fullmatch("--?[^-=][^=]*", out[-1] if out else ""):
-                    del out[-1]
+            if not resumes and _PATH_WORD.fullmatch(word):
+                if not word.startswith("-") and re.fullmatch("--?[^-=][^=]*", filled[-1] if filled else ""):
+                    del filled[-1]
                 continue
-            out.append(_FIELD.sub(lambda m: "" if known[m[1]] is None else str(known[m[1]]), word))
-        return out
+            filled.append(_FIELD.sub(lambda m: "" if known[m[1]] is None else str(known[m[1]]), word))
+        return filled
 
 
 def become(command: Sequence[str], env: Mapping[str, str]) -> NoReturn:
-    """Become the command, which gets our signals and sets the exit code. Raise OSError if it cannot start."""
-    inherited = {name: value for name, value in env.items() if name not in _OURS}
+    """Replace this process by the command (execvpe). Raise OSError if it cannot start."""
+    inherited = {name: value for name, value in env.items() if name not in _OWN_VARIABLES}
     # Python ignores these two signals, and exec keeps a signal ignored.
     before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGPIPE, signal.SIGXFSZ)}
     try:

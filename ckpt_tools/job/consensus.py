@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 
 Identity = tuple[object, ...]
-"""What a checkpoint is called on every node."""
+"""The fields by which every node recognises a checkpoint."""
 LISTED = 32
 """The most candidates that a node names: the newest ones."""
-_FOREIGN, _NAMED = 256, 4
+_REPORTED, _NAMED = 256, 4
 """The most files for ranks of other nodes that a node reports, and that findings name."""
-_UP = "^"  # stands for ".." in names of paths: links may lead out of ROOT
+_PARENT = "^"  # stands for ".." in names of paths: links may lead out of ROOT
 
 # ---- messages
 
@@ -104,17 +104,17 @@ class Loads(Struct, frozen=True):
 # ---- conclusions of the first node
 
 
-def top(root: str) -> str:
-    """Return the directory of a root that is a file or a prefix of names, else the root."""
+def find_directory(root: str) -> str:
+    """Return ``root`` if it is a directory, else its parent: a root may be a file or a prefix of names."""
     return root if is_directory(root) else os.path.dirname(root)
 
 
-def describe(c: Checkpoint, planner: Planner) -> Candidate:
-    """Return a checkpoint of this node as all nodes name it, wherever each has mounted its disk."""
+def name_candidate(c: Checkpoint, planner: Planner) -> Candidate:
+    """Return a checkpoint of this node with its paths relative to ROOT, which nodes may mount elsewhere."""
 
     def name(path: str) -> str:
-        below = os.path.relpath(path, top(planner.root)).split("/")
-        return "/".join(_UP if word == ".." else word for word in below)
+        below = os.path.relpath(path, find_directory(planner.root)).split("/")
+        return "/".join(_PARENT if word == ".." else word for word in below)
 
     run = f"{name(c.parts[0].base)}/{c.parts[0].prefix}"
     restarts = (c.generation or 0) if planner.layouts.of(c).counting.restarts else 0
@@ -122,60 +122,63 @@ def describe(c: Checkpoint, planner: Planner) -> Candidate:
     return Candidate(named, planner.step(c))
 
 
-def merge(values: Sequence[Listing], planner: Planner) -> Order:
-    """Return the common order of all nodes' candidates. Raise UsageError unless all nodes ask the same and
-    run each rank once, NoneUsable or NoCheckpoint if there is nothing that all could resume from.
+def order_candidates(listings: Sequence[Listing], planner: Planner) -> Order:
+    """Return the common order of the candidates of all nodes. Raise UsageError unless all nodes ask the same
+    and run each rank once, NoneUsable or NoCheckpoint if there is nothing that all could resume from.
     """
-    _require_one_job(values)
-    names = [v.host for v in values]
+    _require_one_job(listings)
+    names = [listing.host for listing in listings]
     hosts = [name if names.count(name) == 1 else f"{name}#{i}" for i, name in enumerate(names)]
-    listed: dict[Identity, dict[int, Candidate]] = {}
-    for node, value in enumerate(values):
-        for row in value.candidates:
-            listed.setdefault(row.id, {})[node] = row
-    if all(len(rows) < len(values) for rows in listed.values()):
-        _require_fresh_start(values, hosts, planner)
-    found: dict[Checkpoint, Candidate] = {}
-    for rows in listed.values():
-        first = rows[min(rows)]
+    by_id: dict[Identity, dict[int, Candidate]] = {}
+    for node, listing in enumerate(listings):
+        for candidate in listing.candidates:
+            by_id.setdefault(candidate.id, {})[node] = candidate
+    if all(len(by_node) < len(listings) for by_node in by_id.values()):
+        _require_fresh_start(listings, hosts, planner)
+    merged: dict[Checkpoint, Candidate] = {}
+    for by_node in by_id.values():
+        candidate = by_node[min(by_node)]
         # the mean time: each clock may be off by its own amount, which cancels out over the same nodes
-        mtime = sum(row.checkpoint.mtime_ns for row in rows.values()) // len(rows)
-        c = replace(first.checkpoint, mtime_ns=mtime)
-        without = [(i, v.more) for i, v in enumerate(values) if i not in rows]
-        found[c] = Candidate(c, first.step, without)
-    return Order([found[c] for c in rank(list(found), planner.order, planner.selection.prefer)], hosts)
+        mtime = sum(other.checkpoint.mtime_ns for other in by_node.values()) // len(by_node)
+        c = replace(candidate.checkpoint, mtime_ns=mtime)
+        without = [(i, listing.more) for i, listing in enumerate(listings) if i not in by_node]
+        merged[c] = Candidate(c, candidate.step, without)
+    return Order([merged[c] for c in rank(list(merged), planner.order, planner.selection.prefer)], hosts)
 
 
-def _require_one_job(values: Sequence[Listing]) -> None:
-    if len({v.asked for v in values}) > 1:
+def _require_one_job(listings: Sequence[Listing]) -> None:
+    """Raise UsageError unless all nodes ask the same question, and run each rank of the job once."""
+    if len({listing.asked for listing in listings}) > 1:
         raise UsageError("the nodes were started with different options", SAME)
     end = 0
-    for first, stop in sorted(v.ranks for v in values):
+    for first, stop in sorted(listing.ranks for listing in listings):
         if first != end or stop < first:
-            text = f"the nodes run the ranks {[list(v.ranks) for v in values]}, which are not all ranks once"
+            ranks = [list(listing.ranks) for listing in listings]
+            text = f"the nodes run the ranks {ranks}, which are not all ranks once"
             raise UsageError(text, "set CKPT_NODE on every node")
         end = stop
 
 
-def _require_fresh_start(values: Sequence[Listing], hosts: Sequence[str], planner: Planner) -> None:
-    """Raise CkptError unless no node has a checkpoint, and the question allows to start from nothing."""
-    empty = [host for host, v in zip(hosts, values, strict=True) if not v.candidates]
-    if len(empty) < len(values):
+def _require_fresh_start(listings: Sequence[Listing], hosts: Sequence[str], planner: Planner) -> None:
+    """Raise CkptError unless no node has a checkpoint, and the selection allows to start from nothing."""
+    empty = [host for host, listing in zip(hosts, listings, strict=True) if not listing.candidates]
+    if len(empty) < len(listings):
         what = "no two nodes have files of the same checkpoint"
         if empty:
             what = f"{', '.join(empty)} has no checkpoint at all"
         text = f"no checkpoint has files on every node: {what}"
         raise NoneUsable(text, "check that node's disk, or copy there what its ranks load")
-    if earlier := next((v.earlier for v in values if v.earlier), None):
+    if earlier := next((listing.earlier for listing in listings if listing.earlier), None):
         raise first_launch_leftovers.stop_without_earlier(earlier, planner.root)
     if not (planner.selection.allow_none or planner.selection.allow_fresh):
         raise NoCheckpoint("there is no checkpoint on any node")
 
 
-def _merge_loads(values: Sequence[Loads]) -> Loads:
+def _merge_loads(by_node: Sequence[Loads]) -> Loads:
     """Return the loads of all nodes together, with a digest of their fingerprints."""
-    digest = xxh3_128_hexdigest("\n".join(v.fingerprint for v in values).encode("utf-8", "surrogatepass"))
-    return Loads([r for v in values for r in v.ranks], digest)
+    fingerprints = "\n".join(loads.fingerprint for loads in by_node)
+    digest = xxh3_128_hexdigest(fingerprints.encode("utf-8", "surrogatepass"))
+    return Loads([row for loads in by_node for row in loads.ranks], digest)
 
 
 # ---- each node's part
@@ -184,9 +187,10 @@ def _merge_loads(values: Sequence[Loads]) -> Loads:
 def agree(
     root: str, selection: Selection, ranks: range, meeting: Meeting, *, asked: str, listener: Listener
 ) -> LoadPlan:
-    """Return the plan that all nodes have agreed on, with this node's paths and arguments; this node runs
-    ``ranks``. The choice and the ranks are the same on each. ``asked`` is a digest of the question. Raise on
-    every node the error of any node; NoneUsable if no checkpoint is sound on all.
+    """Return the plan on which all nodes agree, with this node's paths; this node runs ``ranks``. ``asked``
+    is a digest of the question, which must be the same on each node.
+
+    Raise on every node the error of any node; NoneUsable if no checkpoint is sound on all.
     """
     verdicts = remembering(root, selection.cache, selection.max_age, listener.note, selection.trust)
     with limited(selection.budget), verdicts as cache, counted() as read:
@@ -207,66 +211,73 @@ class _Node(Struct):
     entries: dict[CheckpointKey, Candidate] = {}
 
     def plan(self) -> LoadPlan:
+        """Return the common plan. Raise CannotLook if files that were not looked at may change the answer."""
         ranked = self._exchange_candidates()
         if not ranked:  # no node has anything
             return self.planner.plan_nothing()
         choice = self.planner.choose_first(ranked, self._judge, lambda c: self.entries[c.key].step)
-        plan, host = self._weigh(choice, ranked), self.hosts[self.meeting.me]
-        mine = [replace(r, files=tuple(replace(f, node=host) for f in r.files)) for r in plan.by_rank]
-        answer = self.meeting.exchange(Loads(mine, plan.fingerprint), _merge_loads, Loads)
+        if choice.checkpoint is None:
+            error = self._explain_failure(choice, ranked)
+            plan = self.planner.weigh(error.plan or self.planner.plan_nothing(), str(error))
+        else:
+            plan = replace(self.planner.finish(choice, choice.checkpoint), candidates=tuple(ranked))
+            plan = self.planner.weigh(plan, "")
+        host = self.hosts[self.meeting.node]
+        own = [replace(r, files=tuple(replace(f, node=host) for f in r.files)) for r in plan.by_rank]
+        answer = self.meeting.exchange(Loads(own, plan.fingerprint), _merge_loads, Loads)
         if choice.checkpoint is None:
             if self.planner.selection.allow_fresh:
                 return plan
             raise self._explain_failure(choice, ranked)  # on every node alike: the judgements were common
         others = [r for r in answer.ranks if r.rank not in self.ranks]
-        loads = tuple(sorted((*mine, *others), key=lambda r: r.rank))
+        loads = tuple(sorted((*own, *others), key=lambda r: r.rank))
         return replace(plan, by_rank=loads, fingerprint=answer.fingerprint)
 
     # ---- candidates
 
     def _exchange_candidates(self) -> list[Checkpoint]:
-        """Return the candidates of all nodes in the common order, without parts if this node has none."""
-        planner, found = self.planner, self._find_own()
-        mine = {(row := describe(c, planner)).id: (row, c) for c in found[:LISTED]}
+        """Return the candidates of all nodes in the common order; one of other nodes alone has no parts."""
+        planner, found = self.planner, self._find_own_candidates()
+        own = {(named := name_candidate(c, planner)).id: (named, c) for c in found[:LISTED]}
         listing = Listing(
             host=socket.gethostname(),
             asked=self.asked,
             ranks=(self.ranks.start, self.ranks.stop),
-            candidates=[row for row, _ in mine.values()],
+            candidates=[named for named, _ in own.values()],
             more=len(found) > LISTED,
-            earlier=None if mine else first_launch.find_earlier_start(planner.root, planner.selection),
+            earlier=None if own else first_launch.find_earlier_start(planner.root, planner.selection),
         )
-        answer = self.meeting.exchange(listing, lambda values: merge(values, planner), Order)
-        self._require_mine(answer, {of: c for of, (_, c) in mine.items()})
+        answer = self.meeting.exchange(listing, lambda all_of: order_candidates(all_of, planner), Order)
+        self._require_own_candidates(answer, {identity: c for identity, (_, c) in own.items()})
         self.hosts, ranked = answer.hosts, list[Checkpoint]()
-        for row in answer.order:
-            c = row.checkpoint
-            if row.id in mine:
-                c = replace(mine[row.id][1], kind=c.kind)
+        for candidate in answer.order:
+            c = candidate.checkpoint
+            if candidate.id in own:
+                c = replace(own[candidate.id][1], kind=c.kind)
             else:
-                path = normal(os.path.join(top(planner.root), c.path))
+                path = normal(os.path.join(find_directory(planner.root), c.path))
                 c = replace(c, parts=(), path=path, mtime_ns=0, restarts=0)
-            self.entries[c.key] = row
+            self.entries[c.key] = candidate
             ranked.append(c)
         return ranked
 
-    def _require_mine(self, answer: Order, mine: Mapping[Identity, Checkpoint]) -> None:
-        """Raise CannotLook if the common order lacks a checkpoint of this node: all would start from an older
-        one, or from nothing; also if it tells of nodes or layouts that there are not.
+    def _require_own_candidates(self, answer: Order, own: Mapping[Identity, Checkpoint]) -> None:
+        """Raise CannotLook if the order of node 0 lacks a checkpoint of this node: all would start from an
+        older one, or from nothing. Raise it also for nodes or layouts that do not exist.
         """
         nodes = {i for row in answer.order for i, _ in row.without} - {*range(self.meeting.size)}
         layouts = [self.planner.layouts.get(row.checkpoint.layout) for row in answer.order]
         if nodes or None in layouts or len(answer.hosts) != self.meeting.size:
             raise CannotLook("node 0 tells of nodes or layouts that there are not", SAME)
-        known = {row.id for row in answer.order if all(i != self.meeting.me for i, _ in row.without)}
-        for lost in (c for of, c in mine.items() if of not in known):
+        listed = {row.id for row in answer.order if all(i != self.meeting.node for i, _ in row.without)}
+        for lost in (c for identity, c in own.items() if identity not in listed):
             raise CannotLook(
                 f"the first node leaves out {lost.label}, which this node has",
                 "start again; if it stays so, add --meet DIR, a directory that only you can write",
             )
 
-    def _find_own(self) -> list[Checkpoint]:
-        """Return this node's own candidates, best first; [] is no error, as other nodes may have some."""
+    def _find_own_candidates(self) -> list[Checkpoint]:
+        """Return the candidates on this node, best first; [] is no error, as other nodes may have some."""
         ranked = list[Checkpoint]()
         try:
             ranked = self.planner.find_candidates()
@@ -284,7 +295,7 @@ class _Node(Struct):
     # ---- judgements
 
     def _judge(self, c: Checkpoint) -> Judgement:
-        """Return the common judgement of a checkpoint, after an exchange if every node has files of it."""
+        """Return the common judgement of a checkpoint: it is usable if it is on every node."""
         without = self.entries[c.key].without
         if without:
             texts = (
@@ -292,64 +303,56 @@ class _Node(Struct):
                 for i, more in without
             )
             return Judgement(False, tuple(finding("missing-part", text, path=c.path) for text in texts))
-        mine = self.planner.judge.judge(c)
+        own = self.planner.judge.judge(c)
         lacks = set[int]()
-        if not mine.usable:  # find this node's ranks without a sound file here
+        if not own.usable:  # find this node's ranks without a sound file here
             bad, reports = (Verdict.BROKEN, Verdict.UNKNOWN), self.planner.session.reports
             sound = [p for p in c.parts if p.path not in reports or reports[p.path].verdict not in bad]
-            lacks = set(self.ranks) - {r for p in sound for r in self._ranks_of(p)}
-        judged = Judged(mine.usable, mine.read, list(mine.findings), sorted(lacks), self._find_foreign(c))
-        answer = self.meeting.exchange(judged, self._conclude, Judged)
+            lacks = set(self.ranks) - {r for p in sound for r in self._find_ranks(p)}
+        findings = list(own.findings)
+        judged = Judged(own.usable, own.read, findings, sorted(lacks), self._find_files_of_other_nodes(c))
+        answer = self.meeting.exchange(judged, self._merge_judged, Judged)
         if answer.ok:
-            return replace(mine, read=answer.read)
+            return replace(own, read=answer.read)
         return Judgement(False, tuple(answer.findings), answer.read)
 
-    def _conclude(self, values: Sequence[Judged]) -> Judged:
-        """Return the judgement of all nodes, with the findings of each node that says no."""
+    def _merge_judged(self, by_node: Sequence[Judged]) -> Judged:
+        """Return the judgement of all nodes, with the findings of each node where it is not usable."""
         rows = [
             replace(f, message=f"{self.hosts[i]}: {f.message}")
-            for i, v in enumerate(values)
-            if not v.ok
-            for f in v.findings
+            for i, judged in enumerate(by_node)
+            if not judged.ok
+            for f in judged.findings
         ]
-        lacks = {r for v in values for r in v.lacks}
+        lacks = {r for judged in by_node for r in judged.lacks}
         elsewhere = [
             finding(
                 "on-other-node",
                 f"the {role} file of rank {min(lost)} lies on {self.hosts[i]}, where that rank does not run",
                 path=path,
             )
-            for i, v in enumerate(values)
-            for role, ranks, path in v.strange
+            for i, judged in enumerate(by_node)
+            for role, ranks, path in judged.strange
             if (lost := lacks & {*ranks})
         ]
         rows += elsewhere[:_NAMED]
-        return Judged(all(v.ok for v in values), any(v.read for v in values), rows)
+        return Judged(all(judged.ok for judged in by_node), any(judged.read for judged in by_node), rows)
 
-    def _ranks_of(self, p: Part) -> Sequence[int]:
-        """Return the ranks that load a part: the rank in its name, or the ranks at its coordinates."""
+    def _find_ranks(self, p: Part) -> Sequence[int]:
+        """Return the ranks that load a part: the rank in its name, else all at its parallel coordinates."""
         if p.rank is not None or not p.coords:
             return [] if p.rank is None else [p.rank]
-        place, topology = set(p.coords), self.planner.topology
-        return [r for r in range(topology.world_size) if place <= topology.coordinates(r).items()]
+        coordinates, topology = set(p.coords), self.planner.topology
+        return [r for r in range(topology.world_size) if coordinates <= topology.coordinates(r).items()]
 
-    def _find_foreign(self, c: Checkpoint) -> list[tuple[str, list[int], str]]:
-        """Return (role, ranks, path) of files here for ranks of other nodes, at most ``_FOREIGN``."""
+    def _find_files_of_other_nodes(self, c: Checkpoint) -> list[tuple[str, list[int], str]]:
+        """Return (role, ranks, path) of files here for ranks of other nodes, at most ``_REPORTED``."""
         own, parts = {*self.ranks}, (p for p in c.parts if p.size > 0)
-        rows = ((p.role, sorted({*self._ranks_of(p)} - own), p.path) for p in parts)
-        return list(islice((row for row in rows if row[1]), _FOREIGN))
-
-    # ---- the plan
-
-    def _weigh(self, choice: Choice, ranked: Sequence[Checkpoint]) -> LoadPlan:
-        """Return this node's plan. Raise CannotLook if files not looked at may change the answer."""
-        if choice.checkpoint is None:
-            error = self._explain_failure(choice, ranked)
-            return self.planner.weigh(error.plan or self.planner.plan_nothing(), str(error))
-        made = replace(self.planner.finish(choice, choice.checkpoint), candidates=tuple(ranked))
-        return self.planner.weigh(made, "")
+        rows = ((p.role, sorted({*self._find_ranks(p)} - own), p.path) for p in parts)
+        return list(islice((row for row in rows if row[1]), _REPORTED))
 
     def _explain_failure(self, choice: Choice, ranked: Sequence[Checkpoint]) -> CkptError:
+        """Return the error of a choice without a checkpoint; its plan lists the candidates of all nodes."""
         error = self.planner.explain_failure(choice, ranked)
         error.plan = replace(error.plan, candidates=tuple(ranked)) if error.plan else None
         return error

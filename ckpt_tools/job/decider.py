@@ -1,5 +1,5 @@
-"""A job's one decision: its first member makes it under a lock (plans, builds the view, meets other nodes),
-all others read it. Decisions about one root are numbered, in a directory for each key.
+"""The one decision of a job: its first member makes it under a lock (plans, builds the view, meets other
+nodes), all others read it. Decisions about one root are numbered, in a directory for each key.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ def make_plan(root: str, selection: Selection, to: Listener) -> LoadPlan:
         return api.plan(root, selection, progress=to.progress, note=to.note)
 
 
-def digest(selection: Selection) -> str:
-    """Return a digest of the selection, without options that differ from rank to rank."""
-    same = replace(
+def digest_selection(selection: Selection) -> str:
+    """Return a digest of the plug-ins, and of the selection without options that differ between ranks."""
+    common = replace(
         selection,
         rank=None,
         jobs=0,
@@ -93,16 +93,14 @@ def digest(selection: Selection) -> str:
         layouts=None,  # functions, whose addresses differ in every process
     )
     others = plugins.packages()  # every process must have the same plug-ins
-    return xxh3_64_hexdigest(
-        f"{same} {sorted(selection.fault_ranks)}{others}".encode("utf-8", "surrogatepass")
-    )
+    text = f"{common} {sorted(selection.fault_ranks)}{others}"
+    return xxh3_64_hexdigest(text.encode("utf-8", "surrogatepass"))
 
 
 class Decider(Struct, dict=True):
     """Makes or reads the decision of a start in this process. No node starts before all can, and a failing
-    node tells the others. ``joined`` is the meeting once this process is in it; None if the job needs none,
-    or another process of this node decides. ``saves`` is a digest of the input of the decision, "" if the key
-    is of this start alone.
+    node tells the others. ``joined`` is the meeting of nodes once this process is in it. ``saves`` is a
+    digest of the input of the decision; "" if no other start has the key.
     """
 
     root: str
@@ -123,12 +121,13 @@ class Decider(Struct, dict=True):
 
     @property
     def key(self) -> str:
-        """The name of the decision; nodes that meet have one each, or would wait for a lock."""
-        of = self.membership
-        return f"{of.key}.node-{of.node}" if self.options.agree or not of.key else of.key
+        """The directory name of the decision; nodes that meet have one each, or would wait for a lock."""
+        key = self.membership.key
+        return f"{key}.node-{self.membership.node}" if self.options.agree or not key else key
 
     @property
     def world(self) -> int | None:
+        """The number of ranks, as the launcher tells."""
         started = launchers.detect(self.env)
         return started.world_size.value if started and started.world_size else None
 
@@ -136,33 +135,33 @@ class Decider(Struct, dict=True):
         """Return the decision for the key, not yet checked by this process: read if another member has made
         it, else made here, under a lock. Raise CkptError, the same on all nodes.
 
-        Each member takes a decision once: a member that asks again is of a later generation. A key that is
-        not unique does not tell launches apart: then a decision whose launcher is gone is not followed.
-        CannotLook is raised for one of another digest of saves: its key may be that of an earlier start.
+        Raise CannotLook for a decision with another digest of saves: it may be of an earlier start with the
+        same key.
         """
         started, trusted = time.time(), self.selection.trust
         with self._open:  # the meeting tells the others how this node ended
             with self._reporting():
                 if self.options.require_mount:
                     self._require_mount()
-                place = os.path.join(self.directory, self.key)
+                directory = os.path.join(self.directory, self.key)
                 make_own(self.directory, trusted, "name a writable directory with --plan-dir")
                 if self.membership.unique and not self.membership.start:
                     self.saves = self.digest_saves()
-                make_own(place, trusted, _ROOM)
-            with hold_lock(os.path.join(place, "lock"), self.options.timeout, trusted):
+                make_own(directory, trusted, _ROOM)
+            with hold_lock(os.path.join(directory, "lock"), self.options.timeout, trusted):
                 with self._reporting():
-                    names = _list_names(place)
+                    names = _list_names(directory)
                     numbers = [int(m[1]) for name in names if (m := _NUMBERED.fullmatch(name))]
                     last = max((n for n in numbers if f"{n}.json" in names), default=0)
-                    newest = os.path.join(place, f"{last}.json")
+                    newest = os.path.join(directory, f"{last}.json")
                     decision = self._find_usable(newest, started) if last else None
                 if decision is None:
                     self._prune()
-                    return self._make(os.path.join(place, f"{max(numbers, default=0) + 1}.json"))
-                if not decision.document.error and decision.about.saves != self.saves:
+                    path = os.path.join(directory, f"{max(numbers, default=0) + 1}.json")
+                    return self._make_and_publish(path)
+                if not decision.document.error and decision.origin.saves != self.saves:
                     text = f"the decision {newest} may be of an earlier start with this job id"
-                    remove = f"rm -r {shlex.quote(place)}"
+                    remove = f"rm -r {shlex.quote(directory)}"
                     raise CannotLook(
                         f"{text}: its ranks or checkpoints are not those of {absolute(self.root)} now",
                         f"give each start its own --job; or end the whole job, then {remove}",
@@ -173,6 +172,7 @@ class Decider(Struct, dict=True):
         return decision
 
     def _require_mount(self) -> None:
+        """Raise CannotLook if ROOT lies on the file system of /: what is mounted there is missing."""
         hint = "check that its file system is mounted, then start again"
         with explain_refusal(f"{self.root} cannot be looked at", hint):
             mounted = os.stat(self.root).st_dev != os.stat("/").st_dev
@@ -185,60 +185,63 @@ class Decider(Struct, dict=True):
         ranks = self.membership.nodes
         if self.options.worker:
             ranks = self.selection.world_size or self.world or 0
-        asked = replace(self.selection, rank=None)
-        planner, why = Planner(self.root, asked, self.listener.progress), ""
-        with limited(asked.budget):
+        selection = replace(self.selection, rank=None)
+        planner, message = Planner(self.root, selection, self.listener.progress), ""
+        with limited(selection.budget):
             try:
                 planner.find_candidates()
             except (NoCheckpoint, NoneUsable, UsageError) as error:
-                why = str(error)
+                message = str(error)
             files = sorted((p.path, p.size, p.mtime_ns) for c in planner.ranked for p in c.parts)
-            told = trackers.find_trackers(planner.session, planner.ranked) if files else ()
-            seen = f"{files} {[(t.path, t.says) for t in told]} {why} {ranks}"
-        return xxh3_64_hexdigest(seen.encode("utf-8", "surrogatepass"))
+            tracked = trackers.find_trackers(planner.session, planner.ranked) if files else ()
+            text = f"{files} {[(t.path, t.says) for t in tracked]} {message} {ranks}"
+        return xxh3_64_hexdigest(text.encode("utf-8", "surrogatepass"))
 
     # ---- decisions on disk
 
     def _find_usable(self, path: str, started: float) -> Decision | None:
-        """Return the newest decision, None if this member needs another. Raise CannotLook if unknown."""
-        of, takers = self.membership, _list_names(f"{path.removesuffix('.json')}.taken")
-        if safe(of.member) in takers:
+        """Return the decision in the file ``path``; None if this member, which asks since ``started``, needs
+        a new one. Raise CannotLook if unknown. A decision whose launcher has ended counts only if its key is
+        unique.
+        """
+        membership, takers = self.membership, _list_names(f"{path.removesuffix('.json')}.taken")
+        if safe(membership.member) in takers:
             return None
         try:
             decision = read(path, self.selection.trust, FLAG)
         except CannotLook as e:
             if isinstance(e.__cause__, OSError) or takers:  # two decisions could be followed at once
                 who = f", and {', '.join(sorted(takers)[:4])} may have started by it" if takers else ""
-                start = f"rm -r {shlex.quote(os.path.dirname(path))}"
-                hint = f"make it readable; or end all processes of that start, then {start}"
+                remove = f"rm -r {shlex.quote(os.path.dirname(path))}"
+                hint = f"make it readable; or end all processes of that start, then {remove}"
                 raise CannotLook(f"{e}{who}", hint) from e
             return None  # cut off by a full disk or a power failure, and no member has taken it
-        about, here = decision.about, Process.here()
-        if decision.document.error and about.decided_at < started:
+        origin, here = decision.origin, Process.here()
+        if decision.document.error and origin.decided_at < started:
             return None  # a failure counts for the members that waited for it; later ones try again
-        ended = about.host == here.host and about.agent != here.agent and not Process.alive(about.agent)
-        return decision if (of.unique and of.key) or not ended else None
+        ended = origin.host == here.host and origin.agent != here.agent and not Process.is_alive(origin.agent)
+        return decision if (membership.unique and membership.key) or not ended else None
 
     def _claim(self, path: str) -> None:
-        """Note that this member takes the decision at ``path``. Raise CannotLook and Untrusted."""
+        """Record on disk that this member follows the decision ``path``. Raise CannotLook and Untrusted."""
         taken, member = f"{path.removesuffix('.json')}.taken", safe(self.membership.member)
         with explain_refusal(f"{taken}/{member} cannot be written", _ROOM), trust.named(FLAG):
             trust.make(taken, self.selection.trust)
             with trust.directory(taken, self.selection.trust) as at:
                 os.close(trust.create(member, os.O_WRONLY, at, self.selection.trust))
 
-    def _make(self, path: str) -> Decision:
-        """Make the decision, or write the error of making it for the members that wait, and raise it."""
+    def _make_and_publish(self, path: str) -> Decision:
+        """Make the decision and write it to ``path``; if that fails, write the error for those that wait."""
 
         def add_origin(body: Body) -> Decision:
-            of, start = self.membership, asdict(Process.here())
-            start |= {"root": absolute(self.root), "decided_at": time.time(), "job": of.job}
-            start |= {"generation": of.generation, "nodes": of.nodes}
-            start |= {"asked": digest(self.selection), "saves": self.saves}
-            return Decision(path, {**body, "decision": start}, self.selection.trust)
+            membership, origin = self.membership, asdict(Process.here())
+            origin |= {"root": absolute(self.root), "decided_at": time.time(), "job": membership.job}
+            origin |= {"generation": membership.generation, "nodes": membership.nodes}
+            origin |= {"asked": digest_selection(self.selection), "saves": self.saves}
+            return Decision(path, {**body, "decision": origin}, self.selection.trust)
 
         try:
-            decision = add_origin(self.make())
+            decision = add_origin(self.make_body())
             with self._publish(decision):
                 self._claim(path)  # before other nodes hear that this one can start
                 if self.joined:
@@ -254,16 +257,16 @@ class Decider(Struct, dict=True):
 
     @contextmanager
     def _publish(self, decision: Decision) -> Iterator[None]:
-        """Write a decision to the disk; it appears at its path when the block ends well. A later start learns
-        from it that there was a checkpoint here (planning/first_launch.py).
+        """Write a decision to the disk; it appears at its path when the block ends without an error. So does
+        the note of its checkpoint, which tells later starts that there was one (planning/first_launch.py).
         """
         files = {decision.path: decision.body}
         if chosen := decision.document.checkpoint:
             files[os.path.join(self.directory, first_launch.LAST)] = {
                 "step": decision.step,
                 "path": chosen.path,
-                "job": decision.about.job,
-                "decided_at": decision.about.decided_at,
+                "job": decision.origin.job,
+                "decided_at": decision.origin.decided_at,
             }
         with ExitStack() as opened:
             for path, body in files.items():
@@ -276,8 +279,8 @@ class Decider(Struct, dict=True):
             yield
 
     def _prune(self) -> None:
-        """Remove the directories of other keys older than ``KEPT_DAYS``: each is moved aside first, none
-        while a process decides in it. Errors are ignored.
+        """Remove directories of decisions that no member has taken for ``KEPT_DAYS``, but not this key's:
+        each is renamed first, none while a process decides in it. Errors are ignored.
         """
         oldest = time.time() - KEPT_DAYS * 86400
         with suppress(OSError):
@@ -301,37 +304,38 @@ class Decider(Struct, dict=True):
     # ---- the other nodes
 
     @property
-    def _meets(self) -> bool:
+    def _nodes_meet(self) -> bool:
         """Whether the nodes meet: each looks at its own disks, or no id lets them share a decision."""
-        of = self.membership
-        return self.options.agree or (of.nodes > 1 and not (of.unique and of.key))
+        membership = self.membership
+        shares_key = membership.unique and membership.key
+        return self.options.agree or (membership.nodes > 1 and not shares_key)
 
     def _join(self) -> Meeting:
-        """Wait until all nodes are there. Raise UsageError if this node's index or the place is unknown."""
-        of = self.membership
-        if of.node is None or of.node >= of.nodes:
-            text = f"the index of this node among {of.nodes} nodes is unknown"
+        """Return the meeting, once all nodes are there. Raise UsageError if this node's index is unknown."""
+        node, nodes, timeout = self.membership.node, self.membership.nodes, self.options.timeout
+        if node is None or node >= nodes:
+            text = f"the index of this node among {nodes} nodes is unknown"
             raise UsageError(text, "set CKPT_NODE=N, from 0 (torchrun --node-rank tells it as well)")
-        board = find_board(of, self.options, self.line, self.env, self.selection.trust)
-        self.joined = self._open.enter_context(meeting(board, of.node, of.nodes, self.options.timeout))
+        board = find_board(self.membership, self.options, self.line, self.env, self.selection.trust)
+        self.joined = self._open.enter_context(meeting(board, node, nodes, timeout))
         return self.joined
 
     @contextmanager
     def _reporting(self) -> Iterator[None]:
-        """Tell the other nodes, which wait, an error that keeps this node from taking part."""
+        """If the block raises, the first process of this node joins the meeting: it tells other nodes."""
         try:
             yield
         except CkptError:
             rank, ranks = self.membership.rank, self.membership.ranks
             first = rank is None or (ranks is not None and rank == ranks.start)
-            if self._meets and first and self.joined is None:
+            if self._nodes_meet and first and self.joined is None:
                 with suppress(CkptError):  # raise the error itself, not one of telling it
                     self._join()  # which this error ends for all
             raise
 
     # ---- deciding
 
-    def make(self) -> Body:
+    def make_body(self) -> Body:
         """Return the body of a new decision. Raise CkptError, the same on all nodes that meet."""
         if self.options.agree:
             from ckpt_tools.job.consensus import agree
@@ -342,23 +346,24 @@ class Decider(Struct, dict=True):
                     "which ranks run on this node is unknown",
                     "add --world-size N (CKPT_NODES and CKPT_NODE as well, where the launcher does not tell)",
                 )
-            joined, question = self._join(), digest(self.selection)
-            asked = replace(self.selection, rank=None, world_size=world or len(ranks) * joined.size)
-            plan = agree(self.root, asked, ranks, joined, asked=question, listener=self.listener)
+            joined, asked = self._join(), digest_selection(self.selection)
+            selection = replace(self.selection, rank=None, world_size=world or len(ranks) * joined.size)
+            plan = agree(self.root, selection, ranks, joined, asked=asked, listener=self.listener)
             return self._describe(plan)
-        if not self._meets:
+        if not self._nodes_meet:
             return self._plan_alone()
-        said = self._join().exchange({}, lambda _: self._plan_alone())
+        body = self._join().exchange({}, lambda _: self._plan_alone())
         try:
-            check({**said, "decision": {"root": absolute(self.root), "decided_at": 0}})
+            check({**body, "decision": {"root": absolute(self.root), "decided_at": 0}})
         except Invalid as e:
             raise UsageError(f"node 0 has made no decision that ckpt makes: {e}", SAME) from e
-        return said
+        return body
 
     def _plan_alone(self) -> Body:
-        made = make_plan(self.root, replace(self.selection, rank=None), self.listener)
-        made = starts.with_loop(made, self.root, self.directory, self.selection.trust)
-        return self._describe(starts.with_processes_left(made, self.directory))
+        """Return the body of a decision that this process makes for all; warn of what earlier starts left."""
+        plan = make_plan(self.root, replace(self.selection, rank=None), self.listener)
+        plan = starts.add_history_warnings(plan, self.root, self.directory, self.selection.trust)
+        return self._describe(starts.add_process_warnings(plan, self.directory))
 
     def _describe(self, plan: LoadPlan) -> Body:
         """Return the body of the decision for a plan, with its view or the files to be staged."""
@@ -378,6 +383,7 @@ class Decider(Struct, dict=True):
 
 
 def _list_names(directory: str) -> list[str]:
+    """Return the names in a directory, [] if there is none. Raise CannotLook."""
     hint = "make it readable, or name another directory with --plan-dir"
     with explain_refusal(f"{directory} cannot be listed", hint), suppress(FileNotFoundError):
         return os.listdir(directory)

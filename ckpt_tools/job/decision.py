@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from itertools import chain, pairwise
 from typing import Annotated, Any, Literal
@@ -104,7 +104,7 @@ class Stage(Struct, frozen=True):
     texts: dict[Text, Text]
 
 
-class About(Struct, frozen=True):
+class Origin(Struct, frozen=True):
     """Which process decided, when, and for which question."""
 
     root: Path
@@ -130,6 +130,7 @@ class Failed(Struct, frozen=True):
 
 
 def failure(error: CkptError) -> Failed:
+    """Return an error as the JSON field "error" of a decision, or as a message to other nodes."""
     return Failed(str(error), error.hint, error.exit_code)
 
 
@@ -138,7 +139,7 @@ class Document(Struct, frozen=True):
 
     schema: Literal["ckpt-tools/plan/v1"]
     checkpoint: Chosen | None
-    decision: About = About("", 0)
+    decision: Origin = Origin("", 0)
     root: Text = ""
     resume_step: Whole | None = None
     resume: Resumed | None = None
@@ -179,7 +180,7 @@ def check(body: Mapping[str, object]) -> Document:
 
 
 def _require_files(document: Document) -> None:
-    """Raise Invalid unless there are files just if there is a checkpoint: a rank might start from nothing."""
+    """Raise Invalid unless a checkpoint has files for each rank: one without would start from nothing."""
     ranks = document.ranks or ()
     if len({r.rank for r in ranks}) != len(ranks):
         raise Invalid("ranks names a rank twice")
@@ -193,9 +194,10 @@ def _require_files(document: Document) -> None:
 
 
 def _require_links(document: Document, view: View) -> None:
-    loads = {str(r.rank): len(r.files) for r in document.ranks or ()}
+    """Raise Invalid unless the view has a link for each file of a rank, and all its links are below it."""
+    counts = {str(r.rank): len(r.files) for r in document.ranks or ()}
     for rank, links in view.ranks.items():
-        if len(links) != (n := loads.get(rank, 0)):
+        if len(links) != (n := counts.get(rank, 0)):
             raise Invalid(f"the view has {len(links)} links for rank {rank}, and the plan {n} files")
     for link in (view.checkpoint, *view.shared, *chain.from_iterable(view.ranks.values())):
         if not _is_below(link, view.root):
@@ -239,10 +241,11 @@ def _leads_to_plan(path: str, document: Document, chosen: Chosen) -> bool:
     return near and bool(path.strip("/")) and ".." not in path.split("/")
 
 
-def _is_below(link: str, root: str) -> bool:
+def _is_below(path: str, root: str) -> bool:
+    """Return True if ``path`` is ``root``, or below it without any ``..``."""
     top = root.rstrip("/")
-    rest = link[len(top) :]
-    return link.startswith(top) and (not rest or rest.startswith("/")) and ".." not in rest.split("/")
+    below = path[len(top) :]
+    return path.startswith(top) and (not below or below.startswith("/")) and ".." not in below.split("/")
 
 
 # ---- one decision
@@ -262,7 +265,7 @@ class Decision(Struct, frozen=True, dict=True):
         return check(self.body)
 
     @property
-    def about(self) -> About:
+    def origin(self) -> Origin:
         return self.document.decision
 
     @property
@@ -270,7 +273,7 @@ class Decision(Struct, frozen=True, dict=True):
         return self.document.resume_step
 
     @property
-    def found(self) -> bool:
+    def has_checkpoint(self) -> bool:
         return self.document.checkpoint is not None
 
     @property
@@ -293,7 +296,7 @@ class Decision(Struct, frozen=True, dict=True):
         numbers = [str(number) for number in self.ranks if rank in (None, number)]
         return [*view.shared, *(link for number in numbers for link in view.ranks.get(number, ()))]
 
-    def path_of(self, rank: int | None) -> str | None:
+    def find_path(self, rank: int | None) -> str | None:
         """Return CKPT_PATH: the framework's path, the rank's one file, the view's checkpoint, or None."""
         resume_path, view = self.resume.path, self.document.view
         own = not resume_path and rank is not None and not (self.document.shared and not self.document.ranks)
@@ -315,18 +318,16 @@ class Decision(Struct, frozen=True, dict=True):
             hint = "start again: what is not there as it was is brought again"
         with explain_refusal(f"{view.root} cannot be looked at any more", hint), trust.named("the view"):
             trust.check(view.root, self.trusted)
-        for link, f in self._pair_links(asked):
-            with explain_refusal(f"{link} cannot be looked at any more", hint):
-                same = os.lstat(link).st_size == f.size if stage else os.readlink(link) == f.path
-            if not same:
-                raise CannotLook(f"{link} has changed since the decision was made", hint)
-
-    def _pair_links(self, ranks: tuple[int | None, ...]) -> Iterator[tuple[str, File]]:
-        """Yield each link or copy with its planned file; files of ranks on other nodes have none here."""
-        for rank in self.ranks or (None,) if ranks == (None,) else ranks or (None,):
-            yield from zip(self.links(rank), self.files(rank), strict=False)
+        for rank in self.ranks or (None,) if asked == (None,) else asked or (None,):
+            # not strict: files of ranks on other nodes have no links here
+            for link, f in zip(self.links(rank), self.files(rank), strict=False):
+                with explain_refusal(f"{link} cannot be looked at any more", hint):
+                    same = os.lstat(link).st_size == f.size if stage else os.readlink(link) == f.path
+                if not same:
+                    raise CannotLook(f"{link} has changed since the decision was made", hint)
 
     def _check_files(self, ranks: Iterable[int | None]) -> None:
+        """Raise CannotLook if a planned file of ``ranks`` (None: all) has changed since it was verified."""
         files = {f.path: f for r in ranks for f in self.files(r)}
         files |= {f.path: f for f in self.files() if f.path == self.resume.path}  # every rank gets this path
         failed = refresh(files)
@@ -342,12 +343,12 @@ class Decision(Struct, frozen=True, dict=True):
 # ---- reading and making decisions
 
 
-def read(path: str, trusted: Trust = OURS, named: str = "CKPT_PLAN") -> Decision:
-    """Return the decision in a file, to which the setting ``named`` led. Raise CannotLook if there is none,
-    or other bytes, UsageError for an invalid field, and Untrusted if others could have written it.
+def read(path: str, trusted: Trust = OURS, setting: str = "CKPT_PLAN") -> Decision:
+    """Return the decision in the file ``path``, which the flag or variable ``setting`` names. Raise
+    CannotLook if it cannot be read or holds no decision, UsageError for an invalid field, and Untrusted.
     """
     hint = "is --plan-dir on a file system that every process of the job sees?"
-    with explain_refusal(f"the decision {path} cannot be read", hint), trust.named(named):
+    with explain_refusal(f"the decision {path} cannot be read", hint), trust.named(setting):
         data = trust.read(path, checked_json.MOST, trusted)
     return parse(path, data, trusted)
 
@@ -372,6 +373,7 @@ def parse(path: str, data: bytes, trusted: Trust = OURS) -> Decision:
 
 
 def body_of(plan: LoadPlan) -> Body:
+    """Return the plan as the JSON fields of a decision."""
     body: Body = json.loads(as_json.render(plan))
     return body
 

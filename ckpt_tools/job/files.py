@@ -26,7 +26,7 @@ class Backoff:
         self.ends = self.started + timeout
 
     def pause(self) -> bool:
-        """Wait a little. Return False, without a pause, if the time is over."""
+        """Sleep until the next look. Return False, without sleeping, if the time is over."""
         now = time.monotonic()
         if now >= self.ends:
             return False
@@ -34,7 +34,7 @@ class Backoff:
         return True
 
 
-def boot() -> str:
+def read_boot_id() -> str:
     """Return the id of this boot of this machine; "" if the kernel tells none."""
     with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as f:
         return f.read().strip()
@@ -59,31 +59,23 @@ def make_own(path: str, trusted: Trust, hint: str, flag: str = FLAG) -> None:
 
 def write(path: str, data: bytes, trusted: Trust = OURS) -> None:
     """Write a file whole or not at all: aside, synced, renamed. Raise CannotLook and Untrusted."""
-    with write_first(path, data, trusted):
-        pass
-
-
-@contextmanager
-def write_first(path: str, data: bytes, trusted: Trust) -> Iterator[None]:
-    """Write ``data`` to the disk; the file appears at ``path`` when the block ends. Raise CannotLook."""
     home, name = os.path.split(path)
     hint = "make room, or name another directory with --plan-dir"
     with explain_refusal(f"the decision could not be written to {path}", hint), ExitStack() as files:
         with trust.named(FLAG):
             at = files.enter_context(trust.directory(home, trusted))
         files.enter_context(writes.written(at, name, data, trusted))
-        yield
 
 
 @contextmanager
 def hold_lock(path: str, timeout: float, trusted: Trust = OURS) -> Iterator[None]:
-    """Hold a lock; the kernel frees it when the holder dies. Raise CannotLook after ``timeout`` s."""
+    """Hold a lock file; the kernel frees it when the holder dies. Raise CannotLook after ``timeout`` s."""
     hint = "name a writable directory with --plan-dir, on a file system with flock"
     with explain_refusal(f"{path} cannot be locked", hint), trust.named(FLAG):
         fd = writes.take_lock(path, trusted, wait=Backoff(timeout).pause)
     if fd is None:
-        why = f"another process has been deciding for more than {timeout:g} s"
-        raise CannotLook(why, "wait longer with --timeout, or read less with --budget")
+        text = f"another process has been deciding for more than {timeout:g} s"
+        raise CannotLook(text, "wait longer with --timeout, or read less with --budget")
     try:
         yield
     finally:

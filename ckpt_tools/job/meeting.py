@@ -48,7 +48,7 @@ MAX_PAYLOAD_LEN): for longer ones it drops the connection.
 
 
 class Hello(Struct, frozen=True):
-    """A node's answer to an offer."""
+    """The answer of a node to an offer: its version of ckpt, and how many nodes it waits for."""
 
     version: str
     nodes: int
@@ -88,7 +88,7 @@ class Files:
             raise CannotLook(f"{path} cannot be read: {e.strerror}", hint) from e
 
     def drop(self, prefix: str) -> None:
-        """Remove the files of a session, and files that killed nodes left a day ago."""
+        """Remove the files whose names begin so, of a session, and files that killed nodes left a day ago."""
         with suppress(OSError):
             for entry in os.scandir(self.directory):
                 with suppress(OSError):
@@ -125,16 +125,16 @@ class Store:
         if len(value) > _MOST:
             text = f"the message of this node has {len(value):,} bytes, and torch's store takes {_MOST:,}"
             raise CannotLook(text, "add --meet DIR on a shared file system")
-        with _explain_errors():
+        with _convert_store_errors():
             self.store.set(key, value)
 
     def get(self, key: str) -> bytes | None:
-        with _explain_errors():
+        with _convert_store_errors():
             return bytes(self.store.get(key)) if self.store.check([key]) else None
 
 
 @contextmanager
-def _explain_errors() -> Iterator[None]:
+def _convert_store_errors() -> Iterator[None]:
     try:
         yield
     except Exception as e:
@@ -150,20 +150,20 @@ Board = Files | Store
 
 
 class Meeting:
-    """One of ``size`` nodes, number ``me``; node 0 concludes. Every wait ends after ``timeout`` seconds with
-    CannotLook, which names the missing nodes. Values that an earlier start left on the board have no effect:
-    each process brings a new random name, and a session is the list of these names.
+    """The place of ``node`` among ``size`` nodes that meet; node 0 concludes. Every wait ends after
+    ``timeout`` seconds with CannotLook, which names the missing nodes. Values that an earlier start left on
+    the board have no effect: each process brings a new random name, and a session is the list of these names.
     """
 
-    def __init__(self, board: Board, me: int, size: int, timeout: float) -> None:
-        self.board, self.me, self.size, self.timeout = board, me, size, timeout
+    def __init__(self, board: Board, node: int, size: int, timeout: float) -> None:
+        self.board, self.node, self.size, self.timeout = board, node, size, timeout
         self.name, self.session, self.round = secrets.token_hex(16), "", 0
         self.members = [""] * size
-        self.told = False  # whether all nodes know the outcome
+        self.is_concluded = False  # whether all nodes know the outcome
 
     def _poll(self, missing: Callable[[], str]) -> Iterator[None]:
         """Yield once per look at the board. Raise CannotLook with ``missing()`` if the time is over."""
-        backoff = Backoff(self.timeout + (_FAREWELL if self.me else 0))
+        backoff = Backoff(self.timeout + (_FAREWELL if self.node else 0))
         while True:
             yield
             if not backoff.pause():
@@ -171,16 +171,17 @@ class Meeting:
                 raise CannotLook(text, "see why on that node, or wait longer with --timeout")
 
     def _explain_silence(self) -> str:
-        return f"node {self.me} did not hear from the first node"
+        """Return what a node says that waits in vain for node 0."""
+        return f"node {self.node} did not hear from the first node"
 
     def join(self) -> None:
         """Wait until all nodes are there, in a round before the first exchange. Node 0 offers a session to
         the names it sees; if one of them (of an earlier start) is replaced, it makes another offer.
         """
-        mine = Hello(__version__, self.size)
-        self.board.put(f"join.{self.me}", self.name.encode())
-        if self.me == 0:
-            self._conclude_with(mine, _require_one_version)
+        hello = Hello(__version__, self.size)
+        self.board.put(f"join.{self.node}", self.name.encode())
+        if self.node == 0:
+            self._gather_and_conclude(hello, _require_one_version)
             return
         for _ in self._poll(self._explain_silence):
             offer = None
@@ -190,7 +191,7 @@ class Meeting:
                 continue
             if offer.session != self.session:
                 self.session = offer.session
-                self._put(f"0.{self.me}", mine)
+                self._put(f"0.{self.node}", hello)
             if self._read(f"{self.session}.0.all", 0, dict) is not None:
                 return
 
@@ -204,27 +205,31 @@ class Meeting:
         An error of one node (a ``Failed`` value), or of ``conclude``, is raised on all.
         """
         self.round += 1
-        if self.me == 0:
-            return self._conclude_with(value, conclude)
-        self._put(f"{self.round}.{self.me}", value)
+        if self.node == 0:
+            return self._gather_and_conclude(value, conclude)
+        self._put(f"{self.round}.{self.node}", value)
         for _ in self._poll(self._explain_silence):
             if (answer := self._read(f"{self.session}.{self.round}.all", 0, kind)) is not None:
                 return answer
         raise AssertionError  # _poll ends by an error
 
-    def _conclude_with(self, mine: V | Failed, conclude: Callable[[Sequence[V]], A]) -> A:
+    def _gather_and_conclude(self, value: V | Failed, conclude: Callable[[Sequence[V]], A]) -> A:
+        """Return, on node 0, the conclusion from the values of all nodes, put up for them; so is an error."""
         try:
-            if isinstance(mine, Failed):
-                raise mine.as_error("node 0: ")
-            answer = conclude(self._gather(mine))
+            if isinstance(value, Failed):
+                raise value.as_error("node 0: ")
+            answer = conclude(self._gather(value))
         except CkptError as error:
             self.tell(failure(error))
             raise
         self._put(f"{self.round}.all", answer)
         return answer
 
-    def _gather(self, mine: V) -> list[V]:
-        found, missing, offered = {0: mine}, list[int](), list[str]()
+    def _gather(self, own: V) -> list[V]:
+        """Return the values of all nodes, on node 0. In round 0 wait for a name of each node, and offer a
+        session to these names, anew whenever one changes.
+        """
+        values, missing, offered = {0: own}, list[int](), list[str]()
         for _ in self._poll(lambda: f"{_name_nodes(missing)} did not {'answer' if self.round else 'come'}"):
             if self.round == 0:
                 others = (self.board.get(f"join.{i}") or b"" for i in range(1, self.size))
@@ -233,25 +238,26 @@ class Meeting:
                 if missing:
                     continue
                 if self.members != offered:
-                    offered, found = self.members, {0: mine}
-                    self._offer()
-            for i in set(range(self.size)) - set(found):
-                if (value := self._read(f"{self.session}.{self.round}.{i}", i, type(mine))) is not None:
-                    found[i] = value
-            missing[:] = sorted(set(range(self.size)) - set(found))
+                    offered, values = self.members, {0: own}
+                    self._start_session()
+            for i in set(range(self.size)) - set(values):
+                if (value := self._read(f"{self.session}.{self.round}.{i}", i, type(own))) is not None:
+                    values[i] = value
+            missing[:] = sorted(set(range(self.size)) - set(values))
             if not missing:
                 break
-        return [found[i] for i in range(self.size)]
+        return [values[i] for i in range(self.size)]
 
-    def _offer(self) -> None:
+    def _start_session(self) -> None:
+        """Offer a session of a new random id to the nodes that have come."""
         self.session = secrets.token_hex(16)
         self.board.put("offer", json.dumps(to_builtins(Offer(self.session, self.members))).encode())
 
     def _put(self, key: str, value: object) -> None:
         self.board.put(f"{self.session}.{key}", json.dumps(to_builtins(value)).encode())
 
-    def _read(self, key: str, of: int, kind: type[V]) -> V | None:
-        """Return the value that node ``of`` has put up, None if there is none yet. Raise its error if it
+    def _read(self, key: str, sender: int, kind: type[V]) -> V | None:
+        """Return the value that node ``sender`` has put up, None if there is none yet. Raise its error if it
         failed, UsageError if the value is no message, CannotLook if it is not of type ``kind``.
         """
         data = self.board.get(key)
@@ -261,7 +267,7 @@ class Meeting:
             value = checked_json.parsed(data)
         except checked_json.NoJson:
             value = None
-        strange = f"node {of} says what no node of this job says ({key})"
+        strange = f"node {sender} says what no node of this job says ({key})"
         if not isinstance(value, dict):
             raise UsageError(strange, SAME)
         try:
@@ -270,31 +276,31 @@ class Meeting:
             failed = checked_json.checked(value, Failed)
         except checked_json.Invalid as e:
             raise CannotLook(f"{strange}: {e}", SAME) from e
-        concluded = key.endswith(".all")
-        self.told = self.told or concluded
-        raise failed.as_error("" if concluded else f"node {of}: ")
+        is_conclusion = key.endswith(".all")
+        self.is_concluded = self.is_concluded or is_conclusion
+        raise failed.as_error("" if is_conclusion else f"node {sender}: ")
 
     # ---- leaving
 
     def tell(self, failed: Failed) -> None:
         """Make the other nodes fail with this error at once, instead of waiting for this node."""
-        if self.me == 0 and not self.session:
-            self._offer()  # to the nodes that have come
-        who = str(self.me) if self.me else "all"
+        if self.node == 0 and not self.session:
+            self._start_session()  # to the nodes that have come
+        sender = str(self.node) if self.node else "all"
         for number in (self.round, self.round + 1):
-            concluded = self.me == 0 and self.board.get(f"{self.session}.{number}.all") is not None
+            concluded = self.node == 0 and self.board.get(f"{self.session}.{number}.all") is not None
             if self.session and not concluded:
-                self._put(f"{number}.{who}", failed)
-        self.told = True
+                self._put(f"{number}.{sender}", failed)
+        self.is_concluded = True
 
     def leave(self) -> None:
         """Say good-bye; the first node keeps the board until all have. Raise CannotLook if one has not."""
-        if self.me:
+        if self.node:
             if self.session:
                 with suppress(CannotLook):
-                    self._put(f"bye.{self.me}", {})
+                    self._put(f"bye.{self.node}", {})
             return
-        if self.told and not self.board.keeper:
+        if self.is_concluded and not self.board.keeper:
             return
 
         def has_left(i: int) -> bool:
@@ -302,20 +308,21 @@ class Meeting:
                 return self.board.get(f"{self.session}.bye.{i}") is not None
             return False
 
-        backoff = Backoff(_FAREWELL if self.told else self.timeout)
+        backoff = Backoff(_FAREWELL if self.is_concluded else self.timeout)
         absent = list(range(1, self.size))
         while absent := [i for i in absent if not has_left(i)]:
             if not backoff.pause():
-                if self.told:
+                if self.is_concluded:
                     return
                 raise CannotLook(f"{_name_nodes(absent)} did not start", "see why on that node")
         if isinstance(self.board, Files):  # a store ends with the launcher that keeps it
             self.board.drop(f"{self.session}.")
 
 
-def _require_one_version(values: Sequence[Hello]) -> dict[str, object]:
-    first = values[0]
-    for i, hello in enumerate(values):
+def _require_one_version(hellos: Sequence[Hello]) -> dict[str, object]:
+    """Raise UsageError if the nodes differ in ckpt's version or the number of nodes. Return {}."""
+    first = hellos[0]
+    for i, hello in enumerate(hellos):
         if hello != first:
             raise UsageError(
                 f"node {i} is one of {hello.nodes} nodes with ckpt {printable(hello.version)},"
@@ -326,16 +333,16 @@ def _require_one_version(values: Sequence[Hello]) -> dict[str, object]:
 
 
 @contextmanager
-def meeting(board: Board, me: int, size: int, timeout: float) -> Iterator[Meeting]:
+def meeting(board: Board, node: int, size: int, timeout: float) -> Iterator[Meeting]:
     """Yield a meeting that all nodes have joined; tell them of an error or signal that ends it here."""
-    m = Meeting(board, me, size, timeout)
+    m = Meeting(board, node, size, timeout)
     try:
         m.join()
         yield m
     except BaseException as error:
-        if not m.told:
+        if not m.is_concluded:
             with suppress(CkptError):
-                m.tell(failure(_explain(error)))
+                m.tell(failure(_convert_error(error)))
         if isinstance(error, Exception):  # not after a signal: its sender waits
             with suppress(CkptError):
                 m.leave()
@@ -343,7 +350,8 @@ def meeting(board: Board, me: int, size: int, timeout: float) -> Iterator[Meetin
     m.leave()
 
 
-def _explain(error: BaseException) -> CkptError:
+def _convert_error(error: BaseException) -> CkptError:
+    """Return the error that other nodes are told: a CkptError itself, else CannotLook about it."""
     if isinstance(error, CkptError):
         return error
     if isinstance(error, Exception):
@@ -364,25 +372,26 @@ def _is_port(text: str) -> bool:
 
 
 def find_board(
-    of: Membership, options: Options, line: LaunchLine | None, env: Mapping[str, str], trusted: Trust
+    member: Membership, options: Options, line: LaunchLine | None, env: Mapping[str, str], trusted: Trust
 ) -> Board:
     """Return the board of the job's nodes. Raise UsageError if nothing tells where they meet."""
+    name = member.meeting_name
     if is_address(options.meet) or (not options.meet and options.plan_dir is None):
-        host, port, keeper = _find_endpoint(of, options, line, env)
-        return Store(host, port, keeper, timeout=options.timeout, prefix=of.place or "job")
-    if not of.place:
+        host, port, keeper = _find_endpoint(member, options, line, env)
+        return Store(host, port, keeper, timeout=options.timeout, prefix=name or "job")
+    if not name:
         text = "nothing names this job, so its nodes cannot find each other"
         raise UsageError(text, "give torchrun --rdzv-id, or add --job ID, the same on every node")
     # not in the root's directory of decisions, whose name differs if nodes mount the root elsewhere
-    place = os.path.join(options.meet or options.plan_dir or "", f"{of.place}.meeting")
-    return Files(place, trusted, "--meet" if options.meet else first_launch.FLAG)
+    directory = os.path.join(options.meet or options.plan_dir or "", f"{name}.meeting")
+    return Files(directory, trusted, "--meet" if options.meet else first_launch.FLAG)
 
 
 def _find_endpoint(
-    of: Membership, options: Options, line: LaunchLine | None, env: Mapping[str, str]
+    member: Membership, options: Options, line: LaunchLine | None, env: Mapping[str, str]
 ) -> tuple[str, int, bool]:
-    """Return (host, port, whether this node keeps it) of the store for the agreement. Raise UsageError."""
-    first, master, master_port = of.node == 0, env.get("MASTER_ADDR"), env.get("MASTER_PORT", "")
+    """Return (host, port, whether this node keeps it) of torch's store for the meeting. Raise UsageError."""
+    first, master, master_port = member.node == 0, env.get("MASTER_ADDR"), env.get("MASTER_PORT", "")
     agents = options.worker and env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if at := options.meet or options.rendezvous:
         host, _, port = at.rpartition(":")
@@ -408,6 +417,7 @@ def _find_endpoint(
 
 
 def _find_slurm_endpoint(env: Mapping[str, str]) -> tuple[str, int] | None:
+    """Return (first host, port made of the job id) in a Slurm job, else None."""
     nodes, job = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST"), env.get("SLURM_JOB_ID", "")
     return (first_host(nodes), 20000 + int(job) % 20000) if nodes and job.isdecimal() else None
 

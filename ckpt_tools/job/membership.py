@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ckpt_tools.errors import UsageError
-from ckpt_tools.job.files import boot
+from ckpt_tools.job.files import read_boot_id
 from ckpt_tools.launchers import LaunchLine, Started
 from ckpt_tools.model.plan import Known
 from ckpt_tools.planning.first_launch import safe
@@ -24,7 +24,7 @@ _UNIQUE = frozenset({"slurm", "mpi"})  # launchers that give every start an id o
 
 class Process(Struct, frozen=True):
     """The process that made a decision, as recorded in it: ``host`` is this boot of this machine; ``process``
-    and ``agent``, its parent, are pid and start time, so that each names one process only.
+    and ``agent`` (the parent) are pid and start time, so that each names one process only.
     """
 
     host: str
@@ -35,14 +35,15 @@ class Process(Struct, frozen=True):
     @staticmethod
     @cache
     def here() -> Process:
-        space = ""
+        """Return this process."""
+        pid_namespace = ""
         with suppress(OSError):  # containers of one machine share the boot id and not their pids
-            space = os.readlink("/proc/self/ns/pid")
-        host = f"{socket.gethostname()}/{boot()}/{space}"
+            pid_namespace = os.readlink("/proc/self/ns/pid")
+        host = f"{socket.gethostname()}/{read_boot_id()}/{pid_namespace}"
         return Process(host, os.getpid(), _identify(os.getpid()), _identify(os.getppid()))
 
     @staticmethod
-    def alive(identity: str) -> bool:
+    def is_alive(identity: str) -> bool:
         """Return True if the process of that identity still runs on this host."""
         pid = identity.partition(".")[0]
         return pid.isdecimal() and _identify(int(pid)) == identity
@@ -96,8 +97,8 @@ class Membership(Struct, frozen=True):
     does.
 
     ``nodes`` is 1 if all members share a machine. ``ranks`` are those of this node, None if unknown.
-    ``place`` names where the nodes of the job meet, "" if the launcher gives the job no id. ``job`` and
-    ``generation`` are recorded in the decision.
+    ``meeting_name`` names where the nodes of the job meet, "" if the launcher gives the job no id. ``job``
+    and ``generation`` (the count of restarts) are recorded in the decision.
     """
 
     key: str = ""
@@ -108,13 +109,15 @@ class Membership(Struct, frozen=True):
     node: int | None = None
     nodes: int = 1
     ranks: range | None = None
-    place: str = ""
+    meeting_name: str = ""
     job: str = ""
     generation: int = 0
 
 
-def of_worker(started: Started | None, env: Mapping[str, str], *, job: str, rank: int | None) -> Membership:
-    """Return the membership of one rank. Raise UsageError if its rank is unknown."""
+def make_worker_membership(
+    started: Started | None, env: Mapping[str, str], *, job: str, rank: int | None
+) -> Membership:
+    """Return the membership of ``rank``, else of the rank that the launcher tells. Raise UsageError."""
     if started is None or (started.rank is None and not started.skip and rank is None):
         seen = (started.unclear if started else "") or "no launcher's variables are set"
         hint = (
@@ -127,7 +130,7 @@ def of_worker(started: Started | None, env: Mapping[str, str], *, job: str, rank
         rank = _known_value(started.rank)
     elif job:  # the user numbers the ranks, which several launchers may start
         started = replace(started, start="")
-    nodes, ranks = _find_place(started, rank)
+    nodes, ranks = _find_node_ranks(started, rank)
     process = Membership(
         member="scheduler" if rank is None else f"rank-{rank}",
         rank=rank,
@@ -139,27 +142,29 @@ def of_worker(started: Started | None, env: Mapping[str, str], *, job: str, rank
     return _add_key(process, started, env, job)
 
 
-def _find_place(started: Started, rank: int | None) -> tuple[int, range | None]:
-    """Return (number of nodes, ranks of this node, None if unknown)."""
+def _find_node_ranks(started: Started, rank: int | None) -> tuple[int, range | None]:
+    """Return (number of nodes, ranks of this node or None), for a process that is ``rank``."""
     world, local = _known_value(started.world_size), _known_value(started.local_world_size)
-    nodes, at = _known_value(started.nodes), _known_value(started.local_rank)
+    nodes, local_rank = _known_value(started.nodes), _known_value(started.local_rank)
     if not nodes:
         nodes = 1 if local is None or world is None or local == world else -(-world // local)
-    if rank is not None and at is not None and local:
-        return nodes, range(rank - at, rank - at + local)
+    if rank is not None and local_rank is not None and local:
+        return nodes, range(rank - local_rank, rank - local_rank + local)
     return nodes, (range(world) if nodes == 1 and world else None)
 
 
-def of_node(
+def make_node_membership(
     started: Started | None,
     line: LaunchLine | None,
     env: Mapping[str, str],
     options: Options,
     world: int | None = None,
 ) -> Membership:
-    """Return a launcher's membership, alone or on one of several nodes; UsageError if how many is unknown."""
+    """Return the membership of the process that starts the ranks of a node. Raise UsageError if the number of
+    nodes is unknown. ``started`` and ``line`` are the launcher around it, and the one that it will start.
+    """
     started = started or Started("")
-    nodes = _find_nodes(started, line, options.nodes)
+    nodes = _count_nodes(started, line, options.nodes)
     world = _known_value(started.world_size) if world is None else world
     if nodes == 1 and not options.job:  # it shares its decision with no process: no other start has its key
         ranks, key = range(world) if world else None, f"{time.time_ns()}-{os.getpid()}"
@@ -170,7 +175,7 @@ def of_node(
         member=f"node-{node}" if node is not None else f"host-{Process.here().host}",
         node=node,
         nodes=nodes,
-        ranks=_ranks_of(node, line, world, nodes),
+        ranks=_divide_ranks(node, line, world, nodes),
         generation=_known_value(started.restart) or 0,
     )
     if options.job:  # an id of this start alone
@@ -180,25 +185,28 @@ def of_node(
     return _add_key(process, started, env, "") if started.launcher else process
 
 
-def _ranks_of(node: int | None, line: LaunchLine | None, world: int | None, nodes: int) -> range | None:
-    split = world // nodes if world and not line and world % nodes == 0 else None
-    per_node = line.per_node if line else split
+def _divide_ranks(node: int | None, line: LaunchLine | None, world: int | None, nodes: int) -> range | None:
+    """Return the ranks of a node by its command line, else an equal share of ``world``; None if unknown."""
+    share = world // nodes if world and not line and world % nodes == 0 else None
+    per_node = line.per_node if line else share
     return range(node * per_node, (node + 1) * per_node) if node is not None and per_node else None
 
 
-def _find_nodes(started: Started, line: LaunchLine | None, said: int | None) -> int:
-    """Return the number of nodes: ``said``, else by command line or launcher. Raise UsageError if unknown."""
-    told = line.nodes if line and said is None else said
-    if told is None and started.node:  # the script of sbatch, which runs once for all nodes, has no node
+def _count_nodes(started: Started, line: LaunchLine | None, option: int | None) -> int:
+    """Return the number of nodes by option, command line or launcher. Raise UsageError if unknown."""
+    nodes = line.nodes if line and option is None else option
+    if nodes is None and started.node:  # the script of sbatch, which runs once for all nodes, has no node
         if started.nodes is None:
             node = f"node {started.node.value} ({started.node.provenance})"
             raise UsageError(f"this is {node}, and how many there are is unknown", "set CKPT_NODES=N")
-        told = started.nodes.value
-    return told or 1
+        nodes = started.nodes.value
+    return nodes or 1
 
 
 def _add_key(process: Membership, started: Started, env: Mapping[str, str], job: str) -> Membership:
-    """Return ``process`` with the key under which its launcher's id, or ``job``, names the decision."""
+    """Return ``process`` with the key of its decision, made from ``job`` or else its launcher's job id;
+    without any id only if there is one node.
+    """
     # torchrun's agents restart their workers under the same id, and may count restarts differently: there
     # --job names the job, and no single start
     unique = started.launcher in _UNIQUE or (bool(job) and started.launcher != "torchrun")
@@ -206,7 +214,7 @@ def _add_key(process: Membership, started: Started, env: Mapping[str, str], job:
     step = env.get("SLURM_STEP_ID", "") if started.launcher == "slurm" and not job else ""
     if step and (cluster := env.get("SLURM_CLUSTER_NAME")):
         name = f"{cluster}-{name}"  # two clusters count their jobs alike
-    here, process = Process.here(), replace(process, job=name)
+    here = Process.here()
     if not name and process.nodes != 1:
         return process
     host, start = hashlib.sha256(here.host.encode()).hexdigest()[:12], started.start
@@ -215,8 +223,8 @@ def _add_key(process: Membership, started: Started, env: Mapping[str, str], job:
     key = ".".join(safe(w) for w in (started.launcher, name, step, start, str(generation)) if w)
     if not unique:  # each node has its own key, and the nodes meet
         key += f".{process.node}.{host}"
-    place = safe(f"{started.launcher}.{name}")
-    return replace(process, key=key, unique=unique, start=start, place=place, job=name)
+    meeting_name = safe(f"{started.launcher}.{name}")
+    return replace(process, key=key, unique=unique, start=start, meeting_name=meeting_name, job=name)
 
 
 def _known_value(known: Known | None) -> int | None:

@@ -35,7 +35,7 @@ _MOST = 8 << 20  # bytes of the history of starts, some 20,000 starts
 _GONE = "bring it back from a copy if nobody meant to remove it; 'ckpt plan ROOT --history' lists the starts"
 
 
-class Passed(Struct, frozen=True):
+class PassedOver(Struct, frozen=True):
     """A checkpoint that was not resumed from; ``codes`` are of the findings against it."""
 
     path: str
@@ -55,7 +55,7 @@ class Start(Struct, frozen=True):
     kind: str | None = None
     job: str | None = None
     host: str | None = None
-    passed: tuple[Passed, ...] = ()
+    passed: tuple[PassedOver, ...] = ()
     lost_steps: int | None = None
     lost_seconds: float | None = None
 
@@ -76,7 +76,7 @@ class History(Struct, frozen=True):
         return sum(1 for _ in takewhile(lambda s: (s.path, s.step) == same, self.starts))
 
 
-def history(root: str, directory: str, trusted: Trust = OURS) -> History:
+def read_history(root: str, directory: str, trusted: Trust = OURS) -> History:
     """Return the history in the log in ``directory``. Raise CannotLook and Untrusted."""
     path = f"{directory}/{NAME}"
     data = first_launch.read_below(path, f"the history of starts {path}", trusted)
@@ -104,7 +104,7 @@ def add(directory: str, decision: Decision, trusted: Trust) -> None:
 
 def make_line(decision: Decision) -> bytes:
     """Return the line of a decision (docs/json.md), after a line feed, which ends a line that was cut."""
-    about, chosen, ahead = decision.about, decision.document.checkpoint, decision.document.ahead or ()
+    about, chosen, ahead = decision.origin, decision.document.checkpoint, decision.document.ahead or ()
     passed = [
         {"path": r["path"], "step": r.get("step"), "codes": sorted({f["code"] for f in r["findings"]})}
         for r in (decision.body.get("rejected") or ())[:_LISTED]
@@ -113,38 +113,41 @@ def make_line(decision: Decision) -> bytes:
     row |= {"path": None, "step": None, "kind": None, "passed": passed}
     if chosen:
         row |= {"path": chosen.path, "step": chosen.step, "kind": chosen.kind}
-        row["lost_steps"] = _beyond(chosen.step, [*(r["step"] for r in passed), *(c.step for c in ahead)])
-        row["lost_seconds"] = _beyond(chosen.mtime, [c.mtime for c in ahead])
+        row["lost_steps"] = _measure_loss(
+            chosen.step, [*(r["step"] for r in passed), *(c.step for c in ahead)]
+        )
+        row["lost_seconds"] = _measure_loss(chosen.mtime, [c.mtime for c in ahead])
     return b"\n" + json.dumps(row).encode("utf-8", "surrogateescape")
 
 
-def _beyond(here: float | None, others: Sequence[float | None]) -> float | None:
+def _measure_loss(chosen: float | None, others: Sequence[float | None]) -> float | None:
+    """Return how far the greatest of ``others`` is beyond ``chosen`` (steps or seconds); None if unknown."""
     known = [n for n in others if n is not None]
-    return None if here is None or not known else max(0, *(n - here for n in known))
+    return None if chosen is None or not known else max(0, *(n - chosen for n in known))
 
 
-def with_loop(plan: LoadPlan, root: str, directory: str, trusted: Trust) -> LoadPlan:
+def add_history_warnings(plan: LoadPlan, root: str, directory: str, trusted: Trust) -> LoadPlan:
     """Return the plan with warnings: a third start in a row from one checkpoint, a later one that is gone."""
     if plan.checkpoint is None:
         return plan
     try:
-        before = history(root, directory, trusted)
+        before = read_history(root, directory, trusted)
     except CkptError:  # no decision depends on the history
         return plan
     same = [start.path for start in before.starts[:1]] == [plan.checkpoint.path]
     hits = restart_loop.check((before.repeats if same else 0, plan.checkpoint.path))
-    told = [finding_of(restart_loop.RULE, hit) for hit in hits]
+    warnings = [finding_of(restart_loop.RULE, hit) for hit in hits]
     known = {c.path for c in (*plan.candidates, *plan.ahead, *(r.checkpoint for r in plan.rejected))}
     for last in before.starts[:1]:
         step, now = last.step, plan.resume_step
         if step is not None and now is not None and step > now and last.path not in known:
             text = f"the last start resumed from step {step} ({last.path}), of which nothing is left"
             hit = Hit(plan.root, text, filled(_GONE, root, root), Severity.WARNING, code="dangling-tracker")
-            told.append(finding_of(tracker_stale.RULE, hit))
-    return replace(plan, warnings=(*plan.warnings, *told))
+            warnings.append(finding_of(tracker_stale.RULE, hit))
+    return replace(plan, warnings=(*plan.warnings, *warnings))
 
 
-def with_processes_left(plan: LoadPlan, directory: str) -> LoadPlan:
+def add_process_warnings(plan: LoadPlan, directory: str) -> LoadPlan:
     """Return the plan with a warning if processes of an earlier start of this run are still alive: a launcher
     that is killed leaves its workers behind, and they go on saving. Without /proc nothing is known.
     """
@@ -163,15 +166,15 @@ def _find_processes_left(directory: str, root: str, run: str) -> Iterator[int]:
     for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
         with suppress(FileNotFoundError, PermissionError, ProcessLookupError):
             words = os.fsdecode(_read(f"/proc/{pid}/environ")).split("\0")
-            told = dict(word.partition("=")[::2] for word in words)
-            if told.get("CKPT_PLAN", "").startswith(f"{directory}/"):
-                started[pid] = told.get("CKPT_PATH", "")
-    mine = [os.getpid(), *_list_ancestors(os.getpid())]
-    shells = {*mine[:3]} - {1}
+            env = dict(word.partition("=")[::2] for word in words)
+            if env.get("CKPT_PLAN", "").startswith(f"{directory}/"):
+                started[pid] = env.get("CKPT_PATH", "")
+    own = [os.getpid(), *_list_ancestors(os.getpid())]
+    shells = {*own[:3]} - {1}
     for pid, path in started.items():
-        above = list(_list_ancestors(pid))
+        ancestors = list(_list_ancestors(pid))
         of_another_run = path.startswith(f"{root}/") and not f"{path}/".startswith(f"{run}/")
-        if not (of_another_run or pid in mine or shells & {*above[:1]} or started.keys() & above):
+        if not (of_another_run or pid in own or shells & {*ancestors[:1]} or started.keys() & ancestors):
             yield pid
 
 
@@ -186,5 +189,6 @@ def _list_ancestors(pid: int) -> Iterator[int]:
 
 
 def _read(path: str) -> bytes:
+    """Return the bytes of a file of /proc, within the time limit of ``storage.stalls``. Raise OSError."""
     with watched(open, path, "rb") as f:
         return watched(f.read)

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from ckpt_tools.discovery.walk import roots
 from ckpt_tools.errors import UsageError, explain_refusal
-from ckpt_tools.job.view_tree import MARKER, Tree, fill
+from ckpt_tools.job.view_tree import MARKER, Tree, make_tree
 from ckpt_tools.layouts import BUILT_IN, Layouts
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.settings import checked_json
@@ -30,10 +30,10 @@ from ckpt_tools.storage.writes import replace_file
 
 SCHEMA = "ckpt-tools/view/v1"
 _DAY = 86400
-_FRESH = r"\.view-[0-9a-f]{16}"
+_SUFFIX = r"\.view-[0-9a-f]{16}"
 
 
-class _Note(Struct, frozen=True):
+class _Marker(Struct, frozen=True):
     """The note in a view; ``files`` are the names of its small files."""
 
     schema: Literal["ckpt-tools/view/v1"]
@@ -55,7 +55,7 @@ def build(
         if os.path.commonpath([real, scanned := os.path.realpath(top)]) in (real, scanned):
             text = f"--view {directory} lies inside {top}, or {top} in it"
             raise UsageError(text, "name a directory of its own, outside it, where ckpt may write")
-    tree = fill(plan, directory, layouts)
+    tree = make_tree(plan, directory, layouts)
     hint = "make room, or name another directory with --view"
     with explain_refusal(f"the view {directory} could not be built", hint):
         trust.make(os.path.dirname(directory), trusted)
@@ -66,16 +66,16 @@ def build(
                 trust.absent(directory, trusted)
         new = f"{directory}.view-{secrets.token_hex(8)}"
         try:
-            _fill(new, tree, trusted)
+            _fill_directory(new, tree, trusted)
             _exchange_link(new, directory, trusted)
         except BaseException:
             shutil.rmtree(new, ignore_errors=True)
             raise
-        _sweep(directory, trusted)
+        _remove_old_views(directory, trusted)
     return tree.describe()
 
 
-def _fill(new: str, tree: Tree, trusted: Trust) -> None:
+def _fill_directory(new: str, tree: Tree, trusted: Trust) -> None:
     """Make the directory ``new`` with the links and small files of ``tree``. The note is written first, so
     that the remains of a killed builder are known as ours. Raise OSError.
     """
@@ -99,12 +99,12 @@ def _exchange_link(new: str, directory: str, trusted: Trust) -> None:
         with suppress(FileNotFoundError, NotADirectoryError):
             os.rmdir(directory)  # an empty directory belongs to no view
         if os.path.lexists(directory):
-            to = os.readlink(directory)
-            if not re.fullmatch(re.escape(os.path.basename(directory)) + _FRESH, to):
+            target = os.readlink(directory)
+            if not re.fullmatch(re.escape(os.path.basename(directory)) + _SUFFIX, target):
                 raise _explain_foreign(directory)
-            at = os.path.join(os.path.dirname(directory), to)
-            if os.path.isdir(at):
-                _require_ours(at, directory, trusted)
+            view = os.path.join(os.path.dirname(directory), target)
+            if os.path.isdir(view):
+                _require_ours(view, directory, trusted)
             with suppress(OSError):
                 os.utime(directory)  # its time is when it was replaced
         os.symlink(os.path.basename(new), aside)
@@ -119,35 +119,36 @@ def _exchange_link(new: str, directory: str, trusted: Trust) -> None:
 
 
 def _explain_foreign(directory: str) -> UsageError:
+    """Return the error for a --view DIR that ckpt did not build, which is not replaced."""
     return UsageError(
         f"--view {directory} is not empty, a link or a mount point, and no view that ckpt has built",
         "name a directory that is not there yet; of a mount point, one in it",
     )
 
 
-def _require_ours(at: str, directory: str, trusted: Trust) -> None:
-    """Raise UsageError for a view without our note, or with a file of others, which may not be lost."""
+def _require_ours(view: str, directory: str, trusted: Trust) -> None:
+    """Raise UsageError if ``view`` has no marker of ckpt, or a file of others, which may not be lost."""
     try:
-        data = trust.read(f"{at}/{MARKER}", checked_json.MOST, trusted)
-        note = checked_json.checked(checked_json.parsed(data), _Note)
+        data = trust.read(f"{view}/{MARKER}", checked_json.MOST, trusted)
+        note = checked_json.checked(checked_json.parsed(data), _Marker)
     except (OSError, ValueError, Untrusted):
         raise _explain_foreign(directory) from None
     files = {MARKER, *note.files}
-    for above, _, inside in os.walk(at):  # links to directories are not followed
-        for name in inside:
-            path = os.path.relpath(os.path.join(above, name), at)
-            if path not in files and not name.startswith(".nfs") and not os.path.islink(f"{at}/{path}"):
+    for above, _, names in os.walk(view):  # links to directories are not followed
+        for name in names:
+            path = os.path.relpath(os.path.join(above, name), view)
+            if path not in files and not name.startswith(".nfs") and not os.path.islink(f"{view}/{path}"):
                 raise UsageError(
                     f"{directory}/{path} was not put there by ckpt, so the view {directory} is not replaced",
                     "move it, and let the job save elsewhere",
                 )
 
 
-def _sweep(directory: str, trusted: Trust) -> None:
+def _remove_old_views(directory: str, trusted: Trust) -> None:
     """Remove our views that were replaced a day ago or more, and the remains of killed builders."""
     for path in glob.glob(f"{glob.escape(directory)}.view-*"):
         with suppress(OSError, UsageError):
-            if not re.fullmatch(_FRESH + r"(\.link)?", path.removeprefix(directory)):
+            if not re.fullmatch(_SUFFIX + r"(\.link)?", path.removeprefix(directory)):
                 continue
             in_use = os.readlink(directory) == os.path.basename(path)
             if in_use or time.time() - os.lstat(path).st_mtime < _DAY:

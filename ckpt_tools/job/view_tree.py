@@ -41,12 +41,12 @@ def find_name_for(piece: Piece, part: Part, rank: int, coords: Mapping[str, int]
 
 
 def _rename(template: str, name: str, part: Part, wanted: Mapping[str, int]) -> tuple[str, int] | None:
-    """Return (another rank's name for a file or its directories, times it has the rank), or None."""
+    """Return (another rank's name for a file or its directories, how often the rank is in it), or None."""
     pattern, widths = _group_fields(template)
     m = re.fullmatch(pattern, name)
     if m is None:
         return None
-    out, ranks = name, 0
+    renamed, rank_count = name, 0
     for group in sorted(m.re.groupindex, key=m.start, reverse=True):
         old, field = m[group], group.partition("__")[0]
         if old is None:
@@ -62,11 +62,11 @@ def _rename(template: str, name: str, part: Part, wanted: Mapping[str, int]) -> 
         elif field in wanted:
             padded = len(old) if old[0] == "0" and len(old) > 1 else 0
             new = str(wanted[field]).zfill(max(widths.get(field, 0), padded))
-            ranks += field == "rank"
+            rank_count += field == "rank"
         else:
             continue
-        out = out[: m.start(group)] + new + out[m.end(group) :]
-    return out, ranks
+        renamed = renamed[: m.start(group)] + new + renamed[m.end(group) :]
+    return renamed, rank_count
 
 
 @lru_cache(64)
@@ -85,8 +85,8 @@ MARKER = ".ckpt-view.json"
 
 class Tree(Struct, dict=True):
     """The contents of one view: ``links`` map paths in it to absolute paths, ``texts`` to bytes of small
-    files. ``ranks`` and ``shared`` are the links of the plan's file entries, in order; ``moved`` maps paths
-    to parts.
+    files. ``ranks`` and ``shared`` are the links of the plan's file entries, in order; ``parts_in_view`` maps
+    paths to parts.
     """
 
     plan: LoadPlan
@@ -96,7 +96,7 @@ class Tree(Struct, dict=True):
     texts: dict[str, bytes] = field(default_factory=dict)
     ranks: dict[int, list[str]] = field(default_factory=dict)
     shared: list[str] = field(default_factory=list)
-    moved: dict[str, Part] = field(default_factory=dict)
+    parts_in_view: dict[str, Part] = field(default_factory=dict)
 
     # ---- where a file goes
 
@@ -113,23 +113,23 @@ class Tree(Struct, dict=True):
     def parts(self) -> dict[str, Part]:
         return {p.path: p for p in self.checkpoint.parts}
 
-    def part_of(self, path: str) -> Part | None:
+    def find_part(self, path: str) -> Part | None:
         """Return the part at a planned path; behind a link to a directory, plans have the real path."""
-        return self.parts.get(path) or self._by_place.get(_real_place(path))
+        return self.parts.get(path) or self._parts_by_real_path.get(_resolve_directory(path))
 
     @cached_property
-    def _by_place(self) -> dict[str, Part]:
-        return {_real_place(path): part for path, part in self.parts.items()}
+    def _parts_by_real_path(self) -> dict[str, Part]:
+        return {_resolve_directory(path): part for path, part in self.parts.items()}
 
     @cached_property
-    def above(self) -> str:
+    def source(self) -> str:
         """The directory that the view stands for: above all that the templates match, and above directories
         that each hold one rank.
         """
         part = self.checkpoint.parts[0]
-        return os.path.dirname(part.base) if self.base_of(part) else part.base
+        return os.path.dirname(part.base) if self.find_rank_directory(part) else part.base
 
-    def base_of(self, part: Part, rank: int | None = None) -> str:
+    def find_rank_directory(self, part: Part, rank: int | None = None) -> str:
         """Return the directory of a rank's files with a slash if each rank has a ``<dir>_R`` of its own
         (discovery/names.py, _numbered_siblings), else "".
         """
@@ -138,71 +138,66 @@ class Tree(Struct, dict=True):
             return ""
         return f"{os.path.basename(part.base)}_{part.rank if rank is None else rank}/"
 
-    def name_of(self, part: Part) -> str:
+    def find_view_path(self, part: Part) -> str:
         """Return the path of a part in the view, by its template: a file of another node lies elsewhere."""
-        return self.base_of(part) + "/".join(part.path.split("/")[-self.layout.piece(part.piece).depth - 1 :])
+        depth = self.layout.piece(part.piece).depth
+        return self.find_rank_directory(part) + "/".join(part.path.split("/")[-depth - 1 :])
 
     @cached_property
-    def _by_rank(self) -> Mapping[tuple[str, int], list[Part]]:
-        out: dict[tuple[str, int], list[Part]] = {}
+    def _parts_by_rank(self) -> Mapping[tuple[str, int], list[Part]]:
+        """The parts of the checkpoint, by piece and rank."""
+        by_rank: dict[tuple[str, int], list[Part]] = {}
         for p in self.checkpoint.parts:
             if p.rank is not None:
-                out.setdefault((p.piece, p.rank), []).append(p)
-        return out
+                by_rank.setdefault((p.piece, p.rank), []).append(p)
+        return by_rank
 
     @cached_property
-    def _coords(self) -> Mapping[int, Mapping[str, int]]:
+    def _coords_by_rank(self) -> Mapping[int, Mapping[str, int]]:
         """The coordinates of the ranks that have a file in the run; this checkpoint's go before others'."""
-        run = [
-            c
-            for c in self.plan.candidates
-            if (c.layout, c.run) == (self.checkpoint.layout, self.checkpoint.run)
-        ]
-        return {
-            p.rank: dict(p.coords)
-            for c in (*run[::-1], self.checkpoint)
-            for p in c.parts
-            if p.rank is not None
-        }
+        own = self.checkpoint.layout, self.checkpoint.run
+        run = [c for c in self.plan.candidates if (c.layout, c.run) == own]
+        checkpoints = (*run[::-1], self.checkpoint)
+        return {p.rank: dict(p.coords) for c in checkpoints for p in c.parts if p.rank is not None}
 
-    def find_name(self, part: Part, rank: int | None) -> str:
+    def find_view_path_for(self, part: Part, rank: int | None) -> str:
         """Return the path at which ``rank`` looks for ``part``, perhaps of another rank. Raise UsageError."""
         if rank is None or part.rank is None:
-            return self.name_of(part)
-        own = self._by_rank.get((part.piece, rank), [])
+            return self.find_view_path(part)
+        own_parts = self._parts_by_rank.get((part.piece, rank), [])
         # even a broken file; of several copies, the rank's is the one in its own directory
-        if own:
-            nearest = min(own, key=lambda p: (dict(p.coords).get("node", rank) != rank, p is not part))
+        if own_parts:
+            nearest = min(own_parts, key=lambda p: (dict(p.coords).get("node", rank) != rank, p is not part))
             home = None  # the name in the rank's own directory, though another rank keeps the only copy
             if self.layout.ranks.keepers:
                 home = find_name_for(self.layout.piece(nearest.piece), nearest, rank, {"node": rank})
-            return home or self.name_of(nearest)
-        if base := self.base_of(part, rank):
-            return base + self.name_of(part).partition("/")[2]
-        if name := find_name_for(self.layout.piece(part.piece), part, rank, self._coords.get(rank)):
+            return home or self.find_view_path(nearest)
+        if base := self.find_rank_directory(part, rank):
+            return base + self.find_view_path(part).partition("/")[2]
+        if name := find_name_for(self.layout.piece(part.piece), part, rank, self._coords_by_rank.get(rank)):
             return name
         text = f"no view can be made of {part.path} for rank {rank}: its name holds no rank"
         raise UsageError(text, "start without --view")
 
     # ---- filling it
 
-    def link(self, name: str, path: str) -> str:
+    def add_link(self, name: str, path: str) -> str:
         """Add a link, and return its future path. Raise UsageError if another file has the name."""
         if ".." in name.split("/") or self.links.setdefault(name, path) != path:
             text = f"no view can be made: {self.links.get(name)} and {path} would both be {name} in it"
             raise UsageError(text, "start without --view")
         return f"{self.directory}/{name}"
 
-    def load(self, f: FileLoad, rank: int | None) -> str | None:
+    def add_file(self, f: FileLoad, rank: int | None) -> str | None:
         """Add a planned file, and return its link; None if the file lies on another node."""
-        part = self.part_of(f.path)
+        part = self.find_part(f.path)
         if part is None:
             if f.node is not None and rank is not None:
                 return None
             # a data file that an index names
-            return self.link(_relative(f.path, self.above).rstrip("/"), f.path)
-        name = self.find_name(part, rank)
-        link = self.link(name, f.path)
+            return self.add_link(_relative(f.path, self.source).rstrip("/"), f.path)
+        name = self.find_view_path_for(part, rank)
+        link = self.add_link(name, f.path)
         piece = self.layout.piece(part.piece)
         base = link.rsplit("/", piece.depth + 1)[0]
         home = base if piece.where is Where.HERE else ""
@@ -210,58 +205,60 @@ class Tree(Struct, dict=True):
             home = "/".join(link.split("/")[: base.count("/") + 1 + piece.home])
         if rank is None or part.rank is None:
             rank = part.rank
-        self.moved.setdefault(name, part._replace(path=link, base=base, home=home, rank=rank))
+        self.parts_in_view.setdefault(name, part._replace(path=link, base=base, home=home, rank=rank))
         return link
 
     def fill(self) -> None:
         """Add everything: planned files, copies that one name stands for, companion files, tracker files."""
         for f in self.plan.shared:
-            self.shared += filter(None, [self.load(f, None)])
+            self.shared += filter(None, [self.add_file(f, None)])
         for r in self.plan.by_rank:
-            links = [link for f in r.files if (link := self.load(f, r.rank))]
+            links = [link for f in r.files if (link := self.add_file(f, r.rank))]
             if len(links) == len(r.files):
                 self.ranks[r.rank] = links
-        rest = list(self._other_parts())
+        others = list(self._list_unloaded_parts())
         for home in sorted({p.home for p in self.checkpoint.parts if p.home and is_directory(p.home)}):
-            above = _relative(home, self.above)
-            rest += ((f"{above}{name}", path) for name, path in self._companions(home, ""))
+            others += self._list_companions(home, _relative(home, self.source))
         for name in self.layout.beside.asked(self.checkpoint):
-            if is_file(path := os.path.join(self.above, name)):
-                rest.append((name, path))
-        for name, path in rest:
+            if is_file(path := os.path.join(self.source, name)):
+                others.append((name, path))
+        for name, path in others:
             self.links.setdefault(name, path)
         self._add_trackers()
 
-    def _other_parts(self) -> Iterator[tuple[str, str]]:
+    def _list_unloaded_parts(self) -> Iterator[tuple[str, str]]:
         """Yield (name, path) of parts that no rank loads, and the loaded copy under each copy's name."""
-        loaded = [(f.path, part) for f in self.plan.shared if (part := self.part_of(f.path))]
-        good = {p.role: (path, p) for path, p in loaded if self.layout.piece(p.piece).readers.single}
+        loaded = [(f.path, part) for f in self.plan.shared if (part := self.find_part(f.path))]
+        chosen = {p.role: (path, p) for path, p in loaded if self.layout.piece(p.piece).readers.single}
         for part in self.checkpoint.parts:
             piece = self.layout.piece(part.piece)
-            if piece.readers.single and part.role in good:
-                path, own = good[part.role]
-                beside = os.path.dirname(part.path) == os.path.dirname(own.path)
-                name = self.name_of(own).removesuffix(own.name) + part.name if beside else self.name_of(part)
+            if piece.readers.single and part.role in chosen:
+                path, copied = chosen[part.role]
+                name = self.find_view_path(part)
+                if os.path.dirname(part.path) == os.path.dirname(copied.path):
+                    name = self.find_view_path(copied).removesuffix(copied.name) + part.name
                 yield name, path
             elif not piece.loaded and part.size >= 0:
-                yield self.name_of(part), part.path
+                yield self.find_view_path(part), part.path
 
-    def _companions(self, directory: str, above: str) -> Iterator[tuple[str, str]]:
-        """Yield (name, path) of files but parts: tokenizers, scripts, data that only an index describes."""
-        own, notes = directory == self.above, (self.layout.tracker.file, *self.layout.records.names)
+    def _list_companions(self, directory: str, above: str) -> Iterator[tuple[str, str]]:
+        """Yield (path in the view, path) of files but parts: tokenizers, scripts, data that an index
+        describes.
+        """
+        is_source, notes = directory == self.source, (self.layout.tracker.file, *self.layout.records.names)
         for e in entries_of(directory):
             name = f"{above}{e.name}"
-            if e.name == MARKER or TEMPORARY.search(e.name) or (own and e.name in notes):
+            if e.name == MARKER or TEMPORARY.search(e.name) or (is_source and e.name in notes):
                 continue
             if not is_directory(e):
-                if e.path not in self.parts and is_file(e) and not self._is_foreign(e.name):
+                if e.path not in self.parts and is_file(e) and not self._is_of_another_checkpoint(e.name):
                     yield name, e.path
             elif e.is_symlink() and not any(p.startswith(f"{e.path}/") for p in self.parts):
                 yield name, e.path
-            elif not (self._may_hold_others and _holds_checkpoints(e.path)):
-                yield from self._companions(e.path, f"{name}/")
+            elif not (self._may_hold_others and _has_checkpoints(e.path)):
+                yield from self._list_companions(e.path, f"{name}/")
 
-    def _is_foreign(self, name: str) -> bool:
+    def _is_of_another_checkpoint(self, name: str) -> bool:
         """Return True if a file's name is that of a part of another checkpoint in the same directory."""
         return self._may_hold_others and any(
             p.file.fullmatch(name) for p in self.layout.pieces if p.depth == 0 and p.where is not Where.HERE
@@ -276,50 +273,52 @@ class Tree(Struct, dict=True):
         """Add the tracker and record files in which a framework looks up the checkpoint to load."""
         tracker, records = self.layout.tracker, self.layout.records
         latest = tracker.name(self.checkpoint)
-        there = tracker.file and (tracker.always or is_file(os.path.join(self.above, tracker.file)))
-        if there and latest is not None:
+        is_used = tracker.file and (tracker.always or is_file(os.path.join(self.source, tracker.file)))
+        if is_used and latest is not None:
             self.texts[tracker.file] = tracker.write(latest)
         if records.write:
             homes = {p.path.rpartition("/")[0] for p in self.checkpoint.parts}
             if any(is_file(f"{home}/{records.names[0]}") for home in homes):
-                for name, part in self.moved.items():
+                for name, part in self.parts_in_view.items():
                     home = name.rpartition("/")[0]
                     self.texts[f"{home}/{records.names[0]}".lstrip("/")] = records.write(part)
-        if twice := next((name for name in self.texts if name in self.links), None):
-            text = f"no view can be made: {self.links[twice]} has the name of the tracker"
+        if taken := next((name for name in self.texts if name in self.links), None):
+            text = f"no view can be made: {self.links[taken]} has the name of the tracker"
             raise UsageError(text, "start without --view")
 
     # ---- what the framework is told
 
     @cached_property
-    def rebased(self) -> Checkpoint:
-        c, parts = self.checkpoint, tuple(self.moved.values())
-        at = {
-            of.path: part.path for name, part in self.moved.items() if (of := self.part_of(self.links[name]))
-        }
+    def checkpoint_in_view(self) -> Checkpoint:
+        """The chosen checkpoint with its parts and its own path as they are in the view."""
+        c, parts = self.checkpoint, tuple(self.parts_in_view.values())
+        view_paths = dict[str, str]()
+        for name, part in self.parts_in_view.items():
+            if original := self.find_part(self.links[name]):
+                view_paths[original.path] = part.path
         ranks_differ = len({tuple(links) for links in self.ranks.values()}) > 1
-        if ranks_differ or not c.path.startswith(f"{self.above.rstrip('/')}/"):
+        if ranks_differ or not c.path.startswith(f"{self.source.rstrip('/')}/"):
             path = parts[0].home or self.directory
         else:
-            path = at.get(c.path) or f"{self.directory}/{_relative(c.path, self.above)}".rstrip("/")
+            path = view_paths.get(c.path) or f"{self.directory}/{_relative(c.path, self.source)}".rstrip("/")
         return replace(c, parts=parts, path=path)
 
     def describe(self) -> dict[str, Any]:
         """Return a decision's fields about the view: "resume" for its files, "view" with its links."""
-        paths = {part.path for part in self.moved.values()}
-        resume = self.layout.resume(self.rebased, paths.pop() if len(paths) == 1 else None)
+        paths = {part.path for part in self.parts_in_view.values()}
+        resume = self.layout.resume(self.checkpoint_in_view, paths.pop() if len(paths) == 1 else None)
         return {
             "resume": {"path": resume.path, "args": list(resume.args), "env": dict(resume.env)},
             "view": {
                 "root": self.directory,
-                "checkpoint": self.rebased.path,
+                "checkpoint": self.checkpoint_in_view.path,
                 "ranks": {str(rank): links for rank, links in self.ranks.items()},
                 "shared": self.shared,
             },
         }
 
 
-def fill(plan: LoadPlan, directory: str, layouts: Layouts) -> Tree:
+def make_tree(plan: LoadPlan, directory: str, layouts: Layouts) -> Tree:
     """Return the contents of a view at ``directory``. Raise UsageError and CannotLook."""
     tree = Tree(plan, directory, layouts)
     try:
@@ -329,7 +328,7 @@ def fill(plan: LoadPlan, directory: str, layouts: Layouts) -> Tree:
     return tree
 
 
-def _holds_checkpoints(directory: str) -> bool:
+def _has_checkpoints(directory: str) -> bool:
     """Return True if a directory holds other checkpoints. Raise CannotLook if an unseen entry may be one."""
     found = discover(directory)
     if not found.parts and (row := next(iter(found.unseen), None)):
@@ -337,11 +336,12 @@ def _holds_checkpoints(directory: str) -> bool:
     return bool(found.parts)
 
 
-def _relative(path: str, above: str) -> str:
-    name = os.path.relpath(path, above)
+def _relative(path: str, directory: str) -> str:
+    """Return ``path`` relative to ``directory``, with a slash at its end; "" for the directory itself."""
+    name = os.path.relpath(path, directory)
     return "" if name == "." else f"{name}/"
 
 
-def _real_place(path: str) -> str:
+def _resolve_directory(path: str) -> str:
     """Return a path with the links in its directories followed."""
     return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))

@@ -20,9 +20,9 @@ __all__ = [
     "Started",
     "current",
     "detect",
-    "line_of",
     "list_all",
     "package_of",
+    "read_launch_line",
 ]
 
 LAUNCHERS = tuple(one.LAUNCHER for one in (torchrun, msrun, slurm, mpi, kubernetes, launcher))
@@ -59,7 +59,7 @@ def current() -> Started | None:
     return detect(os.environ)
 
 
-def line_of(command: Sequence[str], env: Mapping[str, str]) -> LaunchLine | None:
+def read_launch_line(command: Sequence[str], env: Mapping[str, str]) -> LaunchLine | None:
     """Return the parts of a command that starts a launcher; None if the command starts another program."""
     lines = (one.read_line(command, env) for one in list_all() if one.read_line) if command else ()
     return next((line for line in lines if line is not None), None)

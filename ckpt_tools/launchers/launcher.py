@@ -72,7 +72,7 @@ class LaunchLine(Struct, frozen=True):
     before: tuple[str, ...]
     command: tuple[str, ...]
 
-    def inside(self, ours: Sequence[str]) -> list[str]:
+    def put_inside(self, ours: Sequence[str]) -> list[str]:
         """Return the line with ``ours`` (ckpt run --worker …) inside: each restart then decides anew."""
         return [*self.before, *ours, "--", *self.command]
 

@@ -26,7 +26,7 @@ from places import DOCS, FORMAT_FILES, ROOT
 from run_helpers import flip, megatron
 
 from ckpt_tools import Selection, errors, formats, job, verify
-from ckpt_tools.launchers import detect, line_of
+from ckpt_tools.launchers import detect, read_launch_line
 from ckpt_tools.reading.scheduler import work
 from ckpt_tools.settings import plugins
 
@@ -426,7 +426,7 @@ def test_a_launcher_is_asked_before_those_of_ckpt(place: Path) -> None:
     assert (started := detect({**env, "OWN_RANK": ""})) and started.launcher == "own"
     del env["OWN_RANK"]
     assert (started := detect(env)) and started.launcher == "bare"
-    assert line_of(["python", "train.py"], env) is None
+    assert read_launch_line(["python", "train.py"], env) is None
 
 
 MANIFEST = """

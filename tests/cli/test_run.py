@@ -306,7 +306,9 @@ def test_a_failed_decision_fails_those_who_waited_for_it_and_no_one_else(
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(ask, range(4)))
     assert len(tried) == 1
-    assert not decisions.told("k", "rank-0", decided_body).decide().found  # a later start tries again
+    assert (
+        not decisions.told("k", "rank-0", decided_body).decide().has_checkpoint
+    )  # a later start tries again
 
 
 def test_processes_that_ask_differently_are_told(root: Path, plans: Path) -> None:

@@ -28,7 +28,7 @@ from ckpt_tools.job import Options
 from ckpt_tools.job import decider as room
 from ckpt_tools.job.decider import KEPT_DAYS, Decider
 from ckpt_tools.job.files import hold_lock
-from ckpt_tools.job.membership import Membership, of_node, of_worker
+from ckpt_tools.job.membership import Membership, make_node_membership, make_worker_membership
 from ckpt_tools.model.selection import Selection
 
 pytestmark = pytest.mark.slow  # several starts of processes
@@ -57,7 +57,7 @@ def bare(rank: int, world: int = 2) -> dict[str, str]:
 
 
 def membership(env: dict[str, str], job: str = "", rank: int | None = None) -> Membership:
-    return of_worker(launchers.detect(env), env, job=job, rank=rank)
+    return make_worker_membership(launchers.detect(env), env, job=job, rank=rank)
 
 
 @pytest.mark.parametrize("job", ["", "nightly"])
@@ -85,9 +85,13 @@ def test_an_id_that_nothing_tells_from_that_of_an_earlier_start_and_a_key_that_n
     """Several launchers may start the ranks of one job, and each component of it has a port of its own."""
     named = (
         membership(task(0, 2), "nightly", rank=1), membership(task(0, 2, SLURM_HET_SIZE="2"), rank=1), membership(task(0, 2, "")),
-        membership(mpi(0, ""), "nightly"), membership(bare(0), "nightly"), of_node(None, None, {}, Options(job="nightly", node=0, nodes=2), 2),
+        membership(mpi(0, ""), "nightly"), membership(bare(0), "nightly"), make_node_membership(None, None, {}, Options(job="nightly", node=0, nodes=2), 2),
     )  # fmt: skip
-    nameless = membership(task(0, 2), rank=1), membership(mpi(0, "")), of_node(None, None, {}, Options(), 2)
+    nameless = (
+        membership(task(0, 2), rank=1),
+        membership(mpi(0, "")),
+        make_node_membership(None, None, {}, Options(), 2),
+    )
     assert {(one.unique, bool(one.start)) for one in (nameless if started else named)} == {(True, started)}
 
 
@@ -121,7 +125,7 @@ def test_law(tmp_path_factory: pytest.TempPathFactory, starts: Sequence[tuple[in
 
 def digest(root: Path, **selection: Any) -> str:
     """What a member of the job nightly finds."""
-    of = of_node(None, None, {}, Options(job="nightly", node=0, nodes=2), 2)
+    of = make_node_membership(None, None, {}, Options(job="nightly", node=0, nodes=2), 2)
     return Decider(str(root), Selection(**selection), of, Options(), None, {}).digest_saves()
 
 

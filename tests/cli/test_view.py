@@ -361,7 +361,7 @@ def test_what_came_there_meanwhile_stays(kind: str, tmp_path: Path, monkeypatch:
         fill(*words)
         view.symlink_to("r") if kind == "link" else put(kept, "x")
 
-    monkeypatch.setattr(room, "_fill", plant)
+    monkeypatch.setattr(room, "_fill_directory", plant)
     with pytest.raises(UsageError):
         build(made, str(view))
     assert os.readlink(view) == "r" if kind == "link" else kept.read_text() == "x"

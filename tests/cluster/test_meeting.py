@@ -174,7 +174,7 @@ def meet(*boards: Board, timeout: float = 600, size: int = 0, does: Callable[[Me
 
 
 def add(m: Meeting) -> Any:
-    return m.exchange({"n": m.me + 1}, lambda values: {"sum": sum(v["n"] for v in values)})["sum"]
+    return m.exchange({"n": m.node + 1}, lambda values: {"sum": sum(v["n"] for v in values)})["sum"]
 
 
 def boards(where: Path, number: int) -> list[Board]:
@@ -241,7 +241,9 @@ def test_what_is_no_message_is_refused_by_all(tmp_path: Path, data: bytes) -> No
 
 def test_an_error_of_another_node_cannot_steer_a_terminal(tmp_path: Path) -> None:
     said = {"message": "\x1b[2Jgone\r", "hint": "\x07ring", "exit_code": 5}
-    first, second = meet(*boards(tmp_path, 2), does=lambda m: m.exchange(said if m.me else {}, lambda _: {}))
+    first, second = meet(
+        *boards(tmp_path, 2), does=lambda m: m.exchange(said if m.node else {}, lambda _: {})
+    )
     assert str(first) == "node 1: \\x1b[2Jgone\\x0d" and first.hint == "\\x07ring"
     assert isinstance(second, CannotLook)
 

@@ -57,7 +57,7 @@ def followed(path: str, rank: int | None) -> str:
     """Everything that any command does with a decision, and the words and variables that a job would start
     with.
     """
-    taken = job.take(read(path), rank, needed=False)
+    taken = job.take(read(path), rank, require_rank=False)
     values = taken.environment
     assert EXPORTED <= set(values) <= EXPORTED | RESUME_VARIABLES
     words = taken.fill(["train", "{ckpt.args}"])

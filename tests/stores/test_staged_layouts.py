@@ -14,7 +14,7 @@ from helpers import flipped
 from ckpt_tools import api
 from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.job.staging import stage
-from ckpt_tools.job.staging.fetching import select_wanted
+from ckpt_tools.job.staging.fetching import select_files
 from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.model.selection import Selection
 
@@ -44,7 +44,7 @@ def test_copies_are_planned_as_the_store_is(
         assert any(f.url == load.path for f in copied.files), below
     own = BUILT_IN[ours.checkpoint.layout].ranks.own_files
     for rank in {r.rank for r in theirs.by_rank}:
-        here = {f.url for f in select_wanted(copied.decision.document.stage, [rank]).values()}
+        here = {f.url for f in select_files(copied.decision.document.stage, [rank]).values()}
         mine = {f.path for r in theirs.by_rank if r.rank in (0, rank) for f in r.files}
         others = {f.path for r in theirs.by_rank for f in r.files} - mine
         assert mine <= here
@@ -103,7 +103,7 @@ def test_the_only_copy_lies_where_its_rank_looks_for_it(
     assert copied is not None and copied.decision.document.stage is not None
     (path,) = Path(copied.directory).rglob("iter_0000020_1_local.pt")
     assert path.parent.name == "1"
-    here = select_wanted(copied.decision.document.stage, [1])
+    here = select_files(copied.decision.document.stage, [1])
     files = [["0", "iter_0000020_0_local.pt"], ["1", "iter_0000020_1_local.pt"]]
     assert [name.split("/")[-2:] for name in here] == files
 

@@ -17,7 +17,7 @@ class Told(Decider):
     told: Callable[[], Any] = dict
     seen: str = ""
 
-    def make(self) -> Any:
+    def make_body(self) -> Any:
         return self.told()
 
     def digest_saves(self) -> str:

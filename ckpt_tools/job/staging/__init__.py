@@ -23,9 +23,9 @@ from ckpt_tools import launchers
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job.decider import SILENT, Listener, make_plan
 from ckpt_tools.job.decision import Decision, Stage, StagedFile, body_of
-from ckpt_tools.job.files import Backoff, boot, create
-from ckpt_tools.job.membership import of_worker
-from ckpt_tools.job.staging.fetching import Damaged, Fetch, describe, is_there, select_wanted
+from ckpt_tools.job.files import Backoff, create, read_boot_id
+from ckpt_tools.job.membership import make_worker_membership
+from ckpt_tools.job.staging.fetching import Damaged, Fetch, describe, has_size, select_files
 from ckpt_tools.job.staging.records import ASIDE, NOTE, Record, find_whole, read_note, seen, write_note
 from ckpt_tools.layouts import layouts_of
 from ckpt_tools.model.report import Level
@@ -36,7 +36,7 @@ from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
 from ckpt_tools.storage.writes import take_lock
 
-__all__ = ["Damaged", "Staged", "bring", "ranks_here", "stage", "until_whole"]
+__all__ = ["Damaged", "Staged", "bring", "find_ranks_of_node", "retry_if_damaged", "stage"]
 
 _T = TypeVar("_T")
 OWN = ".ckpt-stage"
@@ -49,6 +49,7 @@ _FOREVER = float(1 << 40)
 
 
 def _explain_foreign(path: str) -> UsageError:
+    """Return the error for a file in a staged checkpoint that ckpt did not bring."""
     return UsageError(
         f"{path} was not put there by ckpt: the staged checkpoint is not used",
         "move it, and let the job save elsewhere",
@@ -76,11 +77,11 @@ class Place(Struct, frozen=True):
         """Return the descriptor of a lock, waiting for it: "use" is shared by processes that use the
         checkpoint, "work" exclusive for the one that brings its files. Raise OSError.
         """
-        fd = take_lock(self.lock_at(what), self.trusted, how, Backoff(_FOREVER).pause)
+        fd = take_lock(self.find_lock(what), self.trusted, how, Backoff(_FOREVER).pause)
         assert fd is not None  # noqa: S101 - for the type checker: who waits for ever gets it
         return fd
 
-    def lock_at(self, what: str) -> str:
+    def find_lock(self, what: str) -> str:
         return os.path.join(self.home, OWN, f"{self.name}.{what}")
 
     def prepare(self) -> None:
@@ -119,12 +120,12 @@ class Place(Struct, frozen=True):
     def find_whole(self, *, anew: bool) -> tuple[dict[str, Record], bool]:
         """Return the records of whole files, and True if the checkpoint's note has all."""
         note, part_note = read_note(self.whole, self.trusted), read_note(self.part, self.trusted)
-        have = find_whole(note, self.whole, anew=anew)
-        if part_note is None or part_note.boot != boot():  # bytes not yet on the disk may be lost
+        records = find_whole(note, self.whole, anew=anew)
+        if part_note is None or part_note.boot != read_boot_id():  # bytes not yet on the disk may be lost
             shutil.rmtree(self.part, ignore_errors=True)
         else:
-            have = find_whole(part_note, self.part) | have
-        return have, (note is None or note.boot == boot()) and not os.path.isdir(self.part)
+            records = find_whole(part_note, self.part) | records
+        return records, (note is None or note.boot == read_boot_id()) and not os.path.isdir(self.part)
 
     # ---- putting files in place
 
@@ -138,7 +139,7 @@ class Place(Struct, frozen=True):
         digest = xxh3_128_hexdigest(data)
         return Record(name, size=len(data), digest=digest, seen=seen(os.stat(path)))
 
-    def put(self, have: dict[str, Record]) -> None:
+    def publish(self, records: dict[str, Record]) -> None:
         """Move the brought files to ``whole``: the directory in one step or, if there is one, each file, and
         then the note. Raise UsageError if the file system takes two names for one, such as A and a: the later
         file would be both.
@@ -146,14 +147,14 @@ class Place(Struct, frozen=True):
         directory = self.part
         if os.path.isdir(self.whole):
             directory = self.whole
-            for name, record in list(have.items()):
+            for name, record in list(records.items()):
                 path, to = os.path.join(self.part, name), os.path.join(self.whole, name)
                 if os.path.lexists(path):
                     os.makedirs(os.path.dirname(to), 0o755, exist_ok=True)
                     os.replace(path, to)
-                    have[name] = replace(record, seen=seen(os.stat(to)))
+                    records[name] = replace(record, seen=seen(os.stat(to)))
         names: dict[int, str] = {}
-        for name, record in sorted(have.items()):
+        for name, record in sorted(records.items()):
             size, *_, inode = seen(os.stat(os.path.join(directory, name)))
             other = names.setdefault(inode, name)
             if other != name or (size, inode) != (record.size, record.seen[-1]):
@@ -161,7 +162,7 @@ class Place(Struct, frozen=True):
                     f"{name} cannot be staged in {directory}: another file of the checkpoint is there",
                     "name a DIR with --stage on a file system that tells A from a, or start without --stage",
                 )
-        write_note(directory, have)
+        write_note(directory, records)
         if directory == self.whole:
             shutil.rmtree(self.part, ignore_errors=True)
         else:
@@ -188,13 +189,13 @@ class Place(Struct, frozen=True):
         stay, this one included, and all in use. Raise OSError.
         """
         found = {e.name.removesuffix(PART) for e in os.scandir(self.home) if e.is_dir(follow_symlinks=False)}
-        others = list[tuple[int, Place]]()
+        by_last_use = list[tuple[int, Place]]()
         for name in filter(_NAME.fullmatch, found - {self.name}):
             other = replace(self, name=name)
             with suppress(FileNotFoundError):  # a directory without our lock is not a staged checkpoint
-                others.append((os.stat(other.lock_at("use")).st_mtime_ns, other))
-        others.sort(key=lambda row: (row[0], row[1].name))
-        for _, other in others[: max(0, len(others) - max(0, (keep or 1) - 1))]:
+                by_last_use.append((os.stat(other.find_lock("use")).st_mtime_ns, other))
+        by_last_use.sort(key=lambda row: (row[0], row[1].name))
+        for _, other in by_last_use[: max(0, len(by_last_use) - max(0, (keep or 1) - 1))]:
             with suppress(OSError):  # a failure to remove stops no job
                 if other.remove():
                     yield other.name
@@ -203,7 +204,7 @@ class Place(Struct, frozen=True):
         """Remove the checkpoint; False if it is in use, being brought, or holds files of others."""
         with ExitStack() as held:
             for what in ("use", "work"):
-                if (fd := take_lock(self.lock_at(what), self.trusted)) is None:
+                if (fd := take_lock(self.find_lock(what), self.trusted)) is None:
                     return False
                 held.callback(os.close, fd)
             try:
@@ -217,7 +218,7 @@ class Place(Struct, frozen=True):
                 gone.append(os.path.join(self.home, OWN, f"{_GONE}{secrets.token_hex(8)}"))
                 os.rename(path, gone[-1])
             for what in ("use", "work"):
-                os.unlink(self.lock_at(what))
+                os.unlink(self.find_lock(what))
         for path in gone:
             shutil.rmtree(path, ignore_errors=True)
         return True
@@ -262,7 +263,7 @@ def bring(
     place, planned = Place(home, name, selection.trust), {f.path for f in decision.files()}
     options = replace(selection.read_options(), budget=None, cache=False)
     fetch = Fetch(decision.document.top, place.part, planned, options, progress)
-    wanted = select_wanted(stage, ranks)
+    wanted = select_files(stage, ranks)
     try:
         place.prepare()
         with ExitStack() as used, ExitStack() as held:
@@ -270,8 +271,8 @@ def bring(
             used.callback(os.close, lock)
             os.utime(lock)
             held.callback(os.close, place.lock("work"))
-            place.require_ours({*select_wanted(stage), *stage.texts})
-            have, fetched, removed = _bring(place, stage, wanted, fetch, keep, anew=not selection.cache)
+            place.require_ours({*select_files(stage), *stage.texts})
+            records, fetched, removed = _bring(place, stage, wanted, fetch, keep, anew=not selection.cache)
             used.pop_all()  # the caller keeps this lock while it uses the checkpoint
     except OSError as e:
         raise CannotLook(
@@ -279,7 +280,7 @@ def bring(
             + (f": {e.filename}" if e.filename else ""),
             "make room, or name another directory with --stage; what has come is not fetched again",
         ) from e
-    files = tuple(have[name] for name in wanted)
+    files = tuple(records[name] for name in wanted)
     return Staged(decision, place.whole, files, len(fetched), sum(fetched), tuple(removed), lock)
 
 
@@ -293,28 +294,28 @@ def _bring(
     anew: bool,
 ) -> tuple[dict[str, Record], list[int], list[str]]:
     """Bring missing files, in this process alone. Return all records, sizes fetched, and names removed."""
-    have, current = place.find_whole(anew=anew)
-    missing = {name: f for name, f in wanted.items() if not have.get(name, Record("")).is_copy_of(f)}
-    texts = _find_stale(stage.texts, have)
-    fetched = [f.size for name, f in missing.items() if not is_there(f"{place.part}/{name}", f.size)]
+    records, is_complete = place.find_whole(anew=anew)
+    missing = {name: f for name, f in wanted.items() if not records.get(name, Record("")).is_copy_of(f)}
+    texts = _find_stale_texts(stage.texts, records)
+    fetched = [f.size for name, f in missing.items() if not has_size(f"{place.part}/{name}", f.size)]
     removed = list[str]()
-    if missing or texts or not current:
+    if missing or texts or not is_complete:
         os.makedirs(place.part, 0o755, exist_ok=True)
         removed += place.make_room(sum(fetched), keep)
         # written first, so that the remains after a kill are known as ckpt's
-        write_note(place.part, {name: Record(name) for name in (*missing, *texts)} | have)
-        have |= {r.name: r for r in fetch.files(missing)}
-        have |= {name: place.write_text(name, data) for name, data in texts.items()}
-        place.put(have)
+        write_note(place.part, {name: Record(name) for name in (*missing, *texts)} | records)
+        records |= {r.name: r for r in fetch.files(missing)}
+        records |= {name: place.write_text(name, data) for name, data in texts.items()}
+        place.publish(records)
     if keep is not None:
         removed += place.remove_idle(keep)
-    return have, fetched, removed
+    return records, fetched, removed
 
 
-def _find_stale(texts: Mapping[str, str], have: Mapping[str, Record]) -> dict[str, bytes]:
-    """Return the small files that are missing or have other bytes."""
+def _find_stale_texts(texts: Mapping[str, str], records: Mapping[str, Record]) -> dict[str, bytes]:
+    """Return the bytes by name of small files that are missing or have other bytes."""
     encoded = {name: text.encode("utf-8", "surrogateescape") for name, text in texts.items()}
-    known = {(name, record.digest) for name, record in have.items()}
+    known = {(name, record.digest) for name, record in records.items()}
     return {n: data for n, data in encoded.items() if (n, xxh3_128_hexdigest(data)) not in known}
 
 
@@ -343,14 +344,14 @@ def stage(
         body = {**body_of(plan), **describe(plan, os.path.abspath(home), layouts_of(selection))}
         return bring(Decision("", body), selection, ranks=ranks, keep=keep, progress=to.progress)
 
-    return until_whole(attempt, selection, to, "planning")
+    return retry_if_damaged(attempt, selection, to, "planning")
 
 
-def until_whole(
+def retry_if_damaged(
     attempt: Callable[[Selection], _T], selection: Selection, to: Listener, doing: str, *, alone: bool = True
 ) -> _T:
-    """Return ``attempt()``, made without reading contents, as these are verified once they are here; if a
-    file comes damaged, once more with all contents read, however long it takes.
+    """Return ``attempt(selection)``, made without reading contents, which are verified once they are here; if
+    a file comes damaged, attempt once more with all contents read. ``doing`` is a word for the message.
 
     If several nodes start by one decision (not ``alone``), contents are read before it is made, because it
     cannot be taken back; a damaged file then stops this node. Raise as ``attempt``, and CannotLook.
@@ -373,9 +374,9 @@ def until_whole(
     raise CannotLook(str(damaged), hint) from damaged
 
 
-def ranks_here(env: Mapping[str, str]) -> range | None:
+def find_ranks_of_node(env: Mapping[str, str]) -> range | None:
     """Return the ranks of this node, as this process's launcher tells; None if it does not."""
     started = launchers.detect(env)
     if started is None or started.rank is None:
         return None
-    return of_worker(started, env, job="", rank=None).ranks
+    return make_worker_membership(started, env, job="", rank=None).ranks

@@ -23,7 +23,7 @@ from ckpt_tools.errors import CannotLook, UsageError, explain_refusal
 from ckpt_tools.inspection.check import inspect
 from ckpt_tools.job.decision import AGAIN, Stage, StagedFile
 from ckpt_tools.job.staging.records import ASIDE, OWN_NAMES, Record, digest_of, seen
-from ckpt_tools.job.view_tree import Tree, fill
+from ckpt_tools.job.view_tree import Tree, make_tree
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.plan import LoadPlan
@@ -82,7 +82,7 @@ def _reading_copies(url: str) -> Iterator[dict[str, int]]:
         tree.store = before
 
 
-def is_there(path: str, size: int) -> bool:
+def has_size(path: str, size: int) -> bool:
     """Return True if an earlier attempt left a regular file of that size, which may be the one."""
     try:
         st = os.lstat(path)
@@ -149,14 +149,16 @@ class Fetch:
         return out
 
     def _bring(self, wanted: StagedFile, request: Request, names: Sequence[str], aside: str) -> list[Record]:
-        """Return an object's records by all its names, verified; a damaged copy is fetched once more."""
+        """Return the records of one object under each of ``names``, verified; a damaged copy is fetched once
+        more. Raise Damaged, CannotLook and OSError.
+        """
         path = os.path.join(self.part, names[0])
         wrong: Sequence[Finding] = ()
         for at in (path, aside, aside):
             if at is aside:
                 with self._slots:
                     self._download(wanted, aside)
-            elif not is_there(path, wanted.size):
+            elif not has_size(path, wanted.size):
                 continue
             else:
                 self._report(wanted.size)
@@ -208,18 +210,21 @@ class Fetch:
                 pool.close(wait=True)
 
     def _report(self, count: int) -> None:
+        """Add ``count`` bytes to the progress."""
         self._bytes_here += count
         if self.progress is not None:
             self.progress(self._bytes_here, self._total)
 
     def _verify(self, wanted: StagedFile, path: str, request: Request) -> tuple[Record, Sequence[Finding]]:
-        """Return a file's record, and the findings against it. Raise CannotLook if the object is another."""
-        (_, key), joint = split(wanted.url), any(c.joint for c in request.claims)
+        """Return the record of the copy at ``path``, and the findings against it. Raise CannotLook if the
+        store has another object by now.
+        """
+        (_, key), is_joint = split(wanted.url), any(c.joint for c in request.claims)
         fd = os.open(path, _READ)
         try:
             self._copies[key] = fd
             # joint checks add up values of several files
-            with self._joint_lock if joint else nullcontext():
+            with self._joint_lock if is_joint else nullcontext():
                 report, _ = inspect(
                     wanted.url,
                     Level.CONTENT,
@@ -264,6 +269,7 @@ def put_in_place(aside: str, path: str) -> None:
 
 
 def _explain_replaced(url: str) -> CannotLook:
+    """Return the error for an object that changed in the store meanwhile."""
     return CannotLook(f"{url} was replaced while it was brought", AGAIN)
 
 
@@ -289,7 +295,7 @@ _LONGEST = 255  # the most bytes of a name on a disk; a key may have 1,024, with
 _NOWHERE = "/-"  # the place of a tree whose directory has no name yet
 
 
-def select_wanted(stage: Stage, ranks: Collection[int] | None = None) -> dict[str, StagedFile]:
+def select_files(stage: Stage, ranks: Collection[int] | None = None) -> dict[str, StagedFile]:
     """Return the staged files of these ranks (None: of all), by name below the staged checkpoint."""
     return {
         f.path.removeprefix(f"{stage.root}/"): f
@@ -310,7 +316,7 @@ def describe(plan: LoadPlan, home: str, layouts: Layouts) -> dict[str, Any]:
             f"--stage is for a ROOT in a store, and {plan.root} lies on this machine already",
             "start without --stage, or with --view DIR for a tree that holds one checkpoint alone",
         )
-    tree = fill(plan, _NOWHERE, layouts)
+    tree = make_tree(plan, _NOWHERE, layouts)
     try:
         files = list(_find_files(tree))
     except OSError as e:
@@ -321,7 +327,7 @@ def describe(plan: LoadPlan, home: str, layouts: Layouts) -> dict[str, Any]:
     digest = xxh3_128_hexdigest("\n".join(known).encode("utf-8", "surrogatepass"))
     label = _UNSAFE.sub("_", tree.checkpoint.path.rpartition("/")[2]).strip("._")[:_LABEL]
     directory = f"{home.rstrip('/')}/{label or 'checkpoint'}-{digest[:16]}"
-    tree = fill(plan, directory, layouts)
+    tree = make_tree(plan, directory, layouts)
     rows = tuple(replace(f, path=f"{directory}/{f.path}") for f in files)
     texts = {name: data.decode("utf-8", "surrogateescape") for name, data in tree.texts.items()}
     return {**tree.describe(), "stage": to_builtins(Stage(directory, rows, texts))}

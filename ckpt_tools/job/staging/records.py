@@ -20,7 +20,7 @@ from xxhash import xxh3_128
 
 from ckpt_tools.errors import UsageError
 from ckpt_tools.job.decision import StagedFile
-from ckpt_tools.job.files import boot
+from ckpt_tools.job.files import read_boot_id
 from ckpt_tools.settings import checked_json
 from ckpt_tools.settings.checked_json import Count, Text, Whole
 from ckpt_tools.storage import trust
@@ -92,7 +92,7 @@ def read_note(directory: str, trusted: Trust) -> Note | None:
 
 def find_whole(note: Note | None, directory: str, *, anew: bool = False) -> dict[str, Record]:
     """Return the records of files as they were written, by their bytes if ``anew`` or after a boot."""
-    same_boot = note is not None and note.boot == boot() != ""
+    same_boot = note is not None and note.boot == read_boot_id() != ""
     found = dict[str, Record]()
     for record in note.files if note else ():
         if not record.digest:
@@ -114,7 +114,7 @@ def find_whole(note: Note | None, directory: str, *, anew: bool = False) -> dict
 
 def write_note(directory: str, records: Mapping[str, Record]) -> None:
     rows = [to_builtins(record) for _, record in sorted(records.items())]
-    said = {"schema": SCHEMA, "boot": boot(), "files": rows}
+    said = {"schema": SCHEMA, "boot": read_boot_id(), "files": rows}
     path = os.path.join(directory, NOTE)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(f"{path}.tmp", flags, 0o644)
