@@ -57,9 +57,9 @@ def quarantine(asked: options.Asked) -> int:
     names = [os.path.abspath(path) for path in paths]
     how = {"apply": given["apply"], "state_dir": asked.state_dir}
     if given["undo"]:
-        result = hiding.restore(home, names, **how, trust=asked.found.trust)
+        result = hiding.restore(home, names, **how, trust=asked.settings.trust)
     else:
-        selection = asked.found.selection(cache=True)
+        selection = asked.settings.selection(cache=True)
         result = hiding.quarantine(home, names, damaged=damaged, **how, selection=selection)
     return asked.answer("changes", result)
 
@@ -99,7 +99,7 @@ def repair(asked: options.Asked) -> int:
     # a directory of several checkpoints is itself the root
     home = os.path.abspath(root or lone(_root_of(os.path.abspath(path)) for path in paths))
     how: dict[str, Any] = {"apply": given["apply"], "state_dir": asked.state_dir}
-    how["selection"] = asked.found.selection()
+    how["selection"] = asked.settings.selection()
     if given["tracker"]:
         result = mending.repair_trackers(home, **how)
     else:
@@ -145,9 +145,11 @@ def undo(asked: options.Asked) -> int:
     cd kept && ckpt undo  # ROOT is the current directory by default
     ckpt undo kept --json  # the same for a program (docs/json.md)
     """
-    found = asked.found
-    on_this_machine([found.root], RENAMES, "nothing there was repaired or put away by ckpt")
-    result = hiding.undo(found.root, apply=asked.given["apply"], state_dir=asked.state_dir, trust=found.trust)
+    settings = asked.settings
+    on_this_machine([settings.root], RENAMES, "nothing there was repaired or put away by ckpt")
+    result = hiding.undo(
+        settings.root, apply=asked.given["apply"], state_dir=asked.state_dir, trust=settings.trust
+    )
     return asked.answer("changes", result)
 
 
@@ -181,7 +183,7 @@ def pin(asked: options.Asked) -> int:
     names = [os.path.abspath(path) for path in paths]
     home = home_of(names, root)
     how = {"remove": given["undo"], "dry_run": given["dry_run"]}
-    result = put(home, names, **how, selection=asked.found.selection())
+    result = put(home, names, **how, selection=asked.settings.selection())
     return asked.answer("changes", result)
 
 

@@ -14,7 +14,7 @@ SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
 @options.ask(
     ("text",),
     parameter("SHELL", "bash, zsh, fish, powershell or pwsh.", offer=options.words(*SHELLS), required=True),
-    settings=False,
+    reads_settings=False,
 )
 def completion(asked: options.Asked) -> int:
     """Print the script that makes a shell complete commands, flags and their values, finding codes, layouts,

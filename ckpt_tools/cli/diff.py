@@ -41,17 +41,17 @@ def diff(asked: options.Asked) -> int:
     ckpt diff run/iter_0000010 run/iter_0000020 --verbose  # list each tensor
     ckpt diff run/iter_0000010 run/iter_0000020 --json  # the same for a program
     """
-    found, given = asked.found, asked.given
+    settings, given = asked.settings, asked.given
     output.say_broken_plugins()
-    depth = found.values["level"] if given["level"] is not None else Level.CONTENT
+    depth = settings.values["level"] if given["level"] is not None else Level.CONTENT
     if depth not in (Level.STRUCTURE, Level.CONTENT, Level.VALUES):
         hint = "use structure, content or values, or leave it out"
         raise UsageError(f"--level {depth} is not for diff", hint)
     with progress(asked.to) as meter:
-        how = found.reading(names=("jobs", "key_file", "seal_dir"))
+        how = settings.reading(names=("jobs", "key_file", "seal_dir"))
         result = compare(given["a"], given["b"], depth, **how, progress=meter)
     asked.answer("difference", result)
-    return exit_code(result, found.values.get("strict", False))
+    return exit_code(result, settings.values.get("strict", False))
 
 
 def exit_code(result: Difference, strict: bool) -> int:

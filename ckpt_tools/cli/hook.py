@@ -44,16 +44,15 @@ def hook(asked: options.Asked) -> int:
     if asked.given["read"]:
         path = os.environ.get("CKPT_PLAN")
         if not path:
-            raise UsageError(
-                "CKPT_PLAN is not set, so there is no decision to read",
-                'decide before the tasks start: decision="$(ckpt hook ROOT)" || exit; eval "$decision"',
-            )
+            text = "CKPT_PLAN is not set, so there is no decision to read"
+            hint = 'decide before the tasks start: decision="$(ckpt hook ROOT)" || exit; eval "$decision"'
+            raise UsageError(text, hint)
         decision = read(path, asked.selection.trust)
         taken = job.take(decision, asked.selection.rank, asked.resume_args, require_rank=False)
     else:
         job_options = job.Options(worker=asked.given["worker"], **asked.job)
         with listen(asked) as listener:
-            taken = job.decide(asked.found.root, asked.selection, job_options, listener=listener)
+            taken = job.decide(asked.settings.root, asked.selection, job_options, listener=listener)
     values = taken.environment
     if asked.to.format == "json":
         body = {**taken.body, "path": taken.decision.path, "env": values}

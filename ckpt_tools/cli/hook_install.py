@@ -54,7 +54,7 @@ def snippets() -> dict[str, Snippet]:
     ("text",),
     parameter("WHAT", "Which snippet; without it they are listed.", offer=lambda: list(snippets())),
     parameter("--root DIR", f"Directory of the checkpoints, put in place of {EXAMPLE}."),
-    settings=False,
+    reads_settings=False,
 )
 def hook_install(asked: options.Asked) -> int:
     """Print a job script or a manifest that starts training through ckpt, for Slurm, torchrun, msrun, mpirun,

@@ -27,7 +27,7 @@ from ckpt_tools.settings.resolve import require_known
         required=True,
     ),
     "output_file format json color",
-    settings=False,
+    reads_settings=False,
 )
 def explain(asked: options.Asked) -> int:
     """Say what a finding or a rule means, how it affects the verdict, and what to do about it.
@@ -58,7 +58,7 @@ def explain(asked: options.Asked) -> int:
     ("table", "json"),
     parameter("FORMAT", "A format, such as torch_zip. Default: all.", offer=options.formats, name="name"),
     "no_plugins output_file format json color",
-    settings=False,
+    reads_settings=False,
 )
 def formats(asked: options.Asked) -> int:
     """List the known file formats: what protects each part of them, what cannot be seen, which framework
@@ -96,7 +96,7 @@ def formats(asked: options.Asked) -> int:
     return asked.catalogue("formats", entries, catalogue.pages(entries, shown, asked.to.view))
 
 
-@options.ask(("table", "json"), "no_plugins output_file format json color", settings=False)
+@options.ask(("table", "json"), "no_plugins output_file format json color", reads_settings=False)
 def launchers(asked: options.Asked) -> int:
     """List the known launchers, and say what is known about this process: each number with the variable that
     it comes from, and what is unclear.

@@ -38,7 +38,7 @@ def latest(asked: options.Asked) -> int:
         return 0
     # stdout is for the paths alone
     with output.reading(to, console.err if to.verbose else None) as how:
-        plan = api.latest(asked.found.root, asked.selection, **how)
+        plan = api.latest(asked.settings.root, asked.selection, **how)
     if to.verbose:
         console.err(output.tell(plan, to))
     else:
@@ -55,7 +55,7 @@ def latest(asked: options.Asked) -> int:
 def _answer_from_decision(asked: options.Asked) -> str | None:
     """Return the decision's answer for this rank, as text; None if CKPT_PLAN is about another root."""
     decision = read(os.environ["CKPT_PLAN"], asked.selection.trust)
-    if "root" in asked.found.origins and real_path(asked.found.root) != real_path(decision.origin.root):
+    if "root" in asked.settings.origins and real_path(asked.settings.root) != real_path(decision.origin.root):
         return None
     taken = take(decision, asked.selection.rank)
     if asked.to.format == "json":

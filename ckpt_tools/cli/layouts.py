@@ -42,7 +42,7 @@ _TRUSTED = options.TRUST.split()
     parameter("--write", "Write the lines of --guess to the ckpt.toml that commands read here."),
     "layout output_file format json quiet color",
     options.TRUST,
-    settings=False,
+    reads_settings=False,
 )
 def layouts(asked: options.Asked) -> int:
     """List the known layouts. With the name of one in the place of ROOT: say which files make a checkpoint,
@@ -66,27 +66,32 @@ def layouts(asked: options.Asked) -> int:
     check, guess, root = given["check"], given["guess"], given["root"]
     # a list of layouts scans no tree, so that the ckpt.toml of this directory may add layouts
     flags = ["root", "layout", *_TRUSTED] if check or guess else _TRUSTED
-    found = read_settings({name: given[name] for name in flags}, to)
+    settings = read_settings({name: given[name] for name in flags}, to)
     output.say_broken_plugins(("layouts",))
-    known = found.layouts or BUILT_IN
+    known = settings.layouts or BUILT_IN
     if check and guess:
         raise UsageError("--check and --guess cannot be combined", "use one of them")
     if guess:
         if to.format == "json":
             raise UsageError("--guess prints TOML", "leave --json out")
-        return _guess(found, known, to, write=given["write"])
+        return _guess_layout(settings, known, to, write=given["write"])
     if given["write"]:
         raise UsageError("--write has nothing to write", "add --guess")
     if check:
-        return _check(asked, found.root, found.values.get("layout"), known)
+        return _check_layouts(asked, settings.root, settings.values.get("layout"), known)
     if root is None:
-        return _list_all(asked, known)
+        entries = [_entry(layout) for layout in known]
+        rows = sorted(entries, key=lambda e: str(e["name"]))
+        table = catalogue.table(rows, ("name", "title", "package"), to.view)
+        text = f"{table}\n{len(rows)} layouts: 'ckpt layouts NAME' describes one\n"
+        return asked.catalogue("layouts", entries, text)
     hint = "a ROOT is only looked at with --check or --guess; 'ckpt layouts' lists all layouts"
     require_known(root, (layout.name for layout in known), "layout", hint)
-    return _show(asked, known[root])
+    return _describe_layout(asked, known[root])
 
 
 def _entry(layout: Layout) -> dict[str, object]:
+    """Return what is known of a layout, as a JSON object."""
     return {
         "name": layout.name,
         "title": layout.title,
@@ -99,19 +104,11 @@ def _entry(layout: Layout) -> dict[str, object]:
     }
 
 
-def _list_all(asked: options.Asked, known: Layouts) -> int:
-    entries = [_entry(layout) for layout in known]
-    rows = sorted(entries, key=lambda e: str(e["name"]))
-    text = catalogue.table(rows, ("name", "title", "package"), asked.to.view)
-    text = f"{text}\n{len(rows)} layouts: 'ckpt layouts NAME' describes one\n"
-    return asked.catalogue("layouts", entries, text)
-
-
-def _show(asked: options.Asked, layout: Layout) -> int:
+def _describe_layout(asked: options.Asked, layout: Layout) -> int:
     entry = _entry(layout)
     # a template with a blank stands for no file name: contents tell its files
     named = (p for p in layout.pieces if " " not in p.template)
-    files = list(dict.fromkeys(f"{_LONG.sub(_shorten, p.template)} ({p.role})" for p in named))
+    files = list(dict.fromkeys(f"{_LONG.sub(_shorten_choice, p.template)} ({p.role})" for p in named))
     fields = ("title", "files", "tracker", "limits", "reference", "package")
     pages = [{**entry, "files": files}]
     return asked.catalogue("layouts", [entry], catalogue.pages(pages, fields, asked.to.view))
@@ -120,13 +117,13 @@ def _show(asked: options.Asked, layout: Layout) -> int:
 _LONG = re.compile(r"<[^>|]*(?:\|[^>|]*){11,}>")
 
 
-def _shorten(words: re.Match[str]) -> str:
+def _shorten_choice(words: re.Match[str]) -> str:
     first = words[0].split("|")
     return f"{'|'.join(first[:4])}|… {len(first) - 4} more>"
 
 
-def _guess(found: Settings, known: Layouts, to: output.Output, *, write: bool) -> int:
-    session = open_session(found.root, ReadOptions(layouts=known))
+def _guess_layout(settings: Settings, known: Layouts, to: output.Output, *, write: bool) -> int:
+    session = open_session(settings.root, ReadOptions(layouts=known))
     root, files = session.root, find_undescribed(session)
     if not files:
         text = f"no file in {root} is in a checkpoint format and in no layout"
@@ -138,32 +135,32 @@ def _guess(found: Settings, known: Layouts, to: output.Output, *, write: bool) -
         raise UsageError(text, "write its table by hand: docs/adding-a-layout.md")
     name = next(name for n in itertools.count(1) if (name := f"guessed{n if n > 1 else ''}") not in known)
     tracker = find_tracker(guessed.pieces, lambda run: small_texts(os.path.join(root, run)))
-    table = "tool.ckpt.layout" if os.path.basename(found.file or "") == "pyproject.toml" else "layout"
+    table = "tool.ckpt.layout" if os.path.basename(settings.file or "") == "pyproject.toml" else "layout"
     # Commands started in this directory must find the file, which must not lie in ROOT itself.
     here = os.path.realpath(os.getcwd())
     home = os.path.dirname(root) if f"{here}/".startswith(f"{root}/") else here
-    file, lines = found.file or f"{home}/ckpt.toml", render(guessed, name, tracker, table)
+    file, lines = settings.file or f"{home}/ckpt.toml", render(guessed, name, tracker, table)
     then = f"read its comments, then: ckpt plan {quote(root)}"
-    advice, gap = ("Add these lines to", "\n") if found.file else ("Save these lines as", "")
+    advice, gap = ("Add these lines to", "\n") if settings.file else ("Save these lines as", "")
     if not write:
         to.out(f"# {advice} {file}, {then}\n{lines}")
         return 0
-    _append(found, file, f"{gap}{lines}", sure=guessed.is_sure)
+    _append_lines(settings, file, f"{gap}{lines}", sure=guessed.is_sure)
     to.out(f"{file} describes {root} to commands that start in {os.path.dirname(file)}: {then}\n")
     return 0
 
 
-def _append(found: Settings, file: str, lines: str, *, sure: bool) -> None:
+def _append_lines(settings: Settings, file: str, lines: str, *, sure: bool) -> None:
     """Add lines to a trusted file, or create it. Raise UsageError, CannotLook and Untrusted."""
-    if found.refused:
-        raise found.refused
+    if settings.refused:
+        raise settings.refused
     if not sure:
         text = "their names alone do not say which save and which rank each of these files is of"
         raise UsageError(text, "leave --write out, correct the lines, and save them")
     try:
-        data, flags = lines.encode(), os.O_WRONLY | os.O_APPEND | (0 if found.file else os.O_EXCL)
-        with trust.directory(os.path.dirname(file), found.trust) as at:
-            fd = trust.create(os.path.basename(file), flags, at, found.trust)
+        data, flags = lines.encode(), os.O_WRONLY | os.O_APPEND | (0 if settings.file else os.O_EXCL)
+        with trust.directory(os.path.dirname(file), settings.trust) as at:
+            fd = trust.create(os.path.basename(file), flags, at, settings.trust)
             with open(fd, "ab", buffering=0):
                 write_all(fd, data)
     except OSError as e:
@@ -172,7 +169,7 @@ def _append(found: Settings, file: str, lines: str, *, sure: bool) -> None:
         raise UsageError(f"{file} cannot hold the name of a file that is not text", "rename it") from e
 
 
-def _check(asked: options.Asked, root: str, name: str | None, known: Layouts) -> int:
+def _check_layouts(asked: options.Asked, root: str, name: str | None, known: Layouts) -> int:
     if name is not None:
         require_known(name, (layout.name for layout in known), "layout", "'ckpt layouts' lists them")
     chosen = [known[name]] if name is not None else known.own
@@ -202,7 +199,6 @@ class Checked(Struct):
     """One template: the number of files that it matched, an example, and the paths that just miss it."""
 
     layout: str
-    piece: str
     template: str
     matched: int = 0
     example: str = ""
@@ -213,7 +209,7 @@ def check_layouts(root: str, chosen: Sequence[Layout], layouts: Layouts) -> list
     """Try the templates of the ``chosen`` layouts on all files below ``root``. Raise CannotLook."""
     root = absolute(root)
     pieces = [(layout.name, piece) for layout in chosen for piece in layout.pieces]
-    out = {(name, piece.name): Checked(name, piece.name, piece.template) for name, piece in pieces}
+    out = {(name, piece.name): Checked(name, piece.template) for name, piece in pieces}
     taken = set()
     for part in discover(root, layouts).parts:
         if entry := out.get((part.layout, part.piece)):

@@ -66,19 +66,19 @@ def ls(asked: options.Asked) -> int:
     ckpt ls run --kind periodic  # without dying gasps, which are saved because of a fault
     ckpt ls run --json  # the same for a program (docs/json.md)
     """
-    to, found, given = asked.to, asked.found, asked.given
+    to, settings, given = asked.to, asked.settings, asked.given
     if given["tree"] and to.format == "json":
         raise UsageError("--tree and --json cannot be combined", "leave one of them out")
     oldest = moment(given["since"], time.time()) if given["since"] is not None else None
     if given["quarantine"]:
         instead = "nothing was put away there: leave out --quarantine"
-        on_this_machine([found.root], RENAMES, instead)
-        hidden = list_quarantine(found.root, state_dir=asked.state_dir, trust=found.trust)
+        on_this_machine([settings.root], RENAMES, instead)
+        hidden = list_quarantine(settings.root, state_dir=asked.state_dir, trust=settings.trust)
         asked.answer("changes", hidden)
         return 0 if hidden.changes else NoCheckpoint.exit_code
-    selection = found.selection()
+    selection = settings.selection()
     with progress(to) as meter:
-        result = api.scan(found.root, selection, progress=meter)
+        result = api.scan(settings.root, selection, progress=meter)
     if oldest is not None:
         recent = tuple(c for c in result.checkpoints if c.mtime_ns >= oldest * 1e9)
         result = replace(result, checkpoints=recent)

@@ -37,27 +37,29 @@ def words(*choices: str) -> Offer:
 
 
 def layouts(ctx: typer.Context) -> list[str]:
-    found = read_settings({"layout": None, "config": ctx.params.get("config")}, Output("", quiet=True))
-    return [layout.name for layout in found.layouts or BUILT_IN]
+    settings = read_settings({"layout": None, "config": ctx.params.get("config")}, Output("", quiet=True))
+    return [layout.name for layout in settings.layouts or BUILT_IN]
 
 
 def runs(ctx: typer.Context) -> list[str]:
+    """Return the runs below the ROOT on the line, for a shell that completes it."""
     # a shell may take any other name for more than one word
-    return sorted({c.run for c in _checkpoints(ctx) if re.fullmatch(r"[\w@%+=,./-]+", c.run, re.ASCII)})
+    return sorted({c.run for c in _find_checkpoints(ctx) if re.fullmatch(r"[\w@%+=,./-]+", c.run, re.ASCII)})
 
 
 def steps(ctx: typer.Context) -> list[str]:
-    found = {c.step for c in _checkpoints(ctx) if c.step is not None}
+    found = {c.step for c in _find_checkpoints(ctx) if c.step is not None}
     return [str(step) for step in sorted(found, reverse=True)]
 
 
-def _checkpoints(ctx: typer.Context) -> tuple[Checkpoint, ...]:
-    said = {name: ctx.params.get(name) for name in ("root", "store_option", "config")}
-    said["root"] = said["root"] or next(iter(ctx.args), None)  # typer stops at the flag that has no value yet
-    if said["root"]:  # the shell has expanded nothing
-        said["root"] = os.path.expandvars(os.path.expanduser(said["root"]))
-    found = read_settings(said, Output("", quiet=True))
-    return api.scan(found.root, found.selection()).checkpoints
+def _find_checkpoints(ctx: typer.Context) -> tuple[Checkpoint, ...]:
+    """Return the checkpoints below the ROOT on a line that a shell completes."""
+    given = {name: ctx.params.get(name) for name in ("root", "store_option", "config")}
+    given["root"] = given["root"] or next(iter(ctx.args), None)  # typer stops at a flag without its value
+    if given["root"]:  # the shell has expanded nothing
+        given["root"] = os.path.expandvars(os.path.expanduser(given["root"]))
+    settings = read_settings(given, Output("", quiet=True))
+    return api.scan(settings.root, settings.selection()).checkpoints
 
 
 def formats() -> list[str]:
@@ -102,14 +104,14 @@ def rename_flags(command: str, args: Sequence[str]) -> list[str]:
     """Return a command's line with the words of RENAMED for its deprecated flags. Warn of each. Raise
     UsageError if the flag that replaces one has another value.
     """
-    said, words = list[str](), iter(args)
+    renamed, words = list[str](), iter(args)
     for word in words:
         old, mark, value = word.partition("=")
         new, commands = RENAMED.get(old, ("", ()))
         if word == "--":
-            return [*said, word, *words]
+            return [*renamed, word, *words]
         if command not in commands:
-            said.append(word)
+            renamed.append(word)
             continue
         if "{}" in new and not mark:
             value = next(words, "")
@@ -118,12 +120,12 @@ def rename_flags(command: str, args: Sequence[str]) -> list[str]:
             console.going(old, new)
         if flag not in _REPEATED and any(f"{other}=".startswith(f"{flag}=") for other in args):
             raise UsageError(f"{old} {value} contradicts {flag}", f"use {new} alone")
-        said += new.split(" ", 1)
-    return said
+        renamed += new.split(" ", 1)
+    return renamed
 
 
 def parameter(
-    said: str,
+    usage: str,
     help: str,
     panel: str | None = None,
     offer: Callable[..., Any] | None = None,
@@ -133,11 +135,11 @@ def parameter(
     many: bool = False,
     hidden: bool = False,
 ) -> Parameter:
-    """Return a parameter of a command that is ``said`` like "--output -o FILE", or like "ROOT" if it is an
-    argument. A flag without a value is a switch; what can be said ``many`` times is a list of texts.
+    """Return a parameter of a command from its ``usage``, such as "--output -o FILE", or "ROOT" for an
+    argument. A flag without a value is a switch; one that can be given ``many`` times is a list of texts.
     """
-    flags = [word for word in said.split() if re.match("-+[a-z]", word)]
-    metavar = " ".join(word for word in said.split() if word not in flags)
+    flags = [word for word in usage.split() if re.match("-+[a-z]", word)]
+    metavar = " ".join(word for word in usage.split() if word not in flags)
     declare: Any = typer.Option if flags else typer.Argument
     about = declare(
         *flags,
@@ -151,13 +153,13 @@ def parameter(
     kind: Any = bool if not metavar else list[str] if many else str
     default = False if kind is bool else Parameter.empty if required else None
     annotation: Any = Annotated[kind | None if default is None else kind, about]
-    name = name or said.split(maxsplit=1)[0].strip("-").replace("-", "_").lower()
+    name = name or usage.split(maxsplit=1)[0].strip("-").replace("-", "_").lower()
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def paths(help: str, said: str = "PATH") -> Parameter:
+def paths(help: str, usage: str = "PATH") -> Parameter:
     """Return the argument of a command that is about one path or several."""
-    return parameter(said, help, name="paths", required=True, many=True)
+    return parameter(usage, help, name="paths", required=True, many=True)
 
 
 _OFFERS: dict[str, Callable[..., Any]] = {
@@ -173,15 +175,15 @@ _SEVERAL = ("exclude", "fault-ranks", "replica-groups", *config.WORDS)
 """Settings whose flags may be given several times."""
 
 
-def _declare(key: str, declared: config.Variable) -> Parameter:
+def _make_parameter(key: str, declared: config.Variable) -> Parameter:
     """Return the parameter of a setting. Values stay text: flags, variables and files are parsed alike."""
     value = "" if declared.parse is parsers.flag else declared.metavar or "VALUE"
-    said = "ROOT" if key == "root" else f"{declared.flag} {declared.short} {value}"
+    usage = "ROOT" if key == "root" else f"{declared.flag} {declared.short} {value}"
     variable = f" [{declared.name}]" if declared.exported else ""
     meaning = f"{declared.meaning[0].upper()}{declared.meaning[1:]}.{variable}"
     many = key in _SEVERAL or declared.parse in declarations.REPEATED
     return parameter(
-        said,
+        usage,
         "" if declared.use else meaning,
         declared.panel,
         _OFFERS.get(key),
@@ -192,7 +194,7 @@ def _declare(key: str, declared: config.Variable) -> Parameter:
 
 
 _declared = (
-    *(_declare(key, v) for key, v in (config.BY_KEY | config.WORDS).items()),
+    *(_make_parameter(key, v) for key, v in (config.BY_KEY | config.WORDS).items()),
     *(
         parameter(f"--{flag} VALUE", "", hidden=True)
         for flag in ("color", "fail-on", "also", "metrics-address")
@@ -247,13 +249,13 @@ class Asked(Struct, frozen=True):
     """One command line: how to answer, the settings, and all its parameters by name."""
 
     to: Output
-    found: config.Settings
+    settings: config.Settings
     given: Mapping[str, Any]
 
     @property
     def selection(self) -> Selection:
         """Return which checkpoint to choose; a job, which waits, reads for 60 s unless --budget says else."""
-        selection = self.found.selection(cache=True)
+        selection = self.settings.selection(cache=True)
         if "job" in self.given and selection.budget is None:
             return replace(selection, budget=60.0)
         return selection
@@ -264,15 +266,15 @@ class Asked(Struct, frozen=True):
 
     @property
     def job(self) -> dict[str, Any]:
-        return self.found.named(f"plan_dir resume_args {JOB} {STAGE}".split())
+        return self.settings.named(f"plan_dir resume_args {JOB} {STAGE}".split())
 
     @property
     def resume_args(self) -> tuple[str, ...]:
-        return tuple(self.found.values.get("resume-args", ()))
+        return tuple(self.settings.values.get("resume-args", ()))
 
     @property
     def state_dir(self) -> str | None:
-        return self.found.values.get("state-dir")
+        return self.settings.values.get("state-dir")
 
     def answer(self, module: str, result: Any) -> int:
         """Write the result with ``json`` or ``render`` of ckpt_tools/output/``module``.py. Return 0."""
@@ -288,15 +290,15 @@ class Asked(Struct, frozen=True):
 
 def ask(
     formats: Sequence[str],
-    *of: str | Parameter,
+    *options: str | Parameter,
     trees_in: str = "",
     document: str = "",
-    settings: bool = True,
+    reads_settings: bool = True,
 ) -> Callable[[Callable[[Asked], int]], Callable[..., int]]:
-    """Return a decorator that gives a command its parameters, ``of`` them by SHARED name, and passes it an
-    Asked. ``trees_in`` names the parameters with scanned trees; without ``settings`` no setting is read.
+    """Return a decorator that gives a command its parameters (``options``; a text has names of SHARED) and
+    passes it an Asked. ``trees_in`` names the parameters with scanned trees.
     """
-    declared = [[one] if isinstance(one, Parameter) else [SHARED[n] for n in one.split()] for one in of]
+    declared = [[o] if isinstance(o, Parameter) else [SHARED[name] for name in o.split()] for o in options]
     parameters = {p.name: p for p in chain.from_iterable(declared)}
     defaults = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
 
@@ -316,8 +318,8 @@ def ask(
             to = read_output(formats, given, document)
             trees = [given[name] or "." for name in trees_in.split()]
             roots = tuple(root for tree in trees for root in (tree if isinstance(tree, list) else [tree]))
-            found = read_settings(given, to, roots) if settings else config.Settings({}, {})
-            return function(Asked(to, found, given))
+            settings = read_settings(given, to, roots) if reads_settings else config.Settings({}, {})
+            return function(Asked(to, settings, given))
 
         command.__signature__ = Signature([*parameters.values()])  # type: ignore[attr-defined]
         command.__annotations__ = {name: p.annotation for name, p in parameters.items()}

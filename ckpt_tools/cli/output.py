@@ -113,25 +113,25 @@ def read_settings(given: Mapping[str, Any], to: Output, roots: tuple[str, ...] =
     """Return a command's settings from flags, variables and the file; print their notes, configure stores."""
     known = config.BY_KEY.keys() | config.WORDS.keys()
     flags = {key: value for name, value in given.items() if (key := name.replace("_", "-")) in known}
-    found = config.resolve(flags, roots)
+    settings = config.resolve(flags, roots)
     mounts.forget()  # what an earlier command of this process had
-    mounts.configure(found.stores or StoreOptions())
+    mounts.configure(settings.stores or StoreOptions())
     if not to.quiet:
-        for note in found.notes:
+        for note in settings.notes:
             console.problem("note", note)
-        for name, instead in found.going:
+        for name, instead in settings.going:
             console.going(name, instead)
-        if found.refused:
-            console.problem("warning", str(found.refused), found.refused.hint)
-    if to.verbose and found.file:
-        console.problem("note", f"configuration from {found.file}")
-    if found.layout_tables is None:
-        return found
+        if settings.refused:
+            console.problem("warning", str(settings.refused), settings.refused.hint)
+    if to.verbose and settings.file:
+        console.problem("note", f"configuration from {settings.file}")
+    if settings.layout_tables is None:
+        return settings
     try:
-        return replace(found, layouts=user.load(found.layout_tables, names.order))
+        return replace(settings, layouts=user.load(settings.layout_tables, names.order))
     except ValueError as e:
         hint = "'ckpt layouts --check ROOT' shows what each template matches"
-        raise UsageError(f"{found.file}: {e}", hint) from e
+        raise UsageError(f"{settings.file}: {e}", hint) from e
 
 
 def _check_output_file(given: Mapping[str, Any]) -> str | None:

@@ -44,7 +44,7 @@ def plan(asked: options.Asked) -> int:
         from ckpt_tools.job.starts import read_history
         from ckpt_tools.planning.first_launch import place_of
 
-        root = absolute(asked.found.root)
+        root = absolute(asked.settings.root)
         found = read_history(root, place_of(root, asked.selection), asked.selection.trust)
         if not found.starts and not found.damaged:
             text = f"no start of {root} is known ({place_of(root, asked.selection)})"
@@ -52,7 +52,7 @@ def plan(asked: options.Asked) -> int:
         return asked.answer("history", found)
     tell = to.out if to.verbose and to.format == "table" else None
     with output.reading(to, tell) as how:
-        result = api.plan(asked.found.root, asked.selection, **how)
+        result = api.plan(asked.settings.root, asked.selection, **how)
     # not for CKPT_RANK, which each process of a job may have
     if asked.names_rank and asked.selection.rank is not None:
         result = narrow_to_rank(result, asked.selection.rank)

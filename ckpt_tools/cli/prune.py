@@ -55,15 +55,15 @@ def prune(asked: options.Asked) -> int:
     ckpt prune run --keep total=20TiB  # keep the newest ones that fit
     ckpt prune run --keep 3 --json  # the same for a program (docs/json.md)
     """
-    found, given = asked.found, asked.given
+    settings, given = asked.settings, asked.given
     policy = read_policy("--keep", given["keep_what"] or ())
     result = remove(
-        found.root,
+        settings.root,
         policy,
         damaged=given["damaged"],
         apply=given["apply"],
         state_dir=asked.state_dir,
-        selection=found.selection(cache=True),
+        selection=settings.selection(cache=True),
     )
     return asked.answer("changes", result)
 

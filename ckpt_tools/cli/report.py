@@ -49,14 +49,14 @@ def report(asked: options.Asked) -> int:
     ckpt report run kept -o both.html  # of several trees
     ckpt report run --json  # the same for a program (docs/json.md)
     """
-    to, found = asked.to, asked.found
+    to, settings = asked.to, asked.settings
     if to.format == "html":  # errors about the page come before any file is read
         if to.terminal:
             raise UsageError("an HTML page cannot be shown on a terminal", "add -o report.html")
         page.require()
-    gathered = _gather(asked.given["paths"], found, to)
+    gathered = _gather(asked.given["paths"], settings, to)
     assert gathered.verification is not None  # noqa: S101 - for the type checker
-    code = exit_code(gathered.verification, found.values.get("strict", False))
+    code = exit_code(gathered.verification, settings.values.get("strict", False))
     document = data.document(replace(gathered, exit_code=code))
     to.out(page.render(document) if to.format == "html" else json.dump(document))
     if to.file and not to.quiet:
@@ -64,20 +64,20 @@ def report(asked: options.Asked) -> int:
     return code
 
 
-def _gather(paths: Sequence[str], found: Settings, to: output.Output) -> Gathered:
+def _gather(paths: Sequence[str], settings: Settings, to: output.Output) -> Gathered:
     """Verify, then list, then plan: in this order no file is read twice, as plans use fresh verdicts."""
     started, roots = time.time(), tuple(dict.fromkeys(absolute(p) for p in paths))
-    keep = not found.values.get("no-cache", False)
+    keep = not settings.values.get("no-cache", False)
     with output.reading(to) as how:
-        result = api.verify(paths, **found.reading(*PART), cache=keep, **how)
-        unfiltered = replace(found.selection(), run=None, max_step=None)  # all that a plan may choose from
+        result = api.verify(paths, **settings.reading(*PART), cache=keep, **how)
+        unfiltered = replace(settings.selection(), run=None, max_step=None)  # all that a plan may choose from
         scans = tuple(api.scan(root, unfiltered, trackers=True) for root in roots)
         # Plans may use verdicts of this command, and older ones as --max-age allowed when it began.
-        age = found.values.get("max-age", 0.0) + time.time() - started + 1
-        selection = replace(found.selection(), cache=keep, max_age=age)
+        age = settings.values.get("max-age", 0.0) + time.time() - started + 1
+        selection = replace(settings.selection(), cache=keep, max_age=age)
         starts = tuple(start for scan in scans for start in _find_starts(scan, selection))
     maps = {}  # byte regions of damaged files, by path
-    known = {**found.named(("key_file",)), "trust": found.trust, "layouts": found.layouts}
+    known = {**settings.named(("key_file",)), "trust": settings.trust, "layouts": settings.layouts}
     for path in (result.files[at].report.path for at in find_damaged(result.files)):
         with suppress(CkptError):  # gone or unreadable by now: the report has its findings already
             maps[path] = api.show(path, Level.STRUCTURE, explain=True, **known)[0].regions

@@ -50,7 +50,7 @@ def run(asked: options.Asked) -> int:
     own = console.name_urls(list(takewhile("--".__ne__, sys.argv[2:])))
     job_options = job.Options(words=["ckpt", "run", *own], worker=asked.given["worker"], **asked.job)
     with listen(asked) as listener:
-        taken = job.decide(asked.found.root, asked.selection, job_options, command, listener=listener)
+        taken = job.decide(asked.settings.root, asked.selection, job_options, command, listener=listener)
     if taken.staged is not None:
         os.set_inheritable(taken.staged.lock, True)  # in use as long as the command runs
     words = taken.fill(command)

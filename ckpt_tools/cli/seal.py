@@ -45,7 +45,7 @@ def seal(asked: options.Asked) -> int:
     CKPT_SEAL_DIR=seals ckpt seal run  # for a tree that is read-only
     ckpt seal run --json  # the same for a program (docs/json.md)
     """
-    found, given = asked.found, asked.given
+    settings, given = asked.settings, asked.given
     output.say_broken_plugins()
     names = [name.strip() for name in f"{given['digest'] or 'xxh3'},{given['also'] or ''}".split(",")]
     first, *more = [name for name in names if name and name != "tensors"] or ["xxh3"]
@@ -56,11 +56,11 @@ def seal(asked: options.Asked) -> int:
             also=tuple(more),
             tensors=given["tensors"] or "tensors" in names,
             **{name: given[name] for name in ("sign_key", "again", "merge", "dry_run")},
-            **found.reading(),
+            **settings.reading(),
             progress=meter,
         )
     asked.answer("sealing", result)
-    return exit_code(result, found.values.get("strict", False))
+    return exit_code(result, settings.values.get("strict", False))
 
 
 def exit_code(result: Sealing, strict: bool) -> int:

@@ -36,7 +36,7 @@ def show(asked: options.Asked) -> int:
     ckpt show run/iter_0000020/mp_rank_00/model_optim_rng.pt --level content  # also compare its checksums
     ckpt show run/iter_0000020/mp_rank_00/model_optim_rng.pt --json  # the same for a program
     """
-    to, found, given = asked.to, asked.found, asked.given
+    to, settings, given = asked.to, asked.settings, asked.given
     file = given["file"]
     output.say_broken_plugins()
     with explain_refusal(f"cannot look at {file!r}"):
@@ -47,8 +47,8 @@ def show(asked: options.Asked) -> int:
         return ls(root=file, tree=to.format != "json", format=given["format"], json=given["json"])
     report, anatomy = api.show(
         file,
-        found.values["level"] if given["level"] is not None else Level.STRUCTURE,
-        **found.reading(names=("key_file",)),
+        settings.values["level"] if given["level"] is not None else Level.STRUCTURE,
+        **settings.reading(names=("key_file",)),
         explain=given["explain_bytes"],
     )
     trust = {name: verdict(Global(*name.split(" ", 1))) for name in anatomy.globals}

@@ -52,13 +52,13 @@ def stage(asked: options.Asked) -> int:
         ranks = find_ranks_of_node(os.environ)
     keep = asked.job.get("keep")
     with listen(asked) as listener:
-        staged = bring(asked.found.root, asked.selection, home, ranks=ranks, keep=keep, to=listener)
+        staged = bring(asked.settings.root, asked.selection, home, ranks=ranks, keep=keep, to=listener)
     decision = staged.decision if staged else Decision("", {"schema": MEANT, "checkpoint": None})
     env = ProcessDecision(decision, rank if asked.names_rank else None).environment
     if to.format == "shell":
         to.out(shell.exports(env))
     elif staged is None:
-        root = absolute(asked.found.root)
+        root = absolute(asked.settings.root)
         to.out(emit.nothing(root) if to.format == "json" else f"there is no checkpoint in {root}\n")
     else:
         to.out(emit.json(staged, env) if to.format == "json" else emit.render(staged, env, to.view))

@@ -50,20 +50,20 @@ def verify(asked: options.Asked) -> int:
     ckpt verify run --sample 1/7 --budget 2h  # a part every night
     ckpt verify run --json > verdict.json  # exit 0: good, 1: damage found, 5: could not look
     """
-    found, given = asked.found, asked.given
-    strict = found.values.get("strict", False)
+    settings, given = asked.settings, asked.given
+    strict = settings.values.get("strict", False)
     to = replace(asked.to, warnings_fail=asked.to.warnings_fail or strict)
-    reading, form = found.reading(*PART), registry.find(to.format)
+    reading, form = settings.reading(*PART), registry.find(to.format)
     if form is not None and form.in_ci:
         reading.setdefault("settle", 0.0)
     try:
-        with engine(found.values.get("scheduler")) as workers, output.reading(to) as how:
+        with engine(settings.values.get("scheduler")) as workers, output.reading(to) as how:
             result = api.verify(
                 given["paths"] or ["."],
                 **reading,
                 by_store=given["by_store"],
                 explain=given["explain_bytes"],
-                cache=not found.values.get("no-cache", False),
+                cache=not settings.values.get("no-cache", False),
                 engine=workers,
                 **how,
             )

@@ -57,9 +57,9 @@ def watch(asked: options.Asked) -> int:
     ckpt watch run --once --on-bad 'logger damaged: $CKPT_PATH'  # run a command when damage is found
     timeout 10 ckpt watch run --metrics 0; test $? = 124  # until it is ended; 'ckpt hook install' has units
     """
-    found, given = asked.found, asked.given
+    settings, given = asked.settings, asked.given
     output.say_broken_plugins()
-    read = ReadOptions(**{"jobs": 1, **found.reading()}, cache=True)
+    read = ReadOptions(**{"jobs": 1, **settings.reading()}, cache=True)
     said = {
         "rescan": _read_seconds("--rescan", given["rescan"]),
         "every": _read_seconds("--every", given["every"]),
@@ -75,7 +75,7 @@ def watch(asked: options.Asked) -> int:
         on_bad=given["on_bad"],
         seal=given["seal_good"],
         state_dir=asked.state_dir,
-        plan_dir=found.values.get("plan-dir"),
+        plan_dir=settings.values.get("plan-dir"),
         **{name: value for name, value in said.items() if value is not None},  # type: ignore[arg-type]
     )
     hooks.give_way()

@@ -187,9 +187,7 @@ class ExceptionCheckpoint:
     # -- on restart ------------------------------------------------------------------------------------------
 
     def check_resumable_model(self) -> bool:
-        """Return whether the dying-gasp checkpoint has every rank's state: for each fault rank, a live rank
-        of its group has saved.
-        """
+        """Return whether for each fault rank a live rank with the same state has saved."""
         return all(self.source(rank) is not None for rank in self.fault_ranks)
 
     def resume_iteration(self, iteration: int, save_interval: int) -> int:
@@ -317,8 +315,8 @@ def _rank_set(value: object, base: str, trusted: Trust) -> frozenset[int]:
 def _setting(
     name: str, value: object, parse: parsers.Parse, variable: str = "", env: Mapping[str, str] | None = None
 ) -> Any:
-    """Return ``value``, else the ``variable``'s value, checked by the command line's parser; None without
-    either. Raises UsageError.
+    """Return ``value``, else that of the ``variable``, as ``parse`` reads it; None without. Raises
+    UsageError.
     """
     raw, origin = (value, name) if value is not None else ((env or {}).get(variable) or None, variable)
     if raw is None:

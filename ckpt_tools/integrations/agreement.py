@@ -122,9 +122,7 @@ def resume(
 
 
 def _take_among(group: Group, root: str, selection: Selection) -> ProcessDecision:
-    """Return the first rank's decision, once all ranks have seen its files. Raises the same error on all
-    ranks.
-    """
+    """Return the first rank's decision, once all ranks have seen its files. Raises the same error on all."""
     error: Exception | None = None
     message: Body = {}
     if group.rank == 0:
@@ -170,10 +168,9 @@ def _require_seen_by_all(group: Group, decision: Decision, why: str) -> None:
     if wrong:
         first = min(wrong)
         if OTHER_QUESTION in wrong.values():
-            raise UsageError(
-                f"rank {first} {wrong[first]}",
-                "call it with the same arguments, and install the same plug-ins for all ranks",
-            )
+            text = f"rank {first} {wrong[first]}"
+            hint = "call it with the same arguments, and install the same plug-ins for all ranks"
+            raise UsageError(text, hint)
         more = f" (and {len(wrong) - 1} more ranks)" if len(wrong) > 1 else ""
         hint = "every rank must see the files under the same path: is the file system mounted on all nodes?"
         raise CannotLook(f"rank {first}{more}: {wrong[first]}", hint)
@@ -245,9 +242,7 @@ def path_for(call: str, *layouts: str) -> Checkpoint:
 
 
 def resume_fitting(root: Path, layouts: tuple[str, ...], call: str, asked: dict[str, Any]) -> Resumed | None:
-    """Return what ``resume`` does, of one of these layouts. Raises UsageError for one that ``call`` cannot
-    load.
-    """
+    """Return what ``resume`` does, of one of ``layouts``, which ``call`` can load. Raises UsageError else."""
     found = resume(root, **asked)
     if found is not None and found.layout not in layouts:
         text = f"the checkpoint to resume from is of layout {found.layout}, which {call} does not load"

@@ -31,10 +31,9 @@ __all__ = ["Listener", "Options", "ProcessDecision", "decide", "take"]
 def take(
     decision: Decision, rank: int | None, resume_args: Sequence[str] = (), *, require_rank: bool = True
 ) -> ProcessDecision:
-    """Return an earlier decision for ``rank`` (None: the rank that the launcher gave this process).
-
-    Raise CannotLook if files have changed since the decision. Raise UsageError for a rank without files; with
-    ``require_rank`` also if the rank is unknown although ranks load different files.
+    """Return an earlier decision for ``rank`` (None: the rank that the launcher gave this process). Raise
+    CannotLook if files have changed since, UsageError for a rank without files, and with ``require_rank`` for
+    an unknown rank if ranks load different files.
     """
     if rank is None:
         started = launchers.current()
@@ -139,10 +138,9 @@ def _find_membership(
     alone = membership.nodes == 1 and not (line or options.job or options.nodes)
     rank = started.rank if started else None
     if alone and rank and rank.value > 0:  # rank 0 may decide for all, as in scripts that ask for their rank
-        raise UsageError(
-            f"this is rank {rank.value}, as {rank.provenance} says, and each rank would decide alone",
-            "start it with 'ckpt run --worker'; set CKPT_NODES=1 if this process starts a job of its own",
-        )
+        text = f"this is rank {rank.value}, as {rank.provenance} says, and each rank would decide alone"
+        hint = "start it with 'ckpt run --worker'; set CKPT_NODES=1 if this process starts a job of its own"
+        raise UsageError(text, hint)
     return membership
 
 
@@ -151,10 +149,9 @@ def _require_common_root(root: str, rank: int | None) -> None:
     name = os.path.basename(root.rstrip("/"))
     rank_in_name = re.fullmatch(r"rank[-_=]?0*([0-9]+)", name, re.IGNORECASE)
     if rank and rank_in_name and int(rank_in_name[1]) == rank:
-        raise UsageError(
-            f"{root} is named after rank {rank}: each rank would decide for itself, in its own directory",
-            "give all ranks the directory above it: 'ckpt plan' shows what each loads from there",
-        )
+        text = f"{root} is named after rank {rank}: each rank would decide for itself, in its own directory"
+        hint = "give all ranks the directory above it: 'ckpt plan' shows what each loads from there"
+        raise UsageError(text, hint)
 
 
 def _require_fitting_root(root: str, options: Options) -> None:

@@ -18,8 +18,6 @@ from ckpt_tools.output.shell import explain_silence, fill_arguments, words
 if TYPE_CHECKING:
     from ckpt_tools.job.staging import Staged
 
-_OWN_VARIABLES = ("PYTHONSAFEPATH",)
-"""Set for ckpt alone: with it a training script would not find the modules beside it."""
 _FIELD = re.compile(r"\{ckpt\.(\w+)\}")
 _PATH_WORD = re.compile(r"[^\s'\"();|&$]*\{ckpt\.path\}[^\s'\"();|&$]*")
 """Matches an argument that holds the path, but no line of a script."""
@@ -154,7 +152,8 @@ class ProcessDecision(Struct, frozen=True):
 
 def become(command: Sequence[str], env: Mapping[str, str]) -> NoReturn:
     """Replace this process by the command (execvpe). Raise OSError if it cannot start."""
-    inherited = {name: value for name, value in env.items() if name not in _OWN_VARIABLES}
+    # set for ckpt alone: with it a training script would not find the modules beside it
+    inherited = {name: value for name, value in env.items() if name != "PYTHONSAFEPATH"}
     # Python ignores these two signals, and exec keeps a signal ignored.
     before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGPIPE, signal.SIGXFSZ)}
     try:

@@ -199,9 +199,7 @@ def agree(
 
 
 class _Node(Struct):
-    """This node's side of the agreement; every node makes the same exchanges in the same order. An error that
-    one raises ends the meeting of all.
-    """
+    """This node's side of the agreement: every node makes the same exchanges, and fails with all others."""
 
     planner: Planner
     meeting: Meeting
@@ -271,10 +269,9 @@ class _Node(Struct):
             raise CannotLook("node 0 tells of nodes or layouts that there are not", SAME)
         listed = {row.id for row in answer.order if all(i != self.meeting.node for i, _ in row.without)}
         for lost in (c for identity, c in own.items() if identity not in listed):
-            raise CannotLook(
-                f"the first node leaves out {lost.label}, which this node has",
-                "start again; if it stays so, add --meet DIR, a directory that only you can write",
-            )
+            text = f"the first node leaves out {lost.label}, which this node has"
+            hint = "start again; if it stays so, add --meet DIR, a directory that only you can write"
+            raise CannotLook(text, hint)
 
     def _find_own_candidates(self) -> list[Checkpoint]:
         """Return the candidates on this node, best first; [] is no error, as other nodes may have some."""
@@ -318,23 +315,15 @@ class _Node(Struct):
 
     def _merge_judged(self, by_node: Sequence[Judged]) -> Judged:
         """Return the judgement of all nodes, with the findings of each node where it is not usable."""
-        rows = [
-            replace(f, message=f"{self.hosts[i]}: {f.message}")
-            for i, judged in enumerate(by_node)
-            if not judged.ok
-            for f in judged.findings
-        ]
+        rows, elsewhere = list[Finding](), list[Finding]()
         lacks = {r for judged in by_node for r in judged.lacks}
-        elsewhere = [
-            finding(
-                "on-other-node",
-                f"the {role} file of rank {min(lost)} lies on {self.hosts[i]}, where that rank does not run",
-                path=path,
-            )
-            for i, judged in enumerate(by_node)
-            for role, ranks, path in judged.strange
-            if (lost := lacks & {*ranks})
-        ]
+        for host, judged in zip(self.hosts, by_node, strict=True):
+            if not judged.ok:
+                rows += [replace(f, message=f"{host}: {f.message}") for f in judged.findings]
+            for role, ranks, path in judged.strange:
+                if lost := lacks & {*ranks}:
+                    text = f"the {role} file of rank {min(lost)} lies on {host}, where that rank does not run"
+                    elsewhere.append(finding("on-other-node", text, path=path))
         rows += elsewhere[:_NAMED]
         return Judged(all(judged.ok for judged in by_node), any(judged.read for judged in by_node), rows)
 

@@ -162,10 +162,9 @@ class Decider(Struct, dict=True):
                 if not decision.document.error and decision.origin.saves != self.saves:
                     text = f"the decision {newest} may be of an earlier start with this job id"
                     remove = f"rm -r {shlex.quote(directory)}"
-                    raise CannotLook(
-                        f"{text}: its ranks or checkpoints are not those of {absolute(self.root)} now",
-                        f"give each start its own --job; or end the whole job, then {remove}",
-                    )
+                    text = f"{text}: its ranks or checkpoints are not those of {absolute(self.root)} now"
+                    hint = f"give each start its own --job; or end the whole job, then {remove}"
+                    raise CannotLook(text, hint)
                 self._claim(newest)
         if error := decision.document.error:
             raise error.as_error()
@@ -200,9 +199,9 @@ class Decider(Struct, dict=True):
     # ---- decisions on disk
 
     def _find_usable(self, path: str, started: float) -> Decision | None:
-        """Return the decision in the file ``path``; None if this member, which asks since ``started``, needs
-        a new one. Raise CannotLook if unknown. A decision whose launcher has ended counts only if its key is
-        unique.
+        """Return the decision in the file ``path``; None if this member, asking since ``started``, needs a
+        new one. Raise CannotLook if unknown. Without a unique key a decision whose launcher has ended does
+        not count.
         """
         membership, takers = self.membership, _list_names(f"{path.removesuffix('.json')}.taken")
         if safe(membership.member) in takers:

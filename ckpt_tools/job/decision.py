@@ -285,14 +285,11 @@ class Decision(Struct, frozen=True, dict=True):
         """The ranks that load files beside the shared ones."""
         return [r.rank for r in self.document.ranks or ()]
 
-    def files(self, rank: int | None = None) -> list[File]:
-        return self.document.files(rank)
-
     def links(self, rank: int | None = None) -> list[str]:
         """Return where to open ``files``: at links if there is a view, without those of other nodes."""
         view = self.document.view
         if not view:
-            return [f.path for f in self.files(rank)]
+            return [f.path for f in self.document.files(rank)]
         numbers = [str(number) for number in self.ranks if rank in (None, number)]
         return [*view.shared, *(link for number in numbers for link in view.ranks.get(number, ()))]
 
@@ -320,7 +317,7 @@ class Decision(Struct, frozen=True, dict=True):
             trust.check(view.root, self.trusted)
         for rank in self.ranks or (None,) if asked == (None,) else asked or (None,):
             # not strict: files of ranks on other nodes have no links here
-            for link, f in zip(self.links(rank), self.files(rank), strict=False):
+            for link, f in zip(self.links(rank), self.document.files(rank), strict=False):
                 with explain_refusal(f"{link} cannot be looked at any more", hint):
                     same = os.lstat(link).st_size == f.size if stage else os.readlink(link) == f.path
                 if not same:
@@ -328,8 +325,9 @@ class Decision(Struct, frozen=True, dict=True):
 
     def _check_files(self, ranks: Iterable[int | None]) -> None:
         """Raise CannotLook if a planned file of ``ranks`` (None: all) has changed since it was verified."""
-        files = {f.path: f for r in ranks for f in self.files(r)}
-        files |= {f.path: f for f in self.files() if f.path == self.resume.path}  # every rank gets this path
+        files = {f.path: f for r in ranks for f in self.document.files(r)}
+        # every rank gets the framework's path
+        files |= {f.path: f for f in self.document.files() if f.path == self.resume.path}
         failed = refresh(files)
         for path, f in files.items():
             with explain_refusal(f"{path}, which was chosen, cannot be looked at any more", AGAIN):
@@ -362,10 +360,9 @@ def parse(path: str, data: bytes, trusted: Trust = OURS) -> Decision:
         decision = Decision(path, body, trusted)
         decision.document  # noqa: B018 - checks it before any process acts on it
     except NoJson as e:
-        raise CannotLook(
-            f"{path} is not a decision of ckpt: {e}",
-            "CKPT_PLAN names the file that 'ckpt run' or 'ckpt hook' wrote; remove any other",
-        ) from e
+        text = f"{path} is not a decision of ckpt: {e}"
+        hint = "CKPT_PLAN names the file that 'ckpt run' or 'ckpt hook' wrote; remove any other"
+        raise CannotLook(text, hint) from e
     except Invalid as e:
         hint = "CKPT_PLAN and --plan-dir are for files that 'ckpt run' and 'ckpt hook' write; remove this one"
         raise UsageError(f"{path} is not a decision that ckpt made: {e}", hint) from e

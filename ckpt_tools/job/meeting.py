@@ -106,10 +106,9 @@ class Store:
 
             dist: Any = torch.distributed  # torch's type stubs lack the stores
         except ImportError as e:
-            raise UsageError(
-                "--agree needs torch, or a directory that all nodes share",
-                "pip install 'ckpt-tools[torch]', or add --meet DIR on a shared file system",
-            ) from e
+            text = "--agree needs torch, or a directory that all nodes share"
+            hint = "pip install 'ckpt-tools[torch]', or add --meet DIR on a shared file system"
+            raise UsageError(text, hint) from e
         self.keeper = keeper
         try:
             store = dist.TCPStore(
@@ -171,12 +170,11 @@ class Meeting:
                 raise CannotLook(text, "see why on that node, or wait longer with --timeout")
 
     def _explain_silence(self) -> str:
-        """Return what a node says that waits in vain for node 0."""
         return f"node {self.node} did not hear from the first node"
 
     def join(self) -> None:
         """Wait until all nodes are there, in a round before the first exchange. Node 0 offers a session to
-        the names it sees; if one of them (of an earlier start) is replaced, it makes another offer.
+        the names it sees, and another one if a name (of an earlier start) is replaced.
         """
         hello = Hello(__version__, self.size)
         self.board.put(f"join.{self.node}", self.name.encode())
@@ -226,9 +224,7 @@ class Meeting:
         return answer
 
     def _gather(self, own: V) -> list[V]:
-        """Return the values of all nodes, on node 0. In round 0 wait for a name of each node, and offer a
-        session to these names, anew whenever one changes.
-        """
+        """Return the values of all nodes, on node 0; in round 0 offer a session to those that have come."""
         values, missing, offered = {0: own}, list[int](), list[str]()
         for _ in self._poll(lambda: f"{_name_nodes(missing)} did not {'answer' if self.round else 'come'}"):
             if self.round == 0:
@@ -409,10 +405,9 @@ def _find_endpoint(
     elif slurm := _find_slurm_endpoint(env):
         host, number = slurm
     else:
-        raise UsageError(
-            "the address where the nodes meet is unknown",
-            "add --meet DIR that all see, or --meet HOST:PORT with a free port of the first node",
-        )
+        text = "the address where the nodes meet is unknown"
+        hint = "add --meet DIR that all see, or --meet HOST:PORT with a free port of the first node"
+        raise UsageError(text, hint)
     return host.removeprefix("[").removesuffix("]"), number, first
 
 

@@ -35,7 +35,6 @@ class Process(Struct, frozen=True):
     @staticmethod
     @cache
     def here() -> Process:
-        """Return this process."""
         pid_namespace = ""
         with suppress(OSError):  # containers of one machine share the boot id and not their pids
             pid_namespace = os.readlink("/proc/self/ns/pid")
@@ -50,8 +49,8 @@ class Process(Struct, frozen=True):
 
 
 def _identify(pid: int) -> str:
-    """Return ``pid.starttime``, in clock ticks since boot (proc(5), stat field 22), the pid alone without a
-    /proc; "" if there is no such process.
+    """Return ``pid.starttime`` of a process (proc(5), stat field 22), the pid without /proc; "" if it is
+    gone.
     """
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as f:
@@ -160,9 +159,7 @@ def make_node_membership(
     options: Options,
     world: int | None = None,
 ) -> Membership:
-    """Return the membership of the process that starts the ranks of a node. Raise UsageError if the number of
-    nodes is unknown. ``started`` and ``line`` are the launcher around it, and the one that it will start.
-    """
+    """Return the membership of a process that starts a node's ranks. Raise UsageError for unknown nodes."""
     started = started or Started("")
     nodes = _count_nodes(started, line, options.nodes)
     world = _known_value(started.world_size) if world is None else world
@@ -204,9 +201,7 @@ def _count_nodes(started: Started, line: LaunchLine | None, option: int | None) 
 
 
 def _add_key(process: Membership, started: Started, env: Mapping[str, str], job: str) -> Membership:
-    """Return ``process`` with the key of its decision, made from ``job`` or else its launcher's job id;
-    without any id only if there is one node.
-    """
+    """Return ``process`` with the key of its decision, made from ``job`` or else its launcher's job id."""
     # torchrun's agents restart their workers under the same id, and may count restarts differently: there
     # --job names the job, and no single start
     unique = started.launcher in _UNIQUE or (bool(job) and started.launcher != "torchrun")

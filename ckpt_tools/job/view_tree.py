@@ -123,9 +123,7 @@ class Tree(Struct, dict=True):
 
     @cached_property
     def source(self) -> str:
-        """The directory that the view stands for: above all that the templates match, and above directories
-        that each hold one rank.
-        """
+        """The directory that the view stands for: above the directories of single ranks, if there are any."""
         part = self.checkpoint.parts[0]
         return os.path.dirname(part.base) if self.find_rank_directory(part) else part.base
 
@@ -242,9 +240,7 @@ class Tree(Struct, dict=True):
                 yield self.find_view_path(part), part.path
 
     def _list_companions(self, directory: str, above: str) -> Iterator[tuple[str, str]]:
-        """Yield (path in the view, path) of files but parts: tokenizers, scripts, data that an index
-        describes.
-        """
+        """Yield (path in the view, path) of files but parts: tokenizers, scripts, data of an index."""
         is_source, notes = directory == self.source, (self.layout.tracker.file, *self.layout.records.names)
         for e in entries_of(directory):
             name = f"{above}{e.name}"

@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 LAUNCHERS = tuple(one.LAUNCHER for one in (torchrun, msrun, slurm, mpi, kubernetes, launcher))
-_PLACES = ("slurm", "kubernetes")
+_OUTER = ("slurm", "kubernetes")
 """Launchers that say where a process runs even if another launcher started it: without a rank from them, a
 later launcher's rank counts.
 """
@@ -41,11 +41,11 @@ def list_all() -> tuple[Launcher, ...]:
 def detect(env: Mapping[str, str]) -> Started | None:
     """Return what the launcher's variables say; None if no launcher is recognised. Never raises."""
     asked = (one for one in list_all() if one in LAUNCHERS or not env.keys().isdisjoint(one.variables))
-    answers = [s for one in asked if (s := one.detect(env)) is not None]
+    answers = [started for one in asked if (started := one.detect(env)) is not None]
     if not answers:
         return None
     first = answers[0]
-    if first.rank or first.launcher not in _PLACES:
+    if first.rank or first.launcher not in _OUTER:
         return first
     inner = next((s for s in answers[1:] if s.rank), None)
     if inner is None:
@@ -56,6 +56,7 @@ def detect(env: Mapping[str, str]) -> Started | None:
 
 
 def current() -> Started | None:
+    """Return what the launcher's variables say of this process, as ``detect`` does."""
     return detect(os.environ)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from ckpt_tools.launchers.launcher import SAY, Launcher, Started, divide, read, seen, settled
+from ckpt_tools.launchers.launcher import HINT, Launcher, Started, divide, read, settled, show
 from ckpt_tools.model.plan import Known
 
 _WORDS = (
@@ -31,13 +31,14 @@ _INSIDE = (
 
 
 def _read_pod(env: Mapping[str, str], unclear: str, hint: str, **fields: str) -> Started:
-    """Return a pod's place: the numbers of ``fields`` (variables by field), no rank, and why not."""
+    """Return what a pod's variables say: the numbers of ``fields`` (variables by field), no rank, and why."""
     ids = "MINDX_TASK_ID", "PET_RDZV_ID"
     pod = read(env, "kubernetes", ids, max_restarts="PET_MAX_RESTARTS", **fields)
     return replace(pod, unclear=unclear, hint=_INSIDE + hint)
 
 
 def _read_volcano(env: Mapping[str, str], index: str) -> Started:
+    """Return what the variables of a pod of Volcano say; ``index`` is the variable with its number."""
     fields: dict[str, str] = {}
     # the plug-in svc sets one such variable for each task of the job
     tasks = [key for key in env if key.startswith("VC_") and key.endswith("_NUM")]
@@ -45,15 +46,16 @@ def _read_volcano(env: Mapping[str, str], index: str) -> Started:
         fields = {"node": "RANK", "nodes": "WORLD_SIZE"}
     elif len(tasks) == 1:
         fields = {"node": index, "nodes": tasks[0]}
-    what = seen(env, index, "RANK", "WORLD_SIZE", *sorted(tasks)[:4])
-    return _read_pod(env, f"{what}: Volcano counts pods, in {index} those of one task only", SAY, **fields)
+    what = show(env, index, "RANK", "WORLD_SIZE", *sorted(tasks)[:4])
+    return _read_pod(env, f"{what}: Volcano counts pods, in {index} those of one task only", HINT, **fields)
 
 
 def _detect(env: Mapping[str, str]) -> Started | None:
+    """Return what variables of the pod say; None outside of Kubernetes, or if nothing looks like a rank."""
     if any(name in env for name in _TORCHRUN):
         pod = _read_pod(
             env,
-            f"{seen(env, *_TORCHRUN)}: a pod in which torchrun starts the ranks, not one of them",
+            f"{show(env, *_TORCHRUN)}: a pod in which torchrun starts the ranks, not one of them",
             'add --rank "$PET_NODE_RANK"',
             node="PET_NODE_RANK",
             nodes="PET_NNODES",
@@ -66,9 +68,9 @@ def _detect(env: Mapping[str, str]) -> Started | None:
         # a PyTorch pod of an AscendJob: with one device LOCAL_RANK is a number, and RANK is the process
         pod = _read_pod(
             env,
-            f"{seen(env, 'RANK', 'WORLD_SIZE', 'LOCAL_RANK')}: LOCAL_RANK lists devices, so that RANK is the"
+            f"{show(env, 'RANK', 'WORLD_SIZE', 'LOCAL_RANK')}: LOCAL_RANK lists devices, so that RANK is the"
             " pod, not a process",
-            SAY,
+            HINT,
             node="RANK",
             world_size="WORLD_SIZE",
             local_world_size="LOCAL_WORLD_SIZE",
@@ -80,7 +82,7 @@ def _detect(env: Mapping[str, str]) -> Started | None:
     elif "JOB_COMPLETION_INDEX" in env:
         pod = _read_pod(
             env,
-            f"{seen(env, 'JOB_COMPLETION_INDEX', 'RANK', 'WORLD_SIZE')}: the index of a pod, which is a rank"
+            f"{show(env, 'JOB_COMPLETION_INDEX', 'RANK', 'WORLD_SIZE')}: the index of a pod, which is a rank"
             " only where each runs one process",
             'add --rank "$JOB_COMPLETION_INDEX"',
             node="JOB_COMPLETION_INDEX",
@@ -88,7 +90,7 @@ def _detect(env: Mapping[str, str]) -> Started | None:
     elif "KUBERNETES_SERVICE_HOST" in env and "RANK" in env and "LOCAL_RANK" not in env:
         pod = _read_pod(
             env,
-            f"{seen(env, 'RANK', 'WORLD_SIZE')} in a pod: without LOCAL_RANK it may count pods (PyTorchJob)"
+            f"{show(env, 'RANK', 'WORLD_SIZE')} in a pod: without LOCAL_RANK it may count pods (PyTorchJob)"
             " or processes",
             'add --rank "$RANK" --world-size "$WORLD_SIZE"',
         )

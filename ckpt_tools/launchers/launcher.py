@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from ckpt_tools.model.plan import Known
 from ckpt_tools.settings.parsers import MAX_RANK
 
-SAY = "add --rank N (or set CKPT_RANK), and --world-size N"
-PLACE = {"rank": "RANK", "world_size": "WORLD_SIZE", "local_rank": "LOCAL_RANK"}
+HINT = "add --rank N (or set CKPT_RANK), and --world-size N"
+TORCH = {"rank": "RANK", "world_size": "WORLD_SIZE", "local_rank": "LOCAL_RANK"}
 """By the field of ``Started`` the variable that torch.distributed's env:// reads."""
 
 
@@ -29,7 +29,8 @@ class Started(Struct, frozen=True):
     ``job`` is the job's id ("" if there is none), from the variables ``job_from``; ``start`` is an id of this
     start, the same in all its processes and in no other start. ``restart`` counts restarts of the job or its
     workers. ``unclear`` says why a number that seems to be there is not used, with the variables that were
-    seen, and ``hint`` what to do about it. ``skip``: this process is no rank at all (msrun's scheduler).
+    seen, and ``hint`` what to do about it. ``skip``: this process is no rank at all (msrun's
+    scheduler).
     """
 
     launcher: str
@@ -72,9 +73,9 @@ class LaunchLine(Struct, frozen=True):
     before: tuple[str, ...]
     command: tuple[str, ...]
 
-    def put_inside(self, ours: Sequence[str]) -> list[str]:
-        """Return the line with ``ours`` (ckpt run --worker …) inside: each restart then decides anew."""
-        return [*self.before, *ours, "--", *self.command]
+    def put_inside(self, words: Sequence[str]) -> list[str]:
+        """Return the line with ``words`` (ckpt run --worker …) inside: each restart then decides anew."""
+        return [*self.before, *words, "--", *self.command]
 
 
 class Launcher(Struct, frozen=True):
@@ -96,31 +97,31 @@ def number(env: Mapping[str, str], name: str) -> int | None:
 
 
 def known(env: Mapping[str, str], name: str, launcher: str) -> Known | None:
-    """Return a variable as a number with its provenance; None if it is no number."""
+    """Return the variable ``name`` as a number with its provenance; None if it is unset or no number."""
     value = number(env, name)
     return None if value is None else Known(value, f"{name} ({launcher})")
 
 
 def read(env: Mapping[str, str], launcher: str, job: Sequence[str] = (), **fields: str) -> Started:
-    """Return a place: each field from the first of its variables (names between blanks) that is a number, the
-    job's id from the first variable of ``job`` that is set.
+    """Return the fields of Started from variables: each from the first of its names (between blanks) that is
+    set to a number, the job's id from the first variable of ``job`` that is set.
     """
-    found = {
+    numbers = {
         field: next((n for name in names.split() if (n := known(env, name, launcher))), None)
         for field, names in fields.items()
     }
     job_id, name = next(((env[name], name) for name in job if env.get(name)), ("", ""))
-    return Started(launcher, **found, job=job_id, job_from=name)  # type: ignore[arg-type]  # numbers only
+    return Started(launcher, **numbers, job=job_id, job_from=name)  # type: ignore[arg-type]  # numbers only
 
 
 def divide(world: Known | None, local: Known | None, what: str) -> Known | None:
-    """Return the number of nodes, with the provenance ``what``; None if nodes would differ in ranks."""
+    """Return ``world`` / ``local``, the number of nodes, with the provenance ``what``; None if inexact."""
     if world is None or local is None or not local.value or world.value % local.value:
         return None
     return Known(world.value // local.value, what)
 
 
-def seen(env: Mapping[str, str], *names: str) -> str:
+def show(env: Mapping[str, str], *names: str) -> str:
     """Return the variables that are set, as NAME=VALUE for a message; a value has at most 60 characters."""
     texts = ((name, env[name]) for name in names if name in env)
     return ", ".join(
@@ -128,33 +129,30 @@ def seen(env: Mapping[str, str], *names: str) -> str:
     )
 
 
-def blank(started: Started, unclear: str, hint: str) -> Started:
-    """Return the same place without ranks and numbers of ranks; the node, the nodes and the job stay."""
+def clear(started: Started, unclear: str, hint: str) -> Started:
+    """Return ``started`` without ranks and numbers of ranks, with the reason ``unclear`` and a hint."""
     none = dict.fromkeys(("rank", "world_size", "local_rank", "local_world_size"))
     return replace(started, **none, unclear=unclear, hint=hint)
 
 
 def settled(started: Started) -> Started:
-    """Return the same place; if numbers contradict each other, without numbers and with the reason."""
+    """Return ``started``; if its numbers contradict each other, without them and with the reason."""
     s, world, local, nodes = started, started.world_size, started.local_world_size, started.nodes
     below = ((s.rank, world), (s.local_rank, local), (s.node, nodes), (s.local_rank, world), (s.node, world))
     within = ((local, world), (nodes, world))
-    wrong = [
-        f"{a.provenance} is {a.value}, not below the {b.value} of {b.provenance}"
-        for a, b in below
-        if a and b and a.value >= b.value
-    ]
-    wrong += [
-        f"{a.provenance} is {a.value}, more than the {b.value} of {b.provenance}"
-        for a, b in within
-        if a and b and a.value > b.value
-    ]
+    wrong = list[str]()
+    for a, b in below:
+        if a and b and a.value >= b.value:
+            wrong.append(f"{a.provenance} is {a.value}, not below the {b.value} of {b.provenance}")
+    for a, b in within:
+        if a and b and a.value > b.value:
+            wrong.append(f"{a.provenance} is {a.value}, more than the {b.value} of {b.provenance}")
     counts = [n for n in (world, local, nodes) if n and not 0 < n.value <= MAX_RANK + 1]
     wrong += [f"{n.provenance} is {n.value}" for n in counts]
     if not wrong:
         return s
     unclear = "; ".join(filter(None, (s.unclear, wrong[0])))
-    return replace(blank(s, unclear, s.hint or SAY), node=None, nodes=None)
+    return replace(clear(s, unclear, s.hint or HINT), node=None, nodes=None)
 
 
 _WORDS = (
@@ -165,28 +163,29 @@ _VARIABLES = tuple(_WORDS.split())
 
 
 def _detect(env: Mapping[str, str]) -> Started | None:
+    """Return the rank by CKPT_RANK, or the variables of env:// or of Ascend; None if none is set."""
     if number(env, "CKPT_RANK") is not None:
         return settled(read(env, "bare", rank="CKPT_RANK", world_size="CKPT_WORLD_SIZE"))
     if "RANK" in env:
         started = read(
             env,
             "bare",
-            **PLACE,
+            **TORCH,
             local_world_size="LOCAL_WORLD_SIZE LOCAL_SIZE",
             node="CROSS_RANK",
             nodes="CROSS_SIZE",
         )
         if started.rank and started.world_size and started.local_rank:
             return settled(started)
-        what = seen(env, *PLACE.values())
+        what = show(env, *TORCH.values())
         unclear = f"{what}: without numbers in all three, RANK may be a node or a process"
-        return Started("bare", unclear=unclear, hint=SAY)
+        return Started("bare", unclear=unclear, hint=HINT)
     if "RANK_ID" in env or "RANK_SIZE" in env:  # DEVICE_ID is a chip's number, no local rank
         started = read(env, "bare", rank="RANK_ID", world_size="RANK_SIZE")
         if started.rank and started.world_size:
             return settled(started)
-        what = seen(env, "RANK_ID", "RANK_SIZE", "DEVICE_ID")
-        return Started("bare", unclear=f"{what}: RANK_ID and RANK_SIZE are not both numbers", hint=SAY)
+        what = show(env, "RANK_ID", "RANK_SIZE", "DEVICE_ID")
+        return Started("bare", unclear=f"{what}: RANK_ID and RANK_SIZE are not both numbers", hint=HINT)
     return None
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from ckpt_tools.launchers.launcher import SAY, Launcher, Started, blank, read, seen, settled
+from ckpt_tools.launchers.launcher import HINT, Launcher, Started, clear, read, settled, show
 from ckpt_tools.model.plan import Known
 
 _WORDS = "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE"
@@ -25,6 +25,7 @@ later jobs have them again.
 
 
 def _detect(env: Mapping[str, str]) -> Started | None:
+    """Return what mpirun tells a rank by variables; None if no MPI started this process."""
     names = next((names for names in (_OPEN_MPI, _HYDRA, _PMIX) if names[0] in env), None)
     if names is None:
         return None
@@ -36,7 +37,7 @@ def _detect(env: Mapping[str, str]) -> Started | None:
         provenance = f"{names[1]} = {names[3]} (mpi)"
         started = replace(started, node=Known(0, provenance), nodes=Known(1, provenance))
     if started.rank is None or (world is None and names is not _PMIX):
-        started = blank(started, f"{seen(env, *names)}: the numbers of a rank are not all there", SAY)
+        started = clear(started, f"{show(env, *names)}: the numbers of a rank are not all there", HINT)
     return settled(started)
 
 

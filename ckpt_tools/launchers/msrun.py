@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from ckpt_tools.launchers.launcher import SAY, Launcher, Started, divide, number, read, seen, settled
+from ckpt_tools.launchers.launcher import HINT, Launcher, Started, divide, number, read, settled, show
 
 _WORDS = (
     "MS_ROLE MS_NODE_ID MS_WORKER_NUM MS_LOCAL_WORKER MS_NODE_RANK RANK_ID RANK_SIZE DEVICE_ID MINDX_TASK_ID"
@@ -22,6 +22,7 @@ _VARIABLES = tuple(_WORDS.split())
 
 
 def _detect(env: Mapping[str, str]) -> Started | None:
+    """Return what msrun tells its workers by variables; None if it did not start this process."""
     if "MS_ROLE" not in env and "MS_WORKER_NUM" not in env:
         return None
     started = read(
@@ -44,7 +45,7 @@ def _detect(env: Mapping[str, str]) -> Started | None:
         role = "scheduler" if env["MS_ROLE"] == "MS_SCHED" else "parameter server"
         return replace(
             settled(replace(started, rank=None, local_rank=None)),
-            unclear=f"{seen(env, 'MS_ROLE')}: this process is msrun's {role}, no rank of the job",
+            unclear=f"{show(env, 'MS_ROLE')}: this process is msrun's {role}, no rank of the job",
             hint="ask in the workers only (MS_ROLE=MS_WORKER), or once per job before msrun",
             skip=True,
         )
@@ -52,10 +53,10 @@ def _detect(env: Mapping[str, str]) -> Started | None:
         started = replace(
             started,
             local_rank=None,
-            unclear=f"{seen(env, *_VARIABLES)}: without MS_NODE_ID it is not known which worker this is",
+            unclear=f"{show(env, *_VARIABLES)}: without MS_NODE_ID it is not known which worker this is",
             hint=(
                 "inside msrun, give it --node_rank; in a script before msrun this is a node and no rank."
-                f" Else {SAY}"
+                f" Else {HINT}"
             ),
         )
     return settled(started)

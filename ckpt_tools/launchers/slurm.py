@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from ckpt_tools.launchers.launcher import SAY, Launcher, Started, blank, known, number, read, seen, settled
+from ckpt_tools.launchers.launcher import HINT, Launcher, Started, clear, known, number, read, settled, show
 from ckpt_tools.model.plan import Known
 
 _WORDS = (
@@ -31,6 +31,7 @@ _SHELLS = ("bash", "interactive", "sh", "zsh")
 
 
 def _detect(env: Mapping[str, str]) -> Started | None:
+    """Return what Slurm tells this process by variables, or why it is no rank; None outside of a job."""
     if not any(name in env for name in ("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_PROCID")):
         return None
     if "OMPI_COMM_WORLD_RANK" in env or "MPI_LOCALRANKID" in env:
@@ -39,7 +40,7 @@ def _detect(env: Mapping[str, str]) -> Started | None:
     if number(env, step) is None:  # special steps have ids of 4294967290 and above
         is_shell = "SLURM_PROCID" not in env or env.get(step)
         name = "the shell of an allocation" if is_shell else "the script of sbatch"
-        what = seen(env, "SLURM_JOB_ID", "SLURM_PROCID", "SLURM_STEP_ID", "SLURM_NTASKS")
+        what = show(env, "SLURM_JOB_ID", "SLURM_PROCID", "SLURM_STEP_ID", "SLURM_NTASKS")
         started = _read(env, nodes="SLURM_JOB_NUM_NODES SLURM_NNODES")
         return settled(replace(started, unclear=f"{what}: {name}, and none of the job's tasks", hint=_TASKS))
     started = _read(
@@ -51,14 +52,15 @@ def _detect(env: Mapping[str, str]) -> Started | None:
         local_rank="SLURM_LOCALID",
     )
     started = replace(started, local_world_size=_count_local_tasks(env, started.node))
-    if why := _explain_mix(env, started):
-        return replace(blank(started, why, _TASKS), node=None, nodes=None)
+    if mix := _explain_mix(env, started):
+        return replace(clear(started, mix, _TASKS), node=None, nodes=None)
     if unclear := _explain_unclear(env, started):
-        return settled(blank(started, *unclear))
+        return settled(clear(started, *unclear))
     return settled(started)
 
 
 def _read(env: Mapping[str, str], **fields: str) -> Started:
+    """Return the numbers of ``fields`` (variables by field), the job's id, and an id of this start."""
     ids = "SLURM_JOB_ID", "SLURM_JOBID"
     started = read(env, "slurm", ids, restart="SLURM_RESTART_COUNT", **fields)
     if env.get("SLURM_ARRAY_JOB_ID") and env.get("SLURM_ARRAY_TASK_ID"):
@@ -70,27 +72,27 @@ def _read(env: Mapping[str, str], **fields: str) -> Started:
 
 
 def _explain_mix(env: Mapping[str, str], s: Started) -> str:
-    """Return which variables come of different steps, as in a script submitted from a task; "" if none do."""
+    """Return which variables are of different steps, as in a script submitted from a task; "" if none are."""
     tasks, on_node = number(env, "SLURM_NTASKS"), env.get("SLURM_GTIDS", "").count(",") + 1
     tasks_fit = s.world_size is None or tasks in (None, s.world_size.value)
     local = s.local_world_size
     if tasks_fit and ("SLURM_GTIDS" not in env or local is None or local.value == on_node):
         return ""
     names = "SLURM_PROCID SLURM_NTASKS SLURM_STEP_NUM_TASKS SLURM_STEP_TASKS_PER_NODE SLURM_GTIDS"
-    what = seen(env, *names.split())
+    what = show(env, *names.split())
     return f"{what}: they are of different steps, as in a script that was submitted from within another job"
 
 
 def _explain_unclear(env: Mapping[str, str], s: Started) -> tuple[str, str] | None:
     """Return why the numbers of a seeming task are not used, and a hint; None if they are used."""
     if s.rank is None or s.world_size is None:
-        what = seen(env, "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
-        return f"{what}: not all of a task's numbers are there", SAY
+        what = show(env, "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+        return f"{what}: not all of a task's numbers are there", HINT
     if (number(env, "SLURM_HET_SIZE") or 1) > 1:
-        what = seen(env, "SLURM_HET_SIZE", "SLURM_PROCID")
-        return f"{what}: a heterogeneous job, whose numbers count one component", SAY
+        what = show(env, "SLURM_HET_SIZE", "SLURM_PROCID")
+        return f"{what}: a heterogeneous job, whose numbers count one component", HINT
     if s.world_size.value == 1 and env.get("SLURM_JOB_NAME") in _SHELLS:
-        what = seen(env, "SLURM_JOB_NAME", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+        what = show(env, "SLURM_JOB_NAME", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
         return f"{what}: a single task of a job named so is an interactive shell", _TASKS
     one_each = s.nodes is not None and s.nodes.value == s.world_size.value
     if one_each and (number(env, "SLURM_GPUS_ON_NODE") or 0) != 1:
@@ -103,7 +105,7 @@ def _explain_unclear(env: Mapping[str, str], s: Started) -> tuple[str, str] | No
             'if every task is one rank, add --rank "$SLURM_PROCID" --world-size "$SLURM_NTASKS"; else ask'
             " inside of what it starts"
         )
-        return f"{seen(env, *names.split())}: {why}", hint
+        return f"{show(env, *names.split())}: {why}", hint
     return None
 
 

@@ -12,23 +12,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from ckpt_tools.launchers.launcher import (
-    PLACE,
-    SAY,
+    HINT,
+    TORCH,
     Launcher,
     LaunchLine,
     Started,
-    blank,
+    clear,
     number,
     read,
-    seen,
     settled,
+    show,
 )
 
 _WORDS = (
     "LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT"
     " TORCHELASTIC_MAX_RESTARTS"
 )
-_VARIABLES = (*PLACE.values(), *_WORDS.split())
+_VARIABLES = (*TORCH.values(), *_WORDS.split())
 # torch/distributed/run.py get_args_parser(): every option but these takes a value. Each option can come from
 # the variable PET_<NAME>, and argparse accepts any unambiguous prefix of an option.
 _FLAGS = ("standalone", "module", "no-python", "run-path", "virtual-local-rank")
@@ -44,6 +44,7 @@ _PORT = "29500"
 
 
 def _detect(env: Mapping[str, str]) -> Started | None:
+    """Return what torchrun tells its workers by variables; None if it did not start this process."""
     if "TORCHELASTIC_RUN_ID" not in env:
         return None
     has_id = env["TORCHELASTIC_RUN_ID"] != "none"  # the default of --rdzv-id with a master address
@@ -51,17 +52,17 @@ def _detect(env: Mapping[str, str]) -> Started | None:
         env,
         "torchrun",
         ("TORCHELASTIC_RUN_ID",) if has_id else (),
-        **PLACE,
+        **TORCH,
         local_world_size="LOCAL_WORLD_SIZE",
         node="GROUP_RANK",
         nodes="GROUP_WORLD_SIZE",
         restart="TORCHELASTIC_RESTART_COUNT",
         max_restarts="TORCHELASTIC_MAX_RESTARTS",
     )
-    if any(number(env, name) is None for name in PLACE.values()):
-        what = seen(env, *PLACE.values(), "TORCHELASTIC_RUN_ID")
+    if any(number(env, name) is None for name in TORCH.values()):
+        what = show(env, *TORCH.values(), "TORCHELASTIC_RUN_ID")
         why = "torchrun gives its workers RANK, WORLD_SIZE and LOCAL_RANK, and not all are numbers here"
-        return settled(blank(started, f"{what}: {why}", SAY))
+        return settled(clear(started, f"{what}: {why}", HINT))
     rank, local, here = started.rank, started.local_rank, started.local_world_size
     if rank and local and here and rank.value % (here.value or 1) != local.value:
         started = replace(started, local_rank=None)  # --virtual-local-rank gives all workers 0
@@ -103,8 +104,8 @@ def _find_start(command: Sequence[str]) -> int | None:
     return None
 
 
-def _make_line(options: Mapping[str, str], before: Iterable[str], after: Iterable[str]) -> LaunchLine:
-    """Return the line of ``options``, by long names; ``before`` stays if ``after``, the command, goes."""
+def _make_line(options: Mapping[str, str], before: Iterable[str], command: Iterable[str]) -> LaunchLine:
+    """Return the line of ``options`` (by long name), the words ``before`` the command, and the command."""
     nodes = options.get("nnodes", "1")
     least, _, most = nodes.partition(":")
     endpoint = options.get("rdzv-endpoint", "") or options.get("master-addr", "")
@@ -113,7 +114,7 @@ def _make_line(options: Mapping[str, str], before: Iterable[str], after: Iterabl
         port = port.removeprefix(":")
     else:
         host, _, port = endpoint.partition(":")
-    program = list(after)
+    program = list(command)
     if "no-python" not in options:
         program = ["python", "-u", *(["-m"] if "module" in options else []), *program]
     return LaunchLine(

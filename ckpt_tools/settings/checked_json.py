@@ -38,8 +38,7 @@ def parsed(data: bytes) -> object:
     if len(data) > MOST:
         raise NoJson(f"it is larger than {MOST >> 20} MiB")
     try:
-        value: object = json.loads(data.decode("utf-8", "surrogateescape"), parse_constant=_reject_constant)
-        return value
+        return json.loads(data.decode("utf-8", "surrogateescape"), parse_constant=_reject_constant)
     except RecursionError:
         raise NoJson("it is nested too deeply") from None
     except ValueError as e:
@@ -75,8 +74,8 @@ def _list_children(node: object) -> Sequence[object]:
 
 
 def checked(value: object, kind: type[T], *, strict: bool = True) -> T:
-    """Return a JSON value converted to the type ``kind``; unless ``strict`` a text may be a number. Raise
-    Invalid if it does not fit.
+    """Return a JSON value as ``kind``; unless ``strict`` a text may be a number. Raise Invalid if it does not
+    fit.
     """
     try:
         return convert(value, kind, strict=strict)

@@ -17,9 +17,10 @@ class Variable(NamedTuple):
     its parser.
 
     ``parse`` is None for variables that are no setting. ``in_file`` is False if one value for all processes
-    would be wrong, or if a file would vouch for itself. ``use`` replaces a deprecated flag, ``set`` a deprecated variable; {} is the value.
-    ``word`` is the setting's name in a flag of WORDS, whose value is divided at ``splits`` and line breaks.
-    ``called`` is the key if it is not the flag's name. ``metavar``, ``panel`` and ``short`` are for help.
+    would be wrong, or if a file would vouch for itself. ``use`` replaces a deprecated flag, ``set`` a
+    deprecated variable; {} is the value. ``word`` is the setting's name in a flag of WORDS, whose value is
+    divided at ``splits`` and line breaks. ``called`` is the key if it is not the flag's name. ``metavar``,
+    ``panel`` and ``short`` are for help.
     """
 
     name: str
@@ -185,9 +186,7 @@ def fill(use: str, values: Sequence[str]) -> str:
 
 
 def find_said(flags: Mapping[str, object], env: Mapping[str, str]) -> dict[str, Said]:
-    """Return by key the raw value of the flag, else of the variable. Raise UsageError if two flags, or two
-    variables, contradict each other.
-    """
+    """Return by key the raw value of flag or variable. Raise UsageError if two flags or variables differ."""
     by_flag: dict[str, Said] = {}
     by_variable: dict[str, Said] = {}
     for key, raw in flags.items():

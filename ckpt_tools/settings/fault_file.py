@@ -75,9 +75,8 @@ def fault_ranks(value: object, base: str = "", trusted: Trust = OURS) -> frozens
     lines = value.strip().splitlines() if isinstance(value, str) else value
     if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
         return rank_set(value)
-    return frozenset().union(
-        *(
-            rank_set(line) if re.fullmatch(r"[0-9,\s-]*", line) else fault_file(line.strip(), base, trusted)
-            for line in lines
-        )
-    )
+    ranks_of_all = frozenset[int]()
+    for line in lines:
+        is_list = re.fullmatch(r"[0-9,\s-]*", line)
+        ranks_of_all |= rank_set(line) if is_list else fault_file(line.strip(), base, trusted)
+    return ranks_of_all

@@ -91,8 +91,7 @@ class Settings(Struct, frozen=True):
 
     @property
     def root(self) -> str:
-        root: str = self.values.get("root", ".")
-        return root
+        return str(self.values.get("root", "."))
 
     def named(self, names: Container[str]) -> dict[str, Any]:
         """Return the given settings whose key, with _ for -, is in ``names``."""
@@ -185,14 +184,6 @@ class _Config(NamedTuple):
     refused: Untrusted | None = None
 
 
-def _find_unread(cwd: str, roots: Sequence[str]) -> Iterator[str]:
-    """Yield a note per ckpt.toml in a scanned tree: it is not read, because its author is not known."""
-    for root in roots:
-        path = os.path.join(cwd, root, "ckpt.toml")
-        if not is_url(root) and os.path.lexists(path):
-            yield _UNREAD.format(os.path.normpath(path), shlex.quote(os.path.normpath(path)))
-
-
 def _search(cwd: str, roots: Sequence[str], believed: Trust) -> _Config:
     """Return the nearest file from ``cwd`` upward. Raise UsageError if a trusted file cannot be read."""
     directory, passed, notes = cwd, list[str](), tuple[str, ...]()
@@ -232,7 +223,12 @@ def _find_config(
     """Return the file of --config or CKPT_CONFIG, else the nearest one. Raise UsageError and Untrusted."""
     if "config" not in values:
         found = _search(cwd, scanned, believed)
-        return found._replace(notes=tuple(dict.fromkeys((*found.notes, *_find_unread(cwd, scanned)))))
+        notes = list(found.notes)
+        for root in scanned:  # a ckpt.toml in a scanned tree is not read, because its author is not known
+            path = os.path.normpath(os.path.join(cwd, root, "ckpt.toml"))
+            if not is_url(root) and os.path.lexists(os.path.join(cwd, root, "ckpt.toml")):
+                notes.append(_UNREAD.format(path, shlex.quote(path)))
+        return found._replace(notes=tuple(dict.fromkeys(notes)))
     file, origin = os.path.join(cwd, values["config"]), origins["config"]
     with trust.named(origin):
         table = _read(file, believed)

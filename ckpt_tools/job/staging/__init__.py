@@ -260,7 +260,7 @@ def bring(
         raise UsageError(f"it cannot be staged: {e}", "start without --stage") from e
     assert stage is not None  # noqa: S101 - for the type checker: it was decided so
     home, name = os.path.split(stage.root)
-    place, planned = Place(home, name, selection.trust), {f.path for f in decision.files()}
+    place, planned = Place(home, name, selection.trust), {f.path for f in decision.document.files()}
     options = replace(selection.read_options(), budget=None, cache=False)
     fetch = Fetch(decision.document.top, place.part, planned, options, progress)
     wanted = select_files(stage, ranks)

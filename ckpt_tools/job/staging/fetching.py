@@ -149,9 +149,7 @@ class Fetch:
         return out
 
     def _bring(self, wanted: StagedFile, request: Request, names: Sequence[str], aside: str) -> list[Record]:
-        """Return the records of one object under each of ``names``, verified; a damaged copy is fetched once
-        more. Raise Damaged, CannotLook and OSError.
-        """
+        """Return one object's records under all its ``names``; a damaged copy is fetched once more."""
         path = os.path.join(self.part, names[0])
         wrong: Sequence[Finding] = ()
         for at in (path, aside, aside):
@@ -210,15 +208,12 @@ class Fetch:
                 pool.close(wait=True)
 
     def _report(self, count: int) -> None:
-        """Add ``count`` bytes to the progress."""
         self._bytes_here += count
         if self.progress is not None:
             self.progress(self._bytes_here, self._total)
 
     def _verify(self, wanted: StagedFile, path: str, request: Request) -> tuple[Record, Sequence[Finding]]:
-        """Return the record of the copy at ``path``, and the findings against it. Raise CannotLook if the
-        store has another object by now.
-        """
+        """Return the record of a copy, and the findings against it. Raise CannotLook for another object."""
         (_, key), is_joint = split(wanted.url), any(c.joint for c in request.claims)
         fd = os.open(path, _READ)
         try:
@@ -269,7 +264,6 @@ def put_in_place(aside: str, path: str) -> None:
 
 
 def _explain_replaced(url: str) -> CannotLook:
-    """Return the error for an object that changed in the store meanwhile."""
     return CannotLook(f"{url} was replaced while it was brought", AGAIN)
 
 
@@ -312,10 +306,9 @@ def describe(plan: LoadPlan, home: str, layouts: Layouts) -> dict[str, Any]:
     answer or has another object by now.
     """
     if not is_url(plan.root):
-        raise UsageError(
-            f"--stage is for a ROOT in a store, and {plan.root} lies on this machine already",
-            "start without --stage, or with --view DIR for a tree that holds one checkpoint alone",
-        )
+        text = f"--stage is for a ROOT in a store, and {plan.root} lies on this machine already"
+        hint = "start without --stage, or with --view DIR for a tree that holds one checkpoint alone"
+        raise UsageError(text, hint)
     tree = make_tree(plan, _NOWHERE, layouts)
     try:
         files = list(_find_files(tree))
@@ -366,7 +359,6 @@ def _require_name(tree: Tree, name: str, url: str) -> None:
         raise UsageError(text, "start without --stage")
     above = next((a for n in range(1, len(parts)) if (a := "/".join(parts[:n])) in tree.links), None)
     if above is not None:
-        raise UsageError(
-            f"{url} cannot be staged: {tree.links[above]} is a file, and would be a directory here as well",
-            "rename or delete what does not belong to the checkpoint, or start without --stage",
-        )
+        text = f"{url} cannot be staged: {tree.links[above]} is a file, and would be a directory here as well"
+        hint = "rename or delete what does not belong to the checkpoint, or start without --stage"
+        raise UsageError(text, hint)
