@@ -105,6 +105,7 @@ def _entry(layout: Layout) -> dict[str, object]:
 
 
 def _describe_layout(asked: options.Asked, layout: Layout) -> int:
+    """Print what is known of a layout: the names of its files, its tracker, its limits. Return 0."""
     entry = _entry(layout)
     # a template with a blank stands for no file name: contents tell its files
     named = (p for p in layout.pieces if " " not in p.template)
@@ -118,11 +119,13 @@ _LONG = re.compile(r"<[^>|]*(?:\|[^>|]*){11,}>")
 
 
 def _shorten_choice(words: re.Match[str]) -> str:
+    """Return a template's field of many words, such as ``<a|b|…>``, with the first four."""
     first = words[0].split("|")
     return f"{'|'.join(first[:4])}|… {len(first) - 4} more>"
 
 
 def _guess_layout(settings: Settings, known: Layouts, to: output.Output, *, write: bool) -> int:
+    """Print a table [[layout]] for files that no layout knows, or ``write`` it to ckpt.toml. Return 0."""
     session = open_session(settings.root, ReadOptions(layouts=known))
     root, files = session.root, find_undescribed(session)
     if not files:
@@ -170,6 +173,7 @@ def _append_lines(settings: Settings, file: str, lines: str, *, sure: bool) -> N
 
 
 def _check_layouts(asked: options.Asked, root: str, name: str | None, known: Layouts) -> int:
+    """Print what the templates of a layout (None: of the user's own) match. Return 1 if one has no match."""
     if name is not None:
         require_known(name, (layout.name for layout in known), "layout", "'ckpt layouts' lists them")
     chosen = [known[name]] if name is not None else known.own

@@ -261,12 +261,8 @@ class Asked(Struct, frozen=True):
         return selection
 
     @property
-    def names_rank(self) -> bool:
-        return self.given["rank"] is not None
-
-    @property
     def job(self) -> dict[str, Any]:
-        return self.settings.named(f"plan_dir resume_args {JOB} {STAGE}".split())
+        return self.settings.select(f"plan_dir resume_args {JOB} {STAGE}".split())
 
     @property
     def resume_args(self) -> tuple[str, ...]:

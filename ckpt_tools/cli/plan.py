@@ -54,7 +54,7 @@ def plan(asked: options.Asked) -> int:
     with output.reading(to, tell) as how:
         result = api.plan(asked.settings.root, asked.selection, **how)
     # not for CKPT_RANK, which each process of a job may have
-    if asked.names_rank and asked.selection.rank is not None:
+    if asked.given["rank"] is not None and asked.selection.rank is not None:
         result = narrow_to_rank(result, asked.selection.rank)
     if result.checkpoint:
         result = _with_arguments(result, asked)

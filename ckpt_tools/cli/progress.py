@@ -106,6 +106,7 @@ class Meter(Watcher):
                 self.shown = None
 
     def _show(self) -> None:
+        """Draw the bar for the first time."""
         from rich import progress as bars
         from rich.console import Console
         from rich.table import Column

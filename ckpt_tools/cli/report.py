@@ -77,7 +77,7 @@ def _gather(paths: Sequence[str], settings: Settings, to: output.Output) -> Gath
         selection = replace(settings.selection(), cache=keep, max_age=age)
         starts = tuple(start for scan in scans for start in _find_starts(scan, selection))
     maps = {}  # byte regions of damaged files, by path
-    known = {**settings.named(("key_file",)), "trust": settings.trust, "layouts": settings.layouts}
+    known = {**settings.select(("key_file",)), "trust": settings.trust, "layouts": settings.layouts}
     for path in (result.files[at].report.path for at in find_damaged(result.files)):
         with suppress(CkptError):  # gone or unreadable by now: the report has its findings already
             maps[path] = api.show(path, Level.STRUCTURE, explain=True, **known)[0].regions
@@ -103,6 +103,7 @@ def _list_runs(scan: Scan) -> list[str]:
 
 
 def _plan(root: str, selection: Selection) -> Start:
+    """Return the plan of a root, or the error of making it."""
     try:
         return Start(root, selection.run, api.plan(root, selection))
     except CkptError as error:

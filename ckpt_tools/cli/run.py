@@ -113,6 +113,7 @@ def listen(asked: options.Asked) -> Iterator[Listener]:
 
 
 def _say_start(taken: ProcessDecision, command: Sequence[str]) -> None:
+    """Print on stderr what the job starts from, and how the command learns of it if no word names it."""
     decision, chosen = taken.decision, taken.decision.document.checkpoint
     what = "nothing" if chosen is None else decision.resume.path or chosen.path
     console.problem("note", f"the job starts from {what} (decision: {decision.path})")

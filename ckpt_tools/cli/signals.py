@@ -1,5 +1,4 @@
-"""SIGINT and SIGTERM: exit codes 130 and 143 at any moment, even if inherited as ignored, and never a
-traceback.
+"""SIGINT and SIGTERM: exit codes 130 and 143 at any moment, even if inherited as ignored; no traceback.
 
 While the command starts and ends, a signal ends the process at once. While it works, the first signal raises
 an exception, so that the work is left in order; a second signal ends the process at once. This module imports
@@ -66,6 +65,7 @@ def _leave(number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _raise(number: int, _frame: FrameType | None) -> NoReturn:
+    """Raise the exception of a first signal; a second one then ends the process at once."""
     for other in CODES:
         signal.signal(other, _leave)
     _arrived.append(CODES[number])

@@ -46,7 +46,7 @@ def stage(asked: options.Asked) -> int:
     ranks: Collection[int] | None
     if given is not None:
         ranks = output.read_value("--rank", parsers.rank_set, given, "add --rank 0-7")
-    elif asked.names_rank and rank is not None:
+    elif asked.given["rank"] is not None and rank is not None:
         ranks = range(rank, rank + 1)
     else:
         ranks = find_ranks_of_node(os.environ)
@@ -54,7 +54,7 @@ def stage(asked: options.Asked) -> int:
     with listen(asked) as listener:
         staged = bring(asked.settings.root, asked.selection, home, ranks=ranks, keep=keep, to=listener)
     decision = staged.decision if staged else Decision("", {"schema": MEANT, "checkpoint": None})
-    env = ProcessDecision(decision, rank if asked.names_rank else None).environment
+    env = ProcessDecision(decision, None if asked.given["rank"] is None else rank).environment
     if to.format == "shell":
         to.out(shell.exports(env))
     elif staged is None:

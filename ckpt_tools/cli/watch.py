@@ -89,6 +89,7 @@ def watch(asked: options.Asked) -> int:
 
 
 def _read_seconds(flag: str, text: str | None) -> float | None:
+    """Return the seconds of a flag's value, None without one. Raise UsageError."""
     if text is None:
         return None
     seconds = output.read_value(flag, parsers.duration, text)
@@ -98,6 +99,7 @@ def _read_seconds(flag: str, text: str | None) -> float | None:
 
 
 def _read_metrics(places: Sequence[str]) -> dict[str, object]:
+    """Return options of WatchOptions for the values of --metrics. Raise UsageError."""
     found: dict[str, object] = {}
     for place in places:
         address, mark, port = place.rpartition(":")

@@ -1,7 +1,6 @@
 """A last save when training fails, and which checkpoint to resume from, as in Ascend's ``mindx_elastic``.
 
-docs/elastic.md says what is reproduced and what differs on purpose. No module here imports torch or reads
-files of checkpoints.
+docs/elastic.md says what is reproduced and what differs on purpose. Nothing here imports torch.
 """
 
 from __future__ import annotations

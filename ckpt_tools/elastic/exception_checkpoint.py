@@ -194,8 +194,7 @@ class ExceptionCheckpoint:
         """Return ``iteration`` if it can be resumed from, else the last multiple of ``save_interval`` at or
         below it; 0 means before any save.
 
-        This is only the formula: ``ckpt plan`` says if that checkpoint exists and is sound. Raises
-        UsageError.
+        It does not look for that checkpoint: ``ckpt plan`` does. Raises UsageError.
         """
         iteration = _setting("iteration", iteration, parsers.whole(0))
         save_interval = _setting("save_interval", save_interval, parsers.whole(1))
@@ -305,6 +304,7 @@ def _name_directory(tensor_rank: int | None, pipeline_rank: int | None, staged: 
 
 
 def _rank_set(value: object, base: str, trusted: Trust) -> frozenset[int]:
+    """Return the ranks of a list, or of a text as --fault-ranks takes it. Raise ValueError."""
     if isinstance(value, str):
         return _fault_file.fault_ranks(value, base, trusted)
     if not isinstance(value, list):

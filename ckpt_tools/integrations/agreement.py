@@ -92,8 +92,7 @@ def resume(
     ``ckpt_tools.Selection``. ``plan_dir`` is a directory that all nodes see, for ranks on several nodes that
     are not joined yet.
 
-    Raises as ``ckpt_tools.plan`` does, on all ranks alike; also CannotLook when a rank does not see the files
-    that the first one has verified.
+    Raises as ``ckpt_tools.plan`` does, on all ranks alike; also CannotLook if a rank does not see the files.
     """
     allowed = {*Selection.__struct_fields__} - {"rank"}
     if unknown := sorted(asked.keys() - allowed):

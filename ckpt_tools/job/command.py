@@ -79,8 +79,7 @@ class ProcessDecision(Struct, frozen=True):
         """The variables of one process: of a worker if its rank is known, else of the whole job.
 
         Every start sets all of them, unknown ones to "", so that no value of an outer shell remains.
-        CKPT_ARGS are the words of {ckpt.args}, quoted for a shell's eval; CKPT_RESUME_ARGS are for programs
-        that read the decision later.
+        CKPT_ARGS are the words of {ckpt.args}, quoted for eval; later readers need CKPT_RESUME_ARGS.
         """
         decision, chosen = self.decision, self.decision.document.checkpoint
         variables: dict[str, object] = {
@@ -121,8 +120,7 @@ class ProcessDecision(Struct, frozen=True):
         ``{ckpt.args}`` must be a word of its own, and becomes one word per argument.
 
         Without a checkpoint ``{ckpt.args}`` vanishes, and so does a word with ``{ckpt.path}`` and the flag
-        before it; other placeholders become "". Raise UsageError for an unknown name, and for a path if each
-        rank has another.
+        before it; others become "". Raise UsageError for an unknown name, or if each rank has another path.
         """
         known, resumes = {"path": self.path, "step": self.decision.step}, self.decision.has_checkpoint
         filled: list[str] = []

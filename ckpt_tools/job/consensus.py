@@ -63,8 +63,7 @@ class Candidate(Struct, frozen=True):
 
 class Listing(Struct, frozen=True):
     """A node's first message: ``asked``, a digest of the question, first and end of its ``ranks``, and its
-    newest ``candidates``; ``more``: it has more of them. ``earlier`` is an earlier start, after which this
-    one is no first launch.
+    newest ``candidates``; ``more``: it has more of them. After an ``earlier`` start this is no first launch.
     """
 
     host: str

@@ -135,8 +135,7 @@ class Decider(Struct, dict=True):
         """Return the decision for the key, not yet checked by this process: read if another member has made
         it, else made here, under a lock. Raise CkptError, the same on all nodes.
 
-        Raise CannotLook for a decision with another digest of saves: it may be of an earlier start with the
-        same key.
+        Raise CannotLook for a decision with another digest of saves: it may be of an earlier start.
         """
         started, trusted = time.time(), self.selection.trust
         with self._open:  # the meeting tells the others how this node ended
@@ -200,8 +199,7 @@ class Decider(Struct, dict=True):
 
     def _find_usable(self, path: str, started: float) -> Decision | None:
         """Return the decision in the file ``path``; None if this member, asking since ``started``, needs a
-        new one. Raise CannotLook if unknown. Without a unique key a decision whose launcher has ended does
-        not count.
+        new one. Raise CannotLook if unknown. Unless the key is unique, the launcher must still run.
         """
         membership, takers = self.membership, _list_names(f"{path.removesuffix('.json')}.taken")
         if safe(membership.member) in takers:

@@ -217,8 +217,7 @@ def _require_staged(document: Document, stage: Stage) -> None:
 
 def _require_resume_paths(document: Document, chosen: Chosen, resume: Resumed) -> None:
     """Raise Invalid unless each path for the framework is a planned file, lies in ROOT or the view, or is
-    above a planned file. Arguments must be ones that a layout sets; those of the user's own layouts come from
-    ckpt.toml.
+    above a planned file, and unless each argument is one that a layout sets (or of a user's own layout).
     """
     from ckpt_tools.layouts import LAYOUTS
 

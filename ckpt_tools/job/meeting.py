@@ -134,6 +134,7 @@ class Store:
 
 @contextmanager
 def _convert_store_errors() -> Iterator[None]:
+    """Raise CannotLook for any error of torch's store."""
     try:
         yield
     except Exception as e:
@@ -250,6 +251,7 @@ class Meeting:
         self.board.put("offer", json.dumps(to_builtins(Offer(self.session, self.members))).encode())
 
     def _put(self, key: str, value: object) -> None:
+        """Put up a value as JSON, for this session alone."""
         self.board.put(f"{self.session}.{key}", json.dumps(to_builtins(value)).encode())
 
     def _read(self, key: str, sender: int, kind: type[V]) -> V | None:

@@ -92,8 +92,7 @@ class Options(Struct, frozen=True):
 
 class Membership(Struct, frozen=True):
     """One process in the group that decides: ``key`` names the decision, ``member`` the process. ``unique``:
-    no other start has the key. ``start`` is the part of the key that makes it so, "" if only the user's word
-    does.
+    no other start has the key. ``start`` is the part of the key that makes it so, "" if only --job does.
 
     ``nodes`` is 1 if all members share a machine. ``ranks`` are those of this node, None if unknown.
     ``meeting_name`` names where the nodes of the job meet, "" if the launcher gives the job no id. ``job``

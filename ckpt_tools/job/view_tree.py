@@ -85,8 +85,7 @@ MARKER = ".ckpt-view.json"
 
 class Tree(Struct, dict=True):
     """The contents of one view: ``links`` map paths in it to absolute paths, ``texts`` to bytes of small
-    files. ``ranks`` and ``shared`` are the links of the plan's file entries, in order; ``parts_in_view`` maps
-    paths to parts.
+    files. ``ranks`` and ``shared`` are the links of the plan's files, in order; ``parts_in_view`` is by path.
     """
 
     plan: LoadPlan

@@ -1,11 +1,9 @@
-"""Pods of Kubernetes: their variables count pods, not processes. A pod's index is a node, and a rank only if
-one process runs in each pod.
+"""Pods of Kubernetes. Variables count pods: an index is a node, and a rank only if each runs one process.
 
 Kubeflow's trainer and its training operator configure torchrun (PET_*). An indexed Job tells its pods their
 index, not how many they are. Volcano's VC_TASK_INDEX counts within one task of the job; its RANK, like that
 of the older PyTorchJob, is a pod and WORLD_SIZE is pods. MindCluster gives a pod RANK = its index, but
-WORLD_SIZE = devices of the job, and LOCAL_RANK = a list such as 0,1,2,3. Init containers get the index
-variables, not RANK.
+WORLD_SIZE = devices of the job, and LOCAL_RANK = a list such as 0,1,2,3. Init containers get no RANK.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ _WORDS = (
     " VC_TASK_INDEX VK_TASK_INDEX RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MINDX_TASK_ID"
     " KUBERNETES_SERVICE_HOST"
 )
-_VARIABLES = tuple(_WORDS.split())
 _TORCHRUN = ("PET_NODE_RANK", "PET_NNODES", "PET_NPROC_PER_NODE")
 _INSIDE = (
     "before torchrun or msrun ask for the whole job (ckpt run, ckpt plan), inside of it for a rank; if every"
@@ -101,7 +98,7 @@ def _detect(env: Mapping[str, str]) -> Started | None:
 
 LAUNCHER = Launcher(
     name="kubernetes",
-    variables=_VARIABLES,
+    variables=tuple(_WORDS.split()),
     detect=_detect,
     reference=(
         "kubernetes.io: Indexed Job; kubeflow/trainer pkg/runtime/framework/plugins/torch;"

@@ -1,5 +1,4 @@
-"""The class Launcher: it reads a process's place in its job from the environment, or says that it did not
-start the process.
+"""The class Launcher: it reads a process's place in its job from the environment, if it has started it.
 
 The launcher "bare" of this module stands for unknown launchers. It reads CKPT_RANK, the variables of
 torch.distributed's env:// (DeepSpeed's launcher sets them), or the variables of an Ascend rank table.
@@ -29,8 +28,7 @@ class Started(Struct, frozen=True):
     ``job`` is the job's id ("" if there is none), from the variables ``job_from``; ``start`` is an id of this
     start, the same in all its processes and in no other start. ``restart`` counts restarts of the job or its
     workers. ``unclear`` says why a number that seems to be there is not used, with the variables that were
-    seen, and ``hint`` what to do about it. ``skip``: this process is no rank at all (msrun's
-    scheduler).
+    seen, and ``hint`` what to do about it. ``skip``: this process is no rank at all (msrun's scheduler).
     """
 
     launcher: str
@@ -159,7 +157,6 @@ _WORDS = (
     "CKPT_RANK CKPT_WORLD_SIZE RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE LOCAL_SIZE CROSS_RANK"
     " CROSS_SIZE RANK_ID RANK_SIZE DEVICE_ID"
 )
-_VARIABLES = tuple(_WORDS.split())
 
 
 def _detect(env: Mapping[str, str]) -> Started | None:
@@ -191,7 +188,7 @@ def _detect(env: Mapping[str, str]) -> Started | None:
 
 LAUNCHER = Launcher(
     name="bare",
-    variables=_VARIABLES,
+    variables=tuple(_WORDS.split()),
     detect=_detect,
     reference=(
         "deepspeed/launcher/launch.py; MindSpore's environment variables RANK_ID, RANK_SIZE and DEVICE_ID"

@@ -1,8 +1,6 @@
-"""mpirun and mpiexec: Open MPI, MPICH's Hydra (Intel MPI too), and PMIx alone. None of them tells the number
-of nodes.
+"""mpirun and mpiexec: Open MPI, MPICH's Hydra (Intel MPI too), PMIx alone. None tells the number of nodes.
 
-OMPI_COMM_WORLD_NODE_RANK is no node index: it counts processes on a node over several jobs. PMIX_RANK alone
-has no world size beside it.
+OMPI_COMM_WORLD_NODE_RANK counts processes on a node, over several jobs. PMIX_RANK has no size beside it.
 """
 
 from __future__ import annotations

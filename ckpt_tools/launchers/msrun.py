@@ -1,5 +1,4 @@
-"""MindSpore's msrun. MS_NODE_ID is the rank of a process, not a node; on several nodes without --node_rank
-msrun does not set it.
+"""MindSpore's msrun. MS_NODE_ID is a process's rank, no node; on several nodes it needs --node_rank.
 
 msrun starts the same command once more as its scheduler (MS_ROLE=MS_SCHED), which is no rank. Newer versions
 also set RANK_ID, which a worker without MS_NODE_ID inherits from the scheduler as 0: so RANK_ID is never read

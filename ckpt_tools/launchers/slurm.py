@@ -1,5 +1,4 @@
-"""Slurm. Only a task that srun started is a rank: the script of sbatch has SLURM_PROCID=0 too, but no step
-id.
+"""Slurm. Only a task of srun is a rank: the script of sbatch has SLURM_PROCID=0 too, but no step id.
 
 Other processes that look like a rank and are none: the shell of salloc or of ``srun --pty bash`` (a special
 step id, or the only task of a job named like a shell), a script submitted from within a task (it inherits the
@@ -22,7 +21,6 @@ _WORDS = (
     " SLURM_NNODES SLURM_JOB_NUM_NODES SLURM_GPUS_ON_NODE SLURM_JOB_NAME SLURM_JOB_ID SLURM_ARRAY_JOB_ID"
     " SLURM_ARRAY_TASK_ID SLURM_HET_SIZE SLURM_RESTART_COUNT SLURM_JOB_START_TIME SLURM_STEP_LAUNCHER_PORT"
 )
-_VARIABLES = tuple(_WORDS.split())
 _TASKS = (
     "start it by srun in every task, or add --rank N (and --world-size N); 'ckpt plan' and 'ckpt run' need no"
     " rank"
@@ -127,7 +125,7 @@ def _count_local_tasks(env: Mapping[str, str], node: Known | None) -> Known | No
 
 LAUNCHER = Launcher(
     name="slurm",
-    variables=_VARIABLES,
+    variables=tuple(_WORDS.split()),
     detect=_detect,
     reference=(
         "Slurm 22.05.8 run here (sbatch, srun, salloc, requeue, arrays); srun(1) and sbatch(1), OUTPUT"

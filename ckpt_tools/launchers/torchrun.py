@@ -28,7 +28,6 @@ _WORDS = (
     "LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT"
     " TORCHELASTIC_MAX_RESTARTS"
 )
-_VARIABLES = (*TORCH.values(), *_WORDS.split())
 # torch/distributed/run.py get_args_parser(): every option but these takes a value. Each option can come from
 # the variable PET_<NAME>, and argparse accepts any unambiguous prefix of an option.
 _FLAGS = ("standalone", "module", "no-python", "run-path", "virtual-local-rank")
@@ -150,7 +149,7 @@ def _find_option(word: str) -> str | None:
 
 LAUNCHER = Launcher(
     name="torchrun",
-    variables=_VARIABLES,
+    variables=(*TORCH.values(), *_WORDS.split()),
     detect=_detect,
     read_line=read_line,
     reference=(

@@ -70,6 +70,7 @@ def nodes(body: object) -> Iterator[object]:
 
 
 def _list_children(node: object) -> Sequence[object]:
+    """Return the values of an object or a list of JSON; () for any other value."""
     return list(node.values()) if isinstance(node, dict) else node if isinstance(node, list) else ()
 
 

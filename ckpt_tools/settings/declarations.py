@@ -13,8 +13,7 @@ from ckpt_tools.storage.trust import OURS, Trust, Untrusted
 
 
 class Variable(NamedTuple):
-    """One setting: its variable, its flag (whose name without dashes is its key in ckpt.toml), its meaning,
-    its parser.
+    """One setting: its variable, its flag (without dashes its key in ckpt.toml), its meaning, its parser.
 
     ``parse`` is None for variables that are no setting. ``in_file`` is False if one value for all processes
     would be wrong, or if a file would vouch for itself. ``use`` replaces a deprecated flag, ``set`` a
@@ -116,7 +115,7 @@ ENV: tuple[Variable, ...] = (
     Variable("CKPT_NO_CACHE", "--no-cache", "neither use verdicts of earlier runs nor keep those of this run", parsers.flag, panel=READING),
     Variable("CKPT_STRICT", "--strict", "verify: warnings are errors; plan: take nothing unproven, or checked less than asked", parsers.flag),
     Variable("CKPT_SAME_SAVE", "--same-save", "without effect since nothing is asked about the times of a save's files", parsers.paths, use="leave it out: it has no effect", set="leave it out: it has no effect"),
-    Variable("CKPT_TRUST_GLOBAL", "--trust-global", "names in pickles that are your own code, such as 'mycompany.*': a file that its framework unpickles without asking may name them; no pattern allows dangerous names; repeat the flag (or give one per line) for more", parsers.dotted, use="--trust global={}", set="CKPT_TRUST=global={}", word="global"),
+    Variable("CKPT_TRUST_GLOBAL", "--trust-global", "names in pickles that are your own code, such as 'mycompany.*': a file that its framework unpickles without asking may name them; no pattern allows dangerous names; repeat the flag (or give one per line) for more", parsers.name_patterns, use="--trust global={}", set="CKPT_TRUST=global={}", word="global"),
     Variable("CKPT_EXCLUDE", "--exclude", "entries of ROOT that have nothing to do with checkpoints, such as logs or data/*.bin: they are not looked at and are no reason to stop, but are counted; ** matches any directories; repeat the flag (or give one per line) for more", parsers.globs, metavar="GLOB", panel=WHICH),
     Variable("CKPT_STORE_OPTION", "--store-option", "option for opening the store of a URL, named as in its library, such as endpoint=https://minio:9000, region=eu-west-1, profile=work or skip_signature=true; no secrets; repeat the flag (or give one per line) for more; docs/stores.md", parsers.store_options, use="CKPT_STORE_OPTION={}"),
     Variable("CKPT_ALLOW_NONE", "--allow-none", "exit 0 with an empty answer when there is no trace of a checkpoint (a first launch)", parsers.flag, use="--allow none", set="CKPT_ALLOW=none", word="none"),
@@ -154,12 +153,12 @@ ENV: tuple[Variable, ...] = (
 # fmt: on
 
 BY_KEY: dict[str, Variable] = {v.key: v for v in ENV if v.parse}
-REPEATED = (parsers.uids, parsers.paths, parsers.dotted, parsers.store_options)
+REPEATED = (parsers.uids, parsers.paths, parsers.name_patterns, parsers.store_options)
 """The parsers of deprecated flags that may be given several times."""
 SIZES = ("tp", "pp", "cp", "dp", "ep", "etp")
 
 
-class Said(NamedTuple):
+class RawValue(NamedTuple):
     """One raw value, and the flag or variable that gave it."""
 
     raw: object
@@ -185,33 +184,33 @@ def fill(use: str, values: Sequence[str]) -> str:
     return f"{name}=$'" + r"\n".join(lines) + "'"
 
 
-def find_said(flags: Mapping[str, object], env: Mapping[str, str]) -> dict[str, Said]:
+def find_raw_values(flags: Mapping[str, object], env: Mapping[str, str]) -> dict[str, RawValue]:
     """Return by key the raw value of flag or variable. Raise UsageError if two flags or variables differ."""
-    by_flag: dict[str, Said] = {}
-    by_variable: dict[str, Said] = {}
+    by_flag: dict[str, RawValue] = {}
+    by_variable: dict[str, RawValue] = {}
     for key, raw in flags.items():
         declared = WORDS.get(key) or BY_KEY[key]
         if not (raw is None or raw is False or raw == []):
             switch = raw is True and declared.parse is parsers.flag
-            found, said = by_flag, Said("1" if switch else raw, declared.flag)
+            found, given = by_flag, RawValue("1" if switch else raw, declared.flag)
         elif env.get(declared.name):
-            found, said = by_variable, Said(env[declared.name], declared.name)
+            found, given = by_variable, RawValue(env[declared.name], declared.name)
         else:
             continue
-        for word_key, value in _read_words(declared, said) if declared.splits else [(key, said)]:
+        for word_key, value in _read_words(declared, given) if declared.splits else [(key, given)]:
             before = found.setdefault(word_key, value)
             if before is not value and isinstance(before.raw, list) and isinstance(value.raw, list):
                 found[word_key] = value._replace(raw=[*before.raw, *value.raw])
             elif before.raw != value.raw:
-                why = f"{before.origin} and {value.origin} contradict each other"
-                raise UsageError(why, "use one of them")
+                text = f"{before.origin} and {value.origin} contradict each other"
+                raise UsageError(text, "use one of them")
     return {**by_variable, **by_flag}
 
 
-def _read_words(flag: Variable, said: Said) -> Iterator[tuple[str, Said]]:
+def _read_words(flag: Variable, given: RawValue) -> Iterator[tuple[str, RawValue]]:
     """Yield the key and value of each word of a flag of WORDS, as in tp=2,pp=4. Raise UsageError."""
     known = {v.word: v for v in ENV if v.word and v.set.startswith(f"{flag.name}=")}
-    lines = said.raw if isinstance(said.raw, list) else str(said.raw).splitlines()
+    lines = given.raw if isinstance(given.raw, list) else str(given.raw).splitlines()
     for piece in (piece for line in lines for piece in line.split(flag.splits)):
         word, mark, value = (part.strip() for part in piece.partition("="))
         try:
@@ -219,15 +218,15 @@ def _read_words(flag: Variable, said: Said) -> Iterator[tuple[str, Said]]:
             if bool(value) == (variable.parse is parsers.flag) or bool(mark) != bool(value):
                 raise ValueError(f"use {word}{variable.set.partition(word)[2].replace('{}', 'VALUE')}")
         except ValueError as e:
-            raise UsageError(f"{said.origin}: {cut(str(e))}", f"{flag.flag}: {flag.meaning}") from e
+            raise UsageError(f"{given.origin}: {cut(str(e))}", f"{flag.flag}: {flag.meaning}") from e
         raw = [value] if variable.parse in REPEATED else value or "1"
-        yield variable.key, Said(raw, f"{said.origin} {word}")
+        yield variable.key, RawValue(raw, f"{given.origin} {word}")
 
 
 def trusted(flags: Mapping[str, object], env: Mapping[str, str]) -> Trust:
     """Return whose files are trusted, by flags and variables alone: a file could vouch for itself."""
     keys = ("trust-group", "trust-owner", "trust-dir")
-    said = find_said({key: flags.get(key) for key in ("trust", *keys)}, env)
-    values: list[Any] = [BY_KEY[key].value(*said[key]) if key in said else () for key in keys]
+    given = find_raw_values({key: flags.get(key) for key in ("trust", *keys)}, env)
+    values: list[Any] = [BY_KEY[key].value(*given[key]) if key in given else () for key in keys]
     group, owners, directories = values
     return Trust(bool(group), frozenset(owners), directories)

@@ -54,6 +54,7 @@ def whole(minimum: int, maximum: int | None = None) -> Callable[[object, str], i
 
 
 def text(value: object, _base: str) -> str:
+    """Return a text. Raise ValueError for another type, and for ""."""
     if value == "":
         raise ValueError("it is empty")
     if not isinstance(value, str):
@@ -136,6 +137,7 @@ def nearest(given: str, words: Iterable[str], alike: float = 0.5) -> str | None:
 
 
 def word(value: object, words: Sequence[str]) -> str:
+    """Return a value that is one of ``words``. Raise ValueError, with the one that was probably meant."""
     if value not in words:
         close = nearest(str(value), words)
         meant = f"; did you mean {close}?" if close else ""
@@ -144,6 +146,8 @@ def word(value: object, words: Sequence[str]) -> str:
 
 
 def one_of(*words: str) -> Callable[[object, str], str]:
+    """Return a parser that accepts these words."""
+
     def parse(value: object, _base: str) -> str:
         return word(value, words)
 
@@ -185,6 +189,7 @@ def size(value: object, _base: str = "") -> int:
 
 
 def _read_ranks(texts: Iterable[str]) -> list[int]:
+    """Return the ranks of texts such as ``3`` and ``5-7``. Raise ValueError."""
     ranks: list[int] = []
     for text in texts:
         m = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", text)
@@ -198,6 +203,7 @@ def _read_ranks(texts: Iterable[str]) -> list[int]:
 
 
 def rank_set(value: object, _base: str = "") -> frozenset[int]:
+    """Return the ranks of ``1,3-5``, of a number, or of a list of these. Raise ValueError."""
     words = re.split(_SEPARATOR, value.strip()) if isinstance(value, str) else value
     if isinstance(words, int):
         words = [words]
@@ -223,6 +229,7 @@ def _read_group_list(value: object, where: str) -> Members:
 
 
 def _read_group_text(text: str, where: str) -> Members:
+    """Return the groups of lines (or parts between ``;``) such as ``0,4``; ``where`` is for messages."""
     lines = (line.partition("#")[0].strip() for line in re.split(r"[;\n]", text))
     groups = _read_group_list([re.split(_SEPARATOR, line) for line in lines if line], where)
     if not groups:
@@ -231,6 +238,7 @@ def _read_group_text(text: str, where: str) -> Members:
 
 
 def _read_group_file(path: str, trusted: Trust) -> Groups:
+    """Return the groups by role of a file with lines or JSON; the role "" stands for every role."""
     try:
         text = trust.read(path, 64 << 20, trusted).decode()  # the groups of the largest job are a fraction
     except (OSError, ValueError) as e:
@@ -265,6 +273,7 @@ def _read_group_entry(entry: str, base: str, trusted: Trust) -> Groups:
 
 
 def _list_group_entries(value: object, base: str, trusted: Trust) -> Iterator[Groups]:
+    """Yield the groups of each role of a table, or of each entry of a list or a text of lines."""
     if isinstance(value, dict):
         for role, given in value.items():
             if isinstance(given, list):
@@ -294,6 +303,7 @@ def replica_groups(value: object, base: str = "", trusted: Trust = OURS) -> Grou
 
 
 def names(value: object, _base: str) -> tuple[str, ...]:
+    """Return the names in a list, or in a text between commas. Raise ValueError."""
     words = [w.strip() for w in value.split(",")] if isinstance(value, str) else value
     if not isinstance(words, list) or not words or not all(isinstance(w, str) and w for w in words):
         raise ValueError(f"{value!r} is not a list of names: use epoch_num,state_dict")
@@ -320,8 +330,10 @@ def globs(value: object, _base: str) -> tuple[str, ...]:
     return given
 
 
-def dotted(value: object, _base: str) -> tuple[str, ...]:
-    """Return patterns of dotted names, one per line. Raise ValueError for one that can match everything."""
+def name_patterns(value: object, _base: str) -> tuple[str, ...]:
+    """Return patterns of name_patterns names, one per line. Raise ValueError for one that can match
+    everything.
+    """
     given = _read_texts(value, "a pattern of names such as 'mycompany.*'")
     for pattern in given:
         if not re.fullmatch(r"[\w.*?\[\]!<>()-]+", pattern) or not re.match(r"\w", pattern):

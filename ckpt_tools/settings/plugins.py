@@ -117,6 +117,7 @@ def kept_by(keeper: Callable[[], None]) -> None:
 
 
 def _is_off() -> bool:
+    """Return whether plug-ins are switched off, by ``switch`` or else by the variable. Raise UsageError."""
     if _switched[0] is not None:
         return _switched[0]
     raw = os.environ.get(VARIABLE)
@@ -164,6 +165,7 @@ def left_out() -> list[str]:
 
 
 def _list_deciding(found: _Found) -> list[str]:
+    """Return the packages with entry points in DECIDING groups, each with its version."""
     return list(dict.fromkeys(e.package for e in found.entries if e.group in DECIDING))
 
 
@@ -186,6 +188,9 @@ def packages() -> str:
 
 @cache
 def _list_packages() -> str:
+    """Return a text with the packages of DECIDING groups, and what is broken of them; "" if none is
+    installed.
+    """
     names, wrong = _list_deciding(_find()), broken(DECIDING)
     installed = f" with {', '.join(names)}" if names else ""
     return f"{installed} but without {', '.join(b.what for b in wrong)}" if wrong else installed
@@ -193,20 +198,21 @@ def _list_packages() -> str:
 
 @cache
 def _find() -> _Found:
+    """Return the one search of this process for plug-ins, until ``forget``."""
     return _read_entries()
 
 
 def _read_entries() -> _Found:
     """Read the entry points of packages: the first of a name on sys.path, none of the working directory."""
     found, firsts = _Found(), dict[str, object]()
-    for one in metadata.distributions(path=[path for path in sys.path if os.path.isabs(path)]):
+    for dist in metadata.distributions(path=[path for path in sys.path if os.path.isabs(path)]):
         try:
-            rows = [e for e in one.entry_points if e.group.startswith("ckpt_tools.")]
-            if not rows or firsts.setdefault(one.metadata["Name"], one) is not one:
+            rows = [e for e in dist.entry_points if e.group.startswith("ckpt_tools.")]
+            if not rows or firsts.setdefault(dist.metadata["Name"], dist) is not dist:
                 continue
-            package = f"{one.metadata['Name']} {one.version}"
+            package = f"{dist.metadata['Name']} {dist.version}"
         except Exception as e:  # metadata may be broken in any way
-            found.broken.append(Broken(f"plug-ins of {one.locate_file('')}", f"{type(e).__name__}: {e}"))
+            found.broken.append(Broken(f"plug-ins of {dist.locate_file('')}", f"{type(e).__name__}: {e}"))
             continue
         for row in rows:
             entry = Entry(row.group.partition(".")[2], row.name, row.value.partition("[")[0].strip(), package)
@@ -302,6 +308,8 @@ def _blame(entry: Entry, name: str) -> Iterator[None]:
 
 
 def _guard_call(function: Callable[..., Any], entry: Entry, name: str) -> Callable[..., Any]:
+    """Return a function of a plug-in whose errors, also those of an iterator it returns, name the plug-in."""
+
     def guard_items(answer: Iterator[Any]) -> Iterator[Any]:
         with _blame(entry, name):
             yield from answer

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from ckpt_tools.errors import UsageError, explain_refusal
 from ckpt_tools.model.selection import Pairs, ReadOptions, Selection, StoreOptions
 from ckpt_tools.settings import declarations
-from ckpt_tools.settings.declarations import BY_KEY, ENV, REPEATED, SIZES, WORDS, Said, Variable
+from ckpt_tools.settings.declarations import BY_KEY, ENV, REPEATED, SIZES, WORDS, RawValue, Variable
 from ckpt_tools.settings.parsers import EVERYONE, nearest
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.retry import is_file, there
@@ -48,14 +48,15 @@ def store_tables(file: str, tables: Mapping[str, Any]) -> tuple[tuple[str, Pairs
     return tuple(out.items())
 
 
-def _read_options(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+def _read_options(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield (name, value) of a table's options; those of tables within it have names with dots."""
     from ckpt_tools.storage.stores.options import checked
 
     for key, value in table.items():
         if isinstance(value, dict):
-            yield from _read_options(value, f"{above}{key}.")
+            yield from _read_options(value, f"{prefix}{key}.")
         elif isinstance(value, str | int | float):
-            yield checked(f"{above}{key}", str(value).lower() if isinstance(value, bool) else str(value))
+            yield checked(f"{prefix}{key}", str(value).lower() if isinstance(value, bool) else str(value))
         else:
             raise ValueError("an option is a text, a number, true or false")  # noqa: TRY004
 
@@ -93,14 +94,14 @@ class Settings(Struct, frozen=True):
     def root(self) -> str:
         return str(self.values.get("root", "."))
 
-    def named(self, names: Container[str]) -> dict[str, Any]:
+    def select(self, names: Container[str]) -> dict[str, Any]:
         """Return the given settings whose key, with _ for -, is in ``names``."""
         by_name = {key.replace("-", "_"): value for key, value in self.values.items()}
         return {name: value for name, value in by_name.items() if name in names}
 
     def reading(self, *more: str, names: Iterable[str] = ReadOptions.__struct_fields__) -> dict[str, Any]:
         """Return the given settings of ``names`` (of ReadOptions) and ``more``, with trust and layouts."""
-        given = self.named({*names, *more})
+        given = self.select({*names, *more})
         return {**given, "trust": self.trust, "layouts": self.layouts}
 
     def selection(self, *, cache: bool = False) -> Selection:
@@ -108,18 +109,18 @@ class Settings(Struct, frozen=True):
 
         Raise UsageError if two settings contradict each other.
         """
-        given = self.named(Selection.__struct_fields__)
+        given = self.select(Selection.__struct_fields__)
         rank, world_size = given.get("rank"), given.get("world_size")
         if rank is not None and world_size is not None and rank >= world_size:
             count = f"{world_size} ranks ({self.origins['world-size']})"
-            why = f"{self.origins['rank']} {rank} does not exist among {count}"
-            raise UsageError(why, f"ranks count from 0: add --rank 0 to {world_size - 1}")
+            text = f"{self.origins['rank']} {rank} does not exist among {count}"
+            raise UsageError(text, f"ranks count from 0: add --rank 0 to {world_size - 1}")
         if "fault-file" in self.values:
             given["fault_ranks"] = given.get("fault_ranks", frozenset()) | self.values["fault-file"]
         start, order = given.get("resume_from"), given.get("order")
         if None not in (start, order) and start != order:
-            why = f"{self.origins['resume-from']} {start} contradicts {self.origins['order']} {order}"
-            raise UsageError(why, "use one of them")
+            text = f"{self.origins['resume-from']} {start} contradicts {self.origins['order']} {order}"
+            raise UsageError(text, "use one of them")
         groups = dict(self.values.get("replica-groups", {}))
         everyone = groups.pop(EVERYONE, None) is not None or self.values.get("replicas") == "all"
         given["replica_groups"] = groups
@@ -148,31 +149,32 @@ _ELSEWHERE = "run it in another directory, or repair this one"
 
 
 def _is_within(path: str, root: str) -> bool:
+    """Return True if ``path``, with its links followed, is ``root`` or lies below it."""
     path, root = os.path.realpath(path), os.path.realpath(root)
     return path == root or path.startswith(root.rstrip(os.sep) + os.sep)
 
 
-def _read(path: str, believed: Trust) -> dict[str, Any] | None:
-    """Return a file's table; None for a pyproject.toml without [tool.ckpt]. Raise Untrusted, UsageError."""
+def _read(path: str, trusted: Trust) -> dict[str, Any] | None:
+    """Return the table of a ckpt.toml, or [tool.ckpt] of a pyproject.toml, None without. Raise CkptError."""
     try:
-        data = trust.read(path, _MOST, believed)
+        data = trust.read(path, _MOST, trusted)
     except OSError as e:
-        why = f"configuration file {path!r} cannot be read: {e.strerror}"
-        raise UsageError(why, "make it readable, or add --config FILE") from e
-    project = os.path.basename(path) == "pyproject.toml"
-    if project and b"ckpt" not in data:
+        text = f"configuration file {path!r} cannot be read: {e.strerror}"
+        raise UsageError(text, "make it readable, or add --config FILE") from e
+    is_project = os.path.basename(path) == "pyproject.toml"
+    if is_project and b"ckpt" not in data:
         return None  # most projects: spare them the TOML parser
     try:
         text = data.decode("utf-8-sig")  # some editors begin a file with a byte order mark
         table: dict[str, Any] = toml.decode(text)
     except (DecodeError, ValueError, RecursionError) as e:  # of msgspec 0.19 the one is not the other
-        why = f"configuration file {path!r} is not valid TOML: {e}"
-        raise UsageError(why, "correct it, or add --config FILE") from e
-    if not project:
+        text = f"configuration file {path!r} is not valid TOML: {e}"
+        raise UsageError(text, "correct it, or add --config FILE") from e
+    if not is_project:
         return table
     tool = table.get("tool", {})
-    found = tool.get("ckpt") if isinstance(tool, dict) else None
-    return found if isinstance(found, dict) else None
+    own = tool.get("ckpt") if isinstance(tool, dict) else None
+    return own if isinstance(own, dict) else None
 
 
 class _Config(NamedTuple):
@@ -184,13 +186,13 @@ class _Config(NamedTuple):
     refused: Untrusted | None = None
 
 
-def _search(cwd: str, roots: Sequence[str], believed: Trust) -> _Config:
+def _search_upward(cwd: str, roots: Sequence[str], trusted: Trust) -> _Config:
     """Return the nearest file from ``cwd`` upward. Raise UsageError if a trusted file cannot be read."""
     directory, passed, notes = cwd, list[str](), tuple[str, ...]()
     while directory not in passed:
         for name in ("ckpt.toml", "pyproject.toml"):
             path = os.path.join(directory, name)
-            if not _is_there(path):
+            if not _config_exists(path):
                 continue
             if any(_is_within(path, os.path.join(cwd, root)) for root in roots):
                 if name == "ckpt.toml":  # a pyproject.toml is too common to talk about
@@ -199,17 +201,17 @@ def _search(cwd: str, roots: Sequence[str], believed: Trust) -> _Config:
             try:
                 for closer in passed:  # checked only now that a file is found: most starts have none
                     with explain_refusal(f"cannot look for a configuration file in {closer}", _ELSEWHERE):
-                        trust.check(closer, believed)
-                table = _read(path, believed)
+                        trust.check(closer, trusted)
+                table = _read(path, trusted)
             except Untrusted as e:
                 if e.unfit:
-                    why = f"configuration file {path!r} cannot be read: {e}"
-                    raise UsageError(why, "put a regular file in its place, or add --config FILE") from e
-                if not _configures(path):
+                    text = f"configuration file {path!r} cannot be read: {e}"
+                    raise UsageError(text, "put a regular file in its place, or add --config FILE") from e
+                if not _may_configure(path):
                     continue
                 hint = f"add --config {shlex.quote(path)} once it is; {e.hint}"
-                why = f"{path} is not read, because others could have written it: {e}"
-                return _Config("", {}, notes, Untrusted(why, hint))
+                text = f"{path} is not read, because others could have written it: {e}"
+                return _Config("", {}, notes, Untrusted(text, hint))
             if table is not None:
                 return _Config(path, table, notes)
         passed.append(directory)
@@ -218,11 +220,11 @@ def _search(cwd: str, roots: Sequence[str], believed: Trust) -> _Config:
 
 
 def _find_config(
-    values: Mapping[str, Any], origins: Mapping[str, str], scanned: Sequence[str], cwd: str, believed: Trust
+    values: Mapping[str, Any], origins: Mapping[str, str], scanned: Sequence[str], cwd: str, trusted: Trust
 ) -> _Config:
     """Return the file of --config or CKPT_CONFIG, else the nearest one. Raise UsageError and Untrusted."""
     if "config" not in values:
-        found = _search(cwd, scanned, believed)
+        found = _search_upward(cwd, scanned, trusted)
         notes = list(found.notes)
         for root in scanned:  # a ckpt.toml in a scanned tree is not read, because its author is not known
             path = os.path.normpath(os.path.join(cwd, root, "ckpt.toml"))
@@ -231,14 +233,14 @@ def _find_config(
         return found._replace(notes=tuple(dict.fromkeys(notes)))
     file, origin = os.path.join(cwd, values["config"]), origins["config"]
     with trust.named(origin):
-        table = _read(file, believed)
+        table = _read(file, trusted)
     if table is None:
         raise UsageError(f"{origin}: {file!r} has no table [tool.ckpt]", "add one, or name a ckpt.toml")
     return _Config(file, table)
 
 
-def _configures(path: str) -> bool:
-    """Return True if an untrusted file may configure ckpt (or cannot be read), so that a warning is due."""
+def _may_configure(path: str) -> bool:
+    """Return True if a file that is not trusted may configure ckpt, or cannot be read: a warning is due."""
     if os.path.basename(path) == "ckpt.toml":
         return True
     try:
@@ -248,9 +250,9 @@ def _configures(path: str) -> bool:
         return True
 
 
-def _is_there(path: str) -> bool:
-    """Return True if a file is there; for a ckpt.toml also if it is a broken link or a directory. Raise
-    CannotLook if the file system does not say: the command would ignore settings that the user made.
+def _config_exists(path: str) -> bool:
+    """Return True for a file; for a ckpt.toml also if it is a broken link or a directory. Raise CannotLook if
+    the file system does not say: the command would ignore settings that the user made.
     """
     with explain_refusal(f"cannot look for the configuration file {path}", _ELSEWHERE):
         try:
@@ -289,16 +291,16 @@ def resolve(
     trees besides ROOT. Raise UsageError and Untrusted.
     """
     env = os.environ if env is None else env
-    cwd = cwd or _current_directory()
-    believed = declarations.trusted(flags, env)
-    said = declarations.find_said(flags, env)
+    cwd = cwd or _find_current_directory()
+    trusted = declarations.trusted(flags, env)
+    raw_values = declarations.find_raw_values(flags, env)
     values: dict[str, Any] = {
-        key: BY_KEY[key].value(raw, origin, "", believed) for key, (raw, origin) in said.items()
+        key: BY_KEY[key].value(raw, origin, "", trusted) for key, (raw, origin) in raw_values.items()
     }
-    origins = {key: origin for key, (_, origin) in said.items()}
-    going = tuple(_list_going(said, values))
+    origins = {key: origin for key, (_, origin) in raw_values.items()}
+    going = tuple(_list_deprecated(raw_values, values))
     scanned = [*roots, *([values.get("root", ".")] if "root" in flags else [])]
-    config = _find_config(values, origins, scanned, cwd, believed)
+    config = _find_config(values, origins, scanned, cwd, trusted)
     file, table = config.file, config.table
     _check_keys(file, table)
     layout_tables = table.pop("layout") if isinstance(table.get("layout"), list) else None
@@ -306,17 +308,17 @@ def resolve(
     file_keys = [key for key in table if key in flags and key not in values]
     for key in file_keys:
         origins[key] = f"{file}: {key}"
-        values[key] = BY_KEY[key].value(table[key], origins[key], os.path.dirname(file), believed)
+        values[key] = BY_KEY[key].value(table[key], origins[key], os.path.dirname(file), trusted)
     if "root" in file_keys and "config" not in values and _is_within(file, values["root"]):
-        why = f"{file}: root = {values['root']!r} contains the file itself: no tree may configure its scan"
-        raise UsageError(why, "move the file above it, or name it with --config")
-    settings = Settings(values, origins, file or None, config.notes, layout_tables, config.refused, believed)
+        text = f"{file}: root = {values['root']!r} contains the file itself: no tree may configure its scan"
+        raise UsageError(text, "move the file above it, or name it with --config")
+    settings = Settings(values, origins, file or None, config.notes, layout_tables, config.refused, trusted)
     return replace(settings, store_tables=stores, going=going)
 
 
-def _list_going(said: Mapping[str, Said], values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _list_deprecated(given: Mapping[str, RawValue], values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield each deprecated variable that was used, with its replacement."""
-    for key, (raw, origin) in said.items():
+    for key, (raw, origin) in given.items():
         variable = BY_KEY[key]
         if variable.set and origin == variable.name:
             off = f"{key} = false in ckpt.toml" if values[key] is False else ""
@@ -324,7 +326,8 @@ def _list_going(said: Mapping[str, Said], values: Mapping[str, Any]) -> Iterator
             yield origin, off or declarations.fill(variable.set, many)
 
 
-def _current_directory() -> str:
+def _find_current_directory() -> str:
+    """Return the current directory. Raise UsageError if it is gone."""
     try:
         return os.getcwd()
     except OSError as e:

@@ -354,7 +354,7 @@ def test_what_came_there_meanwhile_stays(kind: str, tmp_path: Path, monkeypatch:
     from ckpt_tools.job import view as room
 
     _, made = tree("megatron", "tp", tmp_path / "r")
-    view, fill = tmp_path / "v", room._fill
+    view, fill = tmp_path / "v", room._fill_directory
     kept = view / "precious" if kind == "directory" else view
 
     def plant(*words: Any) -> None:

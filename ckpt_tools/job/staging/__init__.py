@@ -226,8 +226,7 @@ class Place(Struct, frozen=True):
 
 class Staged(Struct, frozen=True):
     """A staged checkpoint: ``fetched`` files of ``bytes`` bytes were brought for ``decision``, this node
-    needs ``files``. ``removed`` are names of removed checkpoints. While ``lock`` is open, no process removes
-    this one.
+    needs ``files``. ``removed`` are names of removed checkpoints. Until ``lock`` is closed, this one stays.
     """
 
     decision: Decision
@@ -251,8 +250,7 @@ def bring(
     checked by bytes, not by times. ``keep`` staged checkpoints stay, this one included (None: all).
     ``progress`` gets the bytes that came, and those of all files.
 
-    Raise Damaged, CannotLook if the store or this machine fails, and UsageError if other files are in the
-    way.
+    Raise Damaged, CannotLook if the store or this machine fails, UsageError if other files are in the way.
     """
     try:
         stage = decision.document.stage

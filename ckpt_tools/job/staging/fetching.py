@@ -93,8 +93,7 @@ def has_size(path: str, size: int) -> bool:
 
 class Fetch:
     """Brings files of the store of ``root`` to the directory ``part``. ``planned`` are URLs of files to load,
-    which must be whole by what is stored about them. ``progress`` gets the bytes here, and the bytes of all
-    files.
+    which must be whole by what is stored about them. ``progress`` gets the bytes here, and those of all.
     """
 
     def __init__(

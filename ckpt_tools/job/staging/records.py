@@ -2,8 +2,7 @@
 and the digest of each once all are whole.
 
 A file counts as whole if its size, times and inode are those in the note, written in the same boot of this
-machine. After another boot, which may have lost bytes not yet on the disk, and with --no-cache, its bytes are
-digested.
+machine. After another boot, which may have lost unwritten bytes, and with --no-cache, its bytes are digested.
 """
 
 from __future__ import annotations
