@@ -223,9 +223,9 @@ def examples(name: str) -> Iterator[tuple[str, str]]:
         yield line, why
 
 
-def parameters(name: str, said: Sequence[str], **lenient: bool) -> dict[str, Any]:
+def parameters(name: str, words: Sequence[str], **lenient: bool) -> dict[str, Any]:
     """Return the parsed parameters of a command line, without running the command. Raise UsageError."""
-    return dict(command(name).make_context(f"ckpt {name}", list(said), **lenient).params)
+    return dict(command(name).make_context(f"ckpt {name}", list(words), **lenient).params)
 
 
 def _join_lines(text: str) -> str:
@@ -233,6 +233,7 @@ def _join_lines(text: str) -> str:
 
 
 def _escape(text: str) -> str:
+    """Return a text in which rich takes no bracket for markup."""
     return _LOOKS_LIKE_MARKUP.sub(r"\\[", text).replace("…", "...")
 
 

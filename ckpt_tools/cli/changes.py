@@ -52,8 +52,8 @@ def quarantine(asked: options.Asked) -> int:
     if damaged and given["undo"]:
         raise UsageError("--damaged and --undo contradict each other", "use one of them")
     output.say_broken_plugins()
-    on_this_machine([*paths, root], RENAMES, _HIDE)
-    home = home_of(paths, root, whole=damaged)
+    require_local_paths([*paths, root], RENAMES, _HIDE)
+    home = find_home(paths, root, whole=damaged)
     names = [os.path.abspath(path) for path in paths]
     how = {"apply": given["apply"], "state_dir": asked.state_dir}
     if given["undo"]:
@@ -95,9 +95,9 @@ def repair(asked: options.Asked) -> int:
     output.say_broken_plugins()
     given = asked.given
     paths, root, accept_odds = given["paths"], given["home"], given["accept_odds"]
-    on_this_machine([*paths, root], RENAMES, DOWNLOAD)
+    require_local_paths([*paths, root], RENAMES, DOWNLOAD)
     # a directory of several checkpoints is itself the root
-    home = os.path.abspath(root or lone(_root_of(os.path.abspath(path)) for path in paths))
+    home = os.path.abspath(root or find_only_directory(_find_root(os.path.abspath(path)) for path in paths))
     how: dict[str, Any] = {"apply": given["apply"], "state_dir": asked.state_dir}
     how["selection"] = asked.settings.selection()
     if given["tracker"]:
@@ -122,7 +122,7 @@ def exit_code(result: Changes) -> int:
     return int(any(c.state == "stays" for c in result.changes))
 
 
-def _root_of(path: str) -> str:
+def _find_root(path: str) -> str:
     """Return the directory that holds the checkpoint or file ``path``; ``path`` if it holds checkpoints."""
     if not os.path.isdir(path):
         return os.path.dirname(path)
@@ -146,7 +146,7 @@ def undo(asked: options.Asked) -> int:
     ckpt undo kept --json  # the same for a program (docs/json.md)
     """
     settings = asked.settings
-    on_this_machine([settings.root], RENAMES, "nothing there was repaired or put away by ckpt")
+    require_local_paths([settings.root], RENAMES, "nothing there was repaired or put away by ckpt")
     result = hiding.undo(
         settings.root, apply=asked.given["apply"], state_dir=asked.state_dir, trust=settings.trust
     )
@@ -179,22 +179,22 @@ def pin(asked: options.Asked) -> int:
     output.say_broken_plugins()
     given = asked.given
     paths, root = given["paths"], given["home"]
-    on_this_machine([*paths, root], "a pin is a file in the directory that is pruned", _KEEP)
+    require_local_paths([*paths, root], "a pin is a file in the directory that is pruned", _KEEP)
     names = [os.path.abspath(path) for path in paths]
-    home = home_of(names, root)
+    home = find_home(names, root)
     how = {"remove": given["undo"], "dry_run": given["dry_run"]}
     result = put(home, names, **how, selection=asked.settings.selection())
     return asked.answer("changes", result)
 
 
-def on_this_machine(paths: Iterable[str | None], why: str, instead: str) -> None:
+def require_local_paths(paths: Iterable[str | None], why: str, instead: str) -> None:
     """Raise UsageError if a path lies in a store, with the reason ``why`` and the hint ``instead``."""
     for path in paths:
         if path and is_url(absolute(path)):
             raise UsageError(f"{path} lies in a store: {why}", instead)
 
 
-def home_of(paths: Sequence[str], root: str | None, *, whole: bool = False) -> str:
+def find_home(paths: Sequence[str], root: str | None, *, whole: bool = False) -> str:
     """Return --root, else the directory of all paths; with ``whole`` the only path. Raise UsageError."""
     if root:
         return absolute(root)
@@ -203,10 +203,12 @@ def home_of(paths: Sequence[str], root: str | None, *, whole: bool = False) -> s
         if len(paths) > 1:
             raise UsageError("--damaged takes one directory", "call it once for each")
         return named[0]
-    return lone(p.partition("/.ckpt/")[0] if "/.ckpt/" in p else os.path.dirname(p) for p in named)
+    return find_only_directory(
+        p.partition("/.ckpt/")[0] if "/.ckpt/" in p else os.path.dirname(p) for p in named
+    )
 
 
-def lone(directories: Iterable[str]) -> str:
+def find_only_directory(directories: Iterable[str]) -> str:
     """Return the only one of the directories. Raise UsageError if there are several."""
     homes = set(directories)
     if len(homes) > 1:

@@ -70,10 +70,10 @@ def problem(word: str, message: str, hint: str = "", *, also: str = "") -> None:
     err("".join(f"{line}\n" for line in lines))
 
 
-def going(said: str, use: str) -> None:
-    """Warn that the flag or variable ``said`` is deprecated; ``use`` replaces it."""
+def warn_deprecated(name: str, use: str) -> None:
+    """Warn that the flag or variable ``name`` is deprecated; ``use`` replaces it."""
     hint = f"use {use}" if use.startswith(("--", "CKPT_")) else use
-    problem("warning", f"{said} is accepted until the next release", hint)
+    problem("warning", f"{name} is accepted until the next release", hint)
 
 
 def findings(found: Iterable[Finding], root: str = "") -> None:

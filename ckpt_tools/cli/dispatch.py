@@ -71,9 +71,7 @@ def _dispatch(argv: list[str]) -> int:
 
 
 def _find_path(argv: Sequence[str]) -> str | None:
-    """Return the only word if it is a path and no command. For an empty line on a terminal return the current
-    directory if it holds a checkpoint; else None.
-    """
+    """Return a line's only word if it is a path; for no word "." if that has checkpoints; else None."""
     if len(argv) == 1:
         word = argv[0]
         is_path = is_url(word) or os.path.lexists(word) or "/" in word
@@ -106,30 +104,30 @@ def _explain(error: Exception) -> CkptError:
 
 def read_answer_flags(argv: Sequence[str]) -> dict[str, Any]:
     """Return the answer flags of a line (format, json, output_file, verbose), even if the rest is invalid."""
-    said: dict[str, Any] = {}
+    given: dict[str, Any] = {}
     with suppress(Exception):  # a plain error is better than a second one
-        said = parameters("plan", argv, resilient_parsing=True, ignore_unknown_options=True)
-    if file := said.get("output_file"):
+        given = parameters("plan", argv, resilient_parsing=True, ignore_unknown_options=True)
+    if file := given.get("output_file"):
         # A failure must not replace a checkpoint. -world is a mistake, and no -o rld.
         named = [text for word in argv for text in (word, word.partition("=")[2], word[2:])]
         if file not in named or is_state(file) or sum(is_same_file(text, file) for text in named) > 1:
-            said["output_file"] = None
-    return said
+            given["output_file"] = None
+    return given
 
 
 def _fail(argv: Sequence[str], error: CkptError) -> int:
     """Print an error on stderr, and in the format that was asked for on stdout. Return its exit code."""
-    said = read_answer_flags(argv)
+    given = read_answer_flags(argv)
     word, also = "error", ""
     if isinstance(error, Bug):
         word, also = "internal error", "this is a bug in ckpt; it says nothing about your checkpoints"
-    elif error.rule and said.get("verbose"):
+    elif error.rule and given.get("verbose"):
         also = f"rule {error.rule} ('ckpt explain {error.rule}' tells it)"
     console.problem(word, str(error), error.hint, also=also)
     # the default format of hook is shell: eval must see that ckpt failed
     default = "shell" if argv[:1] == ["hook"] and argv[1:2] != ["install"] else ""
-    text = _render("".join(argv[:1]), "json" if said.get("json") else said.get("format") or default, error)
-    file = said.get("output_file")
+    form = "json" if given.get("json") else given.get("format") or default
+    text, file = _render("".join(argv[:1]), form, error), given.get("output_file")
     if text and file in (None, "", "-"):
         console.out(text)
     elif text:

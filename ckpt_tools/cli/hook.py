@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from ckpt_tools import job
 from ckpt_tools.cli import console, options
 from ckpt_tools.cli.options import parameter
-from ckpt_tools.cli.run import listen, say_rest
+from ckpt_tools.cli.run import listen, warn_of_other_files
 from ckpt_tools.errors import UsageError
 from ckpt_tools.job.decision import read
 from ckpt_tools.output import json, shell
@@ -66,7 +66,7 @@ def hook(asked: options.Asked) -> int:
             if not rank_view.is_informed(()):
                 raise UsageError(rank_view.explain_uninformed(), UNINFORMED, rule="choice/silent-resume")
         if not asked.to.quiet:
-            say_rest(taken)
+            warn_of_other_files(taken)
             if values["CKPT_PATH"] and not values["CKPT_ARGS"]:
                 rest = shell.name_example(taken.path, taken.links)
                 console.problem("note", shell.ONLY_PATH.format(rest))

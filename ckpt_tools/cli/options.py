@@ -117,7 +117,7 @@ def rename_flags(command: str, args: Sequence[str]) -> list[str]:
             value = next(words, "")
         new, flag = new.replace("{}", value), new.partition(" ")[0]
         if not {"-q", "--quiet"} & {*args}:
-            console.going(old, new)
+            console.warn_deprecated(old, new)
         if flag not in _REPEATED and any(f"{other}=".startswith(f"{flag}=") for other in args):
             raise UsageError(f"{old} {value} contradicts {flag}", f"use {new} alone")
         renamed += new.split(" ", 1)
@@ -306,7 +306,7 @@ def ask(
                 for name in [name for name in GOING if given.get(name)]:
                     values = given[name] if isinstance(given[name], list) else [given[name]]
                     use = declarations.fill(GOING[name], [str(value) for value in values])
-                    console.going(f"--{name.replace('_', '-')}", use)
+                    console.warn_deprecated(f"--{name.replace('_', '-')}", use)
             if "directory" in given and given["rank"] and not given["rank"].isdecimal():  # 0-7
                 given |= {"rank": None, "ranks": given["rank"]}
             if "no_plugins" in given:

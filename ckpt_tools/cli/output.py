@@ -89,7 +89,7 @@ def read_output(formats: Sequence[str], given: Mapping[str, Any], kind: str = ""
         hint = _HINTS.get(allowed[0], f"leave {flag} out for {allowed[0]}")
         read_value(flag, parsers.one_of(*allowed), value, hint)
     if given.get("format") == "json" and not given.get("quiet"):
-        console.going("--format json", "--json")
+        console.warn_deprecated("--format json", "--json")
     return Output(
         choice,
         given.get("quiet", False),
@@ -120,7 +120,7 @@ def read_settings(given: Mapping[str, Any], to: Output, roots: tuple[str, ...] =
         for note in settings.notes:
             console.problem("note", note)
         for name, instead in settings.going:
-            console.going(name, instead)
+            console.warn_deprecated(name, instead)
         if settings.refused:
             console.problem("warning", str(settings.refused), settings.refused.hint)
     if to.verbose and settings.file:
@@ -153,9 +153,9 @@ def is_state(path: str) -> bool:
     return os.path.exists(path) and names.only_state(os.path.basename(os.path.realpath(path)))
 
 
-def is_same_file(one: str, other: str) -> bool:
+def is_same_file(path: str, other: str) -> bool:
     """Return True if both paths lead to one file; False for a directory or if a path does not exist."""
-    return os.path.isfile(one) and os.path.exists(other) and os.path.samefile(one, other)
+    return os.path.isfile(path) and os.path.exists(other) and os.path.samefile(path, other)
 
 
 def tell(plan: LoadPlan, to: Output) -> str:
@@ -196,9 +196,9 @@ def report(plan: LoadPlan, to: Output, error: str = "") -> None:
         in_error = len(causes) == 1 and f"{causes[0].path}: {causes[0].message}" in error
         if not in_error and f"{c.label} lacks " not in error:
             what = f"{c.label} was skipped{f' ({c.path})' if c.parts else ''}"
-            why = explain_rejection(rejected)
-            first = [f"{f.path}: {f.code}: {f.message}" for f in causes[:1] if f.message not in why]
-            console.problem("warning", f"{what}: {'; '.join([why, *first])}")
+            reason = explain_rejection(rejected)
+            first = [f"{f.path}: {f.code}: {f.message}" for f in causes[:1] if f.message not in reason]
+            console.problem("warning", f"{what}: {'; '.join([reason, *first])}")
     if more := plan.rejected[_LOST:]:
         console.problem("warning", f"{len(more):,} older ones were skipped too: 'ckpt plan -v' names them")
     console.findings(plan.warnings, plan.root)

@@ -72,20 +72,20 @@ def plan(asked: options.Asked) -> int:
 
 def _with_arguments(plan: LoadPlan, asked: options.Asked) -> LoadPlan:
     """Return the plan with --resume-args filled in. Raise UsageError if --format shell lacks a value."""
-    wanted, quiet, needed = asked.resume_args, asked.to.quiet, asked.to.format == "shell"
-    if needed and plan.state == "weights-only" and not quiet:
+    resume_args, quiet, for_shell = asked.resume_args, asked.to.quiet, asked.to.format == "shell"
+    if for_shell and plan.state == "weights-only" and not quiet:
         console.problem("note", ALONE)
-    if not wanted:
-        if needed and plan.path and not plan.arguments and not quiet:
+    if not resume_args:
+        if for_shell and plan.path and not plan.arguments and not quiet:
             example = shell.name_example(plan.resume.path, plan.files())
             console.problem("note", shell.ONLY_PATH.format(example))
         return plan
     assert plan.checkpoint is not None  # noqa: S101 - for the type checker
     known = {"path": plan.resume.path, "step": plan.resume_step, "epoch": plan.checkpoint.epoch}
-    args = shell.fill_arguments(wanted, known, plan.files())
-    if args and not quiet and (rest := shell.describe_rest(plan.resume.path, plan.files(), wanted)):
+    args = shell.fill_arguments(resume_args, known, plan.files())
+    if args and not quiet and (rest := shell.describe_rest(plan.resume.path, plan.files(), resume_args)):
         console.problem("warning", rest, shell.ALL_FILES)
-    if needed and not args:
-        why = shell.explain_silence(plan.checkpoint.layout, plan.resume.path, wanted)
-        raise UsageError(why, shell.EACH_RANK, rule="choice/silent-resume")
+    if for_shell and not args:
+        text = shell.explain_silence(plan.checkpoint.layout, plan.resume.path, resume_args)
+        raise UsageError(text, shell.EACH_RANK, rule="choice/silent-resume")
     return replace(plan, resume=replace(plan.resume, args=args))

@@ -31,7 +31,7 @@ class Watcher:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.started = self.said = time.monotonic()
+        self.started = self.reported = time.monotonic()
         self.done = self.total = 0
         self.files = set[str]()
         self.files_total: int | None = None
@@ -49,9 +49,9 @@ class Watcher:
 
     def tell(self) -> None:
         # A thread that finds the lock taken returns: reading must not wait for the display.
-        if time.monotonic() - self.said >= INTERVAL and self.lock.acquire(blocking=False):
+        if time.monotonic() - self.reported >= INTERVAL and self.lock.acquire(blocking=False):
             try:
-                self.said = time.monotonic()
+                self.reported = time.monotonic()
                 self.say("reading")
             finally:
                 self.lock.release()
@@ -92,7 +92,7 @@ class Meter(Watcher):
         self(0, 1)
 
     def say(self, state: str) -> None:
-        is_long = self.said - self.started >= PATIENCE and self.done < self.total
+        is_long = self.reported - self.started >= PATIENCE and self.done < self.total
         if self.shown is None and is_long and state == "reading":
             self._show()
         if self.shown is not None:

@@ -61,7 +61,7 @@ def run(asked: options.Asked) -> int:
     if not words or not words[0]:
         raise UsageError(f"{command[0]!r} becomes no command to start", AFTER_DASHES)
     if not asked.to.quiet and (taken.rank or 0) == 0:
-        _say_start(taken, command)
+        _describe_start(taken, command)
     console.flush()
     signals.restore()
     try:
@@ -74,15 +74,14 @@ def run(asked: options.Asked) -> int:
 
 def _suggest_line(job_options: Any, command: Sequence[str], taken: ProcessDecision) -> str:
     """Return a hint: the line by which the command learns of the choice, or advice if there is none."""
-    path, wanted = taken.path, taken.resume_args
-    example = (FLAG, f"--resume {name_example(path, taken.links)}")
-    ours = [*job_options.words, *(() if wanted else example)]
+    path, example = taken.path, (FLAG, f"--resume {name_example(taken.path, taken.links)}")
+    ours = [*job_options.words, *(() if taken.resume_args else example)]
     words = [*command, *(() if "{ckpt.args}" in command else ["{ckpt.args}"])]
     flag = "with the flag of your script in place of --resume"
     if path is not None and taken.arguments:
         reads = shlex.join([*ours, "--", "sh", "-c", 'exec "$0" "$@"  # reads CKPT_ARGS', *command])
         return f"{shlex.join([*ours, '--', *words])}; or, if it reads CKPT_ARGS by itself: {reads}"
-    if path is not None and wanted:
+    if path is not None and taken.resume_args:
         return f"ask for what is known, as in {shlex.join(example)}"
     if path is not None:
         line = shlex.join([*ours, "--", *words])
@@ -112,7 +111,7 @@ def listen(asked: options.Asked) -> Iterator[Listener]:
         yield Listener(report, **how)
 
 
-def _say_start(taken: ProcessDecision, command: Sequence[str]) -> None:
+def _describe_start(taken: ProcessDecision, command: Sequence[str]) -> None:
     """Print on stderr what the job starts from, and how the command learns of it if no word names it."""
     decision, chosen = taken.decision, taken.decision.document.checkpoint
     what = "nothing" if chosen is None else decision.resume.path or chosen.path
@@ -123,10 +122,10 @@ def _say_start(taken: ProcessDecision, command: Sequence[str]) -> None:
         if not taken.arguments:
             add = f"{FLAG} '--resume {name_example(taken.path, taken.links)}' before the --, and {add}"
         console.problem("note", text, f"if it takes arguments, add {add}")
-    say_rest(taken)
+    warn_of_other_files(taken)
 
 
-def say_rest(taken: ProcessDecision) -> None:
+def warn_of_other_files(taken: ProcessDecision) -> None:
     """Warn if the job is given one path of several files that the training loop must load."""
     rest = describe_rest(taken.path, taken.links, taken.resume_args)
     # a framework finds the other files itself

@@ -13,9 +13,7 @@ exception_checkpoint: ExceptionCheckpoint
 
 
 def __getattr__(name: str) -> object:
-    """Make ``exception_checkpoint``, the instance that users of mindx_elastic import, only when it is asked
-    for: the variables that it reads may be wrong.
-    """
+    """Make ``exception_checkpoint`` only when it is asked for: the variables that it reads may be wrong."""
     if name != "exception_checkpoint":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = made = ExceptionCheckpoint()

@@ -77,9 +77,8 @@ class ExceptionCheckpoint:
         named = _setting("fault_ranks", fault_ranks, in_list, "CKPT_FAULT_RANKS", env) or frozenset()
         path = None if fault_file is None else os.fspath(fault_file)
         in_file = partial(_fault_file.fault_file, trusted=believed)
-        self.fault_ranks: frozenset[int] = named | (
-            _setting("fault_file", path, in_file, "CKPT_FAULT_FILE", env) or frozenset()
-        )
+        in_named_file = _setting("fault_file", path, in_file, "CKPT_FAULT_FILE", env) or frozenset()
+        self.fault_ranks: frozenset[int] = named | in_named_file
         _require_in_world("the fault ranks", self.fault_ranks, self.world_size)
         _require_in_world("rank", () if self.rank is None else (self.rank,), self.world_size)
         self.saved = False
@@ -315,9 +314,7 @@ def _rank_set(value: object, base: str, trusted: Trust) -> frozenset[int]:
 def _setting(
     name: str, value: object, parse: parsers.Parse, variable: str = "", env: Mapping[str, str] | None = None
 ) -> Any:
-    """Return ``value``, else that of the ``variable``, as ``parse`` reads it; None without. Raises
-    UsageError.
-    """
+    """Return ``value``, else that of ``variable``, as ``parse`` reads it; None without. Raises UsageError."""
     raw, origin = (value, name) if value is not None else ((env or {}).get(variable) or None, variable)
     if raw is None:
         return None

@@ -101,8 +101,8 @@ def resume(
     given = {"budget": BUDGET, "cache": True, **asked}
     selection = Selection(**given, allow_none=allow_none, plan_dir=plan_dir)
     root, group = os.path.abspath(one(root)), find_group()
-    taken = _take_among(group, root, selection) if group else _take_alone(root, selection)
-    chosen, told = taken.decision.document.checkpoint, taken.decision.resume
+    taken = _take_in_group(group, root, selection) if group else _take_without_group(root, selection)
+    chosen, framework = taken.decision.document.checkpoint, taken.decision.resume
     if chosen is None:
         return None
     return Resumed(
@@ -112,15 +112,15 @@ def resume(
         step=taken.decision.step,
         epoch=chosen.epoch,
         step_in_epoch=chosen.step_in_epoch,
-        arguments=told.args or (),
-        variables=dict(told.env or {}),
+        arguments=framework.args or (),
+        variables=dict(framework.env or {}),
     )
 
 
 # ---- ranks that are joined
 
 
-def _take_among(group: Group, root: str, selection: Selection) -> ProcessDecision:
+def _take_in_group(group: Group, root: str, selection: Selection) -> ProcessDecision:
     """Return the first rank's decision, once all ranks have seen its files. Raises the same error on all."""
     error: Exception | None = None
     message: Body = {}
@@ -128,10 +128,10 @@ def _take_among(group: Group, root: str, selection: Selection) -> ProcessDecisio
         try:
             asked = selection
             if selection.world_size is None:
-                told = "the ranks that are joined"
-                asked = replace(selection, world_size=group.size, world_from=told)
-            made = _made_before(root, asked)
-            body = body_of(_plan(root, asked)) if made is None else dict(made.body)
+                provenance = "the ranks that are joined"
+                asked = replace(selection, world_size=group.size, world_from=provenance)
+            earlier = _read_earlier_decision(root, asked)
+            body = body_of(_plan(root, asked)) if earlier is None else dict(earlier.body)
             message = {"decided": body, "asked": digest_selection(asked)}
         except CkptError as e:
             error, message = e, {"raised": type(e).__name__, **describe_failure(e)}
@@ -147,23 +147,23 @@ def _take_among(group: Group, root: str, selection: Selection) -> ProcessDecisio
             kind = errors.BY_EXIT_CODE.get(what["exit_code"], CkptError)
         raise kind(what["message"], what["hint"])
     decision = Decision("", message["decided"], selection.trust)
-    _require_seen_by_all(
+    _require_visible_files(
         group, decision, "" if message["asked"] == digest_selection(selection) else OTHER_QUESTION
     )
     return ProcessDecision(decision, group.rank)
 
 
-def _require_seen_by_all(group: Group, decision: Decision, why: str) -> None:
-    """Raise CannotLook on all ranks if one of them cannot see its files, and UsageError if one has
-    OTHER_QUESTION as ``why``: its own reason, "" for none.
+def _require_visible_files(group: Group, decision: Decision, problem: str) -> None:
+    """Raise on all ranks CannotLook if one cannot see its files, UsageError if one has OTHER_QUESTION as
+    ``why``.
     """
     try:
         decision.check([group.rank])
     except CkptError as e:
-        why = why or str(e)
+        problem = problem or str(e)
     except Exception as e:  # as above
-        why = why or f"{type(e).__name__}: {e}"
-    wrong = {rank: said for rank, said in enumerate(group.gather(why)) if said}
+        problem = problem or f"{type(e).__name__}: {e}"
+    wrong = {rank: text for rank, text in enumerate(group.gather(problem)) if text}
     if wrong:
         first = min(wrong)
         if OTHER_QUESTION in wrong.values():
@@ -178,12 +178,12 @@ def _require_seen_by_all(group: Group, decision: Decision, why: str) -> None:
 # ---- ranks that are not
 
 
-def _take_alone(root: str, selection: Selection) -> ProcessDecision:
+def _take_without_group(root: str, selection: Selection) -> ProcessDecision:
     """Return a decision for this process; its rank is None if it is the only one."""
     started = launchers.current()
     rank = started.rank.value if started and started.rank else None
-    if (made := _made_before(root, selection)) is not None:
-        return job.take(made, rank, require_rank=False)
+    if (earlier := _read_earlier_decision(root, selection)) is not None:
+        return job.take(earlier, rank, require_rank=False)
     world = started.world_size.value if started and started.world_size else 1
     if started and (world > 1 or started.unclear):
         options = job.Options(words=("ckpt", "run"), worker=True, plan_dir=selection.plan_dir)
@@ -194,7 +194,7 @@ def _take_alone(root: str, selection: Selection) -> ProcessDecision:
     return ProcessDecision(decision, None if rank is None else 0)
 
 
-def _made_before(root: str, selection: Selection) -> Decision | None:
+def _read_earlier_decision(root: str, selection: Selection) -> Decision | None:
     """Return the decision that this process was started with (CKPT_PLAN), None if it is of another root."""
     path = os.environ.get("CKPT_PLAN")
     if not path:
@@ -205,9 +205,9 @@ def _made_before(root: str, selection: Selection) -> Decision | None:
 
 def _plan(root: str, selection: Selection) -> LoadPlan:
     """Return the load plan, after its warnings are logged."""
-    made = api.plan(root, selection)
-    _log_warnings(made)
-    return made
+    plan = api.plan(root, selection)
+    _log_warnings(plan)
+    return plan
 
 
 def _log_warnings(plan: LoadPlan) -> None:

@@ -24,5 +24,5 @@ def checkpoint(root: Path, **asked: Any) -> Arguments | None:
     found = resume_fitting(root, ("deepspeed", "deepspeed-universal"), "load_checkpoint", asked)
     if found is None:
         return None
-    told = found.variables or {}
-    return Arguments(load_dir=told["CKPT_LOAD_DIR"], tag=told["CKPT_TAG"])
+    variables = found.variables or {}
+    return Arguments(load_dir=variables["CKPT_LOAD_DIR"], tag=variables["CKPT_TAG"])

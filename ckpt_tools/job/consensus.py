@@ -259,8 +259,8 @@ class _Node(Struct):
         return ranked
 
     def _require_own_candidates(self, answer: Order, own: Mapping[Identity, Checkpoint]) -> None:
-        """Raise CannotLook if the order of node 0 lacks a checkpoint of this node: all would start from an
-        older one, or from nothing. Raise it also for nodes or layouts that do not exist.
+        """Raise CannotLook if the order of node 0 lacks a checkpoint of this node, as all would start from an
+        older one or from nothing; also for nodes or layouts that do not exist.
         """
         nodes = {i for row in answer.order for i, _ in row.without} - {*range(self.meeting.size)}
         layouts = [self.planner.layouts.get(row.checkpoint.layout) for row in answer.order]

@@ -259,12 +259,9 @@ class Decider(Struct, dict=True):
         """
         files = {decision.path: decision.body}
         if chosen := decision.document.checkpoint:
-            files[os.path.join(self.directory, first_launch.LAST)] = {
-                "step": decision.step,
-                "path": chosen.path,
-                "job": decision.origin.job,
-                "decided_at": decision.origin.decided_at,
-            }
+            last: Body = {"step": decision.step, "path": chosen.path, "job": decision.origin.job}
+            last["decided_at"] = decision.origin.decided_at
+            files[os.path.join(self.directory, first_launch.LAST)] = last
         with ExitStack() as opened:
             for path, body in files.items():
                 home, name = os.path.split(path)

@@ -157,8 +157,8 @@ class Document(Struct, frozen=True):
 
     def files(self, rank: int | None = None) -> list[File]:
         """Return the files of ``rank`` (None: of all ranks), after the files that every rank loads."""
-        mine = [f for r in self.ranks or () if rank in (None, r.rank) for f in r.files]
-        return [*(self.shared or ()), *mine]
+        own = [f for r in self.ranks or () if rank in (None, r.rank) for f in r.files]
+        return [*(self.shared or ()), *own]
 
 
 def check(body: Mapping[str, object]) -> Document:

@@ -49,8 +49,8 @@ class Process(Struct, frozen=True):
 
 
 def _identify(pid: int) -> str:
-    """Return ``pid.starttime`` of a process (proc(5), stat field 22), the pid without /proc; "" if it is
-    gone.
+    """Return ``pid.starttime`` of a process (proc(5), stat field 22); "" if it is gone, the pid without
+    /proc.
     """
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as f:

@@ -127,8 +127,8 @@ class Tree(Struct, dict=True):
         return os.path.dirname(part.base) if self.find_rank_directory(part) else part.base
 
     def find_rank_directory(self, part: Part, rank: int | None = None) -> str:
-        """Return the directory of a rank's files with a slash if each rank has a ``<dir>_R`` of its own
-        (discovery/names.py, _numbered_siblings), else "".
+        """Return the name of a rank's own directory ``<dir>_R/`` (discovery/names.py, _numbered_siblings),
+        else "".
         """
         directory = "/".join(part.path.split("/")[: -self.layout.piece(part.piece).depth - 1])
         if directory != f"{part.base}_{part.rank}":

@@ -108,8 +108,8 @@ def _explain_unclear(env: Mapping[str, str], s: Started) -> tuple[str, str] | No
 
 
 def _count_local_tasks(env: Mapping[str, str], node: Known | None) -> Known | None:
-    """Return the number of tasks on this node: from the list for all nodes, such as "2(x3),1", up to an item
-    of another form; else as requested per node.
+    """Return the number of tasks on this node, from a list for all such as "2(x3),1", else as requested per
+    node.
     """
     for name in ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"):
         end = 0

@@ -75,9 +75,7 @@ def _list_children(node: object) -> Sequence[object]:
 
 
 def checked(value: object, kind: type[T], *, strict: bool = True) -> T:
-    """Return a JSON value as ``kind``; unless ``strict`` a text may be a number. Raise Invalid if it does not
-    fit.
-    """
+    """Return a JSON value as ``kind``; unless ``strict`` a text may be a number. Raise Invalid."""
     try:
         return convert(value, kind, strict=strict)
     except (ValidationError, UnicodeEncodeError) as e:  # UnicodeEncodeError: a key with surrogates

@@ -263,13 +263,13 @@ def _read_group_entry(entry: str, base: str, trusted: Trust) -> Groups:
     m = re.fullmatch(r"(?:([A-Za-z_][\w-]*)=)?(.+)", entry)
     if not m:
         raise ValueError(f"{entry!r} is neither groups such as '0,4;1,5' nor a file of them")
-    role, rest = m[1] or "", m[2]
-    if re.fullmatch(r"[0-9,;\s-]+", rest):
-        return {role: _read_group_text(rest, repr(rest))}
-    found = _read_group_file(path(rest, base), trusted)
-    if role and set(found) != {""}:
-        raise ValueError(f"{rest} names the roles itself: drop '{role}='")
-    return {role: found[""]} if role else found
+    role, groups = m[1] or "", m[2]
+    if re.fullmatch(r"[0-9,;\s-]+", groups):
+        return {role: _read_group_text(groups, repr(groups))}
+    by_role = _read_group_file(path(groups, base), trusted)
+    if role and set(by_role) != {""}:
+        raise ValueError(f"{groups} names the roles itself: drop '{role}='")
+    return {role: by_role[""]} if role else by_role
 
 
 def _list_group_entries(value: object, base: str, trusted: Trust) -> Iterator[Groups]:
@@ -331,9 +331,7 @@ def globs(value: object, _base: str) -> tuple[str, ...]:
 
 
 def name_patterns(value: object, _base: str) -> tuple[str, ...]:
-    """Return patterns of name_patterns names, one per line. Raise ValueError for one that can match
-    everything.
-    """
+    """Return patterns of dotted names, one per line. Raise ValueError for one that matches everybody's."""
     given = _read_texts(value, "a pattern of names such as 'mycompany.*'")
     for pattern in given:
         if not re.fullmatch(r"[\w.*?\[\]!<>()-]+", pattern) or not re.match(r"\w", pattern):

@@ -188,9 +188,7 @@ def packages() -> str:
 
 @cache
 def _list_packages() -> str:
-    """Return a text with the packages of DECIDING groups, and what is broken of them; "" if none is
-    installed.
-    """
+    """Return a text with the packages of DECIDING groups, and what is broken of them; "" without any."""
     names, wrong = _list_deciding(_find()), broken(DECIDING)
     installed = f" with {', '.join(names)}" if names else ""
     return f"{installed} but without {', '.join(b.what for b in wrong)}" if wrong else installed

@@ -113,9 +113,9 @@ def find_whole(note: Note | None, directory: str, *, anew: bool = False) -> dict
 
 def write_note(directory: str, records: Mapping[str, Record]) -> None:
     rows = [to_builtins(record) for _, record in sorted(records.items())]
-    said = {"schema": SCHEMA, "boot": read_boot_id(), "files": rows}
+    note = {"schema": SCHEMA, "boot": read_boot_id(), "files": rows}
     path = os.path.join(directory, NOTE)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(f"{path}.tmp", flags, 0o644)
-    with written_aside(fd, json.dumps(said, indent=1).encode(), f"{path}.tmp", path):
+    with written_aside(fd, json.dumps(note, indent=1).encode(), f"{path}.tmp", path):
         pass
