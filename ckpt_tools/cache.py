@@ -40,6 +40,7 @@ ROWS, BYTES, ENTRY = 100_000, 256 << 20, 4 << 20
 """Entries, bytes of all pages in use, and bytes of one entry, at most."""
 _LARGEST = 4 * BYTES
 """Bytes of a cache file that is opened, at most: it does not shrink when entries are dropped."""
+_UNKEPT = "no verdicts are kept between runs"
 _FILE, _ENDS = "verdicts.sqlite", ("", "-journal", "-wal", "-shm")
 _BUSY = 30.0  # seconds to wait for another process
 _DAY = 86400 * 10**9  # nanoseconds
@@ -83,12 +84,9 @@ class Cache:
         self._written = False
         self.usable = True
         if not self.directory:
-            self._disable("no verdicts are kept between runs: there is no home directory; set CKPT_CACHE_DIR")
+            self._disable(f"{_UNKEPT}: there is no home directory; set CKPT_CACHE_DIR")
         elif inside(self.directory, root):
-            self._disable(
-                f"no verdicts are kept between runs: {self.directory} lies in the tree that is scanned; set"
-                " CKPT_CACHE_DIR"
-            )
+            self._disable(f"{_UNKEPT}: {self.directory} lies in the tree that is scanned; set CKPT_CACHE_DIR")
 
     @property
     def locks(self) -> str | None:
@@ -175,7 +173,7 @@ class Cache:
         try:
             import sqlite3
         except ImportError:  # some builds of Python are without it
-            self._disable("no verdicts are kept between runs: this Python has no sqlite3")
+            self._disable(f"{_UNKEPT}: this Python has no sqlite3")
             return None
         try:
             if self._db is None:

@@ -70,10 +70,10 @@ def seal(
     def work() -> Sealing:
         if (rank is None) != (world_size is None):
             raise UsageError("rank and world_size belong together", "give both, or neither")
-        known = [("digest", digest, ALGORITHMS), *(("also", name, OTHERS) for name in also)]
-        for what, name, names in known:
+        given = [("digest", digest, ALGORITHMS), *(("also", name, OTHERS) for name in also)]
+        for option, name, names in given:
             if name not in names:
-                raise UsageError(f"{what}: {name!r} is not a digest", f"use one of {', '.join(names)}")
+                raise UsageError(f"{option}: {name!r} is not a digest", f"use one of {', '.join(names)}")
         if sign_key is not None and (rank is not None or merge or read.get("seal_dir") is not None):
             why = "a signature is of a whole checkpoint and lies beside it"
             raise UsageError(why, "leave out --sign-key, or --merge and CKPT_SEAL_DIR")

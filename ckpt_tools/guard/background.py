@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ckpt_tools")
 LONGEST = 300.0
 """Seconds that the end of the process, or the next save, waits for seals that are being written."""
-_NO_FAULT = frozenset({"sealed", "would-seal", "already", "merged"})
+_FAULTLESS_STATES = frozenset({"sealed", "would-seal", "already", "merged"})
 
 
 class Pending:
@@ -38,29 +38,29 @@ class Pending:
 
 
 def seal_later(work: Callable[[], Sealing], roots: Sequence[str]) -> Pending:
-    """Call ``work`` in the background, after all earlier calls. A failure is logged: training continues."""
+    """Call ``work``, which seals ``roots``, after all earlier calls. A failure is logged, not raised."""
 
     def seal() -> Sealing | None:
         try:
             sealing = work()
         except Exception as e:
             where = ", ".join(roots)
-            if any(map(_may_be_there, roots)):
+            if any(map(_may_exist, roots)):
                 log.warning("%s: not sealed: %s", where, e, exc_info=log.isEnabledFor(logging.DEBUG))
             else:
                 log.info("%s: not sealed: it is gone", where)
             return None
-        for one in sealing.checkpoints:
-            if one.state not in _NO_FAULT and _may_be_there(one.path):
-                why = one.findings[0].message if one.findings else "nothing more is known"
-                log.warning("%s: not sealed, it is %s: %s", one.path, one.state, why)
+        for c in sealing.checkpoints:
+            if c.state not in _FAULTLESS_STATES and _may_exist(c.path):
+                reason = c.findings[0].message if c.findings else "nothing more is known"
+                log.warning("%s: not sealed, it is %s: %s", c.path, c.state, reason)
         return sealing
 
-    return Pending(_worker().submit(seal))
+    return Pending(_get_worker().submit(seal))
 
 
-def _may_be_there(path: str) -> bool:
-    """Return False if nothing lies at ``path``, True also if nobody can say."""
+def _may_exist(path: str) -> bool:
+    """Return False if nothing lies at ``path``, True if something does or the file system cannot say."""
     try:
         return there(path)
     except OSError:
@@ -68,19 +68,19 @@ def _may_be_there(path: str) -> bool:
 
 
 def finish(timeout: float | None = None) -> bool:
-    """Wait until everything that was to be sealed is done; False if it is not after ``timeout`` seconds."""
-    if not _worker.cache_info().currsize:
+    """Wait for all sealings under way in this process; return False if ``timeout`` seconds are too few."""
+    if not _get_worker.cache_info().currsize:
         return True
     try:
-        _worker().submit(lambda: None).result(timeout)
+        _get_worker().submit(lambda: None).result(timeout)
     except NotDone:
         return False
     return True
 
 
 @cache
-def _worker() -> Threads:
-    """Return the one thread of this process, a daemon: whatever it hangs in, the process can end."""
+def _get_worker() -> Threads:
+    """Return the pool of one daemon thread that seals: whatever it hangs in, the process can end."""
     return Threads(1)
 
 
@@ -90,4 +90,4 @@ def _finish_at_exit() -> None:
         log.warning("the process ends with sealings under way: what they are of stays as it was")
 
 
-os.register_at_fork(after_in_child=_worker.cache_clear)  # a fork has no threads
+os.register_at_fork(after_in_child=_get_worker.cache_clear)  # a fork has no threads

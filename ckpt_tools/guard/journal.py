@@ -44,7 +44,7 @@ _HINTS = {
 }
 
 
-Identity = tuple[int, int]
+FileId = tuple[int, int]
 """(inode, mtime_ns): tells one file or directory from all others whatever its name, and changes when it is
 written. A rename changes neither; a device number would not outlive a restart.
 """
@@ -57,26 +57,26 @@ class Tree(Struct, frozen=True):
     fd: int
 
     @contextmanager
-    def above(self, path: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
-        """Yield (open directory that ``path`` lies in, its name); ``make`` creates missing directories."""
+    def open_parent(self, path: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
+        """Yield (descriptor of the directory of ``path``, its name); ``make`` creates missing directories."""
         *directories, name = split_path(path)
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         with ExitStack() as files:
-            at = self.fd
+            fd = self.fd
             for directory in directories:
                 if make:
                     with suppress(FileExistsError):
-                        os.mkdir(directory, dir_fd=at)
-                        os.fsync(at)
-                at = os.open(directory, flags, dir_fd=at)
-                files.callback(os.close, at)
-            yield at, name
+                        os.mkdir(directory, dir_fd=fd)
+                        os.fsync(fd)
+                fd = os.open(directory, flags, dir_fd=fd)
+                files.callback(os.close, fd)
+            yield fd, name
 
     def stat(self, path: str) -> os.stat_result:
-        with self.above(path) as (at, name):
-            return os.stat(name, dir_fd=at, follow_symlinks=False)
+        with self.open_parent(path) as (parent, name):
+            return os.stat(name, dir_fd=parent, follow_symlinks=False)
 
-    def identify(self, path: str) -> Identity | None:
+    def identify(self, path: str) -> FileId | None:
         """Return the identity of what lies at ``path``; None if nothing does."""
         try:
             info = self.stat(path)
@@ -87,14 +87,14 @@ class Tree(Struct, frozen=True):
     def remove_below(self, path: str) -> list[OSError]:
         """Remove all that lies below a directory; return an error for each entry that is left."""
         problems = list[OSError]()
-        with suppress(FileNotFoundError), self.above(path) as (above, top):
-            for _, below, names, at in os.fwalk(top, topdown=False, onerror=problems.append, dir_fd=above):
+        with suppress(FileNotFoundError), self.open_parent(path) as (parent, top):
+            for _, below, names, fd in os.fwalk(top, topdown=False, onerror=problems.append, dir_fd=parent):
                 with suppress(OSError):  # its writer may have made it read-only
-                    os.fchmod(at, 0o700)
+                    os.fchmod(fd, 0o700)
                 for name in (*names, *below):
                     try:
-                        info = os.stat(name, dir_fd=at, follow_symlinks=False)
-                        (os.rmdir if stat.S_ISDIR(info.st_mode) else os.unlink)(name, dir_fd=at)
+                        info = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                        (os.rmdir if stat.S_ISDIR(info.st_mode) else os.unlink)(name, dir_fd=fd)
                     except FileNotFoundError:
                         pass
                     except OSError as e:
@@ -115,37 +115,39 @@ State = Literal["to do", "done", "gone"]
 
 
 class Step(Struct, frozen=True, array_like=True):
-    """One rename of ``source`` to ``target``, paths below the root. Only with ``kept`` is a file at
-    ``target`` replaced: it gets that second name first, so ``target`` is never missing. ``what`` and ``old``
-    identify the files at ``source`` and ``target``; they are set when the step is planned.
+    """One rename of ``source`` to ``target``, paths below the root. Only with ``backup`` is a file at
+    ``target`` replaced: it gets that second name first, so ``target`` is never missing. ``source_id`` and
+    ``target_id`` identify the files there when the step is planned.
     """
 
     source: str
     target: str
-    kept: str = ""
-    what: Identity | None = None
-    old: Identity | None = None
+    backup: str = ""
+    source_id: FileId | None = None
+    target_id: FileId | None = None
 
     def find_state(self, tree: Tree) -> State:
+        """Return how far the step is, by the identities of the files that lie at its paths now."""
         at_target, at_source = tree.identify(self.target), tree.identify(self.source)
-        if self.kept and at_target == self.what:
+        if self.backup and at_target == self.source_id:
             return "done"
-        if at_source == self.what and (not self.kept or at_target == self.old):
+        if at_source == self.source_id and (not self.backup or at_target == self.target_id):
             return "to do"
-        return "done" if at_target == self.what else "gone"
+        return "done" if at_target == self.source_id else "gone"
 
     def do(self, tree: Tree) -> None:
         """Do the step, or the rest of it if an earlier try was interrupted. Raises OSError."""
-        with tree.above(self.source) as (from_dir, name), tree.above(self.target, make=True) as (to_dir, new):
-            if self.kept:
-                with tree.above(self.kept, make=True) as (kept_dir, kept):
+        source, target = tree.open_parent(self.source), tree.open_parent(self.target, make=True)
+        with source as (from_dir, name), target as (to_dir, new):
+            if self.backup:
+                with tree.open_parent(self.backup, make=True) as (backup_dir, backup):
                     with suppress(FileExistsError):  # an earlier try was interrupted here; or it is not ours
-                        os.link(new, kept, src_dir_fd=to_dir, dst_dir_fd=kept_dir, follow_symlinks=False)
-                    if tree.identify(self.kept) != self.old:
-                        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self.kept)
-                    os.fsync(kept_dir)
+                        os.link(new, backup, src_dir_fd=to_dir, dst_dir_fd=backup_dir, follow_symlinks=False)
+                    if tree.identify(self.backup) != self.target_id:
+                        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self.backup)
+                    os.fsync(backup_dir)
                 os.rename(name, new, src_dir_fd=from_dir, dst_dir_fd=to_dir)
-            elif tree.identify(self.target) == self.what and self.what is not None:
+            elif tree.identify(self.target) == self.source_id and self.source_id is not None:
                 os.unlink(name, dir_fd=from_dir)  # an earlier try was interrupted between the two calls
             else:
                 rename_to_free_name(name, new, from_dir, to_dir)
@@ -153,9 +155,10 @@ class Step(Struct, frozen=True, array_like=True):
             os.fsync(from_dir)
 
     def inverse(self) -> Step:
-        if self.kept:
-            return Step(self.kept, self.target, self.source, self.old, self.what)
-        return Step(self.target, self.source, "", self.what)
+        """Return the step that takes this one back."""
+        if self.backup:
+            return Step(self.backup, self.target, self.source, self.target_id, self.source_id)
+        return Step(self.target, self.source, "", self.source_id)
 
 
 def rename_to_free_name(source: str, target: str, source_at: int, target_at: int) -> None:
@@ -191,14 +194,14 @@ class Operation(Struct, frozen=True):
     schema: Literal["ckpt-tools/journal/v4"] = "ckpt-tools/journal/v4"
 
 
-class Store:
+class Journal:
     """The journal and the renames of one root, of one process alone while it changes the tree. Paths are
-    relative to the root. ``back`` are the renames that took back an interrupted command.
+    relative to the root. ``recovery_steps`` are the renames that took back an interrupted command.
     """
 
     def __init__(self, tree: Tree, directory: str, trusted: Trust) -> None:
         self.tree, self._directory, self._trusted = tree, directory, trusted
-        self.back = list[Step]()
+        self.recovery_steps = list[Step]()
 
     @cached_property
     def operations(self) -> list[Operation]:
@@ -216,7 +219,7 @@ class Store:
             for line in data.splitlines():
                 out.append(checked_json.checked(checked_json.parsed(line), Operation))
                 for step in out[-1].steps:
-                    for path_below in (step.source, step.target, step.kept or step.target):
+                    for path_below in (step.source, step.target, step.backup or step.target):
                         split_path(path_below)
         except ValueError as e:
             hint = f"nobody knows what it was about: look at the tree, then move {path} away"
@@ -240,9 +243,9 @@ class Store:
     def _find_next_number(self) -> int:
         return 1 + max((op.number for op in self.operations), default=0)
 
-    def place(self, kind: str) -> str:
-        """Return the directory below ``.ckpt`` for files of the next operation; ``kind`` is quarantine,
-        trash, incoming or replaced. It is not there yet: who writes into it makes it.
+    def name_directory(self, kind: str) -> str:
+        """Return the path below the root for files of the next operation; ``kind`` is quarantine, trash,
+        incoming or replaced. The directory does not exist yet.
         """
         return f"{STATE}/{kind}/{self._find_next_number():06d}"
 
@@ -255,8 +258,8 @@ class Store:
         try:
             for step in steps:
                 self.tree.stat(step.source)  # raises where it is missing
-                old = self.tree.identify(step.target) if step.kept else None
-                planned.append(replace(step, what=self.tree.identify(step.source), old=old))
+                target_id = self.tree.identify(step.target) if step.backup else None
+                planned.append(replace(step, source_id=self.tree.identify(step.source), target_id=target_id))
         except OSError as e:
             raise _explain_failure(command, e) from e
         operation = Operation(self._find_next_number(), command, why, time.time(), tuple(planned))
@@ -290,11 +293,11 @@ class Store:
                 if step.find_state(self.tree) != "done":
                     continue
                 back = step.inverse()
-                if not back.kept and self.tree.identify(back.target) not in (None, back.what):
+                if not back.backup and self.tree.identify(back.target) not in (None, back.source_id):
                     blocked.insert(0, step)
                     continue
-                if not back.kept:
-                    self.back.append(back)
+                if not back.backup:
+                    self.recovery_steps.append(back)
                 back.do(self.tree)
         except OSError as e:
             raise _explain_failure(operation.command, e) from e
@@ -307,9 +310,9 @@ class Store:
         own_operation = Operation(self._find_next_number(), first.command, first.why, time.time(), steps)
         changed = list[Operation]()
         for op in dict.fromkeys(op for op, _ in chosen):
-            rest = tuple(step for step in op.steps if step not in steps)
-            only_trackers = all(step.kept for step in rest)
-            changed.append(replace(op, steps=rest, status="undone" if only_trackers else "done"))
+            others = tuple(step for step in op.steps if step not in steps)
+            only_trackers = all(step.backup for step in others)
+            changed.append(replace(op, steps=others, status="undone" if only_trackers else "done"))
         self._write(own_operation, *changed)
         self.take_back(own_operation)
         return own_operation.number
@@ -328,26 +331,29 @@ class Store:
         data: bytes | Callable[[BufferedRandom], object],
         *,
         like: str = "",
-        kept: str = "replaced",
+        backup_kind: str = "replaced",
     ) -> Step:
         """Write a file aside, from bytes or by a function, and return the step that puts it at ``target``. It
-        gets mode and times of that file or of ``like``; the old file goes below ``.ckpt/<kept>``. Raises
-        CannotLook.
+        gets mode and times of that file or of ``like``; the old file goes below ``.ckpt/<backup_kind>``.
+        Raises CannotLook.
         """
-        incoming, is_there = f"{self.place('incoming')}/{target}", self.tree.identify(target) is not None
+        incoming, exists = (
+            f"{self.name_directory('incoming')}/{target}",
+            self.tree.identify(target) is not None,
+        )
         try:
-            old = self.tree.stat(like or (target if is_there else f"{STATE}/lock"))
-            with self.tree.above(incoming, make=True) as (at, name):
-                fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=at)
+            example = self.tree.stat(like or (target if exists else f"{STATE}/lock"))
+            with self.tree.open_parent(incoming, make=True) as (parent, name):
+                fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=parent)
                 with os.fdopen(fd, "r+b") as new:
                     new.write(data) if isinstance(data, bytes) else data(new)
                     new.flush()
-                    os.fchmod(fd, old.st_mode & 0o7777)
-                    os.utime(fd, ns=(old.st_atime_ns, old.st_mtime_ns))
+                    os.fchmod(fd, example.st_mode & 0o7777)
+                    os.utime(fd, ns=(example.st_atime_ns, example.st_mtime_ns))
                     os.fsync(fd)
         except OSError as e:
             raise _explain_failure("", e) from e
-        return Step(incoming, target, f"{self.place(kept)}/{target}" if is_there else "")
+        return Step(incoming, target, f"{self.name_directory(backup_kind)}/{target}" if exists else "")
 
     def empty_trash(self, operation: Operation) -> list[OSError]:
         """Empty the trash; return an error for each file that is left. Raises CannotLook."""
@@ -360,25 +366,26 @@ class Store:
             with suppress(OSError):
                 self.tree.remove_below(directory)
 
-    def changes(self) -> list[Change]:
+    def list_changes(self) -> list[Change]:
         """Return the renames that took back an interrupted command, as rows of an answer."""
         why = "a command was interrupted: it is taken back"
         root = self.tree.root
-        return [Change(f"{root}/{m.source}", "moved", why, f"{root}/{m.target}") for m in self.back]
+        return [Change(f"{root}/{m.source}", "moved", why, f"{root}/{m.target}") for m in self.recovery_steps]
 
 
 def _explain_failure(command: str, error: OSError) -> CannotLook:
-    what = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+    """Return the error for a failed system call of a command ("": the caller names none)."""
+    cause = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
     hint = _HINTS.get(error.errno or 0, "check that there is room, and that you may write, then run it again")
-    return CannotLook(f"{f'ckpt {command}'.strip()} could not go on, nothing is lost: {what}", hint)
+    return CannotLook(f"{f'ckpt {command}'.strip()} could not go on, nothing is lost: {cause}", hint)
 
 
 @contextmanager
-def opened(
+def open_journal(
     root: str, state_dir: str | None = None, trusted: Trust = OURS, *, apply: bool = True
-) -> Iterator[Store]:
-    """Yield the Store of a root. With ``apply`` its directories are made, and an interrupted command is taken
-    back first, so that its checkpoints are judged anew; without, nothing is written.
+) -> Iterator[Journal]:
+    """Yield the Journal of a root. With ``apply`` its directories are made, and an interrupted command is
+    taken back first, so that its checkpoints are judged anew; without, nothing is written.
 
     The journal lies in ``state_dir`` if given. Lock and quarantine always lie below the root: a tree has one
     of each, and whoever looks for checkpoints must see that some were put away. Raises CannotLook, also if
@@ -393,7 +400,7 @@ def opened(
     with ExitStack() as stack:
         stack.callback(os.close, fd)
         if not apply:
-            yield Store(Tree(root, fd), journal_dir, trusted)
+            yield Journal(Tree(root, fd), journal_dir, trusted)
             return
         hint = "check that it can be written; CKPT_STATE_DIR moves the journal elsewhere"
         for directory in (state, journal_dir):
@@ -405,7 +412,7 @@ def opened(
             return CannotLook(f"{who} is changing this tree", "wait until it has ended")
 
         stack.enter_context(hold_lock(state, "lock", trusted, busy))
-        store = Store(Tree(root, fd), journal_dir, trusted)
-        store.resume()
-        yield store
-        store.sweep()
+        journal = Journal(Tree(root, fd), journal_dir, trusted)
+        journal.resume()
+        yield journal
+        journal.sweep()

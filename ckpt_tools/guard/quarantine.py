@@ -15,9 +15,8 @@ from ckpt_tools.api import plan, verify
 from ckpt_tools.discovery.exclude import QUARANTINE, STATE
 from ckpt_tools.errors import CkptError, NoCheckpoint, UsageError
 from ckpt_tools.findings import finding
-from ckpt_tools.guard import journal
-from ckpt_tools.guard.journal import Operation, Step, Store
-from ckpt_tools.guard.targets import Group, find_named, groups
+from ckpt_tools.guard.journal import UNDOABLE, Journal, Operation, Step, open_journal
+from ckpt_tools.guard.targets import Group, find_named, list_groups
 from ckpt_tools.model.answers import Change, Changes
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -45,62 +44,62 @@ def quarantine(
     CannotLook.
     """
     sel, root = selection or Selection(cache=True), os.path.abspath(root)
-    with journal.opened(root, state_dir, sel.trust, apply=apply) as store:
+    with open_journal(root, state_dir, sel.trust, apply=apply) as journal:
         s = open_session(root, sel.read_options())
         s.add_members()
-        found = groups(s)
+        found = list_groups(s)
         wanted = _find_damaged(found, root, sel) if damaged else find_named(found, paths, root)
-        for path in () if damaged else paths:
-            _require_no_run(path, root, wanted)
+        if not damaged:
+            _require_no_run(paths, root, wanted)
         chosen = _plan_without(root, sel, ()) if damaged and wanted else None
-        why = {g: _why_it_stays(g, chosen, sel.settle, s.now_ns) for g in wanted}
-        moving = [g for g, stays in why.items() if not stays]
+        why_stays = {g: _find_reason_to_stay(g, chosen, sel.settle, s.now_ns) for g in wanted}
+        moving = [g for g, reason in why_stays.items() if not reason]
         relative = _make_relative(root, moving)
         trackers, findings = _point_trackers(s, sel, moving, relative)
         number = None
         if apply and moving:
-            steps = [store.step_to_write(os.path.relpath(t.path, root), t.data) for t in trackers]
-            steps += [Step(path, f"{store.place(QUARANTINE)}/{path}") for path in relative]
-            number = store.run("quarantine", ", ".join(g.name for g in moving), steps).number
-        rows = [*store.changes(), *_list_changes(why, trackers, apply)]
+            steps = [journal.step_to_write(os.path.relpath(t.path, root), t.data) for t in trackers]
+            steps += [Step(path, f"{journal.name_directory(QUARANTINE)}/{path}") for path in relative]
+            number = journal.run("quarantine", ", ".join(g.name for g in moving), steps).number
+        rows = [*journal.list_changes(), *_list_changes(why_stays, trackers, apply)]
         return Changes("quarantine", root, apply, tuple(rows), findings, number)
 
 
-def _require_no_run(path: str, root: str, wanted: Sequence[Group]) -> None:
+def _require_no_run(paths: Sequence[str], root: str, wanted: Sequence[Group]) -> None:
     """Raise UsageError if a path is a directory of checkpoints: its next job would begin anew."""
-    if path != root and os.path.isdir(path) and path not in {g.path for g in wanted}:
-        text = f"{path} is no checkpoint, but a directory of some"
-        raise UsageError(
-            text, f"name each checkpoint in it, or add --root {quote(path)} to put all of them away"
-        )
+    own_paths = {root, *(g.path for g in wanted)}
+    for path in paths:
+        if path not in own_paths and os.path.isdir(path):
+            hint = f"name each checkpoint in it, or add --root {quote(path)} to put all of them away"
+            raise UsageError(f"{path} is no checkpoint, but a directory of some", hint)
 
 
 def _point_trackers(
     s: Session, sel: Selection, moving: Sequence[Group], relative: Collection[str]
-) -> tuple[list[Pointed], tuple[Finding, ...]]:
+) -> tuple[list[NewTracker], tuple[Finding, ...]]:
     """Return the trackers that name a group in ``moving``, with contents that name what ``plan`` chooses
-    without them; and a finding for each tracker that cannot name it.
+    without the ``relative`` paths of those groups; and a finding for each tracker that cannot name it.
     """
     named_by = find_trackers_naming(s, [g.checkpoint for g in moving if g.checkpoint])
     next_plan = _plan_without(s.root, sel, relative) if named_by else None
-    made = point_tracker(s, next_plan.checkpoint) if next_plan and next_plan.checkpoint else None
-    pointed = [made] if made and made.path in named_by else []
+    new = point_tracker(s, next_plan.checkpoint) if next_plan and next_plan.checkpoint else None
+    trackers = [new] if new and new.path in named_by else []
     text = "it names what goes into quarantine, and 'ckpt plan' chooses nothing that it could name"
-    dangling, warn = sorted(named_by - {t.path for t in pointed}), Severity.WARNING
-    return pointed, tuple(finding("dangling-tracker", text, path=path, severity=warn) for path in dangling)
+    dangling, warn = sorted(named_by - {t.path for t in trackers}), Severity.WARNING
+    return trackers, tuple(finding("dangling-tracker", text, path=path, severity=warn) for path in dangling)
 
 
-def _list_changes(why: Mapping[Group, str], trackers: Sequence[Pointed], done: bool) -> Iterator[Change]:
-    """Yield the rows of the answer: groups that stay, with ``why``, then groups that move, then trackers."""
-    for g in sorted(why, key=lambda g: not why[g]):
-        state = "stays" if why[g] else "moved" if done else "would-move"
-        size = 0 if done and not why[g] else g.size
-        yield Change(g.path, state, why[g], None, g.label, len(g.files), size)
-    yield from (tracker.row(done) for tracker in trackers)
+def _list_changes(why: Mapping[Group, str], trackers: Sequence[NewTracker], done: bool) -> Iterator[Change]:
+    """Yield the answer's rows: groups that stay, with the reason, then groups that move, then trackers."""
+    for g, reason in sorted(why.items(), key=lambda row: not row[1]):
+        state = "stays" if reason else "moved" if done else "would-move"
+        size = 0 if done and not reason else g.size
+        yield Change(g.path, state, reason, None, g.label, len(g.files), size)
+    yield from (tracker.make_row(done) for tracker in trackers)
 
 
 def _find_damaged(found: Sequence[Group], root: str, sel: Selection) -> list[Group]:
-    """Return the groups that an error is about: in their files, their directories or across them."""
+    """Return the groups of ``found`` that ``verify`` finds an error in, in a file or in the directory."""
     names = ("jobs", "settle", "key_file", "cache", "max_age", "io", "limit_rate", "trust", "layouts")
     verification = verify(root, **{name: getattr(sel, name) for name in names})
     damaged_paths = {row.report.path for row in verification.files if row.report.verdict is Verdict.BROKEN}
@@ -108,8 +107,8 @@ def _find_damaged(found: Sequence[Group], root: str, sel: Selection) -> list[Gro
     return [g for g in found if any(map(g.holds, damaged_paths)) or g.path in damaged_paths]
 
 
-def _why_it_stays(group: Group, chosen: LoadPlan | None, settle: float, now_ns: int) -> str:
-    """Return why a group is not moved; "" if it is."""
+def _find_reason_to_stay(group: Group, chosen: LoadPlan | None, settle: float, now_ns: int) -> str:
+    """Return why a group is not moved; "" if it is. ``chosen`` is the plan of a job that starts now."""
     times = [os.lstat(path).st_mtime_ns for path in group.files if os.path.lexists(path)]
     if (now_ns - max(times, default=0)) / 1e9 < settle:
         return "written a moment ago, so it may be in use: wait, or add --settle 0s"
@@ -120,7 +119,7 @@ def _why_it_stays(group: Group, chosen: LoadPlan | None, settle: float, now_ns: 
 
 
 def _plan_without(root: str, sel: Selection, hidden: Collection[str]) -> LoadPlan | None:
-    """Return what a job would resume from without the paths in ``hidden``; None if nothing."""
+    """Return the plan of a job that does not see the ``hidden`` paths below the root; None if it fails."""
     try:
         return plan(root, replace(sel, exclude=(*sel.exclude, *map(escape, hidden))))
     except CkptError:
@@ -128,7 +127,7 @@ def _plan_without(root: str, sel: Selection, hidden: Collection[str]) -> LoadPla
 
 
 def _make_relative(root: str, moving: Sequence[Group]) -> list[str]:
-    """Return the groups' paths relative to the root. Raises UsageError for one that does not lie below it."""
+    """Return the groups' paths relative to the root. Raises UsageError for a path that is not below it."""
     out = list[str]()
     for path in (path for g in moving for path in g.paths):
         out.append(os.path.relpath(path, root))
@@ -149,25 +148,25 @@ def restore(
     quarantine has none of them, UsageError if an old path is taken, and CannotLook.
     """
     root = os.path.abspath(root)
-    with journal.opened(root, state_dir, trust, apply=apply) as store:
-        found = list(dict.fromkeys(pair for path in paths for pair in _find_moves(store, root, path)))
-        rows = _list_undo(store, root, [step for _, step in found], apply)
-        number = store.take_back_some(found) if apply else None
+    with open_journal(root, state_dir, trust, apply=apply) as journal:
+        found = list(dict.fromkeys(pair for path in paths for pair in _find_moves(journal, root, path)))
+        rows = _list_undo(journal, root, [step for _, step in found], apply)
+        number = journal.take_back_some(found) if apply else None
         return Changes("restore", root, apply, tuple(rows), (), number)
 
 
-def _find_moves(store: Store, root: str, path: str) -> Iterator[tuple[Operation, Step]]:
-    """Yield (operation, rename) for everything in the quarantine that a path means: of a path outside it,
-    what was put away the last time. Raises NoCheckpoint if there is nothing.
+def _find_moves(journal: Journal, root: str, path: str) -> Iterator[tuple[Operation, Step]]:
+    """Yield (operation, rename) for all that lies at or below ``path`` in the quarantine, or that lay there
+    when it was put away the last time. Raises NoCheckpoint if there is nothing.
     """
     relative = os.path.relpath(path, root)
     has_any = False
-    for operation in store.operations:
+    for operation in journal.operations:
         if operation.command != "quarantine" or operation.status != "done":
             continue
         for step in operation.steps:
             is_meant = any(f"{end}/".startswith(f"{relative}/") for end in (step.source, step.target))
-            if is_meant and not step.kept and step.find_state(store.tree) == "done":
+            if is_meant and not step.backup and step.find_state(journal.tree) == "done":
                 has_any = True
                 yield operation, step
         if has_any and not relative.startswith(STATE):
@@ -183,34 +182,34 @@ def undo(root: str, *, apply: bool = False, state_dir: str | None = None, trust:
     NoCheckpoint if there is none, UsageError if a file has changed since, and CannotLook.
     """
     root = os.path.abspath(root)
-    with journal.opened(root, state_dir, trust, apply=apply) as store:
-        undoable = (op for op in store.operations if op.status == "done" and op.command in journal.UNDOABLE)
+    with open_journal(root, state_dir, trust, apply=apply) as journal:
+        undoable = (op for op in journal.operations if op.status == "done" and op.command in UNDOABLE)
         last = next(undoable, None)
         if last is None:
             hint = f"'ckpt ls --quarantine {quote(root)}' lists what lies in {STATE}/{QUARANTINE}"
             raise NoCheckpoint(f"no command that can be taken back has changed anything in {root}", hint)
-        states = [(step, step.find_state(store.tree)) for step in last.steps]
+        states = [(step, step.find_state(journal.tree)) for step in last.steps]
         for path in (os.path.join(root, step.target) for step, state in states if state == "gone"):
             text = f"{path} is not as 'ckpt {last.command}' left it"
             raise UsageError(text, "move back by hand what it has put away")
-        rows = _list_undo(store, root, [step for step, state in states[::-1] if state == "done"], apply)
+        rows = _list_undo(journal, root, [step for step, state in states[::-1] if state == "done"], apply)
         if apply:
-            store.take_back(last)
+            journal.take_back(last)
         return Changes("undo", root, apply, tuple(rows), (), last.number if apply else None)
 
 
-def _list_undo(store: Store, root: str, steps: Sequence[Step], done: bool) -> list[Change]:
-    """Return the rows of a command that was taken back already, and of undoing ``steps``. Raises UsageError
-    if the old path of a file is taken by now.
+def _list_undo(journal: Journal, root: str, steps: Sequence[Step], done: bool) -> list[Change]:
+    """Return the answer's rows: of an interrupted command that was taken back, and of undoing ``steps``.
+    Raises UsageError if the old path of a file is taken by now.
     """
-    rows = store.changes()
+    rows = journal.list_changes()
     for step in steps:
         was, now = os.path.join(root, step.source), os.path.join(root, step.target)
-        if step.kept:
-            old = os.path.join(root, step.kept)
+        if step.backup:
+            old = os.path.join(root, step.backup)
             rows.append(Change(now, "replaced" if done else "would-replace", f"by {old}"))
             continue
-        if store.tree.identify(step.source) is not None:
+        if journal.tree.identify(step.source) is not None:
             raise UsageError(f"{was} exists, and is not replaced", "move it away first")
         rows.append(Change(now, "moved" if done else "would-move", "", was))
     return rows
@@ -219,52 +218,53 @@ def _list_undo(store: Store, root: str, steps: Sequence[Step], done: bool) -> li
 def list_quarantine(root: str, *, state_dir: str | None = None, trust: Trust = OURS) -> Changes:
     """Return what lies in the quarantine of ``root``, what was put away last first. Raises CannotLook."""
     root, rows = os.path.abspath(root), list[Change]()
-    with journal.opened(root, state_dir, trust, apply=False) as store:
-        for op in store.operations:
+    with open_journal(root, state_dir, trust, apply=False) as journal:
+        for op in journal.operations:
             why = f"{op.command}, {time.strftime('%Y-%m-%d %H:%M', time.localtime(op.at))}"
             for step in op.steps:
-                was, there = (step.target, step.kept) if step.kept else (step.source, step.target)
-                if there.startswith(f"{STATE}/{QUARANTINE}/") and store.tree.identify(there) is not None:
-                    was, there = os.path.join(root, was), os.path.join(root, there)
-                    rows.append(Change(there, "in-quarantine", why, was))
+                old, now = (step.target, step.backup) if step.backup else (step.source, step.target)
+                if now.startswith(f"{STATE}/{QUARANTINE}/") and journal.tree.identify(now) is not None:
+                    old, now = os.path.join(root, old), os.path.join(root, now)
+                    rows.append(Change(now, "in-quarantine", why, old))
     return Changes("ls", root, applied=False, changes=tuple(rows))
 
 
-class Pointed(Struct, frozen=True):
-    """A tracker that names ``now`` (None: it is missing), and will name ``then`` when ``data`` is in it."""
+class NewTracker(Struct, frozen=True):
+    """A tracker file that names ``before`` (None: it is missing), and ``after`` once ``data`` is in it."""
 
     path: str
-    now: str | None
-    then: int | str
+    before: str | None
+    after: int | str
     data: bytes
 
-    def row(self, done: bool, label: str = "") -> Change:
-        said = "it is not there" if self.now is None else f"it named {self.now}"
-        why = f"{said}, and names {self.then} then"
+    def make_row(self, done: bool, label: str = "") -> Change:
+        """Return the answer's row for this change; ``label`` is the checkpoint that is named."""
+        text = "it is not there" if self.before is None else f"it named {self.before}"
+        why = f"{text}, and names {self.after} then"
         return Change(self.path, "pointed" if done else "would-point", why, label=label)
 
 
-def point_tracker(s: Session, chosen: Checkpoint) -> Pointed | None:
+def point_tracker(s: Session, chosen: Checkpoint) -> NewTracker | None:
     """Return the tracker beside a checkpoint with contents that name it; None if it names it already, or is
     missing and its layout can do without. Raises UsageError if the tracker is a link: the target may be no
     tracker.
     """
     layout, base = s.layouts.of(chosen), chosen.parts[0].base
-    then = layout.tracker.name(chosen) if layout.tracker.file else None
-    if not layout.tracker.file or then is None or layout.tracker.read is None:
+    after = layout.tracker.name(chosen) if layout.tracker.file else None
+    if not layout.tracker.file or after is None or layout.tracker.read is None:
         return None
     path = os.path.join(base, layout.tracker.file)
     tracker = s.text_tracker(layout.name, base)
     if tracker is None:
-        data = layout.tracker.write(then)
-        return Pointed(path, None, then, data) if layout.tracker.always else None
+        data = layout.tracker.write(after)
+        return NewTracker(path, None, after, data) if layout.tracker.always else None
     if os.path.islink(path):
         raise UsageError(f"{path} is a link", "point it yourself: ln -sfn")
     name = tracker[1]
     if not isinstance(name, Finding) and layout.tracker.names(chosen, name):
         return None
-    now = name.message if isinstance(name, Finding) else "nothing readable" if name is None else str(name)
-    return Pointed(path, now, then, layout.tracker.write(then))
+    before = name.message if isinstance(name, Finding) else "nothing readable" if name is None else str(name)
+    return NewTracker(path, before, after, layout.tracker.write(after))
 
 
 def find_trackers_naming(s: Session, checkpoints: list[Checkpoint]) -> set[str]:

@@ -20,8 +20,8 @@ from ckpt_tools.formats.seals import document
 from ckpt_tools.formats.seals.document import NAME
 from ckpt_tools.formats.seals.seal import CODE
 from ckpt_tools.guard.fragments import find_state, merge_below, remove_fragments
-from ckpt_tools.guard.targets import Target, describe, files_of, find_size, targets
-from ckpt_tools.guard.writing import SEAL_ELSEWHERE, put, remove_abandoned, require_writable
+from ckpt_tools.guard.targets import Target, describe, files_of, find_size, find_targets
+from ckpt_tools.guard.writing import SEAL_ELSEWHERE, remove_abandoned, require_writable, write_seal
 from ckpt_tools.inspection.digest_pass import DigestPass
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -88,10 +88,10 @@ def seal_below(
                 sealer = Sealer(root, options)
                 findings += not_seen(sealer.session)
                 outcomes = sealer.seal()
-            for one in outcomes:
-                done.append(one)
+            for result in outcomes:
+                done.append(result)
                 if note is not None:
-                    note(one)
+                    note(result)
     return Sealing(
         roots=tuple(roots),
         checkpoints=tuple(done),
@@ -126,7 +126,7 @@ class Sealer:
         )
         self._expected: dict[tuple[str, str], completeness.Expected] = {}
         self._gaps: dict[CheckpointKey, list[Finding]] = {}  # of each checkpoint and run, found once
-        self._alone = set[str]()
+        self._single_files = set[str]()  # that have a seal of their own
         self._signer: Signer | None = None
         if options.sign_key is not None:
             from ckpt_tools.guard.signing import Signer  # needs a package that few have
@@ -140,10 +140,10 @@ class Sealer:
         for part in s.parts:
             s.report(part, Level.STRUCTURE)
         check_together(s, s.found.tree, Level.STRUCTURE)
-        found, seal_dir = list(targets(s)), options.read.seal_dir
+        found, seal_dir = list(find_targets(s)), options.read.seal_dir
         if seal_dir is not None:
             found = [target._replace(seal=place(seal_dir, target.seal)) for target in found]
-        self._alone = {target.path for target in found if target.files == (target.path,)}
+        self._single_files = {target.path for target in found if target.files == (target.path,)}
         files = [path for target in found for path in target.files]
         s.reader.files_total = len(set(files))
         s.bytes_total = s.bytes_done + sum(map(find_size, files))
@@ -204,28 +204,29 @@ class Sealer:
         of = describe(c, self.session.root) if c else SealedCheckpoint()
         made = Seal(__version__, of, options.algorithm, files, options.fragment, target.beside)
         try:
-            put(target.seal, document.text(made), away=options.read.seal_dir is not None)
+            write_seal(target.seal, document.text(made), away=options.read.seal_dir is not None)
         except CannotLook as e:
             if not isinstance(e.__cause__, FileNotFoundError) or there(os.path.dirname(target.seal)):
                 raise
             gone = finding("in-use", "its directory was removed while it was read", path=target.path)
             return replace(result, state="in-use", findings=(gone,))
-        self._sign(target, files)
+        if self._signer is not None:
+            self._sign(self._signer, target, files)
         if options.again and os.path.basename(target.seal) == NAME:
             remove_fragments(os.path.dirname(target.seal))
         return result
 
-    def _sign(self, target: Target, files: Sequence[SealedFile]) -> None:
-        if self._signer is not None:
-            homes = [os.path.split(p) for p in target.files if p in self._alone and p != target.path]
-            hidden = [f"{home}/{document.beside(name)}" for home, name in homes]
-            hidden += (f"{home}/{document.signature_beside(name)}" for home, name in homes)
-            for path, data in self._signer.sign(target, files, self.options.algorithm, hidden):
-                put(path, data, away=False)
+    def _sign(self, signer: Signer, target: Target, files: Sequence[SealedFile]) -> None:
+        """Write the signatures of a target, which cover no seal or signature of one of its files alone."""
+        homes = [os.path.split(p) for p in target.files if p in self._single_files and p != target.path]
+        hidden = [f"{home}/{document.beside(name)}" for home, name in homes]
+        hidden += (f"{home}/{document.signature_beside(name)}" for home, name in homes)
+        for path, data in signer.sign(target, files, self.options.algorithm, hidden):
+            write_seal(path, data, away=False)
 
     def _is_sealed(self, target: Target) -> bool:
-        """Return whether a usable seal names these files and no others, with their sizes; if there is a key,
-        also whether signatures name them.
+        """Return whether a usable seal names exactly the target's files, with their sizes; with a signer also
+        whether signatures name them.
         """
         known = self.session.indexes.seals.known.get(target.seal)
         sealed = {f.path: f.size for f in known.seal.files} if known else {}
@@ -233,7 +234,7 @@ class Sealer:
             return False
         return sealed == {os.path.relpath(path, target.base): find_size(path) for path in target.files}
 
-    # ---- why not
+    # ---- what keeps a target from being sealed
 
     def _find_wrong(self, target: Target) -> list[Finding]:
         """Return why a target must not be sealed: also files that an earlier seal names and that are gone,
@@ -255,18 +256,18 @@ class Sealer:
         return out
 
     def _find_gaps(self, c: Checkpoint, siblings: Sequence[Checkpoint]) -> list[Finding]:
-        """Return what the checkpoint lacks, or that its save goes on."""
+        """Return errors about files that a checkpoint lacks, or one finding that its save is unfinished."""
         s, run = self.session, (c.layout, c.run)
         if c.unfinished:
             return [finding("unfinished-save", "the save never finished", path=c.path, hint=find_hint(s, c))]
         if run not in self._expected:
-            finished = [o for o in siblings if not o.unfinished]
+            finished = [other for other in siblings if not other.unfinished]
             self._expected[run] = completeness.expected(finished, s.layouts)
         found = find_gaps(c, self._expected[run]) or [*find_no_model(s, c)]
         gaps = [f for f in found if f.severity is not Severity.NOTE]
         if (gaps or any(map(self._is_torn, c.parts))) and s.unfinished(c, siblings):
-            why = gaps[0].message if gaps else "its newest files end early: it may still be written"
-            return [finding("unfinished-save", why, path=c.path, hint=find_hint(s, c))]
+            text = gaps[0].message if gaps else "its newest files end early: it may still be written"
+            return [finding("unfinished-save", text, path=c.path, hint=find_hint(s, c))]
         return [f for f in gaps if f.severity is Severity.ERROR]
 
     def _is_torn(self, part: Part) -> bool:
@@ -276,7 +277,7 @@ class Sealer:
         return any(f.code in TORN and f.severity is Severity.WARNING for f in found)
 
     def _find_wrong_in(self, path: str) -> list[Finding]:
-        """Return what keeps a file from being sealed, as far as its structure tells."""
+        """Return the findings, from the check of a file's structure, that keep it from being sealed."""
         report = self.session.reports.get(path)
         if report is None or report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN):
             return []
@@ -291,11 +292,11 @@ class Sealer:
             return []
         return [replace(f, path=path) for f in found]
 
-    # ---- read and swear
+    # ---- reading and digesting
 
     def _read_files(self, target: Target) -> tuple[tuple[SealedFile, ...], tuple[Finding, ...]]:
-        """Return (all files with their digests, what is wrong). All are checked again after the last one is
-        read: else a file that changed would be sealed as part of a checkpoint that never existed.
+        """Return (all files with their digests, what is wrong). That they are unchanged is checked after the
+        last one is read: else a checkpoint that never existed could be sealed.
         """
         before = identify(target.files)
         files, wrong = list[SealedFile](), list[Finding]()
@@ -312,7 +313,7 @@ class Sealer:
         return tuple(files), tuple(changed or wrong)  # a change may have caused the rest
 
     def _read(self, target: Target, path: str) -> tuple[SealedFile | None, Sequence[Finding]]:
-        """Read and digest one file of a target, and hold it to what indexes, layouts and seals say."""
+        """Read a file; return (its digests, what contradicts indexes, layouts and seals). Raises OSError."""
         s, part, options = self.session, self._parts.get(path), self.options
         s.reader.opened(path)
         name = os.path.relpath(path, target.base)
@@ -375,10 +376,10 @@ def seal_verified(s: Session, c: Checkpoint, options: ReadOptions) -> Sealing:
     parts = s.members(c).parts
     before = {part.path: _find_basis(s, part.path) for part in parts}
     result = seal_below(paths, SealOptions(read=options))
-    for one in result.checkpoints:
-        if one.state == "sealed":
-            base = one.path if os.path.basename(one.seal) == NAME else os.path.dirname(one.path)
-            s.indexes.seals.add(one.seal, base)
+    for sealed in result.checkpoints:
+        if sealed.state == "sealed":
+            base = sealed.path if os.path.basename(sealed.seal) == NAME else os.path.dirname(sealed.path)
+            s.indexes.seals.add(sealed.seal, base)
     for part in parts:
         expect = formats_allowed(part, s.layouts.piece_of(part))
         s.reader.sealed(part.path, expect, before[part.path], _find_basis(s, part.path))
@@ -386,6 +387,6 @@ def seal_verified(s: Session, c: Checkpoint, options: ReadOptions) -> Sealing:
 
 
 def _find_basis(s: Session, path: str) -> str | None:
-    """Return a digest of the indexes and seals that speak of a file; "" without any, None if one changes."""
+    """Return a digest of the indexes and seals that name a file; "" without any, None if one changes."""
     s.indexes.claims(path)
     return s.indexes.sources_digest(path)

@@ -23,16 +23,16 @@ _IGNORED = (SIGNATURE, NAME, FRAGMENTS, ".git", ".gitattributes", ".github", ".g
 
 
 class Signature(NamedTuple):
-    """A signature to be made: its path, the name of what it signs, and name -> path of each signed file."""
+    """A signature to be made: its path, the name of the signed model, and name -> path of each file."""
 
     path: str
     model: str
     files: dict[str, str]
 
 
-def signatures(target: Target) -> Iterator[Signature]:
-    """Yield one signature if a directory holds nothing else, else one for each file: the package rejects
-    files that it does not know.
+def list_signatures(target: Target) -> Iterator[Signature]:
+    """Yield one signature if the target is a directory that holds nothing else, else one for each file:
+    model_signing rejects a directory with a file that the signature does not name.
     """
     if target.base == target.path and set(files_of(target.path)) == set(target.files):
         names = {os.path.relpath(path, target.base): path for path in target.files}
@@ -56,7 +56,7 @@ class Signer:
 
     def is_signed(self, target: Target) -> bool:
         """Return whether there are signatures of exactly these files, whoever made them."""
-        for s in signatures(target):
+        for s in list_signatures(target):
             try:
                 with LocalSource(s.path) as source:
                     signed = {str(name) for name, _, _ in read_statement(source).resources}
@@ -67,15 +67,15 @@ class Signer:
         return True
 
     def sign(
-        self, target: Target, files: Sequence[SealedFile], algorithm: str, beside: Sequence[str]
+        self, target: Target, files: Sequence[SealedFile], algorithm: str, hidden: Sequence[str]
     ) -> Iterator[tuple[str, bytes]]:
-        """Yield (path, content) of each signature; hidden files ``beside`` the target are no part of it."""
-        ignored = [*_IGNORED, *(os.path.relpath(path, target.base) for path in beside)]
+        """Yield (path, content) of each signature; ``hidden`` files beside the target are no part of it."""
+        ignored = [*_IGNORED, *(os.path.relpath(path, target.base) for path in hidden)]
         digests = {
             os.path.normpath(f"{target.base}/{f.path}"): f.digest if algorithm == DIGEST else f.also[DIGEST]
             for f in files
         }
-        for s in signatures(target):
+        for s in list_signatures(target):
             serialization = {
                 "method": "files",
                 "hash_type": DIGEST,

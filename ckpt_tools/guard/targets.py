@@ -49,20 +49,20 @@ class Target(NamedTuple):
     siblings: Sequence[Checkpoint] = ()
 
 
-def targets(s: Session) -> Iterator[Target]:
+def find_targets(s: Session) -> Iterator[Target]:
     """Yield all that can have a seal: the checkpoints of each run, newest first, then other files."""
     runs = s.runs(grouping.group(s.parts, s.layouts)).values()
-    uses = Counter(home for run in runs for c in run for home in _find_homes(c))
+    uses = Counter(home for run in runs for c in run for home in {part.home for part in c.parts})
     all_homes, taken = sorted(uses), set[str]()
     for run in runs:
         for c in sorted(run, key=lambda c: (c.order, c.path), reverse=True):
-            home, *others = _find_homes(c)
+            home, *others = {part.home for part in c.parts}  # "" for files in a shared one
             if home and not others and uses[home] == 1 and s.found.tree:  # it has the directory to itself
                 first, end = bisect(all_homes, f"{home}/"), bisect(all_homes, f"{home}0")  # "0" follows "/"
                 files = {*files_of(home, all_homes[first:end]), *(p.path for p in s.members(c).parts)}
                 found = [Target(home, home, f"{home}/{NAME}", tuple(sorted(files)))]
             else:
-                found = list(_split(s, c))
+                found = list(_make_file_targets(s, c))
             for target in found:
                 taken.update(target.files)
                 yield target._replace(checkpoint=c, siblings=run)
@@ -70,40 +70,36 @@ def targets(s: Session) -> Iterator[Target]:
 
 
 def _find_loose(s: Session, taken: set[str]) -> Iterator[Target]:
-    """Yield the files that belong to no checkpoint."""
+    """Yield a target for each file that belongs to no checkpoint, and is not in ``taken``."""
     graphs = dict.fromkeys(path for path in s.found.unneeded if path not in taken)
     for bare in s.found.bare:
         is_taken = bare.path in taken or bare.path in graphs
         if not is_taken and bare.size >= 0 and not is_apart(os.path.basename(bare.path)):
             yield _make_target(bare.path)
     parts = {part.path for part in s.parts}
-    for path in graphs:  # has no state; missed while the files of its run are there
+    for path in graphs:  # a graph has no state; it is missed while the files of its run are there
         home, name = os.path.split(path)
-        owners = [name.removesuffix(end) + own for end, own in s.layouts.unneeded if name.endswith(end)]
-        owners_here = tuple(owner for owner in owners if f"{home}/{owner}" in parts)
-        yield _make_target(path)._replace(beside=owners_here)
+        owners = (name.removesuffix(end) + own for end, own in s.layouts.unneeded if name.endswith(end))
+        present = tuple(owner for owner in owners if f"{home}/{owner}" in parts)
+        yield _make_target(path)._replace(beside=present)
 
 
-def _find_homes(c: Checkpoint) -> set[str]:
-    return {part.home for part in c.parts}
-
-
-def _split(s: Session, c: Checkpoint) -> Iterator[Target]:
-    """Yield the files of a checkpoint one by one. A file that another one can replace is not missed when it
+def _make_file_targets(s: Session, c: Checkpoint) -> Iterator[Target]:
+    """Yield a target for each file of a checkpoint. A file that another one can replace is not missed when it
     is gone: frameworks remove one of two copies.
     """
     parts = s.members(c).parts
-    places = [(p.role, p.rank, p.coords, p.role == "data" and p.path) for p in parts]
-    alike = Counter(places)
-    for part, place in zip(parts, places, strict=True):
-        others = [other.path for other in parts if other is not part and alike[place] == 1]
+    contents = [(p.role, p.rank, p.coords, p.role == "data" and p.path) for p in parts]
+    copies = Counter(contents)
+    for part, content in zip(parts, contents, strict=True):
+        others = [other.path for other in parts if other is not part and copies[content] == 1]
         names = (os.path.relpath(other, os.path.dirname(part.path)) for other in others)
-        yield _make_target(part.path)._replace(
-            beside=tuple(name for name in names if not name.startswith("../"))
-        )
+        present = tuple(name for name in names if not name.startswith("../"))
+        yield _make_target(part.path)._replace(beside=present)
 
 
 def _make_target(path: str) -> Target:
+    """Return the target of a file by itself, whose seal lies beside it."""
     base, name = os.path.split(path)
     return Target(path, base, f"{base}/{beside(name)}", (path,))
 
@@ -174,9 +170,11 @@ class Group(Struct, frozen=True):
         return sum(map(find_size, self.files))
 
     def holds(self, path: str) -> bool:
+        """Return whether a path is a file of the group, or lies at or below one of its paths."""
         return path in self.files or any(f"{path}/".startswith(f"{own}/") for own in self.paths)
 
     def is_below(self, path: str) -> bool:
+        """Return whether all paths of the group lie below a directory."""
         return all(own.startswith(f"{path.rstrip('/')}/") for own in self.paths)
 
     def is_meant_by(self, path: str) -> bool:
@@ -186,10 +184,10 @@ class Group(Struct, frozen=True):
         return path in self.paths or self.is_below(path)
 
 
-def groups(s: Session) -> list[Group]:
+def list_groups(s: Session) -> list[Group]:
     """Return all that can be put away; with a file go its seal and signature, which mean nothing alone."""
     by_owner: dict[object, list[Target]] = defaultdict(list)
-    for target in targets(s):
+    for target in find_targets(s):
         by_owner[target.checkpoint.key if target.checkpoint else target.path].append(target)
     out = list[Group]()
     for rows in by_owner.values():
@@ -211,14 +209,14 @@ def find_named(found: Sequence[Group], paths: Sequence[str], root: str) -> list[
     """
     out = list[Group]()
     for path in paths:
-        mine = [g for g in found if g.is_meant_by(path)]
-        if not mine and (whole := next((g for g in found if g.holds(path)), None)):
+        matches = [g for g in found if g.is_meant_by(path)]
+        if not matches and (whole := next((g for g in found if g.holds(path)), None)):
             text = f"{path} is a part of the checkpoint {whole.path}, which goes as a whole or not at all"
             raise UsageError(text, f"name {whole.path}")
-        if not mine:
+        if not matches:
             text = f"there is no checkpoint at {path}"
             raise NoCheckpoint(text, f"'ckpt ls {quote(root)}' shows what is there")
-        out += mine
+        out += matches
     return list(dict.fromkeys(out))
 
 
@@ -247,8 +245,8 @@ class Checked(Struct, frozen=True):
 def verify(
     s: Session, checkpoints: Sequence[Checkpoint], window: Sequence[Checkpoint] | None = None
 ) -> dict[CheckpointKey, Checked]:
-    """Verify each of the checkpoints. They are compared with the ``window``, whose reports alone are kept in
-    the session; without a window with all checkpoints below the root, which is read to the end.
+    """Verify each of the checkpoints. They are compared with the ``window``, neighbours of theirs, whose
+    reports alone are kept in the session; without a window with all checkpoints below the root.
     """
     members = {c.key: s.members(c).parts for c in checkpoints}
     parts = s.parts if window is None else [*chain(*members.values())]
@@ -259,12 +257,12 @@ def verify(
     for part in near:
         s.report(part, Level.STRUCTURE)
     others = checkpoints if window is None else window
-    about = _Findings([*not_seen(s), *check_together(s, s.found.tree, Level.CONTENT, window)], others)
+    shared = _Findings([*not_seen(s), *check_together(s, s.found.tree, Level.CONTENT, window)], others)
     out = {}
     for c in checkpoints:
         own = members[c.key]
-        across = [*about.find(c, {part.path for part in own}), *_find_in_seals(s, c, own)]
-        out[c.key] = _conclude(s, own, across)
+        across = [*shared.find(c, {part.path for part in own}), *_find_in_seals(s, c, own)]
+        out[c.key] = _summarize(s, own, across)
     if window is not None:
         for path in s.reports.keys() - ({part.path for part in near} - {part.path for part in parts}):
             del s.reports[path]
@@ -286,10 +284,10 @@ class _Findings:
                 self._of_path[f"{above}/"].append(f)
 
     def find(self, c: Checkpoint, own: set[str]) -> Iterator[Finding]:
-        """Yield the findings about one checkpoint; when in doubt, all that are not about another one."""
+        """Yield the findings on a checkpoint with the files ``own``; in doubt all that name no other one."""
         homes = {part.home for part in c.parts} - {""}
-        places = own | homes | {f"{home}/" for home in homes} if homes else own | {c.path} - {"", "/"}
-        for f in dict.fromkeys(f for place in places for f in self._of_path[place]):
+        paths = own | homes | {f"{home}/" for home in homes} if homes else own | {c.path} - {"", "/"}
+        for f in dict.fromkeys(f for path in paths for f in self._of_path[path]):
             if homes:
                 is_meant = f.path not in self._files
             else:  # on a path that several checkpoints share, a finding names its checkpoint
@@ -298,27 +296,28 @@ class _Findings:
                 yield f
 
 
-def _conclude(s: Session, parts: Sequence[Part], across: Iterable[Finding]) -> Checked:
+def _summarize(s: Session, parts: Sequence[Part], across: Iterable[Finding]) -> Checked:
     """Return the outcome for a checkpoint, from its files' reports and the findings ``across`` files."""
-    own = [s.known(part) for part in parts if part.path in s.reports]
-    found = [replace(f, path=f.path or report.path) for report in own for f in report.findings]
+    reports = [s.known(part) for part in parts if part.path in s.reports]
+    found = [replace(f, path=f.path or report.path) for report in reports for f in report.findings]
     serious = [f for f in dict.fromkeys([*found, *across]) if f.severity is not Severity.NOTE]
     hidden = {part.path for part in parts if s.indexes.hidden(part.path)}  # by damage to an index
     return Checked(
-        verdict=_find_verdict(s, parts, own, [f for f in serious if f.path not in hidden], hidden),
+        verdict=_find_verdict(s, parts, reports, [f for f in serious if f.path not in hidden], hidden),
         written=not _WRITTEN.isdisjoint(f.code for f in serious),
         findings=tuple(serious),
         files=len(parts),
         size=sum(max(0, part.size) for part in parts),
-        level=min((report.level for report in own), default=Level.PRESENCE),
+        level=min((report.level for report in reports), default=Level.PRESENCE),
         hidden=frozenset(hidden),
     )
 
 
 def _find_verdict(
-    s: Session, parts: Sequence[Part], own: Sequence[Report], causes: list[Finding], hidden: set[str]
+    s: Session, parts: Sequence[Part], reports: Sequence[Report], causes: list[Finding], hidden: set[str]
 ) -> Verdict:
-    verdicts = {report.verdict for report in own if report.path not in hidden} | {worst(causes)}
+    """Return the verdict on a checkpoint, by its reports and the findings on files that are not hidden."""
+    verdicts = {report.verdict for report in reports if report.path not in hidden} | {worst(causes)}
     if blind(causes) or any(part.path in s.indexes.unseen for part in parts):  # nobody could look
         verdicts.add(Verdict.UNKNOWN)
     elif hidden:

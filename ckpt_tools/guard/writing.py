@@ -32,11 +32,10 @@ def require_writable(roots: Sequence[str], instead: str) -> None:
             raise UsageError(f"{root}: nothing is written to {root.partition('://')[0]}://", instead)
 
 
-def put(path: str, data: bytes, *, away: bool) -> None:
+def write_seal(path: str, data: bytes, *, away: bool) -> None:
     """Write a file aside, sync it, rename it to ``path``, and sync its directory. In a store it is one
-    request, which replaces the object that was listed and no other one.
-
-    Raises CannotLook, with the old file in its place.
+    request, which replaces the object that was listed and no other one. Raises CannotLook, with the old file
+    in its place.
 
     With ``away`` the seal lies apart from its checkpoint, and its directories are made. A checkpoint's own
     directory is not: one that is deleted meanwhile would come back with nothing but a seal in it.
@@ -46,26 +45,26 @@ def put(path: str, data: bytes, *, away: bool) -> None:
     with explain_refusal(f"the seal {path} could not be written", hint):
         if not is_url(path):
             home, name = os.path.split(path)
-            with opened_home(home, make=True, away=away) as at:
-                _put_file(at, name, data)
+            with open_home(home, make=True, away=away) as directory_fd:
+                _write_file(directory_fd, name, data)
             return
         from ckpt_tools.storage.stores.mounts import object_of, store_of
 
-        seen: Object | None = None
+        listed: Object | None = None
         with suppress(FileNotFoundError):
-            seen = object_of(path)
+            listed = object_of(path)
         store, key = store_of(path)
         try:
-            store.put(key, data, seen)
+            store.put(key, data, listed)
         except FileExistsError as e:
             text = f"the seal {path} was not written: {e.strerror}"
             raise CannotLook(text, "run it again: what is there now is compared first") from e
 
 
 @contextmanager
-def opened_home(home: str, *, make: bool = False, away: bool = False) -> Iterator[int]:
-    """Yield a seal's directory, open; ``make`` creates the directory of fragments, ``away`` any other. The
-    directory of fragments may be no link, which could lead anywhere. Raises OSError.
+def open_home(home: str, *, make: bool = False, away: bool = False) -> Iterator[int]:
+    """Yield a descriptor of the directory of a seal; ``make`` creates the directory of fragments, ``away``
+    any other. The directory of fragments may be no link, which could lead anywhere. Raises OSError.
     """
     above, name = os.path.split(home)
     is_fragments = name == FRAGMENTS
@@ -73,47 +72,47 @@ def opened_home(home: str, *, make: bool = False, away: bool = False) -> Iterato
         os.makedirs(above if is_fragments else home, exist_ok=True)
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     with ExitStack() as files:
-        at = os.open(above if is_fragments else home, flags)
-        files.callback(os.close, at)
+        fd = os.open(above if is_fragments else home, flags)
+        files.callback(os.close, fd)
         if is_fragments:
             if make:
                 with suppress(FileExistsError):
-                    os.mkdir(name, dir_fd=at)
-                    os.fsync(at)
-            at = os.open(name, flags | os.O_NOFOLLOW, dir_fd=at)
-            files.callback(os.close, at)
-        yield at
+                    os.mkdir(name, dir_fd=fd)
+                    os.fsync(fd)
+            fd = os.open(name, flags | os.O_NOFOLLOW, dir_fd=fd)
+            files.callback(os.close, fd)
+        yield fd
 
 
 def remove_abandoned(home: str) -> None:
     """Remove temporary files that killed processes left; a store has none, as it writes objects whole."""
     if is_url(home):
         return
-    with suppress(OSError), opened_home(home) as at:
-        for name in filter(document.is_aside, os.listdir(at)):
+    with suppress(OSError), open_home(home) as fd:
+        for name in filter(document.is_aside, os.listdir(fd)):
             with suppress(FileNotFoundError):  # another process was faster, or has renamed it
-                if time.time() - os.stat(name, dir_fd=at, follow_symlinks=False).st_mtime > _ABANDONED:
-                    os.unlink(name, dir_fd=at)
+                if time.time() - os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime > _ABANDONED:
+                    os.unlink(name, dir_fd=fd)
 
 
-def _put_file(at: int, name: str, data: bytes) -> None:
-    """Write a file that has no name until it is whole; or under a temporary name if the file system has no
-    such files, or ``name`` exists.
+def _write_file(directory_fd: int, name: str, data: bytes) -> None:
+    """Write a file that has no name until it is whole (open(2), O_TMPFILE); or under a temporary name if the
+    file system has no such files, or ``name`` exists. Raises OSError.
 
     A framework may prune a checkpoint while its seal is written, and shutil.rmtree fails on a name that it
     has listed and that is gone: a temporary file, renamed at that moment, would end the training.
     """
     with suppress(AttributeError, OSError):  # the flag is Linux's, and NFS does not have it
-        fd = os.open(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o666, dir_fd=at)
+        fd = os.open(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o666, dir_fd=directory_fd)
         try:
             write_all(fd, data)
             os.fsync(fd)
-            os.link(f"/proc/self/fd/{fd}", name, dst_dir_fd=at, follow_symlinks=True)
-            os.fsync(at)
+            os.link(f"/proc/self/fd/{fd}", name, dst_dir_fd=directory_fd, follow_symlinks=True)
+            os.fsync(directory_fd)
             return
         finally:
             os.close(fd)
     aside = document.aside(name)
-    fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=at)
-    with written_aside(fd, data, aside, name, at):  # raises what is wrong
+    fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=directory_fd)
+    with written_aside(fd, data, aside, name, directory_fd):  # raises what is wrong
         pass

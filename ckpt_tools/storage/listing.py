@@ -64,12 +64,6 @@ def _list_directory(path: str) -> Entries:
         return sorted(it, key=lambda e: e.name)
 
 
-def stat(entry: os.DirEntry[str]) -> None:
-    """Make ``entry`` cache its stat. An error is ignored: the next ``entry.stat()`` raises it again."""
-    with suppress(OSError):
-        patiently(entry.stat)
-
-
 # ---- a tree of directories, each listed once
 
 THREADS = 16
@@ -127,8 +121,10 @@ def walk(
 
 
 def _stat_all(entries: Entries) -> None:
+    """Make each entry cache its stat. An error is ignored: the next ``entry.stat()`` raises it again."""
     for entry in entries:
-        stat(entry)
+        with suppress(OSError):
+            patiently(entry.stat)
 
 
 class Links(Struct):

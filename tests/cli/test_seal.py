@@ -77,7 +77,7 @@ def test_a_sealed_file_that_is_another_by_now_is_no_good_news(root: Path, new: b
     assert "seal-mismatch" not in set().union(*codes(root).values())
 
 
-@pytest.mark.parametrize(("before", "step"), [("prefetch", 10), ("put", 20)])
+@pytest.mark.parametrize(("before", "step"), [("prefetch", 10), ("write_seal", 20)])
 def test_what_is_pruned_while_it_is_to_be_sealed_hides_nothing(
     before: str, step: int, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,16 +23,16 @@ import ckpt_tools
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.guard import background
 from ckpt_tools.guard.callbacks import saving, seal_when_done
-from ckpt_tools.guard.writing import put
+from ckpt_tools.guard.writing import write_seal
 
 
 @pytest.fixture(autouse=True)
 def nothing_goes_on() -> Iterator[None]:
     """The thread that seals would be in the way of tests that fork this process."""
     yield
-    if background._worker.cache_info().currsize:
-        background._worker().close(wait=True)
-        background._worker.cache_clear()
+    if background._get_worker.cache_info().currsize:
+        background._get_worker().close(wait=True)
+        background._get_worker.cache_clear()
 
 
 def python(code: str, *words: object, interpreter: str = sys.executable, **env: str) -> str:
@@ -83,7 +83,7 @@ def test_a_process_that_ends_waits_for_its_seals(root: Path) -> None:
 def test_a_directory_that_is_deleted_meanwhile_does_not_come_back(tmp_path: Path) -> None:
     for name in (".ckpt-seal.json", ".ckpt-seal.d/rank-00001.json"):
         with pytest.raises(CannotLook):
-            put(f"{tmp_path}/checkpoint-10/{name}", b"", away=False)
+            write_seal(f"{tmp_path}/checkpoint-10/{name}", b"", away=False)
         assert not list(tmp_path.iterdir())
 
 

@@ -162,7 +162,7 @@ def test_a_seal_that_was_refused_is_put_again(tmp_path: Path, monkeypatch: pytes
     said = list[Event]()
     with as_user(tmp_path, bucket):
         watched = Watched(bucket, options)
-        with watched.root.records.held():
+        with watched.root.records.hold():
             assert looks(watched, 5) == [0, 2, 4]
             watched.root.records.save()
         watched = Watched(bucket, options)

@@ -32,15 +32,15 @@ def root(tmp_path: Path) -> Path:
 
 
 def statuses(root: Path) -> list[tuple[int, str]]:
-    with journal.opened(str(root), apply=False) as store:
+    with journal.open_journal(str(root), apply=False) as store:
         return [(op.number, op.status) for op in store.operations]
 
 
 def swap(root: Path) -> None:
-    with journal.opened(str(root)) as store:
+    with journal.open_journal(str(root)) as store:
         steps = [
-            store.step_to_write("a", b"new", kept="quarantine"),
-            Step("b", f"{store.place('quarantine')}/b"),
+            store.step_to_write("a", b"new", backup_kind="quarantine"),
+            Step("b", f"{store.name_directory('quarantine')}/b"),
         ]
         store.run("repair", "for a test", steps)
 
@@ -54,16 +54,16 @@ def test_done_and_undone(root: Path) -> None:
 
 
 def test_what_was_saved_anew_stays_and_what_went_is_swept(root: Path) -> None:
-    with journal.opened(str(root)) as store:
+    with journal.open_journal(str(root)) as store:
         store.run("prune", "", [Step("a", ".ckpt/trash/000001/a")])
         (root / "a").write_text("saved anew")
         store.resume()
-        assert not store.changes()
+        assert not store.list_changes()
     assert text_of(root) == {"a": "saved anew", "b/c": "b/c", "b/d": "b/d"}
 
 
 def test_nothing_is_made_for_a_root_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(CannotLook, match="cannot list"), journal.opened(str(tmp_path / "ckpt")):
+    with pytest.raises(CannotLook, match="cannot list"), journal.open_journal(str(tmp_path / "ckpt")):
         raise AssertionError
     assert not list(tmp_path.iterdir())
 
@@ -72,14 +72,14 @@ def test_nothing_is_made_for_a_root_that_is_not_there(tmp_path: Path) -> None:
 def test_there_is_one_lock_for_a_tree(state: str | None, root: Path, tmp_path: Path) -> None:
     told = pytest.raises(CannotLook, match=f"process {os.getpid()} on")
     elsewhere = state and str(tmp_path / state)
-    with journal.opened(str(root), elsewhere), told, journal.opened(str(root)):
+    with journal.open_journal(str(root), elsewhere), told, journal.open_journal(str(root)):
         raise AssertionError
 
 
 def test_a_step_that_fails_takes_those_before_it_back(root: Path) -> None:
     before = text_of(root)
     (root / "taken").write_text("mine")
-    with journal.opened(str(root)) as store, pytest.raises(CannotLook, match="nothing is lost"):
+    with journal.open_journal(str(root)) as store, pytest.raises(CannotLook, match="nothing is lost"):
         store.run("quarantine", "", [Step("a", ".ckpt/x/a"), Step("b/c", "taken")])
     assert text_of(root) == {**before, "taken": "mine"} and statuses(root) == [(1, "undone")]
 
@@ -92,7 +92,7 @@ def test_no_journal_leads_out_of_its_root(root: Path, path: str) -> None:
     body["steps"][0][1] = path
     lines.write_text(json.dumps(body) + "\n")
     before = text_of(root)
-    with pytest.raises(CannotLook, match="is damaged"), journal.opened(str(root)):
+    with pytest.raises(CannotLook, match="is damaged"), journal.open_journal(str(root)):
         raise AssertionError
     assert text_of(root) == before
 
@@ -101,7 +101,7 @@ def test_no_link_is_followed(root: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere/e").write_text("e")
     (root / "link").symlink_to(tmp_path / "elsewhere")
-    with journal.opened(str(root)) as store, pytest.raises(CannotLook, match="link"):
+    with journal.open_journal(str(root)) as store, pytest.raises(CannotLook, match="link"):
         store.run("quarantine", "", [Step("link/e", ".ckpt/x/e")])
     assert (tmp_path / "elsewhere/e").exists()
 
@@ -109,7 +109,7 @@ def test_no_link_is_followed(root: Path, tmp_path: Path) -> None:
 def test_the_journal_of_somebody_else_is_refused(root: Path) -> None:
     swap(root)
     (root / ".ckpt/journal.jsonl").chmod(0o666)
-    with pytest.raises(Untrusted), journal.opened(str(root)):
+    with pytest.raises(Untrusted), journal.open_journal(str(root)):
         raise AssertionError
 
 
@@ -117,15 +117,15 @@ def test_a_file_that_was_given_its_second_name_is_moved_once(root: Path) -> None
     at = os.open(root, os.O_RDONLY)
     tree = Tree(str(root), at)
     os.link(root / "a", root / "x")
-    Step("a", "x", what=tree.identify("a")).do(tree)
+    Step("a", "x", source_id=tree.identify("a")).do(tree)
     os.close(at)
     assert not (root / "a").exists() and (root / "x").read_text() == "a"
 
 
 def test_what_cannot_be_undone_is_forgotten(root: Path) -> None:
-    with journal.opened(str(root)) as store:
+    with journal.open_journal(str(root)) as store:
         for command in ("quarantine", "restore", "restore"):
             store.run(command, "", [])
     assert statuses(root) == [(3, "done"), (1, "done")]
-    with journal.opened(str(root)) as store:
-        assert store.place("trash") == ".ckpt/trash/000004"
+    with journal.open_journal(str(root)) as store:
+        assert store.name_directory("trash") == ".ckpt/trash/000004"

@@ -80,8 +80,8 @@ def test_only_files_that_are_asked_about_are_asked(tmp_path: Path, monkeypatch: 
         path.touch()
         path.with_suffix(".log").touch()
     asked: list[str] = []
-    real = listing.stat
-    monkeypatch.setattr(listing, "stat", lambda e: (asked.append(e.path), real(e)))
+    real = listing._stat_all
+    monkeypatch.setattr(listing, "_stat_all", lambda some: (asked.extend(e.path for e in some), real(some)))
     for _, entries in walk(str(tmp_path), look, 8):
         assert not isinstance(entries, OSError)
         assert {e.path for e in entries.to_stat()} <= set(asked)  # before its turn

@@ -15,8 +15,7 @@ from ckpt_tools.cache import remembering
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, UsageError
 from ckpt_tools.findings import finding
-from ckpt_tools.guard import journal
-from ckpt_tools.guard.journal import Step, Store
+from ckpt_tools.guard.journal import Journal, Step, open_journal
 from ckpt_tools.guard.prune.entries import Entry, count_freed, find_entries, identify_files
 from ckpt_tools.guard.prune.policy import Policy, Save, choose_kept, pin
 from ckpt_tools.guard.prune.protected import find_bests, find_need, find_obstacle, find_protected, find_stages
@@ -59,52 +58,56 @@ def prune(
     never = dict.fromkeys(("allow_none", "allow_missing", "allow_fresh", "skip_unreadable"), False)
     sel = replace(selection, **never)
     with ExitStack() as held:
-        deleter = store = None
+        deleter = journal = None
         finished, number = list[Change](), None
         if apply and is_url(root):
             from ckpt_tools.guard.prune import in_store
 
-            deleter = held.enter_context(in_store.opened(root, state_dir, sel.trust))
+            deleter = held.enter_context(in_store.open_deleter(root, state_dir, sel.trust))
             finished = deleter.finish()
         elif apply:
-            store = held.enter_context(journal.opened(root, state_dir, sel.trust))
-        s, plans, found, stays = _judge(root, policy, sel, damaged=damaged)
-        row_of = {e.name: _make_row(e, stays.get(e.name, ""), apply) for e in found}  # while sizes are known
-        if going := [e for e in found if e.name not in stays]:
-            ask = partial(_require_same_plans, root, plans)
-            ask(going)
-            if store:
-                number, written = _remove(store, s, going, ask)
-                why = "somebody wrote it while it was looked at"
-                row_of |= {e.name: _make_row(e, why, apply) for e in written}
+            journal = held.enter_context(open_journal(root, state_dir, sel.trust))
+        s, plans, found, why = _choose_staying(root, policy, sel, damaged=damaged)
+        row_of = {e.name: _make_row(e, why.get(e.name, ""), apply) for e in found}  # while sizes are known
+        if going := [e for e in found if e.name not in why]:
+            require_same_plans = partial(_require_same_plans, root, plans)
+            require_same_plans(going)
+            if journal:
+                number, written = _remove(journal, s, going, require_same_plans)
+                text = "somebody wrote it while it was looked at"
+                row_of |= {e.name: _make_row(e, text, apply) for e in written}
             elif deleter:
-                deleter.remove(s, going, ask)
-        rows = [*finished, *(store.changes() if store else ()), *row_of.values()]
-        return Changes("prune", root, apply, tuple(rows), _find_versions(root) if going else (), number)
+                deleter.remove(s, going, require_same_plans)
+        rows = [*finished, *(journal.list_changes() if journal else ()), *row_of.values()]
+        return Changes("prune", root, apply, tuple(rows), _warn_of_versions(root) if going else (), number)
 
 
-def _judge(
+def _choose_staying(
     root: str, policy: Policy, sel: Selection, *, damaged: bool
 ) -> tuple[Session, Plans, list[Entry], dict[str, str]]:
-    """Return (session, plans, all checkpoints, name of each that stays -> why): kept and protected ones, and
-    in turn those that they need or that cannot be taken out without them.
+    """Return (session, plans, all checkpoints, name -> why it stays). A checkpoint stays if the policy keeps
+    it, or it is protected, or a staying one needs it. Without ``damaged`` all that are not good stay too.
     """
     with remembering(root, sel.cache, sel.max_age, None, sel.trust) as cache:
         s = open_session(root, sel.read_options(), cache=cache)
         plans = [(question, _plan(root, question)) for question in _find_questions(s, sel)]
         found = find_entries(s, sel)
-        protected = find_protected(s, found, [made for _, made in plans], sel)
+        protected = find_protected(s, found, plans, sel)
         why = {e.name: e.why for e in found if e.why and not (damaged and e.damaged)}
         for run in {e.run for e in found}:
             good = (e for e in found if e.run == run and e.good)
-            why |= _apply_policy(policy, sorted(good, key=lambda e: e.newness)[::-1], protected)
+            saves = [
+                Save(e.name, e.checkpoint.step, e.checkpoint.mtime_ns, e.checkpoint.kind, e.group.size)
+                for e in sorted(good, key=lambda e: e.newness)[::-1]
+            ]
+            why |= choose_kept(policy, saves, protected)
         why |= protected
-        while more := _find_more(s, found, [e for e in found if e.name in why]):
+        while more := _find_needed(s, found, [e for e in found if e.name in why]):
             why |= more
         return s, plans, found, why
 
 
-def _find_versions(root: str) -> tuple[Finding, ...]:
+def _warn_of_versions(root: str) -> tuple[Finding, ...]:
     """Return a finding if the store keeps versions, because then deleted objects still take room."""
     if not is_url(root):
         return ()
@@ -118,7 +121,7 @@ def _find_versions(root: str) -> tuple[Finding, ...]:
 
 
 def _find_questions(s: Session, selection: Selection) -> list[Selection]:
-    """Return one question for each run that is asked about."""
+    """Return the given selection, or one for each run if ``plan`` cannot choose between several runs."""
     everything = grouping.group(s.parts, s.layouts, selection.save_interval)
     runs = list(s.runs(c for c in everything if choose.belongs(c, selection) and not c.unfinished))
     if selection.run is not None or len(runs) < 2:
@@ -153,8 +156,8 @@ def _require_same_plans(root: str, plans: Plans, going: Sequence[Entry] = ()) ->
 # ---- which
 
 
-def _find_more(s: Session, found: Sequence[Entry], staying: Sequence[Entry]) -> dict[str, str]:
-    """Return name -> why it stays, for further checkpoints that those in ``staying`` need."""
+def _find_needed(s: Session, found: Sequence[Entry], staying: Sequence[Entry]) -> dict[str, str]:
+    """Return name -> why it stays, for checkpoints that the ``staying`` need, or that cannot go alone."""
     needed_as, out = find_bests(s, staying, found), dict[str, str]()
     names = {e.name for e in staying}
     for e in (e for e in found if e.name not in names):
@@ -163,64 +166,59 @@ def _find_more(s: Session, found: Sequence[Entry], staying: Sequence[Entry]) -> 
     return out
 
 
-def _apply_policy(policy: Policy, run: Sequence[Entry], protected: dict[str, str]) -> dict[str, str]:
-    """Return name -> why it stays, for the checkpoints of one run, newest first."""
-    of_run = ((e, e.checkpoint) for e in run)
-    saves = [Save(e.name, c.step, c.mtime_ns, c.kind, e.group.size) for e, c in of_run]
-    return choose_kept(policy, saves, {e.name: protected[e.name] for e in run if e.name in protected})
-
-
 # ---- what is done
 
 
 def _remove(
-    store: Store, s: Session, going: Sequence[Entry], ask: Callable[[], object]
+    journal: Journal, s: Session, going: Sequence[Entry], require_same_plans: Callable[[], object]
 ) -> tuple[int | None, list[Entry]]:
     """Move checkpoints into the trash, and empty it. Return (number of the operation, checkpoints that stay
     because somebody wrote them after they were verified). If there are any, all come back first, and the
-    others are moved again.
+    others are moved again. All come back too if ``require_same_plans`` raises CannotLook.
     """
     if not going:
         return None, []
-    place, root, steps = store.place("trash"), s.root, list[Step]()
+    trash, root, steps = journal.name_directory("trash"), s.root, list[Step]()
     for e in going:
-        stage = find_stages(s, e)
-        ordered = sorted(e.group.paths, key=lambda path: (stage(path), path))
-        steps += [_make_step(place, root, path) for path in ordered]
-    operation = store.run("prune", ", ".join(e.group.label for e in going), steps)
-    in_trash = [[f"{root}/{_make_step(place, root, path).target}" for path in e.group.paths] for e in going]
+        stage_of = find_stages(s, e)
+        ordered = sorted(e.group.paths, key=lambda path: (stage_of(path), path))
+        steps += [_make_step(trash, root, path) for path in ordered]
+    operation = journal.run("prune", ", ".join(e.group.label for e in going), steps)
+    in_trash = [[f"{root}/{_make_step(trash, root, path).target}" for path in e.group.paths] for e in going]
     written = [e for e, paths in zip(going, in_trash, strict=True) if identify_files(paths) != e.seen]
     if written:
-        store.take_back(operation)
-        number, more_written = _remove(store, s, [e for e in going if e not in written], ask)
+        journal.take_back(operation)
+        number, more_written = _remove(journal, s, [e for e in going if e not in written], require_same_plans)
         return number, [*written, *more_written]
     try:
-        ask()
+        require_same_plans()
     except CannotLook:
-        store.take_back(operation)
+        journal.take_back(operation)
         raise
-    _remove_empty(store, root, going)
-    if problems := store.empty_trash(operation):
+    _remove_empty(journal, root, going)
+    if problems := journal.empty_trash(operation):
         text = f"{len(problems):,} of the files that were moved to .ckpt/trash cannot be removed"
         why = problems[0]
         raise CannotLook(f"{text}: {why.filename}: {why.strerror}", "the next command tries it again")
     return operation.number, []
 
 
-def _make_step(place: str, root: str, path: str) -> Step:
+def _make_step(trash: str, root: str, path: str) -> Step:
+    """Return the rename of an absolute path below the root to the same relative path below ``trash``."""
     relative = os.path.relpath(path, root)
-    return Step(relative, f"{place}/{relative}")
+    return Step(relative, f"{trash}/{relative}")
 
 
-def _remove_empty(store: Store, root: str, gone: Sequence[Entry]) -> None:
-    """Remove the directories of checkpoints whose files were removed one by one."""
+def _remove_empty(journal: Journal, root: str, gone: Sequence[Entry]) -> None:
+    """Remove the directories of checkpoints whose files were removed one by one, if they are empty."""
     homes = {part.home for e in gone for part in e.checkpoint.parts if part.home}
     for home in sorted(homes, reverse=True):
-        with suppress(OSError, ValueError), store.tree.above(os.path.relpath(home, root)) as at:
-            os.rmdir(at[1], dir_fd=at[0])
+        with suppress(OSError, ValueError), journal.tree.open_parent(os.path.relpath(home, root)) as opened:
+            os.rmdir(opened[1], dir_fd=opened[0])
 
 
 def _make_row(e: Entry, why: str, apply: bool) -> Change:
+    """Return the answer's row for a checkpoint that stays, with the reason ``why``, or goes if it is ""."""
     path, label, number = e.group.path, e.group.label, len(e.group.files)
     if why:
         return Change(path, "stays", why, None, label, number, e.group.size)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.guard.targets import Checked, Group, groups, verify
+from ckpt_tools.guard.targets import Checked, Group, list_groups, verify
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity, Verdict, blind
 from ckpt_tools.model.part import Kind
@@ -76,7 +76,7 @@ def find_entries(s: Session, selection: Selection) -> list[Entry]:
     _require_all_seen(s)
     s.add_members()
     everything = grouping.group(s.parts, s.layouts, selection.save_interval)
-    group_of = {g.checkpoint.key: g for g in groups(s) if g.checkpoint}
+    group_of = {g.checkpoint.key: g for g in list_groups(s) if g.checkpoint}
     runs, found = s.runs(everything), [c for c in everything if c.key in group_of]
     unasked = {c.key: _why_not_asked(s, c, selection) for c in found}
     asked = [c for c in found if not unasked[c.key]]

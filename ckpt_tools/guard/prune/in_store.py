@@ -32,19 +32,19 @@ _STAGES = 4
 
 
 class Deletion(Struct, frozen=True):
-    """A checkpoint to be deleted: its ``paths``, and (object as verified, stage); lower stages go first."""
+    """A checkpoint to be deleted: its URLs, and (object as verified, stage); lower stages go first."""
 
     label: str
     paths: tuple[str, ...]
     objects: tuple[tuple[Object, int], ...]
 
     def find_changed(self, now: Mapping[str, Object]) -> list[str]:
-        """Return the keys of objects that have changed or are new since the verification."""
+        """Return the keys of objects in ``now`` that have changed or are new since the verification."""
         known = {o.key: o[:4] for o, _ in self.objects}  # all but the version, which no list tells
         changed = [key for key in known if key in now and now[key][:4] != known[key]]
         return changed + sorted(now.keys() - known.keys())
 
-    def look(self) -> dict[str, Object]:
+    def list_present(self) -> dict[str, Object]:
         """Return key -> object for all that lies at and below its paths at this moment. Raises CannotLook."""
         known, found = {o.key for o, _ in self.objects}, dict[str, Object]()
         try:
@@ -61,7 +61,7 @@ class Deletion(Struct, frozen=True):
 
     def is_begun(self) -> bool:
         """Return whether an object of stage 0 is gone, and the rest is there as it was verified."""
-        now = self.look()
+        now = self.list_present()
         first_gone = any(stage == 0 and o.key not in now for o, stage in self.objects)
         return bool(now) and first_gone and not self.find_changed(now)
 
@@ -75,7 +75,7 @@ class _Note(Struct, frozen=True):
 
 
 def _list_objects(paths: Sequence[str]) -> dict[str, Object]:
-    """Return URL -> object for all that lies at and below some paths, as it was listed. Raises OSError."""
+    """Return URL -> object for all that lies at and below some URLs, as it was listed. Raises OSError."""
     urls = list[str]()
     for path in paths:
         below = (f"{home}/{name}" for home, _, names in walk_below(path) for name in names)
@@ -90,21 +90,21 @@ class Deleter(Struct, frozen=True):
     directory: str
     trusted: Trust = OURS
 
-    def remove(self, s: Session, going: Sequence[Entry], ask: Callable[[], object]) -> None:
-        """Delete the verified checkpoints if, after ``ask``, exactly the verified objects are there: nothing
-        can be taken back. Raises UsageError if other ones are, and CannotLook.
+    def remove(self, s: Session, going: Sequence[Entry], require_same_plans: Callable[[], object]) -> None:
+        """Delete the verified checkpoints if, after ``require_same_plans``, exactly the verified objects are
+        there: nothing can be taken back. Raises UsageError if other ones are, and CannotLook.
         """
         deletions = list[Deletion]()
         try:
             for e in going:
-                stage, found = find_stages(s, e), _list_objects(e.group.paths)
-                rows = tuple((o, stage(url)) for url, o in found.items())
+                stage_of, found = find_stages(s, e), _list_objects(e.group.paths)
+                rows = tuple((o, stage_of(url)) for url, o in found.items())
                 deletions.append(Deletion(e.group.label, e.group.paths, rows))
         except OSError as e:
             raise CannotLook(f"cannot look at {e.filename}: {e.strerror}: nothing is removed") from e
-        ask()
+        require_same_plans()
         for deletion in deletions:
-            now = deletion.look()
+            now = deletion.list_present()
             gone = [o.key for o, _ in deletion.objects if o.key not in now]
             if wrong := gone + deletion.find_changed(now):
                 text = f"{wrong[0]} is not what it was when it was verified: somebody else writes there"
@@ -112,7 +112,7 @@ class Deleter(Struct, frozen=True):
         self._delete(deletions)
 
     def _delete(self, deletions: Sequence[Deletion]) -> None:
-        """Delete by stages; where one fails, the later ones stay. Raises CannotLook if anything is left."""
+        """Delete by stages; if one fails, its checkpoint's later ones stay, and CannotLook is raised."""
         self._write(deletions)
         (store, _), failed = store_of(self.root), dict[str, OSError]()
         for stage in range(_STAGES):
@@ -147,12 +147,11 @@ class Deleter(Struct, frozen=True):
             self._delete(begun)
         elif note.checkpoints:
             self._write([])
-        why = "the rest of what an interrupted prune had begun to remove"
-        sizes = (sum(o.size for o, _ in d.objects) for d in begun)
-        return [
-            Change(d.paths[0], "removed", why, None, d.label, len(d.objects), size)
-            for d, size in zip(begun, sizes, strict=True)
-        ]
+        why, rows = "the rest of what an interrupted prune had begun to remove", list[Change]()
+        for d in begun:
+            size = sum(o.size for o, _ in d.objects)
+            rows.append(Change(d.paths[0], "removed", why, None, d.label, len(d.objects), size))
+        return rows
 
     def _write(self, deletions: Sequence[Deletion]) -> None:
         """Write the note of what is being deleted. Raises CannotLook."""
@@ -164,7 +163,7 @@ class Deleter(Struct, frozen=True):
 
 
 @contextmanager
-def opened(root: str, state_dir: str | None, trusted: Trust = OURS) -> Iterator[Deleter]:
+def open_deleter(root: str, state_dir: str | None, trusted: Trust = OURS) -> Iterator[Deleter]:
     """Yield the Deleter of a root, to one process of a machine at a time. Raises CannotLook and Untrusted."""
     directory = place(state_dir or resolve.pruned(), root)
     why = f"{root}: another process of this machine removes checkpoints there"

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from ckpt_tools.discovery.exclude import STATE
 from ckpt_tools.errors import CannotLook, NoCheckpoint, UsageError, explain_refusal
-from ckpt_tools.guard import journal
-from ckpt_tools.guard.targets import find_named, groups
+from ckpt_tools.guard.journal import open_journal
+from ckpt_tools.guard.targets import find_named, list_groups
 from ckpt_tools.model.answers import Change, Changes
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.selection import Selection
@@ -53,11 +53,6 @@ class Policy(Struct, frozen=True):
             text = "what to keep is not said: nothing is removed without that"
             raise UsageError(text, "for example --keep 3, or --keep daily=7,every=10000")
 
-    @property
-    def keeps(self) -> bool:
-        """Whether any field but ``max_total`` is set."""
-        return replace(self, max_total=None) != Policy()
-
 
 class Save(Struct, frozen=True):
     """A checkpoint of a run, as policies see it: ``size`` is in bytes; ``step`` is None if it is unknown."""
@@ -80,17 +75,18 @@ def choose_kept(
     stays = dict[str, str]()
     for save, reason in _find_reasons(policy, saves):
         stays[save.name] = f"{stays[save.name]}; {reason}" if save.name in stays else reason
-    if not policy.keeps:
+    if replace(policy, max_total=None) == Policy():
         stays = {save.name: f"the newest that fit into {policy.max_total:,} bytes" for save in saves}
     if policy.max_total is not None:
         stays = _find_room(policy.max_total, saves, stays, always)
-    return {s.name: always.get(s.name) or stays[s.name] for s in saves if s.name in {*always, *stays}}
+    staying = always.keys() | stays.keys()
+    return {s.name: always.get(s.name) or stays[s.name] for s in saves if s.name in staying}
 
 
 def _find_room(
     most: int, saves: Sequence[Save], stays: Mapping[str, str], always: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the newest of ``stays``, up to the first one that has no room beside ``always``."""
+    """Return the newest of ``stays``, until one has no room in ``most`` bytes beside all of ``always``."""
     room, out = most - sum(s.size for s in saves if s.name in always), dict[str, str]()
     for save in (s for s in saves if s.name in stays and s.name not in always):
         room -= save.size
@@ -101,7 +97,7 @@ def _find_room(
 
 
 def _find_reasons(policy: Policy, saves: Sequence[Save]) -> Iterator[tuple[Save, str]]:
-    """Yield (save, why it stays) for each reason, but for ``max_total``."""
+    """Yield (save, why it stays) for each field of the policy that keeps it, except ``max_total``."""
     yield from ((save, f"one of the last {policy.keep_last}") for save in saves[: policy.keep_last or 0])
     every = policy.keep_every or 0
     for save in saves if every else ():
@@ -114,6 +110,7 @@ def _find_reasons(policy: Policy, saves: Sequence[Save]) -> Iterator[tuple[Save,
 
 
 def _find_by_time(policy: Policy, saves: Sequence[Save]) -> Iterator[tuple[Save, str]]:
+    """Yield (save, why it stays) for each field of the policy that keeps saves by the time of their write."""
     if policy.keep_within is not None:
         since = max((s.at_ns for s in saves), default=0) - int(policy.keep_within * 1e9)
         yield from ((s, "saved shortly before the last one") for s in saves if s.at_ns >= since)
@@ -187,18 +184,18 @@ def pin(
     selection, root = selection or Selection(), os.path.abspath(root)
     trusted, home = selection.trust, os.path.join(os.path.realpath(root), PINS)
     # An interrupted command is taken back first: it may have moved away the checkpoint that is to be pinned.
-    with journal.opened(root, None, trusted, apply=not dry_run) as store:
+    with open_journal(root, None, trusted, apply=not dry_run) as journal:
         labels = _find_labels(root, paths, remove, selection)
         for name in () if dry_run else labels:
-            _write(home, name, remove, trusted)
+            _write_pin(home, name, remove, trusted)
         state = f"{'would-be-' if dry_run else ''}{'unpinned' if remove else 'pinned'}"
         rows = [Change(os.path.join(root, name), state, "", None, label) for name, label in labels.items()]
-        return Changes("pin", root, not dry_run, (*store.changes(), *rows))
+        return Changes("pin", root, not dry_run, (*journal.list_changes(), *rows))
 
 
 def _find_labels(root: str, paths: list[str], remove: bool, selection: Selection) -> dict[str, str]:
-    """Return path below the root -> label, of all to be pinned (a checkpoint's directory, or all its files),
-    or of the pins to be removed.
+    """Return path below the root -> label of its checkpoint, for all to be pinned: its directory, or all its
+    files. With ``remove``, of the pins to be removed, with no label. Raises NoCheckpoint and UsageError.
     """
     if remove:
         pinned, labels = read_pins(root), {os.path.relpath(path, root): "" for path in paths}
@@ -208,12 +205,12 @@ def _find_labels(root: str, paths: list[str], remove: bool, selection: Selection
         return labels
     s = open_session(root, selection.read_options())
     s.add_members()
-    found = find_named(groups(s), paths, root)
+    found = find_named(list_groups(s), paths, root)
     own = ((g, [p for p in g.paths if len(g.paths) == 1 or p in g.files]) for g in found)
     return {os.path.relpath(path, root): g.label for g, mine in own for path in mine}
 
 
-def _write(home: str, name: str, remove: bool, trusted: Trust) -> None:
+def _write_pin(home: str, name: str, remove: bool, trusted: Trust) -> None:
     """Write the pin of ``name`` into the directory ``home``, or ``remove`` it. Raises CannotLook."""
     file = f"{hashlib.sha256(os.fsencode(name)).hexdigest()[:32]}.json"
     what = f"the pin of {name} cannot be removed" if remove else f"{name} cannot be pinned"

@@ -91,11 +91,11 @@ def _raise(error: OSError) -> None:
 
 
 def find_protected(
-    s: Session, entries: Sequence[Entry], plans: Sequence[LoadPlan], selection: Selection
+    s: Session, entries: Sequence[Entry], plans: Sequence[tuple[object, LoadPlan]], selection: Selection
 ) -> dict[str, str]:
-    """Return name -> why it is never removed; ``plans``: one for each run. Raises CannotLook, Untrusted."""
-    chosen = {made.checkpoint.key for made in plans if made.checkpoint}
-    loaded = {f.path for made in plans for _, f in made.loads}
+    """Return name -> why it is never removed; ``plans``: (question, plan). Raises CannotLook, Untrusted."""
+    chosen = {plan.checkpoint.key for _, plan in plans if plan.checkpoint}
+    loaded = {f.path for _, plan in plans for _, f in plan.loads}
     newest = {name for run in {e.run for e in entries} for name in _find_newest(entries, run)}
     claims = find_pins(s.root), find_decided(selection.plan_dir, selection.trust), _find_links(s.root)
     out = dict[str, str]()
@@ -116,29 +116,29 @@ def find_protected(
 def _find_claim(
     s: Session, e: Entry, pins: Collection[str], decided: Collection[str], links: Mapping[str, str]
 ) -> str:
-    """Return why a pin, a job or a link keeps the checkpoint or a part of it; "" if none does."""
+    """Return why a pin, a job's decision or a link (by target) keeps any part of a checkpoint; "" if none."""
     own = {real_path(path) for path in e.group.paths}
 
-    def is_within(path: str) -> bool:
-        return any(within(path, one) for one in own)
+    def is_own(path: str) -> bool:
+        return any(within(path, above) for above in own)
 
-    if any(is_within(path) or e.group.is_below(path) for path in pins):
+    if any(is_own(path) or e.group.is_below(path) for path in pins):
         return "it is pinned"
-    if any(map(is_within, decided)):
+    if any(map(is_own, decided)):
         return "a decision of a job names it (--plan-dir)"
-    link = next((link for to, link in links.items() if is_within(to) and not e.group.holds(link)), None)
+    link = next((link for to, link in links.items() if is_own(to) and not e.group.holds(link)), None)
     return f"{os.path.relpath(link, s.root)} leads to it" if link else ""
 
 
 def _find_newest(entries: Sequence[Entry], run: tuple[str, str]) -> Iterator[str]:
-    """Yield the newest good checkpoints of a run: by step, and by time."""
+    """Yield the names of the newest good checkpoints of a run: by step, and by time."""
     if good := [e for e in entries if e.run == run and e.good]:
         yield max(good, key=lambda e: e.newness).name
         yield max(good, key=lambda e: (e.checkpoint.mtime_ns, e.newness)).name  # stores tell whole seconds
 
 
 def find_need(e: Entry, staying: Sequence[Entry]) -> str:
-    """Return why staying checkpoints need one that could be removed; "" if they do not."""
+    """Return why one of the ``staying`` checkpoints needs ``e``, which could be removed; "" if none does."""
     files = {*e.group.files, *e.members}
     for other in staying:
         if files & other.members or any(e.group.holds(path) for path in other.members):
@@ -153,28 +153,28 @@ def find_need(e: Entry, staying: Sequence[Entry]) -> str:
 def find_bests(s: Session, staying: Sequence[Entry], found: Sequence[Entry]) -> dict[str, str]:
     """Return name -> why it stays, for the checkpoints that a staying one names as its best or base model."""
     owners = {path: e for e in found for path in e.group.paths}
-    out, places = dict[str, str](), cache(partial(_find_places, paths=owners))
+    out, match = dict[str, str](), cache(partial(_match_path, paths=owners))
     for other in staying:
-        who, c = other.group.label or other.checkpoint.path, other.checkpoint
+        label, c = other.group.label or other.checkpoint.path, other.checkpoint
         configs = [part for part in c.parts if part.role == "config"]
         bases = (s.report(p, Level.STRUCTURE).metadata.get("base_model_name_or_path") for p in configs)
         names = {
             **{base.rstrip("/"): "base model" for base in bases if isinstance(base, str) and base},
             **dict.fromkeys(find_named_as_best(s, c), "best"),
         }
-        for named, what in names.items():
-            for path in places(named, beside=os.path.dirname(other.group.path)):
-                out[owners[path].name] = f"{who} names it as its {what}"
+        for name, relation in names.items():
+            for path in match(name, beside=os.path.dirname(other.group.path)):
+                out[owners[path].name] = f"{label} names it as its {relation}"
     return out
 
 
-def _find_places(named: str, paths: Collection[str], beside: str) -> list[str]:
-    """Return the ``paths`` that a name may mean after a move: the ones that share most names at the end; of
-    several, the ones in the directory ``beside`` the naming checkpoint.
+def _match_path(name: str, paths: Collection[str], beside: str) -> list[str]:
+    """Return the ``paths`` that a path in a config may mean after a move: the ones that share most names at
+    the end; of several, the ones in the directory ``beside``, in which the naming checkpoint lies.
     """
     shared_names = dict.fromkeys(paths, 0)
     for path in paths:
-        for a, b in zip(reversed(named.split("/")), reversed(path.split("/")), strict=False):
+        for a, b in zip(reversed(name.split("/")), reversed(path.split("/")), strict=False):
             if a != b:
                 break
             shared_names[path] += 1
@@ -184,7 +184,7 @@ def _find_places(named: str, paths: Collection[str], beside: str) -> list[str]:
 
 
 def is_of_seal(path: str) -> bool:
-    """Return whether a path is a seal, a fragment of one, or a signature."""
+    """Return whether a path is, by its name, a seal, a fragment of one, or a signature."""
     directory, _, name = path.rpartition("/")
     return is_apart(name) or directory.rpartition("/")[2] == FRAGMENTS
 
@@ -212,13 +212,13 @@ def find_obstacle(s: Session, e: Entry, staying: Sequence[Entry]) -> str:
             return "it is ROOT itself: name the directory above it"
         if real_path(os.path.dirname(path)) != os.path.dirname(path) or os.path.islink(path):
             return "it is reached through a link"
-        if is_directory(path) and (other := _find_strange(s, e, path, staying)):
+        if is_directory(path) and (other := _find_foreign_file(s, e, path, staying)):
             return f"{os.path.relpath(other, s.root)} is not a file of it that ckpt knows"
     return ""
 
 
-def _find_strange(s: Session, e: Entry, home: str, staying: Sequence[Entry]) -> str:
-    """Return a file that may be somebody's: not known, and no staying checkpoint has it; "" if none is."""
+def _find_foreign_file(s: Session, e: Entry, home: str, staying: Sequence[Entry]) -> str:
+    """Return a file in a checkpoint's directory that is none of its own, and that no ``staying`` one has."""
     own = {*e.members, *s.found.indexes, *s.found.unneeded, *s.found.trackers.values()}
     copies = [other.group.paths[0] for other in staying if other.run == e.run and other.good]
     for directory, below, names in walk_below(home):
@@ -227,30 +227,31 @@ def _find_strange(s: Session, e: Entry, home: str, staying: Sequence[Entry]) -> 
         paths = [os.path.join(directory, name) for name in (*names, *below)]
         for path in paths[: len(names)] + [path for path in paths[len(names) :] if os.path.islink(path)]:
             name = os.path.relpath(path, home)
-            if path not in own and not is_of_seal(path) and not _has_same(path, name, copies):
+            if path not in own and not is_of_seal(path) and not _has_copy(path, name, copies):
                 return path
     return ""
 
 
-def _has_same(path: str, name: str, homes: Sequence[str]) -> bool:
+def _has_copy(path: str, name: str, homes: Sequence[str]) -> bool:
+    """Return whether a path is a file, and a file of this ``name`` below one of ``homes`` has its bytes."""
     if os.path.islink(path) or not is_file(path):
         return False
     return any(_is_same(path, os.path.join(home, name)) for home in homes)
 
 
-def _is_same(one: str, other: str) -> bool:
+def _is_same(path: str, other: str) -> bool:
     """Return whether two files hold the same bytes; of a store's objects ETags tell, else both are read."""
-    if not is_url(one):
-        return os.path.isfile(other) and filecmp.cmp(one, other, shallow=False)
+    if not is_url(path):
+        return os.path.isfile(other) and filecmp.cmp(path, other, shallow=False)
     from ckpt_tools.storage.stores.mounts import object_of
 
     try:
-        a, b = object_of(one), object_of(other)
+        a, b = object_of(path), object_of(other)
         if a.size != b.size or (a.etag and a.etag == b.etag):
             return a.size == b.size
         if a.size > _MOST_COMPARED:
             return False
-        with opened(one, hold=True) as here, opened(other, hold=True) as there:
-            return here.read(0, a.size) == there.read(0, a.size)
+        with opened(path, hold=True) as source, opened(other, hold=True) as other_source:
+            return source.read(0, a.size) == other_source.read(0, a.size)
     except OSError:
         return False

@@ -14,8 +14,7 @@ from io import BufferedRandom
 from ckpt_tools.api import plan
 from ckpt_tools.discovery.exclude import QUARANTINE, REPAIRED, SCHEMA, Repaired, read_repaired
 from ckpt_tools.errors import CannotLook, NoCheckpoint, UsageError
-from ckpt_tools.guard import journal
-from ckpt_tools.guard.journal import Step, Store
+from ckpt_tools.guard.journal import Journal, Step, open_journal
 from ckpt_tools.guard.quarantine import point_tracker
 from ckpt_tools.guard.repair.mending import Bench, Damaged, Lost, Mended, find_lost_indexes, mend
 from ckpt_tools.model.answers import Change, Changes
@@ -51,7 +50,7 @@ def repair(
     """
     selection, root = selection or Selection(), os.path.abspath(root)
     # A command that was interrupted is taken back before anything is inspected.
-    with journal.opened(root, state_dir, selection.trust, apply=apply) as store:
+    with open_journal(root, state_dir, selection.trust, apply=apply) as journal:
         s = open_session(root, selection.read_options())
         s.add_members()
         prefetch(s, s.parts, Level.STRUCTURE)
@@ -62,18 +61,19 @@ def repair(
         judged = [(d, *_judge(bench, d, accept_odds)) for d in inspected if d.is_damaged]
         repairs = [(damaged, mended) for damaged, mended, why in judged if mended and not why]
         missing = [row for row in find_lost_indexes(s) if _is_at_or_below(row[0], paths)]
-        number = _replace_all(store, bench, repairs, missing) if apply and (repairs or missing) else None
-        rows = [*store.changes(), *_list_changes(judged, missing, apply)]
+        number = _replace_all(journal, bench, repairs, missing) if apply and (repairs or missing) else None
+        rows = [*journal.list_changes(), *_list_changes(judged, missing, apply)]
         return Changes("repair", root, apply, tuple(rows), _find_unseen(inspected), number)
 
 
 def _find_unseen(inspected: Sequence[Damaged]) -> tuple[Finding, ...]:
+    """Return the findings, except notes, on files whose contents nobody could look at."""
     unknown = (d.report for d in inspected if d.report.verdict is Verdict.UNKNOWN)
     return tuple(f.at(report.path) for report in unknown for f in report.findings if f.severity)
 
 
 def _judge(bench: Bench, damaged: Damaged, accept_odds: float) -> tuple[Mended | None, str]:
-    """Return (how a file can be mended, why it stays as it is, "" if it is mended). Raises CannotLook."""
+    """Return (how a damaged file can be mended or None, why it is not replaced or ""). Raises CannotLook."""
     s, path = bench.session, damaged.path
     try:
         mended = mend(bench, damaged)
@@ -94,7 +94,7 @@ def _judge(bench: Bench, damaged: Damaged, accept_odds: float) -> tuple[Mended |
 def _list_changes(
     judged: Sequence[tuple[Damaged, Mended | None, str]], missing: Sequence[Lost], done: bool
 ) -> Iterator[Change]:
-    """Yield the rows of the answer: files that stay, then mended files, then indexes written anew."""
+    """Yield the answer's rows: files that stay, then mended files, then indexes written anew."""
     for damaged, mended, why in sorted(judged, key=lambda row: not row[2]):
         state = "stays" if why else "repaired" if done else "would-repair"
         reason = why or (mended.say() if mended else "")
@@ -117,23 +117,24 @@ def _find_files(s: Session, paths: Sequence[str]) -> list[str]:
 
 
 def _is_at_or_below(path: str, paths: Sequence[str]) -> bool:
+    """Return whether an absolute path is one of ``paths``, which may be relative, or lies below one."""
     return any(f"{path}/".startswith(f"{os.path.abspath(above)}/") for above in paths)
 
 
 def _replace_all(
-    store: Store, bench: Bench, repairs: Sequence[tuple[Damaged, Mended]], missing: Sequence[Lost]
+    journal: Journal, bench: Bench, repairs: Sequence[tuple[Damaged, Mended]], missing: Sequence[Lost]
 ) -> int:
     """Put mended files, and indexes that are ``missing``, in their places; return the operation's number.
     Files that only one CRC proves are listed in .ckpt/repaired.json: verify and plan warn of such a file
     until it changes. Raises CannotLook.
     """
-    root, steps = store.tree.root, list[Step]()
+    root, steps = journal.tree.root, list[Step]()
     list_path = f".ckpt/{REPAIRED}"
     unwitnessed = {row["path"]: row for row in read_repaired(os.path.join(root, list_path))}
     for damaged, mended in repairs:
         path = os.path.relpath(damaged.path, bench.session.root)
         fill = partial(_write_mended, os.path.join(root, path), mended)
-        steps.append(step := store.step_to_write(path, fill, kept=QUARANTINE))
+        steps.append(step := journal.step_to_write(path, fill, backup_kind=QUARANTINE))
         result = bench.look(os.path.join(root, step.source), instead_of=damaged.path)
         if result.is_damaged or result.wrong or result.report.level < Level.CONTENT:
             raise CannotLook(f"{damaged.path}: the repaired file is not sound; nothing is changed")
@@ -144,16 +145,16 @@ def _replace_all(
             unwitnessed[below] = Repaired(path=below, size=size, mtime_ns=mtime_ns, odds=mended.odds)
     if any(mended.odds for _, mended in repairs):
         body = json.dumps({"schema": SCHEMA, "files": list(unwitnessed.values())})
-        steps.insert(0, store.step_to_write(list_path, body.encode("utf-8", "surrogateescape")))
+        steps.insert(0, journal.step_to_write(list_path, body.encode("utf-8", "surrogateescape")))
     for path, data, shard in missing:
         target, like = (os.path.relpath(p, bench.session.root) for p in (path, shard))
-        steps.append(store.step_to_write(target, data, like=like))
+        steps.append(journal.step_to_write(target, data, like=like))
     why = "; ".join((*(m.why for _, m in repairs), *(path for path, _, _ in missing)))
-    return store.run("repair", why[:4096], steps).number
+    return journal.run("repair", why[:4096], steps).number
 
 
 def _write_mended(old: str, mended: Mended, new: BufferedRandom) -> None:
-    """Write ``old`` mended, with its owner and extended attributes. Raises OSError if one cannot be kept."""
+    """Write the file at ``old``, mended, into ``new``, with its owner and extended attributes."""
     with open(old, "rb") as source:
         try:
             fcntl.ioctl(new, _FICLONE, source.fileno())
@@ -188,15 +189,15 @@ def repair_trackers(
     be chosen, nothing is changed.
     """
     root, selection = os.path.abspath(root), selection or Selection(cache=True)
-    with journal.opened(root, state_dir, selection.trust, apply=apply) as store:
+    with open_journal(root, state_dir, selection.trust, apply=apply) as journal:
         chosen = plan(root, selection).checkpoint
         if chosen is None:
             raise UsageError(f"there is no checkpoint in {root} to name as the latest")
         tracker, number = point_tracker(open_session(root, selection.read_options()), chosen), None
         if apply and tracker:
-            step = store.step_to_write(os.path.relpath(tracker.path, root), tracker.data)
-            number = store.run("repair", f"{tracker.path}: {tracker.then}", [step]).number
-        rows = store.changes()
+            step = journal.step_to_write(os.path.relpath(tracker.path, root), tracker.data)
+            number = journal.run("repair", f"{tracker.path}: {tracker.after}", [step]).number
+        rows = journal.list_changes()
         if tracker:
-            rows.append(tracker.row(apply, chosen.label))
+            rows.append(tracker.make_row(apply, chosen.label))
         return Changes("repair", root, apply, tuple(rows), (), number)

@@ -49,7 +49,7 @@ class Watcher:
             _require_listable(path)
         with ExitStack() as stack:
             for root in self.roots:
-                stack.enter_context(root.records.held())
+                stack.enter_context(root.records.hold())
                 root.load()
             metrics = stack.enter_context(Metrics(self.options, [root.tally for root in self.roots]))
             fields = {
@@ -94,7 +94,7 @@ class Watcher:
             soon = root.look()
         except (CannotLook, Untrusted) as e:
             self._failed = True
-            root.problem("cannot-look", str(e))
+            root.report_problem("cannot-look", str(e))
             return self.options.rescan
         if time.monotonic() - self._saved_at > _SAVED:
             root.save()

@@ -61,13 +61,13 @@ def list_checkpoints(s: Session) -> dict[str, Listed]:
             base = c.parts[0].base
             if base not in trackers:
                 trackers[base] = s.tracker(c.layout, base)
-            key, mark = os.path.relpath(c.parts[0].path, s.root), stamp(c)
+            key, files_stamp = os.path.relpath(c.parts[0].path, s.root), make_stamp(c)
             window = ordered[max(0, at - _NEAR) : at + _NEAR + 1]
             if fullest not in window:
                 window.insert(0, fullest)
-            moment = (mark, newest, trackers[base])
+            moment = (files_stamp, newest, trackers[base])
             finished = not c.unfinished or find_declared(s, c) is not None
-            out[key] = Listed(key, mark, c, window, moment, finished)
+            out[key] = Listed(key, files_stamp, c, window, moment, finished)
     return out
 
 
@@ -77,7 +77,7 @@ def _count_files(c: Checkpoint) -> tuple[int, int]:
     return (-1, 0) if c.unfinished else (max(ranks, default=-1), len(c.parts))
 
 
-def stamp(c: Checkpoint) -> str:
+def make_stamp(c: Checkpoint) -> str:
     """Return a hash that changes when a file of the checkpoint changes its size or time."""
     rows = sorted(
         (p.path, p.size, p.mtime_ns, *((get_etag(p.path),) if is_url(p.path) else ())) for p in c.parts
@@ -85,7 +85,7 @@ def stamp(c: Checkpoint) -> str:
     return xxhash.xxh3_64_hexdigest("\n".join(map(repr, rows)).encode("utf-8", "surrogateescape"))
 
 
-def stamp_now(c: Checkpoint) -> str:
+def make_stamp_now(c: Checkpoint) -> str:
     """Return the stamp of a checkpoint's files as they are now. Raises OSError if one cannot be looked at."""
     from ckpt_tools.discovery.found import stat_of
 
@@ -97,7 +97,7 @@ def stamp_now(c: Checkpoint) -> str:
         if unread and there(part.path):  # a missing file changes the stamp
             raise OSError(errno.EIO, unread, part.path)
     parts = tuple(part._replace(size=seen.size, mtime_ns=seen.mtime_ns) for part, seen in rows)
-    return stamp(replace(c, parts=parts))
+    return make_stamp(replace(c, parts=parts))
 
 
 class Waiting:
@@ -111,6 +111,7 @@ class Waiting:
         self._again: dict[str, tuple[object, float]] = {}  # key -> (moment, when it is tried again)
 
     def forget(self, found: Mapping[str, Listed]) -> None:
+        """Forget all checkpoints but those in ``found``."""
         for known in (self._since, self._again):
             for key in known.keys() - found.keys():
                 del known[key]
@@ -122,16 +123,16 @@ class Waiting:
 
     def find_due(self, found: Mapping[str, Listed], known: Mapping[str, Record]) -> list[tuple[Listed, str]]:
         """Return what is to be verified now, and why (new, changed, retry or scrub): in this order, newest
-        first, and for scrub the least recently checked first.
+        first, and for scrub the least recently checked first. ``known`` are the records of verifications.
         """
-        due = [(one, why) for one in found.values() if (why := self._find_reason(one, known.get(one.key)))]
+        reasons = ((one, self._find_reason(one, known.get(one.key))) for one in found.values())
 
         def rank(row: tuple[Listed, str]) -> tuple[int, float]:
-            one, why = row
-            at = known[one.key].checked_at if why == "scrub" else -one.checkpoint.mtime_ns
-            return ("new", "changed", "retry", "scrub").index(why), at
+            one, reason = row
+            at = known[one.key].checked_at if reason == "scrub" else -one.checkpoint.mtime_ns
+            return ("new", "changed", "retry", "scrub").index(reason), at
 
-        return sorted(due, key=rank)
+        return sorted((row for row in reasons if row[1]), key=rank)
 
     def _find_reason(self, one: Listed, record: Record | None) -> str:
         """Return why a checkpoint is to be verified now; "" if it is not."""
@@ -226,9 +227,8 @@ class Records:
             self.known, self.starts = {}, Starts()
             return f"{path} cannot be used: {getattr(e, 'strerror', None) or e}"
         # a clock that was ahead must not put the next scrub off
-        self.known = {
-            key: replace(r, checked_at=min(r.checked_at, now)) for key, r in watched.checkpoints.items()
-        }
+        records = watched.checkpoints.items()
+        self.known = {key: replace(r, checked_at=min(r.checked_at, now)) for key, r in records}
         self.starts = watched.starts
         self._written = self._encode()
         return ""
@@ -244,9 +244,9 @@ class Records:
         return json.dumps(value).encode("ascii")
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def hold(self) -> Iterator[None]:
         """Hold the lock of a watched root. Raises UsageError if another process has it, and CannotLook."""
-        said = f"watches this directory already ({os.path.join(self.directory, LOCK)})"
+        text = f"watches this directory already ({os.path.join(self.directory, LOCK)})"
         hint = "end it first; two that are to watch one directory need a CKPT_STATE_DIR each"
-        with hold_lock(self.directory, LOCK, self.trusted, lambda who: UsageError(f"{who} {said}", hint)):
+        with hold_lock(self.directory, LOCK, self.trusted, lambda who: UsageError(f"{who} {text}", hint)):
             yield

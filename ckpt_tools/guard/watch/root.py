@@ -29,7 +29,7 @@ from ckpt_tools.guard.watch.pending import (
     State,
     Waiting,
     list_checkpoints,
-    stamp_now,
+    make_stamp_now,
 )
 from ckpt_tools.model.answers import Event
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -75,7 +75,7 @@ class WatchedRoot:
 
     def load(self) -> None:
         if why := self.records.load():
-            self.problem("state-lost", f"{why}; everything is checked again")
+            self.report_problem("state-lost", f"{why}; everything is checked again")
         self.tally.again = self.records.starts.again
 
     def look(self) -> float:
@@ -83,8 +83,8 @@ class WatchedRoot:
         CannotLook if the root cannot be listed; then the records stay as they are.
         """
         try:
-            trusted, age = self.options.read.trust, self._age
-            with remembering(self.root, True, age, partial(self.problem, "no-cache"), trusted) as cache:
+            trusted, note = self.options.read.trust, partial(self.report_problem, "no-cache")
+            with remembering(self.root, True, self._age, note, trusted) as cache:
                 # Our own clock tells that files are settled (Waiting), not the clock of a file server.
                 s = open_session(self.root, replace(self.options.read, settle=-inf), cache=cache)
                 found = list_checkpoints(s)
@@ -94,24 +94,25 @@ class WatchedRoot:
                 due = self.waiting.find_due(found, self.records.known)
                 until = time.monotonic() + _BATCH_SECONDS
                 while due:
-                    one, reason = due.pop(0)
-                    if cache:
-                        cache.max_age = self._find_age(one, reason)
-                    self._verify(s, one, reason)
+                    listed, reason = due.pop(0)
+                    if cache:  # cached verdicts of a store count: its ETags tell changes
+                        retries = reason == "retry" and not self.records.known[listed.key].unsealed
+                        cache.max_age = 0.0 if reason == "scrub" or retries else self._age
+                    self._verify(s, listed, reason)
                     if time.monotonic() > until:
                         break
         except CannotLook:
             self.tally.up = False
             raise
-        self.solved("cannot-look")
+        self.end_problem("cannot-look")
         unseen = tuple(f for f in [*not_seen(s), *self._unasked] if f.severity is not Severity.NOTE)
         if unseen:
             message = f"{len(unseen)} entries below {self.root} could not be looked at"
-            self.problem("unreadable", message, unseen)
+            self.report_problem("unreadable", message, unseen)
         else:
-            self.solved("unreadable")
+            self.end_problem("unreadable")
         self._look_for_starts()
-        self._conclude(s, found, {one.key for one, _ in due})
+        self._report_pass(s, found, {listed.key for listed, _ in due})
         return 0.0 if due else self.options.rescan
 
     @property
@@ -122,13 +123,8 @@ class WatchedRoot:
 
     # ---- one checkpoint
 
-    def _find_age(self, one: Listed, reason: str) -> float:
-        """Return the age in seconds up to which cached verdicts count: a store's ETags tell changes."""
-        is_known = reason != "scrub" and (reason != "retry" or self.records.known[one.key].unsealed)
-        return self._age if is_known else 0.0
-
     def _verify(self, s: Session, one: Listed, reason: str) -> None:
-        """Verify a checkpoint, seal it if asked, tell of it, call the hook, and update its record."""
+        """Verify a checkpoint, seal it if asked, report an event, call the hook, and update its record."""
         c, before, started = one.checkpoint, self.records.known.get(one.key), time.monotonic()
         with counted() as read:
             checked = verify(s, [c], one.window)[c.key]
@@ -161,7 +157,7 @@ class WatchedRoot:
             }
             self.say("checkpoint", fields, checked.findings)
         if not same:
-            self._call(c, checked.codes, state)
+            self._call_hook(c, checked.codes, state)
         saved_at, codes = c.mtime_ns / 1e9, checked.codes
         record = Record(one.stamp, state, time.time(), c.path, c.step, saved_at, codes, unsealed)
         self.records.known[one.key] = record
@@ -169,9 +165,9 @@ class WatchedRoot:
             self.waiting.put_off(one, time.monotonic() - started)
 
     def _is_changed(self, one: Listed) -> bool:
-        """Return whether the files changed since the listing, or nobody can say."""
+        """Return whether the files changed since the listing, or could not be looked at."""
         try:
-            return stamp_now(one.checkpoint) != one.stamp
+            return make_stamp_now(one.checkpoint) != one.stamp
         except OSError as e:
             why = f"cannot check whether it was written meanwhile: {e.strerror or e}"
             self._unasked.append(finding("unreadable", why, path=one.checkpoint.path))
@@ -186,13 +182,14 @@ class WatchedRoot:
         try:
             result = seal_verified(s, c, self.options.read)
         except CkptError as e:
-            self.problem("seal-failed", str(e))
+            self.report_problem("seal-failed", str(e))
             return "failed", True
-        self.solved("seal-failed")
+        self.end_problem("seal-failed")
         states = dict.fromkeys(one.state for one in result.checkpoints)
         return ", ".join(states) or "nothing", not states.keys() <= _SEALED
 
-    def _call(self, c: Checkpoint, codes: Sequence[str], state: str) -> None:
+    def _call_hook(self, c: Checkpoint, codes: Sequence[str], state: str) -> None:
+        """Run the command for a verified checkpoint, if there is one for its state, and report its end."""
         good = state in _GOOD
         command = self.options.on_good if good else self.options.on_bad if state == "bad" else None
         if command is None:
@@ -221,8 +218,8 @@ class WatchedRoot:
             record = self.records.known.pop(key)
             self.say("gone", {"path": record.path, "step": record.step, "state": record.state})
 
-    def _conclude(self, s: Session, found: Mapping[str, Listed], queued: Collection[str]) -> None:
-        """Sum the root up in the tally, and report changes as an event; ``queued`` wait for verification."""
+    def _report_pass(self, s: Session, found: Mapping[str, Listed], queued: Collection[str]) -> None:
+        """Sum the root up in the tally, and report changes as an event; keys in ``queued`` are still due."""
         tally, known = self.tally, self.records.known
         shown = {key: r for key, one in found.items() if (r := known.get(key)) and r.stamp == one.stamp}
         now = dict.fromkeys(found, "waiting") | {key: record.state for key, record in shown.items()}
@@ -237,27 +234,29 @@ class WatchedRoot:
         tally.interval = _find_interval(found)
         basis = hash((frozenset(one.moment for one in found.values()), frozenset(now.items())))
         if tally.answer is None or basis != self._answered:
-            tally.answer, self._answered = _ask(s, self.options, _find_runs(found)), basis
+            tally.answer, self._answered = _ask_plan(s, self.options, _find_runs(found)), basis
         answer = to_builtins(tally.answer)
         agrees = answer.pop("tracker")
         fields = {"checkpoints": dict(tally.states), "last_good": last_good, "plan": answer}
         fields["tracker_agrees"] = agrees
-        fields["not_checked"] = _count_waiting(
-            [found[k] for k, state in now.items() if state == "waiting"], queued
-        )
+        waiting = [found[key] for key, state in now.items() if state == "waiting"]
+        fields["not_checked"] = _count_waiting(waiting, queued)
         if fields != self._passed:
             self._passed = fields
             self.say("pass", fields)
 
     def _look_for_starts(self) -> None:
-        """Tell if a job has started since the last pass, and count starts from the same step."""
-        before, directory = self.records.starts, first_launch.place_of(self.root, _selection(self.options))
+        """Report if a job has started since the last pass, and count starts in a row from the same step."""
+        before, directory = (
+            self.records.starts,
+            first_launch.place_of(self.root, _make_selection(self.options)),
+        )
         try:
             last = first_launch.read_last_start(directory, self.options.read.trust)
         except CkptError as e:
-            self.problem("starts-unknown", str(e))
+            self.report_problem("starts-unknown", str(e))
             return
-        self.solved("starts-unknown")
+        self.end_problem("starts-unknown")
         if last is None or last.decided_at == before.decided_at:
             return
         again = before.again + 1 if before.decided_at and last.step == before.step else 0
@@ -276,36 +275,36 @@ class WatchedRoot:
         try:
             work()
         except (OSError, Untrusted) as e:
-            self.problem(code, f"{place} cannot be written: {getattr(e, 'strerror', None) or e}")
+            self.report_problem(code, f"{place} cannot be written: {getattr(e, 'strerror', None) or e}")
         else:
-            self.solved(code)
+            self.end_problem(code)
 
     def say(self, kind: str, fields: Mapping[str, object], findings: tuple[Finding, ...] = ()) -> None:
         self._say(Event(kind, time.time(), self.root, fields, findings))
 
-    def problem(self, code: str, message: str, findings: tuple[Finding, ...] = ()) -> None:
+    def report_problem(self, code: str, message: str, findings: tuple[Finding, ...] = ()) -> None:
         """Report what could not be done; the same message is reported once."""
         self.tally.problems[code] += 1
         if self._problems.get(code) != message:
             self._problems[code] = message
             self.say("problem", {"code": code, "message": message}, findings)
 
-    def solved(self, code: str) -> None:
+    def end_problem(self, code: str) -> None:
         self._problems.pop(code, None)
 
 
 def _count_waiting(waiting: Iterable[Listed], queued: Collection[str]) -> dict[str, int]:
-    """Return reason -> number of checkpoints that wait for that reason."""
+    """Return reason to wait -> number of checkpoints; those whose keys are ``queued`` are verified soon."""
     return Counter(
         "queued" if one.key in queued else "young" if one.finished else "unfinished" for one in waiting
     )
 
 
-def _ask(s: Session, options: WatchOptions, runs: Sequence[str]) -> Answer:
+def _ask_plan(s: Session, options: WatchOptions, runs: Sequence[str]) -> Answer:
     """Ask ``plan`` about a root, or about each of several ``runs`` (saved last first). Return the first
     failure, else the first answer; a question that ``plan`` raises is an answer too.
     """
-    question, answers = _selection(options), list[Answer]()
+    question, answers = _make_selection(options), list[Answer]()
     for run in runs if len(runs) > 1 else [None]:
         try:
             chosen = plan(s.root, replace(question, run=run)).checkpoint
@@ -325,7 +324,7 @@ def _ask(s: Session, options: WatchOptions, runs: Sequence[str]) -> Answer:
     return replace(first, tracker=all(trackers) if trackers else None)
 
 
-def _selection(options: WatchOptions) -> Selection:
+def _make_selection(options: WatchOptions) -> Selection:
     """Return the selection of a job that sets no options but those for reading."""
     names = "jobs io limit_rate settle require seal_dir trust_global key_file trust layouts"
     read = {name: getattr(options.read, name) for name in names.split()}

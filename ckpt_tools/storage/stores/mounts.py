@@ -106,18 +106,15 @@ Asked = tuple[Sequence[str], Callable[[], None]]
 """The URLs that a request is about, and the function that makes the request."""
 
 
-def refresh_objects(urls: Iterable[str]) -> dict[str, OSError]:
-    """Ask the stores for these objects anew, and return the errors of those that failed."""
-    return _refresh(urls, are_directories=False)
-
-
 def refresh_directories(directories: Iterable[str]) -> dict[str, OSError]:
-    """List directories of stores anew. Return the errors of those that could not be listed."""
-    return _refresh(directories, are_directories=True)
+    """List directories of stores anew. Return the errors of those that could not be listed, by URL."""
+    return refresh_objects(directories, are_directories=True)
 
 
-def _refresh(urls: Iterable[str], *, are_directories: bool) -> dict[str, OSError]:
-    """Refresh URLs by one list below their common directory, or one by one: by the fewest requests."""
+def refresh_objects(urls: Iterable[str], *, are_directories: bool = False) -> dict[str, OSError]:
+    """Ask the stores for these objects anew: by one list below their common directory, or one by one, by the
+    fewest requests. Return the errors of those that failed, by URL.
+    """
     stores: dict[Tree, dict[str, str]] = defaultdict(dict)
     failed: dict[str, OSError] = {}
     for url in urls:
@@ -168,12 +165,17 @@ def late(root: str, below: Iterable[str], written: Callable[[int], bool]) -> str
 def learn_versions(urls: Sequence[str]) -> None:
     """Ask for the versions of these objects that are unknown, if their store keeps versions."""
     unknown = list[str]()
+
+    def ask(url: str) -> None:
+        tree, key = tree_of(url)
+        tree.heard(tree.store.head(key))  # the answer tells its version
+
     for url in dict.fromkeys(urls):
         with suppress(OSError):
             if not object_of(url).version:
                 unknown.append(url)
     first = 1 if unknown and tree_of(unknown[0])[0].versioned is None else 0  # it shows if there are any
-    heads = [([url], partial(_learn_version, url)) for url in unknown]
+    heads = [([url], partial(ask, url)) for url in unknown]
     _request_all(heads[:first])
     if unknown and tree_of(unknown[0])[0].versioned is not False:
         _request_all(heads[first:])
@@ -183,12 +185,6 @@ def object_of(url: str) -> Object:
     """Return an object as it was listed, with its version if known. Raise OSError."""
     tree, key = tree_of(url)
     return tree.object(key)._replace(version=tree.version(key))
-
-
-def _learn_version(url: str) -> None:
-    """Ask for an object by HEAD: the answer tells its version."""
-    tree, key = tree_of(url)
-    tree.heard(tree.store.head(key))
 
 
 def _request_all(asked: Iterable[Asked]) -> dict[str, OSError]:

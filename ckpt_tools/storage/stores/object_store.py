@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ckpt_tools.storage.attempts import STORE_PAUSES, ask_again, wait_for_another
@@ -53,7 +53,7 @@ class ObjectStore:
             try:
                 for meta in self._pages(prefix, last):
                     last, count = meta["path"], count + 1
-                    yield _object(meta)
+                    yield _make_object(meta)
             except OSError as e:
                 wait_for_another(e, pauses)
                 continue
@@ -110,7 +110,7 @@ class ObjectStore:
         self._require_lists(prefix)
         self.requests["list"] += 1
         found = ask_again(lambda: self._request(prefix, self.client.list_with_delimiter, prefix or None))
-        objects = [_object(meta) for meta in found["objects"] if meta["path"] != prefix]
+        objects = [_make_object(meta) for meta in found["objects"] if meta["path"] != prefix]
         if not objects and not found["common_prefixes"]:
             self._require_store(prefix)
         return objects, [path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"]]
@@ -121,7 +121,7 @@ class ObjectStore:
         if client is not self.client:
             return self._request(key, _head_by_get, client, path)._replace(key=key)
         try:
-            return _object(self._request(key, client.head, path))._replace(key=key)
+            return _make_object(self._request(key, client.head, path))._replace(key=key)
         except PermissionError as e:
             # without the right to list the bucket, S3 answers 403 for a missing key (API reference,
             # HeadObject, "Permissions"): a list of its directory, if allowed, shows if it is missing
@@ -141,17 +141,18 @@ class ObjectStore:
             options["if_match"] = of.etag
         if of.version:
             options["version"] = of.version
-        return self._request(of.key, self._body, of, options)
 
-    def _body(self, of: Object, options: Mapping[str, Any]) -> tuple[memoryview, Object]:
-        client, path = self._client_for(of.key)
-        got = client.get(path, options=options)
-        now = _object(got.meta)._replace(key=of.key)
-        tags = of.etag and now.etag  # some servers ignore If-Match, and some have no ETag
-        is_same = now.etag == of.etag if tags else now.mtime_ns == of.mtime_ns
-        if now.size != of.size or not is_same:
-            raise Replaced(joined(self.url, of.key))
-        return memoryview(got.bytes()), now
+        def get() -> tuple[memoryview, Object]:
+            client, path = self._client_for(of.key)
+            answer = client.get(path, options=options)
+            now = _make_object(answer.meta)._replace(key=of.key)
+            has_tags = of.etag and now.etag  # some servers ignore If-Match, and some have no ETag
+            is_same = now.etag == of.etag if has_tags else now.mtime_ns == of.mtime_ns
+            if now.size != of.size or not is_same:
+                raise Replaced(joined(self.url, of.key))
+            return memoryview(answer.bytes()), now
+
+        return self._request(of.key, get)
 
     def put(self, key: str, data: bytes, replacing: Object | None = None) -> Object:
         require_seen(self, key, replacing)  # some servers ignore conditions silently
@@ -227,17 +228,17 @@ class ObjectStore:
 def _head_by_get(client: Any, path: str) -> Object:
     """Return an object by GET, the method that presigned URLs allow. An empty object has no first byte."""
     try:
-        return _object(client.get(path, options={"range": (0, 1)}).meta)
+        return _make_object(client.get(path, options={"range": (0, 1)}).meta)
     except Exception as e:
         if isinstance(e, FileNotFoundError) or type(e).__name__ in (
             "PermissionDeniedError",
             "UnauthenticatedError",
         ):
             raise
-        return _object(client.get(path).meta)
+        return _make_object(client.get(path).meta)
 
 
-def _object(meta: ObjectMeta) -> Object:
+def _make_object(meta: ObjectMeta) -> Object:
     """Return an Object. Its time is cut to seconds: lists of some stores have more digits than headers."""
     modified, etag = int(meta["last_modified"].timestamp()) * 10**9, meta["e_tag"] or ""
     if etag and not etag.startswith(('"', WEAK)):  # lists of Azure and some S3 servers leave the quotes out

@@ -65,15 +65,12 @@ def checked(key: str, value: str) -> tuple[str, str]:
     if not re.fullmatch(r"[a-z0-9_]+(?:\.[a-z0-9_]+)*", name):
         raise ValueError("an option is KEY=VALUE, such as region=eu-west-1")
     if secret(name):
-        raise ValueError(
-            f"{name} is a credential, which others can see here: use {'; '.join(_HINTS.values())}"
-        )
-    if re.search(r"://[^/?#]*@", value) or re.search(
-        r"[?&][^=&]*(?:sig|signature|token)=", value, re.IGNORECASE
-    ):
-        raise ValueError(
-            f"others can see the password or signature in {name}: use the library's variables (HTTPS_PROXY)"
-        )
+        hints = "; ".join(_HINTS.values())
+        raise ValueError(f"{name} is a credential, which others can see here: use {hints}")
+    signature = re.search(r"[?&][^=&]*(?:sig|signature|token)=", value, re.IGNORECASE)
+    if signature or re.search(r"://[^/?#]*@", value):
+        text = f"others can see the password or signature in {name}"
+        raise ValueError(f"{text}: use the library's variables (HTTPS_PROXY)")
     return name, value.strip()
 
 

@@ -88,10 +88,9 @@ def client_error(e: Exception, url: str, given: Mapping[str, Any]) -> OSError | 
     unknown = re.search(r"Configuration key: '([^']*)'", text)
     if unknown or "does not accept any configuration" in text:
         key = unknown[1] if unknown else next(iter(given.get("config", {})), "")
+        text = f"a store of {scheme}:// has no option {key!r}"
         hint = "docs/stores.md says where each library lists its keys; options of one store are a table of"
-        return UsageError(
-            f"a store of {scheme}:// has no option {key!r}", f'{hint} ckpt.toml ([store."URL"])'
-        )
+        return UsageError(text, f'{hint} ckpt.toml ([store."URL"])')
     for sign, words in _MISSING.items():
         if sign in text:
             return OSError(errno.EINVAL, words, url)

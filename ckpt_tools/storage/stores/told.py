@@ -110,16 +110,15 @@ def decoded(text: str, length: int) -> bytes | None:
 
 
 def _ask_s3(store: ObjectStore, of: Object, url: str) -> Iterator[StoreChecksum]:
+    """Yield the checksums of an object at S3. Raise OSError, and Replaced if it is another now."""
     with _lock:
         client = store.boto = store.boto or _make_client(store)
 
     def request(call: Callable[..., Any], **more: Any) -> dict[str, Any]:
-        version = {"VersionId": of.version} if of.version else {}
+        bucket, version = store.url.partition("://")[2], {"VersionId": of.version} if of.version else {}
         store.requests["head"] += 1
         try:
-            answer: dict[str, Any] = watched(
-                call, Bucket=store.url.partition("://")[2], Key=of.key, **version, **more
-            )
+            answer: dict[str, Any] = watched(call, Bucket=bucket, Key=of.key, **version, **more)
         except Exception as e:
             raise checksum_error(e, url) from None
         return answer
@@ -137,7 +136,7 @@ def _ask_s3(store: ObjectStore, of: Object, url: str) -> Iterator[StoreChecksum]
 
 
 def _ask_parts(ask: Callable[..., dict[str, Any]]) -> list[Any]:
-    """Return all pages of ``Parts``; [] if the server does not know the request, or refuses it."""
+    """Return an object's parts, from all pages of GetObjectAttributes; [] if the server refuses it."""
     found, more = list[Any](), dict[str, Any]()
     for _ in range(_PAGES):
         try:
@@ -164,7 +163,7 @@ def guess_parts(first: Mapping[str, Any], size: int) -> dict[str, Any]:
 
 
 def _has_parts(head: Mapping[str, Any]) -> bool:
-    """Return True if an answer to HEAD has checksums of the parts' checksums alone, none of the object."""
+    """Return True if an answer to HeadObject has only composite checksums, and none of the whole object."""
     values = [str(head[name]) for _, name in _members(head)]
     if any("-" not in value for value in values) and head.get("ChecksumType") != "COMPOSITE":
         return False
@@ -186,7 +185,8 @@ def sums_of(head: Mapping[str, Any], parts: Mapping[str, Any], size: int) -> Ite
         if not count and head.get("ChecksumType") != "COMPOSITE":
             yield StoreChecksum(algorithm, value)
         elif sizes and (not count or count == str(len(sizes))):
-            yield StoreChecksum(algorithm, value, sizes, _digests(rows, name, LENGTHS[algorithm]), weak=weak)
+            of_parts = _decode_parts(rows, name, LENGTHS[algorithm])
+            yield StoreChecksum(algorithm, value, sizes, of_parts, weak=weak)
     yield from _read_etag(head, sizes)
 
 
@@ -205,18 +205,19 @@ def _read_etag(head: Mapping[str, Any], sizes: tuple[int, ...]) -> Iterator[Stor
 
 
 def _members(head: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return (algorithm, member name) of the checksums in an answer."""
+    """Return (algorithm, name of the member with its value) for the checksums in an answer of S3."""
     known = ((algorithm, f"Checksum{algorithm.upper()}") for algorithm in LENGTHS)
     return [(algorithm, name) for algorithm, name in known if head.get(name)]
 
 
-def _digests(rows: Any, name: str, length: int) -> tuple[bytes, ...]:
-    """Return the checksum of each part; () if one is missing."""
+def _decode_parts(rows: Any, name: str, length: int) -> tuple[bytes, ...]:
+    """Return the checksum of each part, from the member ``name`` of its row; () if one is missing."""
     values = [decoded(str(row.get(name) or ""), length) for row in rows]
     return tuple(v for v in values if v is not None) if all(values) else ()
 
 
 def _make_client(store: ObjectStore) -> Any:
+    """Return a client of boto3 with the options and credentials of obstore's client. Raise OSError."""
     try:
         from boto3.session import Session
         from botocore import UNSIGNED
@@ -250,7 +251,7 @@ def _make_client(store: ObjectStore) -> Any:
 
 
 def _read_config(store: ObjectStore) -> dict[str, str]:
-    """Return obstore's options, own or from the environment, with its provider's credentials."""
+    """Return the options of obstore's client, own or from the environment, and its provider's credentials."""
     found: dict[Any, Any] = {k: os.environ[k] for k in _ENVIRONMENT if k in os.environ}
     found |= dict(store.client.config)
     provider = getattr(store.client, "credential_provider", None)
@@ -264,17 +265,17 @@ def _read_config(store: ObjectStore) -> dict[str, str]:
 
 
 def _ask_signed(store: ObjectStore, of: Object, url: str) -> Iterator[StoreChecksum]:
+    """Yield the checksums of an object at Google or Azure. Raise OSError, Replaced if it is another now."""
     if store.cannot_sign:  # obstore tries long before it says so: once is enough
         raise OSError(errno.EACCES, store.cannot_sign, url)
     store.requests["head"] += 1
     try:
-        headers = watched(_request_headers, *_make_question(store, of.key))
+        headers = watched(_request_headers, *_make_request(store, of.key))
     except (Stalled, OSError) as e:
         raise checksum_error(e, url) from None
     except Exception as e:  # obstore's own errors have Exception in common
-        store.cannot_sign = (
-            f"its checksums could not be asked for: no address could be signed ({type(e).__name__})"
-        )
+        text = "its checksums could not be asked for: no address could be signed"
+        store.cannot_sign = f"{text} ({type(e).__name__})"
         raise OSError(errno.EACCES, store.cannot_sign, url) from None
     if _is_other(headers, of):
         raise Replaced(url)
@@ -302,7 +303,7 @@ def azure(headers: Mapping[str, str]) -> Iterator[StoreChecksum]:
 
 
 def _is_other(headers: HTTPMessage, of: Object) -> bool:
-    """Return True if the headers are of another object than ``of``."""
+    """Return True if the headers are of another object than ``of``: by ETag, generation or length."""
     etag, length = headers.get("ETag") or "", headers.get("Content-Length") or ""
     bare = [x.removeprefix("W/").strip('"') for x in (etag, of.etag)]
     generation = headers.get("x-goog-generation") or ""
@@ -310,14 +311,14 @@ def _is_other(headers: HTTPMessage, of: Object) -> bool:
     return moved or (all(bare) and bare[0] != bare[1]) or (length.isdecimal() and int(length) != of.size)
 
 
-def _make_question(store: ObjectStore, key: str) -> tuple[str, dict[str, str]]:
-    """Return the HEAD's (URL, headers), maybe secret; signed unless there is a token or skip_signature."""
+def _make_request(store: ObjectStore, key: str) -> tuple[str, dict[str, str]]:
+    """Return (URL, headers) of a HEAD request, maybe secret; signed unless a token or skip_signature."""
     own = _read_options(store)
     token = own.get("bearer_token", "") if store.url.startswith("gs://") else ""
     if token:
-        return _public_url(own, store, key), {"Authorization": f"Bearer {token}"}
+        return _make_public_url(own, store, key), {"Authorization": f"Bearer {token}"}
     if own.get("skip_signature", "").lower() in _TRUE:
-        return _public_url(own, store, key), {}
+        return _make_public_url(own, store, key), {}
     from obstore import sign
 
     # Azure signs rights instead of methods, and obstore 0.12 signs none of them for HEAD.
@@ -328,13 +329,14 @@ def _make_question(store: ObjectStore, key: str) -> tuple[str, dict[str, str]]:
 def _read_options(store: ObjectStore) -> dict[str, str]:
     """Return a store's own options, and those in the environment, which obstore's ``config`` leaves out."""
     prefix = "GOOGLE_" if store.url.startswith("gs://") else "AZURE_"
-    said = {name: value for name, value in os.environ.items() if value and name.startswith(prefix)}
-    said |= {str(name): str(value) for name, value in dict(store.client.config).items()}
-    short = ((name.lower().removeprefix(prefix.lower()), value) for name, value in said.items())
+    found = {name: value for name, value in os.environ.items() if value and name.startswith(prefix)}
+    found |= {str(name): str(value) for name, value in dict(store.client.config).items()}
+    short = ((name.lower().removeprefix(prefix.lower()), value) for name, value in found.items())
     return {name.removeprefix("storage_"): value for name, value in short}
 
 
-def _public_url(own: Mapping[str, str], store: ObjectStore, key: str) -> str:
+def _make_public_url(own: Mapping[str, str], store: ObjectStore, key: str) -> str:
+    """Return the unsigned https:// URL of an object at Google or Azure, with the options ``own``."""
     scheme, _, bucket = store.url.partition("://")
     if scheme == "gs":
         top = own.get("base_url") or "https://storage.googleapis.com"

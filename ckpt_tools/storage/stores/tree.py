@@ -285,7 +285,7 @@ class Tree:
         """Return the stat of a directory; its time is that of the newest known object below it."""
         with self._lock:
             newest = max(self._newest_ns(self._key(url)), 0)
-        return _make_stat(_DIRECTORY_MODE, url, Object("", 0, newest, ""))
+        return stat_of(url, Object("", 0, newest, ""), _DIRECTORY_MODE)
 
     def object(self, key: str) -> Object:
         """Return the object of a key, as it was listed; one not listed is asked for."""
@@ -372,15 +372,10 @@ def _is_below(key: str, top: str) -> bool:
     return not top or key.startswith(f"{top}/")
 
 
-def stat_of(url: str, of: Object) -> os.stat_result:
-    """Return an object's stat, as ``os.stat`` would of a file."""
-    return _make_stat(_FILE_MODE, url, of)
-
-
-def _make_stat(mode: int, url: str, of: Object) -> os.stat_result:
-    """Return a stat whose device and inode are a digest of URL, ETag (else version) and the query's content
-    parameters: another object has others. Listings tell no versions, so adding a version to an ETag would
-    change the digest when the object is asked for.
+def stat_of(url: str, of: Object, mode: int = _FILE_MODE) -> os.stat_result:
+    """Return an object's stat, as ``os.stat`` would of a file. Its device and inode are a digest of URL, ETag
+    (else version) and the query's content parameters: another object has others. Listings tell no versions,
+    so adding a version to an ETag would change the digest when the object is asked for.
     """
     from xxhash import xxh3_128_intdigest
 
