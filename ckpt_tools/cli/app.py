@@ -85,6 +85,7 @@ class _Line:
     """The methods that a command and the group of commands share."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse a line. Raise UsageError for a mistake in it, in ckpt's words."""
         ctx.meta["brief"] = "-h" in args and "--help" not in args
         try:
             return super().parse_args(ctx, [*args])  # type: ignore[misc,no-any-return] # it empties the list
@@ -92,6 +93,7 @@ class _Line:
             raise _explain_mistake(error, ctx, args) from error
 
     def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, each with a converter that changes nothing."""
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for param in params:
             param._runtime_param = _Verbatim()  # noqa: SLF001 - nothing public says it
@@ -132,6 +134,7 @@ class Command(_Line, TyperCommand):
     """One command. For ``run``, words after ``--`` are the command to start, which is not parsed here."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse a line, in which flags of earlier releases are renamed. Raise UsageError."""
         if not ctx.resilient_parsing:
             args = rename_flags(self.name or "", args)
         if self.name != "run":
@@ -163,17 +166,17 @@ def _explain_mistake(error: Any, ctx: Any, args: Sequence[str]) -> UsageError:
     """Return a parser's error in ckpt's words, with the flag that was probably meant."""
     message, command = error.format_message().rstrip("."), ctx.command_path
     hint = f"'{command} -h' shows how it is called"
-    undashed = ctx.meta.get("undashed", False)  # its flag may be one of the command to start
+    lacks_dashes = ctx.meta.get("undashed", False)  # its flag may be one of the command to start
     flag = getattr(error, "option_name", "")
     if "No such option" in message:
         known = [name for param in ctx.command.params for name in param.opts]
-        meant = _find_meant(flag, known, args, 0.8 if undashed else 0.5)
+        meant = _find_meant(flag, known, args, 0.8 if lacks_dashes else 0.5)
         message = f"there is no flag {flag}" + (f"; did you mean {meant}?" if meant else "")
     elif "requires an argument" in message:
         message = f"{flag} needs a value"
     elif "unexpected extra argument" in message:
         message = f"there are more words than '{command}' takes: {message.partition('(s) (')[2].rstrip(')')}"
-    return UsageError(message, f"{AFTER_DASHES}; {hint}" if undashed else hint)
+    return UsageError(message, f"{AFTER_DASHES}; {hint}" if lacks_dashes else hint)
 
 
 def _find_meant(flag: str, known: Sequence[str], args: Sequence[str], alike: float) -> str | None:

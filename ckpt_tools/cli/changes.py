@@ -126,9 +126,9 @@ def _find_root(path: str) -> str:
     """Return the directory that holds the checkpoint or file ``path``; ``path`` if it holds checkpoints."""
     if not os.path.isdir(path):
         return os.path.dirname(path)
-    found = api.scan(path).checkpoints
-    own = bool(found) and all(p.home == path for c in found for p in c.parts)
-    return os.path.dirname(path) if own else path
+    checkpoints = api.scan(path).checkpoints
+    is_one = bool(checkpoints) and all(p.home == path for c in checkpoints for p in c.parts)
+    return os.path.dirname(path) if is_one else path
 
 
 @options.ask(_FORMATS, "root apply state_dir trust trust_group trust_owner trust_dir config", options.PRINT)

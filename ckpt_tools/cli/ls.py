@@ -69,7 +69,7 @@ def ls(asked: options.Asked) -> int:
     to, settings, given = asked.to, asked.settings, asked.given
     if given["tree"] and to.format == "json":
         raise UsageError("--tree and --json cannot be combined", "leave one of them out")
-    oldest = moment(given["since"], time.time()) if given["since"] is not None else None
+    oldest = read_time(given["since"], time.time()) if given["since"] is not None else None
     if given["quarantine"]:
         instead = "nothing was put away there: leave out --quarantine"
         require_local_paths([settings.root], RENAMES, instead)
@@ -90,7 +90,7 @@ def ls(asked: options.Asked) -> int:
     return exit_code(result, filtered=any(value is not None for value in filters))
 
 
-def moment(text: str, now: float) -> float:
+def read_time(text: str, now: float) -> float:
     """Return the seconds since 1970 of ``2h``, ``3d`` (before ``now``) or an ISO date. Raise UsageError."""
     with suppress(ValueError, OverflowError):
         if re.match(r"\s*[0-9.]+[a-z]", text):

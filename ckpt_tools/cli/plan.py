@@ -57,7 +57,7 @@ def plan(asked: options.Asked) -> int:
     if asked.given["rank"] is not None and asked.selection.rank is not None:
         result = narrow_to_rank(result, asked.selection.rank)
     if result.checkpoint:
-        result = _with_arguments(result, asked)
+        result = _fill_arguments(result, asked)
     if to.format != "table":
         output.report(result, to)
     if to.format == "table" and to.quiet:
@@ -70,8 +70,8 @@ def plan(asked: options.Asked) -> int:
     return int(to.warnings_fail and bool(worse))
 
 
-def _with_arguments(plan: LoadPlan, asked: options.Asked) -> LoadPlan:
-    """Return the plan with --resume-args filled in. Raise UsageError if --format shell lacks a value."""
+def _fill_arguments(plan: LoadPlan, asked: options.Asked) -> LoadPlan:
+    """Return the plan with the words of --resume-args as arguments. Raise UsageError if none is left."""
     resume_args, quiet, for_shell = asked.resume_args, asked.to.quiet, asked.to.format == "shell"
     if for_shell and plan.state == "weights-only" and not quiet:
         console.problem("note", ALONE)

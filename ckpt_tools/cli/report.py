@@ -103,7 +103,7 @@ def _list_runs(scan: Scan) -> list[str]:
 
 
 def _plan(root: str, selection: Selection) -> Start:
-    """Return the plan of a root, or the error of making it."""
+    """Return the plan of a root, or the error that there is none."""
     try:
         return Start(root, selection.run, api.plan(root, selection))
     except CkptError as error:

@@ -36,7 +36,7 @@ class Terminated(SystemExit):
 
 
 def _require_in_world(what: str, ranks: Iterable[int], world_size: int | None) -> None:
-    """Raise UsageError if a rank is not below the world size; None allows all."""
+    """Raise UsageError, about ``what``, if a rank is not below the world size; None allows all."""
     beyond = [r for r in ranks if world_size is not None and r >= world_size]
     if beyond:
         text = f"{what}: rank {min(beyond)} does not exist among {world_size} ranks"
@@ -289,16 +289,16 @@ def _terminate(number: int, _frame: FrameType | None) -> None:
     raise Terminated(128 + number)
 
 
-def _name_directory(tensor_rank: int | None, pipeline_rank: int | None, staged: bool | None) -> str:
-    """Return the directory name for a place in the model; ``staged``: whether it has pipeline stages (None:
-    if there is a ``pipeline_rank``). Raises UsageError for an unknown rank. Source: Megatron-LM
-    megatron/training/checkpointing.py get_checkpoint_name().
+def _name_directory(tensor_rank: int | None, pipeline_rank: int | None, has_stages: bool | None) -> str:
+    """Return the directory name of a model-parallel rank, such as ``mp_rank_01_003``; ``has_stages``: with
+    pipeline stages (None: if ``pipeline_rank`` is given). Raises UsageError for an unknown rank. Source:
+    Megatron-LM megatron/training/checkpointing.py get_checkpoint_name().
     """
     if tensor_rank is None:
         raise UsageError("tensor_rank is not known", "pass tensor_rank= (0 without tensor parallelism)")
-    if staged and pipeline_rank is None:
+    if has_stages and pipeline_rank is None:
         raise UsageError("pipeline_rank is not known", "pass pipeline_rank=, or pipeline_parallel=False")
-    stage = "" if pipeline_rank is None or staged is False else f"_{pipeline_rank:03d}"
+    stage = "" if pipeline_rank is None or has_stages is False else f"_{pipeline_rank:03d}"
     return f"mp_rank_{tensor_rank:02d}{stage}"
 
 
@@ -314,7 +314,7 @@ def _rank_set(value: object, base: str, trusted: Trust) -> frozenset[int]:
 def _setting(
     name: str, value: object, parse: parsers.Parse, variable: str = "", env: Mapping[str, str] | None = None
 ) -> Any:
-    """Return ``value``, else that of ``variable``, as ``parse`` reads it; None without. Raises UsageError."""
+    """Return ``value``, else the variable's, read by ``parse``; None if neither is set. Raises UsageError."""
     raw, origin = (value, name) if value is not None else ((env or {}).get(variable) or None, variable)
     if raw is None:
         return None

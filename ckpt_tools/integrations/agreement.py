@@ -147,16 +147,13 @@ def _take_in_group(group: Group, root: str, selection: Selection) -> ProcessDeci
             kind = errors.BY_EXIT_CODE.get(what["exit_code"], CkptError)
         raise kind(what["message"], what["hint"])
     decision = Decision("", message["decided"], selection.trust)
-    _require_visible_files(
-        group, decision, "" if message["asked"] == digest_selection(selection) else OTHER_QUESTION
-    )
+    problem = "" if message["asked"] == digest_selection(selection) else OTHER_QUESTION
+    _require_visible_files(group, decision, problem)
     return ProcessDecision(decision, group.rank)
 
 
 def _require_visible_files(group: Group, decision: Decision, problem: str) -> None:
-    """Raise on all ranks CannotLook if one cannot see its files, UsageError if one has OTHER_QUESTION as
-    ``why``.
-    """
+    """Raise CannotLook on all ranks if one does not see its files, UsageError if one asks otherwise."""
     try:
         decision.check([group.rank])
     except CkptError as e:

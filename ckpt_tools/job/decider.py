@@ -330,7 +330,9 @@ class Decider(Struct, dict=True):
     # ---- deciding
 
     def make_body(self) -> Body:
-        """Return the body of a new decision. Raise CkptError, the same on all nodes that meet."""
+        """Return the body of a new decision: of nodes that agree, of this process alone, or of node 0. Raise
+        CkptError, the same on all nodes that meet.
+        """
         if self.options.agree:
             from ckpt_tools.job.consensus import agree
 

@@ -180,7 +180,7 @@ def check(body: Mapping[str, object]) -> Document:
 
 
 def _require_files(document: Document) -> None:
-    """Raise Invalid unless a checkpoint has files for each rank: one without would start from nothing."""
+    """Raise Invalid unless each rank, named once, has files, or without a checkpoint nothing is to load."""
     ranks = document.ranks or ()
     if len({r.rank for r in ranks}) != len(ranks):
         raise Invalid("ranks names a rank twice")
@@ -351,7 +351,7 @@ def read(path: str, trusted: Trust = OURS, setting: str = "CKPT_PLAN") -> Decisi
 
 
 def parse(path: str, data: bytes, trusted: Trust = OURS) -> Decision:
-    """Return the decision in ``data``, the bytes of the file at ``path``. Raise as ``read`` does."""
+    """Return the decision in ``data``, the bytes of a file. Raise CannotLook if it is none, UsageError."""
     try:
         body = checked_json.parsed(data)
         if not isinstance(body, dict) or not isinstance(body.get("decision"), dict):

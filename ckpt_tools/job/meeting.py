@@ -88,7 +88,7 @@ class Files:
             raise CannotLook(f"{path} cannot be read: {e.strerror}", hint) from e
 
     def drop(self, prefix: str) -> None:
-        """Remove the files whose names begin so, of a session, and files that killed nodes left a day ago."""
+        """Remove files whose names begin with ``prefix``, and files that killed nodes left a day ago."""
         with suppress(OSError):
             for entry in os.scandir(self.directory):
                 with suppress(OSError):

@@ -49,9 +49,7 @@ class Process(Struct, frozen=True):
 
 
 def _identify(pid: int) -> str:
-    """Return ``pid.starttime`` of a process (proc(5), stat field 22); "" if it is gone, the pid without
-    /proc.
-    """
+    """Return ``pid.starttime`` (proc(5), stat field 22), without /proc the pid; "" for no such process."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as f:
             return f"{pid}.{f.read().rpartition(')')[2].split()[19]}"

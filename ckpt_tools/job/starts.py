@@ -113,14 +113,12 @@ def make_line(decision: Decision) -> bytes:
     row |= {"path": None, "step": None, "kind": None, "passed": passed}
     if chosen:
         row |= {"path": chosen.path, "step": chosen.step, "kind": chosen.kind}
-        row["lost_steps"] = _measure_loss(
-            chosen.step, [*(r["step"] for r in passed), *(c.step for c in ahead)]
-        )
-        row["lost_seconds"] = _measure_loss(chosen.mtime, [c.mtime for c in ahead])
+        row["lost_steps"] = _find_loss(chosen.step, [*(r["step"] for r in passed), *(c.step for c in ahead)])
+        row["lost_seconds"] = _find_loss(chosen.mtime, [c.mtime for c in ahead])
     return b"\n" + json.dumps(row).encode("utf-8", "surrogateescape")
 
 
-def _measure_loss(chosen: float | None, others: Sequence[float | None]) -> float | None:
+def _find_loss(chosen: float | None, others: Sequence[float | None]) -> float | None:
     """Return how far the greatest of ``others`` is beyond ``chosen`` (steps or seconds); None if unknown."""
     known = [n for n in others if n is not None]
     return None if chosen is None or not known else max(0, *(n - chosen for n in known))

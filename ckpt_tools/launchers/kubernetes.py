@@ -28,7 +28,7 @@ _INSIDE = (
 
 
 def _read_pod(env: Mapping[str, str], unclear: str, hint: str, **fields: str) -> Started:
-    """Return what a pod's variables say: the numbers of ``fields`` (variables by field), no rank, and why."""
+    """Return what a pod's variables say (``fields``: by field), with no rank for the reason ``unclear``."""
     ids = "MINDX_TASK_ID", "PET_RDZV_ID"
     pod = read(env, "kubernetes", ids, max_restarts="PET_MAX_RESTARTS", **fields)
     return replace(pod, unclear=unclear, hint=_INSIDE + hint)

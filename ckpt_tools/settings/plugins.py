@@ -106,7 +106,7 @@ def forget() -> None:
     """Drop all found plug-ins and the caches made from them: some were installed, or switched off."""
     with _lock:
         _find.cache_clear()
-        _list_packages.cache_clear()
+        _describe_packages.cache_clear()
     for clear_cache in _keepers:
         clear_cache()
 
@@ -161,10 +161,10 @@ def broken(groups: Collection[str] = tuple(_KINDS)) -> list[Broken]:
 
 def left_out() -> list[str]:
     """Return the packages whose deciding plug-ins are switched off; [] if plug-ins are on."""
-    return _list_deciding(_read_entries()) if _is_off() else []
+    return _list_deciding_packages(_read_entries()) if _is_off() else []
 
 
-def _list_deciding(found: _Found) -> list[str]:
+def _list_deciding_packages(found: _Found) -> list[str]:
     """Return the packages with entry points in DECIDING groups, each with its version."""
     return list(dict.fromkeys(e.package for e in found.entries if e.group in DECIDING))
 
@@ -183,13 +183,13 @@ def tool_version() -> str:
 def packages() -> str:
     """Return tool_version() without ckpt's own version; "" if no package adds to a DECIDING group."""
     with _lock:
-        return "" if _is_off() else _list_packages()
+        return "" if _is_off() else _describe_packages()
 
 
 @cache
-def _list_packages() -> str:
+def _describe_packages() -> str:
     """Return a text with the packages of DECIDING groups, and what is broken of them; "" without any."""
-    names, wrong = _list_deciding(_find()), broken(DECIDING)
+    names, wrong = _list_deciding_packages(_find()), broken(DECIDING)
     installed = f" with {', '.join(names)}" if names else ""
     return f"{installed} but without {', '.join(b.what for b in wrong)}" if wrong else installed
 
@@ -267,7 +267,7 @@ def _load(entry: Entry) -> Any:
 
 
 def _guard(value: Any, entry: Entry) -> Any:
-    """Return a copy of a plug-in's Struct in which each function names the plug-in if it fails."""
+    """Return a copy of a plug-in's Struct whose functions, at every depth, name the plug-in if they fail."""
     changed = dict[str, Any]()
     for f in fields(value):
         own = getattr(value, f.name)

@@ -331,9 +331,9 @@ def _find_current_directory() -> str:
     try:
         return os.getcwd()
     except OSError as e:
-        gone = isinstance(e, FileNotFoundError)
-        why = "does not exist any more" if gone else f"is not available: {e.strerror}"
-        raise UsageError(f"the current directory {why}", "change to another directory") from e
+        is_gone = isinstance(e, FileNotFoundError)
+        what = "does not exist any more" if is_gone else f"is not available: {e.strerror}"
+        raise UsageError(f"the current directory {what}", "change to another directory") from e
 
 
 def decisions(env: Mapping[str, str] | None = None) -> str:

@@ -34,7 +34,7 @@ import ckpt_tools
 from ckpt_tools import __version__, api, scan
 from ckpt_tools.cli import console, dispatch
 from ckpt_tools.cli.app import COMMANDS, command
-from ckpt_tools.cli.ls import moment
+from ckpt_tools.cli.ls import read_time
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.findings import finding
 from ckpt_tools.model.answers import Summary
@@ -457,7 +457,7 @@ def test_since(demo, since, count):
     ],
 )  # fmt: skip
 def test_moments(text, wanted):
-    assert moment(text, 1e9) == wanted
+    assert read_time(text, 1e9) == wanted
 
 
 @pytest.mark.parametrize(

@@ -307,9 +307,9 @@ def test_a_terminal_sees_what_is_listed_and_read(capfd: pytest.CaptureFixture[st
     meter = Meter(False)
     meter.listing("/runs/at/once")
     assert not capfd.readouterr().err, "a short run shows no bar"
-    meter.started = meter.said = meter.started - 10
+    meter.started = meter.reported = meter.started - 10
     meter.listing("/runs/a\x1b[2Jb")
-    meter.said -= 10
+    meter.reported -= 10
     meter.file(f"/runs/{'x' * 99}/file.pt", 3)
     meter(1 << 20, 1 << 30)
     meter.say("done")

@@ -64,6 +64,7 @@ class _StoreWithCopies:
         return getattr(self.store, name)
 
     def read(self, of: Object, start: int, length: int) -> tuple[memoryview, Object]:
+        """Return bytes of an object, from its local copy if there is one, else from the store."""
         fd = self.copies.get(of.key)
         if fd is None:
             return self.store.read(of, start, length)
@@ -71,8 +72,10 @@ class _StoreWithCopies:
 
 
 @contextmanager
-def _reading_copies(url: str) -> Iterator[dict[str, int]]:
-    """Yield a dict of keys and descriptors, empty at first: reads of its objects use these files."""
+def _substitute_copies(url: str) -> Iterator[dict[str, int]]:
+    """Yield a dict, empty at first, of descriptors of local copies by key: the store of ``url`` is read from
+    these while the block runs.
+    """
     tree, _ = tree_of(url)
     before, copies = tree.store, dict[str, int]()
     tree.store = cast("Store", _StoreWithCopies(before, copies))
@@ -130,7 +133,7 @@ class Fetch:
         for name, f in wanted.items():  # a file may have the names of several ranks
             names.setdefault(f.url, []).append(name)
         pool = Threads(min(self._width + 2, len(names)))
-        with _reading_copies(self.root) as self._copies:
+        with _substitute_copies(self.root) as self._copies:
             waiting: list[Future[list[Record]]] = []
             try:
                 for n, (url, local_names) in enumerate(names.items()):
@@ -148,7 +151,9 @@ class Fetch:
         return out
 
     def _bring(self, wanted: StagedFile, request: Request, names: Sequence[str], aside: str) -> list[Record]:
-        """Return one object's records under all its ``names``; a damaged copy is fetched once more."""
+        """Return an object's records under all ``names``, of a copy already here, else of up to two
+        downloads.
+        """
         path = os.path.join(self.part, names[0])
         wrong: Sequence[Finding] = ()
         for at in (path, aside, aside):
@@ -207,6 +212,7 @@ class Fetch:
                 pool.close(wait=True)
 
     def _report(self, count: int) -> None:
+        """Add ``count`` bytes to the progress."""
         self._bytes_here += count
         if self.progress is not None:
             self.progress(self._bytes_here, self._total)
@@ -230,7 +236,7 @@ class Fetch:
                     again=False,  # a file that differs is fetched once more
                 )
             del self._copies[key]
-            _require_same(wanted, report)
+            _require_unchanged(wanted, report)
             os.utime(fd, ns=(wanted.mtime_ns, wanted.mtime_ns))
             level = report.level.name.lower() if report.format else ""
             of = wanted.url, wanted.size, wanted.etag, wanted.version
@@ -242,7 +248,7 @@ class Fetch:
         return record, wrong
 
 
-def _require_same(wanted: StagedFile, report: Report) -> None:
+def _require_unchanged(wanted: StagedFile, report: Report) -> None:
     """Raise CannotLook if the store does not answer, or has another object by now."""
     codes = {f.code: f for f in report.findings}
     if "in-use" in codes:
@@ -329,22 +335,22 @@ def _find_files(tree: Tree) -> Iterator[StagedFile]:
     """Yield a StagedFile for each link of the tree. Raise OSError, UsageError and CannotLook."""
     planned = {f.path: f for _, f in tree.plan.loads}
     learn_versions(list(tree.links.values()))
-    start, only = len(tree.directory) + 1, dict[str, list[int]]()
+    start, ranks_by_name = len(tree.directory) + 1, dict[str, list[int]]()
     if tree.layout.ranks.own_files:  # no rank looks for other ranks' files
         for rank, links in tree.ranks.items():
             for link in links:
-                only.setdefault(link[start:], []).append(rank)
+                ranks_by_name.setdefault(link[start:], []).append(rank)
     for name, url in sorted(tree.links.items()):
         if name.partition("/")[0] in OWN_NAMES:  # the upload of a staged directory
             continue
         _require_name(tree, name, url)
-        of = object_of(url)
+        now = object_of(url)
         f = planned.get(url)
-        if f is not None and (of.size, of.mtime_ns, of.etag) != (f.size, f.mtime_ns, f.etag):
+        if f is not None and (now.size, now.mtime_ns, now.etag) != (f.size, f.mtime_ns, f.etag):
             raise CannotLook(f"{url} has been replaced since it was chosen", AGAIN)
-        ranks = only.get(name, [0])
+        ranks = ranks_by_name.get(name, [0])
         own = None if 0 in ranks else tuple(ranks)  # all open rank 0's: Megatron-LM reads arguments from them
-        yield StagedFile(name, url, of.size, of.mtime_ns, of.etag, of.version, own)
+        yield StagedFile(name, url, now.size, now.mtime_ns, now.etag, now.version, own)
 
 
 def _require_name(tree: Tree, name: str, url: str) -> None:
