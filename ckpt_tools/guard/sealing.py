@@ -225,9 +225,7 @@ class Sealer:
             write_seal(path, data, away=False)
 
     def _is_sealed(self, target: Target) -> bool:
-        """Return whether a usable seal names exactly the target's files, with their sizes; with a signer also
-        whether signatures name them.
-        """
+        """Return whether a seal names exactly the target's files and sizes; if we sign, so do signatures."""
         known = self.session.indexes.seals.known.get(target.seal)
         sealed = {f.path: f.size for f in known.seal.files} if known else {}
         if self._signer is not None and not self._signer.is_signed(target):

@@ -116,13 +116,9 @@ T = TypeVar("T")
 GRACE = 30.0
 """Seconds that a system call has to return, from its begin or the time limit, whichever is later."""
 MOST = 3
-"""Stalled calls after which no further call is waited for: a file system that is gone would cost ``GRACE``
-for every file.
-"""
+"""Stalled calls after which no call is waited for: each file of a dead file system would cost ``GRACE``."""
 _AGAIN = 1.0
-"""Seconds until an overdue call is looked at a second time: the whole process may have been stopped in
-between.
-"""
+"""Seconds until an overdue call is looked at again: the whole process may have been stopped meanwhile."""
 
 
 Call = tuple[float, tuple[Any, ...]]

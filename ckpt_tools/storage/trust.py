@@ -25,9 +25,7 @@ __all__ = ["OURS", "Trust", "Untrusted", "absent", "check", "create", "directory
 _LINKS = 40  # the most links on one path, as in Linux
 _READ_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
 _KUBERNETES = "..data"
-"""The link through which the kubelet exchanges all files of a ConfigMap or Secret at once
-(pkg/volume/util/atomic_writer.go).
-"""
+"""The link by which the kubelet exchanges a ConfigMap or Secret (pkg/volume/util/atomic_writer.go)."""
 OURS = Trust()
 """Trusts the caller and root alone."""
 
@@ -165,10 +163,11 @@ class _PathWalk:
     def _require(self, reason: str, what: str, info: os.stat_result, hint: str = "") -> None:
         """Raise Untrusted if there is a ``reason``, unless the way leads through a trusted directory."""
         if reason and not any((step.st_dev, step.st_ino) in self._trusted_ids for _, step in self.steps):
-            raise Untrusted(f"{what} {reason}", hint or self._hint(what, info))
+            raise Untrusted(f"{what} {reason}", hint or self._make_hint(what, info))
 
     @cached_property
     def _trusted_ids(self) -> set[tuple[int, int]]:
+        """Return (device, inode) of each directory that the user trusts."""
         found = set()
         for path in self.trust.directories:
             with suppress(OSError):
@@ -176,7 +175,7 @@ class _PathWalk:
                 found.add((info.st_dev, info.st_ino))
         return found
 
-    def _hint(self, path: str, info: os.stat_result) -> str:
+    def _make_hint(self, path: str, info: os.stat_result) -> str:
         """Return how to make ``path`` trusted, the narrowest way first."""
         if name_other_owner(info, self.trust):
             uid = info.st_uid

@@ -17,7 +17,7 @@ from stores.sftp import Directory
 
 from ckpt_tools import CannotLook, api
 from ckpt_tools.storage.stores import mounts
-from ckpt_tools.storage.stores.filesystem import FileSystem, _object, open_filesystem
+from ckpt_tools.storage.stores.filesystem import FileSystem, _make_object, open_filesystem
 from ckpt_tools.storage.stores.mounts import tree_of
 from ckpt_tools.storage.stores.store import Object, other_than
 
@@ -229,5 +229,5 @@ def test_only_what_both_answers_tell_is_compared() -> None:
 @pytest.mark.parametrize("name", ["ETag", "blob_id", "xet_hash", "sha"])
 def test_a_digest_of_the_contents_tells_one_from_another(name: str) -> None:
     """As file systems of fsspec call it: that of a file of Hugging Face's buckets is its ``xet_hash``."""
-    one, other = (_object("a", {"size": 3, "mtime": 5, name: text}) for text in ("x", "y"))
+    one, other = (_make_object("a", {"size": 3, "mtime": 5, name: text}) for text in ("x", "y"))
     assert other_than(one, other)

@@ -51,7 +51,7 @@ def test_every_option_of_the_client_is_either_taken_or_a_secret() -> None:
 
     text = (Path(obstore.__file__).parent / "_store/_client.pyi").read_text().partition("Config(TypedDict")[2]
     named = set(re.findall(r"^    (\w+): ", text, re.MULTILINE))
-    assert {key for key in named - options.CLIENT if not options.secret(key)} == {"default_content_type"}
+    assert {key for key in named - options.CLIENT if not options.is_secret(key)} == {"default_content_type"}
 
 
 @pytest.mark.slow
@@ -152,7 +152,7 @@ def test_an_option_that_the_store_does_not_have_is_a_question(
     for name, said in KEYS.items():
         monkeypatch.setenv(name, said)
     with pytest.raises(UsageError) as e:
-        mounts.opened(url, StoreOptions(((key, value),)))
+        mounts.open_store(url, StoreOptions(((key, value),)))
     assert hint in e.value.hint and key in str(e.value)
 
 

@@ -54,7 +54,7 @@ class Deletion(Struct, frozen=True):
                 elif failed := refresh_objects([path]):
                     raise failed[path]
                 with suppress(FileNotFoundError):
-                    found |= {split(url)[1]: of for url, of in _list_objects([path]).items()}
+                    found |= {split(url)[1]: obj for url, obj in _list_objects([path]).items()}
         except OSError as e:
             raise CannotLook(f"cannot look at {e.filename} again: {e.strerror}: nothing is removed") from e
         return found

@@ -17,7 +17,7 @@ _TAIL = 2000  # last bytes of a command's output that are kept
 _GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 
 
-class Ended(Struct, frozen=True):
+class CommandResult(Struct, frozen=True):
     """How a command ended: its exit code (minus the signal), None if it could not be started; ``in_time`` is
     False if it was stopped at the timeout. ``output`` is the end of what it printed.
     """
@@ -28,7 +28,7 @@ class Ended(Struct, frozen=True):
     output: str
 
 
-def call(command: str, variables: Mapping[str, str], timeout: float) -> Ended:
+def run_command(command: str, variables: Mapping[str, str], timeout: float) -> CommandResult:
     """Run a shell command to its end, or stop it after ``timeout`` seconds. Names found in a tree go into
     variables and never into the command, so no name can be a command. If this process is ended meanwhile, the
     command is stopped as well.
@@ -44,7 +44,7 @@ def call(command: str, variables: Mapping[str, str], timeout: float) -> Ended:
             start_new_session=True,
         )
     except OSError as e:
-        return Ended(None, True, 0.0, str(e))
+        return CommandResult(None, True, 0.0, str(e))
     assert process.stdout is not None  # noqa: S101 - for the type checker: it was asked for
 
     def read(stream: BufferedReader) -> None:
@@ -66,7 +66,7 @@ def call(command: str, variables: Mapping[str, str], timeout: float) -> Ended:
         raise
     is_closed.wait(1.0)
     output = tail[0].decode("utf-8", "replace")
-    return Ended(process.returncode, in_time, round(time.monotonic() - started, 6), output)
+    return CommandResult(process.returncode, in_time, round(time.monotonic() - started, 6), output)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

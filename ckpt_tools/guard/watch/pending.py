@@ -101,9 +101,7 @@ def make_stamp_now(c: Checkpoint) -> str:
 
 
 class Waiting:
-    """Which checkpoints wait for verification or a seal. Times are of a clock that never jumps; other times
-    only show that a file is old.
-    """
+    """Which checkpoints wait for verification or a seal. Its times are of a clock that never jumps."""
 
     def __init__(self, options: WatchOptions) -> None:
         self._options = options

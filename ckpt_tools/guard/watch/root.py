@@ -19,7 +19,7 @@ from ckpt_tools.errors import CannotLook, CkptError
 from ckpt_tools.findings import finding
 from ckpt_tools.guard.targets import verify
 from ckpt_tools.guard.watch import DAY, WatchOptions
-from ckpt_tools.guard.watch.hooks import call
+from ckpt_tools.guard.watch.hooks import run_command
 from ckpt_tools.guard.watch.metrics import STATES, Answer, Tally
 from ckpt_tools.guard.watch.pending import (
     Listed,
@@ -204,7 +204,7 @@ class WatchedRoot:
             "CKPT_WATCH_CODES": ",".join(codes),
         }
         variables = {name: "" if value is None else str(value) for name, value in values.items()}
-        ended = call(command, variables, self.options.hook_timeout)
+        ended = run_command(command, variables, self.options.hook_timeout)
         worked = ended.exit_code == 0 and ended.in_time
         self.tally.hooks["ok" if worked else "failed" if ended.in_time else "timeout"] += 1
         self.say("hook", {"path": c.path, "on": "good" if good else "bad", **to_builtins(ended)})

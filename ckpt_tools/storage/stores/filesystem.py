@@ -57,7 +57,7 @@ class FileSystem:
         alone = self._scheme in ("sftp", "ssh", "ftp")
         self._connection_lock: AbstractContextManager[Any] = Lock() if alone else nullcontext()
 
-    def _path(self, key: str) -> str:
+    def _make_path(self, key: str) -> str:
         return f"{self.top}/{key}" if key else self.top or "/"
 
     def objects(self, prefix: str) -> Iterator[Object]:
@@ -73,7 +73,9 @@ class FileSystem:
     def directory(self, prefix: str) -> tuple[list[Object], list[str]]:
         self.requests["list"] += 1
         try:
-            found = self._call(prefix, self.fs.ls, self._path(prefix), detail=True, **_uncached(self.fs.ls))
+            found = self._call(
+                prefix, self.fs.ls, self._make_path(prefix), detail=True, **_find_refresh(self.fs.ls)
+            )
         except (FileNotFoundError, NotADirectoryError):
             return [], []
         if not found and self._scheme == "ftp":
@@ -90,37 +92,37 @@ class FileSystem:
             if info["type"] == "directory":
                 names.append(key.rpartition("/")[2])
             else:
-                of = _object(key, info)
+                obj = _make_object(key, info)
                 if info["type"] == "link":  # a broken link is an object that cannot be read
                     with suppress(FileNotFoundError):
-                        of = self.head(key)
-                objects.append(of)
+                        obj = self.head(key)
+                objects.append(obj)
         return objects, names
 
     def head(self, key: str) -> Object:
         self.requests["head"] += 1
         # Hugging Face tells the name of a blob only in the expanded info
         more = {"expand_info": True} if self._scheme == "hf" else {}
-        info = self._call(key, self.fs.info, self._path(key), **_uncached(self.fs.info), **more)
+        info = self._call(key, self.fs.info, self._make_path(key), **_find_refresh(self.fs.info), **more)
         if info["type"] == "directory":
             raise FileNotFoundError(errno.ENOENT, "it is a directory", joined(self.url, key))
-        return _object(key, info)
+        return _make_object(key, info)
 
-    def read(self, of: Object, start: int, length: int) -> tuple[memoryview, Object]:
+    def read(self, obj: Object, start: int, length: int) -> tuple[memoryview, Object]:
         self.requests["get"] += 1
-        path = self._path(of.key)
+        path = self._make_path(obj.key)
         # no read-ahead: fsspec would cut a range out of it, even if the server began elsewhere
         more = {"cache_type": "none"} if self._scheme == "hf" else {}
-        data = self._call(of.key, self.fs.cat_file, path, start, start + length, **more)
+        data = self._call(obj.key, self.fs.cat_file, path, start, start + length, **more)
         if len(data) > length:
-            raise OSError(errno.EIO, NO_RANGES, joined(self.url, of.key))
-        return memoryview(data), of
+            raise OSError(errno.EIO, NO_RANGES, joined(self.url, obj.key))
+        return memoryview(data), obj
 
     def put(self, key: str, data: bytes, replacing: Object | None = None) -> Object:
         self._require_writable(key)
         require_seen(self, key, replacing)
         self.requests["put"] += 1
-        self._call(key, self.fs.pipe_file, self._path(key), data)
+        self._call(key, self.fs.pipe_file, self._make_path(key), data)
         return check_written(self, key, data)
 
     def delete(self, keys: Sequence[str]) -> dict[str, OSError]:
@@ -129,7 +131,7 @@ class FileSystem:
             try:
                 self._require_writable(key)
                 self.requests["delete"] += 1
-                self._call(key, self.fs.rm_file, self._path(key))
+                self._call(key, self.fs.rm_file, self._make_path(key))
             except FileNotFoundError:
                 continue
             except OSError as e:
@@ -141,6 +143,8 @@ class FileSystem:
             raise OSError(errno.EROFS, "ckpt writes nothing to this kind of store", joined(self.url, key))
 
     def _call(self, key: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return ``call(*args)``, a call of fsspec about a key. Raise OSError, whose text has no secret."""
+
         def in_turn() -> T:
             with self._connection_lock:
                 return call(*args, **kwargs)
@@ -154,8 +158,8 @@ class FileSystem:
             raise to_os_error(e, joined(self.url, key)) from None
 
 
-def _uncached(call: Callable[..., Any]) -> dict[str, bool]:
-    """Return the argument that bypasses fsspec's cache, {} if ``call`` takes none, as SFTP's."""
+def _find_refresh(call: Callable[..., Any]) -> dict[str, bool]:
+    """Return the argument that makes ``call`` bypass fsspec's cache; {} if it takes none, as SFTP's."""
     known = signature(call).parameters.values()
     takes = any(p.name == "refresh" or p.kind is p.VAR_KEYWORD for p in known)
     return {"refresh": True} if takes else {}
@@ -166,7 +170,7 @@ _TIMES = ("mtime", "LastModified", "last_modified", "modify", "created")
 _TAGS = ("ETag", "etag", "blob_id", "oid", "xet_hash", "sha")
 
 
-def _object(key: str, info: Mapping[str, Any]) -> Object:
+def _make_object(key: str, info: Mapping[str, Any]) -> Object:
     """Return an object from fsspec's ``info``. Times count in whole microseconds: a float holds no more."""
     at: Any = next((info[k] for k in _TIMES if k in info), 0)
     if isinstance(at, str):  # RFC 3659, of FTP

@@ -53,7 +53,7 @@ def tree_of(url: str) -> tuple[Tree, str]:
         place = (name, tuple(sorted(options.of(url).items())))
         tree = _trees.get(place)
         if tree is None:
-            tree = _trees[place] = Tree(opened(name, options, url))
+            tree = _trees[place] = Tree(open_store(name, options, url))
         return tree, key
 
 
@@ -70,7 +70,7 @@ def store_of(url: str) -> tuple[Store, str]:
     return tree.store, key
 
 
-def opened(name: str, options: StoreOptions, url: str = "") -> Store:
+def open_store(name: str, options: StoreOptions, url: str = "") -> Store:
     """Return a store with the options that hold for ``url``. Raise OSError, and as ``open_options``."""
     scheme = name.partition("://")[0]
     given = open_options(url or name, options, os.environ)
@@ -156,7 +156,7 @@ def late(root: str, below: Iterable[str], written: Callable[[int], bool]) -> str
             tree.refresh_and_compare(key)
     for key, mtime_ns in list(tree.late.items()):
         if top in ("", key) or key.startswith(f"{top}/"):
-            times = [of.mtime_ns for of in tree.store.objects(key)] if mtime_ns is None else [mtime_ns]
+            times = [obj.mtime_ns for obj in tree.store.objects(key)] if mtime_ns is None else [mtime_ns]
             if not all(map(written, times)):
                 return joined(tree.store.url, key)
     return None
@@ -168,7 +168,7 @@ def learn_versions(urls: Sequence[str]) -> None:
 
     def ask(url: str) -> None:
         tree, key = tree_of(url)
-        tree.heard(tree.store.head(key))  # the answer tells its version
+        tree.note_version(tree.store.head(key))  # the answer tells its version
 
     for url in dict.fromkeys(urls):
         with suppress(OSError):

@@ -130,29 +130,29 @@ class ObjectStore:
                 listed = () if is_directory else self.directory(key.rpartition("/")[0])[0]
             except OSError:
                 raise e from None
-            if any(of.key == key for of in listed):
+            if any(obj.key == key for obj in listed):
                 raise
         raise FileNotFoundError(errno.ENOENT, "there is no such object", joined(self.url, key))
 
-    def read(self, of: Object, start: int, length: int) -> tuple[memoryview, Object]:
+    def read(self, obj: Object, start: int, length: int) -> tuple[memoryview, Object]:
         self.requests["get"] += 1
         options: dict[str, Any] = {"range": (start, start + length)}
-        if of.etag and not of.etag.startswith(WEAK):  # a weak ETag never matches: RFC 9110, section 13.1.1
-            options["if_match"] = of.etag
-        if of.version:
-            options["version"] = of.version
+        if obj.etag and not obj.etag.startswith(WEAK):  # a weak ETag never matches: RFC 9110, section 13.1.1
+            options["if_match"] = obj.etag
+        if obj.version:
+            options["version"] = obj.version
 
         def get() -> tuple[memoryview, Object]:
-            client, path = self._client_for(of.key)
+            client, path = self._client_for(obj.key)
             answer = client.get(path, options=options)
-            now = _make_object(answer.meta)._replace(key=of.key)
-            has_tags = of.etag and now.etag  # some servers ignore If-Match, and some have no ETag
-            is_same = now.etag == of.etag if has_tags else now.mtime_ns == of.mtime_ns
-            if now.size != of.size or not is_same:
-                raise Replaced(joined(self.url, of.key))
+            now = _make_object(answer.meta)._replace(key=obj.key)
+            has_tags = obj.etag and now.etag  # some servers ignore If-Match, and some have no ETag
+            is_same = now.etag == obj.etag if has_tags else now.mtime_ns == obj.mtime_ns
+            if now.size != obj.size or not is_same:
+                raise Replaced(joined(self.url, obj.key))
             return memoryview(answer.bytes()), now
 
-        return self._request(of.key, get)
+        return self._request(obj.key, get)
 
     def put(self, key: str, data: bytes, replacing: Object | None = None) -> Object:
         require_seen(self, key, replacing)  # some servers ignore conditions silently
@@ -171,6 +171,7 @@ class ObjectStore:
         return check_written(self, key, data)
 
     def _write(self, key: str, data: bytes, mode: Any) -> None:
+        """Write an object in one request; ``mode`` is obstore's PutMode. Raise OSError."""
         self.requests["put"] += 1
         self._request(key, lambda _: self.client.put(key, data, mode=mode, use_multipart=False), key)
 
@@ -184,10 +185,11 @@ class ObjectStore:
                 failed |= {key: e for key, e in each.items() if e is not None}
         return failed
 
-    def _delete(self, key: str, what: str | list[str]) -> OSError | None:
+    def _delete(self, key: str, keys: str | list[str]) -> OSError | None:
+        """Delete one or several ``keys``; return the error, with the URL of ``key``, unless it is missing."""
         self.requests["delete"] += 1
         try:
-            self._request(key, self.client.delete, what)
+            self._request(key, self.client.delete, keys)
         except FileNotFoundError:
             return None
         except OSError as e:
@@ -205,6 +207,7 @@ class ObjectStore:
         return self._singles[address], ""
 
     def _require_lists(self, prefix: str) -> None:
+        """Raise OSError for a web server, which cannot list."""
         if self._single is not None:
             text = "a web server cannot list what it has: name each file, or the store behind it"
             raise OSError(errno.EOPNOTSUPP, text, joined(self.url, prefix))

@@ -24,11 +24,11 @@ Provider = Callable[[], Any]
 """The function that obstore calls for credentials, and again when they have expired."""
 
 
-def _words(text: str) -> frozenset[str]:
+def _split(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-CLIENT = _words(
+CLIENT = _split(
     "allow_http allow_invalid_certificates connect_timeout http1_only http2_keep_alive_interval"
     " http2_keep_alive_timeout http2_keep_alive_while_idle http2_max_frame_size http2_only pool_idle_timeout"
     " pool_max_idle_per_host proxy_ca_certificate proxy_excludes proxy_url randomize_addresses read_timeout"
@@ -45,7 +45,7 @@ _SECRET = re.compile(
     r"secret|token|passw|passphrase|pwd|key|signature|credential|auth(?!ority)|bearer|cookie|header"
     r"|connection_string|(?:^|[._])(?:pass|sas)(?:$|[._])"
 )
-_NO_SECRET = _words(
+_NO_SECRET = _split(
     "application_credentials container_credentials_full_uri container_credentials_relative_uri"
     " fabric_token_service_url skip_signature sse_bucket_key_enabled sse_kms_key_id"
 )
@@ -64,7 +64,7 @@ def checked(key: str, value: str) -> tuple[str, str]:
     name = "endpoint" if name == "endpoint_url" else name
     if not re.fullmatch(r"[a-z0-9_]+(?:\.[a-z0-9_]+)*", name):
         raise ValueError("an option is KEY=VALUE, such as region=eu-west-1")
-    if secret(name):
+    if is_secret(name):
         hints = "; ".join(_HINTS.values())
         raise ValueError(f"{name} is a credential, which others can see here: use {hints}")
     signature = re.search(r"[?&][^=&]*(?:sig|signature|token)=", value, re.IGNORECASE)
@@ -74,7 +74,7 @@ def checked(key: str, value: str) -> tuple[str, str]:
     return name, value.strip()
 
 
-def secret(name: str) -> bool:
+def is_secret(name: str) -> bool:
     """Return True if an option holds a secret, or a value that belongs to one. A file or the id of a key may
     be named; an access key's id is no secret, but would be paired with a secret key of another source.
     """
@@ -91,23 +91,23 @@ def open_options(url: str, options: StoreOptions, env: Mapping[str, str]) -> dic
     scheme, given = url.partition("://")[0], options.of(url)
     if scheme not in OBJECT_STORES:
         return _nest_options(given)
-    if known := next(filter(secret, given), None):
+    if known := next(filter(is_secret, given), None):
         text = f"the option {known} is a credential, which no option may be"
         raise UsageError(text, "; ".join(_HINTS.values()))
     own, made = {key: value for key, value in given.items() if key not in CLIENT | RETRY}, dict[str, Any]()
     if scheme in ("s3", "s3a"):
-        own, made["credential_provider"] = aws(own, env)
-    client = _client_options(given)
-    if scheme == "http" or _endpoint(scheme, own, env).startswith("http://"):
+        own, made["credential_provider"] = find_aws_login(own, env)
+    client = _read_client_options(given)
+    if scheme == "http" or _find_endpoint(scheme, own, env).startswith("http://"):
         client.setdefault("allow_http", "true")  # the URL says http
     if client and scheme in _VARIABLES:  # client options replace all of obstore's variables: add those
         found = {key: env.get(f"{_VARIABLES[scheme]}{key.upper()}", "") for key in sorted(CLIENT)}
         client = {**{key: value for key, value in found.items() if value}, **client}
-    made |= {"config": own, "client_options": client, "retry_config": _retry_options(given)}
+    made |= {"config": own, "client_options": client, "retry_config": _read_retry_options(given)}
     return {name: value for name, value in made.items() if value}
 
 
-def _endpoint(scheme: str, own: Mapping[str, str], env: Mapping[str, str]) -> str:
+def _find_endpoint(scheme: str, own: Mapping[str, str], env: Mapping[str, str]) -> str:
     """Return the address that requests go to, as obstore chooses it; "" for the cloud itself."""
     variables = {
         "AWS_": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
@@ -118,11 +118,12 @@ def _endpoint(scheme: str, own: Mapping[str, str], env: Mapping[str, str]) -> st
     return next(filter(None, addresses), "")
 
 
-def _client_options(given: Mapping[str, str]) -> dict[str, Any]:
+def _read_client_options(given: Mapping[str, str]) -> dict[str, Any]:
+    """Return obstore's ClientConfig from the options of a store. Raise UsageError."""
     out: dict[str, Any] = {key: value for key, value in given.items() if key in CLIENT}
     for key in ("connect_timeout", "read_timeout", "timeout", "pool_idle_timeout"):
         if key in out:
-            out[key] = f"{_seconds(key, out[key]) * 1000:.0f}ms"
+            out[key] = f"{_parse_seconds(key, out[key]) * 1000:.0f}ms"
     for key in ("proxy_ca_certificate", "root_certificate"):  # a file, or its contents
         if key in out and not out[key].startswith("-----BEGIN"):
             from ckpt_tools.storage import trust  # who can write the file decides which servers are believed
@@ -136,7 +137,8 @@ def _client_options(given: Mapping[str, str]) -> dict[str, Any]:
     return out
 
 
-def _retry_options(given: Mapping[str, str]) -> dict[str, Any]:
+def _read_retry_options(given: Mapping[str, str]) -> dict[str, Any]:
+    """Return obstore's RetryConfig from the options of a store. Raise UsageError."""
     out, backoff = dict[str, Any](), dict[str, Any]()
     for key, text in given.items():
         is_number = key in ("max_retries", "backoff_base")
@@ -147,11 +149,12 @@ def _retry_options(given: Mapping[str, str]) -> dict[str, Any]:
         elif key == "backoff_base":
             backoff["base"] = float(text)
         elif key in RETRY:
-            (out if key == "retry_timeout" else backoff)[key] = timedelta(seconds=_seconds(key, text))
+            (out if key == "retry_timeout" else backoff)[key] = timedelta(seconds=_parse_seconds(key, text))
     return {**out, "backoff": backoff} if backoff else out
 
 
-def _seconds(key: str, text: str) -> float:
+def _parse_seconds(key: str, text: str) -> float:
+    """Return the seconds in the value of a time option, such as ``500ms``. Raise UsageError."""
     m = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*(ms|s|m|h)?", text)
     if m is None:
         raise UsageError(f"the option {key}={text} is not a time", f"use {key}=30s, or 500ms, 2m")
@@ -175,18 +178,18 @@ def _nest_options(given: Mapping[str, str]) -> dict[str, Any]:
 
 _LIFETIME = timedelta(minutes=9)
 """How long one answer of botocore is used: it renews credentials that expire within 10 minutes."""
-_NATIVE = _words(
+_NATIVE = _split(
     "AWS_ACCESS_KEY_ID AWS_CONTAINER_CREDENTIALS_RELATIVE_URI AWS_CONTAINER_CREDENTIALS_FULL_URI"
 )
 """Variables by which obstore gets credentials itself."""
-_NATIVE_OPTIONS = _words(
+_NATIVE_OPTIONS = _split(
     "container_credentials_full_uri container_credentials_relative_uri metadata_endpoint"
     " web_identity_token_file"
 )
 """Options by which obstore gets credentials itself."""
 
 
-def aws(own: Mapping[str, str], env: Mapping[str, str]) -> tuple[dict[str, str], Provider | None]:
+def find_aws_login(own: Mapping[str, str], env: Mapping[str, str]) -> tuple[dict[str, str], Provider | None]:
     """Return the options of an S3 store with ``profile`` replaced by its region and endpoint, and the
     credentials provider; None if obstore finds credentials itself.
 
@@ -208,12 +211,12 @@ def aws(own: Mapping[str, str], env: Mapping[str, str]) -> tuple[dict[str, str],
         text = "profiles of AWS need boto3, which is not installed"
         raise CannotLook(text, "pip install 'ckpt-tools[cloud]'") from None
     session = botocore.session.Session(profile=profile)
-    found = _credentials(session, profile or env.get("AWS_PROFILE", ""))
+    found = _make_provider(session, profile or env.get("AWS_PROFILE", ""))
     return {**_read_profile(session, env), **given}, found
 
 
-def _credentials(session: Any, profile: str) -> Provider:
-    """Return a provider of credentials, tried once now to report errors in one place. Raise as ``aws``."""
+def _make_provider(session: Any, profile: str) -> Provider:
+    """Return a provider of credentials by botocore, tried once. Raise CannotLook and UsageError."""
     import botocore.exceptions as wrong
 
     try:

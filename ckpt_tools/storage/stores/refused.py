@@ -143,6 +143,7 @@ def _describe_cause(kind: str, text: str, code: str, status: str) -> str:
 
 
 def _describe_bad_key(text: str) -> str:
+    """Return the message about a key that is no path, which obstore's error quotes."""
     m = _KEY.search(text)
     key = f"the key {m[1][:200]!r}" if m else "a key"
     what = f"{key} holds an empty name, '.', '..' or a control character, and hides what is listed with it"

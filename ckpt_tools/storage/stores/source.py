@@ -109,6 +109,7 @@ class StoreSource(OpenFile):
         super().close()
 
     def _require_within(self, offset: int, length: int) -> None:
+        """Raise ShortRead for a range beyond the end, and OSError for a negative one."""
         if offset < 0 or length < 0:
             raise OSError(errno.EINVAL, "Invalid argument", self.path)
         if offset + length > self.size:
@@ -218,6 +219,7 @@ class StoreSource(OpenFile):
             raise
 
     def _request_chunk(self, k: int) -> Future[memoryview]:
+        """Start the request for chunk ``k``, the ``CHUNK`` bytes from ``k * CHUNK`` on."""
         assert self._threads is not None  # noqa: S101 - for the type checker
         start = k * CHUNK
         future = self._chunks[k] = self._threads.submit(self.fetch, start, min(CHUNK, self.size - start))
@@ -250,7 +252,7 @@ class StoreSource(OpenFile):
                 raise OSError(errno.ECONNRESET, "the store's answer broke off", self.path)
             # the first answer tells the version, if any: every later request names it
             self._unproven = not self.store.pins
-            self._tree.heard(now)
+            self._tree.note_version(now)
             if now.version and not self.object.version:
                 self.object = self.object._replace(version=now.version)
             return data

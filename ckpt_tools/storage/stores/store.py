@@ -66,10 +66,10 @@ def check_written(store: Store, key: str, data: bytes) -> Object:
     return now
 
 
-def other_than(of: Object, now: Object) -> bool:
+def other_than(obj: Object, now: Object) -> bool:
     """Return True if two answers describe different objects, by the fields that both have."""
-    pairs = zip(of[1:], now[1:], strict=True)
-    return of.size != now.size or any(old and new and old != new for old, new in pairs)
+    pairs = zip(obj[1:], now[1:], strict=True)
+    return obj.size != now.size or any(old and new and old != new for old, new in pairs)
 
 
 class Store(Protocol):
@@ -101,9 +101,9 @@ class Store(Protocol):
 
     def head(self, key: str) -> Object: ...
 
-    def read(self, of: Object, start: int, length: int) -> tuple[memoryview, Object]:
+    def read(self, obj: Object, start: int, length: int) -> tuple[memoryview, Object]:
         """Return up to ``length`` bytes at ``start``, and the object they belong to, with the ETag and
-        version of ``of``. Raise Replaced if the object is another one now and the store ``pins``.
+        version of ``obj``. Raise Replaced if the object is another one now and the store ``pins``.
         """
         ...
 

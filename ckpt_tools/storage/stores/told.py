@@ -61,22 +61,22 @@ def keeps_checksums(url: str) -> bool:
     return url.partition("://")[0] in CLOUDS
 
 
-def stored_checksums(store: Store, of: Object) -> StoreChecksums:
+def stored_checksums(store: Store, obj: Object) -> StoreChecksums:
     """Return checksums. Raise FileNotFoundError, PermissionError, Replaced, OSError, all without secrets."""
-    url = joined(store.url, of.key)
-    if not keeps_checksums(url) or not of.size:
-        return StoreChecksums(url, of.size)
+    url = joined(store.url, obj.key)
+    if not keeps_checksums(url) or not obj.size:
+        return StoreChecksums(url, obj.size)
     client: ObjectStore = store  # type: ignore[assignment]  # mounts.py opens these schemes so
     ask = _ask_s3 if url.startswith("s3") else _ask_signed
-    return StoreChecksums(url, of.size, tuple(ask(client, of, url)))
+    return StoreChecksums(url, obj.size, tuple(ask(client, obj, url)))
 
 
-def contradicts(store: Store, of: Object, data: memoryview) -> bool:
+def contradicts(store: Store, obj: Object, data: memoryview) -> bool:
     """Return True if a store's checksums deny that ``data`` is the whole object. Raise Replaced."""
-    if of.etag.strip('"') == hashlib.md5(data, usedforsecurity=False).hexdigest():
+    if obj.etag.strip('"') == hashlib.md5(data, usedforsecurity=False).hexdigest():
         return False
     try:
-        sums = stored_checksums(store, of).sums
+        sums = stored_checksums(store, obj).sums
     except Replaced:
         raise
     except OSError:  # the store does not tell
@@ -97,7 +97,7 @@ def _digest(algorithm: str, data: memoryview) -> bytes | None:
     return None
 
 
-def decoded(text: str, length: int) -> bytes | None:
+def decode_base64(text: str, length: int) -> bytes | None:
     """Return the bytes of a base64 text; None if it is none, or not of ``length`` bytes."""
     try:
         value = base64.b64decode(text, validate=True)
@@ -109,30 +109,30 @@ def decoded(text: str, length: int) -> bytes | None:
 # ---- S3
 
 
-def _ask_s3(store: ObjectStore, of: Object, url: str) -> Iterator[StoreChecksum]:
+def _ask_s3(store: ObjectStore, obj: Object, url: str) -> Iterator[StoreChecksum]:
     """Yield the checksums of an object at S3. Raise OSError, and Replaced if it is another now."""
     with _lock:
         client = store.boto = store.boto or _make_client(store)
 
     def request(call: Callable[..., Any], **more: Any) -> dict[str, Any]:
-        bucket, version = store.url.partition("://")[2], {"VersionId": of.version} if of.version else {}
+        bucket, version = store.url.partition("://")[2], {"VersionId": obj.version} if obj.version else {}
         store.requests["head"] += 1
         try:
-            answer: dict[str, Any] = watched(call, Bucket=bucket, Key=of.key, **version, **more)
+            answer: dict[str, Any] = watched(call, Bucket=bucket, Key=obj.key, **version, **more)
         except Exception as e:
             raise checksum_error(e, url) from None
         return answer
 
-    same = {"IfMatch": of.etag} if of.etag else {}
+    same = {"IfMatch": obj.etag} if obj.etag else {}
     head = request(client.head_object, ChecksumMode="ENABLED", **same)
-    tags = [str(tag or "").removeprefix("W/").strip('"') for tag in (head.get("ETag"), of.etag or None)]
-    if head.get("ContentLength") != of.size or (of.etag and tags[0] != tags[1]):
+    tags = [str(tag or "").removeprefix("W/").strip('"') for tag in (head.get("ETag"), obj.etag or None)]
+    if head.get("ContentLength") != obj.size or (obj.etag and tags[0] != tags[1]):
         raise Replaced(url)
     if not _has_parts(head):
-        return sums_of(head, {}, of.size)
+        return read_s3_sums(head, {}, obj.size)
     found = _ask_parts(partial(request, client.get_object_attributes, ObjectAttributes=["ObjectParts"]))
-    parts = {"Parts": found} if found else guess_parts(request(client.head_object, PartNumber=1), of.size)
-    return sums_of(head, parts, of.size)
+    parts = {"Parts": found} if found else guess_parts(request(client.head_object, PartNumber=1), obj.size)
+    return read_s3_sums(head, parts, obj.size)
 
 
 def _ask_parts(ask: Callable[..., dict[str, Any]]) -> list[Any]:
@@ -170,7 +170,7 @@ def _has_parts(head: Mapping[str, Any]) -> bool:
     return bool(values) or "-" in str(head.get("ETag"))
 
 
-def sums_of(head: Mapping[str, Any], parts: Mapping[str, Any], size: int) -> Iterator[StoreChecksum]:
+def read_s3_sums(head: Mapping[str, Any], parts: Mapping[str, Any], size: int) -> Iterator[StoreChecksum]:
     """Yield the checksums in an answer to HeadObject; ``parts`` are the known parts of the upload."""
     rows = parts.get("Parts") or ()
     sizes = tuple(int(row.get("Size") or 0) for row in rows)
@@ -179,7 +179,7 @@ def sums_of(head: Mapping[str, Any], parts: Mapping[str, Any], size: int) -> Ite
     weak = bool(parts.get("Guessed"))
     for algorithm, name in _members(head):
         text, _, count = str(head[name]).partition("-")
-        value = decoded(text, LENGTHS[algorithm])
+        value = decode_base64(text, LENGTHS[algorithm])
         if value is None:
             continue
         if not count and head.get("ChecksumType") != "COMPOSITE":
@@ -212,7 +212,7 @@ def _members(head: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _decode_parts(rows: Any, name: str, length: int) -> tuple[bytes, ...]:
     """Return the checksum of each part, from the member ``name`` of its row; () if one is missing."""
-    values = [decoded(str(row.get(name) or ""), length) for row in rows]
+    values = [decode_base64(str(row.get(name) or ""), length) for row in rows]
     return tuple(v for v in values if v is not None) if all(values) else ()
 
 
@@ -264,51 +264,51 @@ def _read_config(store: ObjectStore) -> dict[str, str]:
 # ---- Google and Azure
 
 
-def _ask_signed(store: ObjectStore, of: Object, url: str) -> Iterator[StoreChecksum]:
+def _ask_signed(store: ObjectStore, obj: Object, url: str) -> Iterator[StoreChecksum]:
     """Yield the checksums of an object at Google or Azure. Raise OSError, Replaced if it is another now."""
     if store.cannot_sign:  # obstore tries long before it says so: once is enough
         raise OSError(errno.EACCES, store.cannot_sign, url)
     store.requests["head"] += 1
     try:
-        headers = watched(_request_headers, *_make_request(store, of.key))
+        headers = watched(_request_headers, *_make_request(store, obj.key))
     except (Stalled, OSError) as e:
         raise checksum_error(e, url) from None
     except Exception as e:  # obstore's own errors have Exception in common
         text = "its checksums could not be asked for: no address could be signed"
         store.cannot_sign = f"{text} ({type(e).__name__})"
         raise OSError(errno.EACCES, store.cannot_sign, url) from None
-    if _is_other(headers, of):
+    if _is_other(headers, obj):
         raise Replaced(url)
     together = {name.lower(): ",".join(headers.get_all(name) or ()) for name in headers}
-    return (google if url.startswith("gs:") else azure)(together)
+    return (read_google_sums if url.startswith("gs:") else read_azure_sums)(together)
 
 
-def google(headers: Mapping[str, str]) -> Iterator[StoreChecksum]:
+def read_google_sums(headers: Mapping[str, str]) -> Iterator[StoreChecksum]:
     """Yield Google Cloud Storage's checksums; none of an object kept compressed, delivered as other bytes."""
     if headers.get("x-goog-stored-content-encoding", "identity") not in ("identity", ""):
         return
     for algorithm, text in _GOOGLE.findall(headers.get("x-goog-hash", "")):
-        if (value := decoded(text, LENGTHS[algorithm])) is not None:
+        if (value := decode_base64(text, LENGTHS[algorithm])) is not None:
             yield StoreChecksum(algorithm, value)
 
 
-def azure(headers: Mapping[str, str]) -> Iterator[StoreChecksum]:
+def read_azure_sums(headers: Mapping[str, str]) -> Iterator[StoreChecksum]:
     """Yield Azure's checksums; only block blobs are always written whole, so others have none here."""
     if headers.get("x-ms-blob-type", "BlockBlob") != "BlockBlob":
         return
-    if (value := decoded(headers.get("x-ms-content-crc64", ""), 8)) is not None:
+    if (value := decode_base64(headers.get("x-ms-content-crc64", ""), 8)) is not None:
         yield StoreChecksum("crc64nvme", value[::-1])
-    if (value := decoded(headers.get("content-md5", ""), 16)) is not None:
+    if (value := decode_base64(headers.get("content-md5", ""), 16)) is not None:
         yield StoreChecksum("md5", value, claimed=True)
 
 
-def _is_other(headers: HTTPMessage, of: Object) -> bool:
-    """Return True if the headers are of another object than ``of``: by ETag, generation or length."""
+def _is_other(headers: HTTPMessage, obj: Object) -> bool:
+    """Return True if the headers are of another object than ``obj``: by ETag, generation or length."""
     etag, length = headers.get("ETag") or "", headers.get("Content-Length") or ""
-    bare = [x.removeprefix("W/").strip('"') for x in (etag, of.etag)]
+    bare = [x.removeprefix("W/").strip('"') for x in (etag, obj.etag)]
     generation = headers.get("x-goog-generation") or ""
-    moved = bool(of.version and generation) and of.version != generation
-    return moved or (all(bare) and bare[0] != bare[1]) or (length.isdecimal() and int(length) != of.size)
+    moved = bool(obj.version and generation) and obj.version != generation
+    return moved or (all(bare) and bare[0] != bare[1]) or (length.isdecimal() and int(length) != obj.size)
 
 
 def _make_request(store: ObjectStore, key: str) -> tuple[str, dict[str, str]]:

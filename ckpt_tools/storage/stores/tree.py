@@ -28,13 +28,13 @@ class _Directory(Struct):
     whole: bool = False
     mtime_ns: int = -1
 
-    def add(self, of: Object) -> None:
+    def add(self, obj: Object) -> None:
         """Add an object; Hadoop's marker as an empty object with the directory's name, as consoles write."""
-        name = of.key.rpartition("/")[2]
-        if of.size or not name.endswith(FOLDER):
-            self.objects[name] = of
+        name = obj.key.rpartition("/")[2]
+        if obj.size or not name.endswith(FOLDER):
+            self.objects[name] = obj
         elif name := name.removesuffix(FOLDER):
-            self.objects.setdefault(name, of._replace(key=of.key.removesuffix(FOLDER)))
+            self.objects.setdefault(name, obj._replace(key=obj.key.removesuffix(FOLDER)))
 
 
 class Entry:
@@ -42,9 +42,9 @@ class Entry:
 
     __slots__ = ("_home", "_of", "_tree", "name")
 
-    def __init__(self, tree: Tree, home: str, name: str, of: Object | None) -> None:
-        """``of`` is None for a directory. A million entries are kept, so no derived value is stored."""
-        self._tree, self._home, self.name, self._of = tree, home, name, of
+    def __init__(self, tree: Tree, home: str, name: str, obj: Object | None) -> None:
+        """``obj`` is None for a directory. A million entries are kept, so no derived value is stored."""
+        self._tree, self._home, self.name, self._of = tree, home, name, obj
 
     @property
     def path(self) -> str:
@@ -108,13 +108,15 @@ class Tree:
         with self._lock:
             now = [(k, here) for k, here in self._directories.items() if _is_at_or_below(k, key)]
             for home, here in now if known else ():
-                self._note_late(home, before.get(home), here)
+                self._note_late_keys(home, before.get(home), here)
 
-    def _note_late(self, home: str, was: _Directory | None, here: _Directory) -> None:
+    def _note_late_keys(self, home: str, was: _Directory | None, here: _Directory) -> None:
+        """Note in ``late`` the objects of a directory that its listing before (``was``) lacked."""
         for name in here.objects.keys() - (was.objects.keys() if was is not None else ()):
             self.late[_join(home, name)] = here.objects[name].mtime_ns
 
     def list_below(self, key: str) -> None:
+        """List all keys below a key, unless that is done already. Raise OSError."""
         if self._is_listed(key):
             return
         watched(self._listing.acquire)  # the thread that holds it may hang in a list
@@ -125,6 +127,7 @@ class Tree:
             self._listing.release()
 
     def _is_listed(self, key: str) -> bool:
+        """Return True if everything below a key was listed, with it or with a key above it."""
         with self._lock:
             return any(_is_at_or_below(key, top) for top in self._whole)
 
@@ -133,22 +136,22 @@ class Tree:
         found = []
         for entry in self.entries(key):
             if entry.name.startswith(start):
-                files = self.entries(self._key(entry.path)) if entry.is_dir() else [entry]
-                found += [self.object(self._key(e.path)) for e in files if e.is_file()]
+                files = self.entries(self._make_key(entry.path)) if entry.is_dir() else [entry]
+                found += [self.object(self._make_key(e.path)) for e in files if e.is_file()]
         return found
 
-    def _key(self, url: str) -> str:
+    def _make_key(self, url: str) -> str:
         return url[len(self.store.url) :].lstrip("/")
 
     def _list(self, key: str) -> None:
         """List all keys below a key, and replace the listings of its directories."""
         found: dict[str, _Directory] = {}
         try:
-            for of in self.store.objects(key):
-                if of.key == key:  # an object that stands for the directory, as consoles make them
+            for obj in self.store.objects(key):
+                if obj.key == key:  # an object that stands for the directory, as consoles make them
                     found.setdefault(key, _Directory(whole=True))
                 else:
-                    _add_object(found, key, of)
+                    _add_object(found, key, obj)
         except OSError as e:
             if e.errno != errno.EOPNOTSUPP or not key or self._find_object(key) is None:
                 raise
@@ -158,6 +161,7 @@ class Tree:
         self._replace_listings(key, found)
 
     def _replace_listings(self, key: str, found: dict[str, _Directory]) -> None:
+        """Put all directories ``found`` at and below a key in the place of those known before."""
         with self._lock:
             others = {k: here for k, here in self._directories.items() if not _is_at_or_below(k, key)}
             self._directories = others | found
@@ -176,7 +180,7 @@ class Tree:
         with self._lock:
             was = self._directories.get(key)
             if was is not None and was.whole:
-                self._note_late(key, was, here)
+                self._note_late_keys(key, was, here)
                 self.late.update((_join(key, name), None) for name in here.below.keys() - was.below.keys())
             if objects or names or not key:
                 self._directories[key] = here
@@ -188,15 +192,15 @@ class Tree:
         """Ask for one object anew; a missing one is removed from its directory, and no error."""
         home, _, name = key.rpartition("/")
         try:
-            of = self.store.head(key)
+            obj = self.store.head(key)
         except FileNotFoundError:
             with self._lock:
                 if here := self._directories.get(home):
                     here.objects.pop(name, None)
             return
         with self._lock:
-            self._directories.setdefault(home, _Directory()).objects[name] = of
-        self.heard(of)
+            self._directories.setdefault(home, _Directory()).objects[name] = obj
+        self.note_version(obj)
 
     def count(self, key: str) -> int | None:
         """Return how many objects lie below a directory; None if it was not listed whole."""
@@ -209,18 +213,18 @@ class Tree:
 
     # ---- versions, which no listing tells
 
-    def heard(self, of: Object) -> None:
+    def note_version(self, obj: Object) -> None:
         """Note the version of an object from an answer, and thus whether the store keeps versions."""
         with self._lock:
-            self.versioned = bool(of.version)
-            if of.version:
-                self._versions[of.key] = of.etag, of.version
+            self.versioned = bool(obj.version)
+            if obj.version:
+                self._versions[obj.key] = obj.etag, obj.version
 
     def version(self, key: str) -> str:
         """Return the version of an object with the listed ETag; "" if no answer has told it."""
-        of = self._find_object(key)
+        obj = self._find_object(key)
         etag, version = self._versions.get(key, ("", ""))
-        return version if of is not None and etag == of.etag else ""
+        return version if obj is not None and etag == obj.etag else ""
 
     def _get_directory(self, key: str) -> _Directory | None:
         """Return a whole directory, listed now if need be; None if there is no such directory."""
@@ -250,16 +254,16 @@ class Tree:
         here = self._get_directory(key)
         url = joined(self.store.url, key)
         if here is None:
-            if key and (of := self._find_object(key)) is not None:
-                if not of.size:  # it may stand for a directory
+            if key and (obj := self._find_object(key)) is not None:
+                if not obj.size:  # it may stand for a directory
                     return []
                 raise NotADirectoryError(errno.ENOTDIR, "it is an object, not a directory", url)
             raise FileNotFoundError(errno.ENOENT, "nothing there has such a name", url)
         out = [
-            Entry(self, url, name, of)
-            for name, of in here.objects.items()
+            Entry(self, url, name, obj)
+            for name, obj in here.objects.items()
             # an empty object that stands for a directory, as consoles make them
-            if not (name in here.below and of.size == 0)
+            if not (name in here.below and obj.size == 0)
         ]
         out += (Entry(self, url, name, None) for name in here.below)
         return sorted(out, key=lambda e: e.name)
@@ -268,10 +272,10 @@ class Tree:
         """Return the stat of the object at a key, else of the directory. A key may be both."""
         url = joined(self.store.url, key)
         if self.is_directory(key):
-            of = self._get_listed(key)
-            return stat_of(url, of) if of is not None and of.size else self.stat_directory(url)
-        if (of := self._find_object(key)) is not None:
-            return stat_of(url, of)
+            obj = self._get_listed(key)
+            return stat_of(url, obj) if obj is not None and obj.size else self.stat_directory(url)
+        if (obj := self._find_object(key)) is not None:
+            return stat_of(url, obj)
         if not self._is_listed(key):
             try:
                 if next(iter(self.store.objects(key)), None) is not None:  # one page tells
@@ -284,18 +288,18 @@ class Tree:
     def stat_directory(self, url: str) -> os.stat_result:
         """Return the stat of a directory; its time is that of the newest known object below it."""
         with self._lock:
-            newest = max(self._newest_ns(self._key(url)), 0)
+            newest = max(self._newest_ns(self._make_key(url)), 0)
         return stat_of(url, Object("", 0, newest, ""), _DIRECTORY_MODE)
 
     def object(self, key: str) -> Object:
         """Return the object of a key, as it was listed; one not listed is asked for."""
-        of = self._find_object(key)
-        if of is None:
+        obj = self._find_object(key)
+        if obj is None:
             url = joined(self.store.url, key)
             if self.is_directory(key):
                 raise IsADirectoryError(errno.EISDIR, "it is a directory", url)
             raise FileNotFoundError(errno.ENOENT, "there is no such object", url)
-        return of
+        return obj
 
     def is_directory(self, key: str) -> bool:
         """Return True if a list had a directory at this key."""
@@ -311,6 +315,7 @@ class Tree:
         return self._get_listed(key) is not None and not self.is_directory(key)
 
     def _get_listed(self, key: str) -> Object | None:
+        """Return the object at a key from memory; None if no list or answer had one."""
         home, _, name = key.rpartition("/")
         with self._lock:
             here = self._directories.get(home)
@@ -318,8 +323,8 @@ class Tree:
 
     def _find_object(self, key: str) -> Object | None:
         """Return the object at this key, None if there is none; asks the store unless a list tells."""
-        if (of := self._get_listed(key)) is not None:
-            return of
+        if (obj := self._get_listed(key)) is not None:
+            return obj
         with self._lock:
             here = self._directories.get(key.rpartition("/")[0])
             if (here is not None and here.whole) or any(_is_below(key, top) for top in self._whole):
@@ -333,15 +338,15 @@ class Tree:
         if here is None:
             return -1
         if here.mtime_ns < 0 or not here.whole:
-            times: Iterable[int] = (of.mtime_ns for of in here.objects.values())
+            times: Iterable[int] = (obj.mtime_ns for obj in here.objects.values())
             below = (self._newest_ns(_join(key, name)) for name in here.below)
             here.mtime_ns = max((*times, *below), default=-1)
         return here.mtime_ns
 
 
-def _add_object(found: dict[str, _Directory], top: str, of: Object) -> None:
+def _add_object(found: dict[str, _Directory], top: str, obj: Object) -> None:
     """Put an object into its directory in ``found``, and each directory into the one above, up to ``top``."""
-    home = of.key.rpartition("/")[0]
+    home = obj.key.rpartition("/")[0]
     here = found.get(home)
     if here is None:
         here = found[home] = _Directory(whole=True)
@@ -350,13 +355,14 @@ def _add_object(found: dict[str, _Directory], top: str, of: Object) -> None:
             home, _, inner = home.rpartition("/")
             new = home not in found
             found.setdefault(home, _Directory(whole=True)).below[inner] = None
-    here.add(of)
+    here.add(obj)
 
 
 def _make_directory(objects: Sequence[Object], names: Sequence[str]) -> _Directory:
+    """Return a directory listed whole: its objects, and the ``names`` of the directories in it."""
     here = _Directory({}, dict.fromkeys(names), whole=True)
-    for of in objects:
-        here.add(of)
+    for obj in objects:
+        here.add(obj)
     return here
 
 
@@ -372,19 +378,19 @@ def _is_below(key: str, top: str) -> bool:
     return not top or key.startswith(f"{top}/")
 
 
-def stat_of(url: str, of: Object, mode: int = _FILE_MODE) -> os.stat_result:
+def stat_of(url: str, obj: Object, mode: int = _FILE_MODE) -> os.stat_result:
     """Return an object's stat, as ``os.stat`` would of a file. Its device and inode are a digest of URL, ETag
     (else version) and the query's content parameters: another object has others. Listings tell no versions,
     so adding a version to an ETag would change the digest when the object is asked for.
     """
     from xxhash import xxh3_128_intdigest
 
-    text = f"{url}\0{of.etag or of.version}{signed.asked_of(url)}"
+    text = f"{url}\0{obj.etag or obj.version}{signed.asked_of(url)}"
     digest = xxh3_128_intdigest(text.encode("utf-8", "surrogatepass"))
     device, inode = digest >> 65, digest & (1 << 63) - 1
-    ns = of.mtime_ns
+    ns = obj.mtime_ns
     # The ETag of a cloud store shows each change; that of a web server is often made of size and second.
-    changed_ns = 0 if of.etag and not of.etag.startswith(WEAK) and url.partition(":")[0] in CLOUDS else ns
+    changed_ns = 0 if obj.etag and not obj.etag.startswith(WEAK) and url.partition(":")[0] in CLOUDS else ns
     nanoseconds = (ns, ns, changed_ns)
     times = (*(t // 10**9 for t in nanoseconds), *(t / 1e9 for t in nanoseconds), *nanoseconds)
-    return os.stat_result((mode, inode, device, 1, 0, 0, of.size, *times))
+    return os.stat_result((mode, inode, device, 1, 0, 0, obj.size, *times))
