@@ -130,7 +130,7 @@ class Cache:
                 db.execute("UPDATE seen SET used_ns = ? WHERE path = ? AND question = ?", (now, *key))
             return Entry(row[0], row[1], row[2], bool(row[3]))
 
-        return self._try(look_up) if ever or self.max_age > 0 else None
+        return self._run(look_up) if ever or self.max_age > 0 else None
 
     def put(self, path: str, question: bytes, identity: Identity, entry: Entry) -> None:
         """Keep an entry, unless a deeper one is there. A bad one replaces all entries of the path."""
@@ -153,7 +153,7 @@ class Cache:
             self._written = True
 
         if len(entry.data) <= ENTRY:
-            self._try(store)
+            self._run(store)
 
     def forget(self, path: str) -> None:
         """Drop all entries of a path."""
@@ -162,12 +162,12 @@ class Cache:
             if db.execute("SELECT 1 FROM seen WHERE path = ?", (os.fsencode(path),)).fetchone():
                 db.execute("DELETE FROM seen WHERE path = ?", (os.fsencode(path),))
 
-        self._try(drop)
+        self._run(drop)
 
     # ---- the file
 
-    def _try(self, do: Callable[[sqlite3.Connection], Any]) -> Any:
-        """Return the result of ``do``; None if the cache cannot be used, which ``note`` is told once."""
+    def _run(self, query: Callable[[sqlite3.Connection], Any]) -> Any:
+        """Return the result of ``query``; None if the cache cannot be used, which ``note`` is told once."""
         if not self.usable:
             return None
         try:
@@ -178,7 +178,7 @@ class Cache:
         try:
             if self._db is None:
                 self._db = self._open()
-            return do(self._db)
+            return query(self._db)
         except (sqlite3.Error, OSError, Untrusted) as e:  # who can write there can call a broken file good
             advice = e.hint if isinstance(e, Untrusted) else "remove it if it is damaged"
             self._disable(f"no verdicts are used from or kept in {self.path}: {e}; {advice}")
@@ -216,7 +216,7 @@ class Cache:
     def close(self) -> None:
         """Close the file; if it was written, drop old entries first."""
         if self._db is not None and self._written:
-            self._try(self._prune)
+            self._run(self._prune)
         if self._db is not None:
             self._db.close()
             self._db = None
@@ -226,10 +226,8 @@ class Cache:
         self._written = False
         db.execute("DELETE FROM seen WHERE used_ns < ?", (time.time_ns() - _UNUSED * 10**9,))
         count = db.execute("SELECT count(*) FROM seen").fetchone()[0]
-        pages, free, size = (
-            db.execute(f"PRAGMA {name}").fetchone()[0]
-            for name in ("page_count", "freelist_count", "page_size")
-        )
+        names = ("page_count", "freelist_count", "page_size")
+        pages, free, size = (db.execute(f"PRAGMA {name}").fetchone()[0] for name in names)
         keep = min(ROWS, count if (pages - free) * size <= BYTES else count // 2)
         drop_least_used = "DELETE FROM seen WHERE rowid IN (SELECT rowid FROM seen ORDER BY used_ns LIMIT ?)"
         db.execute(drop_least_used, (max(0, count - keep),))

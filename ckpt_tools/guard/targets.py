@@ -185,21 +185,21 @@ class Group(Struct, frozen=True):
 
 
 def list_groups(s: Session) -> list[Group]:
-    """Return all that can be put away; with a file go its seal and signature, which mean nothing alone."""
+    """Return all that can be moved or removed; a file's seal and signature, useless alone, go with it."""
     by_owner: dict[object, list[Target]] = defaultdict(list)
     for target in find_targets(s):
         by_owner[target.checkpoint.key if target.checkpoint else target.path].append(target)
     out = list[Group]()
-    for rows in by_owner.values():
+    for targets in by_owner.values():
         paths, files = dict[str, None](), dict[str, None]()
-        for row in rows:
-            paths[row.path] = None
-            files.update(dict.fromkeys(row.files))
-            if row.files == (row.path,):
-                home, name = os.path.split(row.path)
-                hidden = (f"{home}/{made(name)}" for made in (beside, signature_beside))
+        for target in targets:
+            paths[target.path] = None
+            files.update(dict.fromkeys(target.files))
+            if target.files == (target.path,):
+                home, name = os.path.split(target.path)
+                hidden = (f"{home}/{make_name(name)}" for make_name in (beside, signature_beside))
                 paths.update(dict.fromkeys(path for path in hidden if there(path)))
-        out.append(Group(tuple(paths), tuple(files), rows[0].checkpoint))
+        out.append(Group(tuple(paths), tuple(files), targets[0].checkpoint))
     return out
 
 

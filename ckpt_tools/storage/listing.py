@@ -145,7 +145,7 @@ class Links(Struct):
     above: set[str] = field(default_factory=set)
 
     def keep(self, entries: list[os.DirEntry[str]]) -> list[os.DirEntry[str]]:
-        """Return the entries without links to directories, except those in ``outside``."""
+        """Return the entries without links to directories, unless the link is one of ``outside``."""
         gone = {e.path for e in entries if self._is_link(e) and e.path not in self.outside}
         return [e for e in entries if e.path not in gone] if gone else entries
 

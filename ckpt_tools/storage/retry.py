@@ -26,6 +26,7 @@ def lstat(path: str) -> os.stat_result:
 
 
 def _stat(call: Callable[[str], os.stat_result], path: str) -> os.stat_result:
+    """Return ``call(path)``, or the stat of a URL's object or directory. Raise OSError."""
     if is_url(path):
         from ckpt_tools.storage.stores.mounts import tree_of
 
@@ -54,9 +55,8 @@ def there(path: str) -> bool:
     except ABSENT:
         return False
     except OSError as e:
-        if e.errno == errno.ENAMETOOLONG and any(
-            len(os.fsencode(name)) > _NAME_MAX for name in path.split("/")
-        ):
+        names = path.split("/") if e.errno == errno.ENAMETOOLONG else ()
+        if any(len(os.fsencode(name)) > _NAME_MAX for name in names):
             return False  # no directory can hold such a name
         raise
     return True

@@ -145,7 +145,7 @@ def test_a_seal_that_was_refused_is_put_again(tmp_path: Path, monkeypatch: pytes
     fault = Fault("refused", Call("put", "run/iter_0000010/.ckpt-seal.json", 1), stays=True)
     store, ahead, clock = Calls(tmp_path / "top", fault), [0.0], time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: clock() + ahead[0])
-    monkeypatch.setattr(mounts, "opened", lambda *_: store)
+    monkeypatch.setattr(mounts, "open_store", lambda *_: store)
     bucket = Bucket(URL, "", {}, None)  # type: ignore[arg-type]
     options = replace(OPTIONS, seal=True, rescan=10_000.0)  # nothing else takes so long
 

@@ -77,6 +77,7 @@ class Watcher:
                 self._say(Event("stopped", time.time(), None, {"why": why}))
 
     def _look_once(self, metrics: Metrics) -> int:
+        """Make one pass over each root, and return the exit code: 5, 1, 3 or 0, as ``run`` says."""
         for root in self.roots:
             while self._look(root) <= 0:
                 self._save(metrics)

@@ -37,7 +37,7 @@ _RETRY = 10.0  # a failed verification or sealing is tried again after this many
 
 class Listed(Struct, frozen=True):
     """A checkpoint as a listing shows it; ``key`` is its first file's path, ``stamp`` changes with its files.
-    The ``window`` has its neighbours in the run, and itself; ``moment`` changes with all that its
+    The ``window`` has its neighbours in the run, and itself; ``basis`` changes with all that its
     verification depends on.
     """
 
@@ -45,12 +45,12 @@ class Listed(Struct, frozen=True):
     stamp: str
     checkpoint: Checkpoint
     window: Sequence[Checkpoint]
-    moment: tuple[object, ...]
+    basis: tuple[object, ...]
     finished: bool
 
 
 def list_checkpoints(s: Session) -> dict[str, Listed]:
-    """Return every checkpoint of a session, by its key in the records."""
+    """Return every checkpoint of a session, by its key in the records, with neighbours to compare it with."""
     out = dict[str, Listed]()
     for run in s.runs(grouping.group(s.parts, s.layouts)).values():
         newest = max(run, key=lambda c: c.mtime_ns).key
@@ -65,9 +65,9 @@ def list_checkpoints(s: Session) -> dict[str, Listed]:
             window = ordered[max(0, at - _NEAR) : at + _NEAR + 1]
             if fullest not in window:
                 window.insert(0, fullest)
-            moment = (files_stamp, newest, trackers[base])
+            basis = (files_stamp, newest, trackers[base])
             finished = not c.unfinished or find_declared(s, c) is not None
-            out[key] = Listed(key, files_stamp, c, window, moment, finished)
+            out[key] = Listed(key, files_stamp, c, window, basis, finished)
     return out
 
 
@@ -106,7 +106,7 @@ class Waiting:
     def __init__(self, options: WatchOptions) -> None:
         self._options = options
         self._since: dict[str, tuple[str, float]] = {}  # key -> (stamp, when it was first seen with it)
-        self._again: dict[str, tuple[object, float]] = {}  # key -> (moment, when it is tried again)
+        self._again: dict[str, tuple[object, float]] = {}  # key -> (basis, when it is tried again)
 
     def forget(self, found: Mapping[str, Listed]) -> None:
         """Forget all checkpoints but those in ``found``."""
@@ -117,7 +117,7 @@ class Waiting:
     def put_off(self, one: Listed, seconds: float) -> None:
         """Let a checkpoint wait after a failed attempt, ``seconds`` long: each attempt reads all of it."""
         again = time.monotonic() + max(self._options.rescan, _RETRY * seconds)
-        self._again[one.key] = one.moment, again
+        self._again[one.key] = one.basis, again
 
     def find_due(self, found: Mapping[str, Listed], known: Mapping[str, Record]) -> list[tuple[Listed, str]]:
         """Return what is to be verified now, and why (new, changed, retry or scrub): in this order, newest
@@ -134,8 +134,8 @@ class Waiting:
 
     def _find_reason(self, one: Listed, record: Record | None) -> str:
         """Return why a checkpoint is to be verified now; "" if it is not."""
-        moment, again = self._again.get(one.key, (None, 0.0))
-        if moment == one.moment and time.monotonic() < again:
+        basis, again = self._again.get(one.key, (None, 0.0))
+        if basis == one.basis and time.monotonic() < again:
             return ""
         if record is None or record.stamp != one.stamp:
             if not one.finished or not self._is_settled(one):

@@ -74,6 +74,7 @@ class WatchedRoot:
         self._unasked = list[Finding]()
 
     def load(self) -> None:
+        """Read the records of an earlier run; report a problem if they cannot be used."""
         if why := self.records.load():
             self.report_problem("state-lost", f"{why}; everything is checked again")
         self.tally.again = self.records.starts.again
@@ -232,7 +233,7 @@ class WatchedRoot:
             tally.good_step, tally.good_at = last.step, last.saved_at
             last_good = {"path": last.path, "step": last.step, "saved_at": last.saved_at}
         tally.interval = _find_interval(found)
-        basis = hash((frozenset(one.moment for one in found.values()), frozenset(now.items())))
+        basis = hash((frozenset(one.basis for one in found.values()), frozenset(now.items())))
         if tally.answer is None or basis != self._answered:
             tally.answer, self._answered = _ask_plan(s, self.options, _find_runs(found)), basis
         answer = to_builtins(tally.answer)
@@ -290,6 +291,7 @@ class WatchedRoot:
             self.say("problem", {"code": code, "message": message}, findings)
 
     def end_problem(self, code: str) -> None:
+        """Note that a problem is over: it is reported again when it comes back."""
         self._problems.pop(code, None)
 
 

@@ -40,23 +40,23 @@ class _Directory(Struct):
 class Entry:
     """One name in a directory of a store, with the methods of ``os.DirEntry``."""
 
-    __slots__ = ("_home", "_of", "_tree", "name")
+    __slots__ = ("_home", "_obj", "_tree", "name")
 
     def __init__(self, tree: Tree, home: str, name: str, obj: Object | None) -> None:
         """``obj`` is None for a directory. A million entries are kept, so no derived value is stored."""
-        self._tree, self._home, self.name, self._of = tree, home, name, obj
+        self._tree, self._home, self.name, self._obj = tree, home, name, obj
 
     @property
     def path(self) -> str:
         return joined(self._home, self.name)
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:  # noqa: ARG002 - as of the system
-        if self._of is None:
+        if self._obj is None:
             return self._tree.stat_directory(self.path)
-        return stat_of(self.path, self._of)
+        return stat_of(self.path, self._obj)
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
-        return self._of is None
+        return self._obj is None
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
         return not self.is_dir()
@@ -90,9 +90,9 @@ class Tree:
         """
         with self._lock:
             self._whole = {k for k in self._whole if not _is_at_or_below(k, key)}
-            deep = {k: here for k, here in self._directories.items() if self._is_listed(k)}
+            deep = {k: directory for k, directory in self._directories.items() if self._is_listed(k)}
             alone = key not in self._directories and key.rpartition("/")[0] in deep
-            self._directories = {k: here for k, here in deep.items() if not _is_at_or_below(k, key)}
+            self._directories = {k: directory for k, directory in deep.items() if not _is_at_or_below(k, key)}
         if alone and key:
             self.refresh_object(key)
         self._list(key)
@@ -102,18 +102,18 @@ class Tree:
         listing stays until then: another thread may compare a part of it.
         """
         with self._lock:
-            before = {k: here for k, here in self._directories.items() if _is_at_or_below(k, key)}
+            before = {k: directory for k, directory in self._directories.items() if _is_at_or_below(k, key)}
             known = self._is_listed(key)
         self._list(key)
         with self._lock:
-            now = [(k, here) for k, here in self._directories.items() if _is_at_or_below(k, key)]
-            for home, here in now if known else ():
-                self._note_late_keys(home, before.get(home), here)
+            now = [(k, directory) for k, directory in self._directories.items() if _is_at_or_below(k, key)]
+            for home, directory in now if known else ():
+                self._note_late_keys(home, before.get(home), directory)
 
-    def _note_late_keys(self, home: str, was: _Directory | None, here: _Directory) -> None:
-        """Note in ``late`` the objects of a directory that its listing before (``was``) lacked."""
-        for name in here.objects.keys() - (was.objects.keys() if was is not None else ()):
-            self.late[_join(home, name)] = here.objects[name].mtime_ns
+    def _note_late_keys(self, home: str, before: _Directory | None, directory: _Directory) -> None:
+        """Note in ``late`` the objects of a directory that its listing ``before`` lacked."""
+        for name in directory.objects.keys() - (before.objects.keys() if before is not None else ()):
+            self.late[_join(home, name)] = directory.objects[name].mtime_ns
 
     def list_below(self, key: str) -> None:
         """List all keys below a key, unless that is done already. Raise OSError."""
@@ -163,7 +163,7 @@ class Tree:
     def _replace_listings(self, key: str, found: dict[str, _Directory]) -> None:
         """Put all directories ``found`` at and below a key in the place of those known before."""
         with self._lock:
-            others = {k: here for k, here in self._directories.items() if not _is_at_or_below(k, key)}
+            others = {k: v for k, v in self._directories.items() if not _is_at_or_below(k, key)}
             self._directories = others | found
             home, _, name = key.rpartition("/")
             if key and (above := self._directories.get(home)) is not None:
@@ -174,16 +174,16 @@ class Tree:
             self._whole.add(key)
 
     def refresh_directory(self, key: str) -> None:
-        """List one directory anew, nothing below it; ``late`` gets names that the list before lacked."""
+        """List one directory anew, nothing below it; note in ``late`` what the list before had lacked."""
         objects, names = self.store.directory(key)
-        here = _make_directory(objects, names)
+        now = _make_directory(objects, names)
         with self._lock:
-            was = self._directories.get(key)
-            if was is not None and was.whole:
-                self._note_late_keys(key, was, here)
-                self.late.update((_join(key, name), None) for name in here.below.keys() - was.below.keys())
+            before = self._directories.get(key)
+            if before is not None and before.whole:
+                self._note_late_keys(key, before, now)
+                self.late.update((_join(key, name), None) for name in now.below.keys() - before.below.keys())
             if objects or names or not key:
-                self._directories[key] = here
+                self._directories[key] = now
             else:
                 self._directories.pop(key, None)
                 self._whole.discard(key)
@@ -195,8 +195,8 @@ class Tree:
             obj = self.store.head(key)
         except FileNotFoundError:
             with self._lock:
-                if here := self._directories.get(home):
-                    here.objects.pop(name, None)
+                if directory := self._directories.get(home):
+                    directory.objects.pop(name, None)
             return
         with self._lock:
             self._directories.setdefault(home, _Directory()).objects[name] = obj
@@ -205,11 +205,11 @@ class Tree:
     def count(self, key: str) -> int | None:
         """Return how many objects lie below a directory; None if it was not listed whole."""
         with self._lock:
-            here = self._directories.get(key)
-            if here is None or not here.whole:
+            directory = self._directories.get(key)
+            if directory is None or not directory.whole:
                 return None
-            inner = [self.count(_join(key, name)) for name in here.below]
-            return None if None in inner else len(here.objects) + sum(filter(None, inner))
+            inner = [self.count(_join(key, name)) for name in directory.below]
+            return None if None in inner else len(directory.objects) + sum(filter(None, inner))
 
     # ---- versions, which no listing tells
 
@@ -229,31 +229,31 @@ class Tree:
     def _get_directory(self, key: str) -> _Directory | None:
         """Return a whole directory, listed now if need be; None if there is no such directory."""
         with self._lock:
-            here = self._directories.get(key)
-            if here is not None and here.whole:
-                return here
+            directory = self._directories.get(key)
+            if directory is not None and directory.whole:
+                return directory
             if self._is_listed(key):
                 return None
         try:
             objects, names = self.store.directory(key)
         except OSError as e:
-            if e.errno == errno.EOPNOTSUPP and here is not None:  # a web server: known one by one
-                return here
+            if e.errno == errno.EOPNOTSUPP and directory is not None:  # a web server: known one by one
+                return directory
             raise
         if not objects and not names and key:
             return None
-        here = _make_directory(objects, names)
+        directory = _make_directory(objects, names)
         with self._lock:
-            self._directories[key] = here
-        return here
+            self._directories[key] = directory
+        return directory
 
     # ---- answers from the listings
 
     def entries(self, key: str) -> list[Entry]:
         """Return the entries of a directory, sorted by name."""
-        here = self._get_directory(key)
+        directory = self._get_directory(key)
         url = joined(self.store.url, key)
-        if here is None:
+        if directory is None:
             if key and (obj := self._find_object(key)) is not None:
                 if not obj.size:  # it may stand for a directory
                     return []
@@ -261,11 +261,11 @@ class Tree:
             raise FileNotFoundError(errno.ENOENT, "nothing there has such a name", url)
         out = [
             Entry(self, url, name, obj)
-            for name, obj in here.objects.items()
+            for name, obj in directory.objects.items()
             # an empty object that stands for a directory, as consoles make them
-            if not (name in here.below and obj.size == 0)
+            if not (name in directory.below and obj.size == 0)
         ]
-        out += (Entry(self, url, name, None) for name in here.below)
+        out += (Entry(self, url, name, None) for name in directory.below)
         return sorted(out, key=lambda e: e.name)
 
     def stat(self, key: str) -> os.stat_result:
@@ -307,8 +307,8 @@ class Tree:
             if key in self._directories:
                 return True
             home, _, name = key.rpartition("/")
-            here = self._directories.get(home)
-            return not key or (here is not None and name in here.below)
+            directory = self._directories.get(home)
+            return not key or (directory is not None and name in directory.below)
 
     def is_file(self, key: str) -> bool:
         """Return True if a list had an object at this key, and nothing below it."""
@@ -318,52 +318,52 @@ class Tree:
         """Return the object at a key from memory; None if no list or answer had one."""
         home, _, name = key.rpartition("/")
         with self._lock:
-            here = self._directories.get(home)
-            return here.objects.get(name) if here is not None else None
+            directory = self._directories.get(home)
+            return directory.objects.get(name) if directory is not None else None
 
     def _find_object(self, key: str) -> Object | None:
         """Return the object at this key, None if there is none; asks the store unless a list tells."""
         if (obj := self._get_listed(key)) is not None:
             return obj
         with self._lock:
-            here = self._directories.get(key.rpartition("/")[0])
-            if (here is not None and here.whole) or any(_is_below(key, top) for top in self._whole):
+            directory = self._directories.get(key.rpartition("/")[0])
+            if (directory is not None and directory.whole) or any(_is_below(key, top) for top in self._whole):
                 return None
         self.refresh_object(key)
         return self._get_listed(key)
 
     def _newest_ns(self, key: str) -> int:
         """Return the time in ns of the newest known object below a directory; -1 if there is none."""
-        here = self._directories.get(key)
-        if here is None:
+        directory = self._directories.get(key)
+        if directory is None:
             return -1
-        if here.mtime_ns < 0 or not here.whole:
-            times: Iterable[int] = (obj.mtime_ns for obj in here.objects.values())
-            below = (self._newest_ns(_join(key, name)) for name in here.below)
-            here.mtime_ns = max((*times, *below), default=-1)
-        return here.mtime_ns
+        if directory.mtime_ns < 0 or not directory.whole:
+            times: Iterable[int] = (obj.mtime_ns for obj in directory.objects.values())
+            below = (self._newest_ns(_join(key, name)) for name in directory.below)
+            directory.mtime_ns = max((*times, *below), default=-1)
+        return directory.mtime_ns
 
 
 def _add_object(found: dict[str, _Directory], top: str, obj: Object) -> None:
     """Put an object into its directory in ``found``, and each directory into the one above, up to ``top``."""
     home = obj.key.rpartition("/")[0]
-    here = found.get(home)
-    if here is None:
-        here = found[home] = _Directory(whole=True)
+    directory = found.get(home)
+    if directory is None:
+        directory = found[home] = _Directory(whole=True)
         new = True
         while new and home not in (top, ""):
             home, _, inner = home.rpartition("/")
             new = home not in found
             found.setdefault(home, _Directory(whole=True)).below[inner] = None
-    here.add(obj)
+    directory.add(obj)
 
 
 def _make_directory(objects: Sequence[Object], names: Sequence[str]) -> _Directory:
     """Return a directory listed whole: its objects, and the ``names`` of the directories in it."""
-    here = _Directory({}, dict.fromkeys(names), whole=True)
+    directory = _Directory({}, dict.fromkeys(names), whole=True)
     for obj in objects:
-        here.add(obj)
-    return here
+        directory.add(obj)
+    return directory
 
 
 def _join(home: str, name: str) -> str:

@@ -218,7 +218,7 @@ def desk_of(tree: Path, place: Path) -> Iterator[Desk]:
     made = Desk(tree, place)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attempts, "pause", lambda _seconds: None)
-        patch.setattr(mounts, "opened", lambda *_: made.store)
+        patch.setattr(mounts, "open_store", lambda *_: made.store)
         with as_user(made.home, Bucket(URL, "", {}, None)), pytest.MonkeyPatch.context() as own:  # type: ignore[arg-type]
             own.setenv("CKPT_JOBS", "1")
             yield made
