@@ -88,7 +88,7 @@ def decision() -> Target:
         path.chmod(0o600)
         for rank in (None, 0, 7):
             with contextlib.suppress(CkptError):
-                taken = job.take(read(str(path)), rank, needed=False)
+                taken = job.take(read(str(path)), rank, require_rank=False)
                 assert all(isinstance(p, str) for p in taken.paths)
                 for name, value in taken.environment.items():
                     assert name.startswith("CKPT_"), name

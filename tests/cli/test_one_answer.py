@@ -315,7 +315,7 @@ def test_it_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for step in range(60):
         body = decided_body("/x", step) | {"decision": {"root": "/", "decided_at": float(step)}}
         starts.add(str(tmp_path), Decision("", body), OURS)
-    kept = starts.history(str(tmp_path / "run"), str(tmp_path))
+    kept = starts.read_history(str(tmp_path / "run"), str(tmp_path))
     assert kept.starts[0].step == 59 and 5 < len(kept.starts) < 40 and not kept.damaged
     assert os.path.getsize(f"{tmp_path}/{starts.NAME}") <= 2200
 

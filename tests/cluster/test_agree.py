@@ -254,7 +254,7 @@ def decided(nodes: Nodes, **more: Any) -> list[Any]:
 def test_what_our_ranks_load_is_what_we_have_found(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     lie(monkeypatch, 3, ["ranks", 2, "files", 0, "path"], "/etc/passwd")
     ours = str(nodes.disks[1] / "iter_0000020/mp_rank_02/model_optim_rng.pt")
-    assert [f.path for f in decided(nodes)[1].decision.files(2)] == [ours]
+    assert [f.path for f in decided(nodes)[1].decision.document.files(2)] == [ours]
 
 
 @pytest.mark.parametrize(("at", "value"), [(["order"], []), (["order", 0, "without"], [[1, False]])])
