@@ -79,9 +79,8 @@ def _count_files(c: Checkpoint) -> tuple[int, int]:
 
 def make_stamp(c: Checkpoint) -> str:
     """Return a hash that changes when a file of the checkpoint changes its size or time."""
-    rows = sorted(
-        (p.path, p.size, p.mtime_ns, *((get_etag(p.path),) if is_url(p.path) else ())) for p in c.parts
-    )
+    etags = ((get_etag(p.path),) if is_url(p.path) else () for p in c.parts)
+    rows = sorted((p.path, p.size, p.mtime_ns, *etag) for p, etag in zip(c.parts, etags, strict=True))
     return xxhash.xxh3_64_hexdigest("\n".join(map(repr, rows)).encode("utf-8", "surrogateescape"))
 
 

@@ -304,7 +304,7 @@ def _count_waiting(waiting: Iterable[Listed], queued: Collection[str]) -> dict[s
 
 def _ask_plan(s: Session, options: WatchOptions, runs: Sequence[str]) -> Answer:
     """Ask ``plan`` about a root, or about each of several ``runs`` (saved last first). Return the first
-    failure, else the first answer; a question that ``plan`` raises is an answer too.
+    failure, else the first answer; a CkptError that ``plan`` raises becomes an answer.
     """
     question, answers = _make_selection(options), list[Answer]()
     for run in runs if len(runs) > 1 else [None]:

@@ -40,6 +40,7 @@ def forget() -> None:
 
 
 def configured() -> StoreOptions:
+    """Return the options of every store that is opened from now on."""
     return _options[0]
 
 
