@@ -130,7 +130,7 @@ class Scene:
     def decision(self) -> tuple[Path, dict[str, Any]]:
         """Where in a plan-dir the decision of ``ckpt run --job j`` about the runs lies, and an honest one."""
         text, place = honest()
-        below = Path(os.path.relpath(first_launch.place(str(self.home), str(self.runs)), self.home))
+        below = Path(os.path.relpath(first_launch.name_home(str(self.home), str(self.runs)), self.home))
         return below / "j.0" / "1.json", json.loads(text.replace(place, str(self.place)))
 
     def feed(self, fifo: Path, data: bytes) -> subprocess.Popen[bytes]:

@@ -20,7 +20,7 @@ def repaired(data: bytes) -> bytes:
     """The same text with the digest at its end that a seal has."""
     from ckpt_tools.formats.seals import document
 
-    return document.closed(data.rpartition(_TAIL)[0] or data.rstrip().removesuffix(b"}") + b",\n")
+    return document.close_seal(data.rpartition(_TAIL)[0] or data.rstrip().removesuffix(b"}") + b",\n")
 
 
 def checkpoint() -> Path:

@@ -63,13 +63,13 @@ def flipped(good: Path, limit: int) -> Flipped:
 
 def small_files(seals: list[Path], limit: int) -> Iterator[tuple[Path, tuple[object, ...]]]:
     """Every file that a seal names, once, with what the seals say about it."""
-    from ckpt_tools.formats.seals.document import base_of
+    from ckpt_tools.formats.seals.document import find_base
     from ckpt_tools.inspection.indexes import Indexes
 
-    bases = {str(seal): base_of(str(seal)) for seal in seals}
+    bases = {str(seal): find_base(str(seal)) for seal in seals}
     indexes = Indexes((), bases)
     rows = [
-        (base_of(str(seal)), row["path"]) for seal in seals for row in json.loads(seal.read_text())["files"]
+        (find_base(str(seal)), row["path"]) for seal in seals for row in json.loads(seal.read_text())["files"]
     ]
     for path in {Path(base) / name: None for base, name in rows}:
         if 0 < path.stat().st_size <= limit:

@@ -197,7 +197,7 @@ def plan(
     if selection.plan_dir is not None:  # checked early: later it counts only if nothing is found
         from ckpt_tools.planning import first_launch
 
-        first_launch.place(selection.plan_dir, root)
+        first_launch.name_home(selection.plan_dir, root)
     with (
         limited(selection.budget),
         counted() as read,

@@ -177,7 +177,7 @@ def finding(  # noqa: PLR0913 - what a finding has
     return Finding(code, severity, message, offset, hint or c.hint_at(path), path, ranks, follows, rule)
 
 
-def of_file(f: Finding, path: str) -> Finding:
+def adapt_hint(f: Finding, path: str) -> Finding:
     """Return the finding with its code's hint for objects of a store if ``path`` is a URL and it has one."""
     known = CODES.get(f.code)
     if known is None or f.hint != known.hint or f.hint == (hint := known.hint_at(path)):
@@ -185,7 +185,7 @@ def of_file(f: Finding, path: str) -> Finding:
     return replace(f, hint=hint)
 
 
-def filled(hint: str, path: str, root: str) -> str:
+def fill_hint(hint: str, path: str, root: str) -> str:
     """Return a hint with PATH and ROOT replaced by these, quoted for a shell; "" leaves the word."""
     for word, value in (("PATH", path), ("ROOT", root)):
         if value and word in hint:

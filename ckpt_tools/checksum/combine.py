@@ -123,7 +123,7 @@ class Flip(Struct, frozen=True):
     bit: int
 
 
-def longest(crc: Crc) -> int:
+def find_longest(crc: Crc) -> int:
     """Return how many bytes a CRC may cover for each flipped bit to give another difference: 512 MiB for
     CRC-32 and 256 MiB for CRC-32C, less the CRC itself; 0 for any other CRC.
     """
@@ -135,7 +135,7 @@ def find_flipped_bit(crc: Crc, difference: int, length: int) -> Flip | None:
     CRC and the computed one). None if no single bit of the bytes does, also if the flipped bit is one of the
     stored CRC, and for more bytes than ``longest``.
     """
-    if not 0 < length <= longest(crc):
+    if not 0 < length <= find_longest(crc):
         return None
     # the difference is x^e: table has the e of small powers, and each giant step divides by x^_BABY
     table, highest = _list_baby_steps(crc.polynomial), 8 * length + _WIDTH

@@ -26,7 +26,7 @@ from ckpt_tools.checksum.sums import (
     Hash,
     RunningCrc,
     Sum,
-    covered,
+    find_covered,
     hash_pieces,
     xxh3,
 )
@@ -236,7 +236,7 @@ def _list_batches(feeds: Iterable[_Feed], most: int) -> list[list[_Feed]]:
 def _list_gaps(sums: Sequence[Sum], size: int) -> Iterator[_Feed]:
     """Yield a feed for each range of at least GAP bytes below ``size`` that no stored checksum covers."""
     end, stored = 0, [s for s in sums if s.expected != ASKED]
-    for start, stop, _ in [*covered(stored, certain=False), (size, size, None)] if size else ():
+    for start, stop, _ in [*find_covered(stored, certain=False), (size, size, None)] if size else ():
         if start - end >= GAP:
             yield _Feed(end, start)
         end = stop
@@ -278,7 +278,7 @@ class _Reader(NamedTuple):
         if not isinstance(source, HeldSource) or not (whole := memoryview(source.whole())):
             return None
         uncovered = [Extent(feed.start, feed.stop - feed.start) for feed in _list_gaps(self.sums, gaps)]
-        ranges = covered([*self.sums, Sum("", ASKED, tuple(uncovered), 0)], certain=False)
+        ranges = find_covered([*self.sums, Sum("", ASKED, tuple(uncovered), 0)], certain=False)
         if max([stop for _, stop, _ in ranges], default=0) > len(whole):
             return None
         for s in self.sums:

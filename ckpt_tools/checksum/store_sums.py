@@ -37,7 +37,7 @@ def can_work_out(algorithm: str) -> bool:
 # ---- without any bytes
 
 
-def combined(algorithm: str, parts: Iterable[tuple[bytes, int]]) -> bytes:
+def combine_crcs(algorithm: str, parts: Iterable[tuple[bytes, int]]) -> bytes:
     """Return the CRC of joined ranges, from (CRC, length in bytes) of each; ``algorithm`` is in CRCS."""
     crc, total = CRCS[algorithm], 0
     for value, length in parts:
@@ -45,7 +45,7 @@ def combined(algorithm: str, parts: Iterable[tuple[bytes, int]]) -> bytes:
     return _as_bytes(algorithm, total)
 
 
-def composite(algorithm: str, values: Iterable[bytes]) -> bytes:
+def compute_composite(algorithm: str, values: Iterable[bytes]) -> bytes:
     """Return S3's composite checksum of a multipart upload: the checksum of the parts' joined checksums."""
     data = b"".join(values)
     if algorithm in CRCS:
@@ -60,8 +60,8 @@ def add_whole_checksums(stored: StoreChecksums) -> StoreChecksums:
         combines = s.algorithm in CRCS and s.algorithm not in algorithms and can_work_out(s.algorithm)
         if not combines or s.whole or len(s.part_values) != len(s.parts) or sum(s.parts) != stored.size:
             continue
-        if composite(s.algorithm, s.part_values) == s.value:
-            value = combined(s.algorithm, zip(s.part_values, s.parts, strict=True))
+        if compute_composite(s.algorithm, s.part_values) == s.value:
+            value = combine_crcs(s.algorithm, zip(s.part_values, s.parts, strict=True))
             of_whole.append(StoreChecksum(s.algorithm, value))
     return StoreChecksums(stored.url, stored.size, (*stored.sums, *of_whole))
 
@@ -82,7 +82,7 @@ def agree(checksum: StoreChecksum, value: bytes) -> Agreement:
     return Agreement(value == checksum.value, checksum.algorithm, what)
 
 
-def compared(stored: StoreChecksums, expected: Mapping[str, bytes]) -> Agreement | None:
+def compare_sums(stored: StoreChecksums, expected: Mapping[str, bytes]) -> Agreement | None:
     """Compare a store's checksums with expected ones by algorithm: a difference wins, None if none proves."""
     pairs = [(s, agree(s, expected[s.algorithm])) for s in stored.sums if s.whole and s.algorithm in expected]
     if (different := next((a for s, a in pairs if not a.same and not s.weak), None)) is not None:
@@ -91,7 +91,7 @@ def compared(stored: StoreChecksums, expected: Mapping[str, bytes]) -> Agreement
     return min(equal, key=lambda a: STRONGEST.index(a.algorithm), default=None)
 
 
-def of_chunks(checksum: StoreChecksum, size: int, chunk_crcs: Sequence[bytes]) -> bytes | None:
+def sum_chunks(checksum: StoreChecksum, size: int, chunk_crcs: Sequence[bytes]) -> bytes | None:
     """Return a composite CRC from the CRCs of a seal's chunks; None if a part does not end with a chunk."""
     if checksum.algorithm not in CRCS or checksum.whole or sum(checksum.parts) != size:
         return None
@@ -103,9 +103,9 @@ def of_chunks(checksum: StoreChecksum, size: int, chunk_crcs: Sequence[bytes]) -
         last = -(-at // CHUNK)
         chunks = chunk_crcs[first:last]
         lengths = (min(CHUNK, size - k * CHUNK) for k in range(first, last))
-        values.append(combined(checksum.algorithm, zip(chunks, lengths, strict=True)))
+        values.append(combine_crcs(checksum.algorithm, zip(chunks, lengths, strict=True)))
         first = last
-    return composite(checksum.algorithm, values)
+    return compute_composite(checksum.algorithm, values)
 
 
 def _as_bytes(algorithm: str, value: int) -> bytes:
@@ -143,7 +143,7 @@ class WorkedOut(Computed):
         """The checksum of the bytes; None if they were not all read."""
         if (found := self.of_parts) is None:
             return None
-        return found[0] if self.of.whole else composite(self.of.algorithm, found)
+        return found[0] if self.of.whole else compute_composite(self.of.algorithm, found)
 
     @property
     def first_wrong(self) -> Extent | None:
@@ -153,7 +153,7 @@ class WorkedOut(Computed):
         return next((part for part, value, other in rows if value != other), None)
 
 
-def to_work_out(stored: StoreChecksums, *, to_prove: bool) -> StoreChecksum | None:
+def choose_sum(stored: StoreChecksums, *, to_prove: bool) -> StoreChecksum | None:
     """Return the cheapest checksum whose difference is damage (``to_prove``: whose equality is proof)."""
     usable = [
         s

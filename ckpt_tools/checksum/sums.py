@@ -111,7 +111,7 @@ class Sum(Struct, frozen=True):
     code: str = "crc-mismatch"
 
 
-def shifted(s: Sum, by: int) -> Sum:
+def shift_sum(s: Sum, by: int) -> Sum:
     """Return the same sum for a file in which all bytes lie ``by`` bytes further on."""
 
     def shift(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
@@ -121,7 +121,7 @@ def shifted(s: Sum, by: int) -> Sum:
     return replace(s, pieces=shift(s.pieces), offset=s.offset + by, otherwise=otherwise)
 
 
-def covered(sums: Iterable[Sum], *, certain: bool = True) -> list[tuple[int, int, Sum]]:
+def find_covered(sums: Iterable[Sum], *, certain: bool = True) -> list[tuple[int, int, Sum]]:
     """Return (start, stop, sum) of every byte range that a sum covers, in file order and without overlap.
 
     With ``certain``, bytes that only ``pieces`` cover, and not ``otherwise``, do not count.

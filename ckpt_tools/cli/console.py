@@ -10,9 +10,9 @@ from shutil import get_terminal_size
 from typing import TextIO
 
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.findings import filled
+from ckpt_tools.findings import fill_hint
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.output.words import printable, wrapped
+from ckpt_tools.output.words import printable, wrap_line
 from ckpt_tools.storage import signed
 from ckpt_tools.storage.writes import write_whole
 
@@ -66,7 +66,7 @@ def problem(word: str, message: str, hint: str = "", *, also: str = "") -> None:
     if terminal(sys.stderr):  # wrapped here, between words; in a log each line stays whole
         with suppress(OSError, ValueError):
             columns = max(40, os.get_terminal_size(sys.stderr.fileno()).columns)
-            lines = [part for line in lines for part in wrapped(line, columns, rest="  ") or [""]]
+            lines = [part for line in lines for part in wrap_line(line, columns, rest="  ") or [""]]
     err("".join(f"{line}\n" for line in lines))
 
 
@@ -79,7 +79,7 @@ def warn_deprecated(name: str, use: str) -> None:
 def findings(found: Iterable[Finding], root: str = "") -> None:
     """Print each finding as a line on stderr; a hint that several findings share stands below the last."""
     listed = list(found)
-    hints = ["" if f.severity is Severity.NOTE else filled(f.hint, f.path, root) for f in listed]
+    hints = ["" if f.severity is Severity.NOTE else fill_hint(f.hint, f.path, root) for f in listed]
     last = {hint: i for i, hint in enumerate(hints)}
     for i, f in enumerate(listed):
         where = f"{f.path}: " if f.path else ""

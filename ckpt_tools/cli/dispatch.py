@@ -19,7 +19,7 @@ from ckpt_tools.cli.output import is_same_file, is_state
 from ckpt_tools.cli.signals import INTERRUPTED, TERMINATED, Terminated
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
 from ckpt_tools.output import registry, shell
-from ckpt_tools.output.failure import Failure, code_of
+from ckpt_tools.output.failure import Failure, make_code
 from ckpt_tools.output.page import View
 from ckpt_tools.storage.signed import redacted
 from ckpt_tools.storage.stores import mounts
@@ -143,7 +143,7 @@ def _render(command: str, form: str, error: CkptError) -> str:
     # verify and plan have all formats of output/registry.py
     if not (form in COMMON or (form and command in ("verify", "plan"))):
         return ""
-    code = code_of(type(error).__name__)
+    code = make_code(type(error).__name__)
     failure = Failure(command, code, str(error), error.hint, error.exit_code, error.plan, error.rule)
     with suppress(CkptError):  # of a plug-in: less important than the error on stderr
         if found := registry.find(form):

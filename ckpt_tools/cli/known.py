@@ -93,7 +93,7 @@ def formats(asked: options.Asked) -> int:
         require_known(name, (f.name for f in FORMATS), "format", "'ckpt formats' lists all")
         entries = [entry for entry in entries if entry["name"] == name]
     shown = ("suffixes", "names", "protects", "limits", "loader", "reference", "package")
-    return asked.catalogue("formats", entries, catalogue.pages(entries, shown, asked.to.view))
+    return asked.catalogue("formats", entries, catalogue.list_blocks(entries, shown, asked.to.view))
 
 
 @options.ask(("table", "json"), "no_plugins output_file format json color", reads_settings=False)

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from ckpt_tools.cli import options, output
 from ckpt_tools.cli.options import parameter
 from ckpt_tools.cli.output import read_settings
-from ckpt_tools.discovery.seals import small_texts
+from ckpt_tools.discovery.seals import read_texts
 from ckpt_tools.discovery.walk import discover
 from ckpt_tools.errors import CannotLook, NoCheckpoint, UsageError
 from ckpt_tools.layouts import BUILT_IN, Layout, Layouts, package_of
@@ -112,7 +112,7 @@ def _describe_layout(asked: options.Asked, layout: Layout) -> int:
     files = list(dict.fromkeys(f"{_LONG.sub(_shorten_choice, p.template)} ({p.role})" for p in named))
     fields = ("title", "files", "tracker", "limits", "reference", "package")
     pages = [{**entry, "files": files}]
-    return asked.catalogue("layouts", [entry], catalogue.pages(pages, fields, asked.to.view))
+    return asked.catalogue("layouts", [entry], catalogue.list_blocks(pages, fields, asked.to.view))
 
 
 _LONG = re.compile(r"<[^>|]*(?:\|[^>|]*){11,}>")
@@ -137,7 +137,7 @@ def _guess_layout(settings: Settings, known: Layouts, to: output.Output, *, writ
         text = f"nothing is guessed for {root}: {guessed.why}"
         raise UsageError(text, "write its table by hand: docs/adding-a-layout.md")
     name = next(name for n in itertools.count(1) if (name := f"guessed{n if n > 1 else ''}") not in known)
-    tracker = find_tracker(guessed.pieces, lambda run: small_texts(os.path.join(root, run)))
+    tracker = find_tracker(guessed.pieces, lambda run: read_texts(os.path.join(root, run)))
     table = "tool.ckpt.layout" if os.path.basename(settings.file or "") == "pyproject.toml" else "layout"
     # Commands started in this directory must find the file, which must not lie in ROOT itself.
     here = os.path.realpath(os.getcwd())

@@ -42,12 +42,12 @@ def plan(asked: options.Asked) -> int:
     to = asked.to
     if asked.given["history"]:
         from ckpt_tools.job.starts import read_history
-        from ckpt_tools.planning.first_launch import place_of
+        from ckpt_tools.planning.first_launch import find_home
 
         root = absolute(asked.settings.root)
-        found = read_history(root, place_of(root, asked.selection), asked.selection.trust)
+        found = read_history(root, find_home(root, asked.selection), asked.selection.trust)
         if not found.starts and not found.damaged:
-            text = f"no start of {root} is known ({place_of(root, asked.selection)})"
+            text = f"no start of {root} is known ({find_home(root, asked.selection)})"
             raise NoCheckpoint(text, "'ckpt run' and 'ckpt hook' write it; --plan-dir says where they do")
         return asked.answer("history", found)
     tell = to.out if to.verbose and to.format == "table" else None
@@ -83,7 +83,7 @@ def _fill_arguments(plan: LoadPlan, asked: options.Asked) -> LoadPlan:
     assert plan.checkpoint is not None  # noqa: S101 - for the type checker
     known = {"path": plan.resume.path, "step": plan.resume_step, "epoch": plan.checkpoint.epoch}
     args = shell.fill_arguments(resume_args, known, plan.files())
-    if args and not quiet and (rest := shell.describe_rest(plan.resume.path, plan.files(), resume_args)):
+    if args and not quiet and (rest := shell.warn_of_others(plan.resume.path, plan.files(), resume_args)):
         console.problem("warning", rest, shell.ALL_FILES)
     if for_shell and not args:
         text = shell.explain_silence(plan.checkpoint.layout, plan.resume.path, resume_args)

@@ -17,7 +17,7 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.output import json
 from ckpt_tools.output.report import data, page
-from ckpt_tools.output.report.advice import Gathered, Start, overall
+from ckpt_tools.output.report.advice import Gathered, Start, advise
 from ckpt_tools.output.report.data import find_damaged
 from ckpt_tools.settings.resolve import Settings
 from ckpt_tools.storage.urls import absolute
@@ -60,7 +60,7 @@ def report(asked: options.Asked) -> int:
     document = data.document(replace(gathered, exit_code=code))
     to.out(page.render(document) if to.format == "html" else json.dump(document))
     if to.file and not to.quiet:
-        console.problem("note", f"{to.file}: {overall(gathered).sentence}")
+        console.problem("note", f"{to.file}: {advise(gathered).sentence}")
     return code
 
 

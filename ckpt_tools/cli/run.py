@@ -19,7 +19,7 @@ from ckpt_tools.job import Listener, ProcessDecision
 from ckpt_tools.launchers import read_launch_line
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.sentence import sum_up
-from ckpt_tools.output.shell import ALL_FILES, FLAG, describe_rest, name_example
+from ckpt_tools.output.shell import ALL_FILES, FLAG, name_example, warn_of_others
 
 
 @options.ask(
@@ -127,7 +127,7 @@ def _describe_start(taken: ProcessDecision, command: Sequence[str]) -> None:
 
 def warn_of_other_files(taken: ProcessDecision) -> None:
     """Warn if the job is given one path of several files that the training loop must load."""
-    rest = describe_rest(taken.path, taken.links, taken.resume_args)
+    rest = warn_of_others(taken.path, taken.links, taken.resume_args)
     # a framework finds the other files itself
     if rest and (taken.resume_args or not taken.decision.resume.args):
         console.problem("warning", rest, ALL_FILES)

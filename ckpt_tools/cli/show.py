@@ -7,7 +7,7 @@ from ckpt_tools.cli import options, output
 from ckpt_tools.cli.ls import ls
 from ckpt_tools.cli.options import parameter
 from ckpt_tools.errors import CannotLook, explain_refusal
-from ckpt_tools.formats.pickles.globals import verdict
+from ckpt_tools.formats.pickles.globals import find_verdict
 from ckpt_tools.formats.pickles.stubs import Global
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level
@@ -51,7 +51,7 @@ def show(asked: options.Asked) -> int:
         **settings.reading(names=("key_file",)),
         explain=given["explain_bytes"],
     )
-    trust = {name: verdict(Global(*name.split(" ", 1))) for name in anatomy.globals}
+    trust = {name: find_verdict(Global(*name.split(" ", 1))) for name in anatomy.globals}
     if to.format == "json":
         to.out(emit.render_file(report, anatomy, trust))
     else:

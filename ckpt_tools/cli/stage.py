@@ -59,7 +59,7 @@ def stage(asked: options.Asked) -> int:
         to.out(shell.exports(env))
     elif staged is None:
         root = absolute(asked.settings.root)
-        to.out(emit.nothing(root) if to.format == "json" else f"there is no checkpoint in {root}\n")
+        to.out(emit.render_nothing(root) if to.format == "json" else f"there is no checkpoint in {root}\n")
     else:
         to.out(emit.json(staged, env) if to.format == "json" else emit.render(staged, env, to.view))
     return 0

@@ -12,7 +12,7 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from ckpt_tools.checksum import Progress as Advance
-from ckpt_tools.checksum.store_sums import Agreement, compared, to_work_out, work_out
+from ckpt_tools.checksum.store_sums import Agreement, choose_sum, compare_sums, work_out
 from ckpt_tools.checksum.sums import DIGITS, join_digests
 from ckpt_tools.comparison.difference import (
     Change,
@@ -30,7 +30,7 @@ from ckpt_tools.comparison.difference import (
 from ckpt_tools.discovery.walk import require_file
 from ckpt_tools.errors import CannotLook, UsageError, explain_refusal
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.seals.document import known_digests
+from ckpt_tools.formats.seals.document import list_digests
 from ckpt_tools.inspection.digests import file_digest, runs_by_name, tensor_digests
 from ckpt_tools.layouts import Claim, Layouts
 from ckpt_tools.model.finding import Verdict
@@ -39,7 +39,7 @@ from ckpt_tools.model.seal import SealedFile, StoreChecksums
 from ckpt_tools.model.selection import ReadOptions, StoreOptions
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session, with_findings
-from ckpt_tools.reading.unseen import not_seen
+from ckpt_tools.reading.unseen import list_unlisted
 from ckpt_tools.storage import ShortRead, opened
 from ckpt_tools.storage.paths import Path, one
 from ckpt_tools.storage.retry import status
@@ -247,7 +247,7 @@ def diff(
         b=second.root,
         level=level,
         files=compared,
-        findings=(*not_seen(first), *not_seen(second)),
+        findings=(*list_unlisted(first), *list_unlisted(second)),
         bytes_read=reader.done + reader.headers,
         seconds=round(time.perf_counter() - started, 6),
     )
@@ -274,13 +274,13 @@ def find_agreement(
         if is_url(a.path) and is_url(b.path):
             sums = _stored_sums(sides[1], b).sums
             expected = {s.algorithm: s.value for s in sums if s.whole and not s.claimed and not s.weak}
-            return compared(_stored_sums(sides[0], a), expected)
+            return compare_sums(_stored_sums(sides[0], a), expected)
         local, other = (1, 0) if is_url(a.path) else (0, 1)
         stored, file, seals = _stored_sums(sides[other], pair[other]), pair[local], sides[local].indexes.seals
         if not stored.sums:
             return None
         sealed = seals.unchanged(file.path, file.size, status(file.path).st_mtime_ns)
-        if sealed is not None and (found := compared(stored, known_digests(sealed))):
+        if sealed is not None and (found := compare_sums(stored, list_digests(sealed))):
             return found  # the digests of a local file that was not written after its seal
         return _compare_bytes(stored, file.path, jobs, progress)
     except (OSError, ShortRead):
@@ -289,7 +289,7 @@ def find_agreement(
 
 def _compare_bytes(stored: StoreChecksums, path: str, jobs: int, progress: Advance) -> Agreement | None:
     """Read a local file and compare its checksum with the store's; None if that proves nothing."""
-    of = to_work_out(stored, to_prove=True)
+    of = choose_sum(stored, to_prove=True)
     if of is None:
         return None
     with opened(path) as source:

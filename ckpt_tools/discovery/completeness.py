@@ -42,7 +42,7 @@ def read_world(checkpoint: Checkpoint) -> int | None:
     return max(worlds, default=0) or None
 
 
-def ranks_present(checkpoint: Checkpoint, layout: Layout) -> int | None:
+def count_ranks(checkpoint: Checkpoint, layout: Layout) -> int | None:
     """Return how many ranks have a file; without ranks in names, how many coordinates of the parallel grid
     have a file of the most frequent piece. None for a set that every rank shares.
     """
@@ -56,14 +56,14 @@ def ranks_present(checkpoint: Checkpoint, layout: Layout) -> int | None:
     return max(map(len, by_piece.values()), default=None)
 
 
-def ranks_of_its_own(checkpoint: Checkpoint, layout: Layout) -> set[int]:
+def list_own_ranks(checkpoint: Checkpoint, layout: Layout) -> set[int]:
     """Return the ranks with a file that every rank needs; none if a commit says that all is there."""
     if layout.complete.by_name:
         return set()
     return {p.rank for p in checkpoint.parts if p.rank is not None and is_per_rank(layout.piece(p.piece))}
 
 
-def highest_rank(checkpoint: Checkpoint, layout: Layout) -> int:
+def find_highest(checkpoint: Checkpoint, layout: Layout) -> int:
     """Return the highest rank with a file that every rank needs, even if a commit says enough; or -1."""
     own = (p.rank for p in checkpoint.parts if is_per_rank(layout.piece(p.piece)))
     return max((rank for rank in own if rank is not None), default=-1)
@@ -106,7 +106,7 @@ class Expected(Struct):
         return self._rank_files[kind]
 
 
-def expected(
+def expect_sizes(
     checkpoints: Sequence[Checkpoint],
     layouts: Layouts,
     world_size: int | None = None,
@@ -124,7 +124,7 @@ def expected(
         for p in [p for p in c.parts if p.rank is None and p.coords]:
             if not layout.piece(p.piece).readers.shared:
                 run.places[c.kind, p.piece].add(p.coords)
-        run.marks[c.kind, c.layout].update(marks_of(c, layout))
+        run.marks[c.kind, c.layout].update(list_marks(c, layout))
         for name, home in dict.fromkeys((p.piece, p.home) for p in c.parts):
             piece = layout.piece(name)
             if piece.required and (home or not piece.content.step):
@@ -132,7 +132,7 @@ def expected(
     return run
 
 
-def marks_of(c: Checkpoint, layout: Layout) -> set[str]:
+def list_marks(c: Checkpoint, layout: Layout) -> set[str]:
     """Return the names of files whose presence says that a save, or a rank's part of it, ended."""
     marks = {p.name for p in layout.pieces if p.changes is Changes.MARK and not p.is_unfinished}
     return {p.name for p in c.parts if p.piece in marks}
@@ -153,7 +153,7 @@ def is_of_later_ranks(parts: Collection[Part], layout: Layout) -> bool:
     return all(is_of_later_rank(p) for p, _ in saved) and all(r.sharded or r.shared for r in readers)
 
 
-def where(checkpoint: Checkpoint) -> str:
+def name_place(checkpoint: Checkpoint) -> str:
     """Return a checkpoint's own directory, else its first file; the run's directory would be shared."""
     return checkpoint.parts[0].home or checkpoint.parts[0].path
 
@@ -163,7 +163,7 @@ def is_per_rank(piece: Piece) -> bool:
     return (not piece.readers.shared or piece.readers.sharded) and not piece.readers.survivable
 
 
-def severity_of_gaps(checkpoint: Checkpoint, run: Expected) -> Severity:
+def rate_gaps(checkpoint: Checkpoint, run: Expected) -> Severity:
     """Return how bad gaps are: a warning for a dying gasp, and for the oldest save, which is pruned first."""
     kind = checkpoint.kind
     # "is": the judge asks for all of a checkpoint to which it has added what an index names
@@ -171,7 +171,7 @@ def severity_of_gaps(checkpoint: Checkpoint, run: Expected) -> Severity:
     return Severity.WARNING if kind is Kind.DYING_GASP or pruned else Severity.ERROR
 
 
-def saved_with(checkpoint: Checkpoint, layout: Layout, *, survivable: bool) -> dict[str, str]:
+def find_lacking(checkpoint: Checkpoint, layout: Layout, *, survivable: bool) -> dict[str, str]:
     """Return role -> text for each role that has no file, although one is there that is saved with it."""
     present = {p.piece for p in checkpoint.parts}
     roles = {layout.piece(name).role for name in present}
@@ -183,7 +183,7 @@ def saved_with(checkpoint: Checkpoint, layout: Layout, *, survivable: bool) -> d
     }
 
 
-def usual_pieces(checkpoint: Checkpoint, run: Expected) -> Iterator[Piece]:
+def find_usual(checkpoint: Checkpoint, run: Expected) -> Iterator[Piece]:
     """Yield the pieces that at least half of the checkpoints of its run have."""
     layout, kind = run.layouts.of(checkpoint), checkpoint.kind
     for (of_layout, name), count in run.usual[kind].items():
@@ -203,7 +203,7 @@ _FEW = 16
 """How many runs are named one by one; of more runs, names that differ by a number are joined."""
 
 
-def listed(runs: Iterable[tuple[str, str]]) -> str:
+def list_runs(runs: Iterable[tuple[str, str]]) -> str:
     """Return (layout, run) pairs as text, all of them: whoever has to choose one needs the whole list."""
     names = [
         f"{run} (layout {layout})" if run not in ("", ".") else f". (ROOT itself, layout {layout})"
@@ -213,12 +213,12 @@ def listed(runs: Iterable[tuple[str, str]]) -> str:
     return f"{'several runs' if len(names) > 1 else 'one run'}: {text}"
 
 
-def why_unfinished(c: Checkpoint, layout: Layout) -> str:
+def say_unfinished(c: Checkpoint, layout: Layout) -> str:
     """Return how a save shows that it never finished: the second half of a sentence about it."""
     if any(p.unfinished for p in c.parts) or not layout.complete.commit:
         return "never reached its commit rename"
     return f"has no {layout.complete.commit} file, which is written last"
 
 
-def label(c: Checkpoint) -> str:
+def name_kind(c: Checkpoint) -> str:
     return f"the {c.kind.adjective}checkpoint of {c.label}"

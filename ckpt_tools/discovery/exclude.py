@@ -67,7 +67,7 @@ def _write_flag(root: str, c: Checkpoint, path: str, needed: Collection[str]) ->
     return f"--exclude {quote(escape(path.removeprefix(prefix)))}"
 
 
-def without(root: str, c: Checkpoint, *paths: str, kept: Collection[str] = (), label: str = "") -> str:
+def hint_exclude(root: str, c: Checkpoint, *paths: str, kept: Collection[str] = (), label: str = "") -> str:
     """Return the flag --exclude for the first of ``paths`` without the choice ``c`` or a ``kept`` path, else
     to move the last one; and what the job resumes from then: ``label``, by default the choice's.
     """
@@ -75,19 +75,19 @@ def without(root: str, c: Checkpoint, *paths: str, kept: Collection[str] = (), l
     return f"{next(filter(None, flags), f'move {paths[-1]} out of {root}')} to resume from {label or c.label}"
 
 
-def leave_out_all(root: str, c: Checkpoint, paths: Sequence[str], kept: Collection[str]) -> str:
+def hint_exclude_all(root: str, c: Checkpoint, paths: Sequence[str], kept: Collection[str]) -> str:
     """Return one --exclude flag for each of the paths, and that the job resumes from the choice then."""
     flags = [_write_flag(root, c, path, kept) for path in paths]
     action = " ".join(flags) if all(flags) else flags[0] or f"move {paths[0]} out of {root}"
     return f"{action} to resume from {c.label}"
 
 
-def either(root: str, one: Checkpoint, other: Checkpoint) -> str:
+def hint_choice(root: str, one: Checkpoint, other: Checkpoint) -> str:
     """Return a hint with two flags: to resume from one of two checkpoints, or from the other."""
     a, b = one.label, other.label
     if a == b:
         a, b = (os.path.relpath(c.path, root) for c in (one, other))
-    first, second = without(root, one, other.path, label=a), without(root, other, one.path, label=b)
+    first, second = hint_exclude(root, one, other.path, label=a), hint_exclude(root, other, one.path, label=b)
     return f"{make_clause(first)}, or {make_clause(second)}"
 
 
@@ -130,7 +130,7 @@ def is_set_aside(name: str) -> bool:
     return name.endswith(_ENDS) or name in _NAMES or name.startswith(".Trash-")
 
 
-def set_aside(found: Discovery, root: str, layouts: Layouts) -> list[Finding]:
+def drop_copies(found: Discovery, root: str, layouts: Layouts) -> list[Finding]:
     """Remove the copies from ``found``, and return a finding for each; names in ROOT's path do not count."""
     own = "/".join(piece.template for layout in layouts.own for piece in layout.pieces)
     root = root if found.tree else root.rpartition("/")[0]
@@ -197,7 +197,7 @@ def find_put_away(states: Iterable[str], root: str) -> Iterator[Finding]:
         home = os.path.relpath(os.path.dirname(state), root)
         try:
             for entry in _list_if_there(quarantine):
-                if files := list(origins(entry.path)):  # else all files were taken out again
+                if files := list(list_origins(entry.path)):  # else all files were taken out again
                     paths = [os.path.normpath(os.path.join(home, e.name)) for e in _list_if_there(entry.path)]
                     more = f" and {len(paths) - _SHOWN:,} more" if len(paths) > _SHOWN else ""
                     names = f"{ranges.names(paths[:_SHOWN])}{more}"
@@ -211,7 +211,7 @@ def find_put_away(states: Iterable[str], root: str) -> Iterator[Finding]:
             yield finding("unreadable", text, path=e.filename or quarantine, severity=Severity.NOTE)
 
 
-def repaired(states: Iterable[str]) -> Iterator[Finding]:
+def find_repaired(states: Iterable[str]) -> Iterator[Finding]:
     """Yield a warning for each file repaired without a witness; anybody may write the list, to warn only."""
     for state in sorted(states):
         for row in read_repaired(os.path.join(state, REPAIRED)):
@@ -234,7 +234,7 @@ def read_repaired(path: str) -> list[Repaired]:
     return [{**row, "path": os.path.normpath(f"/{row['path']}")[1:]} for row in rows]
 
 
-def origins(put_away: str) -> Iterator[str]:
+def list_origins(put_away: str) -> Iterator[str]:
     """Yield the paths that the files of one quarantine had before. Raise OSError."""
     # put_away is HOME/.ckpt/quarantine/NUMBER, and its files keep their paths below HOME
     home = os.path.dirname(os.path.dirname(os.path.dirname(put_away)))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from ckpt_tools.discovery.exclude import Excluded, is_set_aside
-from ckpt_tools.findings import finding, of_file
+from ckpt_tools.findings import adapt_hint, finding
 from ckpt_tools.layouts import Layout, NameFields, Place, Places
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part, Unseen
@@ -106,7 +106,7 @@ def stat_of(path: str | os.DirEntry[str]) -> BareFile:
         code = "dangling-link" if isinstance(e, ABSENT) and is_link(path) else "unreadable"
         code = "symlink-loop" if e.errno == errno.ELOOP else code
         subject = os.path.basename(at) if code == "unreadable" else f"it leads to {real_path(at)}"
-        reason = of_file(finding(code, f"{subject}: {e.strerror}"), at)
+        reason = adapt_hint(finding(code, f"{subject}: {e.strerror}"), at)
         return BareFile(at, -1, 0 if code == "unreadable" else _read_mtime(at), (reason,))
     if stat.S_ISREG(st.st_mode):
         return BareFile(at, st.st_size, st.st_mtime_ns, ())

@@ -88,7 +88,7 @@ def _make_checkpoint(
     """Return the checkpoint of the parts of one save; without a part of the role ``commit`` unfinished."""
     first = parts[0]
     layout = layouts.of(first)
-    times = sorted(p.mtime_ns for p in essential(parts, layout))
+    times = sorted(p.mtime_ns for p in list_essential(parts, layout))
     generations = {p.moment.generation for p in parts}
     uncommitted = bool(commit) and not any(p.role == commit for p in parts)
     return Checkpoint(
@@ -118,7 +118,7 @@ def _find_kind(parts: list[Part], layout: Layout, most_ranks: int, save_interval
     return Kind.DYING_GASP if is_partial or is_irregular else first.kind
 
 
-def essential(parts: Sequence[Part], layout: Layout) -> Sequence[Part]:
+def list_essential(parts: Sequence[Part], layout: Layout) -> Sequence[Part]:
     """Return the parts of a checkpoint that resuming needs: their times are the time of the checkpoint."""
     optional = {piece.name for piece in layout.pieces if not (piece.required and piece.loaded)}
     needed = [p for p in parts if p.folder.piece not in optional]
@@ -131,7 +131,7 @@ def essential(parts: Sequence[Part], layout: Layout) -> Sequence[Part]:
 
 def _find_path(parts: Sequence[Part], layout: Layout) -> str:
     """Return the path of a checkpoint without a directory: the file others are copies of, or a prefix."""
-    own, base = essential(parts, layout), parts[0].base
+    own, base = list_essential(parts, layout), parts[0].base
     pieces = [layout.piece(p.piece) for p in parts]
     if len(parts) > 1 and all(piece.readers.shared for piece in pieces):
         if all(piece.readers.single for piece in pieces):

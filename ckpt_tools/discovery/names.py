@@ -10,10 +10,10 @@ from os.path import basename, relpath
 
 from ckpt_tools.discovery.found import NamedFile
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.lost_indexes import names_of_whole
+from ckpt_tools.formats.lost_indexes import list_whole
 from ckpt_tools.layouts import Claim, NameFields, Place, Stage
 from ckpt_tools.layouts.common import templates
-from ckpt_tools.layouts.files import numbers_named
+from ckpt_tools.layouts.files import read_convention
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Folder, Moment, Part
 
@@ -32,7 +32,7 @@ def is_place_of_loop(place: Place, name: str, top: str) -> bool:
     is_number = directory.isdigit() if is_below else sum(map(str.isalpha, directory)) < 2
     if is_below is not is_number:
         return is_below
-    loop, fields = numbers_named(name)
+    loop, fields = read_convention(name)
     numbers = {int(n) for key in ("step", "epoch") if (n := fields.get(key))}
     is_written_over = loop is not None and loop.rolling and not loop.export
     return place.step in numbers if numbers else not is_written_over
@@ -68,7 +68,7 @@ def drop_stale_indexes(files: list[NamedFile]) -> tuple[list[NamedFile], dict[st
     sharded = {(place.layout, place.home) for place in models}
     for file in indexes:
         if (file.place.layout, file.place.home) not in sharded:
-            for name in names_of_whole(file.name.whole):
+            for name in list_whole(file.name.whole):
                 if file.places.directory + name in paths:
                     stale.setdefault(file.path, name)
     return [file for file in files if file.path not in stale], stale

@@ -16,7 +16,7 @@ from ckpt_tools.discovery.found import BareFile, stat_of, surely_directory
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import names
-from ckpt_tools.formats.seals.document import FRAGMENTS, NAME, beside, is_apart, is_fragment
+from ckpt_tools.formats.seals.document import FRAGMENTS, NAME, is_apart, is_fragment, name_seal
 from ckpt_tools.layouts.common.templates import TEMPORARY
 from ckpt_tools.model.finding import Finding, Notes, Severity
 from ckpt_tools.storage import ShortRead, opened, trust
@@ -37,7 +37,7 @@ _SEALS = NAME.removesuffix("json")
 _WEB = ("https://", "http://")
 
 
-def seals_about(path: str) -> Iterator[BareFile]:
+def find_seals(path: str) -> Iterator[BareFile]:
     """Yield the seals of a file, the nearest first; none for a presigned URL. Raise CannotLook."""
     if path.startswith(_WEB):
         return iter(()) if query_of(path) else _ask_each(path)
@@ -47,7 +47,7 @@ def seals_about(path: str) -> Iterator[BareFile]:
 def _ask_each(path: str) -> Iterator[BareFile]:
     """Yield the seals of a file by asking for each possible name, the nearest first."""
     home, name = os.path.split(path)
-    possible = [f"{home}/{beside(name)}"]
+    possible = [f"{home}/{name_seal(name)}"]
     for _ in range(_ABOVE):
         possible += [f"{home}/{NAME}", *_list_fragments(f"{home}/{FRAGMENTS}")]
         home = os.path.dirname(home)
@@ -84,7 +84,7 @@ def _list_in_store(url: str) -> Iterator[BareFile]:
     above = [home]
     while above[-1] and len(above) < _ABOVE:
         above.append(above[-1].rpartition("/")[0])
-    own = joined(home, beside(name)) if home else beside(name)
+    own = joined(home, name_seal(name)) if home else name_seal(name)
     found: list[Object] = []
     try:
         for directory in reversed(above[1:]):
@@ -95,7 +95,7 @@ def _list_in_store(url: str) -> Iterator[BareFile]:
                     if e.errno != errno.EOPNOTSUPP:  # such as the root of a hub's repositories
                         raise
         tree.entries(home)  # this directory is listed anyway: indexes lie in it
-        own_seals = [item for item in tree.named(home, beside(name)) if item.key == own]
+        own_seals = [item for item in tree.named(home, name_seal(name)) if item.key == own]
         found = [*own_seals, *_list_seals(tree, home), *found]
     except OSError as e:
         raise _make_error(f"the seals of {url}", e) from e
@@ -127,7 +127,7 @@ class Sealable(Names):
         self.has_seal = any(e.name == NAME for e in entries)
 
 
-def directories(home: str) -> Iterator[tuple[str, Sealable | OSError]]:
+def walk_up(home: str) -> Iterator[tuple[str, Sealable | OSError]]:
     """Yield every directory at and below ``home`` with its entries, parents first; links are not followed."""
 
     def keep(entries: Entries) -> Entries:
@@ -166,7 +166,7 @@ def read_tracker(path: str, limit: int = TRACKER_LIMIT) -> bytes | Finding:
         return finding("unreadable", getattr(e, "strerror", None) or str(e), path=path)
 
 
-def small_texts(directory: str) -> dict[str, bytes]:
+def read_texts(directory: str) -> dict[str, bytes]:
     """Return name -> bytes of small files of a directory with one line: a tracker may be among them."""
     try:
         entries = [e for e in entries_of(directory) if e.is_file()][:_SMALL]
@@ -184,7 +184,7 @@ def read_note(path: str, limit: int = TRACKER_LIMIT) -> bytes | Finding | None:
         return finding("unreadable", e.strerror or str(e), path=path)
 
 
-def gone(path: str, named_by: str, text: str) -> Finding | None:
+def find_gone(path: str, named_by: str, text: str) -> Finding | None:
     """Return ``dangling-tracker`` if a path in a tracker is not there, ``unreadable`` if nobody can see."""
     try:
         return None if there(path) else finding("dangling-tracker", text, path=named_by)
@@ -192,7 +192,7 @@ def gone(path: str, named_by: str, text: str) -> Finding | None:
         return finding("unreadable", e.strerror or str(e), path=path)
 
 
-NOTES = Notes(read_note, gone)
+NOTES = Notes(read_note, find_gone)
 """For the hooks of layouts and formats, which open no files."""
 
 
@@ -213,7 +213,7 @@ def stands_for_nothing_here(whole: str) -> bool:
         raise CannotLook(f"{whole}: {e.strerror}; nobody knows whether it is there") from e
 
 
-def unread(paths: Iterable[str]) -> dict[str, str]:
+def find_unread(paths: Iterable[str]) -> dict[str, str]:
     """Return path -> reason for each of the trackers that cannot be read."""
     contents = {path: read_tracker(path) for path in paths}
     return {at: d.message for at, d in contents.items() if isinstance(d, Finding) and d.code == "unreadable"}

@@ -10,7 +10,7 @@ from functools import partial
 from ckpt_tools import formats
 from ckpt_tools.discovery.found import Discovery
 from ckpt_tools.formats import HEAD, format_of
-from ckpt_tools.formats.archives.packed import BEGINNING, ENDING, first_name, has_member_of_torch, names_at
+from ckpt_tools.formats.archives.packed import BEGINNING, ENDING, has_member_of_torch, read_first, read_names
 from ckpt_tools.formats.named import UNREAD
 from ckpt_tools.formats.pickles import pickle_plain
 from ckpt_tools.storage import opened
@@ -45,11 +45,11 @@ NO_STATE = frozenset({"text", "program", "data"})
 
 def is_packed_state(name: str) -> str:
     """Return the name that a state's file had before it was packed (``step_300.pt.gz``), else ""."""
-    inner = unpacked(name)
+    inner = strip_packing(name)
     return inner if inner != name and formats.names.only_state(inner) else ""
 
 
-def unpacked(name: str) -> str:
+def strip_packing(name: str) -> str:
     """Return the name that a file had before it was compressed, packed or encrypted."""
     return _PACKED.sub("", name)
 
@@ -78,7 +78,7 @@ def is_unread(name: str) -> bool:
     return UNREAD.fullmatch(name) is not None and not name.endswith(".memmap")
 
 
-def content_format(path: str) -> str | None:
+def read_format(path: str) -> str | None:
     """Return the format whose beginning a file has, or whose end an archive has; or None. Raise OSError."""
     is_archive = _ARCHIVES.fullmatch(path.rpartition("/")[2])
     try:
@@ -104,12 +104,12 @@ def content_format(path: str) -> str | None:
 def _find_archive_format(begins: bytes, ends: bytes) -> str:
     """Return an archive's format by its first and last bytes: torch's own, or a zip with a state; else ""."""
     members = (b"/data.pkl", b"/constants.pkl", b"/version", b"/byteorder")
-    if format_of("torch_zip").magic(begins[:HEAD]) and first_name(begins).endswith(members):
+    if format_of("torch_zip").magic(begins[:HEAD]) and read_first(begins).endswith(members):
         return "torch_zip"
     if has_member_of_torch(begins):
         return "torch_tar"
     zip_format = format_of("zip_archive")
-    names = names_at(ends) if zip_format.magic(begins[:HEAD]) else ()
+    names = read_names(ends) if zip_format.magic(begins[:HEAD]) else ()
     return zip_format.name if any(formats.names.only_state(os.path.basename(name)) for name in names) else ""
 
 

@@ -23,7 +23,7 @@ from ckpt_tools.discovery.directory import (
 )
 from ckpt_tools.discovery.exclude import Excluded, leave_out_state
 from ckpt_tools.discovery.found import BareFile, Discovery, NamedFile, stat_of
-from ckpt_tools.discovery.seals import seals_about
+from ckpt_tools.discovery.seals import find_seals
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import BUILT_IN, Layouts
@@ -124,7 +124,7 @@ def _list_below(top: str, inspect: Inspect, found: Discovery, hear: Hear | None)
 def _add_file(top: str, inspect: Inspect, found: Discovery) -> None:
     """Add one file, with the indexes that may explain it."""
     home, name = os.path.split(top)
-    seals = list(seals_about(top))  # a directory has its seals in it
+    seals = list(find_seals(top))  # a directory has its seals in it
     try:
         beside = entries_of(home)
     except OSError as e:
@@ -277,7 +277,7 @@ def _is_numbered(name: str, sibling: str) -> bool:
     return re.fullmatch(re.escape(name) + r"_?\d+", sibling) is not None
 
 
-def absent(root: str) -> bool:
+def is_absent(root: str) -> bool:
     """Return True if its directory can be listed, without ``root`` or an entry that it is a prefix of."""
     path = absolute(root)
     parent, name = os.path.split(path)

@@ -18,7 +18,7 @@ from ckpt_tools.model.report import Tensor
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<of>\d{5})\.safetensors")
 
 
-def names_of_whole(index: str) -> tuple[str, ...]:
+def list_whole(index: str) -> tuple[str, ...]:
     """Return the names that a model in a single file would have in place of shards with that index; or ()."""
     stem, ending = os.path.splitext(index.partition(".index.")[0])
     if stem in ("model", "pytorch_model"):
@@ -26,7 +26,7 @@ def names_of_whole(index: str) -> tuple[str, ...]:
     return (f"{stem}.safetensors", f"{stem}.bin") if ending in (".safetensors", ".bin") else ()
 
 
-def whole_sets(paths: Iterable[str]) -> dict[str, list[str]]:
+def find_whole(paths: Iterable[str]) -> dict[str, list[str]]:
     """Map the path of an index to its shards in order, for each complete set of shards in ``paths``."""
     found: dict[tuple[str, int], dict[int, str]] = defaultdict(dict)
     for path in paths:
@@ -41,7 +41,7 @@ def whole_sets(paths: Iterable[str]) -> dict[str, list[str]]:
     }
 
 
-def text_of(shards: Mapping[str, Sequence[Tensor]]) -> bytes | None:
+def make_text(shards: Mapping[str, Sequence[Tensor]]) -> bytes | None:
     """Return the index file of shards, each with its tensors; None if two shards hold the same tensor."""
     entries = [(t.name, shard) for shard, tensors in shards.items() for t in tensors]
     if len(dict(entries)) != len(entries):

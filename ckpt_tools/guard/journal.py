@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from ckpt_tools.discovery.exclude import STATE
 from ckpt_tools.errors import CannotLook, explain_refusal
 from ckpt_tools.model.answers import Change
-from ckpt_tools.planning.first_launch import place
+from ckpt_tools.planning.first_launch import name_home
 from ckpt_tools.settings import checked_json
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
@@ -396,7 +396,7 @@ def open_journal(
     with explain_refusal(f"cannot list {root}", hint):
         fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     state = os.path.join(root, STATE)
-    journal_dir = state if state_dir is None else place(state_dir, root)
+    journal_dir = state if state_dir is None else name_home(state_dir, root)
     with ExitStack() as stack:
         stack.callback(os.close, fd)
         if not apply:

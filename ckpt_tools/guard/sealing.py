@@ -36,7 +36,7 @@ from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.reader import place
 from ckpt_tools.reading.scheduler import prefetch
 from ckpt_tools.reading.session import Session, formats_allowed
-from ckpt_tools.reading.unseen import not_seen
+from ckpt_tools.reading.unseen import list_unlisted
 from ckpt_tools.storage import Identity, counted
 from ckpt_tools.storage.retry import is_directory, refresh, status, there
 from ckpt_tools.storage.urls import is_normal, is_url
@@ -86,7 +86,7 @@ def seal_below(
                 outcomes = merge_below(root, options.read, dry_run=options.dry_run)
             else:
                 sealer = Sealer(root, options)
-                findings += not_seen(sealer.session)
+                findings += list_unlisted(sealer.session)
                 outcomes = sealer.seal()
             for result in outcomes:
                 done.append(result)
@@ -219,8 +219,8 @@ class Sealer:
     def _sign(self, signer: Signer, target: Target, files: Sequence[SealedFile]) -> None:
         """Write the signatures of a target, which cover no seal or signature of one of its files alone."""
         homes = [os.path.split(p) for p in target.files if p in self._single_files and p != target.path]
-        hidden = [f"{home}/{document.beside(name)}" for home, name in homes]
-        hidden += (f"{home}/{document.signature_beside(name)}" for home, name in homes)
+        hidden = [f"{home}/{document.name_seal(name)}" for home, name in homes]
+        hidden += (f"{home}/{document.name_signature(name)}" for home, name in homes)
         for path, data in signer.sign(target, files, self.options.algorithm, hidden):
             write_seal(path, data, away=False)
 
@@ -260,7 +260,7 @@ class Sealer:
             return [finding("unfinished-save", "the save never finished", path=c.path, hint=find_hint(s, c))]
         if run not in self._expected:
             finished = [other for other in siblings if not other.unfinished]
-            self._expected[run] = completeness.expected(finished, s.layouts)
+            self._expected[run] = completeness.expect_sizes(finished, s.layouts)
         found = find_gaps(c, self._expected[run]) or [*find_no_model(s, c)]
         gaps = [f for f in found if f.severity is not Severity.NOTE]
         if (gaps or any(map(self._is_torn, c.parts))) and s.unfinished(c, siblings):

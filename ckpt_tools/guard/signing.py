@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ckpt_tools.errors import UsageError
 from ckpt_tools.formats.common.format import Damage
 from ckpt_tools.formats.manifests.model_signing import read_statement
-from ckpt_tools.formats.seals.document import FRAGMENTS, NAME, SIGNATURE, signature_beside
+from ckpt_tools.formats.seals.document import FRAGMENTS, NAME, SIGNATURE, name_signature
 from ckpt_tools.guard.targets import Target, files_of
 from ckpt_tools.inspection.seals import EXTRA, Given, manifest_of, usable
 from ckpt_tools.model.seal import SealedFile
@@ -40,7 +40,7 @@ def list_signatures(target: Target) -> Iterator[Signature]:
         return
     for path in target.files:
         home, name = os.path.split(path)
-        yield Signature(f"{home}/{signature_beside(name)}", name, {".": path})
+        yield Signature(f"{home}/{name_signature(name)}", name, {".": path})
 
 
 class Signer:

@@ -17,10 +17,10 @@ from msgspec.structs import replace
 
 from ckpt_tools import formats
 from ckpt_tools.discovery import group as grouping
-from ckpt_tools.discovery.completeness import label
-from ckpt_tools.discovery.seals import directories
+from ckpt_tools.discovery.completeness import name_kind
+from ckpt_tools.discovery.seals import walk_up
 from ckpt_tools.errors import CannotLook, NoCheckpoint, UsageError
-from ckpt_tools.formats.seals.document import NAME, beside, is_apart, signature_beside
+from ckpt_tools.formats.seals.document import NAME, is_apart, name_seal, name_signature
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity, Verdict, blind, worst
 from ckpt_tools.model.part import Part
@@ -29,7 +29,7 @@ from ckpt_tools.model.seal import SealedCheckpoint
 from ckpt_tools.planning.engine import check_together
 from ckpt_tools.reading.scheduler import prefetch
 from ckpt_tools.reading.session import Session
-from ckpt_tools.reading.unseen import not_seen
+from ckpt_tools.reading.unseen import list_unlisted
 from ckpt_tools.storage.retry import ABSENT, status, there
 from ckpt_tools.storage.urls import is_url
 
@@ -101,14 +101,14 @@ def _make_file_targets(s: Session, c: Checkpoint) -> Iterator[Target]:
 def _make_target(path: str) -> Target:
     """Return the target of a file by itself, whose seal lies beside it."""
     base, name = os.path.split(path)
-    return Target(path, base, f"{base}/{beside(name)}", (path,))
+    return Target(path, base, f"{base}/{name_seal(name)}", (path,))
 
 
 def files_of(home: str, others: Sequence[str] = ()) -> Iterator[str]:
     """Yield the files of a checkpoint's directory, at any depth. If checkpoints lie below it (``others``), it
     is a run's directory as well: then only files with known names are the checkpoint's.
     """
-    for directory, entries in directories(home):
+    for directory, entries in walk_up(home):
         if isinstance(entries, ABSENT):
             continue  # removed meanwhile: its listed files are missed when they are read
         if isinstance(entries, OSError):
@@ -197,7 +197,7 @@ def list_groups(s: Session) -> list[Group]:
             files.update(dict.fromkeys(target.files))
             if target.files == (target.path,):
                 home, name = os.path.split(target.path)
-                hidden = (f"{home}/{make_name(name)}" for make_name in (beside, signature_beside))
+                hidden = (f"{home}/{make_name(name)}" for make_name in (name_seal, name_signature))
                 paths.update(dict.fromkeys(path for path in hidden if there(path)))
         out.append(Group(tuple(paths), tuple(files), targets[0].checkpoint))
     return out
@@ -257,7 +257,7 @@ def verify(
     for part in near:
         s.report(part, Level.STRUCTURE)
     others = checkpoints if window is None else window
-    shared = _Findings([*not_seen(s), *check_together(s, s.found.tree, Level.CONTENT, window)], others)
+    shared = _Findings([*list_unlisted(s), *check_together(s, s.found.tree, Level.CONTENT, window)], others)
     out = {}
     for c in checkpoints:
         own = members[c.key]
@@ -274,7 +274,7 @@ class _Findings:
     """Findings on several checkpoints, by path and by each directory above it."""
 
     def __init__(self, findings: Iterable[Finding], checkpoints: Sequence[Checkpoint]) -> None:
-        self._labels = [label(c) for c in checkpoints]
+        self._labels = [name_kind(c) for c in checkpoints]
         self._files = {part.path for c in checkpoints for part in c.parts}
         self._of_path = defaultdict[str, list[Finding]](list)
         for f in findings:
@@ -291,7 +291,7 @@ class _Findings:
             if homes:
                 is_meant = f.path not in self._files
             else:  # on a path that several checkpoints share, a finding names its checkpoint
-                is_meant = label(c) in f.message or not any(other in f.message for other in self._labels)
+                is_meant = name_kind(c) in f.message or not any(other in f.message for other in self._labels)
             if is_meant or f.path in own:
                 yield f
 

@@ -112,7 +112,7 @@ def _write_file(directory_fd: int, name: str, data: bytes) -> None:
             return
         finally:
             os.close(fd)
-    aside = document.aside(name)
+    aside = document.name_aside(name)
     fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=directory_fd)
     with written_aside(fd, data, aside, name, directory_fd):  # raises what is wrong
         pass

@@ -18,17 +18,17 @@ from msgspec.structs import replace
 
 from ckpt_tools.checksum import Crc, Extent, Progress, Sum, mismatches
 from ckpt_tools.checksum.compare import Computed, InflateError
-from ckpt_tools.checksum.sums import covered, xxh3
-from ckpt_tools.findings import NOT_SEEN, finding, of_file
-from ckpt_tools.formats import HEAD, Anatomy, Claim, Format, names, structure
+from ckpt_tools.checksum.sums import find_covered, xxh3
+from ckpt_tools.findings import NOT_SEEN, adapt_hint, finding
+from ckpt_tools.formats import HEAD, Anatomy, Claim, Format, names, run_check
 from ckpt_tools.formats.common.counters import optimizer_step, scalar_counters
 from ckpt_tools.formats.common.held import find_held
-from ckpt_tools.formats.common.zeros import MOST, lost_pages, watching, zero_tensors
+from ckpt_tools.formats.common.zeros import MOST, find_lost_pages, find_zeros, watch_zeros
 from ckpt_tools.formats.named import MANIFESTS
 from ckpt_tools.inspection.digests import digests_of, page_digests, runs_by_name
 from ckpt_tools.inspection.recognise import recognise
 from ckpt_tools.model import ranges
-from ckpt_tools.model.finding import Finding, Severity, Verdict, cut_short, worst
+from ckpt_tools.model.finding import Finding, Severity, Verdict, is_cut, worst
 from ckpt_tools.model.report import NO_METADATA, Blank, Guard, Held, Level, Region, Report, Tensor
 from ckpt_tools.model.seal import NOT_KEPT
 from ckpt_tools.storage import OpenFile, ShortRead, Source, Stopped, opened
@@ -153,9 +153,9 @@ class Inspection(Struct):
             except Stopped:
                 self.stopped = True
             if worst(self.found) is not Verdict.OK:
-                from ckpt_tools.formats.common.pointers import instead  # only where something is wrong
+                from ckpt_tools.formats.common.pointers import follow_pointer  # only where something is wrong
 
-                self.found = instead(source, self.found)
+                self.found = follow_pointer(source, self.found)
             try:
                 anatomy.identity = source.identity()
                 if anatomy.identity is None and source.changed():  # the findings are worth nothing then
@@ -177,11 +177,11 @@ class Inspection(Struct):
         if fmt is not None and self.level >= Level.STRUCTURE:
             self._check_structure(source, fmt, name)
             self.reached = Level.STRUCTURE
-        if self.level >= Level.CONTENT and not cut_short(found, source.size):
+        if self.level >= Level.CONTENT and not is_cut(found, source.size):
             self._check_content(source)
             if fmt is not None and worst(found) is not Verdict.BROKEN:
                 is_local, bytes_read = not is_url(self.path), source.bytes_read  # else a tensor is a request
-                self.zeros = len(list(zero_tensors(source, self.anatomy.tensors, every=is_local)))
+                self.zeros = len(list(find_zeros(source, self.anatomy.tensors, every=is_local)))
                 self.pages = page_digests(source) if is_local else b""
                 source.bytes_read = bytes_read  # no byte counts twice
             self.reached = Level.CONTENT
@@ -192,9 +192,9 @@ class Inspection(Struct):
         """Run the format's own check, unless a claim takes its place, and then the check of each claim."""
         anatomy, found, is_whole = self.anatomy, self.found, any(c.whole for c in self.claims)
         if not is_whole and _own_check_applies(fmt, source, name, self.claims):
-            found += structure(source, anatomy, fmt.checks[Level.STRUCTURE])
+            found += run_check(source, anatomy, fmt.checks[Level.STRUCTURE])
         for claim in self.claims:  # two indexes may lead to equal findings
-            found += (f for f in structure(source, anatomy, claim.check) if f not in found)
+            found += (f for f in run_check(source, anatomy, claim.check) if f not in found)
         if 0 <= anatomy.end < source.size:
             what = f"{source.size - anatomy.end} bytes follow the last that anything refers to"
             found.append(finding("trailing-data", what, offset=anatomy.end, severity=Severity.WARNING))
@@ -221,7 +221,7 @@ class Inspection(Struct):
             jobs=self.jobs,
             progress=self.progress,
             gaps=self.format is not None,  # else nothing says what a page of zeros means
-            watch=watching(zero_pages),
+            watch=watch_zeros(zero_pages),
         )
         for one in further:
             differing = one.collect(differing)
@@ -238,7 +238,7 @@ class Inspection(Struct):
         for i, text in _describe_hit(source, self.anatomy, sealed, self.progress).items():
             self.found[i] = replace(self.found[i], message=f"{self.found[i].message}; {text}")
         if len(zero_pages) < MOST:  # more are a pattern
-            self.found += lost_pages(source, self.anatomy.tensors, zero_pages)
+            self.found += find_lost_pages(source, self.anatomy.tensors, zero_pages)
 
     def _check_values_and_load(self, source: OpenFile, fmt: Format) -> Level:
         """Check the levels values and load, as far as asked for; return the level that was reached."""
@@ -276,7 +276,7 @@ class Inspection(Struct):
 
     def _make_report(self, source: OpenFile) -> Report:
         anatomy, found, size = self.anatomy, self.found, source.size
-        protected = sum([stop - start for start, stop, _ in covered(anatomy.sums)])
+        protected = sum([stop - start for start, stop, _ in find_covered(anatomy.sums)])
         if protected == size:  # by a seal, for example: a format without checksums does not matter then
             found = [f for f in found if f.code != "not-checksummed"]
         return Report(
@@ -287,7 +287,7 @@ class Inspection(Struct):
             level=self.reached,
             coverage=min(round(protected / size, 6), 1.0) if size > 0 else 0.0,
             metadata=anatomy.metadata or NO_METADATA,
-            findings=tuple(of_file(f, self.path) for f in found),
+            findings=tuple(adapt_hint(f, self.path) for f in found),
             signature=signature(anatomy.tensors),
             tensors=len(anatomy.tensors),
             bytes_read=source.bytes_read,
@@ -307,7 +307,7 @@ def unreadable(path: str, error: OSError) -> Report:
     found = _os_finding(error)
     if isinstance(error, FileNotFoundError) and is_link(path):
         found = finding("dangling-link", found.message)
-    return Report(path, None, -1, _find_verdict([found]), Level.PRESENCE, findings=(of_file(found, path),))
+    return Report(path, None, -1, _find_verdict([found]), Level.PRESENCE, findings=(adapt_hint(found, path),))
 
 
 def _find_verdict(found: list[Finding]) -> Verdict:
@@ -398,7 +398,9 @@ def _say_hit(inside: list[str], current: Mapping[str, str], sealed: Mapping[str,
 
 def regions_of(anatomy: Anatomy, size: int) -> tuple[Region, ...]:
     """Return the map of all bytes, in file order: ranges with a checksum, explained ranges, and the rest."""
-    spans = [Region(start, stop - start, s.what, Guard.CHECKSUM) for start, stop, s in covered(anatomy.sums)]
+    spans = [
+        Region(start, stop - start, s.what, Guard.CHECKSUM) for start, stop, s in find_covered(anatomy.sums)
+    ]
     for layer in (sorted(anatomy.regions or ()), [Region(0, size, "unexplained", Guard.UNPROTECTED)]):
         spans = sorted([*spans, *_fill_gaps(spans, layer, size)], key=lambda span: span[:2])
     return tuple(spans)

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from ckpt_tools import formats
 from ckpt_tools.checksum import Extent, Progress, Sum
 from ckpt_tools.checksum.compare import Computed
-from ckpt_tools.checksum.store_sums import combined
+from ckpt_tools.checksum.store_sums import combine_crcs
 from ckpt_tools.checksum.sums import ASKED, ChunkDigests, chunks, join_digests
 from ckpt_tools.errors import UsageError
 from ckpt_tools.formats import Claim
-from ckpt_tools.formats.seals.document import hash_of
+from ckpt_tools.formats.seals.document import find_hash
 from ckpt_tools.inspection.check import Inspection, examine
 from ckpt_tools.inspection.digests import tensor_digests
 from ckpt_tools.model.finding import Finding, Verdict
@@ -99,7 +99,7 @@ class DigestPass(NamedTuple):
         """Return the sums of a file of ``size`` bytes: of its chunks, then of the whole by each algorithm."""
         sums = [Sum(f"chunk {e.offset}", ASKED, (e,), e.offset, hash=ChunkDigests) for e in chunks(size)]
         for name in self._algorithms:
-            if (make := hash_of(name)) is None:
+            if (make := find_hash(name)) is None:
                 hint = f"pip install 'ckpt-tools[{name}]'"
                 raise UsageError(f"{name} needs a package that is not installed", hint)
             sums.append(Sum(name, ASKED, (Extent(0, size),), 0, hash=make))
@@ -117,8 +117,8 @@ class DigestPass(NamedTuple):
             path=name,
             size=size,
             digest=whole.pop(self.algorithm, "") or join_digests(size, strong),
-            crc32=combined("crc32", zip(crcs, lengths, strict=True)).hex(),
-            crc32c=combined("crc32c", zip(castagnoli, lengths, strict=True)).hex(),
+            crc32=combine_crcs("crc32", zip(crcs, lengths, strict=True)).hex(),
+            crc32c=combine_crcs("crc32c", zip(castagnoli, lengths, strict=True)).hex(),
             chunks="".join(strong),
             chunk_crc32=b"".join(crcs).hex(),
             chunk_crc32c=b"".join(castagnoli).hex(),

@@ -291,10 +291,10 @@ def claims_by_path(path: str) -> tuple[Claim, ...]:
         return (Claim(placed.format, format_of(placed.format).checks[Level.STRUCTURE], whole=True),)
     if not formats.names.addressed(path):
         return ()
-    from ckpt_tools.formats.manifests.hf_cache import claims_on  # needed in that cache alone
+    from ckpt_tools.formats.manifests.hf_cache import list_claims  # needed in that cache alone
 
     try:
         target = path if is_url(path) else patiently(os.readlink, path)
     except OSError:
         target = path
-    return claims_on(path, target)
+    return list_claims(path, target)

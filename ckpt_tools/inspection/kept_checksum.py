@@ -17,12 +17,12 @@ from ckpt_tools.checksum.store_sums import (
     WorkedOut,
     add_whole_checksums,
     agree,
-    compared,
-    of_chunks,
-    to_work_out,
+    choose_sum,
+    compare_sums,
+    sum_chunks,
 )
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.seals.document import known_digests
+from ckpt_tools.formats.seals.document import list_digests
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.report import Report
 from ckpt_tools.model.seal import NAMES, NOT_KEPT, SealedFile, StoreChecksums
@@ -62,7 +62,7 @@ def kept_checksum(source: OpenFile, *, to_prove: bool = False) -> WorkedOut | No
         raise
     except OSError:  # then only the checksums in the file judge it
         return None
-    of = to_work_out(stored, to_prove=False) or (to_work_out(stored, to_prove=True) if to_prove else None)
+    of = choose_sum(stored, to_prove=False) or (choose_sum(stored, to_prove=True) if to_prove else None)
     return None if of is None else WorkedOut(of, source.size)
 
 
@@ -143,12 +143,12 @@ def compare_with_seal(stored: StoreChecksums, sealed: SealedFile, algorithm: str
     """Return whether an object is the sealed file; None if its store keeps no comparable checksum."""
     if stored.size != sealed.size:
         return Agreement(False, "", f"it has {stored.size:,} bytes; {sealed.size:,} were sealed")
-    if (found := compared(stored, known_digests(sealed, algorithm))) is not None:
+    if (found := compare_sums(stored, list_digests(sealed, algorithm))) is not None:
         return found
     for s in stored.sums:
         crcs = {"crc32": sealed.chunk_crc32, "crc32c": sealed.chunk_crc32c}.get(s.algorithm, "")
         chunks = [bytes.fromhex(crcs[i : i + 8]) for i in range(0, len(crcs), 8)]
-        value = None if s.whole or s.weak else of_chunks(s, sealed.size, chunks)
+        value = None if s.whole or s.weak else sum_chunks(s, sealed.size, chunks)
         if value is not None:
             return agree(s, value)
     return None

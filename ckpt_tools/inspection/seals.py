@@ -24,8 +24,8 @@ from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Claim, Damage
 from ckpt_tools.formats.manifests.model_signing import Statement, read_statement
-from ckpt_tools.formats.seals.document import NAME, is_seal, misplaced, of_one_file
-from ckpt_tools.formats.seals.seal import compare, read, whole_of
+from ckpt_tools.formats.seals.document import NAME, is_seal, say_misplaced, sealed_name
+from ckpt_tools.formats.seals.seal import compare, find_whole, read
 from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Level, Report
@@ -110,7 +110,7 @@ class Seals:
                 compare,
                 size=file.size,
                 chunked=file.chunks,
-                whole=whole_of(file, known.seal.algorithm),
+                whole=find_whole(file, known.seal.algorithm),
                 tensors=tuple(file.tensors.items()),
             )
             claims.append(Claim("seal", check, whole=not file.size))
@@ -191,7 +191,7 @@ class Seals:
                 why = "a seal belongs there, and the link leads nowhere"  # its target may not be mounted
             self.unseen[path] = why
             return None
-        if why := misplaced(os.path.basename(path), seal):
+        if why := say_misplaced(os.path.basename(path), seal):
             misnamed = finding("seal-broken", why)
             self.findings[path].append(misnamed)
             self._note_for_base(path, base, misnamed)
@@ -203,7 +203,7 @@ class Seals:
 
     def _note_for_base(self, path: str, base: str, f: Finding) -> None:
         """Note a finding on an invalid seal for the file or directory that it was made of."""
-        own = of_one_file(os.path.basename(path))
+        own = sealed_name(os.path.basename(path))
         self.about[f"{base}/{own}" if own else base].append(replace(f, path=path))
 
     def _check_fragments(self, found: Sequence[Known]) -> None:

@@ -23,7 +23,7 @@ from msgspec import Struct
 from ckpt_tools.checksum import Progress
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import Anatomy
-from ckpt_tools.formats.common.tensors import KINDS, Kind, chosen, value
+from ckpt_tools.formats.common.tensors import KINDS, Kind, list_chosen, value
 from ckpt_tools.inspection.digests import Runs
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Stats, Tensor
@@ -203,7 +203,7 @@ def _find_absurd(source: Source, kind: Kind, ranges: Ranges, buffer: memoryview)
     middle = int(np.searchsorted(np.cumsum(bins), (int(bins.sum()) + 1) // 2))
     least = min(max(kind.absurd + kind.bias, middle + kind.apart) << kind.mantissa, kind.special)
     count, first, first_pattern, kinds = 0, -1, 0, set[int]()
-    on_purpose = np.array(sorted(chosen(kind)), f"<u{kind.width}")
+    on_purpose = np.array(sorted(list_chosen(kind)), f"<u{kind.width}")
     for at, patterns in _chunks(source, kind, ranges, buffer, None):
         magnitudes = patterns & (sign - 1)
         hit = (magnitudes >= least) & (magnitudes < kind.special)

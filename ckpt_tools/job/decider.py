@@ -33,7 +33,7 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.output import json as as_json
 from ckpt_tools.planning import first_launch, trackers
-from ckpt_tools.planning.first_launch import FLAG, safe
+from ckpt_tools.planning.first_launch import FLAG, make_safe
 from ckpt_tools.planning.planner import Planner
 from ckpt_tools.reading.session import Progress
 from ckpt_tools.settings import plugins, resolve
@@ -117,7 +117,7 @@ class Decider(Struct, dict=True):
     @cached_property
     def directory(self) -> str:
         """The directory of the decisions about the root."""
-        return first_launch.place(self.options.plan_dir or resolve.decisions(self.env), self.root)
+        return first_launch.name_home(self.options.plan_dir or resolve.decisions(self.env), self.root)
 
     @property
     def key(self) -> str:
@@ -202,7 +202,7 @@ class Decider(Struct, dict=True):
         new one. Raise CannotLook if unknown. Unless the key is unique, the launcher must still run.
         """
         membership, takers = self.membership, _list_names(f"{path.removesuffix('.json')}.taken")
-        if safe(membership.member) in takers:
+        if make_safe(membership.member) in takers:
             return None
         try:
             decision = read(path, self.selection.trust, FLAG)
@@ -221,7 +221,7 @@ class Decider(Struct, dict=True):
 
     def _claim(self, path: str) -> None:
         """Record on disk that this member follows the decision ``path``. Raise CannotLook and Untrusted."""
-        taken, member = f"{path.removesuffix('.json')}.taken", safe(self.membership.member)
+        taken, member = f"{path.removesuffix('.json')}.taken", make_safe(self.membership.member)
         with explain_refusal(f"{taken}/{member} cannot be written", _ROOM), trust.named(FLAG):
             trust.make(taken, self.selection.trust)
             with trust.directory(taken, self.selection.trust) as at:

@@ -26,7 +26,7 @@ from ckpt_tools.launchers import LaunchLine
 from ckpt_tools.model import ranges
 from ckpt_tools.output.words import printable
 from ckpt_tools.planning import first_launch
-from ckpt_tools.planning.first_launch import safe
+from ckpt_tools.planning.first_launch import make_safe
 from ckpt_tools.settings import checked_json
 from ckpt_tools.settings.parsers import is_address
 from ckpt_tools.storage import trust
@@ -74,10 +74,10 @@ class Files:
         make_own(directory, trusted, f"name a directory that every node can write with {flag}", flag)
 
     def put(self, key: str, value: bytes) -> None:
-        write(os.path.join(self.directory, safe(key)), value, self.trusted)
+        write(os.path.join(self.directory, make_safe(key)), value, self.trusted)
 
     def get(self, key: str) -> bytes | None:
-        path = os.path.join(self.directory, safe(key))
+        path = os.path.join(self.directory, make_safe(key))
         try:
             with trust.named(self.flag):  # NFS answers ESTALE if the file was replaced while we opened it
                 return patiently(trust.read, path, first_launch.MOST, self.trusted)

@@ -17,7 +17,7 @@ from ckpt_tools.errors import UsageError
 from ckpt_tools.job.files import read_boot_id
 from ckpt_tools.launchers import LaunchLine, Started
 from ckpt_tools.model.plan import Known
-from ckpt_tools.planning.first_launch import safe
+from ckpt_tools.planning.first_launch import make_safe
 
 _UNIQUE = frozenset({"slurm", "mpi"})  # launchers that give every start an id of its own, as far as they know
 
@@ -212,10 +212,10 @@ def _add_key(process: Membership, started: Started, env: Mapping[str, str], job:
     host, start = hashlib.sha256(here.host.encode()).hexdigest()[:12], started.start
     if not name:  # the launcher is our parent: its pid and start time distinguish it
         name, start = f"{started.launcher}-{here.agent}", host
-    key = ".".join(safe(w) for w in (started.launcher, name, step, start, str(generation)) if w)
+    key = ".".join(make_safe(w) for w in (started.launcher, name, step, start, str(generation)) if w)
     if not unique:  # each node has its own key, and the nodes meet
         key += f".{process.node}.{host}"
-    meeting_name = safe(f"{started.launcher}.{name}")
+    meeting_name = make_safe(f"{started.launcher}.{name}")
     return replace(process, key=key, unique=unique, start=start, meeting_name=meeting_name, job=name)
 
 

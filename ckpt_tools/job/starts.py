@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ckpt_tools.errors import CkptError
-from ckpt_tools.findings import filled
+from ckpt_tools.findings import fill_hint
 from ckpt_tools.job.decision import Decision
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.plan import LoadPlan
@@ -140,7 +140,9 @@ def add_history_warnings(plan: LoadPlan, root: str, directory: str, trusted: Tru
         step, now = last.step, plan.resume_step
         if step is not None and now is not None and step > now and last.path not in known:
             text = f"the last start resumed from step {step} ({last.path}), of which nothing is left"
-            hit = Hit(plan.root, text, filled(_GONE, root, root), Severity.WARNING, code="dangling-tracker")
+            hit = Hit(
+                plan.root, text, fill_hint(_GONE, root, root), Severity.WARNING, code="dangling-tracker"
+            )
             warnings.append(finding_of(tracker_stale.RULE, hit))
     return replace(plan, warnings=(*plan.warnings, *warnings))
 

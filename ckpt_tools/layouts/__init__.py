@@ -11,7 +11,7 @@ from importlib import import_module
 
 from msgspec import Struct
 
-from ckpt_tools.layouts.common.layout import Compared, Layout, Purpose, whole
+from ckpt_tools.layouts.common.layout import Compared, Layout, Purpose, as_int
 from ckpt_tools.layouts.common.piece import Changes, Claim, Piece, Stage, Where
 from ckpt_tools.layouts.common.places import NameFields, Place, Places, Templates
 from ckpt_tools.layouts.common.templates import COORDS, compile_template
@@ -220,14 +220,14 @@ def use(own: Iterable[Layout]) -> None:
     _active = Layouts(tuple(own))
 
 
-def active() -> Layouts:
+def get_active() -> Layouts:
     """Return all layouts in the order in which their templates are tried."""
     return _active
 
 
 def layouts_of(options: Selection | ReadOptions) -> Layouts:
     """Return the layouts that these options name; without any the active ones."""
-    return options.layouts or active()
+    return options.layouts or get_active()
 
 
 __all__ = [
@@ -247,8 +247,8 @@ __all__ = [
     "Stage",
     "Where",
     "active",
+    "as_int",
     "layouts_of",
     "package_of",
     "use",
-    "whole",
 ]

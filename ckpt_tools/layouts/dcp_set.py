@@ -13,7 +13,7 @@ from functools import partial
 
 from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.counters import check_steps, find_foreign
-from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, Tracker, loss, whole
+from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, Tracker, as_int, loss
 from ckpt_tools.layouts.common.lost_files import check_optimizer
 from ckpt_tools.layouts.common.saved_by import MOST_RANKS
 from ckpt_tools.layouts.declared import declare
@@ -51,7 +51,7 @@ def _read_iteration(data: bytes) -> int | None:
         fields = json.loads(data)
     except (ValueError, RecursionError):
         return None
-    return whole(fields.get(_TRACKED)) if isinstance(fields, dict) else None
+    return as_int(fields.get(_TRACKED)) if isinstance(fields, dict) else None
 
 
 def _find_lost_files(c: Checkpoint, beside: Saves) -> Flaws:
@@ -118,7 +118,7 @@ def _check_ranks(parts: Rows) -> Found:
     for part, _ in rows:
         saved[part.home].add(part.rank or 0)
     for part, report in rows:
-        size = whole(report.metadata.get("world_size")) or 0
+        size = as_int(report.metadata.get("world_size")) or 0
         ranks = saved.pop(part.home, None) if 0 < size <= MOST_RANKS else None
         if ranks is not None and (gone := sorted(set(range(size)) - ranks)):
             text = f"its world_size is {size}, but there is no file of rank {words(ranges(gone))}"

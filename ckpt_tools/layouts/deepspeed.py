@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 
 from ckpt_tools.layouts.common.counters import find_foreign
-from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, Tracker, loss, name_home, whole
+from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, Tracker, as_int, loss, name_home
 from ckpt_tools.layouts.common.saved_by import MOST_RANKS
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -40,7 +40,7 @@ def _check_tags(parts: Rows) -> Found:
         homes[part.folder.directory].append((part, report))
     for rows in homes.values():
         # the step in the tag proves nothing, as users choose tags
-        steps = [(p, n) for p, r in rows if (n := whole(r.metadata.get(_STEPS))) is not None]
+        steps = [(p, n) for p, r in rows if (n := as_int(r.metadata.get(_STEPS))) is not None]
         for p, n in steps:
             first, step = steps[0]
             if n not in (step, first.step):
@@ -64,7 +64,7 @@ def _find_misnamed_tags(parts: Rows, reported: Collection[str]) -> Found:
     """Yield files, but for the ``reported`` paths, whose ``global_steps`` differs from the step in their tag,
     if other tags of the run agree, as engines name them. A tag is the user's own word, so a warning.
     """
-    steps = [(p, n) for p, r in parts if p.step and (n := whole(r.metadata.get(_STEPS))) is not None]
+    steps = [(p, n) for p, r in parts if p.step and (n := as_int(r.metadata.get(_STEPS))) is not None]
     if any(p.step == n for p, n in steps):
         for p, n in steps:
             if p.step != n and p.path not in reported:
@@ -85,7 +85,7 @@ def find_lost_optimizers(parts: Rows) -> Found:
         elif p.piece.startswith(("model", "zero3")) and "dp_world_size" in r.metadata:
             models.setdefault(home, (p, r))
     for home, (p, r) in models.items():
-        dp, mp = (whole(r.metadata.get(k)) or 1 for k in ("dp_world_size", "mp_world_size"))
+        dp, mp = (as_int(r.metadata.get(k)) or 1 for k in ("dp_world_size", "mp_world_size"))
         # with ZeRO the model states hold optimizer None: a save cut before its first optimizer file
         expected = home in present or r.metadata.get("optimizer", 0) is None
         if expected and 0 < dp * mp <= MOST_RANKS and (lost := ", ".join(_list_lost(dp, mp, present[home]))):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, find_foreign, find_misnamed, number
+from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, find_foreign, find_misnamed, read_count
 from ckpt_tools.layouts.common.layout import Flaws, Found, Metadata, Rows, Saves, Steps, Tracker, loss
 from ckpt_tools.layouts.common.lost_files import PIECES, ROLLING, get_holds, weights_of_a_trainer
 from ckpt_tools.layouts.common.piece import COPIES, Changes, Claim, Piece
@@ -98,7 +98,7 @@ def _map_pieces() -> Mapping[str, Loop]:
     return {piece.name: loop for loop in loops() for piece in loop.pieces()}
 
 
-def loop_of(p: Part) -> Loop:
+def get_loop(p: Part) -> Loop:
     """Return the convention by whose name a part was found, before its content has told its piece."""
     return _map_pieces()[p.piece]
 
@@ -110,7 +110,7 @@ def _list_templates() -> tuple[Sequence[tuple[Loop, tuple[str, ...]]], Outlines]
     return names, Outlines(templates[-1] for _, templates in names)
 
 
-def numbers_named(path: str) -> tuple[Loop | None, Mapping[str, str | None]]:
+def read_convention(path: str) -> tuple[Loop | None, Mapping[str, str | None]]:
     """Return the convention that the end of a path fits, and its numbers; (None, {}) if none fits."""
     names, (conventions, outlines) = path.split("/"), _list_templates()
     for i in outlines.find(names[-1]):
@@ -122,7 +122,7 @@ def numbers_named(path: str) -> tuple[Loop | None, Mapping[str, str | None]]:
 
 def _read_steps_in_name(p: Part) -> Steps:
     """Return the step or epoch in a part's own name; if ``told``, only as the part's content counts it."""
-    loop, fields = numbers_named(p.path)
+    loop, fields = read_convention(p.path)
     step, epoch = (int(n) if (n := fields.get(key)) else None for key in ("step", "epoch"))
     if loop is not None and loop.told and step != p.step:
         step, epoch = None, step if step == p.epoch else None
@@ -133,7 +133,7 @@ def _read_steps(part: Part, metadata: Metadata) -> Steps:
     """Return the step and epoch in the name; where it has neither, those in the file."""
     if (part.step, part.epoch) != (None, None):
         return part.step, part.epoch, None
-    return number(metadata, STEPS), number(metadata, EPOCHS), None
+    return read_count(metadata, STEPS), read_count(metadata, EPOCHS), None
 
 
 def _check_counters(parts: Rows) -> Found:
@@ -143,7 +143,7 @@ def _check_counters(parts: Rows) -> Found:
     yield from find_misnamed(parts, _read_steps_in_name)
     saves = defaultdict[object, dict[int, Part]](dict)
     for p, r in parts:
-        step = number(r.metadata, STEPS)
+        step = read_count(r.metadata, STEPS)
         if step is not None and (p.step, p.epoch) != (None, None):
             saves[p.run, p.kind, p.step, p.epoch][step] = p
     for by_step in saves.values():
@@ -211,7 +211,7 @@ def _may_hold_optimizer(held: _Holdings, c: Checkpoint, o: Checkpoint) -> bool:
     """Return True if ``o`` holds an optimizer's state; or is unreadable, larger and of another convention."""
     if held.all_read or _OPTIMIZER in held.what:
         return _OPTIMIZER in held.what
-    own_loop, other_loop = (numbers_named(x.parts[0].path)[0] for x in (c, o))
+    own_loop, other_loop = (read_convention(x.parts[0].path)[0] for x in (c, o))
     own_size, other_size = (sum(p.size for p in x.parts) for x in (c, o))
     return own_loop is not other_loop and (other_size > own_size or other_size <= 0)
 

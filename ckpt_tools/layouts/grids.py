@@ -10,17 +10,17 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from math import prod
 
-from ckpt_tools.layouts.common.counters import check_epochs, check_steps, find_foreign, number
+from ckpt_tools.layouts.common.counters import check_epochs, check_steps, find_foreign, read_count
 from ckpt_tools.layouts.common.layout import (
     Flaws,
     Found,
     Metadata,
     Rows,
     Saves,
+    as_int,
     check_all,
     list_paths,
     loss,
-    whole,
 )
 from ckpt_tools.layouts.common.lost_files import check_index, compare_names, list_lost
 from ckpt_tools.layouts.declared import declare
@@ -36,7 +36,7 @@ def _check_colossalai(parts: Rows) -> Found:
     yield from check_epochs(parts, "epoch", role="state")
     yield from check_steps(parts, "global_step", role="state")
     for part, report in parts:
-        step = whole(report.metadata.get("step")) if part.role == "state" else None
+        step = as_int(report.metadata.get("step")) if part.role == "state" else None
         if None not in (step, part.step_in_epoch) and step != part.step_in_epoch:
             text = f"the name says step {part.step_in_epoch}, the file's step is {step}"
             yield part.path, Flaw("step-mismatch", text)
@@ -101,7 +101,7 @@ NANOTRON = declare(__name__, "nanotron", check=_check_nanotron, lost=_find_lost_
 
 def _read_step_of_fairseq2(metadata: Metadata) -> int | None:
     """Return the number of steps that fairseq2's trainer has done, under its new name or its old one."""
-    return number(metadata, ("step_nr", "_step_nr"))
+    return read_count(metadata, ("step_nr", "_step_nr"))
 
 
 def _find_lost_of_fairseq2(c: Checkpoint, beside: Saves) -> Flaws:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from ckpt_tools.layouts.common import templates
 from ckpt_tools.layouts.common.piece import Piece
 from ckpt_tools.layouts.common.templates import TOKENS, compile_template
-from ckpt_tools.layouts.files import numbers_named
+from ckpt_tools.layouts.files import read_convention
 from ckpt_tools.layouts.user import check_template
 
 _DATE = r"(?<!\d)(?:19|20)\d\d[-_.]?[01]\d[-_.]?[0-3]\d(?:[-_T. ]?\d\d[-_.]?\d\d(?:[-_.]?\d\d)?)?(?!\d)"
@@ -278,7 +278,7 @@ def _find_doubts(pieces: Sequence[GuessedPiece], placed: Collection[str]) -> Ite
     first, *others = [p for p in pieces if p.role == "state"] or pieces[:1]
     for p in others:
         # a file with a whole state under a name of loops.toml is a save alone
-        if not p.fields & WHEN or len({numbers_named(q.paths[0])[0] is None for q in (first, p)}) > 1:
+        if not p.fields & WHEN or len({read_convention(q.paths[0])[0] is None for q in (first, p)}) > 1:
             yield f"{first.paths[0]} and {p.paths[0]} hold a whole state each"
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from ckpt_tools.layouts import deepspeed
 from ckpt_tools.layouts.common.counters import check_steps, find_foreign
-from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, loss, whole
+from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, as_int, loss
 from ckpt_tools.layouts.common.lost_files import check_index, compare_names, warn_of_stale_index
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -30,8 +30,8 @@ def _find_older_files(parts: Rows) -> Found:
     if len({p.home for p, _ in parts}) != 1 or not by_role.keys() >= {"optimizer", "scheduler", "state"}:
         return
     optimizer, schedule = by_role["optimizer"], by_role["scheduler"]
-    step, interval = (whole(by_role["state"][1].get(key)) for key in ("global_step", "save_steps"))
-    taken, scheduled = whole(optimizer[1].get("optimizer_step")), whole(schedule[1].get("last_epoch"))
+    step, interval = (as_int(by_role["state"][1].get(key)) for key in ("global_step", "save_steps"))
+    taken, scheduled = as_int(optimizer[1].get("optimizer_step")), as_int(schedule[1].get("last_epoch"))
     # with num_bad_epochs a schedule counts evaluations, not steps (ReduceLROnPlateau)
     if step and interval and taken and scheduled and not (step % interval or "num_bad_epochs" in schedule[1]):
         yield from _compare_steps((optimizer[0], taken), (schedule[0], scheduled), step, interval)

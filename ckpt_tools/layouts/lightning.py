@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from ckpt_tools.layouts import deepspeed
 from ckpt_tools.layouts.common.counters import check_steps
-from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, loss, whole
+from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, as_int, loss
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw, Severity
@@ -20,7 +20,7 @@ def _check_counters(parts: Rows) -> Found:
     yield from check_steps(parts, "global_step")
     yield from deepspeed.find_lost_optimizers(parts)
     for part, report in parts:
-        epoch = whole(report.metadata.get("epoch"))
+        epoch = as_int(report.metadata.get("epoch"))
         if None not in (epoch, part.epoch) and epoch != part.epoch:
             text = f"the name says epoch {part.epoch}, the file says {epoch}"
             yield part.path, Flaw("epoch-mismatch", text)
@@ -28,7 +28,7 @@ def _check_counters(parts: Rows) -> Found:
         (p.step, p.mtime_ns) for p, _ in parts if p.piece in ("checkpoint", "called") and p.step is not None
     ]
     newest, newest_ns = max(numbered, default=(0, 0))
-    rows = [(whole(r.metadata.get("global_step")), p) for p, r in parts if p.piece == "last"]
+    rows = [(as_int(r.metadata.get("global_step")), p) for p, r in parts if p.piece == "last"]
     last_files = [(step, p) for step, p in rows if step is not None]
     step, last = max(last_files, key=lambda row: row[0], default=(newest, None))
     if last is not None and step < newest:
@@ -54,7 +54,7 @@ def _find_lost_files(c: Checkpoint, beside: Saves) -> Flaws:
 LIGHTNING = declare(
     __name__,
     "lightning",
-    steps=lambda _part, metadata: (whole(metadata.get("global_step")), whole(metadata.get("epoch")), None),
+    steps=lambda _part, metadata: (as_int(metadata.get("global_step")), as_int(metadata.get("epoch")), None),
     check=_check_counters,
     lost=_find_lost_files,
 )

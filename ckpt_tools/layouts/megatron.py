@@ -17,10 +17,10 @@ from ckpt_tools.layouts.common.layout import (
     Rows,
     Saves,
     Tracker,
+    as_int,
     check_all,
     loss,
     read_number,
-    whole,
 )
 from ckpt_tools.layouts.common.lost_files import find_lost_arrays
 from ckpt_tools.layouts.declared import declare
@@ -41,7 +41,7 @@ def _check_legacy(parts: Rows) -> Found:
     """
     for part, report in parts:
         key = "iteration" if "iteration" in report.metadata else "args.iteration"
-        iteration = whole(report.metadata.get(key))
+        iteration = as_int(report.metadata.get(key))
         if iteration is not None and part.step is not None and iteration != part.step:
             text = f"the directory says iteration {part.step}, the file says {iteration} ({key})"
             yield part.path, Flaw("step-mismatch", text)
@@ -168,7 +168,7 @@ def _check_swift(parts: Rows) -> Found:
     yield from check_steps(parts, "value", "the iteration in it", role="tracker")
     for p, r in parts:
         value = r.metadata.get("value")
-        is_good = p.role != "tracker" or whole(value) is not None or value == "release"
+        is_good = p.role != "tracker" or as_int(value) is not None or value == "release"
         if not is_good and r.verdict is not Verdict.BROKEN:
             text = "it holds neither a number nor 'release': nothing is loaded by it"
             yield p.path, Flaw("bad-tracker", text, severity=Severity.ERROR)

@@ -21,9 +21,9 @@ from ckpt_tools.layouts.common.layout import (
     Rows,
     Saves,
     Steps,
+    as_int,
     loss,
     read_number,
-    whole,
 )
 from ckpt_tools.layouts.common.lost_files import check_optimizer
 from ckpt_tools.layouts.declared import declare
@@ -41,10 +41,10 @@ def _read_counters(part: Part, metadata: Metadata) -> Steps:
     Source: mindspore/train/callback/_checkpoint.py, entries written by ``append_info`` and by the optimizer.
     """
     # some optimizers of 2.0 carry global_step and leave it at 0
-    global_step, step_num = whole(metadata.get("global_step")) or None, whole(metadata.get("step_num"))
+    global_step, step_num = as_int(metadata.get("global_step")) or None, as_int(metadata.get("step_num"))
     is_breakpoint = part.kind is Kind.DYING_GASP and part.piece.startswith("breakpoint")
     step = global_step if is_breakpoint or step_num is None else step_num
-    epoch = part.epoch if part.epoch is not None else whole(metadata.get("epoch_num"))
+    epoch = part.epoch if part.epoch is not None else as_int(metadata.get("epoch_num"))
     if (step, epoch) == (None, None) and part.piece.startswith("callable"):
         # the numbers behind the words, else the one at the end of the name
         step_match = re.search(r"(?i)(?<![a-z])(?:step|iter)[-_=]?(\d{1,18})", part.name)
@@ -65,7 +65,7 @@ def _compute_step(part: Part, siblings: Sequence[tuple[Part, Metadata]]) -> int 
         if p.generation == part.generation
         and p.epoch
         and p.step_in_epoch
-        and (step := whole(m.get("step_num"))) is not None
+        and (step := as_int(m.get("step_num"))) is not None
     }
     if part.epoch is None or part.step_in_epoch is None or not before:
         return None
@@ -115,7 +115,7 @@ def _find_other_counts(parts: Rows) -> Found:
     epochs, steps = defaultdict[object, _Values](list), defaultdict[object, _Values](list)
     for part, report in parts:
         epoch, step, dying = part.epoch or 0, part.step_in_epoch or 0, part.kind is Kind.DYING_GASP
-        epoch_num, step_num = (whole(report.metadata.get(key)) for key in ("epoch_num", "step_num"))
+        epoch_num, step_num = (as_int(report.metadata.get(key)) for key in ("epoch_num", "step_num"))
         if epoch_num is not None:
             epochs[dying, part.generation].append((part, epoch_num - epoch))
         if step_num is not None and not (dying and step_num == step):
@@ -135,7 +135,7 @@ def _find_mixed_saves(parts: Rows, wrong: Collection[str]) -> Found:
     saves = defaultdict[tuple[Kind, int | None, int | None, int | None, str], _Values](list)
     for part, report in parts:
         for entry in ("epoch_num", "step_num"):
-            if (value := whole(report.metadata.get(entry))) is not None and part.path not in wrong:
+            if (value := as_int(report.metadata.get(entry))) is not None and part.path not in wrong:
                 save = part.kind, part.generation, part.epoch, part.step_in_epoch, entry
                 saves[save].append((part, value))
     for (_, _, _, _, entry), values in saves.items():
@@ -151,7 +151,7 @@ def _find_standstills(parts: Rows, wrong: Collection[str]) -> Found:
     """Yield files with no higher global step than an older file of their rank, but no ``wrong`` paths."""
     grown = defaultdict[object, _Values](list)
     for part, report in parts:
-        global_step = whole(report.metadata.get("global_step"))
+        global_step = as_int(report.metadata.get("global_step"))
         if global_step and part.kind is not Kind.DYING_GASP:
             grown[part.rank, part.generation].append((part, global_step))
     for rows in grown.values():
@@ -223,7 +223,7 @@ def _read_record(data: bytes) -> _Noted | None:
         return None
     if not isinstance(fields, dict):
         return None
-    epoch, step = whole(fields.get("last_epoch")), whole(fields.get("last_step"))
+    epoch, step = as_int(fields.get("last_epoch")), as_int(fields.get("last_step"))
     name = fields.get("last_ckpt_file")
     if epoch is None or step is None or not isinstance(name, str) or not _NAME.fullmatch(name):
         return None
@@ -312,7 +312,7 @@ def _check_mindio(parts: Rows) -> Found:
     homes = defaultdict[str, _Values](list)
     for part, report in parts:
         yield from check_epochs([(part, report)], "epoch_num")
-        step_num, batch_num = (whole(report.metadata.get(key)) for key in ("step_num", "batch_num"))
+        step_num, batch_num = (as_int(report.metadata.get(key)) for key in ("step_num", "batch_num"))
         if step_num is None:
             continue
         homes[part.home].append((part, step_num))

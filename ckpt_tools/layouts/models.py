@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, loss, whole
+from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, as_int, loss
 from ckpt_tools.layouts.common.lost_files import find_lost_shards, weights_of_a_trainer
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -77,7 +77,7 @@ def _check_gguf(parts: Rows) -> Found:
         if part.piece == "split":
             at = dict(part.coords)
             sets[part.base, at["of"]].append((part, report))
-            number, count = (whole(report.metadata.get(f"split.{key}")) for key in ("no", "count"))
+            number, count = (as_int(report.metadata.get(f"split.{key}")) for key in ("no", "count"))
             if number is not None and count is not None and (number + 1, count) != (at["shard"], at["of"]):
                 text = f"it was written as split {number + 1} of {count}"
                 yield part.path, Flaw("rank-mismatch", text)
@@ -88,7 +88,7 @@ def _check_gguf(parts: Rows) -> Found:
 def _check_splits(splits: Rows, size: int) -> Found:
     """Yield a set with splits missing, or splits of two models: each says how many tensors all hold."""
     numbers = [dict(part.coords)["shard"] for part, _ in splits]
-    expected = {whole(report.metadata.get("split.tensors.count")) for _, report in splits}
+    expected = {as_int(report.metadata.get("split.tensors.count")) for _, report in splits}
     present = sum(report.tensors for _, report in splits)
     if missing := gaps((0, *numbers), size + 1):
         text = f"of its {size:,} splits these are not there: {words(missing)}"

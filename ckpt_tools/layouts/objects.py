@@ -17,10 +17,10 @@ from ckpt_tools.layouts.common.layout import (
     Saves,
     Steps,
     Tracker,
+    as_int,
     list_paths,
     loss,
     name_home,
-    whole,
 )
 from ckpt_tools.layouts.common.lost_files import compare_names
 from ckpt_tools.layouts.declared import declare
@@ -33,8 +33,8 @@ from ckpt_tools.model.plan import Resume
 
 def _read_speechbrain(part: Part, metadata: Metadata) -> Steps:
     """Return the steps that the Brain counts of its optimizer, or the epochs that a counter counts."""
-    epoch = whole(metadata.get("value")) if part.role == "counter" else None
-    return whole(metadata.get("optimizer_step")) if part.role == "progress" else None, epoch, None
+    epoch = as_int(metadata.get("value")) if part.role == "counter" else None
+    return as_int(metadata.get("optimizer_step")) if part.role == "progress" else None, epoch, None
 
 
 def _check_speechbrain(parts: Rows) -> Found:
@@ -50,8 +50,8 @@ def _check_speechbrain(parts: Rows) -> Found:
 
 def _find_other_epochs(parts: Rows) -> Found:
     """Yield counters of another epoch than CKPT.yaml beside them notes, if most saves of the run agree."""
-    notes = {p.home: whole(r.metadata.get("epoch")) for p, r in parts if p.piece == "meta"}
-    counters = ((p, whole(r.metadata.get("value"))) for p, r in parts if p.role == "counter")
+    notes = {p.home: as_int(r.metadata.get("epoch")) for p, r in parts if p.piece == "meta"}
+    counters = ((p, as_int(r.metadata.get("value"))) for p, r in parts if p.role == "counter")
     rows = [(p, n, noted) for p, n in counters if None not in (n, noted := notes.get(p.home))]
     odd = [row for row in rows if row[1] != row[2]]
     for p, n, noted in odd if 2 * len(odd) < len(rows) else ():
@@ -105,16 +105,16 @@ def _read_latest(data: bytes) -> str | None:
 
 def _read_elements(part: Part, metadata: Metadata) -> Steps:
     """Return the step in the name, else the number that DreamerV3 saves as the steps of environments."""
-    counted = whole(metadata.get("value")) if part.piece == "step" else None
+    counted = as_int(metadata.get("value")) if part.piece == "step" else None
     return part.step if part.step is not None else counted, None, None
 
 
 def _check_elements(parts: Rows) -> Found:
     """Yield steps other than the actions that the agent counts: each action is a step of an environment."""
     yield from check_steps(parts, "value", "count", role="progress")
-    actions = {p.home: n for p, r in parts if (n := whole(r.metadata.get(_ACTIONS))) is not None}
+    actions = {p.home: n for p, r in parts if (n := as_int(r.metadata.get(_ACTIONS))) is not None}
     counters = [row for row in parts if row[0].home in actions and row[0].piece == "step"]
-    steps = {p.home: n for p, r in counters if (n := whole(r.metadata.get("value"))) is not None}
+    steps = {p.home: n for p, r in counters if (n := as_int(r.metadata.get("value"))) is not None}
     beside = "the agent beside it"
     yield from find_foreign(counters, {"step": ("value",)}, lambda p: actions[p.home], beside=beside)
     agents = [row for row in parts if row[0].home in steps and row[0].piece == "agent"]
@@ -205,7 +205,7 @@ _ADAPTER = "adapter_model.pt"
 
 def _read_torchtune(part: Part, metadata: Metadata) -> Steps:
     """Return the epoch: the recipe counts the epochs that have run, directories count from 0."""
-    done = whole(metadata.get("epochs_run"))
+    done = as_int(metadata.get("epochs_run"))
     return None, done - 1 if part.piece == _RECIPE and done else part.epoch, None
 
 

@@ -8,7 +8,7 @@ import re
 from functools import partial
 from math import prod
 
-from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, find_misnamed, number
+from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, find_misnamed, read_count
 from ckpt_tools.layouts.common.layout import Flaws, Metadata, Saves, Steps, loss
 from ckpt_tools.layouts.common.lost_files import compare_names, list_lost
 from ckpt_tools.layouts.declared import declare
@@ -21,8 +21,8 @@ _SIZES = re.compile(r"world_size=[0-9]+_([0-9]{1,6})")
 
 def _read_steps_of_loop(part: Part, metadata: Metadata) -> Steps:
     """Return the step and epoch in the name, and where it has none the file's."""
-    step = number(metadata, STEPS) if part.step is None else part.step
-    return step, number(metadata, EPOCHS) if part.epoch is None else part.epoch, None
+    step = read_count(metadata, STEPS) if part.step is None else part.step
+    return step, read_count(metadata, EPOCHS) if part.epoch is None else part.epoch, None
 
 
 def _find_incomplete(c: Checkpoint, others: Saves) -> Flaws:

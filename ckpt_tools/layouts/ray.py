@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from functools import partial
 
-from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, number
+from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, read_count
 from ckpt_tools.layouts.common.layout import Metadata, Steps, Tracker, list_paths, name_home
 from ckpt_tools.layouts.common.lost_files import compare_names
 from ckpt_tools.layouts.declared import declare
@@ -43,7 +43,7 @@ def _write_snapshot(name: int | str) -> bytes:
 def _read_steps_in_file(_part: Part, metadata: Metadata) -> Steps:
     """Return the step and epoch in a file: Ray's names count the saves of a trial."""
     # RLlib's algorithms count this in algorithm_state.pkl
-    return number(metadata, (*STEPS, "training_iteration")), number(metadata, EPOCHS), None
+    return read_count(metadata, (*STEPS, "training_iteration")), read_count(metadata, EPOCHS), None
 
 
 RAY = declare(

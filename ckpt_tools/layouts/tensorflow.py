@@ -16,8 +16,8 @@ from ckpt_tools.layouts.common.layout import (
     Saves,
     Steps,
     Tracker,
+    as_int,
     loss,
-    whole,
 )
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -140,7 +140,7 @@ def _check_backup(parts: Rows) -> Found:
     """Yield weights of the same step as the previous save's (.bkp), as every save takes steps; and an epoch
     written before the weights: it is that of the previous save, and Keras would train it again.
     """
-    steps = {p.piece: whole(r.metadata.get(_OPTIMIZER_STEPS)) for p, r in parts}
+    steps = {p.piece: as_int(r.metadata.get(_OPTIMIZER_STEPS)) for p, r in parts}
     files = {p.piece: p for p, _ in parts}
     weights, progress = files.get("weights"), files.get("progress")
     now, before = steps.get("weights"), steps.get("weights_before")
@@ -159,6 +159,6 @@ def _check_backup(parts: Rows) -> Found:
 KERAS_BACKUP = declare(
     __name__,
     "keras-backup",
-    steps=lambda _part, metadata: (whole(metadata.get(_OPTIMIZER_STEPS)), None, None),
+    steps=lambda _part, metadata: (as_int(metadata.get(_OPTIMIZER_STEPS)), None, None),
     check=_check_backup,
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.counters import check_epochs, check_steps, read_steps
-from ckpt_tools.layouts.common.layout import Flaws, Found, Metadata, Rows, Saves, Steps, Tracker, loss, whole
+from ckpt_tools.layouts.common.layout import Flaws, Found, Metadata, Rows, Saves, Steps, Tracker, as_int, loss
 from ckpt_tools.layouts.common.lost_files import compare_names, find_lost_shards
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -51,8 +51,8 @@ _UPDATES, _ITERATOR = "optimizer_history.num_updates", "extra_state.train_iterat
 
 def _read_epoch_of_fairseq(metadata: Metadata) -> int | None:
     """Return the epoch of the last update: after an epoch's last one the iterator is at the next epoch."""
-    epoch = whole(metadata.get(f"{_ITERATOR}.epoch"))
-    at_start = metadata.get(f"{_ITERATOR}.iterations_in_epoch") == 0 and whole(metadata.get(_UPDATES))
+    epoch = as_int(metadata.get(f"{_ITERATOR}.epoch"))
+    at_start = metadata.get(f"{_ITERATOR}.iterations_in_epoch") == 0 and as_int(metadata.get(_UPDATES))
     return epoch - 1 if epoch and at_start else epoch
 
 
@@ -67,9 +67,9 @@ def _check_fairseq(parts: Rows) -> Found:
     named = [(p, r) for p, r in parts if p.piece.removesuffix("_shard") in ("update", "epoch")]
     yield from check_steps(named, _UPDATES, "num_updates")
     yield from check_epochs(named, _read_epoch_of_fairseq, "train iterator")
-    newest = max((n for _, r in named if (n := whole(r.metadata.get(_UPDATES))) is not None), default=0)
+    newest = max((n for _, r in named if (n := as_int(r.metadata.get(_UPDATES))) is not None), default=0)
     for part, report in parts:
-        own = whole(report.metadata.get(_UPDATES))
+        own = as_int(report.metadata.get(_UPDATES))
         if part.piece in ("last", "last_shard") and own is not None and own < newest:
             text = f"it is of update {own}, but one of update {newest} lies beside it: every save renews it"
             yield part.path, Flaw("step-mismatch", text, severity=Severity.WARNING)
@@ -84,7 +84,7 @@ def _check_sample(parts: Rows) -> Found:
     """Yield files of an older epoch than those of other nodes, which all save after the same epoch; and a
     ``model_best`` of a later epoch than the checkpoint that it is a copy of.
     """
-    rows = [(p, epoch) for p, r in parts if (epoch := whole(r.metadata.get("epoch"))) is not None]
+    rows = [(p, epoch) for p, r in parts if (epoch := as_int(r.metadata.get("epoch"))) is not None]
     newest = {p.piece: max(e for o, e in rows if o.piece == p.piece) for p, _ in rows}
     origin = {p.rank: epoch for p, epoch in rows if p.piece == "checkpoint"}
     for p, epoch in sorted(rows, key=lambda row: row[0].piece):

@@ -12,7 +12,7 @@ Order = tuple[int, int, int]
 """Progress of training as ``Checkpoint.order`` has it: (step, epoch, step in the epoch), -1 for unknown."""
 
 
-def comparable(one: Order, other: Order) -> bool:
+def is_comparable(one: Order, other: Order) -> bool:
     """Return whether two orders tell which is later: the first difference is in numbers known of both."""
     if one[0] == other[0] >= 0:
         return True
@@ -28,7 +28,7 @@ def differ(one: Order, other: Order) -> bool:
 
 def is_ahead(one: Order, other: Order) -> bool:
     """Return whether ``one`` is of later progress than ``other``, as far as both tell."""
-    return one > other and comparable(one, other) and differ(one, other)
+    return one > other and is_comparable(one, other) and differ(one, other)
 
 
 class CheckpointKey(NamedTuple):

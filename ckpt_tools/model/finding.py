@@ -98,7 +98,7 @@ def blind(findings: Iterable[Finding]) -> bool:
     return any(f.code == "unreadable" and f.severity is not Severity.NOTE for f in findings)
 
 
-def cut_short(found: Sequence[Finding], size: int) -> bool:
+def is_cut(found: Sequence[Finding], size: int) -> bool:
     """Return whether the file's end is known to be missing: it is broken, whatever is left of it."""
     return any(
         f.code == "truncated" and f.severity is Severity.ERROR and (f.offset or size) >= size for f in found

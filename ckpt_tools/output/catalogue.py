@@ -37,7 +37,7 @@ def table(entries: Sequence[Mapping[str, object]], columns: Sequence[str], view:
     return page.done()
 
 
-def pages(entries: Sequence[Mapping[str, object]], fields: Sequence[str], view: View = PLAIN) -> str:
+def list_blocks(entries: Sequence[Mapping[str, object]], fields: Sequence[str], view: View = PLAIN) -> str:
     """Return a block per entry, for entries too long for a table row: its name, then a line per field."""
     page = Page(view)
     for entry in entries:

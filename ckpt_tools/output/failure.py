@@ -19,6 +19,6 @@ class Failure(Struct, frozen=True):
     rule: str = ""
 
 
-def code_of(name: str) -> str:
+def make_code(name: str) -> str:
     """Return the code of an error class for answers: ``NoneUsable`` -> ``none-usable``."""
     return "".join(f"-{c.lower()}" if c.isupper() else c for c in name).lstrip("-")

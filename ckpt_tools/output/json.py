@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ckpt_tools import __version__
-from ckpt_tools.discovery.completeness import ranks_present
+from ckpt_tools.discovery.completeness import count_ranks
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.model.answers import FileReport, Scan, Verification
@@ -259,7 +259,7 @@ def _scan(scan: Scan) -> Object:
             **_checkpoint(c),
             "unfinished": c.unfinished,
             "state": scan.states.get(c.key) or None,
-            "ranks_present": ranks_present(c, layouts.of(c)),
+            "ranks_present": count_ranks(c, layouts.of(c)),
             "ranks_expected": scan.expected.get(c.run),
             "files": len(c.parts),
             "size": sum(max(p.size, 0) for p in c.parts),

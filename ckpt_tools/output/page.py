@@ -11,11 +11,11 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from ckpt_tools.findings import filled
+from ckpt_tools.findings import fill_hint
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.report import Level
-from ckpt_tools.output.words import percent, printable, wrapped
+from ckpt_tools.output.words import percent, printable, wrap_line
 
 T = TypeVar("T")
 
@@ -133,7 +133,7 @@ class Page:
         self.gap()
         groups: dict[str, list[tuple[Finding, list[Finding]]]] = {}
         for first, more in _fold([f for f in found if not f.follows], folded, self.view.verbose):
-            groups.setdefault(filled(first.hint, first.path, root), []).append((first, more))
+            groups.setdefault(fill_hint(first.hint, first.path, root), []).append((first, more))
         hints, hidden = Counter[str](), 0
         for hint, rows in groups.items():
             for first, more in rows:
@@ -192,7 +192,7 @@ def _wrap(line: str, width: int | None, hang: int = 0) -> list[str]:
     if width is None or len(line) <= width:
         return [line]
     indent = " " * (len(line) - len(line.lstrip()))
-    return wrapped(line.strip(), width, indent, indent + " " * (hang if indent else 0))
+    return wrap_line(line.strip(), width, indent, indent + " " * (hang if indent else 0))
 
 
 def _fold(

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
-from ckpt_tools.discovery.completeness import ranks_present
+from ckpt_tools.discovery.completeness import count_ranks
 from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.model.answers import Scan
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -101,7 +101,7 @@ def _counts_saves(c: Checkpoint) -> bool:
 
 def _count_ranks(c: Checkpoint, scan: Scan) -> str:
     """Return how many ranks have files, and of how many, such as ``7/8``; a dash for an unknown number."""
-    present = ranks_present(c, (scan.layouts or BUILT_IN).of(c))
+    present = count_ranks(c, (scan.layouts or BUILT_IN).of(c))
     expected = scan.expected.get(c.run)
     return to_cell(present) if expected is None else f"{to_cell(present)}/{expected}"
 

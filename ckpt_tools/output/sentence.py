@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from ckpt_tools.discovery.completeness import label
+from ckpt_tools.discovery.completeness import name_kind
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
@@ -78,7 +78,7 @@ def _blame_ranks(findings: Sequence[Finding]) -> str:
 
 def _blame_files(c: Checkpoint, causes: Sequence[Finding]) -> str:
     """Return which file is not usable and its finding's code, or the message of a finding on no one file."""
-    first, subject, files = causes[0], f"{label(c)} ", {p.path for p in c.parts}
+    first, subject, files = causes[0], f"{name_kind(c)} ", {p.path for p in c.parts}
     if first.message.startswith(subject):
         return f"it {first.message.removeprefix(subject)}"
     damaged = {f.path: None for f in causes if f.path and (f.path in files or f.path != c.path)}

@@ -36,7 +36,7 @@ def fill_arguments(
     return tuple(chain.from_iterable(filled))
 
 
-def describe_rest(path: str | None, files: Sequence[str], wanted: Sequence[str]) -> str:
+def warn_of_others(path: str | None, files: Sequence[str], wanted: Sequence[str]) -> str:
     """Return a warning if the command learns of only one of the ``files`` to load, else ""."""
     other_fields = {name for word in wanted for name in _FIELD.findall(word)} - {"path"}
     others = [os.path.basename(file) for file in files if file != path]

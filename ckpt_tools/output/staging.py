@@ -54,6 +54,6 @@ def json(staged: Staged, env: Mapping[str, str]) -> str:
     return document("stage", answer)
 
 
-def nothing(root: str) -> str:
+def render_nothing(root: str) -> str:
     """Return the JSON text for a root in which there is no checkpoint to stage."""
     return document("stage", {"root": root, "checkpoint": None})

@@ -28,7 +28,7 @@ _PASTED = rf"{_COMMANDS}|--[a-z][a-z-]* (?:[a-z]+=)?'[^']*'"
 """Commands and flags that a user copies from a message: no line break may stand within."""
 
 
-def wrapped(line: str, width: int, first: str = "", rest: str = "") -> list[str]:
+def wrap_line(line: str, width: int, first: str = "", rest: str = "") -> list[str]:
     """Return lines that fit in ``width``, indented by ``first`` and ``rest``; no word or command is cut."""
     joined = re.sub(_PASTED, lambda m: m[0].replace(" ", "\0"), line)  # printable() leaves no \0
     lines = wrap(

@@ -12,13 +12,13 @@ from msgspec.structs import replace
 from ckpt_tools.cache import Cache
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
-from ckpt_tools.discovery.exclude import without
+from ckpt_tools.discovery.exclude import hint_exclude
 from ckpt_tools.discovery.seals import find_unfetched
-from ckpt_tools.discovery.unrecognised import unpacked
-from ckpt_tools.discovery.walk import absent
+from ckpt_tools.discovery.unrecognised import strip_packing
+from ckpt_tools.discovery.walk import is_absent
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.layouts import layouts_of
-from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, Order, comparable
+from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, Order, is_comparable
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Choice, LoadPlan, Rejected, Resume
@@ -109,7 +109,7 @@ class Candidates:
         gasps = {c.run for c in saves if c.kind is Kind.DYING_GASP} - runs
         if len(runs) == len(gasps) == 1:
             runs |= gasps
-        beside = {os.path.dirname(completeness.where(c)) for c in self.checkpoints}
+        beside = {os.path.dirname(completeness.name_place(c)) for c in self.checkpoints}
 
         def is_marked_beside(c: Checkpoint) -> bool:
             return trackers.is_marked(c) and os.path.dirname(c.parts[0].home) in beside
@@ -139,7 +139,7 @@ class Candidates:
         if not candidates:
             raise filters_hide_all.stop(none_usable.count_checkpoints(self.checkpoints), self.plan_nothing())
         sizes = partial(topology.read_saved_sizes, s, level=self.level)
-        self.expected = completeness.expected(self.checkpoints, s.layouts, selection.world_size, sizes)
+        self.expected = completeness.expect_sizes(self.checkpoints, s.layouts, selection.world_size, sizes)
         # the rules of the order have the last word
         if selection.resume_from == "tracker":
             ranked = order.order_saves(candidates, "step", selection.prefer, self.positions)
@@ -160,7 +160,7 @@ class Candidates:
         """Raise CannotLook for a ROOT that does not exist, unless --allow none,missing says it may."""
         cause = error.__cause__
         may_be_absent = isinstance(cause, (FileNotFoundError, NotADirectoryError, PermissionError))
-        if (isinstance(cause, OSError) and not may_be_absent) or not absent(self.root):
+        if (isinstance(cause, OSError) and not may_be_absent) or not is_absent(self.root):
             raise error
         if self.selection.allow_none and self.selection.allow_missing:
             self.warnings.append(could_not_look.describe_first_launch(self.root))
@@ -179,7 +179,7 @@ class Candidates:
         """Raise CkptError if no save was finished and this may be no first launch. Adds warnings."""
         if not saves and self.session.found.alone:
             name = os.path.basename(self.root)
-            unpack = "unpack it, and " if unpacked(name) != name else ""
+            unpack = "unpack it, and " if strip_packing(name) != name else ""
             text = f"{self.root} is a file, and not a checkpoint that ckpt knows"
             raise could_not_look.stop(text, f"{unpack}name the directory of the checkpoints")
         from ckpt_tools.planning import first_launch  # most questions are about a run that exists
@@ -199,7 +199,7 @@ class Candidates:
         if question := several_runs.ask_which(own, runs, self.layouts, self.root):
             raise question
         if not own:
-            raise none_usable.stop_without_state(self.root, completeness.listed(runs), self.plan_nothing())
+            raise none_usable.stop_without_state(self.root, completeness.list_runs(runs), self.plan_nothing())
         saves = [c for c in finished if (c.layout, c.run) in own]
         self.warnings += export_newer.find_newer_models(finished, saves)
         return saves
@@ -257,7 +257,7 @@ class Candidates:
         latest = choice.checkpoint or ranked[0]
         by_step = order.order_saves(self.ranked, "step", self.selection.prefer, self.positions)
         position = self.get_position(latest)
-        comparables = [c for c in by_step if c is latest or comparable(self.get_position(c), position)]
+        comparables = [c for c in by_step if c is latest or is_comparable(self.get_position(c), position)]
         by_position = self.choose_first(comparables, judge_at_best)
         furthest = by_position.checkpoint or comparables[0]
         facts = self._make_order_facts(latest, furthest)
@@ -324,7 +324,7 @@ class Candidates:
         def exclude(wanted: Checkpoint, other: Checkpoint) -> str:
             path = os.path.relpath(wanted.path, s.root)
             label = path if wanted.label == other.label else wanted.label
-            clause = without(s.root, wanted, other.path, label=label)
+            clause = hint_exclude(s.root, wanted, other.path, label=label)
             # without a step or a known state it may be one item of a save, beside the others
             known = self.get_position(wanted) != order.UNKNOWN
             whole = known or choice_warnings.describe_state(wanted.parts, s)

@@ -11,8 +11,8 @@ from itertools import chain
 
 from msgspec.structs import replace
 
-from ckpt_tools.discovery.completeness import label
-from ckpt_tools.discovery.exclude import either
+from ckpt_tools.discovery.completeness import name_kind
+from ckpt_tools.discovery.exclude import hint_choice
 from ckpt_tools.discovery.unrecognised import is_other
 from ckpt_tools.formats.common.held import find_state
 from ckpt_tools.formats.pickles import stubs
@@ -141,7 +141,7 @@ def _find_foreign_companions(s: Session, c: Checkpoint, others: Sequence[Checkpo
         rolling = [p for p in o.parts if s.layouts.piece_of(p).changes is Changes.ROLLING]
         for p in rolling if len(rolling) < len(o.parts) else ():  # rolling files alone are a save
             if p.role not in mine:
-                yield export_newer.describe_companion(p, f"it is of {label(o)}")
+                yield export_newer.describe_companion(p, f"it is of {name_kind(o)}")
     for p in s.companions:
         is_of_run = (p.layout, p.run) == (c.layout, c.run) and s.layouts.piece_of(p).loaded
         if is_of_run and p.role not in mine:
@@ -190,7 +190,7 @@ def require_trust(parts: Sequence[Part], session: Session) -> None:
     for part in parts:
         report = session.known(part)
         if any(f.code == "unknown-global" for f in report.findings):
-            hit = Hit(part.path, *stubs.question(part.path, report.unlisted))
+            hit = Hit(part.path, *stubs.ask_about(part.path, report.unlisted))
             raise error_of(unknown_global.RULE, hit)
 
 
@@ -236,7 +236,7 @@ def require_one_model(
         yield from (replace(f.at(p.path), severity=Severity.WARNING) for f in damage)
         if not damage:
             one, two = (replace(c, path=x.path, parts=(x,)) for x in (mine, p))
-            raise mixed_counters.ask_which_is_meant(c, mine.path, p.path, either(session.root, one, two))
+            raise mixed_counters.ask_which_is_meant(c, mine.path, p.path, hint_choice(session.root, one, two))
 
 
 def _find_pairs(loaded: Sequence[Part], good: Sequence[Part]) -> Iterator[tuple[Part, Part]]:

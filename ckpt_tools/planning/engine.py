@@ -14,7 +14,7 @@ from ckpt_tools.discovery import group as grouping
 from ckpt_tools.discovery.seals import NOTES
 from ckpt_tools.formats import format_of, hides_cuts
 from ckpt_tools.formats import names as format_names
-from ckpt_tools.formats.common.tensors import incomplete
+from ckpt_tools.formats.common.tensors import find_incomplete
 from ckpt_tools.layouts.common.saved_by import read_sizes
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, Order
 from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
@@ -102,7 +102,7 @@ def check_together(
 
 def _check_directories(s: Session, index_paths: Container[str]) -> list[Finding]:
     """Return findings on directories: tensors with holes, texts that are gone, indexes at ``index_paths``."""
-    out = [replace(f, path=home) for home, files in s.places.items() for f in incomplete(files.values())]
+    out = [replace(f, path=home) for home, files in s.places.items() for f in find_incomplete(files.values())]
     indexes = [os.path.split(path) for path in s.found.indexes if path in index_paths]
     allowed = ((home, name, of) for home, name in indexes for of in format_names.allowed(name))
     with_suffix = {(home, of) for home, name, of in allowed if name.endswith(format_of(of).suffixes)}
@@ -133,7 +133,7 @@ class _Run:
         def find_sizes(c: Checkpoint) -> dict[str, int]:
             return read_sizes(s.known(p) for p in c.parts if p.path in s.reports)
 
-        return completeness.expected(self.finished, s.layouts, sizes_in_files=find_sizes)
+        return completeness.expect_sizes(self.finished, s.layouts, sizes_in_files=find_sizes)
 
     def check(self, level: Level) -> list[Finding]:
         """Return findings on saves and directories; findings on files are added to their reports."""
@@ -208,7 +208,7 @@ class _Run:
         if not looks_torn or not s.unfinished(c, self.finished):
             return gaps
         self._soften(torn)
-        torn_text = f"{completeness.label(c)} ends early, or a file of it does"
+        torn_text = f"{completeness.name_kind(c)} ends early, or a file of it does"
         text = "; ".join(f.message for f in gaps) or torn_text
         ranks = next((f.ranks for f in gaps if f.ranks), ())
         hit = Hit(c.path, text, trackers.find_hint(s, c), ranks=ranks)

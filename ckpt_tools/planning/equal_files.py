@@ -14,7 +14,7 @@ from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.inspection.digests import PAGE, PAGES, page_digests
 from ckpt_tools.inspection.recognise import gives_format
 from ckpt_tools.layouts import Changes
-from ckpt_tools.layouts.common.counters import steps_told
+from ckpt_tools.layouts.common.counters import read_all_steps
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Level, Tensor
@@ -126,7 +126,7 @@ class EqualFiles:
         """Return True if a file's content tells the name or the step that its path has."""
         metadata = self.session.known(p).metadata
         name = metadata.get("archive_name")
-        return bool(name and p.name.startswith(f"{name}.")) or (p.step in steps_told(metadata))
+        return bool(name and p.name.startswith(f"{name}.")) or (p.step in read_all_steps(metadata))
 
 
 def is_compared(p: Part, s: Session) -> bool:

@@ -16,8 +16,8 @@ from itertools import chain
 from shlex import quote
 
 from ckpt_tools import formats
-from ckpt_tools.discovery.completeness import why_unfinished
-from ckpt_tools.discovery.exclude import origins
+from ckpt_tools.discovery.completeness import say_unfinished
+from ckpt_tools.discovery.exclude import list_origins
 from ckpt_tools.discovery.seals import read_tracker
 from ckpt_tools.discovery.unrecognised import is_other, list_unknown, tells_of_a_state
 from ckpt_tools.errors import CannotLook, CkptError, NoneUsable, UsageError
@@ -110,7 +110,7 @@ def _find_several(s: Session, unfinished: Sequence[Checkpoint]) -> Iterator[Sign
     several = [c for saves in runs.values() if len(saves) > 1 for c in saves]
     for c in several:
         layout = s.layouts.of(c)
-        why = f"none of {len(several)} saves is whole, each {why_unfinished(c, layout)}"
+        why = f"none of {len(several)} saves is whole, each {say_unfinished(c, layout)}"
         why += ": a first launch leaves one at most, so some may have been whole"
         yield Sign(c.path, why, say_hidden(layout, layout.complete.commit) or "bring the lost files back")
 
@@ -206,7 +206,7 @@ def _is_copy_inside(copy: Finding, is_inside: Scope) -> bool:
     if copy.code == "set-aside":
         return is_inside(copy.path)
     with suppress(OSError):
-        return any(map(is_inside, origins(copy.path)))
+        return any(map(is_inside, list_origins(copy.path)))
     return True
 
 
@@ -329,12 +329,12 @@ MOST = 256 << 20
 """Bytes of one file below --plan-dir at most: the decision for 100,000 ranks has 50 MB."""
 
 
-def safe(name: str) -> str:
+def make_safe(name: str) -> str:
     """Return a name as a single path component of at most 80 characters."""
     return re.sub(r"[^A-Za-z0-9_.=-]", "_", name)[:80].lstrip(".") or "_"
 
 
-def place(plan_dir: str, root: str) -> str:
+def name_home(plan_dir: str, root: str) -> str:
     """Return the directory of the decisions about one root. Raises UsageError if it lies inside the root."""
     import xxhash
 
@@ -344,12 +344,12 @@ def place(plan_dir: str, root: str) -> str:
         text = f"the state directory {plan_dir} lies inside {root}, where ckpt never writes"
         raise UsageError(text, "name one outside it with --plan-dir or CKPT_STATE_DIR")
     digest = xxhash.xxh3_64_hexdigest(os.fsencode(root))
-    return os.path.join(plan_dir, f"{safe(os.path.basename(root))}-{digest}")
+    return os.path.join(plan_dir, f"{make_safe(os.path.basename(root))}-{digest}")
 
 
-def place_of(root: str, selection: Selection) -> str:
+def find_home(root: str, selection: Selection) -> str:
     """Return the directory of the decisions about a root, in --plan-dir or in this user's own directory."""
-    return place(selection.plan_dir or resolve.decisions(), root)
+    return name_home(selection.plan_dir or resolve.decisions(), root)
 
 
 def read_last_start(directory: str, trusted: Trust = OURS) -> EarlierStart | None:
@@ -383,7 +383,7 @@ def read_below(path: str, description: str, trusted: Trust = OURS) -> bytes | No
 
 def find_earlier_start(root: str, selection: Selection) -> EarlierStart | None:
     """Return the earlier start that forbids to take this one for the first, else None. Raises CannotLook."""
-    before = None if selection.allow_fresh else read_last_start(place_of(root, selection), selection.trust)
+    before = None if selection.allow_fresh else read_last_start(find_home(root, selection), selection.trust)
     if before and (selection.run, selection.prefix, selection.layout) != (None, None, None):
         # one log for all runs of a root: a checkpoint that is still there is not lost, but of another run
         with suppress(OSError):  # if nobody can tell, it counts

@@ -11,10 +11,10 @@ from operator import attrgetter
 
 from msgspec.structs import replace
 
-from ckpt_tools.discovery.exclude import make_clause, without
+from ckpt_tools.discovery.exclude import hint_exclude, make_clause
 from ckpt_tools.errors import CkptError
-from ckpt_tools.formats.common.tensors import incomplete
-from ckpt_tools.layouts.common.saved_by import read_sizes, why_partial
+from ckpt_tools.formats.common.tensors import find_incomplete
+from ckpt_tools.layouts.common.saved_by import read_sizes, say_partial
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Kind, Part
@@ -41,7 +41,7 @@ from ckpt_tools.planning.rules.save import (
 from ckpt_tools.planning.rules.tree import could_not_look
 from ckpt_tools.reading.scheduler import LEAST, prefetch
 from ckpt_tools.reading.session import Session
-from ckpt_tools.reading.unseen import HINT, why_unseen
+from ckpt_tools.reading.unseen import HINT, find_reason
 
 _CUT = frozenset({"truncated", "bad-header", "bad-pickle", "trailing-data"})
 """Codes of findings on a file whose list of tensors may have lost its end."""
@@ -89,7 +89,7 @@ class Judge:
     def read_tensors(self, part: Part) -> Tensors:
         """Return what a file says about its tensors; reads the file."""
         report = self.session.report(part, self.level)
-        return Tensors(report.signature, why_partial(report.metadata), read_sizes([report]))
+        return Tensors(report.signature, say_partial(report.metadata), read_sizes([report]))
 
     def find_differences(self, a: Part, b: Part) -> list[str]:
         """Return names of tensors that differ between two replicas. Random states (``rng``) may differ."""
@@ -366,7 +366,7 @@ class Review:
         expected = piece.formats if self.looks_inside and part.role == piece.role else ()
         if report.verdict not in _UNUSABLE and not (expected and report.format not in expected):
             return None
-        if report.verdict is Verdict.UNKNOWN and (why := why_unseen(part, self.session)) is not None:
+        if report.verdict is Verdict.UNKNOWN and (why := find_reason(part, self.session)) is not None:
             self.unseen[part.path] = why
         found = sorted(report.findings, key=lambda f: -f.severity)  # the cause comes first
         return [replace(f, severity=Severity.ERROR) for f in found if f.severity is not Severity.NOTE]
@@ -386,7 +386,7 @@ class Review:
         """Return tensors of which the files to load hold only some pieces; () if they are complete."""
         boxes, path = self.session.places, self.whole.path  # which pieces of tensors files hold, by directory
         pieces = [boxes[home] for home in {os.path.dirname(p.path) for p in parts} if home in boxes]
-        return tuple(replace(f, path=path) for files in pieces for f in incomplete(files.values()))
+        return tuple(replace(f, path=path) for files in pieces for f in find_incomplete(files.values()))
 
     # ---- is it known
 
@@ -400,7 +400,9 @@ class Review:
 
     def _require_inspected(self, assigned: Assignment) -> None:
         """Raise CannotLook if only unread files keep the save from being used: an older one may be wrong."""
-        still_unseen = {p.path: f for p in self.whole.parts if (f := why_unseen(p, self.session)) is not None}
+        still_unseen = {
+            p.path: f for p in self.whole.parts if (f := find_reason(p, self.session)) is not None
+        }
         unseen = {**still_unseen, **self.unseen}
         at_best = self._assign_as_if_good({*unseen, *self.contradicted}) if unseen else None
         if at_best is None:
@@ -423,7 +425,7 @@ class Review:
         c, first, second = self.candidate, *sorted((mine, twin), key=find_when)
         steps = [o.step for o in self.run.candidates if o.step is not None and o.step < (c.step or 0)]
         limit = c.step if mine is first else max(steps, default=None)
-        answers = [make_clause(without(self.session.root, c, *filter(None, (twin.home, twin.path))))]
+        answers = [make_clause(hint_exclude(self.session.root, c, *filter(None, (twin.home, twin.path))))]
         if limit is not None:
             how = "it as it is" if mine is first else f"step {limit}"
             answers.append(f"add --max-step {limit} to resume from {how}")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 
 from ckpt_tools.formats import format_of
-from ckpt_tools.formats.common.zeros import ZEROS, all_zero, all_zeros, is_weight, zero_tensors
+from ckpt_tools.formats.common.zeros import ZEROS, filter_zeros, find_zeros, is_weight, is_zero
 from ckpt_tools.layouts import Claim, Purpose
 from ckpt_tools.layouts.common import lost_files
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -195,7 +195,7 @@ def find_zeroed(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iter
 
     def is_all_zero(path: str) -> bool:
         with closing(opened(path)) as source:
-            return all_zero(source)
+            return is_zero(source)
 
     for part in c.parts if beside and not c.unfinished else ():
         report = s.reports.get(part.path)
@@ -310,10 +310,10 @@ def _find_filled_names(tensors: Tensors) -> set[str]:
 def _find_zeros(s: Session, p: Part, others: Sequence[Part]) -> Iterator[Finding]:
     """Yield weights that are nothing but zeros here, and in none of the ``others``."""
     sound = [(o, tensors) for o in others if (tensors := _read_tensors(s, o))]
-    zeros = _read_zero_names(s, p, zero_tensors, _read_tensors(s, p) or {}) if sound else set[str]()
+    zeros = _read_zero_names(s, p, find_zeros, _read_tensors(s, p) or {}) if sound else set[str]()
     for o, tensors in sound:
         same = {name: tensors[name] for name in zeros & tensors.keys()}
-        zeros = same.keys() - _read_zero_names(s, o, all_zeros, same)
+        zeros = same.keys() - _read_zero_names(s, o, filter_zeros, same)
     if zeros:
         yield values.describe_zeros(zeros, p.path, sound[0][0])
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ckpt_tools.layouts import Layout, Layouts
-from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, Order, comparable, differ
+from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, Order, differ, is_comparable
 from ckpt_tools.model.part import Kind
 from ckpt_tools.planning.choose import StepOf, rank
 
@@ -194,7 +194,7 @@ class OrderFacts(Struct, frozen=True):
         """Whether an earlier position was saved before the newest save by time: then it may be a rollback."""
         newest, position = self.by_time, self.get_position(self.by_time)
         before = (self.get_position(c) for c in self.saves if c.mtime_ns < newest.mtime_ns)
-        return any(earlier < position and comparable(earlier, position) for earlier in before)
+        return any(earlier < position and is_comparable(earlier, position) for earlier in before)
 
     def find_undecided(self, saves: Sequence[Checkpoint], *, models: bool = False) -> Iterator[Checkpoint]:
         """Yield saves that may be later, as neither times nor steps tell; exports too beside ``models``."""
@@ -203,7 +203,7 @@ class OrderFacts(Struct, frozen=True):
             export = models and c.kind is Kind.RELEASE is not newest.kind and c.mtime_ns >= newest.mtime_ns
             times_mute = export or mute or c.mtime_ns == newest.mtime_ns or c.mtime_ns < FIRST_NS
             if times_mute and c.key != newest.key and (export or c.kind in _REGULAR):
-                later_by_name = c.order > newest.order and comparable(c.order, newest.order)
+                later_by_name = c.order > newest.order and is_comparable(c.order, newest.order)
                 own = self.get_position(c)
-                if (later_by_name and own < position) or not comparable(own, position):
+                if (later_by_name and own < position) or not is_comparable(own, position):
                     yield c

@@ -32,7 +32,7 @@ from ckpt_tools.planning.rules.tree import could_not_look
 from ckpt_tools.planning.seals import find_later_lost_saves
 from ckpt_tools.planning.unplaced import require_fetched, require_no_stranger, require_none_newer
 from ckpt_tools.reading.session import Progress
-from ckpt_tools.reading.unseen import HINT, Answer, as_finding, weigh
+from ckpt_tools.reading.unseen import HINT, Answer, make_finding, weigh
 from ckpt_tools.settings import plugins
 from ckpt_tools.storage.urls import is_url
 
@@ -94,7 +94,7 @@ class Planner(Candidates):
         text = f"{blocking[0].path}{more}: {blocking[0].why}"
         text += f"; without it: {otherwise}" if otherwise else ""
         known, made = made.warnings if made else (), made or self.plan_nothing()
-        unseen = _join_findings(known, (as_finding(row, self.root) for row in blocking))
+        unseen = _join_findings(known, (make_finding(row, self.root) for row in blocking))
         plan = replace(made, warnings=unseen, checkpoint=None, resume=Resume(None), by_rank=(), shared=())
         raise could_not_look.stop(text, "make it readable" if selection.skip_unreadable else HINT, plan)
 

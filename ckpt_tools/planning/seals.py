@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from ckpt_tools.discovery import group as grouping
-from ckpt_tools.discovery.seals import directories
-from ckpt_tools.formats.seals.document import NAME, of_one_file
+from ckpt_tools.discovery.seals import walk_up
+from ckpt_tools.formats.seals.document import NAME, sealed_name
 from ckpt_tools.inspection.seals import Known, Seals, inside, is_signature
 from ckpt_tools.model.answers import FileReport
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -62,7 +62,7 @@ def _find_unsigned(s: Session) -> Iterator[Finding]:
 def _list_files(base: str) -> Iterator[str]:
     """Yield the files in and below a directory, without directories that have a seal of their own."""
     sealed_apart = set[str]()
-    for directory, entries in directories(base):
+    for directory, entries in walk_up(base):
         if isinstance(entries, OSError):
             continue  # the walk of the tree has reported it
         if directory != base and (entries.has_seal or os.path.dirname(directory) in sealed_apart):
@@ -137,7 +137,7 @@ def _find_without_files(seals: Seals) -> Iterator[Known]:
 
 def _get_sealed_path(known: Known) -> str:
     """Return the file or directory that a seal is for."""
-    own = of_one_file(os.path.basename(known.path))
+    own = sealed_name(os.path.basename(known.path))
     return f"{known.base}/{own}" if own else known.base
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from ckpt_tools import launchers
 from ckpt_tools.cache import inside
 from ckpt_tools.discovery import completeness
-from ckpt_tools.discovery.group import essential
+from ckpt_tools.discovery.group import list_essential
 from ckpt_tools.formats.common.format import RankGroups
 from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.layouts.common import saved_by as in_files
@@ -108,7 +108,7 @@ def leave_out_leftovers(s: Session, checkpoints: Sequence[Checkpoint], level: Le
         layout = s.layouts.of(c)
         lost = {p.path for p in completeness.find_left_over(c, layout, read_saved_sizes(s, c, level))}
         parts = tuple(p for p in c.parts if p.path not in lost)
-        times = sorted(p.mtime_ns for p in essential(parts, layout))
+        times = sorted(p.mtime_ns for p in list_essential(parts, layout))
         if lost and times:
             settled[i] = replace(c, parts=parts, mtime_ns=times[len(times) // 2])
     return settled
@@ -186,7 +186,7 @@ def _ask_files(
 
 def _find_saved_world_size(rows: Rows, sizing_piece: str) -> int | None:
     """Return the number of ranks that files tell, else the one of files of the ``sizing_piece``; or None."""
-    world = in_files.saved_world_size(r for _, r in rows)
+    world = in_files.find_world_size(r for _, r in rows)
     return world or in_files.read_world_size(r for p, r in rows if p.piece == sizing_piece)
 
 

@@ -13,12 +13,12 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from ckpt_tools.discovery.completeness import where
+from ckpt_tools.discovery.completeness import name_place
 from ckpt_tools.discovery.unrecognised import tells_of_a_state
 from ckpt_tools.findings import WAIT
 from ckpt_tools.layouts import Layout
 from ckpt_tools.layouts.common import templates
-from ckpt_tools.layouts.files import numbers_named
+from ckpt_tools.layouts.files import read_convention
 from ckpt_tools.model.answers import Tracker
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding
@@ -255,7 +255,11 @@ def list_temporary(s: Session) -> Iterator[str]:
 
 def find_begun_later(s: Session, c: Checkpoint) -> Iterator[Finding]:
     """Yield warnings about emptied directories, and unfinished ones with files written since ``c``."""
-    base, found, homes = os.path.dirname(where(c)), s.found, [os.path.dirname(f.path) for f in s.found.bare]
+    base, found, homes = (
+        os.path.dirname(name_place(c)),
+        s.found,
+        [os.path.dirname(f.path) for f in s.found.bare],
+    )
     saved = map(os.path.dirname, (*(p.path for p in s.parts), *found.unfinished))
     with_saves = {*_find_entries_of((*saved, *(f.path for f in s.aside)), base)}
     entries = dict.fromkeys(_find_entries_of((*found.empty, *found.strange, *homes), base))
@@ -269,18 +273,18 @@ def find_begun_later(s: Session, c: Checkpoint) -> Iterator[Finding]:
 
 def _describe_emptied(s: Session, c: Checkpoint, directories: Sequence[str]) -> Iterator[Finding]:
     """Yield warnings about directories named like a later save than ``c``, or like the file of a save."""
-    own, emptied = where(c), list(_find_emptied(s, c, directories))
+    own, emptied = name_place(c), list(_find_emptied(s, c, directories))
     yield from (unfinished.describe_empty(path, os.path.basename(own)) for path in emptied)
     for path in directories:
         is_earlier = make_pattern(path) == make_pattern(own) and find_numbers(path) < find_numbers(own)
         is_known = is_earlier or path in emptied or path not in s.found.empty
-        if not is_known and numbers_named(path)[0] is not None:
+        if not is_known and read_convention(path)[0] is not None:
             yield unfinished.describe_empty_directory(path)
 
 
 def _find_emptied(s: Session, c: Checkpoint, directories: Iterable[str]) -> Iterator[str]:
     """Yield those of the directories that are named like ``c``, with a higher number than all saves."""
-    own, numbers = where(c), {c.step, c.epoch, c.generation} - {None}
+    own, numbers = name_place(c), {c.step, c.epoch, c.generation} - {None}
     if numbers and numbers.isdisjoint(find_numbers(own)):
         return
     base, pattern = os.path.dirname(own), make_pattern(own)
@@ -294,7 +298,7 @@ def _find_emptied(s: Session, c: Checkpoint, directories: Iterable[str]) -> Iter
 
 def is_called_alike(path: str, c: Checkpoint) -> bool:
     """Return True if a path is named like a save beside it, with higher numbers."""
-    own = where(c)
+    own = name_place(c)
     is_beside = os.path.dirname(path) == os.path.dirname(own)
     return is_beside and make_pattern(path) == make_pattern(own) and find_numbers(path) > find_numbers(own)
 

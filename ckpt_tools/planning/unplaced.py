@@ -11,15 +11,15 @@ from functools import partial
 from msgspec.structs import replace
 
 from ckpt_tools import formats
-from ckpt_tools.discovery.exclude import is_set_aside, leave_out_all, make_clause, without
+from ckpt_tools.discovery.exclude import hint_exclude, hint_exclude_all, is_set_aside, make_clause
 from ckpt_tools.discovery.found import BareFile
 from ckpt_tools.discovery.seals import DVC, stands_for_nothing_here
-from ckpt_tools.discovery.unrecognised import NO_STATE, content_format, is_other, is_packed_state, is_unread
+from ckpt_tools.discovery.unrecognised import NO_STATE, is_other, is_packed_state, is_unread, read_format
 from ckpt_tools.findings import NOT_SEEN
 from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.formats.common.held import OF_ONE_ARRAY
 from ckpt_tools.layouts.common import counters, templates
-from ckpt_tools.layouts.files import numbers_named
+from ckpt_tools.layouts.files import read_convention
 from ckpt_tools.layouts.guess import guess
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -57,7 +57,7 @@ def require_none_newer(s: Session, c: Checkpoint, asked: Selection) -> list[Find
     found = list(_find_hits(s, c, c.parts[0].base if asked.run is not None else s.root))
     if hits := [hit for hit in found if hit.effect is None or asked.no_fallback or asked.strict]:
         first = hits[0].path
-        to_exclude = leave_out_all(s.root, c, [h.path for h in hits], {p.path for p in s.parts})
+        to_exclude = hint_exclude_all(s.root, c, [h.path for h in hits], {p.path for p in s.parts})
         if len(hits) > _NAMED:
             to_exclude = f"--exclude GLOB, so that all {len(hits):,} such files are left out"
         todo = "fetch it (dvc pull)" if first.endswith(DVC) else describe_how_to_place(s, first)
@@ -86,7 +86,9 @@ def require_fetched(s: Session, c: Checkpoint, rejected: Sequence[Rejected]) -> 
     found = (f for r in rejected if r.checkpoint.order != c.order for f in r.findings)
     if f := next((f for f in found if f.code == "pointer-not-data" and f.severity is Severity.ERROR), None):
         name = os.path.relpath(f.path, s.root)
-        raise file_verdict.ask_for_data(c, f, name, f"{f.hint}; or {make_clause(without(s.root, c, f.path))}")
+        raise file_verdict.ask_for_data(
+            c, f, name, f"{f.hint}; or {make_clause(hint_exclude(s.root, c, f.path))}"
+        )
 
 
 def require_no_stranger(s: Session, c: Checkpoint, asked: Selection) -> None:
@@ -97,7 +99,7 @@ def require_no_stranger(s: Session, c: Checkpoint, asked: Selection) -> None:
         is_stranger = p.layout != c.layout and (p.home in homes or p.home.startswith(above))
         if is_stranger and s.layouts.piece_of(p).loaded:
             name = os.path.relpath(p.path, s.root)
-            todo, exclude = describe_how_to_place(s), without(s.root, c, p.path)
+            todo, exclude = describe_how_to_place(s), hint_exclude(s.root, c, p.path)
             hint = f"{todo}; if it has nothing to do with it, {exclude}"
             raise unplaced_newer.ask_about_stranger(c, p.path, name, hint)
 
@@ -252,7 +254,7 @@ def _read_content(s: Session, known: UnplacedFile, file: BareFile, of_name: str)
     s.unplaced += (Unseen(file.path, f.message) for f in report.findings if f.code in NOT_SEEN)
     of, broken = report.format or of_name, report.verdict is Verdict.BROKEN
     if report.verdict in (Verdict.OK, Verdict.SUSPECT):
-        step = max(counters.steps_told(report.metadata), default=None)
+        step = max(counters.read_all_steps(report.metadata), default=None)
         array = of in OF_ONE_ARRAY and is_optimizer_state(os.path.relpath(os.path.dirname(file.path), s.root))
         known = replace(known, optimizer=report.held.trained or array, step=step)
     # what shows that it was cut or flipped; "" if it may be whole as it is, or elsewhere
@@ -266,11 +268,11 @@ def _read_content(s: Session, known: UnplacedFile, file: BareFile, of_name: str)
 def _find_format(s: Session, file: UnplacedFile) -> UnplacedFile:
     """Return a file without a format in its name with that of its first bytes, and whether it is a state."""
     try:
-        of = content_format(file.path)
+        of = read_format(file.path)
     except OSError as e:
         s.unplaced.append(Unseen(file.path, e.strerror or str(e)))
         of = None
-    loop, _ = numbers_named(file.path)
+    loop, _ = read_convention(file.path)
     is_named_like_save = of is None and loop is not None and "/" not in loop.templates[0]
     if of is None and there(f"{file.path.removesuffix('.bin')}.idx"):
         of = "data"  # megatron/core/datasets/indexed_dataset.py, fairseq: x.bin and x.idx

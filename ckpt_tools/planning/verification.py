@@ -13,9 +13,9 @@ from ckpt_tools import formats
 from ckpt_tools.cache import Cache, remembering
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
-from ckpt_tools.discovery.unrecognised import list_unknown, unpacked
+from ckpt_tools.discovery.unrecognised import list_unknown, strip_packing
 from ckpt_tools.findings import NOT_SEEN
-from ckpt_tools.layouts import Layout, whole
+from ckpt_tools.layouts import Layout, as_int
 from ckpt_tools.model.answers import FileReport, Scan, Summary, Verification
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Verdict, blind, worst
@@ -35,7 +35,7 @@ from ckpt_tools.planning.trackers import find_declared, find_hint, find_trackers
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.scheduler import prefetch
 from ckpt_tools.reading.session import Progress, Session, Told
-from ckpt_tools.reading.unseen import missed, not_seen, unread_files
+from ckpt_tools.reading.unseen import list_unlisted, list_unread, unread_files
 from ckpt_tools.storage import counted
 from ckpt_tools.storage.stalls import limited
 from ckpt_tools.storage.urls import common, is_url
@@ -102,7 +102,7 @@ class Verifier(NamedTuple):
             bare = _read_bare(s, depth)
             unrecognised = len(s.found.bare) - len(bare) + s.found.unrecognised
             s.indexes.seals.read_all()  # before unread files are reported
-            findings = [*not_seen(s), *s.notes, *map(unfinished.describe_temporary, s.found.unfinished)]
+            findings = [*list_unlisted(s), *s.notes, *map(unfinished.describe_temporary, s.found.unfinished)]
             findings += map(file_verdict.describe_unneeded, s.found.unneeded)
             # Files that are read in part are still compared to their ends, to find copies.
             deep = depth if self.sample is None else Level.STRUCTURE
@@ -115,11 +115,11 @@ class Verifier(NamedTuple):
         # comparisons may have added findings to the reports on files that no layout has
         bare = [replace(f, report=s.reports.get(f.report.path, f.report)) for f in (*bare, *of_seals)]
         files = [*(FileReport(p, s.known(p)) for p in s.parts), *bare]
-        findings += missed(s, _find_unseen(files, findings))
+        findings += list_unread(s, _find_unseen(files, findings))
         if not files and worst(findings) is not Verdict.BROKEN:
             # else the good verdicts of other roots would hide it
             name = os.path.basename(root)
-            findings.append(nothing_there.describe_nothing(root, packed=unpacked(name) != name))
+            findings.append(nothing_there.describe_nothing(root, packed=strip_packing(name) != name))
         return _Root(files, findings, frozenset(s.reader.partial), unrecognised, read.bytes)
 
     def _read_parts(self, s: Session, cache: Cache | None, depth: Level) -> None:
@@ -261,8 +261,8 @@ def scan_root(root: str, selection: Selection, *, trackers: bool, progress: Prog
         if (n := selection.world_size or completeness.expect_ranks(members, s.layouts))
     }
     damage = (f for _, f in rows if f)
-    findings = [*not_seen(s), *unread_files(s), *s.notes, *damage, *_find_unfinished(s)]
-    findings += missed(s, {f.path for f in findings if f.path and f.code in NOT_SEEN})
+    findings = [*list_unlisted(s), *unread_files(s), *s.notes, *damage, *_find_unfinished(s)]
+    findings += list_unread(s, {f.path for f in findings if f.path and f.code in NOT_SEEN})
     return Scan(
         root=s.root,
         checkpoints=tuple(checkpoints),
@@ -282,7 +282,7 @@ def _find_states(s: Session, saves: list[Checkpoint], expected: dict[str, int]) 
     newest, states = {c.key for c in sorted(saves, key=lambda c: -c.mtime_ns)[:_LOOKED_INTO]}, {}
     for c in saves:
         parts = list({p.role: p for p in c.parts}.values())
-        present = completeness.ranks_present(c, s.layouts.of(c))
+        present = completeness.count_ranks(c, s.layouts.of(c))
         lost = any(p.size < 0 for p in c.parts)
         if c.unfinished or lost or (present is not None and present < expected.get(c.run, present)):
             states[c.key] = "partial"
@@ -368,11 +368,11 @@ def read_count(s: Session, c: Checkpoint, checkpoints: Sequence[Checkpoint], lev
     if c.kind is Kind.DYING_GASP:
         return read_step(s, c, checkpoints, level)
     if key := s.layouts.of(c).counting.restarts:
-        counts = (whole(s.report(p, level).metadata.get(key)) for p in c.parts[:_READ])
+        counts = (as_int(s.report(p, level).metadata.get(key)) for p in c.parts[:_READ])
         steps = [count for count in counts if count is not None]
         return max(steps, key=steps.count, default=None)
     for role, counter in _COUNTERS.items():
         part = next((p for p in c.parts if p.role == role), c.parts[0] if len(c.parts) == 1 else None)
-        if part and (count := whole(s.report(part, level).metadata.get(counter))) is not None:
+        if part and (count := as_int(s.report(part, level).metadata.get(counter))) is not None:
             return count
     return None

@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
 
-from ckpt_tools.checksum.store_sums import compared
+from ckpt_tools.checksum.store_sums import compare_sums
 from ckpt_tools.discovery.found import BareFile
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import names
-from ckpt_tools.formats.common.stored_digests import whole_digests
+from ckpt_tools.formats.common.stored_digests import list_whole
 from ckpt_tools.inspection.kept_checksum import Evidence, compare_with_seal
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.part import Part
@@ -58,7 +58,7 @@ def _list_sealed(s: Session) -> Iterator[_SealedInStore]:
     files: list[BareFile | Part] = [*s.found.bare, *s.parts]
     times = {x.path: x.mtime_ns for x in files if is_url(x.path) and not x.findings and x.size > 0}
     for path, mtime_ns in times.items():
-        digests = [known for c in s.indexes.claims(path) if (known := whole_digests(c))]
+        digests = [known for c in s.indexes.claims(path) if (known := list_whole(c))]
         sealed = s.indexes.seals.sealed_by(path)
         yield _SealedInStore(path, mtime_ns, formats.get(path, ()), sealed, digests)
 
@@ -74,7 +74,7 @@ def _judge(evidence: Evidence, f: _SealedInStore) -> Report | Finding:
     except OSError as e:
         return _conclude(f, -1, Verdict.UNKNOWN, finding("unreadable", e.strerror or str(e)))
     found = [("seal-mismatch", compare_with_seal(checksums, of, a)) for of, a in f.sealed]
-    found += [("checksum-mismatch", compared(checksums, known)) for known in f.digests]
+    found += [("checksum-mismatch", compare_sums(checksums, known)) for known in f.digests]
     wrong = [finding(code, c.what, offset=0) for code, c in found if c is not None and not c.same]
     if wrong:
         return _conclude(f, checksums.size, Verdict.BROKEN, *dict.fromkeys(wrong))

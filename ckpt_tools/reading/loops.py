@@ -12,11 +12,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ckpt_tools import formats
-from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, numbers
-from ckpt_tools.layouts.common.layout import whole
-from ckpt_tools.layouts.common.lost_files import Holds, piece_for
+from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, read_counts
+from ckpt_tools.layouts.common.layout import as_int
+from ckpt_tools.layouts.common.lost_files import Holds, find_piece
 from ckpt_tools.layouts.common.templates import TOKENS
-from ckpt_tools.layouts.files import loop_of
+from ckpt_tools.layouts.files import get_loop
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Kind, Part, were_written_together
 from ckpt_tools.model.report import Level
@@ -44,7 +44,7 @@ class _Save:
 
     def __init__(self, files: list[State]) -> None:
         self.files, first = files, files[0].part
-        self.loop, self.step, self.epoch, self.kind = loop_of(first), first.step, first.epoch, first.kind
+        self.loop, self.step, self.epoch, self.kind = get_loop(first), first.step, first.epoch, first.kind
         self.steps = next((f.steps for f in files if f.steps), ())
         self.epochs = next((f.epochs for f in files if f.epochs), ())
         self.counts = tuple(f.count for f in files if f.count is not None)
@@ -99,7 +99,7 @@ def _read_states(s: Session, parts: Sequence[Part]) -> list[State]:
     newest = {p.path for p in sorted(parts, key=lambda p: -p.mtime_ns)[:_MOST]}
     states = [_read_state(p, s, opens=p.path in newest) for p in parts]
     labels = {_label(f) for f in states if f.holds is not None}
-    strange = [f for f in states if f.strange and not (loop_of(f.part).numbered and _label(f) in labels)]
+    strange = [f for f in states if f.strange and not (get_loop(f.part).numbered and _label(f) in labels)]
     for f in strange:
         s.make_bare(f.part)
     return [f for f in states if f not in strange]
@@ -116,23 +116,27 @@ def _read_state(p: Part, s: Session, *, opens: bool) -> State:
         return State(p)
     if report.metadata.get("torchscript") or report.format not in s.layouts.piece_of(p).formats:
         return State(p, strange=True)  # a program (TorchScript, ONNX), or data
-    held, steps, epochs = report.held, numbers(report.metadata, STEPS), numbers(report.metadata, EPOCHS)
+    held, steps, epochs = (
+        report.held,
+        read_counts(report.metadata, STEPS),
+        read_counts(report.metadata, EPOCHS),
+    )
     counters = not held.scheduler and bool(steps or epochs)
     roles = {"model": held.weights, "optimizer": held.optimizer, "scheduler": held.scheduler, "other": True}
     role = next(name for name, is_held in roles.items() if is_held)
-    count = whole(report.metadata.get("optimizer_step"))
+    count = as_int(report.metadata.get("optimizer_step"))
     holds = Holds(held.weights, held.optimizer, counters)
     return State(p, holds, steps, epochs, count, role)
 
 
 def _place_file(f: State, save: _Save, step: int | None, epoch: int | None) -> Part:
     """Return a file's part with the piece and role that its content tells, and its save's step and epoch."""
-    loop = loop_of(f.part)
+    loop = get_loop(f.part)
     rolling = loop.rolling or loop is not save.loop
     weights = all(o.holds is not None and o.holds.weights for o in save.files)
     more = save.may_hold("optimizer") or save.may_hold("counters")
     return f.part._replace(
-        piece=piece_for(f.holds, rolling) if f.holds else f.part.piece,
+        piece=find_piece(f.holds, rolling) if f.holds else f.part.piece,
         role=f.role,
         kind=Kind.RELEASE if save.loop.export and weights and not more else save.kind,
         prefix=loop.name if loop.rolling and (step, epoch) == (None, None) else f.part.prefix,
@@ -149,7 +153,7 @@ def _label(state: State) -> str:
     p = state.part
     name = p.path.removeprefix(f"{p.home or p.base}/")
     words = re.split(r"[-_ =/.]+", re.sub(r"\d+", "", _ENDING.sub("", name)).lower())
-    common = set(re.split(r"[-_.]", "".join(TOKENS.split(loop_of(p).templates[0])[::2])))
+    common = set(re.split(r"[-_.]", "".join(TOKENS.split(get_loop(p).templates[0])[::2])))
     return "_".join(word for word in words if word and word not in common)
 
 
@@ -167,7 +171,7 @@ def _assign_roles(states: Sequence[State]) -> list[State]:
     several = {role for (_, role), labels in names.items() if len(labels) > 1}
     out = []
     for f in states:
-        loop = loop_of(f.part)
+        loop = get_loop(f.part)
         # of two files with whole states and no names of their own one is enough
         is_whole = bool(f.holds and f.holds[:2] == (True, True))
         is_named = f.role in several and not (is_whole and "{name}" not in loop.templates[0])
@@ -180,7 +184,7 @@ def _assign_roles(states: Sequence[State]) -> list[State]:
 
 def _identify_save(p: Part) -> object:
     """Return what files of one save have in common: a directory, or numbers, and a word."""
-    loop = loop_of(p)
+    loop = get_loop(p)
     word = "" if loop.numbered else p.name if loop.dated else loop.name
     return p.home, p.kind, None if p.home else (p.step, p.epoch), word
 

@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from ckpt_tools.cache import Cache, Entry, Places, Seen, pack, turn, unpack
 from ckpt_tools.discovery.directory import split_seals
 from ckpt_tools.discovery.found import BareFile, Discovery, stat_of
-from ckpt_tools.discovery.seals import seals_about
+from ckpt_tools.discovery.seals import find_seals
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import Anatomy, Claim
-from ckpt_tools.formats.seals.document import base_of
+from ckpt_tools.formats.seals.document import find_base
 from ckpt_tools.inspection.check import inspect, unreadable
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level, Report
@@ -257,7 +257,7 @@ def place(seal_dir: str, path: str) -> str:
 def find_mirrored(seal_dir: str, root: str, found: Discovery) -> dict[BareFile, str]:
     """Return seal -> the directory that it describes, for all at and below ``root``. Raise CannotLook."""
     away, real = absolute(seal_dir), mirror_path(root)
-    seals = [] if found.tree else list(seals_about(away + real))
+    seals = [] if found.tree else list(find_seals(away + real))
     for path, below in walk(away + real, Names) if found.tree else ():
         if isinstance(below, ABSENT) and path == away + real:
             continue  # nothing below the root is sealed there
@@ -265,5 +265,5 @@ def find_mirrored(seal_dir: str, root: str, found: Discovery) -> dict[BareFile, 
             raise CannotLook(f"cannot list {path}: {below.strerror}", "check that CKPT_SEAL_DIR can be read")
         seals += map(stat_of, split_seals(path, below)[0])
     # what they describe lies below the root, or the root in it
-    ways = {seal: os.path.relpath(base_of(seal.path), away + real) for seal in seals}
+    ways = {seal: os.path.relpath(find_base(seal.path), away + real) for seal in seals}
     return {seal: normal(os.path.join(root, way)) for seal, way in ways.items()}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ckpt_tools.cache import Cache, Seen
-from ckpt_tools.discovery.exclude import Excluded, find_put_away, repaired, set_aside
+from ckpt_tools.discovery.exclude import Excluded, drop_copies, find_put_away, find_repaired
 from ckpt_tools.discovery.found import BareFile, Discovery, stat_of
 from ckpt_tools.discovery.seals import read_key, read_tracker
 from ckpt_tools.discovery.walk import discover
@@ -21,12 +21,12 @@ from ckpt_tools.errors import CannotLook
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.formats import Anatomy, format_of
 from ckpt_tools.formats import Claim as FileClaim
-from ckpt_tools.formats.pickles.stubs import vouched
-from ckpt_tools.formats.seals.document import base_of
+from ckpt_tools.formats.pickles.stubs import lift_trusted
+from ckpt_tools.formats.seals.document import find_base
 from ckpt_tools.inspection.indexes import Indexes
-from ckpt_tools.layouts import Changes, Claim, Layouts, Piece, layouts_of, whole
+from ckpt_tools.layouts import Changes, Claim, Layouts, Piece, as_int, layouts_of
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Severity, Verdict, cut_short, worst
+from ckpt_tools.model.finding import Finding, Severity, Verdict, is_cut, worst
 from ckpt_tools.model.part import Part, Unseen
 from ckpt_tools.model.report import Box, Level, Report
 from ckpt_tools.model.selection import ReadOptions
@@ -86,7 +86,7 @@ class Session:
             from ckpt_tools.inspection.kept_checksum import Evidence
 
             self.evidence = Evidence()
-        bases = {seal.path: base_of(seal.path) for seal in self.found.seals}
+        bases = {seal.path: find_base(seal.path) for seal in self.found.seals}
         if options.seal_dir is not None:
             from ckpt_tools.reading.reader import find_mirrored  # only for trees that nobody may write to
 
@@ -106,9 +106,9 @@ class Session:
         self.bytes_done = self.bytes_total = 0
         self._expected: dict[str, int] = {}
         self.now_ns = time.time_ns()
-        states, aside = self.found.states, set_aside(self.found, self.root, self.layouts)
+        states, aside = self.found.states, drop_copies(self.found, self.root, self.layouts)
         self.aside = [*aside, *find_put_away(states, self.root)]  # copies made by hand, files in quarantine
-        self._repaired = list(repaired(states))  # warnings about repairs without a witness
+        self._repaired = list(find_repaired(states))  # warnings about repairs without a witness
         self.parts: list[Part] = self.found.parts
 
     @property
@@ -159,7 +159,7 @@ class Session:
                 new = replace(new, level=level, findings=(_NO_STATE,))
             have = self.reports[new.path] = new  # the report's path: a part makes a new string each time
         if have.unlisted and piece.unasked:
-            have = self.reports[part.path] = vouched(have, self.options.trust_global, unasked=True)
+            have = self.reports[part.path] = lift_trusted(have, self.options.trust_global, unasked=True)
         if level > Level.STRUCTURE and self._expected.pop(part.path, None) is not None:
             # the file counts as read even if nothing was, as when an earlier run knew it
             self.bytes_total = self.bytes_done + sum(self._expected.values())
@@ -178,7 +178,7 @@ class Session:
         reader, path = self.reader, have.path
         sampled = path in reader.partial and path not in reader.prefetched
         skipped = path in reader.unread and reader.spent
-        return not (sampled or skipped or cut_short(have.findings, have.size))
+        return not (sampled or skipped or is_cut(have.findings, have.size))
 
     def report_file(self, path: str, level: Level, seen: Sequence[Finding] = ()) -> Report:
         """Return a report on one file, or one made from the directory listing if there is no file to read."""
@@ -238,7 +238,7 @@ class Session:
         """Return the report with the findings of the listing, the indexes and the signatures on the file."""
         if report.unlisted:  # a format is imported only where one is asked
             unasked = report.format is not None and format_of(report.format).unasked
-            report = vouched(report, self.options.trust_global, unasked)
+            report = lift_trusted(report, self.options.trust_global, unasked)
         more = [*seen, *self.indexes.findings.get(report.path, ())]
         if report.format not in (None, "seal"):
             if self.options.require_seal and not self.indexes.seals.claims(report.path):
@@ -307,7 +307,7 @@ class Session:
         if hidden := next((f for f in report.findings if f.code in NOT_SEEN), None):
             self.unread[path] = hidden.message
             return path, hidden
-        return path, None if report.verdict is Verdict.BROKEN else whole(report.metadata.get("step"))
+        return path, None if report.verdict is Verdict.BROKEN else as_int(report.metadata.get("step"))
 
     def text_tracker(self, layout: str, base: str) -> Told | None:
         """Return the tracker that is a text, which alone is ever written anew; a Finding if unreadable."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
-from ckpt_tools.discovery.seals import unread
+from ckpt_tools.discovery.seals import find_unread
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -31,12 +31,12 @@ class Answer(NamedTuple):
     run_named: bool = False
 
 
-def not_seen(s: Session) -> list[Finding]:
+def list_unlisted(s: Session) -> list[Finding]:
     """Return findings on directories that could not be listed, and on entries of unknown type."""
-    return [as_finding(row, s.root) for row in s.found.unseen]
+    return [make_finding(row, s.root) for row in s.found.unseen]
 
 
-def as_finding(row: Unseen, root: str) -> Finding:
+def make_finding(row: Unseen, root: str) -> Finding:
     """Return a finding on what was not seen: an ``unreadable``, a note if it belongs to a file system."""
     severity = Severity.NOTE if _is_of_system(row.path, root) else None
     return finding("unreadable", row.why, path=row.path, severity=severity)
@@ -47,7 +47,7 @@ def unread_files(s: Session) -> Iterator[Finding]:
     yield from (finding("unreadable", f.message, path=p.path) for p, f in _list_unread_parts(s))
 
 
-def missed(s: Session, told: Collection[str]) -> Iterator[Finding]:
+def list_unread(s: Session, told: Collection[str]) -> Iterator[Finding]:
     """Yield indexes, seals and files to compare with that could not be read, but no path in ``told``."""
     unknown = _map_unknown(s)
     for path, why in {**s.indexes.unseen, **s.unread}.items():
@@ -63,11 +63,11 @@ def _list_unread_parts(s: Session) -> Iterator[tuple[Part, Finding]]:
     """Yield the parts that could not be read, each with the finding that says why."""
     unknown = _map_unknown(s)
     for p in s.parts:  # there may be a million, most of which were not read
-        if (p.findings or (unknown and p.path in unknown)) and (f := why_unseen(p, s)) is not None:
+        if (p.findings or (unknown and p.path in unknown)) and (f := find_reason(p, s)) is not None:
             yield p, f
 
 
-def why_unseen(p: Part, s: Session) -> Finding | None:
+def find_reason(p: Part, s: Session) -> Finding | None:
     """Return why a part could not be looked at, by its report or its listing; None if neither says so."""
     report = s.reports.get(p.path)
     findings = report.findings if report is not None and report.verdict is Verdict.UNKNOWN else p.findings
@@ -84,7 +84,7 @@ def weigh(s: Session, answer: Answer) -> tuple[list[Unseen], list[Finding]]:
     homes = {home for home, piece in pieces if piece.home and not piece.content.step}  # named by their steps
     for row in _list_unseen(s, answer, chosen):
         if _is_of_system(row.path, s.root) or _may_ignore(row, answer, homes, s.root):
-            warnings.append(as_finding(row, s.root))
+            warnings.append(make_finding(row, s.root))
         else:
             blocking.append(row)
     return blocking, warnings
@@ -96,13 +96,13 @@ def _list_unseen(s: Session, answer: Answer, chosen: Collection[str]) -> Iterato
     yield from s.unplaced
     # also indexes of rejected checkpoints, which may be rejected for lack of the files in them
     yield from (Unseen(path, why) for path, why in s.indexes.unseen.items())
-    reasons = s.unread if answer.chosen else {**s.unread, **unread(s.found.trackers.values())}
+    reasons = s.unread if answer.chosen else {**s.unread, **find_unread(s.found.trackers.values())}
     parts = {p.path: p for p in s.parts if p.path in reasons} if reasons else {}
     for path, why in reasons.items():  # trackers, and files that others were to be compared with
         p = parts.get(path)
         if p is None:
             yield Unseen(path, why)
-        elif why_unseen(p, s) is None:  # else it is among the parts below
+        elif find_reason(p, s) is None:  # else it is among the parts below
             yield Unseen(path, why, p.step, p.mtime_ns)
     yield from _list_parts(s, answer, chosen)
     if answer.chosen is None:

@@ -21,8 +21,8 @@ from told_trees import answer, loaded, plant
 
 from ckpt_tools import __version__, errors
 from ckpt_tools.cli.app import COMMANDS, command, examples
-from ckpt_tools.layouts.files import numbers_named
-from ckpt_tools.output.failure import code_of
+from ckpt_tools.layouts.files import read_convention
+from ckpt_tools.output.failure import make_code
 
 
 @pytest.mark.slow
@@ -40,7 +40,7 @@ def _subclasses(cls):
 def test_every_error_is_documented():
     json_page, exit_page = (DOCS / "json.md").read_text(), (DOCS / "exit-codes.md").read_text()
     for cls in _subclasses(errors.CkptError):
-        assert f"`{code_of(cls.__name__)}`" in json_page
+        assert f"`{make_code(cls.__name__)}`" in json_page
         assert re.search(rf"^\| {cls.exit_code} \|", exit_page, re.MULTILINE)
         assert cls.hint
 
@@ -79,8 +79,8 @@ def test_the_names_of_the_table_are_declared_and_the_others_are_not() -> None:
     rows, _, none = table.partition("`final.pt`")
     listed = " ".join(row for row in rows.splitlines() if row.startswith("| `"))
     names, others = (re.findall(r"`([^`]+)`", text) for text in (listed, f"`final.pt`{none.splitlines()[0]}"))
-    assert len(names) > 20 and all(numbers_named(name)[0] for name in names)
-    assert len(others) == 3 and not any(numbers_named(name)[0] for name in others)
+    assert len(names) > 20 and all(read_convention(name)[0] for name in names)
+    assert len(others) == 3 and not any(read_convention(name)[0] for name in others)
 
 
 def test_how_it_chooses_is_one_page_with_twelve_trees() -> None:

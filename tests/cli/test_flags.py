@@ -198,7 +198,7 @@ def busy(of: Tree) -> Tree:
 def locked(tmp: Path) -> Path:
     """The lock of the job's decision is held."""
     root = plain(tmp)
-    hold(Path(first_launch.place(str(tmp / "state/ckpt-tools/decisions"), str(root))) / "j.0/lock")
+    hold(Path(first_launch.name_home(str(tmp / "state/ckpt-tools/decisions"), str(root))) / "j.0/lock")
     return root
 
 

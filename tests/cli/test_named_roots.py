@@ -26,7 +26,7 @@ from timed import put
 import ckpt_tools
 from ckpt_tools import Selection, Verdict, diff, errors, latest, plan, scan, seal, try_load, verify
 from ckpt_tools.cli import execute
-from ckpt_tools.discovery.walk import absent
+from ckpt_tools.discovery.walk import is_absent
 from ckpt_tools.errors import UsageError
 
 STARTED = f"-- {sys.executable} -c 'raise SystemExit(99)'"
@@ -116,12 +116,12 @@ def test_a_first_launch_may_say_so(command: str, tmp_path: Path) -> None:
 
 def test_absent_is_certain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = str(tmp_path / "ckpt")
-    assert absent(root) and absent(f"{root}/")
+    assert is_absent(root) and is_absent(f"{root}/")
     (tmp_path / "ckpt-old").mkdir()
-    assert absent(root)
+    assert is_absent(root)
     for name in ("ckpt_0", "ckpt7", "ckpt.index"):  # what ROOT is a prefix of
         (tmp_path / name).touch()
-        assert not absent(root), name
+        assert not is_absent(root), name
         (tmp_path / name).unlink()
 
     def failing(path: object) -> object:
@@ -130,7 +130,7 @@ def test_absent_is_certain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     for call in ("os.scandir", "os.lstat"):
         with monkeypatch.context() as patch:
             patch.setattr(call, failing)
-            assert not absent(root)
+            assert not is_absent(root)
 
 
 def test_what_scripts_are_told_is_the_safe_form() -> None:

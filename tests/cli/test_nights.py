@@ -22,7 +22,7 @@ from ckpt_tools.cli import app, options
 from ckpt_tools.cli.app import COMMANDS, parameters
 from ckpt_tools.errors import BY_EXIT_CODE
 from ckpt_tools.findings import CODES
-from ckpt_tools.output.words import wrapped
+from ckpt_tools.output.words import wrap_line
 
 SAYS: dict[str, dict[str, tuple[int, Sequence[str]]]] = {
     "truncated": {
@@ -129,7 +129,7 @@ def test_what_is_pasted_is_never_broken(width: int) -> None:
         "'ckpt verify /data/runs/a run of ours/llama'", "mkdir -p /data/runs/llama", "--trust global='mine.*'",
         "git lfs pull --include model-00001-of-00002.safetensors", "'ckpt ls --tree /data/x'",
     )  # fmt: skip
-    lines = wrapped(f"say {' or, once all is there, '.join(pasted)} and go on", width, rest="  ")
+    lines = wrap_line(f"say {' or, once all is there, '.join(pasted)} and go on", width, rest="  ")
     assert all(any(command in line for line in lines) for command in pasted)
     assert all(len(line) <= width or line.strip() in (*pasted, *(f"{p}," for p in pasted)) for line in lines)
 

@@ -230,7 +230,7 @@ def history(root: Path, plans: Path, code: int = 0) -> dict:
 
 
 def log(root: Path, plans: Path) -> Path:
-    return Path(first_launch.place(str(plans), str(root))) / starts.NAME
+    return Path(first_launch.name_home(str(plans), str(root))) / starts.NAME
 
 
 def test_each_start_is_a_line(tmp_path: Path) -> None:

@@ -341,7 +341,7 @@ EXAMPLES = examples(20)
 @given(MISSING)
 def test_ranks_without_a_file_are_all_told(missing: set[int]) -> None:
     everyone, c = set(range(WORLD)), save(set(range(WORLD)) - missing, 20)
-    findings = find_gaps(c, completeness.expected([save(everyone), c], BUILT_IN, WORLD))
+    findings = find_gaps(c, completeness.expect_sizes([save(everyone), c], BUILT_IN, WORLD))
     assert list(answers(c, findings)) == [missing] * 4
     silent = Evidence(lambda p: Tensors(""), lambda r, p: [])
     planned = assign(c, Groups(Topology(WORLD), Selection()), {}, silent).findings
@@ -418,6 +418,6 @@ def test_one_line_for_each_damaged_file_and_one_for_what_follows(tmp_path: Path)
 
 def test_every_run_is_named() -> None:
     for count in (2, 17, 300):
-        text = completeness.listed(("megatron", f"exp/run-{i}") for i in range(count))
+        text = completeness.list_runs(("megatron", f"exp/run-{i}") for i in range(count))
         names = set(unfolded(text.partition(": ")[2].replace(" (layout megatron)", "")))
         assert names == {f"exp/run-{i}" for i in range(count)}

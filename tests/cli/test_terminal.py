@@ -43,7 +43,7 @@ from ckpt_tools.output import plan as plan_page
 from ckpt_tools.output import scan as scan_page
 from ckpt_tools.output import verification as verify_page
 from ckpt_tools.output.page import Page, View
-from ckpt_tools.output.words import wrapped
+from ckpt_tools.output.words import wrap_line
 from ckpt_tools.storage import Identity
 
 pytestmark = pytest.mark.slow
@@ -80,7 +80,7 @@ def terminal(
 def too_wide(text: str, width: int) -> list[str]:
     """Lines that could have been broken between two words or commands, and are wider all the same."""
     lines = [line for line in text.splitlines() if not WHOLE.match(line)]
-    return [line for line in lines if len(line) > width and len(wrapped(line.strip(), 1)) > 1]
+    return [line for line in lines if len(line) > width and len(wrap_line(line.strip(), 1)) > 1]
 
 
 def pages(root: Path, view: View) -> list[str]:

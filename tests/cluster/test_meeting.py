@@ -288,7 +288,7 @@ def test_a_node_that_cannot_begin_tells_the_others(tmp_path: Path) -> None:
     """Its directory of decisions cannot be made: known before it has looked at any checkpoint."""
     nodes = Nodes(tmp_path)
     nodes.shared.mkdir()
-    Path(first_launch.place(str(nodes.shared), str(nodes.disks[1]))).write_text("in the way")
+    Path(first_launch.name_home(str(nodes.shared), str(nodes.disks[1]))).write_text("in the way")
     answers = nodes.run("--timeout", LONG)
     assert [code for code, _, _ in answers] == [5, 5]
     assert "node 1: " in answers[0][2] and "cannot be made" in answers[0][2]

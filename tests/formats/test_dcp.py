@@ -32,7 +32,7 @@ from scripts import loaded
 
 from ckpt_tools.api import plan, verify
 from ckpt_tools.formats import Anatomy
-from ckpt_tools.formats.common.tensors import incomplete, untiled
+from ckpt_tools.formats.common.tensors import find_incomplete, find_untiled
 from ckpt_tools.formats.dcp import dcp, metadata
 from ckpt_tools.formats.json_files import mcore_integrity
 from ckpt_tools.formats.safetensors import safetensors_index
@@ -228,7 +228,7 @@ def test_tiling_agrees_with_counting_cells(
 ) -> None:
     rng = random.Random(seed)
     boxes = cut(shape, rng, pieces)
-    assert untiled(shape, boxes) is None
+    assert find_untiled(shape, boxes) is None
     for _ in range(edits):  # move, drop, double, stretch
         i, d = rng.randrange(len(boxes)), rng.randrange(len(shape))
         b = boxes[i]
@@ -243,7 +243,7 @@ def test_tiling_agrees_with_counting_cells(
             boxes[i] = Box((*b.start[:d], max(0, b.start[d] - 1), *b.start[d + 1 :]), b.stop)
     counted = Counter(c for b in boxes for c in cells(b))
     exact = set(counted.values()) == {1} and counted.keys() == set(cells(Box((0,) * len(shape), shape)))
-    found = untiled(shape, boxes)
+    found = find_untiled(shape, boxes)
     assert exact == (found is None) or (found is not None and found.kind == "complex")
     if found and found.kind == "overlap":
         assert max(counted.values()) > 1
@@ -267,7 +267,7 @@ BOX = Box((0, 0), (3, 2))
     ],
 )
 def test_chunks_of_nothing(shape: tuple[int, ...], boxes: list[Box], found: tuple[str, int] | None) -> None:
-    assert untiled(shape, boxes) == found
+    assert find_untiled(shape, boxes) == found
 
 
 def _grid(n: int, m: int) -> list[Box]:
@@ -299,7 +299,7 @@ def _ranges(n: int, m: int) -> list[Box]:
 )  # fmt: skip
 def test_many_chunks_take_little_work(shape: tuple[int, ...], boxes: list[Box], kinds: list[Any]) -> None:
     with at_most(3_000_000):
-        found = untiled(shape, boxes)
+        found = find_untiled(shape, boxes)
         assert (found and found.kind) in kinds
 
 
@@ -429,7 +429,7 @@ def test_many_bad_digests_are_looked_up_in_linear_time(escaped: bool) -> None:
 
 def _info(text: str) -> tuple[dict[str, Box], list[Finding]]:
     anatomy = Anatomy(tensors=[Tensor("w", "float32", (4, 3), 48)])
-    found = list(safetensors_index.read_places(text, anatomy, 8))
+    found = list(safetensors_index.read_boxes(text, anatomy, 8))
     return anatomy.places, found
 
 
@@ -444,9 +444,9 @@ def test_damaged_sharding_info_is_seen(text: str) -> None:
 
 def test_pieces_of_all_files_must_fill_the_tensor() -> None:
     first, second, other = ({"w": Box((a, 0), (b, 3))} for a, b in ((0, 4), (4, 7), (5, 8)))
-    assert list(incomplete([first, second])) == []
+    assert list(find_incomplete([first, second])) == []
     for pieces in ([second], [first, other], [first, first], [first, {"w": Box((4,), (7,))}]):
-        assert codes(incomplete(pieces)) == {"bad-header"}
+        assert codes(find_incomplete(pieces)) == {"bad-header"}
 
 
 def _hf_shard(path: Path, at: list[int]) -> None:

@@ -21,7 +21,7 @@ from mindspore_writer import record, table, tensor
 from places import FORMAT_FILES
 
 from ckpt_tools.formats.common import crypto
-from ckpt_tools.formats.common.crypto import Block, Decrypted, Scheme, Tag, decrypt, is_noise, padding
+from ckpt_tools.formats.common.crypto import Block, Decrypted, Scheme, Tag, count_padding, decrypt, is_noise
 from ckpt_tools.formats.common.format import HEAD, Anatomy
 from ckpt_tools.formats.mindspore import mindspore_encrypted
 from ckpt_tools.inspection.check import inspect as verify_look
@@ -151,7 +151,7 @@ def test_any_range_of_the_plaintext(plain: bytes, case: tuple[str, int, int], da
         n = int.from_bytes(raw[here - 4 : here], "little")
         iv, of_tag = here - 20, slice(at + 4, at + 4 + tag)
         blocks.append(Block(here, n, raw[iv : iv + 16], iv, raw[of_tag], at + 4))
-        paddings.append(0 if tag else padding(source, scheme, blocks[-1]))
+        paddings.append(0 if tag else count_padding(source, scheme, blocks[-1]))
         at = here + n
     source_of = Decrypted(source, scheme, blocks, paddings)
     assert source_of.size == len(plain) and source_of.read(0, len(plain)) == plain

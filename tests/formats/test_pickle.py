@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 
 from ckpt_tools.formats import BY_NAME, Anatomy, Damage
 from ckpt_tools.formats.pickles import machine
-from ckpt_tools.formats.pickles.globals import ALLOWED, verdict
+from ckpt_tools.formats.pickles.globals import ALLOWED, find_verdict
 from ckpt_tools.formats.pickles.reader import read_pickle
-from ckpt_tools.formats.pickles.scalars import find_members, scalars
+from ckpt_tools.formats.pickles.scalars import add_scalars, find_members
 from ckpt_tools.formats.pickles.stubs import Call, Dict, Global, Key, NeedMore, Persistent
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.report import Scalar
@@ -114,7 +114,7 @@ def test_state_of_an_ordered_dict_is_kept() -> None:
 
 def metadata(value: Any, protocol: int = 2) -> dict[str, Scalar]:
     anatomy = Anatomy()
-    scalars(read_pickle(pickle.dumps(value, protocol)).value, anatomy)
+    add_scalars(read_pickle(pickle.dumps(value, protocol)).value, anatomy)
     return anatomy.metadata
 
 
@@ -432,7 +432,7 @@ def test_calls_before_damage_are_seen() -> None:
 )  # fmt: skip
 def test_dangerous_names(module: str, name: str) -> None:
     """Those that lists of others do not have (test_pickle_lists.py)."""
-    assert verdict(Global(module, name)) == "dangerous"
+    assert find_verdict(Global(module, name)) == "dangerous"
 
 
 @pytest.mark.parametrize(
@@ -446,7 +446,7 @@ def test_dangerous_names(module: str, name: str) -> None:
     ],
 )  # fmt: skip
 def test_names_that_need_trust(module: str, name: str) -> None:
-    assert verdict(Global(module, name)) == "needs-trust"
+    assert find_verdict(Global(module, name)) == "needs-trust"
 
 
 @pytest.mark.torch
@@ -454,7 +454,7 @@ def test_allowed_names_are_torch_s() -> None:
     unpickler = pytest.importorskip("torch._weights_only_unpickler")
     if sys.modules["torch"].__version__.startswith("2.13."):
         assert set(unpickler._get_allowed_globals()) == ALLOWED
-    assert verdict(Global("__builtin__", "set")) == "allowed"
+    assert find_verdict(Global("__builtin__", "set")) == "allowed"
     assert len(ALLOWED) == 144
 
 

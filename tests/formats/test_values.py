@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from places import FORMAT_FILES
 
 from ckpt_tools.formats import Anatomy
-from ckpt_tools.formats.common.tensors import KINDS, chosen, value
+from ckpt_tools.formats.common.tensors import KINDS, list_chosen, value
 from ckpt_tools.inspection import tensor_values as module
 from ckpt_tools.inspection.check import inspect
 from ckpt_tools.inspection.tensor_values import CHUNK, LISTED, Stats, values
@@ -256,7 +256,7 @@ def test_good_values_are_no_alarm(name: str) -> None:
 def test_few_patterns_are_taken_for_chosen(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A flipped bit must not hide among the round numbers; and ordinary weights are read once."""
     kind = KINDS[dtype]
-    absurd = [p for p in chosen(kind) if p >> kind.mantissa >= kind.absurd + kind.bias]
+    absurd = [p for p in list_chosen(kind) if p >> kind.mantissa >= kind.absurd + kind.bias]
     assert len(absurd) / (kind.special - ((kind.absurd + kind.bias) << kind.mantissa)) < 0.01
     monkeypatch.setattr(module, "_find_absurd", None)
     one(encoded(np.random.default_rng(3).normal(size=4096), dtype).tobytes(), dtype, 64, 64)

@@ -9,7 +9,7 @@ from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpt_tools.formats.common.zeros import MANY, PAGE, find_zero_pages, join_runs, lost_pages
+from ckpt_tools.formats.common.zeros import MANY, PAGE, find_lost_pages, find_zero_pages, join_runs
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Tensor
 from ckpt_tools.storage import BytesSource
@@ -18,7 +18,7 @@ np: Any = pytest.importorskip("numpy")
 
 
 def found(data: bytes, *tensors: Tensor) -> list[Finding]:
-    return list(lost_pages(BytesSource(data), tensors, find_zero_pages(0, memoryview(data))))
+    return list(find_lost_pages(BytesSource(data), tensors, find_zero_pages(0, memoryview(data))))
 
 
 def normal(*shape: int) -> Any:

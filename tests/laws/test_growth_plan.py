@@ -22,7 +22,7 @@ from ckpt_tools import api
 from ckpt_tools.errors import CkptError
 from ckpt_tools.guard.prune import Policy, prune
 from ckpt_tools.layouts import BUILT_IN
-from ckpt_tools.layouts.common.counters import find_foreign, schedules
+from ckpt_tools.layouts.common.counters import find_foreign, find_schedules
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report, Verdict
 from ckpt_tools.model.selection import Selection
@@ -243,4 +243,4 @@ def test_comparing_counters_costs_the_same_among_many() -> None:
 def test_schedules_beside_an_optimizer_that_took_no_step() -> None:
     """One save, before the first step: nothing to compare it to."""
     rows = [counting("optimizer", 0, optimizer_step=0), counting("scheduler", 0, last_epoch=1)]
-    assert list(schedules(rows, ())) == []
+    assert list(find_schedules(rows, ())) == []

@@ -15,8 +15,8 @@ from small_files import saved
 
 from ckpt_tools.api import plan, verify
 from ckpt_tools.formats import Anatomy, format_of
-from ckpt_tools.formats.common.zeros import zero_tensors
-from ckpt_tools.layouts import active
+from ckpt_tools.formats.common.zeros import find_zeros
+from ckpt_tools.layouts import get_active
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.report import Level
 from ckpt_tools.planning.lost_files import MODELS, OPTIMIZERS
@@ -105,11 +105,11 @@ def test_few_bytes_tell_that_a_tensor_is_not_zero() -> None:
     anatomy = Anatomy()
     assert not [*format_of("safetensors").checks[Level.STRUCTURE](data, anatomy)][1:]
     tensors, data.bytes_read = anatomy.tensors, 0
-    assert [t.name for t in zero_tensors(data, tensors)] == ["c.weight"]
+    assert [t.name for t in find_zeros(data, tensors)] == ["c.weight"]
     assert data.bytes_read < 64 * 64 * 4 + 4096
-    assert not [*zero_tensors(data, tensors, every=False)]
+    assert not [*find_zeros(data, tensors, every=False)]
 
 
 def test_the_roles_are_those_of_the_layouts() -> None:
-    layouts = list(active())
+    layouts = list(get_active())
     assert {p.role for layout in layouts for p in layout.pieces} >= MODELS | OPTIMIZERS

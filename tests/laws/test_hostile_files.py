@@ -173,7 +173,7 @@ def test_a_state_directory_with_garbage(
     assert cli.execute(["plan", *options, "--allow=none"]) in (0, 2, 5)
     empty = tmp_path / "empty"
     empty.mkdir()
-    note = Path(first_launch.place(plans, str(empty))) / first_launch.LAST
+    note = Path(first_launch.name_home(plans, str(empty))) / first_launch.LAST
     note.parent.mkdir(parents=True)
     note.write_bytes(data)
     assert cli.execute(["plan", str(empty), "--plan-dir", plans, "--allow=none"]) == 5

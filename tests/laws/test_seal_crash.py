@@ -22,7 +22,7 @@ from ckpt_tools import guard
 from ckpt_tools.api import plan, scan, verify
 from ckpt_tools.cli.seal import exit_code
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.formats.seals.document import FRAGMENTS, NAME, aside
+from ckpt_tools.formats.seals.document import FRAGMENTS, NAME, name_aside
 from ckpt_tools.guard import sealing
 
 
@@ -91,7 +91,7 @@ def sealed_away(top: Path) -> None:
 def stale(top: Path) -> None:
     """A seal, and beside it what somebody left who died while it was written."""
     guard.seal(home_of(top))
-    left = home_of(top) / aside(NAME)
+    left = home_of(top) / name_aside(NAME)
     left.write_bytes(b"{")
     os.utime(left, (1, 1))
 

@@ -18,8 +18,8 @@ from timed import same_times
 from ckpt_tools import guard
 from ckpt_tools.api import verify
 from ckpt_tools.checksum import sums
-from ckpt_tools.checksum.combine import CRC32, CRC32C, Crc, Flip, find_flipped_bit, longest, odds
-from ckpt_tools.formats.seals.document import NAME, base_of
+from ckpt_tools.checksum.combine import CRC32, CRC32C, Crc, Flip, find_flipped_bit, find_longest, odds
+from ckpt_tools.formats.seals.document import NAME, find_base
 from ckpt_tools.guard.repair.mending import Bench, Damaged, extents_of, length_of, mend
 from ckpt_tools.inspection.check import inspect
 from ckpt_tools.inspection.indexes import Indexes
@@ -53,13 +53,13 @@ def sealed(root: Path, digest: str = "xxh3") -> dict[Path, list[Path]]:
         if one.state == "sealed":
             seal = Path(one.seal)
             for row in json.loads(seal.read_text())["files"]:
-                named.setdefault(Path(base_of(str(seal))) / row["path"], []).append(seal)
+                named.setdefault(Path(find_base(str(seal))) / row["path"], []).append(seal)
     return named
 
 
 def report(path: Path, seals: list[Path], level: Level = Level.CONTENT) -> Report:
     """What is said of a file at a question of its own, which reads the seals anew."""
-    indexes = Indexes((), {str(seal): base_of(str(seal)) for seal in seals})
+    indexes = Indexes((), {str(seal): find_base(str(seal)) for seal in seals})
     return inspect(str(path), level, claims=indexes.claims(str(path)))[0]
 
 
@@ -151,10 +151,10 @@ def test_every_flipped_bit_and_every_cut_of_a_seal_is_seen(every: bool, tmp_path
 
 
 def assert_useless(path: Path, seal: Path, what: str) -> None:
-    indexes = Indexes((), {str(seal): base_of(str(seal))})
+    indexes = Indexes((), {str(seal): find_base(str(seal))})
     seals = indexes.seals
     assert not seals.claims(str(path)), what
-    assert [f.code for f in seals.about[base_of(str(seal))]] == ["seal-broken"], what
+    assert [f.code for f in seals.about[find_base(str(seal))]] == ["seal-broken"], what
     said = inspect(str(seal), Level.CONTENT, claims=indexes.claims(str(seal)))[0]
     assert [f.code for f in said.findings] == ["seal-broken"], (what, said.findings)
 
@@ -246,4 +246,4 @@ def test_a_random_difference_is_a_bit_as_often_as_the_odds_say(crc: Crc) -> None
     hits = sum(find_flipped_bit(crc, chance.getrandbits(32), length) is not None for _ in range(tries))
     share = odds(length)
     assert abs(hits / tries - share) < 4 * (share / tries) ** 0.5
-    assert find_flipped_bit(crc, 1, longest(crc) + 1) is None
+    assert find_flipped_bit(crc, 1, find_longest(crc) + 1) is None

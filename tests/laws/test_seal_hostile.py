@@ -34,7 +34,7 @@ HEAD = {**TOOL, "checkpoint": {}, "algorithm": "xxh3", "chunk_size": 64 << 20, "
 
 def signed(text: bytes) -> bytes:
     """A text with the digest at its end that a seal has."""
-    return document.closed(text.rstrip()[:-1] + b",\n")
+    return document.close_seal(text.rstrip()[:-1] + b",\n")
 
 
 def seal(files: list[Any] = (), **more: object) -> bytes:  # type: ignore[assignment]
@@ -145,7 +145,7 @@ def huge(what: str) -> bytes:
 
     def lines(row: bytes, n: int) -> bytes:
         head = json.dumps({**HEAD, "files": []}, separators=(",", ":")).encode()[:-2]
-        return document.closed(head + b"\n" + b",\n".join(row % i for i in range(n)) + b"\n],\n")
+        return document.close_seal(head + b"\n" + b",\n".join(row % i for i in range(n)) + b"\n],\n")
 
     digests = b'"size":0,"digest":"' + b"0" * 32 + b'","crc32":"00000000","crc32c":"00000000"'
     numbers = b",".join(b'"%d":1' % i for i in range(100))
@@ -219,7 +219,7 @@ def test_no_changed_seal_makes_a_changed_file_good(every: int, tmp_path: Path) -
         if n % every == 0:
             text = json.dumps(made)
             text = text if n % 3 else text.replace('"size":', '"size": 0, "size":', 1)  # a name twice
-            path.write_bytes(document.closed(text.encode()[:-1] + b",\n"))
+            path.write_bytes(document.close_seal(text.encode()[:-1] + b",\n"))
             verdict, coverage = said()
             assert verdict is not Verdict.OK or not coverage, what
             with suppress(CkptError):

@@ -18,7 +18,7 @@ from told_trees import answer, remove
 from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import CkptError, NoneUsable, NotRecognised
 from ckpt_tools.formats import Anatomy
-from ckpt_tools.formats.common.zeros import all_zero
+from ckpt_tools.formats.common.zeros import is_zero
 from ckpt_tools.formats.dcp.torchsnapshot import PLAIN, Entry, check_file
 from ckpt_tools.layouts import LAYOUTS
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -165,7 +165,7 @@ def test_all_of_a_file_is_read_before_it_is_called_zeros(middle: bytes, zeros: b
     anatomy = Anatomy()
     assert list(check_file(source, anatomy, [entry])) == []
     assert anatomy.metadata == {"zeros": True}
-    assert all_zero(source) is zeros
+    assert is_zero(source) is zeros
 
 
 EXEMPT = {"flax/gda", "lightning/sharded"}

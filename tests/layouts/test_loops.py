@@ -31,7 +31,7 @@ from ckpt_tools.api import plan
 from ckpt_tools.errors import CkptError, NoneUsable, UsageError
 from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.layouts.common.piece import Claim
-from ckpt_tools.layouts.files import loops, numbers_named
+from ckpt_tools.layouts.files import loops, read_convention
 from ckpt_tools.model.selection import Selection
 
 
@@ -95,7 +95,7 @@ def test_each_convention_has_a_source_a_name_of_its_own_and_fits_what_it_says() 
     ],
 )
 def test_what_a_name_fits(path: str, loop: str | None, step: int | None, epoch: int | None) -> None:
-    found, told = numbers_named(path)
+    found, told = read_convention(path)
     assert (found and found.name) == loop
     numbers = [int(n) if (n := told.get(key)) else None for key in ("step", "epoch")]
     assert numbers == [step, epoch]

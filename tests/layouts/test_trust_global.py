@@ -17,7 +17,7 @@ from timed import lay, put
 
 from ckpt_tools import Level, Selection, plan, verify
 from ckpt_tools.errors import UsageError
-from ckpt_tools.formats.pickles.stubs import vouched
+from ckpt_tools.formats.pickles.stubs import lift_trusted
 from ckpt_tools.layouts import LAYOUTS
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Report, Unlisted
@@ -154,6 +154,6 @@ def test_a_report_made_for_something_else_is_asked_about_too(run: Path) -> None:
 def test_of_many_names_the_first_are_told_and_the_others_counted() -> None:
     names = tuple(Unlisted(f"a.b{i}", bool(i % 2), i) for i in range(20))
     report = Report("/x", "torch_zip", 1, Verdict.OK, Level.STRUCTURE, unlisted=names)
-    once = vouched(report, ("a.b1",), unasked=True)
+    once = lift_trusted(report, ("a.b1",), unasked=True)
     assert (len(once.findings), once.verdict) == (9, Verdict.SUSPECT)
-    assert vouched(report, ("a.*",), unasked=True).verdict is Verdict.OK
+    assert lift_trusted(report, ("a.*",), unasked=True).verdict is Verdict.OK

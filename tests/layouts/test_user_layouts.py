@@ -25,7 +25,7 @@ from told_trees import KINDS, SETS, Made, Question, hold, table
 from ckpt_tools.api import latest, plan, scan, verify
 from ckpt_tools.errors import UsageError
 from ckpt_tools.formats import BY_NAME as FORMATS
-from ckpt_tools.layouts import LAYOUTS, Layout, Piece, active, use, user
+from ckpt_tools.layouts import LAYOUTS, Layout, Piece, get_active, use, user
 from ckpt_tools.layouts.common.templates import FIELDS
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
@@ -302,7 +302,7 @@ BAD_TABLES: list[tuple[object, str]] = [
 def test_every_mistake_is_named_and_nothing_is_learnt(tables: object, says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)):
         user.load(tables, tuple(FORMATS))
-    assert active().in_order == LAYOUTS
+    assert get_active().in_order == LAYOUTS
 
 
 TOML = f"""

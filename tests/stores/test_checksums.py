@@ -19,7 +19,7 @@ from stores.proxy import Proxy, Rule
 from stores.s3 import ACCESS, SECRET, s3_of
 
 from ckpt_tools.checksum.combine import CRC32, CRC32C, CRC64NVME
-from ckpt_tools.checksum.store_sums import to_work_out, work_out
+from ckpt_tools.checksum.store_sums import choose_sum, work_out
 from ckpt_tools.model.seal import StoreChecksum, StoreChecksums
 from ckpt_tools.storage import BytesSource
 from ckpt_tools.storage.stores import told as answers
@@ -99,7 +99,7 @@ def test_of_more_than_two_parts_the_sizes_are_a_guess(s3: Bucket) -> None:
 def test_rclone_s3_keeps_what_it_was_sent(rclone_s3: Bucket) -> None:
     rclone_s3.put("k", DATA)
     found = told(rclone_s3, "k")
-    of = to_work_out(found, to_prove=True)
+    of = choose_sum(found, to_prove=True)
     assert of is not None and work_out(BytesSource(DATA), of) == of.value
 
 
@@ -215,7 +215,7 @@ def test_azure_keeps_what_the_uploader_said(azurite: Bucket) -> None:
     azurite.put("run/step_1+2.pt", DATA)
     found = by_name(told(azurite, "run/step_1+2.pt"))
     assert found["md5"].value == hashlib.md5(DATA).digest() and found["md5"].claimed
-    assert to_work_out(StoreChecksums("", 9, tuple(found.values())), to_prove=True) is None
+    assert choose_sum(StoreChecksums("", 9, tuple(found.values())), to_prove=True) is None
 
 
 def test_azure_without_rights(azurite: Bucket) -> None:

@@ -14,9 +14,9 @@ from pathlib import Path
 from places import FORMAT_FILES
 
 from ckpt_tools import checksum
-from ckpt_tools.checksum.sums import covered
+from ckpt_tools.checksum.sums import find_covered
 from ckpt_tools.findings import finding
-from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, Anatomy, Claim, Format, names, structure
+from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, Anatomy, Claim, Format, names, run_check
 from ckpt_tools.inspection.check import regions_of
 from ckpt_tools.inspection.indexes import claims_by_path, is_index
 from ckpt_tools.model.finding import Finding, Severity
@@ -34,9 +34,9 @@ def findings(
     whole = any(c.whole for c in claims)
     try:
         if not whole:
-            yield from structure(source, anatomy, fmt.checks[Level.STRUCTURE])
+            yield from run_check(source, anatomy, fmt.checks[Level.STRUCTURE])
         for claim in claims:
-            yield from structure(source, anatomy, claim.check)
+            yield from run_check(source, anatomy, claim.check)
         if 0 <= anatomy.end < source.size:
             yield finding(
                 "trailing-data", "bytes that nothing refers to", offset=anatomy.end, severity=Severity.WARNING
@@ -108,7 +108,7 @@ def left_behind(run: Callable[[], object]) -> int:
 
 def protected(anatomy: Anatomy) -> int:
     """How many bytes stored checksums cover."""
-    return sum(stop - start for start, stop, _ in covered(anatomy.sums))
+    return sum(stop - start for start, stop, _ in find_covered(anatomy.sums))
 
 
 @dataclass

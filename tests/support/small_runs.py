@@ -45,7 +45,7 @@ def encrypted(tmp: Path) -> Path:
 def started_before(tmp: Path) -> Path:
     """A log below ``log`` says that an earlier start had a checkpoint."""
     root = empty(tmp)
-    note = Path(first_launch.place(str(tmp / "log"), str(root))) / first_launch.LAST
+    note = Path(first_launch.name_home(str(tmp / "log"), str(root))) / first_launch.LAST
     note.parent.mkdir(parents=True)
     note.write_text(json.dumps({"step": 20, "path": str(root / "iter_0000020")}))
     return root

@@ -34,13 +34,13 @@ from ckpt_tools.checksum.store_sums import (
     WorkedOut,
     add_whole_checksums,
     can_work_out,
-    combined,
-    compared,
-    composite,
-    of_chunks,
-    to_work_out,
+    choose_sum,
+    combine_crcs,
+    compare_sums,
+    compute_composite,
+    sum_chunks,
 )
-from ckpt_tools.checksum.sums import ASKED, CHUNK, ChunkDigests, Piece, chunks, covered, shifted, xxh3
+from ckpt_tools.checksum.sums import ASKED, CHUNK, ChunkDigests, Piece, chunks, find_covered, shift_sum, xxh3
 from ckpt_tools.model.seal import NAMES, StoreChecksum, StoreChecksums
 from ckpt_tools.storage import BytesSource, ShortRead, Stopped, Window
 from ckpt_tools.storage.local import BUFFER, HeldSource, LocalSource
@@ -299,9 +299,12 @@ def test_reads_of_a_file_in_memory_are_those_of_the_system(tmp_path: Path, size:
 def test_what_is_covered() -> None:
     a = Sum("a", 0, (Extent(10, 10), b"xy"), 0)
     b = Sum("b", 0, (Extent(15, 10),), 0, otherwise=(Extent(15, 5),))
-    assert [(x, y, s.what) for x, y, s in covered([b, a])] == [(10, 20, "a")]
-    assert [(x, y, s.what) for x, y, s in covered([b, a], certain=False)] == [(10, 20, "a"), (20, 25, "b")]
-    assert shifted(b, 5) == Sum("b", 0, (Extent(20, 10),), 5, otherwise=(Extent(20, 5),))
+    assert [(x, y, s.what) for x, y, s in find_covered([b, a])] == [(10, 20, "a")]
+    assert [(x, y, s.what) for x, y, s in find_covered([b, a], certain=False)] == [
+        (10, 20, "a"),
+        (20, 25, "b"),
+    ]
+    assert shift_sum(b, 5) == Sum("b", 0, (Extent(20, 10),), 5, otherwise=(Extent(20, 5),))
 
 
 def test_a_window_is_a_source_that_ends_where_it_ends() -> None:
@@ -367,7 +370,7 @@ def test_reference_values(algorithm: str) -> None:
 @examples(40)
 def test_crcs_of_parts_combine_to_that_of_the_whole(algorithm: str, parts: list[bytes]) -> None:
     told = [(whole(algorithm, p), len(p)) for p in parts]
-    assert combined(algorithm, told) == whole(algorithm, b"".join(parts))
+    assert combine_crcs(algorithm, told) == whole(algorithm, b"".join(parts))
 
 
 @given(first=st.integers(0, (1 << 64) - 1), zeros=st.integers(1, 1 << 45))
@@ -436,11 +439,11 @@ def test_a_composite_follows_from_a_seal_whose_chunks_are_its_parts(full: int, r
         for length in lengths:
             values.append(CRC32C.update(body[at : at + length], 0).to_bytes(4, "big"))
             at += length
-        of = StoreChecksum("crc32c", composite("crc32c", values), lengths)
-        assert of_chunks(of, size, crcs) == of.value
-    assert of_chunks(StoreChecksum("crc32c", b"", (1, size - 1)), size, crcs) is None or size == 2
+        of = StoreChecksum("crc32c", compute_composite("crc32c", values), lengths)
+        assert sum_chunks(of, size, crcs) == of.value
+    assert sum_chunks(StoreChecksum("crc32c", b"", (1, size - 1)), size, crcs) is None or size == 2
     for algorithm, lengths in (("crc32c", (size, 0)), ("sha256", (size,)), ("crc32c", (size + 1,))):
-        assert of_chunks(StoreChecksum(algorithm, b"", lengths), size, crcs) is None
+        assert sum_chunks(StoreChecksum(algorithm, b"", lengths), size, crcs) is None
 
 
 def test_what_is_compared_with_digests_of_the_whole() -> None:
@@ -464,13 +467,13 @@ def test_what_is_compared_with_digests_of_the_whole() -> None:
         ((sha,), {"crc32": known["crc32c"]}, None),
         ((of_two,), known, None),  # a composite is another
     ):
-        found = compared(told(*sums), digests)
+        found = compare_sums(told(*sums), digests)
         assert (found and found[:2]) == expected, sums
 
 
 def test_which_is_worked_out() -> None:
     def chosen(*sums: StoreChecksum, to_prove: bool = True) -> StoreChecksum | None:
-        return to_work_out(StoreChecksums("s3://b/k", 9, sums), to_prove=to_prove)
+        return choose_sum(StoreChecksums("s3://b/k", 9, sums), to_prove=to_prove)
 
     crc, sha = StoreChecksum("crc64nvme", b""), StoreChecksum("sha256", b"")
     parts = of_parts("crc32", [CHECK])
@@ -488,7 +491,7 @@ def test_without_its_package_a_checksum_is_left_alone(monkeypatch: pytest.Monkey
     assert can_work_out("crc64nvme")
     monkeypatch.setattr("ckpt_tools.checksum.store_sums.find_spec", lambda _: None)
     assert not can_work_out("crc64nvme") and can_work_out("crc32c")
-    assert to_work_out(StoreChecksums("", 9, (StoreChecksum("crc64nvme", b""),)), to_prove=True) is None
+    assert choose_sum(StoreChecksums("", 9, (StoreChecksum("crc64nvme", b""),)), to_prove=True) is None
 
 
 @pytest.mark.parametrize("tile", [3000, 1 << 20], ids=["several chunks", "one chunk"])

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from ckpt_tools.discovery.completeness import expected
+from ckpt_tools.discovery.completeness import expect_sizes
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import Anatomy, hides_cuts
-from ckpt_tools.formats.pickles.scalars import scalars
+from ckpt_tools.formats.pickles.scalars import add_scalars
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.layouts.common import counters
 from ckpt_tools.layouts.common.layout import Compared, Layout, Piece
@@ -56,7 +56,7 @@ def facts(
     files: Sequence[Part], reports: dict[str, Report], *saves: Checkpoint, layout: Layout = TOY
 ) -> SavesFacts:
     layouts = Layouts((layout,))
-    return SavesFacts(layouts, saves, expected(saves, layouts), files, reports, hides_cuts=hides_cuts)
+    return SavesFacts(layouts, saves, expect_sizes(saves, layouts), files, reports, hides_cuts=hides_cuts)
 
 
 def odd_ones(*rows: tuple[Part, Report], layout: Layout = TOY) -> list[tuple[str, str]]:
@@ -192,7 +192,7 @@ def test_only_files_that_are_the_same_by_their_layout_are_replicas() -> None:
 )
 def test_the_step_is_found_where_a_framework_keeps_it(value: dict[str, Any], step: int | None) -> None:
     anatomy = Anatomy()
-    scalars(value, anatomy)
-    assert counters.number(anatomy.metadata, counters.STEPS) == step
+    add_scalars(value, anatomy)
+    assert counters.read_count(anatomy.metadata, counters.STEPS) == step
     # Python calls a superscript a digit; safetensors keeps any text
-    assert counters.numbers({"step": "²", "iteration": "12"}, ("step", "iteration")) == (12,)
+    assert counters.read_counts({"step": "²", "iteration": "12"}, ("step", "iteration")) == (12,)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from ckpt_tools.discovery.completeness import expected
+from ckpt_tools.discovery.completeness import expect_sizes
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layouts
@@ -91,8 +91,8 @@ class World:
 
     def judge(self, saved: int | None = None) -> Judge:
         runs = self.checkpoints
-        lacking = expected(runs, self.session.layouts, self.world)
-        run = Run(runs, candidates=runs, expected=lacking, topology=Topology(self.world), saved=saved)
+        lacking = expect_sizes(runs, self.session.layouts, self.world)
+        run = Run(runs, candidates=runs, expect_sizes=lacking, topology=Topology(self.world), saved=saved)
         judge = Judge(self.session, self.selection, run)
         # their own tests are in tests/layouts
         judge.find_contradictions = lambda *_: self.found  # type: ignore[method-assign]

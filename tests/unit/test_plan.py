@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpt_tools.discovery.completeness import expected
+from ckpt_tools.discovery.completeness import expect_sizes
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import BUILT_IN
@@ -172,7 +172,7 @@ def told(selection: Selection, **said: int) -> Topology:
         Part(f"/r/{tp}", "megatron", "model", "model", "run", "/r", coords=(("tp", tp),)) for tp in range(2)
     )
     found = [Checkpoint("megatron", "run", Kind.PERIODIC, parts, "/r", 1, 10)]
-    return find_topology(Told(**said), found, expected(found, BUILT_IN), selection)[0]  # type: ignore[arg-type]
+    return find_topology(Told(**said), found, expect_sizes(found, BUILT_IN), selection)[0]  # type: ignore[arg-type]
 
 
 def test_the_parallel_sizes_tell_the_world_size() -> None:

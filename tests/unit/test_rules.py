@@ -12,7 +12,7 @@ from places import PACKAGE
 
 from ckpt_tools.cli import app, execute
 from ckpt_tools.errors import CannotLook, NoCheckpoint, NoneUsable, NotNewest, NotRecognised, UsageError
-from ckpt_tools.findings import CODES, finding, of_file
+from ckpt_tools.findings import CODES, adapt_hint, finding
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.planning import rules
 from ckpt_tools.planning.rules.catalogue import BY_CODE, RULES, find_rule
@@ -136,5 +136,5 @@ def test_a_finding_has_the_hint_of_its_place() -> None:
     url, path = "gs://b/k", "/a/b"
     of_url, of_path = (finding("unreadable", "", path=p) for p in (url, path))
     assert of_url.hint != of_path.hint
-    assert of_file(finding("unreadable", ""), url).hint == of_url.hint
-    assert of_file(finding("unreadable", "", hint="restore the index"), url).hint == "restore the index"
+    assert adapt_hint(finding("unreadable", ""), url).hint == of_url.hint
+    assert adapt_hint(finding("unreadable", "", hint="restore the index"), url).hint == "restore the index"

@@ -16,7 +16,15 @@ from msgspec.structs import replace
 from ckpt_tools.checksum.sums import Deflated, Sum
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.archives.tar import Member, read_members
-from ckpt_tools.formats.common.format import Anatomy, Check, Damage, inside, limited, own_format, structure
+from ckpt_tools.formats.common.format import (
+    Anatomy,
+    Check,
+    Damage,
+    check_inner,
+    limit,
+    make_format,
+    run_check,
+)
 from ckpt_tools.formats.dcp import dcp
 from ckpt_tools.formats.numpy.npy import MAGIC
 from ckpt_tools.formats.pickles.judged import RUNS
@@ -45,7 +53,7 @@ def magic(head: bytes) -> bool:
     return head.startswith(_BEGINNINGS)
 
 
-@limited
+@limit
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check a .nemo archive: the tar, its torch and DCP members, and that configuration and weights exist."""
     if source.read(0, min(source.size, len(_GZIP))) == _GZIP:
@@ -93,7 +101,7 @@ def _judge_member(
 ) -> Generator[Finding, None, Anatomy]:
     """Run a check on a member; yield only findings on code that pickles run. Return the member's anatomy."""
     inner = Anatomy()
-    for f in structure(Window(source, m.begin, m.end - m.begin), inner, check):
+    for f in run_check(Window(source, m.begin, m.end - m.begin), inner, check):
         if f.code in RUNS:
             yield replace(f, offset=m.begin)
     anatomy.named(inner)
@@ -107,7 +115,7 @@ def _check_member(source: Source, m: Member, anatomy: Anatomy) -> Iterator[Findi
     for fmt in (torch_zip.FORMAT, torch_legacy.FORMAT):
         if title.endswith((".ckpt", ".pt")) and fmt.magic(head):
             check, before = fmt.checks[Level.STRUCTURE], len(anatomy.tensors)
-            yield from inside(source, m.begin, length, check, anatomy, prefix=f"{title}: ")
+            yield from check_inner(source, m.begin, length, check, anatomy, prefix=f"{title}: ")
             if home := title.rpartition("/")[0]:  # a rank's: other ranks have tensors of these names
                 own = anatomy.tensors[before:]
                 anatomy.tensors[before:] = [replace(t, name=f"{home}/{t.name}") for t in own]
@@ -131,7 +139,7 @@ def _check_compressed(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield finding("unread-pickle", why, offset=begin)
     else:
         inner = Anatomy()
-        for f in structure(BytesSource(data), inner, _check_unpacked):
+        for f in run_check(BytesSource(data), inner, _check_unpacked):
             if f.severity > Severity.NOTE:
                 yield replace(f, offset=begin)
         anatomy.named(inner)
@@ -173,4 +181,4 @@ def _find_payload(source: Source) -> int:
     return at + (2 if flags & 2 else 0)  # a CRC of the header
 
 
-FORMAT = own_format("nemo", magic, _structure, distinct=False)
+FORMAT = make_format("nemo", magic, _structure, distinct=False)

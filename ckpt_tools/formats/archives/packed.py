@@ -27,11 +27,11 @@ def is_hand_made(source: Source, head: bytes) -> bool:
         return False
     beginning = source.read(0, min(source.size, BEGINNING))
     if beginning.startswith(_ZIP):
-        return first_name(beginning).endswith(b"/")
+        return read_first(beginning).endswith(b"/")
     return not has_member_of_torch(beginning)
 
 
-def first_name(beginning: bytes) -> bytes:
+def read_first(beginning: bytes) -> bytes:
     """Return the name of a zip's first record."""
     return beginning[_NAME : _NAME + int.from_bytes(beginning[26:28], "little")]
 
@@ -42,7 +42,7 @@ def has_member_of_torch(beginning: bytes) -> bool:
     return any(name.decode("latin-1") in NAMES for name in names)
 
 
-def names_at(ending: bytes) -> Iterator[str]:
+def read_names(ending: bytes) -> Iterator[str]:
     """Yield the names of the directory's entries in the last bytes of a zip."""
     at = ending.find(_ENTRY)
     while at >= 0:

@@ -111,7 +111,7 @@ def _find_parents(path: str) -> list[str]:
     return [path[:i] for i, letter in enumerate(path[:_MAX_PATH]) if letter == "/"]
 
 
-def members(source: Source, anatomy: Anatomy) -> Generator[Finding, None, dict[str, tuple[int, int]]]:
+def list_members(source: Source, anatomy: Anatomy) -> Generator[Finding, None, dict[str, tuple[int, int]]]:
     """Return (begin, end) of each regular member of a tar that torch wrote, by name. Raise Damage."""
     found: dict[str, tuple[int, int]] = {}
     for m in (yield from read_members(source, anatomy, _MANY)):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.archives.zip import add_sums, have_no_sums, read_record, read_zip
 from ckpt_tools.formats.archives.zip_directory import Record
-from ckpt_tools.formats.common.format import Anatomy, inside, limited, own_format
+from ckpt_tools.formats.common.format import Anatomy, check_inner, limit, make_format
 from ckpt_tools.formats.common.keras_code import MOST, code_in_config
 from ckpt_tools.formats.hdf5 import hdf5
 from ckpt_tools.formats.hdf5.blocks import MAGIC
@@ -30,7 +30,7 @@ def magic(head: bytes) -> bool:
     return head.startswith(b"PK\3\4") and not torch_zip.magic(head) and not npz.magic(head)
 
 
-@limited
+@limit
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check a zip archive: its container, pickles inside, and records of Stable-Baselines3 and Keras."""
     records = yield from read_zip(source, anatomy, torch=False)
@@ -58,7 +58,7 @@ def _check_weights(source: Source, records: Sequence[Record], anatomy: Anatomy) 
     """Check the arrays of a Keras model, in its one record of HDF5, which is not compressed."""
     weights = next((r for r in records if r.name == _WEIGHTS and r.payload >= 0 and not r.method), None)
     if weights is not None and source.read(weights.payload, min(len(MAGIC), weights.stored)) == MAGIC:
-        inner = yield from inside(source, weights.payload, weights.stored, _check_arrays, anatomy)
+        inner = yield from check_inner(source, weights.payload, weights.stored, _check_arrays, anatomy)
         anatomy.windows.pop()  # no loader reads the record by itself
         anatomy.metadata |= inner.metadata
 
@@ -68,4 +68,4 @@ def _check_arrays(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     return (f for f in hdf5.structure(source, anatomy) if f.code != "not-checksummed")
 
 
-FORMAT = own_format("zip_archive", magic, _structure, distinct=False)
+FORMAT = make_format("zip_archive", magic, _structure, distinct=False)

@@ -65,7 +65,7 @@ def _load_cipher(scheme: Scheme) -> tuple[Any, Any, Any]:
     return Cipher, modes, sm4(scheme.key)
 
 
-def missing(scheme: Scheme) -> str:
+def find_missing(scheme: Scheme) -> str:
     """Return which package is missing to decrypt, "" if none."""
     try:
         from cryptography.exceptions import UnsupportedAlgorithm
@@ -109,7 +109,7 @@ def decrypt(source: Source, scheme: Scheme, block: Block, offset: int, length: i
     return bytes(plain[offset - at : offset - at + length])
 
 
-def padding(source: Source, scheme: Scheme, block: Block) -> int:
+def count_padding(source: Source, scheme: Scheme, block: Block) -> int:
     """Return the number of bytes of PKCS#7 padding at the end of a CBC block, 0 if there is none."""
     last = decrypt(source, scheme, block, block.size - UNIT, UNIT)
     n = last[-1]

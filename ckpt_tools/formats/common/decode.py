@@ -124,7 +124,7 @@ def most(source: Source) -> int:
     return max(RATIO * source.size, FLOOR)
 
 
-def decoding(
+def add_decoding(
     source: Source,
     anatomy: Anatomy,
     codec: str,

@@ -123,7 +123,7 @@ Check = Callable[[Source, Anatomy], Iterator[Finding]]
 """Yields findings, fills in the anatomy. May only raise Damage, ShortRead (the file ends early), OSError."""
 
 
-def nothing(_source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
+def check_nothing(_source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
     """Yield nothing: the check for a file that only has to exist."""
     return iter(())
 
@@ -175,7 +175,7 @@ class Format(Struct, frozen=True):
     rank_groups: Callable[[str, int], RankGroups] | None = None
 
 
-def own_format(
+def make_format(
     name: str, magic: Callable[[bytes], bool], check: Check | None = None, **fields: Any
 ) -> Format:
     """Return a format of this package, whose ``check`` is that of its structure; what ``fields`` do not give
@@ -196,7 +196,7 @@ def _read_family(family: str) -> dict[str, Any]:
     return read_table(f"ckpt_tools.formats.{family}", "formats.toml")
 
 
-def structure(source: Source, anatomy: Anatomy, check: Check) -> Iterator[Finding]:
+def run_check(source: Source, anatomy: Anatomy, check: Check) -> Iterator[Finding]:
     """Run a check of a file's structure; if it raises Damage, yield the finding of that as well."""
     try:
         yield from check(source, anatomy)
@@ -204,7 +204,7 @@ def structure(source: Source, anatomy: Anatomy, check: Check) -> Iterator[Findin
         yield e.finding
 
 
-def inside(
+def check_inner(
     source: Source, offset: int, length: int, check: Check, anatomy: Anatomy, *, prefix: str = ""
 ) -> Generator[Finding, None, Anatomy]:
     """Check a file that lies as a whole inside another, and return its own anatomy; add all but its metadata
@@ -215,7 +215,7 @@ def inside(
     """
     inner = Anatomy(key=anatomy.key, regions=None if anatomy.regions is None else [])
     try:
-        for f in structure(Window(source, offset, length), inner, check):
+        for f in run_check(Window(source, offset, length), inner, check):
             yield replace(f, offset=None if f.offset is None else f.offset + offset)
     except ShortRead as e:
         if e.offset + e.wanted <= offset + length:
@@ -228,9 +228,9 @@ def inside(
     for t in inner.tensors:
         at, pieces = t.offset, tuple((start + offset, n) for start, n in t.pieces)
         anatomy.tensors.append(replace(t, offset=None if at is None else at + offset, pieces=pieces))
-    from ckpt_tools.checksum.sums import shifted
+    from ckpt_tools.checksum.sums import shift_sum
 
-    anatomy.sums += (shifted(s, offset) for s in inner.sums)
+    anatomy.sums += (shift_sum(s, offset) for s in inner.sums)
     for r in inner.regions or ():
         anatomy.explain(r.offset + offset, r.length, prefix + r.what, r.guard)
     return inner
@@ -241,7 +241,7 @@ MANY = 20
 _Arguments = ParamSpec("_Arguments")
 
 
-def limited(check: Callable[_Arguments, Iterable[Finding]]) -> Callable[_Arguments, Iterator[Finding]]:
+def limit(check: Callable[_Arguments, Iterable[Finding]]) -> Callable[_Arguments, Iterator[Finding]]:
     """Wrap a check to yield MANY findings of each code at most, then how many more there are, then Damage."""
 
     @wraps(check)

@@ -174,7 +174,7 @@ def sequence(value: object) -> Sequence[object]:
     return value if isinstance(value, list) else ()
 
 
-def integers(value: object, most: int = 64) -> tuple[int, ...] | None:
+def read_integers(value: object, most: int = 64) -> tuple[int, ...] | None:
     """Return an array of at most ``most`` integers from 0 to 2**63 - 1 as a tuple, None for other values."""
     if not isinstance(value, list) or len(value) > most:
         return None

@@ -40,7 +40,7 @@ _KINDS = tuple(
 _SIZE = re.compile(rb"\nsize (\d{1,18})\r?(?:\n|$)")
 
 
-def instead(source: Source, found: list[Finding]) -> list[Finding]:
+def follow_pointer(source: Source, found: list[Finding]) -> list[Finding]:
     """Return the findings of a file; if it is damaged, and a pointer or error page, say only this."""
     grave = any(f.severity is Severity.ERROR or f.code in ("wrong-format", "unread-pickle") for f in found)
     if not grave or source.path.endswith(".dvc"):

@@ -74,7 +74,7 @@ def claim(
     return Claim(of, check, whole=whole, optional=optional)
 
 
-def whole_digests(of: Claim) -> dict[str, bytes]:
+def list_whole(of: Claim) -> dict[str, bytes]:
     """Return a manifest's digests of a whole file by their algorithms; {} for claims of other kinds."""
     check = of.check
     if not isinstance(check, partial) or check.func is not check_claim:

@@ -25,7 +25,7 @@ from ckpt_tools.storage import Source
 # ---- Tensors whose pieces lie in several files: whether all pieces in one save make up whole tensors.
 
 
-def incomplete(files: Iterable[Mapping[str, Box]]) -> Iterator[Finding]:
+def find_incomplete(files: Iterable[Mapping[str, Box]]) -> Iterator[Finding]:
     """Yield a finding for each tensor that the pieces in all files of a save do not fill exactly; of
     replicated tensors, one file only has pieces.
     """
@@ -38,7 +38,7 @@ def incomplete(files: Iterable[Mapping[str, Box]]) -> Iterator[Finding]:
             what = "differ in their number of dimensions"
         else:
             shape = tuple(max(ends) for ends in zip(*(box.stop for box in boxes), strict=True))
-            bad = untiled(shape, boxes)
+            bad = find_untiled(shape, boxes)
             if bad is None or bad.kind == "complex":
                 continue
             words = {"hole": "leave a hole", "overlap": "overlap"}
@@ -141,7 +141,7 @@ class Untiled(NamedTuple):
     box: int
 
 
-def untiled(shape: tuple[int, ...], boxes: Sequence[Box]) -> Untiled | None:
+def find_untiled(shape: tuple[int, ...], boxes: Sequence[Box]) -> Untiled | None:
     """Return why ``boxes`` do not fill ``shape`` exactly, None if they do; boxes without volume must only lie
     inside. O(n log n) for grids and for cells that are cut again and again; beyond a limit, "complex".
     """
@@ -285,7 +285,7 @@ def value(pattern: int, kind: Kind) -> float:
     return -number if sign else number
 
 
-def chosen(kind: Kind) -> set[int]:
+def list_chosen(kind: Kind) -> set[int]:
     """Return bit patterns of numbers that programs write on purpose: the largest (and parts), d * 10**k."""
     kinds = [KINDS[n] for n in ("float64", "float32", "bfloat16", "float16")]
     largest = [value(k.special - 1, k) for k in kinds]

@@ -25,7 +25,7 @@ ZEROS = "zeros"
 _FIRST, _AT_ONCE = 64, 1 << 20  # bytes of the first read and of later ones
 
 
-def all_zero(source: Source) -> bool:
+def is_zero(source: Source) -> bool:
     """Return whether all bytes of a file are zero; read it up to the first other byte. Raise OSError."""
     for at in range(0, source.size, _AT_ONCE):
         if bytes(source.read(at, min(_AT_ONCE, source.size - at))).strip(b"\0"):
@@ -38,7 +38,7 @@ def is_weight(t: Tensor) -> bool:
     return t.name.rpartition(".")[2] == "weight"
 
 
-def zero_tensors(source: Source, tensors: Sequence[Tensor], *, every: bool = True) -> Iterator[Tensor]:
+def find_zeros(source: Source, tensors: Sequence[Tensor], *, every: bool = True) -> Iterator[Tensor]:
     """Yield the tensors of more than one number if all of these are zero; else, if ``every``, zero weights of
     two dimensions or more. Of most tensors only the first bytes are read. Raise OSError.
     """
@@ -47,12 +47,12 @@ def zero_tensors(source: Source, tensors: Sequence[Tensor], *, every: bool = Tru
     nonzero = next((t for t in located if not _is_zero(source, t)), None)
     if nonzero is not None:
         others = [t for t in located if len(t.shape) > 1 and t is not nonzero and t.dtype in KINDS]
-        yield from all_zeros(source, filter(is_weight, others if every else ()))
+        yield from filter_zeros(source, filter(is_weight, others if every else ()))
     elif len(located) == len(several) and any(t.dtype in KINDS for t in located):
         yield from located
 
 
-def all_zeros(source: Source, tensors: Iterable[Tensor]) -> Iterator[Tensor]:
+def filter_zeros(source: Source, tensors: Iterable[Tensor]) -> Iterator[Tensor]:
     """Return the tensors that lie in the file in one run each and are all zero. Raise OSError."""
     return (t for t in _find_in_one_run(tensors, source.size) if _is_zero(source, t))
 
@@ -110,7 +110,7 @@ def find_zero_pages(offset: int, data: memoryview) -> Iterator[tuple[int, int]]:
         i = heads.find(0, i + 1)
 
 
-def watching(runs: list[tuple[int, int]]) -> Watch:
+def watch_zeros(runs: list[tuple[int, int]]) -> Watch:
     """Return a function that adds the runs of zero pages in data to ``runs``, unless these are too many."""
 
     def watch(offset: int, data: memoryview | bytes) -> None:
@@ -131,7 +131,7 @@ def join_runs(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return out
 
 
-def lost_pages(
+def find_lost_pages(
     source: Source, tensors: Sequence[Tensor], runs: Iterable[tuple[int, int]]
 ) -> Iterator[Finding]:
     """Yield ``zero-pages`` for runs of zero pages between numbers of a row; read two pages for each."""

@@ -69,7 +69,7 @@ def _read_header(source: Source, offset: int, length: int) -> tuple[int, int | N
     return end, size, window, bool(flags & 4)
 
 
-def walk(source: Source, offset: int, length: int, size: int | None) -> tuple[int | None, int | None]:
+def check_frame(source: Source, offset: int, length: int, size: int | None) -> tuple[int | None, int | None]:
     """Raise Damage unless these bytes are one frame of ``size`` decoded bytes; read 3 bytes for each block.
     Return the decoded size, and the most bytes that its blocks decode into; each None if unknown.
     """

@@ -18,11 +18,11 @@ from msgspec.structs import replace
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.decode import decompress
-from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, inside, limited, structure
+from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, check_inner, limit, run_check
 from ckpt_tools.formats.common.tensors import near_miss, remember
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.reader import read_pickle
-from ckpt_tools.formats.pickles.scalars import scalar
+from ckpt_tools.formats.pickles.scalars import read_scalar
 from ckpt_tools.formats.safetensors import safetensors
 from ckpt_tools.formats.torch import torch_legacy, torch_zip
 from ckpt_tools.formats.torch.tensors import ITEMSIZE, is_proto, legacy_magic
@@ -69,7 +69,7 @@ def find_overlap(pieces: Sequence[Piece]) -> Piece | None:
     return None
 
 
-@limited
+@limit
 def check(source: Source, anatomy: Anatomy, pieces: Sequence[Piece]) -> Iterator[Finding]:
     """Compare a data file with ``pieces``: all its segments by ``.metadata``, which do not overlap."""
     if not source.size:
@@ -102,7 +102,7 @@ def _read_archive(
     """Check a segment's archive; return its tensors, and whether it has errors. Its checksums are added."""
     collected = Anatomy(key=anatomy.key, regions=None if anatomy.regions is None else [])
     name, failed, check = p.fqn[:200], False, torch_zip.FORMAT.checks[Level.STRUCTURE]
-    reading = inside(source, p.start, p.length, check, collected, prefix=f"{name!r}: ")
+    reading = check_inner(source, p.start, p.length, check, collected, prefix=f"{name!r}: ")
     while True:
         try:
             f = next(reading)
@@ -158,7 +158,7 @@ def check_object(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[Finding
             at = 30 + sum(int.from_bytes(head[i : i + 2], "little") for i in (26, 28))  # name, extra
             with suppress(Damage):  # more than a scalar, or damaged and reported already
                 data = source.read(p.start + at, min(128, p.length - at)) if at < p.length else b""
-                if data and (plain := scalar(read_pickle(data).value)):
+                if data and (plain := read_scalar(read_pickle(data).value)):
                     remember(anatomy.metadata, p.fqn[:256], plain[0])
         return
     what = f"{p.fqn[:200]!r}: raw bytes of an object; only their length is checked"
@@ -181,7 +181,7 @@ def _check_pickles(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[Findi
     """Check an object's pickles: torch's old format has five, any other caller of pickle reads one."""
     if legacy_magic(source.read(p.start, min(HEAD, p.length))):
         box, check = Anatomy(regions=None), torch_legacy.FORMAT.checks[Level.STRUCTURE]
-        yield from _filter_pickle_findings(inside(source, p.start, p.length, check, box))
+        yield from _filter_pickle_findings(check_inner(source, p.start, p.length, check, box))
         anatomy.named(box)
         return
     try:
@@ -222,7 +222,7 @@ def _check_transformed(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[F
         yield finding("unread-pickle", text, offset=p.start)
         return
     box, inner = Anatomy(), p._replace(start=0, length=len(data), transforms=())
-    findings = structure(BytesSource(data), box, partial(check_object, p=inner))
+    findings = run_check(BytesSource(data), box, partial(check_object, p=inner))
     yield from _filter_pickle_findings(findings, p.start)
     anatomy.named(box)
 
@@ -233,7 +233,7 @@ def _check_blob(source: Source, anatomy: Anatomy, at: int, pieces: Sequence[Piec
         why = f"the tensors should begin at byte {at:,}, where the file ends"
         raise Damage("truncated", why, source.size)
     box = Anatomy(regions=None if anatomy.regions is None else [])
-    yield from inside(source, at, source.size - at, safetensors.FORMAT.checks[Level.STRUCTURE], box)
+    yield from check_inner(source, at, source.size - at, safetensors.FORMAT.checks[Level.STRUCTURE], box)
     anatomy.tensors += box.tensors
     anatomy.sums += box.sums
     for r in box.regions or ():

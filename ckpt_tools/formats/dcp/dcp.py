@@ -16,11 +16,11 @@ from functools import partial
 from typing import Any
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Claim, limited, own_format
-from ckpt_tools.formats.common.tensors import near_miss, remember, untiled
+from ckpt_tools.formats.common.format import Anatomy, Claim, limit, make_format
+from ckpt_tools.formats.common.tensors import find_untiled, near_miss, remember
 from ckpt_tools.formats.dcp import data_files, metadata
 from ckpt_tools.formats.dcp.metadata import ATTRIBUTES, CLASSES, MCORE, PATHS, Entry, Segment, is_class
-from ckpt_tools.formats.pickles.globals import verdict
+from ckpt_tools.formats.pickles.globals import find_verdict
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.stubs import Call, Global, Pickled
 from ckpt_tools.formats.torch.tensors import ITEMSIZE, is_proto
@@ -53,7 +53,7 @@ def _index_of(name: str) -> tuple[str, ...]:
     return (".metadata", f"__{m[1]}.metadata") if m else (".metadata",)
 
 
-@limited
+@limit
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check ``.metadata`` alone; ``anatomy.members`` gets a claim that checks each data file against it."""
     why = "DCP's .metadata has no checksum: it is checked against itself and against the files beside it"
@@ -110,7 +110,7 @@ def _check_globals(names: Sequence[str]) -> Iterator[Finding]:
     known = [f"{m} {n}" for n, modules in CLASSES.items() for m in modules]
     known += ["torch Size", "torch.serialization _get_layout"]
     split = [Global(*full.split(" ", 1)) for full in names if " " in full]
-    odd = [g for g in split if g.module not in CLASSES.get(g.name, ()) and verdict(g) == "needs-trust"]
+    odd = [g for g in split if g.module not in CLASSES.get(g.name, ()) and find_verdict(g) == "needs-trust"]
     for g in odd[:_MANY]:
         if meant := near_miss(f"{g.module} {g.name}", known):
             why = f"the pickle names {str(g)[:120]}: that is {meant.replace(' ', '.')} with a flipped bit"
@@ -211,7 +211,7 @@ def _check_tiles(entries: Mapping[str, Entry], segments: Sequence[Segment]) -> I
     writers = {m[1] for path in {s.path for s in segments} if (m := _DATA.fullmatch(path.rpartition("/")[2]))}
     holes = []
     for fqn, e in entries.items():
-        bad = untiled(e.shape, [c.box for c in e.chunks]) if e.dtype else None
+        bad = find_untiled(e.shape, [c.box for c in e.chunks]) if e.dtype else None
         if bad is None:
             continue
         at = e.chunks[bad.box].at if bad.box >= 0 else e.at
@@ -283,6 +283,6 @@ def _report_overlap(_source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
     yield finding("too-complex", why)
 
 
-FORMAT = own_format(
+FORMAT = make_format(
     "dcp", _magic, _structure, loader=None, unasked=True, index_of=_index_of, names_its_save=True
 )

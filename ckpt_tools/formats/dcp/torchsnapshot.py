@@ -18,9 +18,9 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, limited, own_format
-from ckpt_tools.formats.common.json_text import integers, mapping, read_json, sequence
-from ckpt_tools.formats.common.tensors import MAX_NAME, incomplete, near_miss, remember, untiled
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, limit, make_format
+from ckpt_tools.formats.common.json_text import mapping, read_integers, read_json, sequence
+from ckpt_tools.formats.common.tensors import MAX_NAME, find_incomplete, find_untiled, near_miss, remember
 from ckpt_tools.formats.common.zeros import ZEROS
 from ckpt_tools.formats.dcp.data_files import Piece, check_object, check_tensor
 from ckpt_tools.formats.torch.tensors import ITEMSIZE
@@ -94,9 +94,9 @@ class _Manifest:
         elif kind == "ShardedTensor":
             self.shards[name].update(dict.fromkeys(self._read_pieces(name, entry.get("shards"))))
         elif kind == "ChunkedTensor":
-            boxes, shape = self._read_pieces(name, entry.get("chunks")), integers(entry.get("shape"))
+            boxes, shape = self._read_pieces(name, entry.get("chunks")), read_integers(entry.get("shape"))
             bad = shape is None or any(len(box.start) != len(shape) for box in boxes)
-            hole = None if bad else untiled(shape or (), boxes)
+            hole = None if bad else find_untiled(shape or (), boxes)
             if bad or (hole is not None and hole.kind != "complex"):
                 raise _Invalid("its chunks do not fill its shape")
         else:
@@ -111,7 +111,7 @@ class _Manifest:
 
     def _read_tensor(self, name: str, entry: _Json) -> tuple[int, ...]:
         """Add the location of a tensor's bytes to ``files``; return its shape. Raise _Invalid."""
-        shape = integers(entry.get("shape"))
+        shape = read_integers(entry.get("shape"))
         dtype = str(entry.get("dtype")).removeprefix("torch.")
         if shape is None or dtype not in ITEMSIZE:
             raise _Invalid(f"a tensor of type {dtype[:40]!r} and an invalid shape or type")
@@ -122,7 +122,7 @@ class _Manifest:
         """Add the locations of shards or chunks to ``files``; return their boxes in the tensor ``name``."""
         boxes = []
         for row in map(mapping, sequence(rows)):
-            offsets, sizes = integers(row.get("offsets")), integers(row.get("sizes"))
+            offsets, sizes = read_integers(row.get("offsets")), read_integers(row.get("sizes"))
             shape = self._read_tensor(name, mapping(row.get("tensor")))
             if offsets is None or sizes is None or sizes != shape or len(offsets) != len(sizes):
                 raise _Invalid("a shard whose offsets, sizes and shape do not fit each other")
@@ -138,7 +138,7 @@ class _Manifest:
             raise _Invalid("no location")
         if not isinstance(serializer, str) or near_miss(serializer, (PLAIN, SAVED)):
             raise _Invalid(f"an unknown serializer {str(serializer)[:40]!r}")
-        ends = (0, None) if span is None else integers(span)
+        ends = (0, None) if span is None else read_integers(span)
         if ends is None or len(ends) != 2 or (ends[1] is not None and ends[1] < ends[0]):
             raise _Invalid(f"an invalid byte range {str(span)[:80]}")
         self.files[location][Entry(ends[0], ends[1], name, serializer, dtype, shape)] = None
@@ -157,7 +157,7 @@ def _read_inline(kind: str, text: object) -> Scalar:
     return text if kind == "str" else None
 
 
-@limited
+@limit
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check the manifest alone; ``anatomy.members`` gets a claim that checks each data file against it."""
     if source.size and _YAML.match(source.read(0, min(64, source.size))):
@@ -180,13 +180,13 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     for path, entry in manifest.items():
         yield from reading.check_entry(path, mapping(entry), world)
     for name, boxes in reading.shards.items():
-        yield from incomplete({name: box} for box in boxes)
+        yield from find_incomplete({name: box} for box in boxes)
     for location, entries in reading.files.items():
         check = partial(check_file, entries=tuple(entries))
         anatomy.members[location] = Claim("torchsnapshot", check, whole=True)
 
 
-FORMAT = own_format(
+FORMAT = make_format(
     "torchsnapshot",
     lambda head: bool(_FIRST.match(head) or _YAML.match(head)),
     _structure,
@@ -210,7 +210,7 @@ class Entry(NamedTuple):
     shape: tuple[int, ...] = ()
 
 
-@limited
+@limit
 def check_file(source: Source, anatomy: Anatomy, entries: Sequence[Entry]) -> Iterator[Finding]:
     """Compare a data file with ``entries``, which are all tensors and objects in the file."""
     at = 0

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_format
+from ckpt_tools.formats.common.format import Anatomy, Damage, limit, make_format
 from ckpt_tools.formats.common.protobuf import Reader
 from ckpt_tools.formats.common.tensors import MAX_NAME, MAX_TENSORS, MAX_TEXT, remember, zero_tail
 from ckpt_tools.model.finding import Finding, Severity
@@ -216,7 +216,7 @@ def _place_tensors(tensors: list[_Tensor], data: int, alignment: int, anatomy: A
     return end
 
 
-@limited
+@limit
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check GGUF's metadata and descriptions of tensors, and that the tensors fill the file to its end."""
     size, header = source.size, _Header(source)
@@ -254,4 +254,4 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield lost
 
 
-FORMAT = own_format("gguf", lambda head: head.startswith(MAGIC), _structure)
+FORMAT = make_format("gguf", lambda head: head.startswith(MAGIC), _structure)

@@ -13,7 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, limited, own_format
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, limit, make_format
 from ckpt_tools.formats.common.protobuf import Field, Reader
 from ckpt_tools.formats.common.tensors import MAX_NAME, MAX_TENSORS, MAX_TEXT, zero_tail
 from ckpt_tools.model.finding import Finding
@@ -184,7 +184,7 @@ def _keep_metadata(reader: Reader, f: Field, anatomy: Anatomy) -> None:
         anatomy.metadata["producer_name" if f.number == 2 else "producer_version"] = _read_text(reader, f)
 
 
-@limited
+@limit
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check all messages of a model that lead to a tensor; add claims on its files of external data."""
     if not source.size:
@@ -222,7 +222,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     anatomy.explain(0, source.size, "the model: only the form of its messages is checked", Guard.UNPROTECTED)
 
 
-@limited
+@limit
 def _check_beside(extents: Sequence[_Extent], source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check a file of a model's external data: it must reach to the end of the last of ``extents``."""
     end = max(e.offset + e.length for e in extents)
@@ -245,6 +245,6 @@ def _check_beside(extents: Sequence[_Extent], source: Source, anatomy: Anatomy) 
         yield finding("zero-tail", "its matrices all begin with zeros", offset=0)
 
 
-FORMAT = own_format(
+FORMAT = make_format(
     "onnx", lambda head: bool(_BEGIN.match(head)), _structure, distinct=False, index_of=_find_model_name
 )

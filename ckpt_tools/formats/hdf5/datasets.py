@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ckpt_tools.checksum import Extent, Sum
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.decode import decoding
+from ckpt_tools.formats.common.decode import add_decoding
 from ckpt_tools.formats.common.format import Damage
 from ckpt_tools.formats.common.tensors import MAX_SCALARS, PROGRESS, is_single, remember, scalar
 from ckpt_tools.formats.hdf5.blocks import UNDEFINED, Blocks, Fields, Fletcher32, make_damage
@@ -270,7 +270,7 @@ class Arrays:
         if filters and filters[-1] == _DEFLATE:
             keeps_size = set(filters[:-1]) <= {_SHUFFLE, _FLETCHER}
             inflated = grid.nbytes + 4 * filters.count(_FLETCHER) if keeps_size else None
-            yield from decoding(source, anatomy, "zlib", what, Extent(at, size), size=inflated)
+            yield from add_decoding(source, anatomy, "zlib", what, Extent(at, size), size=inflated)
             if not has_sum:
                 text = f"deflated elements of {what}, with a checksum over what they inflate into"
                 anatomy.explain(at, size, text, Guard.UNPROTECTED)

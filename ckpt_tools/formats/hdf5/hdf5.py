@@ -11,7 +11,7 @@ import struct
 from collections.abc import Generator, Iterator
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_format
+from ckpt_tools.formats.common.format import Anatomy, Damage, limit, make_format
 from ckpt_tools.formats.common.keras_code import MOST, code_in_config
 from ckpt_tools.formats.common.tensors import MAX_NAME
 from ckpt_tools.formats.hdf5 import blocks as structures
@@ -73,7 +73,7 @@ def _read_heap_object(blocks: Blocks, address: int, index: int) -> bytes | None:
     return None
 
 
-@limited
+@limit
 def structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check every structure of the file, following the links from the root group on."""
     top = structures.read_superblock(source, anatomy)
@@ -221,4 +221,4 @@ class _Walk:
         return named and Fields(named.body, named.at, what)
 
 
-FORMAT = own_format("hdf5", lambda head: head.startswith(structures.MAGIC), structure)
+FORMAT = make_format("hdf5", lambda head: head.startswith(structures.MAGIC), structure)

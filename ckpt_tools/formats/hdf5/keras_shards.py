@@ -14,10 +14,10 @@ from functools import partial
 from msgspec import Struct, field
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, limited, own_format
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, limit, make_format
 from ckpt_tools.formats.common.json_text import Cursor
 from ckpt_tools.formats.common.tensors import MAX_INDEXED, MAX_NAME, MAX_TENSORS, remember
-from ckpt_tools.formats.safetensors.safetensors_index import MAX_SHARDS, begins_so, read_index
+from ckpt_tools.formats.safetensors.safetensors_index import MAX_SHARDS, is_index_start, read_index
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.storage import Source
 
@@ -105,7 +105,7 @@ def _compare_all(index: _Map) -> Iterator[Finding]:
         yield finding("odd-header", f"{why} {text}")
 
 
-@limited
+@limit
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Read the whole index; ``anatomy.members`` gets a claim that checks each shard against it."""
     index = _Map()
@@ -118,4 +118,4 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 # not distinct: indexes of safetensors begin so as well
-FORMAT = own_format("keras_shards", begins_so, _structure, loader=None, distinct=False)
+FORMAT = make_format("keras_shards", is_index_start, _structure, loader=None, distinct=False)

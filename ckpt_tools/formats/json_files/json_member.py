@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, own_format
+from ckpt_tools.formats.common.format import Anatomy, make_format
 from ckpt_tools.formats.common.json_text import mapping, read_json, sequence
 from ckpt_tools.formats.common.tensors import MAX_TEXT, remember
 from ckpt_tools.model.finding import Finding
@@ -104,4 +104,4 @@ def _find_items(top: Mapping[str, object]) -> Iterator[tuple[str, object]]:
     yield "metas.last_train_step", mapping(top.get("metas")).get("last_train_step")
 
 
-FORMAT = own_format("json_member", _magic, _structure, distinct=False, loader=None)
+FORMAT = make_format("json_member", _magic, _structure, distinct=False, loader=None)

@@ -15,7 +15,7 @@ from functools import partial
 
 from ckpt_tools.checksum import Extent, Sum
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import MANY, Anatomy, Claim, Damage, limited, nothing, own_format
+from ckpt_tools.formats.common.format import MANY, Anatomy, Claim, Damage, check_nothing, limit, make_format
 from ckpt_tools.formats.common.json_text import opens_object, read_json
 from ckpt_tools.formats.common.tensors import near_miss
 from ckpt_tools.model.finding import Finding
@@ -27,7 +27,7 @@ _EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # S
 _INDENTS = (2, 4, None)  # of json.dumps: any of these is taken for Megatron-core's text
 
 
-@limited
+@limit
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check the form of integrity.json; add a claim with the SHA-256 of each file that it lists."""
     text = read_json(source)
@@ -75,7 +75,7 @@ def _claim_files(files: Mapping[str, object], data: bytes, anatomy: Anatomy) -> 
                 at = max(at, data.find(json.dumps(name).encode(), at))
             why = f"the digest of {name[:200]!r} is not 64 lower-case hexadecimal digits"
             yield finding("bad-header", why, offset=at)
-            anatomy.members[name] = Claim("mcore_integrity", nothing)
+            anatomy.members[name] = Claim("mcore_integrity", check_nothing)
         elif digest == _EMPTY:  # an unused writer leaves an empty .distcp, which is whole
             anatomy.members[name] = Claim("mcore_integrity", _check_empty, whole=True)
         else:
@@ -99,4 +99,4 @@ def _check_empty(source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
         yield finding("trailing-data", why, offset=0)
 
 
-FORMAT = own_format("mcore_integrity", opens_object, _structure, distinct=False, loader=None)
+FORMAT = make_format("mcore_integrity", opens_object, _structure, distinct=False, loader=None)

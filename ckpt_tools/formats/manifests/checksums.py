@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import names
-from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_format
+from ckpt_tools.formats.common.format import Anatomy, Damage, limit, make_format
 from ckpt_tools.formats.common.pointers import stands_for
 from ckpt_tools.formats.common.stored_digests import LENGTHS, Digest, can_compare, claim, needs_blake3
 from ckpt_tools.model.finding import Finding, Severity
@@ -91,7 +91,7 @@ def _is_ours(source: Source) -> bool:
     return not data.strip(b"\0") or re.search(rb"(?m)^[ \t]*\\?[0-9a-fA-F]{32,128}[ \t]", data) is not None
 
 
-@limited
+@limit
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check the lines of a checksum file; add a claim for each file that it lists. Reads the whole file."""
     if not source.size:
@@ -247,4 +247,4 @@ def _find_relative_path(name: str, manifest: str, prefix: str) -> str | None:
     return None if isabs(name) or name == ".." or name.startswith("../") else name
 
 
-FORMAT = own_format("checksums", _magic, _structure, distinct=False, loader=None, ours=_is_ours)
+FORMAT = make_format("checksums", _magic, _structure, distinct=False, loader=None, ours=_is_ours)

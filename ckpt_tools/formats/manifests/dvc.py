@@ -13,7 +13,7 @@ from functools import partial
 from os.path import basename, isabs, normpath
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, limited, own_format
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, limit, make_format
 from ckpt_tools.formats.common.json_text import mapping, parse, sequence
 from ckpt_tools.formats.common.stored_digests import claim, read_digest
 from ckpt_tools.model.finding import Finding, Severity
@@ -26,7 +26,7 @@ _FIELD = re.compile(r"""(- |  )(\w+): *("[^"]*"|'[^']*'|.*?)(?: +#.*)? *""")
 _FETCH = "dvc pull"
 
 
-@limited
+@limit
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Read a .dvc file; add a claim for each file in it, or for DVC's list of the files of a directory."""
     if source.size > _LONGEST:
@@ -89,6 +89,6 @@ def _check_directory_list(source: Source, anatomy: Anatomy, out: str, own: str) 
             yield finding("bad-header", f"no MD5 of {str(name)[:80]!r}")
 
 
-FORMAT = own_format(
+FORMAT = make_format(
     "dvc", lambda head: bool(re.match(rb"\w+:", head)), _structure, distinct=False, loader=None
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from ckpt_tools.formats.common.format import Claim, nothing, own_format
+from ckpt_tools.formats.common.format import Claim, check_nothing, make_format
 from ckpt_tools.formats.common.stored_digests import Digest, claim
 
 _BLOB = re.compile(r"(?:.*/)?blobs/([0-9a-f]{40}|[0-9a-f]{64})")
@@ -22,7 +22,7 @@ def digest_of(etag: str) -> Digest | None:
     return Digest("sha256" if len(etag) == 64 else "git-sha1", bytes.fromhex(etag))
 
 
-def claims_on(path: str, target: str) -> tuple[Claim, ...]:
+def list_claims(path: str, target: str) -> tuple[Claim, ...]:
     """Return the claim that the name of a blob, ``target``, makes on the file ``path`` that links to it."""
     blob = _BLOB.fullmatch(target)
     digest = digest_of(blob[1]) if blob else None
@@ -30,4 +30,4 @@ def claims_on(path: str, target: str) -> tuple[Claim, ...]:
 
 
 # any content: the path tells
-FORMAT = own_format("hf_cache", lambda _: False, nothing, distinct=False, loader=None)
+FORMAT = make_format("hf_cache", lambda _: False, check_nothing, distinct=False, loader=None)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Check, own_format
+from ckpt_tools.formats.common.format import Anatomy, Check, make_format
 from ckpt_tools.formats.common.stored_digests import claim
 from ckpt_tools.formats.manifests.hf_cache import digest_of
 from ckpt_tools.model.finding import Finding
@@ -47,6 +47,6 @@ def _compare_unchanged(source: Source, anatomy: Anatomy, since: float, compare: 
         yield from compare(source, anatomy)
 
 
-FORMAT = own_format(
+FORMAT = make_format(
     "hf_download", lambda head: bool(_COMMIT.match(head)), _structure, distinct=False, loader=None
 )

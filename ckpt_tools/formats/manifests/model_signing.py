@@ -17,7 +17,7 @@ from os.path import basename, dirname, normpath
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_format
+from ckpt_tools.formats.common.format import Anatomy, Damage, limit, make_format
 from ckpt_tools.formats.common.json_text import Text, mapping, opens_object, parse, read_json, sequence
 from ckpt_tools.formats.common.stored_digests import Digest, can_compare, claim, needs_blake3, read_digest
 from ckpt_tools.model.finding import Finding
@@ -97,7 +97,7 @@ def _make_statement(payload: Mapping[str, object]) -> Statement:
     return Statement(model, mapping(predicate.get("serialization")) or _FILES_V02, resources)
 
 
-@limited
+@limit
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check the digests in a signature, but not who signed; add a claim for each file of the model."""
     bundle = read_json(source)
@@ -160,4 +160,4 @@ def _read_row(name: object, algorithm: object, digest: object, sharded: bool) ->
     return (file, found._replace(start=start, end=end)) if start < end else None
 
 
-FORMAT = own_format("model_signing", opens_object, _structure, distinct=False, loader=None)
+FORMAT = make_format("model_signing", opens_object, _structure, distinct=False, loader=None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, limited, own_format
+from ckpt_tools.formats.common.format import Anatomy, limit, make_format
 from ckpt_tools.formats.common.json_text import mapping, opens_object, read_json, sequence
 from ckpt_tools.formats.common.stored_digests import claim, read_digest
 from ckpt_tools.model.finding import Finding
@@ -17,7 +17,7 @@ from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 
 
-@limited
+@limit
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Read Ollama's manifest of a model; add a claim on each blob: SHA-256 and size."""
     anatomy.explain(0, source.size, "digests and sizes", Guard.UNPROTECTED)
@@ -37,4 +37,4 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
             yield finding("bad-header", f"the digest {digest[:80]!r} is no SHA-256")
 
 
-FORMAT = own_format("ollama", opens_object, _structure, distinct=False, loader=None)
+FORMAT = make_format("ollama", opens_object, _structure, distinct=False, loader=None)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from os.path import basename
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, limited, own_format
+from ckpt_tools.formats.common.format import Anatomy, limit, make_format
 from ckpt_tools.formats.common.json_text import mapping, opens_object, read_json
 from ckpt_tools.formats.common.stored_digests import Digest, claim
 from ckpt_tools.model.finding import Finding
@@ -22,7 +22,7 @@ from ckpt_tools.storage import Source
 _MD5 = re.compile(r"[0-9A-Za-z+/]{22}==")
 
 
-@limited
+@limit
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Read a Weights & Biases manifest; add a claim on each of its files: MD5 and size."""
     text, own = read_json(source), basename(source.path)
@@ -43,4 +43,4 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         anatomy.members[name] = claim("wandb_manifest", own, name, [digest], size=length)
 
 
-FORMAT = own_format("wandb_manifest", opens_object, _structure, distinct=False, loader=None)
+FORMAT = make_format("wandb_manifest", opens_object, _structure, distinct=False, loader=None)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.checksum import Extent, Sum
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Damage, own_format
+from ckpt_tools.formats.common.format import Anatomy, Damage, make_format
 from ckpt_tools.formats.common.protobuf import Reader
 from ckpt_tools.formats.common.tensors import remember, zero_tail
 from ckpt_tools.formats.mindspore.records import (
@@ -184,7 +184,7 @@ def _find_lost_trailers(files: Sequence[tuple[Part, Report]]) -> Iterator[tuple[
             yield p.path, finding("signature-changed", text)
 
 
-FORMAT = own_format(
+FORMAT = make_format(
     "mindspore_ckpt",
     _magic,
     _structure,

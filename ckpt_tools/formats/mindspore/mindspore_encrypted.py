@@ -18,7 +18,7 @@ from ckpt_tools.checksum import Extent, Sum
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common import crypto
 from ckpt_tools.formats.common.crypto import KEYS, UNIT, Block, Decrypted, Scheme, Tag, decrypt
-from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, own_format, structure
+from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, make_format, run_check
 from ckpt_tools.formats.mindspore import mindspore_ckpt
 from ckpt_tools.formats.mindspore.records import CIPHERS, FINAL_MODE, LITERAL, TRAILER
 from ckpt_tools.model.finding import Finding, Severity
@@ -184,11 +184,11 @@ def _check_with_key(source: Source, anatomy: Anatomy, f: Framing, key: bytes) ->
         why = f"the key has {len(key)} bytes, {f.mode} takes {sizes}"
         yield from _give_up(anatomy, f, finding("wrong-key", why))
         return
-    if wanted := crypto.missing(schemes[0]):
+    if wanted := crypto.find_missing(schemes[0]):
         yield from _give_up(anatomy, f, finding("needs-extra", f"to decrypt {f.mode} takes {wanted}"))
         yield finding("not-checksummed", f"no checksum can be read without {wanted}")
         return
-    scheme = _choose_scheme(source, f, [s for s in schemes if not crypto.missing(s)])
+    scheme = _choose_scheme(source, f, [s for s in schemes if not crypto.find_missing(s)])
     if scheme is None:
         other = f"it is not this file's key ({f.mode}), or all of the file is damaged"
         yield from _give_up(anatomy, f, finding("wrong-key", f"the key that was given leaves noise: {other}"))
@@ -255,7 +255,7 @@ def _check_records(source: Source, anatomy: Anatomy, f: Framing, scheme: Scheme)
     """Check the plaintext like a plain file; offsets of findings are those of the ciphertext."""
     paddings = [0] * len(f.blocks)
     for i, b in enumerate(f.blocks) if scheme.mode.endswith("CBC") else ():
-        is_full, paddings[i] = i < len(f.blocks) - 1, crypto.padding(source, scheme, b)
+        is_full, paddings[i] = i < len(f.blocks) - 1, crypto.count_padding(source, scheme, b)
         if not paddings[i] or (is_full and paddings[i] != UNIT):
             text = f"the end of block {i} does not decrypt to the padding of {scheme.mode}: it is damaged"
             yield finding("bad-header", text, offset=b.at + b.size - 2 * UNIT)
@@ -264,7 +264,7 @@ def _check_records(source: Source, anatomy: Anatomy, f: Framing, scheme: Scheme)
             paddings[i] = UNIT  # 64 MiB are whole cipher blocks, so a whole block of padding follows
     plain, inner = Decrypted(source, scheme, f.blocks, paddings), Anatomy()
     try:
-        for found in structure(plain, inner, mindspore_ckpt.FORMAT.checks[Level.STRUCTURE]):
+        for found in run_check(plain, inner, mindspore_ckpt.FORMAT.checks[Level.STRUCTURE]):
             if found.code != "not-checksummed":
                 place = None if found.offset is None else plain.place(found.offset)
                 yield replace(found, message=f"decrypted: {found.message}", offset=place)
@@ -277,6 +277,6 @@ def _check_records(source: Source, anatomy: Anatomy, f: Framing, scheme: Scheme)
     anatomy.tensors += (replace(t, offset=None) for t in inner.tensors)
 
 
-FORMAT = own_format(
+FORMAT = make_format(
     "mindspore_encrypted", lambda head: head[:4] in CIPHERS, _structure, final_mode=FINAL_MODE
 )

@@ -15,7 +15,7 @@ from math import prod
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import HEAD, format_of, names
-from ckpt_tools.formats.common.format import Anatomy, Damage, RankGroups, own_format
+from ckpt_tools.formats.common.format import Anatomy, Damage, RankGroups, make_format
 from ckpt_tools.formats.common.json_text import mapping, parse
 from ckpt_tools.formats.common.tensors import near_miss
 from ckpt_tools.formats.mindspore.strategy_groups import (
@@ -225,6 +225,6 @@ def _parse_strategy(name: str, data: bytes) -> Strategy:
         raise ValueError("it is nested too deeply") from e
 
 
-FORMAT = own_format(
+FORMAT = make_format(
     "mindspore_strategy", _magic, _structure, distinct=False, loader=None, rank_groups=strategy_groups
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Claim, limited, own_format
+from ckpt_tools.formats.common.format import Anatomy, Claim, limit, make_format
 from ckpt_tools.formats.common.tensors import remember, zero_tail
 from ckpt_tools.formats.msgpack.contents import ARRAYS, Tokens, Tree, explain
 from ckpt_tools.formats.tensorstore.zarr import Described
@@ -40,7 +40,7 @@ def _is_flax_file(source: Source) -> bool:
     return not head or not (0x80 <= head[0] < 0xA0 or 0xDC <= head[0] < 0xE0)
 
 
-@limited
+@limit
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check every name and length of a MessagePack object; reads about a page per array."""
     yield finding("not-checksummed", "MessagePack has no checksum: only its structure was checked")
@@ -60,4 +60,4 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield lost
 
 
-FORMAT = own_format("msgpack", _magic, _structure, ours=_is_flax_file)
+FORMAT = make_format("msgpack", _magic, _structure, ours=_is_flax_file)

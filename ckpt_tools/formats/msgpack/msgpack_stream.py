@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_format
+from ckpt_tools.formats.common.format import Anatomy, Damage, limit, make_format
 from ckpt_tools.formats.common.tensors import zero_tail
 from ckpt_tools.formats.msgpack.contents import DEEPEST, Tokens, Tree, explain, read_key
 from ckpt_tools.model.finding import Finding
@@ -24,7 +24,7 @@ def _magic(head: bytes) -> bool:
     )
 
 
-@limited
+@limit
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check every pair of a leaf's path and its bytes; reads about a page per pair."""
     yield finding("not-checksummed", "MessagePack has no checksum: only its structure was checked")
@@ -45,4 +45,4 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield lost
 
 
-FORMAT = own_format("msgpack_stream", _magic, _structure, hides_cuts=True)
+FORMAT = make_format("msgpack_stream", _magic, _structure, hides_cuts=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, limited, own_format
+from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, limit, make_format
 from ckpt_tools.formats.numpy import npy
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Guard
@@ -24,7 +24,7 @@ def magic(head: bytes) -> bool:
     return len(head) == HEAD if not line else behind.startswith(npy.MAGIC[: len(behind)])
 
 
-@limited
+@limit
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Skip the line of JSON, if there is one, and check the arrays behind it."""
     at = 0
@@ -38,4 +38,4 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     yield from npy.read_arrays(source, anatomy, at)
 
 
-FORMAT = own_format("eqx", magic, _structure, distinct=False, hides_cuts=True)
+FORMAT = make_format("eqx", magic, _structure, distinct=False, hides_cuts=True)

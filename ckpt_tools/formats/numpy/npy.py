@@ -8,11 +8,11 @@ from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_format
+from ckpt_tools.formats.common.format import Anatomy, Damage, limit, make_format
 from ckpt_tools.formats.common.tensors import MAX_TENSORS, zero_tail
 from ckpt_tools.formats.numpy.header import Header, read_header
 from ckpt_tools.formats.pickles.judged import read_judged
-from ckpt_tools.formats.pickles.scalars import arrays, scalars
+from ckpt_tools.formats.pickles.scalars import add_arrays, add_scalars
 from ckpt_tools.formats.pickles.stubs import Call
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Guard, Tensor
@@ -73,8 +73,8 @@ def read_array(source: Source, at: int, name: str, anatomy: Anatomy) -> Generato
         state = pickled.value.state if type(pickled.value) is Call else None
         if type(state) is tuple and len(state) == 5 and state[1] == () and type(state[4]) is list:
             for value in state[4] if len(state[4]) == 1 else ():
-                scalars(value, anatomy)
-                yield from arrays(pickled._replace(value=value), anatomy)
+                add_scalars(value, anatomy)
+                yield from add_arrays(pickled._replace(value=value), anatomy)
         return pickled.end
     end = array.data + array.header.nbytes
     if end > source.size:
@@ -124,4 +124,4 @@ def read_arrays(source: Source, anatomy: Anatomy, at: int = 0) -> Iterator[Findi
         yield lost
 
 
-FORMAT = own_format("npy", magic, limited(read_arrays), hides_cuts=True)
+FORMAT = make_format("npy", magic, limit(read_arrays), hides_cuts=True)

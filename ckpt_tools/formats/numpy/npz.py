@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.archives.zip import DEFLATED, STORED, add_sums, have_no_sums, is_numpy_zip, read_zip
 from ckpt_tools.formats.archives.zip_directory import Record
-from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_format, structure
+from ckpt_tools.formats.common.format import Anatomy, Damage, limit, make_format, run_check
 from ckpt_tools.formats.common.tensors import is_single, remember, scalar
 from ckpt_tools.formats.numpy.npy import MAGIC, make_tensor, read_array, read_array_header
 from ckpt_tools.formats.pickles.judged import RUNS
@@ -33,7 +33,7 @@ def magic(head: bytes) -> bool:
     return is_numpy_zip(head) if n > len(head) - 30 else head[30 : 30 + n].endswith(b".npy")
 
 
-@limited
+@limit
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check the zip, its arrays, and any other pickles in it; add the records' CRCs to ``anatomy.sums``."""
     records = yield from read_zip(source, anatomy, torch=False)
@@ -45,7 +45,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     for r in records:
         name = r.name.removesuffix(_SUFFIX)
         anatomy.keys.add(name)
-        if r.payload >= 0 and (name != r.name or torch_zip.begins(source, r, len(MAGIC)) == MAGIC):
+        if r.payload >= 0 and (name != r.name or torch_zip.read_begin(source, r, len(MAGIC)) == MAGIC):
             yield from _check_member(source, r, name, anatomy)
         else:
             others.append(r)
@@ -56,7 +56,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 def object_arrays(source: Source, records: Sequence[Record], anatomy: Anatomy) -> Iterator[Finding]:
     """Yield findings on code that object arrays in any zip would run: numpy.load unpickles them, too."""
     for r in records:
-        if r.payload >= 0 and torch_zip.begins(source, r, len(MAGIC)) == MAGIC:
+        if r.payload >= 0 and torch_zip.read_begin(source, r, len(MAGIC)) == MAGIC:
             inner = Anatomy(decoded=anatomy.decoded)
             yield from (f for f in _check_member(source, r, r.name, inner) if f.code in RUNS)
             anatomy.named(inner)
@@ -68,10 +68,10 @@ def _check_member(source: Source, r: Record, name: str, anatomy: Anatomy) -> Ite
     inner = Anatomy(decoded=anatomy.decoded)
     if r.method == STORED:
         window = Window(source, r.payload, r.stored)
-        for f in structure(window, inner, lambda s, a: _check_array(s, name, a)):
+        for f in run_check(window, inner, lambda s, a: _check_array(s, name, a)):
             yield replace(f, offset=r.payload + (f.offset or 0))
     elif r.method == DEFLATED:
-        for f in structure(source, inner, lambda s, a: _check_deflated(s, r, name, a)):
+        for f in run_check(source, inner, lambda s, a: _check_deflated(s, r, name, a)):
             yield replace(f, offset=r.payload)
     anatomy.named(inner)
     anatomy.keys |= inner.keys
@@ -116,4 +116,4 @@ def _check_deflated(source: Source, r: Record, name: str, anatomy: Anatomy) -> I
     anatomy.tensors.append(make_tensor(array.header, name, None))
 
 
-FORMAT = own_format("npz", magic, _structure)
+FORMAT = make_format("npz", magic, _structure)

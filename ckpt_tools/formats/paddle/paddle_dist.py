@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, limited, own_format
-from ckpt_tools.formats.common.tensors import untiled
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, limit, make_format
+from ckpt_tools.formats.common.tensors import find_untiled
 from ckpt_tools.formats.dcp.metadata import read_lengths
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.stubs import Call, Global
@@ -53,7 +53,7 @@ def _magic(head: bytes) -> bool:
     return head[:1] == b"\x80" and any(2 < head.find(m.encode()) < 16 for m in _MODULES)
 
 
-@limited
+@limit
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check the metadata alone; ``anatomy.members`` gets a claim that checks each data file against it."""
     why = "Paddle's metadata has no checksum: it is checked against itself and against the files beside it"
@@ -126,7 +126,7 @@ def _check_tiles(tensor: str, pieces: list[Piece], anatomy: Anatomy) -> Iterator
     anatomy.keys.add(tensor)
     if first.dtype and first.dtype not in ITEMSIZE:
         yield finding("unknown-dtype", f"{shown} has the type {first.dtype[:80]!r}", offset=first.at)
-    bad = None if any(p.flat for p in pieces) else untiled(shape, [p.box for p in pieces])
+    bad = None if any(p.flat for p in pieces) else find_untiled(shape, [p.box for p in pieces])
     if bad is not None and bad.kind != "complex":
         why = f"the chunks of {shown} do not fill its shape {list(shape)} exactly"
         yield finding("bad-header", why, offset=pieces[bad.box].at if bad.box >= 0 else first.at)
@@ -176,4 +176,4 @@ def _compare(pieces: Mapping[str, Piece], _source: Source, anatomy: Anatomy) -> 
             yield finding("tensor-size", why, offset=t.offset)
 
 
-FORMAT = own_format("paddle_dist", _magic, _structure, loader=None, unasked=True)
+FORMAT = make_format("paddle_dist", _magic, _structure, loader=None, unasked=True)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Damage, own_format
+from ckpt_tools.formats.common.format import Anatomy, Damage, make_format
 from ckpt_tools.formats.common.protobuf import Reader
 from ckpt_tools.formats.common.tensors import MAX_TENSORS
 from ckpt_tools.formats.torch.tensors import ITEMSIZE
@@ -77,4 +77,4 @@ def _read_tensor(reader: Reader, at: int, name: str) -> Tensor:
     return Tensor(name, dtype, tuple(shape), nbytes, begin + length)
 
 
-FORMAT = own_format("paddle_tensors", _magic, _structure, hides_cuts=True)
+FORMAT = make_format("paddle_tensors", _magic, _structure, hides_cuts=True)

@@ -92,7 +92,7 @@ def is_worse_if_passed(name: Global, is_called: bool) -> bool:
     return (not is_called and find_trust(name) is Trust.UNLISTED) or _is_unsafe_to_call(name)
 
 
-def verdict(name: Global) -> str:
+def find_verdict(name: Global) -> str:
     """Return what ``ckpt show`` says of a name as written: ``allowed``, ``dangerous`` or ``needs-trust``."""
     level = find_trust(to_python3(name, 2))
     return level.value if level in (Trust.ALLOWED, Trust.DANGEROUS) else "needs-trust"

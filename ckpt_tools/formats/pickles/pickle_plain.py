@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, own_format
+from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, make_format
 from ckpt_tools.formats.pickles.judged import judge_without_joblib, read_judged
 from ckpt_tools.formats.pickles.machine import Machine
 from ckpt_tools.formats.pickles.reader import STEPS
-from ckpt_tools.formats.pickles.scalars import arrays, scalar, scalars
+from ckpt_tools.formats.pickles.scalars import add_arrays, add_scalars, read_scalar
 from ckpt_tools.formats.pickles.stubs import NeedMore, Pickled
 from ckpt_tools.formats.torch.tensors import add_tensors, check_not_tar, is_proto, legacy_magic
 from ckpt_tools.model.finding import Finding, Severity
@@ -52,7 +52,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     pickled = yield from read_plain(source, anatomy)
     if pickled.unpadded_arrays:
         yield from judge_without_joblib(source)
-    if type(pickled.value) is int and (number := scalar(pickled.value)):
+    if type(pickled.value) is int and (number := read_scalar(pickled.value)):
         anatomy.metadata["value"] = number[0]  # the file has nothing else to list
 
 
@@ -68,13 +68,13 @@ def read_plain(source: Source, anatomy: Anatomy) -> Generator[Finding, None, Pic
         why = f"{why}: pickle.load refuses it"
         hint = "load it by the program that wrote it; if that is pickle.load, restore it from another copy"
         yield finding("bad-pickle", why, offset=first, severity=Severity.WARNING, hint=hint)
-    scalars(pickled.value, anatomy)
+    add_scalars(pickled.value, anatomy)
     yield from add_tensors(pickled, {}, anatomy)
-    yield from arrays(pickled, anatomy)
+    yield from add_arrays(pickled, anatomy)
     if pickled.end < source.size:
         why = f"{source.size - pickled.end:,} bytes follow the pickle"
         yield finding("trailing-data", why, offset=pickled.end)
     return pickled
 
 
-FORMAT = own_format("pickle_plain", magic, _structure, distinct=False)
+FORMAT = make_format("pickle_plain", magic, _structure, distinct=False)

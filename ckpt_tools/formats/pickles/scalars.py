@@ -59,7 +59,7 @@ def find_members(value: Any) -> dict[Any, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def scalar(value: Any) -> tuple[Scalar] | None:
+def read_scalar(value: Any) -> tuple[Scalar] | None:
     """Return ``(value,)`` for a plain or NumPy scalar, else None; a text is cut to 256 characters."""
     if value is None or type(value) in (bool, float):
         return (value,)
@@ -87,7 +87,7 @@ def _read_numpy(args: tuple[Any, ...]) -> tuple[Scalar] | None:
     return (out,)
 
 
-def scalars(value: Any, anatomy: Anatomy) -> None:
+def add_scalars(value: Any, anatomy: Anatomy) -> None:
     """Add the names at the top level of ``value`` to ``keys``, its scalars to ``metadata``; also attributes
     of ``args`` as ``args.<name>``, whole numbers below ``_COUNTING`` likewise, a pipeline stage's layers as
     ``param_shapes.layers``, the learning rate as ``lr``, and as ``initial_lr`` that before a schedule's.
@@ -112,7 +112,7 @@ def scalars(value: Any, anatomy: Anatomy) -> None:
     if layers := sorted(_find_stage_layers(top)):
         anatomy.metadata["param_shapes.layers"] = ",".join(map(str, layers))
     for name, held in _find_learning_rates(value, top).items():
-        rate = scalar(held)
+        rate = read_scalar(held)
         if rate and type(rate[0]) is float:
             anatomy.metadata.setdefault(name, rate[0])
 
@@ -120,7 +120,7 @@ def scalars(value: Any, anatomy: Anatomy) -> None:
 def _add_scalars(entries: dict[Any, Any], prefix: str, anatomy: Anatomy, *, whole: bool = False) -> None:
     """Add the scalars among ``entries`` to ``metadata``; if ``whole``, only whole numbers."""
     for k, v in list(entries.items())[:_MANY]:
-        found = scalar(v)
+        found = read_scalar(v)
         if found and (not whole or type(found[0]) is int):
             anatomy.metadata[prefix + text(k)] = found[0]
 
@@ -188,7 +188,7 @@ _TYPES = {
 """Types of one number; arrays of other types (texts, records, objects) are not listed."""
 
 
-def arrays(pickled: Pickled, anatomy: Anatomy) -> Iterator[Finding]:
+def add_arrays(pickled: Pickled, anatomy: Anatomy) -> Iterator[Finding]:
     """Add the arrays in the pickle's value to ``anatomy``, by dotted name; yield findings for bad ones."""
     elements = {id(f.call): f for f in pickled.state_bytes}
     made: dict[int, Tensor] = {}

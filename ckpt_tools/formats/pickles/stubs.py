@@ -180,7 +180,7 @@ def _report_strangers(names: Sequence[Unlisted]) -> Iterator[Finding]:
         yield finding("unknown-global", why, offset=names[_MOST].offset)
 
 
-def vouched(report: Report, trusted: Sequence[str], unasked: bool) -> Report:
+def lift_trusted(report: Report, trusted: Sequence[str], unasked: bool) -> Report:
     """Return the report without the warnings about names that ``trusted`` patterns match; errors stay. If the
     framework loads the file ``unasked``, each other name in no list is a question.
     """
@@ -194,7 +194,7 @@ def vouched(report: Report, trusted: Sequence[str], unasked: bool) -> Report:
     return replace(report, findings=findings, verdict=verdict, unlisted=tuple(names))
 
 
-def pattern(name: str) -> str:
+def to_pattern(name: str) -> str:
     """Return the pattern for all names of a name's package, or the name itself if it has no package."""
     package = name.partition(".")[0]
     return f"{package}.*" if package.isidentifier() and package != name else name
@@ -207,11 +207,11 @@ def _advise(names: Sequence[Unlisted]) -> str:
             "restore the file from a copy; of a framework newer than ckpt see 'ckpt explain unknown-global'"
         )
         return f"a flipped bit makes such a name: {again}"
-    flags = " ".join(f"{_FLAG}{quote(p)}" for p in list(dict.fromkeys(pattern(u.name) for u in names))[:4])
+    flags = " ".join(f"{_FLAG}{quote(p)}" for p in list(dict.fromkeys(to_pattern(u.name) for u in names))[:4])
     return f"if that is your own code, add {flags}; if not, do not load the file"
 
 
-def question(path: str, names: Sequence[Unlisted]) -> tuple[str, str]:
+def ask_about(path: str, names: Sequence[Unlisted]) -> tuple[str, str]:
     """Return the question about a file whose framework would load names in no list: text and hint."""
     first = list_first([u.name[:120] for u in names])
     text = f"{path} names {first}, which ckpt does not know; its framework unpickles the file without asking,"

@@ -15,7 +15,7 @@ from typing import TypeGuard
 from ckpt_tools.checksum import Extent, Sum
 from ckpt_tools.checksum.sums import Piece
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, limited, own_format
+from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, limit, make_format
 from ckpt_tools.formats.common.json_text import Cursor
 from ckpt_tools.formats.common.tensors import (
     MAX_SCALARS,
@@ -227,7 +227,7 @@ def _read_entries(header: Cursor, data: int, anatomy: Anatomy) -> Iterator[Findi
     anatomy.tensors = sorted(tensors.values(), key=lambda t: (t.offset or 0, t.nbytes, t.name))
     if safetensors_index.KEY in header.texts:
         text, start, _ = header.texts[safetensors_index.KEY]
-        yield from safetensors_index.read_places(text, anatomy, header.byte(start))
+        yield from safetensors_index.read_boxes(text, anatomy, header.byte(start))
 
 
 def _check_tiling(tensors: list[Tensor], data: int, size: int) -> None:
@@ -276,7 +276,7 @@ def _add_checksum(source: Source, anatomy: Anatomy, text: str, at: int) -> Itera
     anatomy.sums.append(Sum("MindSpore's crc_num", int(text), tuple(pieces), at))
 
 
-@limited
+@limit
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check header and tiling. Reads the header, a few scalars of MindSpore files, and the last page."""
     if not source.size:
@@ -307,4 +307,4 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield lost
 
 
-FORMAT = own_format("safetensors", _magic, _structure, loader="safetensors")
+FORMAT = make_format("safetensors", _magic, _structure, loader="safetensors")

@@ -27,8 +27,8 @@ from typing import Protocol
 from msgspec import Struct, field
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, limited, nothing, own_format
-from ckpt_tools.formats.common.json_text import Cursor, integers, mapping, parse
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, check_nothing, limit, make_format
+from ckpt_tools.formats.common.json_text import Cursor, mapping, parse, read_integers
 from ckpt_tools.formats.common.tensors import MAX_INDEXED as MAX_TENSORS
 from ckpt_tools.formats.common.tensors import MAX_NAME, near_miss, remember
 from ckpt_tools.model.finding import Finding, Severity
@@ -136,7 +136,7 @@ class AnyIndex(Protocol):
     def where(self) -> Sized: ...
 
 
-def begins_so(head: bytes) -> bool:
+def is_index_start(head: bytes) -> bool:
     """Return True if a file begins like an index."""
     return _START.match(head) is not None
 
@@ -230,7 +230,7 @@ def read_index(source: Source, anatomy: Anatomy, index: AnyIndex, weights: Weigh
     cursor.explain(anatomy, "the map of tensors to shards")
 
 
-@limited
+@limit
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Read the whole index; add a claim for each shard to ``anatomy.members``."""
     index = ShardIndex()
@@ -240,7 +240,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         anatomy.members[shard] = Claim(FORMAT.name, partial(compare, index, shard), joint=True)
     groups = anatomy.metadata.get("param_groups")  # the file with an optimizer's param_groups
     if isinstance(groups, str) and groups.endswith(".bin"):
-        anatomy.members.setdefault(groups, Claim(FORMAT.name, nothing))
+        anatomy.members.setdefault(groups, Claim(FORMAT.name, check_nothing))
 
 
 def _read_sections(cursor: Cursor, index: AnyIndex, anatomy: Anatomy, weights: Weights) -> Iterator[Finding]:
@@ -264,13 +264,13 @@ def _read_sections(cursor: Cursor, index: AnyIndex, anatomy: Anatomy, weights: W
             cursor.mark(start, cursor.at, "an entry that nothing checks")
 
 
-FORMAT = own_format("safetensors_index", begins_so, _structure, loader=None)
+FORMAT = make_format("safetensors_index", is_index_start, _structure, loader=None)
 
 KEY = "DCP_SHARDING_INFO"
 _OFFSETS = "saved_offsets"
 
 
-def read_places(text: str, anatomy: Anatomy, at: int) -> Iterator[Finding]:
+def read_boxes(text: str, anatomy: Anatomy, at: int) -> Iterator[Finding]:
     """Fill ``anatomy.places`` with each piece's box in its whole tensor, from DCP's ``text`` at ``at``."""
     found: list[Finding] = []
     try:
@@ -281,7 +281,7 @@ def read_places(text: str, anatomy: Anatomy, at: int) -> Iterator[Finding]:
     yield from found
     for t in anatomy.tensors:
         entry = mapping(info.get(t.name))
-        start = integers(entry.get(_OFFSETS))
+        start = read_integers(entry.get(_OFFSETS))
         if start is None or len(start) != len(t.shape):
             why = f"{KEY} does not say where tensor {t.name[:200]!r} of shape {list(t.shape)} begins"
             yield finding("bad-header", why, offset=at)

@@ -37,13 +37,13 @@ class Crc64Nvme:
         return self._value.to_bytes(8, "big")
 
 
-def known_digests(file: SealedFile, algorithm: str = "") -> dict[str, bytes]:
+def list_digests(file: SealedFile, algorithm: str = "") -> dict[str, bytes]:
     """Return a file's digests that stores may keep as well, by algorithm; ``algorithm`` is the seal's."""
     digests = {"crc32": file.crc32, "crc32c": file.crc32c, **file.also, algorithm: file.digest}
     return {name: bytes.fromhex(text) for name, text in digests.items() if name in NAMES}
 
 
-def hash_of(name: str) -> Callable[[], Hash] | None:
+def find_hash(name: str) -> Callable[[], Hash] | None:
     """Return what makes a running digest by the algorithm ``name``; None if its package is not installed."""
     if name == "crc64nvme":
         return Crc64Nvme if find_spec("awscrt") else None
@@ -79,9 +79,9 @@ class NotASeal(ValueError):
     """Raised for a value that is no seal of this version; the message says why."""
 
 
-def misplaced(name: str, seal: Seal) -> str:
+def say_misplaced(name: str, seal: Seal) -> str:
     """Return why the seal in the file ``name`` does not belong there, "" if it does."""
-    own = of_one_file(name)
+    own = sealed_name(name)
     if own and [f.path for f in seal.files] != [own]:
         return f"it is not the seal of {own!r}, as its name says"
     if is_fragment(name) and (seal.fragment is None or fragment_name(seal.fragment.rank) != name):
@@ -112,7 +112,7 @@ def text(seal: Seal) -> bytes:
         row = {name: value for name, value in _as_dict(f).items() if value or name in _ALWAYS}
         body += line(row).encode()
     body += _CLOSE
-    data = closed(body)
+    data = close_seal(body)
     if len(data) > MAX_SIZE or sum(map(_estimate_memory, seal.files)) > _MEMORY:
         why = f"one seal of {len(seal.files):,} files would be too large to be read ({len(data):,} bytes)"
         raise CannotLook(why, SHARED)
@@ -124,7 +124,7 @@ def _estimate_memory(file: SealedFile) -> int:
     return _OF_FILE + _OF_DIGEST * (len(file.counters) + len(file.also) + len(file.tensors))
 
 
-def closed(body: bytes | bytearray) -> bytes:
+def close_seal(body: bytes | bytearray) -> bytes:
     """Return the text of a seal: ``body`` and the last line, with the digest of body and line."""
     return b"".join((body, _BLANK.replace(_ZEROS, _hash_pieces(body, _BLANK).encode())))
 
@@ -264,12 +264,12 @@ _FRAGMENT = re.compile(r"rank-\d{5,9}\.json")
 _ASIDE = re.compile(rf"(\..*{re.escape(NAME[1:])}|{_FRAGMENT.pattern})\.\d+\.[0-9a-f]{{8}}\.tmp")
 
 
-def beside(name: str) -> str:
+def name_seal(name: str) -> str:
     """Return the name of the seal of a single file, in a directory with files of other checkpoints."""
     return f".{name}{NAME}"
 
 
-def signature_beside(name: str) -> str:
+def name_signature(name: str) -> str:
     """Return the name of the signature of a single file, in a directory with files of other checkpoints."""
     return f".{name}.{SIGNATURE}"
 
@@ -279,7 +279,7 @@ def is_apart(name: str) -> bool:
     return NAME in name or name == SIGNATURE or (name.startswith(".") and name.endswith(f".{SIGNATURE}"))
 
 
-def of_one_file(name: str) -> str:
+def sealed_name(name: str) -> str:
     """Return the name of the single file whose seal has this name; "" for the seal of a directory."""
     return name[1 : -len(NAME)] if name.endswith(NAME) and len(name) > len(NAME) + 1 else ""
 
@@ -299,7 +299,7 @@ def is_aside(name: str) -> bool:
     return _ASIDE.fullmatch(name) is not None
 
 
-def aside(name: str) -> str:
+def name_aside(name: str) -> str:
     """Return a unique temporary name for a seal that is being written."""
     return f"{name}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
 
@@ -312,7 +312,7 @@ def is_seal(path: str) -> bool:
     return home.rpartition("/")[2] == FRAGMENTS and is_fragment(name)
 
 
-def base_of(path: str) -> str:
+def find_base(path: str) -> str:
     """Return the directory that the names in the seal at ``path`` are relative to."""
     home = os.path.dirname(path)
     return os.path.dirname(home) if os.path.basename(home) == FRAGMENTS else home

@@ -8,10 +8,10 @@ from typing import NamedTuple
 from ckpt_tools.checksum import Extent, Sum, sums
 from ckpt_tools.checksum.sums import xxh3
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_format
+from ckpt_tools.formats.common.format import Anatomy, Damage, limit, make_format
 from ckpt_tools.formats.common.json_text import read_text
 from ckpt_tools.formats.seals import document
-from ckpt_tools.formats.seals.document import hash_of
+from ckpt_tools.formats.seals.document import find_hash
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.seal import Seal, SealedFile
 from ckpt_tools.storage import Source
@@ -19,7 +19,7 @@ from ckpt_tools.storage import Source
 CODE = "seal-mismatch"
 
 
-@limited
+@limit
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check that a seal is of this version and its own digest is right; keep its entries."""
     seal = read(source)
@@ -64,7 +64,7 @@ class Whole(NamedTuple):
     digest: str
 
 
-def whole_of(file: SealedFile, algorithm: str) -> Whole | None:
+def find_whole(file: SealedFile, algorithm: str) -> Whole | None:
     """Return a seal's digest of a whole file; None if it follows from the digests of chunks, as xxh3 does."""
     return Whole(algorithm, file.digest) if algorithm != "xxh3" and file.size else None
 
@@ -92,7 +92,7 @@ def compare(
         what = f"bytes {extent.offset:,} to {last:,} are not those that were sealed"
         anatomy.sums.append(Sum(what, expected, (extent,), extent.offset, hash=xxh3, code=CODE))
     if whole is not None:
-        make_hash = hash_of(whole.algorithm)
+        make_hash = find_hash(whole.algorithm)
         if make_hash is None:
             missing = f"{whole.algorithm} needs the package {whole.algorithm}"
             yield finding("needs-extra", missing, hint=f"pip install 'ckpt-tools[{whole.algorithm}]'")
@@ -102,4 +102,4 @@ def compare(
 
 
 _START = b'{"schema":"ckpt-tools/seal/'
-FORMAT = own_format("seal", lambda head: head.startswith(_START), _structure, loader=None)
+FORMAT = make_format("seal", lambda head: head.startswith(_START), _structure, loader=None)

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, nothing, own_format
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, check_nothing, make_format
 from ckpt_tools.formats.common.protobuf import Field, Reader
 from ckpt_tools.formats.common.tensors import MAX_NAME, MAX_TENSORS, MAX_TEXT, remember
-from ckpt_tools.formats.common.zeros import all_zero
+from ckpt_tools.formats.common.zeros import is_zero
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
@@ -69,7 +69,7 @@ class _Walk(NamedTuple):
             elif (f.number == _OBJECTS and self.has_variable(f)) or (
                 f.number == _COLLECTIONS and any(name in _COLLECTED for name in self.read_texts(f, 1))
             ):
-                members["variables/variables.index"] = Claim("saved_model", nothing)
+                members["variables/variables.index"] = Claim("saved_model", check_nothing)
             elif f.number == _GRAPH:
                 for _ in self.read_fields(f):  # checks only the form of the nodes
                     pass
@@ -97,9 +97,9 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 def _check_asset(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check that an asset, of which the model has nothing but its name, does not consist of zeros."""
     anatomy.explain(0, source.size, "an asset of the model", Guard.UNPROTECTED)
-    if source.size and all_zero(source):
+    if source.size and is_zero(source):
         yield finding("zero-filled", f"all {source.size:,} bytes are zero", offset=0)
 
 
 _ASSET = Claim("saved_model", _check_asset, whole=True)
-FORMAT = own_format("saved_model", lambda head: bool(_BEGIN.match(head)), _structure)
+FORMAT = make_format("saved_model", lambda head: bool(_BEGIN.match(head)), _structure)

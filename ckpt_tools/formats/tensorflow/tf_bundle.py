@@ -20,7 +20,7 @@ from operator import attrgetter
 from msgspec.structs import replace
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, own_format
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, make_format
 from ckpt_tools.formats.common.tensors import MAX_TENSORS
 from ckpt_tools.formats.tensorflow import sstable
 from ckpt_tools.formats.tensorflow.shard import check_shard, shorten_name
@@ -257,6 +257,6 @@ def _check_slices(
         yield finding("missing-storage", why[:500], offset=full.at, severity=Severity.WARNING)
 
 
-FORMAT = own_format(
+FORMAT = make_format(
     "tf_bundle", _magic, _structure, loader="tensorflow", index_of=_index_of, ours=_owns, beside=check_state
 )

@@ -14,7 +14,7 @@ from functools import partial
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, own_format
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, make_format
 from ckpt_tools.formats.common.protobuf import Reader
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Guard
@@ -131,6 +131,6 @@ def _check_index(expected: int, source: Source, _anatomy: Anatomy) -> Iterator[F
         yield finding("crc-mismatch", f"{why}: of another export, or damaged", offset=0)
 
 
-FORMAT = own_format(
+FORMAT = make_format(
     "tf_fingerprint", lambda head: bool(_BEGIN.match(head)), _structure, distinct=False, loader=None
 )

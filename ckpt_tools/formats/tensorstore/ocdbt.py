@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.decode import most
-from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, own_format
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, make_format
 from ckpt_tools.formats.common.json_text import mapping, parse
 from ckpt_tools.formats.common.tensors import remember
 from ckpt_tools.formats.common.zstd import MAGIC, have_zstd, needs_zstd
@@ -266,4 +266,4 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     _add_claims(anatomy, nodes)
 
 
-FORMAT = own_format("ocdbt", lambda head: head.startswith(MANIFEST), _structure, loader=None)
+FORMAT = make_format("ocdbt", lambda head: head.startswith(MANIFEST), _structure, loader=None)

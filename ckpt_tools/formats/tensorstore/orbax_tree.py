@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, nothing, own_format
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, check_nothing, make_format
 from ckpt_tools.formats.common.json_text import mapping, read_json, sequence
 from ckpt_tools.formats.common.tensors import near_miss
 from ckpt_tools.formats.tensorstore.zarr import MAX_CHUNKS, Described
@@ -77,9 +77,9 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         anatomy.keys |= leaves.keys()
     # Orbax took the shape of a leaf's pieces from the files of array_metadatas/ when it saved
     if any(mapping(leaf["value_metadata"]).get("write_shape") is not None for leaf in leaves.values()):
-        anatomy.members[_ARRAYS] = Claim("orbax_tree", nothing, spared=_WITHOUT_ARRAYS)
+        anatomy.members[_ARRAYS] = Claim("orbax_tree", check_nothing, spared=_WITHOUT_ARRAYS)
     if top.get("use_ocdbt") is True and arrays:
-        anatomy.members["manifest.ocdbt"] = Claim("orbax_tree", nothing)
+        anatomy.members["manifest.ocdbt"] = Claim("orbax_tree", check_nothing)
     elif top.get("use_ocdbt") is False:
         follow = top.get("store_array_data_equal_to_fill_value") is True
         metadata = "zarr.json" if top.get("use_zarr3") is True else ".zarray"
@@ -88,6 +88,6 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
             anatomy.members[f"{name}/{metadata}"] = Claim("orbax_tree", described, follow=follow)
 
 
-FORMAT = own_format(
+FORMAT = make_format(
     "orbax_tree", lambda head: bool(_FIRST.match(head)), _structure, distinct=False, loader=None
 )

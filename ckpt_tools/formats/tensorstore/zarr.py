@@ -21,10 +21,10 @@ from msgspec import Struct
 
 from ckpt_tools.checksum import CRC32C, Extent, Sum
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.decode import decoding
-from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, nothing, own_format
-from ckpt_tools.formats.common.json_text import integers, mapping, read_json, sequence
-from ckpt_tools.formats.common.zstd import have_zstd, needs_zstd, walk
+from ckpt_tools.formats.common.decode import add_decoding
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, check_nothing, make_format
+from ckpt_tools.formats.common.json_text import mapping, read_integers, read_json, sequence
+from ckpt_tools.formats.common.zstd import check_frame, have_zstd, needs_zstd
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Tensor
 from ckpt_tools.storage import Source
@@ -111,7 +111,7 @@ def _read_type(dtype: object) -> tuple[str, int | None]:
 
 def _read_shapes(shape: object, chunks: object) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the shapes of an array and of its chunks. Raise Damage unless they fit each other."""
-    s, c = integers(shape), integers(chunks)
+    s, c = read_integers(shape), read_integers(chunks)
     if s is None or c is None or len(s) != len(c):
         raise _bad(f"shape {str(shape)[:80]} and chunks {str(chunks)[:80]} do not belong together")
     if any(size and not part for size, part in zip(s, c, strict=True)):
@@ -167,7 +167,7 @@ def _read_sharding(
     configuration: Mapping[str, object], shape: tuple[int, ...], item: int | None, depth: int
 ) -> Coding:
     """Return the coding of a shard: a chunk cut into inner chunks, which an index locates. Raise Damage."""
-    part = integers(configuration.get("chunk_shape"))
+    part = read_integers(configuration.get("chunk_shape"))
     pairs = list(zip(shape, part or (), strict=False))
     if part is None or len(part) != len(shape) or any(not p or s % p for s, p in pairs):
         raise _bad("a shard that its chunks do not divide")
@@ -260,9 +260,11 @@ def _check_compressed(
     if codec == "zstd":
         limit = "no checksum covers it, a changed bit is seen only where it breaks decoding"
         text = f"zstd data of {what}: {limit}"
-        size, most = walk(source, offset, length, size)
+        size, most = check_frame(source, offset, length, size)
         if have_zstd():
-            yield from decoding(source, anatomy, codec, what, Extent(offset, length), size=size, ceiling=most)
+            yield from add_decoding(
+                source, anatomy, codec, what, Extent(offset, length), size=size, ceiling=most
+            )
         else:
             yield needs_zstd(offset, what)
     elif codec == "blosc":
@@ -286,7 +288,7 @@ def _check_compressed(
         if not good[codec]:
             raise Damage("bad-header", f"{what} does not begin like {codec} data", offset)
         text = f"{codec} data of {what}, with a checksum over what it decodes into"
-        yield from decoding(source, anatomy, codec, what, Extent(offset, length), size=size)
+        yield from add_decoding(source, anatomy, codec, what, Extent(offset, length), size=size)
     anatomy.explain(offset, length, text, Guard.UNPROTECTED)
 
 
@@ -347,7 +349,7 @@ class Described(Struct, frozen=True):
         except Damage:
             return
         if array is not None and prod(array.grid()) <= MAX_CHUNKS:
-            claim = Claim(self.format, nothing)
+            claim = Claim(self.format, check_nothing)
             anatomy.members.update((f"{self.name}/{chunk}", claim) for chunk in array.names())
         yield from ()
 
@@ -376,4 +378,4 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     anatomy.members.update(dict.fromkeys(array.names(), claim))
 
 
-FORMAT = own_format("zarr", lambda head: bool(_FIRST.match(head)), _structure, distinct=False, loader=None)
+FORMAT = make_format("zarr", lambda head: bool(_FIRST.match(head)), _structure, distinct=False, loader=None)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Damage, own_format
+from ckpt_tools.formats.common.format import Anatomy, Damage, make_format
 from ckpt_tools.formats.common.tensors import remember
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Guard, Scalar
@@ -90,4 +90,4 @@ def _read_scalar(text: str) -> Scalar:
     return {"true": True, "false": False}.get(text, text)
 
 
-FORMAT = own_format("text_member", _magic, _structure, distinct=False, loader=None)
+FORMAT = make_format("text_member", _magic, _structure, distinct=False, loader=None)

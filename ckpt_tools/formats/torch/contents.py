@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage
 from ckpt_tools.formats.pickles.judged import read_judged
-from ckpt_tools.formats.pickles.scalars import scalars
+from ckpt_tools.formats.pickles.scalars import add_scalars
 from ckpt_tools.formats.pickles.stubs import Pickled
 from ckpt_tools.formats.torch.tensors import FileRange, Storage, add_tensors, list_storages
 from ckpt_tools.model.finding import Finding
@@ -56,7 +56,7 @@ class Contents:
     @cached_property
     def scalars(self) -> Anatomy:
         """An anatomy with nothing but the scalars of the value and the keys of its top level."""
-        scalars(self.pickled.value, anatomy := Anatomy())
+        add_scalars(self.pickled.value, anatomy := Anatomy())
         return anatomy
 
 

@@ -9,9 +9,9 @@ from itertools import product
 from typing import Any
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_format
+from ckpt_tools.formats.common.format import Anatomy, Damage, limit, make_format
 from ckpt_tools.formats.pickles.judged import read_judged
-from ckpt_tools.formats.pickles.scalars import scalars
+from ckpt_tools.formats.pickles.scalars import add_scalars
 from ckpt_tools.formats.torch.contents import judge_protocol
 from ckpt_tools.formats.torch.tensors import (
     NUMBER,
@@ -69,7 +69,7 @@ _PAGE, _TAIL = 4096, 256 * 1024
 _PROTOCOL = 1001
 
 
-@limited
+@limit
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check the five pickles and the storages of a file, and add its tensors to ``anatomy``. Raise Damage."""
     why = "torch's old format has no checksum: only lengths and the pickles' own structure were checked"
@@ -87,7 +87,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     what = "the object's pickle: its opcodes, the sizes of its storages and the extents of its tensors are"
     what += " checked, not its names and numbers"
     anatomy.explain(at + 2, pickled.end - at - 2, what, Guard.UNPROTECTED)
-    scalars(pickled.value, anatomy)
+    add_scalars(pickled.value, anatomy)
     keys = yield from read_judged(source, pickled.end, source.size, anatomy)
     storages: dict[str, Storage] = {}
     for s in list_storages(pickled):
@@ -206,4 +206,4 @@ def _check_tail(source: Source, nbytes: int) -> Iterator[Finding]:
         yield finding("zero-tail", why, offset=start)
 
 
-FORMAT = own_format("torch_legacy", legacy_magic, _structure, loader="torch")
+FORMAT = make_format("torch_legacy", legacy_magic, _structure, loader="torch")

@@ -13,10 +13,10 @@ from collections.abc import Generator, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.archives.tar import NAMES, members
-from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_format
+from ckpt_tools.formats.archives.tar import NAMES, list_members
+from ckpt_tools.formats.common.format import Anatomy, Damage, limit, make_format
 from ckpt_tools.formats.pickles.judged import read_judged
-from ckpt_tools.formats.pickles.scalars import scalars
+from ckpt_tools.formats.pickles.scalars import add_scalars
 from ckpt_tools.formats.pickles.stubs import Global, Pickled
 from ckpt_tools.formats.torch.tensors import ITEMSIZE, STORAGES, count_needed_elements, list_tensors
 from ckpt_tools.model.finding import Finding
@@ -34,12 +34,12 @@ def magic(head: bytes) -> bool:
     return head in _HEADS
 
 
-@limited
+@limit
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check an archive's four members against each other; add its tensors to ``anatomy``. Raise Damage."""
     why = "torch's tar format has no checksum over its data: only headers, lengths and pickles were checked"
     yield finding("not-checksummed", why)
-    ranges = yield from members(source, anatomy)
+    ranges = yield from list_members(source, anatomy)
     for name in NAMES:
         if name not in ranges:
             raise Damage("bad-header", f"the archive has no member {name!r}", source.size)
@@ -58,7 +58,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     anatomy.explain(at, stop - at, what, Guard.UNPROTECTED)
     pickled = yield from read_judged(source, at, stop, anatomy)
     yield from _check_end("pickle", pickled, stop)
-    scalars(pickled.value, anatomy)
+    add_scalars(pickled.value, anatomy)
     yield from _check_references(pickled, storages, tensors, ranges)
     refs = [ref for ref in pickled.persistents if type(ref.pid) is str and ref.pid in tensors]
     stubs = {id(ref): tensors[ref.pid] for ref in refs}
@@ -231,4 +231,4 @@ def _walk_tensors(
     return tensors
 
 
-FORMAT = own_format("torch_tar", magic, _structure)
+FORMAT = make_format("torch_tar", magic, _structure)

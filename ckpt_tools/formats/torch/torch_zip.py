@@ -30,7 +30,15 @@ from ckpt_tools.formats.archives.zip import (
     read_zip,
 )
 from ckpt_tools.formats.archives.zip_directory import Record
-from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, inside, limited, own_format, structure
+from ckpt_tools.formats.common.format import (
+    HEAD,
+    Anatomy,
+    Damage,
+    check_inner,
+    limit,
+    make_format,
+    run_check,
+)
 from ckpt_tools.formats.numpy.npy import MAGIC, read_arrays
 from ckpt_tools.formats.pickles.judged import RUNS, read_judged
 from ckpt_tools.formats.torch import torch_legacy
@@ -149,7 +157,7 @@ def other_pickles(
     arrays of objects); add their names in no list, and tensors that are not compressed, to ``anatomy``.
     """
     for r in records:
-        head = begins(source, r, len(MAGIC)) if r.payload >= 0 else b""
+        head = read_begin(source, r, len(MAGIC)) if r.payload >= 0 else b""
         if not is_proto(head) and not (arrays and head == MAGIC) and not r.name.endswith(PICKLES):
             continue
         if r.payload < 0:
@@ -157,18 +165,18 @@ def other_pickles(
         inner = Anatomy()
         try:
             if r.method == STORED:
-                found = [*inside(source, r.payload, r.stored, judge_inner, inner)]
+                found = [*check_inner(source, r.payload, r.stored, judge_inner, inner)]
                 stem = r.name[:200].rpartition(".")[0]
                 anatomy.tensors += (replace(t, name=f"{stem}.{t.name}") for t in inner.tensors)
             else:
-                found = [*structure(BytesSource(inflate(source, r)), inner, judge_inner)]
+                found = [*run_check(BytesSource(inflate(source, r)), inner, judge_inner)]
         except Damage as e:
             found = [e.finding]
         anatomy.unlisted += inner.unlisted
         yield from (replace(f, offset=r.place) for f in found if f.code in RUNS)
 
 
-def begins(source: Source, record: Record, length: int) -> bytes:
+def read_begin(source: Source, record: Record, length: int) -> bytes:
     """Return the first bytes of a record, uncompressed; b"" if they cannot be read."""
     if record.method == STORED:
         return source.read(record.payload, min(length, record.stored))
@@ -330,7 +338,7 @@ def _find_storage_ranges(
     return ranges
 
 
-FORMAT = own_format("torch_zip", magic, limited(_check), loader="torch")
+FORMAT = make_format("torch_zip", magic, limit(_check), loader="torch")
 
 
 NAME = ".data/serialization_id"

@@ -26,13 +26,13 @@ class Save(NamedTuple):
         """Remove the old seals of this rank's files, which do not fit the new ones; the first rank also
         removes whole seals, and fragments of ranks that are no more. Wait some time for seals being written.
         """
-        from ckpt_tools.formats.seals.document import FRAGMENTS, NAME, beside, fragment_name, is_fragment
+        from ckpt_tools.formats.seals.document import FRAGMENTS, NAME, fragment_name, is_fragment, name_seal
         from ckpt_tools.reading.reader import place
 
         finish(LONGEST)
         seal_dir, (home, name) = self.options.get("seal_dir"), os.path.split(self.path)
         is_first = not self.rank
-        places = (f"{self.path}/{FRAGMENTS}/{NAME}", f"{self.path}/{NAME}", f"{home}/{beside(name)}")
+        places = (f"{self.path}/{FRAGMENTS}/{NAME}", f"{self.path}/{NAME}", f"{home}/{name_seal(name)}")
         within, *old = places if seal_dir is None else (place(seal_dir, path) for path in places)
         fragments, old = os.path.dirname(within), old if is_first else []
         with suppress(OSError):

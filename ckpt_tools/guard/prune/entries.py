@@ -21,7 +21,7 @@ from ckpt_tools.planning import choose
 from ckpt_tools.planning.rules.save.missing_rank import find_first_ranks
 from ckpt_tools.planning.verification import read_step
 from ckpt_tools.reading.session import Session
-from ckpt_tools.reading.unseen import HINT, not_seen
+from ckpt_tools.reading.unseen import HINT, list_unlisted
 from ckpt_tools.settings import plugins
 from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import lstat, there
@@ -96,7 +96,7 @@ def _require_all_seen(s: Session) -> None:
     """Raise CannotLook if a plug-in failed, or something cannot be looked at: it may need the others."""
     for f in plugins.findings():
         raise CannotLook(f"{f.message}, so nothing is removed", f.hint)
-    if blind(unseen := not_seen(s)):
+    if blind(unseen := list_unlisted(s)):
         first = unseen[0]
         text = f"{first.path}: {first.message}: what lies there is unknown, so nothing is removed"
         raise CannotLook(text, HINT.partition(",")[0])

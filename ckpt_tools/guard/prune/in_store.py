@@ -16,7 +16,7 @@ from ckpt_tools.errors import CannotLook, UsageError, explain_refusal
 from ckpt_tools.guard.prune.entries import Entry, walk_below
 from ckpt_tools.guard.prune.protected import find_stages
 from ckpt_tools.model.answers import Change
-from ckpt_tools.planning.first_launch import place
+from ckpt_tools.planning.first_launch import name_home
 from ckpt_tools.reading.session import Session
 from ckpt_tools.settings import checked_json, resolve
 from ckpt_tools.storage import trust
@@ -165,7 +165,7 @@ class Deleter(Struct, frozen=True):
 @contextmanager
 def open_deleter(root: str, state_dir: str | None, trusted: Trust = OURS) -> Iterator[Deleter]:
     """Yield the Deleter of a root, to one process of a machine at a time. Raises CannotLook and Untrusted."""
-    directory = place(state_dir or resolve.pruned(), root)
+    directory = name_home(state_dir or resolve.pruned(), root)
     why = f"{root}: another process of this machine removes checkpoints there"
     with hold_lock(directory, LOCK, trusted, lambda _: CannotLook(why, "wait until it has ended")):
         yield Deleter(root, directory, trusted)

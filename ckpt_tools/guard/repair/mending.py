@@ -12,8 +12,8 @@ from typing import NamedTuple
 from ckpt_tools.checksum import Crc, Sum, mismatches
 from ckpt_tools.checksum.combine import CRC32, CRC32C, find_flipped_bit, odds
 from ckpt_tools.checksum.sums import Deflated, Extent, chunks
-from ckpt_tools.formats import Anatomy, format_of, names, structure
-from ckpt_tools.formats.lost_indexes import text_of, whole_sets
+from ckpt_tools.formats import Anatomy, format_of, names, run_check
+from ckpt_tools.formats.lost_indexes import find_whole, make_text
 from ckpt_tools.guard.repair.zip_directory import rebuild_directory
 from ckpt_tools.inspection.check import Inspection
 from ckpt_tools.model.finding import Severity, Verdict
@@ -100,7 +100,7 @@ def _sums_by_name(path: str) -> Iterator[Sum]:
         for name in names.allowed(os.path.basename(path)):
             anatomy = Anatomy()
             with suppress(ShortRead, OSError):
-                for _ in structure(source, anatomy, format_of(name).checks[Level.STRUCTURE]):
+                for _ in run_check(source, anatomy, format_of(name).checks[Level.STRUCTURE]):
                     pass
             yield from (*anatomy.sums, *anatomy.failed)
 
@@ -176,14 +176,14 @@ def mend(bench: Bench, damaged: Damaged) -> Mended | None:
 def find_lost_indexes(s: Session, damaged_index: str | None = None) -> Iterator[Lost]:
     """Yield each missing index (or only ``damaged_index``) whose shards are there and sound in structure."""
     files = dict.fromkeys((*(p.path for p in s.parts), *(f.path for f in s.found.bare)))
-    for path, shards in sorted(whole_sets(files).items()):
+    for path, shards in sorted(find_whole(files).items()):
         is_wanted = not os.path.lexists(path) if damaged_index is None else path == damaged_index
         if not is_wanted:
             continue
         looks = [s.inspect(shard, Level.STRUCTURE) for shard in shards]
         if all(report.verdict in (Verdict.OK, Verdict.SUSPECT) for report, _ in looks):
             tensors = {os.path.basename(p): a.tensors for p, (_, a) in zip(shards, looks, strict=True)}
-            if (data := text_of(tensors)) is not None:
+            if (data := make_text(tensors)) is not None:
                 yield path, data, shards[0]
 
 

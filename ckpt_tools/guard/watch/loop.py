@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
-from ckpt_tools.discovery.walk import absent, is_tree, require_file
+from ckpt_tools.discovery.walk import is_absent, is_tree, require_file
 from ckpt_tools.errors import CannotLook, UsageError, explain_refusal
 from ckpt_tools.guard.watch import WatchOptions
 from ckpt_tools.guard.watch.metrics import Metrics
@@ -113,7 +113,7 @@ def _require_listable(root: str) -> None:
     its first object on, so there it may be still to come.
     """
     if is_url(root):
-        if not absent(root) and not is_tree(root):
+        if not is_absent(root) and not is_tree(root):
             with explain_refusal(f"cannot look at {root}"):
                 require_file(root)
             raise UsageError(f"{root} is not a directory", _NAME)

@@ -20,7 +20,7 @@ from ckpt_tools.discovery import group as grouping
 from ckpt_tools.errors import UsageError
 from ckpt_tools.guard.watch import WatchOptions
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.planning.first_launch import place
+from ckpt_tools.planning.first_launch import name_home
 from ckpt_tools.planning.other_writers import get_etag
 from ckpt_tools.planning.trackers import find_declared
 from ckpt_tools.reading.session import Session
@@ -201,7 +201,7 @@ class Records:
     def __init__(self, root: str, state_dir: str | None, trusted: Trust) -> None:
         home = state_dir or resolve.watched()
         try:
-            self.directory = place(home, root)
+            self.directory = name_home(home, root)
         except UsageError as e:
             text = f"the state directory {home} lies inside {root}, where nothing is written"
             raise UsageError(text, "name one outside it with CKPT_STATE_DIR") from e

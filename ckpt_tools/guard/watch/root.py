@@ -40,7 +40,7 @@ from ckpt_tools.planning import first_launch
 from ckpt_tools.planning.verification import read_step
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Session
-from ckpt_tools.reading.unseen import not_seen
+from ckpt_tools.reading.unseen import list_unlisted
 from ckpt_tools.storage import counted
 from ckpt_tools.storage.trust import Untrusted
 from ckpt_tools.storage.urls import is_url
@@ -106,7 +106,7 @@ class WatchedRoot:
             self.tally.up = False
             raise
         self.end_problem("cannot-look")
-        unseen = tuple(f for f in [*not_seen(s), *self._unasked] if f.severity is not Severity.NOTE)
+        unseen = tuple(f for f in [*list_unlisted(s), *self._unasked] if f.severity is not Severity.NOTE)
         if unseen:
             message = f"{len(unseen)} entries below {self.root} could not be looked at"
             self.report_problem("unreadable", message, unseen)
@@ -250,7 +250,7 @@ class WatchedRoot:
         """Report if a job has started since the last pass, and count starts in a row from the same step."""
         before, directory = (
             self.records.starts,
-            first_launch.place_of(self.root, _make_selection(self.options)),
+            first_launch.find_home(self.root, _make_selection(self.options)),
         )
         try:
             last = first_launch.read_last_start(directory, self.options.read.trust)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from ckpt_tools.layouts.common.layout import Found, Metadata, Rows, Steps, whole
+from ckpt_tools.layouts.common.layout import Found, Metadata, Rows, Steps, as_int
 from ckpt_tools.model.finding import Flaw, Severity
 from ckpt_tools.model.part import Part
 
@@ -49,19 +49,19 @@ Counter = Callable[[Metadata], "int | None"]
 
 def read_first(metadata: Metadata, keys: Sequence[str]) -> int | None:
     """Return the first integer that one of the keys holds; None without one."""
-    return next((n for k in keys if k in metadata and (n := whole(metadata[k])) is not None), None)
+    return next((n for k in keys if k in metadata and (n := as_int(metadata[k])) is not None), None)
 
 
 def read_by_last_word(metadata: Metadata, words: Sequence[str]) -> int | None:
     """Return the integer whose dotted name is, or ends in, one of the words; earlier words are preferred."""
     for word in words:
         for key, value in metadata.items():
-            if (key == word or key.endswith(f".{word}")) and (n := whole(value)) is not None:
+            if (key == word or key.endswith(f".{word}")) and (n := as_int(value)) is not None:
                 return n
     return None
 
 
-def numbers(metadata: Metadata, keys: Sequence[str]) -> tuple[int, ...]:
+def read_counts(metadata: Metadata, keys: Sequence[str]) -> tuple[int, ...]:
     """Return the whole numbers that the keys hold, also as text: safetensors keeps all values as text. A
     negative number counts nothing: YOLO's files of a run that is over say epoch -1.
     """
@@ -69,15 +69,15 @@ def numbers(metadata: Metadata, keys: Sequence[str]) -> tuple[int, ...]:
         k: int(v) for k in keys if isinstance(v := metadata.get(k), str) and v.isdecimal() and len(v) <= 18
     }
     found = {**metadata, **text}
-    return tuple(n for key in keys if key in found and (n := whole(found[key])) is not None and n >= 0)
+    return tuple(n for key in keys if key in found and (n := as_int(found[key])) is not None and n >= 0)
 
 
-def number(metadata: Metadata, keys: Sequence[str]) -> int | None:
+def read_count(metadata: Metadata, keys: Sequence[str]) -> int | None:
     """Return the first whole number, at least 0, that the keys hold, also as text; None without one."""
-    return next(iter(numbers(metadata, keys)), None)
+    return next(iter(read_counts(metadata, keys)), None)
 
 
-def steps_told(metadata: Metadata) -> tuple[int, ...]:
+def read_all_steps(metadata: Metadata) -> tuple[int, ...]:
     """Return all numbers of steps in a file, at any depth and in safetensors' JSON (as ai-toolkit writes)."""
     found = dict(metadata)
     for key, text in metadata.items():
@@ -87,7 +87,7 @@ def steps_told(metadata: Metadata) -> tuple[int, ...]:
             except (ValueError, RecursionError):
                 continue
             found.update((f"{key}.{name}", n) for name, n in entries.items() if type(n) is int)
-    return numbers(found, [key for key in found if key.rpartition(".")[2] in STEPS])
+    return read_counts(found, [key for key in found if key.rpartition(".")[2] in STEPS])
 
 
 def read_steps(
@@ -132,7 +132,7 @@ def check_epochs(parts: Rows, read: Counter | Sequence[str] | str, what: str = "
 def find_misnamed(parts: Rows, named_by: Callable[[Part], Steps]) -> Found:
     """Yield files of another step or epoch than ``named_by`` tells: an error if another file is named so."""
     for code, at, keys in (("step-mismatch", 0, STEPS), ("epoch-mismatch", 1, EPOCHS)):
-        rows = [(p, named_by(p)[at], numbers(r.metadata, keys)) for p, r in parts]
+        rows = [(p, named_by(p)[at], read_counts(r.metadata, keys)) for p, r in parts]
         all_in_names = {in_name for _, in_name, _ in rows}
         if _is_other_unit([(in_name, held) for _, in_name, held in rows if in_name is not None and held]):
             continue
@@ -193,11 +193,11 @@ def find_foreign(
             yield from _find_borrowed(sorted(rows, key=lambda row: row[:2]), growing, beside)
 
 
-def schedules(parts: Rows, reported: Collection[str]) -> Found:
+def find_schedules(parts: Rows, reported: Collection[str]) -> Found:
     """Yield schedulers' states of another checkpoint of the run, in any layout, but no ``reported`` paths."""
     by_name: dict[str, list[_Counted]] = {}
     for p, r in parts:
-        if (counter := whole(r.metadata.get("last_epoch"))) is not None and p.path not in reported:
+        if (counter := as_int(r.metadata.get("last_epoch"))) is not None and p.path not in reported:
             name = p.path.removeprefix(p.home) if p.home else re.sub("[0-9]+", "", p.path)
             by_name.setdefault(name, []).append(_Counted(0, counter, p))
     taken = count_optimizer_steps(parts)
@@ -225,7 +225,7 @@ def count_optimizer_steps(parts: Rows) -> dict[object, int]:
     """Return the steps that each save's optimizer has taken, if its files agree, by ``_identify_save``."""
     counters: dict[object, set[int]] = {}
     for p, r in parts:
-        if (taken := whole(r.metadata.get("optimizer_step"))) is not None:
+        if (taken := as_int(r.metadata.get("optimizer_step"))) is not None:
             counters.setdefault(_identify_save(p), set()).add(taken)
     return {save: min(taken) for save, taken in counters.items() if len(taken) == 1}
 
@@ -319,4 +319,4 @@ def _is_of_another(row: _Counted, exact: Collection[int]) -> bool:
     """Return True if a counter is, as far as ``exact`` numbers tell, that of another checkpoint."""
     if row.counter not in exact and row.counter != row.number:
         return False
-    return any(number > row.number for number in exact) or abs(row.number - row.counter) > 1
+    return any(read_count > row.number for read_count in exact) or abs(row.number - row.counter) > 1

@@ -265,6 +265,6 @@ class Layout(Struct, frozen=True, dict=True):
         return {p.name: p for p in self.pieces}
 
 
-def whole(value: Scalar) -> int | None:
+def as_int(value: Scalar) -> int | None:
     """Return a metadata value if it is an int, else None (True is no int here)."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None

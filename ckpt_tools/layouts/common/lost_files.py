@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
-from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, loss, whole
+from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, as_int, loss
 from ckpt_tools.layouts.common.piece import Piece
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw
@@ -48,7 +48,7 @@ that is not.
 """
 
 
-def piece_for(holds: Holds, rolling: bool) -> str:
+def find_piece(holds: Holds, rolling: bool) -> str:
     """Return the name of the piece of a file that ``holds`` this; ``rolling``: each save writes over it."""
     name = next(name for name, contents in PIECES.items() if contents == holds)
     return f"{ROLLING}{name}" if rolling else name
@@ -146,7 +146,7 @@ def check_array_count(parts: Rows) -> Found:
     """Yield indexes that list more arrays than are there: the loader opens each of them."""
     present = Counter(p.home for p, _ in parts if p.role == "array")
     for part, report in parts:
-        listed = whole(report.metadata.get("stored_arrays")) or 0
+        listed = as_int(report.metadata.get("stored_arrays")) or 0
         if part.role == "index" and present[part.home] < listed:
             gone = listed - present[part.home]
             text = f"{gone} of the {listed} arrays that it says were saved with it are not there"

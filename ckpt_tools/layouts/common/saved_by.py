@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from ckpt_tools.layouts import COORDS
 from ckpt_tools.layouts.common.counters import read_first
-from ckpt_tools.layouts.common.layout import Metadata, whole
+from ckpt_tools.layouts.common.layout import Metadata, as_int
 from ckpt_tools.model.plan import Known
 from ckpt_tools.model.report import Report
 
@@ -43,11 +43,11 @@ def read_shard_count(axis: str, reports: Iterable[Report]) -> Known | None:
 
 def _read_numbers(key: str, reports: Iterable[Report]) -> Iterator[int]:
     """Yield the numbers that files have under a metadata key, if a job could have so many ranks."""
-    numbers = (whole(r.metadata.get(key)) for r in reports)
+    numbers = (as_int(r.metadata.get(key)) for r in reports)
     return (n for n in numbers if n and 0 < n <= MOST_RANKS)
 
 
-def saved_world_size(reports: Iterable[Report]) -> int | None:
+def find_world_size(reports: Iterable[Report]) -> int | None:
     """Return the number of ranks that saved, as the files themselves say; None if none says it."""
     return next((n for r in reports if (n := _read_world_size(r.metadata))), None)
 
@@ -65,9 +65,9 @@ def read_sizes(reports: Iterable[Report]) -> dict[str, int]:
         if r.metadata.keys().isdisjoint(keys):
             continue  # as of most
         sizes = {"world": _read_world_size(r.metadata)}
-        sizes |= {axis: whole(r.metadata.get(key)) for axis, key in _ARGS.items()}
-        if mp := whole(r.metadata.get("mp_world_size")):
-            sizes |= {"tp": mp, "dp": whole(r.metadata.get("dp_world_size"))}
+        sizes |= {axis: as_int(r.metadata.get(key)) for axis, key in _ARGS.items()}
+        if mp := as_int(r.metadata.get("mp_world_size")):
+            sizes |= {"tp": mp, "dp": as_int(r.metadata.get("dp_world_size"))}
         for axis, n in sizes.items():
             if n and 0 < n <= MOST_RANKS:
                 out.setdefault(axis, n)
@@ -78,9 +78,9 @@ def read_sizes(reports: Iterable[Report]) -> dict[str, int]:
 
 def _read_world_size(metadata: Metadata) -> int | None:
     """Return Megatron-LM's ``args.world_size``, or DeepSpeed's data parallel times model parallel size."""
-    n = whole(metadata.get("args.world_size"))
-    if not n and (dp := whole(metadata.get("dp_world_size"))):
-        n = dp * (whole(metadata.get("mp_world_size")) or 1)
+    n = as_int(metadata.get("args.world_size"))
+    if not n and (dp := as_int(metadata.get("dp_world_size"))):
+        n = dp * (as_int(metadata.get("mp_world_size")) or 1)
     return n if n and 0 < n <= MOST_RANKS else None
 
 
@@ -111,18 +111,18 @@ most names agree with them.
 """
 
 
-def owner(metadata: Metadata) -> dict[str, int]:
+def read_owner(metadata: Metadata) -> dict[str, int]:
     """Return the rank and the parallel coordinates of the writer, as far as entries of ``_SURE`` tell."""
     coordinates = ((axis, read_first(metadata, keys)) for axis, keys in _SURE.items())
     return {axis: n for axis, n in coordinates if n is not None and n >= 0}
 
 
-def likely_rank(metadata: Metadata) -> int | None:
+def guess_rank(metadata: Metadata) -> int | None:
     """Return the rank that entries of ``_LIKELY`` give, which may be the writer's; or None."""
-    return next((n for k in _LIKELY if (n := whole(metadata.get(k))) is not None and n >= 0), None)
+    return next((n for k in _LIKELY if (n := as_int(metadata.get(k))) is not None and n >= 0), None)
 
 
-def why_partial(metadata: Metadata) -> str:
+def say_partial(metadata: Metadata) -> str:
     """Return why a file is no replica of any other, as its own metadata tell; "" if they do not. MindSpore's
     files may hold only a part of what their rank had, because other ranks hold the rest.
     """

@@ -74,7 +74,7 @@ def _quote(text: str) -> str:
     return f"$'{''.join(escaped)}'"
 
 
-def overall(given: Gathered) -> Advice:
+def advise(given: Gathered) -> Advice:
     """Return what to do: about the only start, about several of them, or else about what was verified."""
     starts = [advise_start(start) for start in given.starts]
     if len(starts) == 1:

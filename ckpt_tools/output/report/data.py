@@ -17,7 +17,7 @@ from ckpt_tools.model.report import Level, Region, Report
 from ckpt_tools.output.json import COUNTS, Object, fields, finding, list_findings, rollback, scalar
 from ckpt_tools.output.page import WORST
 from ckpt_tools.output.report import checkpoints as rows_of
-from ckpt_tools.output.report.advice import Gathered, Start, advise_start, overall, pick_worst
+from ckpt_tools.output.report.advice import Gathered, Start, advise, advise_start, pick_worst
 from ckpt_tools.output.report.checkpoints import Row, Table
 
 LONG = 2.5
@@ -55,7 +55,7 @@ def document(given: Gathered) -> Object:
         "verdict": str(verdict),
         "level": str(v.level) if v else None,
         "exit_code": given.exit_code,
-        "next": overall(given).shown,
+        "next": advise(given).shown,
         "summary": fields(v.summary, *counts, "below_level", "unrecognised") if v else None,
         "starts": [_describe_start(start, table) for start in given.starts],
         "starts_omitted": given.runs_omitted,

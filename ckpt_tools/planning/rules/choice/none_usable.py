@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.discovery import completeness
 from ckpt_tools.errors import CkptError, NoneUsable, NotNewest
-from ckpt_tools.findings import CODES, filled
+from ckpt_tools.findings import CODES, fill_hint
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -53,7 +53,7 @@ def explain_failure(
     elif not hint:
         young = any(f.code == "unfinished-save" for f in plan.warnings)  # one may still be written
         first = min(errors, key=attrgetter("follows"), default=None)
-        hint = f"{filled(first.hint, first.path, plan.root)}; " if first and first.hint else ""
+        hint = f"{fill_hint(first.hint, first.path, plan.root)}; " if first and first.hint else ""
         hint += f"'ckpt verify {quote(plan.root)}{' --settle 0s' * young}' shows all damage{unplaced()}"
         alone = len(ranked) == 1 and not any(f.code in ("set-aside", "in-quarantine") for f in plan.warnings)
         hint += _say_what_to_move(ranked[0], plan.root) if alone else ""
@@ -72,7 +72,7 @@ def _stop_search(choice: Choice, most: int, plan: LoadPlan) -> CkptError:
     if choice.attempts == 1:
         read = "the one checkpoint that was read is not usable"
     text = f"{read}; CKPT_MAX_ATTEMPTS={most} stopped the search"
-    hint = filled(CODES[RULE.codes[0]].hint_at(plan.root), plan.root, plan.root)
+    hint = fill_hint(CODES[RULE.codes[0]].hint_at(plan.root), plan.root, plan.root)
     plan = replace(plan, warnings=(*plan.warnings, finding_of(RULE, Hit(plan.root, text))))
     return error_of(RULE, Hit(plan.root, text, hint), NoneUsable, plan)
 
@@ -101,7 +101,7 @@ def find_smaller_job(choice: Choice, layouts: Layouts, world: int) -> tuple[int,
     saves: dict[int, list[Checkpoint]] = defaultdict(list)
     for rejected in choice.rejected:
         c = rejected.checkpoint
-        ranks = completeness.ranks_of_its_own(c, layouts.of(c))
+        ranks = completeness.list_own_ranks(c, layouts.of(c))
         is_newer = choice.checkpoint is not None and c.mtime_ns >= choice.checkpoint.mtime_ns
         whole = ranks == set(range(len(ranks))) and all(map(_names_ranks, _find_errors(rejected)))
         if ranks and is_newer and whole:

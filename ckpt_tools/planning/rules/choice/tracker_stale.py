@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from shlex import quote
 
-from ckpt_tools.discovery.completeness import label
+from ckpt_tools.discovery.completeness import name_kind
 from ckpt_tools.errors import CkptError
 from ckpt_tools.layouts import Layout
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
@@ -41,7 +41,7 @@ def check(
         yield Hit(path, f"it names {target}, which is {lost}", code="dangling-tracker")
     if named and (newest := _find_newest(whole, named)):
         hint = _MAY_BE_RIGHT if newest.mtime_ns < written_ns else hint
-        yield Hit(path, f"it names {target}, but {label(newest)} is there and complete", hint)
+        yield Hit(path, f"it names {target}, but {name_kind(newest)} is there and complete", hint)
 
 
 def _find_newest(whole: Sequence[Checkpoint], named: Sequence[Checkpoint]) -> Checkpoint | None:
@@ -86,7 +86,7 @@ def ask_which_is_meant(c: Checkpoint, name: object, targets: dict[str, int | str
     """Return the question about trackers with several ``targets`` (by path); ``name`` leads to the choice."""
     each = " and ".join(f"{path} names {target}" for path, target in targets.items())
     write = f"printf %s {quote(str(name))} | tee {' '.join(map(quote, targets))}"
-    hint = f"write {name} into each of them to resume from {label(c)}: {write}"
+    hint = f"write {name} into each of them to resume from {name_kind(c)}: {write}"
     return error_of(RULE, Hit(c.path, f"{each}: a job that follows them loads files of both", hint))
 
 

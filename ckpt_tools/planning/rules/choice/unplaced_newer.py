@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from shlex import quote
 
-from ckpt_tools.discovery.completeness import label
+from ckpt_tools.discovery.completeness import name_kind
 from ckpt_tools.errors import CkptError, NoneUsable, NotRecognised
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
@@ -70,7 +70,7 @@ def format_layout_hint(root: str, *, sure: bool) -> str:
 
 def ask_for_rank_layout(c: Checkpoint, path: str, root: str) -> CkptError:
     """Return the question about a file of the choice that is named like one rank's, without a layout."""
-    text = f"{path} of {label(c)} is named like the file of one rank, and no layout says of which"
+    text = f"{path} of {name_kind(c)} is named like the file of one rank, and no layout says of which"
     return error_of(RULE, Hit(path, text, format_layout_hint(root, sure=True)))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timezone
 
-from ckpt_tools.discovery.completeness import label
+from ckpt_tools.discovery.completeness import name_kind
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.planning.order import OrderFacts
 from ckpt_tools.planning.rules.rule import DOUBT, Effect, Hit, Rule, name_below
@@ -24,7 +24,7 @@ def check(f: OrderFacts) -> Iterator[Hit]:
     if not f.tracker and f.why_mute:
         return  # a hit of times-mute
     if not f.tracker and f.goes_back:
-        text = f"newest by time is {label(f.by_time)}, by step {label(f.by_step)}"
+        text = f"newest by time is {name_kind(f.by_time)}, by step {name_kind(f.by_step)}"
         yield Hit(f.by_time.path, text, effect=Effect.WARN)
         return
     other = f.by_time if f.newest is f.by_step else f.by_step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt_tools.discovery.completeness import label
+from ckpt_tools.discovery.completeness import name_kind
 from ckpt_tools.planning.order import SKEW_NS, UNKNOWN, OrderFacts
 from ckpt_tools.planning.rules.rule import DOUBT, Effect, Hit, Rule, name_below
 
@@ -38,7 +38,7 @@ def check(f: OrderFacts) -> Iterator[Hit]:
     if ahead := [c for c in f.saves if c.mtime_ns > f.now_ns + SKEW_NS]:
         last = max(ahead, key=lambda c: c.mtime_ns)
         more = f", and so were {len(ahead) - 1} more" if len(ahead) > 1 else ""
-        text = f"{label(last)} was modified after now{more}"
+        text = f"{name_kind(last)} was modified after now{more}"
         yield Hit(last.path, text, effect=Effect.WARN, code="mtime-in-future")
 
 

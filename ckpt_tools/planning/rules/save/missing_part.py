@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.discovery.completeness import label, saved_with, severity_of_gaps, usual_pieces, where
+from ckpt_tools.discovery.completeness import (
+    find_lacking,
+    find_usual,
+    name_kind,
+    name_place,
+    rate_gaps,
+)
 from ckpt_tools.layouts import Piece
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -25,19 +31,19 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
         if c.unfinished:
             continue
         follows = find_first_ranks(c, layout) is not None
-        severity = Severity.ERROR if follows else severity_of_gaps(c, facts.expected)
+        severity = Severity.ERROR if follows else rate_gaps(c, facts.expected)
         roles = {layout.piece(p.piece).role for p in c.parts}
-        usual = [p for p in usual_pieces(c, facts.expected) if p.role not in roles]
+        usual = [p for p in find_usual(c, facts.expected) if p.role not in roles]
         lacking = [f"no {role} file" for role in layout.complete.needs if role not in roles]
         for text in _list_needed(c, facts, lacking, usual):
-            yield Hit(where(c), f"{label(c)} has {text}", severity=severity, follows=follows)
+            yield Hit(name_place(c), f"{name_kind(c)} has {text}", severity=severity, follows=follows)
         if follows:
             continue
-        spared = saved_with(c, layout, survivable=True)  # such as random states: resuming can do without
+        spared = find_lacking(c, layout, survivable=True)  # such as random states: resuming can do without
         more = sorted({p.role for p in usual if p.readers.survivable} - spared.keys())
         for text in (*spared.values(), *(f"no {role} file, {_THEIRS}" for role in more)):
-            why = f"{label(c)} has {text}: training goes on with other random numbers"
-            yield Hit(where(c), why, severity=Severity.WARNING, effect=Effect.WARN)
+            why = f"{name_kind(c)} has {text}: training goes on with other random numbers"
+            yield Hit(name_place(c), why, severity=Severity.WARNING, effect=Effect.WARN)
 
 
 def _list_needed(c: Checkpoint, facts: SavesFacts, lacking: list[str], usual: Sequence[Piece]) -> list[str]:
@@ -49,7 +55,7 @@ def _list_needed(c: Checkpoint, facts: SavesFacts, lacking: list[str], usual: Se
         if not piece.readers.survivable and piece.role not in layout.complete.needs:
             theirs = (p.name for o in facts.expected.checkpoints for p in o.parts if p.piece == piece.name)
             lacking.append(f"no {piece.role} file like {next(theirs, piece.name)}, {_THEIRS}")
-    return lacking or list(saved_with(c, layout, survivable=False).values())
+    return lacking or list(find_lacking(c, layout, survivable=False).values())
 
 
 def describe_no_text(name: str, home: str) -> Finding:
@@ -78,7 +84,7 @@ def describe_undescribed(home: str) -> Finding:
 
 
 def describe_no_role(c: Checkpoint, role: str, home: str) -> Finding:
-    return finding_of(RULE, Hit(home, f"{label(c)} has no {role} file"))
+    return finding_of(RULE, Hit(home, f"{name_kind(c)} has no {role} file"))
 
 
 def describe_lost_link(path: str) -> Finding:

@@ -10,11 +10,11 @@ from ckpt_tools.discovery.completeness import (
     Expected,
     is_of_later_ranks,
     is_per_rank,
-    label,
+    name_kind,
+    name_place,
+    rate_gaps,
     read_world,
-    severity_of_gaps,
     survivable_pieces,
-    where,
 )
 from ckpt_tools.layouts import Layout
 from ckpt_tools.model import ranges
@@ -38,7 +38,7 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
             yield first
             continue
         if not layout.complete.by_name:
-            severity = severity_of_gaps(c, run)
+            severity = rate_gaps(c, run)
             yield from _find_ranks(c, run, severity)
             yield from _find_roles_of_ranks(c, run, severity)
             yield from _find_absent_coordinates(c, run, severity)
@@ -52,9 +52,9 @@ def find_first_ranks(checkpoint: Checkpoint, layout: Layout) -> Hit | None:
     present = ranges.ranges(p.rank for p in checkpoint.parts if p.rank is not None)
     absent = ((0, present[0][0] - 1),) if present else ((0, 0),)
     have = _name_ranks(present) if present else ranges.places({p.coords for p in checkpoint.parts})
-    text = f"{label(checkpoint)} has only files of {have}: those of {_name_ranks(absent)} are not here"
+    text = f"{name_kind(checkpoint)} has only files of {have}: those of {_name_ranks(absent)} are not here"
     hint = _GATHER if all(layout.piece(p.piece).readers.shared for p in checkpoint.parts) else ""
-    return Hit(where(checkpoint), text, hint, ranks=absent)
+    return Hit(name_place(checkpoint), text, hint, ranks=absent)
 
 
 def _name_ranks(ranks: ranges.Ranges) -> str:
@@ -74,8 +74,10 @@ def _find_ranks(checkpoint: Checkpoint, run: Expected, severity: Severity) -> It
     if len(present) < world:
         world = run.sizes_in_files(checkpoint).get("world", world)
     if absent := ranges.gaps(present, world):
-        text = f"{label(checkpoint)} has no file of {ranges.ranks(absent, world)}"
-        yield Hit(where(checkpoint), text, severity=_soften(checkpoint, absent, run, severity), ranks=absent)
+        text = f"{name_kind(checkpoint)} has no file of {ranges.ranks(absent, world)}"
+        yield Hit(
+            name_place(checkpoint), text, severity=_soften(checkpoint, absent, run, severity), ranks=absent
+        )
 
 
 def _find_roles_of_ranks(checkpoint: Checkpoint, run: Expected, severity: Severity) -> Iterator[Hit]:
@@ -93,8 +95,8 @@ def _find_roles_of_ranks(checkpoint: Checkpoint, run: Expected, severity: Severi
     for role, ranks in by_role.items():
         known = {rank for rank in ranks if rank is not None}
         if is_own[role] and len(known) == len(ranks) and (absent := ranges.ranges(sorted(present - known))):
-            text = f"{label(checkpoint)} has no {role} file of {ranges.ranks(absent, max(present) + 1)}"
-            yield Hit(where(checkpoint), text, severity=severity, ranks=absent)
+            text = f"{name_kind(checkpoint)} has no {role} file of {ranges.ranks(absent, max(present) + 1)}"
+            yield Hit(name_place(checkpoint), text, severity=severity, ranks=absent)
 
 
 def _soften(checkpoint: Checkpoint, absent: ranges.Ranges, run: Expected, severity: Severity) -> Severity:
@@ -130,8 +132,10 @@ def _find_absent_coordinates(checkpoint: Checkpoint, run: Expected, severity: Se
             lost = {coords for coords in lost if tuple(dict(coords)) in own_axes}
             lost = {coords for coords in lost if all(at < sizes.get(axis, at + 1) for axis, at in coords)}
         if lost:
-            text = f"{label(checkpoint)} lacks the {layout.piece(name).role} file of {ranges.places(lost)}"
-            yield Hit(where(checkpoint), text, severity=severity)
+            text = (
+                f"{name_kind(checkpoint)} lacks the {layout.piece(name).role} file of {ranges.places(lost)}"
+            )
+            yield Hit(name_place(checkpoint), text, severity=severity)
 
 
 def _find_lost_random_numbers(checkpoint: Checkpoint, run: Expected) -> Iterator[Hit]:
@@ -145,10 +149,10 @@ def _find_lost_random_numbers(checkpoint: Checkpoint, run: Expected) -> Iterator
         if absent := ranges.gaps(present, 1 + highest):
             is_sure = absent[0][0] < max(present)
             lost = f"the {layout.piece(name).role} file of {ranges.ranks(absent, 1 + highest)}"
-            text = f"{label(checkpoint)} starts with other random numbers, without {lost}"
+            text = f"{name_kind(checkpoint)} starts with other random numbers, without {lost}"
             text += "" if is_sure else ": the job had fewer ranks then, or it is lost"
             severity = Severity.WARNING if is_sure else Severity.NOTE
-            yield Hit(where(checkpoint), text, severity=severity, effect=Effect.WARN, ranks=absent)
+            yield Hit(name_place(checkpoint), text, severity=severity, effect=Effect.WARN, ranks=absent)
 
 
 def find_unusable(gaps: Iterable[Gap]) -> Iterator[Hit]:

@@ -6,9 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 
-from ckpt_tools.discovery.completeness import find_left_over, label, where
+from ckpt_tools.discovery.completeness import find_left_over, name_kind, name_place
 from ckpt_tools.errors import CkptError
-from ckpt_tools.layouts import Changes, Layout, whole
+from ckpt_tools.layouts import Changes, Layout, as_int
 from ckpt_tools.layouts.common.counters import SHARED
 from ckpt_tools.layouts.common.lost_files import get_holds
 from ckpt_tools.layouts.common.saved_by import read_sizes
@@ -67,7 +67,7 @@ def _find_counters(p: Part, report: Report) -> Iterator[tuple[str, str, int]]:
     doubtful = any(f.code in ("step-mismatch", "epoch-mismatch") for f in report.findings)
     if report.verdict is not Verdict.BROKEN and not doubtful:
         for key, value in report.metadata.items():
-            if key.rpartition(".")[2] in SHARED and (n := whole(value)) is not None:
+            if key.rpartition(".")[2] in SHARED and (n := as_int(value)) is not None:
                 yield p.piece, key, n
 
 
@@ -83,7 +83,7 @@ def _find_restarts(c: Checkpoint, others: Sequence[Checkpoint], layout: Layout, 
     written_together = spread < min(distances, default=0) or (alike and not spread)
     if not (alike and written_together):
         severity = Severity.NOTE if written_together else Severity.WARNING
-        yield Hit(c.path, f"{label(c)} mixes files of different restarts", severity=severity)
+        yield Hit(c.path, f"{name_kind(c)} mixes files of different restarts", severity=severity)
 
 
 def _find_two_times(c: Checkpoint, others: Sequence[Checkpoint], layout: Layout) -> Iterator[Hit]:
@@ -102,7 +102,9 @@ def _find_two_times(c: Checkpoint, others: Sequence[Checkpoint], layout: Layout)
     took = before[-1].mtime_ns - before[0].mtime_ns if before else 0
     spread = last.mtime_ns - first.mtime_ns
     if 0 < since < spread > 3 * took:  # a save may take longer than the one before it
-        text = f"{label(c)} was written at two times: {last.name} {spread // 10**9:,} s after {first.name}"
+        text = (
+            f"{name_kind(c)} was written at two times: {last.name} {spread // 10**9:,} s after {first.name}"
+        )
         yield Hit(c.path, text, "", Severity.WARNING, Effect.WARN, "mixed-attempts")
 
 
@@ -120,8 +122,8 @@ def _find_two_forms(checkpoint: Checkpoint, layout: Layout) -> Iterator[Hit]:
     for group in layout.complete.one_of:
         if len(forms := [name for name in group if name in present]) > 1:
             names = [min(p.name for p in checkpoint.parts if p.piece == form) for form in forms]
-            text = f"{label(checkpoint)} has {' and '.join(names)}, of which a save writes only one"
-            yield Hit(where(checkpoint), text, severity=Severity.ERROR, code="mixed-attempts")
+            text = f"{name_kind(checkpoint)} has {' and '.join(names)}, of which a save writes only one"
+            yield Hit(name_place(checkpoint), text, severity=Severity.ERROR, code="mixed-attempts")
 
 
 def find_leftovers(c: Checkpoint, layout: Layout, sizes: Mapping[str, int]) -> Iterator[Finding]:
@@ -131,12 +133,12 @@ def find_leftovers(c: Checkpoint, layout: Layout, sizes: Mapping[str, int]) -> I
         job = f"its files say that there were {sizes['dp']} data parallel ranks"
         text = f"{job}: the {lost[0].role} files of ranks {of} are left over from a larger job"
         hint = "no rank loads them; what counts the files of a save stumbles over them: move them away"
-        yield finding_of(RULE, Hit(where(c), text, hint, code="mixed-attempts"))
+        yield finding_of(RULE, Hit(name_place(c), text, hint, code="mixed-attempts"))
 
 
 def ask_which_is_meant(c: Checkpoint, path: str, other: str, hint: str) -> CkptError:
     """Return the question which of two files of one save to load, as they hold different weights."""
-    text = f"{path} and {other} are of {label(c)}, and hold other weights than each other"
+    text = f"{path} and {other} are of {name_kind(c)}, and hold other weights than each other"
     return error_of(RULE, Hit(path, f"{text}: nothing says which is meant", hint))
 
 

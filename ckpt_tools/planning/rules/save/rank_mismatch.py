@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ckpt_tools.discovery.completeness import Coordinates
 from ckpt_tools.layouts import COORDS, Layout, Layouts, Piece
-from ckpt_tools.layouts.common.saved_by import Topology, likely_rank, owner, read_sizes
+from ckpt_tools.layouts.common.saved_by import Topology, guess_rank, read_owner, read_sizes
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Part
@@ -47,10 +47,10 @@ def _find_by_name(rows: Rows, layouts: Layouts) -> Iterator[Hit]:
     own = [(p, r) for p, r in rows if p.rank is not None and _is_of_one_rank(layouts.piece_of(p))]
     trust_likely, of_one_rank = _are_likely_ranks_right(own), {p.path for p, _ in own}
     for part, report in rows:
-        in_file, in_path = owner(report.metadata), dict(part.coords)
+        in_file, in_path = read_owner(report.metadata), dict(part.coords)
         if part.path in of_one_rank and part.rank is not None:
             in_path["rank"] = part.rank
-            if trust_likely and (likely := likely_rank(report.metadata)) is not None:
+            if trust_likely and (likely := guess_rank(report.metadata)) is not None:
                 in_file.setdefault("rank", likely)
         for axis in (*COORDS, "rank"):
             if axis in in_file and axis in in_path and in_file[axis] != in_path[axis]:
@@ -62,7 +62,7 @@ def _are_likely_ranks_right(rows: Rows) -> bool:
     """Return True if ranks that contents suggest equal most names, or permute the names in each save."""
     saves: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for part, report in rows:
-        if part.rank is not None and (likely := likely_rank(report.metadata)) is not None:
+        if part.rank is not None and (likely := guess_rank(report.metadata)) is not None:
             saves[part.home or str(part.step)].append((part.rank, likely))
     agree = [named == likely for pairs in saves.values() for named, likely in pairs]
     if 2 * sum(agree) > len(agree):
@@ -144,7 +144,7 @@ class Placed(NamedTuple):
 def find_placed(rows: Rows) -> Iterator[Placed]:
     """Yield files that tell their writer and a sensible grid. Without stages "pp" in a name is an expert."""
     for part, report in rows:
-        rank, sizes = owner(report.metadata).get("rank"), read_sizes([report])
+        rank, sizes = read_owner(report.metadata).get("rank"), read_sizes([report])
         world = sizes.get("world", 0)
         if rank is None or rank >= world or not part.coords or "tp" not in sizes:
             continue

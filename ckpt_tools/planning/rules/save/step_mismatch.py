@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt_tools.layouts import Changes
-from ckpt_tools.layouts.common.counters import schedules
+from ckpt_tools.layouts.common.counters import find_schedules
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.planning.facts import SavesFacts
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
@@ -17,7 +17,7 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
         return
     rows = [(p, r) for p, r in facts.rows if r.format or facts.layouts.piece_of(p).changes is Changes.MARK]
     found = list(facts.layouts.of(facts.files[0]).check(rows))
-    found += schedules(rows, {path for path, _ in found})
+    found += find_schedules(rows, {path for path, _ in found})
     for path, f in found:
         yield Hit(path, f.message, f.hint, f.severity, code=f.code, of_file=True, offset=f.offset)
 

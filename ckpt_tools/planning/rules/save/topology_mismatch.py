@@ -81,7 +81,7 @@ def _find_larger_gasp(c: Checkpoint, run: Run) -> Iterator[Hit]:
         return
     earlier = [o for o in run.checkpoints if o.kind is Kind.PERIODIC and o.order <= c.order]
     saves = [c, *sorted(earlier, key=lambda o: o.order)[-1:]]
-    highest = [completeness.highest_rank(o, layouts.of(o)) for o in saves]
+    highest = [completeness.find_highest(o, layouts.of(o)) for o in saves]
     saved = max(highest) + 1
     if saved > world:
         who = "it has" if saved == highest[0] + 1 else "the save before it has"
@@ -104,7 +104,7 @@ def _find_own_sizes(c: Checkpoint, run: Run) -> dict[str, int]:
 def _find_saved_world(c: Checkpoint, run: Run) -> int | None:
     """Return how many ranks saved it, as other saves tell; None if they may be of an older, larger job."""
     world = run.topology.world_size
-    own = completeness.ranks_of_its_own(c, run.expected.layouts.of(c))
+    own = completeness.list_own_ranks(c, run.expected.layouts.of(c))
     highest = max(own, default=world)
     if (run.saved or 0) > world > highest:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.discovery.completeness import label, marks_of, where, why_unfinished
+from ckpt_tools.discovery.completeness import list_marks, name_kind, name_place, say_unfinished
 from ckpt_tools.findings import WAIT
 from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.layouts.common.templates import AGAIN, DOWNLOADS
@@ -26,12 +26,14 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
         layout, run = facts.layouts.of(c), facts.expected
         if c.unfinished or find_first_ranks(c, layout):
             continue
-        own, others = marks_of(c, layout), run.count[c.kind] - 1
+        own, others = list_marks(c, layout), run.count[c.kind] - 1
         absent = [m for m, n in run.marks[c.kind, layout.name].items() if n >= others > 0 and m not in own]
         if absent:
-            text = f"{label(c)} has no {ranges.names(sorted(absent))}, which each other save of the run has"
+            text = (
+                f"{name_kind(c)} has no {ranges.names(sorted(absent))}, which each other save of the run has"
+            )
             hint = "see in the log of the job that saved it whether this save ended"
-            yield Hit(where(c), f"{text}: it may not have ended", hint, effect=Effect.WARN)
+            yield Hit(name_place(c), f"{text}: it may not have ended", hint, effect=Effect.WARN)
 
 
 def describe_newer(
@@ -40,7 +42,7 @@ def describe_newer(
     """Yield findings on unfinished saves that would go before the ``chosen`` one, the newest first."""
     for c, progress, doubtful in saves[:_SAVES]:
         than = f" {'may be' if doubtful else 'is'} newer than the choice, but" if chosen else ""
-        text = f"{label(c)}{than} {why_unfinished(c, layouts.of(c))}"
+        text = f"{name_kind(c)}{than} {say_unfinished(c, layouts.of(c))}"
         text += f": {progress}" if progress else ""
         yield finding_of(RULE, Hit(c.parts[0].home or c.path, text, WAIT if progress else ""))
     if more := saves[_SAVES:]:
@@ -50,7 +52,7 @@ def describe_newer(
 
 
 def describe_begun(c: Checkpoint, layout: Layout, hint: str) -> Finding:
-    text = f"{label(c)} {why_unfinished(c, layout)}"  # its path may be that of other saves too
+    text = f"{name_kind(c)} {say_unfinished(c, layout)}"  # its path may be that of other saves too
     return finding_of(RULE, Hit(c.parts[0].home or c.path, text, hint))
 
 
@@ -85,7 +87,7 @@ def describe_marked(path: str, c: Checkpoint) -> Finding:
 
 
 def describe_torn(c: Checkpoint, progress: str) -> Finding:
-    return finding_of(RULE, Hit(c.path, f"{label(c)} looks unfinished: {progress}", WAIT))
+    return finding_of(RULE, Hit(c.path, f"{name_kind(c)} looks unfinished: {progress}", WAIT))
 
 
 def describe_headless(home: str, c: Checkpoint) -> Finding:

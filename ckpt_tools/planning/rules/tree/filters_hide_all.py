@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from ckpt_tools.discovery.completeness import listed
+from ckpt_tools.discovery.completeness import list_runs
 from ckpt_tools.errors import CkptError, NoneUsable
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.plan import LoadPlan
@@ -22,7 +22,7 @@ def ask_for_layout(
     finished = [c for c in saves if not c.unfinished]
     if not any(belongs(c, replace(asked, layout=None)) for c in finished):
         return None
-    runs = listed(dict.fromkeys((c.layout, c.run) for c in finished))
+    runs = list_runs(dict.fromkeys((c.layout, c.run) for c in finished))
     misspelt = spelling not in (None, asked.layout)
     hint = f"did you mean {spelling!r}?" if misspelt else "correct --layout, or leave it out"
     return error_of(RULE, Hit(root, f"{root} holds {runs}, none of layout {asked.layout}", hint), NoneUsable)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from posixpath import basename, dirname
 from shlex import quote
 
-from ckpt_tools.discovery.completeness import listed, where
+from ckpt_tools.discovery.completeness import list_runs, name_place
 from ckpt_tools.errors import CkptError
 from ckpt_tools.layouts import Layouts, Purpose
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -35,7 +35,7 @@ def find_runs(runs: Runs, layouts: Layouts) -> list[tuple[str, str]]:
     def saves_beside_itself(framework: tuple[str, str], run: tuple[str, str]) -> bool:
         if run[0] not in layouts[framework[0]].beside.layouts:
             return False
-        above, above_run = ({dirname(where(c)) for c in runs[of]} for of in (framework, run))
+        above, above_run = ({dirname(name_place(c)) for c in runs[of]} for of in (framework, run))
         is_later = max(c.mtime_ns for c in runs[run]) > max(c.mtime_ns for c in runs[framework])
         return not is_later and above <= {*above_run, *map(dirname, above_run)}  # beside the run, or above
 
@@ -52,13 +52,13 @@ def ask_which(own: Sequence[tuple[str, str]], runs: Runs, layouts: Layouts, root
     gasps = [run for run in own if {c.kind for c in runs[run]} == {Kind.DYING_GASP}]
     if len(own) < 2 or (len(own) == 2 and len(gasps) == 1):
         return None
-    return error_of(RULE, Hit(root, f"{root} holds {listed(own)}", _list_flags(own, layouts)))
+    return error_of(RULE, Hit(root, f"{root} holds {list_runs(own)}", _list_flags(own, layouts)))
 
 
 def ask_for_run(root: str, asked: Selection, saves: Sequence[Checkpoint]) -> CkptError:
     """Return the question about a run that does not exist: a misspelt name looks like that of a new run."""
     runs = dict.fromkeys((c.layout, c.run) for c in saves)
-    content = f"it holds {listed(runs)}" if runs else "it holds other files of checkpoints ('ckpt ls')"
+    content = f"it holds {list_runs(runs)}" if runs else "it holds other files of checkpoints ('ckpt ls')"
     hint = "correct it; for the first launch of a new run beside others add --allow none,missing"
     return error_of(RULE, Hit(root, f"nothing in {root} belongs to {_name_flags(asked)}: {content}", hint))
 
