@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ckpt_tools.cache import Note, remembering
+from ckpt_tools.cache import Note, open_cache
 from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.layouts import Layouts
@@ -18,11 +18,11 @@ from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import ReadOptions, Selection, StoreOptions
 from ckpt_tools.reading.session import Progress
-from ckpt_tools.storage import counted
-from ckpt_tools.storage.paths import Path, Paths, names, one, several
-from ckpt_tools.storage.stalls import limited
+from ckpt_tools.storage import count_read
+from ckpt_tools.storage.paths import Path, Paths, names, one, to_paths
+from ckpt_tools.storage.stalls import limit_time
 from ckpt_tools.storage.trust import OURS, Trust
-from ckpt_tools.storage.urls import absolute, is_url
+from ckpt_tools.storage.urls import is_url, to_absolute
 
 if TYPE_CHECKING:
     from ckpt_tools.model.answers import Scan, Verification
@@ -127,7 +127,7 @@ def verify(
         stores=stores,
     )
     asked = _parse_sample(sample, max_duration, level)
-    roots = [absolute(p) for p in several(paths)]
+    roots = [to_absolute(p) for p in to_paths(paths)]
     if engine is not None and asked is not None:
         why = "workers read whole files, and not the part that --sample or --budget asks for"
         raise UsageError(why, "leave out --scheduler; several hosts can read --sample n/t each by itself")
@@ -175,7 +175,7 @@ def show(
     options = ReadOptions(key_file=key_file, explain=explain, trust=trust, layouts=layouts, stores=stores)
     s = open_session(path, options)
     seen = next((p.findings for p in s.parts), next((b.findings for b in s.found.bare), ()))
-    return s.inspect(absolute(path), level, seen)
+    return s.inspect(to_absolute(path), level, seen)
 
 
 def plan(
@@ -199,9 +199,9 @@ def plan(
 
         first_launch.name_home(selection.plan_dir, root)
     with (
-        limited(selection.budget),
-        counted() as read,
-        remembering(root, selection.cache, selection.max_age, note, selection.trust) as cache,
+        limit_time(selection.budget),
+        count_read() as read,
+        open_cache(root, selection.cache, selection.max_age, note, selection.trust) as cache,
     ):
         try:
             made = load_plan(root, selection, progress, cache)

@@ -27,7 +27,7 @@ from ckpt_tools.settings.resolve import verdicts as directory
 from ckpt_tools.storage import Identity
 from ckpt_tools.storage import trust as orders
 from ckpt_tools.storage.trust import OURS, Trust, Untrusted
-from ckpt_tools.storage.urls import absolute, is_url, real_path
+from ckpt_tools.storage.urls import is_url, real_path, to_absolute
 
 if TYPE_CHECKING:
     import sqlite3
@@ -85,7 +85,7 @@ class Cache:
         self.usable = True
         if not self.directory:
             self._disable(f"{_UNKEPT}: there is no home directory; set CKPT_CACHE_DIR")
-        elif inside(self.directory, root):
+        elif is_inside(self.directory, root):
             self._disable(f"{_UNKEPT}: {self.directory} lies in the tree that is scanned; set CKPT_CACHE_DIR")
 
     @property
@@ -234,11 +234,11 @@ class Cache:
 
 
 @contextmanager
-def remembering(
+def open_cache(
     root: str, wanted: bool, max_age: float, note: Note | None, trust: Trust
 ) -> Iterator[Cache | None]:
     """Yield the cache for a scan of ``root``, None unless ``wanted``; all else as in ``Cache``."""
-    cache = Cache(absolute(root), max_age, note, trust=trust) if wanted else None
+    cache = Cache(to_absolute(root), max_age, note, trust=trust) if wanted else None
     try:
         yield cache
     finally:
@@ -295,7 +295,7 @@ _LOCKS = 64
 """Lock files of each kind: few, as they are never removed; files with the same one wait for each other."""
 
 
-def inside(path: str, root: str) -> bool:
+def is_inside(path: str, root: str) -> bool:
     """Return True if ``path`` lies in the tree at ``root``, or begins with ``root`` if that is a prefix."""
     path, real = real_path(path), real_path(root)
     if is_url(root):
@@ -304,7 +304,7 @@ def inside(path: str, root: str) -> bool:
 
 
 @contextmanager
-def turn(home: str | None, path: str, deep: bool, kind: str = "") -> Iterator[Callable[[], bool]]:
+def take_turn(home: str | None, path: str, deep: bool, kind: str = "") -> Iterator[Callable[[], bool]]:
     """Yield a function that returns True once it is this process's turn to read ``path``: call it until then.
     Never hold two turns of one ``kind``. A turn ends with its process, however the process ends.
 

@@ -14,7 +14,7 @@ from ckpt_tools.guard import quarantine as hiding
 from ckpt_tools.guard import repair as mending
 from ckpt_tools.guard.prune import pin as put
 from ckpt_tools.model.answers import Changes
-from ckpt_tools.storage.urls import absolute, is_url
+from ckpt_tools.storage.urls import is_url, to_absolute
 
 _FORMATS = ("table", "json")
 DOWNLOAD = "download it (aws s3 sync, gcloud storage rsync, azcopy, rclone), change the copy, and upload that"
@@ -190,15 +190,15 @@ def pin(asked: options.Asked) -> int:
 def require_local_paths(paths: Iterable[str | None], why: str, instead: str) -> None:
     """Raise UsageError if a path lies in a store, with the reason ``why`` and the hint ``instead``."""
     for path in paths:
-        if path and is_url(absolute(path)):
+        if path and is_url(to_absolute(path)):
             raise UsageError(f"{path} lies in a store: {why}", instead)
 
 
 def find_home(paths: Sequence[str], root: str | None, *, whole: bool = False) -> str:
     """Return --root, else the directory of all paths; with ``whole`` the only path. Raise UsageError."""
     if root:
-        return absolute(root)
-    named = [absolute(path) for path in paths]
+        return to_absolute(root)
+    named = [to_absolute(path) for path in paths]
     if whole:
         if len(paths) > 1:
             raise UsageError("--damaged takes one directory", "call it once for each")

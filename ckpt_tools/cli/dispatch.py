@@ -21,7 +21,7 @@ from ckpt_tools.errors import CannotLook, CkptError, UsageError
 from ckpt_tools.output import registry, shell
 from ckpt_tools.output.failure import Failure, make_code
 from ckpt_tools.output.page import View
-from ckpt_tools.storage.signed import redacted
+from ckpt_tools.storage.signed import redact
 from ckpt_tools.storage.stores import mounts
 from ckpt_tools.storage.urls import is_url
 
@@ -92,14 +92,14 @@ class Bug(CkptError):
 def _explain(error: Exception) -> CkptError:
     """Return the error to report for an unexpected exception: CannotLook for an OSError, else Bug."""
     if os.environ.get("CKPT_DEBUG"):
-        console.err(redacted("".join(traceback.format_exception(error)), os.environ))
+        console.err(redact("".join(traceback.format_exception(error)), os.environ))
     if not isinstance(error, OSError):
-        return Bug(redacted(f"{type(error).__name__}: {error}", os.environ))
+        return Bug(redact(f"{type(error).__name__}: {error}", os.environ))
     where = f"{error.filename}: " if error.filename else ""
     hint = "look for errors of the disk or the network file system (dmesg), then run this again"
     if "://" in where:
         hint = "check that the store answers, then run this again"
-    return CannotLook(redacted(f"{where}{error.strerror or error}", os.environ), hint)
+    return CannotLook(redact(f"{where}{error.strerror or error}", os.environ), hint)
 
 
 def read_answer_flags(argv: Sequence[str]) -> dict[str, Any]:

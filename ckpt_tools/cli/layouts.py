@@ -28,7 +28,7 @@ from ckpt_tools.settings.resolve import Settings, require_known
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.listing import Names, walk
 from ckpt_tools.storage.retry import ABSENT, is_directory
-from ckpt_tools.storage.urls import absolute
+from ckpt_tools.storage.urls import to_absolute
 from ckpt_tools.storage.writes import write_all
 
 _TRUSTED = options.TRUST.split()
@@ -211,7 +211,7 @@ class Checked(Struct):
 
 def check_layouts(root: str, chosen: Sequence[Layout], layouts: Layouts) -> list[Checked]:
     """Try the templates of the ``chosen`` layouts on all files below ``root``. Raise CannotLook."""
-    root = absolute(root)
+    root = to_absolute(root)
     pieces = [(layout.name, piece) for layout in chosen for piece in layout.pieces]
     out = {(name, piece.name): Checked(name, piece.template) for name, piece in pieces}
     taken = set()

@@ -24,7 +24,7 @@ from ckpt_tools.output import json as emit
 from ckpt_tools.output import scan
 from ckpt_tools.output.page import Page
 from ckpt_tools.settings import parsers
-from ckpt_tools.storage.listing import names_of
+from ckpt_tools.storage.listing import list_names
 from ckpt_tools.storage.retry import is_file
 
 NEXT = {
@@ -118,7 +118,7 @@ def look(path: str) -> int:
         code = ls(root=path)
     likely = NEXT["nothing" if code else kind]
     with suppress(OSError):
-        if code == NoCheckpoint.exit_code and not names_of(path):
+        if code == NoCheckpoint.exit_code and not list_names(path):
             likely = (FIRST, *likely)
     to = Output("table")
     page, word = Page(to.view), shlex.quote(path)

@@ -165,7 +165,7 @@ def tell(plan: LoadPlan, to: Output) -> str:
 
 def say_broken_plugins(groups: Collection[str] = ()) -> None:
     """Warn of broken plug-ins of ``groups``; by default of the groups that can change an answer."""
-    for broken in plugins.broken(groups or plugins.DECIDING):
+    for broken in plugins.list_broken(groups or plugins.DECIDING):
         console.problem("warning", str(broken), plugins.HINT)
 
 

@@ -15,7 +15,7 @@ from ckpt_tools.output.sentence import ALONE, sum_up
 from ckpt_tools.output.words import printable
 from ckpt_tools.planning.planner import narrow_to_rank
 from ckpt_tools.settings.declarations import OUTPUT
-from ckpt_tools.storage.urls import absolute
+from ckpt_tools.storage.urls import to_absolute
 
 
 @options.ask(
@@ -44,7 +44,7 @@ def plan(asked: options.Asked) -> int:
         from ckpt_tools.job.starts import read_history
         from ckpt_tools.planning.first_launch import find_home
 
-        root = absolute(asked.settings.root)
+        root = to_absolute(asked.settings.root)
         found = read_history(root, find_home(root, asked.selection), asked.selection.trust)
         if not found.starts and not found.damaged:
             text = f"no start of {root} is known ({find_home(root, asked.selection)})"

@@ -20,7 +20,7 @@ from ckpt_tools.output.report import data, page
 from ckpt_tools.output.report.advice import Gathered, Start, advise
 from ckpt_tools.output.report.data import find_damaged
 from ckpt_tools.settings.resolve import Settings
-from ckpt_tools.storage.urls import absolute
+from ckpt_tools.storage.urls import to_absolute
 
 RUNS = 64
 """The most runs below one root that have a plan; the report gives the number of the others."""
@@ -66,7 +66,7 @@ def report(asked: options.Asked) -> int:
 
 def _gather(paths: Sequence[str], settings: Settings, to: output.Output) -> Gathered:
     """Verify, then list, then plan: in this order no file is read twice, as plans use fresh verdicts."""
-    started, roots = time.time(), tuple(dict.fromkeys(absolute(p) for p in paths))
+    started, roots = time.time(), tuple(dict.fromkeys(to_absolute(p) for p in paths))
     keep = not settings.values.get("no-cache", False)
     with output.reading(to) as how:
         result = api.verify(paths, **settings.reading(*PART), cache=keep, **how)

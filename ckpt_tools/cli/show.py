@@ -13,7 +13,7 @@ from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level
 from ckpt_tools.output import contents
 from ckpt_tools.output import json as emit
-from ckpt_tools.storage.retry import is_directory, there
+from ckpt_tools.storage.retry import exists, is_directory
 
 
 @options.ask(
@@ -40,7 +40,7 @@ def show(asked: options.Asked) -> int:
     file = given["file"]
     output.say_broken_plugins()
     with explain_refusal(f"cannot look at {file!r}"):
-        is_there = there(file)
+        is_there = exists(file)
     if not is_there:
         raise CannotLook(f"there is no file {file!r}", "'ckpt ls -v' shows where checkpoints are")
     if is_directory(file):

@@ -16,7 +16,7 @@ from ckpt_tools.job.staging import stage as bring
 from ckpt_tools.output import shell
 from ckpt_tools.output import staging as emit
 from ckpt_tools.settings import parsers
-from ckpt_tools.storage.urls import absolute, is_url
+from ckpt_tools.storage.urls import is_url, to_absolute
 
 
 @options.ask(
@@ -58,7 +58,7 @@ def stage(asked: options.Asked) -> int:
     if to.format == "shell":
         to.out(shell.exports(env))
     elif staged is None:
-        root = absolute(asked.settings.root)
+        root = to_absolute(asked.settings.root)
         to.out(emit.render_nothing(root) if to.format == "json" else f"there is no checkpoint in {root}\n")
     else:
         to.out(emit.json(staged, env) if to.format == "json" else emit.render(staged, env, to.view))

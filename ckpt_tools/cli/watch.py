@@ -13,7 +13,7 @@ from ckpt_tools.model.answers import Event
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.output import jsonl, watching
 from ckpt_tools.settings import parsers
-from ckpt_tools.storage.urls import absolute
+from ckpt_tools.storage.urls import to_absolute
 
 _PORTS = 1 << 16
 _LEAST = 0.1
@@ -79,7 +79,7 @@ def watch(asked: options.Asked) -> int:
         **{name: value for name, value in said.items() if value is not None},  # type: ignore[arg-type]
     )
     hooks.give_way()
-    to, paths = asked.to, [absolute(root) for root in given["paths"]]
+    to, paths = asked.to, [to_absolute(root) for root in given["paths"]]
 
     def say(event: Event) -> None:
         is_for_people = to.terminal and to.format == "text"

@@ -28,7 +28,7 @@ from ckpt_tools.layouts.common.places import Templates
 from ckpt_tools.layouts.common.templates import AGAIN, CONTROLS, TEMPORARY
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.part import Unseen
-from ckpt_tools.storage.attempts import patiently
+from ckpt_tools.storage.attempts import retry_call
 from ckpt_tools.storage.listing import Entries
 from ckpt_tools.storage.retry import ABSENT, is_link, status
 from ckpt_tools.storage.urls import is_url
@@ -154,7 +154,7 @@ def add_directory(found: Discovery, here: DirectoryNames, alone: bool = False) -
     found.seals += map(stat_of, here.seals)
     for e, name in here.mine:
         try:
-            st = patiently(e.stat)
+            st = retry_call(e.stat)
         except OSError as error:
             _add_odd(found, e, name, here, error)
             continue
@@ -233,7 +233,7 @@ def _is_dangling(e: os.DirEntry[str]) -> bool:
     """Return True if an entry is a link without a target, as when a mount is lost."""
     try:
         if e.is_symlink():  # where entries are of no known type, a call
-            patiently(e.stat)
+            retry_call(e.stat)
     except OSError as why:
         return isinstance(why, ABSENT) or why.errno == errno.ELOOP
     return False

@@ -24,8 +24,8 @@ from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.storage import ShortRead, opened
-from ckpt_tools.storage.listing import Entries, Names, entries_of, walk
-from ckpt_tools.storage.retry import ABSENT, is_directory, lstat, there
+from ckpt_tools.storage.listing import Entries, Names, list_entries, walk
+from ckpt_tools.storage.retry import ABSENT, exists, is_directory, lstat
 
 if TYPE_CHECKING:
     from ckpt_tools.discovery.found import Discovery
@@ -202,7 +202,7 @@ def find_put_away(states: Iterable[str], root: str) -> Iterator[Finding]:
                     more = f" and {len(paths) - _SHOWN:,} more" if len(paths) > _SHOWN else ""
                     names = f"{ranges.names(paths[:_SHOWN])}{more}"
                     text, hint = f"what was {names} lies in quarantine: no candidate, not looked at", ""
-                    if all(map(there, files)):  # a repair has replaced it
+                    if all(map(exists, files)):  # a repair has replaced it
                         text = f"{text}; another file has its place"
                         hint = f"'ckpt undo {quote(os.path.dirname(state))}' says what it would take back"
                     yield finding("in-quarantine", text, path=entry.path, hint=hint)
@@ -248,6 +248,6 @@ def list_origins(put_away: str) -> Iterator[str]:
 def _list_if_there(directory: str) -> Entries:
     """Return a directory's entries, none if it is not there. Raise OSError otherwise."""
     try:
-        return entries_of(directory)
+        return list_entries(directory)
     except ABSENT:
         return []

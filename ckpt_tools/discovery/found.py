@@ -14,8 +14,8 @@ from ckpt_tools.findings import adapt_hint, finding
 from ckpt_tools.layouts import Layout, NameFields, Place, Places
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part, Unseen
-from ckpt_tools.storage.attempts import patiently
-from ckpt_tools.storage.listing import Links, entries_of
+from ckpt_tools.storage.attempts import retry_call
+from ckpt_tools.storage.listing import Links, list_entries
 from ckpt_tools.storage.retry import ABSENT, is_directory, is_link, lstat, status
 from ckpt_tools.storage.urls import real_path
 
@@ -101,7 +101,7 @@ def stat_of(path: str | os.DirEntry[str]) -> BareFile:
     """
     at = os.fspath(path)
     try:
-        st = status(path) if isinstance(path, str) else patiently(path.stat)
+        st = status(path) if isinstance(path, str) else retry_call(path.stat)
     except OSError as e:
         code = "dangling-link" if isinstance(e, ABSENT) and is_link(path) else "unreadable"
         code = "symlink-loop" if e.errno == errno.ELOOP else code
@@ -134,6 +134,6 @@ def surely_directory(e: os.DirEntry[str]) -> bool:
 def has_entries(e: os.DirEntry[str]) -> bool:
     """Return True if an entry is a directory that may have entries: an empty one took a file's place."""
     try:
-        return surely_directory(e) and bool(entries_of(e.path))
+        return surely_directory(e) and bool(list_entries(e.path))
     except OSError:
         return True  # the walk says why it cannot be listed

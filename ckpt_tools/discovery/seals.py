@@ -20,11 +20,11 @@ from ckpt_tools.formats.seals.document import FRAGMENTS, NAME, is_apart, is_frag
 from ckpt_tools.layouts.common.templates import TEMPORARY
 from ckpt_tools.model.finding import Finding, Notes, Severity
 from ckpt_tools.storage import ShortRead, opened, trust
-from ckpt_tools.storage.listing import Entries, Names, entries_of, walk
-from ckpt_tools.storage.retry import ABSENT, is_file, is_link, lstat, there
-from ckpt_tools.storage.signed import query_of
+from ckpt_tools.storage.listing import Entries, Names, list_entries, walk
+from ckpt_tools.storage.retry import ABSENT, exists, is_file, is_link, lstat
+from ckpt_tools.storage.signed import find_query
 from ckpt_tools.storage.trust import OURS, Trust
-from ckpt_tools.storage.urls import is_url, joined
+from ckpt_tools.storage.urls import is_url, join
 
 if TYPE_CHECKING:
     from ckpt_tools.storage.stores.store import Object
@@ -40,7 +40,7 @@ _WEB = ("https://", "http://")
 def find_seals(path: str) -> Iterator[BareFile]:
     """Yield the seals of a file, the nearest first; none for a presigned URL. Raise CannotLook."""
     if path.startswith(_WEB):
-        return iter(()) if query_of(path) else _ask_each(path)
+        return iter(()) if find_query(path) else _ask_each(path)
     return _list_in_store(path) if is_url(path) else _ask_each(path)
 
 
@@ -66,7 +66,7 @@ def _ask_each(path: str) -> Iterator[BareFile]:
 def _list_fragments(directory: str) -> list[str]:
     """Return the fragments of seals in a directory; the path itself if it is no directory on a disk."""
     try:
-        return [e.path for e in entries_of(directory) if is_fragment(e.name)]
+        return [e.path for e in list_entries(directory) if is_fragment(e.name)]
     except ABSENT:  # or a link that leads nowhere lies there, or what is no directory
         return [] if is_url(directory) else [directory]
     except OSError as e:
@@ -84,7 +84,7 @@ def _list_in_store(url: str) -> Iterator[BareFile]:
     above = [home]
     while above[-1] and len(above) < _ABOVE:
         above.append(above[-1].rpartition("/")[0])
-    own = joined(home, name_seal(name)) if home else name_seal(name)
+    own = join(home, name_seal(name)) if home else name_seal(name)
     found: list[Object] = []
     try:
         for directory in reversed(above[1:]):
@@ -100,7 +100,7 @@ def _list_in_store(url: str) -> Iterator[BareFile]:
     except OSError as e:
         raise _make_error(f"the seals of {url}", e) from e
     for item in found:
-        yield BareFile(joined(tree.store.url, item.key), item.size, item.mtime_ns, ())
+        yield BareFile(join(tree.store.url, item.key), item.size, item.mtime_ns, ())
 
 
 def _list_seals(tree: Tree, directory: str) -> Iterator[Object]:
@@ -169,7 +169,7 @@ def read_tracker(path: str, limit: int = TRACKER_LIMIT) -> bytes | Finding:
 def read_texts(directory: str) -> dict[str, bytes]:
     """Return name -> bytes of small files of a directory with one line: a tracker may be among them."""
     try:
-        entries = [e for e in entries_of(directory) if e.is_file()][:_SMALL]
+        entries = [e for e in list_entries(directory) if e.is_file()][:_SMALL]
     except OSError:
         return {}
     read = ((e.name, read_tracker(e.path, _LINE)) for e in entries)
@@ -187,7 +187,7 @@ def read_note(path: str, limit: int = TRACKER_LIMIT) -> bytes | Finding | None:
 def find_gone(path: str, named_by: str, text: str) -> Finding | None:
     """Return ``dangling-tracker`` if a path in a tracker is not there, ``unreadable`` if nobody can see."""
     try:
-        return None if there(path) else finding("dangling-tracker", text, path=named_by)
+        return None if exists(path) else finding("dangling-tracker", text, path=named_by)
     except OSError as e:
         return finding("unreadable", e.strerror or str(e), path=path)
 
@@ -208,7 +208,7 @@ def find_unfetched(paths: Iterable[str]) -> Iterator[Finding]:
 def stands_for_nothing_here(whole: str) -> bool:
     """Return True if the file in whose place a ``.dvc`` file lies is not there. Raise CannotLook."""
     try:
-        return not there(whole)
+        return not exists(whole)
     except OSError as e:
         raise CannotLook(f"{whole}: {e.strerror}; nobody knows whether it is there") from e
 
@@ -222,7 +222,7 @@ def find_unread(paths: Iterable[str]) -> dict[str, str]:
 def read_key(path: str, trusted: Trust = OURS) -> bytes:
     """Return the key in a private file, without an editor's line end; a UsageError never shows the key."""
     try:
-        with trust.named("CKPT_KEY_FILE"):
+        with trust.label("CKPT_KEY_FILE"):
             data = trust.read(path, TRACKER_LIMIT, trusted, private=True)
     except (OSError, ValueError) as e:  # ValueError: a NUL in the name
         text = f"the key file {path!r} cannot be read: {getattr(e, 'strerror', None) or e}"

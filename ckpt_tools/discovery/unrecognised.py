@@ -14,7 +14,7 @@ from ckpt_tools.formats.archives.packed import BEGINNING, ENDING, has_member_of_
 from ckpt_tools.formats.named import UNREAD
 from ckpt_tools.formats.pickles import pickle_plain
 from ckpt_tools.storage import opened
-from ckpt_tools.storage.listing import entries_of
+from ckpt_tools.storage.listing import list_entries
 from ckpt_tools.storage.retry import is_directory
 
 _ENDINGS = (
@@ -63,7 +63,7 @@ def tells_of_a_state(name: str) -> bool:
 def list_unknown(found: Discovery, root: str, *, files: bool = False) -> Iterator[str]:
     """Yield paths that no piece explains; without ``files`` also directories beside them. Raise OSError."""
     yield from (f.path for f in found.bare)
-    for entries in (entries_of(at, partial(found.excluded.keep, root)) for at in found.strange):
+    for entries in (list_entries(at, partial(found.excluded.keep, root)) for at in found.strange):
         yield from (e.path for e in entries if not (files and is_directory(e)))
 
 

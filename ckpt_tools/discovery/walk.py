@@ -28,9 +28,9 @@ from ckpt_tools.errors import CannotLook
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import BUILT_IN, Layouts
 from ckpt_tools.layouts.common.lost_files import warn_of_stale_index
-from ckpt_tools.storage.listing import Entries, EntryFilter, Links, entries_of, walk, within
-from ckpt_tools.storage.retry import ABSENT, is_directory, status, there
-from ckpt_tools.storage.urls import absolute, is_url, real_path
+from ckpt_tools.storage.listing import Entries, EntryFilter, Links, is_within, list_entries, walk
+from ckpt_tools.storage.retry import ABSENT, exists, is_directory, status
+from ckpt_tools.storage.urls import is_url, real_path, to_absolute
 
 Hear = Callable[[str], object]
 Inspect = Callable[[str, Entries], DirectoryNames]
@@ -65,7 +65,7 @@ def discover(
     inspect = partial(inspect_names, layouts, layouts.templates(listing))
     tops = roots(root)
     trees = [is_tree(top) for top in tops]
-    if tops[0] == absolute(root):
+    if tops[0] == to_absolute(root):
         found.tree, found.alone = trees[0], not trees[0]
     for top, tree in zip(tops, trees, strict=True):
         if tree:
@@ -126,7 +126,7 @@ def _add_file(top: str, inspect: Inspect, found: Discovery) -> None:
     home, name = os.path.split(top)
     seals = list(find_seals(top))  # a directory has its seals in it
     try:
-        beside = entries_of(home)
+        beside = list_entries(home)
     except OSError as e:
         raise CannotLook(f"cannot list {home}, the directory of {top}: {e.strerror}") from e
     here = inspect(home, [e for e in beside if e.name == name])
@@ -139,7 +139,7 @@ def _add_file(top: str, inspect: Inspect, found: Discovery) -> None:
     for _ in range(0 if formats.names.known(name) else 4):
         home = os.path.dirname(home)  # the name says nothing: its index may lie in the save's own directory
         with suppress(OSError):  # nobody asked about the directories above, which may be somebody else's
-            above = (e for e in entries_of(home) if formats.names.may_be_index(e.name))
+            above = (e for e in list_entries(home) if formats.names.may_be_index(e.name))
             indexes += (e.path for e in above if e.is_file())
 
 
@@ -161,7 +161,7 @@ def follow_links(links: Links, walk: Walk, found: Discovery) -> None:
         link = todo.pop(0)
         done.add(link)
         target = links.resolved(link)
-        count = sum(len(files) for home, files in homes.items() if within(home, target))
+        count = sum(len(files) for home, files in homes.items() if is_within(home, target))
         if count > _LINKED and not _DIGIT.search(os.path.basename(link)):
             continue
         links.met.clear()
@@ -194,7 +194,7 @@ def _choose_renamed(
     """
     rates = {home: (_rate(files), _rate(old_files.get(home, ()))) for home, files in new_files.items()}
     more = {home for home, (new, old) in rates.items() if new > old}
-    equal = {h for h, (new, old) in rates.items() if new == old and (not any(old) or within(h, target))}
+    equal = {h for h, (new, old) in rates.items() if new == old and (not any(old) or is_within(h, target))}
     return more | equal if more else more
 
 
@@ -232,7 +232,7 @@ def roots(root: str) -> list[str]:
     """Return ``root`` itself, or the sibling directories it is a prefix of (``output/ckpt`` for
     ``output/ckpt_0``), or the common prefix of its files. Raise CannotLook if there is neither.
     """
-    path = absolute(root)
+    path = to_absolute(root)
     try:
         status(path)
         return [path]
@@ -241,12 +241,12 @@ def roots(root: str) -> list[str]:
             raise CannotLook(f"cannot look at {root}: {e.strerror}") from e
     parent, name = os.path.split(path)
     try:
-        beside = entries_of(parent)
+        beside = list_entries(parent)
         if is_url(root) and name in map(attrgetter("name"), beside):
             text = f"{root} is in one list of its store, and not in another"
             raise CannotLook(text, "run it again, and see what docs/stores.md says of its store")
         found = [e.path for e in beside if _is_numbered(name, e.name) and is_directory(e)]
-        found = found or [path + s for s in formats.names.index_suffixes if there(path + s)]
+        found = found or [path + s for s in formats.names.index_suffixes if exists(path + s)]
     except ABSENT:
         found = []
     except OSError as e:
@@ -264,7 +264,7 @@ def _suggest_root(root: str, path: str) -> str:
 
     parent, name = os.path.split(path)
     with suppress(OSError):
-        names = [e.name for e in entries_of(parent)][:_NAMES]
+        names = [e.name for e in list_entries(parent)][:_NAMES]
         if close := get_close_matches(name, names, 1, 0.6):
             return f"did you mean {quote(root.rstrip('/')[: -len(name)] + close[0])}?"
         if not names:
@@ -279,13 +279,13 @@ def _is_numbered(name: str, sibling: str) -> bool:
 
 def is_absent(root: str) -> bool:
     """Return True if its directory can be listed, without ``root`` or an entry that it is a prefix of."""
-    path = absolute(root)
+    path = to_absolute(root)
     parent, name = os.path.split(path)
     indexes = tuple(name + suffix for suffix in formats.names.index_suffixes)
     try:
-        if there(path):
+        if exists(path):
             return False
-        names = [e.name for e in entries_of(parent)]
+        names = [e.name for e in list_entries(parent)]
         return not any(n == name or n in indexes or _is_numbered(name, n) for n in names)
     except OSError:
         return False

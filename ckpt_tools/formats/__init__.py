@@ -28,7 +28,7 @@ def _list_plugins() -> tuple[Named, ...]:
     names_taken = {row.name for row in NAMED}
     rows = list[Named]()
     for group in ("formats", MANIFESTS):
-        for name, plugin in plugins.added(group, names_taken).items():
+        for name, plugin in plugins.list_added(group, names_taken).items():
             fmt: Format = plugin.value
             if why := _find_defect(fmt):
                 plugins.reject(group, name, why)
@@ -63,7 +63,7 @@ def _forget_plugins() -> None:
     _loaded.clear()
 
 
-plugins.kept_by(_forget_plugins)
+plugins.register_cache(_forget_plugins)
 
 
 def format_of(name: str) -> Format:
@@ -81,7 +81,7 @@ def format_of(name: str) -> Format:
 
 def package_of(name: str) -> str | None:
     """Return the package that adds a format; None for a format of this package."""
-    added = {**plugins.added(MANIFESTS), **plugins.added("formats")}
+    added = {**plugins.list_added(MANIFESTS), **plugins.list_added("formats")}
     return str(added[name].package) if name in added else None
 
 

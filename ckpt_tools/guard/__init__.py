@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ckpt_tools.errors import UsageError
-from ckpt_tools.storage.paths import Path, Paths, one, several
-from ckpt_tools.storage.urls import absolute
+from ckpt_tools.storage.paths import Path, Paths, one, to_paths
+from ckpt_tools.storage.urls import to_absolute
 
 if TYPE_CHECKING:
     from ckpt_tools.guard.background import Pending
@@ -65,7 +65,7 @@ def seal(
     from ckpt_tools.model.seal import Fragment
     from ckpt_tools.model.selection import ReadOptions
 
-    roots = [absolute(p) for p in several(paths)]
+    roots = [to_absolute(p) for p in to_paths(paths)]
 
     def work() -> Sealing:
         if (rank is None) != (world_size is None):

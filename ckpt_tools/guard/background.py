@@ -11,7 +11,7 @@ from concurrent.futures import TimeoutError as NotDone
 from functools import cache
 from typing import TYPE_CHECKING
 
-from ckpt_tools.storage.retry import there
+from ckpt_tools.storage.retry import exists
 from ckpt_tools.storage.stalls import Threads
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def seal_later(work: Callable[[], Sealing], roots: Sequence[str]) -> Pending:
 def _may_exist(path: str) -> bool:
     """Return False if nothing lies at ``path``, True if something does or the file system cannot say."""
     try:
-        return there(path)
+        return exists(path)
     except OSError:
         return True
 

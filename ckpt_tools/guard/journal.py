@@ -217,7 +217,7 @@ class Journal:
             raise CannotLook(f"the journal {path} cannot be read: {e.strerror}") from e
         try:
             for line in data.splitlines():
-                out.append(checked_json.checked(checked_json.parsed(line), Operation))
+                out.append(checked_json.decode(checked_json.parse(line), Operation))
                 for step in out[-1].steps:
                     for path_below in (step.source, step.target, step.backup or step.target):
                         split_path(path_below)

@@ -37,8 +37,8 @@ from ckpt_tools.reading.reader import place
 from ckpt_tools.reading.scheduler import prefetch
 from ckpt_tools.reading.session import Session, formats_allowed
 from ckpt_tools.reading.unseen import list_unlisted
-from ckpt_tools.storage import Identity, counted
-from ckpt_tools.storage.retry import is_directory, refresh, status, there
+from ckpt_tools.storage import Identity, count_read
+from ckpt_tools.storage.retry import exists, is_directory, refresh, status
 from ckpt_tools.storage.urls import is_normal, is_url
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def seal_below(
     if not options.dry_run and options.read.seal_dir is None:
         require_writable(roots, SEAL_ELSEWHERE)
     started, done, findings = time.perf_counter(), list[SealedOne](), list[Finding]()
-    with counted() as read:
+    with count_read() as read:
         for root in dict.fromkeys(roots):
             if options.fragment is not None:
                 outcomes = Sealer(root, options).seal_share(options.fragment)
@@ -206,7 +206,7 @@ class Sealer:
         try:
             write_seal(target.seal, document.text(made), away=options.read.seal_dir is not None)
         except CannotLook as e:
-            if not isinstance(e.__cause__, FileNotFoundError) or there(os.path.dirname(target.seal)):
+            if not isinstance(e.__cause__, FileNotFoundError) or exists(os.path.dirname(target.seal)):
                 raise
             gone = finding("in-use", "its directory was removed while it was read", path=target.path)
             return replace(result, state="in-use", findings=(gone,))
@@ -280,7 +280,7 @@ class Sealer:
         if report is None or report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN):
             return []
         try:
-            if report.verdict is Verdict.UNKNOWN and not there(path):  # pruning meanwhile hides no damage
+            if report.verdict is Verdict.UNKNOWN and not exists(path):  # pruning meanwhile hides no damage
                 return [finding("in-use", "it was removed after it was listed", path=path)]
         except OSError:
             pass

@@ -30,7 +30,7 @@ from ckpt_tools.planning.engine import check_together
 from ckpt_tools.reading.scheduler import prefetch
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import list_unlisted
-from ckpt_tools.storage.retry import ABSENT, status, there
+from ckpt_tools.storage.retry import ABSENT, exists, status
 from ckpt_tools.storage.urls import is_url
 
 
@@ -198,7 +198,7 @@ def list_groups(s: Session) -> list[Group]:
             if target.files == (target.path,):
                 home, name = os.path.split(target.path)
                 hidden = (f"{home}/{make_name(name)}" for make_name in (name_seal, name_signature))
-                paths.update(dict.fromkeys(path for path in hidden if there(path)))
+                paths.update(dict.fromkeys(path for path in hidden if exists(path)))
         out.append(Group(tuple(paths), tuple(files), targets[0].checkpoint))
     return out
 

@@ -12,7 +12,7 @@ from ckpt_tools.errors import CannotLook, UsageError, explain_refusal
 from ckpt_tools.formats.seals import document
 from ckpt_tools.formats.seals.document import FRAGMENTS
 from ckpt_tools.storage.urls import READ_ONLY, is_url
-from ckpt_tools.storage.writes import write_all, written_aside
+from ckpt_tools.storage.writes import finish_aside, write_all
 
 if TYPE_CHECKING:
     from ckpt_tools.storage.stores.store import Object
@@ -114,5 +114,5 @@ def _write_file(directory_fd: int, name: str, data: bytes) -> None:
             os.close(fd)
     aside = document.name_aside(name)
     fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=directory_fd)
-    with written_aside(fd, data, aside, name, directory_fd):  # raises what is wrong
+    with finish_aside(fd, data, aside, name, directory_fd):  # raises what is wrong
         pass

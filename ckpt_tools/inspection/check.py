@@ -33,7 +33,7 @@ from ckpt_tools.model.report import NO_METADATA, Blank, Guard, Held, Level, Regi
 from ckpt_tools.model.seal import NOT_KEPT
 from ckpt_tools.storage import OpenFile, ShortRead, Source, Stopped, opened
 from ckpt_tools.storage.retry import is_link
-from ckpt_tools.storage.urls import absolute, is_url
+from ckpt_tools.storage.urls import is_url, to_absolute
 
 _SHALLOW = frozenset({"needs-extra", "needs-key", "wrong-key"})  # with one, the level values is not reached
 _NO_FILE = {errno.ELOOP: "symlink-loop", errno.EISDIR: "not-a-file"}
@@ -468,7 +468,7 @@ def load(
     seconds = _SECONDS + _PER_GIB * (size >> 30)
     try:
         done = subprocess.run(  # noqa: S603  # our own interpreter with our own text
-            [sys.executable, "-c", _loader_script(), loader, absolute(path), json.dumps(list(windows))],
+            [sys.executable, "-c", _loader_script(), loader, to_absolute(path), json.dumps(list(windows))],
             cwd="/",  # python -c looks for modules where it starts: not among somebody's files
             env={**os.environ, **_ENVIRONMENT},
             stdin=subprocess.DEVNULL,

@@ -20,10 +20,10 @@ from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.report import Box, Level, Report
 from ckpt_tools.storage import Identity
-from ckpt_tools.storage.attempts import patiently
-from ckpt_tools.storage.listing import names_of
-from ckpt_tools.storage.retry import there
-from ckpt_tools.storage.urls import inside, is_url
+from ckpt_tools.storage.attempts import retry_call
+from ckpt_tools.storage.listing import list_names
+from ckpt_tools.storage.retry import exists
+from ckpt_tools.storage.urls import is_url, join_inside
 
 _ABOVE = 5
 """How many directories above a file an index that names it may lie (OCDBT: two, a snapshot: four)."""
@@ -206,7 +206,7 @@ class Indexes:
     def _list(self, home: str) -> list[str]:
         """Return the names in a directory; [] if it cannot be read, which is noted in ``unseen``."""
         try:
-            return sorted(names_of(home))
+            return sorted(list_names(home))
         except OSError as e:
             self.unseen[home] = e.strerror or str(e)
             return []
@@ -235,7 +235,7 @@ class Indexes:
 
     def _place(self, base: str, name: str, claim: Claim, found: list[Finding]) -> str | None:
         """Return the path of a member of an index; None, and add to ``found``, if it is not clear."""
-        path = inside(base, name)
+        path = join_inside(base, name)
         if path is None:
             why = f"it names {name[:200]!r}, which lies outside its directory"
             found.append(finding("path-escape", why))
@@ -255,7 +255,7 @@ class Indexes:
     def _there(self, path: str, found: list[Finding]) -> bool:
         """Return True if a member exists. If nobody can look, True, and add to ``found`` and ``unseen``."""
         try:
-            return there(path)
+            return exists(path)
         except OSError as e:
             self.unseen[path] = e.strerror or str(e)
             found.append(finding("unreadable", f"{path}, which this file describes: {e.strerror}"))
@@ -294,7 +294,7 @@ def claims_by_path(path: str) -> tuple[Claim, ...]:
     from ckpt_tools.formats.manifests.hf_cache import list_claims  # needed in that cache alone
 
     try:
-        target = path if is_url(path) else patiently(os.readlink, path)
+        target = path if is_url(path) else retry_call(os.readlink, path)
     except OSError:
         target = path
     return list_claims(path, target)

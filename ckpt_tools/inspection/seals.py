@@ -32,7 +32,7 @@ from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.seal import Seal, SealedCheckpoint, SealedFile
 from ckpt_tools.storage import ShortRead, opened, urls
 from ckpt_tools.storage.local import on_this_machine
-from ckpt_tools.storage.retry import is_file, is_link, there
+from ckpt_tools.storage.retry import exists, is_file, is_link
 
 if TYPE_CHECKING:
     from model_signing.manifest import Manifest
@@ -258,7 +258,7 @@ class Seals:
                 self._note_for_base(known.path, known.base, f)
         for name in () if present else absent[:LISTED]:  # files that were pruned leave their places empty
             try:
-                taken = there(f"{known.base.rstrip('/')}/{name}")
+                taken = exists(f"{known.base.rstrip('/')}/{name}")
             except OSError:  # the listing of the directory reports it
                 taken = False
             if taken:
@@ -294,7 +294,7 @@ def inside(base: str, name: str) -> str | None:
         os.fsencode(name)
     except UnicodeEncodeError:
         return None
-    path = urls.inside(base, name)
+    path = urls.join_inside(base, name)
     return path if path == f"{base.rstrip('/')}/{name}" else None
 
 

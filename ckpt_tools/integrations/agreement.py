@@ -177,7 +177,7 @@ def _require_visible_files(group: Group, decision: Decision, problem: str) -> No
 
 def _take_without_group(root: str, selection: Selection) -> ProcessDecision:
     """Return a decision for this process; its rank is None if it is the only one."""
-    started = launchers.current()
+    started = launchers.find_current()
     rank = started.rank.value if started and started.rank else None
     if (earlier := _read_earlier_decision(root, selection)) is not None:
         return job.take(earlier, rank, require_rank=False)

@@ -36,7 +36,7 @@ def take(
     an unknown rank if ranks load different files.
     """
     if rank is None:
-        started = launchers.current()
+        started = launchers.find_current()
         rank = started.rank.value if started and started.rank else None
     ranks = decision.ranks
     if require_rank and rank is None and len({tuple(decision.links(r)) for r in ranks}) > 1:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from xxhash import xxh3_128_hexdigest
 
-from ckpt_tools.cache import remembering
+from ckpt_tools.cache import open_cache
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.job.meeting import SAME, Meeting
@@ -25,10 +25,10 @@ from ckpt_tools.planning import first_launch
 from ckpt_tools.planning.choose import Judgement, rank
 from ckpt_tools.planning.planner import Planner
 from ckpt_tools.planning.rules.tree import first_launch_leftovers
-from ckpt_tools.storage import counted
+from ckpt_tools.storage import count_read
 from ckpt_tools.storage.retry import is_directory
-from ckpt_tools.storage.stalls import limited
-from ckpt_tools.storage.urls import normal
+from ckpt_tools.storage.stalls import limit_time
+from ckpt_tools.storage.urls import normalize
 
 if TYPE_CHECKING:
     from ckpt_tools.job.decider import Listener
@@ -191,8 +191,8 @@ def agree(
 
     Raise on every node the error of any node; NoneUsable if no checkpoint is sound on all.
     """
-    verdicts = remembering(root, selection.cache, selection.max_age, listener.note, selection.trust)
-    with limited(selection.budget), verdicts as cache, counted() as read:
+    verdicts = open_cache(root, selection.cache, selection.max_age, listener.note, selection.trust)
+    with limit_time(selection.budget), verdicts as cache, count_read() as read:
         planner = Planner(root, replace(selection, ranks=ranks), listener.progress, cache)
         return replace(_Node(planner, meeting, ranks, asked).plan(), bytes_read=read.bytes)
 
@@ -252,7 +252,7 @@ class _Node(Struct):
             if candidate.id in own:
                 c = replace(own[candidate.id][1], kind=c.kind)
             else:
-                path = normal(os.path.join(find_directory(planner.root), c.path))
+                path = normalize(os.path.join(find_directory(planner.root), c.path))
                 c = replace(c, parts=(), path=path, mtime_ns=0, restarts=0)
             self.entries[c.key] = candidate
             ranked.append(c)

@@ -39,10 +39,10 @@ from ckpt_tools.reading.session import Progress
 from ckpt_tools.settings import plugins, resolve
 from ckpt_tools.settings.checked_json import Invalid
 from ckpt_tools.storage import trust
-from ckpt_tools.storage.stalls import limited
+from ckpt_tools.storage.stalls import limit_time
 from ckpt_tools.storage.trust import OURS, Untrusted
-from ckpt_tools.storage.urls import absolute
-from ckpt_tools.storage.writes import take_lock, written
+from ckpt_tools.storage.urls import to_absolute
+from ckpt_tools.storage.writes import take_lock, write_aside
 
 KEPT_DAYS = 90
 """Days after which a decision that no member takes any more is removed."""
@@ -161,7 +161,7 @@ class Decider(Struct, dict=True):
                 if not decision.document.error and decision.origin.saves != self.saves:
                     text = f"the decision {newest} may be of an earlier start with this job id"
                     remove = f"rm -r {shlex.quote(directory)}"
-                    text = f"{text}: its ranks or checkpoints are not those of {absolute(self.root)} now"
+                    text = f"{text}: its ranks or checkpoints are not those of {to_absolute(self.root)} now"
                     hint = f"give each start its own --job; or end the whole job, then {remove}"
                     raise CannotLook(text, hint)
                 self._claim(newest)
@@ -185,7 +185,7 @@ class Decider(Struct, dict=True):
             ranks = self.selection.world_size or self.world or 0
         selection = replace(self.selection, rank=None)
         planner, message = Planner(self.root, selection, self.listener.progress), ""
-        with limited(selection.budget):
+        with limit_time(selection.budget):
             try:
                 planner.find_candidates()
             except (NoCheckpoint, NoneUsable, UsageError) as error:
@@ -222,7 +222,7 @@ class Decider(Struct, dict=True):
     def _claim(self, path: str) -> None:
         """Record on disk that this member follows the decision ``path``. Raise CannotLook and Untrusted."""
         taken, member = f"{path.removesuffix('.json')}.taken", make_safe(self.membership.member)
-        with explain_refusal(f"{taken}/{member} cannot be written", _ROOM), trust.named(FLAG):
+        with explain_refusal(f"{taken}/{member} cannot be written", _ROOM), trust.label(FLAG):
             trust.make(taken, self.selection.trust)
             with trust.directory(taken, self.selection.trust) as at:
                 os.close(trust.create(member, os.O_WRONLY, at, self.selection.trust))
@@ -232,7 +232,7 @@ class Decider(Struct, dict=True):
 
         def add_origin(body: Body) -> Decision:
             membership, origin = self.membership, asdict(Process.here())
-            origin |= {"root": absolute(self.root), "decided_at": time.time(), "job": membership.job}
+            origin |= {"root": to_absolute(self.root), "decided_at": time.time(), "job": membership.job}
             origin |= {"generation": membership.generation, "nodes": membership.nodes}
             origin |= {"asked": digest_selection(self.selection), "saves": self.saves}
             return Decision(path, {**body, "decision": origin}, self.selection.trust)
@@ -266,10 +266,10 @@ class Decider(Struct, dict=True):
             for path, body in files.items():
                 home, name = os.path.split(path)
                 opened.enter_context(explain_refusal(f"the decision could not be written to {path}", _ROOM))
-                with trust.named(FLAG):
+                with trust.label(FLAG):
                     at = opened.enter_context(trust.directory(home, self.selection.trust))
                 data = as_json.dump(body).encode()
-                opened.enter_context(written(at, name, data, self.selection.trust))
+                opened.enter_context(write_aside(at, name, data, self.selection.trust))
             yield
 
     def _prune(self) -> None:
@@ -350,7 +350,7 @@ class Decider(Struct, dict=True):
             return self._plan_alone()
         body = self._join().exchange({}, lambda _: self._plan_alone())
         try:
-            check({**body, "decision": {"root": absolute(self.root), "decided_at": 0}})
+            check({**body, "decision": {"root": to_absolute(self.root), "decided_at": 0}})
         except Invalid as e:
             raise UsageError(f"node 0 has made no decision that ckpt makes: {e}", SAME) from e
         return body

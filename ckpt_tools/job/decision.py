@@ -163,10 +163,10 @@ class Document(Struct, frozen=True):
 
 def check(body: Mapping[str, object]) -> Document:
     """Return a decision's body as a Document. Raise Invalid unless its fields are valid and agree."""
-    checked_json.shallow(body)
+    checked_json.require_shallow(body)
     if body.get("schema") != MEANT:
         raise Invalid(f"its schema is {body.get('schema')!r}, and not {MEANT!r}: another version wrote it")
-    document = checked_json.checked(body, Document)
+    document = checked_json.decode(body, Document)
     if document.error is not None:
         return document  # no process starts by it
     _require_files(document)
@@ -312,7 +312,10 @@ class Decision(Struct, frozen=True, dict=True):
         hint = "start again, and give each job a --view of its own that every node sees, or add --agree"
         if stage:
             hint = "start again: what is not there as it was is brought again"
-        with explain_refusal(f"{view.root} cannot be looked at any more", hint), trust.named("the view"):
+        with (
+            explain_refusal(f"{view.root} cannot be looked at any more", hint),
+            trust.label("the view"),
+        ):
             trust.check(view.root, self.trusted)
         for rank in self.ranks or (None,) if asked == (None,) else asked or (None,):
             # not strict: files of ranks on other nodes have no links here
@@ -345,7 +348,7 @@ def read(path: str, trusted: Trust = OURS, setting: str = "CKPT_PLAN") -> Decisi
     CannotLook if it cannot be read or holds no decision, UsageError for an invalid field, and Untrusted.
     """
     hint = "is --plan-dir on a file system that every process of the job sees?"
-    with explain_refusal(f"the decision {path} cannot be read", hint), trust.named(setting):
+    with explain_refusal(f"the decision {path} cannot be read", hint), trust.label(setting):
         data = trust.read(path, checked_json.MOST, trusted)
     return parse(path, data, trusted)
 
@@ -353,7 +356,7 @@ def read(path: str, trusted: Trust = OURS, setting: str = "CKPT_PLAN") -> Decisi
 def parse(path: str, data: bytes, trusted: Trust = OURS) -> Decision:
     """Return the decision in ``data``, the bytes of a file. Raise CannotLook if it is none, UsageError."""
     try:
-        body = checked_json.parsed(data)
+        body = checked_json.parse(data)
         if not isinstance(body, dict) or not isinstance(body.get("decision"), dict):
             raise NoJson("it holds no decision")
         decision = Decision(path, body, trusted)

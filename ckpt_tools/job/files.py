@@ -52,7 +52,7 @@ def create(path: str, data: bytes) -> None:
 
 def make_own(path: str, trusted: Trust, hint: str, flag: str = FLAG) -> None:
     """Make a directory if it is missing. Raise CannotLook, and Untrusted if others can write it."""
-    with explain_refusal(f"{path} cannot be made", hint), trust.named(flag):
+    with explain_refusal(f"{path} cannot be made", hint), trust.label(flag):
         trust.make(path, trusted)
         trust.check(path, trusted)
 
@@ -62,16 +62,16 @@ def write(path: str, data: bytes, trusted: Trust = OURS) -> None:
     home, name = os.path.split(path)
     hint = "make room, or name another directory with --plan-dir"
     with explain_refusal(f"the decision could not be written to {path}", hint), ExitStack() as files:
-        with trust.named(FLAG):
+        with trust.label(FLAG):
             at = files.enter_context(trust.directory(home, trusted))
-        files.enter_context(writes.written(at, name, data, trusted))
+        files.enter_context(writes.write_aside(at, name, data, trusted))
 
 
 @contextmanager
 def hold_lock(path: str, timeout: float, trusted: Trust = OURS) -> Iterator[None]:
     """Hold a lock file; the kernel frees it when the holder dies. Raise CannotLook after ``timeout`` s."""
     hint = "name a writable directory with --plan-dir, on a file system with flock"
-    with explain_refusal(f"{path} cannot be locked", hint), trust.named(FLAG):
+    with explain_refusal(f"{path} cannot be locked", hint), trust.label(FLAG):
         fd = writes.take_lock(path, trusted, wait=Backoff(timeout).pause)
     if fd is None:
         text = f"another process has been deciding for more than {timeout:g} s"

@@ -30,7 +30,7 @@ from ckpt_tools.planning.first_launch import make_safe
 from ckpt_tools.settings import checked_json
 from ckpt_tools.settings.parsers import is_address
 from ckpt_tools.storage import trust
-from ckpt_tools.storage.attempts import patiently
+from ckpt_tools.storage.attempts import retry_call
 from ckpt_tools.storage.trust import OURS, Trust
 
 V = TypeVar("V")
@@ -79,8 +79,8 @@ class Files:
     def get(self, key: str) -> bytes | None:
         path = os.path.join(self.directory, make_safe(key))
         try:
-            with trust.named(self.flag):  # NFS answers ESTALE if the file was replaced while we opened it
-                return patiently(trust.read, path, first_launch.MOST, self.trusted)
+            with trust.label(self.flag):  # NFS answers ESTALE if the file was replaced while we opened it
+                return retry_call(trust.read, path, first_launch.MOST, self.trusted)
         except FileNotFoundError:
             return None
         except OSError as e:
@@ -262,7 +262,7 @@ class Meeting:
         if data is None:
             return None
         try:
-            value = checked_json.parsed(data)
+            value = checked_json.parse(data)
         except checked_json.NoJson:
             value = None
         strange = f"node {sender} says what no node of this job says ({key})"
@@ -270,8 +270,8 @@ class Meeting:
             raise UsageError(strange, SAME)
         try:
             if "exit_code" not in value:
-                return checked_json.checked(value, kind)
-            failed = checked_json.checked(value, Failed)
+                return checked_json.decode(value, kind)
+            failed = checked_json.decode(value, Failed)
         except checked_json.Invalid as e:
             raise CannotLook(f"{strange}: {e}", SAME) from e
         is_conclusion = key.endswith(".all")

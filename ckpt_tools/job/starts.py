@@ -22,9 +22,9 @@ from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.planning import first_launch
 from ckpt_tools.planning.rules.choice import another_writer, restart_loop, tracker_stale
 from ckpt_tools.planning.rules.rule import Hit, finding_of
-from ckpt_tools.settings.checked_json import Invalid, NoJson, checked, parsed
+from ckpt_tools.settings.checked_json import Invalid, NoJson, decode, parse
 from ckpt_tools.storage import trust
-from ckpt_tools.storage.stalls import away, limited, watched
+from ckpt_tools.storage.stalls import limit_time, run_aside, watch_call
 from ckpt_tools.storage.trust import OURS, Trust
 from ckpt_tools.storage.writes import replace_file
 
@@ -84,7 +84,7 @@ def read_history(root: str, directory: str, trusted: Trust = OURS) -> History:
     starts = list[Start]()
     for row in rows:
         with suppress(NoJson, Invalid):
-            starts.append(checked(parsed(row), Start))
+            starts.append(decode(parse(row), Start))
     return History(root, tuple(reversed(starts)), len(rows) - len(starts))
 
 
@@ -152,8 +152,8 @@ def add_process_warnings(plan: LoadPlan, directory: str) -> LoadPlan:
     that is killed leaves its workers behind, and they go on saving. Without /proc nothing is known.
     """
     run = plan.checkpoint.parts[0].base if plan.checkpoint else plan.root
-    with limited(_PATIENCE), suppress(OSError):
-        left = away(lambda: sorted(_find_processes_left(directory, plan.root, run)))
+    with limit_time(_PATIENCE), suppress(OSError):
+        left = run_aside(lambda: sorted(_find_processes_left(directory, plan.root, run)))
         return replace(plan, warnings=(*plan.warnings, *another_writer.describe_processes(plan.root, left)))
     return plan
 
@@ -190,5 +190,5 @@ def _list_ancestors(pid: int) -> Iterator[int]:
 
 def _read(path: str) -> bytes:
     """Return the bytes of a file of /proc, within the time limit of ``storage.stalls``. Raise OSError."""
-    with watched(open, path, "rb") as f:
-        return watched(f.read)
+    with watch_call(open, path, "rb") as f:
+        return watch_call(f.read)

@@ -59,11 +59,11 @@ def build(
     hint = "make room, or name another directory with --view"
     with explain_refusal(f"the view {directory} could not be built", hint):
         trust.make(os.path.dirname(directory), trusted)
-        with trust.named("--view"):
+        with trust.label("--view"):
             try:
                 trust.check(directory, trusted)
             except FileNotFoundError:
-                trust.absent(directory, trusted)
+                trust.check_absent(directory, trusted)
         new = f"{directory}.view-{secrets.token_hex(8)}"
         try:
             _fill_directory(new, tree, trusted)
@@ -130,7 +130,7 @@ def _require_ours(view: str, directory: str, trusted: Trust) -> None:
     """Raise UsageError if ``view`` has no marker of ckpt, or a file of others, which may not be lost."""
     try:
         data = trust.read(f"{view}/{MARKER}", checked_json.MOST, trusted)
-        note = checked_json.checked(checked_json.parsed(data), _Marker)
+        note = checked_json.decode(checked_json.parse(data), _Marker)
     except (OSError, ValueError, Untrusted):
         raise _explain_foreign(directory) from None
     files = {MARKER, *note.files}

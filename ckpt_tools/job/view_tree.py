@@ -19,7 +19,7 @@ from ckpt_tools.layouts.common.templates import COORDS, FIELD, TEMPORARY, compil
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import FileLoad, LoadPlan
-from ckpt_tools.storage.listing import entries_of
+from ckpt_tools.storage.listing import list_entries
 from ckpt_tools.storage.retry import is_directory, is_file
 
 _UNSEEN = "check that its file system is mounted and readable, then start again"
@@ -241,7 +241,7 @@ class Tree(Struct, dict=True):
     def _list_companions(self, directory: str, above: str) -> Iterator[tuple[str, str]]:
         """Yield (path in the view, path) of files but parts: tokenizers, scripts, data of an index."""
         is_source, notes = directory == self.source, (self.layout.tracker.file, *self.layout.records.names)
-        for e in entries_of(directory):
+        for e in list_entries(directory):
             name = f"{above}{e.name}"
             if e.name == MARKER or TEMPORARY.search(e.name) or (is_source and e.name in notes):
                 continue

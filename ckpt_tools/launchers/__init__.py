@@ -34,7 +34,7 @@ later launcher's rank counts.
 
 def list_all() -> tuple[Launcher, ...]:
     """Return the launchers of plug-ins, then the launchers of this package."""
-    added = plugins.added("launchers", [launcher.name for launcher in LAUNCHERS])
+    added = plugins.list_added("launchers", [launcher.name for launcher in LAUNCHERS])
     return (*(plugin.value for plugin in added.values()), *LAUNCHERS)
 
 
@@ -55,7 +55,7 @@ def detect(env: Mapping[str, str]) -> Started | None:
     return replace(inner, job=first.job, job_from=first.job_from, restart=first.restart)
 
 
-def current() -> Started | None:
+def find_current() -> Started | None:
     """Return what the launcher's variables say of this process, as ``detect`` does."""
     return detect(os.environ)
 
@@ -68,5 +68,5 @@ def read_launch_line(command: Sequence[str], env: Mapping[str, str]) -> LaunchLi
 
 def package_of(name: str) -> str | None:
     """Return the package whose plug-in the launcher is; None for a launcher of ckpt."""
-    plugin = plugins.added("launchers").get(name)
+    plugin = plugins.list_added("launchers").get(name)
     return str(plugin.package) if plugin else None

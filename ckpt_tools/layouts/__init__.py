@@ -109,7 +109,7 @@ def _load_built_in() -> dict[str, Layout]:
 def _load_plugins() -> dict[str, Layout]:
     """Return the layouts of installed packages (plug-ins) by name, except those with a wrong template."""
     layouts = dict[str, Layout]()
-    for name, plugin in plugins.added("layouts", _load_built_in()).items():
+    for name, plugin in plugins.list_added("layouts", _load_built_in()).items():
         try:
             for piece in plugin.value.pieces:
                 for part in piece.template.split("/"):
@@ -205,12 +205,12 @@ def _forget_plugins() -> None:
             del vars(layouts)[cached]
 
 
-plugins.kept_by(_forget_plugins)
+plugins.register_cache(_forget_plugins)
 
 
 def package_of(name: str) -> str | None:
     """Return the package whose plug-in adds the layout of this name; None for any other layout."""
-    plugin = plugins.added("layouts").get(name)
+    plugin = plugins.list_added("layouts").get(name)
     return str(plugin.package) if plugin else None
 
 

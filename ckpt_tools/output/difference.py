@@ -15,7 +15,7 @@ from ckpt_tools.model.seal import NAMES
 from ckpt_tools.output.json import Object, absolute, document, fields, finding, list_findings, scalar
 from ckpt_tools.output.page import DEPTHS, FEW, PLAIN, Page, View
 from ckpt_tools.output.words import plural, size, speed
-from ckpt_tools.storage.urls import common, is_url
+from ckpt_tools.storage.urls import find_common, is_url
 
 WORDS = ("same", "changed", "reshaped", "added", "removed", "not-compared")
 """The changes that a tensor or a file can have from A to B, in the order of the summary."""
@@ -86,7 +86,7 @@ def render(result: Difference, view: View = PLAIN) -> str:
     hidden += _list_details(page, "metadata", _list_metadata(result), result)
     found = [f.at(r.path) for r in result.reports for f in r.findings]
     found = [f for f in found if view.verbose or f.severity is not Severity.NOTE]
-    above = common([result.a, result.b])
+    above = find_common([result.a, result.b])
     page.findings(list(dict.fromkeys([*result.findings, *found])), above if len(above) > 1 else " ")
     _sum_up(page, result)
     if hidden or len(listed) < len(result.files):

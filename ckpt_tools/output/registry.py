@@ -77,7 +77,7 @@ OUTPUTS: tuple[Output, ...] = (
 
 def every() -> tuple[Output, ...]:
     """Return the formats of this package, and the formats that installed packages add (docs/plugins.md)."""
-    added = plugins.added("outputs", {o.name for o in OUTPUTS}).values()
+    added = plugins.list_added("outputs", {o.name for o in OUTPUTS}).values()
     return (*OUTPUTS, *(plugin.value for plugin in added))
 
 

@@ -16,7 +16,7 @@ from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.observed import Observed, advise, here, observe, shorten
 from ckpt_tools.output.page import View
 from ckpt_tools.output.words import printable
-from ckpt_tools.storage.urls import is_url, joined, split
+from ckpt_tools.storage.urls import is_url, join, split
 
 Object = dict[str, object]
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schema-2.1.0.json"
@@ -86,7 +86,7 @@ def _locate(path: str) -> Object:
     name = shorten(path)
     if is_url(path):
         store, key = split(path)
-        artifact = {"uri": joined(store, _encode(key))}
+        artifact = {"uri": join(store, _encode(key))}
     elif os.path.isabs(name):
         artifact = {"uri": f"file://{_encode(name)}"}
     else:

@@ -38,8 +38,8 @@ from ckpt_tools.planning.verification import read_count, read_step
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session
 from ckpt_tools.settings import plugins
-from ckpt_tools.storage.retry import there
-from ckpt_tools.storage.urls import absolute, is_url
+from ckpt_tools.storage.retry import exists
+from ckpt_tools.storage.urls import is_url, to_absolute
 
 
 class Candidates:
@@ -50,7 +50,7 @@ class Candidates:
     def __init__(
         self, root: str, selection: Selection, progress: Progress | None, cache: Cache | None = None
     ) -> None:
-        self.root = absolute(root)
+        self.root = to_absolute(root)
         self.selection = selection
         self.layouts = layouts_of(selection)
         self.progress = progress
@@ -167,7 +167,7 @@ class Candidates:
             return
         first, by_hand = "check its spelling", f"upload an empty object called {self.root}/.keep"
         if not is_url(self.root):
-            up = "" if there(os.path.dirname(self.root)) else " -p"
+            up = "" if exists(os.path.dirname(self.root)) else " -p"
             first, by_hand = error.hint, f"mkdir{up} {quote(self.root)}"
         then = " Or" if first.endswith("?") else ";"
         hint = f"{first}{then} before a first launch create it once by hand: {by_hand}"
@@ -187,7 +187,7 @@ class Candidates:
         error, reasons = first_launch.find_objections(self.session, self.selection, saves, self.unfinished)
         self.warnings += reasons
         if error is not None:
-            if names := ", ".join(map(str, plugins.left_out())):  # files there may be of their layouts
+            if names := ", ".join(map(str, plugins.list_left_out())):  # files there may be of their layouts
                 error.args = (f"{error} (left out by CKPT_NO_PLUGINS: {names})",)
             error.plan = self.plan_nothing()
             raise error

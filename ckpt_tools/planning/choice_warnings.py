@@ -29,8 +29,8 @@ from ckpt_tools.planning.rules.rule import Hit, error_of, finding_of, make_findi
 from ckpt_tools.planning.rules.save import missing_part, mixed_counters, step_mismatch, unknown_global
 from ckpt_tools.planning.trackers import find_numbers, get_time_written, is_called_alike, make_pattern
 from ckpt_tools.reading.session import Session
-from ckpt_tools.storage.retry import is_link, status, there
-from ckpt_tools.storage.stalls import away
+from ckpt_tools.storage.retry import exists, is_link, status
+from ckpt_tools.storage.stalls import run_aside
 from ckpt_tools.storage.urls import is_url, real_path
 
 _LINKED = 64
@@ -169,11 +169,11 @@ def find_lost_best(s: Session, c: Checkpoint) -> Iterator[Finding]:
     for best, by in find_named_as_best(s, c).items():
         beside, is_absolute = os.path.join(above, os.path.basename(best)), os.path.isabs(best)
         try:
-            is_beside = beside == c.path or there(beside)
+            is_beside = beside == c.path or exists(beside)
             # the path means a save beside the checkpoint, or the checkpoint itself
             has_moved = is_absolute and beside != c.path and not is_url(beside)
             is_meant = is_beside and (not has_moved or os.path.dirname(best) in (above, real_path(above)))
-            if is_meant or (is_absolute and away(there, best)):
+            if is_meant or (is_absolute and run_aside(exists, best)):
                 continue
         except OSError:
             continue  # no loaded file depends on it

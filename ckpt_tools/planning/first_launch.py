@@ -44,9 +44,9 @@ from ckpt_tools.reading.session import TRACKER_LIMIT, Session
 from ckpt_tools.settings import checked_json, plugins, resolve
 from ckpt_tools.settings.resolve import nearest
 from ckpt_tools.storage import trust
-from ckpt_tools.storage.retry import is_directory, is_link, status, there
+from ckpt_tools.storage.retry import exists, is_directory, is_link, status
 from ckpt_tools.storage.trust import OURS, Trust
-from ckpt_tools.storage.urls import absolute, is_url, real_path
+from ckpt_tools.storage.urls import is_url, real_path, to_absolute
 
 _DESCRIBES = (".json", ".yaml", ".yml", ".toml")
 """Endings of texts that are saved beside a model."""
@@ -338,7 +338,7 @@ def name_home(plan_dir: str, root: str) -> str:
     """Return the directory of the decisions about one root. Raises UsageError if it lies inside the root."""
     import xxhash
 
-    root, plan_dir = absolute(root), absolute(plan_dir)
+    root, plan_dir = to_absolute(root), to_absolute(plan_dir)
     inside = real_path(plan_dir) + os.sep
     if inside.startswith(real_path(root).rstrip(os.sep) + os.sep):
         text = f"the state directory {plan_dir} lies inside {root}, where ckpt never writes"
@@ -361,7 +361,7 @@ def read_last_start(directory: str, trusted: Trust = OURS) -> EarlierStart | Non
     description = f"{path}, which tells whether an earlier start had a checkpoint,"
     try:
         data = read_below(path, description, trusted)
-        return None if data is None else checked_json.checked(checked_json.parsed(data), EarlierStart)
+        return None if data is None else checked_json.decode(checked_json.parse(data), EarlierStart)
     except ValueError as e:
         todo = f"to start from nothing anyway add --allow fresh; to forget what it said: rm {quote(path)}"
         raise could_not_look.stop(f"{description} is damaged: {e}", todo) from e
@@ -370,11 +370,11 @@ def read_last_start(directory: str, trusted: Trust = OURS) -> EarlierStart | Non
 def read_below(path: str, description: str, trusted: Trust = OURS) -> bytes | None:
     """Return the bytes of a file below --plan-dir, None without one. Raises CannotLook or Untrusted."""
     try:
-        with trust.named(FLAG):
+        with trust.label(FLAG):
             try:
                 return trust.read(path, MOST, trusted)
             except FileNotFoundError:
-                trust.absent(path, trusted)
+                trust.check_absent(path, trusted)
                 return None
     except OSError as e:
         todo = "make it readable, or name another directory with --plan-dir"  # a lost mount looks like this
@@ -387,7 +387,7 @@ def find_earlier_start(root: str, selection: Selection) -> EarlierStart | None:
     if before and (selection.run, selection.prefix, selection.layout) != (None, None, None):
         # one log for all runs of a root: a checkpoint that is still there is not lost, but of another run
         with suppress(OSError):  # if nobody can tell, it counts
-            return None if there(before.path) else before
+            return None if exists(before.path) else before
     return before
 
 

@@ -22,9 +22,9 @@ from ckpt_tools.planning.rules.save import missing_part, unfinished, values
 from ckpt_tools.planning.trackers import is_tracked
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage import ShortRead, Source, opened
-from ckpt_tools.storage.listing import names_of
-from ckpt_tools.storage.retry import there
-from ckpt_tools.storage.urls import inside
+from ckpt_tools.storage.listing import list_names
+from ckpt_tools.storage.retry import exists
+from ckpt_tools.storage.urls import join_inside
 
 _ALIKE = 8
 """How many files of a checkpoint are looked for in a directory that may be one without its index."""
@@ -65,7 +65,7 @@ def _find_lost_entries(s: Session, c: Checkpoint) -> Iterator[Finding]:
 
     def is_empty(path: str) -> bool:
         try:
-            return all(f"{path}/{name}" in own_paths for name in names_of(path))
+            return all(f"{path}/{name}" in own_paths for name in list_names(path))
         except FileNotFoundError:
             return True
         except NotADirectoryError:
@@ -73,7 +73,7 @@ def _find_lost_entries(s: Session, c: Checkpoint) -> Iterator[Finding]:
 
     for part in [p for p in c.parts if p.role == listed[0]]:
         entries = filter(None, map(listed[1].fullmatch, s.report(part, Level.STRUCTURE).metadata))
-        for path in filter(None, (inside(os.path.dirname(part.path), m[1]) for m in entries)):
+        for path in filter(None, (join_inside(os.path.dirname(part.path), m[1]) for m in entries)):
             if not any(file.startswith(f"{path}/") for file in loaded) and _look(s, path, is_empty):
                 name = path.removeprefix(f"{c.path}/")
                 yield missing_part.describe_unlisted(name, part.name, c.path)
@@ -103,7 +103,9 @@ def _find_lost_chunks(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -
         array = os.path.dirname(index).removeprefix(above)
         if names and c.step and written is not None and written.fullmatch(array):
             yield missing_part.describe_gone(names, index, "and its framework writes all of this array")
-        elif beside and (lost := [n for n in names if all(_look(s, f"{o.path}/{n}", there) for o in beside)]):
+        elif beside and (
+            lost := [n for n in names if all(_look(s, f"{o.path}/{n}", exists) for o in beside)]
+        ):
             why = "which the run's other checkpoints have, and would be read as zeros"
             yield missing_part.describe_gone(lost, index, why, _rate_zeros(lost[0]))
 
@@ -115,7 +117,7 @@ def _find_orphaned_chunks(s: Session, c: Checkpoint) -> Iterator[Finding]:
         above = home
         while len(above) > len(c.path) and above not in described:  # there may be one for each axis
             above = os.path.dirname(above)
-        if above == c.path and _look(s, home, lambda home: all(map(_CHUNK.fullmatch, names_of(home)))):
+        if above == c.path and _look(s, home, lambda home: all(map(_CHUNK.fullmatch, list_names(home)))):
             yield missing_part.describe_undescribed(home)
 
 
@@ -132,7 +134,7 @@ def find_headless(s: Session, c: Checkpoint) -> Iterator[Finding]:
         if not path.startswith(base) or below not in data_directories or home in known:
             continue
         known.add(home)
-        has_same_files = all(_look(s, os.path.join(home, name), there) for name in data[:_ALIKE])
+        has_same_files = all(_look(s, os.path.join(home, name), exists) for name in data[:_ALIKE])
         if has_same_files and not is_tracked(s, c, home):
             yield unfinished.describe_headless(home, c)
 
@@ -203,7 +205,7 @@ def find_zeroed(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iter
             continue
         name = part.path.removeprefix(f"{c.path}/")
         others = [os.path.join(o.path, name) for o in beside]
-        unlike = all(_look(s, path, there) for path in others) and not any(map(may_be_zeros, others))
+        unlike = all(_look(s, path, exists) for path in others) and not any(map(may_be_zeros, others))
         if unlike and _look(s, part.path, is_all_zero):
             yield values.describe_zero_file(part.path, _rate_zeros(name))
 

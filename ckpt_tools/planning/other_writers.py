@@ -14,7 +14,7 @@ from ckpt_tools.model.plan import FileLoad, Rejected
 from ckpt_tools.planning.rules.choice import another_writer
 from ckpt_tools.planning.rules.tree import could_not_look
 from ckpt_tools.reading.session import Session
-from ckpt_tools.storage.listing import THREADS, entries_of
+from ckpt_tools.storage.listing import THREADS, list_entries
 from ckpt_tools.storage.retry import refresh, status
 from ckpt_tools.storage.urls import is_url
 
@@ -44,13 +44,13 @@ def require_whole(root: str, started_ns: int, rejected: Sequence[Rejected], *, c
     meanwhile: without it an older checkpoint is the choice, or a first launch. Saves rejected for missing
     files are listed again; all of ``root`` if none was ``chosen``.
     """
-    from ckpt_tools.storage.stores.mounts import late
+    from ckpt_tools.storage.stores.mounts import find_late
 
     missing = {"missing-rank", "missing-part"}
     lost = [r.checkpoint.path for r in rejected if not missing.isdisjoint(f.code for f in r.findings)]
     below, earliest = lost[:_RELISTED] if chosen else [root], started_ns - SKEW_NS
     try:
-        found = late(root, below, lambda ns: earliest <= ns <= time.time_ns() + SKEW_NS)
+        found = find_late(root, below, lambda ns: earliest <= ns <= time.time_ns() + SKEW_NS)
     except OSError as e:
         raise could_not_look.stop_late(e.filename or root, str(e.strerror)) from e
     if found is not None:
@@ -138,7 +138,7 @@ def _find_directories(checkpoints: Sequence[Checkpoint], parts: Sequence[Part], 
 
 def _list_files(directory: str) -> Iterator[tuple[str, int]]:
     """Yield the last ``STATS`` files of a directory with their modification times. Raises OSError."""
-    for e in [e for e in entries_of(directory) if not e.is_dir(follow_symlinks=False)][-STATS:]:
+    for e in [e for e in list_entries(directory) if not e.is_dir(follow_symlinks=False)][-STATS:]:
         with suppress(FileNotFoundError):  # going, while we look
             yield e.path, e.stat(follow_symlinks=False).st_mtime_ns
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from ckpt_tools import launchers
-from ckpt_tools.cache import inside
+from ckpt_tools.cache import is_inside
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery.group import list_essential
 from ckpt_tools.formats.common.format import RankGroups
@@ -31,7 +31,7 @@ from ckpt_tools.planning.rules.save.rank_mismatch import Rows, find_placed, find
 from ckpt_tools.reading.scheduler import prefetch
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage import trust
-from ckpt_tools.storage.listing import entries_of
+from ckpt_tools.storage.listing import list_entries
 from ckpt_tools.storage.trust import Trust, Untrusted
 from ckpt_tools.storage.urls import is_url
 
@@ -316,7 +316,7 @@ def _find_given_world(selection: Selection) -> Known | None:
     """Return the number of ranks from --world-size, else from the launcher; None if neither gives it."""
     if selection.world_size:
         return Known(selection.world_size, selection.world_from)
-    started = launchers.current()
+    started = launchers.find_current()
     if started and started.world_size:
         return Known(started.world_size.value, started.world_size.provenance)
     return None
@@ -336,12 +336,12 @@ def read_groups(selection: Selection, root: str, world_size: int) -> RankGroups:
 
 def require_trusted(directory: str, root: str, trusted: Trust) -> None:
     """Raise Untrusted if strategy files lie outside ROOT and others could have written them."""
-    if inside(directory, root):
+    if is_inside(directory, root):
         return
     if is_url(directory):
         text = f"--strategy-dir {directory} lies outside {root}, and nothing tells who may write there"
         raise Untrusted(text, "copy its files to a directory of your own, and name that")
-    with suppress(OSError), trust.named("--strategy-dir"):  # read_groups raises CannotLook for it
+    with suppress(OSError), trust.label("--strategy-dir"):  # read_groups raises CannotLook for it
         trust.check(directory, trusted)
-        for entry in entries_of(directory):
+        for entry in list_entries(directory):
             trust.check(entry.path, trusted)

@@ -255,11 +255,8 @@ def list_temporary(s: Session) -> Iterator[str]:
 
 def find_begun_later(s: Session, c: Checkpoint) -> Iterator[Finding]:
     """Yield warnings about emptied directories, and unfinished ones with files written since ``c``."""
-    base, found, homes = (
-        os.path.dirname(name_place(c)),
-        s.found,
-        [os.path.dirname(f.path) for f in s.found.bare],
-    )
+    base, found = os.path.dirname(name_place(c)), s.found
+    homes = [os.path.dirname(f.path) for f in found.bare]
     saved = map(os.path.dirname, (*(p.path for p in s.parts), *found.unfinished))
     with_saves = {*_find_entries_of((*saved, *(f.path for f in s.aside)), base)}
     entries = dict.fromkeys(_find_entries_of((*found.empty, *found.strange, *homes), base))

@@ -33,9 +33,9 @@ from ckpt_tools.planning.rules.choice import unplaced_newer
 from ckpt_tools.planning.rules.rule import Hit, error_of, finding_of
 from ckpt_tools.planning.rules.save import file_verdict
 from ckpt_tools.reading.session import Session
-from ckpt_tools.storage.attempts import patiently
-from ckpt_tools.storage.listing import entries_of
-from ckpt_tools.storage.retry import ABSENT, there
+from ckpt_tools.storage.attempts import retry_call
+from ckpt_tools.storage.listing import list_entries
+from ckpt_tools.storage.retry import ABSENT, exists
 
 _MAY_BE_DATA = frozenset(("npz", "npy")) | NO_STATE
 """Formats whose files are mostly data sets and results."""
@@ -208,7 +208,7 @@ def _find_strange(s: Session) -> Iterator[BareFile]:
     keep = partial(s.found.excluded.keep, s.root)
     for directory in s.found.strange:
         try:
-            for entry in entries_of(directory, keep):
+            for entry in list_entries(directory, keep):
                 if is_set_aside(entry.name) or templates.TEMPORARY.search(entry.name):
                     continue  # temporary files have warnings of their own
                 if is_other(entry.name) and not is_packed_state(entry.name):
@@ -223,7 +223,7 @@ def _find_strange(s: Session) -> Iterator[BareFile]:
 def _get_status(entry: os.DirEntry[str]) -> os.stat_result | None:
     """Return the stat result of an entry; None if it is gone, or a link that leads nowhere."""
     try:
-        return patiently(entry.stat)
+        return retry_call(entry.stat)
     except OSError as e:
         if isinstance(e, ABSENT) or e.errno == errno.ELOOP:  # a link that leads to itself
             return None
@@ -274,7 +274,7 @@ def _find_format(s: Session, file: UnplacedFile) -> UnplacedFile:
         of = None
     loop, _ = read_convention(file.path)
     is_named_like_save = of is None and loop is not None and "/" not in loop.templates[0]
-    if of is None and there(f"{file.path.removesuffix('.bin')}.idx"):
+    if of is None and exists(f"{file.path.removesuffix('.bin')}.idx"):
         of = "data"  # megatron/core/datasets/indexed_dataset.py, fairseq: x.bin and x.idx
     return replace(file, format=of, state=is_named_like_save or _holds_state(of))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from ckpt_tools import formats
-from ckpt_tools.cache import Cache, remembering
+from ckpt_tools.cache import Cache, open_cache
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.discovery.unrecognised import list_unknown, strip_packing
@@ -36,9 +36,9 @@ from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.scheduler import prefetch
 from ckpt_tools.reading.session import Progress, Session, Told
 from ckpt_tools.reading.unseen import list_unlisted, list_unread, unread_files
-from ckpt_tools.storage import counted
-from ckpt_tools.storage.stalls import limited
-from ckpt_tools.storage.urls import common, is_url
+from ckpt_tools.storage import count_read
+from ckpt_tools.storage.stalls import limit_time
+from ckpt_tools.storage.urls import find_common, is_url
 
 if TYPE_CHECKING:
     from ckpt_tools.reading.engines import Engine
@@ -72,7 +72,7 @@ class Verifier(NamedTuple):
         if sample is not None and note is not None and (why := sample.why_nothing()):
             note(why)
         return Verification(
-            root=common(roots) if len(roots) > 1 else roots[0],
+            root=find_common(roots) if len(roots) > 1 else roots[0],
             verdict=_find_worst(files, findings),
             level=self.level,
             summary=summary,
@@ -87,9 +87,9 @@ class Verifier(NamedTuple):
         # If stores vouch for contents, these are not read.
         depth = Level.STRUCTURE if options.by_store else self.level
         with (
-            limited(seconds),
-            counted() as read,
-            remembering(root, options.cache, options.max_age, options.note, options.trust) as cache,
+            limit_time(seconds),
+            count_read() as read,
+            open_cache(root, options.cache, options.max_age, options.note, options.trust) as cache,
         ):
             s = open_session(root, replace(options, budget=seconds), cache=cache)
             s.add_members()

@@ -132,7 +132,7 @@ def _begin_copy() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is our parent's business
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    stalls.unlimited()
+    stalls.drop_limit()
     gc.freeze()  # what this process was given lives as long as it does
     gc.set_threshold(_COLLECTED)
     parent = parent_process()
@@ -147,11 +147,11 @@ def _begin_copy() -> None:
 
 def require_nothing_untold(roots: Sequence[str], stores: StoreOptions | None) -> None:
     """Raise UsageError if workers, with an environment of their own, might read another store."""
-    from ckpt_tools.storage.signed import query_of
+    from ckpt_tools.storage.signed import find_query
     from ckpt_tools.storage.stores import mounts
 
-    given = mounts.configured() if stores is None else stores
-    if any(given.of(root) or query_of(root) for root in roots):
+    given = mounts.get_options() if stores is None else stores
+    if any(given.of(root) or find_query(root) for root in roots):
         raise UsageError(
             "the workers of --scheduler are told neither options of stores nor what signs a URL",
             "set the library's variables where the workers start (AWS_ENDPOINT_URL, AWS_PROFILE …), or leave"

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from ckpt_tools.cache import Cache, Entry, Places, Seen, pack, turn, unpack
+from ckpt_tools.cache import Cache, Entry, Places, Seen, pack, take_turn, unpack
 from ckpt_tools.discovery.directory import split_seals
 from ckpt_tools.discovery.found import BareFile, Discovery, stat_of
 from ckpt_tools.discovery.seals import find_seals
@@ -26,9 +26,9 @@ from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.settings.plugins import tool_version
 from ckpt_tools.storage import Identity, Stopped
 from ckpt_tools.storage.listing import Names, walk
-from ckpt_tools.storage.retry import ABSENT, status, there
-from ckpt_tools.storage.stalls import Rate, Stalled, away
-from ckpt_tools.storage.urls import absolute, mirror_path, normal
+from ckpt_tools.storage.retry import ABSENT, exists, status
+from ckpt_tools.storage.stalls import Rate, Stalled, run_aside
+from ckpt_tools.storage.urls import mirror_path, normalize, to_absolute
 
 T = TypeVar("T")
 WAIT = 600.0
@@ -92,7 +92,7 @@ class Reader:
         how: dict[str, Any] = {"expect": expect, "claims": claims, "progress": self.advance, "key": self.key}
         how |= {"jobs": o.jobs, "require": o.require, "explain": o.explain, "io": o.io}
         try:
-            report, anatomy = away(inspect, path, level, **how)
+            report, anatomy = run_aside(inspect, path, level, **how)
         except Stalled as e:
             return unreadable(path, e), Anatomy()
         if self.stopped and report.verdict is not Verdict.BROKEN:
@@ -117,7 +117,7 @@ class Reader:
         if report.size < 0 and any(f.code == "unreadable" for f in report.findings):
             # Whoever prunes checkpoints does not wait for those who read them.
             with suppress(OSError):
-                if not there(path):
+                if not exists(path):
                     report = replace(report, findings=(finding("in-use", _GONE, hint="run it again"),))
         return report, places
 
@@ -215,7 +215,7 @@ class Reader:
             return read()
         if (found := known()) is None:
             deep = level > Level.STRUCTURE
-            with turn(cache.locks, path, deep) as is_ours:
+            with take_turn(cache.locks, path, deep) as is_ours:
                 found = self.await_turn(is_ours, deep, known) or known()
                 return read() if found is None else found
         return found
@@ -251,12 +251,12 @@ def recall(
 
 def place(seal_dir: str, path: str) -> str:
     """Return where in ``seal_dir`` the seal lies that would otherwise lie at ``path``."""
-    return f"{absolute(seal_dir)}{mirror_path(os.path.dirname(path))}/{os.path.basename(path)}"
+    return f"{to_absolute(seal_dir)}{mirror_path(os.path.dirname(path))}/{os.path.basename(path)}"
 
 
 def find_mirrored(seal_dir: str, root: str, found: Discovery) -> dict[BareFile, str]:
     """Return seal -> the directory that it describes, for all at and below ``root``. Raise CannotLook."""
-    away, real = absolute(seal_dir), mirror_path(root)
+    away, real = to_absolute(seal_dir), mirror_path(root)
     seals = [] if found.tree else list(find_seals(away + real))
     for path, below in walk(away + real, Names) if found.tree else ():
         if isinstance(below, ABSENT) and path == away + real:
@@ -266,4 +266,4 @@ def find_mirrored(seal_dir: str, root: str, found: Discovery) -> dict[BareFile, 
         seals += map(stat_of, split_seals(path, below)[0])
     # what they describe lies below the root, or the root in it
     ways = {seal: os.path.relpath(find_base(seal.path), away + real) for seal in seals}
-    return {seal: normal(os.path.join(root, way)) for seal, way in ways.items()}
+    return {seal: normalize(os.path.join(root, way)) for seal, way in ways.items()}

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
-from ckpt_tools.cache import Seen, pack, turn, unpack
+from ckpt_tools.cache import Seen, pack, take_turn, unpack
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import Claim
@@ -31,7 +31,7 @@ from ckpt_tools.reading import engines
 from ckpt_tools.reading.engines import Engine
 from ckpt_tools.reading.session import Session, formats_allowed, report_unread, with_findings
 from ckpt_tools.settings.plugins import tool_version
-from ckpt_tools.storage import Identity, Stopped, count, counted, opened, stalls
+from ckpt_tools.storage import Identity, Stopped, count, count_read, opened, stalls
 from ckpt_tools.storage.retry import status
 from ckpt_tools.storage.stalls import default_jobs
 from ckpt_tools.storage.urls import is_url
@@ -67,7 +67,7 @@ def work(version: str, files: tuple[bytes, ...]) -> tuple[str, str, str, tuple[t
         for sent in files if version == ours else ():
             result: tuple[Any, ...] = ()
             path, how = pickle.loads(sent)  # noqa: S301 - by the process that gave us the work
-            with counted() as read, suppress(OSError):
+            with count_read() as read, suppress(OSError):
                 report, anatomy = inspect(path, **how, jobs=1)  # many files are read at once
                 if (packed := pack(report, anatomy.places)) is not None:
                     result = packed, anatomy.identity and tuple(anatomy.identity)
@@ -150,7 +150,7 @@ class Scheduler:
         here, now = self.engine.here, time.monotonic()
         if done or (not here and self.engine.width()):
             self._heard = now
-        if here and (self.over() or stalls.overdue(self._heard)):
+        if here and (self.over() or stalls.is_overdue(self._heard)):
             raise Stopped
         if not here and now - self._heard > engines.GRACE:
             text = f"{self.engine.name} has had no worker for {engines.GRACE:.0f} s"
@@ -306,7 +306,7 @@ def _read_disk(s: Session, parts: Sequence[Part], level: Level, bare: bool) -> N
         return
     cache, deep = s.reader.cache, level > Level.STRUCTURE
     # The first of many processes of this host that ask about one tree reads it, while the others wait.
-    with turn(cache.locks if cache and cache.max_age > 0 else None, s.root, deep, "tree-") as is_ours:
+    with take_turn(cache.locks if cache and cache.max_age > 0 else None, s.root, deep, "tree-") as is_ours:
         s.reader.await_turn(is_ours, deep)
         known = sum(_knows(s, r) for r in sample)
         if len(wanted) >= LEAST and 2 * known <= len(sample):

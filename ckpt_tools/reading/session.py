@@ -33,8 +33,8 @@ from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.reading.reader import Reader
 from ckpt_tools.settings import plugins
 from ckpt_tools.storage.paths import names
-from ckpt_tools.storage.stalls import Stalled, away
-from ckpt_tools.storage.urls import absolute, is_url, normal
+from ckpt_tools.storage.stalls import Stalled, run_aside
+from ckpt_tools.storage.urls import is_url, normalize, to_absolute
 
 if TYPE_CHECKING:
     from ckpt_tools.inspection.kept_checksum import Evidence
@@ -68,7 +68,7 @@ class Session:
             from ckpt_tools.storage.stores import mounts
 
             mounts.configure(options.stores)
-        self.root = absolute(root)
+        self.root = to_absolute(root)
         self.options = options = replace(options, require=names(options.require))
         self.layouts = layouts_of(options)
         # Taken before anything is listed: a younger file was written by somebody else meanwhile.
@@ -286,7 +286,7 @@ class Session:
         if (by_text := self.text_tracker(layout, base)) is not None:
             yield by_text
         for path, read in one.others:
-            above, name = os.path.split(normal(os.path.join(base, path)))
+            above, name = os.path.split(normalize(os.path.join(base, path)))
             said = self._read_text(name, above, lambda data, read=read: read(data, base))  # type: ignore[misc]
             if said is not None and said[1] is not None:
                 yield said
@@ -370,15 +370,15 @@ def report_unread(
 def _discover(root: str, layouts: Layouts, listing: bool, options: ReadOptions) -> Discovery:
     """Return everything below the root; a store is asked for a new list. Raise CannotLook."""
     excluded, hear = Excluded(options.exclude), getattr(options.progress, "listing", None)
-    if is_url(url := absolute(root)):
+    if is_url(url := to_absolute(root)):
         from ckpt_tools.storage.stores.mounts import refresh
 
         try:
-            away(refresh, url)
+            run_aside(refresh, url)
         except OSError as e:
             raise CannotLook(f"cannot look at {e.filename or url}: {e.strerror}") from e
     try:
-        return away(discover, root, layouts, listing=listing, excluded=excluded, hear=hear)
+        return run_aside(discover, root, layouts, listing=listing, excluded=excluded, hear=hear)
     except Stalled as e:
         raise CannotLook(f"{e.filename or root}: {e.strerror}") from e
 

@@ -33,7 +33,7 @@ class Invalid(ValueError):
     """One error: the bytes are JSON, but a value has the wrong type or is out of range."""
 
 
-def parsed(data: bytes) -> object:
+def parse(data: bytes) -> object:
     """Return the value of JSON bytes; bytes that are no UTF-8 come as surrogates. Raise NoJson."""
     if len(data) > MOST:
         raise NoJson(f"it is larger than {MOST >> 20} MiB")
@@ -49,7 +49,7 @@ def _reject_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not a number of JSON")
 
 
-def shallow(body: object) -> None:
+def require_shallow(body: object) -> None:
     """Raise Invalid if a body cannot be printed again: nested deeper than DEPTH, or with NaN or infinity."""
     level = [body]
     for _ in range(DEPTH):
@@ -74,7 +74,7 @@ def _list_children(node: object) -> Sequence[object]:
     return list(node.values()) if isinstance(node, dict) else node if isinstance(node, list) else ()
 
 
-def checked(value: object, kind: type[T], *, strict: bool = True) -> T:
+def decode(value: object, kind: type[T], *, strict: bool = True) -> T:
     """Return a JSON value as ``kind``; unless ``strict`` a text may be a number. Raise Invalid."""
     try:
         return convert(value, kind, strict=strict)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from ckpt_tools.settings.checked_json import checked
+from ckpt_tools.settings.checked_json import decode
 from ckpt_tools.settings.parsers import MAX_RANK, path, rank_set
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
@@ -33,7 +33,7 @@ class _Faults(Struct):
 
 def ranks(value: Iterable[object]) -> list[int]:
     """Return ranks as they are. Raise ValueError for anything that is no rank."""
-    return checked(list(value), list[Rank])
+    return decode(list(value), list[Rank])
 
 
 def _list_rank_sets(faults: _Faults) -> Iterator[list[int]]:
@@ -64,7 +64,7 @@ def fault_file(value: object, base: str = "", trusted: Trust = OURS) -> frozense
         raise ValueError(f"{file!r} cannot be read ({e}): name a JSON file such as [3, 5]") from e
     try:
         content = json.loads(data)
-        sets = [ranks(content)] if isinstance(content, list) else _list_rank_sets(checked(content, _Faults))
+        sets = [ranks(content)] if isinstance(content, list) else _list_rank_sets(decode(content, _Faults))
         return frozenset().union(*sets)
     except (ValueError, RecursionError) as e:
         raise ValueError(f"{file!r} is no fault file ({e}): {_EXAMPLE}") from e

@@ -83,9 +83,9 @@ def resume_args(value: object, base: str) -> tuple[str, ...]:
 def tree(value: object, base: str) -> str:
     """Return a path, joined to ``base`` if relative, or a URL without its signature (storage/signed.py)."""
     if isinstance(value, str) and is_url(value):
-        from ckpt_tools.storage.signed import named
+        from ckpt_tools.storage.signed import strip_query
 
-        return named(value)
+        return strip_query(value)
     return path(value, base)
 
 
@@ -346,7 +346,7 @@ def paths(value: object, base: str) -> tuple[str, ...]:
 
 def store_options(value: object, _base: str) -> tuple[tuple[str, str], ...]:
     """Return store options (name, value) from KEY=VALUE, one per line. Raise ValueError for a secret."""
-    from ckpt_tools.storage.stores.options import checked
+    from ckpt_tools.storage.stores.options import check_option
 
     given = value.strip().splitlines() if isinstance(value, str) else value
     if not isinstance(given, list) or not given:
@@ -356,7 +356,7 @@ def store_options(value: object, _base: str) -> tuple[tuple[str, str], ...]:
         key, mark, text = option.partition("=") if isinstance(option, str) else ("", "", "")
         if not mark:  # the message does not repeat the option: it may be a bare secret
             raise ValueError("an option is KEY=VALUE, such as region=eu-west-1")
-        name, text = checked(key, text)
+        name, text = check_option(key, text)
         if pairs.setdefault(name, text) != text:
             raise ValueError(f"{name} is given twice")
     return tuple(pairs.items())

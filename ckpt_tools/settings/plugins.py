@@ -111,7 +111,7 @@ def forget() -> None:
         clear_cache()
 
 
-def kept_by(keeper: Callable[[], None]) -> None:
+def register_cache(keeper: Callable[[], None]) -> None:
     """Register ``keeper``, which clears a module's cache of values made from plug-ins; forget() calls it."""
     _keepers.append(keeper)
 
@@ -127,7 +127,7 @@ def _is_off() -> bool:
         raise UsageError(f"{VARIABLE}: {e}", "use 1 to leave plug-ins out") from e
 
 
-def added(group: str, taken: Collection[str] = ()) -> Mapping[str, Plugin]:
+def list_added(group: str, taken: Collection[str] = ()) -> Mapping[str, Plugin]:
     """Return a group's plug-ins by name. Raise UsageError if a plug-in has a name that is ``taken``."""
     with _lock:
         if _is_off():
@@ -148,7 +148,7 @@ def reject(group: str, name: str, why: str) -> None:
         found.broken.append(Broken(str(entry), why, group))
 
 
-def broken(groups: Collection[str] = tuple(_KINDS)) -> list[Broken]:
+def list_broken(groups: Collection[str] = tuple(_KINDS)) -> list[Broken]:
     """Return the installed plug-ins of these groups that cannot be used; imports each group to find them."""
     with _lock:
         if _is_off():
@@ -159,7 +159,7 @@ def broken(groups: Collection[str] = tuple(_KINDS)) -> list[Broken]:
         return sorted(wrong, key=str)  # in one order, whichever group was imported first
 
 
-def left_out() -> list[str]:
+def list_left_out() -> list[str]:
     """Return the packages whose deciding plug-ins are switched off; [] if plug-ins are on."""
     return _list_deciding_packages(_read_entries()) if _is_off() else []
 
@@ -171,7 +171,7 @@ def _list_deciding_packages(found: _Found) -> list[str]:
 
 def findings() -> Iterator[Finding]:
     """Yield a finding per broken plug-in that decides: with this plug-in the answer might be another."""
-    for one in broken(DECIDING):
+    for one in list_broken(DECIDING):
         yield finding("broken-plugin", f"{one}; what only it knows was not recognised", hint=HINT)
 
 
@@ -189,7 +189,7 @@ def packages() -> str:
 @cache
 def _describe_packages() -> str:
     """Return a text with the packages of DECIDING groups, and what is broken of them; "" without any."""
-    names, wrong = _list_deciding_packages(_find()), broken(DECIDING)
+    names, wrong = _list_deciding_packages(_find()), list_broken(DECIDING)
     installed = f" with {', '.join(names)}" if names else ""
     return f"{installed} but without {', '.join(b.what for b in wrong)}" if wrong else installed
 

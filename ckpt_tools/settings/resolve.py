@@ -16,9 +16,9 @@ from ckpt_tools.settings import declarations
 from ckpt_tools.settings.declarations import BY_KEY, ENV, REPEATED, SIZES, WORDS, RawValue, Variable
 from ckpt_tools.settings.parsers import EVERYONE, nearest
 from ckpt_tools.storage import trust
-from ckpt_tools.storage.retry import is_file, there
+from ckpt_tools.storage.retry import exists, is_file
 from ckpt_tools.storage.trust import OURS, Trust, Untrusted
-from ckpt_tools.storage.urls import absolute, is_url
+from ckpt_tools.storage.urls import is_url, to_absolute
 
 if TYPE_CHECKING:
     from ckpt_tools.layouts import Layouts
@@ -31,13 +31,13 @@ def store_tables(file: str, tables: Mapping[str, Any]) -> tuple[tuple[str, Pairs
     """Return (URL, options) of each table ``[store."s3://…"]``. Raise UsageError, also for a secret."""
     if not tables:
         return ()
-    from ckpt_tools.storage.signed import named  # only for a file with such tables
+    from ckpt_tools.storage.signed import strip_query  # only for a file with such tables
 
     out: dict[str, Pairs] = {}
     for url, table in tables.items():
         if "://" not in url or not isinstance(table, dict):
             raise UsageError(f"{file}: [store] {url.partition('?')[0]!r} is not a table for a URL", _HINT)
-        prefix = absolute(named(url))
+        prefix = to_absolute(strip_query(url))
         where = f'{file}: [store."{prefix}"]'
         if prefix in out:
             raise UsageError(f"{where} is there twice", _HINT)
@@ -50,13 +50,15 @@ def store_tables(file: str, tables: Mapping[str, Any]) -> tuple[tuple[str, Pairs
 
 def _read_options(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield (name, value) of a table's options; those of tables within it have names with dots."""
-    from ckpt_tools.storage.stores.options import checked
+    from ckpt_tools.storage.stores.options import check_option
 
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _read_options(value, f"{prefix}{key}.")
         elif isinstance(value, str | int | float):
-            yield checked(f"{prefix}{key}", str(value).lower() if isinstance(value, bool) else str(value))
+            yield check_option(
+                f"{prefix}{key}", str(value).lower() if isinstance(value, bool) else str(value)
+            )
         else:
             raise ValueError("an option is a text, a number, true or false")  # noqa: TRY004
 
@@ -232,7 +234,7 @@ def _find_config(
                 notes.append(_UNREAD.format(path, shlex.quote(path)))
         return found._replace(notes=tuple(dict.fromkeys(notes)))
     file, origin = os.path.join(cwd, values["config"]), origins["config"]
-    with trust.named(origin):
+    with trust.label(origin):
         table = _read(file, trusted)
     if table is None:
         raise UsageError(f"{origin}: {file!r} has no table [tool.ckpt]", "add one, or name a ckpt.toml")
@@ -256,7 +258,7 @@ def _config_exists(path: str) -> bool:
     """
     with explain_refusal(f"cannot look for the configuration file {path}", _ELSEWHERE):
         try:
-            return there(path) if os.path.basename(path) == "ckpt.toml" else is_file(path)
+            return exists(path) if os.path.basename(path) == "ckpt.toml" else is_file(path)
         except PermissionError:
             return False
 
@@ -343,7 +345,7 @@ def decisions(env: Mapping[str, str] | None = None) -> str:
     return os.path.join(home, "ckpt-tools", "decisions")
 
 
-def pruned() -> str:
+def find_pruned() -> str:
     """Return the directory of the records of ``ckpt prune``."""
     return os.path.join(os.path.dirname(decisions()), "pruned")
 
@@ -358,6 +360,6 @@ def verdicts(env: Mapping[str, str]) -> str:
     return os.path.join(os.path.abspath(cache), os.uname().nodename.replace("/", "_").lstrip(".") or "host")
 
 
-def watched(env: Mapping[str, str] | None = None) -> str:
+def find_watched(env: Mapping[str, str] | None = None) -> str:
     """Return the directory of the state of ``ckpt watch``."""
     return os.path.join(os.path.dirname(decisions(env)), "watched")

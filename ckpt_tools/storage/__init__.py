@@ -14,7 +14,7 @@ from ckpt_tools.storage.local import (
     Source,
     Stopped,
     count,
-    counted,
+    count_read,
 )
 from ckpt_tools.storage.urls import is_url
 
@@ -28,7 +28,7 @@ __all__ = [
     "Stopped",
     "Window",
     "count",
-    "counted",
+    "count_read",
     "opened",
 ]
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import ParamSpec, TypeVar
 
-from ckpt_tools.storage.stalls import watched
+from ckpt_tools.storage.stalls import watch_call
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,6 +44,6 @@ def ask_again(ask: Callable[[], T], each: Sequence[float] = STORE_PAUSES) -> T:
             wait_for_another(e, pauses)
 
 
-def patiently(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+def retry_call(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Return ``call(*args)``, one system call, repeated up to three times on a ``TRANSIENT`` error."""
-    return ask_again(lambda: watched(call, *args, **kwargs), PAUSES)
+    return ask_again(lambda: watch_call(call, *args, **kwargs), PAUSES)

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar, cast
 
 from msgspec import Struct, field
 
-from ckpt_tools.storage.attempts import patiently
+from ckpt_tools.storage.attempts import retry_call
 from ckpt_tools.storage.retry import is_directory, status
 from ckpt_tools.storage.stalls import Threads
 from ckpt_tools.storage.urls import is_url
@@ -42,14 +42,14 @@ class Names(Entries):
         return ()
 
 
-def entries_of(path: str, keep: EntryFilter = list) -> Entries:
+def list_entries(path: str, keep: EntryFilter = list) -> Entries:
     """Return the entries of a directory that ``keep`` leaves, sorted by name. Raise OSError."""
-    return keep(_list_store(path) if is_url(path) else patiently(_list_directory, path))
+    return keep(_list_store(path) if is_url(path) else retry_call(_list_directory, path))
 
 
-def names_of(path: str) -> list[str]:
+def list_names(path: str) -> list[str]:
     """Return the names in a directory, in any order. Raise OSError."""
-    return [e.name for e in _list_store(path)] if is_url(path) else patiently(os.listdir, path or ".")
+    return [e.name for e in _list_store(path)] if is_url(path) else retry_call(os.listdir, path or ".")
 
 
 def _list_store(url: str) -> Entries:
@@ -99,7 +99,7 @@ def walk(
                 st = status(path)
                 if (st.st_dev, st.st_ino) in seen:
                     continue
-                entries = entries_of(path, keep)
+                entries = list_entries(path, keep)
             except OSError as e:
                 yield path, e
                 continue
@@ -124,7 +124,7 @@ def _stat_all(entries: Entries) -> None:
     """Make each entry cache its stat. An error is ignored: the next ``entry.stat()`` raises it again."""
     for entry in entries:
         with suppress(OSError):
-            patiently(entry.stat)
+            retry_call(entry.stat)
 
 
 class Links(Struct):
@@ -180,18 +180,18 @@ class Links(Struct):
     def _is_link(self, entry: os.DirEntry[str]) -> bool:
         """Return True if the entry is a link to a directory; adds it to the field for its kind of target."""
         try:
-            if not (patiently(entry.is_symlink) and is_directory(entry)):
+            if not (retry_call(entry.is_symlink) and is_directory(entry)):
                 return False
         except OSError:
             return False  # the walk lists it, and raises the reason
         try:
-            real = patiently(os.path.realpath, entry.path, strict=True)
+            real = retry_call(os.path.realpath, entry.path, strict=True)
         except OSError as e:
             self.unseen[entry.path] = e
             return True
-        if within(real, self.real):
+        if is_within(real, self.real):
             self.inside[entry.path] = self.root + real[len(self.real) :]
-        elif within(self.real, real):
+        elif is_within(self.real, real):
             self.above.add(entry.path)
         else:
             self.outside[entry.path] = real
@@ -203,10 +203,10 @@ class Links(Struct):
             return True
         to = self.resolved(link)
         way = (self.resolved(here) for here in _parents(link) if len(here) > len(self.root))
-        return any(within(here, to) for here in (*way, self.root, self.real))
+        return any(is_within(here, to) for here in (*way, self.root, self.real))
 
 
-def within(path: str, directory: str) -> bool:
+def is_within(path: str, directory: str) -> bool:
     """Return True if the path is the directory or lies below it, by their names alone."""
     return path == directory or path.startswith(f"{directory.rstrip('/')}/")
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ckpt_tools.storage.attempts import patiently
+from ckpt_tools.storage.attempts import retry_call
 from ckpt_tools.storage.stalls import Stalled
 from ckpt_tools.storage.urls import is_url
 
@@ -72,7 +72,7 @@ class Identity(NamedTuple):
 
 
 class Counter:
-    """The number of bytes read in one ``counted()`` block."""
+    """The number of bytes read in one ``count_read()`` block."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -82,7 +82,7 @@ _counting: ContextVar[tuple[Counter, ...]] = ContextVar("ckpt_tools_counting", d
 
 
 @contextmanager
-def counted() -> Iterator[Counter]:
+def count_read() -> Iterator[Counter]:
     """Yield a counter of the bytes read from all files that are opened and closed in the block."""
     counter = Counter()
     token = _counting.set((*_counting.get(), counter))
@@ -164,17 +164,17 @@ class LocalSource(OpenFile):
     def __init__(self, path: str) -> None:
         # O_NONBLOCK: opening a FIFO that lies in place of a file must not hang; it changes nothing for
         # regular files.
-        self.fd = patiently(os.open, path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        self.fd = retry_call(os.open, path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            super().__init__(path, patiently(os.fstat, self.fd))
+            super().__init__(path, retry_call(os.fstat, self.fd))
         except OSError:
             os.close(self.fd)
             raise
 
     def read(self, offset: int, length: int) -> bytes:
-        data = patiently(os.pread, self.fd, length, offset)
+        data = retry_call(os.pread, self.fd, length, offset)
         while len(data) < length:  # a signal or a network file system may deliver less than asked
-            more = patiently(os.pread, self.fd, length - len(data), offset + len(data))
+            more = retry_call(os.pread, self.fd, length - len(data), offset + len(data))
             if not more:
                 raise self.end_of_file(offset, length, len(data))
             data += more
@@ -184,7 +184,7 @@ class LocalSource(OpenFile):
     def readinto(self, offset: int, buffer: memoryview) -> None:
         done, wanted = 0, len(buffer)
         while done < wanted:
-            got = patiently(os.preadv, self.fd, [buffer[done:]], offset + done)
+            got = retry_call(os.preadv, self.fd, [buffer[done:]], offset + done)
             if not got:
                 raise self.end_of_file(offset, wanted, done)
             done += got
@@ -192,17 +192,17 @@ class LocalSource(OpenFile):
 
     def end_of_file(self, offset: int, wanted: int, got: int) -> ShortRead | OSError:
         """Return ShortRead if the file ends at ``offset + got``, OSError if the system says it is longer."""
-        size, end = patiently(os.fstat, self.fd).st_size, offset + got
+        size, end = retry_call(os.fstat, self.fd).st_size, offset + got
         if end < size:
             return OSError(errno.EIO, f"the file has {size} bytes, but reading it ends at {end}", self.path)
         return ShortRead(offset, wanted, got)
 
     def changed(self) -> bool:
-        now = patiently(os.fstat, self.fd)
+        now = retry_call(os.fstat, self.fd)
         return (now.st_size, now.st_mtime_ns) != (self.stat.st_size, self.stat.st_mtime_ns)
 
     def identity(self) -> Identity | None:
-        before, now = Identity.of(self.stat), Identity.of(patiently(os.fstat, self.fd))
+        before, now = Identity.of(self.stat), Identity.of(retry_call(os.fstat, self.fd))
         return before if before == now else None
 
     def close(self) -> None:
@@ -223,7 +223,7 @@ class HeldSource(LocalSource):
         if self._whole is None:
             data = b""
             try:
-                data = patiently(os.pread, self.fd, self.size, 0) if self.size <= BUFFER else b""
+                data = retry_call(os.pread, self.fd, self.size, 0) if self.size <= BUFFER else b""
             except OSError as e:
                 if isinstance(e, Stalled):
                     raise
@@ -269,12 +269,12 @@ class DirectSource(LocalSource):
             skip = offset + done - start
             n = min(BUFFER, -(-(skip + wanted - done) // ALIGNED) * ALIGNED)
             try:
-                got = patiently(os.preadv, self.fd, [bounce[:n]], start) - skip
+                got = retry_call(os.preadv, self.fd, [bounce[:n]], start) - skip
             except OSError as e:
                 if e.errno not in _REFUSED:
                     raise
                 self._set_direct(False)
-                got = patiently(os.preadv, self.fd, [bounce[:n]], start) - skip
+                got = retry_call(os.preadv, self.fd, [bounce[:n]], start) - skip
             if got <= 0:  # fewer bytes than asked for: the file ends there
                 raise self.end_of_file(offset, wanted, done)
             got = min(got, wanted - done)

@@ -21,13 +21,13 @@ def one(path: Path, what: str = "root") -> str:
     if not text:
         raise UsageError(f"{what} is an empty path", "name a directory or a file, such as '.'")
     if "://" in text:
-        from ckpt_tools.storage.signed import named
+        from ckpt_tools.storage.signed import strip_query
 
-        return named(text)
+        return strip_query(text)
     return text
 
 
-def several(paths: Paths) -> list[str]:
+def to_paths(paths: Paths) -> list[str]:
     """Return a list of paths; one path is a list of one, never its letters. Raise UsageError for none."""
     if isinstance(paths, (str, bytes, os.PathLike)):
         return [one(paths, "path")]

@@ -7,7 +7,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable
 
-from ckpt_tools.storage.attempts import patiently
+from ckpt_tools.storage.attempts import retry_call
 from ckpt_tools.storage.urls import is_url
 
 ABSENT = (FileNotFoundError, NotADirectoryError)
@@ -33,7 +33,7 @@ def _stat(call: Callable[[str], os.stat_result], path: str) -> os.stat_result:
         tree, key = tree_of(path)
         return tree.stat(key)
     try:
-        return patiently(call, path)
+        return retry_call(call, path)
     except ValueError as e:  # the path holds a NUL or a lone surrogate: texts in files may
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from e
 
@@ -48,7 +48,7 @@ def refresh(paths: Iterable[str]) -> dict[str, OSError]:
     return refresh_objects(urls)
 
 
-def there(path: str) -> bool:
+def exists(path: str) -> bool:
     """Return True if the name exists, also as a broken link. Raise OSError if that cannot be seen."""
     try:
         lstat(path)
@@ -90,7 +90,7 @@ def is_directory(path: str | os.DirEntry[str]) -> bool:
 def _leads_to(path: str | os.DirEntry[str], kind: Callable[[int], bool], method: str) -> bool:
     """Return True if the mode satisfies ``kind``; a directory entry is asked by its own ``method``."""
     try:
-        return kind(status(path).st_mode) if isinstance(path, str) else patiently(getattr(path, method))
+        return kind(status(path).st_mode) if isinstance(path, str) else retry_call(getattr(path, method))
     except ABSENT:
         return False
     except OSError as e:

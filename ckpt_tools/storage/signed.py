@@ -13,7 +13,7 @@ from threading import Lock
 from urllib.parse import parse_qsl, quote, unquote
 
 from ckpt_tools.errors import UsageError
-from ckpt_tools.storage.urls import absolute
+from ckpt_tools.storage.urls import to_absolute
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://([^/?#]*)", re.IGNORECASE)
 _CUT_PASSWORD = re.compile(r"(?!arn:)[^:@]*:(?!\d*$)[^@]*")
@@ -40,9 +40,9 @@ _lock = Lock()
 _queries: dict[str, str] = {}
 
 
-def named(url: str) -> str:
+def strip_query(url: str) -> str:
     """Return the name of a URL, which anybody may see: an http(s) URL without its query, a local path for
-    ``file://``, any other text unchanged. Keeps the query for ``query_of``.
+    ``file://``, any other text unchanged. Keeps the query for ``find_query``.
 
     Raise UsageError for a URL with a password in it, for a signature in a scheme that takes none, and for two
     URLs of one name whose queries ask for different content.
@@ -51,7 +51,7 @@ def named(url: str) -> str:
     if m is None:
         return url
     if m[1].lower() == "file":
-        return absolute(url)
+        return to_absolute(url)
     is_web = m[1].lower() in ("http", "https")
     address, _, query = url.partition("#")[0].partition("?") if is_web else (url, "", "")
     has_user = "@" in m[2] if is_web else re.search(r":[^@]*@", m[2])
@@ -64,7 +64,7 @@ def named(url: str) -> str:
         )
     if not is_web:
         return url
-    name = absolute(address)
+    name = to_absolute(address)
     if query:
         with _lock:
             if asked(_queries.setdefault(name, query)) != asked(query):
@@ -88,12 +88,12 @@ def asked_of(name: str) -> str:
     return repr(asked(query)) if query and asked(query) else ""
 
 
-def query_of(name: str) -> str:
+def find_query(name: str) -> str:
     """Return the query to send with the name of an object, or "". Secret: for no message, for no file."""
     return _queries.get(name, "")
 
 
-def redacted(text: str, env: Mapping[str, str]) -> str:
+def redact(text: str, env: Mapping[str, str]) -> str:
     """Return an unexpected text without the queries of URLs and without the values of secret variables."""
     text = _QUERY.sub(r"\1?…", text)
     queries = [value for query in _queries.values() for _, value in parse_qsl(query)]
@@ -111,5 +111,5 @@ def words(argv: Sequence[str]) -> list[str]:
     for i, word in enumerate(argv[:own]):
         flag, mark, value = word.partition("=") if word.startswith("--") else ("", "", word)
         if _URL.match(value):
-            out[i] = f"{flag}{mark}{named(value)}"
+            out[i] = f"{flag}{mark}{strip_query(value)}"
     return out

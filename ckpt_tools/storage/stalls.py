@@ -196,13 +196,13 @@ def _path_of(args: tuple[Any, ...]) -> str:
     return what if isinstance(what, str) else ""
 
 
-def watched(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+def watch_call(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Return ``call(*args)``, one system call. Raise Stalled if it is not back within the time limit."""
     limit, calls = _limit.get(), _calls.get()
     if limit is None:
         return call(*args, **kwargs)
     if calls is None:
-        return limit.away(watched, call, *args, **kwargs)  # type: ignore[arg-type]  # watched takes any call
+        return limit.away(watch_call, call, *args, **kwargs)  # type: ignore[arg-type]  # watched takes any call
     if args and args[0] in limit.lost:
         raise Stalled(str(args[0]))
     me = get_ident()
@@ -219,10 +219,10 @@ def interruptible(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """
     if _limit.get() is None and current_thread() is main_thread():
         return do_each(lambda _: call(*args, **kwargs), [None], 1)[0]
-    return watched(call, *args, **kwargs)
+    return watch_call(call, *args, **kwargs)
 
 
-def away(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+def run_aside(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Return ``work(*args)``, which makes many system calls. Raise Stalled if one of them is overdue."""
     limit = _limit.get()
     if limit is None or _calls.get() is not None:
@@ -230,19 +230,19 @@ def away(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     return limit.away(work, *args, **kwargs)
 
 
-def overdue(since: float) -> bool:
+def is_overdue(since: float) -> bool:
     """Return True if an answer awaited since ``since`` (``time.monotonic()``) should have come by now."""
     limit = _limit.get()
     return limit is not None and limit.is_overdue(since)
 
 
-def unlimited() -> None:
+def drop_limit() -> None:
     """Drop the limit in a forked copy of this process: its parent watches it, and it makes calls directly."""
     _limit.set(None)
 
 
 @contextmanager
-def limited(seconds: float | None) -> Iterator[None]:
+def limit_time(seconds: float | None) -> Iterator[None]:
     """Set a time limit in ``seconds`` for the calls in this block; None sets no limit."""
     limit, calls = _limit.set(None if seconds is None else Limit(seconds)), _calls.set(None)
     try:

@@ -20,7 +20,18 @@ from functools import cached_property
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.selection import Trust
 
-__all__ = ["OURS", "Trust", "Untrusted", "absent", "check", "create", "directory", "make", "named", "read"]
+__all__ = [
+    "OURS",
+    "Trust",
+    "Untrusted",
+    "check",
+    "check_absent",
+    "create",
+    "directory",
+    "label",
+    "make",
+    "read",
+]
 
 _LINKS = 40  # the most links on one path, as in Linux
 _READ_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
@@ -41,7 +52,7 @@ class Untrusted(UsageError):
 
 
 @contextmanager
-def named(what: str) -> Iterator[None]:
+def label(what: str) -> Iterator[None]:
     """Put ``what``, the setting that named a file, before the message of Untrusted raised in the block."""
     try:
         yield
@@ -229,7 +240,7 @@ def directory(path: str, trust: Trust = OURS) -> Iterator[int]:
         os.close(fd)
 
 
-def absent(path: str, trust: Trust = OURS) -> None:
+def check_absent(path: str, trust: Trust = OURS) -> None:
     """If nothing is at ``path``, raise Untrusted if somebody else could have removed it. Raise OSError."""
     way = _PathWalk(path, trust)
     try:

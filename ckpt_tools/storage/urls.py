@@ -23,7 +23,7 @@ def is_url(path: str) -> bool:
     return not path.startswith("/") and "://" in path and re.match(_URL, path) is not None
 
 
-def absolute(path: str) -> str:
+def to_absolute(path: str) -> str:
     """Return the absolute path, or the URL without trailing slashes and names ``.`` (RFC 3986, 5.2.4)."""
     if not is_url(path):
         return os.path.abspath(path)
@@ -46,19 +46,19 @@ def mirror_path(path: str) -> str:
     return f"/{path.replace('://', ':/', 1)}" if is_url(path) else os.path.realpath(path)
 
 
-def inside(base: str, name: str) -> str | None:
+def join_inside(base: str, name: str) -> str | None:
     """Return ``name`` joined to the directory ``base``; None if that leads out of ``base``."""
     if "\0" in name or os.path.isabs(name) or is_url(name):
         return None
     if is_url(base):
         store, key = split(base)
-        path = inside(f"/store/{key}", name)  # on "/" alone ".." would have no effect
-        return None if path is None else joined(store, path.removeprefix("/store/"))
+        path = join_inside(f"/store/{key}", name)  # on "/" alone ".." would have no effect
+        return None if path is None else join(store, path.removeprefix("/store/"))
     path = os.path.normpath(os.path.join(base, name))
     return path if path.startswith(base.rstrip("/") + "/") else None
 
 
-def common(paths: Sequence[str]) -> str:
+def find_common(paths: Sequence[str]) -> str:
     """Return the deepest directory above all paths; "/" if only that, or no store, is common to them."""
     stores = {split(path)[0] if is_url(path) else "" for path in paths}
     if stores == {""}:
@@ -66,7 +66,7 @@ def common(paths: Sequence[str]) -> str:
     if len(stores) > 1:
         return "/"
     store = stores.pop()
-    return joined(store, os.path.commonpath([f"/{split(path)[1]}" for path in paths])[1:])
+    return join(store, os.path.commonpath([f"/{split(path)[1]}" for path in paths])[1:])
 
 
 def is_normal(path: str) -> bool:
@@ -75,7 +75,7 @@ def is_normal(path: str) -> bool:
     return rest == os.path.normpath(rest)
 
 
-def normal(path: str) -> str:
+def normalize(path: str) -> str:
     """Return a path or URL without ``..`` and ``//``; the scheme of a URL stays."""
     store, separator, rest = path.partition("://")
     return f"{store}{separator}{os.path.normpath(rest)}" if is_url(path) else os.path.normpath(path)
@@ -90,5 +90,5 @@ def split(url: str) -> tuple[str, str]:
     return f"{scheme}://{host}", key
 
 
-def joined(store: str, key: str) -> str:
+def join(store: str, key: str) -> str:
     return f"{store}{key}" if store.endswith("/") or not key else f"{store}/{key}"

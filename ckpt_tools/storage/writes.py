@@ -24,7 +24,7 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 @contextmanager
-def written_aside(fd: int, data: bytes, aside: str, name: str, at: int | None = None) -> Iterator[None]:
+def finish_aside(fd: int, data: bytes, aside: str, name: str, at: int | None = None) -> Iterator[None]:
     """Write ``data`` to ``fd``, a new file ``aside`` in directory ``at``, and sync it; rename it to ``name``
     if the block ends well, else remove it. Closes ``fd``. Raise OSError.
     """
@@ -45,17 +45,17 @@ def written_aside(fd: int, data: bytes, aside: str, name: str, at: int | None = 
 
 
 @contextmanager
-def written(at: int, name: str, data: bytes, trusted: Trust = OURS) -> Iterator[None]:
-    """Do as ``written_aside`` with a new file only ``trusted`` can write. Raise Untrusted and OSError."""
+def write_aside(at: int, name: str, data: bytes, trusted: Trust = OURS) -> Iterator[None]:
+    """Do as ``finish_aside`` with a new file only ``trusted`` can write. Raise Untrusted and OSError."""
     aside = f"{name}.{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
     fd = trust.create(aside, os.O_WRONLY | os.O_EXCL, at, trusted)
-    with written_aside(fd, data, aside, name, at):
+    with finish_aside(fd, data, aside, name, at):
         yield
 
 
 def replace_file(directory: str, name: str, data: bytes, trusted: Trust) -> None:
     """Write ``data`` to a file whole or not at all, replacing any other. Raise OSError and Untrusted."""
-    with trust.directory(directory, trusted) as at, written(at, name, data, trusted):
+    with trust.directory(directory, trusted) as at, write_aside(at, name, data, trusted):
         pass
 
 
@@ -135,7 +135,7 @@ def write_whole(path: str, data: bytes) -> None:
         fd, aside = _create_aside(target)
         with suppress(OSError):  # keep the mode: who could not read the old file cannot read the new one
             os.fchmod(fd, stat.S_IMODE(os.stat(target).st_mode) & 0o777)
-        with written_aside(fd, data, aside, target):
+        with finish_aside(fd, data, aside, target):
             pass
 
 

@@ -30,7 +30,7 @@ from timed import lay, same_times
 
 from ckpt_tools import errors
 from ckpt_tools.api import latest, plan, verify
-from ckpt_tools.cache import Cache, Entry, inside, pack, turn, unpack
+from ckpt_tools.cache import Cache, Entry, is_inside, pack, take_turn, unpack
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Box, Level, Report, Stats
@@ -423,8 +423,8 @@ def test_never_below_the_scanned_tree(tmp_path: Path, monkeypatch: pytest.Monkey
         _, notes = noted(root)
         assert len(notes) == 1 and "lies in the tree" in notes[0]
     assert sorted(root.rglob("*")) == before
-    assert inside(f"{tmp_path}/pre_0/x", f"{tmp_path}/pre")  # ROOT is a prefix of several
-    assert inside("/x", "/") and not inside(f"{root}b", str(root))
+    assert is_inside(f"{tmp_path}/pre_0/x", f"{tmp_path}/pre")  # ROOT is a prefix of several
+    assert is_inside("/x", "/") and not is_inside(f"{root}b", str(root))
 
 
 def test_where_it_lies() -> None:
@@ -472,7 +472,7 @@ def test_64_processes_read_every_byte_once(tmp_path: Path) -> None:
 def test_waiting_has_an_end(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "WAIT", 0.05)
     os.makedirs(directory(os.environ), 0o700)
-    with turn(directory(os.environ), str(part(root)), True) as ours:
+    with take_turn(directory(os.environ), str(part(root)), True) as ours:
         assert ours()
         assert asked(root).bytes_read > 2 * BIG
 

@@ -25,7 +25,7 @@ from ckpt_tools.guard.watch.loop import Watcher
 from ckpt_tools.model.answers import Event
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import ReadOptions
-from ckpt_tools.storage import Identity, counted
+from ckpt_tools.storage import Identity, count_read
 
 SETTLED = ("--settle", "0s")
 SOON = (*SETTLED, "--rescan", "1s")
@@ -439,10 +439,10 @@ def test_what_is_sealed_is_read_twice(away: bool, tmp_path: Path, monkeypatch: p
         (path / f"net-1_{step}.safetensors").write_bytes(vectors(w=bytes([step]) * size))
     read = ReadOptions(jobs=1, settle=0.0, cache=True, seal_dir=str(tmp_path / "seals") if away else None)
     events = list[Event]()
-    with counted() as total:
+    with count_read() as total:
         assert Watcher([str(path)], WatchOptions(read=read, once=True, seal=True), events.append).run() == 0
     assert [e.fields["seal"] for e in events if e.type == "checkpoint"] == ["sealed", "sealed"]
-    with counted() as again:
+    with count_read() as again:
         known = verify(path, Level.CONTENT, settle=0, cache=True, max_age=3600.0, seal_dir=read.seal_dir)
     anew = verify(path, Level.CONTENT, settle=0, seal_dir=read.seal_dir)
     assert total.bytes < 2.1 * 2 * size and again.bytes < size, "what is kept rests on the seals"

@@ -30,7 +30,7 @@ from ckpt_tools.cache import Seen
 from ckpt_tools.reading import engines, scheduler
 from ckpt_tools.reading.scheduler import Request, Scheduler
 from ckpt_tools.storage import stalls
-from ckpt_tools.storage.attempts import patiently
+from ckpt_tools.storage.attempts import retry_call
 
 pytestmark = pytest.mark.slow  # copies of the process, and hundreds of files for them
 
@@ -285,8 +285,10 @@ def test_slow_is_not_stalled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stalls, "GRACE", 0.5)
     monkeypatch.setattr(stalls, "_AGAIN", 0.1)
     turn = threading.Event()
-    with stalls.limited(0):
-        assert stalls.away(lambda: [stalls.watched(turn.wait, 0.05) for _ in range(20)]) == [False] * 20
+    with stalls.limit_time(0):
+        assert (
+            stalls.run_aside(lambda: [stalls.watch_call(turn.wait, 0.05) for _ in range(20)]) == [False] * 20
+        )
 
 
 def test_after_three_nobody_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,10 +300,10 @@ def test_after_three_nobody_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> No
         asked.append(path)
         never.wait()
 
-    with stalls.limited(0):
+    with stalls.limit_time(0):
         for path in ("a", "a", "b", "c", "d"):
             with pytest.raises(stalls.Stalled):
-                patiently(hanging_call, path)
+                retry_call(hanging_call, path)
     never.set()
     assert asked == ["a", "b", "c"]  # a is not asked about again, and d no more at all
 

@@ -295,12 +295,12 @@ def test_only_what_cannot_be_there_is_absent(tmp_path: Path) -> None:
         ("none", False, False, False), ("file/below", False, False, False), ("n" * 300, False, None, None),
     ]:  # fmt: skip
         path = str(tmp_path / name)
-        assert retry.there(path) is there, name
+        assert retry.exists(path) is there, name
         if file is not None:
             assert (retry.is_file(path), retry.is_directory(path)) == (file, directory), name
     # each name is short enough: something may be there, and nobody can ask
     with pytest.raises(OSError, match="too long"):
-        retry.there(str(tmp_path) + "/name" * 2000)
+        retry.exists(str(tmp_path) + "/name" * 2000)
 
 
 # ---- real processes
@@ -432,7 +432,7 @@ def test_attempts_are_four_with_growing_pauses(monkeypatch: pytest.MonkeyPatch) 
     passing = (errno.ESTALE, errno.EINTR, errno.ETIMEDOUT, errno.ECONNRESET)
     for number, times in (*((number, 4) for number in passing), (errno.EIO, 1), (errno.ENOENT, 1)):
         with pytest.raises(OSError, match=os.strerror(number)):
-            attempts.patiently(failing, number)
+            attempts.retry_call(failing, number)
         assert calls.count(number) == times
     assert pauses == [pytest.approx(seconds, rel=0.5) for seconds in [*attempts.PAUSES] * 4]
     assert sum(attempts.PAUSES) < 0.1 and sorted(attempts.PAUSES) == [*attempts.PAUSES]

@@ -223,8 +223,8 @@ def test_what_does_not_come_in_time_is_not_what_broke_off(
 
 def test_a_call_with_a_time_limit_may_be_given_anything() -> None:
     """Such as the keys of a batch that is to be deleted, which have no hash."""
-    with stalls.limited(60):
-        assert stalls.watched(len, ["run/1", "run/2"]) == 2
+    with stalls.limit_time(60):
+        assert stalls.watch_call(len, ["run/1", "run/2"]) == 2
 
 
 def test_a_signal_ends_a_stall(asker: Asker) -> None:

@@ -19,7 +19,7 @@ from ckpt_tools import CannotLook, api
 from ckpt_tools.storage.stores import mounts
 from ckpt_tools.storage.stores.filesystem import FileSystem, _make_object, open_filesystem
 from ckpt_tools.storage.stores.mounts import tree_of
-from ckpt_tools.storage.stores.store import Object, other_than
+from ckpt_tools.storage.stores.store import Object, is_other
 
 
 class Client:
@@ -221,13 +221,13 @@ def test_only_what_both_answers_tell_is_compared() -> None:
     """A list may lack what a HEAD has."""
     of = Object("a", 3, 5, "x", "")
     for same in (of, of._replace(etag=""), of._replace(mtime_ns=0), of._replace(version="v")):
-        assert not other_than(of, same) and not other_than(same, of)
+        assert not is_other(of, same) and not is_other(same, of)
     for other in (of._replace(size=4), of._replace(etag="y"), of._replace(mtime_ns=6), of._replace(size=0)):
-        assert other_than(of, other) and other_than(other, of)
+        assert is_other(of, other) and is_other(other, of)
 
 
 @pytest.mark.parametrize("name", ["ETag", "blob_id", "xet_hash", "sha"])
 def test_a_digest_of_the_contents_tells_one_from_another(name: str) -> None:
     """As file systems of fsspec call it: that of a file of Hugging Face's buckets is its ``xet_hash``."""
     one, other = (_make_object("a", {"size": 3, "mtime": 5, name: text}) for text in ("x", "y"))
-    assert other_than(one, other)
+    assert is_other(one, other)

@@ -69,7 +69,7 @@ def seen(s3: Bucket, proxy_of: Callable[[Bucket], Proxy], monkeypatch: pytest.Mo
 def azure(azurite: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", azurite.options["account_name"])
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", azurite.options["account_key"])
-    before = mounts.configured()
+    before = mounts.get_options()
     mounts.configure(StoreOptions((("endpoint", azurite.options["endpoint"]), ("allow_http", "true"))))
     yield azurite
     mounts.configure(before)
@@ -227,7 +227,7 @@ def test_without_a_checksum_the_files_are_compared_themselves(azure: Bucket, tre
 def test_google_says_it_too(gcs: Bucket, tree: Path) -> None:
     gcs.upload(tree, "run")
     tree_of = ObjectStore(gcs.url, gcs.store())
-    place = (gcs.url, tuple(sorted(mounts.configured().of(f"{gcs.url}/run").items())))
+    place = (gcs.url, tuple(sorted(mounts.get_options().of(f"{gcs.url}/run").items())))
     mounts._trees[place] = Tree(tree_of)
     found = diff(tree, f"{gcs.url}/run")
     assert {(f.bytes_same, f.by_store) for f in found.files} == {(True, "crc32c")}

@@ -11,7 +11,7 @@ import pytest
 
 from ckpt_tools.storage import listing
 from ckpt_tools.storage.listing import walk
-from ckpt_tools.storage.retry import is_directory, is_file, is_link, lstat, status, there
+from ckpt_tools.storage.retry import exists, is_directory, is_file, is_link, lstat, status
 
 
 class Seen(list[os.DirEntry[str]]):
@@ -92,7 +92,7 @@ def test_only_files_that_are_asked_about_are_asked(tmp_path: Path, monkeypatch: 
 def test_what_no_file_system_can_hold_is_not_there(name: str, tmp_path: Path) -> None:
     """Texts in files, such as trackers and JSON, may name it."""
     path = f"{tmp_path}/{name}"
-    assert not any(asked(path) for asked in (there, is_file, is_directory, is_link))
+    assert not any(asked(path) for asked in (exists, is_file, is_directory, is_link))
     for asked in (status, lstat):
         with pytest.raises(FileNotFoundError):
             asked(path)

@@ -15,7 +15,7 @@ from ckpt_tools.errors import UsageError
 from ckpt_tools.model.selection import StoreOptions
 from ckpt_tools.settings import resolve as config
 from ckpt_tools.storage.stores import mounts, options
-from ckpt_tools.storage.stores.options import checked, open_options
+from ckpt_tools.storage.stores.options import check_option, open_options
 
 SECRETS = (
     "access_key_id secret_access_key session_token token aws_secret_access_key AWS-Session-Token "
@@ -36,13 +36,13 @@ KEYS = {"AWS_ACCESS_KEY_ID": "AKIAEXAMPLE", "AWS_SECRET_ACCESS_KEY": VALUE}
 @pytest.mark.parametrize("key", SECRETS.split())
 def test_a_secret_is_refused_with_what_to_do_and_is_not_quoted(key: str) -> None:
     with pytest.raises(ValueError, match="AWS_PROFILE") as e:
-        checked(key, VALUE)
+        check_option(key, VALUE)
     assert VALUE not in str(e.value)
 
 
 @pytest.mark.parametrize("key", OPEN.split())
 def test_what_is_no_secret_is_taken(key: str) -> None:
-    assert checked(key, "x") == (key, "x")
+    assert check_option(key, "x") == (key, "x")
 
 
 def test_every_option_of_the_client_is_either_taken_or_a_secret() -> None:
@@ -71,7 +71,7 @@ def test_the_client_takes_each_of_its_options() -> None:
 )
 def test_a_url_with_a_password_is_no_value(value: str) -> None:
     with pytest.raises(ValueError, match="others can see") as e:
-        checked("proxy_url", value)
+        check_option("proxy_url", value)
     assert "hunter2" not in str(e.value)
 
 

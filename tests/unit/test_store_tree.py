@@ -202,10 +202,10 @@ def test_what_is_late_and_old_is_said(written: bool) -> None:
         mounts.refresh(f"{store.url}/run")
         store.keys = ["run/a/1", "run/b/1"]
         assert mounts.refresh_directories([f"{store.url}/run"]) == {}
-        found = mounts.late(f"{store.url}/run", [], lambda _mtime: written)
+        found = mounts.find_late(f"{store.url}/run", [], lambda _mtime: written)
         assert found in ({None} if written else {f"{store.url}/run/b", f"{store.url}/run/b/1"})
         mounts.refresh(f"{store.url}/run")
-        assert mounts.late(f"{store.url}/run", [], lambda _mtime: False) is None
+        assert mounts.find_late(f"{store.url}/run", [], lambda _mtime: False) is None
 
 
 def test_what_lies_beside_a_file_is_listed_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,6 +215,6 @@ def test_what_lies_beside_a_file_is_listed_again(monkeypatch: pytest.MonkeyPatch
     store.requests.clear()
     store.keys.append("run/b/3")
     below = ("s3://bucket/run/b/1", "s3://bucket/run/b/2")
-    assert mounts.late("s3://bucket/run", below, lambda _: False) == "s3://bucket/run/b/3"
+    assert mounts.find_late("s3://bucket/run", below, lambda _: False) == "s3://bucket/run/b/3"
     assert store.requests == {"list": 1}
     assert tree.object("run/a/1") == store.object("run/a/1") and store.requests == {"list": 1}

@@ -184,7 +184,10 @@ def test_a_trusted_directory_vouches_for_what_lies_in_it_and_not_for_what_its_li
 def test_nothing_stays_open_and_a_refusal_names_the_setting_once(own: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     (own / "orders").chmod(0o666)
-    with pytest.raises(Untrusted, match=r"^--fault-file: .*everybody") as e, trust.named("--fault-file"):
+    with (
+        pytest.raises(Untrusted, match=r"^--fault-file: .*everybody") as e,
+        trust.label("--fault-file"),
+    ):
         trust.read(str(own / "orders"), 9)
     assert e.value.exit_code == 2 and "--trust dir=" in e.value.hint
     (own / "orders").chmod(0o600)
@@ -226,14 +229,14 @@ def test_no_planted_link_or_pipe_is_written_to(own: Path) -> None:
 
 
 def test_an_absence_is_believed_where_others_cannot_take_away(own: Path) -> None:
-    trust.absent(str(own / "plans" / "last.json"))
+    trust.check_absent(str(own / "plans" / "last.json"))
     (own / "plans").mkdir()
     (own / "plans").chmod(0o1777)
-    trust.absent(str(own / "plans" / "last.json"))
+    trust.check_absent(str(own / "plans" / "last.json"))
     (own / "plans").chmod(0o777)
     with pytest.raises(Untrusted, match="everybody"):
-        trust.absent(str(own / "plans" / "last.json"))
-    trust.absent(str(own / "plans" / "last.json"), Trust(directories=(str(own / "plans"),)))
+        trust.check_absent(str(own / "plans" / "last.json"))
+    trust.check_absent(str(own / "plans" / "last.json"), Trust(directories=(str(own / "plans"),)))
 
 
 def test_an_absolute_path_needs_no_current_directory(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:

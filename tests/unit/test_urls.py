@@ -8,13 +8,13 @@ import os
 
 import pytest
 
-from ckpt_tools.cache import inside as within
+from ckpt_tools.cache import is_inside as within
 from ckpt_tools.errors import UsageError
 from ckpt_tools.planning.topology import require_trusted
 from ckpt_tools.reading.reader import place
 from ckpt_tools.storage import signed
 from ckpt_tools.storage.trust import OURS, Untrusted
-from ckpt_tools.storage.urls import absolute, common, inside, is_url, joined, split
+from ckpt_tools.storage.urls import find_common, is_url, join, join_inside, split, to_absolute
 
 BASES = ["/data/run", "s3://bucket/run", "gs://bucket/a/b", "memory://run", "s3://bucket"]
 ELSEWHERE = [
@@ -26,7 +26,7 @@ ELSEWHERE = [
 @pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_what_an_index_names_elsewhere_is_nowhere(base: str, name: str) -> None:
-    assert inside(base, name) is None
+    assert join_inside(base, name) is None
 
 
 @pytest.mark.parametrize("base", BASES)
@@ -34,7 +34,7 @@ def test_what_an_index_names_elsewhere_is_nowhere(base: str, name: str) -> None:
     ("name", "plain"), [("x", "x"), ("a/b", "a/b"), ("./a/../b", "b"), ("a//b", "a/b"), ("..x", "..x")]
 )
 def test_what_an_index_names_below_it_is_there(base: str, name: str, plain: str) -> None:
-    assert inside(base, name) == f"{base}/{plain}"
+    assert join_inside(base, name) == f"{base}/{plain}"
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_what_an_index_names_below_it_is_there(base: str, name: str, plain: str)
     ],
 )
 def test_what_paths_have_in_common(paths: list[str], above: str) -> None:
-    assert common(paths) == above
+    assert find_common(paths) == above
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ def test_what_paths_have_in_common(paths: list[str], above: str) -> None:
     ],
 )
 def test_a_url_is_written_in_one_way(said: str, meant: str) -> None:
-    assert absolute(said) == meant
-    assert absolute(meant) == meant
+    assert to_absolute(said) == meant
+    assert to_absolute(meant) == meant
 
 
 @pytest.mark.parametrize(
@@ -75,12 +75,12 @@ def test_a_url_is_written_in_one_way(said: str, meant: str) -> None:
 )
 def test_what_may_be_a_path_of_this_machine_is_one(path: str) -> None:
     assert not is_url(path)
-    assert absolute(path) == os.path.abspath(path)
+    assert to_absolute(path) == os.path.abspath(path)
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/run/file", "s3://bucket", "memory://run/file", "az://c/a//b"])
 def test_a_url_is_its_store_and_a_key(url: str) -> None:
-    assert joined(*split(url)) == url
+    assert join(*split(url)) == url
 
 
 def test_a_tree_in_a_store_holds_nothing_of_this_machine() -> None:
@@ -123,24 +123,26 @@ def _empty(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("query", SIGNATURES)
 @pytest.mark.parametrize("rest", ["", "&versionId=3"])
 def test_the_name_has_nothing_of_the_query(query: str, rest: str) -> None:
-    name = signed.named(f"HTTPS://host/run/model.safetensors?{query}{rest}#part")
+    name = signed.strip_query(f"HTTPS://host/run/model.safetensors?{query}{rest}#part")
     assert name == "https://host/run/model.safetensors"
-    assert signed.query_of(name) == f"{query}{rest}"
-    assert signed.named(name) == name and signed.query_of(name), "a name is its own name, and keeps its query"
+    assert signed.find_query(name) == f"{query}{rest}"
+    assert signed.strip_query(name) == name and signed.find_query(name), (
+        "a name is its own name, and keeps its query"
+    )
     assert signed.asked(f"{query}{rest}") == ((("versionId", "3"),) if rest else ())
 
 
 def test_a_renewed_signature_is_of_the_same_object() -> None:
-    signed.named(f"https://host/a?versionId=3&{SIGNATURES[0]}")
-    name = signed.named(f"https://host/a?{SIGNATURES[1]}&versionId=3")
-    assert signed.query_of(name).startswith("AWSAccessKeyId")
+    signed.strip_query(f"https://host/a?versionId=3&{SIGNATURES[0]}")
+    name = signed.strip_query(f"https://host/a?{SIGNATURES[1]}&versionId=3")
+    assert signed.find_query(name).startswith("AWSAccessKeyId")
 
 
 @pytest.mark.parametrize(("a", "b"), [("id=1", "id=2"), ("", "id=1"), ("token=a", "token=b")])
 def test_two_objects_never_have_one_name(a: str, b: str) -> None:
-    signed.named(f"https://host/a?sig=x&{a}")
+    signed.strip_query(f"https://host/a?sig=x&{a}")
     with pytest.raises(UsageError, match="differ") as e:
-        signed.named(f"https://host/a?sig=x&{b}")
+        signed.strip_query(f"https://host/a?sig=x&{b}")
     assert b == "" or b not in str(e.value)
 
 
@@ -154,7 +156,7 @@ def test_two_objects_never_have_one_name(a: str, b: str) -> None:
     ],
 )  # fmt: skip
 def test_what_belongs_elsewhere_is_refused_and_not_quoted(url: str) -> None:
-    named, words = signed.named, signed.words
+    named, words = signed.strip_query, signed.words
     for call in (named, lambda u: words(["ls", u]), lambda u: words(["ls", f"--root={u}"])):
         with pytest.raises(UsageError) as e:
             call(url)
@@ -169,8 +171,8 @@ def test_what_belongs_elsewhere_is_refused_and_not_quoted(url: str) -> None:
     ],
 )  # fmt: skip
 def test_other_texts_are_their_own_names_and_a_file_url_is_a_path(text: str) -> None:
-    assert signed.named(text) == text and not signed.query_of(text)
-    assert signed.named("file:///a/b%20c") == "/a/b c"
+    assert signed.strip_query(text) == text and not signed.find_query(text)
+    assert signed.strip_query("file:///a/b%20c") == "/a/b c"
 
 
 def test_of_a_command_line_what_follows_the_dashes_is_another_command() -> None:

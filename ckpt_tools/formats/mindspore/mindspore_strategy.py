@@ -32,8 +32,8 @@ from ckpt_tools.formats.mindspore.strategy_groups import (
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import BytesSource, ShortRead, Source, opened
-from ckpt_tools.storage.attempts import patiently
-from ckpt_tools.storage.listing import entries_of
+from ckpt_tools.storage.attempts import retry_call
+from ckpt_tools.storage.listing import list_entries
 
 _BEGIN = re.compile(
     rb"\x08[\x80-\xff]{0,4}[\x00-\x7f](?:[\x12\x1a][\x80-\xff]{0,4}[\x00-\x7f]\n|\Z)", re.DOTALL
@@ -172,7 +172,7 @@ def _error(directory: str, what: str, hint: str) -> UsageError:
 def _read_files(directory: str) -> Iterator[tuple[str, Strategy]]:
     """Yield (name, content) of each strategy file; equal files, as a stage's ranks write, are parsed once."""
     try:
-        entries = [entry for entry in entries_of(directory) if patiently(entry.is_file)]
+        entries = [entry for entry in list_entries(directory) if retry_call(entry.is_file)]
     except (FileNotFoundError, NotADirectoryError) as e:
         raise _error(directory, "there is no such directory", _DIRECTORY) from e
     except OSError as e:

@@ -28,7 +28,7 @@ from ckpt_tools.formats.tensorflow.sstable import Header, Item, has_footer, read
 from ckpt_tools.model.finding import Finding, Notes, Severity
 from ckpt_tools.model.report import Tensor
 from ckpt_tools.storage import Source
-from ckpt_tools.storage.listing import names_of
+from ckpt_tools.storage.listing import list_names
 from ckpt_tools.storage.retry import ABSENT
 
 # ---- The tracker file ``checkpoint`` beside TensorFlow's bundles: the newest bundle, and all that are kept.
@@ -145,7 +145,7 @@ def _owns(source: Source) -> bool:
     """
     directory, name = os.path.split(source.path)
     try:
-        return has_footer(source) or any(name in _index_of(e) for e in names_of(directory))
+        return has_footer(source) or any(name in _index_of(e) for e in list_names(directory))
     except ABSENT:
         return False
 

@@ -30,15 +30,7 @@ from ckpt_tools.formats.archives.zip import (
     read_zip,
 )
 from ckpt_tools.formats.archives.zip_directory import Record
-from ckpt_tools.formats.common.format import (
-    HEAD,
-    Anatomy,
-    Damage,
-    check_inner,
-    limit,
-    make_format,
-    run_check,
-)
+from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, check_inner, limit, make_format, run_check
 from ckpt_tools.formats.numpy.npy import MAGIC, read_arrays
 from ckpt_tools.formats.pickles.judged import RUNS, read_judged
 from ckpt_tools.formats.torch import torch_legacy

@@ -11,7 +11,7 @@ from glob import escape
 from msgspec.structs import replace
 
 from ckpt_tools.api import plan
-from ckpt_tools.cache import remembering
+from ckpt_tools.cache import open_cache
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, UsageError
 from ckpt_tools.findings import finding
@@ -27,7 +27,7 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import choose
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Session
-from ckpt_tools.storage.urls import absolute, is_url, real_path
+from ckpt_tools.storage.urls import is_url, real_path, to_absolute
 
 __all__ = ["Policy", "pin", "prune"]
 Plans = Sequence[tuple[Selection, LoadPlan]]
@@ -51,7 +51,7 @@ def prune(
     if ``plan`` would choose something else afterwards.
     """
     policy.require_one()
-    root = real_path(absolute(root))
+    root = real_path(to_absolute(root))
     if apply:
         require_writable([root], DELETE_ELSEWHERE)
     selection = selection or Selection(cache=True)
@@ -88,7 +88,7 @@ def _choose_staying(
     """Return (session, plans, all checkpoints, name -> why it stays). A checkpoint stays if the policy keeps
     it, or it is protected, or a staying one needs it. Without ``damaged`` all that are not good stay too.
     """
-    with remembering(root, sel.cache, sel.max_age, None, sel.trust) as cache:
+    with open_cache(root, sel.cache, sel.max_age, None, sel.trust) as cache:
         s = open_session(root, sel.read_options(), cache=cache)
         plans = [(question, _plan(root, question)) for question in _find_questions(s, sel)]
         found = find_entries(s, sel)

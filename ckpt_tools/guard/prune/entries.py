@@ -23,8 +23,8 @@ from ckpt_tools.planning.verification import read_step
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import HINT, list_unlisted
 from ckpt_tools.settings import plugins
-from ckpt_tools.storage.listing import entries_of
-from ckpt_tools.storage.retry import lstat, there
+from ckpt_tools.storage.listing import list_entries
+from ckpt_tools.storage.retry import exists, lstat
 from ckpt_tools.storage.urls import is_url
 
 Seen = tuple[tuple[int, str, int, int, int], ...]
@@ -123,7 +123,7 @@ def walk_below(home: str) -> Iterator[tuple[str, list[str], list[str]]]:
     left = [home]
     while left:
         here = left.pop()
-        entries = entries_of(here)
+        entries = list_entries(here)
         below = [e.name for e in entries if e.is_dir()]
         yield here, below, [e.name for e in entries if not e.is_dir()]
         left += [f"{here}/{name}" for name in below]
@@ -172,5 +172,5 @@ def find_age(entry: Entry, now_ns: int) -> float:
 
 def count_freed(entry: Entry) -> tuple[int, int]:
     """Return (bytes that its removal frees, files of it that have other hard links)."""
-    infos = [lstat(path) for path in entry.group.files if there(path)]
+    infos = [lstat(path) for path in entry.group.files if exists(path)]
     return sum(i.st_size for i in infos if i.st_nlink <= 1), sum(i.st_nlink > 1 for i in infos)

@@ -132,7 +132,7 @@ class Deleter(Struct, frozen=True):
         path = os.path.join(self.directory, NOTE)
         try:
             data = trust.read(path, checked_json.MOST, self.trusted)
-            note = checked_json.checked(checked_json.parsed(data), _Note)
+            note = checked_json.decode(checked_json.parse(data), _Note)
             if note.root != self.root:
                 raise checked_json.Invalid(f"it is about {note.root}")
         except FileNotFoundError:
@@ -165,7 +165,7 @@ class Deleter(Struct, frozen=True):
 @contextmanager
 def open_deleter(root: str, state_dir: str | None, trusted: Trust = OURS) -> Iterator[Deleter]:
     """Yield the Deleter of a root, to one process of a machine at a time. Raises CannotLook and Untrusted."""
-    directory = name_home(state_dir or resolve.pruned(), root)
+    directory = name_home(state_dir or resolve.find_pruned(), root)
     why = f"{root}: another process of this machine removes checkpoints there"
     with hold_lock(directory, LOCK, trusted, lambda _: CannotLook(why, "wait until it has ended")):
         yield Deleter(root, directory, trusted)

@@ -22,7 +22,7 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.settings import checked_json
 from ckpt_tools.storage import opened, trust
-from ckpt_tools.storage.listing import names_of
+from ckpt_tools.storage.listing import list_names
 from ckpt_tools.storage.trust import Trust
 from ckpt_tools.storage.urls import is_url
 from ckpt_tools.storage.writes import replace_file
@@ -157,9 +157,9 @@ def read_pins(root: str) -> frozenset[str]:
     """
     home, out = os.path.join(root, PINS), set[str]()
     try:
-        for name in filter(lambda name: name.endswith(".json"), sorted(names_of(home))):
+        for name in filter(lambda name: name.endswith(".json"), sorted(list_names(home))):
             with opened(f"{home}/{name}", hold=True) as source:
-                body = checked_json.checked(checked_json.parsed(source.read(0, source.size)), _Pin)
+                body = checked_json.decode(checked_json.parse(source.read(0, source.size)), _Pin)
             out.add(body.path)
     except FileNotFoundError:
         pass

@@ -24,7 +24,7 @@ from ckpt_tools.planning.choice_warnings import find_named_as_best
 from ckpt_tools.reading.session import Session
 from ckpt_tools.settings import checked_json, resolve
 from ckpt_tools.storage import opened, trust
-from ckpt_tools.storage.listing import within
+from ckpt_tools.storage.listing import is_within
 from ckpt_tools.storage.retry import is_directory, is_file
 from ckpt_tools.storage.trust import Trust
 from ckpt_tools.storage.urls import is_url, real_path
@@ -46,7 +46,7 @@ def find_decided(plan_dir: str | None, trusted: Trust) -> frozenset[str]:
             raise CannotLook(text, "check that it is mounted, or name another with --plan-dir")
         return frozenset()
     try:
-        with trust.named(first_launch.FLAG):
+        with trust.label(first_launch.FLAG):
             for directory, _, names in os.walk(home, onerror=_raise):
                 for name in names:
                     if name == first_launch.LAST or _DECISION.fullmatch(name):
@@ -63,7 +63,7 @@ def find_decided(plan_dir: str | None, trusted: Trust) -> frozenset[str]:
 def _read_decision(path: str, trusted: Trust) -> Mapping[str, Any]:
     """Return a decision of a job; {} if it is gone. Raises CannotLook if it is damaged."""
     try:
-        value = checked_json.parsed(trust.read(path, first_launch.MOST, trusted))
+        value = checked_json.parse(trust.read(path, first_launch.MOST, trusted))
     except FileNotFoundError:
         return {}
     except checked_json.NoJson as e:
@@ -120,7 +120,7 @@ def _find_claim(
     own = {real_path(path) for path in e.group.paths}
 
     def is_own(path: str) -> bool:
-        return any(within(path, above) for above in own)
+        return any(is_within(path, above) for above in own)
 
     if any(is_own(path) or e.group.is_below(path) for path in pins):
         return "it is pinned"

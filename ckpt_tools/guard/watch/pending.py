@@ -26,7 +26,7 @@ from ckpt_tools.planning.trackers import find_declared
 from ckpt_tools.reading.session import Session
 from ckpt_tools.settings import checked_json, resolve
 from ckpt_tools.storage import trust
-from ckpt_tools.storage.retry import refresh, status, there
+from ckpt_tools.storage.retry import exists, refresh, status
 from ckpt_tools.storage.trust import Trust
 from ckpt_tools.storage.urls import is_url
 from ckpt_tools.storage.writes import hold_lock, replace_file
@@ -93,7 +93,7 @@ def make_stamp_now(c: Checkpoint) -> str:
     rows = [(part, stat_of(part.path)) for part in c.parts]
     for part, seen in rows:
         unread = next((f.message for f in seen.findings if f.code == "unreadable"), "")
-        if unread and there(part.path):  # a missing file changes the stamp
+        if unread and exists(part.path):  # a missing file changes the stamp
             raise OSError(errno.EIO, unread, part.path)
     parts = tuple(part._replace(size=seen.size, mtime_ns=seen.mtime_ns) for part, seen in rows)
     return make_stamp(replace(c, parts=parts))
@@ -199,7 +199,7 @@ class Records:
     """The records of a root: ``known`` by the path of a checkpoint's first file below it, and ``starts``."""
 
     def __init__(self, root: str, state_dir: str | None, trusted: Trust) -> None:
-        home = state_dir or resolve.watched()
+        home = state_dir or resolve.find_watched()
         try:
             self.directory = name_home(home, root)
         except UsageError as e:
@@ -216,8 +216,8 @@ class Records:
         """
         path = os.path.join(self.directory, NAME)
         try:
-            data = checked_json.parsed(trust.read(path, _MOST, self.trusted))
-            watched, now = checked_json.checked(data, _Watched), time.time()
+            data = checked_json.parse(trust.read(path, _MOST, self.trusted))
+            watched, now = checked_json.decode(data, _Watched), time.time()
         except FileNotFoundError:
             return ""
         except (OSError, ValueError) as e:

@@ -14,7 +14,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from ckpt_tools.api import plan
-from ckpt_tools.cache import remembering
+from ckpt_tools.cache import open_cache
 from ckpt_tools.errors import CannotLook, CkptError
 from ckpt_tools.findings import finding
 from ckpt_tools.guard.targets import verify
@@ -41,7 +41,7 @@ from ckpt_tools.planning.verification import read_step
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import list_unlisted
-from ckpt_tools.storage import counted
+from ckpt_tools.storage import count_read
 from ckpt_tools.storage.trust import Untrusted
 from ckpt_tools.storage.urls import is_url
 
@@ -85,7 +85,7 @@ class WatchedRoot:
         """
         try:
             trusted, note = self.options.read.trust, partial(self.report_problem, "no-cache")
-            with remembering(self.root, True, self._age, note, trusted) as cache:
+            with open_cache(self.root, True, self._age, note, trusted) as cache:
                 # Our own clock tells that files are settled (Waiting), not the clock of a file server.
                 s = open_session(self.root, replace(self.options.read, settle=-inf), cache=cache)
                 found = list_checkpoints(s)
@@ -127,7 +127,7 @@ class WatchedRoot:
     def _verify(self, s: Session, one: Listed, reason: str) -> None:
         """Verify a checkpoint, seal it if asked, report an event, call the hook, and update its record."""
         c, before, started = one.checkpoint, self.records.known.get(one.key), time.monotonic()
-        with counted() as read:
+        with count_read() as read:
             checked = verify(s, [c], one.window)[c.key]
         seconds = round(time.monotonic() - started, 6)
         self.tally.bytes_read += read.bytes

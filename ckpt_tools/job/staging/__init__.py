@@ -86,7 +86,7 @@ class Place(Struct, frozen=True):
 
     def prepare(self) -> None:
         """Make the directory ``home`` if missing. Raise OSError, and Untrusted if others can write it."""
-        with trust.named("--stage"):
+        with trust.label("--stage"):
             trust.make(os.path.join(self.home, OWN), self.trusted)
             for path in (self.home, os.path.join(self.home, OWN)):
                 trust.check(path, self.trusted)
@@ -114,7 +114,7 @@ class Place(Struct, frozen=True):
                     path = os.path.join(above, home)
                     if os.path.normpath(f"{at}/{home}") not in homes or os.path.islink(path):
                         raise _explain_foreign(path)
-                    with trust.named("--stage"):
+                    with trust.label("--stage"):
                         trust.check(path, self.trusted)
 
     def find_whole(self, *, anew: bool) -> tuple[dict[str, Record], bool]:

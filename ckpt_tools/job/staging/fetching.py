@@ -36,7 +36,7 @@ from ckpt_tools.reading.session import Session, formats_allowed
 from ckpt_tools.storage.stalls import Rate, Threads
 from ckpt_tools.storage.stores.mounts import learn_versions, object_of, store_of, tree_of
 from ckpt_tools.storage.stores.source import CHUNK, StoreSource
-from ckpt_tools.storage.stores.store import Object, Replaced, Store, other_than
+from ckpt_tools.storage.stores.store import Object, Replaced, Store, is_other
 from ckpt_tools.storage.urls import is_url, split
 
 FILES = 4
@@ -259,7 +259,7 @@ def _require_unchanged(wanted: StagedFile, report: Report) -> None:
     if not (wanted.etag and store.pins):
         with explain_refusal(wanted.url, AGAIN):
             now = store.head(key)
-        if other_than(Object(key, wanted.size, wanted.mtime_ns, wanted.etag, wanted.version), now):
+        if is_other(Object(key, wanted.size, wanted.mtime_ns, wanted.etag, wanted.version), now):
             raise _explain_replaced(wanted.url)
 
 

@@ -24,7 +24,7 @@ from ckpt_tools.settings import checked_json
 from ckpt_tools.settings.checked_json import Count, Text, Whole
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import Trust
-from ckpt_tools.storage.writes import written_aside
+from ckpt_tools.storage.writes import finish_aside
 
 NOTE = ".ckpt-stage.json"
 """The note in a staged checkpoint."""
@@ -83,7 +83,7 @@ def read_note(directory: str, trusted: Trust) -> Note | None:
     except FileNotFoundError:
         return None
     try:
-        return checked_json.checked(checked_json.parsed(data), Note)
+        return checked_json.decode(checked_json.parse(data), Note)
     except (checked_json.NoJson, checked_json.Invalid):
         text = f"{directory} was not staged by ckpt"
         raise UsageError(text, "remove it, or name another DIR with --stage") from None
@@ -117,5 +117,5 @@ def write_note(directory: str, records: Mapping[str, Record]) -> None:
     path = os.path.join(directory, NOTE)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(f"{path}.tmp", flags, 0o644)
-    with written_aside(fd, json.dumps(note, indent=1).encode(), f"{path}.tmp", path):
+    with finish_aside(fd, json.dumps(note, indent=1).encode(), f"{path}.tmp", path):
         pass

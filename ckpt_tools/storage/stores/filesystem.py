@@ -12,10 +12,10 @@ from inspect import signature
 from threading import Lock
 from typing import Any, ParamSpec, TypeVar
 
-from ckpt_tools.storage.stalls import Stalled, watched
+from ckpt_tools.storage.stalls import Stalled, watch_call
 from ckpt_tools.storage.stores.refused import NO_RANGES, to_os_error
 from ckpt_tools.storage.stores.store import Object, Replaced, check_written, require_seen
-from ckpt_tools.storage.urls import READ_ONLY, joined
+from ckpt_tools.storage.urls import READ_ONLY, join
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -80,7 +80,7 @@ class FileSystem:
             return [], []
         if not found and self._scheme == "ftp":
             text = "nothing is listed, and fsspec says the same of what an FTP server refuses to list"
-            raise OSError(errno.EREMOTEIO, text, joined(self.url, prefix))
+            raise OSError(errno.EREMOTEIO, text, join(self.url, prefix))
         objects, names = [], []
         for info in found:
             path = str(info["name"])
@@ -105,7 +105,7 @@ class FileSystem:
         more = {"expand_info": True} if self._scheme == "hf" else {}
         info = self._call(key, self.fs.info, self._make_path(key), **_find_refresh(self.fs.info), **more)
         if info["type"] == "directory":
-            raise FileNotFoundError(errno.ENOENT, "it is a directory", joined(self.url, key))
+            raise FileNotFoundError(errno.ENOENT, "it is a directory", join(self.url, key))
         return _make_object(key, info)
 
     def read(self, obj: Object, start: int, length: int) -> tuple[memoryview, Object]:
@@ -115,7 +115,7 @@ class FileSystem:
         more = {"cache_type": "none"} if self._scheme == "hf" else {}
         data = self._call(obj.key, self.fs.cat_file, path, start, start + length, **more)
         if len(data) > length:
-            raise OSError(errno.EIO, NO_RANGES, joined(self.url, obj.key))
+            raise OSError(errno.EIO, NO_RANGES, join(self.url, obj.key))
         return memoryview(data), obj
 
     def put(self, key: str, data: bytes, replacing: Object | None = None) -> Object:
@@ -140,7 +140,7 @@ class FileSystem:
 
     def _require_writable(self, key: str) -> None:
         if self._scheme in READ_ONLY:  # even if the user has the right
-            raise OSError(errno.EROFS, "ckpt writes nothing to this kind of store", joined(self.url, key))
+            raise OSError(errno.EROFS, "ckpt writes nothing to this kind of store", join(self.url, key))
 
     def _call(self, key: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return ``call(*args)``, a call of fsspec about a key. Raise OSError, whose text has no secret."""
@@ -150,12 +150,12 @@ class FileSystem:
                 return call(*args, **kwargs)
 
         try:
-            return watched(in_turn)
+            return watch_call(in_turn)
         except Exception as e:  # each file system of fsspec has errors of its own
             if isinstance(e, OSError) and e.errno and not isinstance(e, (Replaced, Stalled)):
                 # not the library's text, which may hold secrets that were sent
-                raise OSError(e.errno, os.strerror(e.errno), joined(self.url, key)) from None
-            raise to_os_error(e, joined(self.url, key)) from None
+                raise OSError(e.errno, os.strerror(e.errno), join(self.url, key)) from None
+            raise to_os_error(e, join(self.url, key)) from None
 
 
 def _find_refresh(call: Callable[..., Any]) -> dict[str, bool]:

@@ -15,7 +15,7 @@ from ckpt_tools.model.selection import StoreOptions
 from ckpt_tools.storage.stalls import do_each
 from ckpt_tools.storage.stores.options import open_options
 from ckpt_tools.storage.stores.store import OBJECT_STORES, PAGE, Object, Store
-from ckpt_tools.storage.urls import joined, split
+from ckpt_tools.storage.urls import join, split
 
 if TYPE_CHECKING:
     from ckpt_tools.storage.stores.tree import Tree
@@ -39,7 +39,7 @@ def forget() -> None:
         _trees.clear()
 
 
-def configured() -> StoreOptions:
+def get_options() -> StoreOptions:
     """Return the options of every store that is opened from now on."""
     return _options[0]
 
@@ -142,7 +142,7 @@ def refresh_objects(urls: Iterable[str], *, are_directories: bool = False) -> di
     return failed | _request_all(due)
 
 
-def late(root: str, below: Iterable[str], written: Callable[[int], bool]) -> str | None:
+def find_late(root: str, below: Iterable[str], written: Callable[[int], bool]) -> str | None:
     """Return the URL of a key below ``root`` that an earlier list lacked and whose time is not ``written``
     meanwhile, None if there is none: a list had lost it. Lists the directories ``below`` anew, and those of
     files in ``below``. Raise OSError.
@@ -159,7 +159,7 @@ def late(root: str, below: Iterable[str], written: Callable[[int], bool]) -> str
         if top in ("", key) or key.startswith(f"{top}/"):
             times = [obj.mtime_ns for obj in tree.store.objects(key)] if mtime_ns is None else [mtime_ns]
             if not all(map(written, times)):
-                return joined(tree.store.url, key)
+                return join(tree.store.url, key)
     return None
 
 

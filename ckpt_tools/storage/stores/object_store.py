@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ckpt_tools.storage.attempts import STORE_PAUSES, ask_again, wait_for_another
-from ckpt_tools.storage.signed import query_of
+from ckpt_tools.storage.signed import find_query
 from ckpt_tools.storage.stalls import interruptible
 from ckpt_tools.storage.stores.refused import NO_URL, code_of, to_os_error
 from ckpt_tools.storage.stores.store import ANOTHER, PAGE, WEAK, Object, Replaced, check_written, require_seen
-from ckpt_tools.storage.urls import joined
+from ckpt_tools.storage.urls import join
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -74,7 +74,7 @@ class ObjectStore:
             first = page[0]["path"] if page else ""
             again = first in begun or any(meta["path"] == first for meta in page[1:])
             if page and (again or first < after):
-                raise OSError(errno.EREMOTEIO, _RESTARTS, joined(self.url, prefix))
+                raise OSError(errno.EREMOTEIO, _RESTARTS, join(self.url, prefix))
             begun.add(first)
             yield from (meta for meta in page if meta["path"] > after)
 
@@ -82,7 +82,7 @@ class ObjectStore:
         self._require_store(prefix)
         if next(self._pages(prefix, ""), None) is not None:
             text = "the store answers a question in two ways: run it again"
-            raise OSError(errno.EREMOTEIO, text, joined(self.url, prefix))
+            raise OSError(errno.EREMOTEIO, text, join(self.url, prefix))
 
     def _require_store(self, prefix: str, *, more: bool = False) -> None:
         """Raise OSError unless the answer "no (more) objects" is a store's: obstore takes any page of HTML
@@ -93,7 +93,7 @@ class ObjectStore:
         try:
             interruptible(self.client.get, f"{prefix}/{_MISSING_KEY}" if prefix else _MISSING_KEY)
         except Exception as e:
-            error, code = to_os_error(e, joined(self.url, prefix)), code_of(e)
+            error, code = to_os_error(e, join(self.url, prefix)), code_of(e)
             if isinstance(error, FileNotFoundError):
                 if code in _NO_SUCH_KEY:
                     return
@@ -104,7 +104,7 @@ class ObjectStore:
             else:
                 raise PermissionError(errno.EACCES, _CANNOT_TELL, error.filename) from None
         text = "what answers with an empty list is not a store of this kind: check the endpoint"
-        raise OSError(errno.EREMOTEIO, text, joined(self.url, prefix))
+        raise OSError(errno.EREMOTEIO, text, join(self.url, prefix))
 
     def directory(self, prefix: str) -> tuple[list[Object], list[str]]:
         self._require_lists(prefix)
@@ -132,7 +132,7 @@ class ObjectStore:
                 raise e from None
             if any(obj.key == key for obj in listed):
                 raise
-        raise FileNotFoundError(errno.ENOENT, "there is no such object", joined(self.url, key))
+        raise FileNotFoundError(errno.ENOENT, "there is no such object", join(self.url, key))
 
     def read(self, obj: Object, start: int, length: int) -> tuple[memoryview, Object]:
         self.requests["get"] += 1
@@ -149,7 +149,7 @@ class ObjectStore:
             has_tags = obj.etag and now.etag  # some servers ignore If-Match, and some have no ETag
             is_same = now.etag == obj.etag if has_tags else now.mtime_ns == obj.mtime_ns
             if now.size != obj.size or not is_same:
-                raise Replaced(joined(self.url, obj.key))
+                raise Replaced(join(self.url, obj.key))
             return memoryview(answer.bytes()), now
 
         return self._request(obj.key, get)
@@ -198,10 +198,10 @@ class ObjectStore:
 
     def _client_for(self, key: str) -> tuple[Any, str]:
         """Return (client, path) for a key; a URL with a query or escapes has a client of its own."""
-        query = "" if self._single is None else query_of(joined(self.url, key))
+        query = "" if self._single is None else find_query(join(self.url, key))
         if self._single is None or (not query and "%" not in key):
             return self.client, key
-        address = joined(self.url, key) + (f"?{query}" if query else "")
+        address = join(self.url, key) + (f"?{query}" if query else "")
         if address not in self._singles:
             self._singles[address] = self._single(address)
         return self._singles[address], ""
@@ -210,22 +210,22 @@ class ObjectStore:
         """Raise OSError for a web server, which cannot list."""
         if self._single is not None:
             text = "a web server cannot list what it has: name each file, or the store behind it"
-            raise OSError(errno.EOPNOTSUPP, text, joined(self.url, prefix))
+            raise OSError(errno.EOPNOTSUPP, text, join(self.url, prefix))
 
     def _request(self, key: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return ``call(*args)``, a call of the client. Raise OSError."""
         if key.startswith("/") and self._single is None:  # obstore would ask for another key
-            raise OSError(errno.EINVAL, NO_URL, joined(self.url, key))
+            raise OSError(errno.EINVAL, NO_URL, join(self.url, key))
         try:
             return interruptible(call, *args, **kwargs)
         except Replaced:
             raise
         except Exception as e:  # obstore's own errors have Exception in common
-            raise to_os_error(e, joined(self.url, key)) from None
+            raise to_os_error(e, join(self.url, key)) from None
         except BaseException as e:
             if type(e).__name__ != "PanicException":  # of Rust: no Exception, so that nobody goes on
                 raise
-            raise OSError(errno.EIO, "the store's library failed (obstore)", joined(self.url, key)) from None
+            raise OSError(errno.EIO, "the store's library failed (obstore)", join(self.url, key)) from None
 
 
 def _head_by_get(client: Any, path: str) -> Object:

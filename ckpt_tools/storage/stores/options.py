@@ -58,7 +58,7 @@ _HINTS = {
 """How to give the libraries credentials."""
 
 
-def checked(key: str, value: str) -> tuple[str, str]:
+def check_option(key: str, value: str) -> tuple[str, str]:
     """Return an option under its library's name. Raise ValueError, which quotes no value, for a secret."""
     name = _PREFIX.sub("", key.strip().lower().replace("-", "_"))
     name = "endpoint" if name == "endpoint_url" else name
@@ -129,7 +129,7 @@ def _read_client_options(given: Mapping[str, str]) -> dict[str, Any]:
             from ckpt_tools.storage import trust  # who can write the file decides which servers are believed
 
             try:
-                with trust.named(key):
+                with trust.label(key):
                     out[key] = trust.read(out[key], 16 << 20).decode("ascii")
             except (OSError, ValueError) as e:
                 hint = "name a file of certificates (PEM)"

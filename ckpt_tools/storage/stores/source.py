@@ -16,7 +16,7 @@ from ckpt_tools.storage.attempts import ask_again
 from ckpt_tools.storage.local import Identity, OpenFile, ShortRead
 from ckpt_tools.storage.stalls import Threads, count_cpus, do_each
 from ckpt_tools.storage.stores import mounts
-from ckpt_tools.storage.stores.store import DIFFERENTLY, NOT_KEPT, Replaced, other_than
+from ckpt_tools.storage.stores.store import DIFFERENTLY, NOT_KEPT, Replaced, is_other
 from ckpt_tools.storage.stores.tree import stat_of
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class StoreSource(OpenFile):
         if self._unproven and not self._replaced:
             self._unproven = False  # only answers from now on need another HEAD
             try:
-                self._replaced = other_than(self.object, self.store.head(self.object.key))
+                self._replaced = is_other(self.object, self.store.head(self.object.key))
             except FileNotFoundError:
                 self._replaced = True
             except BaseException:

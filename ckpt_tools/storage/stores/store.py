@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from ckpt_tools.storage.urls import joined
+from ckpt_tools.storage.urls import join
 
 CLOUDS = frozenset({"s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss"})
 """Schemes of the object stores of clouds."""
@@ -54,7 +54,7 @@ def require_seen(store: Store, key: str, seen: Object | None) -> None:
     except FileNotFoundError:
         return
     if seen is None or (now.etag, now.size) != (seen.etag, seen.size):
-        raise FileExistsError(errno.EEXIST, ANOTHER, joined(store.url, key))
+        raise FileExistsError(errno.EEXIST, ANOTHER, join(store.url, key))
 
 
 def check_written(store: Store, key: str, data: bytes) -> Object:
@@ -62,11 +62,11 @@ def check_written(store: Store, key: str, data: bytes) -> Object:
     now = store.head(key)
     if now.size != len(data):
         text = "what lies there is not what was written: something between here and there answers wrongly"
-        raise OSError(errno.EREMOTEIO, text, joined(store.url, key))
+        raise OSError(errno.EREMOTEIO, text, join(store.url, key))
     return now
 
 
-def other_than(obj: Object, now: Object) -> bool:
+def is_other(obj: Object, now: Object) -> bool:
     """Return True if two answers describe different objects, by the fields that both have."""
     pairs = zip(obj[1:], now[1:], strict=True)
     return obj.size != now.size or any(old and new and old != new for old, new in pairs)

@@ -27,10 +27,10 @@ from urllib.parse import quote
 from weakref import finalize
 
 from ckpt_tools.model.seal import StoreChecksum, StoreChecksums
-from ckpt_tools.storage.stalls import Stalled, watched
+from ckpt_tools.storage.stalls import Stalled, watch_call
 from ckpt_tools.storage.stores.refused import checksum_error
 from ckpt_tools.storage.stores.store import CLOUDS, Object, Replaced, Store
-from ckpt_tools.storage.urls import joined
+from ckpt_tools.storage.urls import join
 
 if TYPE_CHECKING:
     from http.client import HTTPMessage
@@ -63,7 +63,7 @@ def keeps_checksums(url: str) -> bool:
 
 def stored_checksums(store: Store, obj: Object) -> StoreChecksums:
     """Return checksums. Raise FileNotFoundError, PermissionError, Replaced, OSError, all without secrets."""
-    url = joined(store.url, obj.key)
+    url = join(store.url, obj.key)
     if not keeps_checksums(url) or not obj.size:
         return StoreChecksums(url, obj.size)
     client: ObjectStore = store  # type: ignore[assignment]  # mounts.py opens these schemes so
@@ -118,7 +118,7 @@ def _ask_s3(store: ObjectStore, obj: Object, url: str) -> Iterator[StoreChecksum
         bucket, version = store.url.partition("://")[2], {"VersionId": obj.version} if obj.version else {}
         store.requests["head"] += 1
         try:
-            answer: dict[str, Any] = watched(call, Bucket=bucket, Key=obj.key, **version, **more)
+            answer: dict[str, Any] = watch_call(call, Bucket=bucket, Key=obj.key, **version, **more)
         except Exception as e:
             raise checksum_error(e, url) from None
         return answer
@@ -270,7 +270,7 @@ def _ask_signed(store: ObjectStore, obj: Object, url: str) -> Iterator[StoreChec
         raise OSError(errno.EACCES, store.cannot_sign, url)
     store.requests["head"] += 1
     try:
-        headers = watched(_request_headers, *_make_request(store, obj.key))
+        headers = watch_call(_request_headers, *_make_request(store, obj.key))
     except (Stalled, OSError) as e:
         raise checksum_error(e, url) from None
     except Exception as e:  # obstore's own errors have Exception in common

@@ -13,9 +13,9 @@ from threading import RLock
 from msgspec import Struct, field
 
 from ckpt_tools.storage import signed
-from ckpt_tools.storage.stalls import watched
+from ckpt_tools.storage.stalls import watch_call
 from ckpt_tools.storage.stores.store import CLOUDS, FOLDER, WEAK, Object, Store
-from ckpt_tools.storage.urls import joined
+from ckpt_tools.storage.urls import join
 
 _FILE_MODE, _DIRECTORY_MODE = modes.S_IFREG | 0o644, modes.S_IFDIR | 0o755
 
@@ -48,7 +48,7 @@ class Entry:
 
     @property
     def path(self) -> str:
-        return joined(self._home, self.name)
+        return join(self._home, self.name)
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:  # noqa: ARG002 - as of the system
         if self._obj is None:
@@ -119,7 +119,7 @@ class Tree:
         """List all keys below a key, unless that is done already. Raise OSError."""
         if self._is_listed(key):
             return
-        watched(self._listing.acquire)  # the thread that holds it may hang in a list
+        watch_call(self._listing.acquire)  # the thread that holds it may hang in a list
         try:
             if not self._is_listed(key):
                 self._list(key)
@@ -252,7 +252,7 @@ class Tree:
     def entries(self, key: str) -> list[Entry]:
         """Return the entries of a directory, sorted by name."""
         directory = self._get_directory(key)
-        url = joined(self.store.url, key)
+        url = join(self.store.url, key)
         if directory is None:
             if key and (obj := self._find_object(key)) is not None:
                 if not obj.size:  # it may stand for a directory
@@ -270,7 +270,7 @@ class Tree:
 
     def stat(self, key: str) -> os.stat_result:
         """Return the stat of the object at a key, else of the directory. A key may be both."""
-        url = joined(self.store.url, key)
+        url = join(self.store.url, key)
         if self.is_directory(key):
             obj = self._get_listed(key)
             return stat_of(url, obj) if obj is not None and obj.size else self.stat_directory(url)
@@ -295,7 +295,7 @@ class Tree:
         """Return the object of a key, as it was listed; one not listed is asked for."""
         obj = self._find_object(key)
         if obj is None:
-            url = joined(self.store.url, key)
+            url = join(self.store.url, key)
             if self.is_directory(key):
                 raise IsADirectoryError(errno.EISDIR, "it is a directory", url)
             raise FileNotFoundError(errno.ENOENT, "there is no such object", url)

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.discovery.completeness import (
-    find_lacking,
-    find_usual,
-    name_kind,
-    name_place,
-    rate_gaps,
-)
+from ckpt_tools.discovery.completeness import find_lacking, find_usual, name_kind, name_place, rate_gaps
 from ckpt_tools.layouts import Piece
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
