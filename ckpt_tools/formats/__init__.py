@@ -11,7 +11,7 @@ import re
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ckpt_tools.formats.common.format import HEAD, Anatomy, Check, Claim, Damage, Format, run_check
+from ckpt_tools.formats.common.format import HEAD, Anatomy, Check, Claim, Damage, Format, structure
 from ckpt_tools.formats.named import MANIFESTS, NAMED, Named, Names
 from ckpt_tools.model.report import Level
 from ckpt_tools.settings import plugins
@@ -111,5 +111,5 @@ __all__ = [
     "hides_cuts",
     "names",
     "package_of",
-    "run_check",
+    "structure",
 ]

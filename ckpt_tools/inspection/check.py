@@ -20,7 +20,7 @@ from ckpt_tools.checksum import Crc, Extent, Progress, Sum, mismatches
 from ckpt_tools.checksum.compare import Computed, InflateError
 from ckpt_tools.checksum.sums import find_covered, xxh3
 from ckpt_tools.findings import NOT_SEEN, adapt_hint, finding
-from ckpt_tools.formats import HEAD, Anatomy, Claim, Format, names, run_check
+from ckpt_tools.formats import HEAD, Anatomy, Claim, Format, names, structure
 from ckpt_tools.formats.common.counters import optimizer_step, scalar_counters
 from ckpt_tools.formats.common.held import find_held
 from ckpt_tools.formats.common.zeros import MOST, find_lost_pages, find_zeros, watch_zeros
@@ -192,9 +192,9 @@ class Inspection(Struct):
         """Run the format's own check, unless a claim takes its place, and then the check of each claim."""
         anatomy, found, is_whole = self.anatomy, self.found, any(c.whole for c in self.claims)
         if not is_whole and _own_check_applies(fmt, source, name, self.claims):
-            found += run_check(source, anatomy, fmt.checks[Level.STRUCTURE])
+            found += structure(source, anatomy, fmt.checks[Level.STRUCTURE])
         for claim in self.claims:  # two indexes may lead to equal findings
-            found += (f for f in run_check(source, anatomy, claim.check) if f not in found)
+            found += (f for f in structure(source, anatomy, claim.check) if f not in found)
         if 0 <= anatomy.end < source.size:
             what = f"{source.size - anatomy.end} bytes follow the last that anything refers to"
             found.append(finding("trailing-data", what, offset=anatomy.end, severity=Severity.WARNING))

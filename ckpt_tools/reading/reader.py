@@ -97,7 +97,7 @@ class Reader:
             return unreadable(path, e), Anatomy()
         if self.stopped and report.verdict is not Verdict.BROKEN:
             self.unread[path] = report.size
-        self._cost[path] = max(self._cost.get(path, 0), report.bytes_read)
+        self._cost[path] = report.bytes_read
         return report, anatomy
 
     def report(
@@ -113,7 +113,7 @@ class Reader:
         if found is None:
             return None
         report, places = found
-        self._cost[path] = max(self._cost.get(path, 0), report.bytes_read)
+        self._cost[path] = report.bytes_read
         if report.size < 0 and any(f.code == "unreadable" for f in report.findings):
             # Whoever prunes checkpoints does not wait for those who read them.
             with suppress(OSError):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ckpt_tools.checksum import Extent, Sum
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Damage, own_format
+from ckpt_tools.formats.common.format import Anatomy, Damage, make_format
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Level
 from ckpt_tools.storage import Source
@@ -36,7 +36,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield finding("skeleton", "the payload is empty")
 
 
-FORMAT = own_format(
+FORMAT = make_format(
     name="toy",
     magic=lambda head: head.startswith(MAGIC),
     checks={Level.STRUCTURE: _structure},

@@ -23,7 +23,7 @@ from hypothesis.extra import numpy as arrays
 from places import FORMAT_FILES
 
 from ckpt_tools.formats import BY_NAME, Anatomy, format_of
-from ckpt_tools.formats.common.format import Damage, run_check
+from ckpt_tools.formats.common.format import Damage, structure
 from ckpt_tools.formats.numpy.header import read_header
 from ckpt_tools.formats.pickles.joblib_arrays import WRAPPER
 from ckpt_tools.inspection.check import inspect
@@ -227,7 +227,7 @@ def test_what_joblib_writes_is_good_and_no_cut_of_it_is(
     fmt = BY_NAME["joblib" if packed else "pickle_plain"]
     data = zlib.compress(data, 3) if packed else data
     anatomy = Anatomy()
-    found = [*run_check(BytesSource(data), anatomy, fmt.checks[Level.STRUCTURE])]
+    found = [*structure(BytesSource(data), anatomy, fmt.checks[Level.STRUCTURE])]
     assert bad(found) == []
     assert anatomy.metadata["step"] == 7
     assert bad(look(data[: at % len(data)], fmt))

@@ -22,7 +22,7 @@ from places import FORMAT_FILES
 
 from ckpt_tools.api import verify
 from ckpt_tools.checksum import Extent
-from ckpt_tools.formats import BY_NAME, Anatomy, run_check
+from ckpt_tools.formats import BY_NAME, Anatomy, structure
 from ckpt_tools.formats.common import zstd
 from ckpt_tools.formats.tensorstore import ocdbt
 from ckpt_tools.formats.tensorstore.ocdbt import Parts
@@ -218,7 +218,7 @@ def tree(values: Values, size: int) -> tuple[Anatomy, set[str], int]:
     """
     files = below(leaf(values, [("", "d/1")]), d_1=zstandard.compress(bytes(size)).ljust(size, b"\0"))
     anatomy = Anatomy()
-    found = bad(list(run_check(BytesSource(files["d/1"]), anatomy, claims(files)[0]["d/1"][0].check)))
+    found = bad(list(structure(BytesSource(files["d/1"]), anatomy, claims(files)[0]["d/1"][0].check)))
     return anatomy, {f.code for f in found}, len(found)
 
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from places import FORMAT_FILES
 from safetensors_writer import entry, made, packed
 
-from ckpt_tools.formats.common.format import HEAD, Anatomy, run_check
+from ckpt_tools.formats.common.format import HEAD, Anatomy, structure
 from ckpt_tools.formats.safetensors import safetensors
 from ckpt_tools.inspection.check import regions_of
 from ckpt_tools.model.finding import Finding, Severity
@@ -194,7 +194,7 @@ def test_long_zero_tail_costs_few_reads(tmp_path: Path) -> None:
         f.write((head + b"\1" * (1 << 20))[: 1 << 20])
         f.truncate(len(head) + 8136 * 32993 * 4)
     with LocalSource(str(path)) as source:
-        found = list(run_check(source, Anatomy(), safetensors.FORMAT.checks[Level.STRUCTURE]))
+        found = list(structure(source, Anatomy(), safetensors.FORMAT.checks[Level.STRUCTURE]))
         assert [(f.code, f.offset) for f in found][-1] == ("zero-tail", 1 << 20)
         assert source.bytes_read < 200_000
 
@@ -360,7 +360,7 @@ def test_a_header_above_the_librarys_limit_is_told_as_that(tmp_path: Path) -> No
 def test_bytes_behind_the_last_tensor_are_told_with_where_to_cut() -> None:
     anatomy = Anatomy()
     data = TINY + b"1234"
-    *_, found = run_check(BytesSource(data), anatomy, safetensors.FORMAT.checks[Level.STRUCTURE])
+    *_, found = structure(BytesSource(data), anatomy, safetensors.FORMAT.checks[Level.STRUCTURE])
     assert (found.code, found.offset) == ("trailing-data", len(TINY))
     assert f"whole up to byte {len(TINY)}" in found.message
     assert f"truncate -s {len(TINY)} PATH" in found.hint

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from places import FORMAT_FILES
 from safetensors_writer import packed
 
-from ckpt_tools.formats.common.format import Anatomy, Claim, run_check
+from ckpt_tools.formats.common.format import Anatomy, Claim, structure
 from ckpt_tools.formats.safetensors import safetensors, safetensors_index
 from ckpt_tools.inspection.check import inspect
 from ckpt_tools.inspection.indexes import Indexes
@@ -30,7 +30,7 @@ GOOD = FORMAT_FILES / "safetensors_index/good"
 def read(data: bytes) -> tuple[list[Finding], Anatomy]:
     anatomy = Anatomy()
     check = safetensors_index.FORMAT.checks[Level.STRUCTURE]
-    return list(run_check(BytesSource(data), anatomy, check)), anatomy
+    return list(structure(BytesSource(data), anatomy, check)), anatomy
 
 
 def index(weight_map: object, metadata: object = None, **more: object) -> bytes:
@@ -45,8 +45,8 @@ def shard(*tensors: tuple[str, int], meta: dict[str, str] | None = None) -> byte
 def check(claim: Claim, data: bytes) -> dict[str, Finding]:
     """The findings of a claim about a shard."""
     anatomy, source = Anatomy(), BytesSource(data)
-    list(run_check(source, anatomy, safetensors.FORMAT.checks[Level.STRUCTURE]))
-    return {f.code: f for f in run_check(source, anatomy, claim.check)}
+    list(structure(source, anatomy, safetensors.FORMAT.checks[Level.STRUCTURE]))
+    return {f.code: f for f in structure(source, anatomy, claim.check)}
 
 
 A, B = shard(("a", 3), ("b", 4)), shard(("c", 5))

@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from places import FORMAT_FILES
 
 from ckpt_tools.api import verify
-from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, Anatomy, run_check
+from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, Anatomy, structure
 from ckpt_tools.formats.archives.zip_directory import Record
 from ckpt_tools.formats.torch import contents
 from ckpt_tools.formats.torch.torch_legacy import encode_plain
@@ -140,7 +140,7 @@ def around(sizes: Sequence[int]) -> list[tuple[str, bytes | int]]:
 
 
 def checked(source: Any, anatomy: Anatomy | None = None) -> list[Finding]:
-    return list(run_check(source, Anatomy() if anatomy is None else anatomy, ZIP.checks[Level.STRUCTURE]))
+    return list(structure(source, Anatomy() if anatomy is None else anatomy, ZIP.checks[Level.STRUCTURE]))
 
 
 def test_records_of_four_gigabytes_and_beyond() -> None:

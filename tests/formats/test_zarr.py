@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from places import FORMAT_FILES
 
-from ckpt_tools.formats import BY_NAME, Anatomy, run_check
+from ckpt_tools.formats import BY_NAME, Anatomy, structure
 from ckpt_tools.formats.common import decode, zstd
 from ckpt_tools.formats.tensorstore.zarr import read_array
 from ckpt_tools.model.finding import Severity
@@ -274,7 +274,7 @@ def test_many_small_bombs_in_one_file_are_one() -> None:
     index = b"".join(n.to_bytes(8, "little") for i in range(parts) for n in (i * len(one), len(one)))
     files = {"zarr.json": v3([parts << 27], [parts << 27], [codec], "uint8"), "c/0": one * parts + index}
     anatomy, said = Anatomy(), claims(files)[0]
-    found = list(run_check(BytesSource(files["c/0"]), anatomy, said["c/0"][0].check))
+    found = list(structure(BytesSource(files["c/0"]), anatomy, said["c/0"][0].check))
     assert [f.code for f in found] == ["too-complex"]
     assert len(anatomy.sums) == 32
     few = {"zarr.json": v3([8 << 27], [8 << 27], [codec], "uint8"), "c/0": one * 8 + index[: 16 * 8]}

@@ -17,7 +17,7 @@ import pytest
 from counted import calls
 
 from ckpt_tools.formats import BY_NAME
-from ckpt_tools.formats.common.format import Anatomy, Damage, run_check
+from ckpt_tools.formats.common.format import Anatomy, Damage, structure
 from ckpt_tools.formats.pickles import machine, reader
 from ckpt_tools.formats.pickles.machine import MAX_OPS
 from ckpt_tools.formats.pickles.reader import read_from, read_pickle
@@ -218,7 +218,7 @@ TENSOR = b"ctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\n%s\nX\1\
 
 def found(data: bytes) -> list[str]:
     check = next(iter(BY_NAME["torch_zip"].checks.values()))
-    return sorted(f.code for f in run_check(BytesSource(data), Anatomy(), check))
+    return sorted(f.code for f in structure(BytesSource(data), Anatomy(), check))
 
 
 def state(*tensors: tuple[bytes, bytes, int]) -> bytes:

@@ -195,7 +195,7 @@ WRONG = [("--exclude llm", "starts from nothing"), ("--max-step 100", "leads to 
 
 @pytest.mark.parametrize(("wrong", "seen"), WRONG)
 def test_a_wrong_hint_is_seen(wrong: str, seen: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(unplaced, "leave_out_all", lambda *_, **__: f"{wrong} to resume from step 200")
+    monkeypatch.setattr(unplaced, "hint_exclude_all", lambda *_, **__: f"{wrong} to resume from step 200")
     files = {f"llm/iter_{n:07}/mp_rank_00/model_optim_rng.pt": state(n) for n in (100, 200)}
     root = put(tmp_path / "run", {**files, "llm/kept/mp_rank_00/model_optim_rng.pt": state(300)})
     monkeypatch.chdir(tmp_path)

@@ -290,7 +290,7 @@ def _quoting(e: Exception, url: str, *_: object) -> OSError:
 @pytest.mark.parametrize(
     ("who", "name", "instead"),
     [
-        ("presigned", "well", (signed, "named", lambda url: url)),
+        ("presigned", "well", (signed, "strip_query", lambda url: url)),
         ("presigned", "denied", (object_store, "to_os_error", _quoting)),
         ("environment", "forged", (object_store, "to_os_error", _quoting)),
         ("profile", "garbage", (object_store, "to_os_error", _quoting)),

@@ -16,7 +16,7 @@ from places import FORMAT_FILES
 from ckpt_tools import checksum
 from ckpt_tools.checksum.sums import find_covered
 from ckpt_tools.findings import finding
-from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, Anatomy, Claim, Format, names, run_check
+from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, Anatomy, Claim, Format, names, structure
 from ckpt_tools.inspection.check import regions_of
 from ckpt_tools.inspection.indexes import claims_by_path, is_index
 from ckpt_tools.model.finding import Finding, Severity
@@ -34,9 +34,9 @@ def findings(
     whole = any(c.whole for c in claims)
     try:
         if not whole:
-            yield from run_check(source, anatomy, fmt.checks[Level.STRUCTURE])
+            yield from structure(source, anatomy, fmt.checks[Level.STRUCTURE])
         for claim in claims:
-            yield from run_check(source, anatomy, claim.check)
+            yield from structure(source, anatomy, claim.check)
         if 0 <= anatomy.end < source.size:
             yield finding(
                 "trailing-data", "bytes that nothing refers to", offset=anatomy.end, severity=Severity.WARNING

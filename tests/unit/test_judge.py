@@ -92,7 +92,7 @@ class World:
     def judge(self, saved: int | None = None) -> Judge:
         runs = self.checkpoints
         lacking = expect_sizes(runs, self.session.layouts, self.world)
-        run = Run(runs, candidates=runs, expect_sizes=lacking, topology=Topology(self.world), saved=saved)
+        run = Run(runs, candidates=runs, expected=lacking, topology=Topology(self.world), saved=saved)
         judge = Judge(self.session, self.selection, run)
         # their own tests are in tests/layouts
         judge.find_contradictions = lambda *_: self.found  # type: ignore[method-assign]

@@ -23,7 +23,7 @@ from ckpt_tools.formats.common.format import (
     check_inner,
     limit,
     make_format,
-    run_check,
+    structure,
 )
 from ckpt_tools.formats.dcp import dcp
 from ckpt_tools.formats.numpy.npy import MAGIC
@@ -101,7 +101,7 @@ def _judge_member(
 ) -> Generator[Finding, None, Anatomy]:
     """Run a check on a member; yield only findings on code that pickles run. Return the member's anatomy."""
     inner = Anatomy()
-    for f in run_check(Window(source, m.begin, m.end - m.begin), inner, check):
+    for f in structure(Window(source, m.begin, m.end - m.begin), inner, check):
         if f.code in RUNS:
             yield replace(f, offset=m.begin)
     anatomy.named(inner)
@@ -139,7 +139,7 @@ def _check_compressed(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield finding("unread-pickle", why, offset=begin)
     else:
         inner = Anatomy()
-        for f in run_check(BytesSource(data), inner, _check_unpacked):
+        for f in structure(BytesSource(data), inner, _check_unpacked):
             if f.severity > Severity.NOTE:
                 yield replace(f, offset=begin)
         anatomy.named(inner)

@@ -196,7 +196,7 @@ def _read_family(family: str) -> dict[str, Any]:
     return read_table(f"ckpt_tools.formats.{family}", "formats.toml")
 
 
-def run_check(source: Source, anatomy: Anatomy, check: Check) -> Iterator[Finding]:
+def structure(source: Source, anatomy: Anatomy, check: Check) -> Iterator[Finding]:
     """Run a check of a file's structure; if it raises Damage, yield the finding of that as well."""
     try:
         yield from check(source, anatomy)
@@ -215,7 +215,7 @@ def check_inner(
     """
     inner = Anatomy(key=anatomy.key, regions=None if anatomy.regions is None else [])
     try:
-        for f in run_check(Window(source, offset, length), inner, check):
+        for f in structure(Window(source, offset, length), inner, check):
             yield replace(f, offset=None if f.offset is None else f.offset + offset)
     except ShortRead as e:
         if e.offset + e.wanted <= offset + length:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.decode import decompress
-from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, check_inner, limit, run_check
+from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, check_inner, limit, structure
 from ckpt_tools.formats.common.tensors import near_miss, remember
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.reader import read_pickle
@@ -222,7 +222,7 @@ def _check_transformed(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[F
         yield finding("unread-pickle", text, offset=p.start)
         return
     box, inner = Anatomy(), p._replace(start=0, length=len(data), transforms=())
-    findings = run_check(BytesSource(data), box, partial(check_object, p=inner))
+    findings = structure(BytesSource(data), box, partial(check_object, p=inner))
     yield from _filter_pickle_findings(findings, p.start)
     anatomy.named(box)
 

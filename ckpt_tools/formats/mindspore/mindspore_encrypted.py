@@ -18,7 +18,7 @@ from ckpt_tools.checksum import Extent, Sum
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common import crypto
 from ckpt_tools.formats.common.crypto import KEYS, UNIT, Block, Decrypted, Scheme, Tag, decrypt
-from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, make_format, run_check
+from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, make_format, structure
 from ckpt_tools.formats.mindspore import mindspore_ckpt
 from ckpt_tools.formats.mindspore.records import CIPHERS, FINAL_MODE, LITERAL, TRAILER
 from ckpt_tools.model.finding import Finding, Severity
@@ -264,7 +264,7 @@ def _check_records(source: Source, anatomy: Anatomy, f: Framing, scheme: Scheme)
             paddings[i] = UNIT  # 64 MiB are whole cipher blocks, so a whole block of padding follows
     plain, inner = Decrypted(source, scheme, f.blocks, paddings), Anatomy()
     try:
-        for found in run_check(plain, inner, mindspore_ckpt.FORMAT.checks[Level.STRUCTURE]):
+        for found in structure(plain, inner, mindspore_ckpt.FORMAT.checks[Level.STRUCTURE]):
             if found.code != "not-checksummed":
                 place = None if found.offset is None else plain.place(found.offset)
                 yield replace(found, message=f"decrypted: {found.message}", offset=place)

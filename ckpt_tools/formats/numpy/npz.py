@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.archives.zip import DEFLATED, STORED, add_sums, have_no_sums, is_numpy_zip, read_zip
 from ckpt_tools.formats.archives.zip_directory import Record
-from ckpt_tools.formats.common.format import Anatomy, Damage, limit, make_format, run_check
+from ckpt_tools.formats.common.format import Anatomy, Damage, limit, make_format, structure
 from ckpt_tools.formats.common.tensors import is_single, remember, scalar
 from ckpt_tools.formats.numpy.npy import MAGIC, make_tensor, read_array, read_array_header
 from ckpt_tools.formats.pickles.judged import RUNS
@@ -68,10 +68,10 @@ def _check_member(source: Source, r: Record, name: str, anatomy: Anatomy) -> Ite
     inner = Anatomy(decoded=anatomy.decoded)
     if r.method == STORED:
         window = Window(source, r.payload, r.stored)
-        for f in run_check(window, inner, lambda s, a: _check_array(s, name, a)):
+        for f in structure(window, inner, lambda s, a: _check_array(s, name, a)):
             yield replace(f, offset=r.payload + (f.offset or 0))
     elif r.method == DEFLATED:
-        for f in run_check(source, inner, lambda s, a: _check_deflated(s, r, name, a)):
+        for f in structure(source, inner, lambda s, a: _check_deflated(s, r, name, a)):
             yield replace(f, offset=r.payload)
     anatomy.named(inner)
     anatomy.keys |= inner.keys

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.decode import decode_pieces
-from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, make_format, run_check
+from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, make_format, structure
 from ckpt_tools.formats.pickles.judged import judge_without_joblib
 from ckpt_tools.formats.pickles.pickle_plain import magic as is_pickle
 from ckpt_tools.formats.pickles.pickle_plain import read_plain
@@ -146,7 +146,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
             yield from judge_without_joblib(_Decoded(_Decoding(source, codec), size))
 
     inner = Anatomy()
-    for f in run_check(_Decoded(_Decoding(source, codec), size), inner, check_pickle):
+    for f in structure(_Decoded(_Decoding(source, codec), size), inner, check_pickle):
         yield replace(f, offset=None)
     anatomy.named(inner)
     anatomy.keys |= inner.keys

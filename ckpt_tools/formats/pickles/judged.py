@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, run_check
+from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, structure
 from ckpt_tools.formats.pickles.globals import FOLLOWED, Usage, is_worse_if_passed, judge_names, to_python3
 from ckpt_tools.formats.pickles.known_globals import calls_arguments
 from ckpt_tools.formats.pickles.machine import BUILTINS, GETATTR
@@ -215,7 +215,7 @@ def _judge_inner(data: bytes, anatomy: Anatomy, offset: int) -> Iterator[Finding
     inner = Anatomy(depth=anatomy.depth + 1)
     zipped, legacy = data.startswith(b"PK\3\4"), legacy_magic(data[:HEAD])
     fmt = BY_NAME["torch_zip" if zipped else "torch_legacy" if legacy else "pickle_plain"]
-    for f in run_check(BytesSource(data), inner, fmt.checks[Level.STRUCTURE]):
+    for f in structure(BytesSource(data), inner, fmt.checks[Level.STRUCTURE]):
         if f.code in RUNS:
             yield replace(f, offset=offset)
     anatomy.named(inner)

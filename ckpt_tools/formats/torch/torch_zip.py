@@ -30,7 +30,7 @@ from ckpt_tools.formats.archives.zip import (
     read_zip,
 )
 from ckpt_tools.formats.archives.zip_directory import Record
-from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, check_inner, limit, make_format, run_check
+from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, check_inner, limit, make_format, structure
 from ckpt_tools.formats.numpy.npy import MAGIC, read_arrays
 from ckpt_tools.formats.pickles.judged import RUNS, read_judged
 from ckpt_tools.formats.torch import torch_legacy
@@ -161,7 +161,7 @@ def other_pickles(
                 stem = r.name[:200].rpartition(".")[0]
                 anatomy.tensors += (replace(t, name=f"{stem}.{t.name}") for t in inner.tensors)
             else:
-                found = [*run_check(BytesSource(inflate(source, r)), inner, judge_inner)]
+                found = [*structure(BytesSource(inflate(source, r)), inner, judge_inner)]
         except Damage as e:
             found = [e.finding]
         anatomy.unlisted += inner.unlisted

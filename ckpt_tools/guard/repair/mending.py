@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ckpt_tools.checksum import Crc, Sum, mismatches
 from ckpt_tools.checksum.combine import CRC32, CRC32C, find_flipped_bit, odds
 from ckpt_tools.checksum.sums import Deflated, Extent, chunks
-from ckpt_tools.formats import Anatomy, format_of, names, run_check
+from ckpt_tools.formats import Anatomy, format_of, names, structure
 from ckpt_tools.formats.lost_indexes import find_whole, make_text
 from ckpt_tools.guard.repair.zip_directory import rebuild_directory
 from ckpt_tools.inspection.check import Inspection
@@ -100,7 +100,7 @@ def _sums_by_name(path: str) -> Iterator[Sum]:
         for name in names.allowed(os.path.basename(path)):
             anatomy = Anatomy()
             with suppress(ShortRead, OSError):
-                for _ in run_check(source, anatomy, format_of(name).checks[Level.STRUCTURE]):
+                for _ in structure(source, anatomy, format_of(name).checks[Level.STRUCTURE]):
                     pass
             yield from (*anatomy.sums, *anatomy.failed)
 
