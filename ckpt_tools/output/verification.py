@@ -59,11 +59,12 @@ def _conclude(result: Verification) -> str:
         return f"{worst}: no checkpoint file was found"
     verdict = Verdict.OK if worst is Verdict.SUSPECT and not s.suspect else worst
     bad = s.verdicts[str(worst)] if verdict is not Verdict.OK else s.files
+    of_all = "" if bad else " as a whole"  # each file is sound, and not what they are together
     share = f"{bad:,} of " if bad not in (0, s.files) else ""
     severities = [f.severity for f in (*result.findings, *result.in_files)]
     counts = [(severities.count(severity), severity) for severity in (Severity.ERROR, Severity.WARNING)]
     more = [plural(count, str(severity)) for count, severity in counts if count]
-    return ", ".join([f"{verdict}: {share}{plural(s.files, 'file')}", size(s.bytes), *more])
+    return ", ".join([f"{verdict}{of_all}: {share}{plural(s.files, 'file')}", size(s.bytes), *more])
 
 
 def _list_files(page: Page, reports: Sequence[Report], root: str) -> Sequence[Report]:
