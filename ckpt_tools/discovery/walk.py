@@ -189,8 +189,8 @@ def follow_links(links: Links, walk: Walk, found: Discovery) -> None:
 def _choose_renamed(
     new_files: dict[str, list[NamedFile]], old_files: dict[str, list[NamedFile]], target: str
 ) -> set[str]:
-    """Return the directories to be named by the path of a link to ``target``: those of which it tells more,
-    and with them others behind the link. A directory elsewhere with an equally good name keeps it.
+    """Return the directories to be named through a link to ``target``, as in ``new_files``: names that tell
+    more steps and ranks (``_rate``) than in ``old_files``; with them equally good ones behind the link.
     """
     rates = {home: (_rate(files), _rate(old_files.get(home, ()))) for home, files in new_files.items()}
     more = {home for home, (new, old) in rates.items() if new > old}

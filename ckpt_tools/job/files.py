@@ -58,7 +58,9 @@ def make_own(path: str, trusted: Trust, hint: str, flag: str = FLAG) -> None:
 
 
 def write(path: str, data: bytes, trusted: Trust = OURS) -> None:
-    """Write a file whole or not at all: aside, synced, renamed. Raise CannotLook and Untrusted."""
+    """Write a decision whole or not at all, into a directory that only ``trusted`` users can write: aside,
+    synced, renamed. Raise CannotLook and Untrusted.
+    """
     home, name = os.path.split(path)
     hint = "make room, or name another directory with --plan-dir"
     with explain_refusal(f"the decision could not be written to {path}", hint), ExitStack() as files:

@@ -85,10 +85,10 @@ def find_other_writers(
     directories = _find_directories(checkpoints, [*(chosen.parts if chosen else ()), *newest], s.root)
     unlisted: dict[str, OSError] = {}
     if is_url(s.root):
-        from ckpt_tools.storage.stores.mounts import refresh_directories
+        from ckpt_tools.storage.stores.mounts import refresh_objects
 
         of_files = list({os.path.dirname(p.path): None for p in newest})[:DIRECTORIES]
-        unlisted = refresh_directories([*directories, *of_files])
+        unlisted = refresh_objects([*directories, *of_files], are_directories=True)
 
     def find_young(files: Iterable[tuple[str, int]]) -> list[str]:
         return [path for path, ns in files if s.started_ns <= ns <= last_ns]

@@ -192,8 +192,8 @@ class Planner(Candidates):
         )
 
     def _count_ranks(self, c: Checkpoint, *, by_rank: bool) -> tuple[dict[str, Known], int | None]:
-        """Return the sizes of the job, and how many ranks saved ``c``: by its names alone if no file is
-        assigned ``by_rank``; None if any number of ranks can load it.
+        """Return the job's sizes, and how many ranks saved ``c``; None if any number of ranks can load it.
+        If every rank loads all files (not ``by_rank``), of rank numbers only those in its own names count.
         """
         known, saved = dict(self.topology.provenance), self.saved
         source = known["world_size"].provenance

@@ -255,7 +255,7 @@ def _find_rank_order(s: Session, ranked: Sequence[Checkpoint], rows: Rows, selec
 
 
 class _Worlds(NamedTuple):
-    """The number of ranks by each source: contents, names, highest rank, grid. None or 0: it tells none."""
+    """How many ranks wrote a save, by contents, names, highest rank and parallel sizes; None or 0: untold."""
 
     in_files: Known | None
     in_names: int | None
@@ -270,16 +270,16 @@ def _find_worlds(
     sizes: Mapping[str, int],
     selection: Selection,
 ) -> _Worlds:
-    """Return the number of ranks of the first of the ``newest`` saves, by each source."""
+    """Return how many ranks wrote the first of the ``newest`` saves, as each source tells it."""
     first = newest[0]
     grid = prod(sizes.get(axis, 1) for axis in _GRID) if sizes else 0
     world = Known(in_contents, "world_size in the files") if in_contents else None
     if world and grid and not selection.sizes and world.value % grid:
-        world = Known(grid, "parallel sizes")  # each place with files had a rank that saved it
+        world = Known(grid, "parallel sizes")  # each grid position with files had a rank
     if grid and "dp" not in sizes:
         grid *= _find_named_size("dp", newest) or 1
     shared = all(expected.layouts.of(first).piece(p.piece).readers.shared for p in first.parts)
-    # a shared set was written by as many ranks as its own names tell
+    # of files that every rank loads, only this save's own names tell how many ranks wrote them
     highest = completeness.expect_ranks([first], expected.layouts) if shared else expected.named
     return _Worlds(world, completeness.read_world(first), highest, grid)
 

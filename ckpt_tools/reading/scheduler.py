@@ -270,11 +270,11 @@ _SAMPLE = 16
 def prefetch(
     s: Session, parts: Sequence[Part], level: Level, *, bare: bool = False, engine: Engine | None = None
 ) -> None:
-    """Have reports on ``parts``, and on the ``bare`` files, ready for when they are asked for. Raise
-    CannotLook if the engine is gone.
+    """Read files before their reports are asked for: ``parts``, and if ``bare`` those that no layout has.
+    Raise CannotLook if the engine is gone.
 
-    An engine elsewhere reads every file that has to be opened. Here files of a store are read many at a time,
-    files of a disk by copies of this process if they are many and small.
+    An ``engine`` (workers elsewhere) reads every file that has to be opened. Without one, files of a store
+    are read many at a time, files of a disk by copies of this process if they are many and small.
     """
     if engine is not None:
         if level > Level.PRESENCE:

@@ -201,7 +201,7 @@ def test_what_is_late_and_old_is_said(written: bool) -> None:
         patch.setitem(mounts._trees, (store.url, ()), tree)
         mounts.refresh(f"{store.url}/run")
         store.keys = ["run/a/1", "run/b/1"]
-        assert mounts.refresh_directories([f"{store.url}/run"]) == {}
+        assert mounts.refresh_objects([f"{store.url}/run"], are_directories=True) == {}
         found = mounts.find_late(f"{store.url}/run", [], lambda _mtime: written)
         assert found in ({None} if written else {f"{store.url}/run/b", f"{store.url}/run/b/1"})
         mounts.refresh(f"{store.url}/run")

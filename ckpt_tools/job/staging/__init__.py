@@ -70,7 +70,7 @@ class Place(Struct, frozen=True):
 
     @property
     def part(self) -> str:
-        """The directory of its files until then."""
+        """The directory of its files while they are still being copied."""
         return self.whole + PART
 
     def lock(self, what: str, how: int = fcntl.LOCK_EX) -> int:
@@ -130,7 +130,7 @@ class Place(Struct, frozen=True):
     # ---- putting files in place
 
     def write_text(self, name: str, data: bytes) -> Record:
-        """Write a small file that is a copy of no object. Raise OSError."""
+        """Write a small file that ckpt makes itself, and return its record. Raise OSError."""
         path = os.path.join(self.part, name)
         os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
         with suppress(FileNotFoundError):

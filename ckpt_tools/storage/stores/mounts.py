@@ -107,11 +107,6 @@ Asked = tuple[Sequence[str], Callable[[], None]]
 """The URLs that a request is about, and the function that makes the request."""
 
 
-def refresh_directories(directories: Iterable[str]) -> dict[str, OSError]:
-    """List directories of stores anew. Return the errors of those that could not be listed, by URL."""
-    return refresh_objects(directories, are_directories=True)
-
-
 def refresh_objects(urls: Iterable[str], *, are_directories: bool = False) -> dict[str, OSError]:
     """Ask the stores for these objects anew: by one list below their common directory, or one by one, by the
     fewest requests. Return the errors of those that failed, by URL.
