@@ -133,7 +133,7 @@ def find_longest(crc: Crc) -> int:
 def find_flipped_bit(crc: Crc, difference: int, length: int) -> Flip | None:
     """Return the one bit of ``length`` bytes whose flip makes this ``difference`` (exclusive or of the stored
     CRC and the computed one). None if no single bit of the bytes does, also if the flipped bit is one of the
-    stored CRC, and for more bytes than ``longest``.
+    stored CRC, and for more bytes than ``find_longest``.
     """
     if not 0 < length <= find_longest(crc):
         return None

@@ -92,7 +92,7 @@ def _suggest_line(job_options: Any, command: Sequence[str], taken: ProcessDecisi
     if launched is None:
         each = f"start each rank with 'ckpt run --worker {shlex.join(example)}' inside the launcher"
         return f"{each}, which sets CKPT_PATH to its own file; or build one tree for all with --view DIR"
-    line = shlex.join(launched.put_inside([*ours, "--worker"]))
+    line = shlex.join(launched.inside([*ours, "--worker"]))
     return f"each rank learns of its own file with: {line}, {flag}; or build one tree for all with --view DIR"
 
 

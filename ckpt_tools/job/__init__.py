@@ -131,7 +131,7 @@ def _find_membership(
         what = "starts its workers again when nodes come and go"
         if line.restarts:
             what = f"restarts its workers up to {line.restarts} times"
-        better = shlex.join(line.put_inside([*options.words, "--worker"]))
+        better = shlex.join(line.inside([*options.words, "--worker"]))
         text = f"{line.launcher} {what} on its own, and all restarts would get the first decision"
         raise UsageError(text, f"every restart makes a new decision with: {better}")
     membership = make_node_membership(started, line, env, options, selection.world_size)

@@ -71,7 +71,7 @@ class LaunchLine(Struct, frozen=True):
     before: tuple[str, ...]
     command: tuple[str, ...]
 
-    def put_inside(self, words: Sequence[str]) -> list[str]:
+    def inside(self, words: Sequence[str]) -> list[str]:
         """Return the line with ``words`` (ckpt run --worker …) inside: each restart then decides anew."""
         return [*self.before, *words, "--", *self.command]
 

@@ -156,9 +156,10 @@ class Layouts(Struct, frozen=True, dict=True):
 
     def templates(self, listing: bool = False) -> Templates:
         """Return the templates of pieces by directory; of pieces with Claim.DESCRIBED only for a listing."""
-        if listing not in self._templates:
-            self._templates[listing] = Templates(self.in_order, listing=listing)
-        return self._templates[listing]
+        made = self._templates  # once: two threads may make it at the same time
+        if listing not in made:
+            made[listing] = Templates(self.in_order, listing=listing)
+        return made[listing]
 
     @cached_property
     def _templates(self) -> dict[bool, Templates]:
@@ -246,8 +247,8 @@ __all__ = [
     "Purpose",
     "Stage",
     "Where",
-    "active",
     "as_int",
+    "get_active",
     "layouts_of",
     "package_of",
     "use",

@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, cached_property
+from itertools import product
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -138,19 +139,19 @@ def _read_steps(part: Part, metadata: Metadata) -> Steps:
 
 def _check_counters(parts: Rows) -> Found:
     """Yield files that were saved at the step or epoch in another file's name; and files of one checkpoint
-    with steps further apart than 1: each save writes over them, and the job died between two of them.
+    with steps or epochs further apart than 1: each save writes over them, and the job died between the two.
     """
     yield from find_misnamed(parts, _read_steps_in_name)
-    saves = defaultdict[object, dict[int, Part]](dict)
-    for p, r in parts:
-        step = read_count(r.metadata, STEPS)
-        if step is not None and (p.step, p.epoch) != (None, None):
-            saves[p.run, p.kind, p.step, p.epoch][step] = p
-    for by_step in saves.values():
-        low, high = min(by_step), max(by_step)
+    saves = defaultdict[tuple[str, object], dict[int, Part]](dict)
+    for (p, r), (unit, keys) in product(parts, (("step", STEPS), ("epoch", EPOCHS))):
+        count = read_count(r.metadata, keys)
+        if count is not None and (p.step, p.epoch) != (None, None):
+            saves[unit, (p.run, p.kind, p.step, p.epoch)][count] = p
+    for (unit, _), by_count in saves.items():
+        low, high = min(by_count), max(by_count)
         if high - low > 1:
-            text = f"it is of step {low}, {by_step[high].name} of step {high}"
-            yield by_step[low].path, Flaw("step-mismatch", text)
+            text = f"it is of {unit} {low}, {by_count[high].name} of {unit} {high}"
+            yield by_count[low].path, Flaw(f"{unit}-mismatch", text)
     yield from find_foreign(parts, {"optimizer": ("optimizer_step",)})
 
 

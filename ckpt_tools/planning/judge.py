@@ -264,7 +264,7 @@ class Review:
         if self.looks_inside:
             damaged += choice_warnings.require_one_model(self.whole, parts, self.bad, s, selection.level)
         assigned = replace(assigned, findings=(*assigned.findings, *damaged))
-        verified = s.reader.bytes_verified > self._verified_before
+        verified = s.reader.bytes_verified != self._verified_before
         read = self.contents_read or (verified and selection.level > Level.STRUCTURE)
         return Judgement(True, assigned.findings, read, assigned)
 

@@ -251,6 +251,13 @@ class Planner(Candidates):
             raise tracker_stale.ask_to_name(c, layout, base, self.session.tracker(layout.name, base))
         return resume
 
+    def _find_smaller(self, c: Checkpoint) -> Iterator[Finding]:
+        """Yield a warning if the run's other saves have files of ranks that this save and the job lack."""
+        world, most = self.topology.world_size, self.expected.ranks
+        hint = f"right if {world} ranks saved it; if its save was cut short, add --world-size {most}"
+        lost = (f for f in find_gaps(c, self.expected) if f.ranks and f.ranks[0][0] >= world)
+        yield from (replace(f, severity=Severity.WARNING, hint=hint) for f in lost)
+
     def _find_warnings(self, choice: Choice, c: Checkpoint, assignment: Assignment) -> Iterator[Finding]:
         """Yield warnings about a choice that can be used: its files, other saves, trackers, writers."""
         parts, run = assignment.parts, [o for o in self.checkpoints if (o.layout, o.run) == (c.layout, c.run)]
@@ -262,6 +269,7 @@ class Planner(Candidates):
         gaps = find_gaps(c, self.expected, (*GAPS, mixed_counters.RULE), spared=True)
         expected = ("missing-rank", Severity.NOTE) if grown else None
         yield from (f for f in gaps if (f.code, f.severity) != expected)
+        yield from self._find_smaller(c)
         if self.selection.level > Level.PRESENCE:
             yield from choice_warnings.find_lost_best(self.session, c)
             yield from choice_warnings.find_odd_companions(self.session, c, self.checkpoints)

@@ -38,8 +38,13 @@ def open_session(
 ) -> Session:
     """Return a session on everything below the root, in which every part has its place. Raise CannotLook."""
     s = Session(root, options, cache=cache, listing=listing)
-    parts = _place_ambiguous(s, s.found.parts)
-    s.parts = _add_steps(s, _mark_exports(s, _join_rolling(s, parts)))
+    parts = _join_rolling(s, _place_ambiguous(s, s.found.parts))
+    telling = _find_pieces(s, parts, lambda piece: piece.content.tells_exports)
+    files = [p for p in parts if (p.layout, p.piece) in telling] if telling else []
+    exported = {save for saves in _group_runs(s, files) if len(saves) > 1 for save in _find_exports(s, saves)}
+    if exported:
+        parts = [p._replace(kind=Kind.RELEASE) if exported & {p.path, p.home} else p for p in parts]
+    s.parts = _add_steps(s, parts)
     return s
 
 
@@ -197,16 +202,6 @@ def _count_steps(p: Part) -> int | None:
 
 
 # --- saves of a model alone although others of their run hold a state of training
-
-
-def _mark_exports(s: Session, parts: Parts) -> Parts:
-    """Return the parts; a save of a model alone becomes a release if others of its run hold more."""
-    telling = _find_pieces(s, parts, lambda piece: piece.content.tells_exports)
-    files = [p for p in parts if (p.layout, p.piece) in telling] if telling else []
-    exported = {save for saves in _group_runs(s, files) if len(saves) > 1 for save in _find_exports(s, saves)}
-    if not exported:
-        return parts
-    return [p._replace(kind=Kind.RELEASE) if exported & {p.path, p.home} else p for p in parts]
 
 
 def _group_runs(s: Session, parts: Parts) -> Iterable[Mapping[str, Parts]]:

@@ -202,7 +202,7 @@ def watch_call(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     if limit is None:
         return call(*args, **kwargs)
     if calls is None:
-        return limit.away(watch_call, call, *args, **kwargs)  # type: ignore[arg-type]  # watched takes any call
+        return limit.away(watch_call, call, *args, **kwargs)  # type: ignore[arg-type]  # watch_call takes any
     if args and args[0] in limit.lost:
         raise Stalled(str(args[0]))
     me = get_ident()
@@ -214,7 +214,7 @@ def watch_call(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
 
 def interruptible(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return ``watched(call)`` for foreign code that ignores signals. In the main thread Python could not
+    """Return ``watch_call(call)`` for foreign code that ignores signals. In the main thread Python could not
     handle Ctrl-C before the call ends, so another thread makes it.
     """
     if _limit.get() is None and current_thread() is main_thread():

@@ -469,3 +469,13 @@ def test_hugging_face_shards_fill_their_tensors(tmp_path: Path) -> None:
     assert wrong() == [("bad-header", str(tmp_path))]
     _hf_shard(paths[1], [4])
     assert broken(tmp_path) == {"bad-header"}
+
+
+@pytest.mark.parametrize("name", [b"m\xed\xa0\x80l.w", b"mo\x1b[2.w"])
+def test_half_a_pair_or_a_control_character_in_a_name_is_escaped(name: bytes, tmp_path: Path) -> None:
+    home = Path(shutil.copytree(FORMAT_FILES / "dcp/good/single", tmp_path / "run"))
+    data = (home / ".metadata").read_bytes()
+    (home / ".metadata").write_bytes(data.replace(b"model.w", name, 1))
+    messages = [f.message for f in verify(str(home)).in_files]
+    assert messages
+    assert all(map(str.isprintable, messages)), messages

@@ -364,3 +364,13 @@ def test_an_export_beside_states_never_hides_them(tmp_path: Path, export: str, n
     exported = (f"{name}{of.suffix}", of.read_bytes())
     lay(tmp_path, [*((f"step_{step}.pt", state(step)) for step in (1, 2, 3)), exported])
     assert picked(tmp_path)[0] == "step_3.pt"
+
+
+@pytest.mark.parametrize("unit", ["step", "epoch"])
+def test_two_files_that_are_written_over_and_tell_other_saves_are_not_one(tmp_path: Path, unit: str) -> None:
+    weights = saved({"model": {"w": tensor(9)}, unit: 9})
+    lay(tmp_path, [("optimizer.pt", saved({"optimizer": adam(6), unit: 6})), ("model.pt", weights)], 1)
+    with pytest.raises(NoneUsable, match=f"{unit}-mismatch"):
+        plan(str(tmp_path), Selection(settle=0))
+    lay(tmp_path, [("optimizer.pt", saved({"optimizer": adam(9), unit: 9}))], 1)
+    assert picked(tmp_path)[0] == "model.pt"

@@ -222,6 +222,11 @@ def test_one_save_of_fewer_ranks_is_cut_or_has_lost_them(writer: str, tmp_path: 
     made = write(tmp_path, writer, {10: 4, 20: 4, 30: 2})
     chosen = plan(str(tmp_path))
     assert (planned(chosen, tmp_path), lost(chosen)) == (set(made[20]), {"missing-rank"})
+    smaller = plan(str(tmp_path), Selection(world_size=2))
+    said = [f for f in smaller.warnings if f.code == "missing-rank"]
+    assert planned(smaller, tmp_path) == set(made[30])
+    assert "--world-size 4" in said[0].hint
+    assert planned(plan(str(tmp_path), Selection(world_size=4)), tmp_path) == set(made[20])
 
 
 @pytest.mark.usefixtures("silence")

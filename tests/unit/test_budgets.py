@@ -98,7 +98,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "lines of the package": Budget(63_449, lambda: count_lines("")),
+    "lines of the package": Budget(63_448, lambda: count_lines("")),
     "modules of the package": Budget(394, lambda: sum(1 for _ in modules(""))),
     "lines of what decides": Budget(14_544, lambda: count_lines(*DECIDING_FILES)),
     "functions outside rules and formats that make findings or ask": Budget(44, count_emitters),
@@ -111,7 +111,7 @@ BUDGETS = {
     "variables": Budget(45, count_variables),
     "fields of a Layout": Budget(20, lambda: len(Layout.__match_args__)),
     "fields of a Piece": Budget(14, lambda: len(Piece.__match_args__)),
-    "words of README and docs, without pages that are made": Budget(44_746, count_words_of_docs),
+    "words of README and docs, without pages that are made": Budget(44_744, count_words_of_docs),
 }
 """Each number only falls."""
 

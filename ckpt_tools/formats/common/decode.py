@@ -100,7 +100,7 @@ def _make_decoder(codec: str, write: _Write) -> _Decoder:
     """Return a decoder of a codec that writes to ``write`` and refuses bytes behind the end of the data."""
     if codec == "zstd":
         file = SimpleNamespace(write=write)  # as much of a file as zstandard's stream writer uses
-        return make_stream_decoder(file, _PIECE), lambda: True  # zstd.walk() has checked the end of the frame
+        return make_stream_decoder(file, _PIECE), lambda: True  # check_frame() has seen its end
     if codec == "bz2":
         import bz2
 

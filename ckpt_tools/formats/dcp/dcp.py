@@ -132,7 +132,7 @@ def _check_paths(paths: Any, entries: Mapping[str, Entry]) -> Iterator[Finding]:
     for fqn, path in paths.items():
         valid = type(path) is tuple and path and all(map(_is_key, (fqn, *path)))
         if not valid or ".".join(map(str, path)) != fqn:
-            what = f"{fqn!s:.200} is made of {path!s:.200}" if valid else "a name is made of what are no keys"
+            what = f"{fqn!r:.202} is made of {path!s:.200}" if valid else "a name is made of what are no keys"
             yield finding("bad-header", f"planner_data says that {what}")
         elif fqn not in entries and len(missing) * len(paths) < _PAIRS and near_miss(fqn, missing):
             why = f"planner_data has {fqn[:200]!r}, which differs in one bit from a name that it lacks"

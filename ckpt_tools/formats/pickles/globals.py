@@ -120,7 +120,7 @@ def judge_names(names: Iterable[Usage], unlisted: list[Unlisted]) -> Iterator[Fi
     add_unlisted(found, unlisted)
     yield from report_suspects([u for u in found if u.called])
     if others:
-        first = list_first([str(use.name)[:80] for use in others])
+        first = list_first([str(use.name)[:80] for use in others[:4]], len(others))
         yield finding("needs-trust", f"the pickle names {first}", offset=others[0].offset)
 
 

@@ -152,9 +152,10 @@ _PUBLIC = frozenset({"torch", "numpy", *sys.stdlib_module_names})
 """Packages that are nobody's own."""
 
 
-def list_first(names: Sequence[str]) -> str:
-    """Return the first four names as a text, and how many more there are."""
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+def list_first(names: Sequence[str], count: int = 0) -> str:
+    """Return the first four names as a text, and how many more there are, of ``count`` if that is larger."""
+    more = max(count, len(names)) - 4
+    return ", ".join(names[:4]) + (f" and {more} more" if more > 0 else "")
 
 
 def report_suspects(called: Sequence[Unlisted]) -> Iterator[Finding]:

@@ -319,4 +319,4 @@ def _is_of_another(row: _Counted, exact: Collection[int]) -> bool:
     """Return True if a counter is, as far as ``exact`` numbers tell, that of another checkpoint."""
     if row.counter not in exact and row.counter != row.number:
         return False
-    return any(read_count > row.number for read_count in exact) or abs(row.number - row.counter) > 1
+    return any(n > row.number for n in exact) or abs(row.number - row.counter) > 1

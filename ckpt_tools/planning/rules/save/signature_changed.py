@@ -25,7 +25,10 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
     for odd, typical, is_first in find_changed(facts):
         hit = compare(odd, typical, facts)
         is_unlike = _has_same_tensors(odd, facts.layouts.of(odd))
-        may_lack = is_first and odd.path in of_first_save and _is_before_first_update(odd, typical, facts)
+        mine, theirs = (facts.tensors(p).keys() for p in (odd, typical))
+        # what an optimizer's first step makes (torch/optim/optimizer.py)
+        only_states = all(is_optimizer_state(name) or _COUNTS.search(name) for name in theirs - mine)
+        may_lack = is_first and odd.path in of_first_save and mine < theirs and only_states
         if hit.severity is Severity.ERROR or (is_unlike and not may_lack):
             yield hit
 
@@ -60,13 +63,6 @@ def _is_comparable(report: Report) -> bool:
 def _has_same_tensors(p: Part, layout: Layout) -> bool:
     """Return True if all saves of a part have the same tensors, as far as its layout knows."""
     return layout.same_tensors is not Compared.NONE and layout.piece(p.piece).claim is not Claim.WEAK
-
-
-def _is_before_first_update(odd: Part, typical: Part, facts: SavesFacts) -> bool:
-    """Return True if it lacks only what an optimizer's first step makes (torch/optim/optimizer.py)."""
-    mine, theirs = (facts.tensors(p).keys() for p in (odd, typical))
-    only_states = all(is_optimizer_state(name) or _COUNTS.search(name) for name in theirs - mine)
-    return mine < theirs and only_states
 
 
 def compare(odd: Part, typical: Part, facts: SavesFacts) -> Hit:
