@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from rich.console import Console
 from rich.text import Text
@@ -26,15 +28,13 @@ def picture(name: str) -> str:
     """A command and what it prints, without what differs from run to run, nor fonts of other machines."""
     words = COMMANDS[name].split()[1:]
     env = {**os.environ, "CKPT_NO_CACHE": "1", "FORCE_COLOR": "1", "COLUMNS": str(WIDTH), "TERM": "xterm"}
-    done = subprocess.run(
-        [sys.executable, "-c", _ON_A_TERMINAL, *words],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env=env,
-        check=False,
-    )
-    said = _WHILE.sub("", done.stdout.replace(f"{ROOT}/", "…/").rstrip())
+    line = [sys.executable, "-c", _ON_A_TERMINAL, *words]
+    with TemporaryDirectory(
+        prefix="demo-", dir="/tmp"
+    ) as home:  # of one length: where lines break hangs on it
+        shutil.copytree(ROOT / "fixtures/demo", Path(home, "fixtures/demo"))
+        done = subprocess.run(line, cwd=home, capture_output=True, text=True, env=env, check=False)
+    said = _WHILE.sub("", done.stdout.replace(f"{home}/", "…/").rstrip())
     console = Console(
         record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="standard"
     )
