@@ -376,8 +376,7 @@ def _describe_hit(
         chunk = s.pieces[0]
         if s.hash is xxh3 and isinstance(chunk, Extent):
             start, stop = chunk.offset, chunk.offset + chunk.length
-            overlaps = (t for t, runs in where.items() if any(at < stop and start < at + n for at, n in runs))
-            in_chunk[i] = list(overlaps)
+            in_chunk[i] = [t for t, runs in where.items() if any(p < stop and start < p + n for p, n in runs)]
     in_any = {name for in_one in in_chunk.values() for name in in_one}
     current = digests_of(source, [t for t in anatomy.tensors if t.name in in_any], progress, jobs=1)
     return {i: _say_hit(in_one, current, anatomy.sealed) for i, in_one in in_chunk.items()}
@@ -398,9 +397,8 @@ def _say_hit(inside: list[str], current: Mapping[str, str], sealed: Mapping[str,
 
 def regions_of(anatomy: Anatomy, size: int) -> tuple[Region, ...]:
     """Return the map of all bytes, in file order: ranges with a checksum, explained ranges, and the rest."""
-    spans = [
-        Region(start, stop - start, s.what, Guard.CHECKSUM) for start, stop, s in find_covered(anatomy.sums)
-    ]
+    covered = find_covered(anatomy.sums)
+    spans = [Region(start, stop - start, s.what, Guard.CHECKSUM) for start, stop, s in covered]
     for layer in (sorted(anatomy.regions or ()), [Region(0, size, "unexplained", Guard.UNPROTECTED)]):
         spans = sorted([*spans, *_fill_gaps(spans, layer, size)], key=lambda span: span[:2])
     return tuple(spans)

@@ -98,7 +98,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "lines of the package": Budget(63_448, lambda: count_lines("")),
+    "lines of the package": Budget(63_446, lambda: count_lines("")),
     "modules of the package": Budget(394, lambda: sum(1 for _ in modules(""))),
     "lines of what decides": Budget(14_544, lambda: count_lines(*DECIDING_FILES)),
     "functions outside rules and formats that make findings or ask": Budget(44, count_emitters),
