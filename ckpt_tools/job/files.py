@@ -58,8 +58,8 @@ def make_own(path: str, trusted: Trust, hint: str, flag: str = FLAG) -> None:
 
 
 def write(path: str, data: bytes, trusted: Trust = OURS) -> None:
-    """Write a decision whole or not at all, into a directory that only ``trusted`` users can write: aside,
-    synced, renamed. Raise CannotLook and Untrusted.
+    """Write a file below --plan-dir whole or not at all: aside, synced, renamed. Raise CannotLook if it
+    cannot be written, Untrusted if others than the ``trusted`` users can write its directory.
     """
     home, name = os.path.split(path)
     hint = "make room, or name another directory with --plan-dir"
