@@ -91,6 +91,20 @@ def hint_choice(root: str, one: Checkpoint, other: Checkpoint) -> str:
     return f"{make_clause(first)}, or {make_clause(second)}"
 
 
+def hint_series(root: str, one: str, other: str) -> str:
+    """Return a hint with two flags: one leaves out all files called as one of two but for numbers, to
+    resume from the other file.
+    """
+
+    def write_clause(stays: str, goes: str) -> str:
+        head, name = os.path.split(escape(os.path.relpath(goes, root)))
+        flag = f"--exclude {quote(os.path.join(head, re.sub('[0-9]+', '*', name)))}"
+        return f"add {flag} to resume from {os.path.relpath(stays, root)}"
+
+    both = "if a job loads both, describe them as [[layout]] in ckpt.toml"
+    return f"{write_clause(one, other)}, or {write_clause(other, one)}; {both}"
+
+
 def make_clause(hint: str) -> str:
     """Return a hint as half of a sentence: "add" precedes a flag."""
     return f"add {hint}" if hint.startswith("--") else hint

@@ -121,6 +121,11 @@ def read_convention(path: str) -> tuple[Loop | None, Mapping[str, str | None]]:
     return None, {}
 
 
+def are_of_one_convention(a: Part, b: Part) -> bool:
+    """Return True if two files that lie in no directory of a save have names of one convention."""
+    return not a.home and read_convention(a.path)[0] is read_convention(b.path)[0] is not None
+
+
 def _read_steps_in_name(p: Part) -> Steps:
     """Return the step or epoch in a part's own name; if ``told``, only as the part's content counts it."""
     loop, fields = read_convention(p.path)

@@ -12,12 +12,13 @@ from itertools import chain
 from msgspec.structs import replace
 
 from ckpt_tools.discovery.completeness import name_kind
-from ckpt_tools.discovery.exclude import hint_choice
+from ckpt_tools.discovery.exclude import hint_choice, hint_series
 from ckpt_tools.discovery.unrecognised import is_other
 from ckpt_tools.formats.common.held import find_state
 from ckpt_tools.formats.pickles import stubs
 from ckpt_tools.layouts import Changes
 from ckpt_tools.layouts.common.lost_files import Holds, get_holds, is_weights_alone, weights_of_a_trainer
+from ckpt_tools.layouts.files import are_of_one_convention
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Part
@@ -222,28 +223,38 @@ def require_one_model(
 ) -> Iterator[Finding]:
     """Yield errors of other files of the step, as warnings: what is loaded is sound. Raises UsageError if a
     sound one holds another model than the loaded file. Weights alone beside a whole state do not count: they
-    may be smoothed, and have other tensor names.
+    may be smoothed, and have other tensor names. Two whole states of one step that a free word in the name
+    tells apart may be of two jobs if they have the same tensors.
     """
-
-    def is_state(p: Part) -> bool:
-        return session.known(p).held.optimizer
-
     good = [p for p in c.parts if p.path not in bad and session.layouts.piece_of(p).readers.single]
-    for mine, p in _find_pairs(loaded, good):
-        if is_state(mine) != is_state(p) or not are_other_models(mine, p, session):
+    for mine, p in _find_pairs(loaded, good, session):
+        apart = mine.role != p.role
+        if apart and not are_of_one_convention(mine, p):
+            continue
+        if not are_other_models(mine, p, session, same_tensors=apart):
             continue
         damage = [f for f in session.report(p, level).findings if f.is_error]
         yield from (replace(f.at(p.path), severity=Severity.WARNING) for f in damage)
         if not damage:
             one, two = (replace(c, path=x.path, parts=(x,)) for x in (mine, p))
-            raise mixed_counters.ask_which_is_meant(c, mine.path, p.path, hint_choice(session.root, one, two))
+            series = hint_series(session.root, mine.path, p.path) if apart else ""
+            hint = series or hint_choice(session.root, one, two)
+            raise mixed_counters.ask_which_is_meant(c, mine.path, p.path, hint)
 
 
-def _find_pairs(loaded: Sequence[Part], good: Sequence[Part]) -> Iterator[tuple[Part, Part]]:
-    """Yield each loaded file with every other good file of its role, rank and coordinates."""
-    alike = defaultdict[tuple[object, ...], list[Part]](list)
+def _find_pairs(
+    loaded: Sequence[Part], good: Sequence[Part], session: Session
+) -> Iterator[tuple[Part, Part]]:
+    """Yield pairs of a loaded and another good file of one rank: two whole states, or two of one role."""
+    alike, done = defaultdict[tuple[object, ...], list[Part]](list), set[str]()
+
+    def identify(p: Part) -> tuple[object, ...]:
+        is_state = session.known(p).held.optimizer
+        return is_state, "" if is_state and not p.home else p.role, p.rank, p.coords
+
     for p in good:
-        alike[p.role, p.rank, p.coords].append(p)
+        alike[identify(p)].append(p)
     for mine in loaded:
-        same = alike.get((mine.role, mine.rank, mine.coords), [])
-        yield from ((mine, p) for p in same if p is not mine and mine in same)
+        same = alike.get(identify(mine), [])
+        done.add(mine.path)
+        yield from ((mine, p) for p in same if p.path not in done and mine in same)

@@ -268,9 +268,10 @@ def are_equal(a: Part, b: Part, s: Session) -> bool:
         return _note_unread(a, b, e, s)
 
 
-def are_other_models(a: Part, b: Part, s: Session) -> bool:
+def are_other_models(a: Part, b: Part, s: Session, *, same_tensors: bool = False) -> bool:
     """Return True if two files hold other weights, as far as the beginnings of their tensors tell. Tensors
-    that one file has besides all of the other (an optimizer's state) make no other model.
+    that one file has besides all of the other (an optimizer's state) make no other model; with
+    ``same_tensors`` only tensors of the same names and shapes do.
     """
     of_a, of_b = _find_weights(a, s), _find_weights(b, s)
     both = [(t, of_b[name]) for name, t in of_a.items() if name in of_b]
@@ -278,7 +279,7 @@ def are_other_models(a: Part, b: Part, s: Session) -> bool:
         return False
     names_differ = len(both) < min(len(of_a), len(of_b))
     if names_differ or any((t.dtype, t.shape, t.nbytes) != (u.dtype, u.shape, u.nbytes) for t, u in both):
-        return True
+        return not same_tensors
     pairs = [(t, u) for t, u in both if None not in (t.offset, u.offset) and not (t.pieces or u.pieces)]
     stride = len(pairs) // _ASKED + 1 if is_url(s.root) else 1
     try:

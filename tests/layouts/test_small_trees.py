@@ -71,7 +71,10 @@ TREES = table(
         model_100.pt:model optim_100.pt:optimizer= model_200.pt:model optim_200.pt:optimizer=
             -> loads model_200.pt optim_200.pt => ok
         model_100.pt:model optim_100.pt:sgd= optim_200.pt:sgd -> loads model_100.pt optim_100.pt
+        model_9.pt:model9@0 optim_9.pt:optimizer9@0 model.pt:model30@600 optim.pt:optimizer30@540
+            -> model.pt +mixed-attempts
         # Two networks.
+        ann_step_9.pt bob_step_9.pt:whole10 -> exit 2 save/mixed-counters
         D_1000.pth G_1000.pth:whole1001= D_2000.pth G_2000.pth:whole2001= -> loads D_2000.pth G_2000.pth => ok
         D_1000.pth G_1000.pth= D_2000.pth G_2000.pth= {G,D}_3000.pth -> loads D_2000.pth G_2000.pth
         D_1000.pth G_1000.pth= D_2000.pth G_2000.pth= D_3000.pth:cut G_3000.pth=
@@ -272,7 +275,7 @@ TREES = table(
         # --- Links
         step_10.pt:model; ln step_10.pt step_20.pt -> step_20.pt +mtime-not-kept +step-mismatch
         10/model.pt:model10 10/optimizer.pt:optimizer10= 20/optimizer.pt:optimizer20;
-            ln ../10/model.pt 20/model.pt -> 20 +step-mismatch
+            ln ../10/model.pt 20/model.pt -> 20 +mixed-attempts +step-mismatch
         then as it is | no_fallback=yes -> exit 6 choice/none-usable
         step_10.pt:model; ln step_10.pt step_0010.pt -> step_0010.pt
         ../4f2a.pt:model10; ln ../4f2a.pt step_20.pt -> step_20.pt

@@ -87,8 +87,8 @@ def _find_restarts(c: Checkpoint, others: Sequence[Checkpoint], layout: Layout, 
 
 
 def _find_two_times(c: Checkpoint, others: Sequence[Checkpoint], layout: Layout) -> Iterator[Hit]:
-    """Yield that files were saved further apart than this save and the one before it, and than the files of
-    that one: a job that went back and died as it saved the step again leaves files of both attempts.
+    """Yield that files were saved further apart than the files of the save before, and (but for a model and
+    its optimizer) than this save and that one: two attempts at one step leave files of both.
     """
     files = _list_renewed_files(c, layout)
     if were_written_together(*files):
@@ -98,7 +98,8 @@ def _find_two_times(c: Checkpoint, others: Sequence[Checkpoint], layout: Layout)
     older = [o for o in saves if o.mtime_ns < c.mtime_ns]
     before = _list_renewed_files(max(older, key=attrgetter("mtime_ns")), layout) if older else []
     halves = {held[:2] for p in files if (held := get_holds(p))}  # (holds weights, holds an optimizer)
-    since = first.mtime_ns - before[-1].mtime_ns if before else int(halves >= {(True, False), (False, True)})
+    is_pair = halves >= {(True, False), (False, True)}
+    since = first.mtime_ns - before[-1].mtime_ns if before and not is_pair else int(is_pair)
     took = before[-1].mtime_ns - before[0].mtime_ns if before else 0
     spread = last.mtime_ns - first.mtime_ns
     if 0 < since < spread > 3 * took:  # a save may take longer than the one before it
