@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from itertools import product
@@ -160,24 +160,34 @@ def _check_counters(parts: Rows) -> Found:
     yield from find_foreign(parts, {"optimizer": ("optimizer_step",)})
 
 
-_ROLES = ("model", "optimizer", "scheduler")
-_WEIGHTS, _OPTIMIZER, _COUNTS = "weights of a model", "optimizer's state", "count of steps or epochs"
+_CONTENTS = "weights of a model", "optimizer's state", "count of steps or epochs"
+_WEIGHTS, _OPTIMIZER, _COUNTS = _CONTENTS
 
 
 class _Holdings(NamedTuple):
-    """The roles of a save's files and what these hold, and whether all files could be read."""
+    """What a save's files hold, and whether all of them could be read."""
 
     what: frozenset[str]
     all_read: bool
 
 
 def _list_holdings(c: Checkpoint) -> _Holdings:
-    """Return what a save's files hold together, by their pieces."""
-    by_file = [get_holds(p) for p in c.parts]
-    read = [holds for holds in by_file if holds is not None]
-    pairs = zip((_WEIGHTS, _OPTIMIZER, _COUNTS), map(any, zip(*read, strict=True)), strict=False)
-    contents = (content for content, is_held in pairs if is_held)
-    return _Holdings(frozenset((*(p.role for p in c.parts), *contents)), len(read) == len(by_file))
+    """Return what a save's files hold together: contents, with a number for each further file of weights or
+    of an optimizer's state, and the roles of files that hold neither.
+    """
+    what, files, all_read = set[str](), Counter[str](), True
+    for p in c.parts:
+        if (holds := get_holds(p)) is None:
+            all_read = False
+            continue
+        contents = [content for content, is_held in zip(_CONTENTS, holds, strict=True) if is_held]
+        what.update(contents)
+        if not (holds.weights or holds.optimizer):
+            what.add(p.role)
+        elif not p.piece.startswith(ROLLING) or _is_written_over(c):  # else it stands in for another file
+            files.update(content for content in contents if content is not _COUNTS)
+    what |= {f"{content} {n}" for content, most in files.items() for n in range(2, most + 1)}
+    return _Holdings(frozenset(what), all_read)
 
 
 def _find_lost_contents(c: Checkpoint, others: Saves) -> Flaws:
@@ -196,15 +206,19 @@ def _find_lost_contents(c: Checkpoint, others: Saves) -> Flaws:
         gone |= {_OPTIMIZER}
     gone -= own
     for content in sorted(gone - {_WEIGHTS, _OPTIMIZER} or gone):
-        yield loss(f"{_name_in_message(c)} {_explain_loss(content, own, beside)}", c.parts[0].path)
+        yield loss(f"{_name_in_message(c)} {_explain_loss(content, c, own, beside)}", c.parts[0].path)
 
 
-def _explain_loss(content: str, own: frozenset[str], beside: Sequence[tuple[Checkpoint, _Holdings]]) -> str:
-    """Return how the lack of ``what`` shows, for a message: by a save ``beside`` it, or by a schedule."""
+def _explain_loss(
+    content: str, c: Checkpoint, own: frozenset[str], beside: Sequence[tuple[Checkpoint, _Holdings]]
+) -> str:
+    """Return how the lack of a content shows, for a message: by a save ``beside`` it, or by a schedule."""
     if o := next((o for o, held in beside if content in held.what), None):
-        names = [p.name for p in o.parts if p.role == content and content not in _ROLES]
-        like = f"has no file like {names[0]}" if names else f"holds no {content}"
-        return f"{like}, which {_name_in_message(o)} beside it has"
+        if content in _CONTENTS:
+            return f"holds no {content}, which {_name_in_message(o)} beside it has"
+        roles = {p.role for p in c.parts}
+        lost = next((p for p in o.parts if p.role not in roles), o.parts[-1])
+        return f"has no file like {lost.name}, which {_name_in_message(o)} beside it has"
     cause = ""
     if content == _OPTIMIZER:
         cause = ", and a save beside it that may have held one cannot be read"

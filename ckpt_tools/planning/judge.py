@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from ckpt_tools.discovery.exclude import hint_exclude, make_clause
 from ckpt_tools.errors import CkptError
 from ckpt_tools.formats.common.tensors import find_incomplete
+from ckpt_tools.layouts.common.lost_files import get_holds
 from ckpt_tools.layouts.common.saved_by import read_sizes, say_partial
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -250,7 +251,19 @@ class Review:
             self.bad.update(wrong)
             if self.bad.keys().isdisjoint(part.path for part in parts):
                 # all bad files, if any, are files that nobody loads
+                if lost := self._find_lost_contents(parts):
+                    return Judgement(
+                        False, (*chain.from_iterable(self.bad.values()), *lost), self.contents_read
+                    )
                 return self._judge_sound(replace(assigned, findings=(*assigned.findings, *warnings)))
+
+    def _find_lost_contents(self, parts: Sequence[Part]) -> list[Finding]:
+        """Return what a loop's files to load lack, where others of the save that had it are bad."""
+        if not self.bad or None in map(get_holds, parts):
+            return []
+        loaded = replace(self.candidate, parts=tuple(parts))
+        others = [o for o in self.run.candidates if o is not self.candidate]
+        return [*map(make_finding, self.session.layouts.of(loaded).lacks(loaded, others))]
 
     def _judge_sound(self, assigned: Assignment) -> Judgement:
         """Return the judgement if all files to load are good. Raises UsageError if the caller must choose."""

@@ -164,18 +164,21 @@ def _assign_roles(states: Sequence[State]) -> list[State]:
         return _label(f), "".join(_ENDING.findall(f.part.name))
 
     roles = {split_name(f): f.role for f in states if f.holds is not None}
-    states = [replace(f, role=roles.get(split_name(f), "model")) if f.holds is None else f for f in states]
-    names: dict[tuple[object, str], set[str]] = defaultdict(set)
+    states = [replace(f, role=roles.get(split_name(f), "")) if f.holds is None else f for f in states]
+    names: dict[tuple[object, str], set[str]] = defaultdict(set)  # "" has those of all roles
     for f in states:
-        names[_identify_save(f.part), f.role].add(_label(f))
-    several = {role for (_, role), labels in names.items() if len(labels) > 1}
+        for role in {f.role, ""}:
+            names[_identify_save(f.part), role].add(_label(f))
+    several = {role for (_, role), labels in names.items() if role and len(labels) > 1}
     out = []
     for f in states:
         loop = get_loop(f.part)
         # of two files with whole states and no names of their own one is enough
         is_whole = bool(f.holds and f.holds[:2] == (True, True))
         is_named = f.role in several and not (is_whole and "{name}" not in loop.templates[0])
-        out.append(replace(f, role=(_label(f) if is_named else "") or loop.role or f.role))
+        is_unknown = not f.role and len(names[_identify_save(f.part), ""]) > 1
+        name = _label(f) if is_named or is_unknown else ""
+        out.append(replace(f, role=name or loop.role or f.role or "model"))
     return out
 
 
