@@ -47,7 +47,8 @@ def _group_by_save(members: list[Part]) -> Iterator[list[Part]]:
     counters = _find_agreed_counters(members) if restarted else set[int]()
     saves: dict[object, list[Part]] = defaultdict(list)
     for p in members:
-        folder, when, progress, label = p.folder, p.moment, _read_progress(p), ""
+        folder, when, progress = p.folder, p.moment, _read_progress(p)
+        label = "" if folder.home else folder.prefix
         tells_apart = folder.home or when.generation in counters or progress == _NO_PROGRESS
         generation = when.generation if tells_apart else None
         if not folder.home and progress == _NO_PROGRESS:

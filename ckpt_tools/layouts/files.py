@@ -173,7 +173,7 @@ class _Holdings(NamedTuple):
 
 def _list_holdings(c: Checkpoint) -> _Holdings:
     """Return what a save's files hold together: contents, with a number for each further file of weights or
-    of an optimizer's state, and the roles of files that hold neither.
+    of an optimizer's state, and the roles that a convention or the lack of both tells.
     """
     what, files, all_read = set[str](), Counter[str](), True
     for p in c.parts:
@@ -182,7 +182,8 @@ def _list_holdings(c: Checkpoint) -> _Holdings:
             continue
         contents = [content for content, is_held in zip(_CONTENTS, holds, strict=True) if is_held]
         what.update(contents)
-        if not (holds.weights or holds.optimizer):
+        loop = read_convention(p.path)[0]
+        if not (holds.weights or holds.optimizer) or (loop and loop.role == p.role):
             what.add(p.role)
         elif not p.piece.startswith(ROLLING) or _is_written_over(c):  # else it stands in for another file
             files.update(content for content in contents if content is not _COUNTS)
@@ -231,7 +232,8 @@ def _may_hold_optimizer(held: _Holdings, c: Checkpoint, o: Checkpoint) -> bool:
     """Return True if ``o`` holds an optimizer's state; or is unreadable, larger and of another convention."""
     if held.all_read or _OPTIMIZER in held.what:
         return _OPTIMIZER in held.what
-    own_loop, other_loop = (read_convention(x.parts[0].path)[0] for x in (c, o))
+    named = (min(x.parts, key=lambda p: p.piece.startswith(ROLLING)) for x in (c, o))
+    own_loop, other_loop = (read_convention(p.path)[0] for p in named)
     own_size, other_size = (sum(p.size for p in x.parts) for x in (c, o))
     return own_loop is not other_loop and (other_size > own_size or other_size <= 0)
 

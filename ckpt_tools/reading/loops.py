@@ -57,6 +57,11 @@ class _Save:
         whole = (f.part for f in self.files if f.holds and f.holds.weights and f.holds.optimizer)
         return len({os.path.dirname(p.path) for p in whole if p.home}) > 1
 
+    @property
+    def is_one_state(self) -> bool:
+        """True if its only file holds a model and its optimizer's state."""
+        return len(self.files) == 1 and bool(self.files[0].holds and self.files[0].holds[:2] == (True, True))
+
     def may_hold(self, what: str) -> bool:
         """Return True if one of the files holds ``what``, a field of ``Holds``, or could not be read."""
         return any(f.holds is None or getattr(f.holds, what) for f in self.files)
@@ -82,6 +87,7 @@ def _place_run(s: Session, parts: Sequence[Part]) -> Iterator[Part]:
     unit = _find_unit(saves)
     shifts = _find_shifts(saves, unit)
     epochs = {o.steps[0]: o.epoch for o in saves if o.steps and o.epoch is not None}  # step -> epoch
+    placed = list[tuple[_Save, int | None, int | None]]()
     for save in saves:
         is_number = save.loop.templates[0].startswith("{step}/")  # nothing else names its directory
         if save.joins_states or (is_number and not unit):  # directories of ranks, or seeds
@@ -91,7 +97,12 @@ def _place_run(s: Session, parts: Sequence[Part]) -> Iterator[Part]:
         step, epoch = _find_progress(save, unit, shifts)
         if epoch is None and save.loop.rolling and save.steps:
             epoch = epochs.get(save.steps[0])
-        yield from (_place_file(f, save, step, epoch) for f in save.files)
+        placed.append((save, step, epoch))
+    of_several = {(step, epoch) for save, step, epoch in placed if not save.loop.rolling and save.files[1:]}
+    for save, step, epoch in placed:
+        # what holds everything in one file is no half of a save of several
+        is_apart = (step, epoch) == (None, None) or (save.is_one_state and (step, epoch) in of_several)
+        yield from (_place_file(f, save, step, epoch, is_apart=is_apart) for f in save.files)
 
 
 def _read_states(s: Session, parts: Sequence[Part]) -> list[State]:
@@ -129,8 +140,10 @@ def _read_state(p: Part, s: Session, *, opens: bool) -> State:
     return State(p, holds, steps, epochs, count, role)
 
 
-def _place_file(f: State, save: _Save, step: int | None, epoch: int | None) -> Part:
-    """Return a file's part with the piece and role that its content tells, and its save's step and epoch."""
+def _place_file(f: State, save: _Save, step: int | None, epoch: int | None, *, is_apart: bool) -> Part:
+    """Return a file's part with the piece and role that its content tells, and its save's step and epoch; a
+    file that is written over and ``is_apart`` is a save of its own.
+    """
     loop = get_loop(f.part)
     rolling = loop.rolling or loop is not save.loop
     weights = all(o.holds is not None and o.holds.weights for o in save.files)
@@ -139,7 +152,7 @@ def _place_file(f: State, save: _Save, step: int | None, epoch: int | None) -> P
         piece=find_piece(f.holds, rolling) if f.holds else f.part.piece,
         role=f.role,
         kind=Kind.RELEASE if save.loop.export and weights and not more else save.kind,
-        prefix=loop.name if loop.rolling and (step, epoch) == (None, None) else f.part.prefix,
+        prefix=loop.name if loop.rolling and is_apart else f.part.prefix,
         step=step,
         epoch=epoch,
     )

@@ -73,6 +73,10 @@ TREES = table(
         model_100.pt:model optim_100.pt:sgd= optim_200.pt:sgd -> loads model_100.pt optim_100.pt
         model_9.pt:model9@0 optim_9.pt:optimizer9@0 model.pt:model30@600 optim.pt:optimizer30@540
             -> model.pt +mixed-attempts
+        model_100.pt:model optim_100.pt:optimizer= ckpt_200.pt -> loads ckpt_200.pt
+        model_100.pt:model optim_100.pt:optimizer= model_200.pt:model optim_200.pt:cut last.pt:whole200
+            -> loads last.pt
+        step_300.pt step_400.pt:cut last.pt:model400 -> loads step_300.pt   # a model alone stands in for no more
         # Two networks.
         ann_step_9.pt bob_step_9.pt:whole10 -> exit 2 save/mixed-counters
         D_1000.pth G_1000.pth:whole1001= D_2000.pth G_2000.pth:whole2001= -> loads D_2000.pth G_2000.pth => ok
@@ -125,7 +129,7 @@ TREES = table(
         ckpt-100/state.pt:whole100 ckpt-200/state.pt:whole200 ckpt-300.pt -> loads ckpt-300.pt
         ckpt-050.pt ckpt-100/state.pt:whole100 ckpt-200/state.pt:whole200 -> loads ckpt-200/state.pt
         ckpt-100/state.pt:whole100 ckpt-200/state.pt:whole200 last/state.pt:whole250 -> loads last/state.pt
-        step_100/:halves step_200/:halves last/state.pt:uncounted250 -> step_200 -missing-part
+        step_100/:halves step_200/:halves last/state.pt:uncounted250 -> loads last/state.pt   # all that halves hold
         step_100/:halves step_200/:halves best/model.pt:model150
             -> loads step_200/model.pt step_200/optimizer.pt
         step_100/:halves step_200/:halves final/model.pt:model250
