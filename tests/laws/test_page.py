@@ -93,10 +93,9 @@ def foretell(tree: Tree) -> set[str] | str:
         return "order/times-contradict-steps"
     if tree.stranger is not None:
         kind, step, minute = tree.stranger
-        holds_more, holds_less = (
-            not has_optimizer and kind == 0,
-            has_optimizer and kind == 1 and step < newest.step,
-        )
+        lies_beside = not any("/" in name for name in newest.files)
+        holds_more = kind == 0 and lies_beside and not has_optimizer
+        holds_less = kind == 1 and has_optimizer and step < newest.step
         if holds_more or (max(minute, 0) >= newest.minute and not holds_less):
             return "choice/unplaced-newer"
     return set(newest.files)
