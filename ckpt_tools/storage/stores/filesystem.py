@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import errno
-import os
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import datetime, timezone
 from inspect import signature
 from threading import Lock
 from typing import Any, ParamSpec, TypeVar
 
-from ckpt_tools.storage.stalls import Stalled, watch_call
+from ckpt_tools.storage.stalls import watch_call
 from ckpt_tools.storage.stores.refused import NO_RANGES, to_os_error
-from ckpt_tools.storage.stores.store import Object, Replaced, check_written, require_seen
-from ckpt_tools.storage.urls import READ_ONLY, join
+from ckpt_tools.storage.stores.store import Object, Store
+from ckpt_tools.storage.urls import join
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,14 +38,12 @@ def open_filesystem(url: str, options: Mapping[str, Any]) -> FileSystem:
     return FileSystem(url, fs, top)
 
 
-class FileSystem:
+class FileSystem(Store):
     """One store by fsspec: ``fs`` is its file system, ``top`` the path there that ``url`` stands for."""
 
-    pins = False
-
     def __init__(self, url: str, fs: Any, top: str) -> None:
-        self.url, self.fs, self.top = url, fs, top.rstrip("/")
-        self.requests: Counter[str] = Counter()
+        super().__init__(url)
+        self.fs, self.top = fs, top.rstrip("/")
         fs.use_listings_cache = False
         cache: Any = getattr(fs, "dircache", None)
         if hasattr(cache, "use_listings_cache"):
@@ -66,9 +62,6 @@ class FileSystem:
             objects, names = self.directory(key := left.pop())
             yield from objects
             left += (f"{key}/{name}" if key else name for name in reversed(names))
-
-    def confirm_nothing(self, prefix: str) -> None:
-        """Do nothing: the protocols of fsspec tell an empty answer from none."""
 
     def directory(self, prefix: str) -> tuple[list[Object], list[str]]:
         self.requests["list"] += 1
@@ -118,29 +111,12 @@ class FileSystem:
             raise OSError(errno.EIO, NO_RANGES, join(self.url, obj.key))
         return memoryview(data), obj
 
-    def put(self, key: str, data: bytes, replacing: Object | None = None) -> Object:
-        self._require_writable(key)
-        require_seen(self, key, replacing)
+    def write(self, key: str, data: bytes, replacing: Object | None) -> None:  # noqa: ARG002 - no conditions
         self.requests["put"] += 1
         self._call(key, self.fs.pipe_file, self._make_path(key), data)
-        return check_written(self, key, data)
 
-    def delete(self, keys: Sequence[str]) -> dict[str, OSError]:
-        failed: dict[str, OSError] = {}
-        for key in keys:
-            try:
-                self._require_writable(key)
-                self.requests["delete"] += 1
-                self._call(key, self.fs.rm_file, self._make_path(key))
-            except FileNotFoundError:
-                continue
-            except OSError as e:
-                failed[key] = e
-        return failed
-
-    def _require_writable(self, key: str) -> None:
-        if self._scheme in READ_ONLY:  # even if the user has the right
-            raise OSError(errno.EROFS, "ckpt writes nothing to this kind of store", join(self.url, key))
+    def delete_one(self, key: str) -> None:
+        self._call(key, self.fs.rm_file, self._make_path(key))
 
     def _call(self, key: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return ``call(*args)``, a call of fsspec about a key. Raise OSError, whose text has no secret."""
@@ -152,9 +128,6 @@ class FileSystem:
         try:
             return watch_call(in_turn)
         except Exception as e:  # each file system of fsspec has errors of its own
-            if isinstance(e, OSError) and e.errno and not isinstance(e, (Replaced, Stalled)):
-                # not the library's text, which may hold secrets that were sent
-                raise OSError(e.errno, os.strerror(e.errno), join(self.url, key)) from None
             raise to_os_error(e, join(self.url, key)) from None
 
 

@@ -59,9 +59,8 @@ def tree_of(url: str) -> tuple[Tree, str]:
 
 
 def refresh(url: str) -> None:
-    """Forget the listings and late keys of a URL's store, and list all keys below the URL. Raise OSError."""
+    """List all keys below a URL anew, and forget the late keys of its store. Raise OSError."""
     tree, key = tree_of(url)
-    tree.late.clear()
     tree.refresh(key)
 
 
@@ -129,7 +128,7 @@ def refresh_objects(urls: Iterable[str], *, are_directories: bool = False) -> di
         known = tree.count(top)
         # a single directory costs one list either way, and its own list is shorter
         if known is not None and known // PAGE < len(keys) - are_directories:
-            due.append(([*keys.values()], partial(tree.refresh_and_compare, top)))
+            due.append(([*keys.values()], partial(tree.relist, top)))
         elif are_directories or (known is None and len(keys) > FEW):
             due += [(here, partial(tree.refresh_directory, home)) for home, here in homes.items()]
         else:
@@ -149,13 +148,9 @@ def find_late(root: str, below: Iterable[str], written: Callable[[int], bool]) -
         tree.refresh_directory(home)
     for key in keys:
         if key not in files:
-            tree.refresh_and_compare(key)
-    for key, mtime_ns in list(tree.late.items()):
-        if top in ("", key) or key.startswith(f"{top}/"):
-            times = [obj.mtime_ns for obj in tree.store.objects(key)] if mtime_ns is None else [mtime_ns]
-            if not all(map(written, times)):
-                return join(tree.store.url, key)
-    return None
+            tree.relist(key)
+    late = ((key, ns) for key, ns in list(tree.late.items()) if not top or f"{key}/".startswith(f"{top}/"))
+    return next((join(tree.store.url, key) for key, ns in late if not written(ns)), None)
 
 
 def learn_versions(urls: Sequence[str]) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import errno
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ckpt_tools.storage.attempts import STORE_PAUSES, ask_again, wait_for_another
 from ckpt_tools.storage.signed import find_query
 from ckpt_tools.storage.stalls import interruptible
-from ckpt_tools.storage.stores.refused import NO_URL, code_of, to_os_error
-from ckpt_tools.storage.stores.store import ANOTHER, PAGE, WEAK, Object, Replaced, check_written, require_seen
+from ckpt_tools.storage.stores.refused import NO_URL, read_code, to_os_error
+from ckpt_tools.storage.stores.store import ANOTHER, PAGE, WEAK, Object, Replaced, Store
 from ckpt_tools.storage.urls import join
 
 if TYPE_CHECKING:
@@ -33,14 +32,14 @@ _MISSING_KEY = ".ckpt-no-such-object"  # the name of an object that nobody creat
 _NO_SUCH_KEY = frozenset({"NoSuchKey", "BlobNotFound", "PathNotFound"})
 
 
-class ObjectStore:
+class ObjectStore(Store):
     """One store by obstore's ``client``. For a web server, ``single`` makes a client for one URL."""
 
     pins = True
 
     def __init__(self, url: str, client: Any, single: Callable[[str], Any] | None = None) -> None:
-        self.url, self.client, self._single = url, client, single
-        self.requests: Counter[str] = Counter()
+        super().__init__(url)
+        self.client, self._single = client, single
         self._singles: dict[str, Any] = {}
         self.boto: Any = None  # boto3's client, which asks S3 for checksums
         self.cannot_sign = ""
@@ -93,7 +92,7 @@ class ObjectStore:
         try:
             interruptible(self.client.get, f"{prefix}/{_MISSING_KEY}" if prefix else _MISSING_KEY)
         except Exception as e:
-            error, code = to_os_error(e, join(self.url, prefix)), code_of(e)
+            error, code = to_os_error(e, join(self.url, prefix)), read_code(e)
             if isinstance(error, FileNotFoundError):
                 if code in _NO_SUCH_KEY:
                     return
@@ -154,8 +153,7 @@ class ObjectStore:
 
         return self._request(obj.key, get)
 
-    def put(self, key: str, data: bytes, replacing: Object | None = None) -> Object:
-        require_seen(self, key, replacing)  # some servers ignore conditions silently
+    def write(self, key: str, data: bytes, replacing: Object | None) -> None:
         mode: Any = "create"
         if replacing is not None:
             seen = {"e_tag": replacing.etag, "version": replacing.version}
@@ -168,7 +166,6 @@ class ObjectStore:
             if e.errno != errno.EOPNOTSUPP:
                 raise
             self._write(key, data, "overwrite")  # the server refuses conditions
-        return check_written(self, key, data)
 
     def _write(self, key: str, data: bytes, mode: Any) -> None:
         """Write an object in one request; ``mode`` is obstore's PutMode. Raise OSError."""
@@ -176,25 +173,19 @@ class ObjectStore:
         self._request(key, lambda _: self.client.put(key, data, mode=mode, use_multipart=False), key)
 
     def delete(self, keys: Sequence[str]) -> dict[str, OSError]:
+        """Delete as every store, but in batches; after a failed one one by one, to say which and why."""
         failed: dict[str, OSError] = {}
         for at in range(0, len(keys), BATCH):
             batch = list(keys[at : at + BATCH])
-            # after a failed batch one by one: which keys are still there, and why
-            if self._delete(batch[0], batch) is not None:
-                each = {key: self._delete(key, key) for key in batch}
-                failed |= {key: e for key, e in each.items() if e is not None}
+            self.requests["delete"] += 1
+            try:
+                self._request(batch[0], self.client.delete, batch)
+            except OSError:
+                failed |= super().delete(batch)
         return failed
 
-    def _delete(self, key: str, keys: str | list[str]) -> OSError | None:
-        """Delete one or several ``keys``; return the error, with the URL of ``key``, unless it is missing."""
-        self.requests["delete"] += 1
-        try:
-            self._request(key, self.client.delete, keys)
-        except FileNotFoundError:
-            return None
-        except OSError as e:
-            return e
-        return None
+    def delete_one(self, key: str) -> None:
+        self._request(key, self.client.delete, key)
 
     def _client_for(self, key: str) -> tuple[Any, str]:
         """Return (client, path) for a key; a URL with a query or escapes has a client of its own."""
@@ -218,8 +209,6 @@ class ObjectStore:
             raise OSError(errno.EINVAL, NO_URL, join(self.url, key))
         try:
             return interruptible(call, *args, **kwargs)
-        except Replaced:
-            raise
         except Exception as e:  # obstore's own errors have Exception in common
             raise to_os_error(e, join(self.url, key)) from None
         except BaseException as e:

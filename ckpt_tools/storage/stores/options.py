@@ -38,8 +38,14 @@ CLIENT = _split(
 RETRY = frozenset({"max_retries", "retry_timeout", "init_backoff", "max_backoff", "backoff_base"})
 """Options of how requests are repeated (RetryConfig and BackoffConfig)."""
 _AZ = ("az", "adl", "azure", "abfs", "abfss")
-_VARIABLES = {"s3": "AWS_", "s3a": "AWS_", "gs": "GOOGLE_", **dict.fromkeys(_AZ, "AZURE_")}
+VARIABLES = {"s3": "AWS_", "s3a": "AWS_", "gs": "GOOGLE_", **dict.fromkeys(_AZ, "AZURE_")}
 """The prefix of a scheme's environment variables."""
+_ENDPOINTS = {
+    "AWS_": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "GOOGLE_": ("GOOGLE_BASE_URL",),
+    "AZURE_": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+}
+"""Variables of the address that requests go to, in obstore's order."""
 _PREFIX = re.compile(r"^(?:aws|google|azure_storage|azure)_")
 _SECRET = re.compile(
     r"secret|token|passw|passphrase|pwd|key|signature|credential|auth(?!ority)|bearer|cookie|header"
@@ -97,25 +103,15 @@ def open_options(url: str, options: StoreOptions, env: Mapping[str, str]) -> dic
     own, made = {key: value for key, value in given.items() if key not in CLIENT | RETRY}, dict[str, Any]()
     if scheme in ("s3", "s3a"):
         own, made["credential_provider"] = find_aws_login(own, env)
-    client = _read_client_options(given)
-    if scheme == "http" or _find_endpoint(scheme, own, env).startswith("http://"):
+    client, prefix = _read_client_options(given), VARIABLES.get(scheme, "")
+    addresses = (own.get("endpoint"), own.get("base_url"), *map(env.get, _ENDPOINTS.get(prefix, ())))
+    if scheme == "http" or str(next(filter(None, addresses), "")).startswith("http://"):
         client.setdefault("allow_http", "true")  # the URL says http
-    if client and scheme in _VARIABLES:  # client options replace all of obstore's variables: add those
-        found = {key: env.get(f"{_VARIABLES[scheme]}{key.upper()}", "") for key in sorted(CLIENT)}
+    if client and prefix:  # client options replace all of obstore's variables: add those
+        found = {key: env.get(f"{prefix}{key.upper()}", "") for key in sorted(CLIENT)}
         client = {**{key: value for key, value in found.items() if value}, **client}
     made |= {"config": own, "client_options": client, "retry_config": _read_retry_options(given)}
     return {name: value for name, value in made.items() if value}
-
-
-def _find_endpoint(scheme: str, own: Mapping[str, str], env: Mapping[str, str]) -> str:
-    """Return the address that requests go to, as obstore chooses it; "" for the cloud itself."""
-    variables = {
-        "AWS_": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
-        "GOOGLE_": ("GOOGLE_BASE_URL",),
-        "AZURE_": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
-    }.get(_VARIABLES.get(scheme, ""), ())
-    addresses = [own.get("endpoint", ""), own.get("base_url", ""), *(env.get(name, "") for name in variables)]
-    return next(filter(None, addresses), "")
 
 
 def _read_client_options(given: Mapping[str, str]) -> dict[str, Any]:
@@ -139,18 +135,22 @@ def _read_client_options(given: Mapping[str, str]) -> dict[str, Any]:
 
 def _read_retry_options(given: Mapping[str, str]) -> dict[str, Any]:
     """Return obstore's RetryConfig from the options of a store. Raise UsageError."""
-    out, backoff = dict[str, Any](), dict[str, Any]()
+    out = dict[str, Any]()
     for key, text in given.items():
-        is_number = key in ("max_retries", "backoff_base")
-        if is_number and not re.fullmatch(r"[0-9]{1,6}(?:\.[0-9]{1,6})?", text):
-            raise UsageError(f"the option {key}={text} is not a number", f"use {key}=3")
-        if key == "max_retries":
-            out[key] = int(float(text))
-        elif key == "backoff_base":
-            backoff["base"] = float(text)
+        if key in ("max_retries", "backoff_base"):
+            if not re.fullmatch(r"[0-9]{1,6}(?:\.[0-9]{1,6})?", text):
+                raise UsageError(f"the option {key}={text} is not a number", f"use {key}=3")
+            out[key] = int(float(text)) if key == "max_retries" else float(text)
         elif key in RETRY:
-            (out if key == "retry_timeout" else backoff)[key] = timedelta(seconds=_parse_seconds(key, text))
+            out[key] = timedelta(seconds=_parse_seconds(key, text))
+    of_backoff = [key for key in out if "backoff" in key]
+    backoff = {key.removeprefix("backoff_"): out.pop(key) for key in of_backoff}
     return {**out, "backoff": backoff} if backoff else out
+
+
+def is_on(options: Mapping[str, str], key: str) -> bool:
+    """Return True if obstore takes the value of an option for true."""
+    return options.get(key, "").lower() in ("1", "true", "yes", "on")
 
 
 def _parse_seconds(key: str, text: str) -> float:
@@ -198,8 +198,7 @@ def find_aws_login(own: Mapping[str, str], env: Mapping[str, str]) -> tuple[dict
     """
     given = {key: value for key, value in own.items() if key != "profile"}
     profile = own.get("profile")
-    skip = own.get("skip_signature", env.get("AWS_SKIP_SIGNATURE", "")).lower()
-    if skip in ("1", "true", "yes", "on"):
+    if is_on({"skip_signature": env.get("AWS_SKIP_SIGNATURE", ""), **own}, "skip_signature"):
         return given, None
     if profile is None and (any(env.get(name) for name in _NATIVE) or _NATIVE_OPTIONS & given.keys()):
         return given, None
@@ -248,11 +247,10 @@ def _read_profile(session: Any, env: Mapping[str, str]) -> dict[str, str]:
     """Return the region and endpoint in a profile (SDKs guide, "Service-specific endpoints")."""
     profile: Mapping[str, Any] = session.get_scoped_config()
     out = {}
-    if not (env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION")) and profile.get("region"):
-        out["region"] = profile["region"]
-    if not any(env.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")):
+    if not (env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION")):
+        out["region"] = profile.get("region")
+    is_ignored = env.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true"
+    if not is_ignored and not any(map(env.get, _ENDPOINTS["AWS_"])):
         services = session.full_config.get("services", {}).get(profile.get("services"), {})
-        endpoint = services.get("s3", {}).get("endpoint_url") or profile.get("endpoint_url")
-        if endpoint and env.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() != "true":
-            out["endpoint"] = endpoint
-    return out
+        out["endpoint"] = services.get("s3", {}).get("endpoint_url") or profile.get("endpoint_url")
+    return {key: value for key, value in out.items() if value}

@@ -28,8 +28,9 @@ from weakref import finalize
 
 from ckpt_tools.model.seal import StoreChecksum, StoreChecksums
 from ckpt_tools.storage.stalls import Stalled, watch_call
-from ckpt_tools.storage.stores.refused import checksum_error
-from ckpt_tools.storage.stores.store import CLOUDS, Object, Replaced, Store
+from ckpt_tools.storage.stores.options import VARIABLES, is_on
+from ckpt_tools.storage.stores.refused import to_os_error
+from ckpt_tools.storage.stores.store import CLOUDS, WEAK, Object, Replaced, Store
 from ckpt_tools.storage.urls import join
 
 if TYPE_CHECKING:
@@ -47,9 +48,6 @@ _CREDENTIALS = {
     "token": "aws_session_token",
     "session_token": "aws_session_token",
 }
-_ENVIRONMENT = ("AWS_ENDPOINT", "AWS_SKIP_SIGNATURE", "AWS_VIRTUAL_HOSTED_STYLE_REQUEST")
-"""Variables that obstore reads and boto3 does not."""
-_TRUE = frozenset({"1", "true", "yes", "on"})
 _VALID = timedelta(minutes=5)
 _SECONDS = 30.0
 _GOOGLE = re.compile(r"(crc32c|md5)=([A-Za-z0-9+/]+={0,2})")
@@ -73,8 +71,6 @@ def stored_checksums(store: Store, obj: Object) -> StoreChecksums:
 
 def contradicts(store: Store, obj: Object, data: memoryview) -> bool:
     """Return True if a store's checksums deny that ``data`` is the whole object. Raise Replaced."""
-    if obj.etag.strip('"') == hashlib.md5(data, usedforsecurity=False).hexdigest():
-        return False
     try:
         sums = stored_checksums(store, obj).sums
     except Replaced:
@@ -82,10 +78,8 @@ def contradicts(store: Store, obj: Object, data: memoryview) -> bool:
     except OSError:  # the store does not tell
         return False
     known = [(s, s.value == value) for s in sums if s.whole and (value := _digest(s.algorithm, data))]
-    for s, same in known:
-        if not s.weak and not (same and s.claimed):
-            return not same
-    return any(not same and s.of_content for s, same in known)
+    sure = [same for s, same in known if not s.weak and not (same and s.claimed)]
+    return not sure[0] if sure else any(not same and s.of_content for s, same in known)
 
 
 def _digest(algorithm: str, data: memoryview) -> bytes | None:
@@ -120,19 +114,24 @@ def _ask_s3(store: ObjectStore, obj: Object, url: str) -> Iterator[StoreChecksum
         try:
             answer: dict[str, Any] = watch_call(call, Bucket=bucket, Key=obj.key, **version, **more)
         except Exception as e:
-            raise checksum_error(e, url) from None
+            raise to_os_error(e, url) from None
         return answer
 
     same = {"IfMatch": obj.etag} if obj.etag else {}
     head = request(client.head_object, ChecksumMode="ENABLED", **same)
-    tags = [str(tag or "").removeprefix("W/").strip('"') for tag in (head.get("ETag"), obj.etag or None)]
-    if head.get("ContentLength") != obj.size or (obj.etag and tags[0] != tags[1]):
+    if head.get("ContentLength") != obj.size or _differ(obj.etag, str(head.get("ETag") or "")):
         raise Replaced(url)
     if not _has_parts(head):
         return read_s3_sums(head, {}, obj.size)
     found = _ask_parts(partial(request, client.get_object_attributes, ObjectAttributes=["ObjectParts"]))
     parts = {"Parts": found} if found else guess_parts(request(client.head_object, PartNumber=1), obj.size)
     return read_s3_sums(head, parts, obj.size)
+
+
+def _differ(one: str, other: str) -> bool:
+    """Return True if two ETags are those of different objects; one may be weak or without quotes."""
+    bare = {etag.removeprefix(WEAK).strip('"') for etag in (one, other)}
+    return len(bare) > 1 and "" not in bare
 
 
 def _ask_parts(ask: Callable[..., dict[str, Any]]) -> list[Any]:
@@ -225,24 +224,21 @@ def _make_client(store: ObjectStore) -> Any:
     except ImportError:
         text = "boto3, which asks S3 for checksums, is not installed: pip install 'ckpt-tools[cloud]'"
         raise OSError(errno.ENOPKG, text, store.url) from None
-    own = _read_config(store)
-    given = {name: own[k] for k, name in _CREDENTIALS.items() if own.get(k)}
-    virtual = own.get("virtual_hosted_style_request", "").lower() in _TRUE
-    endpoint = own.get("endpoint") or own.get("endpoint_url")
+    own = _read_options(store)
+    given = {name: own[k] for k, name in _CREDENTIALS.items() if k in own}
+    virtual = is_on(own, "virtual_hosted_style_request")
+    endpoint = next((own[k] for k in ("endpoint", "endpoint_url_s3", "endpoint_url") if k in own), None)
     if virtual and endpoint:  # obstore wants the bucket in its host name
         endpoint = endpoint.replace(f"://{store.url.partition('://')[2]}.", "://", 1)
-    options: dict[str, Any] = {
-        "s3": {"addressing_style": "virtual" if virtual else "path" if endpoint else "auto"},
-        "retries": {"mode": "standard", "max_attempts": 3},
-        "max_pool_connections": 32,
-    }
-    if own.get("skip_signature", "").lower() in _TRUE:
-        options["signature_version"] = UNSIGNED
-    region = own.get("region") or own.get("default_region") or None
+    config = Config(
+        s3={"addressing_style": "virtual" if virtual else "path" if endpoint else "auto"},
+        retries={"mode": "standard", "max_attempts": 3},
+        max_pool_connections=32,
+        signature_version=UNSIGNED if is_on(own, "skip_signature") else None,
+    )
+    region = own.get("region") or own.get("default_region")
     try:
-        client = Session().client(
-            "s3", endpoint_url=endpoint or None, region_name=region, config=Config(**options), **given
-        )
+        client = Session().client("s3", endpoint_url=endpoint, region_name=region, config=config, **given)
     except Exception as e:
         text = f"no client for its checksums could be made ({type(e).__name__})"
         raise OSError(errno.EINVAL, text, store.url) from None
@@ -250,15 +246,21 @@ def _make_client(store: ObjectStore) -> Any:
     return client
 
 
-def _read_config(store: ObjectStore) -> dict[str, str]:
-    """Return the options of obstore's client, own or from the environment, and its provider's credentials."""
-    found: dict[Any, Any] = {k: os.environ[k] for k in _ENVIRONMENT if k in os.environ}
-    found |= dict(store.client.config)
+def _read_options(store: ObjectStore) -> dict[str, str]:
+    """Return a store's options by their names without a prefix: those of the environment, which obstore's
+    ``config`` leaves out, its own, and its provider's credentials. boto3 reads those in the environment.
+    """
+    prefix = VARIABLES[store.url.partition("://")[0]]
+
+    def shorten(options: Mapping[Any, Any]) -> dict[str, str]:
+        names = {str(name).lower().removeprefix(prefix.lower()): value for name, value in options.items()}
+        return {name.removeprefix("storage_"): str(value) for name, value in names.items() if value}
+
+    found = shorten({name: value for name, value in os.environ.items() if name.startswith(prefix)})
     provider = getattr(store.client, "credential_provider", None)
     provided = provider() if callable(provider) else None
-    if isinstance(provided, Mapping):
-        found |= provided
-    return {str(k).lower().removeprefix("aws_"): str(v) for k, v in found.items() if v}
+    own = shorten(dict(store.client.config)) | shorten(provided if isinstance(provided, Mapping) else {})
+    return {name: value for name, value in found.items() if name not in _CREDENTIALS} | own
 
 
 # ---- Google and Azure
@@ -272,7 +274,7 @@ def _ask_signed(store: ObjectStore, obj: Object, url: str) -> Iterator[StoreChec
     try:
         headers = watch_call(_request_headers, *_make_request(store, obj.key))
     except (Stalled, OSError) as e:
-        raise checksum_error(e, url) from None
+        raise to_os_error(e, url) from None
     except Exception as e:  # obstore's own errors have Exception in common
         text = "its checksums could not be asked for: no address could be signed"
         store.cannot_sign = f"{text} ({type(e).__name__})"
@@ -304,35 +306,23 @@ def read_azure_sums(headers: Mapping[str, str]) -> Iterator[StoreChecksum]:
 
 def _is_other(headers: HTTPMessage, obj: Object) -> bool:
     """Return True if the headers are of another object than ``obj``: by ETag, generation or length."""
-    etag, length = headers.get("ETag") or "", headers.get("Content-Length") or ""
-    bare = [x.removeprefix("W/").strip('"') for x in (etag, obj.etag)]
-    generation = headers.get("x-goog-generation") or ""
-    moved = bool(obj.version and generation) and obj.version != generation
-    return moved or (all(bare) and bare[0] != bare[1]) or (length.isdecimal() and int(length) != obj.size)
+    length, generation = headers.get("Content-Length") or "", headers.get("x-goog-generation") or ""
+    is_moved = bool(obj.version and generation) and obj.version != generation
+    is_resized = length.isdecimal() and int(length) != obj.size
+    return is_moved or is_resized or _differ(obj.etag, headers.get("ETag") or "")
 
 
 def _make_request(store: ObjectStore, key: str) -> tuple[str, dict[str, str]]:
     """Return (URL, headers) of a HEAD request, maybe secret; signed unless a token or skip_signature."""
-    own = _read_options(store)
-    token = own.get("bearer_token", "") if store.url.startswith("gs://") else ""
-    if token:
-        return _make_public_url(own, store, key), {"Authorization": f"Bearer {token}"}
-    if own.get("skip_signature", "").lower() in _TRUE:
-        return _make_public_url(own, store, key), {}
+    own, is_google = _read_options(store), store.url.startswith("gs://")
+    token = own.get("bearer_token") if is_google else None
+    if token or is_on(own, "skip_signature"):
+        return _make_public_url(own, store, key), {"Authorization": f"Bearer {token}"} if token else {}
     from obstore import sign
 
     # Azure signs rights instead of methods, and obstore 0.12 signs none of them for HEAD.
-    method = "HEAD" if store.url.startswith("gs://") else "GET"
+    method = "HEAD" if is_google else "GET"
     return str(sign(store.client, method, key, _VALID)), {}  # type: ignore[call-overload]
-
-
-def _read_options(store: ObjectStore) -> dict[str, str]:
-    """Return a store's own options, and those in the environment, which obstore's ``config`` leaves out."""
-    prefix = "GOOGLE_" if store.url.startswith("gs://") else "AZURE_"
-    found = {name: value for name, value in os.environ.items() if value and name.startswith(prefix)}
-    found |= {str(name): str(value) for name, value in dict(store.client.config).items()}
-    short = ((name.lower().removeprefix(prefix.lower()), value) for name, value in found.items())
-    return {name.removeprefix("storage_"): value for name, value in short}
 
 
 def _make_public_url(own: Mapping[str, str], store: ObjectStore, key: str) -> str:
@@ -340,11 +330,10 @@ def _make_public_url(own: Mapping[str, str], store: ObjectStore, key: str) -> st
     scheme, _, bucket = store.url.partition("://")
     if scheme == "gs":
         top = own.get("base_url") or "https://storage.googleapis.com"
-        return f"{top.rstrip('/')}/{quote(bucket)}/{quote(key)}"
-    account = own.get("account_name", "")
-    top = own.get("endpoint") or f"https://{quote(account)}.blob.core.windows.net"
-    container = own.get("container_name", bucket)
-    return f"{top.rstrip('/')}/{quote(container)}/{quote(key)}"
+    else:
+        top = own.get("endpoint") or f"https://{quote(own.get('account_name', ''))}.blob.core.windows.net"
+        bucket = own.get("container_name", bucket)
+    return f"{top.rstrip('/')}/{quote(bucket)}/{quote(key)}"
 
 
 def _request_headers(address: str, headers: dict[str, str]) -> HTTPMessage:

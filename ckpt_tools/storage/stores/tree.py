@@ -7,10 +7,9 @@ from __future__ import annotations
 import errno
 import os
 import stat as modes
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable
 from threading import RLock
-
-from msgspec import Struct, field
 
 from ckpt_tools.storage import signed
 from ckpt_tools.storage.stalls import watch_call
@@ -18,48 +17,33 @@ from ckpt_tools.storage.stores.store import CLOUDS, FOLDER, WEAK, Object, Store
 from ckpt_tools.storage.urls import join
 
 _FILE_MODE, _DIRECTORY_MODE = modes.S_IFREG | 0o644, modes.S_IFDIR | 0o755
-
-
-class _Directory(Struct):
-    """The ``objects`` of one directory and the directories ``below`` it; ``whole`` if none is missing."""
-
-    objects: dict[str, Object] = field(default_factory=dict)
-    below: dict[str, None] = field(default_factory=dict)
-    whole: bool = False
-    mtime_ns: int = -1
-
-    def add(self, obj: Object) -> None:
-        """Add an object; Hadoop's marker as an empty object with the directory's name, as consoles write."""
-        name = obj.key.rpartition("/")[2]
-        if obj.size or not name.endswith(FOLDER):
-            self.objects[name] = obj
-        elif name := name.removesuffix(FOLDER):
-            self.objects.setdefault(name, obj._replace(key=obj.key.removesuffix(FOLDER)))
+_BEHIND = "0"  # the character that follows the slash: "run0" comes right behind all keys below "run/"
 
 
 class Entry:
-    """One name in a directory of a store, with the methods of ``os.DirEntry``."""
+    """One name in a directory of a store, with the methods of ``os.DirEntry``; ``obj`` is None for a
+    directory.
+    """
 
-    __slots__ = ("_home", "_obj", "_tree", "name")
+    __slots__ = ("_home", "_tree", "name", "obj")  # a million are kept, so no derived value is stored
 
     def __init__(self, tree: Tree, home: str, name: str, obj: Object | None) -> None:
-        """``obj`` is None for a directory. A million entries are kept, so no derived value is stored."""
-        self._tree, self._home, self.name, self._obj = tree, home, name, obj
+        self._tree, self._home, self.name, self.obj = tree, home, name, obj
 
     @property
     def path(self) -> str:
-        return join(self._home, self.name)
+        return join(self._tree.store.url, _join(self._home, self.name))
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:  # noqa: ARG002 - as of the system
-        if self._obj is None:
-            return self._tree.stat_directory(self.path)
-        return stat_of(self.path, self._obj)
+        if self.obj is None:
+            return self._tree.stat_directory(_join(self._home, self.name))
+        return stat_of(self.path, self.obj)
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
-        return self._obj is None
+        return self.obj is None
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
-        return not self.is_dir()
+        return self.obj is not None
 
     def is_symlink(self) -> bool:
         return False
@@ -75,45 +59,28 @@ class Tree:
         self.store = store
         self._lock = RLock()  # held during no request: a thread that hangs in one never releases it
         self._listing = RLock()
+        self._objects: dict[str, Object] = {}
+        self._keys: list[str] | None = []  # of all objects, sorted; None until they are sorted again
         self._whole: set[str] = set()  # keys below which everything was listed
-        self._directories: dict[str, _Directory] = {}
-        self.late: dict[str, int | None] = {}
-        """Keys that a later list has and an earlier one lacked -> LastModified in ns, of directories None."""
-        self._versions: dict[str, tuple[str, str]] = {}  # key -> (ETag, version), from answers
+        self._directories: dict[str, set[str]] = {}  # listed one by one -> names of the directories in it
+        self.late: dict[str, int] = {}
+        """Keys that a later list has and an earlier one lacked -> LastModified in ns."""
+        self._versions: dict[str, tuple[str, str]] = {}  # key -> (ETag, version), which no listing tells
         self.versioned: bool | None = None  # whether the store keeps versions; None until an answer
 
     # ---- listing
 
     def refresh(self, key: str) -> None:
-        """Forget directories listed one by one, and list all below a key anew; a key that is no directory is
-        asked for. A missing key is no error; a web server, which cannot list, is asked for the one file.
+        """List all below a key anew; forget directories listed one by one, and ``late`` keys. A missing key
+        is no error; a web server, which cannot list, is asked for the one file.
         """
         with self._lock:
             self._whole = {k for k in self._whole if not _is_at_or_below(k, key)}
-            deep = {k: directory for k, directory in self._directories.items() if self._is_listed(k)}
-            alone = key not in self._directories and key.rpartition("/")[0] in deep
-            self._directories = {k: directory for k, directory in deep.items() if not _is_at_or_below(k, key)}
-        if alone and key:
-            self.refresh_object(key)
-        self._list(key)
-
-    def refresh_and_compare(self, key: str) -> None:
-        """List all below a key anew, and note objects that the list before lacked in ``late``. The old
-        listing stays until then: another thread may compare a part of it.
-        """
-        with self._lock:
-            before = {k: directory for k, directory in self._directories.items() if _is_at_or_below(k, key)}
-            known = self._is_listed(key)
-        self._list(key)
-        with self._lock:
-            now = [(k, directory) for k, directory in self._directories.items() if _is_at_or_below(k, key)]
-            for home, directory in now if known else ():
-                self._note_late_keys(home, before.get(home), directory)
-
-    def _note_late_keys(self, home: str, before: _Directory | None, directory: _Directory) -> None:
-        """Note in ``late`` the objects of a directory that its listing ``before`` lacked."""
-        for name in directory.objects.keys() - (before.objects.keys() if before is not None else ()):
-            self.late[_join(home, name)] = directory.objects[name].mtime_ns
+            self._forget_below(key)
+            deep = ((k, names) for k, names in self._directories.items() if self._is_listed(k))
+            self._directories = dict(deep)
+        self.relist(key)
+        self.late.clear()
 
     def list_below(self, key: str) -> None:
         """List all keys below a key, unless that is done already. Raise OSError."""
@@ -122,94 +89,126 @@ class Tree:
         watch_call(self._listing.acquire)  # the thread that holds it may hang in a list
         try:
             if not self._is_listed(key):
-                self._list(key)
+                self.relist(key)
         finally:
             self._listing.release()
+
+    def relist(self, key: str) -> None:
+        """List all below a key, and note in ``late`` what an earlier list of it lacked. What is known stays
+        until then: another thread may compare a part of it.
+        """
+        try:
+            found = _read_marks(self.store.objects(key))
+        except OSError as e:
+            if e.errno != errno.EOPNOTSUPP or not key or not self._has_object(key):  # else a web server
+                raise
+            return
+        is_marked = found.pop(key, None) is not None  # an object for the directory, as consoles make them
+        if not found and not is_marked and not (key and self._has_object(key)):
+            self.store.confirm_nothing(key)
+        home, _, name = key.rpartition("/")
+        with self._lock:
+            if self._is_listed(key):
+                self._note_late(found)
+            self._forget_below(key)
+            self._objects |= found
+            self._keys = None
+            self._whole.add(key)
+            if is_marked:
+                self._directories[key] = set()
+            if key and home in self._directories:
+                (self._directories[home].add if found or is_marked else self._directories[home].discard)(name)
+
+    def refresh_directory(self, key: str) -> None:
+        """List one directory anew, and what is new below it; note in ``late`` what the list before lacked."""
+        objects, listed = self.store.directory(key)
+        found, names = _read_marks(objects), set(listed)
+        with self._lock:
+            before, directories = self._list_children(key)
+            is_deep = self._is_listed(key)
+            if is_deep or key in self._directories:
+                self._note_late(found)
+            for name in directories - names:
+                self._forget_below(_join(key, name))
+            for obj in before:
+                del self._objects[obj.key]
+            self._objects |= found
+            self._keys = None
+            if found or names or not key:
+                self._directories[key] = names
+            else:
+                self._directories.pop(key, None)
+                self._whole.discard(key)
+        for name in names - directories if is_deep else ():
+            self.relist(_join(key, name))
+
+    def refresh_object(self, key: str) -> None:
+        """Ask for one object anew; a missing one is forgotten, and no error."""
+        try:
+            obj = self.store.head(key)
+        except FileNotFoundError:
+            with self._lock:
+                if self._objects.pop(key, None) is not None:
+                    self._keys = None
+            return
+        with self._lock:
+            if key not in self._objects:
+                self._keys = None
+            self._objects[key] = obj
+        self.note_version(obj)
+
+    def count(self, key: str) -> int | None:
+        """Return how many objects lie below a directory; None if they were not all listed."""
+        with self._lock:
+            first, behind = self._find_range(key)
+            return behind - first if self._is_listed(key) else None
+
+    def _note_late(self, found: dict[str, Object]) -> None:
+        late = ((key, obj.mtime_ns) for key, obj in found.items() if key not in self._objects)
+        self.late.update(late)
+
+    def _forget_below(self, key: str) -> None:
+        first, behind = self._find_range(key)
+        for k in self._sort_keys()[first:behind]:
+            del self._objects[k]
+        self._directories = {k: v for k, v in self._directories.items() if not _is_at_or_below(k, key)}
+        self._keys = None
+
+    def _has_object(self, key: str) -> bool:
+        """Return True if the store has an object at this key now."""
+        self.refresh_object(key)
+        return key in self._objects
 
     def _is_listed(self, key: str) -> bool:
         """Return True if everything below a key was listed, with it or with a key above it."""
         with self._lock:
             return any(_is_at_or_below(key, top) for top in self._whole)
 
-    def named(self, key: str, start: str) -> list[Object]:
-        """Return the objects that begin with ``start`` in a directory, or lie in directories so named."""
-        found = []
-        for entry in self.entries(key):
-            if entry.name.startswith(start):
-                files = self.entries(self._make_key(entry.path)) if entry.is_dir() else [entry]
-                found += [self.object(self._make_key(e.path)) for e in files if e.is_file()]
-        return found
+    # ---- what is known
 
-    def _make_key(self, url: str) -> str:
-        return url[len(self.store.url) :].lstrip("/")
+    def _sort_keys(self) -> list[str]:
+        if self._keys is None:
+            self._keys = sorted(self._objects)
+        return self._keys
 
-    def _list(self, key: str) -> None:
-        """List all keys below a key, and replace the listings of its directories."""
-        found: dict[str, _Directory] = {}
-        try:
-            for obj in self.store.objects(key):
-                if obj.key == key:  # an object that stands for the directory, as consoles make them
-                    found.setdefault(key, _Directory(whole=True))
-                else:
-                    _add_object(found, key, obj)
-        except OSError as e:
-            if e.errno != errno.EOPNOTSUPP or not key or self._find_object(key) is None:
-                raise
-            return
-        if not found and (not key or self._find_object(key) is None):
-            self.store.confirm_nothing(key)
-        self._replace_listings(key, found)
+    def _find_range(self, key: str) -> tuple[int, int]:
+        """Return the places among the sorted keys of the first one below a key, and of the first behind."""
+        keys = self._sort_keys()
+        return (bisect_left(keys, f"{key}/"), bisect_left(keys, key + _BEHIND)) if key else (0, len(keys))
 
-    def _replace_listings(self, key: str, found: dict[str, _Directory]) -> None:
-        """Put all directories ``found`` at and below a key in the place of those known before."""
-        with self._lock:
-            others = {k: v for k, v in self._directories.items() if not _is_at_or_below(k, key)}
-            self._directories = others | found
-            home, _, name = key.rpartition("/")
-            if key and (above := self._directories.get(home)) is not None:
-                above.below.pop(name, None)
-                above.below.update(dict.fromkeys([name] if found else []))
-            elif key and found and self._is_listed(home):  # a new directory in a new one
-                self._whole = {k for k in self._whole if not _is_at_or_below(home, k)}
-            self._whole.add(key)
-
-    def refresh_directory(self, key: str) -> None:
-        """List one directory anew, nothing below it; note in ``late`` what the list before had lacked."""
-        objects, names = self.store.directory(key)
-        now = _make_directory(objects, names)
-        with self._lock:
-            before = self._directories.get(key)
-            if before is not None and before.whole:
-                self._note_late_keys(key, before, now)
-                self.late.update((_join(key, name), None) for name in now.below.keys() - before.below.keys())
-            if objects or names or not key:
-                self._directories[key] = now
+    def _list_children(self, key: str) -> tuple[list[Object], set[str]]:
+        """Return the known objects directly in a directory, and the names of the directories in it."""
+        keys, (at, behind) = self._sort_keys(), self._find_range(key)
+        objects, names = list[Object](), set(self._directories.get(key, ()))
+        while at < behind:
+            name, slash, _ = keys[at][len(key) + bool(key) :].partition("/")
+            if slash:
+                names.add(name)
+                at = bisect_left(keys, _join(key, name) + _BEHIND, at + 1)
             else:
-                self._directories.pop(key, None)
-                self._whole.discard(key)
-
-    def refresh_object(self, key: str) -> None:
-        """Ask for one object anew; a missing one is removed from its directory, and no error."""
-        home, _, name = key.rpartition("/")
-        try:
-            obj = self.store.head(key)
-        except FileNotFoundError:
-            with self._lock:
-                if directory := self._directories.get(home):
-                    directory.objects.pop(name, None)
-            return
-        with self._lock:
-            self._directories.setdefault(home, _Directory()).objects[name] = obj
-        self.note_version(obj)
-
-    def count(self, key: str) -> int | None:
-        """Return how many objects lie below a directory; None if it was not listed whole."""
-        with self._lock:
-            directory = self._directories.get(key)
-            if directory is None or not directory.whole:
-                return None
-            inner = [self.count(_join(key, name)) for name in directory.below]
-            return None if None in inner else len(directory.objects) + sum(filter(None, inner))
+                objects.append(self._objects[keys[at]])
+                at += 1
+        return objects, names
 
     # ---- versions, which no listing tells
 
@@ -226,70 +225,65 @@ class Tree:
         etag, version = self._versions.get(key, ("", ""))
         return version if obj is not None and etag == obj.etag else ""
 
-    def _get_directory(self, key: str) -> _Directory | None:
-        """Return a whole directory, listed now if need be; None if there is no such directory."""
-        with self._lock:
-            directory = self._directories.get(key)
-            if directory is not None and directory.whole:
-                return directory
-            if self._is_listed(key):
-                return None
-        try:
-            objects, names = self.store.directory(key)
-        except OSError as e:
-            if e.errno == errno.EOPNOTSUPP and directory is not None:  # a web server: known one by one
-                return directory
-            raise
-        if not objects and not names and key:
-            return None
-        directory = _make_directory(objects, names)
-        with self._lock:
-            self._directories[key] = directory
-        return directory
-
     # ---- answers from the listings
 
     def entries(self, key: str) -> list[Entry]:
         """Return the entries of a directory, sorted by name."""
-        directory = self._get_directory(key)
-        url = join(self.store.url, key)
-        if directory is None:
-            if key and (obj := self._find_object(key)) is not None:
-                if not obj.size:  # it may stand for a directory
-                    return []
-                raise NotADirectoryError(errno.ENOTDIR, "it is an object, not a directory", url)
+        if not self._is_listed(key) and key not in self._directories:
+            try:
+                self.refresh_directory(key)
+            except OSError as e:
+                if e.errno != errno.EOPNOTSUPP or not self.is_directory(key):  # else known one by one
+                    raise
+        with self._lock:
+            objects, names = self._list_children(key)
+            is_known = bool(objects or names) or key in self._directories
+        if not is_known:
+            self._require_mark(key)
+        named = ((obj.key.rpartition("/")[2], obj) for obj in objects)
+        # an empty object that stands for a directory, as consoles make them, is no entry
+        found = [Entry(self, key, name, obj) for name, obj in named if obj.size or name not in names]
+        found += (Entry(self, key, name, None) for name in names)
+        return sorted(found, key=lambda e: e.name)
+
+    def _require_mark(self, key: str) -> None:
+        """Raise OSError unless an empty object may stand for a directory with nothing in it."""
+        obj, url = self._find_object(key) if key else None, join(self.store.url, key)
+        if obj is None:
             raise FileNotFoundError(errno.ENOENT, "nothing there has such a name", url)
-        out = [
-            Entry(self, url, name, obj)
-            for name, obj in directory.objects.items()
-            # an empty object that stands for a directory, as consoles make them
-            if not (name in directory.below and obj.size == 0)
-        ]
-        out += (Entry(self, url, name, None) for name in directory.below)
-        return sorted(out, key=lambda e: e.name)
+        if obj.size:
+            raise NotADirectoryError(errno.ENOTDIR, "it is an object, not a directory", url)
+
+    def named(self, key: str, start: str) -> list[Object]:
+        """Return the objects that begin with ``start`` in a directory, or lie in directories so named."""
+        found = [e for e in self.entries(key) if e.name.startswith(start)]
+        inner = (self.entries(_join(key, e.name)) if e.obj is None else [e] for e in found)
+        return [e.obj for entries in inner for e in entries if e.obj is not None]
 
     def stat(self, key: str) -> os.stat_result:
         """Return the stat of the object at a key, else of the directory. A key may be both."""
         url = join(self.store.url, key)
         if self.is_directory(key):
-            obj = self._get_listed(key)
-            return stat_of(url, obj) if obj is not None and obj.size else self.stat_directory(url)
+            obj = self._objects.get(key)
+            return stat_of(url, obj) if obj is not None and obj.size else self.stat_directory(key)
         if (obj := self._find_object(key)) is not None:
             return stat_of(url, obj)
         if not self._is_listed(key):
             try:
                 if next(iter(self.store.objects(key)), None) is not None:  # one page tells
-                    return self.stat_directory(url)
+                    return self.stat_directory(key)
             except OSError as e:
                 if e.errno != errno.EOPNOTSUPP:  # a web server: without an object there is nothing
                     raise
         raise FileNotFoundError(errno.ENOENT, "nothing there has such a name", url)
 
-    def stat_directory(self, url: str) -> os.stat_result:
+    def stat_directory(self, key: str) -> os.stat_result:
         """Return the stat of a directory; its time is that of the newest known object below it."""
         with self._lock:
-            newest = max(self._newest_ns(self._make_key(url)), 0)
-        return stat_of(url, Object("", 0, newest, ""), _DIRECTORY_MODE)
+            first, behind = self._find_range(key)
+            times = (self._objects[k].mtime_ns for k in self._sort_keys()[first:behind])
+            newest = max(times, default=0)
+        return stat_of(join(self.store.url, key), Object("", 0, newest, ""), _DIRECTORY_MODE)
 
     def object(self, key: str) -> Object:
         """Return the object of a key, as it was listed; one not listed is asked for."""
@@ -303,67 +297,39 @@ class Tree:
 
     def is_directory(self, key: str) -> bool:
         """Return True if a list had a directory at this key."""
+        home, _, name = key.rpartition("/")
         with self._lock:
-            if key in self._directories:
-                return True
-            home, _, name = key.rpartition("/")
-            directory = self._directories.get(home)
-            return not key or (directory is not None and name in directory.below)
+            first, behind = self._find_range(key)
+            is_named = key in self._directories or name in self._directories.get(home, ())
+            return not key or first < behind or is_named
 
     def is_file(self, key: str) -> bool:
         """Return True if a list had an object at this key, and nothing below it."""
-        return self._get_listed(key) is not None and not self.is_directory(key)
-
-    def _get_listed(self, key: str) -> Object | None:
-        """Return the object at a key from memory; None if no list or answer had one."""
-        home, _, name = key.rpartition("/")
-        with self._lock:
-            directory = self._directories.get(home)
-            return directory.objects.get(name) if directory is not None else None
+        return key in self._objects and not self.is_directory(key)
 
     def _find_object(self, key: str) -> Object | None:
         """Return the object at this key, None if there is none; asks the store unless a list tells."""
-        if (obj := self._get_listed(key)) is not None:
-            return obj
         with self._lock:
-            directory = self._directories.get(key.rpartition("/")[0])
-            if (directory is not None and directory.whole) or any(_is_below(key, top) for top in self._whole):
-                return None
+            obj, is_listed = self._objects.get(key), key.rpartition("/")[0] in self._directories
+            if obj is not None or is_listed or any(_is_below(key, top) for top in self._whole):
+                return obj
         self.refresh_object(key)
-        return self._get_listed(key)
-
-    def _newest_ns(self, key: str) -> int:
-        """Return the time in ns of the newest known object below a directory; -1 if there is none."""
-        directory = self._directories.get(key)
-        if directory is None:
-            return -1
-        if directory.mtime_ns < 0 or not directory.whole:
-            times: Iterable[int] = (obj.mtime_ns for obj in directory.objects.values())
-            below = (self._newest_ns(_join(key, name)) for name in directory.below)
-            directory.mtime_ns = max((*times, *below), default=-1)
-        return directory.mtime_ns
+        return self._objects.get(key)
 
 
-def _add_object(found: dict[str, _Directory], top: str, obj: Object) -> None:
-    """Put an object into its directory in ``found``, and each directory into the one above, up to ``top``."""
-    home = obj.key.rpartition("/")[0]
-    directory = found.get(home)
-    if directory is None:
-        directory = found[home] = _Directory(whole=True)
-        new = True
-        while new and home not in (top, ""):
-            home, _, inner = home.rpartition("/")
-            new = home not in found
-            found.setdefault(home, _Directory(whole=True)).below[inner] = None
-    directory.add(obj)
-
-
-def _make_directory(objects: Sequence[Object], names: Sequence[str]) -> _Directory:
-    """Return a directory listed whole: its objects, and the ``names`` of the directories in it."""
-    directory = _Directory({}, dict.fromkeys(names), whole=True)
+def _read_marks(objects: Iterable[Object]) -> dict[str, Object]:
+    """Return objects by key; Hadoop's mark of a directory as an empty object with the directory's name, as
+    consoles write it.
+    """
+    found: dict[str, Object] = {}
     for obj in objects:
-        directory.add(obj)
-    return directory
+        home, _, name = obj.key.rpartition("/")
+        if obj.size or not name.endswith(FOLDER):
+            found[obj.key] = obj
+        elif name != FOLDER:
+            key = _join(home, name.removesuffix(FOLDER))
+            found.setdefault(key, obj._replace(key=key))
+    return found
 
 
 def _join(home: str, name: str) -> str:
