@@ -26,7 +26,7 @@ from ckpt_tools.planning.unplaced import find_undescribed, look_inside
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.settings.resolve import Settings, require_known
 from ckpt_tools.storage import trust
-from ckpt_tools.storage.listing import Names, walk
+from ckpt_tools.storage.listing import walk
 from ckpt_tools.storage.retry import ABSENT, is_directory
 from ckpt_tools.storage.urls import to_absolute
 from ckpt_tools.storage.writes import write_all
@@ -236,7 +236,7 @@ def check_layouts(root: str, chosen: Sequence[Layout], layouts: Layouts) -> list
 
 def _list_files(root: str) -> Iterator[str]:
     """Yield the path of each entry below ``root`` that is no directory. Raise CannotLook."""
-    for at, entries in walk(root, Names):
+    for at, entries in walk(root):
         if isinstance(entries, ABSENT):
             continue  # no directory, or removed since it was listed
         if isinstance(entries, OSError):

@@ -24,7 +24,7 @@ from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.storage import ShortRead, opened
-from ckpt_tools.storage.listing import Entries, Names, list_entries, walk
+from ckpt_tools.storage.listing import Entries, list_entries, walk
 from ckpt_tools.storage.retry import ABSENT, exists, is_directory, lstat
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ def list_origins(put_away: str) -> Iterator[str]:
     """Yield the paths that the files of one quarantine had before. Raise OSError."""
     # put_away is HOME/.ckpt/quarantine/NUMBER, and its files keep their paths below HOME
     home = os.path.dirname(os.path.dirname(os.path.dirname(put_away)))
-    for _, entries in walk(put_away, Names):
+    for _, entries in walk(put_away):
         if isinstance(entries, OSError):
             raise entries
         files = (e.path for e in entries if not e.is_dir(follow_symlinks=False))

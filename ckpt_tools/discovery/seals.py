@@ -20,7 +20,7 @@ from ckpt_tools.formats.seals.document import FRAGMENTS, NAME, is_apart, is_frag
 from ckpt_tools.layouts.common.templates import TEMPORARY
 from ckpt_tools.model.finding import Finding, Notes, Severity
 from ckpt_tools.storage import ShortRead, opened, trust
-from ckpt_tools.storage.listing import Entries, Names, list_entries, walk
+from ckpt_tools.storage.listing import Entries, list_entries, walk
 from ckpt_tools.storage.retry import ABSENT, exists, is_file, is_link, lstat
 from ckpt_tools.storage.signed import find_query
 from ckpt_tools.storage.trust import OURS, Trust
@@ -115,12 +115,11 @@ def _make_error(what: str, e: OSError) -> CannotLook:
     return CannotLook(f"cannot look for {what}: {e.strerror}")
 
 
-class Sealable(Names):
+class Sealable:
     """The entries of one directory; ``files`` are the paths to seal. Raise OSError."""
 
     def __init__(self, path: str, entries: Entries) -> None:
         """Keep regular ``files``, but no seals, signatures or files that are being written."""
-        super().__init__(path, entries)
         candidates = [e for e in entries if not is_apart(e.name) and not TEMPORARY.search(e.name)]
         has_fragments = path.rpartition("/")[2] == FRAGMENTS
         self.files = [] if has_fragments else [f"{path}/{e.name}" for e in candidates if is_file(e)]
@@ -133,7 +132,8 @@ def walk_up(home: str) -> Iterator[tuple[str, Sealable | OSError]]:
     def keep(entries: Entries) -> Entries:
         return [e for e in entries if e.name != STATE and not (surely_directory(e) and is_link(e))]
 
-    return walk(home, Sealable, keep=keep)
+    for path, entries in walk(home, keep):
+        yield path, entries if isinstance(entries, OSError) else Sealable(path, entries)
 
 
 TRACKER_LIMIT = 4096

@@ -25,7 +25,7 @@ from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.settings.plugins import tool_version
 from ckpt_tools.storage import Identity, Stopped
-from ckpt_tools.storage.listing import Names, walk
+from ckpt_tools.storage.listing import walk
 from ckpt_tools.storage.retry import ABSENT, exists, status
 from ckpt_tools.storage.stalls import Rate, Stalled, run_aside
 from ckpt_tools.storage.urls import mirror_path, normalize, to_absolute
@@ -258,7 +258,7 @@ def find_mirrored(seal_dir: str, root: str, found: Discovery) -> dict[BareFile, 
     """Return seal -> the directory that it describes, for all at and below ``root``. Raise CannotLook."""
     away, real = to_absolute(seal_dir), mirror_path(root)
     seals = [] if found.tree else list(find_seals(away + real))
-    for path, below in walk(away + real, Names) if found.tree else ():
+    for path, below in walk(away + real) if found.tree else ():
         if isinstance(below, ABSENT) and path == away + real:
             continue  # nothing below the root is sealed there
         if isinstance(below, OSError):

@@ -8,38 +8,18 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import Protocol, TypeVar, cast
+from typing import cast
 
 from msgspec import Struct, field
 
 from ckpt_tools.storage.attempts import retry_call
 from ckpt_tools.storage.retry import is_directory, status
-from ckpt_tools.storage.stalls import Threads
+from ckpt_tools.storage.stalls import do_each
 from ckpt_tools.storage.urls import is_url
 
 Entries = list[os.DirEntry[str]]
 EntryFilter = Callable[[Entries], Entries]
 """Returns the entries of a directory that a caller looks at."""
-
-
-class Inspected(Protocol):
-    """The result of an ``Inspect`` call; ``to_stat`` yields the entries whose stat the caller will use."""
-
-    def to_stat(self) -> Iterable[os.DirEntry[str]]: ...
-
-
-T = TypeVar("T", bound=Inspected)
-Inspect = Callable[[str, Entries], T]
-
-
-class Names(Entries):
-    """The entries of a directory for a caller of ``walk`` that uses no stat."""
-
-    def __init__(self, _path: str, entries: Entries) -> None:
-        super().__init__(entries)
-
-    def to_stat(self) -> tuple[()]:
-        return ()
 
 
 def list_entries(path: str, keep: EntryFilter = list) -> Entries:
@@ -71,15 +51,10 @@ THREADS = 16
 _CHUNK = 32  # entries that one thread stats in a row
 
 
-def walk(
-    root: str, inspect: Inspect[T], threads: int = THREADS, keep: EntryFilter = list
-) -> Iterator[tuple[str, T | OSError]]:
-    """Yield each directory at and below ``root`` with ``inspect(path, entries)``, parents first, in order of
-    names; one that cannot be listed comes with its OSError. Entries that ``keep`` drops are neither inspected
-    nor entered.
-
-    Links to directories are followed, each real directory once, so loops end. In a large directory up to
-    ``threads`` threads stat the entries of ``to_stat`` beforehand: on a network each stat takes a while.
+def walk(root: str, keep: EntryFilter = list) -> Iterator[tuple[str, Entries | OSError]]:
+    """Yield each directory at and below ``root`` with its entries, parents first, in order of names; one that
+    cannot be listed comes with its OSError. Entries that ``keep`` drops are neither given nor entered. Links
+    to directories are followed, each real directory once, so loops end.
     """
     if is_url(root):
         from ckpt_tools.storage.stores.mounts import tree_of
@@ -90,41 +65,41 @@ def walk(
         except OSError as e:
             yield root, e
             return
-        threads = 1  # all stats are in memory now
-    seen, stack, pool = set[tuple[int, int]](), [root], Threads(threads)
-    try:
-        while stack:
-            path = stack.pop()
-            try:
-                st = status(path)
-                if (st.st_dev, st.st_ino) in seen:
-                    continue
-                entries = list_entries(path, keep)
-            except OSError as e:
-                yield path, e
+    seen, stack = set[tuple[int, int]](), [root]
+    while stack:
+        path = stack.pop()
+        try:
+            st = status(path)
+            if (st.st_dev, st.st_ino) in seen:
                 continue
-            seen.add((st.st_dev, st.st_ino))
-            contents = inspect(path, entries)
-            due = list(contents.to_stat()) if threads > 1 and len(entries) > _CHUNK else []
-            for future in [pool.submit(_stat_all, due[i : i + _CHUNK]) for i in range(0, len(due), _CHUNK)]:
-                future.result()
-            yield path, contents
-            for entry in reversed(entries):
-                try:
-                    below = is_directory(entry)
-                except OSError:  # of an unknown type: listing it raises the reason
-                    below = True
-                if below:
-                    stack.append(entry.path)
-    finally:
-        pool.close(wait=False)
+            entries = list_entries(path, keep)
+        except OSError as e:
+            yield path, e
+            continue
+        seen.add((st.st_dev, st.st_ino))
+        yield path, entries
+        for entry in reversed(entries):
+            try:
+                below = is_directory(entry)
+            except OSError:  # of an unknown type: listing it raises the reason
+                below = True
+            if below:
+                stack.append(entry.path)
 
 
-def _stat_all(entries: Entries) -> None:
-    """Make each entry cache its stat. An error is ignored: the next ``entry.stat()`` raises it again."""
-    for entry in entries:
-        with suppress(OSError):
-            retry_call(entry.stat)
+def stat_ahead(entries: Iterable[os.DirEntry[str]]) -> None:
+    """Make entries of a large directory keep their stat, many at a time: on a network each takes a while. An
+    error is ignored: the next ``entry.stat()`` raises it again.
+    """
+
+    def stat_some(some: Entries) -> None:
+        for entry in some:
+            with suppress(OSError):
+                retry_call(entry.stat)
+
+    due = [entry for entry in entries if not is_url(entry.path)]  # a store's are in memory
+    if len(due) > _CHUNK:
+        do_each(stat_some, [due[i : i + _CHUNK] for i in range(0, len(due), _CHUNK)], THREADS)
 
 
 class Links(Struct):

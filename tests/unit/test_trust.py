@@ -130,7 +130,7 @@ def test_what_is_no_regular_file_is_not_opened(own: Path, owners: Owners) -> Non
     with pytest.raises(IsADirectoryError):
         trust.read(str(own), 9)
     reading, writing = os.pipe()
-    refused(f"/proc/self/fd/{reading}", "a pipe")
+    refused(f"/proc/self/fd/{reading}", "not a regular file")
     os.close(reading)
     os.close(writing)
 
