@@ -28,9 +28,8 @@ from ckpt_tools.layouts.common.places import Templates
 from ckpt_tools.layouts.common.templates import AGAIN, CONTROLS, TEMPORARY
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.part import Unseen
-from ckpt_tools.storage.attempts import retry_call
 from ckpt_tools.storage.listing import Entries
-from ckpt_tools.storage.retry import ABSENT, is_link, status
+from ckpt_tools.storage.retry import ABSENT, is_link, retry_call, status
 from ckpt_tools.storage.urls import is_url
 
 _SEALS = SEAL.removesuffix("json")

@@ -12,8 +12,7 @@ from typing import cast
 
 from msgspec import Struct, field
 
-from ckpt_tools.storage.attempts import retry_call
-from ckpt_tools.storage.retry import is_directory, status
+from ckpt_tools.storage.retry import is_directory, retry_call, status
 from ckpt_tools.storage.stalls import do_each
 from ckpt_tools.storage.urls import is_url
 

@@ -6,7 +6,7 @@ import errno
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from ckpt_tools.storage.attempts import STORE_PAUSES, ask_again, wait_for_another
+from ckpt_tools.storage.retry import STORE_PAUSES, ask_again, wait_for_another
 from ckpt_tools.storage.signed import find_query
 from ckpt_tools.storage.stalls import interruptible
 from ckpt_tools.storage.stores.refused import NO_URL, read_code, to_os_error
