@@ -28,8 +28,9 @@ from ckpt_tools.layouts.common.places import Templates
 from ckpt_tools.layouts.common.templates import AGAIN, CONTROLS, TEMPORARY
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.part import Unseen
-from ckpt_tools.storage.listing import Entries
-from ckpt_tools.storage.retry import ABSENT, is_link, retry_call, status
+from ckpt_tools.storage.listing import Entries, stat_ahead
+from ckpt_tools.storage.retry import ABSENT, is_link, status
+from ckpt_tools.storage.stalls import retry_call
 from ckpt_tools.storage.urls import is_url
 
 _SEALS = SEAL.removesuffix("json")
@@ -76,7 +77,7 @@ class DirectoryNames(Struct):
     others: Entries = field(default_factory=list)  # the rest
     indexes: list[str] = field(default_factory=list)
 
-    def to_stat(self) -> Iterator[os.DirEntry[str]]:
+    def list_needed(self) -> Iterator[os.DirEntry[str]]:
         """Yield the entries whose size and time will be asked for, to ask for many at once."""
         notes = self.layouts.note_names
         yield from (e for e, _ in self.mine)
@@ -112,6 +113,7 @@ def inspect_names(layouts: Layouts, templates: Templates, path: str, entries: En
             here.others.append(e)
         else:
             here.mine.append((e, fields))
+    stat_ahead(here.list_needed())
     return here
 
 

@@ -15,7 +15,8 @@ from ckpt_tools.layouts import Layout, NameFields, Place, Places
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part, Unseen
 from ckpt_tools.storage.listing import Links, list_entries
-from ckpt_tools.storage.retry import ABSENT, is_directory, is_link, lstat, retry_call, status
+from ckpt_tools.storage.retry import ABSENT, is_directory, is_link, lstat, status
+from ckpt_tools.storage.stalls import retry_call
 from ckpt_tools.storage.urls import real_path
 
 _TEXTS = (".json", ".yaml", ".yml", ".txt", ".model", ".jinja")

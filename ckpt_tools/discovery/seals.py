@@ -116,10 +116,9 @@ def _make_error(what: str, e: OSError) -> CannotLook:
 
 
 class Sealable:
-    """The entries of one directory; ``files`` are the paths to seal. Raise OSError."""
+    """The ``files`` of one directory to seal: no seals, signatures or files being written. Raise OSError."""
 
     def __init__(self, path: str, entries: Entries) -> None:
-        """Keep regular ``files``, but no seals, signatures or files that are being written."""
         candidates = [e for e in entries if not is_apart(e.name) and not TEMPORARY.search(e.name)]
         has_fragments = path.rpartition("/")[2] == FRAGMENTS
         self.files = [] if has_fragments else [f"{path}/{e.name}" for e in candidates if is_file(e)]

@@ -28,7 +28,7 @@ from ckpt_tools.errors import CannotLook
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import BUILT_IN, Layouts
 from ckpt_tools.layouts.common.lost_files import warn_of_stale_index
-from ckpt_tools.storage.listing import Entries, EntryFilter, Links, is_within, list_entries, stat_ahead, walk
+from ckpt_tools.storage.listing import Entries, EntryFilter, Links, is_within, list_entries, walk
 from ckpt_tools.storage.retry import ABSENT, exists, is_directory, status
 from ckpt_tools.storage.urls import is_url, real_path, to_absolute
 
@@ -105,12 +105,7 @@ def _list_below(top: str, inspect: Inspect, found: Discovery, hear: Hear | None)
             return keep(leave_out_state(found.excluded.keep(top, entries), found.states))
 
         for directory, entries in walk(path, keep_and_note):
-            if isinstance(entries, OSError):
-                yield directory, entries
-                continue
-            here = inspect(directory, entries)
-            stat_ahead(here.to_stat())
-            yield directory, here
+            yield directory, entries if isinstance(entries, OSError) else inspect(directory, entries)
 
     for path, listed in walk_from(top, links.keep):
         if hear is not None:

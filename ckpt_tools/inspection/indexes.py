@@ -21,7 +21,8 @@ from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.report import Box, Level, Report
 from ckpt_tools.storage import Identity
 from ckpt_tools.storage.listing import list_names
-from ckpt_tools.storage.retry import exists, retry_call
+from ckpt_tools.storage.retry import exists
+from ckpt_tools.storage.stalls import retry_call
 from ckpt_tools.storage.urls import is_url, join_inside
 
 _ABOVE = 5

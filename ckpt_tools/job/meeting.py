@@ -30,7 +30,7 @@ from ckpt_tools.planning.first_launch import make_safe
 from ckpt_tools.settings import checked_json
 from ckpt_tools.settings.parsers import is_address
 from ckpt_tools.storage import trust
-from ckpt_tools.storage.retry import retry_call
+from ckpt_tools.storage.stalls import retry_call
 from ckpt_tools.storage.trust import OURS, Trust
 
 V = TypeVar("V")

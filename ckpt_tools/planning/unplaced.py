@@ -34,7 +34,8 @@ from ckpt_tools.planning.rules.rule import Hit, error_of, finding_of
 from ckpt_tools.planning.rules.save import file_verdict
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.listing import list_entries
-from ckpt_tools.storage.retry import ABSENT, exists, retry_call
+from ckpt_tools.storage.retry import ABSENT, exists
+from ckpt_tools.storage.stalls import retry_call
 
 _MAY_BE_DATA = frozenset(("npz", "npy")) | NO_STATE
 """Formats whose files are mostly data sets and results."""

@@ -12,8 +12,8 @@ from typing import cast
 
 from msgspec import Struct, field
 
-from ckpt_tools.storage.retry import is_directory, retry_call, status
-from ckpt_tools.storage.stalls import do_each
+from ckpt_tools.storage.retry import is_directory, status
+from ckpt_tools.storage.stalls import do_each, retry_call
 from ckpt_tools.storage.urls import is_url
 
 Entries = list[os.DirEntry[str]]

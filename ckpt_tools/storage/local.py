@@ -14,8 +14,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ckpt_tools.storage.retry import retry_call
-from ckpt_tools.storage.stalls import Stalled
+from ckpt_tools.storage.stalls import Stalled, retry_call
 from ckpt_tools.storage.urls import is_url
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from ckpt_tools.cache import Seen
 from ckpt_tools.reading import engines, scheduler
 from ckpt_tools.reading.scheduler import Request, Scheduler
 from ckpt_tools.storage import stalls
-from ckpt_tools.storage.retry import retry_call
+from ckpt_tools.storage.stalls import retry_call
 
 pytestmark = pytest.mark.slow  # copies of the process, and hundreds of files for them
 

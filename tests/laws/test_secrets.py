@@ -23,7 +23,7 @@ from stores.serving import Handler, serving
 from ckpt_tools import api, cli
 from ckpt_tools.cli.app import COMMANDS
 from ckpt_tools.job import command as job_command
-from ckpt_tools.storage import retry, signed
+from ckpt_tools.storage import signed, stalls
 from ckpt_tools.storage.stores import object_store
 
 TREE = FIXTURES / "layouts/megatron/tp/tree"
@@ -149,7 +149,7 @@ class Desk:
         patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
         patch.setenv("CKPT_DEBUG", "1")
         patch.chdir(tmp)
-        patch.setattr(retry, "pause", lambda _: None)
+        patch.setattr(stalls, "pause", lambda _: None)
         patch.setattr(job_command, "become", lambda *_: None)
         patch.setattr(signed, "_queries", {})
         WHO[who](patch, self.home)

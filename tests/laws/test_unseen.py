@@ -21,7 +21,7 @@ from timed import put, same_times
 
 from ckpt_tools import CannotLook, Selection, Verdict, latest, plan, scan, verify
 from ckpt_tools.cli import execute
-from ckpt_tools.storage import retry
+from ckpt_tools.storage import retry, stalls
 
 COMMANDS = (
     "plan", "verify", "plan --allow=unreadable", "latest --rank 0", "hook", "run", "ls", "plan --order step", "plan --allow none,missing", "by-engine",
@@ -423,7 +423,7 @@ def test_a_close_that_fails_is_no_bug(
 
 def test_attempts_are_four_with_growing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses, calls = list[float](), list[int]()
-    monkeypatch.setattr(retry, "pause", pauses.append)
+    monkeypatch.setattr(stalls, "pause", pauses.append)
 
     def failing(number: int) -> None:
         calls.append(number)
@@ -432,7 +432,7 @@ def test_attempts_are_four_with_growing_pauses(monkeypatch: pytest.MonkeyPatch) 
     passing = (errno.ESTALE, errno.EINTR, errno.ETIMEDOUT, errno.ECONNRESET)
     for number, times in (*((number, 4) for number in passing), (errno.EIO, 1), (errno.ENOENT, 1)):
         with pytest.raises(OSError, match=os.strerror(number)):
-            retry.retry_call(failing, number)
+            stalls.retry_call(failing, number)
         assert calls.count(number) == times
-    assert pauses == [pytest.approx(seconds, rel=0.5) for seconds in [*retry.PAUSES] * 4]
-    assert sum(retry.PAUSES) < 0.1 and sorted(retry.PAUSES) == [*retry.PAUSES]
+    assert pauses == [pytest.approx(seconds, rel=0.5) for seconds in [*stalls.PAUSES] * 4]
+    assert sum(stalls.PAUSES) < 0.1 and sorted(stalls.PAUSES) == [*stalls.PAUSES]

@@ -28,7 +28,7 @@ from ckpt_tools import cli, verify
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.selection import StoreOptions
 from ckpt_tools.reading.engines import Engine
-from ckpt_tools.storage import retry
+from ckpt_tools.storage import stalls
 
 LATER = "2099-01-01T00:00:00Z"
 KEYS = {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET}
@@ -100,7 +100,7 @@ def desk(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(retry, "pause", lambda _: None)
+    monkeypatch.setattr(stalls, "pause", lambda _: None)
     (tmp_path / ".aws").mkdir()
     with serving(Authority, []) as authority:
         yield Desk(tmp_path, monkeypatch, capfd, authority)

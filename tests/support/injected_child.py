@@ -61,11 +61,11 @@ def main() -> None:
     shim.injected_errors_set.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_long]
     shim.injected_errors_count.restype = ctypes.c_long
     from ckpt_tools.job import command as starting
-    from ckpt_tools.storage import retry
+    from ckpt_tools.storage import stalls
 
     starting.become = become  # type: ignore[assignment]
     # How long it waits between two attempts is no part of an answer, and was two thirds of the time.
-    retry.pause = lambda _: None
+    stalls.pause = lambda _: None
     for line in sys.stdin:
         asked: dict[str, Any] = json.loads(line)
         out, err = io.StringIO(), io.StringIO()

@@ -33,7 +33,7 @@ from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import BytesSource, ShortRead, Source, opened
 from ckpt_tools.storage.listing import list_entries
-from ckpt_tools.storage.retry import retry_call
+from ckpt_tools.storage.stalls import retry_call
 
 _BEGIN = re.compile(
     rb"\x08[\x80-\xff]{0,4}[\x00-\x7f](?:[\x12\x1a][\x80-\xff]{0,4}[\x00-\x7f]\n|\Z)", re.DOTALL

@@ -6,9 +6,8 @@ import errno
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from ckpt_tools.storage.retry import STORE_PAUSES, ask_again, wait_for_another
 from ckpt_tools.storage.signed import find_query
-from ckpt_tools.storage.stalls import interruptible
+from ckpt_tools.storage.stalls import STORE_PAUSES, ask_again, interruptible, wait_for_another
 from ckpt_tools.storage.stores.refused import NO_URL, read_code, to_os_error
 from ckpt_tools.storage.stores.store import ANOTHER, PAGE, WEAK, Object, Replaced, Store
 from ckpt_tools.storage.urls import join

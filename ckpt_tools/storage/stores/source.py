@@ -13,8 +13,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from ckpt_tools.storage.local import Identity, OpenFile, ShortRead
-from ckpt_tools.storage.retry import ask_again
-from ckpt_tools.storage.stalls import Threads, count_cpus, do_each
+from ckpt_tools.storage.stalls import Threads, ask_again, count_cpus, do_each
 from ckpt_tools.storage.stores import mounts
 from ckpt_tools.storage.stores.store import DIFFERENTLY, NOT_KEPT, Replaced, is_other
 from ckpt_tools.storage.stores.tree import stat_of

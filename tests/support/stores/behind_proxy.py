@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ckpt_tools.storage import retry
+from ckpt_tools.storage import stalls
 from stores.asking import TREE, Said, as_user, ask
 from stores.bucket import Bucket
 from stores.proxy import Proxy
@@ -44,7 +44,7 @@ def user_of(store: str, of: type[Behind]) -> Any:
         proxy = proxy_of(bucket)
         through = bucket.through(proxy.endpoint)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(retry, "pause", lambda _seconds: None)
+            patch.setattr(stalls, "pause", lambda _seconds: None)
             with as_user(tmp_path, through), pytest.MonkeyPatch.context() as options:
                 options.setenv("CKPT_STORE_OPTION", "max_retries=1\ninit_backoff=1ms\nmax_backoff=1ms")
                 yield of(through, proxy, tmp_path)

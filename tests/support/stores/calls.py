@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 from helpers import flipped
 
-from ckpt_tools.storage import retry
+from ckpt_tools.storage import stalls
 from ckpt_tools.storage.stalls import Stalled
 from ckpt_tools.storage.stores import mounts
 from ckpt_tools.storage.stores.object_store import ObjectStore
@@ -217,7 +217,7 @@ def desk_of(tree: Path, place: Path) -> Iterator[Desk]:
     """This process is that user's meanwhile, and never waits before it asks again."""
     made = Desk(tree, place)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(retry, "pause", lambda _seconds: None)
+        patch.setattr(stalls, "pause", lambda _seconds: None)
         patch.setattr(mounts, "open_store", lambda *_: made.store)
         with as_user(made.home, Bucket(URL, "", {}, None)), pytest.MonkeyPatch.context() as own:  # type: ignore[arg-type]
             own.setenv("CKPT_JOBS", "1")
