@@ -131,8 +131,7 @@ def walk_up(home: str) -> Iterator[tuple[str, Sealable | OSError]]:
     def keep(entries: Entries) -> Entries:
         return [e for e in entries if e.name != STATE and not (surely_directory(e) and is_link(e))]
 
-    for path, entries in walk(home, keep):
-        yield path, entries if isinstance(entries, OSError) else Sealable(path, entries)
+    return ((path, e if isinstance(e, OSError) else Sealable(path, e)) for path, e in walk(home, keep))
 
 
 TRACKER_LIMIT = 4096

@@ -6,7 +6,6 @@ import errno
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import datetime, timezone
-from inspect import signature
 from threading import Lock
 from typing import Any, ParamSpec, TypeVar
 
@@ -44,10 +43,6 @@ class FileSystem(Store):
     def __init__(self, url: str, fs: Any, top: str) -> None:
         super().__init__(url)
         self.fs, self.top = fs, top.rstrip("/")
-        fs.use_listings_cache = False
-        cache: Any = getattr(fs, "dircache", None)
-        if hasattr(cache, "use_listings_cache"):
-            cache.use_listings_cache = False  # for calls without a ``refresh`` argument
         # one connection: a thread would take another's answer for its own, and the other wait for ever
         self._scheme = url.partition("://")[0].lower()
         alone = self._scheme in ("sftp", "ssh", "ftp")
@@ -65,10 +60,9 @@ class FileSystem(Store):
 
     def directory(self, prefix: str) -> tuple[list[Object], list[str]]:
         self.requests["list"] += 1
+        self.fs.invalidate_cache()  # or it answers from an earlier list
         try:
-            found = self._call(
-                prefix, self.fs.ls, self._make_path(prefix), detail=True, **_find_refresh(self.fs.ls)
-            )
+            found = self._call(prefix, self.fs.ls, self._make_path(prefix), detail=True)
         except (FileNotFoundError, NotADirectoryError):
             return [], []
         if not found and self._scheme == "ftp":
@@ -94,9 +88,10 @@ class FileSystem(Store):
 
     def head(self, key: str) -> Object:
         self.requests["head"] += 1
+        self.fs.invalidate_cache()
         # Hugging Face tells the name of a blob only in the expanded info
         more = {"expand_info": True} if self._scheme == "hf" else {}
-        info = self._call(key, self.fs.info, self._make_path(key), **_find_refresh(self.fs.info), **more)
+        info = self._call(key, self.fs.info, self._make_path(key), **more)
         if info["type"] == "directory":
             raise FileNotFoundError(errno.ENOENT, "it is a directory", join(self.url, key))
         return _make_object(key, info)
@@ -129,13 +124,6 @@ class FileSystem(Store):
             return watch_call(in_turn)
         except Exception as e:  # each file system of fsspec has errors of its own
             raise to_os_error(e, join(self.url, key)) from None
-
-
-def _find_refresh(call: Callable[..., Any]) -> dict[str, bool]:
-    """Return the argument that makes ``call`` bypass fsspec's cache; {} if it takes none, as SFTP's."""
-    known = signature(call).parameters.values()
-    takes = any(p.name == "refresh" or p.kind is p.VAR_KEYWORD for p in known)
-    return {"refresh": True} if takes else {}
 
 
 _TIMES = ("mtime", "LastModified", "last_modified", "modify", "created")

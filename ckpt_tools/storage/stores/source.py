@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from hashlib import md5
@@ -72,9 +72,12 @@ class StoreSource(OpenFile):
             self.count(length)
             return
         done = 0
-        for part in self.views(offset, length):
+        while done < length:
+            k, at = divmod(offset + done, CHUNK)
+            part = self._get_chunk(k)[at : at + length - done]
             buffer[done : done + len(part)] = part
             done += len(part)
+            self.count(len(part))
 
     def changed(self) -> bool:
         """Return True if the object was replaced; asks the store unless its reads raise Replaced."""
@@ -179,36 +182,23 @@ class StoreSource(OpenFile):
         self._parallel = jobs or AHEAD
         return max(1, min(READERS, count_cpus(), jobs or AHEAD))
 
-    def views(self, offset: int, length: int) -> Iterator[memoryview]:
-        """Yield the bytes in order, without a copy; each view is valid until the next is asked for."""
-        self._require_within(offset, length)
-        done = 0
-        while done < length:
-            k, at = divmod(offset + done, CHUNK)
-            if self.size <= self._read_at_once:
-                part = self._read_window(offset + done, length - done)
-            else:
-                part = self._get_chunk(k)[at : at + length - done]
-            done += len(part)
-            self.count(len(part))
-            yield part
-
     def _get_chunk(self, k: int) -> memoryview:
-        """Return chunk ``k``, and start requests for those after it; recent chunks stay for other readers."""
+        """Return chunk ``k``, the ``CHUNK`` bytes from ``k * CHUNK`` on; start requests for later ones."""
         with self._lock:
             if self._threads is None:
                 self._threads = Threads(self._parallel)
-            future = self._chunks.get(k) or self._request_chunk(k)
-            self._chunks.move_to_end(k)
             self._used_chunks.add(k)
-            used = [n for n in self._chunks if n in self._used_chunks]
-            room = self._parallel - (len(self._chunks) - len(used))
-            for n in used[: -2 * READERS]:
+            for n in range(k, min((self.size - 1) // CHUNK, k + self._parallel) + 1):
+                unread = len(self._chunks.keys() - self._used_chunks)
+                may_wait = n in self._used_chunks or unread >= self._parallel
+                if n not in self._chunks and (n == k or not may_wait):
+                    start, length = n * CHUNK, min(CHUNK, self.size - n * CHUNK)
+                    self._chunks[n] = self._threads.submit(self.fetch, start, length)
+            future = self._chunks[k]
+            self._chunks.move_to_end(k)
+            # recent chunks stay for other readers
+            for n in [n for n in self._chunks if n in self._used_chunks][: -2 * READERS]:
                 del self._chunks[n]
-            for ahead in range(k + 1, min((self.size - 1) // CHUNK, k + self._parallel) + 1):
-                if room > 0 and ahead not in self._chunks and ahead not in self._used_chunks:
-                    self._request_chunk(ahead)
-                    room -= 1
         try:
             return future.result()
         except BaseException:
@@ -216,13 +206,6 @@ class StoreSource(OpenFile):
                 if self._chunks.get(k) is future:
                     del self._chunks[k]
             raise
-
-    def _request_chunk(self, k: int) -> Future[memoryview]:
-        """Start the request for chunk ``k``, the ``CHUNK`` bytes from ``k * CHUNK`` on."""
-        assert self._threads is not None  # noqa: S101 - for the type checker
-        start = k * CHUNK
-        future = self._chunks[k] = self._threads.submit(self.fetch, start, min(CHUNK, self.size - start))
-        return future
 
     # ---- requests
 
