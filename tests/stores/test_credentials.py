@@ -221,7 +221,10 @@ def test_nobody_asks_a_public_bucket(desk: Desk, s3: Bucket, rclone_s3: Bucket, 
     assert desk.ls(rclone_s3.url, endpoint=rclone_s3.endpoint)[0] == 5, "one that wants a signature"
 
 
-OLD_LOGIN = ("the login of the profile 'work' has expired", "aws sso login --profile work")
+OLD_LOGIN = (
+    "credentials of the profile 'work' could not be obtained, or have expired",
+    "aws sso login --profile work",
+)
 MISSING: dict[str, tuple[Way, int, tuple[str, ...]]] = {
     "nothing": (lambda _: None, 5, ("there are no credentials for S3", "aws sso login", "skip_signature=true")),
     "expired login": (lambda desk: by_login(desk, "2020-01-01T00:00:00Z"), 5, OLD_LOGIN),

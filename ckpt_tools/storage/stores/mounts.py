@@ -6,7 +6,6 @@ import errno
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ckpt_tools.model.selection import StoreOptions
 from ckpt_tools.storage.stalls import do_each
 from ckpt_tools.storage.stores.options import open_options
+from ckpt_tools.storage.stores.refused import client_error
 from ckpt_tools.storage.stores.store import OBJECT_STORES, PAGE, Object, Store
 from ckpt_tools.storage.urls import join, split
 
@@ -73,30 +73,29 @@ def store_of(url: str) -> tuple[Store, str]:
 def open_store(name: str, options: StoreOptions, url: str = "") -> Store:
     """Return a store with the options that hold for ``url``. Raise OSError, and as ``open_options``."""
     scheme = name.partition("://")[0]
-    given = open_options(url or name, options, os.environ)
     try:
-        if scheme in OBJECT_STORES:
-            import obstore.store
+        given = open_options(url or name, options, os.environ)
+        if scheme not in OBJECT_STORES:
+            from ckpt_tools.storage.stores.filesystem import open_filesystem
 
-            from ckpt_tools.storage.stores.object_store import ObjectStore
-            from ckpt_tools.storage.stores.refused import client_error
+            return open_filesystem(name, given)
+        import obstore.store
 
-            def client(address: str) -> Any:
-                try:
-                    return obstore.store.from_url(address, **given)  # {} would hide the environment
-                except Exception as e:
-                    raise client_error(e, address.partition("?")[0].rstrip("/"), given) from None
-
-            return ObjectStore(name, client(name), client if scheme in ("http", "https") else None)
-        from ckpt_tools.storage.stores.filesystem import open_filesystem
-
-        return open_filesystem(name, given)
+        from ckpt_tools.storage.stores.object_store import ObjectStore
     except ImportError as e:
         extra = "cloud" if scheme in OBJECT_STORES else "fsspec"
         text = f"{e.name} is not installed: pip install 'ckpt-tools[{extra}]'"
         if e.name is None:  # fsspec names the package that a file system of its needs
             text = f"a package that {scheme}:// needs is not installed: {e}"
         raise OSError(errno.ENOPKG, text, name) from None
+
+    def make_client(address: str) -> Any:
+        try:
+            return obstore.store.from_url(address, **given)  # {} would hide the environment
+        except Exception as e:
+            raise client_error(e, address.partition("?")[0].rstrip("/"), given) from None
+
+    return ObjectStore(name, make_client(name), make_client if scheme in ("http", "https") else None)
 
 
 FEW = 8
@@ -138,38 +137,28 @@ def refresh_objects(urls: Iterable[str], *, are_directories: bool = False) -> di
 
 def find_late(root: str, below: Iterable[str], written: Callable[[int], bool]) -> str | None:
     """Return the URL of a key below ``root`` that an earlier list lacked and whose time is not ``written``
-    meanwhile, None if there is none: a list had lost it. Lists the directories ``below`` anew, and those of
-    files in ``below``. Raise OSError.
+    meanwhile, None if there is none: a list had lost it. Lists anew all in ``below``, and beside files in it.
+    Raise OSError.
     """
     tree, top = tree_of(root)
-    keys = dict.fromkeys(tree_of(url)[1] for url in below)
-    files = [key for key in keys if tree.is_file(key)]
-    for home in dict.fromkeys(key.rpartition("/")[0] for key in files):
-        tree.refresh_directory(home)
-    for key in keys:
-        if key not in files:
-            tree.relist(key)
+    keys = (tree_of(url)[1] for url in below)
+    for home in dict.fromkeys(key if tree.is_directory(key) else key.rpartition("/")[0] for key in keys):
+        tree.relist(home)
     late = ((key, ns) for key, ns in list(tree.late.items()) if not top or f"{key}/".startswith(f"{top}/"))
     return next((join(tree.store.url, key) for key, ns in late if not written(ns)), None)
 
 
-def learn_versions(urls: Sequence[str]) -> None:
+def learn_versions(urls: Iterable[str]) -> None:
     """Ask for the versions of these objects that are unknown, if their store keeps versions."""
-    unknown = list[str]()
 
     def ask(url: str) -> None:
         tree, key = tree_of(url)
-        tree.note_version(tree.store.head(key))  # the answer tells its version
+        if tree.versioned is not False and not object_of(url).version:
+            tree.note_version(tree.store.head(key))  # the answer tells its version
 
-    for url in dict.fromkeys(urls):
-        with suppress(OSError):
-            if not object_of(url).version:
-                unknown.append(url)
-    first = 1 if unknown and tree_of(unknown[0])[0].versioned is None else 0  # it shows if there are any
-    heads = [([url], partial(ask, url)) for url in unknown]
-    _request_all(heads[:first])
-    if unknown and tree_of(unknown[0])[0].versioned is not False:
-        _request_all(heads[first:])
+    heads = [([url], partial(ask, url)) for url in dict.fromkeys(urls)]
+    _request_all(heads[:1])  # it shows if there are any
+    _request_all(heads[1:])
 
 
 def object_of(url: str) -> Object:

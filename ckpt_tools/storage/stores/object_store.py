@@ -45,9 +45,9 @@ class ObjectStore(Store):
 
     def objects(self, prefix: str) -> Iterator[Object]:
         self._require_lists(prefix)
-        last, count, pauses = "", 0, iter(STORE_PAUSES)
+        last, pauses = "", iter(STORE_PAUSES)
         while True:
-            before = count
+            count = 0
             try:
                 for meta in self._pages(prefix, last):
                     last, count = meta["path"], count + 1
@@ -55,9 +55,9 @@ class ObjectStore(Store):
             except OSError as e:
                 wait_for_another(e, pauses)
                 continue
-            if count == before or count % _ROUND:
+            if not count or count % _ROUND:
                 break
-        if count and count == before:
+        if last and not count:
             self._require_store(prefix, more=True)
 
     def _pages(self, prefix: str, after: str) -> Iterator[ObjectMeta]:

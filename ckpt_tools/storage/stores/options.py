@@ -194,7 +194,7 @@ def find_aws_login(own: Mapping[str, str], env: Mapping[str, str]) -> tuple[dict
     credentials provider; None if obstore finds credentials itself.
 
     As in AWS' own tools a profile given as an option goes before the environment, and ``AWS_PROFILE`` after
-    it. Raise CannotLook if there are no credentials, and UsageError if there is no such profile.
+    it. Raise CannotLook if there are no credentials, UsageError if there is no such profile, and ImportError.
     """
     given = {key: value for key, value in own.items() if key != "profile"}
     profile = own.get("profile")
@@ -207,8 +207,7 @@ def find_aws_login(own: Mapping[str, str], env: Mapping[str, str]) -> tuple[dict
     except ImportError:
         if profile is None and not env.get("AWS_PROFILE"):
             return given, None  # the machine's own role, which obstore asks for
-        text = "profiles of AWS need boto3, which is not installed"
-        raise CannotLook(text, "pip install 'ckpt-tools[cloud]'") from None
+        raise
     session = botocore.session.Session(profile=profile)
     found = _make_provider(session, profile or env.get("AWS_PROFILE", ""))
     return {**_read_profile(session, env), **given}, found
@@ -226,12 +225,10 @@ def _make_provider(session: Any, profile: str) -> Provider:
         text = f"there is no profile {profile!r} in ~/.aws"
         raise UsageError(text, "'aws configure list-profiles' lists them") from None
     except Exception as e:  # its class name alone: its text may hold secrets
-        name, of = type(e).__name__, f" of the profile {profile!r}" if profile else ""
-        login = f"'aws sso login{f' --profile {profile}' if profile else ''}', then run it again"
-        if "SSO" in name or "Token" in name or "Login" in name:
-            raise CannotLook(f"the login{of} has expired, or there was none ({name})", login) from None
-        text = f"credentials{of} could not be obtained ({name})"
-        raise CannotLook(text, f"'aws sts get-caller-identity' says more; {login}") from None
+        of, option = (f" of the profile {profile!r}", f" --profile {profile}") if profile else ("", "")
+        text = f"credentials{of} could not be obtained, or have expired ({type(e).__name__})"
+        hint = f"'aws sso login{option}', then run it again; 'aws sts get-caller-identity' says more"
+        raise CannotLook(text, hint) from None
     if found is None:
         raise CannotLook(
             "there are no credentials for S3",

@@ -98,7 +98,7 @@ _MISSING = {
     "service account file": "the file of the service account cannot be read: see"
     " GOOGLE_APPLICATION_CREDENTIALS and GOOGLE_SERVICE_ACCOUNT",
     "Invalid Access Key": "the account's key is none: see AZURE_STORAGE_ACCOUNT_KEY",
-    "SAS query pair": "the shared access signature is none: see AZURE_STORAGE_SAS_TOKEN",
+    "SAS query pair": "the signature is none: see AZURE_STORAGE_SAS_TOKEN",
 }
 """By a sign in the message of a client that cannot be made: the cause, and what to do."""
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import errno
-from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from hashlib import md5
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from ckpt_tools.storage.local import Identity, OpenFile, ShortRead
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 WINDOW = 64 << 10
 """The fewest bytes to request: a request costs as much time as hundreds of kilobytes of transfer."""
 WINDOWS = 16
-"""Windows that are kept in memory."""
+"""Windows that are kept in memory, beside ranges that a format has asked for beforehand."""
 CHUNK = 4 << 20
 """Bytes of a request for content, at multiples of this; a file up to this size is read in one request."""
 RANGES = 256
@@ -54,7 +52,7 @@ class StoreSource(OpenFile):
         self._unproven = False
         self._hold, self._certain = hold, certain
         self._read_at_once = CHUNK if hold else 2 * WINDOW
-        self._prefetched: list[tuple[int, memoryview]] = []
+        self._most_windows = WINDOWS
 
     # ---- reading, as of every Source
 
@@ -137,7 +135,9 @@ class StoreSource(OpenFile):
                 joined.append((offset, stop))
         with suppress(OSError):  # a read of the range raises it again
             found = do_each(lambda ends: self.fetch(ends[0], ends[1] - ends[0]), joined, self._parallel)
-            self._prefetched = [(start, data) for (start, _), data in zip(joined, found, strict=True)]
+            with self._lock:
+                self._windows |= zip((start for start, _ in joined), found, strict=True)
+                self._most_windows += len(found)
 
     # ---- structure: few bytes here and there
 
@@ -157,22 +157,17 @@ class StoreSource(OpenFile):
         data = self.fetch(start, size)
         with self._lock:
             self._windows[start] = data
-            while len(self._windows) > WINDOWS:
+            while len(self._windows) > self._most_windows:
                 self._windows.popitem(last=False)
         return data[offset - start : offset - start + length]
 
     def _find_cached(self, offset: int, length: int) -> memoryview | None:
-        """Return bytes from the cached windows or prefetched ranges; None if they are in neither."""
+        """Return bytes from the cached windows; None if no window has them."""
         with self._lock:
             for start, data in reversed(self._windows.items()):
                 if start <= offset and offset + length <= start + len(data):
                     self._windows.move_to_end(start)
                     return data[offset - start : offset - start + length]
-        i = bisect_right(self._prefetched, offset, key=itemgetter(0)) - 1
-        if i >= 0:
-            start, data = self._prefetched[i]
-            if offset + length <= start + len(data):
-                return data[offset - start : offset - start + length]
         return None
 
     # ---- content: everything, once, in chunks

@@ -27,7 +27,7 @@ from urllib.parse import quote
 from weakref import finalize
 
 from ckpt_tools.model.seal import StoreChecksum, StoreChecksums
-from ckpt_tools.storage.stalls import Stalled, watch_call
+from ckpt_tools.storage.stalls import watch_call
 from ckpt_tools.storage.stores.options import VARIABLES, is_on
 from ckpt_tools.storage.stores.refused import to_os_error
 from ckpt_tools.storage.stores.store import CLOUDS, WEAK, Object, Replaced, Store
@@ -273,7 +273,7 @@ def _ask_signed(store: ObjectStore, obj: Object, url: str) -> Iterator[StoreChec
     store.requests["head"] += 1
     try:
         headers = watch_call(_request_headers, *_make_request(store, obj.key))
-    except (Stalled, OSError) as e:
+    except OSError as e:
         raise to_os_error(e, url) from None
     except Exception as e:  # obstore's own errors have Exception in common
         text = "its checksums could not be asked for: no address could be signed"

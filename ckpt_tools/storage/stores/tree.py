@@ -303,10 +303,6 @@ class Tree:
             is_named = key in self._directories or name in self._directories.get(home, ())
             return not key or first < behind or is_named
 
-    def is_file(self, key: str) -> bool:
-        """Return True if a list had an object at this key, and nothing below it."""
-        return key in self._objects and not self.is_directory(key)
-
     def _find_object(self, key: str) -> Object | None:
         """Return the object at this key, None if there is none; asks the store unless a list tells."""
         with self._lock:
