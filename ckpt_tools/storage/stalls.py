@@ -15,7 +15,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from queue import Empty, SimpleQueue
 from threading import TIMEOUT_MAX, Lock, Thread, current_thread, get_ident, main_thread
@@ -74,13 +74,10 @@ class Threads(Executor):
 
     def close(self, *, wait: bool) -> None:
         """Cancel the work that has not begun; with ``wait``, wait until running work is finished."""
-        while True:
-            try:
-                task = self._work.get_nowait()
-            except Empty:
-                break
-            if task is not None:
-                task[0].cancel()
+        with suppress(Empty):
+            while True:
+                if (task := self._work.get_nowait()) is not None:
+                    task[0].cancel()
         for _ in self._threads:
             self._work.put(None)
         for thread in self._threads if wait else ():
@@ -121,7 +118,6 @@ MOST = 3
 """Stalled calls after which no call is waited for: each file of a dead file system would cost ``GRACE``."""
 _AGAIN = 1.0
 """Seconds until an overdue call is looked at again: the whole process may have been stopped meanwhile."""
-
 
 Call = tuple[float, tuple[Any, ...]]
 """The time at which a call began (``time.monotonic()``), and its arguments."""

@@ -230,7 +230,7 @@ MISSING: dict[str, tuple[Way, int, tuple[str, ...]]] = {
     "expired login": (lambda desk: by_login(desk, "2020-01-01T00:00:00Z"), 5, OLD_LOGIN),
     "another profile": (lambda desk: desk.env(AWS_PROFILE="absent"), 2, ("no profile 'absent'", "aws configure list-profiles")),
     "no secret": (lambda desk: desk.env(AWS_ACCESS_KEY_ID=ACCESS), 5, ("AWS_SECRET_ACCESS_KEY is not", "AWS_PROFILE")),
-    "wrong secret": (lambda desk: desk.env(**WRONG), 5, ("403 SignatureDoesNotMatch", "the secret key does not fit")),
+    "wrong secret": (lambda desk: desk.env(**WRONG), 5, ("403 SignatureDoesNotMatch", "the credentials are not valid here")),
 }  # fmt: skip
 
 
@@ -255,7 +255,7 @@ class Says(Handler):
     [
         (403, "AccessDenied", "s3:ListBucket"), (404, "NoSuchBucket", "there is no such bucket"),
         (400, "ExpiredToken", "the session token has expired"), (403, "RequestTimeTooSkewed", "the clock of this machine is wrong"),
-        (403, "InvalidAccessKeyId", "does not know this access key"), (301, "PermanentRedirect", "region=REGION"),
+        (403, "InvalidAccessKeyId", "the credentials are not valid here"), (301, "PermanentRedirect", "region=REGION"),
         (400, "AuthorizationHeaderMalformed", "region=REGION"), (200, "Portal", "is not a store of this kind: check the endpoint"),
         (200, "", "check the endpoint"), (503, "SlowDown", "503 SlowDown"),
     ],

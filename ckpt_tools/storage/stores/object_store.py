@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ckpt_tools.storage.signed import find_query
@@ -38,8 +39,7 @@ class ObjectStore(Store):
 
     def __init__(self, url: str, client: Any, single: Callable[[str], Any] | None = None) -> None:
         super().__init__(url)
-        self.client, self._single = client, single
-        self._singles: dict[str, Any] = {}
+        self.client, self._single = client, None if single is None else cache(single)
         self.boto: Any = None  # boto3's client, which asks S3 for checksums
         self.cannot_sign = ""
 
@@ -191,10 +191,7 @@ class ObjectStore(Store):
         query = "" if self._single is None else find_query(join(self.url, key))
         if self._single is None or (not query and "%" not in key):
             return self.client, key
-        address = join(self.url, key) + (f"?{query}" if query else "")
-        if address not in self._singles:
-            self._singles[address] = self._single(address)
-        return self._singles[address], ""
+        return self._single(join(self.url, key) + (f"?{query}" if query else "")), ""
 
     def _require_lists(self, prefix: str) -> None:
         """Raise OSError for a web server, which cannot list."""

@@ -140,19 +140,14 @@ _RIGHTS = {
 }
 """By signs in the library's text: the right that the request needs."""
 _REGION = "the bucket is in another region: set CKPT_STORE_OPTION=region=REGION"
-_RENEW = "renew the credentials ('aws sso login', or where the variables come from), then run it again"
+_EXPIRED = "the session token has expired, or is not valid: renew it ('aws sso login'), then run it again"
+_WRONG = "the credentials are not valid here: check them, the endpoint and this machine's clock"
 _CODES = {
     "NoSuchBucket": "there is no such bucket: check its name, and the endpoint",
     "ContainerNotFound": "there is no such container: check its name, and account_name",
-    "ExpiredToken": f"the session token has expired: {_RENEW}",
-    "TokenRefreshRequired": f"the session token has expired: {_RENEW}",
-    "InvalidToken": f"the session token is not valid: {_RENEW}",
+    **dict.fromkeys(("ExpiredToken", "TokenRefreshRequired", "InvalidToken"), _EXPIRED),
+    **dict.fromkeys(("InvalidAccessKeyId", "SignatureDoesNotMatch", "AuthenticationFailed"), _WRONG),
     "RequestTimeTooSkewed": "the clock of this machine is wrong: set it (chronyc tracking, timedatectl)",
-    "InvalidAccessKeyId": "the store does not know this access key: check AWS_PROFILE or AWS_ACCESS_KEY_ID,"
-    " and the endpoint",
-    "SignatureDoesNotMatch": "the secret key does not fit the access key, or the presigned URL was changed",
-    "AuthenticationFailed": "the credentials are not valid here, or have expired, or this machine's clock is"
-    " wrong",
     "InvalidObjectState": "it is archived: have it restored first ('aws s3api restore-object')",
     "BlobArchived": "it is in the archive tier: have it brought back first ('az storage blob set-tier')",
     **dict.fromkeys(("PermanentRedirect", "AuthorizationHeaderMalformed", "301", "307"), _REGION),
