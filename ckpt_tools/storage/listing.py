@@ -23,19 +23,17 @@ EntryFilter = Callable[[Entries], Entries]
 
 def list_entries(path: str, keep: EntryFilter = list) -> Entries:
     """Return the entries of a directory that ``keep`` leaves, sorted by name. Raise OSError."""
-    return keep(_list_store(path) if is_url(path) else retry_call(_list_directory, path))
+    if not is_url(path):
+        return keep(retry_call(_list_directory, path))
+    from ckpt_tools.storage.stores.mounts import tree_of
+
+    tree, key = tree_of(path)
+    return keep(cast("Entries", tree.entries(key)))  # they have the methods of os.DirEntry
 
 
 def list_names(path: str) -> list[str]:
-    """Return the names in a directory, in any order. Raise OSError."""
-    return [e.name for e in _list_store(path)] if is_url(path) else retry_call(os.listdir, path or ".")
-
-
-def _list_store(url: str) -> Entries:
-    from ckpt_tools.storage.stores.mounts import tree_of
-
-    tree, key = tree_of(url)
-    return cast("Entries", tree.entries(key))  # they have the methods of os.DirEntry
+    """Return the names in a directory, sorted. Raise OSError."""
+    return [e.name for e in list_entries(path or ".")]
 
 
 def _list_directory(path: str) -> Entries:

@@ -60,9 +60,8 @@ class FileSystem(Store):
 
     def directory(self, prefix: str) -> tuple[list[Object], list[str]]:
         self.requests["list"] += 1
-        self.fs.invalidate_cache()  # or it answers from an earlier list
         try:
-            found = self._call(prefix, self.fs.ls, self._make_path(prefix), detail=True)
+            found = self._call(prefix, self._ask_anew, self.fs.ls, self._make_path(prefix), detail=True)
         except (FileNotFoundError, NotADirectoryError):
             return [], []
         if not found and self._scheme == "ftp":
@@ -88,10 +87,9 @@ class FileSystem(Store):
 
     def head(self, key: str) -> Object:
         self.requests["head"] += 1
-        self.fs.invalidate_cache()
         # Hugging Face tells the name of a blob only in the expanded info
         more = {"expand_info": True} if self._scheme == "hf" else {}
-        info = self._call(key, self.fs.info, self._make_path(key), **more)
+        info = self._call(key, self._ask_anew, self.fs.info, self._make_path(key), **more)
         if info["type"] == "directory":
             raise FileNotFoundError(errno.ENOENT, "it is a directory", join(self.url, key))
         return _make_object(key, info)
@@ -112,6 +110,11 @@ class FileSystem(Store):
 
     def delete_one(self, key: str) -> None:
         self._call(key, self.fs.rm_file, self._make_path(key))
+
+    def _ask_anew(self, ask: Callable[..., Any], path: str, **more: bool) -> Any:
+        """Return ``ask(path)``, and not what fsspec remembers of an earlier list."""
+        self.fs.invalidate_cache()
+        return ask(path, **more)
 
     def _call(self, key: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return ``call(*args)``, a call of fsspec about a key. Raise OSError, whose text has no secret."""

@@ -85,8 +85,6 @@ def open_store(name: str, options: StoreOptions, url: str = "") -> Store:
     except ImportError as e:
         extra = "cloud" if scheme in OBJECT_STORES else "fsspec"
         text = f"{e.name} is not installed: pip install 'ckpt-tools[{extra}]'"
-        if e.name is None:  # fsspec names the package that a file system of its needs
-            text = f"a package that {scheme}:// needs is not installed: {e}"
         raise OSError(errno.ENOPKG, text, name) from None
 
     def make_client(address: str) -> Any:

@@ -92,15 +92,14 @@ class ObjectStore(Store):
             interruptible(self.client.get, f"{prefix}/{_MISSING_KEY}" if prefix else _MISSING_KEY)
         except Exception as e:
             error, code = to_os_error(e, join(self.url, prefix)), read_code(e)
-            if isinstance(error, FileNotFoundError):
-                if code in _NO_SUCH_KEY:
-                    return
-            elif not isinstance(error, PermissionError) or code != "AccessDenied":
-                raise error from None
-            elif more:
+            is_missing = isinstance(error, FileNotFoundError)
+            is_denied = isinstance(error, PermissionError) and code == "AccessDenied"
+            if (is_missing and code in _NO_SUCH_KEY) or (is_denied and more):
                 return
-            else:
+            if is_denied:
                 raise PermissionError(errno.EACCES, _CANNOT_TELL, error.filename) from None
+            if not is_missing:
+                raise error from None
         text = "what answers with an empty list is not a store of this kind: check the endpoint"
         raise OSError(errno.EREMOTEIO, text, join(self.url, prefix))
 
