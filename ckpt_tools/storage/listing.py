@@ -94,8 +94,8 @@ def stat_ahead(entries: Iterable[os.DirEntry[str]]) -> None:
             with suppress(OSError):
                 retry_call(entry.stat)
 
-    due = [entry for entry in entries if not is_url(entry.path)]  # a store's are in memory
-    if len(due) > _CHUNK:
+    due = list(entries)
+    if len(due) > _CHUNK and not is_url(due[0].path):  # a store's are in memory
         do_each(stat_some, [due[i : i + _CHUNK] for i in range(0, len(due), _CHUNK)], THREADS)
 
 
