@@ -28,7 +28,7 @@ _KEEP = "say what stays with --keep, or protect the objects (S3 Object Lock, a r
     options.paths("Checkpoints; with --damaged the directory in which they lie."),
     parameter("--damaged", "All damaged checkpoints below PATH."),
     parameter("--undo", "Bring back the checkpoint that was at PATH."),
-    "home apply settle no_cache state_dir",
+    "home apply settle no_cache",
     options.TREE,
     trees_in="paths",
 )
@@ -55,12 +55,11 @@ def quarantine(asked: options.Asked) -> int:
     require_local_paths([*paths, root], RENAMES, _HIDE)
     home = find_home(paths, root, whole=damaged)
     names = [os.path.abspath(path) for path in paths]
-    how = {"apply": given["apply"], "state_dir": asked.state_dir}
     if given["undo"]:
-        result = hiding.restore(home, names, **how, trust=asked.settings.trust)
+        result = hiding.undo(home, names, apply=given["apply"], trust=asked.settings.trust)
     else:
         selection = asked.settings.selection(cache=True)
-        result = hiding.quarantine(home, names, damaged=damaged, **how, selection=selection)
+        result = hiding.quarantine(home, names, damaged=damaged, apply=given["apply"], selection=selection)
     return asked.answer("changes", result)
 
 
@@ -72,7 +71,7 @@ def quarantine(asked: options.Asked) -> int:
         "Also flip back bits that only a CRC locates, if wrong with at most this probability.",
     ),
     parameter("--tracker", "Make the framework's 'latest' file name the plan's choice."),
-    "home apply state_dir settle key_file jobs",
+    "home apply settle key_file jobs",
     options.TREE,
     trees_in="paths",
 )
@@ -98,8 +97,7 @@ def repair(asked: options.Asked) -> int:
     require_local_paths([*paths, root], RENAMES, DOWNLOAD)
     # a directory of several checkpoints is itself the root
     home = os.path.abspath(root or find_only_directory(_find_root(os.path.abspath(path)) for path in paths))
-    how: dict[str, Any] = {"apply": given["apply"], "state_dir": asked.state_dir}
-    how["selection"] = asked.settings.selection()
+    how: dict[str, Any] = {"apply": given["apply"], "selection": asked.settings.selection()}
     if given["tracker"]:
         result = mending.repair_trackers(home, **how)
     else:
@@ -131,7 +129,7 @@ def _find_root(path: str) -> str:
     return os.path.dirname(path) if is_one else path
 
 
-@options.ask(_FORMATS, "root apply state_dir trust trust_group trust_owner trust_dir config", options.PRINT)
+@options.ask(_FORMATS, "root apply trust trust_group trust_owner trust_dir config", options.PRINT)
 def undo(asked: options.Asked) -> int:
     """Undo the last 'ckpt repair' or 'ckpt quarantine' below ROOT. Without --apply nothing is done.
 
@@ -147,9 +145,7 @@ def undo(asked: options.Asked) -> int:
     """
     settings = asked.settings
     require_local_paths([settings.root], RENAMES, "nothing there was repaired or put away by ckpt")
-    result = hiding.undo(
-        settings.root, apply=asked.given["apply"], state_dir=asked.state_dir, trust=settings.trust
-    )
+    result = hiding.undo(settings.root, apply=asked.given["apply"], trust=settings.trust)
     return asked.answer("changes", result)
 
 

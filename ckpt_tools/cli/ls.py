@@ -48,8 +48,7 @@ FIRST = ("ckpt run {} --allow none -- COMMAND", "start the first job of a run")
     parameter("--since TIME", "Only checkpoints modified since: 2h, 3d, or a date such as 2025-01-31T18:00."),
     parameter("--tree", "Show the runs, their checkpoints and the files of each."),
     parameter("--quarantine", "List instead what is in quarantine."),
-    "root kind layout run prefix exclude max_step world_size save_interval order jobs state_dir",
-    "store_option",
+    "root kind layout run prefix exclude max_step world_size save_interval order jobs store_option",
     options.TREE,
 )
 def ls(asked: options.Asked) -> int:
@@ -73,7 +72,7 @@ def ls(asked: options.Asked) -> int:
     if given["quarantine"]:
         instead = "nothing was put away there: leave out --quarantine"
         require_local_paths([settings.root], RENAMES, instead)
-        hidden = list_quarantine(settings.root, state_dir=asked.state_dir, trust=settings.trust)
+        hidden = list_quarantine(settings.root, trust=settings.trust)
         asked.answer("changes", hidden)
         return 0 if hidden.changes else NoCheckpoint.exit_code
     selection = settings.selection()

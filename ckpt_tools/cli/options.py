@@ -81,9 +81,6 @@ RENAMED: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "--metrics-file": ("--metrics {}", ("watch",)),
     "--metrics-port": ("--metrics {}", ("watch",)),
     **{f"--keep-{word}": (f"--keep {word}={{}}", ("prune",)) for word in _WORDS_OF_KEEP},
-    **dict.fromkeys(
-        ("--keep-per-minutes", "--keep-checkpoint-per-n-minutes"), ("--keep minutes={}", ("prune",))
-    ),
     "--keep-checkpoint-max": ("--keep last={}", ("prune",)),
     "--max-total": ("--keep total={}", ("prune",)),
 }

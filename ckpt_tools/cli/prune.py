@@ -19,14 +19,13 @@ WORDS: Mapping[str, tuple[str, parsers.Parse]] = {
     "hourly": ("keep_hourly", parsers.whole(1)),
     "daily": ("keep_daily", parsers.whole(1)),
     "weekly": ("keep_weekly", parsers.whole(1)),
-    "minutes": ("keep_per_minutes", parsers.whole(1)),
     "kind": ("keep_kinds", parsers.kind),
     "total": ("max_total", parsers.size),
 }
 """By word of --keep the field of Policy, and the parser of its value."""
 MEANING = (
     "What stays: last=N (or N), every=STEPS (their multiples), within=TIME of the last, hourly=N, daily=N and"
-    " weekly=N (the last of each), minutes=N (the first of each N), kind=KIND; total=SIZE: of these the"
+    " weekly=N (the last of each), kind=KIND; total=SIZE: of these the"
     " newest that fit."
 )
 
@@ -35,7 +34,7 @@ MEANING = (
     ("table", "json"),
     parameter("--keep WORDS", MEANING, name="keep_what", many=True),
     parameter("--damaged", "Remove damaged checkpoints as well."),
-    "root run no_cache settle plan_dir apply max_age state_dir store_option",
+    "root run no_cache settle plan_dir apply max_age store_option",
     options.TREE,
 )
 def prune(asked: options.Asked) -> int:
@@ -62,7 +61,6 @@ def prune(asked: options.Asked) -> int:
         policy,
         damaged=given["damaged"],
         apply=given["apply"],
-        state_dir=asked.state_dir,
         selection=settings.selection(cache=True),
     )
     return asked.answer("changes", result)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from glob import escape
 from shlex import quote
 
@@ -33,7 +33,6 @@ def quarantine(
     *,
     damaged: bool = False,
     apply: bool = False,
-    state_dir: str | None = None,
     selection: Selection | None = None,
 ) -> Changes:
     """Put checkpoints below ``root`` into its quarantine: the ones at or below ``paths``, or with ``damaged``
@@ -43,59 +42,62 @@ def quarantine(
     ``selection`` says how to read and what to plan. Raises UsageError, NoCheckpoint if a path is none, and
     CannotLook.
     """
-    sel, root = selection or Selection(cache=True), os.path.abspath(root)
-    with open_journal(root, state_dir, sel.trust, apply=apply) as journal:
+    sel, root, number = selection or Selection(cache=True), os.path.abspath(root), None
+    with open_journal(root, sel.trust, apply=apply) as journal:
         s = open_session(root, sel.read_options())
         s.add_members()
         found = list_groups(s)
-        wanted = _find_damaged(found, root, sel) if damaged else find_named(found, paths, root)
-        if not damaged:
-            _require_no_run(paths, root, wanted)
+        wanted = _find_damaged(found, root, sel) if damaged else _find_asked(found, paths, root)
         chosen = _plan_without(root, sel, ()) if damaged and wanted else None
         why_stays = {g: _find_reason_to_stay(g, chosen, sel.settle, s.now_ns) for g in wanted}
         moving = [g for g, reason in why_stays.items() if not reason]
         relative = _make_relative(root, moving)
-        trackers, findings = _point_trackers(s, sel, moving, relative)
-        number = None
+        tracker, dangling = _point_trackers(s, sel, moving, relative)
+        first_staying = sorted(why_stays.items(), key=lambda row: not row[1])
+        rows = [_make_row(g, reason, apply) for g, reason in first_staying]
+        steps = [Step(path, f"{journal.name_directory(QUARANTINE)}/{path}") for path in relative]
+        if tracker:
+            rows.append(tracker.make_row(apply))
         if apply and moving:
-            steps = [journal.step_to_write(os.path.relpath(t.path, root), t.data) for t in trackers]
-            steps += [Step(path, f"{journal.name_directory(QUARANTINE)}/{path}") for path in relative]
-            number = journal.run("quarantine", ", ".join(g.name for g in moving), steps).number
-        rows = [*journal.list_changes(), *_list_changes(why_stays, trackers, apply)]
-        return Changes("quarantine", root, apply, tuple(rows), findings, number)
+            if tracker:
+                steps.insert(0, journal.step_to_write(os.path.relpath(tracker.path, root), [tracker.data]))
+            number = journal.run("quarantine", ", ".join(g.name for g in moving), steps)
+        return Changes("quarantine", root, apply, (*journal.recovered, *rows), dangling, number)
 
 
-def _require_no_run(paths: Sequence[str], root: str, wanted: Sequence[Group]) -> None:
-    """Raise UsageError if a path is a directory of checkpoints: its next job would begin anew."""
+def _find_asked(found: Sequence[Group], paths: Sequence[str], root: str) -> list[Group]:
+    """Return the groups at or below ``paths``. Raises UsageError for a directory of checkpoints, because its
+    next job would begin anew, and NoCheckpoint.
+    """
+    wanted = find_named(found, paths, root)
     own_paths = {root, *(g.path for g in wanted)}
     for path in paths:
         if path not in own_paths and os.path.isdir(path):
             hint = f"name each checkpoint in it, or add --root {quote(path)} to put all of them away"
             raise UsageError(f"{path} is no checkpoint, but a directory of some", hint)
+    return wanted
 
 
 def _point_trackers(
     s: Session, sel: Selection, moving: Sequence[Group], relative: Collection[str]
-) -> tuple[list[NewTracker], tuple[Finding, ...]]:
-    """Return the trackers that name a group in ``moving``, with contents that name what ``plan`` chooses
-    without the ``relative`` paths of those groups; and a finding for each tracker that cannot name it.
+) -> tuple[NewTracker | None, tuple[Finding, ...]]:
+    """Return the tracker that names a group in ``moving``, with contents that name what ``plan`` chooses
+    without these groups (``relative`` paths); and a finding for each tracker that cannot name it.
     """
     named_by = find_trackers_naming(s, [g.checkpoint for g in moving if g.checkpoint])
-    next_plan = _plan_without(s.root, sel, relative) if named_by else None
-    new = point_tracker(s, next_plan.checkpoint) if next_plan and next_plan.checkpoint else None
-    trackers = [new] if new and new.path in named_by else []
+    chosen = _plan_without(s.root, sel, relative) if named_by else None
+    tracker = point_tracker(s, chosen.checkpoint) if chosen and chosen.checkpoint else None
+    if tracker and tracker.path not in named_by:
+        tracker = None
     text = "it names what goes into quarantine, and 'ckpt plan' chooses nothing that it could name"
-    dangling, warn = sorted(named_by - {t.path for t in trackers}), Severity.WARNING
-    return trackers, tuple(finding("dangling-tracker", text, path=path, severity=warn) for path in dangling)
+    left, warn = sorted(named_by - {tracker.path if tracker else ""}), Severity.WARNING
+    return tracker, tuple(finding("dangling-tracker", text, path=path, severity=warn) for path in left)
 
 
-def _list_changes(why: Mapping[Group, str], trackers: Sequence[NewTracker], done: bool) -> Iterator[Change]:
-    """Yield the answer's rows: groups that stay, with the reason, then groups that move, then trackers."""
-    for g, reason in sorted(why.items(), key=lambda row: not row[1]):
-        state = "stays" if reason else "moved" if done else "would-move"
-        size = 0 if done and not reason else g.size
-        yield Change(g.path, state, reason, None, g.label, len(g.files), size)
-    yield from (tracker.make_row(done) for tracker in trackers)
+def _make_row(g: Group, reason: str, done: bool) -> Change:
+    """Return the answer's row for a group that stays for a ``reason``, or is moved if it is ""."""
+    state = "stays" if reason else "moved" if done else "would-move"
+    return Change(g.path, state, reason, None, g.label, len(g.files), g.size)
 
 
 def _find_damaged(found: Sequence[Group], root: str, sel: Selection) -> list[Group]:
@@ -140,92 +142,83 @@ def _make_relative(root: str, moving: Sequence[Group]) -> list[str]:
 # ---- and back
 
 
-def restore(
-    root: str, paths: Sequence[str], *, apply: bool = False, state_dir: str | None = None, trust: Trust = OURS
-) -> Changes:
-    """Bring checkpoints back; ``paths`` are directories below ``.ckpt/quarantine``, or the paths that files
-    and checkpoints had. Without ``apply`` it only says what it would do. Raises NoCheckpoint if the
-    quarantine has none of them, UsageError if an old path is taken, and CannotLook.
+def undo(root: str, paths: Sequence[str] = (), *, apply: bool = False, trust: Trust = OURS) -> Changes:
+    """Take back the last repair or quarantine below ``root``; or bring back the checkpoints at ``paths``,
+    which are directories below ``.ckpt/quarantine``, or the paths that files and checkpoints had. Without
+    ``apply`` nothing is moved. Raises NoCheckpoint if there is nothing to take back, UsageError if a file has
+    changed since or an old path is taken, and CannotLook.
     """
-    root = os.path.abspath(root)
-    with open_journal(root, state_dir, trust, apply=apply) as journal:
-        found = list(dict.fromkeys(pair for path in paths for pair in _find_moves(journal, root, path)))
-        rows = _list_undo(journal, root, [step for _, step in found], apply)
-        number = journal.take_back_some(found) if apply else None
-        return Changes("restore", root, apply, tuple(rows), (), number)
+    root, number = os.path.abspath(root), None
+    with open_journal(root, trust, apply=apply) as journal:
+        steps_of = _find_moves(journal, root, paths) if paths else _find_last(journal, root)
+        rows = [row for steps in steps_of.values() for row in _list_undo(journal, root, steps, apply)]
+        for operation, steps in steps_of.items() if apply else ():
+            number = journal.take_back(operation, steps if paths else ())
+        command = "restore" if paths else "undo"
+        return Changes(command, root, apply, (*journal.recovered, *rows), (), number)
 
 
-def _find_moves(journal: Journal, root: str, path: str) -> Iterator[tuple[Operation, Step]]:
-    """Yield (operation, rename) for all that lies at or below ``path`` in the quarantine, or that lay there
-    when it was put away the last time. Raises NoCheckpoint if there is nothing.
-    """
-    relative = os.path.relpath(path, root)
-    has_any = False
-    for operation in journal.operations:
-        if operation.command != "quarantine" or operation.status != "done":
-            continue
-        for step in operation.steps:
-            is_meant = any(f"{end}/".startswith(f"{relative}/") for end in (step.source, step.target))
-            if is_meant and not step.backup and step.find_state(journal.tree) == "done":
-                has_any = True
-                yield operation, step
-        if has_any and not relative.startswith(STATE):
-            return  # the last time that it was put away
-    if not has_any:
-        text = f"nothing that 'ckpt quarantine' put away was {path}"
-        hint = f"'ckpt ls --quarantine {quote(root)}' lists what lies in {STATE}/{QUARANTINE}"
-        raise NoCheckpoint(text, hint)
-
-
-def undo(root: str, *, apply: bool = False, state_dir: str | None = None, trust: Trust = OURS) -> Changes:
-    """Take back the last repair or quarantine below ``root``. Without ``apply`` nothing is moved. Raises
-    NoCheckpoint if there is none, UsageError if a file has changed since, and CannotLook.
-    """
-    root = os.path.abspath(root)
-    with open_journal(root, state_dir, trust, apply=apply) as journal:
-        undoable = (op for op in journal.operations if op.status == "done" and op.command in UNDOABLE)
-        last = next(undoable, None)
-        if last is None:
-            hint = f"'ckpt ls --quarantine {quote(root)}' lists what lies in {STATE}/{QUARANTINE}"
-            raise NoCheckpoint(f"no command that can be taken back has changed anything in {root}", hint)
-        states = [(step, step.find_state(journal.tree)) for step in last.steps]
-        for path in (os.path.join(root, step.target) for step, state in states if state == "gone"):
-            text = f"{path} is not as 'ckpt {last.command}' left it"
+def _find_last(journal: Journal, root: str) -> dict[Operation, list[Step]]:
+    """Return the last operation that can be taken back, with its steps that are done, the last first."""
+    undoable = (op for op in journal.operations if op.status == "done" and op.command in UNDOABLE)
+    last = next(undoable, None)
+    if last is None:
+        raise NoCheckpoint(f"no command that can be taken back has changed anything in {root}", _hint(root))
+    for step in last.steps:
+        if not step.is_done(journal.tree) and not step.is_to_do(journal.tree):
+            text = f"{os.path.join(root, step.target)} is not as 'ckpt {last.command}' left it"
             raise UsageError(text, "move back by hand what it has put away")
-        rows = _list_undo(journal, root, [step for step, state in states[::-1] if state == "done"], apply)
-        if apply:
-            journal.take_back(last)
-        return Changes("undo", root, apply, tuple(rows), (), last.number if apply else None)
+    return {last: [step for step in last.steps[::-1] if step.is_done(journal.tree)]}
 
 
-def _list_undo(journal: Journal, root: str, steps: Sequence[Step], done: bool) -> list[Change]:
-    """Return the answer's rows: of an interrupted command that was taken back, and of undoing ``steps``.
-    Raises UsageError if the old path of a file is taken by now.
+def _find_moves(journal: Journal, root: str, paths: Sequence[str]) -> dict[Operation, list[Step]]:
+    """Return the renames of what lies at or below ``paths`` in the quarantine, or lay there when it was put
+    away the last time, by operation. Raises NoCheckpoint for a path with none.
     """
-    rows = journal.list_changes()
+    out = dict[Operation, list[Step]]()
+    for path in paths:
+        above = f"{os.path.relpath(path, root)}/"
+        for operation in journal.operations:
+            if operation.command != "quarantine" or operation.status != "done":
+                continue
+            moved = [step for step in operation.steps if not step.backup and step.is_done(journal.tree)]
+            meant = [s for s in moved if f"{s.source}/".startswith(above) or f"{s.target}/".startswith(above)]
+            if meant:
+                known = out.setdefault(operation, [])
+                known += [step for step in meant if step not in known]
+                break
+        else:
+            raise NoCheckpoint(f"nothing that 'ckpt quarantine' put away was {path}", _hint(root))
+    return out
+
+
+def _hint(root: str) -> str:
+    return f"'ckpt ls --quarantine {quote(root)}' lists what lies in {STATE}/{QUARANTINE}"
+
+
+def _list_undo(journal: Journal, root: str, steps: Sequence[Step], done: bool) -> Iterator[Change]:
+    """Yield the answer's rows of undoing ``steps``. Raises UsageError if the old path of a file is taken."""
     for step in steps:
         was, now = os.path.join(root, step.source), os.path.join(root, step.target)
         if step.backup:
             old = os.path.join(root, step.backup)
-            rows.append(Change(now, "replaced" if done else "would-replace", f"by {old}"))
-            continue
-        if journal.tree.identify(step.source) is not None:
+            yield Change(now, "replaced" if done else "would-replace", f"by {old}")
+        elif journal.tree.identify(step.source) is not None:
             raise UsageError(f"{was} exists, and is not replaced", "move it away first")
-        rows.append(Change(now, "moved" if done else "would-move", "", was))
-    return rows
+        else:
+            yield Change(now, "moved" if done else "would-move", "", was)
 
 
-def list_quarantine(root: str, *, state_dir: str | None = None, trust: Trust = OURS) -> Changes:
+def list_quarantine(root: str, *, trust: Trust = OURS) -> Changes:
     """Return what lies in the quarantine of ``root``, what was put away last first. Raises CannotLook."""
     root, rows = os.path.abspath(root), list[Change]()
-    with open_journal(root, state_dir, trust, apply=False) as journal:
+    with open_journal(root, trust, apply=False) as journal:
         for op in journal.operations:
             why = f"{op.command}, {time.strftime('%Y-%m-%d %H:%M', time.localtime(op.at))}"
             for step in op.steps:
                 old, now = (step.target, step.backup) if step.backup else (step.source, step.target)
                 if now.startswith(f"{STATE}/{QUARANTINE}/") and journal.tree.identify(now) is not None:
-                    old, now = os.path.join(root, old), os.path.join(root, now)
-                    rows.append(Change(now, "in-quarantine", why, old))
+                    rows.append(Change(f"{root}/{now}", "in-quarantine", why, f"{root}/{old}"))
     return Changes("ls", root, applied=False, changes=tuple(rows))
 
 

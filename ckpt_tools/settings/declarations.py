@@ -124,7 +124,7 @@ ENV: tuple[Variable, ...] = (
     Variable("CKPT_SKIP_UNREADABLE", "--skip-unreadable", "skip a checkpoint that could not be read, instead of exit 5", parsers.flag, use="--allow unreadable", set="CKPT_ALLOW=unreadable", word="unreadable"),
     Variable("CKPT_REQUIRE_SEAL", "--require-seal", "treat a file that no seal names as an error (docs/seals.md)", parsers.flag, panel=ACCEPTED),
     Variable("CKPT_SEAL_DIR", "--seal-dir", "directory for the seals of read-only trees, below the absolute path of the sealed directory; docs/seals.md", parsers.path, use="CKPT_SEAL_DIR={}"),
-    Variable("CKPT_STATE_DIR", "--state-dir", "directory for the journal of commands that change a tree, instead of ROOT/.ckpt, and for the state of 'ckpt watch'; docs/guarding.md", parsers.path, use="CKPT_STATE_DIR={}"),
+    Variable("CKPT_STATE_DIR", "--state-dir", "directory for the state of 'ckpt watch', outside ROOT; docs/guarding.md", parsers.path, use="CKPT_STATE_DIR={}"),
     Variable("CKPT_VERIFY_KEY", "--verify-key", "public key (PEM) that the signature of every file must fit, as 'ckpt seal --sign-key' or model_signing writes it; needs ckpt-tools[sign]", parsers.path, use="CKPT_VERIFY_KEY={}"),
     Variable("CKPT_PLAN_DIR", "--plan-dir", "directory of decisions, outside ROOT; default: ~/.local/state/ckpt-tools/decisions. With more than one node: a directory that all of them see", parsers.path, metavar="DIR", panel=DECISION),
     Variable("CKPT_JOB", "--job", "id of this start of the job, the same in all of its processes and different for every start; default: the launcher's", parsers.text, in_file=False, metavar="ID", panel=DECISION),

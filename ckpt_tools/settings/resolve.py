@@ -345,11 +345,6 @@ def decisions(env: Mapping[str, str] | None = None) -> str:
     return os.path.join(home, "ckpt-tools", "decisions")
 
 
-def find_pruned() -> str:
-    """Return the directory of the records of ``ckpt prune``."""
-    return os.path.join(os.path.dirname(decisions()), "pruned")
-
-
 def verdicts(env: Mapping[str, str]) -> str:
     """Return the directory of cached verdicts of this user and host; "" if there is no home directory."""
     shared = env.get("XDG_CACHE_HOME", "")

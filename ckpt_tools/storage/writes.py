@@ -90,7 +90,7 @@ def hold_lock(directory: str, name: str, trusted: Trust, busy: Callable[[str], C
     Untrusted, and ``busy(holder)`` if another process holds it.
     """
     path = os.path.join(directory, name)
-    hint = "name a directory that can be written, on a file system with flock, with CKPT_STATE_DIR"
+    hint = "it needs a directory that can be written, on a file system with flock"
     with explain_refusal(f"{path} cannot be locked", hint):
         trust.make(directory, trusted)
         fd = take_lock(path, trusted)

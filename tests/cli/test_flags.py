@@ -309,16 +309,11 @@ SEAL: dict[str, Case] = {
 }  # fmt: skip
 
 
-def put_away(tmp: Path, **more: str) -> Path:
+def put_away(tmp: Path) -> Path:
     """One checkpoint lies in quarantine."""
     root = plain(tmp)
-    quarantine(str(root), [str(root / "iter_0000020")], apply=True, **more)
+    quarantine(str(root), [str(root / "iter_0000020")], apply=True)
     return root
-
-
-def nowhere(tmp: Path) -> Path:
-    """Its journal lies elsewhere."""
-    return put_away(tmp, state_dir=str(tmp / "elsewhere"))
 
 
 quarantine_locked, behind_and_locked = busy(put_away), busy(behind)
@@ -328,7 +323,6 @@ QUARANTINE: dict[str, Case] = {
     "damaged": Case(cut, "", "--damaged"), "undo": Case(untold(put_away), f"{NEWEST}", f"{NEWEST} --undo"),
     "home": Case(untold(plain), f"{NEWEST}", f"{NEWEST} --root ."),
     "no_cache": Case(cut, "--damaged --cached", "--damaged --cached --no-cache"),
-    "state_dir": Case(untold(nowhere), f"{NEWEST} --undo", f"{NEWEST} --undo --state-dir elsewhere"),
     **trusting(lambda tmp: [plain(tmp) / "iter_0000020"]), **without(untold(plain), NEWEST),
 }  # fmt: skip
 
@@ -341,8 +335,7 @@ PRUNE: dict[str, Case] = {
     "max_age": Case(many, f"{ONE} --cached", f"{ONE} --cached --max-age never"),
     "no_cache": Case(first_broken, f"{ONE} --cached", f"{ONE} --cached --no-cache"), "settle": Case(many, "--keep 1", ONE),
     "plan_dir": Case(many, ONE, f"{ONE} --plan-dir none"), "apply": Case(quarantine_locked, ONE, f"{ONE} --apply"),
-    "state_dir": Case(quarantine_locked, f"{ONE} --apply", f"{ONE} --apply --state-dir run/{FILE}"), **without(many, ONE),
-    **trusting(many, always=ONE),
+    **without(many, ONE), **trusting(many, always=ONE),
 }  # fmt: skip
 PIN: dict[str, Case] = {
     **added(untold(plain), "undo | dry-run", f"{NEWEST}"), "paths": Case(untold(plain), f"{NEWEST}", "run/iter_0000010"),
@@ -379,7 +372,7 @@ REPAIR: dict[str, Case] = {
     "paths": Case(untold(with_a_bit), "run/iter_0000020", "run/iter_0000010"), "accept_odds": Case(with_a_bit, "", "--accept-odds 0.001"),
     "tracker": Case(behind, "", "--tracker"), "home": Case(with_a_bit, "", "--root ."),
     "apply": Case(behind_and_locked, "--tracker", "--tracker --apply"), "settle": Case(fresh_bit, "", "--settle 0s"),
-    "state_dir": Case(plain, "--apply", "--apply --state-dir run/inside"), "key_file": Case(encrypted_and_hit, "", "--key-file key"),
+    "key_file": Case(encrypted_and_hit, "", "--key-file key"),
     "jobs": Case(plain, "--jobs 2", "--jobs 3"), **trusting(plain), **without(plain),
 }  # fmt: skip
 OTHERS: dict[str, dict[str, Case]] = {
@@ -390,13 +383,13 @@ OTHERS: dict[str, dict[str, Case]] = {
     "launchers": without(with_launcher),
     "undo": {
         "root": Case(untold(put_away), "run", "run/iter_0000010"), "apply": Case(quarantine_locked, "", "--apply"),
-        "state_dir": Case(nowhere, "", "--state-dir elsewhere"), **trusting(put_away),
+        **trusting(put_away),
     },
     "ls": {
         **chosen("root kind layout run prefix exclude max_step world_size order store_option save_interval"),
         "jobs": Case(images, "--jobs 2", "--jobs 3"), "since": Case(plain, "", "--since 1h"), **without(plain),
         "tree": Case(plain, "--text", "--text --tree"), "quarantine": Case(put_away, "", "--quarantine"),
-        "state_dir": Case(nowhere, "--quarantine", "--quarantine --state-dir elsewhere"), **trusting(plain),
+        **trusting(plain),
     },
     "stage": {
         **chosen(STAGED), "directory": Case(untold(plain), "local://run one", "local://run other"),

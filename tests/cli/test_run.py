@@ -400,7 +400,7 @@ def small(tmp_path: Path) -> Path:
 
 WORDS = {
     "run": ("run", "@", "--plan-dir", "plans", "--", sys.executable, "-c", "print('started')"), "seal": ("seal", "@"),
-    "prune": ("prune", "@", "--keep", "1", "--apply", "--settle", "0s", "--state-dir", "pruned"),
+    "prune": ("prune", "@", "--keep", "1", "--apply", "--settle", "0s"),
     "watch": ("watch", "@", "--once", "--seal", "--settle", "0s", "--state-dir", "watched"),
     "quarantine": ("quarantine", "@", "--apply"), "report": ("report", "@", "-o", "page.html"),
     "verify": ("verify", "@", "--json", "-o", "answer.json"), "hook": ("hook", "@", "--plan-dir", "plans"),

@@ -32,7 +32,7 @@ from ckpt_tools.errors import CkptError, NoCheckpoint, UsageError
 from ckpt_tools.guard.prune import Policy, prune
 from ckpt_tools.guard.prune.entries import Entry, find_entries
 from ckpt_tools.guard.prune.protected import find_stages
-from ckpt_tools.guard.quarantine import quarantine, restore, undo
+from ckpt_tools.guard.quarantine import quarantine, undo
 from ckpt_tools.model.answers import Changes
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading.opening import open_session
@@ -252,7 +252,7 @@ def test_restored_by_the_name_that_it_had(case: Path) -> None:
         quarantine(str(root), [chosen.path], apply=True, selection=FRESH)
         with pytest.raises(NoCheckpoint):
             quarantine(str(root), [chosen.path], apply=True, selection=FRESH)
-        restore(str(root), [chosen.path], apply=True)
+        undo(str(root), [chosen.path], apply=True)
         after = files_of(root, state=False)
         assert after.keys() == before.keys()
         assert {k for k, v in after.items() if v != before[k]} <= {"latest_checkpointed_iteration.txt"}

@@ -64,7 +64,7 @@ def lines(at: Where, out: Path) -> dict[str, list[str]]:
         "seal": [at.root, "--seal-dir", f"{out}/seals"], "latest": [at.root, "--rank", "0"], "plan": [at.root, "--json", *plans],
         "run": [at.root, *plans, "--explain", "-v", "--", "train"], "hook": [at.root, *plans, "--json"], "layouts": ["--check", at.root],
         "stage": [at.root, f"{out}/staged"], "show": [at.file], "diff": [at.one, at.other], "quarantine": [at.one],
-        "prune": [at.root, "--keep", "1", "--state-dir", f"{out}/state"], "pin": [at.one, "--dry-run"],
+        "prune": [at.root, "--keep", "1"], "pin": [at.one, "--dry-run"],
         "watch": [at.root, "--once", "--settle", "0s", "--state-dir", f"{out}/state"],
     }  # fmt: skip
 

@@ -58,7 +58,7 @@ class Policy:
 READERS = {
     **asking.READERS,
     "verify --by-store": "verify @ --by-store --json",
-    "prune": "prune @ --keep-last 1 --settle 0s --json --state-dir home/pruned",
+    "prune": "prune @ --keep-last 1 --settle 0s --json",
     "seal --seal-dir": "seal @ --seal-dir home/seals --json",
     "report": "report @ -o page.html",
 }

@@ -169,7 +169,7 @@ OF_HERE = "a directory or a file of this machine"
         ("repair URL", "download it"), ("repair LOCAL --root URL", "download it"), ("quarantine URL/iter_0000010", "prune --damaged"),
         ("quarantine --damaged URL", "prune --damaged"), ("pin URL/iter_0000010", "--keep-every"),
         ("undo URL", "nothing there was repaired"), ("ls --quarantine URL", "nothing was put away"),
-        ("plan URL --plan-dir URL/plans", OF_HERE), ("prune URL --keep-last 1 --state-dir URL/state", OF_HERE),
+        ("plan URL --plan-dir URL/plans", OF_HERE),
         ("seal URL --seal-dir URL/seals", OF_HERE), ("run URL --view URL/view -- true", OF_HERE),
         ("run URL --view LOCAL/view -- true", "--stage DIR"), ("run URL --require-mount -- true", "leave out --require-mount"),
         ("plan URL -o URL/answer", "a FILE of this machine"),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpt_tools.errors import CannotLook
+from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.guard import journal
 from ckpt_tools.guard.journal import Step, Tree
 from ckpt_tools.guard.quarantine import undo
@@ -39,7 +39,7 @@ def statuses(root: Path) -> list[tuple[int, str]]:
 def swap(root: Path) -> None:
     with journal.open_journal(str(root)) as store:
         steps = [
-            store.step_to_write("a", b"new", backup_kind="quarantine"),
+            store.step_to_write("a", [b"new"], backup_kind="quarantine"),
             Step("b", f"{store.name_directory('quarantine')}/b"),
         ]
         store.run("repair", "for a test", steps)
@@ -57,8 +57,7 @@ def test_what_was_saved_anew_stays_and_what_went_is_swept(root: Path) -> None:
     with journal.open_journal(str(root)) as store:
         store.run("prune", "", [Step("a", ".ckpt/trash/000001/a")])
         (root / "a").write_text("saved anew")
-        store.resume()
-        assert not store.list_changes()
+        store.take_back(store.operations[0])
     assert text_of(root) == {"a": "saved anew", "b/c": "b/c", "b/d": "b/d"}
 
 
@@ -68,11 +67,9 @@ def test_nothing_is_made_for_a_root_that_is_not_there(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("state", [None, "state"])
-def test_there_is_one_lock_for_a_tree(state: str | None, root: Path, tmp_path: Path) -> None:
+def test_there_is_one_lock_for_a_tree(root: Path) -> None:
     told = pytest.raises(CannotLook, match=f"process {os.getpid()} on")
-    elsewhere = state and str(tmp_path / state)
-    with journal.open_journal(str(root), elsewhere), told, journal.open_journal(str(root)):
+    with journal.open_journal(str(root)), told, journal.open_journal(str(root)):
         raise AssertionError
 
 
@@ -115,11 +112,18 @@ def test_the_journal_of_somebody_else_is_refused(root: Path) -> None:
 
 def test_a_file_that_was_given_its_second_name_is_moved_once(root: Path) -> None:
     at = os.open(root, os.O_RDONLY)
-    tree = Tree(str(root), at)
     os.link(root / "a", root / "x")
-    Step("a", "x", source_id=tree.identify("a")).do(tree)
+    Tree(str(root), at).move("a", "x")
     os.close(at)
     assert not (root / "a").exists() and (root / "x").read_text() == "a"
+
+
+def test_nothing_is_done_through_a_link(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine/trash").mkdir(parents=True)
+    (root / ".ckpt").symlink_to(tmp_path / "mine")
+    with pytest.raises(UsageError, match="is a link"), journal.open_journal(str(root)):
+        raise AssertionError
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["trash"]
 
 
 def test_what_cannot_be_undone_is_forgotten(root: Path) -> None:

@@ -37,13 +37,6 @@ def test_examples() -> None:
     assert names(Policy(keep_last=40, max_total=250), saves, s3="pinned") == ["s49", "s3"]
 
 
-def test_mindspore_keeps_the_first_of_each_so_many_minutes() -> None:
-    """As its manager does before each save: of the files younger than N minutes all but the oldest go."""
-    minutes = [0, 3, 7, 10, 14, 19, 20, 26, 31]
-    saves = [Save(f"m{m}", None, START + m * 60 * 10**9) for m in minutes][::-1]
-    assert names(Policy(keep_per_minutes=10), saves) == ["m31", "m20", "m10", "m0"]
-
-
 def test_kinds_and_unknown_steps() -> None:
     saves = [Save("a", None, 3), Save("b", 7, 2, Kind.BEST), Save("c", 8, 1)]
     assert names(Policy(keep_kinds=frozenset({Kind.BEST})), saves) == ["b"]
@@ -57,7 +50,7 @@ POLICIES = st.builds(
     keep_within=st.none() | st.floats(0, 1e6),
     keep_kinds=st.frozensets(st.sampled_from(Kind)),
     max_total=st.none() | st.integers(1, 500),
-    **dict.fromkeys((*COUNTED, "keep_per_minutes"), NUMBER),
+    **dict.fromkeys(COUNTED, NUMBER),
 )
 SAVE = st.builds(
     Save,

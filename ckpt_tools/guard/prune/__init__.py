@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from glob import escape
 
@@ -14,9 +14,8 @@ from ckpt_tools.api import plan
 from ckpt_tools.cache import open_cache
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, UsageError
-from ckpt_tools.findings import finding
 from ckpt_tools.guard.journal import Journal, Step, open_journal
-from ckpt_tools.guard.prune.entries import Entry, count_freed, find_entries, identify_files
+from ckpt_tools.guard.prune.entries import Entry, find_entries, identify_files
 from ckpt_tools.guard.prune.policy import Policy, Save, choose_kept, pin
 from ckpt_tools.guard.prune.protected import find_bests, find_need, find_obstacle, find_protected, find_stages
 from ckpt_tools.guard.writing import DELETE_ELSEWHERE, require_writable
@@ -40,7 +39,6 @@ def prune(
     *,
     damaged: bool = False,
     apply: bool = False,
-    state_dir: str | None = None,
     selection: Selection | None = None,
 ) -> Changes:
     """Remove the checkpoints below ``root`` that are verified and that ``policy`` does not keep; with
@@ -57,29 +55,23 @@ def prune(
     selection = selection or Selection(cache=True)
     never = dict.fromkeys(("allow_none", "allow_missing", "allow_fresh", "skip_unreadable"), False)
     sel = replace(selection, **never)
-    with ExitStack() as held:
-        deleter = journal = None
-        finished, number = list[Change](), None
-        if apply and is_url(root):
-            from ckpt_tools.guard.prune import in_store
-
-            deleter = held.enter_context(in_store.open_deleter(root, state_dir, sel.trust))
-            finished = deleter.finish()
-        elif apply:
-            journal = held.enter_context(open_journal(root, state_dir, sel.trust))
+    number, findings = None, tuple[Finding, ...]()
+    with open_journal(root, sel.trust) if apply and not is_url(root) else nullcontext() as journal:
         s, plans, found, why = _choose_staying(root, policy, sel, damaged=damaged)
-        row_of = {e.name: _make_row(e, why.get(e.name, ""), apply) for e in found}  # while sizes are known
+        rows = [_make_row(e, why.get(e.name, ""), apply) for e in found]  # while sizes are known
         if going := [e for e in found if e.name not in why]:
             require_same_plans = partial(_require_same_plans, root, plans)
             require_same_plans(going)
-            if journal:
-                number, written = _remove(journal, s, going, require_same_plans)
-                text = "somebody wrote it while it was looked at"
-                row_of |= {e.name: _make_row(e, text, apply) for e in written}
-            elif deleter:
-                deleter.remove(s, going, require_same_plans)
-        rows = [*finished, *(journal.list_changes() if journal else ()), *row_of.values()]
-        return Changes("prune", root, apply, tuple(rows), _warn_of_versions(root) if going else (), number)
+            if is_url(root):
+                from ckpt_tools.guard.prune.in_store import delete_objects, warn_of_versions
+
+                findings = warn_of_versions(root)
+                if apply:
+                    delete_objects(s, going, require_same_plans)
+            elif journal:
+                number = _remove(journal, s, going, require_same_plans)
+        recovered = journal.recovered if journal else ()
+        return Changes("prune", root, apply, (*recovered, *rows), findings, number)
 
 
 def _choose_staying(
@@ -105,16 +97,6 @@ def _choose_staying(
         while more := _find_needed(s, found, [e for e in found if e.name in why]):
             why |= more
         return s, plans, found, why
-
-
-def _warn_of_versions(root: str) -> tuple[Finding, ...]:
-    """Return a finding if the store keeps versions, because then deleted objects still take room."""
-    if not is_url(root):
-        return ()
-    from ckpt_tools.storage.stores.mounts import tree_of
-
-    text = "the store keeps versions: what is deleted gets a delete marker, and its bytes stay"
-    return (finding("versions-kept", text, path=root),) if tree_of(root)[0].versioned else ()
 
 
 # ---- what is resumed from
@@ -171,42 +153,31 @@ def _find_needed(s: Session, found: Sequence[Entry], staying: Sequence[Entry]) -
 
 def _remove(
     journal: Journal, s: Session, going: Sequence[Entry], require_same_plans: Callable[[], object]
-) -> tuple[int | None, list[Entry]]:
-    """Move checkpoints into the trash, and empty it. Return (number of the operation, checkpoints that stay
-    because somebody wrote them after they were verified). If there are any, all come back first, and the
-    others are moved again. All come back too if ``require_same_plans`` raises CannotLook.
+) -> int:
+    """Move checkpoints into the trash, and empty it; return the number of the operation. All come back if
+    somebody wrote one after it was verified, or if ``require_same_plans`` raises CannotLook.
     """
-    if not going:
-        return None, []
-    trash, root, steps = journal.name_directory("trash"), s.root, list[Step]()
+    trash, steps = journal.name_directory("trash"), list[Step]()
     for e in going:
         stage_of = find_stages(s, e)
         ordered = sorted(e.group.paths, key=lambda path: (stage_of(path), path))
-        steps += [_make_step(trash, root, path) for path in ordered]
-    operation = journal.run("prune", ", ".join(e.group.label for e in going), steps)
-    in_trash = [[f"{root}/{_make_step(trash, root, path).target}" for path in e.group.paths] for e in going]
-    written = [e for e, paths in zip(going, in_trash, strict=True) if identify_files(paths) != e.seen]
-    if written:
-        journal.take_back(operation)
-        number, more_written = _remove(journal, s, [e for e in going if e not in written], require_same_plans)
-        return number, [*written, *more_written]
-    try:
+        relative = [os.path.relpath(path, s.root) for path in ordered]
+        steps += [Step(path, f"{trash}/{path}") for path in relative]
+
+    def check() -> None:
+        for e in going:
+            moved = [f"{s.root}/{trash}/{os.path.relpath(path, s.root)}" for path in e.group.paths]
+            if identify_files(moved) != e.seen:
+                text = f"somebody wrote {e.group.path} while it was looked at: nothing is removed"
+                raise CannotLook(text, "run it again")
         require_same_plans()
-    except CannotLook:
-        journal.take_back(operation)
-        raise
-    _remove_empty(journal, root, going)
-    if problems := journal.empty_trash(operation):
-        text = f"{len(problems):,} of the files that were moved to .ckpt/trash cannot be removed"
-        why = problems[0]
-        raise CannotLook(f"{text}: {why.filename}: {why.strerror}", "the next command tries it again")
-    return operation.number, []
 
-
-def _make_step(trash: str, root: str, path: str) -> Step:
-    """Return the rename of an absolute path below the root to the same relative path below ``trash``."""
-    relative = os.path.relpath(path, root)
-    return Step(relative, f"{trash}/{relative}")
+    number = journal.run("prune", ", ".join(e.group.label for e in going), steps, check)
+    _remove_empty(journal, s.root, going)
+    if not journal.sweep():
+        text = f"some of what was moved to {s.root}/{os.path.dirname(trash)} cannot be removed"
+        raise CannotLook(text, "'rm -r' says why; the next command tries it again")
+    return number
 
 
 def _remove_empty(journal: Journal, root: str, gone: Sequence[Entry]) -> None:
@@ -219,11 +190,6 @@ def _remove_empty(journal: Journal, root: str, gone: Sequence[Entry]) -> None:
 
 def _make_row(e: Entry, why: str, apply: bool) -> Change:
     """Return the answer's row for a checkpoint that stays, with the reason ``why``, or goes if it is ""."""
-    path, label, number = e.group.path, e.group.label, len(e.group.files)
-    if why:
-        return Change(path, "stays", why, None, label, number, e.group.size)
-    size, linked = count_freed(e)
-    reason = e.why.partition(",")[0] or "nothing says to keep it"
-    if linked:
-        reason += f"; {linked:,} of its files have other names too (hard links), and free nothing"
-    return Change(path, "removed" if apply else "would-remove", reason, None, label, number, size)
+    state = "stays" if why else "removed" if apply else "would-remove"
+    reason = why or e.why.partition(",")[0] or "nothing says to keep it"
+    return Change(e.group.path, state, reason, None, e.group.label, len(e.group.files), e.group.size)

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ckpt_tools.discovery import group as grouping
-from ckpt_tools.errors import CannotLook
+from ckpt_tools.errors import CannotLook, explain_refusal
 from ckpt_tools.guard.targets import Checked, Group, list_groups, verify
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity, Verdict, blind
@@ -23,8 +23,8 @@ from ckpt_tools.planning.verification import read_step
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import HINT, list_unlisted
 from ckpt_tools.settings import plugins
-from ckpt_tools.storage.listing import list_entries
-from ckpt_tools.storage.retry import exists, lstat
+from ckpt_tools.storage.listing import Names, walk
+from ckpt_tools.storage.retry import lstat
 from ckpt_tools.storage.urls import is_url
 
 Seen = tuple[tuple[int, str, int, int, int], ...]
@@ -115,18 +115,13 @@ def identify_files(paths: Sequence[str]) -> Seen:
     return tuple(sorted(out))
 
 
-def walk_below(home: str) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Walk a directory as ``os.walk`` does, in a store too."""
-    if not is_url(home):
-        yield from os.walk(home)
-        return
-    left = [home]
-    while left:
-        here = left.pop()
-        entries = list_entries(here)
-        below = [e.name for e in entries if e.is_dir()]
-        yield here, below, [e.name for e in entries if not e.is_dir()]
-        left += [f"{here}/{name}" for name in below]
+def list_below(home: str) -> Iterator[str]:
+    """Yield the paths of the files below a directory, those behind links too. Raises CannotLook."""
+    with explain_refusal(f"cannot list {home}"):
+        for _, entries in walk(home, Names):
+            if isinstance(entries, OSError):
+                raise entries
+            yield from (e.path for e in entries if not e.is_dir())
 
 
 def _why_not_asked(s: Session, c: Checkpoint, selection: Selection) -> str:
@@ -168,9 +163,3 @@ def find_age(entry: Entry, now_ns: int) -> float:
         text = f"{e.filename} is not what it was a moment ago: {e.strerror}"
         raise CannotLook(text, "somebody else changes this tree: run it again") from e
     return (now_ns - max(max(i.st_mtime_ns, i.st_ctime_ns) for i in infos)) / 1e9
-
-
-def count_freed(entry: Entry) -> tuple[int, int]:
-    """Return (bytes that its removal frees, files of it that have other hard links)."""
-    infos = [lstat(path) for path in entry.group.files if exists(path)]
-    return sum(i.st_size for i in infos if i.st_nlink <= 1), sum(i.st_nlink > 1 for i in infos)

@@ -20,6 +20,7 @@ from ckpt_tools.model.answers import Change, Changes
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading.opening import open_session
+from ckpt_tools.reading.session import Session
 from ckpt_tools.settings import checked_json
 from ckpt_tools.storage import opened, trust
 from ckpt_tools.storage.listing import list_names
@@ -31,10 +32,6 @@ from ckpt_tools.storage.writes import replace_file
 class Policy(Struct, frozen=True):
     """What to keep of each run: a checkpoint stays if any field keeps it. ``keep_within`` is in
     seconds, ``max_total`` in bytes.
-
-    ``keep_last`` is MindSpore's keep_checkpoint_max, ``keep_per_minutes`` its keep_checkpoint_per_n_minutes:
-    of all saves within N minutes the first stays (mindspore/train/callback/_checkpoint.py,
-    CheckpointManager.keep_one_ckpoint_per_minutes). There the former overrules the latter; here both keep.
     """
 
     keep_last: int | None = None
@@ -43,7 +40,6 @@ class Policy(Struct, frozen=True):
     keep_hourly: int | None = None
     keep_daily: int | None = None
     keep_weekly: int | None = None
-    keep_per_minutes: int | None = None
     keep_kinds: frozenset[Kind] = frozenset()
     max_total: int | None = None
 
@@ -123,11 +119,6 @@ def _find_by_time(policy: Policy, saves: Sequence[Save]) -> Iterator[tuple[Save,
         for save in sorted(saves, key=lambda s: s.at_ns, reverse=True):
             last_of.setdefault(time.strftime(period, time.gmtime(save.at_ns // 10**9)), save)
         yield from ((s, f"the last of its {word}") for s in [*last_of.values()][: number or 0])
-    kept_at, interval = None, (policy.keep_per_minutes or 0) * 60 * 10**9  # in ns
-    for save in sorted(saves, key=lambda s: s.at_ns) if interval else ():
-        if kept_at is None or save.at_ns - kept_at >= interval:
-            kept_at = save.at_ns
-            yield save, f"the first within {policy.keep_per_minutes} minutes"
 
 
 PINS = f"{STATE}/pins"
@@ -140,17 +131,16 @@ class _Pin(Struct, frozen=True):
     path: str
 
 
-def find_pins(root: str) -> frozenset[str]:
-    """Return the absolute paths that are pinned at, above or below ``root``. Raises CannotLook."""
-    homes = [root]
-    if not is_url(root):
-        while (above := os.path.dirname(homes[-1])) != homes[-1]:
-            homes.append(above)
-        homes += (home for home, below, _ in os.walk(root) if STATE in below and home != root)
-    return frozenset(os.path.join(home, name) for home in homes for name in read_pins(home))
+def find_pins(s: Session) -> set[str]:
+    """Return the absolute paths that are pinned at, above or below a root. Raises CannotLook."""
+    homes = [s.root]
+    while not is_url(s.root) and (above := os.path.dirname(homes[-1])) != homes[-1]:
+        homes.append(above)
+    homes += map(os.path.dirname, s.found.states)
+    return {os.path.join(home, name) for home in homes for name in read_pins(home)}
 
 
-def read_pins(root: str) -> frozenset[str]:
+def read_pins(root: str) -> set[str]:
     """Return the paths that are pinned in ``root``, relative to it. Anybody's pins count, also uploaded ones:
     a pin can only keep something from being removed. Raises CannotLook, also if a pin cannot be read: what it
     names must not be removed.
@@ -167,7 +157,7 @@ def read_pins(root: str) -> frozenset[str]:
         raise CannotLook(f"which checkpoints are pinned cannot be read: {e.filename}: {e.strerror}") from e
     except ValueError as e:
         raise CannotLook(f"a pin in {home} is damaged: {e!r}", "pin its checkpoint again") from e
-    return frozenset(out)
+    return out
 
 
 def pin(
@@ -184,13 +174,13 @@ def pin(
     selection, root = selection or Selection(), os.path.abspath(root)
     trusted, home = selection.trust, os.path.join(os.path.realpath(root), PINS)
     # An interrupted command is taken back first: it may have moved away the checkpoint that is to be pinned.
-    with open_journal(root, None, trusted, apply=not dry_run) as journal:
+    with open_journal(root, trusted, apply=not dry_run) as journal:
         labels = _find_labels(root, paths, remove, selection)
         for name in () if dry_run else labels:
             _write_pin(home, name, remove, trusted)
         state = f"{'would-be-' if dry_run else ''}{'unpinned' if remove else 'pinned'}"
         rows = [Change(os.path.join(root, name), state, "", None, label) for name, label in labels.items()]
-        return Changes("pin", root, not dry_run, (*journal.list_changes(), *rows))
+        return Changes("pin", root, not dry_run, (*journal.recovered, *rows))
 
 
 def _find_labels(root: str, paths: list[str], remove: bool, selection: Selection) -> dict[str, str]:

@@ -6,13 +6,13 @@ import filecmp
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, partial
-from typing import Any
 
 from ckpt_tools.discovery.exclude import STATE
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats.seals.document import FRAGMENTS, is_apart
-from ckpt_tools.guard.prune.entries import Entry, find_age, walk_below
+from ckpt_tools.guard.prune.entries import Entry, find_age, list_below
 from ckpt_tools.guard.prune.policy import find_pins
 from ckpt_tools.guard.quarantine import find_trackers_naming
 from ckpt_tools.model.part import Kind, Part
@@ -23,53 +23,51 @@ from ckpt_tools.planning import first_launch
 from ckpt_tools.planning.choice_warnings import find_named_as_best
 from ckpt_tools.reading.session import Session
 from ckpt_tools.settings import checked_json, resolve
-from ckpt_tools.storage import opened, trust
+from ckpt_tools.storage import trust
 from ckpt_tools.storage.listing import is_within
-from ckpt_tools.storage.retry import is_directory, is_file
+from ckpt_tools.storage.retry import is_directory
 from ckpt_tools.storage.trust import Trust
 from ckpt_tools.storage.urls import is_url, real_path
 
 _DECISION = re.compile(r"\d{1,9}\.json")
 _MARKER_ROLES = frozenset({"commit", "item_commit", "metadata", "tree", "manifest", "index"})
 """Roles of files that make other files a checkpoint; further ones end with ``_index`` or ``_metadata``."""
-_MOST_COMPARED = 64 << 20  # bytes of the largest object that is read to compare it with another one
 
 
-def find_decided(plan_dir: str | None, trusted: Trust) -> frozenset[str]:
+def find_decided(plan_dir: str | None, trusted: Trust) -> set[str]:
     """Return the real paths that jobs' decisions load, of any root: a job may use another path. Raises
     CannotLook if decisions cannot be read, or ``plan_dir`` is named and missing; and Untrusted.
     """
-    home, out = plan_dir or resolve.decisions(), set[str]()
+    home, out, path = plan_dir or resolve.decisions(), set[str](), ""
     if not os.path.isdir(home):
         if plan_dir is not None:
             text = f"{plan_dir}, which holds the decisions of other nodes, is not there"
             raise CannotLook(text, "check that it is mounted, or name another with --plan-dir")
-        return frozenset()
+        return out
     try:
         with trust.label(first_launch.FLAG):
             for directory, _, names in os.walk(home, onerror=_raise):
                 for name in names:
                     if name == first_launch.LAST or _DECISION.fullmatch(name):
-                        body = _read_decision(os.path.join(directory, name), trusted)
-                        loaded = [body.get(key) for key in ("checkpoint", "resume", "shared", "ranks")]
-                        nodes = checked_json.nodes([*loaded, {"path": body.get("path")}])
-                        paths = (node.get("path") for node in nodes if isinstance(node, dict))
-                        out |= {real_path(path) for path in paths if isinstance(path, str)}
+                        path = os.path.join(directory, name)
+                        with suppress(FileNotFoundError):
+                            body = checked_json.parse(trust.read(path, first_launch.MOST, trusted))
+                            out |= _find_loaded(body)
     except OSError as e:
         raise CannotLook(f"decisions of jobs cannot be read: {e.filename}: {e.strerror}") from e
-    return frozenset(out)
-
-
-def _read_decision(path: str, trusted: Trust) -> Mapping[str, Any]:
-    """Return a decision of a job; {} if it is gone. Raises CannotLook if it is damaged."""
-    try:
-        value = checked_json.parse(trust.read(path, first_launch.MOST, trusted))
-    except FileNotFoundError:
-        return {}
     except checked_json.NoJson as e:
         hint = "when no process of that start runs any more, remove it"
         raise CannotLook(f"{path}, which says what a job loads, is damaged", hint) from e
-    return value if isinstance(value, dict) else {}
+    return out
+
+
+def _find_loaded(decision: object) -> set[str]:
+    """Return the real paths that a job's decision loads."""
+    body = decision if isinstance(decision, dict) else {}
+    loaded = [body.get(key) for key in ("checkpoint", "resume", "shared", "ranks")]
+    found = checked_json.nodes([*loaded, {"path": body.get("path")}])
+    paths = (node.get("path") for node in found if isinstance(node, dict))
+    return {real_path(path) for path in paths if isinstance(path, str)}
 
 
 def _find_links(root: str) -> dict[str, str]:
@@ -97,7 +95,7 @@ def find_protected(
     chosen = {plan.checkpoint.key for _, plan in plans if plan.checkpoint}
     loaded = {f.path for _, plan in plans for _, f in plan.loads}
     newest = {name for run in {e.run for e in entries} for name in _find_newest(entries, run)}
-    claims = find_pins(s.root), find_decided(selection.plan_dir, selection.trust), _find_links(s.root)
+    claims = find_pins(s), find_decided(selection.plan_dir, selection.trust), _find_links(s.root)
     out = dict[str, str]()
     for e in entries:
         if e.checkpoint.key in chosen or not loaded.isdisjoint(e.members):
@@ -221,37 +219,21 @@ def _find_foreign_file(s: Session, e: Entry, home: str, staying: Sequence[Entry]
     """Return a file in a checkpoint's directory that is none of its own, and that no ``staying`` one has."""
     own = {*e.members, *s.found.indexes, *s.found.unneeded, *s.found.trackers.values()}
     copies = [other.group.paths[0] for other in staying if other.run == e.run and other.good]
-    for directory, below, names in walk_below(home):
-        if STATE in below:
-            return os.path.join(directory, STATE)
-        paths = [os.path.join(directory, name) for name in (*names, *below)]
-        for path in paths[: len(names)] + [path for path in paths[len(names) :] if os.path.islink(path)]:
-            name = os.path.relpath(path, home)
-            if path not in own and not is_of_seal(path) and not _has_copy(path, name, copies):
-                return path
+    for path in list_below(home):
+        name = os.path.relpath(path, home)
+        is_known = path in own or is_of_seal(path)
+        if not is_known and not any(_is_same(path, os.path.join(copy, name)) for copy in copies):
+            return path
     return ""
 
 
-def _has_copy(path: str, name: str, homes: Sequence[str]) -> bool:
-    """Return whether a path is a file, and a file of this ``name`` below one of ``homes`` has its bytes."""
-    if os.path.islink(path) or not is_file(path):
-        return False
-    return any(_is_same(path, os.path.join(home, name)) for home in homes)
-
-
 def _is_same(path: str, other: str) -> bool:
-    """Return whether two files hold the same bytes; of a store's objects ETags tell, else both are read."""
-    if not is_url(path):
-        return os.path.isfile(other) and filecmp.cmp(path, other, shallow=False)
-    from ckpt_tools.storage.stores.mounts import object_of
+    """Return whether two files, and no links, hold the same bytes; of objects in a store their ETags tell."""
+    with suppress(OSError):
+        if not is_url(path):
+            return not os.path.islink(path) and filecmp.cmp(path, other, shallow=False)
+        from ckpt_tools.storage.stores.mounts import object_of
 
-    try:
         a, b = object_of(path), object_of(other)
-        if a.size != b.size or (a.etag and a.etag == b.etag):
-            return a.size == b.size
-        if a.size > _MOST_COMPARED:
-            return False
-        with opened(path, hold=True) as source, opened(other, hold=True) as other_source:
-            return source.read(0, a.size) == other_source.read(0, a.size)
-    except OSError:
-        return False
+        return bool(a.etag) and (a.size, a.etag) == (b.size, b.etag)
+    return False

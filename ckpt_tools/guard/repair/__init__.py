@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
-import shutil
 from collections.abc import Iterator, Sequence
-from functools import partial
-from io import BufferedRandom
 
 from ckpt_tools.api import plan
-from ckpt_tools.discovery.exclude import QUARANTINE, REPAIRED, SCHEMA, Repaired, read_repaired
+from ckpt_tools.discovery.exclude import QUARANTINE, REPAIRED, SCHEMA, STATE, Repaired, read_repaired
 from ckpt_tools.errors import CannotLook, NoCheckpoint, UsageError
-from ckpt_tools.guard.journal import Journal, Step, open_journal
+from ckpt_tools.guard.journal import Journal, Step, explain_failure, open_journal
 from ckpt_tools.guard.quarantine import point_tracker
 from ckpt_tools.guard.repair.mending import Bench, Damaged, Lost, Mended, find_lost_indexes, mend
 from ckpt_tools.model.answers import Change, Changes
@@ -24,10 +19,7 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.scheduler import prefetch
 from ckpt_tools.reading.session import Session
-
-_FICLONE = 0x40049409  # ioctl_ficlone(2): the file shares the blocks of another until one of them is written
-_BLOCK = 8 << 20
-_NO_ATTRIBUTES = frozenset({errno.ENOSYS, errno.EOPNOTSUPP})
+from ckpt_tools.storage import LocalSource
 
 
 def repair(
@@ -36,7 +28,6 @@ def repair(
     *,
     accept_odds: float = 0.0,
     apply: bool = False,
-    state_dir: str | None = None,
     selection: Selection | None = None,
 ) -> Changes:
     """Repair the damaged files at and below ``paths``, which lie below ``root``: flipped bits that CRCs
@@ -50,7 +41,7 @@ def repair(
     """
     selection, root = selection or Selection(), os.path.abspath(root)
     # A command that was interrupted is taken back before anything is inspected.
-    with open_journal(root, state_dir, selection.trust, apply=apply) as journal:
+    with open_journal(root, selection.trust, apply=apply) as journal:
         s = open_session(root, selection.read_options())
         s.add_members()
         prefetch(s, s.parts, Level.STRUCTURE)
@@ -62,8 +53,8 @@ def repair(
         repairs = [(damaged, mended) for damaged, mended, why in judged if mended and not why]
         missing = [row for row in find_lost_indexes(s) if _is_at_or_below(row[0], paths)]
         number = _replace_all(journal, bench, repairs, missing) if apply and (repairs or missing) else None
-        rows = [*journal.list_changes(), *_list_changes(judged, missing, apply)]
-        return Changes("repair", root, apply, tuple(rows), _find_unseen(inspected), number)
+        rows = (*journal.recovered, *_list_changes(judged, missing, apply))
+        return Changes("repair", root, apply, rows, _find_unseen(inspected), number)
 
 
 def _find_unseen(inspected: Sequence[Damaged]) -> tuple[Finding, ...]:
@@ -128,76 +119,45 @@ def _replace_all(
     Files that only one CRC proves are listed in .ckpt/repaired.json: verify and plan warn of such a file
     until it changes. Raises CannotLook.
     """
-    root, steps = journal.tree.root, list[Step]()
-    list_path = f".ckpt/{REPAIRED}"
+    root, list_path, steps = journal.tree.root, f"{STATE}/{REPAIRED}", list[Step]()
     unwitnessed = {row["path"]: row for row in read_repaired(os.path.join(root, list_path))}
     for damaged, mended in repairs:
         path = os.path.relpath(damaged.path, bench.session.root)
-        fill = partial(_write_mended, os.path.join(root, path), mended)
-        steps.append(step := journal.step_to_write(path, fill, backup_kind=QUARANTINE))
-        result = bench.look(os.path.join(root, step.source), instead_of=damaged.path)
-        if result.is_damaged or result.wrong or result.report.level < Level.CONTENT:
+        steps.append(step := journal.step_to_write(path, mended.read(damaged.path), backup_kind=QUARANTINE))
+        with explain_failure():
+            old = os.stat(damaged.path)
+            os.chown(os.path.join(root, step.source), old.st_uid, old.st_gid)
+            written = LocalSource(os.path.join(root, step.source))
+            written.path = damaged.path
+        if not bench.look(damaged.path, written).is_sound:
             raise CannotLook(f"{damaged.path}: the repaired file is not sound; nothing is changed")
         if mended.odds:
-            real = os.path.realpath(os.path.join(root, path))
-            info, below = os.stat(real), os.path.relpath(real, root)
-            size, mtime_ns = info.st_size, info.st_mtime_ns
+            below = os.path.relpath(os.path.realpath(damaged.path), root)
+            size, mtime_ns = old.st_size, old.st_mtime_ns
             unwitnessed[below] = Repaired(path=below, size=size, mtime_ns=mtime_ns, odds=mended.odds)
     if any(mended.odds for _, mended in repairs):
         body = json.dumps({"schema": SCHEMA, "files": list(unwitnessed.values())})
-        steps.insert(0, journal.step_to_write(list_path, body.encode("utf-8", "surrogateescape")))
+        steps.insert(0, journal.step_to_write(list_path, [body.encode("utf-8", "surrogateescape")]))
     for path, data, shard in missing:
         target, like = (os.path.relpath(p, bench.session.root) for p in (path, shard))
-        steps.append(journal.step_to_write(target, data, like=like))
+        steps.append(journal.step_to_write(target, [data], like=like))
     why = "; ".join((*(m.why for _, m in repairs), *(path for path, _, _ in missing)))
-    return journal.run("repair", why[:4096], steps).number
+    return journal.run("repair", why[:4096], steps)
 
 
-def _write_mended(old: str, mended: Mended, new: BufferedRandom) -> None:
-    """Write the file at ``old``, mended, into ``new``, with its owner and extended attributes."""
-    with open(old, "rb") as source:
-        try:
-            fcntl.ioctl(new, _FICLONE, source.fileno())
-        except OSError:
-            shutil.copyfileobj(source, new, _BLOCK)
-    for offset, value in mended.bits.items():
-        new.seek(offset)
-        new.write(bytes([value]))
-    if mended.tail is not None:
-        new.seek(mended.tail[0])
-        new.write(mended.tail[1])
-        new.truncate()
-    fd, info = new.fileno(), os.stat(old)
-    created = os.fstat(fd)
-    if (created.st_uid, created.st_gid) != (info.st_uid, info.st_gid):
-        os.fchown(fd, info.st_uid, info.st_gid)
-    try:
-        names = os.listxattr(old)
-    except OSError as e:
-        if e.errno not in _NO_ATTRIBUTES:
-            raise
-        names = []
-    for name in names:
-        os.setxattr(fd, name, os.getxattr(old, name))
-
-
-def repair_trackers(
-    root: str, *, apply: bool = False, state_dir: str | None = None, selection: Selection | None = None
-) -> Changes:
+def repair_trackers(root: str, *, apply: bool = False, selection: Selection | None = None) -> Changes:
     """Point the tracker of a run at the checkpoint that ``plan`` chooses, if it names another one or none, or
     is missing. Without ``apply`` it only says what it would do. Raises what ``plan`` raises: if nothing can
     be chosen, nothing is changed.
     """
     root, selection = os.path.abspath(root), selection or Selection(cache=True)
-    with open_journal(root, state_dir, selection.trust, apply=apply) as journal:
+    with open_journal(root, selection.trust, apply=apply) as journal:
         chosen = plan(root, selection).checkpoint
         if chosen is None:
             raise UsageError(f"there is no checkpoint in {root} to name as the latest")
         tracker, number = point_tracker(open_session(root, selection.read_options()), chosen), None
         if apply and tracker:
-            step = journal.step_to_write(os.path.relpath(tracker.path, root), tracker.data)
-            number = journal.run("repair", f"{tracker.path}: {tracker.after}", [step]).number
-        rows = journal.list_changes()
-        if tracker:
-            rows.append(tracker.make_row(apply, chosen.label))
-        return Changes("repair", root, apply, tuple(rows), (), number)
+            step = journal.step_to_write(os.path.relpath(tracker.path, root), [tracker.data])
+            number = journal.run("repair", f"{tracker.path}: {tracker.after}", [step])
+        rows = [tracker.make_row(apply, chosen.label)] if tracker else []
+        return Changes("repair", root, apply, (*journal.recovered, *rows), (), number)

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import math
+import errno
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from decimal import ROUND_UP, Context
 from typing import NamedTuple
 
 from ckpt_tools.checksum import Crc, Sum, mismatches
 from ckpt_tools.checksum.combine import CRC32, CRC32C, find_flipped_bit, odds
 from ckpt_tools.checksum.sums import Deflated, Extent, chunks
-from ckpt_tools.formats import Anatomy, format_of, names, structure
 from ckpt_tools.formats.lost_indexes import find_whole, make_text
 from ckpt_tools.guard.repair.zip_directory import rebuild_directory
 from ckpt_tools.inspection.check import Inspection
-from ckpt_tools.model.finding import Severity, Verdict
+from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.seal import SealedFile
 from ckpt_tools.reading.session import Session, formats_allowed
-from ckpt_tools.storage import LocalSource, ShortRead, Source
+from ckpt_tools.storage import LocalSource, OpenFile, ShortRead, Source
 
 Lost = tuple[str, bytes, str]
 """(path of a lost shard index, the bytes to write there, path of one of its shards)."""
 _CRC_DIGITS = 8  # hexadecimal
-_ROUNDS = 4  # of mending a copy and inspecting it anew, at most
-_MOST_COPIED = 4 << 30
-"""Bytes of the largest file that is copied to a temporary directory to see whether it is mended."""
+_ROUNDS = 4  # of flipping bits and inspecting the file anew, at most
 _BLOCK = 8 << 20
 
 
@@ -48,61 +44,46 @@ class Damaged(NamedTuple):
         return self.report.verdict is Verdict.BROKEN
 
     @property
-    def has_structure(self) -> bool:
-        """Whether all errors are checksums that do not fit: then the structure is known and sound."""
-        errors = sum(f.severity is Severity.ERROR for f in self.report.findings)
-        return self.report.level >= Level.CONTENT and errors == len(self.wrong)
+    def is_sound(self) -> bool:
+        """Whether all was read, and nothing is wrong."""
+        return not (self.is_damaged or self.wrong) and self.report.level >= Level.CONTENT
 
 
 class Bench:
-    """Inspects files of one root, also a repaired copy as if it lay at the damaged file's path."""
+    """Inspects files of one root, also as they would be if they were repaired."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.parts: dict[str, Part] = {p.path: p for p in session.parts}
 
-    def look(self, path: str, instead_of: str | None = None) -> Damaged:
-        """Inspect the file at ``path`` to level content, against layouts, indexes and seals. A repaired copy
-        is held to what they say about ``instead_of``, the file that it would replace.
+    def look(self, path: str, source: OpenFile | None = None) -> Damaged:
+        """Inspect the file at ``path``, or the ``source`` that is to take its place, to level content against
+        layouts, indexes and seals.
         """
-        s, target = self.session, instead_of or path
-        part = self.parts.get(target)
+        s, part = self.session, self.parts.get(path)
         inspection = Inspection(
             path,
             Level.CONTENT,
             expect=formats_allowed(part, s.layouts.piece_of(part)) if part else (),
-            claims=s.indexes.claims(target),
+            claims=s.indexes.claims(path),
             require=s.options.require,
             key=s.reader.key,
             io=s.options.io,
             jobs=s.options.jobs,
         )
-        report, anatomy = inspection.run(), inspection.anatomy
+        report, anatomy = inspection.run(source), inspection.anatomy
         beside = list[Sum]()
         if report.verdict is Verdict.BROKEN:
             # not compared: structure rejected them, or structural damage kept the content from being read
             beside += (*anatomy.failed, *(anatomy.sums if report.level < Level.CONTENT else ()))
-            if file := self.find_sealed(target):
+            if file := self.find_sealed(path):
                 beside += (crc32 for crc32, _ in _crcs_of_chunks(file, report.size))
-            if report.format is None:
-                beside += _sums_by_name(path)
         return Damaged(path, report, anatomy.sums, inspection.wrong, beside)
 
     def find_sealed(self, path: str) -> SealedFile | None:
         """Return what seals say of the file; None if no seal names it, or seals differ about its chunks."""
         entries = self.session.indexes.seals.sealed_by(path)
         return entries[0][0] if len({f.chunks for f, _ in entries}) == 1 else None
-
-
-def _sums_by_name(path: str) -> Iterator[Sum]:
-    """Yield the checksums of a file that begins like no format, as the formats of its name read it."""
-    with LocalSource(path) as source:
-        for name in names.allowed(os.path.basename(path)):
-            anatomy = Anatomy()
-            with suppress(ShortRead, OSError):
-                for _ in structure(source, anatomy, format_of(name).checks[Level.STRUCTURE]):
-                    pass
-            yield from (*anatomy.sums, *anatomy.failed)
 
 
 def _crcs_of_chunks(file: SealedFile, size: int) -> Iterator[tuple[Sum, Sum]]:
@@ -132,17 +113,21 @@ class Mended(NamedTuple):
             return self.why
         return f"{self.why}; the probability that it was another damage is at most {self.odds:.2g}"
 
+    def read(self, path: str) -> Iterator[bytes]:
+        """Yield the bytes of the mended file, whose damaged one lies at ``path``. Raises OSError."""
+        with MendedSource(path, self.bits, self.tail) as source:
+            for at in range(0, source.size, _BLOCK):
+                yield source.read(at, min(_BLOCK, source.size - at))
 
-class Patched:
-    """A Source with some bytes replaced (new value by offset), to prove a repair before it is written."""
 
-    def __init__(self, source: Source, new_bytes: dict[int, int]) -> None:
-        self.source, self.new_bytes = source, new_bytes
-        self.size, self.path = source.size, source.path
+class MendedSource(LocalSource):
+    """A damaged file as it would be if it were mended, to prove a repair before it is written."""
 
-    @property
-    def bytes_read(self) -> int:
-        return self.source.bytes_read
+    def __init__(self, path: str, bits: dict[int, int], tail: tuple[int, bytes] | None = None) -> None:
+        super().__init__(path)
+        self.bits = bits
+        self.end, self.tail = tail or (self.size, b"")
+        self.size = self.end + len(self.tail)
 
     def read(self, offset: int, length: int) -> bytes:
         data = bytearray(length)
@@ -150,9 +135,18 @@ class Patched:
         return bytes(data)
 
     def readinto(self, offset: int, buffer: memoryview) -> None:
-        self.source.readinto(offset, buffer)
-        for at, value in self.new_bytes.items():
-            if offset <= at < offset + len(buffer):
+        length = len(buffer)
+        if offset + length > self.size:
+            raise ShortRead(offset, length, max(0, self.size - offset))
+        kept = min(length, max(0, self.end - offset))
+        try:
+            super().readinto(offset, buffer[:kept])
+        except ShortRead as e:
+            raise OSError(errno.EIO, "it was cut meanwhile", self.path) from e
+        begin = offset + kept - self.end
+        buffer[kept:] = self.tail[begin : begin + length - kept]
+        for at, value in self.bits.items():
+            if offset <= at < offset + length:
                 buffer[at - offset] = value
 
 
@@ -162,12 +156,9 @@ def mend(bench: Bench, damaged: Damaged) -> Mended | None:
     if (damaged.wrong or damaged.beside) and (mended := _flip_back(bench, damaged)):
         return mended
     tail = rebuild_directory(path) if damaged.report.format == "torch_zip" else None
-    if tail and tail[0] <= _MOST_COPIED:
-        with LocalSource(path) as source, tempfile.TemporaryDirectory(prefix="ckpt-repair-") as home:
-            copy = bench.look(_write_trial(home, source, *tail), instead_of=path)
-        if not copy.is_damaged and not copy.wrong:
-            why = "its directory rewritten: every record fits its own CRC, and none is missing"
-            return Mended(why, {}, tail=tail)
+    if tail and bench.look(path, MendedSource(path, {}, tail)).is_sound:
+        why = "its directory rewritten: every record fits its own CRC, and none is missing"
+        return Mended(why, {}, tail=tail)
     for _, data, _ in find_lost_indexes(bench.session, path) if path.endswith(".index.json") else ():
         return Mended("rewritten from its shards", {}, tail=(0, data))
     return None
@@ -187,36 +178,23 @@ def find_lost_indexes(s: Session, damaged_index: str | None = None) -> Iterator[
                 yield path, data, shards[0]
 
 
-def _write_trial(home: str, source: Source, length: int, tail: bytes = b"") -> str:
-    """Return the path of a copy in ``home``: ``length`` bytes of the source, then ``tail``."""
-    path = os.path.join(home, os.path.basename(source.path))
-    with open(path, "wb") as out:
-        out.writelines(source.read(at, min(_BLOCK, length - at)) for at in range(0, length, _BLOCK))
-        out.write(tail)
-    return path
-
-
 def _flip_back(bench: Bench, damaged: Damaged) -> Mended | None:
     """Return the flipped bits that make every checksum fit; None if there are none. Damage may hide where
-    checksums lie and what they say, so a copy with the bits found so far is inspected anew.
+    checksums lie and what they say, so the file with the bits found so far is inspected anew.
     """
-    with LocalSource(damaged.path) as source, tempfile.TemporaryDirectory(prefix="ckpt-repair-") as home:
-        new_bytes, source_of = dict[int, int](), dict[int, Sum]()
-        now, patched = damaged, Patched(source, new_bytes)
+    new_bytes, source_of, now = dict[int, int](), dict[int, Sum](), damaged
+    with MendedSource(damaged.path, new_bytes) as mended:
         for _ in range(_ROUNDS):
             before = len(new_bytes)
-            _add_bits(now, patched, source_of)
-            sees_all = now is damaged and damaged.has_structure  # damage hides no checksum
-            if sees_all and not any(_is_wrong(patched, s) for s in damaged.sums):
-                break
-            if len(new_bytes) == before or source.size > _MOST_COPIED:
+            _add_bits(now, mended, source_of)
+            if len(new_bytes) == before:
                 return None
-            now = bench.look(_write_trial(home, patched, source.size), instead_of=damaged.path)
-            if not now.is_damaged and not now.wrong:
+            now = bench.look(damaged.path, MendedSource(damaged.path, new_bytes))
+            if now.is_sound:
                 break
         else:
             return None
-        unconfirmed = (s for at, s in source_of.items() if not _has_witness(patched, at, s, bench, now))
+        unconfirmed = (s for at, s in source_of.items() if not _has_witness(mended, at, s, bench, now))
         odds_wrong = _round_up(min(1.0, sum(odds(length_of(s)) for s in unconfirmed)))
     why = (f"one flipped bit in byte {at:,}, told by the checksum of {s.what}" for at, s in source_of.items())
     return Mended("; ".join(why), new_bytes, odds_wrong)
@@ -224,10 +202,7 @@ def _flip_back(bench: Bench, damaged: Damaged) -> Mended | None:
 
 def _round_up(probability: float) -> float:
     """Round a probability up to two significant digits: a user reads it and gives it back (--accept-odds)."""
-    if not probability:
-        return 0.0
-    unit = 10.0 ** (math.floor(math.log10(probability)) - 1)
-    return float(f"{math.ceil(probability / unit) * unit:.1e}")
+    return float(Context(prec=2, rounding=ROUND_UP).create_decimal_from_float(probability))
 
 
 def _is_wrong(source: Source, s: Sum) -> bool:
@@ -245,19 +220,19 @@ def length_of(s: Sum) -> int:
     return sum(len(p) if isinstance(p, bytes) else p.length for p in s.pieces)
 
 
-def _add_bits(damaged: Damaged, patched: Patched, source_of: dict[int, Sum]) -> None:
+def _add_bits(damaged: Damaged, mended: MendedSource, source_of: dict[int, Sum]) -> None:
     """Add the bits that wrong CRCs locate, CRCs of few bytes first, which locate a bit with less doubt."""
     candidates = dict.fromkeys((*damaged.wrong, *damaged.beside))
     for s in sorted(candidates, key=length_of):
         if not isinstance(s.hash, Crc) or extents_of(s) is None or not isinstance(s.expected, int):
             continue
-        misfit = next(iter(mismatches(patched, [s], jobs=1)), None)  # None: an earlier flip mended it
+        misfit = next(iter(mismatches(mended, [s], jobs=1)), None)  # None: an earlier flip mended it
         if misfit is None or not isinstance(misfit[1], int):
             continue
         flip = find_flipped_bit(s.hash, misfit[1] ^ s.expected, length_of(s))
         place = _place_in_file(s, flip.offset) if flip else None
         if flip is not None and place is not None:
-            patched.new_bytes[place] = patched.read(place, 1)[0] ^ 1 << flip.bit
+            mended.bits[place] = mended.read(place, 1)[0] ^ 1 << flip.bit
             source_of[place] = s
 
 
@@ -271,13 +246,13 @@ def _place_in_file(s: Sum, index: int) -> int | None:
     return None
 
 
-def _has_witness(patched: Source, at: int, locator: Sum, bench: Bench, inspected: Damaged) -> bool:
+def _has_witness(mended: Source, at: int, locator: Sum, bench: Bench, inspected: Damaged) -> bool:
     """Return whether a checksum other than the ``locator`` of a bit covers byte ``at`` as well, and fits."""
-    file = bench.find_sealed(patched.path)
-    sealed = (s for pair in _crcs_of_chunks(file, patched.size) for s in pair) if file else ()
+    file = bench.find_sealed(mended.path)
+    sealed = (s for pair in _crcs_of_chunks(file, mended.size) for s in pair) if file else ()
     covering = (
         s
         for s in (*inspected.sums, *sealed)
         if any(e.offset <= at < e.offset + e.length for e in extents_of(s) or ())
     )
-    return any(s != locator and not _is_wrong(patched, s) for s in covering)
+    return any(s != locator and not _is_wrong(mended, s) for s in covering)

@@ -133,5 +133,5 @@ READERS = {
 }
 WRITERS = {
     "seal": "seal @ --json",
-    "prune": "prune @ --keep-last 1 --damaged --settle 0s --apply --json --state-dir home/pruned",
+    "prune": "prune @ --keep-last 1 --damaged --settle 0s --apply --json",
 }
