@@ -18,7 +18,6 @@ from ckpt_tools.storage.urls import is_url, to_absolute
 
 _FORMATS = ("table", "json")
 DOWNLOAD = "download it (aws s3 sync, gcloud storage rsync, azcopy, rclone), change the copy, and upload that"
-RENAMES = "this command moves and replaces files by renames, which stores do not have"
 _HIDE = "'ckpt prune --damaged' removes what is damaged there; --exclude hides it from 'ckpt plan' and 'run'"
 _KEEP = "say what stays with --keep, or protect the objects (S3 Object Lock, a retention)"
 
@@ -52,7 +51,7 @@ def quarantine(asked: options.Asked) -> int:
     if damaged and given["undo"]:
         raise UsageError("--damaged and --undo contradict each other", "use one of them")
     output.say_broken_plugins()
-    require_local_paths([*paths, root], RENAMES, _HIDE)
+    require_local_paths([*paths, root], _HIDE)
     home = find_home(paths, root, whole=damaged)
     names = [os.path.abspath(path) for path in paths]
     if given["undo"]:
@@ -94,7 +93,7 @@ def repair(asked: options.Asked) -> int:
     output.say_broken_plugins()
     given = asked.given
     paths, root, accept_odds = given["paths"], given["home"], given["accept_odds"]
-    require_local_paths([*paths, root], RENAMES, DOWNLOAD)
+    require_local_paths([*paths, root], DOWNLOAD)
     # a directory of several checkpoints is itself the root
     home = os.path.abspath(root or find_only_directory(_find_root(os.path.abspath(path)) for path in paths))
     how: dict[str, Any] = {"apply": given["apply"], "selection": asked.settings.selection()}
@@ -144,7 +143,7 @@ def undo(asked: options.Asked) -> int:
     ckpt undo kept --json  # the same for a program (docs/json.md)
     """
     settings = asked.settings
-    require_local_paths([settings.root], RENAMES, "nothing there was repaired or put away by ckpt")
+    require_local_paths([settings.root], "nothing there was repaired or put away by ckpt")
     result = hiding.undo(settings.root, apply=asked.given["apply"], trust=settings.trust)
     return asked.answer("changes", result)
 
@@ -175,7 +174,7 @@ def pin(asked: options.Asked) -> int:
     output.say_broken_plugins()
     given = asked.given
     paths, root = given["paths"], given["home"]
-    require_local_paths([*paths, root], "a pin is a file in the directory that is pruned", _KEEP)
+    require_local_paths([*paths, root], _KEEP)
     names = [os.path.abspath(path) for path in paths]
     home = find_home(names, root)
     how = {"remove": given["undo"], "dry_run": given["dry_run"]}
@@ -183,11 +182,11 @@ def pin(asked: options.Asked) -> int:
     return asked.answer("changes", result)
 
 
-def require_local_paths(paths: Iterable[str | None], why: str, instead: str) -> None:
-    """Raise UsageError if a path lies in a store, with the reason ``why`` and the hint ``instead``."""
+def require_local_paths(paths: Iterable[str | None], instead: str) -> None:
+    """Raise UsageError, with the hint ``instead``, if a path lies in a store."""
     for path in paths:
         if path and is_url(to_absolute(path)):
-            raise UsageError(f"{path} lies in a store: {why}", instead)
+            raise UsageError(f"{path} lies in a store: this command changes files on a disk alone", instead)
 
 
 def find_home(paths: Sequence[str], root: str | None, *, whole: bool = False) -> str:
@@ -195,13 +194,8 @@ def find_home(paths: Sequence[str], root: str | None, *, whole: bool = False) ->
     if root:
         return to_absolute(root)
     named = [to_absolute(path) for path in paths]
-    if whole:
-        if len(paths) > 1:
-            raise UsageError("--damaged takes one directory", "call it once for each")
-        return named[0]
-    return find_only_directory(
-        p.partition("/.ckpt/")[0] if "/.ckpt/" in p else os.path.dirname(p) for p in named
-    )
+    above = [p.partition("/.ckpt/")[0] if "/.ckpt/" in p else os.path.dirname(p) for p in named]
+    return find_only_directory(named if whole else above)
 
 
 def find_only_directory(directories: Iterable[str]) -> str:

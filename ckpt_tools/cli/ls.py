@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from ckpt_tools import api
 from ckpt_tools.cli import options
-from ckpt_tools.cli.changes import RENAMES, require_local_paths
+from ckpt_tools.cli.changes import require_local_paths
 from ckpt_tools.cli.options import parameter
 from ckpt_tools.cli.output import Output
 from ckpt_tools.cli.progress import progress
@@ -70,8 +70,7 @@ def ls(asked: options.Asked) -> int:
         raise UsageError("--tree and --json cannot be combined", "leave one of them out")
     oldest = read_time(given["since"], time.time()) if given["since"] is not None else None
     if given["quarantine"]:
-        instead = "nothing was put away there: leave out --quarantine"
-        require_local_paths([settings.root], RENAMES, instead)
+        require_local_paths([settings.root], "nothing was put away there: leave out --quarantine")
         hidden = list_quarantine(settings.root, trust=settings.trust)
         asked.answer("changes", hidden)
         return 0 if hidden.changes else NoCheckpoint.exit_code

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
@@ -24,11 +23,11 @@ from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import HINT, list_unlisted
 from ckpt_tools.settings import plugins
 from ckpt_tools.storage.listing import Names, walk
-from ckpt_tools.storage.retry import lstat
+from ckpt_tools.storage.retry import is_directory, is_link, lstat
 from ckpt_tools.storage.urls import is_url
 
-Seen = tuple[tuple[int, str, int, int, int], ...]
-"""(index of the path, file below it, inode, bytes, time of the last write in ns) of each file."""
+Seen = tuple[tuple[int, str, tuple[object, ...]], ...]
+"""(index of the path, what follows it, what identifies the file and its bytes) of each file."""
 
 
 class Entry(Struct, frozen=True):
@@ -80,7 +79,7 @@ def find_entries(s: Session, selection: Selection) -> list[Entry]:
     runs, found = s.runs(everything), [c for c in everything if c.key in group_of]
     unasked = {c.key: _why_not_asked(s, c, selection) for c in found}
     asked = [c for c in found if not unasked[c.key]]
-    seen = {c.key: identify_files(group_of[c.key].paths) for c in asked if not is_url(s.root)}
+    seen = {c.key: identify_files(group_of[c.key].paths) for c in asked}
     verified, out = verify(s, asked), list[Entry]()
     for c in found:
         checked, group, members = verified.get(c.key), group_of[c.key], s.members(c).parts
@@ -104,15 +103,21 @@ def _require_all_seen(s: Session) -> None:
 
 def identify_files(paths: Sequence[str]) -> Seen:
     """Return what lies at and below some paths. A rename does not change the result; writing there does."""
-    out = []
+    out = list[tuple[int, str, tuple[object, ...]]]()
     for number, path in enumerate(paths):
-        is_tree = os.path.isdir(path) and not os.path.islink(path)
-        below = [os.path.join(home, name) for home, _, names in os.walk(path) for name in names]
-        with suppress(FileNotFoundError):
-            for one in below if is_tree else [path, *below]:
-                info = os.lstat(one)
-                out.append((number, one[len(path) :], info.st_ino, info.st_size, info.st_mtime_ns))
-    return tuple(sorted(out))
+        for file in list_below(path) if is_directory(path) and not is_link(path) else [path]:
+            with suppress(FileNotFoundError):
+                out.append((number, file[len(path) :], _identify(file)))
+    return tuple(out)
+
+
+def _identify(path: str) -> tuple[object, ...]:
+    if is_url(path):
+        from ckpt_tools.storage.stores.mounts import object_of
+
+        return object_of(path)[:4]  # without its version, which no list tells
+    info = lstat(path)
+    return info.st_ino, info.st_size, info.st_mtime_ns
 
 
 def list_below(home: str) -> Iterator[str]:

@@ -6,15 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.errors import CannotLook, UsageError, explain_refusal
 from ckpt_tools.findings import finding
-from ckpt_tools.guard.prune.entries import Entry, list_below
+from ckpt_tools.guard.prune.entries import Entry, identify_files
 from ckpt_tools.guard.prune.protected import find_stages
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.retry import is_directory
-from ckpt_tools.storage.stores.mounts import object_of, refresh, refresh_objects, store_of, tree_of
-from ckpt_tools.storage.stores.store import Object
+from ckpt_tools.storage.stores.mounts import refresh, refresh_objects, store_of, tree_of
+from ckpt_tools.storage.urls import split
 
 _STAGES = 4
 
@@ -24,17 +24,17 @@ def delete_objects(s: Session, going: Sequence[Entry], require_same_plans: Calla
     cannot be deleted, the later stages of its checkpoint stay. Raises UsageError if other objects are there,
     and CannotLook.
     """
-    found = [_list_objects(e, now=False) for e in going]
     require_same_plans()
-    for e, objects in zip(going, found, strict=True):
-        if _list_objects(e, now=True) != objects:
-            text = f"{e.group.path} is not what it was when it was verified: somebody else writes there"
-            raise UsageError(text, "nothing is removed: end that, then run it again")
+    stages_of = list[dict[str, int]]()  # key of an object -> its stage, for each checkpoint
+    for e in going:
+        _require_unchanged(e)
+        find_stage = find_stages(s, e)
+        urls = [f"{e.group.paths[number]}{below}" for number, below, _ in e.seen]
+        stages_of.append({split(url)[1]: find_stage(url) for url in urls})
     store, failed = store_of(s.root)[0], dict[str, OSError]()
-    plans = [(objects, find_stages(s, e)) for e, objects in zip(going, found, strict=True)]
     for stage in range(_STAGES):
-        whole = [plan for plan in plans if not any(o.key in failed for o in plan[0].values())]
-        keys = [o.key for objects, find in whole for url, o in objects.items() if find(url) == stage]
+        whole = [stages for stages in stages_of if failed.keys().isdisjoint(stages)]
+        keys = [key for stages in whole for key, its_stage in stages.items() if its_stage == stage]
         failed |= store.delete(keys) if keys else {}
     for first in failed.values():
         text = f"{len(failed):,} objects cannot be deleted: {first.filename}: {first.strerror}"
@@ -42,23 +42,17 @@ def delete_objects(s: Session, going: Sequence[Entry], require_same_plans: Calla
         raise CannotLook(text, hint)
 
 
-def _list_objects(e: Entry, *, now: bool) -> dict[str, Object]:
-    """Return URL -> object, without its version, for all that lies at and below a checkpoint's URLs, as it
-    was listed, or ``now``. Raises CannotLook.
-    """
-    urls = list[str]()
-    try:
+def _require_unchanged(e: Entry) -> None:
+    """List a checkpoint anew. Raises UsageError if it is not as it was verified, and CannotLook."""
+    with explain_refusal(f"cannot look at {e.group.path} again, and nothing is removed"):
         for path in e.group.paths:
-            is_home = is_directory(path)
-            if now and is_home:
+            if is_directory(path):
                 refresh(path)
-            elif now and (failed := refresh_objects([path])):
-                raise failed[path]
-            urls += list_below(path) if is_home else [path]
-        return {url: object_of(url)._replace(version="") for url in urls}  # which no list tells
-    except OSError as error:
-        text = f"cannot look at {error.filename}: {error.strerror}: nothing is removed"
-        raise CannotLook(text) from error
+            elif failures := refresh_objects([path]):
+                raise failures[path]
+    if identify_files(e.group.paths) != e.seen:
+        text = f"{e.group.path} is not what it was when it was verified: somebody else writes there"
+        raise UsageError(text, "nothing is removed: end that, then run it again")
 
 
 def warn_of_versions(root: str) -> tuple[Finding, ...]:

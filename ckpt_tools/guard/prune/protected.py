@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
+from itertools import takewhile
 
 from ckpt_tools.discovery.exclude import STATE
 from ckpt_tools.errors import CannotLook
@@ -155,11 +156,9 @@ def find_bests(s: Session, staying: Sequence[Entry], found: Sequence[Entry]) -> 
     for other in staying:
         label, c = other.group.label or other.checkpoint.path, other.checkpoint
         configs = [part for part in c.parts if part.role == "config"]
-        bases = (s.report(p, Level.STRUCTURE).metadata.get("base_model_name_or_path") for p in configs)
-        names = {
-            **{base.rstrip("/"): "base model" for base in bases if isinstance(base, str) and base},
-            **dict.fromkeys(find_named_as_best(s, c), "best"),
-        }
+        bases = [s.report(p, Level.STRUCTURE).metadata.get("base_model_name_or_path") for p in configs]
+        names = {base.rstrip("/"): "base model" for base in bases if isinstance(base, str) and base}
+        names |= dict.fromkeys(find_named_as_best(s, c), "best")
         for name, relation in names.items():
             for path in match(name, beside=os.path.dirname(other.group.path)):
                 out[owners[path].name] = f"{label} names it as its {relation}"
@@ -170,14 +169,13 @@ def _match_path(name: str, paths: Collection[str], beside: str) -> list[str]:
     """Return the ``paths`` that a path in a config may mean after a move: the ones that share most names at
     the end; of several, the ones in the directory ``beside``, in which the naming checkpoint lies.
     """
-    shared_names = dict.fromkeys(paths, 0)
-    for path in paths:
-        for a, b in zip(reversed(name.split("/")), reversed(path.split("/")), strict=False):
-            if a != b:
-                break
-            shared_names[path] += 1
-    longest = max(shared_names.values(), default=0)
-    best = [path for path, n in shared_names.items() if n == longest > 0]
+
+    def count_shared(path: str) -> int:
+        pairs = zip(reversed(name.split("/")), reversed(path.split("/")), strict=False)
+        return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+
+    most = max(map(count_shared, paths), default=0)
+    best = [path for path in paths if most and count_shared(path) == most]
     return [path for path in best if os.path.dirname(path) == beside] or best
 
 

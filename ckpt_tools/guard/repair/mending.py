@@ -17,7 +17,6 @@ from ckpt_tools.inspection.check import Inspection
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report
-from ckpt_tools.model.seal import SealedFile
 from ckpt_tools.reading.session import Session, formats_allowed
 from ckpt_tools.storage import LocalSource, OpenFile, ShortRead, Source
 
@@ -76,25 +75,20 @@ class Bench:
         if report.verdict is Verdict.BROKEN:
             # not compared: structure rejected them, or structural damage kept the content from being read
             beside += (*anatomy.failed, *(anatomy.sums if report.level < Level.CONTENT else ()))
-            if file := self.find_sealed(path):
-                beside += (crc32 for crc32, _ in _crcs_of_chunks(file, report.size))
+            beside += (s for s in self.list_sealed_crcs(path, report.size) if s.hash is CRC32)
         return Damaged(path, report, anatomy.sums, inspection.wrong, beside)
 
-    def find_sealed(self, path: str) -> SealedFile | None:
-        """Return what seals say of the file; None if no seal names it, or seals differ about its chunks."""
-        entries = self.session.indexes.seals.sealed_by(path)
-        return entries[0][0] if len({f.chunks for f, _ in entries}) == 1 else None
-
-
-def _crcs_of_chunks(file: SealedFile, size: int) -> Iterator[tuple[Sum, Sum]]:
-    """Yield the CRC-32 and the CRC-32C of each chunk in a seal; nothing if the file's size is another."""
-    for i, extent in enumerate(chunks(size) if size == file.size else ()):
-        digits = slice(i * _CRC_DIGITS, (i + 1) * _CRC_DIGITS)
-        crc32, crc32c = int(file.chunk_crc32[digits], 16), int(file.chunk_crc32c[digits], 16)
-        yield (
-            Sum("a sealed chunk", crc32, (extent,), extent.offset, hash=CRC32),
-            Sum("a sealed chunk", crc32c, (extent,), extent.offset, hash=CRC32C),
-        )
+    def list_sealed_crcs(self, path: str, size: int) -> list[Sum]:
+        """Return the CRCs of each chunk of a file of this size; none if no seal has them, or seals differ."""
+        files, out = [file for file, _ in self.session.indexes.seals.sealed_by(path)], list[Sum]()
+        if len({f.chunks for f in files}) == 1 and files[0].size == size:
+            for i, extent in enumerate(chunks(size)):
+                digits = slice(i * _CRC_DIGITS, (i + 1) * _CRC_DIGITS)
+                for text, crc in ((files[0].chunk_crc32, CRC32), (files[0].chunk_crc32c, CRC32C)):
+                    out.append(
+                        Sum("a sealed chunk", int(text[digits], 16), (extent,), extent.offset, hash=crc)
+                    )
+        return out
 
 
 class Mended(NamedTuple):
@@ -205,10 +199,6 @@ def _round_up(probability: float) -> float:
     return float(Context(prec=2, rounding=ROUND_UP).create_decimal_from_float(probability))
 
 
-def _is_wrong(source: Source, s: Sum) -> bool:
-    return any(True for _ in mismatches(source, [s], jobs=1))
-
-
 def extents_of(s: Sum) -> list[Extent] | None:
     """Return where in the file the bytes lie that a checksum covers; None if they are compressed."""
     if any(isinstance(p, Deflated) for p in s.pieces):
@@ -248,11 +238,6 @@ def _place_in_file(s: Sum, index: int) -> int | None:
 
 def _has_witness(mended: Source, at: int, locator: Sum, bench: Bench, inspected: Damaged) -> bool:
     """Return whether a checksum other than the ``locator`` of a bit covers byte ``at`` as well, and fits."""
-    file = bench.find_sealed(mended.path)
-    sealed = (s for pair in _crcs_of_chunks(file, mended.size) for s in pair) if file else ()
-    covering = (
-        s
-        for s in (*inspected.sums, *sealed)
-        if any(e.offset <= at < e.offset + e.length for e in extents_of(s) or ())
-    )
-    return any(s != locator and not _is_wrong(mended, s) for s in covering)
+    others = (s for s in (*inspected.sums, *bench.list_sealed_crcs(mended.path, mended.size)) if s != locator)
+    covering = (s for s in others if any(e.offset <= at < e.offset + e.length for e in extents_of(s) or ()))
+    return any(next(mismatches(mended, [s], jobs=1), None) is None for s in covering)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from ckpt_tools.checksum.combine import crc32
+from ckpt_tools.formats.archives.zip_directory import MAX_RECORDS
 from ckpt_tools.storage import LocalSource, ShortRead, Source
 
 _LOCAL = struct.Struct("<4s5H3I2H")
@@ -20,22 +22,18 @@ _SHORT, _WIDE = struct.Struct("<4s3I"), struct.Struct("<4sI2Q")
 _END64, _LOCATOR, _END = struct.Struct("<4sQ2H2I4Q"), struct.Struct("<4sIQI"), struct.Struct("<4s4H2IH")
 _HEADER, _DESCRIPTOR, _DIRECTORY = b"PK\3\4", b"PK\7\10", b"PK\1\2"
 _TOP = 0xFFFFFFFF  # in a field of 32 bits: the value is in a ZIP64 field
-_RECORDS = 300_000  # at most
 _BLOCK = 8 << 20
 _VERSION_MADE_BY = 0x031E  # as torch's writer has it in the end of its directory
 
 
 class _Record(NamedTuple):
-    """A record whose bytes fit its CRC. ``header`` is the offset of its local header, ``end`` that behind the
-    whole record; ``stored`` and ``size`` are its numbers of bytes in the file and unpacked.
-    """
+    """A stored record of ``size`` bytes that fit its CRC, from its ``header`` to the offset behind it."""
 
     name: bytes
     header: int
     flags: int
     method: int
     crc: int
-    stored: int
     size: int
     end: int
 
@@ -46,38 +44,31 @@ def rebuild_directory(path: str) -> tuple[int, bytes] | None:
     """
     records, at = list[_Record](), 0
     with LocalSource(path) as source:
-        while len(records) < _RECORDS:
-            try:
-                record = _read_record(source, at)
-            except (ShortRead, struct.error):
-                break
-            if record is None:
-                break
-            records.append(record)
-            at = record.end
+        with suppress(ShortRead):
+            while len(records) < MAX_RECORDS and (record := _read_record(source, at)):
+                records.append(record)
+                at = record.end
         magic = source.read(at, min(len(_DIRECTORY), source.size - at))
     return (at, _write_directory(records)) if records and _DIRECTORY.startswith(magic) else None
 
 
 def _read_record(source: Source, at: int) -> _Record | None:
-    """Return the record at an offset; None if there is no header, or the bytes do not fit its CRC."""
+    """Return the record at an offset; None if there is none with a descriptor, as torch writes all of them,
+    whose CRC fits the bytes. Raises ShortRead.
+    """
     header = source.read(at, _LOCAL.size)
-    magic, _, flags, method, _, _, crc, stored, size, name_size, extra_size = _LOCAL.unpack(header)
-    if magic != _HEADER:
+    magic, _, flags, method, _, _, _, _, _, name_size, extra_size = _LOCAL.unpack(header)
+    if magic != _HEADER or not flags & 8:
         return None
     payload = at + _LOCAL.size + name_size + extra_size
     name = source.read(at + _LOCAL.size, name_size)
-    if not flags & 8:
-        if _compute_crc(source, payload, stored) != crc or method:
-            return None
-        return _Record(name, at, flags, method, crc, stored, size, payload + stored)
     for end in _find_descriptors(source, payload):  # the first that fits the length and the bytes before it
         for layout in (_SHORT, _WIDE):
             if end + layout.size > source.size:
                 continue
             _, crc, stored, size = layout.unpack(source.read(end, layout.size))
             if stored == size == end - payload and _compute_crc(source, payload, stored) == crc:
-                return _Record(name, at, flags, method, crc, stored, size, end + layout.size)
+                return _Record(name, at, flags, method, crc, size, end + layout.size)
     return None
 
 
@@ -105,10 +96,10 @@ def _write_directory(records: Sequence[_Record]) -> bytes:
     """Return the directory of the records, with its ZIP64 end and its end."""
     rows = list[bytes]()
     for r in records:
-        wide = [n for n in (r.size, r.stored, r.header) if n >= _TOP]
+        wide = [n for n in (r.size, r.size, r.header) if n >= _TOP]
         extra = struct.pack(f"<2H{len(wide)}Q", 1, 8 * len(wide), *wide) if wide else b""
-        sizes = (r.crc, min(r.stored, _TOP), min(r.size, _TOP), len(r.name), len(extra), 0, 0, 0, 0)
-        head = _CENTRAL.pack(_DIRECTORY, 0, 0, r.flags, r.method, 0, 0, *sizes, min(r.header, _TOP))
+        size, numbers = min(r.size, _TOP), (len(r.name), len(extra), 0, 0, 0, 0, min(r.header, _TOP))
+        head = _CENTRAL.pack(_DIRECTORY, 0, 0, r.flags, r.method, 0, 0, r.crc, size, size, *numbers)
         rows.append(head + r.name + extra)
     entries = b"".join(rows)
     start, n, size = records[-1].end, len(records), len(entries)
