@@ -136,14 +136,12 @@ class Step(Struct, frozen=True, array_like=True):
 
 
 class Operation(Struct, frozen=True):
-    """All steps of one command; ``number`` grows with time, ``at`` is in seconds since the epoch. ``command``
-    is the word after ``ckpt``, ``why`` is for people. The next command takes back an operation that is
-    ``begun``: one that was interrupted, or whose undoing was.
+    """All steps of one command; ``number`` grows with time, ``at`` is in seconds since the epoch. The next
+    command takes back an operation that is ``begun``: one that was interrupted, or whose undoing was.
     """
 
     number: int
     command: str
-    why: str
     at: float
     steps: tuple[Step, ...]
     status: Literal["begun", "done", "undone"] = "begun"
@@ -162,8 +160,8 @@ class Journal:
 
     @cached_property
     def operations(self) -> list[Operation]:
-        """The operations in the journal, latest first: unfinished ones, ones that can be undone, and the last
-        one. Raises CannotLook, and Untrusted if others can write the journal.
+        """The operations that somebody needs, latest first. Raises CannotLook, and Untrusted if others can
+        write the journal.
         """
         path, out = os.path.join(self._directory, NAME), list[Operation]()
         try:
@@ -201,33 +199,28 @@ class Journal:
         return 1 + max((op.number for op in self.operations), default=0)
 
     def name_directory(self, kind: str) -> str:
-        """Return the path below the root for files of the next operation; ``kind`` is quarantine, trash,
-        incoming or replaced. The directory does not exist yet.
-        """
+        """Return the path for files of the next operation: quarantine, trash, incoming or replaced."""
         return f"{STATE}/{kind}/{self._find_next_number():06d}"
 
-    def run(
-        self, command: str, why: str, steps: Iterable[Step], check: Callable[[], object] | None = None
-    ) -> int:
+    def run(self, command: str, steps: Iterable[Step], check: Callable[[], object] | None = None) -> int:
         """Write the steps into the journal, then do them, and return the operation's number; a step whose
         files were moved or written meanwhile is left out. All is taken back if a step fails, or if ``check``,
         which is called at the end, raises CannotLook. Raises CannotLook.
         """
-        identify = self.tree.identify
-        with explain_failure():
-            planned = tuple(
-                replace(step, source_id=identify(step.source), target_id=identify(step.target))
-                for step in steps
-            )
-        operation = Operation(self._find_next_number(), command, why, time.time(), planned)
+        planned, identify = list[Step](), self.tree.identify
+        for step in steps:
+            with explain_refusal(f"{step.source} cannot be moved: nothing is done", _HINT):
+                ids = {"source_id": identify(step.source), "target_id": identify(step.target)}
+                planned.append(replace(step, **ids))
+        operation = Operation(self._find_next_number(), command, time.time(), tuple(planned))
         self._write(operation)
         try:
-            with explain_failure():
-                for step in planned:
+            for step in planned:
+                with explain_refusal(f"{step.source} cannot become {step.target}: nothing is lost", _HINT):
                     if step.is_to_do(self.tree):
                         step.do(self.tree)
-                if check:
-                    check()
+            if check:
+                check()
         except CannotLook:
             self.take_back(operation)
             raise
@@ -249,8 +242,8 @@ class Journal:
         elif operation.status != "begun":
             self._write(begun)
         blocked = list[Step]()
-        with explain_failure():
-            for step in reversed(begun.steps):
+        for step in reversed(begun.steps):
+            with explain_refusal(f"{step.target} cannot be taken back: nothing is lost", _HINT):
                 if not step.is_done(self.tree):
                     continue
                 if not step.backup and self.tree.identify(step.source) not in (None, step.source_id):
@@ -276,11 +269,10 @@ class Journal:
     def step_to_write(
         self, target: str, data: Iterable[bytes], *, like: str = "", backup_kind: str = "replaced"
     ) -> Step:
-        """Write a file aside, and return the step that puts it at ``target``. It gets mode, times and
-        attributes of that file or of ``like``; the old file goes below ``.ckpt/<backup_kind>``. Raises
-        CannotLook.
+        """Write a file aside, with mode, times and attributes of ``target`` or ``like``; return the step that
+        puts it at ``target``, and the old file below ``.ckpt/<backup_kind>``. Raises CannotLook.
         """
-        with explain_failure():
+        with explain_refusal(f"{target} cannot be written: nothing is lost", _HINT):
             exists = self.tree.identify(target) is not None
             incoming = f"{self.name_directory('incoming')}/{target}"
             with self.tree.open_parent(incoming, make=True) as (parent, name):
@@ -299,16 +291,6 @@ class Journal:
         for path in paths:
             shutil.rmtree(path, ignore_errors=True)
         return not any(map(os.path.lexists, paths))
-
-
-@contextmanager
-def explain_failure() -> Iterator[None]:
-    """Turn an OSError of the block into CannotLook."""
-    try:
-        yield
-    except OSError as e:
-        cause = f"{e.filename}: {e.strerror}" if e.filename else e.strerror
-        raise CannotLook(f"the command could not go on, nothing is lost: {cause}", _HINT) from e
 
 
 @contextmanager

@@ -61,18 +61,16 @@ def quarantine(
         if apply and moving:
             if tracker:
                 steps.insert(0, journal.step_to_write(os.path.relpath(tracker.path, root), [tracker.data]))
-            number = journal.run("quarantine", ", ".join(g.name for g in moving), steps)
+            number = journal.run("quarantine", steps)
         return Changes("quarantine", root, apply, (*journal.recovered, *rows), dangling, number)
 
 
 def _find_asked(found: Sequence[Group], paths: Sequence[str], root: str) -> list[Group]:
-    """Return the groups at or below ``paths``. Raises UsageError for a directory of checkpoints, because its
-    next job would begin anew, and NoCheckpoint.
-    """
+    """Return the groups at or below ``paths``. Raises UsageError for a directory of checkpoints."""
     wanted = find_named(found, paths, root)
     own_paths = {root, *(g.path for g in wanted)}
     for path in paths:
-        if path not in own_paths and os.path.isdir(path):
+        if path not in own_paths and os.path.isdir(path):  # its next job would begin anew
             hint = f"name each checkpoint in it, or add --root {quote(path)} to put all of them away"
             raise UsageError(f"{path} is no checkpoint, but a directory of some", hint)
     return wanted
@@ -81,8 +79,8 @@ def _find_asked(found: Sequence[Group], paths: Sequence[str], root: str) -> list
 def _point_trackers(
     s: Session, sel: Selection, moving: Sequence[Group], relative: Collection[str]
 ) -> tuple[NewTracker | None, tuple[Finding, ...]]:
-    """Return the tracker that names a group in ``moving``, with contents that name what ``plan`` chooses
-    without these groups (``relative`` paths); and a finding for each tracker that cannot name it.
+    """Return the tracker that names a group in ``moving``, as it names what ``plan`` chooses without their
+    ``relative`` paths; and a finding for each tracker that cannot.
     """
     named_by = find_trackers_naming(s, [g.checkpoint for g in moving if g.checkpoint])
     chosen = _plan_without(s.root, sel, relative) if named_by else None
@@ -172,9 +170,7 @@ def _find_last(journal: Journal, root: str) -> dict[Operation, list[Step]]:
 
 
 def _find_moves(journal: Journal, root: str, paths: Sequence[str]) -> dict[Operation, list[Step]]:
-    """Return the renames of what lies at or below ``paths`` in the quarantine, or lay there when it was put
-    away the last time, by operation. Raises NoCheckpoint for a path with none.
-    """
+    """Return by operation the last renames of what lies or lay at or below ``paths``. Raises NoCheckpoint."""
     out = dict[Operation, list[Step]]()
     for path in paths:
         above = f"{os.path.relpath(path, root)}/"

@@ -42,7 +42,7 @@ def swap(root: Path) -> None:
             store.step_to_write("a", [b"new"], backup_kind="quarantine"),
             Step("b", f"{store.name_directory('quarantine')}/b"),
         ]
-        store.run("repair", "for a test", steps)
+        store.run("repair", steps)
 
 
 def test_done_and_undone(root: Path) -> None:
@@ -55,7 +55,7 @@ def test_done_and_undone(root: Path) -> None:
 
 def test_what_was_saved_anew_stays_and_what_went_is_swept(root: Path) -> None:
     with journal.open_journal(str(root)) as store:
-        store.run("prune", "", [Step("a", ".ckpt/trash/000001/a")])
+        store.run("prune", [Step("a", ".ckpt/trash/000001/a")])
         (root / "a").write_text("saved anew")
         store.take_back(store.operations[0])
     assert text_of(root) == {"a": "saved anew", "b/c": "b/c", "b/d": "b/d"}
@@ -77,7 +77,7 @@ def test_a_step_that_fails_takes_those_before_it_back(root: Path) -> None:
     before = text_of(root)
     (root / "taken").write_text("mine")
     with journal.open_journal(str(root)) as store, pytest.raises(CannotLook, match="nothing is lost"):
-        store.run("quarantine", "", [Step("a", ".ckpt/x/a"), Step("b/c", "taken")])
+        store.run("quarantine", [Step("a", ".ckpt/x/a"), Step("b/c", "taken")])
     assert text_of(root) == {**before, "taken": "mine"} and statuses(root) == [(1, "undone")]
 
 
@@ -99,7 +99,7 @@ def test_no_link_is_followed(root: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere/e").write_text("e")
     (root / "link").symlink_to(tmp_path / "elsewhere")
     with journal.open_journal(str(root)) as store, pytest.raises(CannotLook, match="link"):
-        store.run("quarantine", "", [Step("link/e", ".ckpt/x/e")])
+        store.run("quarantine", [Step("link/e", ".ckpt/x/e")])
     assert (tmp_path / "elsewhere/e").exists()
 
 
@@ -129,7 +129,7 @@ def test_nothing_is_done_through_a_link(root: Path, tmp_path: Path) -> None:
 def test_what_cannot_be_undone_is_forgotten(root: Path) -> None:
     with journal.open_journal(str(root)) as store:
         for command in ("quarantine", "restore", "restore"):
-            store.run(command, "", [])
+            store.run(command, [])
     assert statuses(root) == [(3, "done"), (1, "done")]
     with journal.open_journal(str(root)) as store:
         assert store.name_directory("trash") == ".ckpt/trash/000004"

@@ -154,8 +154,8 @@ def _find_needed(s: Session, found: Sequence[Entry], staying: Sequence[Entry]) -
 def _remove(
     journal: Journal, s: Session, going: Sequence[Entry], require_same_plans: Callable[[], object]
 ) -> int:
-    """Move checkpoints into the trash, and empty it; return the number of the operation. All come back if
-    somebody wrote one after it was verified, or if ``require_same_plans`` raises CannotLook.
+    """Move checkpoints into the trash, empty it, and return the number of the operation. All come back if
+    somebody has written one, or if ``require_same_plans`` raises CannotLook.
     """
     trash, steps = journal.name_directory("trash"), list[Step]()
     for e in going:
@@ -172,7 +172,7 @@ def _remove(
                 raise CannotLook(text, "run it again")
         require_same_plans()
 
-    number = journal.run("prune", ", ".join(e.group.label for e in going), steps, check)
+    number = journal.run("prune", steps, check)
     _remove_empty(journal, s.root, going)
     if not journal.sweep():
         text = f"some of what was moved to {s.root}/{os.path.dirname(trash)} cannot be removed"

@@ -106,7 +106,7 @@ def identify_files(paths: Sequence[str]) -> Seen:
     out = list[tuple[int, str, tuple[object, ...]]]()
     for number, path in enumerate(paths):
         for file in list_below(path) if is_directory(path) and not is_link(path) else [path]:
-            with suppress(FileNotFoundError):
+            with explain_refusal(f"cannot look at {file}"), suppress(FileNotFoundError):
                 out.append((number, file[len(path) :], _identify(file)))
     return tuple(out)
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 from ckpt_tools.api import plan
 from ckpt_tools.discovery.exclude import QUARANTINE, REPAIRED, SCHEMA, STATE, Repaired, read_repaired
-from ckpt_tools.errors import CannotLook, NoCheckpoint, UsageError
-from ckpt_tools.guard.journal import Journal, Step, explain_failure, open_journal
+from ckpt_tools.errors import CannotLook, NoCheckpoint, UsageError, explain_refusal
+from ckpt_tools.guard.journal import Journal, Step, open_journal
 from ckpt_tools.guard.quarantine import point_tracker
 from ckpt_tools.guard.repair.mending import Bench, Damaged, Lost, Mended, find_lost_indexes, mend
 from ckpt_tools.model.answers import Change, Changes
@@ -124,7 +124,7 @@ def _replace_all(
     for damaged, mended in repairs:
         path = os.path.relpath(damaged.path, bench.session.root)
         steps.append(step := journal.step_to_write(path, mended.read(damaged.path), backup_kind=QUARANTINE))
-        with explain_failure():
+        with explain_refusal(f"{damaged.path} cannot be replaced: nothing is changed"):
             old = os.stat(damaged.path)
             os.chown(os.path.join(root, step.source), old.st_uid, old.st_gid)
             written = LocalSource(os.path.join(root, step.source))
@@ -141,8 +141,7 @@ def _replace_all(
     for path, data, shard in missing:
         target, like = (os.path.relpath(p, bench.session.root) for p in (path, shard))
         steps.append(journal.step_to_write(target, [data], like=like))
-    why = "; ".join((*(m.why for _, m in repairs), *(path for path, _, _ in missing)))
-    return journal.run("repair", why[:4096], steps)
+    return journal.run("repair", steps)
 
 
 def repair_trackers(root: str, *, apply: bool = False, selection: Selection | None = None) -> Changes:
@@ -158,6 +157,6 @@ def repair_trackers(root: str, *, apply: bool = False, selection: Selection | No
         tracker, number = point_tracker(open_session(root, selection.read_options()), chosen), None
         if apply and tracker:
             step = journal.step_to_write(os.path.relpath(tracker.path, root), [tracker.data])
-            number = journal.run("repair", f"{tracker.path}: {tracker.after}", [step])
+            number = journal.run("repair", [step])
         rows = [tracker.make_row(apply, chosen.label)] if tracker else []
         return Changes("repair", root, apply, (*journal.recovered, *rows), (), number)
