@@ -74,16 +74,24 @@ class Tree(Struct, frozen=True):
 
     def move(self, source: str, target: str, *, replacing: bool = False) -> None:
         """Give something another path; only with ``replacing`` may a file be there. A directory is renamed,
-        which can replace an empty one at most; a file has both names for a moment, so that none is lost.
+        which can replace an empty one at most; a file has both names for a moment, because a rename would
+        replace a file that has come meanwhile.
         """
         with self.open_parent(source) as (old_at, old), self.open_parent(target, make=True) as (new_at, new):
             info = os.stat(old, dir_fd=old_at, follow_symlinks=False)
-            if replacing or stat.S_ISDIR(info.st_mode):
-                os.rename(old, new, src_dir_fd=old_at, dst_dir_fd=new_at)
-            else:
-                if self.identify(target) != (info.st_ino, info.st_mtime_ns):  # else it was interrupted here
+            is_linked = self.identify(target) == (info.st_ino, info.st_mtime_ns)  # it was interrupted here
+            if not (is_linked or replacing or stat.S_ISDIR(info.st_mode)):
+                try:
                     os.link(old, new, src_dir_fd=old_at, dst_dir_fd=new_at, follow_symlinks=False)
+                    is_linked = True
+                except FileExistsError:
+                    raise
+                except OSError:  # some file systems have no links, and others none of somebody else's files
+                    pass
+            if is_linked:
                 os.unlink(old, dir_fd=old_at)
+            else:
+                os.rename(old, new, src_dir_fd=old_at, dst_dir_fd=new_at)
             os.fsync(new_at)
             os.fsync(old_at)
 

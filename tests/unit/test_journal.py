@@ -4,6 +4,7 @@ with the commands themselves, at every call that writes (tests/cli/test_stopped.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -116,6 +117,20 @@ def test_a_file_that_was_given_its_second_name_is_moved_once(root: Path) -> None
     Tree(str(root), at).move("a", "x")
     os.close(at)
     assert not (root / "a").exists() and (root / "x").read_text() == "a"
+
+
+def test_where_nothing_can_be_linked_files_are_renamed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = text_of(root)
+
+    def link(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(journal.os, "link", link)
+    with journal.open_journal(str(root)) as store:
+        store.run("quarantine", [Step("a", ".ckpt/quarantine/000001/a")])
+    assert not (root / "a").exists()
+    undo(str(root), apply=True)
+    assert text_of(root) == before
 
 
 def test_nothing_is_done_through_a_link(root: Path, tmp_path: Path) -> None:
