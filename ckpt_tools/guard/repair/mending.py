@@ -16,7 +16,7 @@ from decimal import ROUND_UP, Context
 from typing import NamedTuple
 
 from ckpt_tools.checksum import Crc, Sum, mismatches
-from ckpt_tools.checksum.combine import CRC32, CRC32C, crc32, find_flipped_bit, odds
+from ckpt_tools.checksum.combine import CRC32, CRC32C, find_flipped_bit, odds
 from ckpt_tools.checksum.sums import Deflated, Extent, chunks
 from ckpt_tools.formats.archives.zip_directory import MAX_RECORDS
 from ckpt_tools.formats.lost_indexes import find_whole, make_text
@@ -247,7 +247,11 @@ def _has_witness(mended: Source, at: int, locator: Sum, bench: Bench, inspected:
     """Return whether a checksum other than the ``locator`` of a bit covers byte ``at`` as well, and fits."""
     others = (s for s in (*inspected.sums, *bench.list_sealed_crcs(mended.path, mended.size)) if s != locator)
     covering = (s for s in others if any(e.offset <= at < e.offset + e.length for e in extents_of(s) or ()))
-    return any(next(mismatches(mended, [s], jobs=1), None) is None for s in covering)
+    return any(_fits(mended, s) for s in covering)
+
+
+def _fits(source: Source, s: Sum) -> bool:
+    return next(mismatches(source, [s], jobs=1), None) is None
 
 
 # ---- the directory of a torch archive that was cut behind its last whole record
@@ -302,7 +306,7 @@ def _read_record(source: Source, at: int) -> _Record | None:
             if end + layout.size > source.size:
                 continue
             _, crc, stored, size = layout.unpack(source.read(end, layout.size))
-            if stored == size == end - payload and _compute_crc(source, payload, stored) == crc:
+            if stored == size == end - payload and _fits(source, Sum("", crc, (Extent(payload, size),), end)):
                 return _Record(name, at, flags, method, crc, size, end + layout.size)
     return None
 
@@ -320,21 +324,14 @@ def _find_descriptors(source: Source, start: int) -> Iterator[int]:
         start += len(data) - len(_DESCRIPTOR) + 1
 
 
-def _compute_crc(source: Source, start: int, length: int) -> int:
-    value = 0
-    for at in range(start, start + length, _BLOCK):
-        value = crc32(source.read(at, min(_BLOCK, start + length - at)), value)
-    return value
-
-
 def _write_directory(records: Sequence[_Record]) -> bytes:
     """Return the directory of the records, with its ZIP64 end and its end."""
     rows = list[bytes]()
     for r in records:
         wide = [n for n in (r.size, r.size, r.header) if n >= _TOP]
         extra = struct.pack(f"<2H{len(wide)}Q", 1, 8 * len(wide), *wide) if wide else b""
-        size, numbers = min(r.size, _TOP), (len(r.name), len(extra), 0, 0, 0, 0, min(r.header, _TOP))
-        head = _CENTRAL.pack(_DIRECTORY, 0, 0, r.flags, r.method, 0, 0, r.crc, size, size, *numbers)
+        least, numbers = min(r.size, _TOP), (len(r.name), len(extra), 0, 0, 0, 0, min(r.header, _TOP))
+        head = _CENTRAL.pack(_DIRECTORY, 0, 0, r.flags, r.method, 0, 0, r.crc, least, least, *numbers)
         rows.append(head + r.name + extra)
     entries = b"".join(rows)
     start, n, size = records[-1].end, len(records), len(entries)
