@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from decimal import ROUND_UP, Context
@@ -18,6 +19,7 @@ from typing import NamedTuple
 from ckpt_tools.checksum import Crc, Sum, mismatches
 from ckpt_tools.checksum.combine import CRC32, CRC32C, find_flipped_bit, odds
 from ckpt_tools.checksum.sums import Deflated, Extent, chunks
+from ckpt_tools.formats import Anatomy, format_of, names, structure
 from ckpt_tools.formats.archives.zip_directory import MAX_RECORDS
 from ckpt_tools.formats.lost_indexes import find_whole, make_text
 from ckpt_tools.inspection.check import Inspection
@@ -83,6 +85,8 @@ class Bench:
             # not compared: structure rejected them, or structural damage kept the content from being read
             beside += (*anatomy.failed, *(anatomy.sums if report.level < Level.CONTENT else ()))
             beside += (s for s in self.list_sealed_crcs(path, report.size) if s.hash is CRC32)
+            if report.format is None:
+                beside += _list_sums_by_name(path)
         return Damaged(path, report, anatomy.sums, inspection.wrong, beside)
 
     def list_sealed_crcs(self, path: str, size: int) -> list[Sum]:
@@ -96,6 +100,16 @@ class Bench:
                         Sum("a sealed chunk", int(text[digits], 16), (extent,), extent.offset, hash=crc)
                     )
         return out
+
+
+def _list_sums_by_name(path: str) -> Iterator[Sum]:
+    """Yield the checksums of a file that begins like no format, as the formats of its name read it."""
+    with LocalSource(path) as source:
+        for name in names.allowed(os.path.basename(path)):
+            anatomy = Anatomy()
+            with suppress(ShortRead, OSError):
+                deque(structure(source, anatomy, format_of(name).checks[Level.STRUCTURE]), maxlen=0)
+            yield from (*anatomy.sums, *anatomy.failed)
 
 
 class Mended(NamedTuple):
