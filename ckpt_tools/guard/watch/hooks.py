@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from io import BufferedReader
 
 from msgspec import Struct
 
@@ -33,7 +32,7 @@ def run_command(command: str, variables: Mapping[str, str], timeout: float) -> C
     variables and never into the command, so no name can be a command. If this process is ended meanwhile, the
     command is stopped as well.
     """
-    started, tail, is_closed = time.monotonic(), [b""], threading.Event()
+    started, tail, in_time = time.monotonic(), b"", True
     try:
         process = subprocess.Popen(  # noqa: S603 - the words of whoever started this process
             ["/bin/sh", "-c", command],
@@ -42,20 +41,20 @@ def run_command(command: str, variables: Mapping[str, str], timeout: float) -> C
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            bufsize=0,
         )
     except OSError as e:
         return CommandResult(None, True, 0.0, str(e))
-    assert process.stdout is not None  # noqa: S101 - for the type checker: it was asked for
 
-    def read(stream: BufferedReader) -> None:
-        with stream:
-            while data := stream.read1(1 << 16):
-                tail[0] = (tail[0] + data)[-_TAIL:]
-        is_closed.set()
+    def read() -> None:
+        nonlocal tail
+        assert process.stdout is not None  # noqa: S101 - for the type checker: it was asked for
+        with process.stdout as stream:
+            while data := stream.read(1 << 16):
+                tail = (tail + data)[-_TAIL:]
 
-    # Not joined: a process that the command left running may hold the pipe open for ever.
-    threading.Thread(target=read, args=(process.stdout,), daemon=True).start()
-    in_time = True
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
     try:
         process.wait(timeout)
     except subprocess.TimeoutExpired:
@@ -64,21 +63,19 @@ def run_command(command: str, variables: Mapping[str, str], timeout: float) -> C
     except BaseException:
         _end(process)
         raise
-    is_closed.wait(1.0)
-    output = tail[0].decode("utf-8", "replace")
-    return CommandResult(process.returncode, in_time, round(time.monotonic() - started, 6), output)
+    reader.join(1.0)  # no longer: a process that the command left running may hold the pipe open for ever
+    seconds = round(time.monotonic() - started, 6)
+    return CommandResult(process.returncode, in_time, seconds, tail.decode("utf-8", "replace"))
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End a command and all processes that it has started."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)
-    try:
-        process.wait(_GRACE)
-    except subprocess.TimeoutExpired:
+    for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE)
+            return
 
 
 def give_way() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from itertools import chain
 
 from ckpt_tools.discovery.walk import is_absent, is_tree, require_file
 from ckpt_tools.errors import CannotLook, UsageError, explain_refusal
@@ -19,7 +21,6 @@ from ckpt_tools.storage.urls import is_url
 
 _SIGNALS = {"KeyboardInterrupt": "SIGINT", "Terminated": "SIGTERM"}
 _NAME = "name the directory in which checkpoints are saved"
-_SAVED = 10.0  # seconds after which the records are written again during a long pass
 
 
 class Watcher:
@@ -34,7 +35,6 @@ class Watcher:
     ) -> None:
         self.options, self._say, self._sleep = options, say, sleep
         self.roots = [WatchedRoot(root, options, say) for root in dict.fromkeys(roots)]
-        self._saved_at = time.monotonic()
         self._failed = False
 
     def run(self) -> int:
@@ -51,7 +51,8 @@ class Watcher:
             for root in self.roots:
                 stack.enter_context(root.records.hold())
                 root.load()
-            metrics = stack.enter_context(Metrics(self.options, [root.tally for root in self.roots]))
+            metrics = Metrics(options, [root.tally for root in self.roots])
+            stack.callback(metrics.close)
             fields = {
                 "roots": paths,
                 "state_dirs": [root.records.directory for root in self.roots],
@@ -62,50 +63,39 @@ class Watcher:
             self._say(Event("started", time.time(), None, fields))
             why = "done"
             try:
-                if options.once:
-                    return self._look_once(metrics)
                 while True:
                     soon = min(self._look(root) for root in self.roots)
-                    self._save(metrics)
+                    self.roots[0].write("metrics-not-written", options.metrics_file, metrics.write)
+                    if soon > 0 and options.once:
+                        return self._find_exit_code()
                     if soon > 0:
                         self._sleep(soon)
             except BaseException as e:
                 why = _SIGNALS.get(type(e).__name__, type(e).__name__)
                 raise
             finally:
-                self._save(metrics)
+                for root in self.roots:
+                    root.save()
                 self._say(Event("stopped", time.time(), None, {"why": why}))
 
-    def _look_once(self, metrics: Metrics) -> int:
-        """Make one pass over each root, and return the exit code: 5, 1, 3 or 0, as ``run`` says."""
-        for root in self.roots:
-            while self._look(root) <= 0:
-                self._save(metrics)
-        states = [root.tally.states for root in self.roots]
-        blind = self._failed or any(r.blind or not r.tally.up for r in self.roots)
-        if blind or any(s["unknown"] for s in states):
+    def _find_exit_code(self) -> int:
+        """Return how one pass over all roots ends: 5, 1, 3 or 0, as ``run`` says."""
+        states = Counter(chain.from_iterable(root.tally.states.elements() for root in self.roots))
+        if self._failed or states["unknown"] or any(r.blind or not r.tally.up for r in self.roots):
             return 5
-        if any(s["bad"] for s in states):
+        if states["bad"]:
             return 1
-        return 0 if any(sum(s.values()) for s in states) else 3
+        return 0 if states else 3
 
     def _look(self, root: WatchedRoot) -> float:
         """Make one pass over a root, which may be gone for a while; return the seconds until the next one."""
         try:
             soon = root.look()
         except (CannotLook, Untrusted) as e:
-            self._failed = True
+            self._failed, root.tally.up, soon = True, False, self.options.rescan
             root.report_problem("cannot-look", str(e))
-            return self.options.rescan
-        if time.monotonic() - self._saved_at > _SAVED:
-            root.save()
+        root.save()
         return soon
-
-    def _save(self, metrics: Metrics) -> None:
-        for root in self.roots:
-            root.save()
-        self.roots[0].write("metrics-not-written", self.options.metrics_file, metrics.write)
-        self._saved_at = time.monotonic()
 
 
 def _require_listable(root: str) -> None:

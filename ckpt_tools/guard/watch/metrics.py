@@ -6,13 +6,14 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
 from ckpt_tools import __version__
-from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.errors import UsageError, explain_refusal
 from ckpt_tools.guard.watch import WatchOptions
+from ckpt_tools.guard.watch.pending import Record
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -47,8 +48,7 @@ class Tally(Struct):
     problems: Counter[str] = field(default_factory=Counter)
     bytes_read: int = 0
     seconds: float = 0.0
-    good_step: int | None = None
-    good_at: float | None = None
+    last_good: Record | None = None
     interval: float | None = None
     answer: Answer | None = None
     again: int = 0
@@ -58,10 +58,11 @@ _GAUGES = (
     ("ckpt_watch_up", "Whether the directory could be listed.", lambda t: float(t.up)),
     ("ckpt_watch_last_pass_timestamp_seconds", "When it was listed last.", lambda t: t.passed_at or None),
     ("ckpt_last_good_step", "Step of the checkpoint that was saved last of those verified as good.",
-     lambda t: t.good_step),
-    ("ckpt_last_good_timestamp_seconds", "When that was saved.", lambda t: t.good_at),
+     lambda t: t.last_good and t.last_good.step),
+    ("ckpt_last_good_timestamp_seconds", "When that was saved.",
+     lambda t: t.last_good and t.last_good.saved_at),
     ("ckpt_last_good_age_seconds", "How long ago that was.",
-     lambda t: None if t.good_at is None else max(0.0, time.time() - t.good_at)),
+     lambda t: t.last_good and max(0.0, time.time() - t.last_good.saved_at)),
     ("ckpt_save_interval_seconds", "Median time between the newest saves.", lambda t: t.interval),
     ("ckpt_plan_exit_code", "What 'ckpt plan' would end with: 0 where a job could resume.",
      lambda t: t.answer and t.answer.exit_code),
@@ -85,47 +86,40 @@ _COUNTS = (
 
 
 class Metrics:
-    """Serves and writes metrics. Raises UsageError without the package, CannotLook if the port is taken."""
+    """Serves and writes metrics, if options ask for it, until it is closed. Raises UsageError without the
+    package, CannotLook if the port is taken.
+    """
 
     def __init__(self, options: WatchOptions, tallies: Sequence[Tally]) -> None:
-        self.options, self._tallies = options, tallies
-        self._registry: Any = None
-        self._server: Any = None
+        self._file, self._tallies, self._server = options.metrics_file, tallies, None
         self.port: int | None = None
-
-    def __enter__(self) -> Metrics:  # noqa: PYI034 - nobody makes a subclass of it
-        if self.options.metrics_file is None and self.options.metrics_port is None:
-            return self
+        if options.metrics_file is None and options.metrics_port is None:
+            return
         try:
             from prometheus_client import CollectorRegistry, start_http_server
         except ImportError as e:
-            hint = "pip install 'ckpt-tools[watch]'"
             text = "metrics need the package prometheus_client, which is not installed"
-            raise UsageError(text, hint) from e
+            raise UsageError(text, "pip install 'ckpt-tools[watch]'") from e
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
-        if (port := self.options.metrics_port) is not None:
-            address = self.options.metrics_address
-            try:
+        if (port := options.metrics_port) is not None:
+            address = options.metrics_address
+            hint = "name another one with --metrics PORT"
+            with explain_refusal(f"metrics cannot be served on {address} port {port}", hint):
                 self._server, _ = start_http_server(port, addr=address, registry=self._registry)
-            except OSError as e:
-                text = f"metrics cannot be served on {address} port {port}: {e.strerror or e}"
-                raise CannotLook(text, "name another one with --metrics PORT") from e
             self.port = self._server.server_port
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
 
     def write(self) -> None:
         """Replace the file, whole or not at all. Raises OSError."""
-        if self.options.metrics_file is None:
-            return
-        from prometheus_client.exposition import write_to_textfile
+        if self._file is not None:
+            from prometheus_client.exposition import write_to_textfile
 
-        write_to_textfile(self.options.metrics_file, self._registry)
+            write_to_textfile(self._file, self._registry)
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics as they are now; a thread of the server calls this as well."""

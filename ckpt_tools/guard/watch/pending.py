@@ -4,12 +4,11 @@ process at a time keeps outside the tree.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from typing import Literal
 
 import xxhash
@@ -26,9 +25,8 @@ from ckpt_tools.planning.trackers import find_declared
 from ckpt_tools.reading.session import Session
 from ckpt_tools.settings import checked_json, resolve
 from ckpt_tools.storage import trust
-from ckpt_tools.storage.retry import exists, refresh, status
+from ckpt_tools.storage.retry import status
 from ckpt_tools.storage.trust import Trust
-from ckpt_tools.storage.urls import is_url
 from ckpt_tools.storage.writes import hold_lock, replace_file
 
 _NEAR = 3  # neighbours on either side that a checkpoint is compared with
@@ -54,20 +52,17 @@ def list_checkpoints(s: Session) -> dict[str, Listed]:
     out = dict[str, Listed]()
     for run in s.runs(grouping.group(s.parts, s.layouts)).values():
         newest = max(run, key=lambda c: c.mtime_ns).key
-        trackers: dict[str, object] = {}
+        trackers = {base: s.tracker(run[0].layout, base) for base in {c.parts[0].base for c in run}}
         ordered = sorted(run, key=lambda c: (c.order, c.mtime_ns))
         fullest = max(ordered, key=_count_files)  # its ranks show what all neighbours lack
         for at, c in enumerate(ordered):
-            base = c.parts[0].base
-            if base not in trackers:
-                trackers[base] = s.tracker(c.layout, base)
-            key, files_stamp = os.path.relpath(c.parts[0].path, s.root), make_stamp(c)
             window = ordered[max(0, at - _NEAR) : at + _NEAR + 1]
             if fullest not in window:
                 window.insert(0, fullest)
-            basis = (files_stamp, newest, trackers[base])
+            key, stamp = os.path.relpath(c.parts[0].path, s.root), make_stamp(c)
+            basis = (stamp, newest, trackers[c.parts[0].base])
             finished = not c.unfinished or find_declared(s, c) is not None
-            out[key] = Listed(key, files_stamp, c, window, basis, finished)
+            out[key] = Listed(key, stamp, c, window, basis, finished)
     return out
 
 
@@ -78,25 +73,9 @@ def _count_files(c: Checkpoint) -> tuple[int, int]:
 
 
 def make_stamp(c: Checkpoint) -> str:
-    """Return a hash that changes when a file of the checkpoint changes its size or time."""
-    etags = ((get_etag(p.path),) if is_url(p.path) else () for p in c.parts)
-    rows = sorted((p.path, p.size, p.mtime_ns, *etag) for p, etag in zip(c.parts, etags, strict=True))
+    """Return a hash that changes when a file of the checkpoint changes its size, time or ETag."""
+    rows = sorted((p.path, p.size, p.mtime_ns, get_etag(p.path)) for p in c.parts)
     return xxhash.xxh3_64_hexdigest("\n".join(map(repr, rows)).encode("utf-8", "surrogateescape"))
-
-
-def make_stamp_now(c: Checkpoint) -> str:
-    """Return the stamp of a checkpoint's files as they are now. Raises OSError if one cannot be looked at."""
-    from ckpt_tools.discovery.found import stat_of
-
-    for error in refresh(part.path for part in c.parts).values():
-        raise error
-    rows = [(part, stat_of(part.path)) for part in c.parts]
-    for part, seen in rows:
-        unread = next((f.message for f in seen.findings if f.code == "unreadable"), "")
-        if unread and exists(part.path):  # a missing file changes the stamp
-            raise OSError(errno.EIO, unread, part.path)
-    parts = tuple(part._replace(size=seen.size, mtime_ns=seen.mtime_ns) for part, seen in rows)
-    return make_stamp(replace(c, parts=parts))
 
 
 class Waiting:
@@ -210,25 +189,20 @@ class Records:
         self.starts = Starts()
         self._written = self._encode()
 
-    def load(self) -> str:
-        """Read the records of an earlier run; return why they cannot be used, or "": without them all is
-        checked again. Raises Untrusted: who can write them could call damage good.
+    def load(self) -> None:
+        """Read the records of an earlier run, if there are any. Raises OSError and ValueError if they cannot
+        be used, and Untrusted if others can write them, who could call damage good.
         """
-        path = os.path.join(self.directory, NAME)
         try:
-            data = checked_json.parse(trust.read(path, _MOST, self.trusted))
-            watched, now = checked_json.decode(data, _Watched), time.time()
+            data = trust.read(os.path.join(self.directory, NAME), _MOST, self.trusted)
         except FileNotFoundError:
-            return ""
-        except (OSError, ValueError) as e:
-            self.known, self.starts = {}, Starts()
-            return f"{path} cannot be used: {getattr(e, 'strerror', None) or e}"
+            return
+        watched, now = checked_json.decode(checked_json.parse(data), _Watched), time.time()
         # a clock that was ahead must not put the next scrub off
         records = watched.checkpoints.items()
         self.known = {key: replace(r, checked_at=min(r.checked_at, now)) for key, r in records}
         self.starts = watched.starts
         self._written = self._encode()
-        return ""
 
     def save(self) -> None:
         """Write the records, if they have changed: aside, synced, renamed. Raises OSError and Untrusted."""
@@ -240,10 +214,8 @@ class Records:
         value = to_builtins(_Watched("ckpt-tools/watched/v1", self.known, self.starts))
         return json.dumps(value).encode("ascii")
 
-    @contextmanager
-    def hold(self) -> Iterator[None]:
+    def hold(self) -> AbstractContextManager[None]:
         """Hold the lock of a watched root. Raises UsageError if another process has it, and CannotLook."""
         text = f"watches this directory already ({os.path.join(self.directory, LOCK)})"
         hint = "end it first; two that are to watch one directory need a CKPT_STATE_DIR each"
-        with hold_lock(self.directory, LOCK, self.trusted, lambda who: UsageError(f"{who} {text}", hint)):
-            yield
+        return hold_lock(self.directory, LOCK, self.trusted, lambda who: UsageError(f"{who} {text}", hint))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import chain, pairwise
 from math import inf
@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from ckpt_tools.api import plan
 from ckpt_tools.cache import open_cache
 from ckpt_tools.errors import CannotLook, CkptError
-from ckpt_tools.findings import finding
 from ckpt_tools.guard.targets import verify
 from ckpt_tools.guard.watch import DAY, WatchOptions
 from ckpt_tools.guard.watch.hooks import run_command
@@ -29,7 +28,6 @@ from ckpt_tools.guard.watch.pending import (
     State,
     Waiting,
     list_checkpoints,
-    make_stamp_now,
 )
 from ckpt_tools.model.answers import Event
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -71,43 +69,40 @@ class WatchedRoot:
         self._passed: Mapping[str, object] = {}
         self._answered: object = None
         self._age = options.every if is_url(root) else 0.0
-        self._unasked = list[Finding]()
 
     def load(self) -> None:
         """Read the records of an earlier run; report a problem if they cannot be used."""
-        if why := self.records.load():
-            self.report_problem("state-lost", f"{why}; everything is checked again")
+        try:
+            self.records.load()
+        except (OSError, ValueError) as e:
+            why = getattr(e, "strerror", None) or e
+            message = f"{self.records.directory} cannot be used: {why}; everything is checked again"
+            self.report_problem("state-lost", message)
         self.tally.again = self.records.starts.again
 
     def look(self) -> float:
         """Make one pass; return the seconds until the next one, 0.0 if verifications are left. Raises
         CannotLook if the root cannot be listed; then the records stay as they are.
         """
-        try:
-            trusted, note = self.options.read.trust, partial(self.report_problem, "no-cache")
-            with open_cache(self.root, True, self._age, note, trusted) as cache:
-                # Our own clock tells that files are settled (Waiting), not the clock of a file server.
-                s = open_session(self.root, replace(self.options.read, settle=-inf), cache=cache)
-                found = list_checkpoints(s)
-                self.tally.up, self.tally.passed_at = True, time.time()
-                self._forget_gone(s, found)
-                self._unasked.clear()
-                due = self.waiting.find_due(found, self.records.known)
-                until = time.monotonic() + _BATCH_SECONDS
-                while due:
-                    listed, reason = due.pop(0)
-                    if cache:  # cached verdicts of a store count: its ETags tell changes
-                        retries = reason == "retry" and not self.records.known[listed.key].unsealed
-                        cache.max_age = 0.0 if reason == "scrub" or retries else self._age
-                    self._verify(s, listed, reason)
-                    if time.monotonic() > until:
-                        break
-        except CannotLook:
-            self.tally.up = False
-            raise
+        trusted, note = self.options.read.trust, partial(self.report_problem, "no-cache")
+        with open_cache(self.root, True, self._age, note, trusted) as cache:
+            # Our own clock tells that files are settled (Waiting), not the clock of a file server.
+            s = open_session(self.root, replace(self.options.read, settle=-inf), cache=cache)
+            found = list_checkpoints(s)
+            self.tally.up, self.tally.passed_at = True, time.time()
+            self._forget_gone(s, found)
+            due = self.waiting.find_due(found, self.records.known)
+            until = time.monotonic() + _BATCH_SECONDS
+            while due:
+                listed, reason = due.pop(0)
+                if cache:  # cached verdicts of a store count: its ETags tell changes
+                    retries = reason == "retry" and not self.records.known[listed.key].unsealed
+                    cache.max_age = 0.0 if reason == "scrub" or retries else self._age
+                self._verify(s, listed, reason)
+                if time.monotonic() > until:
+                    break
         self.end_problem("cannot-look")
-        unseen = tuple(f for f in [*list_unlisted(s), *self._unasked] if f.severity is not Severity.NOTE)
-        if unseen:
+        if unseen := tuple(f for f in list_unlisted(s) if f.severity is not Severity.NOTE):
             message = f"{len(unseen)} entries below {self.root} could not be looked at"
             self.report_problem("unreadable", message, unseen)
         else:
@@ -125,21 +120,22 @@ class WatchedRoot:
     # ---- one checkpoint
 
     def _verify(self, s: Session, one: Listed, reason: str) -> None:
-        """Verify a checkpoint, seal it if asked, report an event, call the hook, and update its record."""
+        """Verify a checkpoint, seal it if asked, report an event, call the hook, and update its record. What
+        is written after it was read changes the stamp in the next listing.
+        """
         c, before, started = one.checkpoint, self.records.known.get(one.key), time.monotonic()
         with count_read() as read:
             checked = verify(s, [c], one.window)[c.key]
-        seconds = round(time.monotonic() - started, 6)
+        seconds = time.monotonic() - started
         self.tally.bytes_read += read.bytes
         self.tally.seconds += seconds
-        if checked.written or self._is_changed(one):
-            self.tally.verifications["written"] += 1
-            self.waiting.put_off(one, time.monotonic() - started)
+        state = _STATES[checked.verdict]
+        self.tally.verifications["written" if checked.written else state] += 1
+        if checked.written:
+            self.waiting.put_off(one, seconds)
             return
         if c.step is None and checked.verdict is not Verdict.UNKNOWN:
             c = replace(c, step=read_step(s, c, one.window))
-        state = _STATES[checked.verdict]
-        self.tally.verifications[state] += 1
         same = before is not None and (before.stamp, before.state) == (one.stamp, state)
         seal, unsealed = self._seal(s, c, state)
         is_sealed = seal is not None and not unsealed
@@ -153,7 +149,7 @@ class WatchedRoot:
                 "files": checked.files,
                 "bytes": checked.size,
                 "bytes_read": read.bytes,
-                "seconds": seconds,
+                "seconds": round(seconds, 6),
                 **({"seal": seal} if seal else {}),
             }
             self.say("checkpoint", fields, checked.findings)
@@ -164,15 +160,6 @@ class WatchedRoot:
         self.records.known[one.key] = record
         if unsealed or state == "unknown":
             self.waiting.put_off(one, time.monotonic() - started)
-
-    def _is_changed(self, one: Listed) -> bool:
-        """Return whether the files changed since the listing, or could not be looked at."""
-        try:
-            return make_stamp_now(one.checkpoint) != one.stamp
-        except OSError as e:
-            why = f"cannot check whether it was written meanwhile: {e.strerror or e}"
-            self._unasked.append(finding("unreadable", why, path=one.checkpoint.path))
-            return True
 
     def _seal(self, s: Session, c: Checkpoint, state: str) -> tuple[str | None, bool]:
         """Seal a good checkpoint if asked to; return (states of the seals, whether to try again)."""
@@ -223,37 +210,33 @@ class WatchedRoot:
         """Sum the root up in the tally, and report changes as an event; keys in ``queued`` are still due."""
         tally, known = self.tally, self.records.known
         shown = {key: r for key, one in found.items() if (r := known.get(key)) and r.stamp == one.stamp}
-        now = dict.fromkeys(found, "waiting") | {key: record.state for key, record in shown.items()}
-        tally.states = Counter(dict.fromkeys(STATES, 0) | Counter(now.values()))
+        states = dict.fromkeys(found, "waiting") | {key: record.state for key, record in shown.items()}
+        tally.states = Counter(dict.fromkeys(STATES, 0) | Counter(states.values()))
         tally.codes = Counter(chain(*(record.codes for record in shown.values())))
         good = (r for r in shown.values() if r.state in _GOOD)
-        last = max(good, key=lambda r: r.saved_at, default=None)
-        last_good, tally.good_step, tally.good_at = None, None, None
-        if last:
-            tally.good_step, tally.good_at = last.step, last.saved_at
-            last_good = {"path": last.path, "step": last.step, "saved_at": last.saved_at}
+        tally.last_good = last = max(good, key=lambda r: r.saved_at, default=None)
         tally.interval = _find_interval(found)
-        basis = hash((frozenset(one.basis for one in found.values()), frozenset(now.items())))
+        basis = hash((frozenset(one.basis for one in found.values()), frozenset(states.items())))
         if tally.answer is None or basis != self._answered:
             tally.answer, self._answered = _ask_plan(s, self.options, _find_runs(found)), basis
         answer = to_builtins(tally.answer)
-        agrees = answer.pop("tracker")
-        fields = {"checkpoints": dict(tally.states), "last_good": last_good, "plan": answer}
-        fields["tracker_agrees"] = agrees
-        waiting = [found[key] for key, state in now.items() if state == "waiting"]
-        fields["not_checked"] = _count_waiting(waiting, queued)
+        fields = {
+            "checkpoints": dict(tally.states),
+            "last_good": last and {"path": last.path, "step": last.step, "saved_at": last.saved_at},
+            "tracker_agrees": answer.pop("tracker"),
+            "plan": answer,
+            "not_checked": _count_waiting(found, shown, queued),
+        }
         if fields != self._passed:
             self._passed = fields
             self.say("pass", fields)
 
     def _look_for_starts(self) -> None:
         """Report if a job has started since the last pass, and count starts in a row from the same step."""
-        before, directory = (
-            self.records.starts,
-            first_launch.find_home(self.root, _make_selection(self.options)),
-        )
+        before, options = self.records.starts, self.options
         try:
-            last = first_launch.read_last_start(directory, self.options.read.trust)
+            home = first_launch.find_home(self.root, _make_selection(options))
+            last = first_launch.read_last_start(home, options.read.trust)
         except CkptError as e:
             self.report_problem("starts-unknown", str(e))
             return
@@ -295,8 +278,11 @@ class WatchedRoot:
         self._problems.pop(code, None)
 
 
-def _count_waiting(waiting: Iterable[Listed], queued: Collection[str]) -> dict[str, int]:
-    """Return reason to wait -> number of checkpoints; those whose keys are ``queued`` are verified soon."""
+def _count_waiting(
+    found: Mapping[str, Listed], known: Collection[str], queued: Collection[str]
+) -> Counter[str]:
+    """Return reason to wait -> number of checkpoints, of those that are not ``known`` yet."""
+    waiting = (one for key, one in found.items() if key not in known)
     return Counter(
         "queued" if one.key in queued else "young" if one.finished else "unfinished" for one in waiting
     )
@@ -306,7 +292,7 @@ def _ask_plan(s: Session, options: WatchOptions, runs: Sequence[str]) -> Answer:
     """Ask ``plan`` about a root, or about each of several ``runs`` (saved last first). Return the first
     failure, else the first answer; a CkptError that ``plan`` raises becomes an answer.
     """
-    question, answers = _make_selection(options), list[Answer]()
+    question, answers, agree = _make_selection(options), list[Answer](), list[bool]()
     for run in runs if len(runs) > 1 else [None]:
         try:
             chosen = plan(s.root, replace(question, run=run)).checkpoint
@@ -316,14 +302,12 @@ def _ask_plan(s: Session, options: WatchOptions, runs: Sequence[str]) -> Answer:
         if chosen is None:
             answers.append(Answer(0))
             continue
-        agrees, tracker = None, s.tracker(chosen.layout, chosen.parts[0].base) if chosen.parts else None
-        if tracker is not None:
+        answers.append(Answer(0, chosen.path, chosen.step))
+        if chosen.parts and (tracker := s.tracker(chosen.layout, chosen.parts[0].base)):
             name = tracker[1]
-            agrees = not isinstance(name, Finding) and s.layouts.of(chosen).tracker.names(chosen, name)
-        answers.append(Answer(0, chosen.path, chosen.step, tracker=agrees))
+            agree.append(not isinstance(name, Finding) and s.layouts.of(chosen).tracker.names(chosen, name))
     first = next((a for a in answers if a.exit_code), answers[0])
-    trackers = {a.tracker for a in answers} - {None}
-    return replace(first, tracker=all(trackers) if trackers else None)
+    return replace(first, tracker=all(agree) if agree else None)
 
 
 def _make_selection(options: WatchOptions) -> Selection:
@@ -347,8 +331,7 @@ def _find_runs(found: Mapping[str, Listed]) -> list[str]:
 def _find_interval(found: Mapping[str, Listed]) -> float | None:
     """Return the median seconds between the newest saves of the run saved last; None without two."""
     saved = [one.checkpoint for one in found.values() if one.checkpoint.kind is Kind.PERIODIC]
-    newest = max(saved, key=lambda c: c.mtime_ns, default=None)
-    run = (newest.layout, newest.run) if newest else None
-    times = sorted(c.mtime_ns / 1e9 for c in saved if (c.layout, c.run) == run)[-_SAVES:]
-    gaps = [b - a for a, b in pairwise(times)]
+    saved.sort(key=lambda c: c.mtime_ns)
+    times = [c.mtime_ns / 1e9 for c in saved if (c.layout, c.run) == (saved[-1].layout, saved[-1].run)]
+    gaps = [b - a for a, b in pairwise(times[-_SAVES:])]
     return median(gaps) if gaps else None
