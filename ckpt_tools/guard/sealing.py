@@ -5,14 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ckpt_tools import __version__
-from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.findings import finding
@@ -20,18 +20,16 @@ from ckpt_tools.formats.seals import document
 from ckpt_tools.formats.seals.document import NAME
 from ckpt_tools.formats.seals.seal import CODE
 from ckpt_tools.guard.fragments import find_state, merge_below, remove_fragments
-from ckpt_tools.guard.targets import Target, describe, files_of, find_size, find_targets
+from ckpt_tools.guard.targets import SharedFindings, Target, describe, files_of, find_size, find_targets
 from ckpt_tools.guard.writing import SEAL_ELSEWHERE, remove_abandoned, require_writable, write_seal
 from ckpt_tools.inspection.digest_pass import DigestPass
-from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
+from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.seal import Fragment, Seal, SealedCheckpoint, SealedFile, SealedOne, Sealing
 from ckpt_tools.model.selection import ReadOptions
-from ckpt_tools.planning.engine import check_together, find_gaps
-from ckpt_tools.planning.lost_files import find_no_model
-from ckpt_tools.planning.trackers import TORN, find_hint
+from ckpt_tools.planning.engine import check_together
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.reader import place
 from ckpt_tools.reading.scheduler import prefetch
@@ -44,16 +42,10 @@ from ckpt_tools.storage.urls import is_normal, is_url
 if TYPE_CHECKING:
     from ckpt_tools.guard.signing import Signer
 
-Identities = Mapping[str, "Identity | OSError"]
-"""Path -> what changes when the file does, or the error if nobody can say."""
-
 
 class SealOptions(Struct, frozen=True):
-    """``algorithm`` is the digest of whole files, ``also`` are further ones; with ``tensors`` each tensor has
-    a digest too. ``again`` replaces seals without comparing them with the files, ``compare`` reads sealed
-    files and compares them with their seals, ``dry_run`` writes nothing. ``merge`` makes one seal of
-    fragments, ``fragment`` seals what one rank wrote: ``files`` (relative to the checkpoint), or what the
-    layout says. ``sign_key`` is the file of a private key.
+    """As the arguments of ``guard.seal``; ``compare`` reads sealed files and compares them with their seals,
+    ``fragment`` seals what one rank wrote: ``files`` (relative to the checkpoint), or what the layout says.
     """
 
     read: ReadOptions = ReadOptions()
@@ -124,9 +116,6 @@ class Sealer:
             s.reader.key,
             s.reader.advance,
         )
-        self._expected: dict[tuple[str, str], completeness.Expected] = {}
-        self._gaps: dict[CheckpointKey, list[Finding]] = {}  # of each checkpoint and run, found once
-        self._single_files = set[str]()  # that have a seal of their own
         self._signer: Signer | None = None
         if options.sign_key is not None:
             from ckpt_tools.guard.signing import Signer  # needs a package that few have
@@ -139,11 +128,11 @@ class Sealer:
         prefetch(s, s.parts, Level.STRUCTURE)
         for part in s.parts:
             s.report(part, Level.STRUCTURE)
-        check_together(s, s.found.tree, Level.STRUCTURE)
+        checkpoints = grouping.group(s.parts, s.layouts)
+        self._shared = SharedFindings(check_together(s, s.found.tree), checkpoints)
         found, seal_dir = list(find_targets(s)), options.read.seal_dir
         if seal_dir is not None:
             found = [target._replace(seal=place(seal_dir, target.seal)) for target in found]
-        self._single_files = {target.path for target in found if target.files == (target.path,)}
         files = [path for target in found for path in target.files]
         s.reader.files_total = len(set(files))
         s.bytes_total = s.bytes_done + sum(map(find_size, files))
@@ -211,18 +200,11 @@ class Sealer:
             gone = finding("in-use", "its directory was removed while it was read", path=target.path)
             return replace(result, state="in-use", findings=(gone,))
         if self._signer is not None:
-            self._sign(self._signer, target, files)
+            for path, data in self._signer.sign(target, files, options.algorithm):
+                write_seal(path, data, away=False)
         if options.again and os.path.basename(target.seal) == NAME:
             remove_fragments(os.path.dirname(target.seal))
         return result
-
-    def _sign(self, signer: Signer, target: Target, files: Sequence[SealedFile]) -> None:
-        """Write the signatures of a target, which cover no seal or signature of one of its files alone."""
-        homes = [os.path.split(p) for p in target.files if p in self._single_files and p != target.path]
-        hidden = [f"{home}/{document.name_seal(name)}" for home, name in homes]
-        hidden += (f"{home}/{document.name_signature(name)}" for home, name in homes)
-        for path, data in signer.sign(target, files, self.options.algorithm, hidden):
-            write_seal(path, data, away=False)
 
     def _is_sealed(self, target: Target) -> bool:
         """Return whether a seal names exactly the target's files and sizes; if we sign, so do signatures."""
@@ -239,10 +221,10 @@ class Sealer:
         and an earlier seal that cannot be used, because nobody knows what it says.
         """
         if (c := target.checkpoint) is not None:
-            if c.key not in self._gaps:
-                self._gaps[c.key] = self._find_gaps(c, target.siblings)
-            if self._gaps[c.key]:
-                return self._gaps[c.key]
+            across = [*self._shared.find(c, {part.path for part in c.parts})]
+            begun = [f for f in across if f.code == "unfinished-save"]
+            if wrong := begun or [f for f in across if f.is_error]:
+                return wrong
         out = [f for path in target.files for f in self._find_wrong_in(path)]
         seals = self.session.indexes.seals
         if not self.options.again:
@@ -252,27 +234,6 @@ class Sealer:
             unique = dict.fromkeys(found)
             out += (f for f in unique if f.severity is Severity.ERROR or f.code == "seal-broken")
         return out
-
-    def _find_gaps(self, c: Checkpoint, siblings: Sequence[Checkpoint]) -> list[Finding]:
-        """Return errors about files that a checkpoint lacks, or one finding that its save is unfinished."""
-        s, run = self.session, (c.layout, c.run)
-        if c.unfinished:
-            return [finding("unfinished-save", "the save never finished", path=c.path, hint=find_hint(s, c))]
-        if run not in self._expected:
-            finished = [other for other in siblings if not other.unfinished]
-            self._expected[run] = completeness.expect_sizes(finished, s.layouts)
-        found = find_gaps(c, self._expected[run]) or [*find_no_model(s, c)]
-        gaps = [f for f in found if f.severity is not Severity.NOTE]
-        if (gaps or any(map(self._is_torn, c.parts))) and s.unfinished(c, siblings):
-            text = gaps[0].message if gaps else "its newest files end early: it may still be written"
-            return [finding("unfinished-save", text, path=c.path, hint=find_hint(s, c))]
-        return [f for f in gaps if f.severity is Severity.ERROR]
-
-    def _is_torn(self, part: Part) -> bool:
-        """Return whether a file ends early, and nothing says that its save was finished."""
-        report = self.session.reports.get(part.path)
-        found = report.findings if report else ()
-        return any(f.code in TORN and f.severity is Severity.WARNING for f in found)
 
     def _find_wrong_in(self, path: str) -> list[Finding]:
         """Return the findings, from the check of a file's structure, that keep it from being sealed."""
@@ -296,18 +257,21 @@ class Sealer:
         """Return (all files with their digests, what is wrong). That they are unchanged is checked after the
         last one is read: else a checkpoint that never existed could be sealed.
         """
-        before = identify(target.files)
-        files, wrong = list[SealedFile](), list[Finding]()
+        before, files, wrong = dict[str, Identity](), list[SealedFile](), list[Finding]()
+        for path in target.files:
+            with suppress(OSError):  # reading it tells why
+                before[path] = Identity.of(status(path))
         for path in target.files:
             try:
                 file, found = self._read(target, path)
             except OSError as e:
-                wrong.append(finding(_find_code(e), e.strerror or str(e), path=path))
+                wrong.append(_explain(e, path))
                 continue
             if file is not None:
                 files.append(file)
             wrong += (replace(f, path=path) for f in found if f.severity is not Severity.NOTE)
-        changed = list(_find_changed(before, identify(target.files, again=True)))
+        failed = refresh(target.files)
+        changed = [f for p, was in before.items() if (f := _find_change(p, was, failed.get(p)))]
         return tuple(files), tuple(changed or wrong)  # a change may have caused the rest
 
     def _read(self, target: Target, path: str) -> tuple[SealedFile | None, Sequence[Finding]]:
@@ -333,33 +297,22 @@ def _join_inside(home: str, name: str) -> str:
     return path
 
 
-def _find_changed(before: Identities, after: Identities) -> Iterator[Finding]:
-    """Yield a finding for each file that has changed, and for each that can no longer be looked at."""
-    for path, new in after.items():
-        old = before[path]
-        if isinstance(new, OSError) and isinstance(old, OSError):  # reading it has told why
-            continue
-        if isinstance(new, OSError) and _find_code(new) == "unreadable":
-            yield finding("unreadable", new.strerror or str(new), path=path)
-        elif old != new:
-            yield finding("in-use", "it was changed while its checkpoint was read", path=path)
+def _find_change(path: str, before: Identity, failed: OSError | None) -> Finding | None:
+    """Return a finding if a file has changed or cannot be looked at; ``failed`` is its store's error."""
+    try:
+        if failed is not None:
+            raise failed
+        now = Identity.of(status(path))
+    except OSError as e:
+        return _explain(e, path)
+    text = "it was changed while its checkpoint was read"
+    return None if now == before else finding("in-use", text, path=path)
 
 
-def _find_code(e: OSError) -> str:
-    """Return the finding code for a file that failed: ``in-use`` if it has gone, else ``unreadable``."""
-    return "in-use" if e.errno in (errno.ESTALE, errno.ENOENT, errno.EBUSY) else "unreadable"
-
-
-def identify(paths: Sequence[str], *, again: bool = False) -> Identities:
-    """Return the identity of each file now. A store is asked only ``again``: else the listing counts."""
-    out: dict[str, Identity | OSError] = {}
-    failed = refresh(paths) if again else {}
-    for path in paths:
-        try:
-            out[path] = failed[path] if path in failed else Identity.of(status(path))
-        except OSError as e:
-            out[path] = e
-    return out
+def _explain(e: OSError, path: str) -> Finding:
+    """Return the finding on a file that failed: ``in-use`` if it has gone, else ``unreadable``."""
+    code = "in-use" if e.errno in (errno.ESTALE, errno.ENOENT, errno.EBUSY) else "unreadable"
+    return finding(code, e.strerror or str(e), path=path)
 
 
 def seal_verified(s: Session, c: Checkpoint, options: ReadOptions) -> Sealing:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ckpt_tools.errors import UsageError
 from ckpt_tools.formats.common.format import Damage
 from ckpt_tools.formats.manifests.model_signing import read_statement
-from ckpt_tools.formats.seals.document import FRAGMENTS, NAME, SIGNATURE, name_signature
+from ckpt_tools.formats.seals.document import FRAGMENTS, NAME, SIGNATURE, name_seal, name_signature
 from ckpt_tools.guard.targets import Target, files_of
 from ckpt_tools.inspection.seals import EXTRA, Given, manifest_of, usable
 from ckpt_tools.model.seal import SealedFile
@@ -67,9 +67,15 @@ class Signer:
         return True
 
     def sign(
-        self, target: Target, files: Sequence[SealedFile], algorithm: str, hidden: Sequence[str]
+        self, target: Target, files: Sequence[SealedFile], algorithm: str
     ) -> Iterator[tuple[str, bytes]]:
-        """Yield (path, content) of each signature; ``hidden`` files beside the target are no part of it."""
+        """Yield (path, content) of each signature. The seals and signatures of single files are no part."""
+        single = [
+            f"{os.path.dirname(path)}/{make_name(os.path.basename(path))}"
+            for path in target.files
+            for make_name in (name_seal, name_signature)
+        ]
+        hidden = (path for path in single if path != target.seal and os.path.lexists(path))
         ignored = [*_IGNORED, *(os.path.relpath(path, target.base) for path in hidden)]
         digests = {
             os.path.normpath(f"{target.base}/{f.path}"): f.digest if algorithm == DIGEST else f.also[DIGEST]

@@ -36,8 +36,7 @@ from ckpt_tools.storage.urls import is_url
 
 class Target(NamedTuple):
     """What gets one seal: the directory or file at ``path``. Names in ``seal`` are relative to ``base``;
-    ``files`` are absolute. It is missed while a file ``beside`` it is there; ``siblings`` are the run's
-    checkpoints.
+    ``files`` are absolute. It is missed while a file ``beside`` it is there.
     """
 
     path: str
@@ -46,7 +45,6 @@ class Target(NamedTuple):
     files: tuple[str, ...]
     beside: tuple[str, ...] = ()
     checkpoint: Checkpoint | None = None
-    siblings: Sequence[Checkpoint] = ()
 
 
 def find_targets(s: Session) -> Iterator[Target]:
@@ -65,7 +63,7 @@ def find_targets(s: Session) -> Iterator[Target]:
                 found = list(_make_file_targets(s, c))
             for target in found:
                 taken.update(target.files)
-                yield target._replace(checkpoint=c, siblings=run)
+                yield target._replace(checkpoint=c)
     yield from _find_loose(s, taken)
 
 
@@ -257,7 +255,9 @@ def verify(
     for part in near:
         s.report(part, Level.STRUCTURE)
     others = checkpoints if window is None else window
-    shared = _Findings([*list_unlisted(s), *check_together(s, s.found.tree, Level.CONTENT, window)], others)
+    shared = SharedFindings(
+        [*list_unlisted(s), *check_together(s, s.found.tree, Level.CONTENT, window)], others
+    )
     out = {}
     for c in checkpoints:
         own = members[c.key]
@@ -270,7 +270,7 @@ def verify(
     return out
 
 
-class _Findings:
+class SharedFindings:
     """Findings on several checkpoints, by path and by each directory above it."""
 
     def __init__(self, findings: Iterable[Finding], checkpoints: Sequence[Checkpoint]) -> None:

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -292,20 +292,20 @@ def test_what_changes_while_it_is_sealed_is_in_use(
     how: Callable[[Path], object], moment: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = one(tmp_path / "run")
-    path, real, asked = next(root.rglob("*.pt")), sealing.identify, list[object]()
+    real, read = sealing.Sealer._read, list[str]()
 
-    def harmed(paths: Sequence[str], *, again: bool = False) -> object:
-        if moment and asked:
-            how(path)
-        found = real(paths, again=again)
-        if not moment and not asked:
-            how(path)
-        asked.append(found)
+    def harmed(sealer: Any, target: Any, path: str) -> object:
+        read.append(path)
+        if len(read) == 1 and not moment:
+            how(Path(path))
+        found = real(sealer, target, path)
+        if len(read) == 1 and moment:
+            how(Path(path))
         return found
 
-    monkeypatch.setattr(sealing, "identify", harmed)
+    monkeypatch.setattr(sealing.Sealer, "_read", harmed)
     done = guard.seal(root / "iter_0000010")
-    assert len(asked) == 2 and [x.state for x in done.checkpoints] == ["in-use"]
+    assert [x.state for x in done.checkpoints] == ["in-use"]
     assert not seal_of(root).exists()
     assert exit_code(done, strict=False) == 0 and exit_code(done, strict=True) == 1
 
@@ -314,13 +314,9 @@ def test_what_cannot_be_looked_at_again_is_not_known_to_have_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store whose login has expired meanwhile, say: that nothing was sealed is no success."""
-    root, real = one(tmp_path / "run"), sealing.identify
+    root = one(tmp_path / "run")
     why = PermissionError(errno.EACCES, "the session token has expired")
-
-    def identify(paths: Sequence[str], *, again: bool = False) -> object:
-        return dict.fromkeys(paths, why) if again else real(paths)
-
-    monkeypatch.setattr(sealing, "identify", identify)
+    monkeypatch.setattr(sealing, "refresh", lambda paths: dict.fromkeys(paths, why))
     done = guard.seal(root / "iter_0000010")
     assert [x.state for x in done.checkpoints] == ["unreadable"]
     assert exit_code(done, strict=False) == 5
