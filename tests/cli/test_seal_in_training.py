@@ -20,8 +20,8 @@ from places import DOCS
 from run_helpers import flip, megatron
 
 import ckpt_tools
+from ckpt_tools import guard
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.guard import background
 from ckpt_tools.guard.callbacks import saving, seal_when_done
 from ckpt_tools.guard.writing import write_seal
 
@@ -30,9 +30,9 @@ from ckpt_tools.guard.writing import write_seal
 def nothing_goes_on() -> Iterator[None]:
     """The thread that seals would be in the way of tests that fork this process."""
     yield
-    if background._get_worker.cache_info().currsize:
-        background._get_worker().close(wait=True)
-        background._get_worker.cache_clear()
+    if guard._get_worker.cache_info().currsize:
+        guard._get_worker().close(wait=True)
+        guard._get_worker.cache_clear()
 
 
 def python(code: str, *words: object, interpreter: str = sys.executable, **env: str) -> str:
@@ -121,7 +121,7 @@ def test_a_save_that_failed_is_not_sealed(tmp_path: Path) -> None:
     failed = Future[None]()
     failed.set_exception(OSError("disk full"))
     seal_when_done(failed, path)
-    background.finish()
+    guard.finish()
     assert not (path / ".ckpt-seal.json").exists()
 
 
@@ -196,7 +196,7 @@ AROUND_AN_EXAMPLE = """
     import torch
     import torch.distributed as dist
     import torch.distributed.checkpoint as dcp
-    from ckpt_tools.guard import background
+    from ckpt_tools import guard
 
     code, home = sys.argv[1:]
     dist.init_process_group("gloo", init_method=f"file://{home}/meet", rank=0, world_size=1)
@@ -207,7 +207,7 @@ AROUND_AN_EXAMPLE = """
         while not os.path.exists(f"{run}/step_4/.ckpt-seal.json"):
             time.sleep(0.05)  # the future is done a moment before it tells
     dist.destroy_process_group()
-    background.finish()
+    guard.finish()
 """
 
 

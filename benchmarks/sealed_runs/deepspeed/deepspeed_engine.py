@@ -42,7 +42,7 @@ def rank(out: Path, sealed: bool) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
-    from ckpt_tools.guard.background import finish
+    from ckpt_tools.guard import finish
     from ckpt_tools.guard.callbacks import saving
 
     deepspeed.init_distributed(dist_backend="gloo")

@@ -16,7 +16,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import ProjectConfiguration
 
-from ckpt_tools.guard.background import finish
+from ckpt_tools.guard import finish
 from ckpt_tools.guard.callbacks import saving
 
 

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
-from ckpt_tools.guard.background import finish
+from ckpt_tools.guard import finish
 from ckpt_tools.guard.callbacks import saving, seal_when_done
 
 KEPT = 2

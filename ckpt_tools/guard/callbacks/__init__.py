@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
-from ckpt_tools.guard import seal
-from ckpt_tools.guard.background import LONGEST, finish
+from ckpt_tools.guard import LONGEST, finish, seal
 from ckpt_tools.storage.paths import Path, one
 
 __all__ = ["saving", "seal_when_done"]
