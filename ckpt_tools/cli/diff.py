@@ -29,8 +29,7 @@ def diff(asked: options.Asked) -> int:
     """Compare two checkpoints tensor by tensor, whatever their steps and formats, and say what was added,
     removed, reshaped or changed. Nothing is loaded or run.
 
-    Files are matched by rank and role if their layout is known, else by name. A sealed file that was not
-    written since is not read again: its seal is believed ('ckpt verify' compares files with their seals).
+    Files are matched by rank and role if their layout is known, else by name.
     Exit codes: 0 the same; 1 they differ or a file is damaged; 5 something could not be looked at, or with
     --strict could not be compared.
 

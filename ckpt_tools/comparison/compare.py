@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from ckpt_tools.checksum import Progress as Advance
 from ckpt_tools.checksum.store_sums import Agreement, choose_sum, compare_sums, work_out
-from ckpt_tools.checksum.sums import DIGITS, join_digests
 from ckpt_tools.comparison.difference import (
     Change,
     Difference,
@@ -30,12 +29,11 @@ from ckpt_tools.comparison.difference import (
 from ckpt_tools.discovery.walk import require_file
 from ckpt_tools.errors import CannotLook, UsageError, explain_refusal
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.seals.document import list_digests
 from ckpt_tools.inspection.digests import file_digest, runs_by_name, tensor_digests
 from ckpt_tools.layouts import Claim, Layouts
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level
-from ckpt_tools.model.seal import SealedFile, StoreChecksums
+from ckpt_tools.model.seal import StoreChecksum, StoreChecksums
 from ckpt_tools.model.selection import ReadOptions, StoreOptions
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session, with_findings
@@ -81,28 +79,35 @@ class _Reader:
         return tuple(self.compare_pair(*pair, several) for pair in pairs)
 
     def compare_pair(self, in_a: File | None, in_b: File | None, several: bool) -> FileDifference:
-        """Read both files as far as stores and seals do not tell their digests; return their difference."""
+        """Read both files as far as stores do not tell their checksums; return their difference."""
         first, second = self.sessions
         if in_b is None:
             assert in_a is not None  # noqa: S101 - a pair has at least one file; for the type checker
             return describe_lone_file(in_a.name, Change.REMOVED, self.inspect(first, in_a))
         if in_a is None:
             return describe_lone_file(in_b.name, Change.ADDED, self.inspect(second, in_b))
+        a, b = self.read_pair(in_a, in_b)
+        found = compare(in_a.name, a, b, self.level, described=several and is_index(a) and is_index(b))
+        return self.measure(found, a, b) if self.level >= Level.VALUES else found
+
+    def read_pair(self, in_a: File, in_b: File) -> tuple[Side, Side]:
+        """Return both sides of a pair, read as deep as the level says if no store tells more."""
+        first, second = self.sessions
         by_store: Agreement | None = None
         if is_url(in_a.path) or is_url(in_b.path):
             by_store = find_agreement(self.sessions, (in_a, in_b), self.jobs, self.advance)
-        if by_store is not None and by_store.same:
-            a, b = self.inspect_either(in_a, in_b)
-            a.whole = b.whole = a.by_store = b.by_store = by_store.algorithm
-            self.total -= max(0, in_a.size) + max(0, in_b.size) if self.level >= Level.CONTENT else 0
-            return compare(in_a.name, a, b, self.level)
+        if by_store is not None and by_store.same:  # one is read for both, a local one if possible
+            is_a = is_url(in_b.path) or not is_url(in_a.path)
+            side = self.inspect(first, in_a) if is_a else self.inspect(second, in_b)
+            side.whole = side.by_store = by_store.algorithm
+            a, b = (replace(side, report=replace(side.report, path=f.path)) for f in (in_a, in_b))
+            return a, b
         a, b = self.inspect(first, in_a), self.inspect(second, in_b)
-        if by_store is not None:  # they differ: any two texts do
+        if by_store is not None:
             a.whole, b.whole, a.by_store = "one", "other", by_store.algorithm
         if self.level >= Level.CONTENT:
             self.digest(a, b)
-        found = compare(in_a.name, a, b, self.level, described=several and is_index(a) and is_index(b))
-        return self.measure(found, a, b) if self.level >= Level.VALUES else found
+        return a, b
 
     def measure(self, found: FileDifference, a: Side, b: Side) -> FileDifference:
         """Return the difference with the largest one of each changed tensor; reads these once more."""
@@ -122,50 +127,27 @@ class _Reader:
                 largest[name] = find_largest_difference(in_a, in_b, sides, dtype, self.advance)
         return replace(found, tensors=tuple(replace(t, largest=largest.get(t.name)) for t in found.tensors))
 
-    def inspect_either(self, in_a: File, in_b: File) -> tuple[Side, Side]:
-        """Return both sides of two files with the same bytes; only one is read, a local one if possible."""
-        (first, second), is_a = self.sessions, is_url(in_b.path) or not is_url(in_a.path)
-        side = self.inspect(first, in_a) if is_a else self.inspect(second, in_b)
-        if side.report.verdict is Verdict.UNKNOWN:
-            other = self.inspect(second, in_b) if is_a else self.inspect(first, in_a)
-        else:
-            other = replace(side, report=replace(side.report, path=in_b.path if is_a else in_a.path))
-        return (side, other) if is_a else (other, side)
-
     def inspect(self, s: Session, f: File) -> Side:
-        """Read the structure of a file; add its seal's entry, unless the file is damaged or changed since."""
+        """Read the structure of a file."""
         piece = s.layouts.piece_of(f.part) if f.part else None
         expect = () if piece is None or piece.claim is Claim.WEAK else piece.formats
         if self.hear is not None:
             self.hear(f.path, self.files)
         report, anatomy = s.inspect(f.path, Level.STRUCTURE, f.seen, expect)
         self.headers += report.bytes_read
-        sound = report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN)
-        sealed = s.indexes.seals.unchanged(f.path, report.size, report.mtime_ns) if sound else None
-        return Side(report, anatomy, sealed)
+        return Side(report, anatomy)
 
     def digest(self, a: Side, b: Side) -> None:
-        """Digest the tensors, or whole files if no tensor has a known place; use the digests in seals."""
-        sizes = a.report.size, b.report.size
-        if a.sealed is not None and b.sealed is not None and a.sealed.chunks == b.sealed.chunks:
-            a.digests, b.digests = dict(a.sealed.tensors), dict(b.sealed.tensors)
-            a.whole = b.whole = _whole_digest(a.sealed)
-            self.total -= sum(sizes)
-        elif a.stored or b.stored:
-            list(self.pool.map(self.digest_side, (a, b), (False, False)))
-        elif sizes[0] == sizes[1]:
-            list(self.pool.map(self.digest_side, (a, b), (True, True)))
-        elif min(sizes) >= 0:
-            a.whole, b.whole = (f"{size} bytes" for size in sizes)
+        """Digest the tensors, or whole files of the same size if no tensor has a known place."""
+        sizes, is_whole = (a.report.size, b.report.size), not (a.stored or b.stored)
+        if is_whole and sizes[0] != sizes[1]:
+            a.whole, b.whole = (f"{size} bytes" if min(sizes) >= 0 else "" for size in sizes)
+        else:
+            list(self.pool.map(self.digest_side, (a, b), (is_whole, is_whole)))
 
     def digest_side(self, side: Side, is_whole: bool) -> None:
         """Digest the whole file or its tensors; the verdict on a file that changed meanwhile is unknown."""
-        report, sealed = side.report, side.sealed
-        if sealed is not None and (is_whole or sealed.tensors):
-            side.whole = _whole_digest(sealed) if is_whole else side.whole
-            side.digests = side.digests if is_whole else dict(sealed.tensors)
-            self.total -= report.size
-            return
+        report = side.report
         why = finding("in-use", "size or modification time changed while the file was read")
         try:
             if is_whole:
@@ -182,12 +164,6 @@ class _Reader:
             pass
         side.digests, side.whole = {}, ""
         side.report = replace(with_findings(report, (why,)), verdict=Verdict.UNKNOWN)
-
-
-def _whole_digest(sealed: SealedFile) -> str:
-    """Return the digest that ``file_digest`` would give, from the digests of chunks in a seal's entry."""
-    chunks = [sealed.chunks[i : i + DIGITS] for i in range(0, len(sealed.chunks), DIGITS)]
-    return join_digests(sealed.size, chunks)
 
 
 def diff(
@@ -208,7 +184,6 @@ def diff(
     Files are matched by their role and rank in their layout, whatever their step; tensors and metadata by
     name. At level content the bytes of all tensors are compared by their digests, below it only names, types
     and shapes; level values (which needs numpy) also tells how far the numbers of changed tensors are apart.
-    For files that were not written since they were sealed, the digests come from their seals.
     Both sides are read at the same time, with half of the ``jobs`` each; with 1 job one after the other.
     ``stores`` are the options of stores, None for those that this process was given before.
 
@@ -236,9 +211,7 @@ def diff(
     if not in_a or not in_b:
         why = f"there is no checkpoint file in {b if in_a else a}"
         raise CannotLook(why, "'ckpt ls -v' shows where checkpoints are")
-    pairs = match(in_a, in_b)
-    if first.found.alone and second.found.alone:
-        pairs = _pair_roots(pairs, first.root, second.root)
+    pairs = _make_pairs(in_a, first.root, in_b, second.root)
     with ThreadPoolExecutor(1 if jobs == 1 else 2) as pool:
         reader = _Reader((first, second), level, pool, progress)
         compared = reader.compare_all(pairs, several=max(len(in_a), len(in_b)) > 1)
@@ -253,14 +226,12 @@ def diff(
     )
 
 
-def _pair_roots(pairs: list[Pair], a: str, b: str) -> list[Pair]:
-    """Return ``pairs`` with the files at the paths ``a`` and ``b``, which the caller named, as one pair."""
-    first = next((f for f, _ in pairs if f and f.path == a), None)
-    roots = first, next((f for _, f in pairs if f and f.path == b), None)
-    if roots in pairs:
-        return pairs
-    loose = [tuple(None if f in roots else f for f in pair) for pair in pairs]
-    return [roots, *((x, y) for x, y in loose if x or y)]
+def _make_pairs(a: Sequence[File], root_a: str, b: Sequence[File], root_b: str) -> list[Pair]:
+    """Return the pairs of files that are compared; two files that the caller named are one."""
+    first = next((f for f in a if f.path == root_a), None)
+    second = next((f for f in b if f.path == root_b), None)
+    pairs = match([f for f in a if f is not first], [f for f in b if f is not second])
+    return [(first, second), *pairs] if first or second else pairs
 
 
 def find_agreement(
@@ -276,22 +247,17 @@ def find_agreement(
             expected = {s.algorithm: s.value for s in sums if s.whole and not s.claimed and not s.weak}
             return compare_sums(_stored_sums(sides[0], a), expected)
         local, other = (1, 0) if is_url(a.path) else (0, 1)
-        stored, file, seals = _stored_sums(sides[other], pair[other]), pair[local], sides[local].indexes.seals
-        if not stored.sums:
-            return None
-        sealed = seals.unchanged(file.path, file.size, status(file.path).st_mtime_ns)
-        if sealed is not None and (found := compare_sums(stored, list_digests(sealed))):
-            return found  # the digests of a local file that was not written after its seal
-        return _compare_bytes(stored, file.path, jobs, progress)
+        stored = _stored_sums(sides[other], pair[other])
+        of = choose_sum(stored, to_prove=True)
+        return None if of is None else _compare_bytes(stored, of, pair[local].path, jobs, progress)
     except (OSError, ShortRead):
         return None
 
 
-def _compare_bytes(stored: StoreChecksums, path: str, jobs: int, progress: Advance) -> Agreement | None:
+def _compare_bytes(
+    stored: StoreChecksums, of: StoreChecksum, path: str, jobs: int, progress: Advance
+) -> Agreement | None:
     """Read a local file and compare its checksum with the store's; None if that proves nothing."""
-    of = choose_sum(stored, to_prove=True)
-    if of is None:
-        return None
     with opened(path) as source:
         value = None if source.size != stored.size else work_out(source, of, jobs=jobs, progress=progress)
         if value is None or source.changed():

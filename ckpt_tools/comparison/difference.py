@@ -15,7 +15,6 @@ from ckpt_tools.inspection.digests import runs_by_name
 from ckpt_tools.model.finding import Finding, Verdict, Word
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report, Scalar, Tensor
-from ckpt_tools.model.seal import SealedFile
 from ckpt_tools.reading.session import Session
 
 _PATH_NAMES = frozenset({"archive_name", "save_id"})
@@ -72,8 +71,8 @@ class FileDifference(Struct, frozen=True):
     """One file of A and its counterpart in B; the report is None on a side without it. ``name`` is its path
     below A, or below B if A has no such file.
 
-    ``bytes_same`` compares the whole files if no tensor in them has a known place, or if seals or a store's
-    checksum tell it; else it is None. ``by_store`` is the algorithm of that checksum, "" if there is none.
+    ``bytes_same`` compares the whole files if no tensor in them has a known place, or if a store's checksum
+    tells it; else it is None. ``by_store`` is the algorithm of that checksum, "" if there is none.
     """
 
     name: str
@@ -120,14 +119,12 @@ class Difference(Struct, frozen=True):
 
 
 class Side(Struct):
-    """One file while it is compared. ``digests`` are those of its tensors by name; ``whole`` is the digest of
-    the file, if no tensor has a known place or both seals have one. ``sealed`` is its entry in a seal, if it
-    was not written since. ``by_store`` is the algorithm of the store's checksum that set ``whole``.
+    """One file while it is compared. ``digests`` are those of its tensors by name, ``whole`` is that of the
+    file, if no tensor has a known place; ``by_store`` is the algorithm of the store's checksum that set it.
     """
 
     report: Report
     anatomy: Anatomy
-    sealed: SealedFile | None = None
     digests: dict[str, str] = field(default_factory=dict)
     whole: str = ""
     by_store: str = ""

@@ -57,7 +57,6 @@ class Known(NamedTuple):
     path: str
     base: str
     seal: Seal
-    mtime_ns: int
 
 
 class _Entry(NamedTuple):
@@ -124,15 +123,6 @@ class Seals:
         """Add a seal that was written after the tree was listed."""
         self._unread[base].append(path)
 
-    def unchanged(self, path: str, size: int, mtime_ns: int) -> SealedFile | None:
-        """Return the entry of a file not written after its seals; None if it was, or if seals differ."""
-        self.claims(path)
-        found = self._entries.get(path, ())
-        is_current = all(f.size == size and mtime_ns <= known.mtime_ns for known, f in found)
-        if len({f.chunks for _, f in found}) != 1 or not is_current:
-            return None
-        return max((f for _, f in found), key=lambda f: len(f.tensors))
-
     def sealed_by(self, path: str) -> list[tuple[SealedFile, str]]:
         """Return (entry, algorithm of the seal) of each valid seal that names a file."""
         self.claims(path)
@@ -178,7 +168,7 @@ class Seals:
         """Return one seal; None if it is not valid or cannot be read, and note why."""
         try:
             with opened(path, certain=True) as source:
-                seal, mtime_ns = read(source), source.stat.st_mtime_ns
+                seal = read(source)
         except Damage as e:
             self._note_for_base(path, base, e.finding)
             return None
@@ -199,7 +189,7 @@ class Seals:
         if self._last is not None and self._last == seal.checkpoint:
             seal = replace(seal, checkpoint=self._last)
         self._last = seal.checkpoint
-        return Known(path, base, seal, mtime_ns)
+        return Known(path, base, seal)
 
     def _note_for_base(self, path: str, base: str, f: Finding) -> None:
         """Note a finding on an invalid seal for the file or directory that it was made of."""

@@ -161,28 +161,11 @@ def weights(path: Path, **tensors: bytes) -> Path:
     return put(path, vectors(**tensors))
 
 
-@pytest.mark.parametrize("tensors", [True, False])
-def test_sealed_checkpoints_are_compared_without_reading_contents(tmp_path: Path, tensors: bool) -> None:
-    size, sides = 1 << 20, (tmp_path / "one", tmp_path / "two")
-    for side, last in zip(sides, (2, 3), strict=True):
-        weights(side / "a.safetensors", a=bytes(size), b=bytes([1]) * size)
-        weights(side / "b.safetensors", c=bytes([last]) * size, d=bytes([7]) * size)
-    said = diff(*sides)
-    guard.seal([*sides], tensors=tensors)
-    found = diff(*sides)
-    told, wanted = (
-        [(f.change, [(t.name, t.change) for t in f.tensors]) for f in made.files] for made in (found, said)
-    )
-    assert told == wanted and said.bytes_read > 8 * size
-    # without digests of tensors, the file that differs is read
-    assert found.bytes_read < 4096 if tensors else 4 * size < found.bytes_read < 5 * size
-
-
-def test_what_was_written_after_its_seal_is_read(tmp_path: Path) -> None:
+def test_a_bit_that_flips_in_a_sealed_file_is_a_difference(tmp_path: Path) -> None:
     for side in ("one", "two"):
         path = weights(tmp_path / side / "model.safetensors", a=bytes(100), b=bytes(100))
     guard.seal([tmp_path / "one", tmp_path / "two"], tensors=True)
-    put(path, path.read_bytes()[:-1] + b"\1", 9e9)
+    flip(path)
     found = diff(tmp_path / "one", tmp_path / "two")
     assert [t.name for f in found.files for t in f.tensors if t.change is Change.CHANGED] == ["b"]
 

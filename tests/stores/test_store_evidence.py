@@ -200,15 +200,6 @@ def test_a_bit_that_is_not_the_files(s3: Bucket, seen: Proxy, model: Path) -> No
     assert [str(t.change) for f in deep.files for t in f.tensors] == ["changed"]
 
 
-def test_what_was_sealed_here_need_not_be_read(s3: Bucket, seen: Proxy, tree: Path) -> None:
-    ckpt_tools.seal(str(tree))
-    s3.upload(tree, "run")
-    found = diff(str(tree), f"{s3.url}/run")
-    size = sum(p.stat().st_size for p in tree.rglob("*.pt"))
-    assert {f.by_store for f in found.files if f.name.endswith(".pt")} == {"crc32"}
-    assert found.bytes_read < size and bodies(seen) == []
-
-
 def test_two_objects(s3: Bucket, seen: Proxy, tree: Path) -> None:
     for name in ("one", "two"):
         s3.upload(tree, name)
