@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from msgspec import Struct, field
@@ -232,9 +232,6 @@ def same_value(x: Scalar, y: Scalar) -> bool:
     return x == y or (x != x and y != y)  # noqa: PLR0124 - only NaN differs from itself
 
 
-_NUMBER = re.compile(r"[0-9]+")
-
-
 class File(NamedTuple):
     """One file of a side. ``name`` is its path below the directory or behind the prefix that the caller gave,
     ``size`` is in bytes, -1 if it cannot be read; ``part`` is None outside a known layout.
@@ -257,11 +254,6 @@ class File(NamedTuple):
         p = self.part
         return p and (p.step, p.epoch, p.step_in_epoch, p.generation)
 
-    @property
-    def shape(self) -> str:
-        """The name with "#" in place of each number."""
-        return _NUMBER.sub("#", self.name)
-
 
 Pair = tuple["File | None", "File | None"]
 Key = Callable[[File], Hashable]
@@ -283,16 +275,6 @@ def files(s: Session) -> list[File]:
     return sorted(found, key=lambda f: f.name)
 
 
-def _make_key(several: bool, prefixed: bool) -> Key:
-    """Return a key that tells parts of a side apart, also by step if it has ``several`` checkpoints."""
-
-    def key(f: File) -> Hashable:
-        p = f.part
-        return p and (p.layout, p.piece, f.whose, several and f.when, prefixed and p.prefix)
-
-    return key
-
-
 def match(a: Sequence[File], b: Sequence[File]) -> list[Pair]:
     """Return pairs in the order of names; a file without a counterpart is paired with None.
 
@@ -301,53 +283,35 @@ def match(a: Sequence[File], b: Sequence[File]) -> list[Pair]:
     """
     left, pairs = (list(a), list(b)), list[Pair]()
 
-    def pair_by(key: Key, *, parts_alone: bool = False) -> None:
-        """Pair the files that alone have a key on their side."""
+    def pair_by(key: Key) -> None:
+        """Pair the files that alone have a key on their side, but for the key None."""
         by_key: dict[Hashable, tuple[list[File], list[File]]] = defaultdict(lambda: ([], []))
         for i, side in enumerate(left):
             for f in side:
-                if f.part is not None or not parts_alone:
-                    by_key[key(f)][i].append(f)
+                by_key[key(f)][i].append(f)
+        by_key.pop(None, None)
         found = [(in_a[0], in_b[0]) for in_a, in_b in by_key.values() if len(in_a) == len(in_b) == 1]
         paired = {id(f) for pair in found for f in pair}
         for side in left:
             side[:] = [f for f in side if id(f) not in paired]
         pairs.extend(found)
 
-    choices = [
-        (several, _make_key(several, prefixed)) for several in (False, True) for prefixed in (False, True)
-    ]
-    several, key = next((c for c in choices if _is_unique(c[1], a) and _is_unique(c[1], b)), choices[-1])
-    pair_by(key, parts_alone=True)
+    def is_unique(key: Key, side: Sequence[File]) -> bool:
+        keys = [key(f) for f in side if f.part is not None]
+        return len(keys) == len(set(keys))
+
+    choices = [(several, prefixed) for several in (False, True) for prefixed in (False, True)]
+    keys = [partial(_describe, several=several, prefixed=prefixed) for several, prefixed in choices]
+    at = next((i for i, key in enumerate(keys) if is_unique(key, a) and is_unique(key, b)), -1)
+    several = choices[at][0]
+    pair_by(keys[at])
     pair_by(lambda f: f.name)
-    pair_by(lambda f: (f.whose, several and f.when), parts_alone=True)
-    if not several:
-        pair_by(_make_key_without_steps(*left))
+    pair_by(lambda f: f.part and (f.whose, several and f.when))
     pairs += [*((f, None) for f in left[0]), *((None, f) for f in left[1])]
     return sorted(pairs, key=lambda p: next(f.name for f in p if f is not None))
 
 
-def _is_unique(key: Key, side: Sequence[File]) -> bool:
-    """Return True if no two parts of a side have the same key."""
-    keys = [key(f) for f in side if f.part is not None]
-    return len(keys) == len(set(keys))
-
-
-def _make_key_without_steps(a: Sequence[File], b: Sequence[File]) -> Key:
-    """Return a key: a file's name without numbers that all such names of a side share, but not both sides."""
-    # shape of a name -> the numbers in each name of either side
-    numbers: dict[str, tuple[list[list[str]], list[list[str]]]] = defaultdict(lambda: ([], []))
-    for i, side in enumerate((a, b)):
-        for f in side:
-            numbers[f.shape][i].append(_NUMBER.findall(f.name))
-    dropped = dict[str, set[int]]()
-    for shape, sides in numbers.items():
-        in_a, in_b = ([set(map(int, column)) for column in zip(*rows, strict=True)] for rows in sides)
-        columns = enumerate(zip(in_a, in_b, strict=False))  # a side without such names has no columns
-        dropped[shape] = {i for i, (x, y) in columns if len(x) == len(y) == 1 and x != y}
-
-    def key(f: File) -> Hashable:
-        steps = dropped.get(f.shape, ())
-        return f.shape, tuple(n for i, n in enumerate(_NUMBER.findall(f.name)) if i not in steps)
-
-    return key
+def _describe(f: File, several: bool, prefixed: bool) -> Hashable:
+    """Return what tells a part from others of its side, also its step if that has ``several`` checkpoints."""
+    p = f.part
+    return p and (p.layout, p.piece, f.whose, several and f.when, prefixed and p.prefix)

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ckpt_tools import launchers
 from ckpt_tools.errors import UsageError
-from ckpt_tools.settings import fault_file as _fault_file
+from ckpt_tools.settings import fault_file as faults
 from ckpt_tools.settings import parsers
 from ckpt_tools.settings.declarations import trusted
-from ckpt_tools.storage.trust import Trust, Untrusted
+from ckpt_tools.storage.trust import Untrusted
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -73,12 +73,12 @@ class ExceptionCheckpoint:
         believed = trusted({}, env)
         if isinstance(fault_ranks, Iterable) and not isinstance(fault_ranks, str):
             fault_ranks = [*fault_ranks]
-        in_list = partial(_rank_set, trusted=believed)
-        named = _setting("fault_ranks", fault_ranks, in_list, "CKPT_FAULT_RANKS", env) or frozenset()
         path = None if fault_file is None else os.fspath(fault_file)
-        in_file = partial(_fault_file.fault_file, trusted=believed)
-        in_named_file = _setting("fault_file", path, in_file, "CKPT_FAULT_FILE", env) or frozenset()
-        self.fault_ranks: frozenset[int] = named | in_named_file
+        in_list = partial(faults.fault_ranks, trusted=believed)
+        in_file = partial(faults.fault_file, trusted=believed)
+        named = _setting("fault_ranks", fault_ranks, in_list, "CKPT_FAULT_RANKS", env) or ()
+        in_named_file = _setting("fault_file", path, in_file, "CKPT_FAULT_FILE", env) or ()
+        self.fault_ranks: frozenset[int] = frozenset((*named, *in_named_file))
         _require_in_world("the fault ranks", self.fault_ranks, self.world_size)
         _require_in_world("rank", () if self.rank is None else (self.rank,), self.world_size)
         self.saved = False
@@ -108,7 +108,7 @@ class ExceptionCheckpoint:
         groups: Groups | None = None
         if group_info is not None:
             try:
-                groups = tuple(tuple(_fault_file.ranks(group)) for group in group_info)
+                groups = tuple(tuple(faults.ranks(group)) for group in group_info)
             except (TypeError, ValueError) as e:
                 raise UsageError(f"group_info: {e}", "use lists of ranks such as [[0, 2], [1, 3]]") from e
             ranks = [r for group in groups for r in group]
@@ -300,15 +300,6 @@ def _name_directory(tensor_rank: int | None, pipeline_rank: int | None, has_stag
         raise UsageError("pipeline_rank is not known", "pass pipeline_rank=, or pipeline_parallel=False")
     stage = "" if pipeline_rank is None or has_stages is False else f"_{pipeline_rank:03d}"
     return f"mp_rank_{tensor_rank:02d}{stage}"
-
-
-def _rank_set(value: object, base: str, trusted: Trust) -> frozenset[int]:
-    """Return the ranks of a list, or of a text as --fault-ranks takes it. Raise ValueError."""
-    if isinstance(value, str):
-        return _fault_file.fault_ranks(value, base, trusted)
-    if not isinstance(value, list):
-        raise ValueError(f"{value!r} is not a list of ranks such as [3, 5]")  # noqa: TRY004 - as in parsers.py
-    return frozenset(_fault_file.ranks(value))
 
 
 def _setting(

@@ -382,9 +382,6 @@ def test_what_matches_what():
         for run, k in (("a", 5), ("b", 6))
     ]
     assert _named(match(*steps)) == {("a-1", "b-1"), ("a-2", "b-2"), ("a.5.log", None), (None, "b.6.log")}
-    numbered = [[*side, _file(f"x.{k}.bin")] for k, side in ((5, steps[0]), (6, steps[1]))]
-    assert ("x.5.bin", None) in _named(match(*numbered)), "of several steps 5 and 6 are two"
-    assert _named(match([_file("x.5.bin")], [_file("x.6.bin")])) == {("x.5.bin", "x.6.bin")}
     ranks = match([_file("l", "p", rank=0), _file("m", "q", rank=0)], [_file("n", "r", rank=0)])
     assert _named(ranks) == {("l", None), ("m", None), (None, "n")}
 
