@@ -12,16 +12,16 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from ckpt_tools import api, errors, job, launchers
+from ckpt_tools import api, job, launchers
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
 from ckpt_tools.job.command import ProcessDecision
 from ckpt_tools.job.decider import digest_selection
-from ckpt_tools.job.decision import Body, Decision, body_of, describe_failure, read
+from ckpt_tools.job.decision import Body, Decision, Failed, body_of, failure, read
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.output.sentence import explain_rejection
@@ -133,19 +133,15 @@ def _take_in_group(group: Group, root: str, selection: Selection) -> ProcessDeci
             earlier = _read_earlier_decision(root, asked)
             body = body_of(_plan(root, asked)) if earlier is None else dict(earlier.body)
             message = {"decided": body, "asked": digest_selection(asked)}
-        except CkptError as e:
-            error, message = e, {"raised": type(e).__name__, **describe_failure(e)}
         except Exception as e:  # the other ranks wait for an answer in any case
-            failed = CannotLook(f"rank 0 failed: {type(e).__name__}: {e}", "its own traceback says more")
-            error, message = e, {"raised": "CannotLook", **describe_failure(failed)}
+            why = CannotLook(f"rank 0 failed: {type(e).__name__}: {e}", "its own traceback says more")
+            failed = failure(e if isinstance(e, CkptError) else why)
+            error, message = e, {"error": to_builtins(failed)}
     message = json.loads(group.broadcast(json.dumps(message)))
     if error is not None:
         raise error
-    if "raised" in message:
-        what, kind = message["error"], getattr(errors, message["raised"], None)
-        if not (isinstance(kind, type) and issubclass(kind, CkptError)):
-            kind = errors.BY_EXIT_CODE.get(what["exit_code"], CkptError)
-        raise kind(what["message"], what["hint"])
+    if "error" in message:
+        raise Failed(**message["error"]).as_error()
     decision = Decision("", message["decided"], selection.trust)
     problem = "" if message["asked"] == digest_selection(selection) else OTHER_QUESTION
     _require_visible_files(group, decision, problem)
@@ -156,10 +152,8 @@ def _require_visible_files(group: Group, decision: Decision, problem: str) -> No
     """Raise CannotLook on all ranks if one does not see its files, UsageError if one asks otherwise."""
     try:
         decision.check([group.rank])
-    except CkptError as e:
-        problem = problem or str(e)
-    except Exception as e:  # as above
-        problem = problem or f"{type(e).__name__}: {e}"
+    except Exception as e:  # the other ranks wait, as above
+        problem = problem or (str(e) if isinstance(e, CkptError) else f"{type(e).__name__}: {e}")
     wrong = {rank: text for rank, text in enumerate(group.gather(problem)) if text}
     if wrong:
         first = min(wrong)
@@ -214,15 +208,7 @@ def _log_warnings(plan: LoadPlan) -> None:
         log.warning("%s: %s: %s", finding.path or plan.root, finding.code, finding.message)
 
 
-class Checkpoint(Protocol):
-    """``asked`` is as in ``ckpt_tools.integrations.resume``; the result is None only with ``allow_none``,
-    when there is no checkpoint.
-    """
-
-    def __call__(self, root: Path, **asked: Any) -> str | None: ...
-
-
-def path_for(call: str, *layouts: str) -> Checkpoint:
+def path_for(call: str, *layouts: str) -> Callable[..., str | None]:
     """Return the function that finds the path that ``call`` of a framework is given."""
 
     def checkpoint(root: Path, **asked: Any) -> str | None:
@@ -233,7 +219,9 @@ def path_for(call: str, *layouts: str) -> Checkpoint:
             raise UsageError(text, hint)
         return None if found is None else found.path
 
-    checkpoint.__doc__ = f"Return what {call} resumes from. {Checkpoint.__doc__}"
+    checkpoint.__doc__ = f"""Return what {call} resumes from. ``asked`` is as in ``integrations.resume``; the
+    result is None only with ``allow_none``, when there is no checkpoint.
+    """
     return checkpoint
 
 

@@ -26,7 +26,6 @@ from ckpt_tools.reading.session import Session
 from ckpt_tools.settings import checked_json, resolve
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.retry import status
-from ckpt_tools.storage.trust import Trust
 from ckpt_tools.storage.writes import hold_lock, replace_file
 
 _NEAR = 3  # neighbours on either side that a checkpoint is compared with
@@ -78,65 +77,6 @@ def make_stamp(c: Checkpoint) -> str:
     return xxhash.xxh3_64_hexdigest("\n".join(map(repr, rows)).encode("utf-8", "surrogateescape"))
 
 
-class Waiting:
-    """Which checkpoints wait for verification or a seal. Its times are of a clock that never jumps."""
-
-    def __init__(self, options: WatchOptions) -> None:
-        self._options = options
-        self._since: dict[str, tuple[str, float]] = {}  # key -> (stamp, when it was first seen with it)
-        self._again: dict[str, tuple[object, float]] = {}  # key -> (basis, when it is tried again)
-
-    def forget(self, found: Mapping[str, Listed]) -> None:
-        """Forget all checkpoints but those in ``found``."""
-        for known in (self._since, self._again):
-            for key in known.keys() - found.keys():
-                del known[key]
-
-    def put_off(self, one: Listed, seconds: float) -> None:
-        """Let a checkpoint wait after a failed attempt, ``seconds`` long: each attempt reads all of it."""
-        again = time.monotonic() + max(self._options.rescan, _RETRY * seconds)
-        self._again[one.key] = one.basis, again
-
-    def find_due(self, found: Mapping[str, Listed], known: Mapping[str, Record]) -> list[tuple[Listed, str]]:
-        """Return what is to be verified now, and why (new, changed, retry or scrub): in this order, newest
-        first, and for scrub the least recently checked first. ``known`` are the records of verifications.
-        """
-        reasons = ((one, self._find_reason(one, known.get(one.key))) for one in found.values())
-
-        def rank(row: tuple[Listed, str]) -> tuple[int, float]:
-            one, reason = row
-            at = known[one.key].checked_at if reason == "scrub" else -one.checkpoint.mtime_ns
-            return ("new", "changed", "retry", "scrub").index(reason), at
-
-        return sorted((row for row in reasons if row[1]), key=rank)
-
-    def _find_reason(self, one: Listed, record: Record | None) -> str:
-        """Return why a checkpoint is to be verified now; "" if it is not."""
-        basis, again = self._again.get(one.key, (None, 0.0))
-        if basis == one.basis and time.monotonic() < again:
-            return ""
-        if record is None or record.stamp != one.stamp:
-            if not one.finished or not self._is_settled(one):
-                return ""
-            return "new" if record is None else "changed"
-        if record.state == "unknown" or (self._options.seal and record.unsealed):
-            return "retry"
-        return "scrub" if time.time() - record.checked_at >= self._options.every else ""
-
-    def _is_settled(self, one: Listed) -> bool:
-        """Return whether the files are unwritten for ``settle`` seconds, by our clock or by their times."""
-        now, settle = time.monotonic(), self._options.read.settle
-        stamp, since = self._since.get(one.key, ("", now))
-        if stamp != one.stamp:
-            self._since[one.key], since = (one.stamp, now), now
-        latest = 0.0  # a copy may set a file's mtime, not its ctime
-        for part in one.checkpoint.parts:
-            with suppress(OSError):
-                info = status(part.path)
-                latest = max(latest, info.st_mtime, info.st_ctime)
-        return now - since >= settle or time.time() - latest >= settle
-
-
 State = Literal["good", "suspect", "bad", "unknown"]
 NAME, LOCK = "watch.json", "watch.lock"
 _MOST = 256 << 20
@@ -175,18 +115,22 @@ class _Watched(Struct, frozen=True):
 
 
 class Records:
-    """The records of a root: ``known`` by the path of a checkpoint's first file below it, and ``starts``."""
+    """What is known of a root: ``known`` checkpoints by their keys and ``starts``, kept in a file; and which
+    checkpoints wait for verification or a seal, by a clock that never jumps.
+    """
 
-    def __init__(self, root: str, state_dir: str | None, trusted: Trust) -> None:
-        home = state_dir or resolve.find_watched()
+    def __init__(self, root: str, options: WatchOptions) -> None:
+        home = options.state_dir or resolve.find_watched()
         try:
             self.directory = name_home(home, root)
         except UsageError as e:
             text = f"the state directory {home} lies inside {root}, where nothing is written"
             raise UsageError(text, "name one outside it with CKPT_STATE_DIR") from e
-        self.trusted = trusted
+        self.options, self.trusted = options, options.read.trust
         self.known: dict[str, Record] = {}
         self.starts = Starts()
+        self._since: dict[str, tuple[str, float]] = {}  # key -> (stamp, when it was first seen with it)
+        self._again: dict[str, tuple[object, float]] = {}  # key -> (basis, when it is tried again)
         self._written = self._encode()
 
     def load(self) -> None:
@@ -219,3 +163,53 @@ class Records:
         text = f"watches this directory already ({os.path.join(self.directory, LOCK)})"
         hint = "end it first; two that are to watch one directory need a CKPT_STATE_DIR each"
         return hold_lock(self.directory, LOCK, self.trusted, lambda who: UsageError(f"{who} {text}", hint))
+
+    def forget_waits(self, found: Mapping[str, Listed]) -> None:
+        """Forget since when checkpoints wait that are not in ``found``."""
+        for waits in (self._since, self._again):
+            for key in waits.keys() - found.keys():
+                del waits[key]
+
+    def put_off(self, one: Listed, seconds: float) -> None:
+        """Let a checkpoint wait after a failed attempt, ``seconds`` long: each attempt reads all of it."""
+        again = time.monotonic() + max(self.options.rescan, _RETRY * seconds)
+        self._again[one.key] = one.basis, again
+
+    def find_due(self, found: Mapping[str, Listed]) -> list[tuple[Listed, str]]:
+        """Return what is to be verified now, and why (new, changed, retry or scrub): in this order, newest
+        first, and for scrub the least recently checked first.
+        """
+        reasons = ((one, self._find_reason(one, self.known.get(one.key))) for one in found.values())
+
+        def rank(row: tuple[Listed, str]) -> tuple[int, float]:
+            one, reason = row
+            at = self.known[one.key].checked_at if reason == "scrub" else -one.checkpoint.mtime_ns
+            return ("new", "changed", "retry", "scrub").index(reason), at
+
+        return sorted((row for row in reasons if row[1]), key=rank)
+
+    def _find_reason(self, one: Listed, record: Record | None) -> str:
+        """Return why a checkpoint is to be verified now; "" if it is not."""
+        basis, again = self._again.get(one.key, (None, 0.0))
+        if basis == one.basis and time.monotonic() < again:
+            return ""
+        if record is None or record.stamp != one.stamp:
+            if not one.finished or not self._is_settled(one):
+                return ""
+            return "new" if record is None else "changed"
+        if record.state == "unknown" or (self.options.seal and record.unsealed):
+            return "retry"
+        return "scrub" if time.time() - record.checked_at >= self.options.every else ""
+
+    def _is_settled(self, one: Listed) -> bool:
+        """Return whether the files are unwritten for ``settle`` seconds, by our clock or by their times."""
+        now, settle = time.monotonic(), self.options.read.settle
+        stamp, since = self._since.get(one.key, ("", now))
+        if stamp != one.stamp:
+            self._since[one.key], since = (one.stamp, now), now
+        latest = 0.0  # a copy may set a file's mtime, not its ctime
+        for part in one.checkpoint.parts:
+            with suppress(OSError):
+                info = status(part.path)
+                latest = max(latest, info.st_mtime, info.st_ctime)
+        return now - since >= settle or time.time() - latest >= settle

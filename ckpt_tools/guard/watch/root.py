@@ -20,15 +20,7 @@ from ckpt_tools.guard.targets import verify
 from ckpt_tools.guard.watch import DAY, WatchOptions
 from ckpt_tools.guard.watch.hooks import run_command
 from ckpt_tools.guard.watch.metrics import STATES, Answer, Tally
-from ckpt_tools.guard.watch.pending import (
-    Listed,
-    Record,
-    Records,
-    Starts,
-    State,
-    Waiting,
-    list_checkpoints,
-)
+from ckpt_tools.guard.watch.pending import Listed, Record, Records, Starts, State, list_checkpoints
 from ckpt_tools.model.answers import Event
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -63,8 +55,7 @@ class WatchedRoot:
 
     def __init__(self, root: str, options: WatchOptions, say: Callable[[Event], object]) -> None:
         self.root, self.options, self._say = root, options, say
-        self.records = Records(root, options.state_dir, options.read.trust)
-        self.waiting, self.tally = Waiting(options), Tally(root)
+        self.records, self.tally = Records(root, options), Tally(root)
         self._problems: dict[str, str] = {}
         self._passed: Mapping[str, object] = {}
         self._answered: object = None
@@ -91,7 +82,7 @@ class WatchedRoot:
             found = list_checkpoints(s)
             self.tally.up, self.tally.passed_at = True, time.time()
             self._forget_gone(s, found)
-            due = self.waiting.find_due(found, self.records.known)
+            due = self.records.find_due(found)
             until = time.monotonic() + _BATCH_SECONDS
             while due:
                 listed, reason = due.pop(0)
@@ -132,7 +123,7 @@ class WatchedRoot:
         state = _STATES[checked.verdict]
         self.tally.verifications["written" if checked.written else state] += 1
         if checked.written:
-            self.waiting.put_off(one, seconds)
+            self.records.put_off(one, seconds)
             return
         if c.step is None and checked.verdict is not Verdict.UNKNOWN:
             c = replace(c, step=read_step(s, c, one.window))
@@ -159,7 +150,7 @@ class WatchedRoot:
         record = Record(one.stamp, state, time.time(), c.path, c.step, saved_at, codes, unsealed)
         self.records.known[one.key] = record
         if unsealed or state == "unknown":
-            self.waiting.put_off(one, time.monotonic() - started)
+            self.records.put_off(one, time.monotonic() - started)
 
     def _seal(self, s: Session, c: Checkpoint, state: str) -> tuple[str | None, bool]:
         """Seal a good checkpoint if asked to; return (states of the seals, whether to try again)."""
@@ -201,7 +192,7 @@ class WatchedRoot:
 
     def _forget_gone(self, s: Session, found: Mapping[str, Listed]) -> None:
         """Forget checkpoints that are gone, if everything could be listed: else they may still be there."""
-        self.waiting.forget(found)
+        self.records.forget_waits(found)
         for key in [] if s.found.unseen else [key for key in self.records.known if key not in found]:
             record = self.records.known.pop(key)
             self.say("gone", {"path": record.path, "step": record.step, "state": record.state})
