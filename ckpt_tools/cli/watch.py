@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ckpt_tools.cli import console, options, output
 from ckpt_tools.cli.options import parameter
@@ -60,12 +61,11 @@ def watch(asked: options.Asked) -> int:
     settings, given = asked.settings, asked.given
     output.say_broken_plugins()
     read = ReadOptions(**{"jobs": 1, **settings.reading()}, cache=True)
-    said = {
-        "rescan": _read_seconds("--rescan", given["rescan"]),
-        "every": _read_seconds("--every", given["every"]),
-        "hook_timeout": _read_seconds("--timeout", given["timeout"]),
-        **_read_metrics(given["metrics"] or ()),
-    }
+    said: dict[str, Any] = {}
+    for name, flag in (("rescan", "rescan"), ("every", "every"), ("hook_timeout", "timeout")):
+        if given[flag] is not None:
+            said[name] = _read_seconds(f"--{flag}", given[flag])
+    said |= _read_metrics(given["metrics"] or ())
     if given["metrics_address"]:
         said["metrics_address"] = given["metrics_address"]
     choices = WatchOptions(
@@ -76,7 +76,7 @@ def watch(asked: options.Asked) -> int:
         seal=given["seal_good"],
         state_dir=asked.state_dir,
         plan_dir=settings.values.get("plan-dir"),
-        **{name: value for name, value in said.items() if value is not None},  # type: ignore[arg-type]
+        **said,
     )
     hooks.give_way()
     to, paths = asked.to, [to_absolute(root) for root in given["paths"]]
@@ -88,23 +88,21 @@ def watch(asked: options.Asked) -> int:
     return Watcher(paths, choices, say).run()
 
 
-def _read_seconds(flag: str, text: str | None) -> float | None:
-    """Return the seconds of a flag's value, None without one. Raise UsageError."""
-    if text is None:
-        return None
+def _read_seconds(flag: str, text: str) -> float:
+    """Return the seconds of a flag's value. Raise UsageError."""
     seconds = output.read_value(flag, parsers.duration, text)
     if seconds < _LEAST:
         raise UsageError(f"{flag}: {text!r} is below {_LEAST:g} s")
     return seconds
 
 
-def _read_metrics(places: Sequence[str]) -> dict[str, object]:
+def _read_metrics(places: Sequence[str]) -> dict[str, Any]:
     """Return options of WatchOptions for the values of --metrics. Raise UsageError."""
-    found: dict[str, object] = {}
+    found: dict[str, Any] = {}
     for place in places:
         address, mark, port = place.rpartition(":")
         if "/" in place or not (mark or place.isdigit()):
-            said: dict[str, object] = {"metrics_file": place}
+            said: dict[str, Any] = {"metrics_file": place}
         else:
             said = {"metrics_port": output.read_value("--metrics", parsers.whole(0, _PORTS - 1), port)}
             said |= {"metrics_address": address.strip("[]")} if address else {}

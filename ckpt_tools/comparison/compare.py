@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -30,11 +31,11 @@ from ckpt_tools.discovery.walk import require_file
 from ckpt_tools.errors import CannotLook, UsageError, explain_refusal
 from ckpt_tools.findings import finding
 from ckpt_tools.inspection.digests import file_digest, runs_by_name, tensor_digests
-from ckpt_tools.layouts import Claim, Layouts
+from ckpt_tools.layouts import Claim
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.seal import StoreChecksum, StoreChecksums
-from ckpt_tools.model.selection import ReadOptions, StoreOptions
+from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session, with_findings
 from ckpt_tools.reading.unseen import list_unlisted
@@ -42,7 +43,6 @@ from ckpt_tools.storage import ShortRead, opened
 from ckpt_tools.storage.paths import Path, one
 from ckpt_tools.storage.retry import status
 from ckpt_tools.storage.stalls import default_jobs
-from ckpt_tools.storage.trust import OURS, Trust
 from ckpt_tools.storage.urls import is_url
 
 
@@ -59,7 +59,7 @@ class _Reader:
         self.sessions, self.level, self.pool, self.progress = sessions, level, pool, progress
         jobs = sessions[0].options.jobs or default_jobs()
         self.jobs = max(1, jobs // 2)
-        self.done = self.total = self.headers = 0
+        self.done = self.total = 0
         self.lock = threading.Lock()
         self.hear = getattr(progress, "file", None)
         self.files: int | None = None
@@ -134,7 +134,7 @@ class _Reader:
         if self.hear is not None:
             self.hear(f.path, self.files)
         report, anatomy = s.inspect(f.path, Level.STRUCTURE, f.seen, expect)
-        self.headers += report.bytes_read
+        self.advance(report.bytes_read)
         return Side(report, anatomy)
 
     def digest(self, a: Side, b: Side) -> None:
@@ -167,17 +167,7 @@ class _Reader:
 
 
 def diff(
-    a: Path,
-    b: Path,
-    level: Level = Level.CONTENT,
-    *,
-    jobs: int = 0,
-    key_file: str | None = None,
-    seal_dir: str | None = None,
-    progress: Progress | None = None,
-    trust: Trust = OURS,
-    layouts: Layouts | None = None,
-    stores: StoreOptions | None = None,
+    a: Path, b: Path, level: Level = Level.CONTENT, *, progress: Progress | None = None, **read: Any
 ) -> Difference:
     """Say what differs between two checkpoints (directories, or prefixes), or two files.
 
@@ -185,20 +175,13 @@ def diff(
     name. At level content the bytes of all tensors are compared by their digests, below it only names, types
     and shapes; level values (which needs numpy) also tells how far the numbers of changed tensors are apart.
     Both sides are read at the same time, with half of the ``jobs`` each; with 1 job one after the other.
-    ``stores`` are the options of stores, None for those that this process was given before.
+    ``read`` are fields of ``ReadOptions``, such as ``jobs``, ``key_file`` and ``stores``.
 
     Raises CannotLook when a side does not exist or holds nothing that is recognised, and UsageError when a
     file is compared with a directory.
     """
     started = time.perf_counter()
-    a, b = one(a, "A"), one(b, "B")
-    options = ReadOptions(
-        jobs=jobs, key_file=key_file, seal_dir=seal_dir, by_store=True, trust=trust, layouts=layouts
-    )
-    if stores is not None:
-        from ckpt_tools.storage.stores import mounts
-
-        mounts.configure(stores)
+    a, b, options = one(a, "A"), one(b, "B"), ReadOptions(**read, by_store=True)
     first, second = open_session(a, options), open_session(b, options)
     if first.found.alone != second.found.alone:
         file, other = (first.root, second.root) if first.found.alone else (second.root, first.root)
@@ -212,7 +195,7 @@ def diff(
         why = f"there is no checkpoint file in {b if in_a else a}"
         raise CannotLook(why, "'ckpt ls -v' shows where checkpoints are")
     pairs = _make_pairs(in_a, first.root, in_b, second.root)
-    with ThreadPoolExecutor(1 if jobs == 1 else 2) as pool:
+    with ThreadPoolExecutor(1 if options.jobs == 1 else 2) as pool:
         reader = _Reader((first, second), level, pool, progress)
         compared = reader.compare_all(pairs, several=max(len(in_a), len(in_b)) > 1)
     return Difference(
@@ -221,7 +204,7 @@ def diff(
         level=level,
         files=compared,
         findings=(*list_unlisted(first), *list_unlisted(second)),
-        bytes_read=reader.done + reader.headers,
+        bytes_read=reader.done,
         seconds=round(time.perf_counter() - started, 6),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -27,11 +27,11 @@ class Change(Word):
     """The change of an item from A to B. ``not-compared`` is never counted as ``same``."""
 
     SAME = "same"
-    ADDED = "added"
-    REMOVED = "removed"
+    CHANGED = "changed"
     RESHAPED = "reshaped"
     """Another shape or element type."""
-    CHANGED = "changed"
+    ADDED = "added"
+    REMOVED = "removed"
     NOT_COMPARED = "not-compared"
 
 
@@ -102,7 +102,7 @@ class Difference(Struct, frozen=True):
         return tuple(r for f in self.files for r in (f.a, f.b) if r is not None)
 
     @property
-    def tensors(self) -> Mapping[Change, int]:
+    def tensors(self) -> Counter[Change]:
         """The number of tensors with each change."""
         return Counter(t.change for f in self.files for t in f.tensors)
 

@@ -132,7 +132,7 @@ class ExceptionCheckpoint:
         if self._save_func is None:
             log.warning("no emergency save: set_config() named no save_func")
             return False
-        savers = () if self.rank is None else self._find_savers(self.rank, self._sharded)
+        savers = () if self.rank is None else self._find_savers(self.rank, self._sharded, False)
         if savers and self.rank not in savers:
             log.info(
                 "no emergency save by rank %d: ranks %s hold the same state and save it", self.rank, savers
@@ -206,21 +206,18 @@ class ExceptionCheckpoint:
         A ``periodic`` checkpoint was saved by every rank before the fault: there a live replica is preferred,
         and otherwise ``rank`` loads its own file.
         """
-        return self._find_source(rank, self._sharded, periodic=periodic)
+        return self._find_source(rank, self._sharded, periodic)
 
-    def _find_savers(self, rank: int, sharded: bool, *, periodic: bool = False) -> tuple[int, ...]:
-        """Return the ranks that save the state of ``rank``: its group (the first ``replicas`` of it with
-        ``partial_save``), or ``rank`` alone without a group or if no other has its state (``sharded``).
+    def _find_savers(self, rank: int, sharded: bool, periodic: bool) -> tuple[int, ...]:
+        """Return the ranks that save the state of ``rank``, which is alone if its optimizer is ``sharded``.
 
         Fixed beforehand: ranks that are dying cannot agree on it, and each may know of other faults.
         """
         group = (rank,) if sharded else self._group_of.get(rank, (rank,))
         return group if periodic else group[: self._writers]
 
-    def _find_source(self, rank: int, sharded: bool, *, periodic: bool) -> int | None:
-        """As ``source``, for ranks whose optimizer is ``sharded`` or not."""
-        savers = self._find_savers(rank, sharded, periodic=periodic)
-        live = [r for r in savers if r not in self.fault_ranks]
+    def _find_source(self, rank: int, sharded: bool, periodic: bool) -> int | None:
+        live = [r for r in self._find_savers(rank, sharded, periodic) if r not in self.fault_ranks]
         if rank in live or (periodic and not live):
             return rank
         return live[0] if live else None
@@ -257,7 +254,7 @@ class ExceptionCheckpoint:
         directory = _name_directory(tensor_rank, pipeline_rank, pipeline_parallel)
         sharded = self._sharded if use_distributed_optimizer is None else use_distributed_optimizer
         # no dying job wrote a release
-        source_rank = self._find_source(me, sharded, periodic=periodic or release)
+        source_rank = self._find_source(me, sharded, periodic or release)
         if source_rank is None:
             raise UsageError(
                 f"no live rank saved the state of rank {me}: the emergency checkpoint cannot be resumed from",

@@ -18,7 +18,7 @@ from ckpt_tools.storage.stalls import Threads
 from ckpt_tools.storage.urls import to_absolute
 
 if TYPE_CHECKING:
-    from ckpt_tools.model.seal import SealedOne, Sealing
+    from ckpt_tools.model.seal import Sealing
 
 ALGORITHMS = ("xxh3", "sha256", "blake3")
 OTHERS = ("md5", "sha1", "sha256", "sha512", "blake3", "crc64nvme")
@@ -50,7 +50,6 @@ def seal(
     rank: int | None = None,
     world_size: int | None = None,
     files: Sequence[Path] = (),
-    note: Callable[[SealedOne], object] | None = None,
     **read: Any,
 ) -> Sealing | Pending:
     """Verify every checkpoint at or below ``paths``, and write a seal into each one that is sound.
@@ -62,8 +61,8 @@ def seal(
     ``merge`` the fragments of all ranks become one seal.
 
     With ``rank`` and ``world_size`` only the files of that rank are sealed: ``files``, relative to the
-    checkpoint's directory, or those that its layout names. ``dry_run`` writes nothing. ``note`` is called for
-    each checkpoint as soon as it is done; ``read`` are fields of ``ReadOptions``.
+    checkpoint's directory, or those that its layout names. ``dry_run`` writes nothing. ``read`` are
+    fields of ``ReadOptions``.
 
     With ``background`` the call returns at once, for use in training: errors are logged as warnings of the
     logger "ckpt_tools" and never raised, checkpoints are sealed one after the other, and a process that ends
@@ -101,7 +100,7 @@ def seal(
             files=tuple(one(f, "file") for f in files),
             sign_key=sign_key,
         )
-        return seal_below(roots, options, note)
+        return seal_below(roots, options)
 
     return _seal_later(work, roots) if background else work()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -61,11 +61,9 @@ class SealOptions(Struct, frozen=True):
     sign_key: str | None = None
 
 
-def seal_below(
-    roots: Sequence[str], options: SealOptions, note: Callable[[SealedOne], object] | None = None
-) -> Sealing:
-    """Seal every whole checkpoint at or below the absolute roots; ``note`` is called with each result. Raises
-    CannotLook if a root cannot be listed or a seal cannot be written.
+def seal_below(roots: Sequence[str], options: SealOptions) -> Sealing:
+    """Seal every whole checkpoint at or below the absolute roots. Raises CannotLook if a root cannot be
+    listed or a seal cannot be written.
     """
     if not options.dry_run and options.read.seal_dir is None:
         require_writable(roots, SEAL_ELSEWHERE)
@@ -73,17 +71,13 @@ def seal_below(
     with count_read() as read:
         for root in dict.fromkeys(roots):
             if options.fragment is not None:
-                outcomes = Sealer(root, options).seal_share(options.fragment)
+                done.append(Sealer(root, options).seal_share(options.fragment))
             elif options.merge:
-                outcomes = merge_below(root, options.read, dry_run=options.dry_run)
+                done += merge_below(root, options.read, dry_run=options.dry_run)
             else:
                 sealer = Sealer(root, options)
                 findings += list_unlisted(sealer.session)
-                outcomes = sealer.seal()
-            for result in outcomes:
-                done.append(result)
-                if note is not None:
-                    note(result)
+                done += sealer.seal()
     return Sealing(
         roots=tuple(roots),
         checkpoints=tuple(done),
@@ -129,7 +123,8 @@ class Sealer:
         for part in s.parts:
             s.report(part, Level.STRUCTURE)
         checkpoints = grouping.group(s.parts, s.layouts)
-        self._shared = SharedFindings(check_together(s, s.found.tree), checkpoints)
+        shared = SharedFindings(check_together(s, s.found.tree), checkpoints)
+        self._together = {c.key: _find_wrong_together(shared, c) for c in checkpoints}
         found, seal_dir = list(find_targets(s)), options.read.seal_dir
         if seal_dir is not None:
             found = [target._replace(seal=place(seal_dir, target.seal)) for target in found]
@@ -141,7 +136,7 @@ class Sealer:
         for target in found:
             yield self._seal_target(target)
 
-    def seal_share(self, fragment: Fragment) -> Iterator[SealedOne]:
+    def seal_share(self, fragment: Fragment) -> SealedOne:
         """Write the fragment of one rank: of the files in ``options.files``, or of the files whose names have
         its rank. Rank 0 also takes the files that belong to no rank. The save may still go on elsewhere, so
         nothing is asked of other files. Raises UsageError if a file lies outside the checkpoint.
@@ -161,7 +156,7 @@ class Sealer:
         result = self._read_and_seal(target, result)
         if result.state == "sealed":
             remove_abandoned(os.path.dirname(seal))
-        yield result
+        return result
 
     def _seal_target(self, target: Target) -> SealedOne:
         """Seal one target and return the result; its files are read only if it can get a seal."""
@@ -220,7 +215,7 @@ class Sealer:
         """Return why a target must not be sealed: also files that an earlier seal names and that are gone,
         and an earlier seal that cannot be used, because nobody knows what it says.
         """
-        if target.checkpoint is not None and (wrong := self._find_wrong_together(target.checkpoint)):
+        if target.checkpoint is not None and (wrong := self._together[target.checkpoint.key]):
             return wrong
         out = [f for path in target.files for f in self._find_wrong_in(path)]
         seals = self.session.indexes.seals
@@ -231,11 +226,6 @@ class Sealer:
             unique = dict.fromkeys(found)
             out += (f for f in unique if f.severity is Severity.ERROR or f.code == "seal-broken")
         return out
-
-    def _find_wrong_together(self, c: Checkpoint) -> list[Finding]:
-        """Return that a save is unfinished, or the errors on its files together and on those it lacks."""
-        found = [*self._shared.find(c, {part.path for part in c.parts})]
-        return [f for f in found if f.code == "unfinished-save"] or [f for f in found if f.is_error]
 
     def _find_wrong_in(self, path: str) -> list[Finding]:
         """Return the findings, from the check of a file's structure, that keep it from being sealed."""
@@ -297,6 +287,12 @@ def _join_inside(home: str, name: str) -> str:
     if not path.startswith(f"{home.rstrip('/')}/") or not is_normal(path):
         raise UsageError(f"{name} lies outside {home}", "a seal names only files of its checkpoint")
     return path
+
+
+def _find_wrong_together(shared: SharedFindings, c: Checkpoint) -> list[Finding]:
+    """Return that a save is unfinished, or the errors on its files together and on those it lacks."""
+    found = [*shared.find(c, {part.path for part in c.parts})]
+    return [f for f in found if f.code == "unfinished-save"] or [f for f in found if f.is_error]
 
 
 def _find_change(path: str, before: Identity, failed: OSError | None) -> Finding | None:

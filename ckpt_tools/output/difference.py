@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from math import isfinite
 from shlex import quote
 
-from ckpt_tools.comparison.difference import Difference, FileDifference, TensorDifference
+from ckpt_tools.comparison.difference import Change, Difference, FileDifference, TensorDifference
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.seal import NAMES
@@ -17,8 +17,6 @@ from ckpt_tools.output.page import DEPTHS, FEW, PLAIN, Page, View
 from ckpt_tools.output.words import plural, size, speed
 from ckpt_tools.storage.urls import find_common, is_url
 
-WORDS = ("same", "changed", "reshaped", "added", "removed", "not-compared")
-"""The changes that a tensor or a file can have from A to B, in the order of the summary."""
 _SIDE = ("dtype", "shape", "nbytes", "digest")
 
 
@@ -51,8 +49,8 @@ def json(result: Difference) -> str:
         **fields(result, "level"),
         "same": not result.differs and result.complete,
         "summary": {
-            "files": _count_changes(f.change for f in result.files),
-            "tensors": _count_changes(t.change for f in result.files for t in f.tensors),
+            "files": _count_changes(_count_files(result)),
+            "tensors": _count_changes(result.tensors),
             **fields(result, "bytes_read", "seconds"),
         },
         "files": files,
@@ -61,9 +59,12 @@ def json(result: Difference) -> str:
     return document("diff", body)
 
 
-def _count_changes(changes: Iterable[object]) -> Object:
-    counts = Counter(map(str, changes))
-    return {word.replace("-", "_"): counts[word] for word in WORDS}
+def _count_changes(counts: Mapping[Change, int]) -> Object:
+    return {str(change).replace("-", "_"): counts[change] for change in Change}
+
+
+def _count_files(result: Difference) -> Counter[Change]:
+    return Counter(f.change for f in result.files)
 
 
 def _convert_report(r: Report | None) -> Object | None:
@@ -79,7 +80,9 @@ def render(result: Difference, view: View = PLAIN) -> str:
     """Return a page: files that differ, their tensors and metadata, counts; ``view.verbose`` lists all."""
     page = Page(view)
     page.text(*_conclude(result))
-    listed = [f for f in result.files if view.verbose or len(result.files) <= FEW or str(f.change) != "same"]
+    listed = [
+        f for f in result.files if view.verbose or len(result.files) <= FEW or f.change is not Change.SAME
+    ]
     headers = ("change", "tensors", "size in A", "size in B", "file")
     page.table(headers, map(_list_cells, listed), right=headers[2:4], below=("file", "tensors"))
     hidden = _list_details(page, "tensor", _list_tensors(result, view.verbose), result)
@@ -106,7 +109,7 @@ def _list_details(page: Page, what: str, details: Sequence[Sequence[str]], resul
 
 def _list_cells(f: FileDifference) -> Sequence[str]:
     """Return a file's row: change, tensors and bytes that differ, size in A, size in B, name."""
-    counts = _join_counts(Counter(str(t.change) for t in f.tensors))
+    counts = _join_counts(Counter(t.change for t in f.tensors))
     content = "" if f.bytes_same is None else "same bytes" if f.bytes_same else "other bytes"
     content += f" ({NAMES[f.by_store]} of the store)" if f.by_store else ""
     sizes = ("–" if r is None else size(r.size) for r in (f.a, f.b))
@@ -119,27 +122,27 @@ def _list_tensors(result: Difference, verbose: bool) -> list[Sequence[str]]:
         (f.name, str(t.change), t.name, *_describe_sides(t, verbose))
         for f in result.files
         for t in (f.tensors if f.a and f.b else ())
-        if verbose or str(t.change) != "same"
+        if verbose or t.change is not Change.SAME
     ]
 
 
 def _list_metadata(result: Difference) -> list[Sequence[str]]:
     rows = list[Sequence[str]]()
     for name, m in ((f.name, m) for f in result.files for m in f.metadata):
-        change = str(m.change)
-        a, b = ("–" if change == no else str(v) for v, no in ((m.a, "added"), (m.b, "removed")))
-        rows.append((name, change, m.key, "", a, b))
+        a = "–" if m.change is Change.ADDED else str(m.a)
+        b = "–" if m.change is Change.REMOVED else str(m.b)
+        rows.append((name, str(m.change), m.key, "", a, b))
     return rows
 
 
-def _join_counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{counts[word]:,} {word.replace('-', ' ')}" for word in WORDS if counts[word])
+def _join_counts(counts: Mapping[Change, int]) -> str:
+    return ", ".join(f"{counts[c]:,} {str(c).replace('-', ' ')}" for c in Change if counts[c])
 
 
 def _describe_sides(t: TensorDifference, verbose: bool) -> tuple[str, str, str]:
     """Return the cells type, in A, in B: digests if only values differ, else type and shape of each side."""
     a, b = (f"{s.dtype} {'×'.join(map(str, s.shape)) or 'scalar'}" if s else "–" for s in (t.a, t.b))
-    if str(t.change) == "changed" and t.a and t.b and a == b:
+    if t.change is Change.CHANGED and t.a and t.b and a == b:
         digests = [(side.digest or "")[: 8 * verbose] for side in (t.a, t.b)]
         largest = "" if t.largest is None else f" largest difference {_say_number(t.largest)}"
         return a, digests[0], f"{digests[1]}{largest}".strip()
@@ -156,12 +159,10 @@ def _sum_up(page: Page, result: Difference) -> None:
         if damaged := sum(r is not None and r.verdict is Verdict.BROKEN for r in reports):
             more = f"'ckpt verify {quote(root)}' says more"
             page.text(f"{plural(damaged, 'damaged file')} in {root}: {more}", "bold red")
-    files = Counter(str(f.change) for f in result.files)
-    tensors = Counter(str(t.change) for f in result.files for t in f.tensors)
-    for what, counts in (("file", files), ("tensor", tensors)):
+    for what, counts in (("file", _count_files(result)), ("tensor", result.tensors)):
         by_change = _join_counts(counts)
         page.text(f"{plural(sum(counts.values()), what)}{f': {by_change}' if by_change else ''}", "dim")
-    if tensors["not-compared"]:
+    if result.tensors[Change.NOT_COMPARED]:
         why = "tensors with no known place in their file, or in a damaged or encrypted file"
         page.text(f"not compared: {why}", "dim")
     page.text(f"{speed(result.bytes_read, result.seconds)}, {DEPTHS[result.level]}", "dim")
@@ -169,23 +170,25 @@ def _sum_up(page: Page, result: Difference) -> None:
 
 def _describe_change(result: Difference) -> str:
     """Return how many tensors (else files) differ, by how much, and whether only a prefix of names does."""
-    counts = Counter(str(t.change) for f in result.files for t in f.tensors)
-    what = "tensor" if counts.keys() - {"same", "not-compared"} else "file"
-    counts = counts if what == "tensor" else Counter(str(f.change) for f in result.files)
-    total = plural(counts.total(), what)
-    text = f"they differ: {_join_counts(counts - Counter(same=counts['same']))} of {total}"
+    what, counts = "tensor", result.tensors
+    if not counts.keys() - {Change.SAME, Change.NOT_COMPARED}:
+        what, counts = "file", _count_files(result)
+    total, differing = plural(counts.total(), what), counts - Counter({Change.SAME: counts[Change.SAME]})
+    text = f"they differ: {_join_counts(differing)} of {total}"
     known = [(t.largest, t.name) for f in result.files for t in f.tensors if t.largest is not None]
     if known:
         largest, name = max(known)
         text += f"; the largest difference is {_say_number(largest)}, in {name!r}"
-    gone, new = (
-        [t for f in result.files for t in f.tensors if str(t.change) == word] for word in ("removed", "added")
-    )
-    return text + _find_prefix(gone, new)
+    return text + _find_prefix(result)
 
 
-def _find_prefix(gone: Sequence[TensorDifference], new: Sequence[TensorDifference]) -> str:
+def _select(result: Difference, change: Change) -> list[TensorDifference]:
+    return [t for f in result.files for t in f.tensors if t.change is change]
+
+
+def _find_prefix(result: Difference) -> str:
     """Return both prefixes if removed and added tensors differ in the prefix of names alone, else ""."""
+    gone, new = _select(result, Change.REMOVED), _select(result, Change.ADDED)
     if not gone or [t.a.shape for t in gone if t.a] != [t.b.shape for t in new if t.b]:
         return ""
     old_name, new_name = gone[0].name, new[0].name
@@ -201,7 +204,7 @@ def _conclude(result: Difference) -> tuple[str, str]:
     if result.differs:
         return _describe_change(result), "bold red"
     if not result.complete:
-        if {str(change) for change in result.tensors} == {"not-compared"}:
+        if result.tensors.keys() == {Change.NOT_COMPARED}:
             return "no tensor could be compared", "yellow"
         return "no difference found, but not everything could be compared", "yellow"
     if result.files and all(f.by_store and f.bytes_same for f in result.files):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,7 +21,6 @@ from ckpt_tools.storage.trust import Untrusted
 from ckpt_tools.storage.urls import is_url
 
 _SIGNALS = {"KeyboardInterrupt": "SIGINT", "Terminated": "SIGTERM"}
-_NAME = "name the directory in which checkpoints are saved"
 
 
 class Watcher:
@@ -102,16 +102,13 @@ def _require_listable(root: str) -> None:
     """Raise UsageError for a file, and CannotLook for a missing directory. A store has a directory only from
     its first object on, so there it may be still to come.
     """
-    if is_url(root):
-        if not is_absent(root) and not is_tree(root):
-            with explain_refusal(f"cannot look at {root}"):
-                require_file(root)
-            raise UsageError(f"{root} is not a directory", _NAME)
-        return
-    try:
-        with os.scandir(root):
+    with explain_refusal(f"cannot list {root}"):
+        if not is_url(root):
+            if stat.S_ISDIR(os.stat(root).st_mode):
+                os.scandir(root).close()
+                return
+        elif is_absent(root) or is_tree(root):
             return
-    except NotADirectoryError:
-        raise UsageError(f"{root} is not a directory", _NAME) from None
-    except OSError as e:
-        raise CannotLook(f"cannot list {root}: {e.strerror}") from e
+        else:
+            require_file(root)
+    raise UsageError(f"{root} is not a directory", "name the directory in which checkpoints are saved")
