@@ -83,7 +83,7 @@ def saves(home: Path, count: int) -> None:
     os.environ["XDG_STATE_HOME"], os.environ["CKPT_CACHE_DIR"] = str(home / "state"), str(home / "cache")
     read = ReadOptions(jobs=1, settle=0.0, cache=True)
     watched = WatchedRoot(str(root), WatchOptions(read=read), lambda e: seen.append(e.type))
-    with watched.records.held():
+    with watched.records.hold():
         for step in range(1, count + 1):
             save(root, step)
             if step > KEPT:

@@ -115,10 +115,10 @@ def process_stays() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def _gives_no_way() -> Iterator[None]:
     """What watches gives way to what trains, and here it runs in the process of all tests that follow."""
-    from ckpt_tools.guard.watch import hooks
+    from ckpt_tools.cli import watch
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hooks, "give_way", bool)
+        patch.setattr(watch, "give_way", bool)
         yield
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from ckpt_tools.cli import console, options, output
 from ckpt_tools.cli.options import parameter
 from ckpt_tools.errors import UsageError
-from ckpt_tools.guard.watch import WatchOptions, hooks
+from ckpt_tools.guard.watch import WatchOptions
 from ckpt_tools.guard.watch.loop import Watcher
 from ckpt_tools.model.answers import Event
 from ckpt_tools.model.selection import ReadOptions
@@ -78,7 +80,7 @@ def watch(asked: options.Asked) -> int:
         plan_dir=settings.values.get("plan-dir"),
         **said,
     )
-    hooks.give_way()
+    give_way()
     to, paths = asked.to, [to_absolute(root) for root in given["paths"]]
 
     def say(event: Event) -> None:
@@ -86,6 +88,12 @@ def watch(asked: options.Asked) -> int:
         console.out(watching.render(event, to.view) if is_for_people else jsonl.line(event))
 
     return Watcher(paths, choices, say).run()
+
+
+def give_way() -> None:
+    """Give this process and its children the lowest priority, for CPUs and so for disks (ioprio_set(2))."""
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, 19)  # whatever its priority was
 
 
 def _read_seconds(flag: str, text: str) -> float:

@@ -123,7 +123,7 @@ class Sealer:
         for part in s.parts:
             s.report(part, Level.STRUCTURE)
         checkpoints = grouping.group(s.parts, s.layouts)
-        shared = SharedFindings(check_together(s, s.found.tree), checkpoints)
+        shared = SharedFindings(check_together(s, not s.found.alone), checkpoints)
         self._together = {c.key: _find_wrong_together(shared, c) for c in checkpoints}
         found, seal_dir = list(find_targets(s)), options.read.seal_dir
         if seal_dir is not None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from ckpt_tools.errors import CannotLook, UsageError, explain_refusal
+from ckpt_tools.errors import UsageError, explain_refusal
 from ckpt_tools.formats.seals import document
 from ckpt_tools.formats.seals.document import FRAGMENTS
 from ckpt_tools.storage.urls import READ_ONLY, is_url
@@ -41,7 +41,7 @@ def write_seal(path: str, data: bytes, *, away: bool) -> None:
     directory is not: one that is deleted meanwhile would come back with nothing but a seal in it.
     """
     need = "the right to write objects" if is_url(path) else "a directory that you may write, and room in it"
-    hint = f"it needs {need}; or keep seals elsewhere with CKPT_SEAL_DIR=DIR"
+    hint = f"run it again: it needs {need}; or keep seals elsewhere with CKPT_SEAL_DIR=DIR"
     with explain_refusal(f"the seal {path} could not be written", hint):
         if not is_url(path):
             home, name = os.path.split(path)
@@ -54,11 +54,7 @@ def write_seal(path: str, data: bytes, *, away: bool) -> None:
         with suppress(FileNotFoundError):
             listed = object_of(path)
         store, key = store_of(path)
-        try:
-            store.put(key, data, listed)
-        except FileExistsError as e:
-            text = f"the seal {path} was not written: {e.strerror}"
-            raise CannotLook(text, "run it again: what is there now is compared first") from e
+        store.put(key, data, listed)
 
 
 @contextmanager

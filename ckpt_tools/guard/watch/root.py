@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain, pairwise
 from math import inf
 from statistics import median
 
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from ckpt_tools.api import plan
@@ -18,7 +23,6 @@ from ckpt_tools.cache import open_cache
 from ckpt_tools.errors import CannotLook, CkptError
 from ckpt_tools.guard.targets import verify
 from ckpt_tools.guard.watch import DAY, WatchOptions
-from ckpt_tools.guard.watch.hooks import run_command
 from ckpt_tools.guard.watch.metrics import STATES, Answer, Tally
 from ckpt_tools.guard.watch.pending import Listed, Record, Records, Starts, State, list_checkpoints
 from ckpt_tools.model.answers import Event
@@ -36,6 +40,8 @@ from ckpt_tools.storage.trust import Untrusted
 from ckpt_tools.storage.urls import is_url
 
 _BATCH_SECONDS = 60.0  # seconds for which a listing is used; after them newer saves go first
+_TAIL = 2000  # last bytes of a command's output that are kept
+_GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 _SAVES = 9  # number of newest saves whose interval is told
 _STATES: dict[Verdict, State] = {
     Verdict.OK: "good",
@@ -326,3 +332,68 @@ def _find_interval(found: Mapping[str, Listed]) -> float | None:
     times = [c.mtime_ns / 1e9 for c in saved if (c.layout, c.run) == (saved[-1].layout, saved[-1].run)]
     gaps = [b - a for a, b in pairwise(times[-_SAVES:])]
     return median(gaps) if gaps else None
+
+
+# ---- commands of the user, one at a time
+
+
+class CommandResult(Struct, frozen=True):
+    """How a command ended: its exit code (minus the signal), None if it could not be started; ``in_time`` is
+    False if it was stopped at the timeout. ``output`` is the end of what it printed.
+    """
+
+    exit_code: int | None
+    in_time: bool
+    seconds: float
+    output: str
+
+
+def run_command(command: str, variables: Mapping[str, str], timeout: float) -> CommandResult:
+    """Run a shell command to its end, or stop it after ``timeout`` seconds. Names found in a tree go into
+    variables and never into the command, so no name can be a command. If this process is ended meanwhile, the
+    command is stopped as well.
+    """
+    started, tail, in_time = time.monotonic(), b"", True
+    try:
+        process = subprocess.Popen(  # noqa: S603 - the words of whoever started this process
+            ["/bin/sh", "-c", command],
+            env={**os.environ, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            bufsize=0,
+        )
+    except OSError as e:
+        return CommandResult(None, True, 0.0, str(e))
+
+    def read() -> None:
+        nonlocal tail
+        assert process.stdout is not None  # noqa: S101 - for the type checker: it was asked for
+        with process.stdout as stream:
+            while data := stream.read(1 << 16):
+                tail = (tail + data)[-_TAIL:]
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        in_time = False
+        _end(process)
+    except BaseException:
+        _end(process)
+        raise
+    reader.join(1.0)  # no longer: a process that the command left running may hold the pipe open for ever
+    seconds = round(time.monotonic() - started, 6)
+    return CommandResult(process.returncode, in_time, seconds, tail.decode("utf-8", "replace"))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a command and all processes that it has started."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE)
+            return
