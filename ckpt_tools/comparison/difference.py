@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import partial
 from typing import NamedTuple
 
 from msgspec import Struct, field
@@ -282,6 +281,7 @@ def match(a: Sequence[File], b: Sequence[File]) -> list[Pair]:
     checkpoints; all other files by name.
     """
     left, pairs = (list(a), list(b)), list[Pair]()
+    several = any(len(parts) > len({_describe(f) for f in parts}) for parts in map(_keep_parts, (a, b)))
 
     def pair_by(key: Key) -> None:
         """Pair the files that alone have a key on their side, but for the key None."""
@@ -296,22 +296,19 @@ def match(a: Sequence[File], b: Sequence[File]) -> list[Pair]:
             side[:] = [f for f in side if id(f) not in paired]
         pairs.extend(found)
 
-    def is_unique(key: Key, side: Sequence[File]) -> bool:
-        keys = [key(f) for f in side if f.part is not None]
-        return len(keys) == len(set(keys))
-
-    choices = [(several, prefixed) for several in (False, True) for prefixed in (False, True)]
-    keys = [partial(_describe, several=several, prefixed=prefixed) for several, prefixed in choices]
-    at = next((i for i, key in enumerate(keys) if is_unique(key, a) and is_unique(key, b)), -1)
-    several = choices[at][0]
-    pair_by(keys[at])
+    pair_by(lambda f: f.part and (*_describe(f), several and f.when))
+    pair_by(lambda f: f.part and (*_describe(f)[:-1], several and f.when))
     pair_by(lambda f: f.name)
     pair_by(lambda f: f.part and (f.whose, several and f.when))
     pairs += [*((f, None) for f in left[0]), *((None, f) for f in left[1])]
     return sorted(pairs, key=lambda p: next(f.name for f in p if f is not None))
 
 
-def _describe(f: File, several: bool, prefixed: bool) -> Hashable:
-    """Return what tells a part from others of its side, also its step if that has ``several`` checkpoints."""
+def _keep_parts(side: Sequence[File]) -> list[File]:
+    return [f for f in side if f.part is not None]
+
+
+def _describe(f: File) -> tuple[Hashable, ...]:
+    """Return what tells a part from others of its checkpoint; the prefix of its name is the last."""
     p = f.part
-    return p and (p.layout, p.piece, f.whose, several and f.when, prefixed and p.prefix)
+    return () if p is None else (p.layout, p.piece, f.whose, p.prefix)
