@@ -483,7 +483,7 @@ def test_what_came_before_it_was_killed_is_not_fetched_again(
     opens = (i for i, call in enumerate(calls, 1) if call.startswith("open") and NOTE in call)
     note = max(i for i in opens if ".tmp" in calls[i - 1])
     assert commands.run(line, home, note).code == -9
-    (part,) = home.glob("*.part")
+    (part,) = home.glob(".ckpt-stage/*.part")
     other = commands.run(["stage", "local://run", str(home), *ORDER, "--max-step", "10", "--keep", "1"], home)
     assert (other.code, part.exists()) == (0, False), other.err
     assert commands.run(line, home, note).code == -9

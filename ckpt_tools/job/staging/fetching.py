@@ -12,7 +12,7 @@ import stat
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
-from threading import Lock, Semaphore
+from threading import Lock
 from typing import Any, cast
 
 from msgspec import to_builtins
@@ -22,7 +22,7 @@ from xxhash import xxh3_128_hexdigest
 from ckpt_tools.errors import CannotLook, UsageError, explain_refusal
 from ckpt_tools.inspection.check import inspect
 from ckpt_tools.job.decision import AGAIN, Stage, StagedFile
-from ckpt_tools.job.staging.records import ASIDE, OWN_NAMES, Record, digest_of, seen
+from ckpt_tools.job.staging.place import OWN_NAMES, Record, digest_file, list_marks
 from ckpt_tools.job.view_tree import Tree, make_tree
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -39,10 +39,10 @@ from ckpt_tools.storage.stores.source import CHUNK, StoreSource
 from ckpt_tools.storage.stores.store import Object, Replaced, Store, is_other
 from ckpt_tools.storage.urls import is_url, split
 
-FILES = 4
-"""Files under way at a time, unless --jobs says otherwise."""
+FILES = 6
+"""Files under way at a time, unless --jobs says otherwise: some of them are verified while others come."""
 REQUESTS = 4
-"""Requests under way at a time for each file: together enough to fill a fast network, in 80 MiB."""
+"""Requests under way at a time for each file: together enough to fill a fast network, in 100 MiB."""
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -111,7 +111,6 @@ class Fetch:
         self.progress = progress
         self.rate = Rate(options.limit_rate) if options.limit_rate else None
         self._width = options.jobs or FILES
-        self._slots = Semaphore(self._width)  # of downloads, while other files are verified
         self._joint_lock = Lock()
         self._key: bytes | None = None
         self._copies: dict[str, int] = {}
@@ -126,13 +125,13 @@ class Fetch:
         requests = _make_requests(session, {f.url: f for f in wanted.values()})
         self._total = sum(f.size for f in wanted.values())
         self._key = session.reader.key
-        aside = os.path.join(self.part, ASIDE)
+        aside = f"{self.part}.aside"
         shutil.rmtree(aside, ignore_errors=True)
         os.makedirs(aside, 0o755, exist_ok=True)
         names: dict[str, list[str]] = {}
         for name, f in wanted.items():  # a file may have the names of several ranks
             names.setdefault(f.url, []).append(name)
-        pool = Threads(min(self._width + 2, len(names)))
+        pool = Threads(min(self._width, len(names)))
         with _substitute_copies(self.root) as self._copies:
             waiting: list[Future[list[Record]]] = []
             try:
@@ -158,8 +157,7 @@ class Fetch:
         wrong: Sequence[Finding] = ()
         for at in (path, aside, aside):
             if at is aside:
-                with self._slots:
-                    self._download(wanted, aside)
+                self._download(wanted, aside)
             elif not has_size(path, wanted.size):
                 continue
             else:
@@ -173,13 +171,13 @@ class Fetch:
             raise Damaged(wanted.url, wrong)
         if at is aside:
             put_in_place(aside, path)
-        records = [replace(record, name=names[0], seen=seen(os.stat(path)))]
+        records = [replace(record, name=names[0], seen=list_marks(os.stat(path)))]
         for name in names[1:]:
             copy = os.path.join(self.part, name)
             os.makedirs(os.path.dirname(copy), 0o755, exist_ok=True)
             shutil.copy2(path, copy)
             self._report(record.size)
-            records.append(replace(record, name=name, seen=seen(os.stat(copy))))
+            records.append(replace(record, name=name, seen=list_marks(os.stat(copy))))
         return records
 
     def _download(self, wanted: StagedFile, path: str) -> None:
@@ -240,7 +238,7 @@ class Fetch:
             os.utime(fd, ns=(wanted.mtime_ns, wanted.mtime_ns))
             level = report.level.name.lower() if report.format else ""
             of = wanted.url, wanted.size, wanted.etag, wanted.version
-            record = Record("", *of, level, digest_of(fd))
+            record = Record("", *of, level, digest_file(fd))
         finally:
             os.close(fd)
         bad = report.verdict is Verdict.BROKEN
