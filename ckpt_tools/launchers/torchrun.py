@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NoReturn
 
 from msgspec.structs import replace
 
+from ckpt_tools.errors import UsageError
 from ckpt_tools.launchers.launcher import (
     HINT,
     TORCH,
@@ -24,12 +25,14 @@ from ckpt_tools.launchers.launcher import (
     show,
 )
 
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+
 _WORDS = (
     "LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT"
     " TORCHELASTIC_MAX_RESTARTS"
 )
-# torch/distributed/run.py get_args_parser(): every option but these takes a value. Each option can come from
-# the variable PET_<NAME>, and argparse accepts any unambiguous prefix of an option.
+# torch/distributed/run.py get_args_parser(): every option but these takes a value
 _FLAGS = ("standalone", "module", "no-python", "run-path", "virtual-local-rank")
 _OPTIONS = (
     "nnodes nproc-per-node rdzv-backend rdzv-endpoint rdzv-id rdzv-conf max-restarts monitor-interval"
@@ -37,8 +40,9 @@ _OPTIONS = (
     " duplicate-stdout-filters duplicate-stderr-filters node-rank master-addr master-port local-addr"
     " logs-specs numa-binding signals-to-handle shutdown-timeout"
 )
-_VALUES = tuple(_OPTIONS.split())
-_SHORT = {"-m": "module", "-r": "redirects", "-t": "tee"}
+_SHORT = {"module": "-m", "redirects": "-r", "tee": "-t"}
+_UNQUOTED = re.compile(r"-m|--mod.*|--no[-_].*|--")
+"""Matches the words of a line that say what kind of program the script is."""
 _PORT = "29500"
 
 
@@ -76,19 +80,51 @@ def read_line(command: Sequence[str], env: Mapping[str, str]) -> LaunchLine | No
     start = _find_start(command)
     if start is None:
         return None
-    options = {name: env.get(f"PET_{name.upper().replace('-', '_')}", "") for name in (*_FLAGS, *_VALUES)}
-    before, words = list(command[:start]), deque(command[start:])
-    while words and words[0].startswith("-"):
-        taken = [words.popleft()]
-        word, sign, value = taken[0].partition("=")
-        option = _find_option(word)
-        if option in _VALUES and not sign and words:
-            taken.append(value := words.popleft())
-        if option:
-            options[option] = "1" if option in _FLAGS else value
-        if option not in ("no-python", "module"):
-            before += taken
-    return _make_line({name: value for name, value in options.items() if value}, before, words)
+    found = vars(_make_parser(env).parse_known_args(command[start:])[0])
+    program = [found["script"], *found["words"]]
+    before = [word for word in command[start : len(command) - len(program)] if not _UNQUOTED.fullmatch(word)]
+    if not found["no_python"]:
+        program = ["python", "-u", *(["-m"] if found["module"] else []), *program]
+    nodes = found["nnodes"] or "1"
+    least, _, most = nodes.partition(":")
+    endpoint = found["rdzv_endpoint"] or found["master_addr"]
+    if endpoint.startswith("["):  # an IPv6 address with a port stands in brackets
+        host, _, port = endpoint[1:].partition("]")
+        port = port.removeprefix(":")
+    else:
+        host, _, port = endpoint.partition(":")
+    return LaunchLine(
+        launcher="torchrun",
+        nodes=_number(nodes.rpartition(":")[2]),
+        elastic=bool(most) and least != most,
+        node=_number(found["node_rank"]),
+        per_node=_number(found["nproc_per_node"] or "1"),
+        restarts=_number(found["max_restarts"]) or 0,
+        job=found["rdzv_id"],
+        endpoint=endpoint,
+        host=host,
+        port=port if port.isdecimal() else found["master_port"] or _PORT,
+        before=(*command[:start], *before, "--no-python"),
+        command=tuple(program),
+    )
+
+
+def _make_parser(env: Mapping[str, str]) -> ArgumentParser:
+    """Return a parser that reads a line as torchrun's own does: with prefixes of options, and PET_<NAME>."""
+    from argparse import REMAINDER, ArgumentParser
+
+    class Parser(ArgumentParser):
+        def error(self, message: str) -> NoReturn:
+            raise UsageError(f"torchrun cannot be started so: {message}", "see torchrun --help")
+
+    parser = Parser(add_help=False)
+    for name in (*_FLAGS, *_OPTIONS.split()):
+        words = dict.fromkeys((f"--{name}", f"--{name.replace('-', '_')}", _SHORT.get(name, f"--{name}")))
+        value = env.get(f"PET_{name.upper().replace('-', '_')}", "")
+        parser.add_argument(*words, action="store_true" if name in _FLAGS else "store", default=value)
+    parser.add_argument("script")
+    parser.add_argument("words", nargs=REMAINDER)
+    return parser
 
 
 def _find_start(command: Sequence[str]) -> int | None:
@@ -103,48 +139,8 @@ def _find_start(command: Sequence[str]) -> int | None:
     return None
 
 
-def _make_line(options: Mapping[str, str], before: Iterable[str], command: Iterable[str]) -> LaunchLine:
-    """Return the line of ``options`` (by long name), the words ``before`` the command, and the command."""
-    nodes = options.get("nnodes", "1")
-    least, _, most = nodes.partition(":")
-    endpoint = options.get("rdzv-endpoint", "") or options.get("master-addr", "")
-    if endpoint.startswith("["):  # an IPv6 address with a port stands in brackets
-        host, _, port = endpoint[1:].partition("]")
-        port = port.removeprefix(":")
-    else:
-        host, _, port = endpoint.partition(":")
-    program = list(command)
-    if "no-python" not in options:
-        program = ["python", "-u", *(["-m"] if "module" in options else []), *program]
-    return LaunchLine(
-        launcher="torchrun",
-        nodes=_number(nodes.rpartition(":")[2]),
-        elastic=bool(most) and least != most,
-        node=_number(options.get("node-rank", "")),
-        per_node=_number(options.get("nproc-per-node", "1")),
-        restarts=_number(options.get("max-restarts", "0")) or 0,
-        job=options.get("rdzv-id", ""),
-        endpoint=endpoint,
-        host=host,
-        port=port if port.isdecimal() else options.get("master-port", _PORT),
-        before=(*before, "--no-python"),
-        command=tuple(program),
-    )
-
-
 def _number(word: str) -> int | None:
     return int(word) if word.isdecimal() else None
-
-
-def _find_option(word: str) -> str | None:
-    """Return the long name of the torchrun option that a word names or abbreviates; None if there is none."""
-    if word in _SHORT:
-        return _SHORT[word]
-    if not word.startswith("--"):
-        return None
-    name = word[2:].partition("=")[0].replace("_", "-")
-    known = [n for n in (*_FLAGS, *_VALUES) if n.startswith(name)]
-    return name if name in known else known[0] if len(known) == 1 else None
 
 
 LAUNCHER = Launcher(
