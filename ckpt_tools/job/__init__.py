@@ -20,11 +20,6 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.settings import resolve
 from ckpt_tools.storage.urls import is_url
 
-_REMOVED = {
-    "CKPT_TRANSFER": "copy the files before the start (rsync, scp), and unset it",
-    "CKPT_SECRET_FILE": "unset it: nodes trust the network of the job, as torch does; or add --meet DIR",
-}
-
 __all__ = ["Listener", "Options", "ProcessDecision", "decide", "take"]
 
 
@@ -65,9 +60,6 @@ def decide(
 ) -> ProcessDecision:
     """Return this start's decision, made here or by the first process. Raise CkptError, the same in all."""
     env = os.environ if env is None else env
-    for name, instead in _REMOVED.items():
-        if options.agree and env.get(name):
-            raise UsageError(f"nothing reads {name} any more", instead)
     _require_fitting_root(root, options)
     options = replace(options, stage=os.path.abspath(options.stage) if options.stage else "")
     line = launchers.read_launch_line(command, env)
@@ -81,15 +73,14 @@ def decide(
     selection = replace(
         _add_world_size(line, selection, options), plan_dir=options.plan_dir or resolve.decisions(env)
     )
-    # after damaged files were staged, a new decision is made at the level of the caller's selection
-    digests = {digest_selection(selection)} if options.stage else set[str]()
+    asked = digest_selection(selection)  # also where files came damaged, and contents are read before
 
     def attempt(question: Selection) -> ProcessDecision:
-        decision = Decider(root, question, membership, options, line, env, listener).decide()
+        decision = Decider(root, question, membership, options, line, env, listener, asked).decide()
         stage = decision.document.stage
         stage_home = os.path.dirname(stage.root) if stage else ""
         is_elsewhere = decision.has_checkpoint and stage_home != options.stage
-        if decision.origin.asked not in digests | {digest_selection(question)} or is_elsewhere:
+        if decision.origin.asked != asked or is_elsewhere:
             raise UsageError(
                 f"the decision {decision.path} was made with other options or plug-ins than this process has",
                 "start all processes of the job with the same options, and install the same plug-ins for all",

@@ -19,7 +19,7 @@ from ckpt_tools.job.meeting import SAME, Meeting
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.plan import Choice, LoadPlan, RankLoad
+from ckpt_tools.model.plan import LoadPlan, RankLoad
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import first_launch
 from ckpt_tools.planning.choose import Judgement, rank
@@ -40,20 +40,18 @@ LISTED = 32
 """The most candidates that a node names: the newest ones."""
 _REPORTED, _NAMED = 256, 4
 """The most files for ranks of other nodes that a node reports, and that findings name."""
-_PARENT = "^"  # stands for ".." in names of paths: links may lead out of ROOT
 
 # ---- messages
 
 
 class Candidate(Struct, frozen=True):
     """A checkpoint as one node has it, or all: without parts, and with names that are the same on every node.
-    ``step`` is what its files tell. In the common order, ``without`` are the nodes that named no part of it,
-    each with True if it has more checkpoints than it named.
+    ``step`` is what its files tell. In the common order, ``without`` are the nodes that named no part of it.
     """
 
     checkpoint: Checkpoint
     step: int | None
-    without: list[tuple[int, bool]] = []
+    without: list[int] = []
 
     @property
     def id(self) -> Identity:
@@ -63,14 +61,13 @@ class Candidate(Struct, frozen=True):
 
 class Listing(Struct, frozen=True):
     """A node's first message: ``asked``, a digest of the question, first and end of its ``ranks``, and its
-    newest ``candidates``; ``more``: it has more of them. After an ``earlier`` start this is no first launch.
+    newest ``candidates``. After an ``earlier`` start this is no first launch.
     """
 
     host: str
     asked: str
     ranks: tuple[int, int]
     candidates: list[Candidate]
-    more: bool
     earlier: first_launch_leftovers.EarlierStart | None
 
 
@@ -110,21 +107,16 @@ def find_directory(root: str) -> str:
 
 def name_candidate(c: Checkpoint, planner: Planner) -> Candidate:
     """Return a checkpoint of this node with its paths relative to ROOT, which nodes may mount elsewhere."""
-
-    def name(path: str) -> str:
-        below = os.path.relpath(path, find_directory(planner.root)).split("/")
-        return "/".join(_PARENT if word == ".." else word for word in below)
-
-    run = f"{name(c.parts[0].base)}/{c.parts[0].prefix}"
+    home, base = find_directory(planner.root), c.parts[0].base
+    run = f"{os.path.relpath(base, home)}/{c.parts[0].prefix}"
     restarts = (c.generation or 0) if planner.layouts.of(c).counting.restarts else 0
-    named = replace(c, run=run, parts=(), path=name(c.path), epoch_base=None, restarts=restarts)
+    path = os.path.relpath(c.path, home)
+    named = replace(c, run=run, parts=(), path=path, epoch_base=None, restarts=restarts)
     return Candidate(named, planner.step(c))
 
 
 def order_candidates(listings: Sequence[Listing], planner: Planner) -> Order:
-    """Return the common order of the candidates of all nodes. Raise UsageError unless all nodes ask the same
-    and run each rank once, NoneUsable or NoCheckpoint if there is nothing that all could resume from.
-    """
+    """Return the common order of the candidates of all nodes. Raise CkptError if there can be none."""
     _require_one_job(listings)
     names = [listing.host for listing in listings]
     hosts = [name if names.count(name) == 1 else f"{name}#{i}" for i, name in enumerate(names)]
@@ -140,7 +132,7 @@ def order_candidates(listings: Sequence[Listing], planner: Planner) -> Order:
         # the mean time: each clock may be off by its own amount, which cancels out over the same nodes
         mtime = sum(other.checkpoint.mtime_ns for other in by_node.values()) // len(by_node)
         c = replace(candidate.checkpoint, mtime_ns=mtime)
-        without = [(i, listing.more) for i, listing in enumerate(listings) if i not in by_node]
+        without = [i for i in range(len(listings)) if i not in by_node]
         merged[c] = Candidate(c, candidate.step, without)
     return Order([merged[c] for c in rank(list(merged), planner.order, planner.selection.prefer)], hosts)
 
@@ -186,10 +178,8 @@ def _merge_loads(by_node: Sequence[Loads]) -> Loads:
 def agree(
     root: str, selection: Selection, ranks: range, meeting: Meeting, *, asked: str, listener: Listener
 ) -> LoadPlan:
-    """Return the plan on which all nodes agree, with this node's paths; this node runs ``ranks``. ``asked``
-    is a digest of the question, which must be the same on each node.
-
-    Raise on every node the error of any node; NoneUsable if no checkpoint is sound on all.
+    """Return the plan of all nodes, with the paths of this one, which runs ``ranks``; ``asked`` is a digest
+    of the question. Raise on every node the error of any node.
     """
     verdicts = open_cache(root, selection.cache, selection.max_age, listener.note, selection.trust)
     with limit_time(selection.budget), verdicts as cache, count_read() as read:
@@ -213,8 +203,10 @@ class _Node(Struct):
         if not ranked:  # no node has anything
             return self.planner.plan_nothing()
         choice = self.planner.choose_first(ranked, self._judge, lambda c: self.entries[c.key].step)
+        error = None
         if choice.checkpoint is None:
-            error = self._explain_failure(choice, ranked)
+            error = self.planner.explain_failure(choice, ranked)
+            error.plan = replace(error.plan, candidates=tuple(ranked)) if error.plan else None
             plan = self.planner.weigh(error.plan or self.planner.plan_nothing(), str(error))
         else:
             plan = replace(self.planner.finish(choice, choice.checkpoint), candidates=tuple(ranked))
@@ -222,10 +214,10 @@ class _Node(Struct):
         host = self.hosts[self.meeting.node]
         own = [replace(r, files=tuple(replace(f, node=host) for f in r.files)) for r in plan.by_rank]
         answer = self.meeting.exchange(Loads(own, plan.fingerprint), _merge_loads, Loads)
-        if choice.checkpoint is None:
+        if error is not None:
             if self.planner.selection.allow_fresh:
                 return plan
-            raise self._explain_failure(choice, ranked)  # on every node alike: the judgements were common
+            raise error  # on every node alike: the judgements were common
         others = [r for r in answer.ranks if r.rank not in self.ranks]
         loads = tuple(sorted((*own, *others), key=lambda r: r.rank))
         return replace(plan, by_rank=loads, fingerprint=answer.fingerprint)
@@ -241,7 +233,6 @@ class _Node(Struct):
             asked=self.asked,
             ranks=(self.ranks.start, self.ranks.stop),
             candidates=[named for named, _ in own.values()],
-            more=len(found) > LISTED,
             earlier=None if own else first_launch.find_earlier_start(planner.root, planner.selection),
         )
         answer = self.meeting.exchange(listing, lambda all_of: order_candidates(all_of, planner), Order)
@@ -259,14 +250,12 @@ class _Node(Struct):
         return ranked
 
     def _require_own_candidates(self, answer: Order, own: Mapping[Identity, Checkpoint]) -> None:
-        """Raise CannotLook if the order of node 0 lacks a checkpoint of this node, as all would start from an
-        older one or from nothing; also for nodes or layouts that do not exist.
-        """
-        nodes = {i for row in answer.order for i, _ in row.without} - {*range(self.meeting.size)}
+        """Raise CannotLook if the order of node 0 lacks a save of this node, or names what there is not."""
+        nodes = {i for row in answer.order for i in row.without} - {*range(self.meeting.size)}
         layouts = [self.planner.layouts.get(row.checkpoint.layout) for row in answer.order]
         if nodes or None in layouts or len(answer.hosts) != self.meeting.size:
             raise CannotLook("node 0 tells of nodes or layouts that there are not", SAME)
-        listed = {row.id for row in answer.order if all(i != self.meeting.node for i, _ in row.without)}
+        listed = {row.id for row in answer.order if self.meeting.node not in row.without}
         for lost in (c for identity, c in own.items() if identity not in listed):
             text = f"the first node leaves out {lost.label}, which this node has"
             hint = "start again; if it stays so, add --meet DIR, a directory that only you can write"
@@ -292,12 +281,8 @@ class _Node(Struct):
 
     def _judge(self, c: Checkpoint) -> Judgement:
         """Return the common judgement of a checkpoint: it is usable if it is on every node."""
-        without = self.entries[c.key].without
-        if without:
-            texts = (
-                f"{self.hosts[i]} has no file of it" + (f" among its {LISTED} newest" if more else "")
-                for i, more in without
-            )
+        if without := self.entries[c.key].without:
+            texts = (f"{self.hosts[i]} has no file of it among its {LISTED} newest saves" for i in without)
             return Judgement(False, tuple(finding("missing-part", text, path=c.path) for text in texts))
         own = self.planner.judge.judge(c)
         lacks = set[int]()
@@ -338,9 +323,3 @@ class _Node(Struct):
         own, parts = {*self.ranks}, (p for p in c.parts if p.size > 0)
         rows = ((p.role, sorted({*self._find_ranks(p)} - own), p.path) for p in parts)
         return list(islice((row for row in rows if row[1]), _REPORTED))
-
-    def _explain_failure(self, choice: Choice, ranked: Sequence[Checkpoint]) -> CkptError:
-        """Return the error of a choice without a checkpoint; its plan lists the candidates of all nodes."""
-        error = self.planner.explain_failure(choice, ranked)
-        error.plan = replace(error.plan, candidates=tuple(ranked)) if error.plan else None
-        return error

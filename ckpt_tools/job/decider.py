@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import shlex
 import shutil
 import time
@@ -23,8 +22,7 @@ from ckpt_tools.cache import Note
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, UsageError, explain_refusal
 from ckpt_tools.job import starts
 from ckpt_tools.job.decision import Body, Decision, body_of, check, describe_failure, read
-from ckpt_tools.job.files import hold_lock, make_own
-from ckpt_tools.job.meeting import SAME, Meeting, find_board, meeting
+from ckpt_tools.job.meeting import SAME, Backoff, Meeting, find_board, meeting
 from ckpt_tools.job.membership import Membership, Options, Process
 from ckpt_tools.launchers import LaunchLine
 from ckpt_tools.layouts import layouts_of
@@ -40,14 +38,13 @@ from ckpt_tools.settings import plugins, resolve
 from ckpt_tools.settings.checked_json import Invalid
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.stalls import limit_time
-from ckpt_tools.storage.trust import OURS, Untrusted
+from ckpt_tools.storage.trust import OURS, Trust, Untrusted
 from ckpt_tools.storage.urls import to_absolute
 from ckpt_tools.storage.writes import take_lock, write_aside
 
 KEPT_DAYS = 90
 """Days after which a decision that no member takes any more is removed."""
 _ROOM = "make room, or name another directory with --plan-dir"
-_GONE = ".gone."  # the beginning of the name of a directory that is being removed; no key begins so
 _NUMBERED = re.compile(r"(\d{1,9})\.(json|taken)")
 
 
@@ -99,8 +96,8 @@ def digest_selection(selection: Selection) -> str:
 
 class Decider(Struct, dict=True):
     """Makes or reads the decision of a start in this process. No node starts before all can, and a failing
-    node tells the others. ``joined`` is the meeting of nodes once this process is in it. ``saves`` is a
-    digest of the input of the decision; "" if no other start has the key.
+    node tells the others. ``asked`` is a digest of the question, ``saves`` one of the input of the decision,
+    "" if no other start has the key. ``joined`` is the meeting of nodes once this process is in it.
     """
 
     root: str
@@ -110,6 +107,7 @@ class Decider(Struct, dict=True):
     line: LaunchLine | None
     env: Mapping[str, str]
     listener: Listener = SILENT
+    asked: str = ""
     saves: str = ""
     joined: Meeting | None = None
     _open: ExitStack = field(default_factory=ExitStack)
@@ -132,10 +130,8 @@ class Decider(Struct, dict=True):
         return started.world_size.value if started and started.world_size else None
 
     def decide(self) -> Decision:
-        """Return the decision for the key, not yet checked by this process: read if another member has made
-        it, else made here, under a lock. Raise CkptError, the same on all nodes.
-
-        Raise CannotLook for a decision with another digest of saves: it may be of an earlier start.
+        """Return the decision for the key, read if another member has made it, else made here, under a lock.
+        Raise CkptError, the same on all nodes.
         """
         started, trusted = time.time(), self.selection.trust
         with self._open:  # the meeting tells the others how this node ended
@@ -143,10 +139,10 @@ class Decider(Struct, dict=True):
                 if self.options.require_mount:
                     self._require_mount()
                 directory = os.path.join(self.directory, self.key)
-                make_own(self.directory, trusted, "name a writable directory with --plan-dir")
+                _make_own(self.directory, trusted, "name a writable directory with --plan-dir")
                 if self.membership.unique and not self.membership.start:
                     self.saves = self.digest_saves()
-                make_own(directory, trusted, _ROOM)
+                _make_own(directory, trusted, _ROOM)
             with hold_lock(os.path.join(directory, "lock"), self.options.timeout, trusted):
                 with self._reporting():
                     names = _list_names(directory)
@@ -234,7 +230,7 @@ class Decider(Struct, dict=True):
             membership, origin = self.membership, asdict(Process.here())
             origin |= {"root": to_absolute(self.root), "decided_at": time.time(), "job": membership.job}
             origin |= {"generation": membership.generation, "nodes": membership.nodes}
-            origin |= {"asked": digest_selection(self.selection), "saves": self.saves}
+            origin |= {"asked": self.asked, "saves": self.saves}
             return Decision(path, {**body, "decision": origin}, self.selection.trust)
 
         try:
@@ -254,8 +250,8 @@ class Decider(Struct, dict=True):
 
     @contextmanager
     def _publish(self, decision: Decision) -> Iterator[None]:
-        """Write a decision to the disk; it appears at its path when the block ends without an error. So does
-        the note of its checkpoint, which tells later starts that there was one (planning/first_launch.py).
+        """Write a decision, and the note of its checkpoint for later starts (planning/first_launch.py): both
+        appear when the block ends without an error.
         """
         files = {decision.path: decision.body}
         if chosen := decision.document.checkpoint:
@@ -273,27 +269,20 @@ class Decider(Struct, dict=True):
             yield
 
     def _prune(self) -> None:
-        """Remove directories of decisions that no member has taken for ``KEPT_DAYS``, but not this key's:
-        each is renamed first, none while a process decides in it. Errors are ignored.
-        """
+        """Remove decisions that no member has taken for ``KEPT_DAYS``. Errors are ignored."""
         oldest = time.time() - KEPT_DAYS * 86400
         with suppress(OSError):
             entries = [e for e in os.scandir(self.directory) if e.is_dir(follow_symlinks=False)]
             for entry in entries:
                 with suppress(OSError, Untrusted):
-                    aside = entry.path
-                    if not entry.name.startswith(_GONE):
-                        inside = [e.stat(follow_symlinks=False) for e in os.scandir(entry.path)]
-                        newest = max(st.st_mtime for st in (os.stat(entry.path), *inside))
-                        if entry.name == self.key or newest >= oldest:
-                            continue
-                        fd = take_lock(os.path.join(entry.path, "lock"), self.selection.trust)
-                        if fd is None:
-                            continue
-                        aside = os.path.join(self.directory, f"{_GONE}{secrets.token_hex(4)}")
+                    inside = [e.stat(follow_symlinks=False) for e in os.scandir(entry.path)]
+                    newest = max(st.st_mtime for st in (os.stat(entry.path), *inside))
+                    if entry.name == self.key or newest >= oldest:
+                        continue
+                    fd = take_lock(os.path.join(entry.path, "lock"), self.selection.trust)
+                    if fd is not None:
                         with open(fd, "rb"):
-                            os.rename(entry.path, aside)
-                    shutil.rmtree(aside, ignore_errors=True)
+                            shutil.rmtree(entry.path, ignore_errors=True)
 
     # ---- the other nodes
 
@@ -330,9 +319,7 @@ class Decider(Struct, dict=True):
     # ---- deciding
 
     def make_body(self) -> Body:
-        """Return the body of a new decision: of nodes that agree, of this process alone, or of node 0. Raise
-        CkptError, the same on all nodes that meet.
-        """
+        """Return the body of a new decision. Raise CkptError, the same on all nodes that meet."""
         if self.options.agree:
             from ckpt_tools.job.consensus import agree
 
@@ -342,9 +329,9 @@ class Decider(Struct, dict=True):
                     "which ranks run on this node is unknown",
                     "add --world-size N (CKPT_NODES and CKPT_NODE as well, where the launcher does not tell)",
                 )
-            joined, asked = self._join(), digest_selection(self.selection)
+            joined = self._join()
             selection = replace(self.selection, rank=None, world_size=world or len(ranks) * joined.size)
-            plan = agree(self.root, selection, ranks, joined, asked=asked, listener=self.listener)
+            plan = agree(self.root, selection, ranks, joined, asked=self.asked, listener=self.listener)
             return self._describe(plan)
         if not self._nodes_meet:
             return self._plan_alone()
@@ -376,6 +363,28 @@ class Decider(Struct, dict=True):
 
             body |= build(plan, options.view, selection.trust, layouts_of(selection))
         return body
+
+
+def _make_own(path: str, trusted: Trust, hint: str) -> None:
+    """Make a directory if it is missing. Raise CannotLook, and Untrusted if others can write it."""
+    with explain_refusal(f"{path} cannot be made", hint), trust.label(FLAG):
+        trust.make(path, trusted)
+        trust.check(path, trusted)
+
+
+@contextmanager
+def hold_lock(path: str, timeout: float, trusted: Trust = OURS) -> Iterator[None]:
+    """Hold a lock file; the kernel frees it when the holder dies. Raise CannotLook after ``timeout`` s."""
+    hint = "name a writable directory with --plan-dir, on a file system with flock"
+    with explain_refusal(f"{path} cannot be locked", hint), trust.label(FLAG):
+        fd = take_lock(path, trusted, wait=Backoff(timeout).pause)
+    if fd is None:
+        text = f"another process has been deciding for more than {timeout:g} s"
+        raise CannotLook(text, "wait longer with --timeout, or read less with --budget")
+    try:
+        yield
+    finally:
+        os.close(fd)
 
 
 def _list_names(directory: str) -> list[str]:

@@ -167,15 +167,14 @@ def check(body: Mapping[str, object]) -> Document:
     if body.get("schema") != MEANT:
         raise Invalid(f"its schema is {body.get('schema')!r}, and not {MEANT!r}: another version wrote it")
     document = checked_json.decode(body, Document)
-    if document.error is not None:
-        return document  # no process starts by it
-    _require_files(document)
-    if document.view is not None:
-        _require_links(document, document.view)
-    if document.stage is not None:
-        _require_staged(document, document.stage)
-    if document.checkpoint is not None and document.resume is not None:
-        _require_resume_paths(document, document.checkpoint, document.resume)
+    if document.error is None:  # else no process starts by it
+        _require_files(document)
+        if document.view is not None:
+            _require_places(document, document.view, document.stage)
+        elif document.stage is not None:
+            raise Invalid("there are files to stage, and no view")
+        if document.checkpoint is not None and document.resume is not None:
+            _require_resume_paths(document, document.checkpoint, document.resume)
     return document
 
 
@@ -193,32 +192,24 @@ def _require_files(document: Document) -> None:
             raise Invalid(f"rank {without[0]} has no files to load")
 
 
-def _require_links(document: Document, view: View) -> None:
-    """Raise Invalid unless the view has a link for each file of a rank, and all its links are below it."""
+def _require_places(document: Document, view: View, stage: Stage | None) -> None:
+    """Raise Invalid unless each file of a rank has a link below the view, and what is staged goes there."""
     counts = {str(r.rank): len(r.files) for r in document.ranks or ()}
     for rank, links in view.ranks.items():
         if len(links) != (n := counts.get(rank, 0)):
             raise Invalid(f"the view has {len(links)} links for rank {rank}, and the plan {n} files")
-    for link in (view.checkpoint, *view.shared, *chain.from_iterable(view.ranks.values())):
-        if not _is_below(link, view.root):
-            raise Invalid(f"{link} leaves the view {view.root}")
-
-
-def _require_staged(document: Document, stage: Stage) -> None:
-    """Raise Invalid unless staged files go below one directory, the view, and come from ROOT's store."""
-    if document.view is None or document.view.root != stage.root:
-        raise Invalid("stage.root is not where the view is")
-    for name in (*(f.path for f in stage.files), *(f"{stage.root}/{n}" for n in stage.texts)):
-        if not _is_below(name, stage.root) or "/./" in name or "//" in name:
-            raise Invalid(f"stage: {name} leaves {stage.root}")
-    if not is_url(document.top) or any(not _is_below(f.url, split(document.top)[0]) for f in stage.files):
-        raise Invalid(f"stage: there are files of another store than that of {document.top}")
+    paths = [view.checkpoint, *view.shared, *chain.from_iterable(view.ranks.values())]
+    if stage is not None:
+        paths += [stage.root, *(f.path for f in stage.files), *(f"{stage.root}/{n}" for n in stage.texts)]
+        if not is_url(document.top) or any(not _is_below(f.url, split(document.top)[0]) for f in stage.files):
+            raise Invalid(f"stage: there are files of another store than that of {document.top}")
+    for path in paths:
+        if not _is_below(path, view.root) or {"", "."} & {*path[len(view.root) :].split("/")[1:]}:
+            raise Invalid(f"{path} leaves the view {view.root}")
 
 
 def _require_resume_paths(document: Document, chosen: Chosen, resume: Resumed) -> None:
-    """Raise Invalid unless each path for the framework is a planned file, lies in ROOT or the view, or is
-    above a planned file, and unless each argument is one that a layout sets (or of a user's own layout).
-    """
+    """Raise Invalid for a path for the framework that leads elsewhere, or an argument that no layout sets."""
     from ckpt_tools.layouts import LAYOUTS
 
     args = (resume.args or ()) if chosen.layout in {known.name for known in LAYOUTS} else ()

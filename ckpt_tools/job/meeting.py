@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,9 +17,8 @@ from typing import Any, TypeVar
 from msgspec import Struct, to_builtins
 
 from ckpt_tools import __version__
-from ckpt_tools.errors import CannotLook, CkptError, UsageError
+from ckpt_tools.errors import CannotLook, CkptError, UsageError, explain_refusal
 from ckpt_tools.job.decision import Failed, failure
-from ckpt_tools.job.files import Backoff, make_own, write
 from ckpt_tools.job.membership import Membership, Options
 from ckpt_tools.launchers import LaunchLine
 from ckpt_tools.model import ranges
@@ -32,9 +30,12 @@ from ckpt_tools.settings.parsers import is_address
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.stalls import retry_call
 from ckpt_tools.storage.trust import OURS, Trust
+from ckpt_tools.storage.writes import replace_file
 
 V = TypeVar("V")
 A = TypeVar("A")
+SHORTEST, LONGEST = 0.01, 2.0
+"""Seconds of a pause between two looks."""
 SAME = "run the same version of ckpt with the same options on every node"
 _DAY = 86400
 _FAREWELL = 5.0
@@ -45,6 +46,24 @@ _MOST = (8 << 20) - 64
 """The most bytes of a value in torch's store (torch/csrc/distributed/c10d/TCPStoreLibUvBackend.cpp,
 MAX_PAYLOAD_LEN): for longer ones it drops the connection.
 """
+
+
+class Backoff:
+    """Pauses between two looks, each an eighth of the time waited so far: an answer is seen at most an eighth
+    late, in some 50 looks for 10 s and 350 for 10 minutes.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self.started = time.monotonic()
+        self.ends = self.started + timeout
+
+    def pause(self) -> bool:
+        """Sleep until the next look. Return False, without sleeping, if the time is over."""
+        now = time.monotonic()
+        if now >= self.ends:
+            return False
+        time.sleep(min(LONGEST, max(SHORTEST, (now - self.started) / 8), self.ends - now))
+        return True
 
 
 class Hello(Struct, frozen=True):
@@ -62,19 +81,22 @@ class Offer(Struct, frozen=True):
 
 
 class Files:
-    """A board, on which nodes put up values for the others, one per key, the latest. It is a directory that
-    all nodes see, with a file per key, replaced by rename; ``flag`` is the option that names it.
-    """
+    """A board with a value per key: files in a directory that all nodes see, which option ``flag`` names."""
 
     keeper = False
     """Whether the board ends with this process."""
 
     def __init__(self, directory: str, trusted: Trust = OURS, flag: str = first_launch.FLAG) -> None:
         self.directory, self.trusted, self.flag = directory, trusted, flag
-        make_own(directory, trusted, f"name a directory that every node can write with {flag}", flag)
+        hint = f"name a directory that every node can write with {flag}"
+        with explain_refusal(f"{directory} cannot be made", hint), trust.label(flag):
+            trust.make(directory, trusted)
+            trust.check(directory, trusted)
 
     def put(self, key: str, value: bytes) -> None:
-        write(os.path.join(self.directory, make_safe(key)), value, self.trusted)
+        name, hint = make_safe(key), f"make room, or name another directory with {self.flag}"
+        with explain_refusal(f"{self.directory}/{name} cannot be written", hint), trust.label(self.flag):
+            replace_file(self.directory, name, value, self.trusted)
 
     def get(self, key: str) -> bytes | None:
         path = os.path.join(self.directory, make_safe(key))
@@ -174,9 +196,7 @@ class Meeting:
         return f"node {self.node} did not hear from the first node"
 
     def join(self) -> None:
-        """Wait until all nodes are there, in a round before the first exchange. Node 0 offers a session to
-        the names it sees, and another one if a name (of an earlier start) is replaced.
-        """
+        """Wait until all nodes are there, in a round before the first exchange."""
         hello = Hello(__version__, self.size)
         self.board.put(f"join.{self.node}", self.name.encode())
         if self.node == 0:
@@ -255,9 +275,7 @@ class Meeting:
         self.board.put(f"{self.session}.{key}", json.dumps(to_builtins(value)).encode())
 
     def _read(self, key: str, sender: int, kind: type[V]) -> V | None:
-        """Return the value that node ``sender`` has put up, None if there is none yet. Raise its error if it
-        failed, UsageError if the value is no message, CannotLook if it is not of type ``kind``.
-        """
+        """Return the value that node ``sender`` has put up, or None. Raise its error, or one for no value."""
         data = self.board.get(key)
         if data is None:
             return None
@@ -404,22 +422,8 @@ def _find_endpoint(
             text = f"{line.endpoint!r}: there is no other port beside {line.port}"
             raise UsageError(text, "add --meet HOST:PORT")
         host, number = line.host, int(line.port) + 1
-    elif slurm := _find_slurm_endpoint(env):
-        host, number = slurm
     else:
         text = "the address where the nodes meet is unknown"
         hint = "add --meet DIR that all see, or --meet HOST:PORT with a free port of the first node"
         raise UsageError(text, hint)
     return host.removeprefix("[").removesuffix("]"), number, first
-
-
-def _find_slurm_endpoint(env: Mapping[str, str]) -> tuple[str, int] | None:
-    """Return (first host, port made of the job id) in a Slurm job, else None."""
-    nodes, job = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST"), env.get("SLURM_JOB_ID", "")
-    return (first_host(nodes), 20000 + int(job) % 20000) if nodes and job.isdecimal() else None
-
-
-def first_host(nodes: str) -> str:
-    """Return the first host of Slurm's ``node[03-05,9],other`` (scontrol(1) show hostnames)."""
-    # the first number of every bracket: a name may have several
-    return re.sub(r"\[(\d+)[^\]]*\]", r"\1", nodes).partition(",")[0]

@@ -14,7 +14,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ckpt_tools.errors import UsageError
-from ckpt_tools.job.files import read_boot_id
 from ckpt_tools.launchers import LaunchLine, Started
 from ckpt_tools.model.plan import Known
 from ckpt_tools.planning.first_launch import make_safe
@@ -48,22 +47,20 @@ class Process(Struct, frozen=True):
         return pid.isdecimal() and _identify(int(pid)) == identity
 
 
+def read_boot_id() -> str:
+    """Return the id of this boot of this machine; "" if the kernel tells none."""
+    with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as f:
+        return f.read().strip()
+    return ""
+
+
 def _identify(pid: int) -> str:
     """Return ``pid.starttime`` (proc(5), stat field 22), without /proc the pid; "" for no such process."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as f:
             return f"{pid}.{f.read().rpartition(')')[2].split()[19]}"
     except OSError:
-        pass
-    if os.path.isdir("/proc/self"):
-        return ""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return ""
-    except OSError:
-        pass  # another user's process: it runs
-    return str(pid)
+        return "" if os.path.isdir("/proc/self") else str(pid)
 
 
 class Options(Struct, frozen=True):

@@ -26,12 +26,10 @@ from ckpt_tools.settings.checked_json import Invalid, NoJson, decode, parse
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.stalls import limit_time, run_aside, watch_call
 from ckpt_tools.storage.trust import OURS, Trust
-from ckpt_tools.storage.writes import replace_file
 
 NAME = "starts.jsonl"
 _PATIENCE = 10.0  # seconds for a read of /proc, which hangs if a process does
 _LISTED = 32
-_MOST = 8 << 20  # bytes of the history of starts, some 20,000 starts
 _GONE = "bring it back from a copy if nobody meant to remove it; 'ckpt plan ROOT --history' lists the starts"
 
 
@@ -89,17 +87,12 @@ def read_history(root: str, directory: str, trusted: Trust = OURS) -> History:
 
 
 def add(directory: str, decision: Decision, trusted: Trust) -> None:
-    """Add a decision to the log in ``directory``, of which half goes when it is too long. No error counts."""
+    """Add a decision to the log in ``directory``. No error counts."""
     with suppress(OSError, CkptError), trust.directory(directory, trusted) as at:
-        with open(trust.create(NAME, os.O_WRONLY | os.O_APPEND, at, trusted), "ab", buffering=0) as file:
+        fd = trust.create(NAME, os.O_WRONLY | os.O_APPEND, at, trusted)
+        with open(fd, "ab", buffering=0) as file:
             file.write(make_line(decision))
-            os.fsync(file.fileno())
-            size = os.fstat(file.fileno()).st_size
-        if size > _MOST:
-            with open(os.path.join(directory, NAME), "rb") as file:
-                file.seek(size - _MOST // 2)
-                newer = file.read().partition(b"\n")[2]
-            replace_file(directory, NAME, b"\n" + newer, trusted)
+            os.fsync(fd)
 
 
 def make_line(decision: Decision) -> bytes:
@@ -148,9 +141,7 @@ def add_history_warnings(plan: LoadPlan, root: str, directory: str, trusted: Tru
 
 
 def add_process_warnings(plan: LoadPlan, directory: str) -> LoadPlan:
-    """Return the plan with a warning if processes of an earlier start of this run are still alive: a launcher
-    that is killed leaves its workers behind, and they go on saving. Without /proc nothing is known.
-    """
+    """Return the plan with a warning if processes of an earlier start of this run are alive, and may save."""
     run = plan.checkpoint.parts[0].base if plan.checkpoint else plan.root
     with limit_time(_PATIENCE), suppress(OSError):
         left = run_aside(lambda: sorted(_find_processes_left(directory, plan.root, run)))

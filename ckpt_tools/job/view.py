@@ -13,7 +13,9 @@ import re
 import secrets
 import shutil
 import time
+from collections.abc import Collection, Iterable
 from contextlib import suppress
+from pathlib import PurePath
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -30,11 +32,14 @@ from ckpt_tools.storage.writes import replace_file
 
 SCHEMA = "ckpt-tools/view/v1"
 _DAY = 86400
-_SUFFIX = r"\.view-[0-9a-f]{16}"
+_OWN = (".nfs", ".ckpt-")
+"""What names begin with that NFS or ckpt gives to files of its own."""
+_NAME = "[0-9a-f]" * 16
+"""Matches the end of a view's name."""
 
 
 class _Marker(Struct, frozen=True):
-    """The note in a view; ``files`` are the names of its small files."""
+    """The note in a view; ``files`` are the names of its files and links."""
 
     schema: Literal["ckpt-tools/view/v1"]
     files: list[str]
@@ -76,11 +81,13 @@ def build(
 
 
 def _fill_directory(new: str, tree: Tree, trusted: Trust) -> None:
-    """Make the directory ``new`` with the links and small files of ``tree``. The note is written first, so
-    that the remains of a killed builder are known as ours. Raise OSError.
-    """
+    """Make the directory ``new`` with the links and files of ``tree``, its note first. Raise OSError."""
     os.mkdir(new, 0o755)
-    note = {"schema": SCHEMA, "checkpoint": tree.checkpoint.path, "files": sorted(tree.texts)}
+    note = {
+        "schema": SCHEMA,
+        "checkpoint": tree.checkpoint.path,
+        "files": sorted({**tree.texts, **tree.links}),
+    }
     for name, data in ((MARKER, json.dumps(note, indent=1).encode()), *tree.texts.items()):
         home, _, base = f"{new}/{name}".rpartition("/")
         trust.make(home)
@@ -100,7 +107,7 @@ def _exchange_link(new: str, directory: str, trusted: Trust) -> None:
             os.rmdir(directory)  # an empty directory belongs to no view
         if os.path.lexists(directory):
             target = os.readlink(directory)
-            if not re.fullmatch(re.escape(os.path.basename(directory)) + _SUFFIX, target):
+            if not re.fullmatch(rf"{re.escape(os.path.basename(directory))}\.view-{_NAME}", target):
                 raise _explain_foreign(directory)
             view = os.path.join(os.path.dirname(directory), target)
             if os.path.isdir(view):
@@ -133,30 +140,36 @@ def _require_ours(view: str, directory: str, trusted: Trust) -> None:
         note = checked_json.decode(checked_json.parse(data), _Marker)
     except (OSError, ValueError, Untrusted):
         raise _explain_foreign(directory) from None
-    files = {MARKER, *note.files}
-    for above, _, names in os.walk(view):  # links to directories are not followed
-        for name in names:
-            path = os.path.relpath(os.path.join(above, name), view)
-            if path not in files and not name.startswith(".nfs") and not os.path.islink(f"{view}/{path}"):
-                raise UsageError(
-                    f"{directory}/{path} was not put there by ckpt, so the view {directory} is not replaced",
-                    "move it, and let the job save elsewhere",
-                )
+    if foreign := find_foreign(view, {*note.files}):
+        raise UsageError(
+            f"{foreign} was not put there by ckpt, so the view {directory} is not replaced",
+            "move it, and let the job save elsewhere",
+        )
+
+
+def find_foreign(directory: str, names: Collection[str]) -> str:
+    """Return the first path below a directory that is none of ``names``, nor a directory above one; or ""."""
+    homes = list_homes(names)
+    for above, below, files in os.walk(directory):
+        at = os.path.relpath(above, directory)
+        for name in (*below, *files):
+            path = os.path.join(above, name)
+            ours = homes if name in below and not os.path.islink(path) else names
+            if os.path.normpath(f"{at}/{name}") not in ours and not name.startswith(_OWN):
+                return path
+    return ""
+
+
+def list_homes(names: Iterable[str]) -> set[str]:
+    """Return the directories above the relative paths ``names``."""
+    return {str(home) for name in names for home in PurePath(name).parents}
 
 
 def _remove_old_views(directory: str, trusted: Trust) -> None:
-    """Remove our views that were replaced a day ago or more, and the remains of killed builders."""
-    for path in glob.glob(f"{glob.escape(directory)}.view-*"):
+    """Remove our views that were replaced a day ago or more, or never came into place."""
+    for path in glob.glob(f"{glob.escape(directory)}.view-{_NAME}"):
         with suppress(OSError, UsageError):
-            if not re.fullmatch(_SUFFIX + r"(\.link)?", path.removeprefix(directory)):
-                continue
             in_use = os.readlink(directory) == os.path.basename(path)
-            if in_use or time.time() - os.lstat(path).st_mtime < _DAY:
-                continue
-            if os.path.islink(path):
-                os.unlink(path)
-            elif not os.listdir(path):
-                os.rmdir(path)
-            else:
+            if not in_use and time.time() - os.lstat(path).st_mtime >= _DAY:
                 _require_ours(path, directory, trusted)
                 shutil.rmtree(path)  # follows no links

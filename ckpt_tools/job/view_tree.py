@@ -127,9 +127,7 @@ class Tree(Struct, dict=True):
         return os.path.dirname(part.base) if self.find_rank_directory(part) else part.base
 
     def find_rank_directory(self, part: Part, rank: int | None = None) -> str:
-        """Return the name of a rank's own directory ``<dir>_R/`` (discovery/names.py, _numbered_siblings),
-        else "".
-        """
+        """Return a rank's own directory ``<dir>_R/`` (discovery/names.py, _numbered_siblings), or ""."""
         directory = "/".join(part.path.split("/")[: -self.layout.piece(part.piece).depth - 1])
         if directory != f"{part.base}_{part.rank}":
             return ""

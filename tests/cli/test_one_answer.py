@@ -20,12 +20,10 @@ from typing import Any
 import pytest
 from fixture_trees import CASES, below, damage, materialise, selection
 from one_question import COMMANDS, Answer, Asker
-from run_helpers import CKPT, CLEAN, SAY, broken, broken_body, ckpt, decided_body, megatron, torchrun_env
+from run_helpers import CKPT, CLEAN, SAY, broken, broken_body, ckpt, megatron, torchrun_env
 
 from ckpt_tools.job import starts
-from ckpt_tools.job.decision import Decision
 from ckpt_tools.planning import first_launch
-from ckpt_tools.storage.trust import OURS
 
 pytestmark = pytest.mark.slow
 
@@ -308,16 +306,6 @@ def test_killed_at_any_call_that_writes_the_history_is_readable(root: Path, plan
     assert run(root, plans).returncode == 0
     found = history(root, plans)
     assert len(found["starts"]) in (2, 3) and not found["damaged"]
-
-
-def test_it_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(starts, "_MOST", 2000)
-    for step in range(60):
-        body = decided_body("/x", step) | {"decision": {"root": "/", "decided_at": float(step)}}
-        starts.add(str(tmp_path), Decision("", body), OURS)
-    kept = starts.read_history(str(tmp_path / "run"), str(tmp_path))
-    assert kept.starts[0].step == 59 and 5 < len(kept.starts) < 40 and not kept.damaged
-    assert os.path.getsize(f"{tmp_path}/{starts.NAME}") <= 2200
 
 
 LAUNCHER = """

@@ -31,7 +31,7 @@ from told_decider import Decisions
 from ckpt_tools.errors import CannotLook, NoneUsable
 from ckpt_tools.job import decider as room
 from ckpt_tools.job.command import become
-from ckpt_tools.job.files import hold_lock
+from ckpt_tools.job.decider import hold_lock
 from ckpt_tools.planning import first_launch
 
 pytestmark = pytest.mark.slow  # real processes, many at a time
@@ -192,7 +192,7 @@ def test_garbage_in_place_of_a_decision(root: Path, plans: Path) -> None:
 
 HOLDER = """
 import sys, time
-from ckpt_tools.job.files import hold_lock
+from ckpt_tools.job.decider import hold_lock
 with hold_lock(sys.argv[1], 1):
     print("held", flush=True)
     time.sleep(10**6)

@@ -26,8 +26,7 @@ from ckpt_tools import launchers
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.job import Options
 from ckpt_tools.job import decider as room
-from ckpt_tools.job.decider import KEPT_DAYS, Decider
-from ckpt_tools.job.files import hold_lock
+from ckpt_tools.job.decider import KEPT_DAYS, Decider, hold_lock
 from ckpt_tools.job.membership import Membership, make_node_membership, make_worker_membership
 from ckpt_tools.model.selection import Selection
 

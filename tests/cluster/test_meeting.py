@@ -22,10 +22,9 @@ from run_helpers import CLEAN
 from two_nodes import Nodes, free_port
 
 from ckpt_tools.errors import CannotLook, CkptError, NoneUsable, UsageError
-from ckpt_tools.job import files
 from ckpt_tools.job import meeting as room
-from ckpt_tools.job.files import MOST, Backoff, hold_lock
-from ckpt_tools.job.meeting import Board, Files, Hello, Meeting, Store, meeting
+from ckpt_tools.job.decider import hold_lock
+from ckpt_tools.job.meeting import LONGEST, Backoff, Board, Files, Hello, Meeting, Store, meeting
 from ckpt_tools.planning import first_launch
 
 LONG = "600"
@@ -344,7 +343,7 @@ class Simulated:
 @pytest.fixture
 def simulated(monkeypatch: pytest.MonkeyPatch) -> Simulated:
     made = Simulated()
-    monkeypatch.setattr(files, "time", made)
+    monkeypatch.setattr(room, "time", made)
     return made
 
 
@@ -357,7 +356,7 @@ def test_pauses_grow_with_what_is_waited_already(seconds: float, most: int, simu
     waited = 0.0
     for pause in simulated.pauses[:-1]:
         # what has come is seen at most an eighth later
-        assert pause <= max(0.01, waited / 8) + 1e-9 and pause <= MOST
+        assert pause <= max(0.01, waited / 8) + 1e-9 and pause <= LONGEST
         waited += pause
 
 

@@ -19,8 +19,6 @@ from slurm_cluster import PACKAGES, Batch, Slurm, needs
 from slurm_keeper import free_ports
 from training_script import Training, uninterrupted
 
-from ckpt_tools.job.meeting import first_host
-
 # One process of training: it writes down what it sees. With a second word it also asks for its files, as a
 # script does that knows only the command line.
 TRAIN = """\
@@ -318,11 +316,6 @@ def test_nodes_with_disks_of_their_own_agree(batch: Submit, job: Job, tasks: int
     assert run.wait() == "0:0", run.said
     told = job.resumed(2 * tasks, "10", plans=2)
     assert {t["CKPT_PATH"] for t in told if t["node"] == "n2"} == {str(job.tmp / "disks/n2")}
-
-
-def test_the_first_host_is_slurms_own(slurm: Slurm) -> None:
-    for nodes in ("n1", "n[1-2]", "node[03-05,9],other", "a,b", "rack[1-2]n[3-4]", "z[008-012]"):
-        assert first_host(nodes) == slurm.run("scontrol", "show", "hostnames", nodes).split()[0], nodes
 
 
 # ---- requeue

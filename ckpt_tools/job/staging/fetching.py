@@ -11,7 +11,7 @@ import shutil
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from threading import Lock
 from typing import Any, cast
 
@@ -22,7 +22,7 @@ from xxhash import xxh3_128_hexdigest
 from ckpt_tools.errors import CannotLook, UsageError, explain_refusal
 from ckpt_tools.inspection.check import inspect
 from ckpt_tools.job.decision import AGAIN, Stage, StagedFile
-from ckpt_tools.job.staging.place import OWN_NAMES, Record, digest_file, list_marks
+from ckpt_tools.job.staging.place import NOTE, Record, digest_file, list_marks
 from ckpt_tools.job.view_tree import Tree, make_tree
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -73,9 +73,7 @@ class _StoreWithCopies:
 
 @contextmanager
 def _substitute_copies(url: str) -> Iterator[dict[str, int]]:
-    """Yield a dict, empty at first, of descriptors of local copies by key: the store of ``url`` is read from
-    these while the block runs.
-    """
+    """Yield a dict of descriptors by key, from which the store of ``url`` is read while the block runs."""
     tree, _ = tree_of(url)
     before, copies = tree.store, dict[str, int]()
     tree.store = cast("Store", _StoreWithCopies(before, copies))
@@ -87,11 +85,10 @@ def _substitute_copies(url: str) -> Iterator[dict[str, int]]:
 
 def has_size(path: str, size: int) -> bool:
     """Return True if an earlier attempt left a regular file of that size, which may be the one."""
-    try:
+    with suppress(OSError):
         st = os.lstat(path)
-    except OSError:
-        return False
-    return stat.S_ISREG(st.st_mode) and st.st_size == size
+        return stat.S_ISREG(st.st_mode) and st.st_size == size
+    return False
 
 
 class Fetch:
@@ -150,9 +147,7 @@ class Fetch:
         return out
 
     def _bring(self, wanted: StagedFile, request: Request, names: Sequence[str], aside: str) -> list[Record]:
-        """Return an object's records under all ``names``, of a copy already here, else of up to two
-        downloads.
-        """
+        """Return an object's records under all ``names``, of a copy here or of up to two downloads."""
         path = os.path.join(self.part, names[0])
         wrong: Sequence[Finding] = ()
         for at in (path, aside, aside):
@@ -339,7 +334,7 @@ def _find_files(tree: Tree) -> Iterator[StagedFile]:
             for link in links:
                 ranks_by_name.setdefault(link[start:], []).append(rank)
     for name, url in sorted(tree.links.items()):
-        if name.partition("/")[0] in OWN_NAMES:  # the upload of a staged directory
+        if name == NOTE:  # the upload of a staged directory
             continue
         _require_name(tree, name, url)
         now = object_of(url)
@@ -352,16 +347,11 @@ def _find_files(tree: Tree) -> Iterator[StagedFile]:
 
 
 def _require_name(tree: Tree, name: str, url: str) -> None:
-    """Raise UsageError if no local file can have this name."""
+    """Raise UsageError if no local file can have this name, or another file's would be its directory's."""
     parts = name.split("/")
-    wrong = any(
-        part in ("", ".", "..") or len(part.encode("utf-8", "surrogatepass")) > _LONGEST for part in parts
-    )
-    if wrong or "\0" in name:
-        text = f"{url} cannot be staged: {name!r} is not a name of a file here"
-        raise UsageError(text, "start without --stage")
-    above = next((a for n in range(1, len(parts)) if (a := "/".join(parts[:n])) in tree.links), None)
-    if above is not None:
-        text = f"{url} cannot be staged: {tree.links[above]} is a file, and would be a directory here as well"
+    lengths = [len(part.encode("utf-8", "surrogatepass")) for part in parts]
+    above = {"/".join(parts[:n]) for n in range(1, len(parts))}
+    if max(lengths) > _LONGEST or {"", ".", ".."} & {*parts} or "\0" in name or above & tree.links.keys():
+        text = f"{url} cannot be staged: no file here can be called {name!r}, beside the others"
         hint = "rename or delete what does not belong to the checkpoint, or start without --stage"
         raise UsageError(text, hint)

@@ -12,9 +12,8 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, suppress
-from pathlib import PurePath
 from typing import Literal
 
 from msgspec import Struct, to_builtins
@@ -23,20 +22,20 @@ from xxhash import xxh3_128, xxh3_128_hexdigest
 
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job.decision import StagedFile
-from ckpt_tools.job.files import Backoff, create, read_boot_id
+from ckpt_tools.job.meeting import Backoff
+from ckpt_tools.job.membership import read_boot_id
+from ckpt_tools.job.view import find_foreign, list_homes
 from ckpt_tools.output.words import size as words_of_size
 from ckpt_tools.settings import checked_json
 from ckpt_tools.settings.checked_json import Count, Text, Whole
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
-from ckpt_tools.storage.writes import finish_aside, take_lock
+from ckpt_tools.storage.writes import replace_file, take_lock
 
 OWN = ".ckpt-stage"
 """The directory of locks, of copies that are not whole yet, and of copies that are being removed."""
 NOTE = ".ckpt-stage.json"
 """The note in a staged checkpoint."""
-OWN_NAMES = frozenset({NOTE, f"{NOTE}.tmp"})
-"""Names in a staged checkpoint that ckpt uses for itself."""
 SCHEMA = "ckpt-tools/staged/v1"
 _GONE = "gone."
 _FOREVER = float(1 << 40)
@@ -81,14 +80,6 @@ def digest_file(fd: int) -> str:
         digest.update(buffer[:n])
         at += n
     return digest.hexdigest()
-
-
-def _explain_foreign(path: str) -> UsageError:
-    """Return the error for a file in a staged checkpoint that ckpt did not bring."""
-    return UsageError(
-        f"{path} was not put there by ckpt: the staged checkpoint is not used",
-        "move it, and let the job save elsewhere",
-    )
 
 
 class Place(Struct, frozen=True):
@@ -139,23 +130,15 @@ class Place(Struct, frozen=True):
             shutil.rmtree(path, ignore_errors=True)
 
     def require_ours(self, names: Collection[str]) -> None:
-        """Raise UsageError if the checkpoint has a file, link or directory that ckpt did not bring, as a
-        framework might load it; Untrusted if others can write in it. Raise OSError.
-        """
-        homes = {str(home) for file in names for home in PurePath(file).parents}
-        if os.path.islink(self.whole):
-            raise _explain_foreign(self.whole)
-        for above, below, files in os.walk(self.whole):
-            at = os.path.relpath(above, self.whole)
-            for file in files:
-                if not file.startswith((".nfs", NOTE)) and os.path.normpath(f"{at}/{file}") not in names:
-                    raise _explain_foreign(os.path.join(above, file))
-            for home in below:
-                path = os.path.join(above, home)
-                if os.path.normpath(f"{at}/{home}") not in homes or os.path.islink(path):
-                    raise _explain_foreign(path)
-                with trust.label("--stage"):
-                    trust.check(path, self.trusted)
+        """Raise UsageError if the checkpoint has what ckpt did not bring, or others can write there."""
+        foreign = self.whole if os.path.islink(self.whole) else find_foreign(self.whole, names)
+        if foreign:
+            text = f"{foreign} was not put there by ckpt: the staged checkpoint is not used"
+            raise UsageError(text, "move it, and let the job save elsewhere")
+        with trust.label("--stage"):
+            for home in list_homes(names):
+                with suppress(FileNotFoundError):
+                    trust.check(os.path.join(self.whole, home), self.trusted)
 
     def read_note(self) -> Note | None:
         """Return the note, or None. Raise OSError, Untrusted, UsageError if it is no note of ours."""
@@ -170,9 +153,7 @@ class Place(Struct, frozen=True):
             raise UsageError(text, "remove it, or name another DIR with --stage") from None
 
     def find_whole(self, *, anew: bool) -> tuple[dict[str, Record], bool]:
-        """Return the records of files that are as they were written, by their bytes if ``anew`` or after
-        another boot; and True if the note is of this boot.
-        """
+        """Return the records of files that are as they were written, and True if the note is of this boot."""
         note, found = self.read_note(), dict[str, Record]()
         same_boot = note is not None and note.boot == read_boot_id() != ""
         for record in note.files if note else ():
@@ -194,9 +175,7 @@ class Place(Struct, frozen=True):
         """Write a small file that ckpt makes itself, and return its record. Raise OSError."""
         path = os.path.join(self.part, name)
         os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
-        with suppress(FileNotFoundError):
-            os.unlink(path)
-        create(path, data)
+        replace_file(*os.path.split(path), data, self.trusted)
         digest = xxh3_128_hexdigest(data)
         return Record(name, size=len(data), digest=digest, seen=list_marks(os.stat(path)))
 
@@ -223,7 +202,9 @@ class Place(Struct, frozen=True):
                     f"{name} cannot be staged in {directory}: another file of the checkpoint is there",
                     "name a DIR with --stage on a file system that tells A from a, or start without --stage",
                 )
-        _write_note(directory, records)
+        rows = [to_builtins(record) for _, record in sorted(records.items())]
+        note = {"schema": SCHEMA, "boot": read_boot_id(), "files": rows}
+        replace_file(directory, NOTE, json.dumps(note, indent=1).encode(), self.trusted)
         if directory == self.part:
             os.rename(self.part, self.whole)
 
@@ -274,14 +255,3 @@ class Place(Struct, frozen=True):
                 os.unlink(self.find_lock(what))
         shutil.rmtree(gone, ignore_errors=True)
         return True
-
-
-def _write_note(directory: str, records: Mapping[str, Record]) -> None:
-    """Write the note of ``directory``, whole or not at all. Raise OSError."""
-    rows = [to_builtins(record) for _, record in sorted(records.items())]
-    note = {"schema": SCHEMA, "boot": read_boot_id(), "files": rows}
-    path = os.path.join(directory, NOTE)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(f"{path}.tmp", flags, 0o644)
-    with finish_aside(fd, json.dumps(note, indent=1).encode(), f"{path}.tmp", path):
-        pass
