@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -39,7 +38,7 @@ Identity = tuple[object, ...]
 LISTED = 32
 """The most candidates that a node names: the newest ones."""
 _REPORTED, _NAMED = 256, 4
-"""The most files for ranks of other nodes that a node reports, and that findings name."""
+"""The most ranks of other nodes of which a node reports a file, and that findings name."""
 
 # ---- messages
 
@@ -80,14 +79,14 @@ class Order(Struct, frozen=True):
 
 class Judged(Struct, frozen=True):
     """The judgement of a checkpoint by one node, or by the first node for all. ``lacks``: ranks whose files
-    the node lacks; ``strange``: (role, ranks, path) of files it has for ranks of other nodes.
+    the node lacks; ``strange``: (rank, path) of a file that it has for a rank of another node.
     """
 
     ok: bool
     read: bool
     findings: list[Finding]
     lacks: list[int] = []
-    strange: list[tuple[str, list[int], str]] = []
+    strange: list[tuple[int, str]] = []
 
 
 class Loads(Struct, frozen=True):
@@ -285,13 +284,10 @@ class _Node(Struct):
             texts = (f"{self.hosts[i]} has no file of it among its {LISTED} newest saves" for i in without)
             return Judgement(False, tuple(finding("missing-part", text, path=c.path) for text in texts))
         own = self.planner.judge.judge(c)
-        lacks = set[int]()
-        if not own.usable:  # find this node's ranks without a sound file here
-            bad, reports = (Verdict.BROKEN, Verdict.UNKNOWN), self.planner.session.reports
-            sound = [p for p in c.parts if p.path not in reports or reports[p.path].verdict not in bad]
-            lacks = set(self.ranks) - {r for p in sound for r in self._find_ranks(p)}
-        findings = list(own.findings)
-        judged = Judged(own.usable, own.read, findings, sorted(lacks), self._find_files_of_other_nodes(c))
+        lacks = [] if own.usable else self._find_lacking_ranks(c)
+        held = {r: p.path for p in c.parts if p.size > 0 for r in self._find_ranks(p)}
+        strange = sorted((r, path) for r, path in held.items() if r not in self.ranks)[:_REPORTED]
+        judged = Judged(own.usable, own.read, list(own.findings), lacks, strange)
         answer = self.meeting.exchange(judged, self._merge_judged, Judged)
         if answer.ok:
             return replace(own, read=answer.read)
@@ -304,12 +300,18 @@ class _Node(Struct):
         for host, judged in zip(self.hosts, by_node, strict=True):
             if not judged.ok:
                 rows += [replace(f, message=f"{host}: {f.message}") for f in judged.findings]
-            for role, ranks, path in judged.strange:
-                if lost := lacks & {*ranks}:
-                    text = f"the {role} file of rank {min(lost)} lies on {host}, where that rank does not run"
+            for rank_of, path in judged.strange:
+                if rank_of in lacks:
+                    text = f"a file of rank {rank_of} lies on {host}, where that rank does not run"
                     elsewhere.append(finding("on-other-node", text, path=path))
         rows += elsewhere[:_NAMED]
         return Judged(all(judged.ok for judged in by_node), any(judged.read for judged in by_node), rows)
+
+    def _find_lacking_ranks(self, c: Checkpoint) -> list[int]:
+        """Return this node's ranks without a sound file here."""
+        bad, reports = (Verdict.BROKEN, Verdict.UNKNOWN), self.planner.session.reports
+        sound = [p for p in c.parts if p.path not in reports or reports[p.path].verdict not in bad]
+        return sorted(set(self.ranks) - {r for p in sound for r in self._find_ranks(p)})
 
     def _find_ranks(self, p: Part) -> Sequence[int]:
         """Return the ranks that load a part: the rank in its name, else all at its parallel coordinates."""
@@ -317,9 +319,3 @@ class _Node(Struct):
             return [] if p.rank is None else [p.rank]
         coordinates, topology = set(p.coords), self.planner.topology
         return [r for r in range(topology.world_size) if coordinates <= topology.coordinates(r).items()]
-
-    def _find_files_of_other_nodes(self, c: Checkpoint) -> list[tuple[str, list[int], str]]:
-        """Return (role, ranks, path) of files here for ranks of other nodes, at most ``_REPORTED``."""
-        own, parts = {*self.ranks}, (p for p in c.parts if p.size > 0)
-        rows = ((p.role, sorted({*self._find_ranks(p)} - own), p.path) for p in parts)
-        return list(islice((row for row in rows if row[1]), _REPORTED))

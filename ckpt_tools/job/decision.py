@@ -123,15 +123,10 @@ class Failed(Struct, frozen=True):
     hint: Text
     exit_code: Whole
 
-    def as_error(self, who: str = "") -> CkptError:
+    def as_error(self) -> CkptError:
         """Return the error, without control characters, which could steer a terminal."""
         message, hint = ("\n".join(map(printable, text.split("\n"))) for text in (self.message, self.hint))
-        return BY_EXIT_CODE.get(self.exit_code, CannotLook)(f"{who}{message}", hint)
-
-
-def failure(error: CkptError) -> Failed:
-    """Return an error as the JSON field "error" of a decision, or as a message to other nodes."""
-    return Failed(str(error), error.hint, error.exit_code)
+        return BY_EXIT_CODE.get(self.exit_code, CannotLook)(message, hint)
 
 
 class Document(Struct, frozen=True):
@@ -371,4 +366,4 @@ def body_of(plan: LoadPlan) -> Body:
 def describe_failure(error: CkptError) -> Body:
     """Return the body of a decision that failed: processes that wait for it raise the same error."""
     empty = body_of(error.plan) if error.plan else {"schema": MEANT, "checkpoint": None}
-    return {**empty, "error": to_builtins(failure(error))}
+    return {**empty, "error": to_builtins(Failed(str(error), error.hint, error.exit_code))}

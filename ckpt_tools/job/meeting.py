@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from msgspec import Struct, to_builtins
 
 from ckpt_tools import __version__
 from ckpt_tools.errors import CannotLook, CkptError, UsageError, explain_refusal
-from ckpt_tools.job.decision import Failed, failure
+from ckpt_tools.job.decision import Failed
 from ckpt_tools.job.membership import Membership, Options
 from ckpt_tools.launchers import LaunchLine
 from ckpt_tools.model import ranges
@@ -180,14 +181,18 @@ class Meeting:
     def __init__(self, board: Board, node: int, size: int, timeout: float) -> None:
         self.board, self.node, self.size, self.timeout = board, node, size, timeout
         self.name, self.session, self.round = secrets.token_hex(16), "", 0
-        self.members = [""] * size
-        self.is_concluded = False  # whether all nodes know the outcome
+        self.is_told = False  # whether all nodes know of an error
 
     def _poll(self, missing: Callable[[], str]) -> Iterator[None]:
-        """Yield once per look at the board. Raise CannotLook with ``missing()`` if the time is over."""
+        """Yield once per look at the board. Raise the error of a node that has failed, and CannotLook with
+        ``missing()`` if the time is over.
+        """
         backoff = Backoff(self.timeout + (_FAREWELL if self.node else 0))
         while True:
             yield
+            if self.session and (failed := self._read(f"{self.session}.failed", Failed)) is not None:
+                self.is_told = True
+                raise failed.as_error()
             if not backoff.pause():
                 text = f"no agreement within {self.timeout:g} s: {missing()}"
                 raise CannotLook(text, "see why on that node, or wait longer with --timeout")
@@ -200,114 +205,111 @@ class Meeting:
         hello = Hello(__version__, self.size)
         self.board.put(f"join.{self.node}", self.name.encode())
         if self.node == 0:
-            self._gather_and_conclude(hello, _require_one_version)
+            self._put("0.all", _require_one_version(self._invite(hello)))
             return
         for _ in self._poll(self._explain_silence):
             offer = None
             with suppress(CkptError):  # an old offer by another version is not for us
-                offer = self._read("offer", 0, Offer)
+                offer = self._read("offer", Offer)
             if offer is None or self.name not in offer.members:
                 continue
             if offer.session != self.session:
                 self.session = offer.session
                 self._put(f"0.{self.node}", hello)
-            if self._read(f"{self.session}.0.all", 0, dict) is not None:
+            if self._read(f"{self.session}.0.all", dict) is not None:
                 return
+
+    def _invite(self, hello: Hello) -> list[Hello]:
+        """Return the answers of all nodes to the offer of a session: to the names that have come, and another
+        one if a name (of an earlier start) is replaced.
+        """
+        answers, offered, missing = {0: hello}, list[str](), list[int]()
+        for _ in self._poll(lambda: f"{_name_nodes(missing)} did not come"):
+            names = self._list_names()
+            missing[:] = [i for i, name in enumerate(names, 1) if not name]
+            if missing:
+                continue
+            if names != offered:
+                offered, answers = names, {0: hello}
+                self._offer_session(names)
+            missing[:] = self._add_values(answers, Hello)
+            if not missing:
+                break
+        return [answers[i] for i in range(self.size)]
+
+    def _list_names(self) -> list[str]:
+        """Return the names of the processes on the other nodes, "" for one that has not come."""
+        names = (self.board.get(f"join.{i}") or b"" for i in range(1, self.size))
+        return [name.decode("ascii", "replace") for name in names]
+
+    def _offer_session(self, names: Sequence[str]) -> None:
+        """Offer a session of a new random id to the other nodes of these names."""
+        self.session = secrets.token_hex(16)
+        offer = Offer(self.session, [self.name, *names])
+        self.board.put("offer", json.dumps(to_builtins(offer)).encode())
 
     def exchange(
         self,
-        value: V | Failed,
+        value: V,
         conclude: Callable[[Sequence[V]], A],
         kind: type[A] = dict,  # type: ignore[assignment]  # by default any mapping
     ) -> A:
         """Send every node's ``value`` to node 0, and return its conclusion, of type ``kind``, on every node.
-        An error of one node (a ``Failed`` value), or of ``conclude``, is raised on all.
+        An error of one node, or of ``conclude``, is raised on all.
         """
         self.round += 1
         if self.node == 0:
-            return self._gather_and_conclude(value, conclude)
+            answer = conclude(self._gather(value))
+            self._put(f"{self.round}.all", answer)
+            return answer
         self._put(f"{self.round}.{self.node}", value)
         for _ in self._poll(self._explain_silence):
-            if (answer := self._read(f"{self.session}.{self.round}.all", 0, kind)) is not None:
-                return answer
+            if (found := self._read(f"{self.session}.{self.round}.all", kind)) is not None:
+                return found
         raise AssertionError  # _poll ends by an error
 
-    def _gather_and_conclude(self, value: V | Failed, conclude: Callable[[Sequence[V]], A]) -> A:
-        """Return, on node 0, the conclusion from the values of all nodes, put up for them; so is an error."""
-        try:
-            if isinstance(value, Failed):
-                raise value.as_error("node 0: ")
-            answer = conclude(self._gather(value))
-        except CkptError as error:
-            self.tell(failure(error))
-            raise
-        self._put(f"{self.round}.all", answer)
-        return answer
-
     def _gather(self, own: V) -> list[V]:
-        """Return the values of all nodes, on node 0; in round 0 offer a session to those that have come."""
-        values, missing, offered = {0: own}, list[int](), list[str]()
-        for _ in self._poll(lambda: f"{_name_nodes(missing)} did not {'answer' if self.round else 'come'}"):
-            if self.round == 0:
-                others = (self.board.get(f"join.{i}") or b"" for i in range(1, self.size))
-                self.members = [self.name, *(name.decode("ascii", "replace") for name in others)]
-                missing[:] = [i for i, name in enumerate(self.members) if not name]
-                if missing:
-                    continue
-                if self.members != offered:
-                    offered, values = self.members, {0: own}
-                    self._start_session()
-            for i in set(range(self.size)) - set(values):
-                if (value := self._read(f"{self.session}.{self.round}.{i}", i, type(own))) is not None:
-                    values[i] = value
-            missing[:] = sorted(set(range(self.size)) - set(values))
+        """Return the values of all nodes in this round."""
+        values, missing = {0: own}, list[int]()
+        for _ in self._poll(lambda: f"{_name_nodes(missing)} did not answer"):
+            missing[:] = self._add_values(values, type(own))
             if not missing:
                 break
         return [values[i] for i in range(self.size)]
 
-    def _start_session(self) -> None:
-        """Offer a session of a new random id to the nodes that have come."""
-        self.session = secrets.token_hex(16)
-        self.board.put("offer", json.dumps(to_builtins(Offer(self.session, self.members))).encode())
+    def _add_values(self, values: dict[int, V], kind: type[V]) -> list[int]:
+        """Add the values of nodes that have answered in this round; return the nodes that have not."""
+        for i in set(range(self.size)) - set(values):
+            if (value := self._read(f"{self.session}.{self.round}.{i}", kind)) is not None:
+                values[i] = value
+        return sorted(set(range(self.size)) - set(values))
 
     def _put(self, key: str, value: object) -> None:
         """Put up a value as JSON, for this session alone."""
         self.board.put(f"{self.session}.{key}", json.dumps(to_builtins(value)).encode())
 
-    def _read(self, key: str, sender: int, kind: type[V]) -> V | None:
-        """Return the value that node ``sender`` has put up, or None. Raise its error, or one for no value."""
+    def _read(self, key: str, kind: type[V]) -> V | None:
+        """Return the value at a key, or None. Raise CannotLook if it is not of type ``kind``."""
         data = self.board.get(key)
         if data is None:
             return None
         try:
-            value = checked_json.parse(data)
-        except checked_json.NoJson:
-            value = None
-        strange = f"node {sender} says what no node of this job says ({key})"
-        if not isinstance(value, dict):
-            raise UsageError(strange, SAME)
-        try:
-            if "exit_code" not in value:
-                return checked_json.decode(value, kind)
-            failed = checked_json.decode(value, Failed)
-        except checked_json.Invalid as e:
-            raise CannotLook(f"{strange}: {e}", SAME) from e
-        is_conclusion = key.endswith(".all")
-        self.is_concluded = self.is_concluded or is_conclusion
-        raise failed.as_error("" if is_conclusion else f"node {sender}: ")
+            return checked_json.decode(checked_json.parse(data), kind)
+        except ValueError as e:
+            sender = key.rpartition(".")[2]
+            text = f"node {sender if sender.isdigit() else 0} says what no node of this job says ({key}): {e}"
+            raise CannotLook(text, SAME) from e
 
     # ---- leaving
 
-    def tell(self, failed: Failed) -> None:
+    def tell(self, error: CkptError) -> None:
         """Make the other nodes fail with this error at once, instead of waiting for this node."""
-        if self.node == 0 and not self.session:
-            self._start_session()  # to the nodes that have come
-        sender = str(self.node) if self.node else "all"
-        for number in (self.round, self.round + 1):
-            concluded = self.node == 0 and self.board.get(f"{self.session}.{number}.all") is not None
-            if self.session and not concluded:
-                self._put(f"{number}.{sender}", failed)
-        self.is_concluded = True
+        if self.node == 0 and not self.session:  # to the nodes that have come
+            self._offer_session(self._list_names())
+        if self.session:
+            who = f"node {self.node}: " if self.node else ""
+            self._put("failed", Failed(f"{who}{error}", error.hint, error.exit_code))
+        self.is_told = True
 
     def leave(self) -> None:
         """Say good-bye; the first node keeps the board until all have. Raise CannotLook if one has not."""
@@ -316,7 +318,7 @@ class Meeting:
                 with suppress(CannotLook):
                     self._put(f"bye.{self.node}", {})
             return
-        if self.is_concluded and not self.board.keeper:
+        if self.is_told and not self.board.keeper:
             return
 
         def has_left(i: int) -> bool:
@@ -324,11 +326,11 @@ class Meeting:
                 return self.board.get(f"{self.session}.bye.{i}") is not None
             return False
 
-        backoff = Backoff(_FAREWELL if self.is_concluded else self.timeout)
+        backoff = Backoff(_FAREWELL if self.is_told else self.timeout)
         absent = list(range(1, self.size))
         while absent := [i for i in absent if not has_left(i)]:
             if not backoff.pause():
-                if self.is_concluded:
+                if self.is_told:
                     return
                 raise CannotLook(f"{_name_nodes(absent)} did not start", "see why on that node")
         if isinstance(self.board, Files):  # a store ends with the launcher that keeps it
@@ -356,9 +358,9 @@ def meeting(board: Board, node: int, size: int, timeout: float) -> Iterator[Meet
         m.join()
         yield m
     except BaseException as error:
-        if not m.is_concluded:
+        if not m.is_told:
             with suppress(CkptError):
-                m.tell(failure(_convert_error(error)))
+                m.tell(_convert_error(error))
         if isinstance(error, Exception):  # not after a signal: its sender waits
             with suppress(CkptError):
                 m.leave()
@@ -370,21 +372,12 @@ def _convert_error(error: BaseException) -> CkptError:
     """Return the error that other nodes are told: a CkptError itself, else CannotLook about it."""
     if isinstance(error, CkptError):
         return error
-    if isinstance(error, Exception):
-        text = f"internal error: {type(error).__name__}: {error}"
-        return CannotLook(text, "report it with what that node printed")
-    return CannotLook("it was interrupted or terminated by a signal", "start again when all nodes are up")
+    text = f"it was ended by a signal, or an internal error: {type(error).__name__}: {error}"
+    return CannotLook(text, "see what that node printed, and start again when all nodes are up")
 
 
 def _name_nodes(numbers: Sequence[int]) -> str:
     return f"node{'s' if len(numbers) > 1 else ''} {ranges.words(ranges.ranges(numbers))}"
-
-
-_PORTS = 1 << 16
-
-
-def _is_port(text: str) -> bool:
-    return text.isascii() and text.isdigit() and 0 < int(text) < _PORTS
 
 
 def find_board(
@@ -407,23 +400,16 @@ def _find_endpoint(
     member: Membership, options: Options, line: LaunchLine | None, env: Mapping[str, str]
 ) -> tuple[str, int, bool]:
     """Return (host, port, whether this node keeps it) of torch's store for the meeting. Raise UsageError."""
-    first, master, master_port = member.node == 0, env.get("MASTER_ADDR"), env.get("MASTER_PORT", "")
+    at, keeper = options.meet or options.rendezvous, member.node == 0
     agents = options.worker and env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    if at := options.meet or options.rendezvous:
-        host, _, port = at.rpartition(":")
-        if not host or not _is_port(port):
-            raise UsageError(f"--meet {at!r} is not HOST:PORT", "name a free port of the first node")
-        number = int(port)
-    elif agents and master and _is_port(master_port):
+    if not at and agents and "MASTER_ADDR" in env:
         # the store that torchrun keeps for its workers (torch/distributed/rendezvous.py)
-        host, number, first = master, int(master_port), False
-    elif line and line.endpoint:
-        if not _is_port(line.port) or int(line.port) == _PORTS - 1:
-            text = f"{line.endpoint!r}: there is no other port beside {line.port}"
-            raise UsageError(text, "add --meet HOST:PORT")
-        host, number = line.host, int(line.port) + 1
-    else:
-        text = "the address where the nodes meet is unknown"
+        at, keeper = f"{env['MASTER_ADDR']}:{env.get('MASTER_PORT')}", False
+    elif not at and line and line.endpoint and line.port.isdecimal():
+        at = f"{line.host}:{int(line.port) + 1}"  # beside the port where torchrun's nodes meet
+    host, _, port = at.rpartition(":")
+    if not host or not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 1 << 16:
+        text = f"where the nodes meet is unknown: {at!r} is not HOST:PORT"
         hint = "add --meet DIR that all see, or --meet HOST:PORT with a free port of the first node"
         raise UsageError(text, hint)
-    return host.removeprefix("[").removesuffix("]"), number, first
+    return host.removeprefix("[").removesuffix("]"), int(port), keeper

@@ -125,18 +125,16 @@ def add_history_warnings(plan: LoadPlan, root: str, directory: str, trusted: Tru
         before = read_history(root, directory, trusted)
     except CkptError:  # no decision depends on the history
         return plan
-    same = [start.path for start in before.starts[:1]] == [plan.checkpoint.path]
-    hits = restart_loop.check((before.repeats if same else 0, plan.checkpoint.path))
+    chosen, last = plan.checkpoint, before.starts[0] if before.starts else Start(0, None)
+    hits = restart_loop.check((before.repeats if last.path == chosen.path else 0, chosen.path))
     warnings = [finding_of(restart_loop.RULE, hit) for hit in hits]
     known = {c.path for c in (*plan.candidates, *plan.ahead, *(r.checkpoint for r in plan.rejected))}
-    for last in before.starts[:1]:
-        step, now = last.step, plan.resume_step
-        if step is not None and now is not None and step > now and last.path not in known:
-            text = f"the last start resumed from step {step} ({last.path}), of which nothing is left"
-            hit = Hit(
-                plan.root, text, fill_hint(_GONE, root, root), Severity.WARNING, code="dangling-tracker"
-            )
-            warnings.append(finding_of(tracker_stale.RULE, hit))
+    step, now = last.step, plan.resume_step
+    if step is not None and now is not None and step > now and last.path not in known:
+        text = f"the last start resumed from step {step} ({last.path}), of which nothing is left"
+        hint = fill_hint(_GONE, root, root)
+        hit = Hit(plan.root, text, hint, Severity.WARNING, code="dangling-tracker")
+        warnings.append(finding_of(tracker_stale.RULE, hit))
     return replace(plan, warnings=(*plan.warnings, *warnings))
 
 

@@ -32,8 +32,6 @@ from ckpt_tools.storage.writes import replace_file
 
 SCHEMA = "ckpt-tools/view/v1"
 _DAY = 86400
-_OWN = (".nfs", ".ckpt-")
-"""What names begin with that NFS or ckpt gives to files of its own."""
 _NAME = "[0-9a-f]" * 16
 """Matches the end of a view's name."""
 
@@ -140,22 +138,24 @@ def _require_ours(view: str, directory: str, trusted: Trust) -> None:
         note = checked_json.decode(checked_json.parse(data), _Marker)
     except (OSError, ValueError, Untrusted):
         raise _explain_foreign(directory) from None
-    if foreign := find_foreign(view, {*note.files}):
+    if foreign := find_foreign(view, {*note.files}, MARKER):
         raise UsageError(
             f"{foreign} was not put there by ckpt, so the view {directory} is not replaced",
             "move it, and let the job save elsewhere",
         )
 
 
-def find_foreign(directory: str, names: Collection[str]) -> str:
-    """Return the first path below a directory that is none of ``names``, nor a directory above one; or ""."""
+def find_foreign(directory: str, names: Collection[str], note: str) -> str:
+    """Return the first path below a directory that is none of ``names``, nor a directory above one, nor the
+    ``note`` with them; else "".
+    """
     homes = list_homes(names)
     for above, below, files in os.walk(directory):
         at = os.path.relpath(above, directory)
         for name in (*below, *files):
             path = os.path.join(above, name)
             ours = homes if name in below and not os.path.islink(path) else names
-            if os.path.normpath(f"{at}/{name}") not in ours and not name.startswith(_OWN):
+            if os.path.normpath(f"{at}/{name}") not in ours and not name.startswith((".nfs", note)):
                 return path
     return ""
 

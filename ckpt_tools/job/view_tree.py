@@ -30,43 +30,36 @@ def find_name_for(piece: Piece, part: Part, rank: int, coords: Mapping[str, int]
     """Return the end of the path that ``piece`` gives to ``rank`` (as many components as the template has),
     made from the path of ``part``; None if it has no rank in it. ``coords`` are the rank's, if known.
     """
-    below = part.path.split("/")[-piece.depth - 1 :]
     wanted = {**{a: n for a, n in (coords or {}).items() if a in _PLACES}, "rank": rank}
-    above, _, last = piece.template.rpartition("/")
-    directory = _rename(above, "/".join(below[:-1]), part, wanted)
-    file = _rename(last, below[-1], part, wanted)
-    if directory is None or file is None or not (directory[1] or file[1]):
+    pattern, widths = _group_fields(piece.template)
+    m = re.fullmatch(pattern, "/".join(part.path.split("/")[-piece.depth - 1 :]))
+    if m is None or m.groupdict().get("rank") is None:
         return None
-    return "/".join(filter(None, (directory[0], file[0])))
-
-
-def _rename(template: str, name: str, part: Part, wanted: Mapping[str, int]) -> tuple[str, int] | None:
-    """Return (another rank's name for a file or its directories, how often the rank is in it), or None."""
-    pattern, widths = _group_fields(template)
-    m = re.fullmatch(pattern, name)
-    if m is None:
-        return None
-    renamed, rank_count = name, 0
+    renamed, prefix = m[0], m.groupdict().get("prefix") or ""
     for group in sorted(m.re.groupindex, key=m.start, reverse=True):
-        old, field = m[group], group.partition("__")[0]
-        if old is None:
-            continue
-        if field == "prefix":
-            # ``pangu3`` is what rank 3 calls the run ``pangu`` (discovery/names.py, _common_prefixes)
-            new, stem = old, old.removesuffix(str(part.rank))
-            common = {stem, stem.rstrip("_").removesuffix("rank").rstrip("_")}
-            if stem != old and (part.prefix in common or stem.endswith("rank_")):
-                new = f"{stem}{wanted['rank']}"
-        elif field == "generation" and int(old) == part.rank and m["prefix"].endswith("rank"):
-            new = str(wanted["rank"])  # MindFormers' prefix_rank_R-E_S.ckpt reads like a counter of restarts
-        elif field in wanted:
-            padded = len(old) if old[0] == "0" and len(old) > 1 else 0
-            new = str(wanted[field]).zfill(max(widths.get(field, 0), padded))
-            rank_count += field == "rank"
-        else:
-            continue
-        renamed = renamed[: m.start(group)] + new + renamed[m.end(group) :]
-    return renamed, rank_count
+        field = group.partition("__")[0]
+        if m[group] is not None:
+            new = _rename_field(field, m[group], prefix, part, wanted, width=widths.get(field, 0))
+            renamed = renamed[: m.start(group)] + new + renamed[m.end(group) :]
+    return renamed
+
+
+def _rename_field(
+    field: str, old: str, prefix: str, part: Part, wanted: Mapping[str, int], *, width: int
+) -> str:
+    """Return what stands in another rank's name for ``old``, a field of at least ``width`` digits."""
+    if field == "prefix":
+        # ``pangu3`` is what rank 3 calls the run ``pangu`` (discovery/names.py, _common_prefixes)
+        stem = old.removesuffix(str(part.rank))
+        common = {stem, stem.rstrip("_").removesuffix("rank").rstrip("_")}
+        has_rank = stem != old and (part.prefix in common or stem.endswith("rank_"))
+        return f"{stem}{wanted['rank']}" if has_rank else old
+    if field == "generation" and int(old) == part.rank and prefix.endswith("rank"):
+        return str(wanted["rank"])  # MindFormers' prefix_rank_R-E_S.ckpt reads like a counter of restarts
+    if field not in wanted:
+        return old
+    padded = len(old) if old[0] == "0" and len(old) > 1 else 0
+    return str(wanted[field]).zfill(max(width, padded))
 
 
 @lru_cache(64)
@@ -194,10 +187,10 @@ class Tree(Struct, dict=True):
         name = self.find_view_path_for(part, rank)
         link = self.add_link(name, f.path)
         piece = self.layout.piece(part.piece)
-        base = link.rsplit("/", piece.depth + 1)[0]
-        home = base if piece.where is Where.HERE else ""
-        if piece.home:
-            home = "/".join(link.split("/")[: base.count("/") + 1 + piece.home])
+        names = link.split("/")
+        top = len(names) - piece.depth - 1
+        base, is_home = "/".join(names[:top]), piece.home or piece.where is Where.HERE
+        home = "/".join(names[: top + piece.home]) if is_home else ""
         if rank is None or part.rank is None:
             rank = part.rank
         self.parts_in_view.setdefault(name, part._replace(path=link, base=base, home=home, rank=rank))

@@ -8,7 +8,7 @@ WORLD_SIZE = devices of the job, and LOCAL_RANK = a list such as 0,1,2,3. Init c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -21,16 +21,19 @@ _WORDS = (
     " KUBERNETES_SERVICE_HOST"
 )
 _TORCHRUN = ("PET_NODE_RANK", "PET_NNODES", "PET_NPROC_PER_NODE")
+_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 _INSIDE = (
-    "before torchrun or msrun ask for the whole job (ckpt run, ckpt plan), inside of it for a rank; if every"
-    " pod is one rank, "
+    "before torchrun or msrun ask for the whole job (ckpt run, ckpt plan), inside of it for a rank; only if"
+    " every pod is one rank, "
 )
 
 
-def _read_pod(env: Mapping[str, str], unclear: str, hint: str, **fields: str) -> Started:
-    """Return what a pod's variables say (``fields``: by field), with no rank for the reason ``unclear``."""
+def _read_pod(env: Mapping[str, str], seen: Sequence[str], hint: str = HINT, **fields: str) -> Started:
+    """Return what a pod's variables say (``fields``: by field), without a rank: ``seen`` count pods."""
     ids = "MINDX_TASK_ID", "PET_RDZV_ID"
     pod = read(env, "kubernetes", ids, max_restarts="PET_MAX_RESTARTS", **fields)
+    why = "this counts pods, or those of one task, which are ranks only where each runs one process"
+    unclear = f"{show(env, *seen)}: {why}"
     return replace(pod, unclear=unclear, hint=_INSIDE + hint)
 
 
@@ -43,54 +46,30 @@ def _read_volcano(env: Mapping[str, str], index: str) -> Started:
         fields = {"node": "RANK", "nodes": "WORLD_SIZE"}
     elif len(tasks) == 1:
         fields = {"node": index, "nodes": tasks[0]}
-    what = show(env, index, "RANK", "WORLD_SIZE", *sorted(tasks)[:4])
-    return _read_pod(env, f"{what}: Volcano counts pods, in {index} those of one task only", HINT, **fields)
+    return _read_pod(env, (index, "RANK", "WORLD_SIZE", *sorted(tasks)[:4]), **fields)
 
 
 def _detect(env: Mapping[str, str]) -> Started | None:
     """Return what variables of the pod say; None outside of Kubernetes, or if nothing looks like a rank."""
     if any(name in env for name in _TORCHRUN):
-        pod = _read_pod(
-            env,
-            f"{show(env, *_TORCHRUN)}: a pod in which torchrun starts the ranks, not one of them",
-            'add --rank "$PET_NODE_RANK"',
-            node="PET_NODE_RANK",
-            nodes="PET_NNODES",
-            local_world_size="PET_NPROC_PER_NODE",
-        )
+        fields = dict(zip(("node", "nodes", "local_world_size"), _TORCHRUN, strict=True))
+        pod = _read_pod(env, _TORCHRUN, 'add --rank "$PET_NODE_RANK"', **fields)
         if pod.nodes and pod.local_world_size:  # not "1:4" and "auto"
             world = pod.nodes.value * pod.local_world_size.value
             pod = replace(pod, world_size=Known(world, "PET_NNODES × PET_NPROC_PER_NODE (kubernetes)"))
     elif "," in env.get("LOCAL_RANK", "") and "RANK" in env:
         # a PyTorch pod of an AscendJob: with one device LOCAL_RANK is a number, and RANK is the process
-        pod = _read_pod(
-            env,
-            f"{show(env, 'RANK', 'WORLD_SIZE', 'LOCAL_RANK')}: LOCAL_RANK lists devices, so that RANK is the"
-            " pod, not a process",
-            HINT,
-            node="RANK",
-            world_size="WORLD_SIZE",
-            local_world_size="LOCAL_WORLD_SIZE",
-        )
+        fields = {"node": "RANK", "world_size": "WORLD_SIZE", "local_world_size": "LOCAL_WORLD_SIZE"}
+        pod = _read_pod(env, _RANKS, **fields)
         nodes = divide(pod.world_size, pod.local_world_size, "WORLD_SIZE / LOCAL_WORLD_SIZE (kubernetes)")
         pod = replace(pod, nodes=nodes)
     elif index := next((name for name in ("VC_TASK_INDEX", "VK_TASK_INDEX") if name in env), None):
         pod = _read_volcano(env, index)
     elif "JOB_COMPLETION_INDEX" in env:
-        pod = _read_pod(
-            env,
-            f"{show(env, 'JOB_COMPLETION_INDEX', 'RANK', 'WORLD_SIZE')}: the index of a pod, which is a rank"
-            " only where each runs one process",
-            'add --rank "$JOB_COMPLETION_INDEX"',
-            node="JOB_COMPLETION_INDEX",
-        )
+        index = "JOB_COMPLETION_INDEX"
+        pod = _read_pod(env, (index, *_RANKS), f'add --rank "${index}"', node=index)
     elif "KUBERNETES_SERVICE_HOST" in env and "RANK" in env and "LOCAL_RANK" not in env:
-        pod = _read_pod(
-            env,
-            f"{show(env, 'RANK', 'WORLD_SIZE')} in a pod: without LOCAL_RANK it may count pods (PyTorchJob)"
-            " or processes",
-            'add --rank "$RANK" --world-size "$WORLD_SIZE"',
-        )
+        pod = _read_pod(env, _RANKS, 'add --rank "$RANK" --world-size "$WORLD_SIZE"')
     else:
         return None
     return settled(pod)

@@ -25,6 +25,10 @@ _TASKS = (
     "start it by srun in every task, or add --rank N (and --world-size N); 'ckpt plan' and 'ckpt run' need no"
     " rank"
 )
+_SEEN = (
+    "SLURM_STEP_ID SLURM_JOB_NAME SLURM_PROCID SLURM_NTASKS SLURM_STEP_NUM_TASKS SLURM_STEP_NUM_NODES"
+    " SLURM_NNODES SLURM_STEP_TASKS_PER_NODE SLURM_GTIDS SLURM_GPUS_ON_NODE SLURM_HET_SIZE"
+)
 _SHELLS = ("bash", "interactive", "sh", "zsh")
 
 
@@ -76,35 +80,27 @@ def _explain_mix(env: Mapping[str, str], s: Started) -> str:
     local = s.local_world_size
     if tasks_fit and ("SLURM_GTIDS" not in env or local is None or local.value == on_node):
         return ""
-    names = "SLURM_PROCID SLURM_NTASKS SLURM_STEP_NUM_TASKS SLURM_STEP_TASKS_PER_NODE SLURM_GTIDS"
-    what = show(env, *names.split())
-    return f"{what}: they are of different steps, as in a script that was submitted from within another job"
+    why = "they are of different steps, as in a script that was submitted from within another job"
+    return f"{show(env, *_SEEN.split())}: {why}"
 
 
 def _explain_unclear(env: Mapping[str, str], s: Started) -> tuple[str, str] | None:
     """Return why the numbers of a seeming task are not used, and a hint; None if they are used."""
     if s.rank is None or s.world_size is None:
-        what = show(env, "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
-        return f"{what}: not all of a task's numbers are there", HINT
-    if (number(env, "SLURM_HET_SIZE") or 1) > 1:
-        what = show(env, "SLURM_HET_SIZE", "SLURM_PROCID")
-        return f"{what}: a heterogeneous job, whose numbers count one component", HINT
-    if s.world_size.value == 1 and env.get("SLURM_JOB_NAME") in _SHELLS:
-        what = show(env, "SLURM_JOB_NAME", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
-        return f"{what}: a single task of a job named so is an interactive shell", _TASKS
-    one_each = s.nodes is not None and s.nodes.value == s.world_size.value
-    if one_each and (number(env, "SLURM_GPUS_ON_NODE") or 0) != 1:
-        names = (
-            "SLURM_PROCID SLURM_STEP_NUM_TASKS SLURM_NTASKS SLURM_STEP_NUM_NODES SLURM_NNODES"
-            " SLURM_GPUS_ON_NODE"
-        )
+        why, hint = "not all of a task's numbers are there", HINT
+    elif (number(env, "SLURM_HET_SIZE") or 1) > 1:
+        why, hint = "a heterogeneous job, whose numbers count one component", HINT
+    elif s.world_size.value == 1 and env.get("SLURM_JOB_NAME") in _SHELLS:
+        why, hint = "a single task of a job named so is an interactive shell", _TASKS
+    elif s.nodes and s.nodes.value == s.world_size.value and number(env, "SLURM_GPUS_ON_NODE") != 1:
         why = "one task per node, which is a rank, or starts the ranks of its node by torchrun or msrun"
         hint = (
             'if every task is one rank, add --rank "$SLURM_PROCID" --world-size "$SLURM_NTASKS"; else ask'
             " inside of what it starts"
         )
-        return f"{show(env, *names.split())}: {why}", hint
-    return None
+    else:
+        return None
+    return f"{show(env, *_SEEN.split())}: {why}", hint
 
 
 def _count_local_tasks(env: Mapping[str, str], node: Known | None) -> Known | None:

@@ -174,7 +174,7 @@ def test_a_part_on_another_nodes_disk(nodes: Nodes) -> None:
         steps, findings = outcomes(answer)
         assert steps == [(20, "rejected"), (10, "chosen")]
         (moved,) = [f["message"] for f in findings if f["code"] == "on-other-node"]
-        assert "the model file of rank 2 lies on" in moved
+        assert "a file of rank 2 lies on" in moved
 
 
 def test_a_directory_of_their_own_to_meet_in(nodes: Nodes, tmp_path: Path) -> None:

@@ -35,7 +35,6 @@ MEMBER = """
 import signal, sys, time
 from ckpt_tools.cli import signals
 from ckpt_tools.errors import CkptError, NoneUsable
-from ckpt_tools.job.decision import failure
 from ckpt_tools.job.meeting import Files, Store, meeting
 
 where, me, size, does, seconds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], float(sys.argv[5])
@@ -49,7 +48,7 @@ try:
             while True:
                 time.sleep(0.01)
         if does == "fail":
-            m.exchange(failure(NoneUsable("nothing here", "look")), lambda _: {})
+            raise NoneUsable("nothing here", "look")
         if does == "raise":
             raise RuntimeError("a bug")
         m.exchange({}, lambda _: {})
@@ -139,7 +138,8 @@ def test_a_node_that_fails_ends_the_others_at_once(members: Members, who: int, d
     third = ["hang"] if members.where.startswith("/") and who else []
     members.start(*[does if i == who else "" for i in range(2)], *third)
     text = members.said(1 - who)
-    assert text.startswith("NoneUsable node" if does == "fail" else "CannotLook"), text
+    assert text.startswith("NoneUsable" if does == "fail" else "CannotLook"), text
+    assert not who or "node 1: " in text, text
     assert "nothing here" in text or "a bug" in text, text
 
 
@@ -235,16 +235,18 @@ def test_what_is_no_message_is_refused_by_all(tmp_path: Path, data: bytes) -> No
             super().put(key, data if key.endswith(".1.1") else value)
 
     found = meet(Files(str(tmp_path)), Broken(str(tmp_path)), does=add)
-    assert all(isinstance(f, UsageError) and "node 1 says what no node" in str(f) for f in found), found
+    assert all(isinstance(f, CannotLook) and "node 1 says what no node" in str(f) for f in found), found
 
 
 def test_an_error_of_another_node_cannot_steer_a_terminal(tmp_path: Path) -> None:
-    said = {"message": "\x1b[2Jgone\r", "hint": "\x07ring", "exit_code": 5}
-    first, second = meet(
-        *boards(tmp_path, 2), does=lambda m: m.exchange(said if m.node else {}, lambda _: {})
-    )
+    def fail(m: Meeting) -> Any:
+        if m.node:
+            raise CannotLook("\x1b[2Jgone\r", "\x07ring")
+        return add(m)
+
+    first, second = meet(*boards(tmp_path, 2), does=fail)
     assert str(first) == "node 1: \\x1b[2Jgone\\x0d" and first.hint == "\\x07ring"
-    assert isinstance(second, CannotLook)
+    assert isinstance(first, CannotLook) and isinstance(second, CannotLook)
 
 
 def test_an_offer_of_an_earlier_start_or_version_is_passed_over(tmp_path: Path) -> None:

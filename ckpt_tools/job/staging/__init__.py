@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from xxhash import xxh3_128_hexdigest
 
 from ckpt_tools import launchers
-from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.errors import CannotLook, UsageError, explain_refusal
 from ckpt_tools.job.decider import SILENT, Listener, make_plan
-from ckpt_tools.job.decision import Decision, Stage, StagedFile, body_of
+from ckpt_tools.job.decision import Decision, body_of
 from ckpt_tools.job.membership import make_worker_membership
 from ckpt_tools.job.staging.fetching import Damaged, Fetch, describe, has_size, select_files
 from ckpt_tools.job.staging.place import Place, Record
@@ -70,52 +70,33 @@ def bring(
     place, planned = Place(home, name, selection.trust), {f.path for f in decision.document.files()}
     options = replace(selection.read_options(), budget=None, cache=False)
     fetch = Fetch(decision.document.top, place.part, planned, options, progress)
-    wanted = select_files(stage, ranks)
-    try:
+    wanted, removed = select_files(stage, ranks), list[str]()
+    hint = "make room, or name another directory with --stage; what has come is not fetched again"
+    with explain_refusal(f"the checkpoint could not be staged in {home}", hint), ExitStack() as used:
         place.prepare()
-        with ExitStack() as used, ExitStack() as held:
-            lock = place.lock("use", fcntl.LOCK_SH)
-            used.callback(os.close, lock)
-            os.utime(lock)
+        lock = place.lock("use", fcntl.LOCK_SH)
+        used.callback(os.close, lock)
+        os.utime(lock)
+        with ExitStack() as held:  # by one process at a time
             held.callback(os.close, place.lock("work"))
             place.require_ours({*select_files(stage), *stage.texts})
-            records, fetched, removed = _bring(place, stage, wanted, fetch, keep, anew=not selection.cache)
-            used.pop_all()  # the caller keeps this lock while it uses the checkpoint
-    except OSError as e:
-        raise CannotLook(
-            f"the checkpoint could not be staged in {home}: {e.strerror}"
-            + (f": {e.filename}" if e.filename else ""),
-            "make room, or name another directory with --stage; what has come is not fetched again",
-        ) from e
+            place.remove_lost_parts()
+            if keep is not None:
+                removed += place.remove_idle(keep)
+            records, is_complete = place.find_whole(anew=not selection.cache)
+            missing = {n: f for n, f in wanted.items() if not records.get(n, Record("")).is_copy_of(f)}
+            texts = _find_stale_texts(stage.texts, records)
+            fetched = [f.size for n, f in missing.items() if not has_size(f"{place.part}/{n}", f.size)]
+            if missing or texts or not is_complete:
+                place.require_room(sum(fetched), keep)
+                os.makedirs(place.part, 0o755, exist_ok=True)
+                records |= {r.name: r for r in fetch.files(missing)}
+                records |= {n: place.write_text(n, data) for n, data in texts.items()}
+                place.publish(records)
+            shutil.rmtree(place.part, ignore_errors=True)
+        used.pop_all()  # the caller keeps this lock while it uses the checkpoint
     files = tuple(records[name] for name in wanted)
     return Staged(decision, place.whole, files, len(fetched), sum(fetched), tuple(removed), lock)
-
-
-def _bring(
-    place: Place,
-    stage: Stage,
-    wanted: Mapping[str, StagedFile],
-    fetch: Fetch,
-    keep: int | None,
-    *,
-    anew: bool,
-) -> tuple[dict[str, Record], list[int], list[str]]:
-    """Bring missing files, in this process alone. Return all records, sizes fetched, and names removed."""
-    for path in {*place.list_parts()} - {place.part}:
-        shutil.rmtree(path, ignore_errors=True)
-    removed = [] if keep is None else list(place.remove_idle(keep))
-    records, is_complete = place.find_whole(anew=anew)
-    missing = {name: f for name, f in wanted.items() if not records.get(name, Record("")).is_copy_of(f)}
-    texts = _find_stale_texts(stage.texts, records)
-    fetched = [f.size for name, f in missing.items() if not has_size(f"{place.part}/{name}", f.size)]
-    if missing or texts or not is_complete:
-        place.require_room(sum(fetched), keep)
-        os.makedirs(place.part, 0o755, exist_ok=True)
-        records |= {r.name: r for r in fetch.files(missing)}
-        records |= {name: place.write_text(name, data) for name, data in texts.items()}
-        place.publish(records)
-    shutil.rmtree(place.part, ignore_errors=True)
-    return records, fetched, removed
 
 
 def _find_stale_texts(texts: Mapping[str, str], records: Mapping[str, Record]) -> dict[str, bytes]:

@@ -107,6 +107,11 @@ class Place(Struct, frozen=True):
         """Return the directories of files that came in this boot or another one, and never were a whole."""
         return glob.glob(f"{glob.escape(self.own)}/{self.name}.*.part*")
 
+    def remove_lost_parts(self) -> None:
+        """Remove files of another boot, which may have lost some of their bytes."""
+        for path in {*self.list_parts()} - {self.part}:
+            shutil.rmtree(path, ignore_errors=True)
+
     def lock(self, what: str, how: int = fcntl.LOCK_EX) -> int:
         """Return the descriptor of a lock, waiting for it: "use" is shared by processes that use the
         checkpoint, "work" exclusive for the one that brings its files. Raise OSError.
@@ -131,7 +136,7 @@ class Place(Struct, frozen=True):
 
     def require_ours(self, names: Collection[str]) -> None:
         """Raise UsageError if the checkpoint has what ckpt did not bring, or others can write there."""
-        foreign = self.whole if os.path.islink(self.whole) else find_foreign(self.whole, names)
+        foreign = self.whole if os.path.islink(self.whole) else find_foreign(self.whole, names, NOTE)
         if foreign:
             text = f"{foreign} was not put there by ckpt: the staged checkpoint is not used"
             raise UsageError(text, "move it, and let the job save elsewhere")
