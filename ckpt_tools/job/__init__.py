@@ -70,17 +70,15 @@ def decide(
             f"the job has {membership.nodes} nodes, and each would decide alone",
             "add --plan-dir DIR on a file system that all of them see, or --agree when each has its own disk",
         )
-    selection = replace(
-        _add_world_size(line, selection, options), plan_dir=options.plan_dir or resolve.decisions(env)
-    )
-    asked = digest_selection(selection)  # also where files came damaged, and contents are read before
+    selection = replace(selection, plan_dir=options.plan_dir or resolve.decisions(env))
+    if not options.worker and selection.world_size is None and line and line.nodes and line.per_node:
+        known_from = f"{line.launcher}'s command line"
+        selection = replace(selection, world_size=line.nodes * line.per_node, world_from=known_from)
+    asked = digest_selection(selection, options.stage)
 
     def attempt(question: Selection) -> ProcessDecision:
         decision = Decider(root, question, membership, options, line, env, listener, asked).decide()
-        stage = decision.document.stage
-        stage_home = os.path.dirname(stage.root) if stage else ""
-        is_elsewhere = decision.has_checkpoint and stage_home != options.stage
-        if decision.origin.asked != asked or is_elsewhere:
+        if decision.origin.asked != asked:
             raise UsageError(
                 f"the decision {decision.path} was made with other options or plug-ins than this process has",
                 "start all processes of the job with the same options, and install the same plug-ins for all",
@@ -101,14 +99,6 @@ def decide(
     from ckpt_tools.job.staging import retry_if_damaged
 
     return retry_if_damaged(attempt, selection, listener, "deciding", alone=membership.nodes == 1)
-
-
-def _add_world_size(line: LaunchLine | None, selection: Selection, options: Options) -> Selection:
-    """Return the selection; if it has no world size, with that of the launcher's command line."""
-    if options.worker or selection.world_size is not None or not (line and line.nodes and line.per_node):
-        return selection
-    world = line.nodes * line.per_node
-    return replace(selection, world_size=world, world_from=f"{line.launcher}'s command line")
 
 
 def _find_membership(

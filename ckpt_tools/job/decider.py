@@ -72,8 +72,10 @@ def make_plan(root: str, selection: Selection, to: Listener) -> LoadPlan:
         return api.plan(root, selection, progress=to.progress, note=to.note)
 
 
-def digest_selection(selection: Selection) -> str:
-    """Return a digest of the plug-ins, and of the selection without options that differ between ranks."""
+def digest_selection(selection: Selection, stage: str = "") -> str:
+    """Return a digest of the plug-ins, the directory of staged copies, and the selection but for options that
+    differ between ranks.
+    """
     common = replace(
         selection,
         rank=None,
@@ -90,7 +92,7 @@ def digest_selection(selection: Selection) -> str:
         layouts=None,  # functions, whose addresses differ in every process
     )
     others = plugins.packages()  # every process must have the same plug-ins
-    text = f"{common} {sorted(selection.fault_ranks)}{others}"
+    text = f"{common} {sorted(selection.fault_ranks)}{others}{stage}"
     return xxh3_64_hexdigest(text.encode("utf-8", "surrogatepass"))
 
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from threading import Lock
 from typing import Any, cast
 
-from msgspec import to_builtins
+from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 from xxhash import xxh3_128_hexdigest
 
@@ -91,28 +91,23 @@ def has_size(path: str, size: int) -> bool:
     return False
 
 
-class Fetch:
+class Fetch(Struct):
     """Brings files of the store of ``root`` to the directory ``part``. ``planned`` are URLs of files to load,
     which must be whole by what is stored about them. ``progress`` gets the bytes here, and those of all.
     """
 
-    def __init__(
-        self,
-        root: str,
-        part: str,
-        planned: Collection[str],
-        options: ReadOptions,
-        progress: Callable[[int, int], object] | None,
-    ) -> None:
-        self.root, self.part, self.planned, self.options = root, part, planned, options
-        self.progress = progress
-        self.rate = Rate(options.limit_rate) if options.limit_rate else None
-        self._width = options.jobs or FILES
-        self._joint_lock = Lock()
-        self._key: bytes | None = None
-        self._copies: dict[str, int] = {}
-        self._stopped = False
-        self._bytes_here = self._total = 0
+    root: str
+    part: str
+    planned: Collection[str]
+    options: ReadOptions
+    progress: Callable[[int, int], object] | None
+    _rate: Rate | None = None
+    _joint_lock: Lock = field(default_factory=Lock)
+    _key: bytes | None = None
+    _copies: dict[str, int] = {}
+    _is_stopped: bool = False
+    _bytes_here: int = 0
+    _total: int = 0
 
     def files(self, wanted: Mapping[str, StagedFile]) -> list[Record]:
         """Bring the files, each to its name below ``part``. Raise Damaged, CannotLook and OSError."""
@@ -122,13 +117,15 @@ class Fetch:
         requests = _make_requests(session, {f.url: f for f in wanted.values()})
         self._total = sum(f.size for f in wanted.values())
         self._key = session.reader.key
+        if self.options.limit_rate:
+            self._rate = Rate(self.options.limit_rate)
         aside = f"{self.part}.aside"
         shutil.rmtree(aside, ignore_errors=True)
         os.makedirs(aside, 0o755, exist_ok=True)
         names: dict[str, list[str]] = {}
         for name, f in wanted.items():  # a file may have the names of several ranks
             names.setdefault(f.url, []).append(name)
-        pool = Threads(min(self._width, len(names)))
+        pool = Threads(min(self.options.jobs or FILES, len(names)))
         with _substitute_copies(self.root) as self._copies:
             waiting: list[Future[list[Record]]] = []
             try:
@@ -137,7 +134,7 @@ class Fetch:
                     waiting.append(pool.submit(self._bring, *asked))
                 out = [record for future in waiting for record in future.result()]
             except BaseException as e:
-                self._stopped = True  # running downloads end soon
+                self._is_stopped = True  # running downloads end soon
                 pool.close(wait=isinstance(e, Exception))
                 if isinstance(e, Damaged):  # nothing will load these files
                     shutil.rmtree(self.part, ignore_errors=True)
@@ -181,7 +178,7 @@ class Fetch:
         with open(os.open(path, _WRITE, 0o644), "wb", buffering=0) as file, StoreSource(wanted.url) as source:
 
             def one(start: int) -> None:
-                if self._stopped:
+                if self._is_stopped:
                     raise OSError(errno.ECANCELED, "another file could not be brought")
                 try:
                     data = source.fetch(start, min(CHUNK, wanted.size - start))
@@ -194,8 +191,8 @@ class Fetch:
                     done = os.pwrite(file.fileno(), data, start)
                     data, start = data[done:], start + done
                 self._report(count)
-                if self.rate is not None:
-                    self.rate.took(count)
+                if self._rate is not None:
+                    self._rate.took(count)
 
             pool = Threads(min(REQUESTS, len(starts) or 1))
             try:
