@@ -41,10 +41,9 @@ def _detect(env: Mapping[str, str]) -> Started | None:
     if not number(env, "RANK_SIZE") or any(number(env, a) != number(env, b) for a, b in names):
         started = replace(started, local_rank=None)
     if env.get("MS_ROLE") in ("MS_SCHED", "MS_PSERVER"):
-        role = "scheduler" if env["MS_ROLE"] == "MS_SCHED" else "parameter server"
         return replace(
             settled(replace(started, rank=None, local_rank=None)),
-            unclear=f"{show(env, 'MS_ROLE')}: this process is msrun's {role}, no rank of the job",
+            unclear=f"{show(env, 'MS_ROLE')}: this process serves the job, and is no rank of it",
             hint="ask in the workers only (MS_ROLE=MS_WORKER), or once per job before msrun",
             skip=True,
         )
