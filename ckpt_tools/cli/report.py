@@ -55,7 +55,6 @@ def report(asked: options.Asked) -> int:
             raise UsageError("an HTML page cannot be shown on a terminal", "add -o report.html")
         page.require()
     gathered = _gather(asked.given["paths"], settings, to)
-    assert gathered.verification is not None  # noqa: S101 - for the type checker
     code = exit_code(gathered.verification, settings.values.get("strict", False))
     document = data.document(replace(gathered, exit_code=code))
     to.out(page.render(document) if to.format == "html" else json.dump(document))

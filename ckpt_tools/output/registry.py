@@ -49,10 +49,10 @@ class Output(Struct, frozen=True):
             raise UsageError(f"--format {self.name} needs {self.needs}, which is not installed", hint)
 
 
-def _built_in(name: str, title: str, *kinds: str, **more: Any) -> Output:
+def _built_in(name: str, title: str, *kinds: str, in_ci: bool = False) -> Output:
     """Return a format whose module has ``render`` for documents of ``kinds``, by default all."""
-    home = f"ckpt_tools.output.{more.pop('home', name)}:render"
-    return Output(name, title, dict.fromkeys(kinds or (VERIFICATION, PLAN, FAILURE), home), **more)
+    home = f"ckpt_tools.output.{name}:render"
+    return Output(name, title, dict.fromkeys(kinds or (VERIFICATION, PLAN, FAILURE), home), in_ci=in_ci)
 
 
 OUTPUTS: tuple[Output, ...] = (
@@ -69,8 +69,6 @@ OUTPUTS: tuple[Output, ...] = (
     _built_in("github", "annotations of GitHub Actions", in_ci=True),
     _built_in("markdown", "a summary with tables, for comments and step summaries", in_ci=True),
     _built_in("csv", "a row per file, or per rank and file"),
-    _built_in("prometheus", "metrics for the node exporter's textfile collector"),
-    _built_in("html", "a page to look at, without network", home="report", needs="jinja2", extra="report"),
 )
 """In the order in which they are listed; a new format is an entry here and a module with ``render``."""
 

@@ -31,7 +31,7 @@ from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.page import View
 from ckpt_tools.output.words import printable
 
-MACHINES = ("junit", "sarif", "github", "markdown", "csv", "prometheus")
+MACHINES = ("junit", "sarif", "github", "markdown", "csv")
 HOSTILE = (
     sample.NASTY, "/d/quote\"'`.pt", "/d/new\nline\r\n::error::x", "/d/\u202eright", "/d/=cmd|' /C calc'!A0", "/d/nul\x00\x01\x1b[31m", "/d/\udcff\udc80",
     "/d/a|b\\|c", "/d/<img src=x onerror=alert(1)>", "/d/]]></failure>&amp;", "/d/%0A,file=x:y", "/d/[x](http://e)", "/d/@someone #1 $x$ ~~y~~", "/d/\ufffe\uffff",
@@ -90,7 +90,7 @@ def check(name: str, document: registry.Document, text: str) -> None:
     """What holds of any document."""
     assert text.endswith("\n")
     assert "\x1b" not in text and text.encode()
-    reader = {"csv": read.rows, "prometheus": read.samples}.get(name) or getattr(read, name)
+    reader = read.rows if name == "csv" else getattr(read, name)
     reader(text)
 
 
@@ -114,12 +114,6 @@ def test_hostile_names(path: str) -> None:
                 check(name, document, shown(name, document, verbose=verbose))
 
 
-def test_promtool_takes_what_is_hostile() -> None:
-    read.prometheus(*(shown("prometheus", d) for path in HOSTILE[::4] for d in documents(path, path)))
-    with pytest.raises(AssertionError):  # it can refuse
-        read.prometheus('x{y="a\nb"} 1\n')
-
-
 def test_junit_has_a_case_for_each_file_and_says_what_is_wrong() -> None:
     [good, bad, across] = read.junit(shown("junit", sample.verification()))
     assert good.get("name") == "out/rank_0/net-3_40.ckpt" and len(good) == 0
@@ -136,7 +130,6 @@ def test_nothing_is_no_success() -> None:
     empty = Verification("/d", Verdict.OK, sample.verification().level, Summary())
     assert read.junit(shown("junit", empty)).get("errors") == "1"
     assert read.github(shown("github", empty))[0][0] == "error"
-    assert read.samples(shown("prometheus", empty))["ckpt_verify_failure_code", (("root", "/d"),)] == 3
 
 
 def test_what_was_not_looked_at_is_an_error_whatever_its_severity(asker: Asker, tmp_path: Path) -> None:
@@ -197,7 +190,6 @@ def test_many_findings_are_bounded_and_what_is_left_out_is_said() -> None:
         text = shown(name, many)
         assert len(text) < 20_000 and "99,950 more findings" in text
     assert len(shown("csv", many).splitlines()) == 100_001
-    assert len(shown("prometheus", many)) < 20_000
 
 
 def test_github_annotations(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -231,24 +223,6 @@ def test_csv_comes_back_from_the_csv_module() -> None:
     outcomes = [("", "load"), ("0", "load"), ("1", "load"), ("", "rejected")]
     assert [(r["rank"], r["outcome"]) for r in planned] == outcomes
     assert planned[2]["substituted"] == "true" and planned[3]["codes"] == "missing-rank"
-
-
-def test_prometheus_has_the_numbers() -> None:
-    root = ("root", "/data")
-    got = read.samples(shown("prometheus", sample.verification()))
-    path = ("path", printable(sample.NASTY))
-    wanted = {
-        ("ckpt_verify_files", (root, ("verdict", "broken"))): 1, ("ckpt_verify_timestamp_seconds", (root,)): 1.5e9,
-        ("ckpt_verify_findings", (root, ("code", "missing-rank"), ("severity", "error"))): 1, ("ckpt_verify_failure_code", (root,)): 0,
-        ("ckpt_verify_damaged_file", (root, path, ("verdict", "broken"))): 1,
-    }  # fmt: skip
-    assert wanted.items() <= got.items()
-    got = read.samples(shown("prometheus", sample.plan()))
-    assert got["ckpt_resume_step", (root,)] == 120 and got["ckpt_resume_substituted_files", (root,)] == 1
-    none = read.samples(shown("prometheus", sample.empty_plan()))
-    assert "ckpt_resume_step" not in {name for name, _ in none}
-    failed = read.samples(shown("prometheus", failure("/d/x", "w")))
-    assert failed["ckpt_plan_failure_code", (("root", "/d"),)] == 4
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -287,7 +261,6 @@ def test_a_block_of_the_page_runs(block: str, tmp_path: Path) -> None:
     readers = {
         ".xml": read.junit,
         ".sarif": read.sarif,
-        ".prom": read.samples,
         ".csv": read.rows,
         ".md": read.markdown,
     }
@@ -295,10 +268,8 @@ def test_a_block_of_the_page_runs(block: str, tmp_path: Path) -> None:
         assert made.suffix not in readers or len(readers[made.suffix](made.read_text()))
 
 
-def test_the_page_lists_the_formats_and_the_metrics() -> None:
+def test_the_page_lists_the_formats() -> None:
     rows = " ".join(re.findall(r"^\| (`.*?) \|", PAGE, re.MULTILINE))
-    listed = set(re.findall(r"`([a-z_]+)`", rows))
-    formats = {o.name for o in registry.OUTPUTS} - {"table"} | set(FIELDS)
-    texts = [shown("prometheus", d) for d in (sample.verification(), sample.plan())]
-    metrics = {name for text in texts for name, _ in read.samples(text)}
-    assert formats | metrics == listed
+    assert {o.name for o in registry.OUTPUTS} - {"table"} | set(FIELDS) == set(
+        re.findall(r"`([a-z_]+)`", rows)
+    )

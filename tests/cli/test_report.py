@@ -45,8 +45,6 @@ from ckpt_tools.model.report import Guard, Region, Stats
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.output import json as emit_json
 from ckpt_tools.output import plan as table
-from ckpt_tools.output import registry
-from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.page import View
 from ckpt_tools.output.report import data, page
 from ckpt_tools.output.report.advice import Gathered, Start
@@ -236,25 +234,6 @@ def test_no_name_is_markup(name: str) -> None:
     assert [tag for tag, _ in parsed.found] == [tag for tag, _ in usual.found]
     assert json.loads(parsed.data)["starts"][0]["run"] == name
     assert parsed.policy == usual.policy
-
-
-@pytest.mark.parametrize(
-    "document",
-    [
-        sample.verification(),
-        sample.plan(),
-        Failure("plan", "none-usable", "m", "h", 4, sample.plan(checkpoint=None)),
-        Failure("verify", "cannot-look", "m", "h", 5),
-    ],
-)
-def test_an_answer_alone_is_a_page(document: registry.Document) -> None:
-    html = registry.find("html")
-    assert html
-    said = json.loads(Elements(html.render(document)).data)
-    if isinstance(document, Failure):
-        assert said["exit_code"] == document.exit_code and said["next"]["hint"] == "h"
-    else:
-        assert said["roots"] == ["/data"] and said["checkpoints"]
 
 
 @pytest.mark.slow

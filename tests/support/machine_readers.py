@@ -1,5 +1,5 @@
 """What reads the formats for machines, each by its own schema or tool: a text that one of these takes is one that
-a CI server, a code scanner, a spreadsheet or Prometheus takes.
+a CI server, a code scanner or a spreadsheet takes.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ import csv
 import io
 import json
 import re
-import subprocess
 from functools import cache
 from typing import Any
 from urllib.parse import unquote_to_bytes
@@ -110,30 +109,6 @@ def rows(text: str) -> list[dict[str, str]]:
         assert None not in row
         assert not [cell for cell in row.values() if cell[:1] in ("=", "+", "-", "@", "\t", "\r")]
     return read
-
-
-def prometheus(*texts: str) -> None:
-    """promtool takes them, one at a time, without a complaint."""
-    for text in texts:
-        done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True)
-        assert (done.returncode, done.stdout + done.stderr) == (0, ""), text
-
-
-SAMPLE = re.compile(r'(\w+)(?:\{((?:\w+="(?:[^"\\\n]|\\["\\n])*",?)*)\})? (\S+)')
-
-
-def samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """The samples of a text that promtool takes, by name and labels."""
-    found = {}
-    for line in text.splitlines():
-        if not line.startswith("#"):
-            match = SAMPLE.fullmatch(line)
-            assert match, line
-            pairs = re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', match[2] or "")
-            labels = tuple((key, re.sub(r"\\(.)", r"\1", value)) for key, value in pairs)
-            assert (match[1], labels) not in found
-            found[match[1], labels] = float(match[3])
-    return found
 
 
 def markdown(text: str) -> list[list[list[str]]]:

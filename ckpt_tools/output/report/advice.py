@@ -90,9 +90,7 @@ def advise(given: Gathered) -> Advice:
     return _advise_verification(given.verification, given.roots)
 
 
-def _advise_verification(result: Verification | None, roots: Sequence[str]) -> Advice:
-    if result is None:
-        return Advice(Verdict.UNKNOWN, "Nothing was looked at.")
+def _advise_verification(result: Verification, roots: Sequence[str]) -> Advice:
     words = " ".join(map(_quote, roots))
     s = result.summary
     if not s.files:
@@ -122,14 +120,13 @@ class Start(Struct, frozen=True):
 
 
 class Gathered(Struct, frozen=True):
-    """The answers that one report shows, any of which may be missing. ``made_at`` is in seconds since 1970,
-    ``maps`` are those of the bytes of damaged files, by path; ``runs_omitted`` counts those that no plan was
-    made for.
+    """The answers that one report shows. ``made_at`` is in seconds since 1970, ``maps`` are of the bytes
+    of damaged files, by path; ``runs_omitted`` counts those that no plan was made for.
     """
 
     roots: tuple[str, ...]
     made_at: float
-    verification: Verification | None = None
+    verification: Verification
     scans: tuple[Scan, ...] = ()
     starts: tuple[Start, ...] = ()
     maps: Mapping[str, tuple[Region, ...]] = field(default_factory=dict)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,7 +11,6 @@ from msgspec.structs import replace
 from ckpt_tools.model.answers import FileReport
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
-from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.json import Object, fields, finding, outcomes
 from ckpt_tools.output.report.advice import Gathered, list_causes, pick_worst
@@ -52,7 +50,7 @@ class Table(Struct, frozen=True):
 
 
 def table(given: Gathered) -> Table:
-    """Return the newest MOST checkpoints of all scans and plans, else those of the verified files."""
+    """Return the newest MOST checkpoints of all scans and plans."""
     found: dict[CheckpointKey, Row] = {}
     for scan in given.scans:
         for c in scan.checkpoints:
@@ -60,8 +58,6 @@ def table(given: Gathered) -> Table:
     for start in given.starts:
         if start.plan:
             _add_plan(found, start.plan, _index(given.roots, start.plan.root))
-    if not found and given.verification:
-        found = {c.key: Row(c, 0) for c in _group_files(given.verification.files)}
     every = sorted(found.values(), key=lambda row: (-row.checkpoint.mtime_ns, row.checkpoint.path))
     rows = tuple(every[:MOST])
     by_path = defaultdict[str, list[int]](list)
@@ -93,32 +89,15 @@ def _index(roots: Sequence[str], root: str) -> int:
     return roots.index(root) if root in roots else 0
 
 
-def _group_files(files: Iterable[FileReport]) -> list[Checkpoint]:
-    """Return the checkpoints of verified files: files with equal layout, run, kind and numbers are of one."""
-    names = ("layout", "run", "kind", "step", "epoch", "step_in_epoch", "generation")
-    saves = defaultdict[tuple[Any, ...], list[Part]](list)
-    for p in (entry.part for entry in files if entry.part):
-        saves[tuple(getattr(p, name) for name in names)].append(p)
-    return [
-        Checkpoint(
-            parts=tuple(parts),
-            path=parts[0].home or parts[0].base,
-            mtime_ns=max(p.mtime_ns for p in parts),
-            **dict(zip(names, values, strict=True)),
-        )
-        for values, parts in saves.items()
-    ]
-
-
 def objects(given: Gathered, table: Table) -> list[Object]:
     """Return the JSON object of each checkpoint of the table, with what was found in it and in its files."""
     v = given.verification
     files: list[list[FileReport]] = [[] for _ in table.rows]
-    for entry in v.files if v else ():
+    for entry in v.files:
         if (i := table.by_file.get(entry.report.path)) is not None:
             files[i].append(entry)
     findings: list[list[Finding]] = [[] for _ in table.rows]
-    for f in v.findings if v else ():
+    for f in v.findings:
         if (i := table.find_by_path(f.path)) is not None:
             findings[i].append(f)
     expected = {(_index(given.roots, s.root), run): n for s in given.scans for run, n in s.expected.items()}

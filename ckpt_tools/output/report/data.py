@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, pairwise
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from statistics import median
 
 from ckpt_tools import __version__
@@ -17,7 +17,7 @@ from ckpt_tools.model.report import Level, Region, Report
 from ckpt_tools.output.json import COUNTS, Object, fields, finding, list_findings, rollback, scalar
 from ckpt_tools.output.page import WORST
 from ckpt_tools.output.report import checkpoints as rows_of
-from ckpt_tools.output.report.advice import Gathered, Start, advise, advise_start, pick_worst
+from ckpt_tools.output.report.advice import Gathered, Start, advise, advise_start
 from ckpt_tools.output.report.checkpoints import Row, Table
 
 LONG = 2.5
@@ -40,36 +40,33 @@ LOST = 50
 
 def document(given: Gathered) -> Object:
     table, v = rows_of.table(given), given.verification
-    files = v.files if v else ()
-    entries: Sequence[FileReport] = files
-    if len(files) > FILES:
-        entries = sorted(files, key=lambda entry: WORST.index(entry.report.verdict))[:FILES]
+    entries: Sequence[FileReport] = v.files
+    if len(v.files) > FILES:
+        entries = sorted(v.files, key=lambda entry: WORST.index(entry.report.verdict))[:FILES]
     at = {entry.report.path: i for i, entry in enumerate(entries)}
-    verdict = v.verdict if v else pick_worst({advise_start(start).verdict for start in given.starts})
     counts = ("files", "bytes", "bytes_read", "seconds", "ok", "suspect", "broken", "unknown")
     return {
         "schema": "ckpt-tools/report/v1",
         "tool_version": __version__,
         "made_at": round(given.made_at, 3),
         "roots": list(given.roots),
-        "verdict": str(verdict),
-        "level": str(v.level) if v else None,
+        **fields(v, "verdict", "level"),
         "exit_code": given.exit_code,
         "next": advise(given).shown,
-        "summary": fields(v.summary, *counts, "below_level", "unrecognised") if v else None,
+        "summary": fields(v.summary, *counts, "below_level", "unrecognised"),
         "starts": [_describe_start(start, table) for start in given.starts],
         "starts_omitted": given.runs_omitted,
         "checkpoints": rows_of.objects(given, table),
         "checkpoints_omitted": table.omitted,
         "timeline": timeline(table.rows),
         "trackers": [_describe_tracker(t, given, table) for scan in given.scans for t in scan.trackers],
-        "coverage": _add_coverage(files),
-        "codes": _count_codes(given),
-        "findings": _list_findings(given, table, at),
+        "coverage": _add_coverage(v.files),
+        "codes": _count_codes([*v.in_files, *v.findings]),
+        "findings": _list_findings([*v.in_files, *v.findings], table, at),
         "damage": [_map_bytes(entries[i].report, i, given) for i in find_damaged(entries)],
         "tensors": _list_tensors(entries),
         "files": _list_files(entries, table),
-        "files_omitted": len(files) - len(entries),
+        "files_omitted": len(v.files) - len(entries),
     }
 
 
@@ -126,8 +123,7 @@ def _describe_start(start: Start, table: Table) -> Object:
 
 
 def _describe_tracker(t: Tracker, given: Gathered, table: Table) -> Object:
-    v = given.verification
-    wrong = [f for f in (v.findings if v else ()) if f.path == t.path]
+    wrong = [f for f in given.verification.findings if f.path == t.path]
     findings = list_findings(wrong[: rows_of.REASONS])
     return {"path": t.path, "says": t.says, "checkpoint": table.find(t.names), "findings": findings}
 
@@ -140,12 +136,6 @@ def _list_files(entries: Sequence[FileReport], table: Table) -> Object:
         "rank": [p.rank if p else None for p in parts],
         "place": [" ".join(f"{axis} {n}" for axis, n in p.coords) if p else "" for p in parts],
         "role": [p.role if p else "" for p in parts],
-        **_list_verdicts(reports),
-    }
-
-
-def _list_verdicts(reports: Sequence[Report]) -> Object:
-    return {
         "format": [r.format or "" for r in reports],
         "size": [r.size for r in reports],
         "mtime": [r.mtime_ns // 10**9 for r in reports],
@@ -176,19 +166,10 @@ def _add_coverage(files: Iterable[FileReport]) -> list[Object]:
     ]
 
 
-def _every_finding(given: Gathered) -> Iterator[tuple[str, Finding]]:
-    """Yield (path, finding): of single files, then across files; of the scans if nothing was verified."""
-    v = given.verification
-    for entry in v.files if v else ():
-        yield from ((entry.report.path, f) for f in entry.report.findings)
-    across = v.findings if v else chain.from_iterable(scan.findings for scan in given.scans)
-    yield from ((f.path, f) for f in across)
-
-
-def _count_codes(given: Gathered) -> list[Object]:
+def _count_codes(findings: Iterable[Finding]) -> list[Object]:
     counts = Counter[str]()
     severity: dict[str, Severity] = {}
-    for _, f in _every_finding(given):
+    for f in findings:
         counts[f.code] += 1
         severity[f.code] = max(severity.get(f.code, Severity.NOTE), f.severity)
     order = sorted(counts, key=lambda code: (-severity[code], -counts[code], code))
@@ -204,13 +185,12 @@ def _count_codes(given: Gathered) -> list[Object]:
     ]
 
 
-def _list_findings(given: Gathered, table: Table, at: Mapping[str, int]) -> list[Object]:
+def _list_findings(findings: Iterable[Finding], table: Table, at: Mapping[str, int]) -> list[Object]:
     """Return the worst FINDINGS findings with their file and checkpoint; notes change no verdict."""
-    worse = ((path, f) for path, f in _every_finding(given) if f.severity is not Severity.NOTE)
-    order = sorted(worse, key=lambda item: -item[1].severity)
+    worse = _sort(f for f in findings if f.severity is not Severity.NOTE)
     return [
-        {**finding(f), "path": path, "file": at.get(path), "checkpoint": table.find_by_path(path)}
-        for path, f in order[:FINDINGS]
+        {**finding(f, across=True), "file": at.get(f.path), "checkpoint": table.find_by_path(f.path)}
+        for f in worse[:FINDINGS]
     ]
 
 
