@@ -10,7 +10,6 @@ from copy import copy
 from functools import cache
 from importlib import import_module
 from inspect import cleandoc
-from shlex import quote
 from typing import Any
 
 import typer
@@ -85,12 +84,12 @@ class _Line:
     """The methods that a command and the group of commands share."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse a line. Raise UsageError for a mistake in it, in ckpt's words."""
+        """Parse a line. Raise UsageError for a mistake in it."""
         ctx.meta["brief"] = "-h" in args and "--help" not in args
         try:
             return super().parse_args(ctx, [*args])  # type: ignore[misc,no-any-return] # it empties the list
         except typer.TyperException as error:
-            raise _explain_mistake(error, ctx, args) from error
+            raise _explain_mistake(error, ctx) from error
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters, each with a converter that changes nothing."""
@@ -124,9 +123,8 @@ class Commands(_Line, TyperGroup):
                 return name, command(name), rest
         if ctx.resilient_parsing:  # of a shell that completes
             return super().resolve_command(ctx, args)
-        # of a huge directory only a part is compared
-        meant = nearest(args[0], [*COMMANDS, *os.listdir()[:10_000]], 0.6)
-        hint = f"did you mean 'ckpt {quote(meant)}'?" if meant else "'ckpt -h' lists all commands"
+        meant = nearest(args[0], COMMANDS, 0.6)
+        hint = f"did you mean 'ckpt {meant}'?" if meant else "'ckpt -h' lists all commands"
         raise UsageError(f"there is no command {args[0]!r}", hint)
 
 
@@ -162,31 +160,12 @@ class Command(_Line, TyperCommand):
         super(Command, shown).format_help(ctx, formatter)
 
 
-def _explain_mistake(error: Any, ctx: Any, args: Sequence[str]) -> UsageError:
-    """Return a parser's error in ckpt's words, with the flag that was probably meant."""
-    message, command = error.format_message().rstrip("."), ctx.command_path
-    hint = f"'{command} -h' shows how it is called"
-    lacks_dashes = ctx.meta.get("undashed", False)  # its flag may be one of the command to start
-    flag = getattr(error, "option_name", "")
-    if "No such option" in message:
-        known = [name for param in ctx.command.params for name in param.opts]
-        meant = _find_meant(flag, known, args, 0.8 if lacks_dashes else 0.5)
-        message = f"there is no flag {flag}" + (f"; did you mean {meant}?" if meant else "")
-    elif "requires an argument" in message:
-        message = f"{flag} needs a value"
-    elif "unexpected extra argument" in message:
-        message = f"there are more words than '{command}' takes: {message.partition('(s) (')[2].rstrip(')')}"
-    return UsageError(message, f"{AFTER_DASHES}; {hint}" if lacks_dashes else hint)
-
-
-def _find_meant(flag: str, known: Sequence[str], args: Sequence[str], alike: float) -> str | None:
-    """Return the known flag that was probably meant: it has ``flag`` as a word, or a similar name."""
-    if not flag.startswith("--"):  # of -rank, whose right form is --rank, the parser reports only one letter
-        word = next(word for word in args if re.match("-[^-]", word) and flag[-1] in word)
-        flag = f"-{word.partition('=')[0]}"
-    part = flag.strip("-").rstrip("s")
-    within = (name for name in known if part and part in name.split("-"))
-    return flag if flag in known else next(within, nearest(flag, known, alike))
+def _explain_mistake(error: Any, ctx: Any) -> UsageError:
+    """Return a parser's error, with where to read how the command is called."""
+    hint = f"'{ctx.command_path} -h' shows how it is called"
+    if ctx.meta.get("undashed", False):  # the flag may be one of the command to start
+        hint = f"{AFTER_DASHES}; {hint}"
+    return UsageError(error.format_message().rstrip("."), hint)
 
 
 def _find_function(name: str) -> Any:

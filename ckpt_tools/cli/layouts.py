@@ -5,11 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from shlex import quote
-
-from msgspec import Struct, field
 
 from ckpt_tools.cli import options, output
 from ckpt_tools.cli.options import parameter
@@ -18,7 +16,8 @@ from ckpt_tools.discovery.seals import read_texts
 from ckpt_tools.discovery.walk import discover
 from ckpt_tools.errors import CannotLook, NoCheckpoint, UsageError
 from ckpt_tools.layouts import BUILT_IN, Layout, Layouts, package_of
-from ckpt_tools.layouts.guess import Miss, find_tracker, guess, near_miss
+from ckpt_tools.layouts.common.layout import Piece
+from ckpt_tools.layouts.guess import find_tracker, guess, near_miss
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.output import catalogue
 from ckpt_tools.output.catalogue import render
@@ -172,66 +171,46 @@ def _append_lines(settings: Settings, file: str, lines: str, *, sure: bool) -> N
         raise UsageError(f"{file} cannot hold the name of a file that is not text", "rename it") from e
 
 
-def _check_layouts(asked: options.Asked, root: str, name: str | None, known: Layouts) -> int:
+def _check_layouts(asked: options.Asked, root: str, only: str | None, known: Layouts) -> int:
     """Print what the templates of a layout (None: of the user's own) match. Return 1 if one has no match."""
-    if name is not None:
-        require_known(name, (layout.name for layout in known), "layout", "'ckpt layouts' lists them")
-    chosen = [known[name]] if name is not None else known.own
+    if only is not None:
+        require_known(only, (layout.name for layout in known), "layout", "'ckpt layouts' lists them")
+    chosen = [known[only]] if only is not None else known.own
     if not chosen:
         hint = "add [[layout]] to ckpt.toml, or name one with --layout"
         raise UsageError("there is no layout of your own to check", hint)
-    checked = check_layouts(root, chosen, known)
+    root, names = to_absolute(root), {layout.name for layout in chosen}
+    matched = {p.path: (p.layout, p.piece) for p in discover(root, known).parts if p.layout in names}
+    others = [os.path.relpath(path, root) for path in _list_files(root) if path not in matched]
+    pieces = [(layout.name, piece) for layout in chosen for piece in layout.pieces]
+    # a path that fits the directory alone fits all templates of that directory: only the longest fits count
+    longest = {path: max(_measure_fit(piece, path) for _, piece in pieces) for path in others}
     near = "{}: fits up to {!r}, then {!r} is expected and {!r} is there"
     entries: list[dict[str, object]] = []
     rows: list[dict[str, object]] = []
-    for c in checked:
-        about = {"layout": c.layout, "template": c.template}
-        misses = [m._asdict() for m in c.misses]
-        entries.append({**about, "matched": c.matched, "example": c.example or None, "near_misses": misses})
-        matched = f"{c.matched}{f', such as {c.example}' if c.example else ''}"
-        texts = [near.format(m.path, m.fits, m.expected, m.found) for m in c.misses]
-        rows.append({**about, "matched": matched, "near misses": texts})
+    for name, piece in pieces:
+        found = [os.path.relpath(path, root) for path, of in matched.items() if of == (name, piece.name)]
+        nearest = (near_miss(piece, path) for path in others if _measure_fit(piece, path) == longest[path])
+        misses = sorted(filter(None, nearest), key=lambda m: -len(m.fits))[:_SHOWN]
+        about = {"layout": name, "template": piece.template}
+        more = {"example": found[0] if found else None, "near_misses": [m._asdict() for m in misses]}
+        entries.append({**about, "matched": len(found), **more})
+        texts = [near.format(m.path, m.fits, m.expected, m.found) for m in misses]
+        count = f"{len(found)}, such as {found[0]}" if found else "0"
+        rows.append({**about, "matched": count, "near misses": texts})
     columns = ("layout", "template", "matched", "near misses")
     asked.catalogue("layouts-check", entries, catalogue.table(rows, columns, asked.to.view))
-    return 0 if all(c.matched for c in checked) else 1
+    return 0 if all(entry["matched"] for entry in entries) else 1
 
 
 _SHOWN = 5
+"""The most near misses of one template that are shown."""
 
 
-class Checked(Struct):
-    """One template: the number of files that it matched, an example, and the paths that just miss it."""
-
-    layout: str
-    template: str
-    matched: int = 0
-    example: str = ""
-    misses: list[Miss] = field(default_factory=list)
-
-
-def check_layouts(root: str, chosen: Sequence[Layout], layouts: Layouts) -> list[Checked]:
-    """Try the templates of the ``chosen`` layouts on all files below ``root``. Raise CannotLook."""
-    root = to_absolute(root)
-    pieces = [(layout.name, piece) for layout in chosen for piece in layout.pieces]
-    out = {(name, piece.name): Checked(name, piece.template) for name, piece in pieces}
-    taken = set()
-    for part in discover(root, layouts).parts:
-        if entry := out.get((part.layout, part.piece)):
-            taken.add(part.path)
-            entry.matched += 1
-            entry.example = entry.example or os.path.relpath(part.path, root)
-    for path in _list_files(root):
-        if path in taken:
-            continue
-        seen = os.path.relpath(path, root)
-        misses = [(name, piece.name, near_miss(piece, seen)) for name, piece in pieces]
-        nearest = max((len(miss.fits) for _, _, miss in misses if miss), default=0)
-        for name, piece_name, miss in misses:
-            # only the longest fits: a path that fits the directory alone fits all templates of that directory
-            if miss and len(miss.fits) == nearest:
-                entry = out[name, piece_name]
-                entry.misses = sorted((*entry.misses, miss), key=lambda m: -len(m.fits))[:_SHOWN]
-    return list(out.values())
+def _measure_fit(piece: Piece, path: str) -> int:
+    """Return how many characters of a path follow a template that it narrowly misses."""
+    miss = near_miss(piece, path)
+    return len(miss.fits) if miss else 0
 
 
 def _list_files(root: str) -> Iterator[str]:

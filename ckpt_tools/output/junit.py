@@ -6,7 +6,7 @@ The form is that of Jenkins' xunit plug-in (junit-10.xsd), which GitLab, Azure a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
@@ -35,14 +35,14 @@ class Case(NamedTuple):
 
 def render(document: Verification | LoadPlan | Failure, view: View) -> str:
     """Return the XML of one suite: damage is a failure, an unread file an error, a lost candidate skipped."""
+    seconds = 0.0
     if isinstance(document, Verification):
         command, seconds, cases = "verify", document.summary.seconds, [*_list_files(document, view)]
     elif isinstance(document, LoadPlan):
-        command, seconds, cases = "plan", 0.0, [*_list_loads(document, view)]
+        command, cases = "plan", [*_list_loads(document, view)]
     else:
-        lines = [*filter(None, (document.message, document.hint))]
-        case = Case(f"ckpt.{document.command}", "answer", ERROR, document.code, document.message, lines)
-        command, seconds, cases = document.command, 0.0, [case]
+        command, lines = document.command, [*filter(None, (document.message, document.hint))]
+        cases = [Case(f"ckpt.{command}", "answer", ERROR, document.code, document.message, lines)]
         if document.plan:
             cases += _list_rejected(document.plan, FAILED)
     suite = Element("testsuite", name=f"ckpt {command}", tests=str(len(cases)))
@@ -65,37 +65,39 @@ def _text(*lines: str) -> str:
     return re.sub("[\ufffe\uffff]", lambda m: f"\\u{ord(m[0]):04x}", "\n".join(map(printable, lines)))
 
 
+def _describe(
+    classname: str, name: str, outcome: str, findings: Sequence[Finding], *, notes: bool, code: str = ""
+) -> Case:
+    """Return the case of findings, whose message is that of the worst; ``code`` stands in for none."""
+    found, lines = sorted(findings, key=lambda f: (-f.severity, f.follows)), []
+    for f in found:
+        if notes or f.severity is not Severity.NOTE:
+            lines.append(f"{f.severity}: {f.code}: {describe(f)}")
+            lines += [f"hint: {f.hint}"] if f.hint and not f.follows else []
+    first = found[0] if found else None
+    message = f"{first.code}: {describe(first)}" if first else code
+    return Case(classname, name, outcome, first.code if first else code, message, lines)
+
+
 def _list_files(v: Verification, view: View) -> Iterator[Case]:
+    outcomes = {Verdict.BROKEN: FAILED, Verdict.UNKNOWN: ERROR}
+    outcomes |= {Verdict.SUSPECT: FAILED} if view.warnings_fail else {}
     for entry in v.files:
         r = entry.report
-        group = entry.part.layout if entry.part else r.format or "file"
-        yield _judge(f"ckpt.verify.{group}", cut_root(r.path, v.root), r.verdict, r.findings, view)
+        classname = f"ckpt.verify.{entry.part.layout if entry.part else r.format or 'file'}"
+        outcome = outcomes.get(r.verdict, "")
+        yield _describe(
+            classname, cut_root(r.path, v.root), outcome, r.findings, notes=view.verbose, code=str(r.verdict)
+        )
     by_path: dict[str, list[Finding]] = {}
     for f in v.findings:
         by_path.setdefault(f.path, []).append(f)
     for path, found in by_path.items():
         verdict = Verdict.UNKNOWN if any(map(is_unseen, found)) else worst(found)
-        yield _judge("ckpt.verify.across", cut_root(path, v.root) or ".", verdict, found, view)
+        name = cut_root(path, v.root) or "."
+        yield _describe("ckpt.verify.across", name, outcomes.get(verdict, ""), found, notes=view.verbose)
     if not (v.files or v.findings):  # CI servers take a suite without cases for a passed one
         yield Case("ckpt.verify", "answer", ERROR, "nothing-recognised", count_files(v))
-
-
-def _judge(classname: str, name: str, verdict: Verdict, findings: Iterable[Finding], view: View) -> Case:
-    found = sorted(findings, key=lambda f: -f.severity)
-    lines = _describe_all(f for f in found if view.verbose or f.severity is not Severity.NOTE)
-    suspect = FAILED if view.warnings_fail else ""
-    outcomes = {Verdict.BROKEN: FAILED, Verdict.UNKNOWN: ERROR, Verdict.SUSPECT: suspect}
-    code, message = (found[0].code, describe(found[0])) if found else (str(verdict), "")
-    message = f"{code}: {message}".rstrip(": ")
-    return Case(classname, name, outcomes.get(verdict, ""), code, message, lines)
-
-
-def _describe_all(findings: Iterable[Finding]) -> list[str]:
-    lines = []
-    for f in findings:
-        lines.append(f"{f.severity}: {f.code}: {describe(f)}")
-        lines += [f"hint: {f.hint}"] if f.hint and not f.follows else []
-    return lines
 
 
 def _list_loads(plan: LoadPlan, view: View) -> Iterator[Case]:
@@ -103,22 +105,17 @@ def _list_loads(plan: LoadPlan, view: View) -> Iterator[Case]:
     yield Case("ckpt.plan", "choice", lines=(sum_up(plan),))
     loads = {"every rank": plan.shared} if plan.shared else {}
     for who, files in {**loads, **{f"rank {r.rank}": r.files for r in plan.by_rank}}.items():
-        lines = [
-            f"{f.role}: {cut_root(f.path, plan.root)}{f' ({f.reason})' if f.reason else ''}" for f in files
-        ]
+        lines = [": ".join(filter(None, (f.role, cut_root(f.path, plan.root), f.reason))) for f in files]
         yield Case("ckpt.plan", who, lines=lines)
     yield from _list_rejected(plan, failed or SKIPPED)
     for f in plan.warnings:
         if f.severity is not Severity.NOTE:
             name = f"{f.code}: {cut_root(f.path, plan.root)}" if f.path else f.code
-            yield Case("ckpt.plan.warnings", name, failed, f.code, describe(f), _describe_all((f,)))
+            yield _describe("ckpt.plan.warnings", name, failed, (f,), notes=True)
 
 
 def _list_rejected(plan: LoadPlan, outcome: str) -> Iterator[Case]:
     for rejected in plan.rejected:
         c = rejected.checkpoint
-        found = sorted(rejected.findings, key=lambda f: (f.follows, -f.severity))
-        code = found[0].code if found else "rejected"
-        message = f"{code}: {describe(found[0])}" if found else code
         name = f"{c.label} ({c.kind}): {cut_root(c.path, plan.root)}"
-        yield Case("ckpt.plan.rejected", name, outcome, code, message, _describe_all(found))
+        yield _describe("ckpt.plan.rejected", name, outcome, rejected.findings, notes=True, code="rejected")

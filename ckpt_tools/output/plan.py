@@ -10,7 +10,7 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.output.json import outcomes
 from ckpt_tools.output.page import FEW, PLAIN, Page, View, cut_root, say_checks, say_epoch, say_hidden
 from ckpt_tools.output.sentence import sum_up
-from ckpt_tools.output.words import plural, size
+from ckpt_tools.output.words import size
 
 _LISTED = 8
 _WORDS = {"rejected": "skipped, see above", "passed over": "left out by --save-interval"}
@@ -93,7 +93,7 @@ def _list_loads(page: Page, plan: LoadPlan) -> None:
         page.text(f"{len(plan.loads) - len(rows):,} ranks load their own files (-v lists them)", "dim")
 
 
-# ---- with -v: the candidates, the source of each number of ranks, the files and bytes that were not checked
+# ---- with -v: the candidates, the source of each number of ranks
 
 
 def _explain(plan: LoadPlan) -> Iterator[str]:
@@ -114,34 +114,6 @@ def _explain(plan: LoadPlan) -> Iterator[str]:
     if plan.topology:
         yield "How many ranks, and who says so"
         yield from (f"  {name} = {known.value}: {known.provenance}" for name, known in plan.topology.items())
-    if unseen := [*_list_unseen_bytes(plan), *_list_unseen_files(plan)]:
-        yield "What was not looked at"
-        yield from (f"  {line}" for line in unseen)
-
-
-def _list_unseen_bytes(plan: LoadPlan) -> Iterator[str]:
-    """Yield lines on bytes of the files to load that no checksum covers, or that a deeper level reads."""
-    files = {f.path: f for _, f in plan.loads}.values()
-    shallow = [f for f in files if f.level < Level.CONTENT]
-    deep = [f for f in files if f.level >= Level.CONTENT]
-    if bare := sum(round(max(0, f.size) * (1 - f.coverage)) for f in deep):
-        why = "no stored checksum covers them, so a flipped bit in them cannot be seen"
-        yield f"{bare:,} of {_add_sizes(files):,} bytes: {why}"
-    if shallow:
-        unread = f"{plural(len(shallow), 'file')} ({_add_sizes(shallow):,} bytes)"
-        yield f"the content of {unread}: --level content reads it"
-    if files and not any(f.level >= Level.VALUES for f in files):
-        yield "the numbers in the tensors: --level values looks for NaN and absurd ones"
-
-
-def _list_unseen_files(plan: LoadPlan) -> Iterator[str]:
-    """Yield lines on checkpoints that nobody looked at, and on files of the chosen one that no rank loads."""
-    if rest := sum(outcome == "not looked at" for _, outcome in outcomes(plan)):
-        yield f"{plural(rest, 'other checkpoint')}: 'ckpt verify' looks at all of them"
-    is_partial = plan.by_rank and len(plan.by_rank) != plan.world_size  # 'ckpt latest': one rank's files
-    loaded = {f.path for _, f in plan.loads}
-    if plan.checkpoint and not is_partial and (idle := len(plan.checkpoint.parts) - len(loaded)) > 0:
-        yield f"{plural(idle, 'file')} of the chosen checkpoint that nobody loads"
 
 
 def _add_sizes(files: Iterable[FileLoad]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from ckpt_tools.discovery.completeness import count_ranks
@@ -14,22 +14,24 @@ from ckpt_tools.output.page import FEW, PLAIN, Page, View, cut_root, say_epoch, 
 from ckpt_tools.output.words import plural, size, span
 
 T = TypeVar("T")
-_DULL = {"epoch": "–", "kind": "periodic", "state": "–", "run": ".", "ranks": "–"}
+_HEADERS = (
+    *("step", "epoch", "kind", "state", "layout", "run", "ranks", "files", "size", "age", "save", "restart"),
+    "path",
+)
+_DULL = {**dict.fromkeys(_HEADERS, "–"), "kind": "periodic", "run": "."}
 _MANY = 12
 """With more runs than this, and more than FEW checkpoints, a table has a row per run, not per checkpoint."""
 
 
 def render(scan: Scan, view: View = PLAIN) -> str:
     """Return a page: the checkpoints in the scan's order, the findings, and the counts of other files."""
-    page, found = Page(view), scan.checkpoints
-    runs = _group_by_run(scan)
+    page, found, runs = Page(view), scan.checkpoints, _group_by_run(scan)
     if len(runs) > _MANY and len(found) > FEW and not view.verbose:
         _list_runs(page, runs, view.now)
     else:
-        columns = _choose_columns(scan, view)
         page.table(
-            list(columns),
-            [[cell(c) for cell in columns.values()] for c in found],
+            _HEADERS,
+            [_list_cells(c, scan, view) for c in found],
             right=("step", "epoch", "ranks", "files", "size", "age"),
             below=("path", "run", "layout", "kind"),
             dull=_DULL,
@@ -47,27 +49,24 @@ def render(scan: Scan, view: View = PLAIN) -> str:
     return page.done()
 
 
-def _choose_columns(scan: Scan, view: View) -> dict[str, Callable[[Checkpoint], str]]:
-    """Return header -> the function that makes a checkpoint's cell. Generations count saves or restarts."""
-    columns: dict[str, Callable[[Checkpoint], str]] = {
-        "step": lambda c: to_cell(c.step),
-        "epoch": say_epoch,
-        "kind": _describe_kind,
-        "state": lambda c: scan.states.get(c.key) or to_cell(None),
-        "layout": lambda c: c.layout,
-        "run": lambda c: c.run or ".",
-        "ranks": lambda c: _count_ranks(c, scan),
-        "files": lambda c: f"{len(c.parts):,}",
-        "size": _add_sizes,
-        "age": lambda c: span(view.now - c.mtime_ns / 1e9),
-    }
-    if any(map(_counts_saves, scan.checkpoints)):
-        columns["save"] = lambda c: to_cell(c.generation if _counts_saves(c) else None)
-    restarts = {c.generation for c in scan.checkpoints if c.generation is not None and not _counts_saves(c)}
-    if len(restarts) > 1:
-        columns["restart"] = lambda c: to_cell(None if _counts_saves(c) else c.generation)
-    columns["path"] = lambda c: c.path if view.verbose else cut_root(c.path, scan.root)
-    return columns
+def _list_cells(c: Checkpoint, scan: Scan, view: View) -> tuple[str, ...]:
+    """Return a checkpoint's row."""
+    counts_saves = _counts_saves(c)
+    return (
+        to_cell(c.step),
+        say_epoch(c),
+        _describe_kind(c),
+        scan.states.get(c.key) or to_cell(None),
+        c.layout,
+        c.run or ".",
+        _count_ranks(c, scan),
+        f"{len(c.parts):,}",
+        _add_sizes(c),
+        span(view.now - c.mtime_ns / 1e9),
+        to_cell(c.generation if counts_saves else None),
+        to_cell(None if counts_saves else c.generation or None),
+        c.path if view.verbose else cut_root(c.path, scan.root),
+    )
 
 
 def _group_by_run(scan: Scan) -> dict[tuple[str, str], list[Checkpoint]]:

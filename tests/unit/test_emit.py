@@ -112,8 +112,8 @@ def test_tables_print_nothing_that_steers_a_terminal(render, result, width):
 
 def test_scan_table_columns():
     lines = scan_table.render(sample.scan(), View(now=1_000_000_000.5 + 7200)).splitlines()
-    assert " ".join(lines[0].split()) == "step epoch kind layout run ranks files size age path"
-    assert " ".join(lines[1].split()) == "120 3_40 periodic mindspore out/ckpt 2/4 2 2.0 KiB 2 h out"
+    assert " ".join(lines[0].split()) == "step epoch kind layout run ranks files size age restart path"
+    assert " ".join(lines[1].split()) == "120 3_40 periodic mindspore out/ckpt 2/4 2 2.0 KiB 2 h 2 out"
     assert "unfinished" in lines[2]
 
 
