@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
-from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, NotNewest, UsageError
+from ckpt_tools.errors import CkptError, NoneUsable, NotNewest
 from ckpt_tools.model.answers import Scan, Verification
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.plan import LoadPlan
@@ -17,14 +17,6 @@ from ckpt_tools.output.json import Object, fields
 from ckpt_tools.output.page import DEPTHS, WORST
 from ckpt_tools.output.sentence import sum_up
 from ckpt_tools.output.words import plural, printable
-
-_BEGINNINGS: tuple[tuple[type[CkptError], str], ...] = (
-    (NotNewest, "The newest checkpoint cannot be used"),
-    (NoneUsable, "Nothing is usable"),
-    (NoCheckpoint, "There is nothing to resume from"),
-    (CannotLook, "Not everything could be looked at"),
-    (UsageError, "You have to decide"),
-)
 
 
 class Advice(Struct, frozen=True):
@@ -44,12 +36,11 @@ class Advice(Struct, frozen=True):
 def advise_start(start: Start) -> Advice:
     """Return what a job can do: resume, start from nothing, or what its error asks for; with the commands."""
     if (error := start.error) is not None:
-        begin = next((text for kind, text in _BEGINNINGS if isinstance(error, kind)), "There is no answer")
         verdict = Verdict.BROKEN if isinstance(error, (NoneUsable, NotNewest)) else Verdict.UNKNOWN
         commands = [("what was considered", _write_plan_command(start))]
         if isinstance(error, NoneUsable):
             commands.insert(0, ("what can be repaired", f"ckpt repair {_quote(start.root)}"))
-        return Advice(verdict, f"{begin}: {error}", tuple(commands), error.hint)
+        return Advice(verdict, f"There is no answer: {error}", tuple(commands), error.hint)
     plan = start.plan
     if plan is None or plan.checkpoint is None:
         return Advice(Verdict.UNKNOWN, "Start from the beginning: there is nothing to resume from.")

@@ -7,19 +7,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from ckpt_tools import __version__
 from ckpt_tools.findings import CODES
 from ckpt_tools.model.answers import FileReport, Tracker
-from ckpt_tools.model.finding import Finding, Severity, Verdict
+from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
+from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import LoadPlan, Resume
 from ckpt_tools.model.report import Level, Region, Report
-from ckpt_tools.output.json import COUNTS, Object, fields, finding, list_findings, rollback, scalar
+from ckpt_tools.output.json import COUNTS, Object, fields, finding, list_findings, outcomes, rollback, scalar
 from ckpt_tools.output.page import WORST
-from ckpt_tools.output.report import checkpoints as rows_of
-from ckpt_tools.output.report.advice import Gathered, Start, advise, advise_start
-from ckpt_tools.output.report.checkpoints import Row, Table
+from ckpt_tools.output.report.advice import Gathered, Start, advise, advise_start, list_causes, pick_worst
 
+MOST = 2_000
+"""Checkpoints that are listed, the newest."""
+REASONS = 8
+"""Findings of one checkpoint that are listed."""
 LONG = 2.5
 """Times the usual pause between two saves from which on a pause is a gap."""
 ENOUGH = 3
@@ -39,7 +45,7 @@ LOST = 50
 
 
 def document(given: Gathered) -> Object:
-    table, v = rows_of.table(given), given.verification
+    table, v = make_table(given), given.verification
     entries: Sequence[FileReport] = v.files
     if len(v.files) > FILES:
         entries = sorted(v.files, key=lambda entry: WORST.index(entry.report.verdict))[:FILES]
@@ -56,7 +62,7 @@ def document(given: Gathered) -> Object:
         "summary": fields(v.summary, *counts, "below_level", "unrecognised"),
         "starts": [_describe_start(start, table) for start in given.starts],
         "starts_omitted": given.runs_omitted,
-        "checkpoints": rows_of.objects(given, table),
+        "checkpoints": _list_checkpoints(given, table),
         "checkpoints_omitted": table.omitted,
         "timeline": timeline(table.rows),
         "trackers": [_describe_tracker(t, given, table) for scan in given.scans for t in scan.trackers],
@@ -113,7 +119,7 @@ def _describe_start(start: Start, table: Table) -> Object:
         "world_size": plan.world_size,
         "ranks": len(plan.by_rank),
         "rollback": rollback(plan.rollback) if plan.rollback else None,
-        "rejected": [{"checkpoint": table.find(r.checkpoint), **rows_of.limit(r.findings)} for r in rejected],
+        "rejected": [{"checkpoint": table.find(r.checkpoint), **_limit(r.findings)} for r in rejected],
         "rejected_omitted": max(0, len(plan.rejected) - LOST),
         "ahead": [i for c in plan.ahead if (i := table.find(c)) is not None][:LOST],
         "warnings": list_findings(plan.warnings[:LOST]),
@@ -124,7 +130,7 @@ def _describe_start(start: Start, table: Table) -> Object:
 
 def _describe_tracker(t: Tracker, given: Gathered, table: Table) -> Object:
     wrong = [f for f in given.verification.findings if f.path == t.path]
-    findings = list_findings(wrong[: rows_of.REASONS])
+    findings = list_findings(wrong[:REASONS])
     return {"path": t.path, "says": t.says, "checkpoint": table.find(t.names), "findings": findings}
 
 
@@ -136,6 +142,12 @@ def _list_files(entries: Sequence[FileReport], table: Table) -> Object:
         "rank": [p.rank if p else None for p in parts],
         "place": [" ".join(f"{axis} {n}" for axis, n in p.coords) if p else "" for p in parts],
         "role": [p.role if p else "" for p in parts],
+        **_list_verdicts(reports),
+    }
+
+
+def _list_verdicts(reports: Sequence[Report]) -> Object:
+    return {
         "format": [r.format or "" for r in reports],
         "size": [r.size for r in reports],
         "mtime": [r.mtime_ns // 10**9 for r in reports],
@@ -201,7 +213,7 @@ def _map_bytes(report: Report, index: int, given: Gathered) -> Object:
         "size": report.size,
         "regions": [[r.offset, r.length, r.what, str(r.guard)] for r in _join_regions(regions, report.size)],
         "regions_omitted": max(0, len(regions) - REGIONS),
-        **rows_of.limit(_sort(report.findings), across=False),
+        **_limit(_sort(report.findings), across=False),
     }
 
 
@@ -234,3 +246,140 @@ def _list_tensors(entries: Sequence[FileReport]) -> Object:
         for i, s in order
     ]
     return {"total": len(found), "listed": listed}
+
+
+# ---- The checkpoints: the files of each, what was found in them, what became of it in a plan.
+
+
+class Row(Struct, frozen=True):
+    """One checkpoint, the index of its ``root``, its ``outcome`` in a plan ("" for none), and why it lost."""
+
+    checkpoint: Checkpoint
+    root: int
+    outcome: str = ""
+    lost: tuple[Finding, ...] = ()
+
+
+class Table(Struct, frozen=True):
+    """The checkpoints of a report in one order, and where each is in it."""
+
+    rows: tuple[Row, ...]
+    omitted: int
+    by_key: Mapping[CheckpointKey, int]
+    by_file: Mapping[str, int]
+    by_path: Mapping[str, int]
+
+    def find(self, checkpoint: Checkpoint | None) -> int | None:
+        """Return the index of a checkpoint; None if it is not listed."""
+        return None if checkpoint is None else self.by_key.get(checkpoint.key)
+
+    def find_by_path(self, path: str) -> int | None:
+        """Return the index of the only checkpoint with this file or path; None if there is no such one."""
+        found = self.by_file.get(path)
+        return found if found is not None else self.by_path.get(path)
+
+
+def make_table(given: Gathered) -> Table:
+    """Return the newest MOST checkpoints of all scans and plans."""
+    found: dict[CheckpointKey, Row] = {}
+    for scan in given.scans:
+        for c in scan.checkpoints:
+            found.setdefault(c.key, Row(c, _index(given.roots, scan.root)))
+    for start in given.starts:
+        if start.plan:
+            _add_plan(found, start.plan, _index(given.roots, start.plan.root))
+    every = sorted(found.values(), key=lambda row: (-row.checkpoint.mtime_ns, row.checkpoint.path))
+    rows = tuple(every[:MOST])
+    by_path = defaultdict[str, list[int]](list)
+    for i, row in enumerate(rows):
+        by_path[row.checkpoint.path].append(i)
+    return Table(
+        rows,
+        len(every) - len(rows),
+        {row.checkpoint.key: i for i, row in enumerate(rows)},
+        {p.path: i for i, row in enumerate(rows) for p in row.checkpoint.parts},
+        {path: members[0] for path, members in by_path.items() if len(members) == 1},
+    )
+
+
+def _add_plan(found: dict[CheckpointKey, Row], plan: LoadPlan, root: int) -> None:
+    for candidate, outcome in outcomes(plan):
+        c, row = candidate, found.get(candidate.key)
+        if plan.checkpoint and plan.checkpoint.key == candidate.key:
+            c = plan.checkpoint  # of equal copies the path is that of the one that is loaded
+        # A candidate knows its step, which may be in its contents; a listing whether it is finished.
+        c = replace(c, unfinished=row.checkpoint.unfinished) if row else c
+        found[c.key] = replace(row or Row(c, root), checkpoint=c, outcome=outcome)
+    for lost in plan.rejected:
+        row = found.get(lost.checkpoint.key) or Row(lost.checkpoint, root)
+        found[lost.checkpoint.key] = replace(row, outcome="rejected", lost=lost.findings)
+
+
+def _index(roots: Sequence[str], root: str) -> int:
+    return roots.index(root) if root in roots else 0
+
+
+def _list_checkpoints(given: Gathered, table: Table) -> list[Object]:
+    """Return the JSON object of each checkpoint of the table, with what was found in it and in its files."""
+    v = given.verification
+    files: list[list[FileReport]] = [[] for _ in table.rows]
+    for entry in v.files:
+        if (i := table.by_file.get(entry.report.path)) is not None:
+            files[i].append(entry)
+    findings: list[list[Finding]] = [[] for _ in table.rows]
+    for f in v.findings:
+        if (i := table.find_by_path(f.path)) is not None:
+            findings[i].append(f)
+    expected = {(_index(given.roots, s.root), run): n for s in given.scans for run, n in s.expected.items()}
+    return [
+        _describe_row(row, files[i], tuple(findings[i]), expected.get((row.root, row.checkpoint.run)))
+        for i, row in enumerate(table.rows)
+    ]
+
+
+def _describe_row(
+    row: Row, files: Sequence[FileReport], beside: tuple[Finding, ...], expected: int | None
+) -> Object:
+    """Return the JSON object of a checkpoint with these files; ``beside`` are findings on no one file."""
+    c = row.checkpoint
+    size = sum(max(0, entry.report.size) for entry in files)
+    covered = sum(max(0, entry.report.size) * entry.report.coverage for entry in files)
+    listed = {(f.path, f.code) for f in (*row.lost, *beside)}
+    inside = [f for f in _list_damage(files) if (f.path, f.code) not in listed]
+    return {
+        "root": row.root,
+        **fields(c, "run", "layout", "kind", "label", "step", "epoch", "step_in_epoch"),
+        "path": c.path,
+        "mtime": round(c.mtime_ns / 1e9, 3),
+        "unfinished": c.unfinished,
+        "files": len(c.parts),
+        "size": sum(max(p.size, 0) for p in c.parts),
+        "ranks_present": len({p.rank for p in c.parts if p.rank is not None}) or None,
+        "ranks_expected": expected,
+        "verdict": str(_judge(row, files, beside)),
+        "coverage": round(covered / size, 6) if size else None,
+        "outcome": row.outcome or None,
+        **_limit(list_causes((*row.lost, *beside, *inside))),
+    }
+
+
+def _list_damage(files: Sequence[FileReport]) -> list[Finding]:
+    bad = [entry.report for entry in files if entry.report.verdict is not Verdict.OK]
+    return [replace(f, path=r.path) for r in bad for f in r.findings if f.severity is not Severity.NOTE]
+
+
+def _judge(row: Row, files: Sequence[FileReport], beside: tuple[Finding, ...]) -> Verdict:
+    """Return the worst verdict on a checkpoint: of its files, by findings ``beside`` them, by why it lost."""
+    verdicts = {entry.report.verdict for entry in files}
+    if beside or row.lost:
+        verdicts.add(worst(beside + row.lost))
+    verdict = pick_worst(verdicts)
+    if row.outcome == "chosen":  # usable all the same: a replica's file stands in for a damaged one
+        return Verdict.OK if not verdicts else Verdict.SUSPECT if verdict is Verdict.BROKEN else verdict
+    return verdict
+
+
+def _limit(found: Sequence[Finding], *, across: bool = True) -> Object:
+    """Return the first REASONS findings and how many more there are; ``across`` adds the path of each."""
+    listed = [finding(f, across=across) for f in found[:REASONS]]
+    return {"findings": listed, "findings_omitted": max(0, len(found) - REASONS)}
