@@ -1,12 +1,13 @@
-"""``ckpt explain``, ``formats`` and ``launchers``: what ckpt knows."""
+"""``ckpt explain``, ``formats``, ``launchers`` and ``completion``: what ckpt knows."""
 
 from __future__ import annotations
 
 import os
 
 import msgspec
+import typer.completion
 
-from ckpt_tools.cli import options, output
+from ckpt_tools.cli import console, options, output
 from ckpt_tools.cli.options import parameter
 from ckpt_tools.findings import CODES
 from ckpt_tools.formats import package_of as package_of_format
@@ -117,3 +118,31 @@ def launchers(asked: options.Asked) -> int:
         emit.table(known, here, os.environ, asked.to.view),
         detected=msgspec.to_builtins(here) if here else None,
     )
+
+
+SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
+
+
+@options.ask(
+    ("text",),
+    parameter("SHELL", "bash, zsh, fish, powershell or pwsh.", offer=options.words(*SHELLS), required=True),
+    reads_settings=False,
+)
+def completion(asked: options.Asked) -> int:
+    """Print the script that makes a shell complete commands, flags and their values, finding codes and
+    layouts.
+
+    Examples:
+    ckpt completion bash  # the script for bash
+    eval "$(ckpt completion bash)"; complete -p ckpt  # as a line of ~/.bashrc
+    ckpt completion bash > ckpt.bash  # for ~/.local/share/bash-completion/completions/ckpt
+    ckpt completion zsh > _ckpt  # for a directory of zsh's $fpath
+    ckpt completion fish > ckpt.fish  # for ~/.config/fish/completions
+    """
+    shell = asked.given["shell"]
+    require_known(shell, SHELLS, "completion for", f"one of: {', '.join(SHELLS)}")
+    script = typer.completion.get_completion_script(  # type: ignore[attr-defined] # not listed
+        prog_name="ckpt", complete_var="_CKPT_COMPLETE", shell=shell
+    )
+    console.out(f"{script}\n")
+    return 0

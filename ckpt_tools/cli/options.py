@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
@@ -15,12 +14,10 @@ import typer
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ckpt_tools import api
 from ckpt_tools.cli import console
 from ckpt_tools.cli.output import Output, read_output, read_settings
 from ckpt_tools.errors import UsageError
 from ckpt_tools.layouts import BUILT_IN
-from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
@@ -30,36 +27,15 @@ from ckpt_tools.settings import resolve as config
 from ckpt_tools.settings.declarations import DECISION, OUTPUT
 
 Offer = Callable[[], list[str]]
+"""The words that Tab offers for a value."""
 
 
 def words(*choices: str) -> Offer:
     return lambda: list(choices)
 
 
-def layouts(ctx: typer.Context) -> list[str]:
-    settings = read_settings({"layout": None, "config": ctx.params.get("config")}, Output("", quiet=True))
-    return [layout.name for layout in settings.layouts or BUILT_IN]
-
-
-def runs(ctx: typer.Context) -> list[str]:
-    """Return the runs below the ROOT on the line, for a shell that completes it."""
-    # a shell may take any other name for more than one word
-    return sorted({c.run for c in _find_checkpoints(ctx) if re.fullmatch(r"[\w@%+=,./-]+", c.run, re.ASCII)})
-
-
-def steps(ctx: typer.Context) -> list[str]:
-    found = {c.step for c in _find_checkpoints(ctx) if c.step is not None}
-    return [str(step) for step in sorted(found, reverse=True)]
-
-
-def _find_checkpoints(ctx: typer.Context) -> tuple[Checkpoint, ...]:
-    """Return the checkpoints below the ROOT on a line that a shell completes."""
-    given = {name: ctx.params.get(name) for name in ("root", "store_option", "config")}
-    given["root"] = given["root"] or next(iter(ctx.args), None)  # typer stops at a flag without its value
-    if given["root"]:  # the shell has expanded nothing
-        given["root"] = os.path.expandvars(os.path.expanduser(given["root"]))
-    settings = read_settings(given, Output("", quiet=True))
-    return api.scan(settings.root, settings.selection()).checkpoints
+def layouts() -> list[str]:
+    return [layout.name for layout in BUILT_IN]
 
 
 def formats() -> list[str]:
@@ -160,8 +136,6 @@ def paths(help: str, usage: str = "PATH") -> Parameter:
 
 
 _OFFERS: dict[str, Callable[..., Any]] = {
-    "run": runs,
-    "max-step": steps,
     "level": words(*map(str, Level)),
     "kind": words(*map(str, Kind)),
     "layout": layouts,
