@@ -57,12 +57,12 @@ def err(text: str) -> None:
         sys.stderr.flush()
 
 
-def problem(word: str, message: str, hint: str = "", *, also: str = "") -> None:
-    """Print ``ckpt: word: message``, ``also`` and ``hint`` to stderr, each on one line: a line break in a
+def problem(word: str, message: str, hint: str = "") -> None:
+    """Print ``ckpt: word: message`` and ``hint`` to stderr, each on one line: a line break in a
     name must not start a line that looks like a message of ckpt.
     """
-    below = (f"ckpt: {also}" if also else "", f"hint: {hint}" if hint else "")
-    lines = [printable(text) for text in (f"ckpt: {word}: {message}", *below) if text]
+    texts = [f"ckpt: {word}: {message}", *([f"hint: {hint}"] if hint else [])]
+    lines = [*map(printable, texts)]
     if terminal(sys.stderr):  # wrapped here, between words; in a log each line stays whole
         with suppress(OSError, ValueError):
             columns = max(40, os.get_terminal_size(sys.stderr.fileno()).columns)

@@ -86,7 +86,10 @@ def _find_path(argv: Sequence[str]) -> str | None:
 class Bug(CkptError):
     """One bug of ckpt. Python's traceback would exit with 1, which means a broken checkpoint."""
 
-    hint = "run the same command with CKPT_DEBUG=1 and report the traceback together with 'ckpt --version'"
+    hint = (
+        "this is a bug in ckpt, which says nothing about your checkpoints: run the same command with"
+        " CKPT_DEBUG=1 and report the traceback together with 'ckpt --version'"
+    )
 
 
 def _explain(error: Exception) -> CkptError:
@@ -118,12 +121,9 @@ def read_answer_flags(argv: Sequence[str]) -> dict[str, Any]:
 def _fail(argv: Sequence[str], error: CkptError) -> int:
     """Print an error on stderr, and in the format that was asked for on stdout. Return its exit code."""
     given = read_answer_flags(argv)
-    word, also = "error", ""
-    if isinstance(error, Bug):
-        word, also = "internal error", "this is a bug in ckpt; it says nothing about your checkpoints"
-    elif error.rule and given.get("verbose"):
-        also = f"rule {error.rule} ('ckpt explain {error.rule}' tells it)"
-    console.problem(word, str(error), error.hint, also=also)
+    rule = f" (rule: 'ckpt explain {error.rule}')" if error.rule and given.get("verbose") else ""
+    word = "internal error" if isinstance(error, Bug) else "error"
+    console.problem(word, f"{error}{rule}", error.hint)
     # the default format of hook is shell: eval must see that ckpt failed
     default = "shell" if argv[:1] == ["hook"] and argv[1:2] != ["install"] else ""
     form = "json" if given.get("json") else given.get("format") or default

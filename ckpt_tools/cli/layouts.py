@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import count
 from shlex import quote
 
 from ckpt_tools.cli import options, output
@@ -15,9 +15,8 @@ from ckpt_tools.cli.output import read_settings
 from ckpt_tools.discovery.seals import read_texts
 from ckpt_tools.discovery.walk import discover
 from ckpt_tools.errors import CannotLook, NoCheckpoint, UsageError
-from ckpt_tools.layouts import BUILT_IN, Layout, Layouts, package_of
-from ckpt_tools.layouts.common.layout import Piece
-from ckpt_tools.layouts.guess import find_tracker, guess, near_miss
+from ckpt_tools.layouts import BUILT_IN, Layout, Layouts, Piece, package_of
+from ckpt_tools.layouts.guess import Miss, find_tracker, guess, near_miss
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.output import catalogue
 from ckpt_tools.output.catalogue import render
@@ -135,7 +134,7 @@ def _guess_layout(settings: Settings, known: Layouts, to: output.Output, *, writ
     if not guessed.pieces:
         text = f"nothing is guessed for {root}: {guessed.why}"
         raise UsageError(text, "write its table by hand: docs/adding-a-layout.md")
-    name = next(name for n in itertools.count(1) if (name := f"guessed{n if n > 1 else ''}") not in known)
+    name = next(name for n in count(1) if (name := f"guessed{n if n > 1 else ''}") not in known)
     tracker = find_tracker(guessed.pieces, lambda run: read_texts(os.path.join(root, run)))
     table = "tool.ckpt.layout" if os.path.basename(settings.file or "") == "pyproject.toml" else "layout"
     # Commands started in this directory must find the file, which must not lie in ROOT itself.
@@ -179,25 +178,15 @@ def _check_layouts(asked: options.Asked, root: str, only: str | None, known: Lay
     if not chosen:
         hint = "add [[layout]] to ckpt.toml, or name one with --layout"
         raise UsageError("there is no layout of your own to check", hint)
-    root, names = to_absolute(root), {layout.name for layout in chosen}
-    matched = {p.path: (p.layout, p.piece) for p in discover(root, known).parts if p.layout in names}
-    others = [os.path.relpath(path, root) for path in _list_files(root) if path not in matched]
-    pieces = [(layout.name, piece) for layout in chosen for piece in layout.pieces]
-    # a path that fits the directory alone fits all templates of that directory: only the longest fits count
-    longest = {path: max(_measure_fit(piece, path) for _, piece in pieces) for path in others}
     near = "{}: fits up to {!r}, then {!r} is expected and {!r} is there"
     entries: list[dict[str, object]] = []
     rows: list[dict[str, object]] = []
-    for name, piece in pieces:
-        found = [os.path.relpath(path, root) for path, of in matched.items() if of == (name, piece.name)]
-        nearest = (near_miss(piece, path) for path in others if _measure_fit(piece, path) == longest[path])
-        misses = sorted(filter(None, nearest), key=lambda m: -len(m.fits))[:_SHOWN]
-        about = {"layout": name, "template": piece.template}
-        more = {"example": found[0] if found else None, "near_misses": [m._asdict() for m in misses]}
-        entries.append({**about, "matched": len(found), **more})
+    for about, matched, misses in _match_files(to_absolute(root), chosen, known):
+        more = {"example": next(iter(matched), None), "near_misses": [m._asdict() for m in misses]}
+        entries.append({**about, "matched": len(matched), **more})
+        number = f"{len(matched)}, such as {matched[0]}" if matched else "0"
         texts = [near.format(m.path, m.fits, m.expected, m.found) for m in misses]
-        count = f"{len(found)}, such as {found[0]}" if found else "0"
-        rows.append({**about, "matched": count, "near misses": texts})
+        rows.append({**about, "matched": number, "near misses": texts})
     columns = ("layout", "template", "matched", "near misses")
     asked.catalogue("layouts-check", entries, catalogue.table(rows, columns, asked.to.view))
     return 0 if all(entry["matched"] for entry in entries) else 1
@@ -207,10 +196,31 @@ _SHOWN = 5
 """The most near misses of one template that are shown."""
 
 
-def _measure_fit(piece: Piece, path: str) -> int:
-    """Return how many characters of a path follow a template that it narrowly misses."""
-    miss = near_miss(piece, path)
-    return len(miss.fits) if miss else 0
+def _match_files(
+    root: str, chosen: Sequence[Layout], known: Layouts
+) -> Iterator[tuple[dict[str, str], list[str], list[Miss]]]:
+    """Yield each template of the ``chosen`` layouts, the files that match it, and those that nearly do."""
+    names = {layout.name for layout in chosen}
+    taken = {p.path: (p.layout, p.piece) for p in discover(root, known).parts if p.layout in names}
+    pieces = {(layout.name, piece.name): piece for layout in chosen for piece in layout.pieces}
+    misses: dict[tuple[str, str], list[Miss]] = {key: [] for key in pieces}
+    for path in _list_files(root):
+        if path not in taken:
+            for key, miss in _find_nearest(pieces, os.path.relpath(path, root)):
+                misses[key].append(miss)
+    for key, piece in pieces.items():
+        matched = [os.path.relpath(path, root) for path, of in taken.items() if of == key]
+        nearest = sorted(misses[key], key=lambda m: -len(m.fits))[:_SHOWN]
+        yield {"layout": key[0], "template": piece.template}, matched, nearest
+
+
+def _find_nearest(
+    pieces: Mapping[tuple[str, str], Piece], path: str
+) -> Iterator[tuple[tuple[str, str], Miss]]:
+    """Yield the templates that a path follows farthest: one alone may fit no more than the directory."""
+    near = {key: miss for key, piece in pieces.items() if (miss := near_miss(piece, path))}
+    farthest = max((len(miss.fits) for miss in near.values()), default=0)
+    yield from ((key, miss) for key, miss in near.items() if len(miss.fits) == farthest)
 
 
 def _list_files(root: str) -> Iterator[str]:

@@ -11,10 +11,9 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from ckpt_tools import api
-from ckpt_tools.cli import options
+from ckpt_tools.cli import console, options
 from ckpt_tools.cli.changes import require_local_paths
 from ckpt_tools.cli.options import parameter
-from ckpt_tools.cli.output import Output
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import NoCheckpoint, UsageError, explain_refusal
 from ckpt_tools.guard.quarantine import list_quarantine
@@ -22,25 +21,26 @@ from ckpt_tools.model.answers import Scan
 from ckpt_tools.model.finding import blind
 from ckpt_tools.output import json as emit
 from ckpt_tools.output import scan
-from ckpt_tools.output.page import Page
+from ckpt_tools.output.words import printable
 from ckpt_tools.settings import parsers
 from ckpt_tools.storage.listing import list_names
 from ckpt_tools.storage.retry import is_file
 
 NEXT = {
-    "root": (
-        ("ckpt verify {}", "what is damaged"),
-        ("ckpt plan {}", "what a job resumes from, and why"),
-        ("ckpt report {} -o report.html", "all of it as a page with pictures"),
-    ),
-    "file": (
-        ("ckpt show {}", "what is in it"),
-        ("ckpt verify {}", "whether it is damaged"),
-        ("ckpt verify {} --explain-bytes", "what protects which of its bytes"),
-    ),
-    "nothing": (("ckpt layouts", "which arrangements are known"), ("ckpt --help", "all commands")),
+    "root": """
+ckpt verify {}  # what is damaged
+ckpt plan {}  # what a job resumes from, and why
+ckpt report {} -o report.html  # all of it as a page with pictures
+""",
+    "file": """
+ckpt show {}  # what is in it
+ckpt verify {}  # whether it is damaged
+ckpt verify {} --explain-bytes  # what protects which of its bytes
+""",
+    "empty": "\nckpt run {} --allow none -- COMMAND  # start the first job of a run\n",
+    "nothing": "\nckpt layouts  # which arrangements are known\nckpt --help  # all commands\n",
 }
-FIRST = ("ckpt run {} --allow none -- COMMAND", "start the first job of a run")
+"""What to ask next, by what is there."""
 
 
 @options.ask(
@@ -114,15 +114,8 @@ def look(path: str) -> int:
         kind, code = "file" if is_file(path) else "root", 0
     if kind == "root":
         code = ls(root=path)
-    likely = NEXT["nothing" if code else kind]
+    kind = "nothing" if code else kind
     with suppress(OSError):
-        if code == NoCheckpoint.exit_code and not list_names(path):
-            likely = (FIRST, *likely)
-    to = Output("table")
-    page, word = Page(to.view), shlex.quote(path)
-    width = max(len(line.format(word)) for line, _ in likely)
-    page.text("")  # below the table of ls
-    for line, why in likely:
-        page.text(f"{line.format(word):<{width}}  # {why}", whole=True)
-    to.out(page.done())
+        kind = "empty" if code == NoCheckpoint.exit_code and not list_names(path) else kind
+    console.out(NEXT[kind].replace("{}", printable(shlex.quote(path))))
     return code

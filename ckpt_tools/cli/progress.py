@@ -8,20 +8,19 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
 from ckpt_tools.cli import console
-from ckpt_tools.output.words import printable
+from ckpt_tools.output.words import printable, size, span
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from ckpt_tools.cli.output import Output
 
 PATIENCE = 0.5
 """Seconds after which a bar is shown."""
-_ROOM = 40
-"""The most characters of a path next to the bar."""
+_BAR, _ROOM = 20, 40
+"""The characters of the bar, and the most of a path next to it."""
 INTERVAL = 0.25
 """The least seconds between two reports."""
 
@@ -80,55 +79,39 @@ class Lines(Watcher):
 
 
 class Meter(Watcher):
-    """Draws a bar of the bytes. Rich is imported only when a bar is really shown."""
+    """Draws one line: a bar of the bytes, how fast they are read, what is left, and where."""
 
-    def __init__(self, color: bool) -> None:
-        super().__init__()
-        self.color = color
-        self.shown: Progress | None = None
+    is_shown = False
 
     def listing(self, path: str) -> None:
         self.path = f"listing {path}"
         self(0, 1)
 
     def say(self, state: str) -> None:
-        is_long = self.reported - self.started >= PATIENCE and self.done < self.total
-        if self.shown is None and is_long and state == "reading":
-            self._show()
-        if self.shown is not None:
-            where = printable(self.path or "")
-            where = where if len(where) <= _ROOM else f"…{where[1 - _ROOM :]}"
-            task = self.shown.task_ids[0]
-            self.shown.update(task, completed=self.done, total=self.total, description=where)
-            self.shown.refresh()
-            if state != "reading":
-                self.shown.stop()
-                self.shown = None
+        seconds = self.reported - self.started
+        is_long = seconds >= PATIENCE and self.done < self.total
+        if state == "reading" and (self.is_shown or is_long):
+            self.is_shown = True
+            _draw(self._describe(seconds))
+        elif self.is_shown:
+            self.is_shown = False
+            _draw("")
 
-    def _show(self) -> None:
-        """Draw the bar for the first time."""
-        from rich import progress as bars
-        from rich.console import Console
-        from rich.table import Column
+    def _describe(self, seconds: float) -> str:
+        where = printable(self.path or "")
+        where = where if len(where) <= _ROOM else f"…{where[1 - _ROOM :]}"
+        share = self.done / max(1, self.total)
+        bar = f"{'#' * round(share * _BAR):<{_BAR}}"
+        rate = self.done / max(seconds, INTERVAL)
+        left = f", {span((self.total - self.done) / rate)} left" if self.done else ""
+        return f"[{bar}] {size(self.done)}/{size(self.total)}, {size(rate)}/s{left}  {where}"
 
-        stderr = Console(stderr=True, no_color=not self.color, force_terminal=True, legacy_windows=False)
-        whole = Column(no_wrap=True)
-        # The reading threads draw the bar: a thread of rich would keep this process from forking the readers
-        # (ckpt_tools/reading/engines.py).
-        self.shown = bars.Progress(
-            bars.BarColumn(),
-            bars.DownloadColumn(binary_units=True, table_column=whole),
-            bars.TransferSpeedColumn(table_column=whole),
-            bars.TimeRemainingColumn(table_column=whole),
-            bars.TextColumn("{task.description}", markup=False, table_column=whole),
-            console=stderr,
-            auto_refresh=False,
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
-        self.shown.add_task("", completed=self.done, total=self.total)
-        self.shown.start()
+
+def _draw(text: str) -> None:
+    """Replace the last line of the terminal; the cursor stays at its beginning."""
+    from rich.cells import set_cell_size  # imported only when a bar is really shown
+
+    console.err(f"\r{set_cell_size(text, get_terminal_size().columns - 1)}\r")
 
 
 @contextmanager
@@ -138,7 +121,7 @@ def progress(to: Output) -> Iterator[Meter | Lines | None]:
     if to.progress == "none" or is_silent:
         yield None
         return
-    watcher = Lines() if to.progress == "json" else Meter(console.is_colored(to.color, sys.stderr))
+    watcher = Lines() if to.progress == "json" else Meter()
     state = "stopped"
     watcher.say("started")
     try:

@@ -66,14 +66,12 @@ def _show_files(v: Verification, view: View) -> Iterator[str]:
     read = f"{size(s.bytes_read)} read in {span(s.seconds)}, {DEPTHS[v.level]}"
     yield f"{name(v.root)}: {text(count_files(v))}; {read}"
     yield from _show_findings(v, v.root, view)
-    bad = [e.report for e in v.files if view.verbose or str(e.report.verdict) != "ok"]
-    listed = view.first(bad)
-    rows = [
-        (str(r.verdict), say_checks(r.level, r.coverage), size(r.size), name(cut_root(r.path, v.root)))
-        for r in listed
-    ]
-    yield from _table(("verdict", "checked", "size", "file"), rows, ("size",))
-    yield from _count_hidden(len(bad) - len(listed), "file")
+    if view.verbose:
+        rows = []
+        for r in (entry.report for entry in v.files):
+            checked = say_checks(r.level, r.coverage)
+            rows.append((str(r.verdict), checked, size(r.size), name(cut_root(r.path, v.root))))
+        yield from _table(("verdict", "checked", "size", "file"), rows, ("size",))
 
 
 def _show_plan(plan: LoadPlan, view: View) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -22,8 +22,6 @@ T = TypeVar("T")
 FEW = 50
 """Rows up to which a list is shown whole; a longer list shows only what needs attention, unless --verbose."""
 
-_ALIKE = 3
-"""Up to this number, warnings or errors with the same message each have a block of their own."""
 _HINTS = 4
 """The most hints with different texts that are shown for one finding code."""
 
@@ -125,20 +123,23 @@ class Page:
         if self.file.tell():
             self._write_line([])
 
-    def findings(self, findings: Sequence[Finding], root: str, folded: Collection[str] = ()) -> None:
-        """Show findings by hint, the hint last; many with one message about ``folded`` paths as one."""
-        if not findings:
+    def findings(self, findings: Iterable[Finding], root: str) -> None:
+        """Show findings, the worst first: those of one message together, below them the hint that they share;
+        at last what follows from them.
+        """
+        found = sorted(findings, key=lambda f: -f.severity)  # else in the order found
+        if not found:
             return
-        found = sorted(findings, key=lambda f: -f.severity)  # errors first, else in the order found
         self.gap()
-        groups: dict[str, list[tuple[Finding, list[Finding]]]] = {}
-        for first, more in _fold([f for f in found if not f.follows], folded, self.view.verbose):
-            groups.setdefault(fill_hint(first.hint, first.path, root), []).append((first, more))
+        by_hint: dict[str, dict[tuple[str, str], list[Finding]]] = {}
+        for f in (f for f in found if not f.follows):
+            alike = by_hint.setdefault(fill_hint(f.hint, f.path, root), {})
+            alike.setdefault((f.code, f.message), []).append(f)
         hints, hidden = Counter[str](), 0
-        for hint, rows in groups.items():
-            for first, more in rows:
-                self._show_finding(first, more, root)
-            code = rows[-1][0].code
+        for hint, groups in by_hint.items():
+            for alike_findings in groups.values():
+                self._show_alike(alike_findings, root)
+            code = next(reversed(groups))[0]
             hints[code] += 1
             if hint and (hints[code] <= _HINTS or self.view.verbose):
                 self.text(f"  hint: {hint}", "cyan")
@@ -149,20 +150,20 @@ class Page:
             if f.follows:
                 self.text(f"so {f.message}", STYLE[str(f.severity)])
 
-    def _show_finding(self, f: Finding, more: Sequence[Finding], root: str) -> None:
-        """Show a finding, with some paths of ``more`` findings that say the same, and how many others do."""
-        where = cut_root(f.path, root) or root
-        where += "" if f.offset is None else f" at byte {f.offset:,}"
-        listed = more[: _ALIKE - 1] if f.severity is not Severity.NOTE else ()
-        where = ", ".join([where, *(cut_root(o.path, root) for o in listed)])
-        where += f" and {len(more) - len(listed):,} more" if len(more) > len(listed) else ""
-        code = f.code
+    def _show_alike(self, findings: Sequence[Finding], root: str) -> None:
+        """Show findings of one message: a line for each place (of notes the first), then the message."""
+        first = findings[0]
+        places = dict.fromkeys(_name_place(f, root) for f in findings)
+        is_long = first.severity is Severity.NOTE and not self.view.verbose and len(places) > 1
+        for place in [next(iter(places))] if is_long else places:
+            more = f" and {len(places) - 1:,} more" if is_long else ""
+            self.text(f"{first.severity}: {place}{more}", STYLE[str(first.severity)], whole=True)
+        code = first.code
         if self.view.verbose:
             from ckpt_tools.planning.rules.catalogue import find_rule  # imports each rule
 
-            code = " ".join(filter(None, (code, find_rule(f))))
-        self.text(f"{f.severity}: {where}", STYLE[str(f.severity)], whole=True)
-        self.text(f"  {f.message} [{code}]")
+            code = " ".join(filter(None, (code, find_rule(first))))
+        self.text(f"  {first.message} [{code}]")
 
     def done(self) -> str:
         return "".join(f"{line.rstrip()}\n" for line in self.file.getvalue().splitlines())
@@ -195,19 +196,8 @@ def _wrap(line: str, width: int | None, hang: int = 0) -> list[str]:
     return wrap_line(line.strip(), width, indent, indent + " " * (hang if indent else 0))
 
 
-def _fold(
-    findings: Sequence[Finding], folded: Collection[str], verbose: bool
-) -> Iterator[tuple[Finding, list[Finding]]]:
-    """Yield a first finding and its duplicates: notes of one message, and more than _ALIKE findings of one
-    message about ``folded`` paths. Others, and all if ``verbose``, must have the same path and offset.
-    """
-    alike = Counter((f.code, f.message) for f in findings if f.path in folded)
-    same: dict[tuple[str, str], list[Finding]] = {}
-    for f in findings:
-        many = f.severity is Severity.NOTE or (f.path in folded and alike[f.code, f.message] > _ALIKE)
-        what = f.message if many and not verbose else f"{f.path}\n{f.offset}\n{f.message}"
-        same.setdefault((f.code, what), []).append(f)
-    yield from ((first, others) for first, *others in same.values())
+def _name_place(f: Finding, root: str) -> str:
+    return (cut_root(f.path, root) or root) + ("" if f.offset is None else f" at byte {f.offset:,}")
 
 
 def cut_root(path: str, root: str) -> str:

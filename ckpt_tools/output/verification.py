@@ -11,29 +11,25 @@ from ckpt_tools.output.contents import show_bytes
 from ckpt_tools.output.page import DEPTHS, FEW, PLAIN, STYLE, WORST, Page, View, cut_root, say_checks, to_cell
 from ckpt_tools.output.words import plural, size, span, speed
 
-_FEW = 8
-"""Up to this number of files that are not ok, the findings suffice without a table of the files."""
-
 
 def render(result: Verification, view: View = PLAIN) -> str:
     page = Page(view)
-    reports = [entry.report for entry in result.files]
     page.text(_conclude(result), STYLE[str(result.verdict)])
     for line in _sum_up(result, view.now):
         page.text(line, "dim")
-    listed = _list_files(page, reports, result.root)
-    for report in reports:
-        show_bytes(page, report, result.root)
+    if view.verbose:
+        _list_files(page, [entry.report for entry in result.files], result.root)
+    for entry in result.files:
+        show_bytes(page, entry.report, result.root)
     found = result.in_files
     worse = [f for f in found if f.severity is not Severity.NOTE]
     # many notes would hide damage, or fill the screen
-    with_notes = page.view.verbose or (not worse and len(found) <= FEW)
-    bad = {entry.report.path for entry in result.files if entry.report.verdict is not Verdict.OK}
-    page.findings([*result.findings, *(found if with_notes else worse)], result.root, bad)
-    notes = 0 if with_notes else len(found) - len(worse)
-    unlisted = {"ok file": len(reports) - len(listed), "note": notes}
-    counts = [plural(count, noun) for noun, count in unlisted.items() if count]
-    if counts:
+    with_notes = view.verbose or (not worse and len(found) <= FEW)
+    page.findings([*result.findings, *(found if with_notes else worse)], result.root)
+    unlisted = {"ok file": 0 if view.verbose else result.summary.ok, "note": len(found) - len(worse)}
+    if with_notes:
+        del unlisted["note"]
+    if counts := [plural(count, noun) for noun, count in unlisted.items() if count]:
         page.text(f"{' and '.join(counts)} not listed: -v lists everything", "dim", gap=True)
     return page.done()
 
@@ -41,14 +37,11 @@ def render(result: Verification, view: View = PLAIN) -> str:
 def render_part(files: Sequence[FileReport], total: int, root: str, view: View) -> str:
     """Return the page of an interrupted verification: ``files`` were verified, of ``total`` in all."""
     page = Page(view)
-    reports = [entry.report for entry in files]
-    bad = [r for r in reports if r.verdict is not Verdict.OK]
-    seen = f"{len(reports):,} of {plural(total, 'file')} were looked at"
+    bad = [entry.report for entry in files if entry.report.verdict is not Verdict.OK]
+    seen = f"{len(files):,} of {plural(total, 'file')} were looked at"
     text = f"interrupted: {seen}, {len(bad):,} of them not ok; nothing is known of the others"
     page.text(text, STYLE["unknown"])
-    listed = _list_files(page, reports, root)
-    found = [f.at(r.path) for r in bad for f in r.findings if f.severity is not Severity.NOTE]
-    page.findings(found, root, {r.path for r in listed})
+    page.findings([f.at(r.path) for r in bad for f in r.findings if f.severity is not Severity.NOTE], root)
     return page.done()
 
 
@@ -67,19 +60,19 @@ def _conclude(result: Verification) -> str:
     return ", ".join([f"{verdict}{of_all}: {share}{plural(s.files, 'file')}", size(s.bytes), *more])
 
 
-def _list_files(page: Page, reports: Sequence[Report], root: str) -> Sequence[Report]:
-    """Return the files that are not ok; show them in a table if more than _FEW, else the findings suffice."""
-    listed = [r for r in reports if page.view.verbose or r.verdict is not Verdict.OK]
-    if not page.view.verbose and len(listed) <= _FEW:
-        return listed
-    listed.sort(key=lambda r: WORST.index(r.verdict))
-    rows = []
-    for r in listed:
-        cells = (str(r.verdict), say_checks(r.level, r.coverage), size(r.size), to_cell(r.format))
-        rows.append((*cells, cut_root(r.path, root)))
+def _list_files(page: Page, reports: Sequence[Report], root: str) -> None:
+    rows = [
+        (
+            str(r.verdict),
+            say_checks(r.level, r.coverage),
+            size(r.size),
+            to_cell(r.format),
+            cut_root(r.path, root),
+        )
+        for r in sorted(reports, key=lambda r: WORST.index(r.verdict))
+    ]
     headers = ("verdict", "checked", "size", "format", "file")
     page.table(headers, rows, right=("size",), below=("file",))
-    return listed
 
 
 def _sum_up(result: Verification, now: float) -> Iterator[str]:
@@ -95,17 +88,9 @@ def _sum_up(result: Verification, now: float) -> Iterator[str]:
 
 
 def _describe_sample(s: Sample, now: float) -> str:
-    """Return what part of the contents was read and why no more, and when the others were last checked."""
-    limits = [f"sample {s.asked}"] if s.asked else []
-    if s.max_duration is not None:
-        limits.append(f"{'ended after' if s.stopped else 'within'} {span(s.max_duration)}")
-    if s.never:
-        past = f"{plural(s.never, 'file')} of {s.files:,} never checked so far"
-    elif s.oldest_ns is not None:
+    """Return what part of the contents was read, and when the others were last checked."""
+    past = f"{plural(s.never, 'file')} never checked so far"
+    if not s.never and s.oldest_ns is not None:
         past = f"the least recent check of all was {span(now - s.oldest_ns / 1e9)} ago"
-    else:
-        past = "nothing to read"
-    return (
-        f"contents: {size(s.bytes_read)} of {size(s.bytes)} ({', '.join(limits)}),"
-        f" {plural(s.files_read, 'file')} of {s.files:,} to the end; {past}"
-    )
+    read = f"{size(s.bytes_read)} of {size(s.bytes)}, {plural(s.files_read, 'file')} of {s.files:,}"
+    return f"contents: {read} to the end{' (time was up)' if s.stopped else ''}; {past}"
