@@ -53,10 +53,8 @@ def execute(argv: Sequence[str]) -> int:
 
 def _dispatch(argv: list[str]) -> int:
     """Run a line and return its exit code. typer's own ``main`` would exit with 1 (damage) on EPIPE."""
-    if (path := _find_path(argv)) is not None:
-        from ckpt_tools.cli.ls import look
-
-        return look(path)
+    if _is_to_list(argv):
+        argv = ["ls", "--", *argv]
     if argv[:1] == ["help"]:
         argv = [*argv[1:], "--help"]
     if not argv:  # the help is part of an error here
@@ -70,17 +68,14 @@ def _dispatch(argv: list[str]) -> int:
         return 0
 
 
-def _find_path(argv: Sequence[str]) -> str | None:
-    """Return a line's only word if it is a path; for no word "." if that has checkpoints; else None."""
+def _is_to_list(argv: Sequence[str]) -> bool:
+    """Return True for a line that is one path, and for an empty one in a directory with checkpoints."""
     if len(argv) == 1:
-        word = argv[0]
-        is_path = is_url(word) or os.path.lexists(word) or "/" in word
-        return word if is_path and word not in COMMANDS else None
-    if argv or not console.terminal(sys.stdout):
-        return None
+        is_path = is_url(argv[0]) or os.path.lexists(argv[0]) or "/" in argv[0]
+        return is_path and argv[0] not in COMMANDS
     with suppress(CkptError):
-        return "." if api.scan().checkpoints else None
-    return None
+        return not argv and console.terminal(sys.stdout) and bool(api.scan().checkpoints)
+    return False
 
 
 class Bug(CkptError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import time
 from contextlib import suppress
 from datetime import datetime
@@ -11,36 +10,17 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from ckpt_tools import api
-from ckpt_tools.cli import console, options
+from ckpt_tools.cli import options
 from ckpt_tools.cli.changes import require_local_paths
 from ckpt_tools.cli.options import parameter
 from ckpt_tools.cli.progress import progress
-from ckpt_tools.errors import NoCheckpoint, UsageError, explain_refusal
+from ckpt_tools.errors import NoCheckpoint, UsageError
 from ckpt_tools.guard.quarantine import list_quarantine
 from ckpt_tools.model.answers import Scan
 from ckpt_tools.model.finding import blind
 from ckpt_tools.output import json as emit
 from ckpt_tools.output import scan
-from ckpt_tools.output.words import printable
 from ckpt_tools.settings import parsers
-from ckpt_tools.storage.listing import list_names
-from ckpt_tools.storage.retry import is_file
-
-NEXT = {
-    "root": """
-ckpt verify {}  # what is damaged
-ckpt plan {}  # what a job resumes from, and why
-ckpt report {} -o report.html  # all of it as a page with pictures
-""",
-    "file": """
-ckpt show {}  # what is in it
-ckpt verify {}  # whether it is damaged
-ckpt verify {} --explain-bytes  # what protects which of its bytes
-""",
-    "empty": "\nckpt run {} --allow none -- COMMAND  # start the first job of a run\n",
-    "nothing": "\nckpt layouts  # which arrangements are known\nckpt --help  # all commands\n",
-}
-"""What to ask next, by what is there."""
 
 
 @options.ask(
@@ -106,16 +86,3 @@ def exit_code(result: Scan, *, filtered: bool) -> int:
     if blind(result.findings) or (broken and not result.checkpoints):
         return 5
     return 0 if result.checkpoints or (result.bare and not filtered) else 3
-
-
-def look(path: str) -> int:
-    """List the checkpoints at a path, then likely next commands. Return the exit code of ``ckpt ls``."""
-    with explain_refusal(f"cannot look at {path}"):
-        kind, code = "file" if is_file(path) else "root", 0
-    if kind == "root":
-        code = ls(root=path)
-    kind = "nothing" if code else kind
-    with suppress(OSError):
-        kind = "empty" if code == NoCheckpoint.exit_code and not list_names(path) else kind
-    console.out(NEXT[kind].replace("{}", printable(shlex.quote(path))))
-    return code

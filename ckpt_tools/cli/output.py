@@ -182,23 +182,21 @@ def reading(to: Output, say: Callable[[str], None] | None = None) -> Iterator[di
         if error.plan is not None and say:
             say(tell(error.plan, to))
         elif error.plan is not None:
-            report(error.plan, to, f"{error}\n{error.hint}")
+            report(error.plan, to)
         raise
 
 
-def report(plan: LoadPlan, to: Output, error: str = "") -> None:
-    """Print warnings and rejected candidates on stderr, without reasons that the text ``error`` repeats."""
+def report(plan: LoadPlan, to: Output) -> None:
+    """Print rejected candidates and warnings on stderr."""
     if to.quiet:
         return
     for rejected in plan.rejected[:_LOST]:
         c = rejected.checkpoint
         causes = sorted((f for f in rejected.findings if not f.follows), key=lambda f: -f.severity)
-        in_error = len(causes) == 1 and f"{causes[0].path}: {causes[0].message}" in error
-        if not in_error and f"{c.label} lacks " not in error:
-            what = f"{c.label} was skipped{f' ({c.path})' if c.parts else ''}"
-            reason = explain_rejection(rejected)
-            first = [f"{f.path}: {f.code}: {f.message}" for f in causes[:1] if f.message not in reason]
-            console.problem("warning", f"{what}: {'; '.join([reason, *first])}")
+        what = f"{c.label} was skipped{f' ({c.path})' if c.parts else ''}"
+        reason = explain_rejection(rejected)
+        first = [f"{f.path}: {f.code}: {f.message}" for f in causes[:1] if f.message not in reason]
+        console.problem("warning", f"{what}: {'; '.join([reason, *first])}")
     if more := plan.rejected[_LOST:]:
         console.problem("warning", f"{len(more):,} older ones were skipped too: 'ckpt plan -v' names them")
     console.findings(plan.warnings, plan.root)

@@ -17,7 +17,7 @@ from ckpt_tools.output.sentence import sum_up
 from ckpt_tools.output.words import printable, size, span
 
 _MARKUP = re.compile(
-    r"[\\`*\[\]<>#|&~@$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|:(?=//)|www(?=\.)", re.IGNORECASE
+    r"[\\`*\[\]<>#|&~@$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|:(?=//)|(?<=www)\.", re.IGNORECASE
 )
 """Characters to which Markdown, or GitHub's additions to it, give a meaning within a line."""
 _PLAIN = re.compile(r"[A-Za-z0-9 ._/=,:()+-]*[A-Za-z0-9._/=,:()+-]")
@@ -38,8 +38,6 @@ def text(words: str) -> str:
     """Return a text in which each character with a meaning in Markdown is a reference such as ``&#42;``."""
 
     def escape(m: re.Match[str]) -> str:
-        if len(m[0]) > 1:  # www
-            return f"{m[0][:2]}&#{ord(m[0][2])};"
         return f"&#{ord(m[0])};" + ("&#8203;" if m[0] == "@" else "")  # else @name notifies a user
 
     return _MARKUP.sub(escape, printable(words))

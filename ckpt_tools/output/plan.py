@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from ckpt_tools.model.plan import FileLoad, LoadPlan
@@ -12,7 +11,6 @@ from ckpt_tools.output.page import FEW, PLAIN, Page, View, cut_root, say_checks,
 from ckpt_tools.output.sentence import sum_up
 from ckpt_tools.output.words import size
 
-_LISTED = 8
 _WORDS = {"rejected": "skipped, see above", "passed over": "left out by --save-interval"}
 
 
@@ -99,14 +97,9 @@ def _list_loads(page: Page, plan: LoadPlan) -> None:
 def _explain(plan: LoadPlan) -> Iterator[str]:
     rows = outcomes(plan)
     yield f"Checkpoints, best first ({len(rows):,})"
-    silent = Counter[str]()
     for i, (c, outcome) in enumerate(rows, 1):
-        if outcome in ("not looked at", "passed over") and i > _LISTED:
-            silent[outcome] += 1
-        else:
-            path = (plan.checkpoint or c).path if outcome == "chosen" else c.path  # of copies the loaded one
-            yield f"  {i}. {c.label}, {cut_root(path, plan.root)}: {_WORDS.get(outcome, outcome)}"
-    yield from (f"  and {n:,} more: {_WORDS.get(outcome, outcome)}" for outcome, n in silent.items())
+        path = (plan.checkpoint or c).path if outcome == "chosen" else c.path  # of copies the loaded one
+        yield f"  {i}. {c.label}, {cut_root(path, plan.root)}: {_WORDS.get(outcome, outcome)}"
     if not rows:
         yield "  none"
     if back := plan.rollback:

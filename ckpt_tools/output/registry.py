@@ -64,7 +64,7 @@ OUTPUTS: tuple[Output, ...] = (
     _built_in("json", "one object with everything (docs/json.md)"),
     _built_in("jsonl", "the same, an object per line", VERIFICATION, FAILURE),
     _built_in("shell", "variables for eval in a script", PLAN, FAILURE),
-    _built_in("junit", "JUnit XML: a test case per file, or per rank", in_ci=True),
+    _built_in("junit", "JUnit XML: a test case per file", VERIFICATION, FAILURE, in_ci=True),
     _built_in("sarif", "SARIF 2.1.0, for code scanning", in_ci=True),
     _built_in("github", "annotations of GitHub Actions", in_ci=True),
     _built_in("markdown", "a summary with tables, for comments and step summaries", in_ci=True),

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeVar
 
 from ckpt_tools.discovery.completeness import count_ranks
 from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.model.answers import Scan
 from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.part import Part
 from ckpt_tools.output.page import FEW, PLAIN, Page, View, cut_root, say_epoch, say_hidden, to_cell
 from ckpt_tools.output.words import plural, size, span
 
-T = TypeVar("T")
 _HEADERS = (
     *("step", "epoch", "kind", "state", "layout", "run", "ranks", "files", "size", "age", "save", "restart"),
     "path",
@@ -99,7 +97,7 @@ def _counts_saves(c: Checkpoint) -> bool:
 
 
 def _count_ranks(c: Checkpoint, scan: Scan) -> str:
-    """Return how many ranks have files, and of how many, such as ``7/8``; a dash for an unknown number."""
+    """Return how many ranks have files, and of how many, such as ``7/8``."""
     present = count_ranks(c, (scan.layouts or BUILT_IN).of(c))
     expected = scan.expected.get(c.run)
     return to_cell(present) if expected is None else f"{to_cell(present)}/{expected}"
@@ -109,31 +107,22 @@ def _add_sizes(*checkpoints: Checkpoint) -> str:
     return size(sum(max(0, p.size) for c in checkpoints for p in c.parts))
 
 
-# ---- ckpt ls --tree
-
-
-class _Row(NamedTuple):
-    name: str
-    what: str = ""
-    ranks: str = ""
-    size: str = ""
-    age: str = ""
-
-
 def draw(scan: Scan, view: View = PLAIN) -> str:
-    """Return a tree of runs in the order of their newest checkpoints; ``view.verbose`` lists every file."""
-    rows = list[_Row]()
+    """Return the runs, the checkpoints of each, and their files; ``view.verbose`` lists every file."""
+    rows = list[tuple[str, ...]]()
     for (layout, run), checkpoints in _group_by_run(scan).items():
-        rows.append(_Row(run or ".", layout, size=_add_sizes(*checkpoints)))
-        for c, branch, stem in _draw_branches(checkpoints):
+        rows.append((run or ".", layout, "", _add_sizes(*checkpoints), ""))
+        for c in checkpoints:
             words = [c.label, *[f"epoch {say_epoch(c)}"] * (None not in (c.step, c.epoch))]
             if c.generation and not c.counted:
                 words.append(f"{'save' if _counts_saves(c) else 'restart'} {c.generation}")
             what = _describe_kind(c).replace("periodic", scan.states.get(c.key) or "–")
             age = span(view.now - c.mtime_ns / 1e9)
-            rows.append(_Row(branch + ", ".join(words), what, _count_ranks(c, scan), _add_sizes(c), age))
-            for row, twig, _ in _draw_branches(_list_files(c, view)):
-                rows.append(row._replace(name=f"{stem}{twig}{row.name}"))
+            rows.append((f"  {', '.join(words)}", what, _count_ranks(c, scan), _add_sizes(c), age))
+            shown = c.parts if view.verbose or len(c.parts) <= FEW else c.parts[: FEW - 1]
+            rows += [_list_part_cells(p, c, view.now) for p in shown]
+            if hidden := len(c.parts) - len(shown):
+                rows.append((f"    {hidden:,} more files (--verbose lists them)", "", "", "", ""))
     page, headers = Page(view), ("checkpoint", "what", "ranks", "size", "age")
     page.table(headers, rows, right=("size", "age"))
     page.findings(scan.findings, scan.root)
@@ -141,20 +130,9 @@ def draw(scan: Scan, view: View = PLAIN) -> str:
     return page.done()
 
 
-def _list_files(c: Checkpoint, view: View) -> list[_Row]:
-    whole, rows = len(c.parts) <= FEW or view.verbose, list[_Row]()
-    for p in c.parts if whole else c.parts[: FEW - 1]:
-        below = cut_root(p.path, c.path)
-        name = below if below != p.path else cut_root(p.path, p.base)
-        rank = [f"rank {p.rank}"] if p.rank is not None else []
-        ranks = " ".join([*rank, *(f"{axis}={n}" for axis, n in p.coords)])
-        rows.append(_Row(name, p.role, ranks, size(p.size), span(view.now - p.mtime_ns / 1e9)))
-    if not whole:
-        rows.append(_Row(f"{len(c.parts) - len(rows):,} more files (--verbose lists them)"))
-    return rows
-
-
-def _draw_branches(items: Sequence[T]) -> Iterator[tuple[T, str, str]]:
-    """Yield each item of a tree with the line before its name, and the line before its children."""
-    for i, item in enumerate(items, 1):
-        yield (item, "├─ ", "│  ") if i < len(items) else (item, "└─ ", "   ")
+def _list_part_cells(p: Part, c: Checkpoint, now: float) -> tuple[str, ...]:
+    below = cut_root(p.path, c.path)
+    name = below if below != p.path else cut_root(p.path, p.base)
+    rank = [f"rank {p.rank}"] if p.rank is not None else []
+    ranks = " ".join([*rank, *(f"{axis}={n}" for axis, n in p.coords)])
+    return f"    {name}", p.role, ranks, size(p.size), span(now - p.mtime_ns / 1e9)

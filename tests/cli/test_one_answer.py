@@ -150,7 +150,7 @@ def test_all_answer_alike(asker: Asker, case: Path, question: dict[str, Any], tm
 
 
 FORMATS = {
-    "plan": ("table", "json", "shell", "junit", "sarif", "github", "markdown", "csv"),
+    "plan": ("table", "json", "shell", "sarif", "github", "markdown", "csv"),
     "latest": ("text", "json", "shell"), "hook": ("shell", "json", "slurm"), "run": ("text",),
 }  # fmt: skip
 TREES: dict[str, Callable[[Path], object]] = {
