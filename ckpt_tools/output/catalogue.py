@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 from ckpt_tools.findings import CODES
 from ckpt_tools.layouts.guess import ONCE, WHEN, WHOSE, Guess
-from ckpt_tools.output.page import PLAIN, STYLE, Page, View, to_cell
+from ckpt_tools.output.page import PLAIN, Page, View, to_cell
 from ckpt_tools.planning.rules.catalogue import BY_CODE
 from ckpt_tools.planning.rules.rule import Effect, Rule
 
@@ -58,26 +58,17 @@ def _list_texts(value: object) -> list[str]:
 
 def code(name: str, view: View) -> str:
     c = CODES[name]
-    page = Page(view)
-    page.text(f"{c.id}: {c.title}", "bold")
     severity = f"{c.severity}, unless the finding itself says otherwise ({MEANING[str(c.severity)]})"
-    page.text(f"  severity: {severity}", STYLE[str(c.severity)])
-    page.text(f"  what to do: {c.hint}")
-    page.text(f"  since: {c.since}")
-    page.text(f"  rules: {BY_CODE[name]}")
-    return page.done()
+    entry = {"name": f"{c.id}: {c.title}", "severity": severity, "what to do": c.hint, "since": c.since}
+    return list_blocks(
+        [{**entry, "rules": BY_CODE[name]}], ("severity", "what to do", "since", "rules"), view
+    )
 
 
 def rule(r: Rule, view: View) -> str:
-    page = Page(view)
-    page.text(r.id, "bold")
-    for line in r.why.splitlines():
-        page.text(f"  {line}")
-    page.text(f"  effect: {r.effect} ({EFFECT[r.effect]})")
-    page.text(f"  what settles it: {r.answer}")
-    if codes := r.codes:
-        page.text(f"  codes: {', '.join(codes)}")
-    return page.done()
+    entry = {"name": r.id, "why": r.why.splitlines(), "effect": f"{r.effect} ({EFFECT[r.effect]})"}
+    entry |= {"settled by": r.answer, "codes": ", ".join(r.codes)}
+    return list_blocks([entry], ("why", "effect", "settled by", "codes"), view)
 
 
 _ARGUMENTS = '# resume_args = ["--resume", "{path}"]   # what the plan tells your trainer'

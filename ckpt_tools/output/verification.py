@@ -14,7 +14,7 @@ from ckpt_tools.output.words import plural, size, span, speed
 
 def render(result: Verification, view: View = PLAIN) -> str:
     page = Page(view)
-    page.text(_conclude(result), STYLE[str(result.verdict)])
+    page.text(conclude(result), STYLE[str(result.verdict)])
     for line in _sum_up(result, view.now):
         page.text(line, "dim")
     if view.verbose:
@@ -45,8 +45,8 @@ def render_part(files: Sequence[FileReport], total: int, root: str, view: View) 
     return page.done()
 
 
-def _conclude(result: Verification) -> str:
-    """Return the first line: the verdict, how many files have it, the size, how many errors and warnings."""
+def conclude(result: Verification) -> str:
+    """Return in one line the verdict, how many files have it, the size, how many errors and warnings."""
     s, worst = result.summary, result.verdict
     if not s.files:
         return f"{worst}: no checkpoint file was found"

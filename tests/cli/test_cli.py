@@ -142,10 +142,11 @@ def test_explain():
     for word, meant in (("trucated", "truncated"), ("save/missing-ranks", "save/missing-rank")):
         code, out, err = run("explain", word)
         assert (code, out) == (2, "") and f"did you mean '{meant}'?" in err
-    assert "rules: save/missing-part" in run("explain", "missing-part")[1]
+    assert "rules      save/missing-part" in run("explain", "missing-part")[1]
     page = run("explain", "save/missing-rank")[1]
     assert page.startswith("save/missing-rank\n")
-    assert all(word in page for word in ("effect: reject", "--world-size N", "codes: missing-rank", "For: "))
+    says = ("effect     reject", "--world-size N", "codes      missing-rank", "For: ")
+    assert all(word in page for word in says)
     told = json.loads(run("explain", "choice/tracker-stale", "--json")[1])
     assert told["rule"]["id"] == "choice/tracker-stale"
 

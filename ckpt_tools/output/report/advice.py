@@ -14,8 +14,9 @@ from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Region
 from ckpt_tools.output.json import Object, fields
-from ckpt_tools.output.page import DEPTHS, WORST
+from ckpt_tools.output.page import WORST
 from ckpt_tools.output.sentence import sum_up
+from ckpt_tools.output.verification import conclude
 from ckpt_tools.output.words import plural, printable
 
 
@@ -82,23 +83,12 @@ def advise(given: Gathered) -> Advice:
 
 
 def _advise_verification(result: Verification, roots: Sequence[str]) -> Advice:
-    words = " ".join(map(_quote, roots))
-    s = result.summary
-    if not s.files:
-        text = f"No checkpoint was recognised in {plural(s.unrecognised, 'file')}."
-        return Advice(Verdict.UNKNOWN, text, (("what is there", f"ckpt ls {words} --tree"),))
-    plan = (("what to resume from", f"ckpt plan {words}"),) if len(roots) == 1 else ()
-    if s.broken:
-        text = f"{plural(s.broken, 'file')} of {s.files:,} {'is' if s.broken == 1 else 'are'} damaged."
-        repair = ("what can be repaired", f"ckpt repair {words}")
-        return Advice(Verdict.BROKEN, text, (repair, *plan))
-    if s.unknown or result.verdict is Verdict.UNKNOWN:
-        return Advice(Verdict.UNKNOWN, "Something could not be read, so nothing is known about it.", plan)
-    if result.verdict is Verdict.OK:
-        return Advice(Verdict.OK, f"Nothing is damaged. Checked: {DEPTHS[result.level]}.", plan)
-    if result.verdict is Verdict.BROKEN:
-        return Advice(Verdict.BROKEN, "Files are missing or do not belong together.", plan)
-    return Advice(Verdict.SUSPECT, "Something looks odd; nothing is certainly damaged.", plan)
+    """Return what was found where there is nothing that a job could start from."""
+    look = (("what is there", f"ckpt ls {' '.join(map(_quote, roots))} --tree"),)
+    if not result.summary.files:
+        files = plural(result.summary.unrecognised, "file")
+        return Advice(Verdict.UNKNOWN, f"No checkpoint was recognised in {files}.", look)
+    return Advice(result.verdict, f"{conclude(result)}.", look)
 
 
 class Start(Struct, frozen=True):
