@@ -59,6 +59,7 @@ first page of help leaves out the last group.
 """
 _MODULES = {
     **dict.fromkeys(("repair", "quarantine", "pin", "undo"), "changes"),
+    "show": "ls",
     **dict.fromkeys(("explain", "formats", "launchers", "completion"), "known"),
 }
 COMMANDS = tuple(name for rows in GROUPS.values() for name in rows)

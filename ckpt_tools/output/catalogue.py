@@ -59,16 +59,14 @@ def _list_texts(value: object) -> list[str]:
 def code(name: str, view: View) -> str:
     c = CODES[name]
     severity = f"{c.severity}, unless the finding itself says otherwise ({MEANING[str(c.severity)]})"
-    entry = {"name": f"{c.id}: {c.title}", "severity": severity, "what to do": c.hint, "since": c.since}
-    return list_blocks(
-        [{**entry, "rules": BY_CODE[name]}], ("severity", "what to do", "since", "rules"), view
-    )
+    entry = {"severity": severity, "what to do": c.hint, "since": c.since, "rules": BY_CODE[name]}
+    return list_blocks([{"name": f"{c.id}: {c.title}", **entry}], tuple(entry), view)
 
 
 def rule(r: Rule, view: View) -> str:
-    entry = {"name": r.id, "why": r.why.splitlines(), "effect": f"{r.effect} ({EFFECT[r.effect]})"}
-    entry |= {"settled by": r.answer, "codes": ", ".join(r.codes)}
-    return list_blocks([entry], ("why", "effect", "settled by", "codes"), view)
+    effect, codes = f"{r.effect} ({EFFECT[r.effect]})", ", ".join(r.codes)
+    entry = {"why": r.why.splitlines(), "effect": effect, "settled by": r.answer, "codes": codes}
+    return list_blocks([{"name": r.id, **entry}], tuple(entry), view)
 
 
 _ARGUMENTS = '# resume_args = ["--resume", "{path}"]   # what the plan tells your trainer'

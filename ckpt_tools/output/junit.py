@@ -13,8 +13,8 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
 from ckpt_tools.output.failure import Failure
-from ckpt_tools.output.observed import count_files, describe, is_unseen
 from ckpt_tools.output.page import View, cut_root
+from ckpt_tools.output.observed import count_files, describe, is_unseen
 from ckpt_tools.output.words import printable
 
 
@@ -36,8 +36,8 @@ def render(document: Verification | Failure, view: View) -> str:
         command, seconds, lines = document.command, 0.0, [*filter(None, (document.message, document.hint))]
         cases = [Case(f"ckpt.{command}", "answer", "error", document.code, lines)]
     counts = {f"{word}s": str(sum(case.outcome == word for case in cases)) for word in ("failure", "error")}
-    suite = Element("testsuite", name=f"ckpt {command}", tests=str(len(cases)), **counts, skipped="0")
-    suite.set("time", f"{seconds:.3f}")
+    about = {"name": f"ckpt {command}", "tests": str(len(cases)), "time": f"{seconds:.3f}"}
+    suite = Element("testsuite", {**about, **counts, "skipped": "0"})
     for case in cases:
         at = SubElement(suite, "testcase", classname=_text(case.classname), name=_text(case.name), time="0")
         if case.outcome:
