@@ -20,7 +20,7 @@ from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.output.json import Object, catalogue
+from ckpt_tools.output.json import Object, document
 from ckpt_tools.settings import declarations, parsers, plugins
 from ckpt_tools.settings import resolve as config
 from ckpt_tools.settings.declarations import DECISION, OUTPUT
@@ -245,7 +245,7 @@ class Asked(Struct, frozen=True):
 
     def catalogue(self, name: str, entries: Sequence[Object], text: str, **more: object) -> int:
         """Write a list of what ckpt knows: ``entries`` as JSON, or the text for people. Return 0."""
-        self.to.out(catalogue(name, entries, **more) if self.to.format == "json" else text)
+        self.to.out(document(name, {name: list(entries), **more}) if self.to.format == "json" else text)
         return 0
 
 

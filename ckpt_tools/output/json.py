@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ckpt_tools import __version__
@@ -108,11 +108,6 @@ def failed(failure: Failure) -> Object:
 def _error(failure: Failure) -> Object:
     rule = {"rule": failure.rule} if failure.rule else {}
     return {**fields(failure, "code", "message", "hint", "exit_code"), **rule}
-
-
-def catalogue(name: str, entries: Sequence[Mapping[str, object]], **more: object) -> str:
-    """Return the JSON text of a list of what ckpt knows: codes, formats, layouts or launchers."""
-    return document(name, {name: list(entries), **more})
 
 
 # -- verify --------------------------------------------------------------------------------------------------

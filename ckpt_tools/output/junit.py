@@ -13,8 +13,8 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
 from ckpt_tools.output.failure import Failure
-from ckpt_tools.output.page import View, cut_root
 from ckpt_tools.output.observed import count_files, describe, is_unseen
+from ckpt_tools.output.page import View, cut_root
 from ckpt_tools.output.words import printable
 
 
