@@ -138,7 +138,7 @@ def _list_files(entries: Sequence[FileReport], table: Table) -> Object:
     reports, parts = [entry.report for entry in entries], [entry.part for entry in entries]
     return {
         "path": [r.path for r in reports],
-        "checkpoint": [table.by_file.get(r.path) for r in reports],
+        "checkpoint": [table.by_path.get(r.path) for r in reports],
         "rank": [p.rank if p else None for p in parts],
         "place": [" ".join(f"{axis} {n}" for axis, n in p.coords) if p else "" for p in parts],
         "role": [p.role if p else "" for p in parts],
@@ -201,7 +201,7 @@ def _list_findings(findings: Iterable[Finding], table: Table, at: Mapping[str, i
     """Return the worst FINDINGS findings with their file and checkpoint; notes change no verdict."""
     worse = _sort(f for f in findings if f.severity is not Severity.NOTE)
     return [
-        {**finding(f, across=True), "file": at.get(f.path), "checkpoint": table.find_by_path(f.path)}
+        {**finding(f, across=True), "file": at.get(f.path), "checkpoint": table.by_path.get(f.path)}
         for f in worse[:FINDINGS]
     ]
 
@@ -261,22 +261,18 @@ class Row(Struct, frozen=True):
 
 
 class Table(Struct, frozen=True):
-    """The checkpoints of a report in one order, and where each is in it."""
+    """The checkpoints of a report in one order, and where each is in it: ``by_path`` of its files and, if it
+    is no other's, of its own path.
+    """
 
     rows: tuple[Row, ...]
     omitted: int
     by_key: Mapping[CheckpointKey, int]
-    by_file: Mapping[str, int]
     by_path: Mapping[str, int]
 
     def find(self, checkpoint: Checkpoint | None) -> int | None:
         """Return the index of a checkpoint; None if it is not listed."""
         return None if checkpoint is None else self.by_key.get(checkpoint.key)
-
-    def find_by_path(self, path: str) -> int | None:
-        """Return the index of the only checkpoint with this file or path; None if there is no such one."""
-        found = self.by_file.get(path)
-        return found if found is not None else self.by_path.get(path)
 
 
 def make_table(given: Gathered) -> Table:
@@ -290,16 +286,11 @@ def make_table(given: Gathered) -> Table:
             _add_plan(found, start.plan, _index(given.roots, start.plan.root))
     every = sorted(found.values(), key=lambda row: (-row.checkpoint.mtime_ns, row.checkpoint.path))
     rows = tuple(every[:MOST])
-    by_path = defaultdict[str, list[int]](list)
-    for i, row in enumerate(rows):
-        by_path[row.checkpoint.path].append(i)
-    return Table(
-        rows,
-        len(every) - len(rows),
-        {row.checkpoint.key: i for i, row in enumerate(rows)},
-        {p.path: i for i, row in enumerate(rows) for p in row.checkpoint.parts},
-        {path: members[0] for path, members in by_path.items() if len(members) == 1},
-    )
+    counts = Counter(row.checkpoint.path for row in rows)
+    by_path = {r.checkpoint.path: i for i, r in enumerate(rows) if counts[r.checkpoint.path] == 1}
+    by_path |= {p.path: i for i, row in enumerate(rows) for p in row.checkpoint.parts}
+    by_key = {row.checkpoint.key: i for i, row in enumerate(rows)}
+    return Table(rows, len(every) - len(rows), by_key, by_path)
 
 
 def _add_plan(found: dict[CheckpointKey, Row], plan: LoadPlan, root: int) -> None:
@@ -324,11 +315,11 @@ def _list_checkpoints(given: Gathered, table: Table) -> list[Object]:
     v = given.verification
     files: list[list[FileReport]] = [[] for _ in table.rows]
     for entry in v.files:
-        if (i := table.by_file.get(entry.report.path)) is not None:
+        if (i := table.by_path.get(entry.report.path)) is not None:
             files[i].append(entry)
     findings: list[list[Finding]] = [[] for _ in table.rows]
     for f in v.findings:
-        if (i := table.find_by_path(f.path)) is not None:
+        if (i := table.by_path.get(f.path)) is not None:
             findings[i].append(f)
     expected = {(_index(given.roots, s.root), run): n for s in given.scans for run, n in s.expected.items()}
     return [
@@ -345,13 +336,13 @@ def _describe_row(
     size = sum(max(0, entry.report.size) for entry in files)
     covered = sum(max(0, entry.report.size) * entry.report.coverage for entry in files)
     listed = {(f.path, f.code) for f in (*row.lost, *beside)}
-    inside = [f for f in _list_damage(files) if (f.path, f.code) not in listed]
+    bad = [entry.report for entry in files if entry.report.verdict is not Verdict.OK]
+    damage = [f.at(r.path) for r in bad for f in r.findings if f.severity is not Severity.NOTE]
+    inside = [f for f in damage if (f.path, f.code) not in listed]
     return {
         "root": row.root,
-        **fields(c, "run", "layout", "kind", "label", "step", "epoch", "step_in_epoch"),
-        "path": c.path,
+        **fields(c, "run", "layout", "kind", "label", "step", "epoch", "step_in_epoch", "path", "unfinished"),
         "mtime": round(c.mtime_ns / 1e9, 3),
-        "unfinished": c.unfinished,
         "files": len(c.parts),
         "size": sum(max(p.size, 0) for p in c.parts),
         "ranks_present": len({p.rank for p in c.parts if p.rank is not None}) or None,
@@ -361,11 +352,6 @@ def _describe_row(
         "outcome": row.outcome or None,
         **_limit(list_causes((*row.lost, *beside, *inside))),
     }
-
-
-def _list_damage(files: Sequence[FileReport]) -> list[Finding]:
-    bad = [entry.report for entry in files if entry.report.verdict is not Verdict.OK]
-    return [replace(f, path=r.path) for r in bad for f in r.findings if f.severity is not Severity.NOTE]
 
 
 def _judge(row: Row, files: Sequence[FileReport], beside: tuple[Finding, ...]) -> Verdict:
