@@ -12,7 +12,8 @@ from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.observed import count_files, describe, observe
-from ckpt_tools.output.page import DEPTHS, FEW, View, cut_root, say_checks
+from ckpt_tools.output.page import DEPTHS, View, cut_root, say_checks
+from ckpt_tools.output.plan import list_facts, list_loads
 from ckpt_tools.output.sentence import sum_up
 from ckpt_tools.output.words import printable, size, span
 
@@ -73,31 +74,18 @@ def _show_files(v: Verification, view: View) -> Iterator[str]:
 
 
 def _show_plan(plan: LoadPlan, view: View) -> Iterator[str]:
-    c, root = plan.checkpoint, plan.root
+    c = plan.checkpoint
     yield f"### ckpt plan: {text(f'resume from {c.label}') if c else 'start from scratch'}"
     yield ""
     yield text(sum_up(plan))
     yield ""
-    if c:
-        facts = {
-            "checkpoint": name(c.path),
-            "layout": text(c.layout),
-            "path": name(plan.resume.path or c.path),
-            "arguments": name(" ".join(plan.resume.args)) if plan.resume.args else "",
-            "ranks": str(plan.world_size) if plan.world_size is not None else "",
-            "checked": f"{size(plan.bytes_verified)} read",
-        }
-        yield from list(_table(("", ""), [(k, v) for k, v in facts.items() if v]))[1:]
-    whole = view.verbose or len(plan.loads) <= FEW
-    listed = plan.loads if whole else [(rank, f) for rank, f in plan.loads if f.substituted][:FEW]
-    rows = []
-    for rank, f in listed:
-        who = "all" if rank is None else str(rank)
-        cells = (who, text(f.role), say_checks(f.level, f.coverage), size(f.size))
-        rows.append((*cells, name(cut_root(f.path, root)), text(f.reason)))
-    yield from _table(("rank", "role", "checked", "size", "file", "why"), rows, ("rank", "size"))
+    facts = [(key, name(value)) for key, value in list_facts(plan) if value]
+    yield from list(_table(("", ""), facts))[1:]
+    rows = [(*map(text, cells), name(file), text(note)) for *cells, file, note in list_loads(plan, view)]
+    listed = view.first(rows)
+    yield from _table(("rank", "role", "checked", "size", "file", "note"), listed, ("rank", "size"))
     yield from _count_hidden(len(plan.loads) - len(listed), "file")
-    yield from _show_findings(plan, root, view)
+    yield from _show_findings(plan, plan.root, view)
 
 
 def _show_failure(failure: Failure, view: View) -> Iterator[str]:

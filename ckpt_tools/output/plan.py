@@ -18,7 +18,7 @@ def render(plan: LoadPlan, view: View = PLAIN) -> str:
     page = Page(view)
     style = "bold" if plan.checkpoint is None else "bold yellow" if plan.rejected else "bold green"
     page.text(sum_up(plan), style)
-    for name, value in _list_facts(plan):
+    for name, value in list_facts(plan):
         if value:
             page.text(f"  {name}: {value}", whole=name in ("path", "arguments", "environment"))
     if plan.excluded:
@@ -26,7 +26,7 @@ def render(plan: LoadPlan, view: View = PLAIN) -> str:
     if back := plan.rollback:
         text = f"from step {back.origin} to {back.target} (save interval {back.save_interval})"
         page.text(f"  rollback: {text}", "yellow")
-    _list_loads(page, plan)
+    _show_loads(page, plan)
     for rejected in plan.rejected:
         c = rejected.checkpoint
         place = cut_root(c.path, plan.root) if c.parts else "gone"
@@ -44,7 +44,7 @@ def render(plan: LoadPlan, view: View = PLAIN) -> str:
     return page.done()
 
 
-def _list_facts(plan: LoadPlan) -> Iterator[tuple[str, str]]:
+def list_facts(plan: LoadPlan) -> Iterator[tuple[str, str]]:
     """Yield (name, value) of what is known of the chosen checkpoint; a value that does not apply is ""."""
     if (c := plan.checkpoint) is None:
         return
@@ -74,19 +74,25 @@ def _describe_checks(plan: LoadPlan) -> str:
     return say_checks(min((f.level for f in files), default=Level.PRESENCE), covered)
 
 
-def _list_loads(page: Page, plan: LoadPlan) -> None:
-    """Add a table of the files that each rank loads; of many only those that stand in for another rank's."""
-    whole = page.view.verbose or len(plan.loads) <= FEW
+def list_loads(plan: LoadPlan, view: View) -> list[tuple[str, ...]]:
+    """Return rank, role, check, size, path and note of each file to load; of many only of substitutes."""
     rows = []
     for rank, f in plan.loads:
-        if whole or f.substituted:
+        if view.verbose or len(plan.loads) <= FEW or f.substituted:
             owner = f"rank {f.source_rank}'s file" if f.substituted and f.source_rank is not None else ""
-            who = "all" if rank is None else str(rank)
-            more = (f.role, say_checks(f.level, f.coverage), size(f.size)) if page.view.verbose else ()
-            note = ": ".join(filter(None, (owner, f.reason)))
-            rows.append((who, *more, cut_root(f.path, plan.root), note))
-    titles = ("role", "checked", "size") if page.view.verbose else ()
-    page.table(("rank", *titles, "file", "note"), rows, right=("rank", "size"), below=("note", "file"))
+            who, note = "all" if rank is None else str(rank), ": ".join(filter(None, (owner, f.reason)))
+            checked = say_checks(f.level, f.coverage)
+            rows.append((who, f.role, checked, size(f.size), cut_root(f.path, plan.root), note))
+    return rows
+
+
+def _show_loads(page: Page, plan: LoadPlan) -> None:
+    rows, shown = list_loads(plan, page.view), ("rank", "role", "checked", "size", "file", "note")
+    brief = [(who, file, note) for who, *_, file, note in rows]
+    if page.view.verbose:
+        page.table(shown, rows, right=("rank", "size"), below=("note", "file"))
+    else:
+        page.table(("rank", "file", "note"), brief, right=("rank",), below=("note", "file"))
     if len(rows) < len(plan.loads):
         page.text(f"{len(plan.loads) - len(rows):,} ranks load their own files (-v lists them)", "dim")
 
