@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from ckpt_tools.model.plan import FileLoad, LoadPlan
+from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level
 from ckpt_tools.output.json import outcomes
 from ckpt_tools.output.page import FEW, PLAIN, Page, View, cut_root, say_checks, say_epoch, say_hidden
@@ -70,13 +70,14 @@ def list_facts(plan: LoadPlan) -> Iterator[tuple[str, str]]:
 def _describe_checks(plan: LoadPlan) -> str:
     """Return in words how deeply the files to load were checked: the lowest level, the mean coverage."""
     files = {f.path: f for _, f in plan.loads}.values()
-    covered = sum(max(0, f.size) * f.coverage for f in files) / (_add_sizes(files) or 1)
+    total = sum(max(0, f.size) for f in files)
+    covered = sum(max(0, f.size) * f.coverage for f in files) / (total or 1)
     return say_checks(min((f.level for f in files), default=Level.PRESENCE), covered)
 
 
 def list_loads(plan: LoadPlan, view: View) -> list[tuple[str, ...]]:
     """Return rank, role, check, size, path and note of each file to load; of many only of substitutes."""
-    rows = []
+    rows = list[tuple[str, ...]]()
     for rank, f in plan.loads:
         if view.verbose or len(plan.loads) <= FEW or f.substituted:
             owner = f"rank {f.source_rank}'s file" if f.substituted and f.source_rank is not None else ""
@@ -87,11 +88,12 @@ def list_loads(plan: LoadPlan, view: View) -> list[tuple[str, ...]]:
 
 
 def _show_loads(page: Page, plan: LoadPlan) -> None:
-    rows, shown = list_loads(plan, page.view), ("rank", "role", "checked", "size", "file", "note")
-    brief = [(who, file, note) for who, *_, file, note in rows]
+    rows = list_loads(plan, page.view)
     if page.view.verbose:
-        page.table(shown, rows, right=("rank", "size"), below=("note", "file"))
+        headers = ("rank", "role", "checked", "size", "file", "note")
+        page.table(headers, rows, right=("rank", "size"), below=("note", "file"))
     else:
+        brief = [(who, file, note) for who, *_, file, note in rows]
         page.table(("rank", "file", "note"), brief, right=("rank",), below=("note", "file"))
     if len(rows) < len(plan.loads):
         page.text(f"{len(plan.loads) - len(rows):,} ranks load their own files (-v lists them)", "dim")
@@ -113,7 +115,3 @@ def _explain(plan: LoadPlan) -> Iterator[str]:
     if plan.topology:
         yield "How many ranks, and who says so"
         yield from (f"  {name} = {known.value}: {known.provenance}" for name, known in plan.topology.items())
-
-
-def _add_sizes(files: Iterable[FileLoad]) -> int:
-    return sum(max(0, f.size) for f in files)

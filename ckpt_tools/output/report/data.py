@@ -336,9 +336,7 @@ def _describe_row(
     size = sum(max(0, entry.report.size) for entry in files)
     covered = sum(max(0, entry.report.size) * entry.report.coverage for entry in files)
     listed = {(f.path, f.code) for f in (*row.lost, *beside)}
-    bad = [entry.report for entry in files if entry.report.verdict is not Verdict.OK]
-    damage = [f.at(r.path) for r in bad for f in r.findings if f.severity is not Severity.NOTE]
-    inside = [f for f in damage if (f.path, f.code) not in listed]
+    inside = [f for f in _list_damage(files) if (f.path, f.code) not in listed]
     return {
         "root": row.root,
         **fields(c, "run", "layout", "kind", "label", "step", "epoch", "step_in_epoch", "path", "unfinished"),
@@ -352,6 +350,11 @@ def _describe_row(
         "outcome": row.outcome or None,
         **_limit(list_causes((*row.lost, *beside, *inside))),
     }
+
+
+def _list_damage(files: Sequence[FileReport]) -> list[Finding]:
+    bad = [entry.report for entry in files if entry.report.verdict is not Verdict.OK]
+    return [f.at(r.path) for r in bad for f in r.findings if f.severity is not Severity.NOTE]
 
 
 def _judge(row: Row, files: Sequence[FileReport], beside: tuple[Finding, ...]) -> Verdict:
