@@ -24,6 +24,7 @@ class Terminated(BaseException):
     """SIGTERM arrived. A BaseException, so that no handler takes it for an error of a file."""
 
 
+EXCEPTIONS: dict[int, type[BaseException]] = {INTERRUPTED: KeyboardInterrupt, TERMINATED: Terminated}
 _before: dict[int, Any] = {}
 """The signal handlers before begin()."""
 _arrived: list[int] = []
@@ -48,7 +49,7 @@ def end() -> None:
     for number in CODES:
         signal.signal(number, _leave)
     if _arrived:
-        _raise_arrived()
+        raise EXCEPTIONS[_arrived[0]]
 
 
 def restore() -> None:
@@ -69,13 +70,7 @@ def _raise(number: int, _frame: FrameType | None) -> NoReturn:
     for other in CODES:
         signal.signal(other, _leave)
     _arrived.append(CODES[number])
-    _raise_arrived()
-
-
-def _raise_arrived() -> NoReturn:
-    if _arrived[0] == TERMINATED:
-        raise Terminated
-    raise KeyboardInterrupt
+    raise EXCEPTIONS[_arrived[0]]
 
 
 def _unraisable(args: Any) -> None:

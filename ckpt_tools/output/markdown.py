@@ -12,9 +12,10 @@ from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.observed import count_files, describe, observe
-from ckpt_tools.output.page import DEPTHS, View, cut_root, say_checks
+from ckpt_tools.output.page import DEPTHS, View, cut_root
 from ckpt_tools.output.plan import list_facts, list_loads
 from ckpt_tools.output.sentence import sum_up
+from ckpt_tools.output.verification import list_files
 from ckpt_tools.output.words import printable, size, span
 
 _MARKUP = re.compile(
@@ -66,11 +67,8 @@ def _show_files(v: Verification, view: View) -> Iterator[str]:
     yield f"{name(v.root)}: {text(count_files(v))}; {read}"
     yield from _show_findings(v, v.root, view)
     if view.verbose:
-        rows = []
-        for r in (entry.report for entry in v.files):
-            checked = say_checks(r.level, r.coverage)
-            rows.append((str(r.verdict), checked, size(r.size), name(cut_root(r.path, v.root))))
-        yield from _table(("verdict", "checked", "size", "file"), rows, ("size",))
+        rows = [(*map(text, cells), name(path)) for *cells, path in list_files(v)]
+        yield from _table(("verdict", "checked", "size", "format", "file"), rows, ("size",))
 
 
 def _show_plan(plan: LoadPlan, view: View) -> Iterator[str]:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 from ckpt_tools.model.answers import FileReport, Sample, Verification
 from ckpt_tools.model.finding import Severity, Verdict
-from ckpt_tools.model.report import Report
 from ckpt_tools.output.contents import show_bytes
 from ckpt_tools.output.page import DEPTHS, FEW, PLAIN, STYLE, WORST, Page, View, cut_root, say_checks, to_cell
 from ckpt_tools.output.words import plural, size, span, speed
@@ -18,7 +17,8 @@ def render(result: Verification, view: View = PLAIN) -> str:
     for line in _sum_up(result, view.now):
         page.text(line, "dim")
     if view.verbose:
-        _list_files(page, [entry.report for entry in result.files], result.root)
+        headers = ("verdict", "checked", "size", "format", "file")
+        page.table(headers, list_files(result), right=("size",), below=("file",))
     for entry in result.files:
         show_bytes(page, entry.report, result.root)
     found = result.in_files
@@ -60,19 +60,14 @@ def conclude(result: Verification) -> str:
     return ", ".join([f"{verdict}{of_all}: {share}{plural(s.files, 'file')}", size(s.bytes), *more])
 
 
-def _list_files(page: Page, reports: Sequence[Report], root: str) -> None:
-    rows = [
-        (
-            str(r.verdict),
-            say_checks(r.level, r.coverage),
-            size(r.size),
-            to_cell(r.format),
-            cut_root(r.path, root),
-        )
-        for r in sorted(reports, key=lambda r: WORST.index(r.verdict))
-    ]
-    headers = ("verdict", "checked", "size", "format", "file")
-    page.table(headers, rows, right=("size",), below=("file",))
+def list_files(result: Verification) -> list[tuple[str, ...]]:
+    """Return verdict, check, size, format and path of each file, those that need attention first."""
+    rows = list[tuple[str, ...]]()
+    reports = [entry.report for entry in result.files]
+    for r in sorted(reports, key=lambda r: WORST.index(r.verdict)):
+        cells = (str(r.verdict), say_checks(r.level, r.coverage), size(r.size), to_cell(r.format))
+        rows.append((*cells, cut_root(r.path, result.root)))
+    return rows
 
 
 def _sum_up(result: Verification, now: float) -> Iterator[str]:
