@@ -35,6 +35,11 @@ _HINTS = {
     "without starting it, and $CKPT_PLAN names the decision within it"
 }
 """By the first format of a command the hint for an unknown format, if the command has only one format."""
+_GONE = {
+    "html": "'ckpt report ROOT -o FILE' makes the page",
+    "prometheus": "'ckpt watch ROOT --once --metrics FILE' writes metrics",
+}
+"""By a format of earlier copies what to say instead."""
 _LOST = 8
 """The most rejected candidates that stderr explains."""
 
@@ -86,7 +91,7 @@ def read_output(formats: Sequence[str], given: Mapping[str, Any], kind: str = ""
         ("--progress", given.get("progress_as") or "auto", ("auto", "bar", "json", "none")),
         ("--fail-on", given.get("fail_on") or "error", ("error", "warning")),
     ):
-        hint = _HINTS.get(allowed[0], f"leave {flag} out for {allowed[0]}")
+        hint = _GONE.get(value) or _HINTS.get(allowed[0], f"leave {flag} out for {allowed[0]}")
         read_value(flag, parsers.one_of(*allowed), value, hint)
     if given.get("format") == "json" and not given.get("quiet"):
         console.warn_deprecated("--format json", "--json")

@@ -155,7 +155,7 @@ def test_a_command_that_a_hint_names_exists(line: str) -> None:
         ("plan . --format jsn", "did you mean json?"), ("verify . --level contnt", "did you mean content?"),
         ("explain trunkated", "did you mean 'truncated'?"), ("formats torchzip", "did you mean 'torch_zip'?"),
         ("layouts megatorn", "did you mean 'megatron'?"),
-        ("completion bsh", "did you mean 'bash'?"),
+        ("completion bsh", "did you mean 'bash'?"), ("verify . --format html", "'ckpt report ROOT"),
     ],
 )  # fmt: skip
 def test_what_was_meant_is_asked(line: str, says: str, tmp_path: Path) -> None:
