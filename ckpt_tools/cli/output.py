@@ -76,6 +76,7 @@ class Output(Struct, frozen=True):
 def read_output(formats: Sequence[str], given: Mapping[str, Any], kind: str = "") -> Output:
     """Return how to answer: by default in the first format; a ``kind`` of document adds registry formats."""
     choice, color = given.get("format"), given.get("color")
+    progress_as = given.get("progress_as") or "auto"
     if given.get("json") and choice not in (None, "json"):
         raise UsageError(f"--json and --format {choice} contradict each other", "use one of them")
     choice = "json" if given.get("json") else choice or formats[0]
@@ -88,7 +89,7 @@ def read_output(formats: Sequence[str], given: Mapping[str, Any], kind: str = ""
     for flag, value, allowed in (
         ("--format", choice, formats),
         ("--color", color or "auto", ("auto", "always", "never")),
-        ("--progress", given.get("progress_as") or "auto", ("auto", "bar", "json", "none")),
+        ("--progress", progress_as, ("auto", "bar", "json", "none")),
         ("--fail-on", given.get("fail_on") or "error", ("error", "warning")),
     ):
         hint = _GONE.get(value) or _HINTS.get(allowed[0], f"leave {flag} out for {allowed[0]}")
@@ -100,7 +101,7 @@ def read_output(formats: Sequence[str], given: Mapping[str, Any], kind: str = ""
         given.get("quiet", False),
         given.get("verbose", False),
         color,
-        given.get("progress_as") or "auto",
+        progress_as,
         _check_output_file(given),
         warnings_fail=given.get("fail_on") == "warning",
     )
