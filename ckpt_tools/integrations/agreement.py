@@ -21,7 +21,7 @@ from ckpt_tools import api, job, launchers
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
 from ckpt_tools.job.command import ProcessDecision
 from ckpt_tools.job.decider import digest_selection
-from ckpt_tools.job.decision import Body, Decision, Failed, body_of, failure, read
+from ckpt_tools.job.decision import Body, Decision, Failed, body_of, read
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.output.sentence import explain_rejection
@@ -135,8 +135,8 @@ def _take_in_group(group: Group, root: str, selection: Selection) -> ProcessDeci
             message = {"decided": body, "asked": digest_selection(asked)}
         except Exception as e:  # the other ranks wait for an answer in any case
             why = CannotLook(f"rank 0 failed: {type(e).__name__}: {e}", "its own traceback says more")
-            failed = failure(e if isinstance(e, CkptError) else why)
-            error, message = e, {"error": to_builtins(failed)}
+            told = e if isinstance(e, CkptError) else why
+            error, message = e, {"error": to_builtins(Failed(str(told), told.hint, told.exit_code))}
     message = json.loads(group.broadcast(json.dumps(message)))
     if error is not None:
         raise error
