@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from copy import copy
 from functools import cache
@@ -248,6 +249,9 @@ def line() -> Any:
 
 def complete() -> None:
     """Print the words that complete a shell's line, and exit the process."""
+    late = threading.Timer(5.0, os._exit, (0,))  # a file system may hang
+    late.daemon = True
+    late.start()
     os.environ["COLUMNS"] = "9999"  # rich would break what a flag means into several lines, and so into words
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # stderr would appear within the user's line
     completion_init()

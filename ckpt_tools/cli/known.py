@@ -129,8 +129,8 @@ SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
     reads_settings=False,
 )
 def completion(asked: options.Asked) -> int:
-    """Print the script that makes a shell complete commands, flags and their values, finding codes and
-    layouts.
+    """Print the script that makes a shell complete commands, flags and their values, finding codes, layouts,
+    and the runs and steps of the directory.
 
     Examples:
     ckpt completion bash  # the script for bash

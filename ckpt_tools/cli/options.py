@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
@@ -14,9 +15,11 @@ import typer
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ckpt_tools import api
 from ckpt_tools.cli import console
 from ckpt_tools.cli.output import Output, read_output, read_settings
 from ckpt_tools.layouts import BUILT_IN
+from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
@@ -26,15 +29,36 @@ from ckpt_tools.settings import resolve as config
 from ckpt_tools.settings.declarations import DECISION, OUTPUT
 
 Offer = Callable[[], list[str]]
-"""The words that Tab offers for a value."""
 
 
 def words(*choices: str) -> Offer:
     return lambda: list(choices)
 
 
-def layouts() -> list[str]:
-    return [layout.name for layout in BUILT_IN]
+def layouts(ctx: typer.Context) -> list[str]:
+    settings = read_settings({"layout": None, "config": ctx.params.get("config")}, Output("", quiet=True))
+    return [layout.name for layout in settings.layouts or BUILT_IN]
+
+
+def runs(ctx: typer.Context) -> list[str]:
+    """Return the runs below the ROOT on the line, for a shell that completes it."""
+    # a shell may take any other name for more than one word
+    return sorted({c.run for c in _find_checkpoints(ctx) if re.fullmatch(r"[\w@%+=,./-]+", c.run, re.ASCII)})
+
+
+def steps(ctx: typer.Context) -> list[str]:
+    found = {c.step for c in _find_checkpoints(ctx) if c.step is not None}
+    return [str(step) for step in sorted(found, reverse=True)]
+
+
+def _find_checkpoints(ctx: typer.Context) -> tuple[Checkpoint, ...]:
+    """Return the checkpoints below the ROOT on a line that a shell completes."""
+    given = {name: ctx.params.get(name) for name in ("root", "store_option", "config")}
+    given["root"] = given["root"] or next(iter(ctx.args), None)  # typer stops at a flag without its value
+    if given["root"]:  # the shell has expanded nothing
+        given["root"] = os.path.expandvars(os.path.expanduser(given["root"]))
+    settings = read_settings(given, Output("", quiet=True))
+    return api.scan(settings.root, settings.selection()).checkpoints
 
 
 def formats() -> list[str]:
@@ -130,6 +154,8 @@ def paths(help: str, usage: str = "PATH") -> Parameter:
 
 
 _OFFERS: dict[str, Callable[..., Any]] = {
+    "run": runs,
+    "max-step": steps,
     "level": words(*map(str, Level)),
     "kind": words(*map(str, Kind)),
     "layout": layouts,

@@ -1,5 +1,5 @@
 """Help, and what Tab offers, in real shells too: every command and flag has its place, no sentence is cut, every example
-does what it says.
+does what it says, and no name of a file does more than be a word.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ import run_helpers
 import shells
 import warm
 from in_process import executed
-from run_helpers import ckpt
+from injected import HANGS, Fault
+from run_helpers import CLEAN, ckpt, megatron
 from small_files import saved
 from timed import lay
 
-from ckpt_tools.cli import known
+from ckpt_tools.cli import completion
 from ckpt_tools.cli.app import COMMANDS, GROUPS, command, examples
 from ckpt_tools.findings import CODES
 from ckpt_tools.formats import FORMATS
@@ -123,19 +124,27 @@ def test_an_example_runs(home: Path, line: str, tmp_path: Path) -> None:
     assert done.stdout or ">" in line or " -o " in line or "train.py" in line
 
 
+HOSTILE = [
+    "a b", "e\x1b[31m", "$(touch ran)", "nl\nx", "q'u\"o", "tab\tx", "rtl\u202ex", "`touch ran`", "~", "a;touch ran",
+    "*", "back\\slash", "!!", "\udcff", "é",
+]  # fmt: skip
+"""Names of runs."""
+
+
 def asked(line: str) -> dict[str, str]:
     """The environment by which fish asks for what a line may go on with."""
     typer = {"_TYPER_COMPLETE_FISH_ACTION": "get-args", "_TYPER_COMPLETE_ARGS": f"ckpt {line}"}
     return {"_CKPT_COMPLETE": "complete_fish", **typer}
 
 
-def offered(line: str) -> list[str]:
-    done = ckpt(env=asked(line))
+def offered(line: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> list[str]:
+    done = ckpt(env={**asked(line), **(env or {})}, cwd=cwd)
     assert (done.returncode, done.stderr) == (0, "")
     return [row.partition("\t")[0] for row in done.stdout.splitlines() if row]
 
 
-def test_words_of_every_kind() -> None:
+def test_words_of_every_kind(tmp_path: Path) -> None:
+    root = str(megatron(tmp_path / "runs" / "llm"))
     assert set(offered("")) == {name for name in COMMANDS if name not in ("hook install", "completion")}
     assert offered("ver") == ["verify"]
     assert offered("--v") == ["--version"]
@@ -144,37 +153,70 @@ def test_words_of_every_kind() -> None:
     assert offered("verify --level ") == list(map(str, Level))
     assert offered("verify --level=st") == ["structure"]
     assert offered("plan --layout ") == [layout.name for layout in BUILT_IN]
+    assert offered(f"ls {root} --max-step ") == ["20", "10"]
+    assert offered(f"ls {tmp_path} --run ") == ["runs/llm"]
+    assert offered("ls $RUNS --run ru", {"RUNS": str(tmp_path)}) == ["runs/llm"]
+    assert offered("ls --run ", {"CKPT_ROOT": str(tmp_path)}) == ["runs/llm"]
     assert "slurm" in offered("hook install ")
-    assert offered("completion ") == list(known.SHELLS)
+    assert offered("completion ") == list(completion.SHELLS)
     assert offered("verify ") == offered("plan --plan-dir ") == []  # a shell offers files
-    flags = offered("run --")
+    flags = offered(f"run {root} --")
     assert "--fault-ranks" in flags and all(flag.startswith("--") for flag in flags)
 
 
+def test_layouts_of_the_configuration_are_offered(tmp_path: Path) -> None:
+    table = '[[layout]]\ntitle = "x"\nname = "mine"\n[[layout.piece]]\ntemplate = "x{step}.pt"\n'
+    (tmp_path / "ckpt.toml").write_text(table)
+    (tmp_path / "deep").mkdir()
+    assert "mine" in offered("plan --layout ", cwd=tmp_path / "deep")
+    (tmp_path / "ckpt.toml").write_text("no TOML")
+    done = ckpt(env=asked("plan --layout "), cwd=tmp_path / "deep")
+    assert done.stdout + done.stderr == "", "nothing is said in the middle of a line"
+
+
+def test_a_file_system_that_hangs_is_not_waited_for(root: Path) -> None:
+    env = {**CLEAN, **asked(f"ls {root} --max-step "), **Fault(str(root), "opendir", HANGS).environment()}
+    words = [sys.executable, "-m", "ckpt_tools"]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    step_7 = saved({"step": 7})
+    lay(tmp_path / "home/runs", {f"{name}/step_7.pt": step_7 for name in (*HOSTILE, "plain")})
+    return tmp_path / "home"
+
+
 @pytest.fixture(params=["bash", "zsh"])
-def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[shells.Shell]:
-    started = shells.Shell(request.param, tmp_path, shells.with_ckpt(tmp_path / "bin"))
+def shell(request: pytest.FixtureRequest, hostile: Path) -> Iterator[shells.Shell]:
+    started = shells.Shell(request.param, hostile, shells.with_ckpt(hostile.parent / "bin"))
     yield started
     started.close()
 
 
-def test_a_real_shell(shell: shells.Shell, tmp_path: Path) -> None:
+def test_a_real_shell(shell: shells.Shell, hostile: Path) -> None:
     """One shell for all of it: starting one takes longer than a Tab."""
     assert shell.completed("ckpt exp\t crc-m\t") == [b"explain", b"crc-mismatch"]
     assert shell.completed("ckpt verify --lev\tst\t") == [b"verify", b"--level", b"structure"]
+    assert shell.completed("ckpt ls runs --max-step \t") == [b"ls", b"runs", b"--max-step", b"7"]
     assert shell.completed("ckpt hook install kubef\t") == [b"hook", b"install", b"kubeflow"]
-    (tmp_path / "my-save").mkdir()
+    (hostile / "my-save").mkdir()
     assert shell.completed("ckpt verify my\t")[1].rstrip(b"/") == b"my-save"
+    assert shell.completed("ckpt ls runs --run \t") == [b"ls", b"runs", b"--run", b"plain"]
+    assert not list(hostile.glob("**/ran"))
 
 
-def test_fish(tmp_path: Path) -> None:
-    env = shells.with_ckpt(tmp_path / "bin")
-    (row,) = shells.fish(tmp_path, env, "ckpt expl")
+def test_fish(hostile: Path) -> None:
+    env = shells.with_ckpt(hostile.parent / "bin")
+    (row,) = shells.fish(hostile, env, "ckpt expl")
     assert row == "explain\tSay what a finding or a rule means, and what to do about it."
-    assert shells.fish(tmp_path, env, "ckpt verify --level ") == sorted(map(str, Level))
+    assert shells.fish(hostile, env, "ckpt verify --level ") == sorted(map(str, Level))
+    assert shells.fish(hostile, env, "ckpt ls runs --run ") == ["plain"]
+    assert not list(hostile.glob("**/ran"))
 
 
-@pytest.mark.parametrize("name", known.SHELLS)
+@pytest.mark.parametrize("name", completion.SHELLS)
 def test_the_script_is_that_of_typer(name: str) -> None:
     done = ckpt("completion", name)
     assert (done.returncode, done.stderr) == (0, "") and "_CKPT_COMPLETE" in done.stdout
