@@ -22,7 +22,7 @@ from run_helpers import CLEAN, ckpt, megatron
 from small_files import saved
 from timed import lay
 
-from ckpt_tools.cli import completion
+from ckpt_tools.cli import known
 from ckpt_tools.cli.app import COMMANDS, GROUPS, command, examples
 from ckpt_tools.findings import CODES
 from ckpt_tools.formats import FORMATS
@@ -158,7 +158,7 @@ def test_words_of_every_kind(tmp_path: Path) -> None:
     assert offered("ls $RUNS --run ru", {"RUNS": str(tmp_path)}) == ["runs/llm"]
     assert offered("ls --run ", {"CKPT_ROOT": str(tmp_path)}) == ["runs/llm"]
     assert "slurm" in offered("hook install ")
-    assert offered("completion ") == list(completion.SHELLS)
+    assert offered("completion ") == list(known.SHELLS)
     assert offered("verify ") == offered("plan --plan-dir ") == []  # a shell offers files
     flags = offered(f"run {root} --")
     assert "--fault-ranks" in flags and all(flag.startswith("--") for flag in flags)
@@ -216,7 +216,7 @@ def test_fish(hostile: Path) -> None:
     assert not list(hostile.glob("**/ran"))
 
 
-@pytest.mark.parametrize("name", completion.SHELLS)
+@pytest.mark.parametrize("name", known.SHELLS)
 def test_the_script_is_that_of_typer(name: str) -> None:
     done = ckpt("completion", name)
     assert (done.returncode, done.stderr) == (0, "") and "_CKPT_COMPLETE" in done.stdout
