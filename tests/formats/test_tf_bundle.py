@@ -295,3 +295,14 @@ def test_the_state_file_beside_a_bundle(tmp_path: Path, text: bytes, codes: list
     shutil.copytree(GOOD / "v1-sharded", tmp_path / "x")
     (tmp_path / "x/checkpoint").write_bytes(text)
     assert [f.code for f in verify([str(tmp_path)], settle=0).findings if f.severity > Severity.NOTE] == codes
+
+
+def looked_at(name: str) -> set[str]:
+    return {Path(f.report.path).name for f in verify([str(GOOD / "manager" / name)]).files}
+
+
+def test_one_file_is_looked_at_with_what_its_index_says_and_nothing_else() -> None:
+    data = "ckpt-2.data-00000-of-00001"
+    assert looked_at(data) == {data}
+    for name in ("ckpt-2.index", "ckpt-2"):  # what they have in common names the index
+        assert looked_at(name) == {"ckpt-2.index", data}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import lzma
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from places import FIXTURES
-from recorded import PLANNED, RECORDED, TREES
 from small_files import adam, saved, tensor
 from timed import put
 
@@ -61,6 +62,19 @@ def test_a_word_for_those_who_built_files_by_names() -> None:
     assert not itself("megatron/tp", "torch (Megatron-LM keys) 2.13.0+cpu (torch.save)")
 
 
+RECORDED: dict[str, Any] = {
+    question: answer
+    for path in sorted((FIXTURES / "answers/layouts").glob("*.xz"))
+    for question, answer in json.loads(lzma.decompress(path.read_bytes())).items()
+}
+"""What ckpt answered about the trees of fixtures/layouts, by the text of the question."""
+PLANNED = ": ckpt plan @ --json"
+TREES = sorted(
+    question.removesuffix(PLANNED)
+    for question, recorded in RECORDED.items()
+    if question.endswith(PLANNED) and recorded["answer"].get("checkpoint") is not None
+)
+"""Those of which a plan chooses a checkpoint without a question: ``layouts/megatron/tp/tree``."""
 NUMBERS = ("step", "epoch", "generation")
 """What tells one save from another in a listing, each where the names or, failing that, the contents tell it."""
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from good_files import GOOD, copied, rows
+from places import FORMAT_FILES
 from run_helpers import flip, megatron
 from timed import same_times
 
@@ -19,6 +20,7 @@ from ckpt_tools import guard
 from ckpt_tools.api import verify
 from ckpt_tools.checksum import sums
 from ckpt_tools.checksum.combine import CRC32, CRC32C, Crc, Flip, find_flipped_bit, find_longest, odds
+from ckpt_tools.formats import FORMATS
 from ckpt_tools.formats.seals.document import NAME, find_base
 from ckpt_tools.guard.repair.mending import Bench, Damaged, extents_of, length_of, mend
 from ckpt_tools.inspection.check import inspect
@@ -28,7 +30,28 @@ from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.reading.opening import open_session
 
-EACH = rows(pytest.mark.slow)
+LEFTOVERS = ("_CHECKPOINT_METADATA", "process_0")
+"""Alone they are what is left of a save."""
+FOUND = {f.name: sorted((FORMAT_FILES / f.name / "good").glob("*")) for f in FORMATS if f.name != "seal"}
+GOOD = {
+    name: some for name, found in FOUND.items() if (some := [p for p in found if p.name not in LEFTOVERS])
+}
+
+
+def copied(good: Path, root: Path) -> Path:
+    root.mkdir(parents=True, exist_ok=True)
+    if good.is_dir():
+        shutil.copytree(good, root / good.name, symlinks=True)
+    else:
+        shutil.copy2(good, root)
+    return root
+
+
+EACH = [
+    pytest.param(path, id=f"{name}/{path.name}", marks=() if path == some[0] else pytest.mark.slow)
+    for name, some in GOOD.items()
+    for path in some
+]
 ONE_OF_EACH = {name: some[0] for name, some in GOOD.items()}
 BITS = 48
 FEW = 8

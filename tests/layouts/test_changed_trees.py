@@ -181,8 +181,6 @@ TREES = table(
             cp checkpoint-20/model.safetensors checkpoint-20-merged/ -> checkpoint-20
     megatron/release
         put latest_checkpointed_iteration.txt 20 -> exit 2 choice/tracker-stale
-        rm latest_checkpointed_iteration.txt -> exit 2 choice/tracker-stale
-        put latest_checkpointed_iteration.txt release -> release
     megatron-core/bridge slow
         rm latest_checkpointed_iteration.txt -> iter_0000020 => ok
         then as it is | resume_from=tracker -> iter_0000020
@@ -343,8 +341,6 @@ TREES = table(
         zero run-4/0/model/{bias,weight_0_0} -> run-2 -zero-filled => broken zero-filled
         zero run-4/0/optim/state/1/exp_avg -> run-4 +zero-filled => suspect zero-filled
         zero run-*/0/model/bias -> run-4 => ok
-        # Its data files bear no name of a framework.
-        rm run-4/.snapshot_metadata -> run-2 +unfinished-save => suspect unfinished-save
     saved-model/named
         # Nothing tells its size, but its pages were never written.
         zero export/assets/vocab.json -> exit 4 choice/none-usable -zero-filled => broken zero-filled
@@ -371,7 +367,6 @@ TREES = table(
         put checkpoints/latest_checkpointed_iteration.txt 40 | order=step
             -> checkpoints/epoch=2-step=30.ckpt -missing-part
     lightning/exception
-        cut checkpoints/on_exception.ckpt -> checkpoints/epoch=0-step=4.ckpt -truncated
         cp checkpoints/on_exception.ckpt checkpoints/epoch=0-step=5.ckpt
             -> checkpoints/epoch=0-step=5.ckpt ~dangling-tracker
     hf-trainer/epochs slow
@@ -405,7 +400,6 @@ TREES = table(
         then empty step-4/__0_0.distcp -> step-2 -empty-file +passed-over
         then empty step-2/__0_0.distcp -> exit 4 choice/none-usable -empty-file -missing-part
     dcp/model_only
-        as it is | kind=release -> step-6
         only step-6 -> step-6
     megatron-core/torch_dcp slow
         rm iter_0000020/.metadata -> iter_0000010 -missing-part +dangling-tracker   # a tracker names it
@@ -486,8 +480,6 @@ TREES = table(
         # The job died before the critic was saved.
         then rm _critic/global_step20 -> exit 2 choice/tracker-stale
         then put _critic/latest global_step10; put _actor/latest global_step10 -> step 10 -missing-part
-    keras-backup/double slow
-        cp latest.weights.h5.bkp latest.weights.h5 -> step 12 +step-mismatch
     keras/hdf5 slow
         # Bytes that differ between the pages that are read of large files.
         cp weights.02-3.70.hdf5 weights.03-3.70.hdf5 -> exit 2 pair/same-content

@@ -15,11 +15,6 @@ from ckpt_tools.layouts.common.templates import DATE, FIELD, METRIC, TEXTS, TOKE
 PIECES = [(layout, piece) for layout in LAYOUTS for piece in layout.pieces]
 
 
-def test_no_two_pieces_of_a_layout_have_one_name() -> None:
-    for layout in LAYOUTS:
-        assert len({piece.name for piece in layout.pieces}) == len(layout.pieces), layout.name
-
-
 def test_no_word_of_a_piece_is_mistaken_for_a_format() -> None:
     """In layouts/data a word that is no field's value is one."""
     odd = {f for _, piece in PIECES for f in piece.formats} - FORMATS.keys()
