@@ -23,7 +23,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpt_tools.formats import BY_NAME, Anatomy, Damage
-from ckpt_tools.formats.pickles import machine
 from ckpt_tools.formats.pickles.globals import ALLOWED, find_verdict
 from ckpt_tools.formats.pickles.reader import read_pickle
 from ckpt_tools.formats.pickles.scalars import add_scalars, find_members
@@ -471,13 +470,6 @@ def test_getattr_is_followed() -> None:
             + b"\x86R."
         )
         assert codes(look(data, PLAIN)) == found
-
-
-def test_the_machine_stops_at_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "MAX_OPS", 100)
-    with pytest.raises(Damage) as e:
-        read_pickle(P2 + b"N0" * 200 + b"N.")
-    assert e.value.finding.code == "unread-pickle"
 
 
 @pytest.mark.parametrize("protocol", range(6))

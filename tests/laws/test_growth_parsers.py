@@ -219,10 +219,12 @@ def test_a_bound_that_is_hit_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
     not read.
     """
     monkeypatch.setattr(zip_directory, "MAX_RECORDS", 50)
-    monkeypatch.setattr("ckpt_tools.formats.safetensors.safetensors.MAX_TENSORS", 50)
+    for bounded in ("safetensors.safetensors", "mindspore.records"):
+        monkeypatch.setattr(f"ckpt_tools.formats.{bounded}.MAX_TENSORS", 50)
     monkeypatch.setattr(json_text, "MAX_MEMORY", 2000)
     unread, part = (Verdict.UNKNOWN, "unread-pickle"), (Verdict.SUSPECT, "too-complex")
-    for name, (verdict, code) in ("torch", unread), ("safetensors", part), ("JSON", part):
+    said = {"torch": unread, **dict.fromkeys(("safetensors", "MindSpore", "JSON"), part)}
+    for name, (verdict, code) in said.items():
         for n in (10, 60):
             ((file, data),) = FILES[name](n).items()
             (tmp_path / file).write_bytes(data)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,6 @@ from places import LAYOUT_TREES
 
 from ckpt_tools import Selection
 from ckpt_tools.errors import CkptError
-from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.planning.planner import Planner
@@ -54,11 +53,6 @@ def places_of(root: Path) -> Places:
     return {name: at for name, at in several if at}
 
 
-def loads(made: LoadPlan) -> Iterator[tuple[int | None, str]]:
-    yield from ((None, f.path) for f in made.shared)
-    yield from ((r.rank, f.path) for r in made.by_rank for f in r.files)
-
-
 def check(asked: Path, root: Path, places: Places) -> None:
     """Plan with all flags; ``places`` are those of the files below ``root``."""
     for flags in FLAGS:
@@ -67,11 +61,11 @@ def check(asked: Path, root: Path, places: Places) -> None:
             made = planner.plan()
         except CkptError:
             continue
-        for rank, path in loads(made):
-            at = places.get(os.path.relpath(path, root), {})
+        for rank, load in made.loads:
+            at = places.get(os.path.relpath(load.path, root), {})
             stands = {} if rank is None else planner.topology.coordinates(rank)
-            own = f"_{rank}." in os.path.basename(path)  # of that rank, whatever --tp says
-            assert own or {a: stands.get(a) for a in at} == at, (asked, flags, rank, path)
+            own = f"_{rank}." in os.path.basename(load.path)  # of that rank, whatever --tp says
+            assert own or {a: stands.get(a) for a in at} == at, (asked, flags, rank, load.path)
 
 
 @pytest.mark.share(3)

@@ -48,7 +48,7 @@ def chosen(root: Path) -> tuple[object, ...]:
         made = plan(root, Selection(allow_none=True))
     except CkptError as e:
         return type(e).__name__, e.exit_code, str(e).replace(str(root), "")
-    files = sorted({f.path for f in (*made.shared, *(f for r in made.by_rank for f in r.files))})
+    files = sorted(made.files())
     lost = sorted((r.checkpoint.path, *sorted({f.code for f in r.findings})) for r in made.rejected)
     return made.checkpoint and made.checkpoint.path, files, lost, sorted({f.code for f in made.warnings})
 

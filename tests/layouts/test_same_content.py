@@ -374,10 +374,6 @@ def older(made: LoadPlan) -> list[Checkpoint]:
     return [c for c in apart if mine.isdisjoint(p.path for p in c.parts)]
 
 
-def loaded(made: LoadPlan) -> list[str]:
-    return list(dict.fromkeys(f.path for f in (*made.shared, *(f for r in made.by_rank for f in r.files))))
-
-
 def copies(tree: Tree, everything: bool) -> Iterator[Copy]:
     """Every loaded file under one of the next checkpoint: of its own place, of another rank, of each other
     kind. Not ``everything``: of each kind of file one, each way once.
@@ -386,7 +382,7 @@ def copies(tree: Tree, everything: bool) -> Iterator[Copy]:
     mine = {p.path: p for p in tree.made.checkpoint.parts}
     other = older(tree.made)[0]
     seen = set[tuple[str, str]]()
-    for path in loaded(tree.made):
+    for path in tree.made.files():
         if (p := mine.get(path)) is None:
             continue
         for kind, q in sources(p, other):
@@ -434,7 +430,7 @@ def outcome(tree: Tree, c: Copy, fresh: bool) -> str:
         over.write_bytes(data)
         over.chmod(was.st_mode & 0o777)
         os.utime(over, ns=(was.st_mtime_ns,) * 2)
-    if c.over not in loaded(made):
+    if c.over not in made.files():
         return "lost"
     return (
         "warned"
@@ -514,7 +510,7 @@ def loader(c: Copy) -> bool:
 
 def loaded_parts(tree: Tree) -> list[Part]:
     assert tree.made.checkpoint is not None
-    paths = set(loaded(tree.made))
+    paths = set(tree.made.files())
     return [p for p in tree.made.checkpoint.parts if p.path in paths]
 
 

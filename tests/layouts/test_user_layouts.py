@@ -27,7 +27,6 @@ from ckpt_tools.errors import UsageError
 from ckpt_tools.formats import BY_NAME as FORMATS
 from ckpt_tools.layouts import LAYOUTS, Layout, Piece, get_active, use, user
 from ckpt_tools.layouts.common.templates import FIELDS
-from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 
 TEMPLATE = "{run}/step={step}/shard-{rank:05d}-of-{world}.pt"
@@ -56,10 +55,6 @@ def step(root: Path, number: int, world: int = 2, run: str = "run", **content: A
         state = {"model": {"w": tensor(number, rank)}, "step": number, **content}
         put(home / f"shard-{rank:05d}-of-{world}.pt", saved(state), number)
     return home
-
-
-def codes(made: LoadPlan) -> set[str]:
-    return {f.code for f in made.warnings}
 
 
 # --- from a table to a plan
@@ -101,7 +96,7 @@ def test_tracker_and_what_it_holds(tmp_path: Path, holds: str, text: str | None,
     if text is not None:
         put(tmp_path / "run" / "LATEST", text)
     made = plan(str(tmp_path))
-    assert (made.resume_step, codes(made)) == (20, {code} - {""})
+    assert (made.resume_step, {f.code for f in made.warnings}) == (20, {code} - {""})
     assert {f.code for f in verify([str(tmp_path)]).findings} == {code} - {""}
     asked = Selection(resume_from="tracker")
     if code in ("", "stale-tracker"):

@@ -129,14 +129,12 @@ def firsts(rows: list[Any], mark: pytest.MarkDecorator) -> list[Any]:
     return out
 
 
-def one_of_each(rows: Sequence[Any], mark: pytest.MarkDecorator = pytest.mark.exhaustive) -> list[Any]:
-    """The same rows, whose first value is a case; those but the first of a layout are for the nightly run alone,
-    or have another mark.
-    """
+def one_of_each(rows: Sequence[Any]) -> list[Any]:
+    """The same rows, whose first value is a case; those but the first of a layout are for the nightly run alone."""
     seen, out = set[Path](), []
     for row in rows:
-        layout = row.values[0].parent.parent
-        out.append(pytest.param(*row.values, id=row.id, marks=mark) if layout in seen else row)
+        layout, nightly = row.values[0].parent.parent, pytest.mark.exhaustive
+        out.append(pytest.param(*row.values, id=row.id, marks=nightly) if layout in seen else row)
         seen.add(layout)
     return out
 

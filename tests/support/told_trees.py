@@ -263,8 +263,7 @@ def answer(root: Path, **asked: Any) -> str:
 
 def loaded(root: Path, **asked: Any) -> str:
     """The paths below ``root`` of all files that are loaded, each once."""
-    made = plan(str(root), selection(asked))
-    files = {f.path for f in (*made.shared, *(f for r in made.by_rank for f in r.files))}
+    files = plan(str(root), selection(asked)).files()
     return " ".join(sorted(os.path.relpath(path, root) for path in files))
 
 
