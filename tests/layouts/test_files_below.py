@@ -13,7 +13,7 @@ from fixture_trees import tree_of
 from in_process import executed
 from pasted_hints import Paste, written
 from places import LAYOUT_TREES
-from small_files import adam, deepspeed_model, deepspeed_zero, saved, tensor, trainer
+from small_files import adam, engine, saved, tensor, trainer
 from timed import put
 from told_trees import SETS, Question, change, hold, plant, table, verified
 
@@ -104,12 +104,6 @@ def test_files_of_two_layouts_in_one_directory_are_asked_about(
 STATE = (
     b"\x80\x02cpaddleformers.trainer.trainer_callback\nTrainerState\n)\x81}X\x0b\x00\x00\x00global_stepK%csb."
 )
-
-
-def engine(step: int) -> Mapping[str, bytes]:
-    name = "zero_pp_rank_{}_mp_rank_00_optim_states.pt"
-    zero = {name.format(rank): deepspeed_zero(step, 2, rank) for rank in range(2)}
-    return {"mp_rank_00_model_states.pt": deepspeed_model(step, 2, 1, 0), **zero}
 
 
 def below_trainer(step: int) -> Mapping[str, bytes]:

@@ -17,17 +17,7 @@ import torch
 from mindspore_writer import record
 from safetensors.numpy import save as safetensors_save
 from safetensors.torch import save as safetensors_torch
-from small_files import (
-    adam,
-    dcp,
-    deepspeed_model,
-    deepspeed_zero,
-    lightning,
-    mindspore,
-    payload,
-    saved,
-    tensor,
-)
+from small_files import adam, dcp, engine, lightning, mindspore, payload, saved, tensor
 from told_trees import KINDS, SETS, Made, Question, change, hold, of_steps, plant, rewrite, table
 
 from ckpt_tools import plan
@@ -213,11 +203,6 @@ MADE |= {
 }
 
 
-def zero(step: int, seed: int) -> Mapping[str, bytes]:
-    files = {f"zero_pp_rank_{r}_mp_rank_00_optim_states.pt": deepspeed_zero(step, 2, r) for r in (0, 1)}
-    return {"mp_rank_00_model_states.pt": deepspeed_model(step, 2, 1, seed), **files}
-
-
 def crashed(seed: int) -> bytes:
     state = {"epoch": 0, "global_step": 7, "pytorch-lightning_version": "2.6.6", "loops": {}, "callbacks": {}}
     rest = {"optimizer_states": [adam(7)], "lr_schedulers": []}
@@ -225,8 +210,8 @@ def crashed(seed: int) -> bytes:
 
 
 SETS |= {
-    "zero": lambda n: zero(n, 0),
-    "zeroagain": lambda n: zero(n, 7),
+    "zero": engine,
+    "zeroagain": lambda n: engine(n, seed=7),
     "dcpagain": lambda n: dcp(n, seed=7),
 }
 KINDS |= {

@@ -192,7 +192,6 @@ def test_the_plan_does_not_depend_on_older_checkpoints(tmp_path: Path) -> None:
     ],
 )
 def test_templates(template: str, text: str, fields: dict[str, str | None] | None) -> None:
-
     m = re.fullmatch(compile_template(template), text)
     assert (m.groupdict() if m else None) == fields
 
@@ -229,9 +228,6 @@ def test_each_checkpoint_is_of_the_framework_whose_files_lie_in_it(tmp_path: Pat
     assert found() == {(True, "hf-trainer", True), (False, "hf-trainer", False)}
 
 
-# --- However deep one looks, and whoever asks, the answer is the same: names alone lead to the files that
-
-
 ASKED = Selection(settle=0)
 
 
@@ -257,10 +253,6 @@ def test_names_alone_and_one_rank_alone_lead_to_the_same_files(case: Path, tmp_p
     for load in (*read.by_rank[:1], *read.by_rank[1:][-1:]):
         alone = latest(str(root), replace(ASKED, rank=load.rank))
         assert [r for r in alone.by_rank if r.rank == load.rank] == [load]
-
-
-# --- The stages together on real trees with damage: what is found, what is planned instead, and what no
-# input may do.
 
 
 def codes(seen: Verification, severity: Severity = Severity.WARNING) -> set[str]:
@@ -353,9 +345,6 @@ def test_a_class_of_that_name_from_another_module_is_not_that_of_olmo_core(tmp_p
         lambda data: data.replace(b"olmo_core.dist", b"evil_core.dist"),
     )
     assert answer(root).startswith("run/step100 ")
-
-
-# --- A save of a model alone is none to train on, whatever its name and wherever it lies among the others
 
 
 def test_splits_of_two_models_are_told_apart(tmp_path: Path) -> None:

@@ -154,9 +154,6 @@ def test_directories_of_one_save_are_one_whatever_it_is_called(at: str, tmp_path
             (tmp_path / name).rename(root / at / kind / name)
 
 
-# --- What is gone of a checkpoint, or holds only zeros, is missed where the saves beside it have it: by `
-
-
 @pytest.mark.parametrize(("middle", "zeros"), [(b"", True), (b"\1", False)])
 def test_all_of_a_file_is_read_before_it_is_called_zeros(middle: bytes, zeros: bool) -> None:
     """Its ends are looked at with everything else, the rest only where they and the other saves say so."""

@@ -142,10 +142,6 @@ def test_a_network_that_is_lost_is_named_by_its_file(tmp_path: Path) -> None:
     assert [f.message for f in lost.findings] == [said]
 
 
-# --- Checkpoints of somebody's own training loop, flat in a directory: the newest whole training state is
-# chosen, never a half and never an export.
-
-
 @pytest.mark.parametrize("named", ["iter_epoch_4", "latest"])
 @pytest.mark.parametrize("size", [0, 200])
 def test_the_framework_is_never_told_of_a_file_that_another_one_stands_in_for(

@@ -69,10 +69,7 @@ def accelerate(step: int, world: int) -> dict[str, bytes]:
 
 
 def deepspeed(step: int, world: int) -> dict[str, bytes]:
-    home = f"global_step{step}"
-    name = f"{home}/zero_pp_rank_{{}}_mp_rank_00_optim_states.pt"
-    zero = {name.format(d): small_files.deepspeed_zero(step, world, d) for d in range(world)}
-    return {f"{home}/mp_rank_00_model_states.pt": small_files.deepspeed_model(step, world, 1, 0), **zero}
+    return {f"global_step{step}/{name}": data for name, data in small_files.engine(step, world).items()}
 
 
 def stages(step: int, world: int) -> Mapping[str, bytes]:
@@ -377,10 +374,6 @@ def test_no_job_loads_a_part_of_the_places_of_a_grid(
     write(tmp_path, writer, {10: 4, 20: 4})
     with pytest.raises(UsageError, match="topology-mismatch"):
         plan(str(tmp_path), Selection(world_size=world))
-
-
-# --- Megatron's formats torch_dcp, fsdp_dtensor and zarr, and torch_dist without its last file: the commit
-# of a save is what its own writer writes last.
 
 
 class Grid(NamedTuple):

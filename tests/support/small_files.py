@@ -100,6 +100,13 @@ def deepspeed_zero(step: int, dp: int, rank: int) -> bytes:
     return saved({"optimizer_state_dict": state, "ds_version": "0.19.8"})
 
 
+def engine(step: int, world: int = 2, seed: int = 0) -> dict[str, bytes]:
+    """A save of DeepSpeed's by so many data parallel ranks."""
+    names = {rank: f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in range(world)}
+    zero = {name: deepspeed_zero(step, world, rank) for rank, name in names.items()}
+    return {"mp_rank_00_model_states.pt": deepspeed_model(step, world, 1, seed), **zero}
+
+
 @cache
 def lightning(epoch: int, step: int) -> bytes:
     told = {"epoch": epoch, "global_step": step, "pytorch-lightning_version": "2.6.6"}
