@@ -21,7 +21,7 @@ from unittest.mock import Mock
 import machine_readers as read
 import pytest
 import sample_results as sample
-from in_process import executed
+from in_process import run
 from msgspec.structs import replace
 from one_question import Asker
 from places import FIXTURES
@@ -65,11 +65,6 @@ def answer(monkeypatch):
         return stub.call_args_list
 
     return install
-
-
-def run(*argv):
-    """(exit code, stdout, stderr) of one command in this process."""
-    return executed(argv)
 
 
 def ckpt(*argv, **env):

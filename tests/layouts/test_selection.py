@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from fixture_trees import materialise
-from in_process import executed
+from in_process import run
 from places import LAYOUT_TREES
 from run_helpers import megatron
 from small_files import PAYLOAD, mindspore, saved, tensor
@@ -109,10 +109,6 @@ def test_runs_that_are_alike_but_for_a_number_may_be_ranks_and_none_is_offered(t
     with pytest.raises(UsageError, match="holds several runs") as raised:
         plan(tmp_path)
     assert raised.value.hint == "choose one with --run RUN"
-
-
-def run(*words: str) -> tuple[int, str, str]:
-    return executed(words)
 
 
 # --- --resume-from

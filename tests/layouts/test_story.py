@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import timed
 from fixture_trees import tree_of
-from in_process import executed
+from in_process import run
 from run_helpers import megatron
 from small_files import megatron_state, saved, tensor
 
@@ -181,10 +181,6 @@ def test_latest_tells_only_of_its_own_rank(tmp_path: Path) -> None:
 
 
 # --- the command line
-
-
-def run(*words: str) -> tuple[int, str, str]:
-    return executed(words)
 
 
 @pytest.fixture

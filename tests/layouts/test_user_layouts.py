@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from in_process import executed
+from in_process import run
 from places import DOCS
 from small_files import saved, tensor
 from timed import put
@@ -323,10 +323,6 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     put(root / "run" / "LATEST", "20")
     monkeypatch.chdir(tmp_path)
     return root
-
-
-def run(*words: str) -> tuple[int, str, str]:
-    return executed(words)
 
 
 @pytest.mark.slow

@@ -24,6 +24,11 @@ def executed(words: Sequence[str]) -> tuple[int, str, str]:
     return code, out.read(), err.read()
 
 
+def run(*words: str) -> tuple[int, str, str]:
+    """The same of a line whose words are given one by one."""
+    return executed(words)
+
+
 class Start(NamedTuple):
     """What ``ckpt run`` did: its exit code, what it said, and the words and variables of the command that it became,
     None where it started nothing.
