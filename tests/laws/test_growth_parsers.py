@@ -192,11 +192,6 @@ FILES: dict[str, Callable[[int], dict[str, bytes]]] = {
 SMALL = 40
 
 
-def cost(path: Path) -> int:
-    """Calls that verifying a path makes."""
-    return calls(lambda: verify([str(path)], Level.CONTENT, jobs=1))
-
-
 @pytest.mark.share(18)
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_costs_what_its_bytes_cost(name: str, tmp_path: Path) -> None:
@@ -207,7 +202,8 @@ def test_a_file_costs_what_its_bytes_cost(name: str, tmp_path: Path) -> None:
         made = FILES[name](size)
         for file, data in made.items():
             (home / file).write_bytes(data)
-        counted.append(cost(home if len(made) > 1 else home / next(iter(made))))
+        path = str(home if len(made) > 1 else home / next(iter(made)))
+        counted.append(calls(lambda path=path: verify([path], Level.CONTENT, jobs=1)))
     assert counted[2] < 6 * counted[1], counted
 
 

@@ -248,13 +248,9 @@ def test_names_of_copies() -> None:
     assert [name for name in (*SET_ASIDE, *KEPT) if is_set_aside(name)] == list(SET_ASIDE)
 
 
-def trainer(root: Path, name: str, step: int) -> None:
-    lay(root / name / f"checkpoint-{step}", small_files.trainer(step))
-
-
 @pytest.mark.parametrize("name", ["exp.bak", ".snapshot/hourly.0"])
 def test_only_copies_are_no_first_launch(name: str, tmp_path: Path) -> None:
-    trainer(tmp_path, name, 10)
+    lay(tmp_path / name / "checkpoint-10", small_files.trainer(10))
     with pytest.raises(errors.NoneUsable, match=re.escape(name.partition("/")[0])):
         plan(str(tmp_path), Selection(allow_none=True))
     made = plan(str(tmp_path / name))  # named by the caller

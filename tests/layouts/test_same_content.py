@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import torch.distributed.checkpoint as saver
@@ -349,14 +349,10 @@ class Copy(NamedTuple):
         return self.part.path
 
 
-def questions(case: Path) -> Iterator[dict[str, Any]]:
-    yield from (q.get("options", {}) for q in json.loads(case.read_text())["plans"] if not q.keys() & EDITS)
-
-
 def asked_tree(case: Path, target: Path) -> Tree | None:
     """None where no undamaged question of the fixture has an older checkpoint beside its answer."""
-    root = materialise(case, target)
-    for options in questions(case):
+    root, questions = materialise(case, target), json.loads(case.read_text())["plans"]
+    for options in (q.get("options", {}) for q in questions if not q.keys() & EDITS):
         try:
             made = plan(str(root), selection(options))
         except CkptError:

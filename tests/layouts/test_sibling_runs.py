@@ -116,10 +116,6 @@ def lay_out(root: Path, names: Iterable[str]) -> None:
         timed.put(root / f"{name}.ckpt", data, 600 * i)
 
 
-def runs(root: Path) -> set[tuple[str, int | None]]:
-    return {(c.run, c.generation) for c in scan(str(root)).checkpoints}
-
-
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
@@ -136,7 +132,7 @@ def test_a_number_behind_a_prefix_counts_restarts_only_beside_the_first(
     names: list[str], expected: set[tuple[str, int]], tmp_path: Path
 ) -> None:
     lay_out(tmp_path / "run", names)
-    assert runs(tmp_path / "run") == expected
+    assert {(c.run, c.generation) for c in scan(tmp_path / "run").checkpoints} == expected
 
 
 def chosen(root: Path, prefix: str) -> str:
