@@ -183,6 +183,10 @@ TREES = table(
         rank_0/net-1_10.ckpt:mindspore rank_1/net-1_10.ckpt:mindspore= rank_0/net-1_20.ckpt:mindspore;
             rank_1/net-1_20.ckpt:mindspore= rank_0/net-1_30.ckpt:mindspore rank_1/net-1_30.ckpt:mindspore=;
             flip rank_0/net-1_10.ckpt; flip rank_0/net-1_20.ckpt | world_size=2 -> step 30
+    lightning/engine
+        # Only its name calls it the newest: it shows no step.
+        cp epoch=0-step=4.ckpt/checkpoint/zero_pp_rank_0_mp_rank_00_optim_states.pt last.ckpt/checkpoint/zero_pp_rank_1_mp_rank_00_optim_states.pt
+            -> exit 2 pair/same-content
     # --- What is no copy
     followed slow
         as it is -> 40 +world-size-inferred
