@@ -341,6 +341,8 @@ TREES = table(
         zero run-4/0/model/{bias,weight_0_0} -> run-2 -zero-filled => broken zero-filled
         zero run-4/0/optim/state/1/exp_avg -> run-4 +zero-filled => suspect zero-filled
         zero run-*/0/model/bias -> run-4 => ok
+        # Its data files bear no name of a framework.
+        rm run-4/.snapshot_metadata -> run-2 +unfinished-save => suspect unfinished-save
     saved-model/named
         # Nothing tells its size, but its pages were never written.
         zero export/assets/vocab.json -> exit 4 choice/none-usable -zero-filled => broken zero-filled
@@ -367,6 +369,7 @@ TREES = table(
         put checkpoints/latest_checkpointed_iteration.txt 40 | order=step
             -> checkpoints/epoch=2-step=30.ckpt -missing-part
     lightning/exception
+        cut checkpoints/on_exception.ckpt -> checkpoints/epoch=0-step=4.ckpt -truncated
         cp checkpoints/on_exception.ckpt checkpoints/epoch=0-step=5.ckpt
             -> checkpoints/epoch=0-step=5.ckpt ~dangling-tracker
     hf-trainer/epochs slow
@@ -480,6 +483,8 @@ TREES = table(
         # The job died before the critic was saved.
         then rm _critic/global_step20 -> exit 2 choice/tracker-stale
         then put _critic/latest global_step10; put _actor/latest global_step10 -> step 10 -missing-part
+    keras-backup/double slow
+        cp latest.weights.h5.bkp latest.weights.h5 -> step 12 +step-mismatch
     keras/hdf5 slow
         # Bytes that differ between the pages that are read of large files.
         cp weights.02-3.70.hdf5 weights.03-3.70.hdf5 -> exit 2 pair/same-content
