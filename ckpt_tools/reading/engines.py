@@ -51,11 +51,9 @@ class Engine(Struct):
     width: Callable[[], int] = field(default=lambda: os.cpu_count() or 1)  # calls at once; 0 without a worker
     here: bool = False  # workers see the same files: what they leave out is read once it is asked for
 
-    def failed(self, error: BaseException) -> CannotLook | None:
-        """Return an engine's error for the user; None if a file ends every worker that reads it."""
+    def failed(self, error: BaseException) -> CannotLook:
+        """Return an engine's error for the user."""
         name = type(error).__name__
-        if name == "KilledWorker":
-            return None
         if isinstance(error, ImportError) or "deserialization" in str(error):
             why = str(error.__cause__ or error).partition("\n")[0]
             hint = f"install ckpt-tools {__version__} on all its machines, with the same Python and packages"

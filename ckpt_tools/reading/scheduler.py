@@ -1,13 +1,12 @@
 """Reads many files before their reports are asked for, by an engine here or elsewhere: each by a worker,
-small ones together in one call. Reports are completed here: a worker elsewhere may have other mounts.
+small ones together in one call.
 
-They are those that the session would have made itself. A file that is left out is read when it is asked for.
+Reports are those that the session would have made itself. A file for which a worker has no answer, or the
+answer about another file (it may have other mounts), is read here when it is asked for.
 """
 
 from __future__ import annotations
 
-import errno
-import os
 import pickle
 import socket
 import time
@@ -20,7 +19,6 @@ from msgspec.structs import replace
 
 from ckpt_tools.cache import Seen, pack, take_turn, unpack
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.findings import finding
 from ckpt_tools.formats import Claim
 from ckpt_tools.inspection.check import inspect
 from ckpt_tools.layouts import Changes
@@ -29,9 +27,9 @@ from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.reading import engines
 from ckpt_tools.reading.engines import Engine
-from ckpt_tools.reading.session import Session, formats_allowed, report_unread, with_findings
+from ckpt_tools.reading.session import Session, formats_allowed, with_findings
 from ckpt_tools.settings.plugins import tool_version
-from ckpt_tools.storage import Identity, Stopped, count, count_read, opened, stalls
+from ckpt_tools.storage import Identity, Stopped, count, count_read, stalls
 from ckpt_tools.storage.retry import status
 from ckpt_tools.storage.stalls import default_jobs
 from ckpt_tools.storage.urls import is_url
@@ -49,10 +47,6 @@ _HEADER = 64 * 1024
 """Bytes that the structure of a file counts for."""
 _BEAT = 0.1
 """Seconds between two looks at whether somebody wants to stop."""
-_OPEN_ERRORS = frozenset(map(os.strerror, errno.errorcode.keys() - {errno.EINVAL}))
-"""Messages of the system when it cannot read: they may hold on the worker's machine alone. A format's
-messages differ, and a wrong offset (EINVAL) is wrong everywhere.
-"""
 
 
 def work(version: str, files: tuple[bytes, ...]) -> tuple[str, str, str, tuple[tuple[Any, ...], ...]]:
@@ -67,10 +61,13 @@ def work(version: str, files: tuple[bytes, ...]) -> tuple[str, str, str, tuple[t
         for sent in files if version == ours else ():
             result: tuple[Any, ...] = ()
             path, how = pickle.loads(sent)  # noqa: S301 - by the process that gave us the work
+            began_ns = time.time_ns()
             with count_read() as read, suppress(OSError):
                 report, anatomy = inspect(path, **how, jobs=1)  # many files are read at once
+                identity = anatomy.identity  # if not settled, it may have changed unseen since it was read
+                settled = tuple(identity) if identity and identity.settled(began_ns) else None
                 if (packed := pack(report, anatomy.places)) is not None:
-                    result = packed, anatomy.identity and tuple(anatomy.identity)
+                    result = packed, settled
             answers.append((result, read.bytes))
     except Exception as e:
         return ours, host, f"{type(e).__name__}: {e}", ()
@@ -78,11 +75,10 @@ def work(version: str, files: tuple[bytes, ...]) -> tuple[str, str, str, tuple[t
 
 
 class Request(NamedTuple):
-    """A file to read to ``level``; ``size`` and ``mtime_ns`` as its directory's listing showed them."""
+    """A file to read to ``level``; ``size`` is that in its directory's listing."""
 
     path: str
     size: int
-    mtime_ns: int
     level: Level
     expect: tuple[str, ...] = ()
     claims: tuple[Claim, ...] = ()
@@ -95,9 +91,10 @@ class Scheduler:
 
     def __init__(self, engine: Engine, reader: Reader, over: Callable[[], bool] = lambda: False) -> None:
         self.engine, self.reader, self.over = engine, reader, over
-        self._out: dict[Future[Any], tuple[int, list[Request]]] = {}  # when it was begun, in ns
+        self._out: dict[Future[Any], list[Request]] = {}
         self._heard = time.monotonic()
         self._joint: dict[str, Report] = {}
+        self._note = reader.options.note
 
     def read(self, requests: list[Request]) -> Iterator[tuple[Request, Seen]]:
         """Yield each request that a worker could read, with its result. Raise CannotLook and Stopped."""
@@ -108,7 +105,11 @@ class Scheduler:
             for batch in self._batches(requests):
                 if self.over():
                     break
-                self._hand_out(*batch)
+                try:
+                    future = self.engine.executor.submit(work, tool_version(), tuple(batch))
+                except Exception as e:
+                    raise Stopped if self.engine.here else self.engine.failed(e) from e
+                self._out[future] = list(batch.values())
                 while len(self._out) >= AHEAD * max(2, self.engine.width()):
                     yield from self._collect()
             while self._out:
@@ -118,10 +119,10 @@ class Scheduler:
                 future.cancel()
             self._out.clear()
 
-    def _batches(self, requests: list[Request]) -> Iterator[tuple[int, dict[bytes, Request]]]:
-        """Yield batches by their pickled tasks, with when each began (ns); some are better read here."""
+    def _batches(self, requests: list[Request]) -> Iterator[dict[bytes, Request]]:
+        """Yield batches by their pickled tasks; some requests are better read here."""
         files = max(1, min(FILES, len(requests) // (EACH * max(2, self.engine.width()))))
-        began_ns, batch, size = time.time_ns(), dict[bytes, Request](), 0
+        batch, size = dict[bytes, Request](), 0
         for request in requests:
             if (how := self._make_arguments(request)) is None:
                 continue
@@ -129,23 +130,16 @@ class Scheduler:
                 batch[pickle.dumps((request.path, how))] = request
                 size += _HEADER if request.level is Level.STRUCTURE else max(request.size, 0)
             if size >= BATCH or len(batch) >= files:
-                yield began_ns, batch
-                began_ns, batch, size = time.time_ns(), {}, 0
+                yield batch
+                batch, size = {}, 0
         if batch:
-            yield began_ns, batch
-
-    def _hand_out(self, began_ns: int, batch: dict[bytes, Request]) -> None:
-        try:
-            future = self.engine.executor.submit(work, tool_version(), tuple(batch))
-        except Exception as e:
-            raise Stopped if self.engine.here else self.engine.failed(e) or e from e
-        self._out[future] = began_ns, list(batch.values())
+            yield batch
 
     def _collect(self) -> Iterator[tuple[Request, Seen]]:
         """Wait for some batch and yield its results. Raise Stopped or CannotLook if no worker answers."""
         done, _ = wait(self._out, timeout=_BEAT, return_when=FIRST_COMPLETED)
         for future in done:
-            yield from self._take(*self._out.pop(future), future)
+            yield from self._take(self._out.pop(future), future)
         self.reader.progress(0)
         here, now = self.engine.here, time.monotonic()
         if done or (not here and self.engine.width()):
@@ -156,20 +150,14 @@ class Scheduler:
             text = f"{self.engine.name} has had no worker for {engines.GRACE:.0f} s"
             raise CannotLook(text, "start workers, and look into their logs for why they end")
 
-    def _take(
-        self, began_ns: int, batch: list[Request], future: Future[Any]
-    ) -> Iterator[tuple[Request, Seen]]:
+    def _take(self, batch: list[Request], future: Future[Any]) -> Iterator[tuple[Request, Seen]]:
         """Yield a finished batch's results; what it lacks is read here. Raise CannotLook if it failed."""
         try:
             version, host, defect, answers = future.result()
         except (Exception, CancelledError) as e:
-            if self.engine.here:
+            if self.engine.here or type(e).__name__ == "KilledWorker":  # it died of a file
                 return
-            if (gone := self.engine.failed(e)) is not None:
-                raise gone from e
-            why = "every worker that read it died: look into their logs, for memory and for the file system"
-            yield from ((request, Seen(_report_unknown(request, why), {}, None)) for request in batch)
-            return
+            raise self.engine.failed(e) from e
         if version != tool_version():
             text = f"the worker on {host} has ckpt-tools {version}, this is {tool_version()}"
             raise CannotLook(text, "install the same version, and the same plug-ins, on all machines")
@@ -177,7 +165,7 @@ class Scheduler:
             hint = "if it has enough memory, this is a bug in ckpt: please report it"
             raise CannotLook(f"the worker on {host} failed: {defect}", hint) from None
         for request, (result, bytes_read) in zip(batch, answers, strict=not defect):
-            if (came := self._read_answer(request, began_ns, host, result)) is not None:
+            if (came := self._read_answer(request, host, result)) is not None:
                 count(bytes_read)
                 self.reader.opened(request.path)
                 self.reader.progress(bytes_read)
@@ -198,7 +186,7 @@ class Scheduler:
         here = {"io": self.reader.options.io, "key": self.reader.key} if self.engine.here else {}
         return how | here
 
-    def _read_answer(self, request: Request, began_ns: int, host: str, result: Sequence[Any]) -> Seen | None:
+    def _read_answer(self, request: Request, host: str, result: Sequence[Any]) -> Seen | None:
         """Return a worker's result, with findings of this machine; None if the file is better read here."""
         unpacked = unpack(request.path, result[0]) if result else None
         if unpacked is None:
@@ -210,51 +198,22 @@ class Scheduler:
             both = tuple(dict.fromkeys((*more, *report.findings)))
             report = with_findings(replace(report, findings=()), both)
         if not self.engine.here:
-            if (seen := _compare_with_here(request, host, report, identity)) is None:
+            try:
+                ours = Identity.of(status(request.path))
+            except OSError:
                 return None
-            report, identity = seen
-        settled = identity and identity.settled(began_ns)  # else it may have changed unseen since then
-        return Seen(report, places, identity if settled else None)
+            if report.verdict is Verdict.UNKNOWN or (report.size, report.mtime_ns) != ours[:2]:
+                self._say_differs(host, request.path)
+                return None
+            identity = ours if identity and identity[:3] == ours[:3] else None
+        return Seen(report, places, identity)
 
-
-def _compare_with_here(
-    request: Request, host: str, report: Report, theirs: Identity | None
-) -> tuple[Report, Identity | None] | None:
-    """Return a worker's report, and the file's identity here; None if it cannot be opened here either."""
-    blind = next((f for f in report.findings if f.code == "unreadable" and f.message in _OPEN_ERRORS), None)
-    wanted = request.size, request.mtime_ns
-    differs = theirs is not None and request.mtime_ns > 0 and (report.size, report.mtime_ns) != wanted
-    if blind is None and not differs:
-        return report, _identify_here(request.path, theirs)
-    try:
-        with opened(request.path) as source:
-            now = source.size, source.stat.st_mtime_ns
-    except OSError:
-        return None  # this machine cannot open it either, and says so itself
-    if blind is not None:
-        why = f"{blind.message} (on {host})"
-        if report.size < 0:
-            why = f"{blind.message} on {host}, while this machine can open it: mount its file system there"
-            why += " at the same place"
-        findings = tuple(replace(f, message=why) if f is blind else f for f in report.findings)
-        report = replace(report, size=request.size, findings=findings)
-    elif now == wanted:
-        other = f"on {host} there is another file of this name: mount the same file system there"
-        return _report_unknown(request, other), None
-    return report, _identify_here(request.path, theirs)
-
-
-def _identify_here(path: str, theirs: Identity | None) -> Identity | None:
-    """Return this machine's identity of a file that a worker read (device and inode may differ), or None."""
-    with suppress(OSError):
-        ours = Identity.of(status(path))
-        return ours if theirs is not None and theirs[:3] == ours[:3] else None
-    return None
-
-
-def _report_unknown(request: Request, why: str) -> Report:
-    found = (finding("unreadable", why),)
-    return report_unread(request.path, found, size=request.size, mtime_ns=request.mtime_ns)
+    def _say_differs(self, host: str, path: str) -> None:
+        """Tell the user once that a worker could not read a file as it lies here."""
+        note, self._note = self._note, None
+        if note is not None:
+            other = f"the worker on {host} could not read {path}, or has another file there: it is read here"
+            note(f"{other}, as are others like it; mount the same file system there, at the same place")
 
 
 LEAST = 64
@@ -279,37 +238,30 @@ def prefetch(
     if engine is not None:
         if level > Level.PRESENCE:
             _read(s, engine, unknown_requests(s, parts, level, bare=bare), level)
+    elif s.reader.rate is not None or s.options.explain or level not in (Level.STRUCTURE, Level.CONTENT):
+        return
     elif not is_url(s.root):
         _read_disk(s, parts, level, bare)
-    elif _may_be_shared(s, level):
-        wanted = [r for r in unknown_requests(s, parts, level, bare=bare) if _is_small(r)]
-        if len(wanted) > 1:
-            with suppress(Stopped), engines.threads_here(s.options.jobs or FILES_OF_STORE) as here:
-                _read(s, here, wanted, level, parts)
-
-
-def _may_be_shared(s: Session, level: Level) -> bool:
-    """Return True if other processes of this host may read files at this level in place of this one."""
-    return s.reader.rate is None and not s.options.explain and level in (Level.STRUCTURE, Level.CONTENT)
+    elif len(wanted := list(filter(_is_small, unknown_requests(s, parts, level, bare=bare)))) > 1:
+        with suppress(Stopped), engines.threads_here(s.options.jobs or FILES_OF_STORE) as here:
+            _read(s, here, wanted, level, parts)
 
 
 def _read_disk(s: Session, parts: Sequence[Part], level: Level, bare: bool) -> None:
     """Have small files of a disk read by copies of this process, if they are many and mostly unknown."""
-    jobs, count = s.options.jobs or default_jobs(), len(parts) + bare * len(s.found.bare)
-    if count < LEAST or jobs < 2 or not _may_be_shared(s, level):
+    jobs = s.options.jobs or default_jobs()
+    if jobs < 2 or len(parts) + bare * len(s.found.bare) < LEAST:
         return
     wanted = [r for r in _find_requests(s, parts, level, bare=bare) if _is_small(r) and not _is_ready(s, r)]
-    sample = wanted[:: max(1, -(-len(wanted) // _SAMPLE))]
-    # If only some are known, another process is reading them. (The lookup also makes the directory of the
-    # cache, where processes take turns.)
-    if all(_knows(s, r) for r in sample):
+    # a few tell if an earlier run knew them; this also makes the directory where processes take turns
+    if all(_knows(s, r) for r in wanted[:: max(1, len(wanted) // _SAMPLE)]):
         return
     cache, deep = s.reader.cache, level > Level.STRUCTURE
     # The first of many processes of this host that ask about one tree reads it, while the others wait.
     with take_turn(cache.locks if cache and cache.max_age > 0 else None, s.root, deep, "tree-") as is_ours:
         s.reader.await_turn(is_ours, deep)
-        known = sum(_knows(s, r) for r in sample)
-        if len(wanted) >= LEAST and 2 * known <= len(sample):
+        wanted = [r for r in wanted if not _knows(s, r)]
+        if len(wanted) >= LEAST:
             with suppress(Stopped), engines.copies_here(jobs) as here:
                 _read(s, here, wanted, level, parts)
 
@@ -330,11 +282,11 @@ def _find_requests(s: Session, parts: Sequence[Part], level: Level, *, bare: boo
         is_mark = p.size == 0 and piece.changes is Changes.MARK
         if not is_mark and s.shown(p.path, level, p.findings) is None:
             expect, claims = tuple(formats_allowed(p, piece)), s.indexes.claims(p.path)
-            out[p.path] = Request(p.path, p.size, p.mtime_ns, level, expect, claims)
-    for path, size, mtime_ns, findings in s.found.bare if bare else ():
+            out[p.path] = Request(p.path, p.size, level, expect, claims)
+    for path, size, _, findings in s.found.bare if bare else ():
         told = s.evidence is not None and path in s.reports
         if path not in out and not told and s.shown(path, level, findings) is None:
-            out[path] = Request(path, size, mtime_ns, level, (), s.indexes.claims(path))
+            out[path] = Request(path, size, level, (), s.indexes.claims(path))
     return list(out.values())
 
 

@@ -274,7 +274,7 @@ def _make_requests(session: Session, wanted: Mapping[str, StagedFile]) -> dict[s
         part = parts.get(url)
         expect = formats_allowed(part, session.layouts.piece_of(part)) if part else ()
         claims = session.indexes.claims(url)
-        out[url] = Request(url, now.size, now.mtime_ns, Level.CONTENT, tuple(expect), claims)
+        out[url] = Request(url, now.size, Level.CONTENT, tuple(expect), claims)
     return out
 
 
