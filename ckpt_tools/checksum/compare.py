@@ -8,12 +8,11 @@ keeps all threads busy; any other checksum, and a deflated piece, is fed from fi
 from __future__ import annotations
 
 import zlib
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from itertools import islice
+from functools import partial
 from operator import attrgetter
-from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -91,8 +90,7 @@ class _Inflating:
 
 class _Feed(Struct, frozen=True):
     """Bytes from ``start`` to ``stop`` for piece number ``piece`` of sum number ``sum`` (-1: the watcher),
-    ``fixed`` if they must be in one batch. With ``piece`` -1 the feed stands for all pieces of the sum, which
-    are read one after the other; its offsets lie behind the file's end.
+    ``fixed`` if they must be in one batch.
     """
 
     start: int
@@ -103,10 +101,6 @@ class _Feed(Struct, frozen=True):
 
 
 Outcomes = list[tuple[_Feed, Outcome]]
-_Values = tuple[Sequence[Outcome | None], int, Stopped | None]
-"""The value of each sum, None if it was stopped before its end; the count of bytes that were read and not yet
-given to ``progress``; the Stopped that ended the pass, if any.
-"""
 
 
 def mismatches(
@@ -127,9 +121,12 @@ def mismatches(
     """
     share = getattr(source, "share", None)  # a store has other limits than this machine
     jobs = int(share(jobs)) if share is not None else jobs or default_jobs()
-    reader, size = _Reader(source, sums, watch or (lambda *_: None)), source.size if gaps else 0
-    values, read, stopped = reader.compute_held(size) or reader.compute(size, jobs, progress)
-    for s, value in zip(sums, values, strict=True):
+    reader, stopped = _Reader(source, sums, watch or (lambda *_: None), progress), None
+    try:
+        reader.read(source.size if gaps else 0, jobs)
+    except Stopped as e:
+        stopped = e
+    for s, value in zip(sums, reader.values, strict=True):
         if value in (None, s.expected):
             continue
         second = [replace(s, pieces=s.otherwise, otherwise=None)] if s.otherwise else []
@@ -137,8 +134,6 @@ def mismatches(
             yield s, value
     if stopped is not None:
         raise stopped
-    if progress and read:
-        progress(read)
 
 
 def digests(
@@ -183,13 +178,15 @@ class Computed:
 
 
 def _combine_feeds(s: Sum, outcomes: Outcomes, *, complete: bool) -> Outcome | None:
-    """Return a sum's computed value from the outcomes of its feeds (ranges); None unless ``complete``."""
-    error = next((got for _, got in outcomes if isinstance(got, InflateError)), None)
-    if error is not None or not complete:
-        return error
+    """Return a sum's first error, or its computed value from the outcomes of its feeds if all are here."""
+    total, waiting = 0, deque(sorted(outcomes, key=lambda outcome: (outcome[0].piece, outcome[0].start)))
+    empty = (p for p in s.pieces if isinstance(p, Deflated) and not p.length)
+    errors = [InflateError(f"inflates to 0 bytes of the {p.size} it declares") for p in empty]
+    errors += [got for _, got in waiting if isinstance(got, InflateError)]
+    if errors or not complete:
+        return errors[0] if errors else None
     if not isinstance(s.hash, Crc):
         return outcomes[0][1]
-    total, waiting = 0, deque(sorted(outcomes, key=lambda outcome: (outcome[0].piece, outcome[0].start)))
     for j, piece in enumerate(s.pieces):
         if isinstance(piece, bytes):
             total = s.hash.update(piece, total)
@@ -204,19 +201,20 @@ def _combine_feeds(s: Sum, outcomes: Outcomes, *, complete: bool) -> Outcome | N
 # ---- feeds and batches: which bytes are read together
 
 
-def _list_feeds(sums: Sequence[Sum], size: int, gaps: int) -> list[_Feed]:
-    """Return the feeds of a file of ``size`` bytes: the pieces of all sums, and gaps below byte ``gaps``."""
-    feeds, next_at = list[_Feed](_list_gaps(sums, gaps)), size
+def _is_plain(s: Sum) -> bool:
+    """Return True if a sum's pieces can be read in any order: those of a CRC, or a single one."""
+    first = s.pieces[0] if len(s.pieces) == 1 else b""
+    return isinstance(s.hash, Crc) or (isinstance(first, Extent) and first.length > 0)
+
+
+def _list_feeds(sums: Sequence[Sum], gaps: int) -> list[_Feed]:
+    """Return the feeds of plain sums, and of the gaps below byte ``gaps``."""
+    feeds = list[_Feed](_list_gaps(sums, gaps))
     for i, s in enumerate(sums):
-        pieces = [(j, p) for j, p in enumerate(s.pieces) if not isinstance(p, bytes)]
-        if isinstance(s.hash, Crc) or (len(s.pieces) == len(pieces) == 1 and pieces[0][1].length):
-            for j, p in pieces:
+        for j, p in enumerate(s.pieces if _is_plain(s) else ()):
+            if not isinstance(p, bytes) and p.length:
                 fixed = isinstance(p, Deflated) or not isinstance(s.hash, Crc)
-                if p.length or fixed:
-                    feeds.append(_Feed(p.offset, p.offset + p.length, i, j, fixed))
-        else:
-            feeds.append(_Feed(next_at, next_at + sum(p.length for _, p in pieces), i, -1, fixed=True))
-            next_at = feeds[-1].stop
+                feeds.append(_Feed(p.offset, p.offset + p.length, i, j, fixed))
     return feeds
 
 
@@ -265,103 +263,91 @@ def read_parts(
             progress(n)
 
 
-class _Reader(NamedTuple):
-    """The pass over one file: reads the bytes that ``sums`` cover, and gives those of gaps to ``watch``."""
+class _Reader:
+    """The pass over one file: reads the bytes that ``sums`` cover, and gives those of gaps to ``watch``.
+    ``values`` has the value of each sum, None if the pass was stopped before.
+    """
 
-    source: Source
-    sums: Sequence[Sum]
-    watch: Watch
+    def __init__(self, source: Source, sums: Sequence[Sum], watch: Watch, progress: Progress | None) -> None:
+        self.source, self.sums, self.watch, self.progress = source, sums, watch, progress
+        self.values: list[Outcome | None] = [None] * len(sums)
+        self._outcomes = Outcomes()  # of feeds, in any order: threads add to it
+        self._ended = False
 
-    def compute_held(self, gaps: int) -> _Values | None:
-        """Return the values for a file in memory; None for any other, a cut one, or a deflated piece."""
-        source, values = self.source, list[Outcome]()
+    def read(self, gaps: int, jobs: int) -> None:
+        """Compute the values; read also the gaps below byte ``gaps``. Raises Stopped if ``progress`` does."""
+        if self._read_held(gaps):
+            return
+        # small batches, so that all threads end at about the same time
+        most = min(UNIT, max(MIB, self.source.size // (8 * jobs)))
+        batches = _list_batches(_list_feeds(self.sums, gaps), most)
+        tasks: list[Callable[[], None]] = [partial(self._read_batch, batch) for batch in batches]
+        length = sum(batch[-1].stop - batch[0].start for batch in batches)
+        for i, s in enumerate(self.sums):
+            if not _is_plain(s):
+                tasks.append(partial(self._read_pieces, i))
+                length += sum(p.length for p in s.pieces if not isinstance(p, bytes))
+        try:
+            self._run(tasks, jobs if length >= INLINE else 1)
+        finally:
+            left = Counter(feed.sum for batch in batches for feed in batch)
+            by_sum = defaultdict[int, Outcomes](list)
+            for feed, got in self._outcomes:
+                by_sum[feed.sum].append((feed, got))
+            for i, s in enumerate(self.sums):
+                if _is_plain(s):
+                    self.values[i] = _combine_feeds(s, by_sum[i], complete=len(by_sum[i]) == left[i])
+
+    def _read_held(self, gaps: int) -> bool:
+        """Compute the values of a file in memory; return False for any other, a cut one, a deflated piece."""
+        source = self.source
         if not isinstance(source, HeldSource) or not (whole := memoryview(source.whole())):
-            return None
+            return False
         uncovered = [Extent(feed.start, feed.stop - feed.start) for feed in _list_gaps(self.sums, gaps)]
         ranges = find_covered([*self.sums, Sum("", ASKED, tuple(uncovered), 0)], certain=False)
         if max([stop for _, stop, _ in ranges], default=0) > len(whole):
-            return None
-        for s in self.sums:
+            return False
+        for i, s in enumerate(self.sums):
             if Deflated in map(type, s.pieces):
-                return None
+                return False
             pieces = [p if isinstance(p, bytes) else whole[p.offset : p.offset + p.length] for p in s.pieces]
-            values.append(hash_pieces(s.hash, pieces))
+            self.values[i] = hash_pieces(s.hash, pieces)
         for e in uncovered:
             self.watch(e.offset, whole[e.offset : e.offset + e.length])
         source.count(read := sum([stop - start for start, stop, _ in ranges]))
-        return values, read, None
+        if read:
+            self._advance(read)
+        return True
 
-    def compute(self, gaps: int, jobs: int, progress: Progress | None) -> _Values:
-        """Return the values of all sums, by one thread or several; read also the gaps below byte ``gaps``."""
-        size = self.source.size
-        # small batches, so that all threads end at about the same time
-        most = min(UNIT, max(MIB, size // (8 * jobs)))
-        batches = _list_batches(_list_feeds(self.sums, size, gaps), most)
-        left, by_sum = Counter(feed.sum for batch in batches for feed in batch), dict[int, Outcomes]()
-        stopped = None
-        for outcomes, stopped in self.read_all(batches, jobs, progress):  # noqa: B007 - the last one's
-            for feed, got in outcomes:
-                left[feed.sum] -= 1
-                by_sum.setdefault(feed.sum, []).append((feed, got))
-        values = [_combine_feeds(s, by_sum.get(i, []), complete=not left[i]) for i, s in enumerate(self.sums)]
-        return values, 0, stopped
+    def _advance(self, n: int) -> None:
+        if self._ended:  # nobody waits for this any more, after Ctrl-C for one
+            raise Stopped
+        if self.progress:
+            self.progress(n)
 
-    def read_all(
-        self, batches: Sequence[Sequence[_Feed]], jobs: int, progress: Progress | None
-    ) -> Iterator[tuple[Outcomes, Stopped | None]]:
-        """Yield the outcomes of each batch, and the Stopped that ended it, if any."""
-        if jobs < 2 or sum(batch[-1].stop - batch[0].start for batch in batches) < INLINE:
-            for batch in batches:
-                yield (done := self.read_batch(batch, progress))
-                if done[1] is not None:
-                    return
+    def _run(self, tasks: Iterable[Callable[[], None]], jobs: int) -> None:
+        """Do the tasks with so many threads. Raises the first error; no other thread goes on then."""
+        if jobs < 2:
+            for task in tasks:
+                task()
             return
-        ended = False
-
-        def count(n: int) -> None:
-            if ended:  # nobody waits for this any more, after Ctrl-C for one
-                raise Stopped
-            if progress:
-                progress(n)
-
-        pool, wait, stopped, left = Threads(jobs), True, None, iter(batches)
-        waiting = deque[Future[tuple[Outcomes, Stopped | None]]]()
+        pool, wait, waiting = Threads(jobs), True, deque[Future[None]]()
         try:
-            while True:
-                # bounded: the queue never holds more than a few batches per thread
-                for batch in islice(left, 0 if stopped else 1 if waiting else 2 * jobs):
-                    waiting.append(pool.submit(self.read_batch, batch, count))
-                if not waiting:
-                    return
-                future = waiting.popleft()
-                if stopped is None or not future.cancel():  # a batch that is being read stops by itself
-                    outcomes, stopped_here = future.result()
-                    stopped = stopped or stopped_here
-                    yield outcomes, stopped
+            for task in tasks:
+                if len(waiting) >= 2 * jobs:
+                    waiting.popleft().result()
+                waiting.append(pool.submit(task))
+            while waiting:
+                waiting.popleft().result()
         except BaseException as e:
-            # on Ctrl-C do not wait: a read may hang
-            wait = isinstance(e, (Exception, GeneratorExit))
+            wait = isinstance(e, Exception)  # on Ctrl-C do not wait: a read may hang
             raise
         finally:
-            ended = True
+            self._ended = True
             pool.close(wait=wait)
 
-    def read_batch(
-        self, feeds: Sequence[_Feed], progress: Progress | None
-    ) -> tuple[Outcomes, Stopped | None]:
-        """Return the outcomes of the feeds of a batch, and the Stopped that ended it early, if any."""
-        out, plain = Outcomes(), [f for f in feeds if f.piece >= 0 and f.start < f.stop]
-        try:
-            for feed in feeds if len(plain) < len(feeds) else ():
-                if feed.piece < 0 or feed.start == feed.stop:
-                    self._read_pieces(feed, progress, out)
-            self._read_plain(plain, progress, out)
-        except Stopped as e:
-            return out, e
-        return out, None
-
-    def _read_plain(self, feeds: Sequence[_Feed], progress: Progress | None, out: Outcomes) -> None:
-        """Read the ranges of the feeds once, and feed each part to all; adds to ``out``."""
+    def _read_batch(self, feeds: Sequence[_Feed]) -> None:
+        """Read the ranges of the feeds once, and give each part to all of them."""
         ranges = list[tuple[int, int]]()  # (start, stop), joined if feeds overlap or touch
         for f in feeds:
             if ranges and f.start <= ranges[-1][1]:
@@ -371,28 +357,30 @@ class _Reader(NamedTuple):
         waiting, fed = deque(feeds), list[tuple[_Feed, Hash | None]]()
         for start, stop in ranges:
             at = start
-            for part in read_parts(self.source, start, stop - start, progress):
+            for part in read_parts(self.source, start, stop - start, self._advance):
                 done = 0
                 while done < len(part):
                     data = part[done : done + STEP - at % STEP]
                     while waiting and waiting[0].start < at + len(data):
                         feed = waiting.popleft()
                         fed.append((feed, None if feed.sum < 0 else self._make_hash(feed)))
-                    fed = [pair for pair in fed if self._feed(*pair, at, data, out)]
+                    fed = [pair for pair in fed if self._feed(*pair, at, data)]
                     done, at = done + len(data), at + len(data)
 
-    def _read_pieces(self, feed: _Feed, progress: Progress | None, out: Outcomes) -> None:
-        """Read the pieces of one sum one after the other, each in a read of its own; adds to ``out``."""
-        running = self._make_hash(feed)
-        for piece in self.sums[feed.sum].pieces if feed.piece < 0 else ():
+    def _read_pieces(self, i: int) -> None:
+        """Compute a sum whose pieces must be read one after the other."""
+        s = self.sums[i]
+        assert not isinstance(s.hash, Crc)  # noqa: S101 - for the type checker: such a sum is plain
+        running = s.hash()
+        for piece in s.pieces:
             if isinstance(piece, Deflated):
                 raise TypeError("deflated data is only ever covered by a CRC")
             if isinstance(piece, bytes):
                 running.update(piece)
             else:
-                for part in read_parts(self.source, piece.offset, piece.length, progress):
+                for part in read_parts(self.source, piece.offset, piece.length, self._advance):
                     running.update(part)
-        self._feed(feed, running, feed.stop, b"", out)
+        self.values[i] = running.digest()
 
     def _make_hash(self, feed: _Feed) -> Hash:
         """Return a running checksum for a feed, of the kind that its sum and piece need."""
@@ -402,11 +390,9 @@ class _Reader(NamedTuple):
         piece = s.pieces[feed.piece]
         return _Inflating(s.hash, piece) if isinstance(piece, Deflated) else RunningCrc(s.hash)
 
-    def _feed(
-        self, feed: _Feed, running: Hash | None, at: int, data: memoryview | bytes, out: Outcomes
-    ) -> bool:
+    def _feed(self, feed: _Feed, running: Hash | None, at: int, data: memoryview | bytes) -> bool:
         """Feed ``data``, which lies at byte ``at``, to ``running``, or to the watcher if that is None. Return
-        True if the feed needs more data; else add its outcome to ``out``.
+        True if the feed needs more data; else keep its outcome.
         """
         part, more = data[max(0, feed.start - at) : feed.stop - at], feed.stop > at + len(data)
         if running is None:
@@ -416,7 +402,7 @@ class _Reader(NamedTuple):
             running.update(part)
             if more:
                 return True
-            out.append((feed, running.digest()))
+            self._outcomes.append((feed, running.digest()))
         except InflateError as e:
-            out.append((feed, e))
+            self._outcomes.append((feed, e))
         return False
